@@ -1,0 +1,33 @@
+//! The words that both sides of a wall share. Plain data, versioned; no unsafe, and no logic beyond encode,
+//! decode and validate.
+//!
+//! | module | between | what |
+//! |---|---|---|
+//! | [`id`] | all | newtypes for cores, cells, activities and addresses |
+//! | [`layout`] | supervisor and cell | where things are in a cell's virtual address space |
+//! | [`note`] | cell image and supervisor | the ELF note by which an image says how it is entered |
+//! | [`descriptor`] | supervisor to cell | what the cell owns; read-only to the cell |
+//! | [`report`] | cell to supervisor | what the cell says of itself: state, console, ledger, crash |
+//! | [`management`] | host tool and supervisor | requests and responses of the management console |
+//! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
+//! | [`size`] | people and tools | byte sizes as people write them: `64M`, `1GiB` |
+//!
+//! Encoding is postcard: a compact, documented, stable format. A change of any encoded type changes
+//! [`VERSION`]; two sides of different versions refuse each other by name.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod descriptor;
+pub mod frame;
+pub mod id;
+pub mod layout;
+pub mod management;
+pub mod note;
+pub mod report;
+pub mod size;
+
+/// Version of everything in this crate. Supervisor, cell images and host tool of one build share it; a
+/// mixture is refused with a clear error.
+pub const VERSION: u32 = 1;

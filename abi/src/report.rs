@@ -1,0 +1,234 @@
+//! The report: what a cell says of itself, in memory that it shares with the supervisor.
+//!
+//! The cell writes, the supervisor reads, at any time and without asking: `inspect` costs the cell nothing.
+//! All fields are atomics with relaxed order, each written by one core; a reader sees every value whole, and
+//! values of slightly different moments. Where order matters it is said at the field. The cell is not
+//! trusted: the supervisor bounds every index and length that it finds here, and takes nothing for true
+//! beyond what the cell says of itself.
+//!
+//! After changing [`Report::phase`] a cell rings the supervisor's doorbell, as it does when the console ring
+//! holds more than half of what it can.
+
+use crate::id::MAX_CORES;
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
+use serde::{Deserialize, Serialize};
+
+/// Most activities of a cell.
+pub const MAX_ACTIVITIES: usize = 32;
+
+/// Longest name of an activity, in bytes of UTF-8.
+pub const ACTIVITY_NAME_LEN: usize = 24;
+
+/// Capacity of the console ring, in bytes.
+pub const CONSOLE_LEN: usize = 32 * 1024;
+
+/// Longest crash message, in bytes of UTF-8.
+pub const CRASH_MESSAGE_LEN: usize = 512;
+
+/// Most return addresses of a crash's backtrace.
+pub const BACKTRACE_LEN: usize = 32;
+
+/// What the cell says of itself.
+#[repr(C)]
+pub struct Report {
+    /// [`crate::VERSION`]; 0 until the cell has started.
+    pub version: AtomicU32,
+    /// A [`CellPhase`]; written last (release), after the fields that belong to it.
+    pub phase: AtomicU32,
+    /// The application's exit code; meaningful in [`CellPhase::Exited`].
+    pub exit_code: AtomicI32,
+    /// Activities whose names are set; those from here on are not in use.
+    pub activity_count: AtomicU32,
+    /// The address in use, as a big-endian number; 0 while there is none.
+    pub ipv4_address: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+    /// What went wrong; meaningful in [`CellPhase::Crashed`].
+    pub crash: CrashReport,
+    /// Memory.
+    pub memory: MemoryReport,
+    /// Network.
+    pub network: NetworkReport,
+    /// The names of the activities, filled up with zero bytes.
+    pub activity_names: [[AtomicU8; ACTIVITY_NAME_LEN]; MAX_ACTIVITIES],
+    /// A record a core, in the order of core indices.
+    pub cores: [CoreReport; MAX_CORES],
+    /// What the cell prints.
+    pub console: ConsoleRing,
+}
+
+/// How far a cell has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum CellPhase {
+    /// It has not said anything yet.
+    Silent = 0,
+    /// The application runs.
+    Running = 1,
+    /// The application is done; the cell waits to be reclaimed.
+    Exited = 2,
+    /// Something went wrong; the cell waits to be reclaimed.
+    Crashed = 3,
+}
+
+impl CellPhase {
+    /// The phase of that number, where there is one.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::Silent,
+            1 => Self::Running,
+            2 => Self::Exited,
+            3 => Self::Crashed,
+            _ => return None,
+        })
+    }
+}
+
+/// What a core does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum CorePhase {
+    /// Never needed so far: halted since the cell started.
+    Asleep = 0,
+    /// Halted until the next interrupt.
+    Halted = 1,
+    /// Running events.
+    Running = 2,
+}
+
+impl CorePhase {
+    /// The phase of that number, where there is one.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::Asleep,
+            1 => Self::Halted,
+            2 => Self::Running,
+            _ => return None,
+        })
+    }
+}
+
+/// What a core did. Cycles are of the time-stamp counter.
+#[repr(C)]
+pub struct CoreReport {
+    /// A [`CorePhase`].
+    pub phase: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+    /// Passes of the event loop: what stands still in a core that is not halted, hangs.
+    pub passes: AtomicU64,
+    /// Interrupts taken.
+    pub interrupts: AtomicU64,
+    /// Cycles in which the core was halted.
+    pub idle_cycles: AtomicU64,
+    /// Cycles of the event loop itself.
+    pub loop_cycles: AtomicU64,
+    /// Cycles of interrupt handlers.
+    pub interrupt_cycles: AtomicU64,
+    /// What each activity used on this core.
+    pub activities: [ActivityReport; MAX_ACTIVITIES],
+}
+
+/// What an activity used on a core.
+#[repr(C)]
+pub struct ActivityReport {
+    /// Cycles of its events.
+    pub cycles: AtomicU64,
+    /// Events run.
+    pub events: AtomicU64,
+}
+
+/// Memory of the cell, in bytes.
+#[repr(C)]
+pub struct MemoryReport {
+    /// The pool.
+    pub total_bytes: AtomicU64,
+    /// Of it, handed out by the page allocator.
+    pub used_bytes: AtomicU64,
+    /// The most that was ever handed out.
+    pub peak_bytes: AtomicU64,
+}
+
+/// Network traffic of the cell.
+#[repr(C)]
+pub struct NetworkReport {
+    /// Frames received.
+    pub received_frames: AtomicU64,
+    /// Bytes of those frames.
+    pub received_bytes: AtomicU64,
+    /// Frames sent.
+    pub sent_frames: AtomicU64,
+    /// Bytes of those frames.
+    pub sent_bytes: AtomicU64,
+    /// Frames dropped, received or to be sent, for whatever reason.
+    pub dropped_frames: AtomicU64,
+}
+
+/// What went wrong in a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum CrashKind {
+    /// The program panicked.
+    Panic = 0,
+    /// The processor raised an exception: a wild access, an invalid instruction, ...
+    Exception = 1,
+    /// An exception could not be delivered: the stack has overflowed.
+    DoubleFault = 2,
+    /// The supervisor stopped a cell that did not answer.
+    Hang = 3,
+    /// Memory ran out.
+    OutOfMemory = 4,
+}
+
+impl CrashKind {
+    /// The kind of that number, where there is one.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::Panic,
+            1 => Self::Exception,
+            2 => Self::DoubleFault,
+            3 => Self::Hang,
+            4 => Self::OutOfMemory,
+            _ => return None,
+        })
+    }
+}
+
+/// Where and how a cell crashed. Filled by the core that crashed first.
+#[repr(C)]
+pub struct CrashReport {
+    /// 0: unclaimed; else 1 + the index of the core that fills the record.
+    pub claimed_by: AtomicU32,
+    /// A [`CrashKind`].
+    pub kind: AtomicU32,
+    /// Index of the core.
+    pub core_index: AtomicU32,
+    /// The exception's vector.
+    pub vector: AtomicU32,
+    /// The exception's error code.
+    pub error_code: AtomicU64,
+    /// The address that was accessed, of a page fault.
+    pub fault_address: AtomicU64,
+    /// Where execution stood.
+    pub instruction: AtomicU64,
+    /// The stack pointer there.
+    pub stack_pointer: AtomicU64,
+    /// Return addresses, innermost first; 0 ends them.
+    pub backtrace: [AtomicU64; BACKTRACE_LEN],
+    /// What the program said, filled up with zero bytes.
+    pub message: [AtomicU8; CRASH_MESSAGE_LEN],
+}
+
+/// A ring of what the cell prints.
+///
+/// `written` counts all bytes ever put in; byte `n` stands at `n % CONSOLE_LEN`. The cell never waits for a
+/// reader: what is overwritten before it was read is lost, and the reader can tell how much.
+#[repr(C)]
+pub struct ConsoleRing {
+    /// Bytes ever written; stored (release) after the bytes.
+    pub written: AtomicU64,
+    /// Where the supervisor has read to; stored by the supervisor.
+    pub read: AtomicU64,
+    /// The bytes.
+    pub bytes: [AtomicU8; CONSOLE_LEN],
+}

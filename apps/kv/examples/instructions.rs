@@ -1,0 +1,61 @@
+//! Answers one request again and again, to count the instructions of a request:
+//!
+//! ```sh
+//! cargo build --release -p isola-kv --example instructions
+//! valgrind --tool=callgrind target/release/examples/instructions get 10000
+//! ```
+//!
+//! Each request arrives in a frame of its own and its answer is taken at once, as for a client that waits.
+
+use std::env::args;
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use isola_iobuf::{Chain, IoBuf};
+use isola_kv::{Config, KeyHasher, Server, Session, Shard, ShardId, UnixTime};
+
+const NOW: UnixTime = UnixTime(1_800_000_000);
+const KEY: &str = "user:profile:0123456789:name";
+
+fn main() -> ExitCode {
+    let value = "v".repeat(100);
+    let mut binary_get = vec![0x80, 0, 0, KEY.len() as u8, 0, 0, 0, 0, 0, 0, 0, KEY.len() as u8];
+    binary_get.extend([0; 12]);
+    binary_get.extend(KEY.bytes());
+    let request = match args().nth(1).as_deref() {
+        Some("get") => format!("get {KEY}\r\n").into_bytes(),
+        Some("set") => format!("set {KEY} 0 0 100\r\n{value}\r\n").into_bytes(),
+        Some("binary") => binary_get,
+        Some("pipeline") => format!("get {KEY}\r\n").repeat(10).into_bytes(),
+        _ => {
+            eprintln!("usage: instructions get|set|binary|pipeline COUNT");
+            return ExitCode::FAILURE;
+        }
+    };
+    let count = args().nth(2).and_then(|count| count.parse().ok()).unwrap_or(10_000);
+
+    let Ok(config) = Config::new(64 << 20, 1) else { return ExitCode::FAILURE };
+    let mut shard = Shard::new(ShardId(0), &config);
+    let hasher = KeyHasher::new(1);
+    let server = Server { config, hasher, pid: 1, port: 11211, max_connections: 1, started: NOW };
+    let server = Arc::new(server);
+    let mut writer = Session::new(server.clone());
+    for number in 0..1_000 {
+        let set = format!("set other{number} 0 0 1\r\n1\r\nset {KEY} 0 0 100\r\n{value}\r\n");
+        answer(&mut writer, &mut shard, &IoBuf::copy_from_slice(set.as_bytes()));
+    }
+    let mut session = Session::new(server);
+    let frame = IoBuf::copy_from_slice(&request);
+    for _ in 0..count {
+        black_box(answer(&mut session, &mut shard, &frame));
+    }
+    ExitCode::SUCCESS
+}
+
+fn answer(session: &mut Session, shard: &mut Shard, frame: &IoBuf) -> Chain {
+    session.receive(Chain::from(frame.clone()));
+    // With one shard, no work is for another.
+    while session.serve(shard, NOW).is_some() {}
+    session.take_output(usize::MAX)
+}

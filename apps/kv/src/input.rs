@@ -1,0 +1,149 @@
+//! What has been received and not parsed yet, without the memory that it could pin.
+//!
+//! A client can send a large value in segments of one byte, each in a frame of 2 KB. So views that waste
+//! memory are copied together once they pin much more than they hold.
+
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
+
+/// Memory that may be pinned on top of twice the bytes held.
+const SLACK_BYTES: usize = 32 << 10;
+
+/// Views shorter than this are copied together when memory is short.
+const SHORT_LEN: usize = 512;
+
+/// Received bytes in order.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    chain: Chain,
+    /// Upper bound of the memory that the chain keeps alive.
+    pinned_bytes: usize,
+}
+
+fn cost(part: &IoBuf) -> usize {
+    part.storage_len() + size_of::<IoBuf>()
+}
+
+impl Input {
+    /// Adds bytes behind the others.
+    pub fn receive(&mut self, data: Chain) {
+        let added_bytes = data.parts().map(cost).sum::<usize>();
+        if self.chain.is_empty() {
+            self.chain = data;
+            self.pinned_bytes = added_bytes;
+        } else {
+            self.chain.append(data);
+            self.pinned_bytes += added_bytes;
+        }
+        if self.pinned_bytes > self.chain.len() * 2 + SLACK_BYTES {
+            self.pinned_bytes = self.chain.parts().map(cost).sum();
+            if self.pinned_bytes > self.chain.len() * 2 + SLACK_BYTES {
+                self.compact();
+            }
+        }
+    }
+
+    /// The bytes.
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// The bytes, to take off.
+    pub fn chain_mut(&mut self) -> &mut Chain {
+        &mut self.chain
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.chain.len()
+    }
+
+    /// Memory that the bytes keep alive, at most.
+    pub fn pinned_bytes(&self) -> usize {
+        if self.chain.is_empty() { 0 } else { self.pinned_bytes }
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Copies each run of wasteful views into memory of its size.
+    fn compact(&mut self) {
+        let old = core::mem::take(&mut self.chain);
+        let is_wasteful = |part: &IoBuf| part.len() < SHORT_LEN || part.len() * 2 < part.storage_len();
+        let mut run = Chain::new();
+        for part in old.parts() {
+            if is_wasteful(part) {
+                run.push_back(part.clone());
+            } else {
+                self.chain.push_back(join(&core::mem::take(&mut run)));
+                self.chain.push_back(part.clone());
+            }
+        }
+        self.chain.push_back(join(&run));
+        self.pinned_bytes = self.chain.parts().map(cost).sum();
+    }
+}
+
+/// Copies a chain into one view.
+fn join(chain: &Chain) -> IoBuf {
+    let mut joined = IoBufMut::with_room(0, chain.len());
+    if let Some(room) = joined.append(chain.len()) {
+        // Cannot fail: the room is as long as the chain.
+        let _ = chain.copy_to_slice(room);
+    }
+    joined.freeze()
+}
+
+/// Makes the first `count` bytes of `chain`, which holds as many, lie in its first view, and returns that.
+pub(crate) fn contiguous(chain: &mut Chain, count: usize) -> Option<&IoBuf> {
+    if chain.front()?.len() < count {
+        let front = chain.split_to(count)?;
+        chain.push_front(join(&front));
+    }
+    chain.front()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn bytes_that_come_one_by_one_do_not_pin_their_frames() {
+        let mut input = Input::default();
+        let mut expected = Vec::new();
+        for number in 0..100_000u32 {
+            let mut frame = IoBuf::from(vec![number as u8; 2048]);
+            frame.truncate(1);
+            expected.push(number as u8);
+            input.receive(Chain::from(frame));
+            assert!(input.pinned_bytes() <= input.len() * 2 + SLACK_BYTES);
+        }
+        assert_eq!(input.chain().to_vec(), expected);
+    }
+
+    #[test]
+    fn full_frames_are_never_copied() {
+        let mut input = Input::default();
+        let mut addresses = Vec::new();
+        for _ in 0..700 {
+            let mut frame = IoBuf::from(vec![7; 1800]);
+            frame.truncate(1460);
+            addresses.push(frame.as_ptr());
+            input.receive(Chain::from(frame));
+        }
+        assert!(input.chain().parts().map(|part| part.as_ptr()).eq(addresses));
+    }
+
+    #[test]
+    fn contiguous_joins_only_what_it_has_to() {
+        let mut chain = Chain::new();
+        [&b"ab"[..], b"cd", b"ef"].iter().for_each(|part| chain.push_back(IoBuf::copy_from_slice(part)));
+        assert_eq!(&contiguous(&mut chain, 2).unwrap()[..], b"ab");
+        assert_eq!(&contiguous(&mut chain, 3).unwrap()[..], b"abc");
+        assert_eq!(chain.to_vec(), b"abcdef");
+        assert!(contiguous(&mut chain, 7).is_none());
+    }
+}

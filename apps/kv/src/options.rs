@@ -1,0 +1,68 @@
+//! What the server's arguments say.
+
+use core::fmt;
+use isola::prelude::*;
+use isola_kv::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN};
+
+/// What the server's arguments say.
+#[derive(Debug)]
+pub struct Options {
+    /// The port.
+    pub port: u16,
+    /// Memory for items, in bytes.
+    pub memory_bytes: usize,
+    /// Longest value, in bytes.
+    pub max_value_len: usize,
+}
+
+/// Why arguments make no sense.
+#[derive(Debug)]
+pub enum OptionsError {
+    /// No such option.
+    Unknown(String),
+    /// An option without its value, or with one that is no number in its range.
+    BadValue(&'static str),
+}
+
+impl fmt::Display for OptionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(option) => {
+                write!(f, "{option:?} is no option; usage: kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES]")
+            }
+            Self::BadValue(option) => write!(f, "{option} wants a number that makes sense for it"),
+        }
+    }
+}
+
+impl Options {
+    /// Reads the arguments of a server whose cell has `memory_total` bytes of memory. Without `-m`, three quarters
+    /// of them are for items; the rest is for connections and what they have under way.
+    pub fn parse(arguments: &Arguments, memory_total: usize) -> Result<Self, OptionsError> {
+        let mut options =
+            Self { port: 11211, memory_bytes: memory_total / 4 * 3, max_value_len: DEFAULT_MAX_VALUE_LEN };
+        let mut rest = arguments.iter();
+        while let Some(option) = rest.next() {
+            match option {
+                "-p" => options.port = number("-p", rest.next())?,
+                "-m" => {
+                    let megabytes: usize = number("-m", rest.next())?;
+                    options.memory_bytes =
+                        megabytes.checked_mul(1 << 20).ok_or(OptionsError::BadValue("-m"))?;
+                }
+                "-I" => options.max_value_len = number("-I", rest.next())?,
+                other => return Err(OptionsError::Unknown(other.to_string())),
+            }
+        }
+        Ok(options)
+    }
+
+    /// The server's configuration on so many cores.
+    pub fn config(&self, cores: u16) -> Result<Config, ConfigError> {
+        Config::new(self.memory_bytes, cores)?.with_max_value_len(self.max_value_len)
+    }
+}
+
+fn number<T: core::str::FromStr>(option: &'static str, text: Option<&str>) -> Result<T, OptionsError> {
+    text.and_then(|text| text.parse().ok()).ok_or(OptionsError::BadValue(option))
+}

@@ -1,0 +1,172 @@
+//! Answers on their way out: few buffers, and large values without a copy.
+//!
+//! Headers and small values are written one behind the other into one buffer, so that the answers to a
+//! pipeline of requests leave in one piece. A value above [`LARGEST_COPIED_VALUE`] goes out as a view of
+//! the item: one more buffer for the stack and the device to handle costs about as many instructions as
+//! copying that much.
+
+use isola_iobuf::{Chain, IoBufMut};
+
+/// The largest value that is copied next to its header, in bytes.
+pub(crate) const LARGEST_COPIED_VALUE: usize = 512;
+
+/// Room of a buffer for answers, in bytes: from one that a single answer fills to one for a long pipeline.
+const SMALLEST_ROOM: usize = 64;
+const LARGEST_ROOM: usize = 4096;
+
+/// Bytes for the client in order.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    sealed: Chain,
+    open: Option<IoBufMut>,
+    /// How much was written into buffers between the last two takes: what the next buffer has room for.
+    expected: usize,
+    written: usize,
+    len: usize,
+}
+
+impl Output {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds `count` bytes, which `fill` writes.
+    pub fn write(&mut self, count: usize, fill: impl FnOnce(&mut [u8])) {
+        self.written += count;
+        self.len += count;
+        if self.open.as_ref().is_none_or(|open| open.tailroom() < count) {
+            self.seal();
+            let room = self.expected.max(self.written).clamp(SMALLEST_ROOM, LARGEST_ROOM).max(count);
+            self.open = Some(IoBufMut::with_room(0, room));
+        }
+        if let Some(room) = self.open.as_mut().and_then(|open| open.append(count)) {
+            fill(room);
+        }
+    }
+
+    /// Adds a copy of `bytes`.
+    pub fn write_slice(&mut self, bytes: &[u8]) {
+        self.write(bytes.len(), |room| room.copy_from_slice(bytes));
+    }
+
+    /// Adds views, without a copy.
+    pub fn push(&mut self, views: Chain) {
+        self.seal();
+        self.len += views.len();
+        self.sealed.append(views);
+    }
+
+    /// Takes the first bytes off, at most `limit` of them.
+    pub fn take(&mut self, limit: usize) -> Chain {
+        if limit >= self.len {
+            self.seal();
+            self.len = 0;
+            self.expected = core::mem::take(&mut self.written);
+            return core::mem::take(&mut self.sealed);
+        }
+        if limit > self.sealed.len() {
+            self.seal();
+        }
+        let taken = self.sealed.split_to(limit).unwrap_or_default();
+        self.len -= taken.len();
+        taken
+    }
+
+    fn seal(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.sealed.push_back(open.freeze());
+        }
+    }
+}
+
+/// Fills a slice from its front.
+pub(crate) struct Writer<'a> {
+    room: &'a mut [u8],
+}
+
+impl<'a> Writer<'a> {
+    /// A writer of the whole of `room`.
+    pub fn new(room: &'a mut [u8]) -> Self {
+        Self { room }
+    }
+
+    /// Writes `bytes`; nothing where the room is smaller, which a caller that counted right never sees.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        let room = core::mem::take(&mut self.room);
+        debug_assert!(room.len() >= bytes.len());
+        if let Some((here, rest)) = room.split_at_mut_checked(bytes.len()) {
+            here.copy_from_slice(bytes);
+            self.room = rest;
+        }
+    }
+
+    /// The same for so few bytes that a loop is the fastest copy.
+    #[inline]
+    pub fn put_digits(&mut self, digits: &[u8]) {
+        digits.iter().for_each(|digit| self.put_array(&[*digit]));
+    }
+
+    /// The same for as many bytes as the compiler knows, which need no loop.
+    #[inline]
+    pub fn put_array<const N: usize>(&mut self, bytes: &[u8; N]) {
+        let room = core::mem::take(&mut self.room);
+        debug_assert!(room.len() >= N);
+        if let Some((here, rest)) = room.split_first_chunk_mut() {
+            *here = *bytes;
+            self.room = rest;
+        }
+    }
+}
+
+/// Whether a value of that length is copied next to its header rather than sent as a view.
+pub(crate) fn is_copied(value_len: usize) -> bool {
+    value_len <= LARGEST_COPIED_VALUE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isola_iobuf::IoBuf;
+
+    #[test]
+    fn small_answers_share_a_buffer_once_the_pipeline_is_known() {
+        let mut output = Output::default();
+        for round in 0..3 {
+            (0..100).for_each(|_| output.write_slice(b"STORED\r\n"));
+            let taken = output.take(usize::MAX);
+            assert_eq!(taken.len(), 800);
+            assert!(round == 0 || taken.parts().len() == 1);
+        }
+    }
+
+    #[test]
+    fn views_keep_their_place_and_their_memory() {
+        let mut output = Output::default();
+        let view = IoBuf::copy_from_slice(&[b'v'; 600]);
+        output.write_slice(b"head");
+        output.push(Chain::from(view.clone()));
+        output.write_slice(b"tail");
+        let taken = output.take(usize::MAX);
+        assert_eq!(taken.len(), 608);
+        assert!(taken.parts().any(|part| part.as_ptr() == view.as_ptr()));
+        assert_eq!(&taken.to_vec()[..5], b"headv");
+        assert_eq!(&taken.to_vec()[603..], b"vtail");
+    }
+
+    #[test]
+    fn taking_in_pieces_loses_nothing() {
+        let mut output = Output::default();
+        output.write_slice(b"0123456789");
+        output.push(Chain::from(IoBuf::from_static(b"abcdef")));
+        output.write_slice(b"XY");
+        let mut all = Chain::new();
+        while output.len() > 0 {
+            let piece = output.take(5);
+            assert!(piece.len() <= 5 && !piece.is_empty());
+            all.append(piece);
+        }
+        assert_eq!(all.to_vec(), b"0123456789abcdefXY");
+    }
+}

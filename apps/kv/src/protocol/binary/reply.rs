@@ -1,0 +1,176 @@
+//! Answers of the binary protocol.
+
+use crate::config::Server;
+use crate::output::{Output, Writer, is_copied};
+use crate::response::{Hit, NotStored, Response};
+use crate::stats::{self, StatsKind};
+
+use super::command::{Command, Quiet};
+use super::{HEADER_LEN, RESPONSE_MAGIC};
+
+/// How the outcome of a binary request is written.
+#[derive(Debug)]
+pub(crate) struct BinaryReply {
+    pub opcode: u8,
+    /// What the client sent to find the answer's request again.
+    pub opaque: [u8; 4],
+    pub form: Form,
+}
+
+/// What the answer says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    /// Nothing: there is none.
+    Silent,
+    /// That it is done.
+    Success,
+    /// The server's version.
+    Version,
+    /// What is wrong with the request.
+    Error(Status),
+    /// How the command went.
+    Outcome(Command, Quiet),
+    /// A list.
+    Stats(StatsKind),
+}
+
+/// The statuses of an answer that is not a success (0), with their codes and texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    NotFound,
+    Exists,
+    TooLarge,
+    InvalidArguments,
+    NotStored,
+    NotANumber,
+    UnknownCommand,
+    OutOfMemory,
+}
+
+impl Status {
+    fn code(self) -> u16 {
+        match self {
+            Self::NotFound => 0x01,
+            Self::Exists => 0x02,
+            Self::TooLarge => 0x03,
+            Self::InvalidArguments => 0x04,
+            Self::NotStored => 0x05,
+            Self::NotANumber => 0x06,
+            Self::UnknownCommand => 0x81,
+            Self::OutOfMemory => 0x82,
+        }
+    }
+
+    fn text(self) -> &'static [u8] {
+        match self {
+            Self::NotFound => b"Not found",
+            Self::Exists => b"Data exists for key.",
+            Self::TooLarge => b"Too large.",
+            Self::InvalidArguments => b"Invalid arguments",
+            Self::NotStored => b"Not stored.",
+            Self::NotANumber => b"Non-numeric server-side value for incr or decr",
+            Self::UnknownCommand => b"Unknown command",
+            Self::OutOfMemory => b"Out of memory",
+        }
+    }
+}
+
+/// What stands in the header and before the value of an answer.
+#[derive(Default)]
+struct Head<'a> {
+    status: u16,
+    cas: u64,
+    extras: &'a [u8],
+    key: &'a [u8],
+    value_len: usize,
+}
+
+impl BinaryReply {
+    pub fn encode(&self, response: &Response, server: &Server, out: &mut Output) {
+        match self.form {
+            Form::Silent => {}
+            Form::Success => self.packet(Head::default(), b"", out),
+            Form::Version => self.packet(Head::default(), Server::VERSION.as_bytes(), out),
+            Form::Error(status) => self.error(status, out),
+            Form::Outcome(command, quiet) => self.outcome(command, quiet, response, out),
+            Form::Stats(kind) => self.stats(kind, response, server, out),
+        }
+    }
+
+    #[cold]
+    fn stats(&self, kind: StatsKind, response: &Response, server: &Server, out: &mut Output) {
+        if let Response::Report(report) = response {
+            stats::for_each(kind, report, server, &mut |name, value| {
+                self.packet(Head { key: name, ..Head::default() }, value, out);
+            });
+        }
+        self.packet(Head::default(), b"", out);
+    }
+
+    fn outcome(&self, command: Command, quiet: Quiet, response: &Response, out: &mut Output) {
+        match response {
+            Response::Hit(hit) => self.hit(command, hit, out),
+            Response::Miss(Some(_)) if quiet == Quiet::Yes => {}
+            Response::Miss(Some(key)) if command.echoes_key() => {
+                self.packet(Head { status: Status::NotFound.code(), key, ..Head::default() }, b"", out);
+            }
+            Response::Miss(_) | Response::NotStored(NotStored::Absent) => self.error(Status::NotFound, out),
+            Response::NotStored(NotStored::Present) | Response::Exists => self.error(Status::Exists, out),
+            Response::NotStored(NotStored::NothingToExtend) => self.error(Status::NotStored, out),
+            Response::NotANumber => self.error(Status::NotANumber, out),
+            Response::TooLarge => self.error(Status::TooLarge, out),
+            Response::OutOfMemory => self.error(Status::OutOfMemory, out),
+            _ if quiet == Quiet::Yes => {}
+            Response::Touched { cas, flags } => {
+                self.packet(Head { cas: *cas, extras: &flags.to_be_bytes(), ..Head::default() }, b"", out);
+            }
+            Response::Number { value, cas } => {
+                self.packet(Head { cas: *cas, ..Head::default() }, &value.to_be_bytes(), out);
+            }
+            Response::Stored { cas } => self.packet(Head { cas: *cas, ..Head::default() }, b"", out),
+            Response::Deleted | Response::Done | Response::Report(_) => {
+                self.packet(Head::default(), b"", out)
+            }
+        }
+    }
+
+    fn hit(&self, command: Command, hit: &Hit, out: &mut Output) {
+        let head = Head { cas: hit.cas, extras: &hit.flags.to_be_bytes(), ..Head::default() };
+        let echoed = |key| if command.echoes_key() { key } else { &b""[..] };
+        match hit.body.slices() {
+            Some((key, value)) if is_copied(value.len()) => {
+                self.packet(Head { key: echoed(key), ..head }, value, out);
+            }
+            _ => {
+                let head = Head { key: echoed(hit.body.key()), value_len: hit.body.value_len(), ..head };
+                self.packet(head, b"", out);
+                out.push(hit.body.value());
+            }
+        }
+    }
+
+    fn error(&self, status: Status, out: &mut Output) {
+        self.packet(Head { status: status.code(), ..Head::default() }, status.text(), out);
+    }
+
+    /// Writes a packet with `value`, or, where that is empty, one whose value of `head.value_len` bytes the
+    /// caller adds.
+    #[inline(never)]
+    fn packet(&self, head: Head<'_>, value: &[u8], out: &mut Output) {
+        let value_len = head.value_len.max(value.len());
+        let body_len = head.extras.len() + head.key.len() + value_len;
+        let written_len = HEADER_LEN + head.extras.len() + head.key.len() + value.len();
+        out.write(written_len, |room| {
+            let mut writer = Writer::new(room);
+            let [key_len_high, key_len_low] = (head.key.len() as u16).to_be_bytes();
+            let extras_len = head.extras.len() as u8;
+            let [status_high, status_low] = head.status.to_be_bytes();
+            writer.put_array(&[RESPONSE_MAGIC, self.opcode, key_len_high, key_len_low]);
+            writer.put_array(&[extras_len, 0, status_high, status_low]);
+            writer.put_array(&(body_len as u32).to_be_bytes());
+            writer.put_array(&self.opaque);
+            writer.put_array(&head.cas.to_be_bytes());
+            [head.extras, head.key, value].iter().for_each(|piece| writer.put(piece));
+        });
+    }
+}

@@ -1,0 +1,214 @@
+//! The state between the pieces of a text request.
+
+use isola_iobuf::{Chain, IoBuf};
+use memchr::{memchr, memchr2};
+
+use crate::config::Server;
+use crate::input::contiguous;
+use crate::key::{Key, KeyRef, MAX_KEY_LEN};
+use crate::protocol::{Action, Parsed, Reply, swallow};
+use crate::request::{Operation, Payload, Store};
+
+use super::command::{BAD_FORMAT, KeyRun, Line, Noreply, PendingStore, literal, read_line, read_long_head};
+use super::reply::{END, Place, TextReply};
+
+/// The longest line that is looked at as a whole, in bytes without its line end. A longer one has to be a
+/// read, whose keys are then taken one by one as they come.
+const LONGEST_LINE: usize = 2048;
+
+const TOO_LONG: &[u8] = b"CLIENT_ERROR line too long\r\n";
+const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
+const LINE_END: &[u8] = b"\r\n";
+
+/// Takes text requests off a stream of bytes.
+#[derive(Debug, Default)]
+pub(crate) struct TextParser {
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    /// At the start of a line.
+    #[default]
+    Line,
+    /// Among the keys of a read.
+    Keys(KeyRun),
+    /// Behind the line of a store.
+    Value(PendingStore),
+    /// In the value of a store that was turned down.
+    Rejected { left: u64 },
+    /// In a line that was found bad.
+    BadLine,
+}
+
+impl TextParser {
+    /// Takes the next request off `input`, or returns `None` where no whole one is there.
+    pub fn next(&mut self, input: &mut Chain, server: &Server) -> Option<Parsed> {
+        loop {
+            match &mut self.state {
+                State::Line => {
+                    if let Some(parsed) = self.line(input, server)? {
+                        return Some(parsed);
+                    }
+                }
+                State::Keys(run) => {
+                    let run = *run;
+                    if let Some(parsed) = self.key(run, input, server)? {
+                        return Some(parsed);
+                    }
+                }
+                State::Value(store) if input.len() < store.len + LINE_END.len() => return None,
+                State::Value(_) => {
+                    let State::Value(store) = core::mem::take(&mut self.state) else { return None };
+                    return value(store, input);
+                }
+                State::Rejected { left } => {
+                    *left = swallow(input, *left);
+                    if *left > 0 {
+                        return None;
+                    }
+                    self.state = State::Line;
+                }
+                State::BadLine => {
+                    let end = input.cursor().find(b'\n');
+                    input.advance(end.map_or(input.len(), |end| end + 1));
+                    end?;
+                    self.state = State::Line;
+                    return Some(literal(BAD_FORMAT, Noreply::No));
+                }
+            }
+        }
+    }
+
+    /// The key of the next line, where that is nothing but a `get` of one key and lies in one piece, and the
+    /// line's length. Most requests of most servers are such lines: they are found here in one pass, without
+    /// being taken off.
+    #[inline]
+    pub fn single_get<'a>(&self, input: &'a Chain, server: &Server) -> Option<(KeyRef<'a>, usize)> {
+        const GET: &[u8] = b"get ";
+        let State::Line = self.state else { return None };
+        let rest = input.front()?.strip_prefix(GET)?;
+        let rest = rest.get(..MAX_KEY_LEN + LINE_END.len()).unwrap_or(rest);
+        let end = memchr2(b' ', b'\n', rest)?;
+        let word = match rest.split_at_checked(end)? {
+            (_, [b' ', ..]) => return None,
+            ([word @ .., b'\r'], _) | (word, _) => word,
+        };
+        Some((KeyRef::new(word, &server.hasher)?, GET.len() + end + 1))
+    }
+
+    /// Takes a command line off. `None`: it is not there yet. `Some(None)`: the state has changed.
+    fn line(&mut self, input: &mut Chain, server: &Server) -> Option<Option<Parsed>> {
+        let find = |view: &IoBuf| memchr(b'\n', view.get(..=LONGEST_LINE).unwrap_or(view));
+        let mut view = input.front()?;
+        let mut end = find(view);
+        if end.is_none() && view.len() <= LONGEST_LINE {
+            let count = input.len().min(LONGEST_LINE + 1);
+            view = contiguous(input, count)?;
+            end = find(view);
+        }
+        let Some(end) = end else {
+            return if view.len() > LONGEST_LINE { Some(self.long_line(input)) } else { None };
+        };
+        let line = view.get(..end)?;
+        let len = if line.last() == Some(&b'\r') { end - 1 } else { end };
+        let taken = end + 1;
+        match read_line(view, len, server) {
+            Line::Whole(parsed) => {
+                input.advance(taken);
+                Some(Some(parsed))
+            }
+            Line::Keys(run, offset) => {
+                input.advance(offset);
+                self.state = State::Keys(run);
+                Some(None)
+            }
+            Line::Store(store) => {
+                input.advance(taken);
+                Some(self.store(store, server))
+            }
+        }
+    }
+
+    /// Goes on with a line of which more has come than is looked at as a whole.
+    fn long_line(&mut self, input: &mut Chain) -> Option<Parsed> {
+        match input.front().and_then(|view| read_long_head(view.get(..LONGEST_LINE)?)) {
+            Some((run, offset)) => {
+                input.advance(offset);
+                self.state = State::Keys(run);
+                None
+            }
+            None => {
+                let reply = Reply::Text(TextReply::Literal(TOO_LONG));
+                Some(Parsed { action: Action::Close, reply })
+            }
+        }
+    }
+
+    /// Waits for the value of a store, or turns it down at once.
+    fn store(&mut self, store: PendingStore, server: &Server) -> Option<Parsed> {
+        if store.len <= server.config.max_value_len() {
+            self.state = State::Value(store);
+            return None;
+        }
+        self.state = State::Rejected { left: store.len as u64 + LINE_END.len() as u64 };
+        let reply = store.noreply.reply(TextReply::Status);
+        Some(Parsed { action: Action::Run(store.key, Operation::RejectStore(store.mode)), reply })
+    }
+
+    /// Takes the next key of a read off. `None`: it is not there yet. `Some(None)`: the state has changed.
+    fn key(&mut self, run: KeyRun, input: &mut Chain, server: &Server) -> Option<Option<Parsed>> {
+        while input.front()?.first() == Some(&b' ') {
+            input.advance(1);
+        }
+        // The longest key with the line's end behind it.
+        let longest = MAX_KEY_LEN + LINE_END.len();
+        let find = |view: &IoBuf| memchr2(b' ', b'\n', view.get(..longest).unwrap_or(view));
+        let mut view = input.front()?;
+        let mut end = find(view);
+        if end.is_none() && view.len() < longest {
+            let count = input.len().min(longest);
+            view = contiguous(input, count)?;
+            end = find(view);
+        }
+        let Some(end) = end else {
+            if view.len() < longest {
+                return None;
+            }
+            self.state = State::BadLine;
+            return Some(None);
+        };
+        let is_last = view.get(end) == Some(&b'\n');
+        let word = view.get(..end)?;
+        let len = if is_last && word.last() == Some(&b'\r') { end - 1 } else { end };
+        if len == 0 {
+            // Spaces, and then the end of the line.
+            input.advance(end + 1);
+            self.state = State::Line;
+            return Some(Some(literal(END, Noreply::No)));
+        }
+        let Some(key) = Key::new(view.slice(0..len)?, &server.hasher) else {
+            self.state = State::BadLine;
+            return Some(None);
+        };
+        input.advance(end + 1);
+        if is_last {
+            self.state = State::Line;
+        }
+        Some(Some(run.request(key, if is_last { Place::Last } else { Place::Between })))
+    }
+}
+
+/// Takes the value of a store off `input`, which holds it.
+fn value(store: PendingStore, input: &mut Chain) -> Option<Parsed> {
+    let value = Payload::take(input, store.len)?;
+    let mut end = [0; LINE_END.len()];
+    input.copy_to_slice(&mut end)?;
+    input.advance(end.len());
+    if end != LINE_END {
+        return Some(literal(BAD_CHUNK, store.noreply));
+    }
+    let PendingStore { key, mode, flags, exptime, cas, noreply, .. } = store;
+    let operation = Operation::Store(Store { mode, flags, exptime, cas, value });
+    Some(Parsed { action: Action::Run(key, operation), reply: noreply.reply(TextReply::Status) })
+}

@@ -1,0 +1,178 @@
+//! Answers of the text protocol.
+
+use crate::config::Server;
+use crate::output::{Output, Writer, is_copied};
+use crate::response::{Body, Response};
+use crate::shard::Found;
+use crate::stats::{self, StatsKind};
+
+pub(super) const END: &[u8; 5] = b"END\r\n";
+const VALUE: &[u8; 6] = b"VALUE ";
+const LINE_END: &[u8; 2] = b"\r\n";
+
+/// How the outcome of a text request is written.
+#[derive(Debug)]
+pub(crate) enum TextReply {
+    /// Not at all.
+    Silent,
+    /// As these bytes, whatever it is.
+    Literal(&'static [u8]),
+    /// As the server's version.
+    Version,
+    /// As a line that says how it went.
+    Status,
+    /// As the item, where there is one.
+    Value { casness: Casness, place: Place },
+    /// As a list.
+    Stats(StatsKind),
+    /// As the word for counters that are set to zero.
+    Reset,
+}
+
+/// Whether the item's version is written with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Casness {
+    With,
+    Without,
+}
+
+/// Where in its line a key stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Last,
+    Between,
+}
+
+impl TextReply {
+    pub fn encode(&self, response: &Response, server: &Server, out: &mut Output) {
+        match self {
+            Self::Silent => {}
+            Self::Literal(bytes) => out.write_slice(bytes),
+            Self::Version => {
+                out.write_slice(b"VERSION ");
+                out.write_slice(Server::VERSION.as_bytes());
+                out.write_slice(LINE_END);
+            }
+            Self::Status => status(response, out),
+            Self::Value { casness, place } => match response {
+                Response::Hit(hit) => value(hit.flags, hit.cas, &hit.body, *casness, *place, out),
+                _ if *place == Place::Last => out.write_slice(END),
+                _ => {}
+            },
+            Self::Stats(kind) => list(*kind, response, server, out),
+            Self::Reset => out.write_slice(b"RESET\r\n"),
+        }
+    }
+}
+
+fn status(response: &Response, out: &mut Output) {
+    let mut digits = itoa::Buffer::new();
+    let line: &[u8] = match response {
+        Response::Stored { .. } => b"STORED\r\n",
+        Response::NotStored(_) => b"NOT_STORED\r\n",
+        Response::Exists => b"EXISTS\r\n",
+        Response::Miss(_) => b"NOT_FOUND\r\n",
+        Response::Deleted => b"DELETED\r\n",
+        Response::Touched { .. } => b"TOUCHED\r\n",
+        Response::NotANumber => b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+        Response::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+        Response::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
+        Response::Number { value, .. } => {
+            out.write_slice(digits.format(*value).as_bytes());
+            LINE_END
+        }
+        Response::Done | Response::Hit(_) | Response::Report(_) => b"OK\r\n",
+    };
+    out.write_slice(line);
+}
+
+#[cold]
+fn list(kind: StatsKind, response: &Response, server: &Server, out: &mut Output) {
+    if let Response::Report(report) = response {
+        stats::for_each(kind, report, server, &mut |name, value| {
+            [b"STAT ", name, b" ", value, LINE_END].iter().for_each(|piece| out.write_slice(piece));
+        });
+    }
+    out.write_slice(END);
+}
+
+/// Writes the whole answer to a `get` of one key.
+pub(crate) fn single_get(found: Option<Found<'_>>, out: &mut Output) {
+    match found {
+        Some(Found { flags, cas, body }) => value(flags, cas, body, Casness::Without, Place::Last, out),
+        None => out.write_slice(END),
+    }
+}
+
+/// The line in front of a value, but for its key and its end.
+struct Head<'a> {
+    flags: &'a [u8],
+    value_len: &'a [u8],
+    cas: Option<&'a [u8]>,
+}
+
+impl Head<'_> {
+    fn len(&self, key: &[u8]) -> usize {
+        let cas_len = self.cas.map_or(0, |cas| 1 + cas.len());
+        VALUE.len() + key.len() + 1 + self.flags.len() + 1 + self.value_len.len() + cas_len + LINE_END.len()
+    }
+
+    #[inline]
+    fn put(&self, key: &[u8], writer: &mut Writer<'_>) {
+        writer.put_array(VALUE);
+        writer.put(key);
+        writer.put_array(b" ");
+        writer.put_digits(self.flags);
+        writer.put_array(b" ");
+        writer.put_digits(self.value_len);
+        if let Some(cas) = self.cas {
+            writer.put_array(b" ");
+            writer.put_digits(cas);
+        }
+        writer.put_array(LINE_END);
+    }
+}
+
+impl Place {
+    /// Length of what follows the value.
+    fn tail_len(self) -> usize {
+        match self {
+            Self::Last => LINE_END.len() + END.len(),
+            Self::Between => LINE_END.len(),
+        }
+    }
+
+    fn put_tail(self, writer: &mut Writer<'_>) {
+        writer.put_array(LINE_END);
+        if self == Self::Last {
+            writer.put_array(END);
+        }
+    }
+}
+
+fn value(flags: u32, cas: u64, body: &Body, casness: Casness, place: Place, out: &mut Output) {
+    let mut digits = [itoa::Buffer::new(); 3];
+    let [flags_digits, len_digits, cas_digits] = &mut digits;
+    let value_len = body.value_len();
+    let head = Head {
+        flags: flags_digits.format(flags).as_bytes(),
+        value_len: len_digits.format(value_len).as_bytes(),
+        cas: (casness == Casness::With).then(|| cas_digits.format(cas).as_bytes()),
+    };
+    match body.slices() {
+        Some((key, value)) if is_copied(value_len) => {
+            out.write(head.len(key) + value.len() + place.tail_len(), |room| {
+                let mut writer = Writer::new(room);
+                head.put(key, &mut writer);
+                writer.put(value);
+                place.put_tail(&mut writer);
+            });
+        }
+        _ => {
+            let key = body.key();
+            out.write(head.len(key), |room| head.put(key, &mut Writer::new(room)));
+            out.push(body.value());
+            out.write(place.tail_len(), |room| place.put_tail(&mut Writer::new(room)));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What a shard answers, in the words of neither protocol.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use isola_iobuf::{Chain, IoBuf};
+
+use crate::shard::ShardReport;
+
+/// The outcome of a request.
+#[derive(Debug)]
+pub enum Response {
+    /// The item that was read.
+    Hit(Hit),
+    /// There is no such item. Has the key of a read, which one form of answer repeats.
+    Miss(Option<IoBuf>),
+    /// The item is stored, as the version of this number.
+    Stored {
+        /// The new version.
+        cas: u64,
+    },
+    /// The condition of an `add`, `replace`, `append` or `prepend` does not hold.
+    NotStored(NotStored),
+    /// The item is of another version than the client knows.
+    Exists,
+    /// The item is gone.
+    Deleted,
+    /// The item has its new expiration time.
+    Touched {
+        /// Its version, which a touch leaves as it is.
+        cas: u64,
+        /// The client's bits.
+        flags: u32,
+    },
+    /// The number after counting.
+    Number {
+        /// The number.
+        value: u64,
+        /// The new version.
+        cas: u64,
+    },
+    /// Counting on what is no decimal number of 64 bits.
+    NotANumber,
+    /// The value is larger than a value may be.
+    TooLarge,
+    /// The item does not fit in the shard's memory, whatever is evicted.
+    OutOfMemory,
+    /// The shard has done what all shards do.
+    Done,
+    /// The shard's counters.
+    Report(Box<ShardReport>),
+}
+
+/// Which condition of a store does not hold: the binary protocol tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotStored {
+    /// `add`, and there is an item.
+    Present,
+    /// `replace`, and there is none.
+    Absent,
+    /// `append` or `prepend`, and there is none.
+    NothingToExtend,
+}
+
+/// An item as it was when it was read. Shares the item's memory, and stays what it is when the item is
+/// overwritten or evicted.
+#[derive(Clone, Debug)]
+pub struct Hit {
+    /// The client's bits.
+    pub flags: u32,
+    /// The version.
+    pub cas: u64,
+    /// Key and value.
+    pub body: Body,
+}
+
+/// Key and value of an item.
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// Both in memory of exactly their size: the key, then the value.
+    Whole {
+        /// Key and value.
+        bytes: IoBuf,
+        /// How much of it is the key.
+        key_len: u8,
+    },
+    /// A large value in the frames it came in.
+    Parts(Arc<Parts>),
+}
+
+/// The key and the views of a value that was not copied.
+#[derive(Debug)]
+pub struct Parts {
+    /// The key, in memory of its own.
+    pub key: IoBuf,
+    /// The value.
+    pub value: Chain,
+}
+
+impl Body {
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Self::Whole { bytes, key_len } => bytes.get(..usize::from(*key_len)).unwrap_or(bytes),
+            Self::Parts(parts) => &parts.key,
+        }
+    }
+
+    /// Length of the value, in bytes.
+    pub fn value_len(&self) -> usize {
+        match self {
+            Self::Whole { bytes, key_len } => bytes.len().saturating_sub(usize::from(*key_len)),
+            Self::Parts(parts) => parts.value.len(),
+        }
+    }
+
+    /// The value's views.
+    pub fn value(&self) -> Chain {
+        match self {
+            Self::Whole { bytes, key_len } => {
+                let mut value = bytes.clone();
+                value.advance(usize::from(*key_len));
+                Chain::from(value)
+            }
+            Self::Parts(parts) => parts.value.clone(),
+        }
+    }
+
+    /// Key and value, where the value is in one piece.
+    pub fn slices(&self) -> Option<(&[u8], &[u8])> {
+        match self {
+            Self::Whole { bytes, key_len } => bytes.split_at_checked(usize::from(*key_len)),
+            Self::Parts(_) => None,
+        }
+    }
+}

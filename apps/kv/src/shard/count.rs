@@ -1,0 +1,114 @@
+//! Arithmetic on items that hold decimal numbers.
+
+use isola_iobuf::IoBuf;
+
+use crate::key::Key;
+use crate::number::parse_stored_number;
+use crate::request::{Count, Direction};
+use crate::response::{Body, Response};
+use crate::time::UnixTime;
+
+use super::Shard;
+use super::item::{Item, join_body};
+use super::slab::Place;
+
+impl Shard {
+    pub(super) fn count(&mut self, now: UnixTime, key: &Key, count: Count) -> Response {
+        let Some(place) = self.find_live(now, key) else {
+            return self.count_missing(now, key, count);
+        };
+        let Some(item) = self.table.get(place) else { return Response::Miss(None) };
+        if count.cas.is_some_and(|cas| cas != item.cas) {
+            return Response::Exists;
+        }
+        let Some(number) = item.body.slices().and_then(|(_, value)| parse_stored_number(value)) else {
+            return Response::NotANumber;
+        };
+        let value = match count.direction {
+            Direction::Up => {
+                self.counters.incr_hits += 1;
+                number.wrapping_add(count.delta)
+            }
+            Direction::Down => {
+                self.counters.decr_hits += 1;
+                number.saturating_sub(count.delta)
+            }
+        };
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(value).as_bytes();
+        let cas = if digits.len() <= item.body.value_len() {
+            self.rewrite(now, place, digits)
+        } else {
+            self.grow(now, key, place, digits)
+        };
+        match cas {
+            Some(cas) => Response::Number { value, cas },
+            None => self.out_of_memory(None),
+        }
+    }
+
+    fn count_missing(&mut self, now: UnixTime, key: &Key, count: Count) -> Response {
+        let Some((value, exptime)) = count.initial else {
+            match count.direction {
+                Direction::Up => self.counters.incr_misses += 1,
+                Direction::Down => self.counters.decr_misses += 1,
+            }
+            return Response::Miss(None);
+        };
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(value).as_bytes();
+        let body = join_body(key.bytes(), digits.len(), core::iter::once(digits));
+        if !self.can_ever_hold(&body) {
+            return self.out_of_memory(None);
+        }
+        self.counters.cmd_set += 1;
+        let item = Item::new(key.borrow().bucket_hash(), body, 0, exptime.deadline(now), now);
+        Response::Number { value, cas: self.enter(now, item) }
+    }
+
+    /// Writes a number over one of as many digits or more, filling up with spaces as memcached does: in
+    /// place where nobody is reading the item, otherwise into fresh memory of the same size.
+    fn rewrite(&mut self, now: UnixTime, place: Place, digits: &[u8]) -> Option<u64> {
+        let item = self.table.get_mut(place)?;
+        let key_len = item.body.key().len();
+        let nothing = Body::Whole { bytes: IoBuf::from_static(b""), key_len: 0 };
+        let old = core::mem::replace(&mut item.body, nothing);
+        item.body = match old {
+            Body::Whole { bytes, key_len } => match bytes.try_into_mut() {
+                Ok(mut bytes) => {
+                    if let Some(value) = bytes.data_mut().get_mut(usize::from(key_len)..) {
+                        fill(value, digits);
+                    }
+                    Body::Whole { bytes: bytes.freeze(), key_len }
+                }
+                Err(shared) => {
+                    let (key, value) = shared.split_at_checked(usize::from(key_len)).unwrap_or((&[], &[]));
+                    let padding = value.get(digits.len()..).unwrap_or(&[]).iter().map(|_| &b" "[..]);
+                    join_body(key, value.len(), core::iter::once(digits).chain(padding))
+                }
+            },
+            parts => parts,
+        };
+        debug_assert_eq!(item.body.key().len(), key_len);
+        self.last_cas += 1;
+        item.cas = self.last_cas;
+        item.used_at = now;
+        self.table.touch(place);
+        Some(self.last_cas)
+    }
+
+    /// Replaces a number by one of more digits.
+    fn grow(&mut self, now: UnixTime, key: &Key, place: Place, digits: &[u8]) -> Option<u64> {
+        let body = join_body(key.bytes(), digits.len(), core::iter::once(digits));
+        if !self.can_ever_hold(&body) {
+            return None;
+        }
+        let old = self.table.remove(place)?;
+        Some(self.enter(now, Item::new(old.hash, body, old.flags, old.deadline, now)))
+    }
+}
+
+fn fill(value: &mut [u8], digits: &[u8]) {
+    let mut source = digits.iter();
+    value.iter_mut().for_each(|byte| *byte = *source.next().unwrap_or(&b' '));
+}

@@ -1,0 +1,162 @@
+//! Finds items by key: linear hashing (Litwin, VLDB 1980) over buckets of items linked by place.
+//!
+//! With `b` buckets, `2^k < b <= 2^(k+1)`, an item's bucket is the lower `k+1` bits of its hash where there
+//! is such a bucket, and the lower `k` bits otherwise. One bucket is split for every item above the number of
+//! buckets, and merged back when items have gone. So the index grows and shrinks in steps of a few
+//! instructions: no request ever waits while a large table is rehashed.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::slab::{Place, Slab};
+
+const SEGMENT_BITS: u32 = 8;
+const SEGMENT_LEN: usize = 1 << SEGMENT_BITS;
+
+/// Memory that one more item can add to an index.
+pub(super) const SEGMENT_BYTES: usize = SEGMENT_LEN * size_of::<Place>();
+
+/// The index shrinks when it has more buckets than items by this factor: at most as many buckets an item.
+const SPARSE: usize = 2;
+
+#[derive(Debug)]
+pub(super) struct Index {
+    segments: Vec<Vec<Place>>,
+    buckets: usize,
+    /// `2^(k+1) - 1`.
+    mask: usize,
+}
+
+impl Index {
+    pub fn new() -> Self {
+        Self {
+            segments: vec![vec![Place::NONE; SEGMENT_LEN]],
+            buckets: SEGMENT_LEN,
+            mask: 2 * SEGMENT_LEN - 1,
+        }
+    }
+
+    /// Memory held, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.segments.len() * SEGMENT_BYTES
+    }
+
+    /// Number of buckets.
+    pub fn buckets(&self) -> usize {
+        self.buckets
+    }
+
+    fn bucket_of(&self, hash: u32) -> usize {
+        let bucket = hash as usize & self.mask;
+        if bucket < self.buckets { bucket } else { bucket & (self.mask >> 1) }
+    }
+
+    fn head(&self, bucket: usize) -> Place {
+        self.segments
+            .get(bucket >> SEGMENT_BITS)
+            .and_then(|segment| segment.get(bucket & (SEGMENT_LEN - 1)))
+            .copied()
+            .unwrap_or(Place::NONE)
+    }
+
+    fn set_head(&mut self, bucket: usize, place: Place) {
+        let segment = self.segments.get_mut(bucket >> SEGMENT_BITS);
+        if let Some(head) = segment.and_then(|segment| segment.get_mut(bucket & (SEGMENT_LEN - 1))) {
+            *head = place;
+        }
+    }
+
+    /// The place of the item with this key.
+    pub fn find(&self, slab: &Slab, hash: u32, key: &[u8]) -> Option<Place> {
+        let mut place = self.head(self.bucket_of(hash));
+        loop {
+            let item = slab.get(place)?;
+            if item.hash == hash && item.body.key() == key {
+                return Some(place);
+            }
+            place = item.next_in_bucket;
+        }
+    }
+
+    /// Enters the item at `place`.
+    pub fn insert(&mut self, slab: &mut Slab, place: Place) {
+        let Some(item) = slab.get_mut(place) else { return };
+        let bucket = self.bucket_of(item.hash);
+        item.next_in_bucket = self.head(bucket);
+        self.set_head(bucket, place);
+        if slab.len() > self.buckets {
+            self.split(slab);
+        }
+    }
+
+    /// Takes out the item at `place`, which is still in the slab.
+    pub fn remove(&mut self, slab: &mut Slab, place: Place) {
+        let Some(item) = slab.get(place) else { return };
+        let (hash, next) = (item.hash, item.next_in_bucket);
+        self.redirect(slab, hash, place, next);
+        while slab.len() * SPARSE < self.buckets && self.buckets > SEGMENT_LEN {
+            self.merge(slab);
+        }
+    }
+
+    /// Makes whatever leads to `from`, in the bucket of `hash`, lead to `to`.
+    pub fn redirect(&mut self, slab: &mut Slab, hash: u32, from: Place, to: Place) {
+        let bucket = self.bucket_of(hash);
+        let mut place = self.head(bucket);
+        if place == from {
+            return self.set_head(bucket, to);
+        }
+        while let Some(item) = slab.get_mut(place) {
+            place = item.next_in_bucket;
+            if place == from {
+                item.next_in_bucket = to;
+                return;
+            }
+        }
+    }
+
+    /// Adds a bucket, and moves to it what belongs there from the one bucket that can hold such items.
+    fn split(&mut self, slab: &mut Slab) {
+        let new = self.buckets;
+        if new > self.mask {
+            self.mask = self.mask << 1 | 1;
+        }
+        let old = new & (self.mask >> 1);
+        if new & (SEGMENT_LEN - 1) == 0 {
+            self.segments.push(vec![Place::NONE; SEGMENT_LEN]);
+        }
+        self.buckets += 1;
+        let mut place = self.head(old);
+        let (mut kept, mut moved) = (Place::NONE, Place::NONE);
+        while let Some(item) = slab.get_mut(place) {
+            let target = if self.bucket_of(item.hash) == new { &mut moved } else { &mut kept };
+            let next = core::mem::replace(&mut item.next_in_bucket, *target);
+            *target = place;
+            place = next;
+        }
+        self.set_head(old, kept);
+        self.set_head(new, moved);
+    }
+
+    /// Takes the last bucket away, and moves its items to where they are without it.
+    fn merge(&mut self, slab: &mut Slab) {
+        let last = self.buckets - 1;
+        let target = last & (self.mask >> 1);
+        let mut place = self.head(last);
+        let mut head = self.head(target);
+        while let Some(item) = slab.get_mut(place) {
+            let next = core::mem::replace(&mut item.next_in_bucket, head);
+            head = place;
+            place = next;
+        }
+        self.set_head(target, head);
+        self.set_head(last, Place::NONE);
+        self.buckets = last;
+        if last <= (self.mask >> 1) + 1 {
+            self.mask >>= 1;
+        }
+        if last & (SEGMENT_LEN - 1) == 0 {
+            self.segments.pop();
+        }
+    }
+}

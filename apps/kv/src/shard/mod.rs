@@ -1,0 +1,292 @@
+//! A shard: the items of one core, and all that is done with them.
+//!
+//! One core owns a shard and nobody else touches it, so there is no lock anywhere in it. Time comes in with
+//! every call. All memory is counted exactly ([`Shard::bytes`]) and never exceeds the limit: what does not
+//! fit makes room by evicting the items that were not used for the longest time.
+//!
+//! - [`table`]: the items, found by key and ordered by use; below it [`slab`], [`index`] and [`lru`].
+//! - [`item`]: what an item is and when its value is copied.
+//! - [`store`] and [`count`]: the operations that write.
+//!
+//! An item past its end, or from before a flush, is dead: no request sees it. It is taken out when a request
+//! meets it, when it is the oldest, or by [`Shard::reclaim`].
+
+mod count;
+mod counters;
+mod index;
+mod item;
+mod lru;
+mod slab;
+mod store;
+mod table;
+
+use alloc::boxed::Box;
+
+use crate::config::Config;
+use crate::key::{Key, KeyRef, ShardId};
+use crate::request::{Broadcast, Operation, Request};
+use crate::response::{Body, Hit, Response};
+use crate::time::{Exptime, UnixTime};
+
+pub use counters::{Counters, ShardReport};
+use item::Item;
+use slab::Place;
+use table::Table;
+
+/// The smallest memory limit of a shard, in bytes.
+pub const SMALLEST_SHARD_BYTES: usize = Table::SMALLEST_BYTES;
+
+/// An item where it lies.
+pub(crate) struct Found<'a> {
+    pub flags: u32,
+    pub cas: u64,
+    pub body: &'a Body,
+}
+
+/// The items of one core.
+#[derive(Debug)]
+pub struct Shard {
+    id: ShardId,
+    table: Table,
+    limit_bytes: usize,
+    max_value_len: usize,
+    /// The version of the last store.
+    last_cas: u64,
+    /// Items of this version or an earlier one are flushed.
+    flushed_cas: u64,
+    /// When the next flush is due.
+    flush_at: Option<UnixTime>,
+    /// Where `reclaim` goes on.
+    reclaim_cursor: usize,
+    counters: Counters,
+    connections: u64,
+}
+
+impl Shard {
+    /// The empty shard `id` of a server.
+    pub fn new(id: ShardId, config: &Config) -> Self {
+        Self {
+            id,
+            table: Table::new(),
+            limit_bytes: config.shard_limit_bytes(),
+            max_value_len: config.max_value_len(),
+            last_cas: 0,
+            flushed_cas: 0,
+            flush_at: None,
+            reclaim_cursor: 0,
+            counters: Counters::default(),
+            connections: 0,
+        }
+    }
+
+    /// Which shard it is.
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// Memory of all items and of what finds them, in bytes. Never above the limit.
+    pub fn bytes(&self) -> usize {
+        self.table.bytes()
+    }
+
+    /// Number of items, with dead ones that are not taken out yet.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is no item.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Counts a connection that the shard's core has accepted.
+    pub fn connection_opened(&mut self) {
+        self.connections += 1;
+        self.counters.total_connections += 1;
+    }
+
+    /// Counts a connection that the shard's core has closed.
+    pub fn connection_closed(&mut self) {
+        self.connections = self.connections.saturating_sub(1);
+    }
+
+    /// Counts a connection that the shard's core has turned down.
+    pub fn connection_rejected(&mut self) {
+        self.counters.rejected_connections += 1;
+    }
+
+    /// Counts bytes that the shard's core has received from clients and sent to them.
+    pub fn transferred(&mut self, received_bytes: usize, sent_bytes: usize) {
+        self.counters.bytes_read += received_bytes as u64;
+        self.counters.bytes_written += sent_bytes as u64;
+    }
+
+    /// Does what a request says. `now` must not go back from one call to the next.
+    pub fn execute(&mut self, now: UnixTime, request: Request) -> Response {
+        self.flush_if_due(now);
+        match request {
+            Request::Item { key, operation } => match operation {
+                Operation::Get => self.get(now, key, None),
+                Operation::GetAndTouch(exptime) => self.get(now, key, Some(exptime)),
+                Operation::Touch(exptime) => self.touch(now, &key, exptime),
+                Operation::Store(store) => self.store(now, &key, store),
+                Operation::RejectStore(mode) => self.reject_store(now, &key, mode),
+                Operation::Delete { cas } => self.delete(now, &key, cas),
+                Operation::Count(count) => self.count(now, &key, count),
+            },
+            Request::All(Broadcast::Flush(exptime)) => self.flush(now, exptime),
+            Request::All(Broadcast::Stats) => Response::Report(Box::new(self.report(now))),
+            Request::All(Broadcast::ResetStats) => {
+                self.counters = Counters::default();
+                Response::Done
+            }
+        }
+    }
+
+    /// Looks at up to `budget` items, going round, and takes the dead ones out. For idle times: keeps what
+    /// nobody asks for from holding memory. Returns how many items it took out.
+    pub fn reclaim(&mut self, now: UnixTime, budget: usize) -> usize {
+        self.flush_if_due(now);
+        let before = self.table.len();
+        for _ in 0..budget.min(before) {
+            if self.reclaim_cursor >= self.table.len() {
+                self.reclaim_cursor = 0;
+            }
+            let place = Place::new(self.reclaim_cursor);
+            match self.table.get(place) {
+                Some(item) if self.is_dead(item, now) => self.bury(now, place),
+                _ => self.reclaim_cursor += 1,
+            }
+        }
+        before - self.table.len()
+    }
+
+    /// What the shard holds and has done.
+    pub fn report(&self, now: UnixTime) -> ShardReport {
+        let oldest = self.table.get(self.table.oldest());
+        ShardReport {
+            time: now.0,
+            counters: self.counters,
+            curr_connections: self.connections,
+            curr_items: self.table.len() as u64,
+            bytes: self.table.bytes() as u64,
+            limit_maxbytes: self.limit_bytes as u64,
+            hash_bytes: self.table.index_bytes() as u64,
+            hash_buckets: self.table.buckets() as u64,
+            oldest_age_s: oldest.map_or(0, |item| u64::from(now.0.saturating_sub(item.used_at.0))),
+        }
+    }
+
+    fn get(&mut self, now: UnixTime, key: Key, exptime: Option<Exptime>) -> Response {
+        match self.read(now, key.borrow(), exptime) {
+            Some(Found { flags, cas, body }) => Response::Hit(Hit { flags, cas, body: body.clone() }),
+            None => Response::Miss(Some(key.into_bytes())),
+        }
+    }
+
+    /// Carries out a read where its bytes lie. What [`Shard::execute`] does for reads, without a response
+    /// that could travel.
+    pub(crate) fn read_in_place(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<Found<'_>> {
+        self.flush_if_due(now);
+        self.read(now, key, None)
+    }
+
+    fn read(&mut self, now: UnixTime, key: KeyRef<'_>, exptime: Option<Exptime>) -> Option<Found<'_>> {
+        self.counters.cmd_get += 1;
+        self.counters.cmd_touch += u64::from(exptime.is_some());
+        let place = self.find_to_read(now, key);
+        let Some(place) = place else {
+            self.counters.get_misses += 1;
+            self.counters.touch_misses += u64::from(exptime.is_some());
+            return None;
+        };
+        self.counters.get_hits += 1;
+        self.table.touch(place);
+        let item = self.table.get_mut(place)?;
+        item.used_at = now;
+        item.was_read = true;
+        if let Some(exptime) = exptime {
+            item.deadline = exptime.deadline(now);
+            self.counters.touch_hits += 1;
+        }
+        Some(Found { flags: item.flags, cas: item.cas, body: &item.body })
+    }
+
+    /// As [`Shard::find_live`], and counts why an item is dead.
+    fn find_to_read(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<Place> {
+        let place = self.table.find(key)?;
+        let item = self.table.get(place)?;
+        if item.is_dead(now, self.flushed_cas) {
+            match item.deadline.is_over(now) {
+                true => self.counters.get_expired += 1,
+                false => self.counters.get_flushed += 1,
+            }
+            self.bury(now, place);
+            return None;
+        }
+        Some(place)
+    }
+
+    fn touch(&mut self, now: UnixTime, key: &Key, exptime: Exptime) -> Response {
+        self.counters.cmd_touch += 1;
+        let place = self.find_live(now, key);
+        let Some(item) = place.and_then(|place| self.table.get_mut(place)) else {
+            self.counters.touch_misses += 1;
+            return Response::Miss(None);
+        };
+        item.deadline = exptime.deadline(now);
+        item.used_at = now;
+        self.counters.touch_hits += 1;
+        Response::Touched { cas: item.cas, flags: item.flags }
+    }
+
+    fn delete(&mut self, now: UnixTime, key: &Key, cas: Option<u64>) -> Response {
+        let Some(place) = self.find_live(now, key) else {
+            self.counters.delete_misses += 1;
+            return Response::Miss(None);
+        };
+        let current = self.table.get(place).map(|item| item.cas);
+        if cas.is_some() && cas != current {
+            return Response::Exists;
+        }
+        self.table.remove(place);
+        self.counters.delete_hits += 1;
+        Response::Deleted
+    }
+
+    fn flush(&mut self, now: UnixTime, exptime: Exptime) -> Response {
+        // Every shard takes part in a flush; the first counts it.
+        self.counters.cmd_flush += u64::from(self.id == ShardId(0));
+        self.flush_at = Some(exptime.flush_time(now));
+        self.flush_if_due(now);
+        Response::Done
+    }
+
+    fn flush_if_due(&mut self, now: UnixTime) {
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush_at = None;
+            self.flushed_cas = self.last_cas;
+        }
+    }
+
+    fn is_dead(&self, item: &Item, now: UnixTime) -> bool {
+        item.is_dead(now, self.flushed_cas)
+    }
+
+    /// Where the item is that a request may see.
+    fn find_live(&mut self, now: UnixTime, key: &Key) -> Option<Place> {
+        let place = self.table.find(key.borrow())?;
+        if self.table.get(place).is_some_and(|item| self.is_dead(item, now)) {
+            self.bury(now, place);
+            return None;
+        }
+        Some(place)
+    }
+
+    /// Takes a dead item out.
+    fn bury(&mut self, now: UnixTime, place: Place) {
+        let Some(item) = self.table.remove(place) else { return };
+        self.counters.reclaimed += 1;
+        self.counters.expired_unfetched += u64::from(item.deadline.is_over(now) && !item.was_read);
+    }
+}

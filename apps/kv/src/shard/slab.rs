@@ -1,0 +1,92 @@
+//! The items in dense chunks: no holes, so that memory follows the number of items down as well as up.
+//!
+//! Taking an item out moves the last one into its place; whoever refers to items by place has to follow
+//! that move. Growing adds a chunk and moves nothing, so no store ever waits for a large copy.
+
+use alloc::vec::Vec;
+
+use super::item::Item;
+
+const CHUNK_BITS: u32 = 6;
+const CHUNK_LEN: usize = 1 << CHUNK_BITS;
+const CHUNK_MASK: usize = CHUNK_LEN - 1;
+
+/// Memory of one chunk.
+pub(super) const CHUNK_BYTES: usize = CHUNK_LEN * size_of::<Item>();
+
+/// Where an item is. Smaller than an `Option` of an index, of which an item holds three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place(u32);
+
+impl Place {
+    /// No place.
+    pub const NONE: Self = Self(u32::MAX);
+
+    /// The place of an index that the slab can have.
+    pub fn new(index: usize) -> Self {
+        Self(index as u32)
+    }
+
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Slab {
+    chunks: Vec<Vec<Item>>,
+    len: usize,
+}
+
+impl Slab {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Memory held, in bytes, less the list of chunks (8 bytes in some 5,000).
+    pub fn bytes(&self) -> usize {
+        self.chunks.len() * CHUNK_BYTES
+    }
+
+    /// Memory that another item would add.
+    pub fn growth_bytes(&self) -> usize {
+        if self.len == self.chunks.len() << CHUNK_BITS { CHUNK_BYTES } else { 0 }
+    }
+
+    pub fn get(&self, place: Place) -> Option<&Item> {
+        self.chunks.get(place.index() >> CHUNK_BITS)?.get(place.index() & CHUNK_MASK)
+    }
+
+    pub fn get_mut(&mut self, place: Place) -> Option<&mut Item> {
+        self.chunks.get_mut(place.index() >> CHUNK_BITS)?.get_mut(place.index() & CHUNK_MASK)
+    }
+
+    pub fn push(&mut self, item: Item) -> Place {
+        let place = Place::new(self.len);
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_LEN) {
+            self.chunks.push(Vec::with_capacity(CHUNK_LEN));
+        }
+        if let Some(chunk) = self.chunks.last_mut() {
+            chunk.push(item);
+            self.len += 1;
+        }
+        place
+    }
+
+    /// Takes out the item at `place`, and fills it with the last item. Returns with the item where that one
+    /// was, or `None` where it is the one taken.
+    pub fn swap_remove(&mut self, place: Place) -> Option<(Item, Option<Place>)> {
+        self.get(place)?;
+        let last_chunk = self.chunks.last_mut()?;
+        let last = last_chunk.pop()?;
+        if last_chunk.is_empty() {
+            self.chunks.pop();
+        }
+        self.len -= 1;
+        if place.index() == self.len {
+            return Some((last, None));
+        }
+        let item = core::mem::replace(self.get_mut(place)?, last);
+        Some((item, Some(Place::new(self.len))))
+    }
+}

@@ -1,0 +1,147 @@
+//! Storing: conditions, room, and the value that results.
+
+use crate::key::Key;
+use crate::request::{Store, StoreMode};
+use crate::response::{Body, NotStored, Response};
+use crate::time::{Deadline, UnixTime};
+
+use super::Shard;
+use super::item::{Item, body_bytes, build_body, join_body};
+use super::slab::Place;
+use super::table::Table;
+
+impl Shard {
+    pub(super) fn store(&mut self, now: UnixTime, key: &Key, store: Store) -> Response {
+        self.counters.cmd_set += 1;
+        let old = self.find_live(now, key);
+        let mode = store.mode;
+        if let Err(refusal) = self.check(old, &store) {
+            return refusal;
+        }
+        let Some((flags, deadline, body)) = self.result(now, key, old, store) else {
+            self.counters.store_too_large += 1;
+            return Response::TooLarge;
+        };
+        if !self.can_ever_hold(&body) {
+            return self.out_of_memory(old.filter(|_| mode == StoreMode::Set));
+        }
+        if let Some(old) = old {
+            self.table.remove(old);
+        }
+        Response::Stored {
+            cas: self.enter(now, Item::new(key.borrow().bucket_hash(), body, flags, deadline, now)),
+        }
+    }
+
+    pub(super) fn reject_store(&mut self, now: UnixTime, key: &Key, mode: StoreMode) -> Response {
+        self.counters.store_too_large += 1;
+        if mode == StoreMode::Set
+            && let Some(place) = self.find_live(now, key)
+        {
+            self.table.remove(place);
+        }
+        Response::TooLarge
+    }
+
+    /// Whether the store's condition holds for the item that is there.
+    fn check(&mut self, old: Option<Place>, store: &Store) -> Result<(), Response> {
+        let item = old.and_then(|place| self.table.get(place));
+        let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
+        match (item, store.cas) {
+            (None, _) if extends => return Err(Response::NotStored(NotStored::NothingToExtend)),
+            (None, Some(_)) => {
+                self.counters.cas_misses += 1;
+                return Err(Response::Miss(None));
+            }
+            (Some(item), Some(cas)) if item.cas != cas => {
+                self.counters.cas_badval += 1;
+                return Err(Response::Exists);
+            }
+            (Some(_), Some(_)) => {
+                self.counters.cas_hits += 1;
+                return Ok(());
+            }
+            _ => {}
+        }
+        match (store.mode, item) {
+            (StoreMode::Add, Some(_)) => {
+                // An `add` of what is there counts as a use of it.
+                if let Some(place) = old {
+                    self.table.touch(place);
+                }
+                Err(Response::NotStored(NotStored::Present))
+            }
+            (StoreMode::Replace, None) => Err(Response::NotStored(NotStored::Absent)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Flags, deadline and body of the item after the store, or `None` where its value is too large.
+    fn result(
+        &self,
+        now: UnixTime,
+        key: &Key,
+        old: Option<Place>,
+        store: Store,
+    ) -> Option<(u32, Deadline, Body)> {
+        let old = match store.mode {
+            StoreMode::Append | StoreMode::Prepend => old.and_then(|place| self.table.get(place)),
+            StoreMode::Set | StoreMode::Add | StoreMode::Replace => None,
+        };
+        let len = store.value.len() + old.map_or(0, |old| old.body.value_len());
+        if len > self.max_value_len {
+            return None;
+        }
+        let Some(old) = old else {
+            return Some((store.flags, store.exptime.deadline(now), build_body(key.bytes(), store.value)));
+        };
+        let (there, added) = (old.body.value(), store.value);
+        let (there, added) = (there.parts().map(|part| &**part), added.parts().map(|part| &**part));
+        let body = match store.mode {
+            StoreMode::Prepend => join_body(key.bytes(), len, added.chain(there)),
+            _ => join_body(key.bytes(), len, there.chain(added)),
+        };
+        Some((old.flags, old.deadline, body))
+    }
+
+    /// Whether the body fits in a shard that has evicted everything else.
+    pub(super) fn can_ever_hold(&self, body: &Body) -> bool {
+        Table::SMALLEST_BYTES + body_bytes(body) <= self.limit_bytes
+    }
+
+    /// Gives up on a store. What a `set` meant to replace goes, as its writer believes it to be overwritten.
+    pub(super) fn out_of_memory(&mut self, old: Option<Place>) -> Response {
+        self.counters.store_no_memory += 1;
+        if let Some(place) = old {
+            self.table.remove(place);
+        }
+        Response::OutOfMemory
+    }
+
+    /// Enters an item whose key is not there and which can be held, evicting what stands in its way.
+    /// Returns its version.
+    pub(super) fn enter(&mut self, now: UnixTime, mut item: Item) -> u64 {
+        let needed = body_bytes(&item.body);
+        while self.table.bytes_with(needed) > self.limit_bytes && self.table.len() > 0 {
+            self.evict(now);
+        }
+        self.last_cas += 1;
+        item.cas = self.last_cas;
+        self.counters.total_items += 1;
+        self.table.insert(item);
+        self.last_cas
+    }
+
+    fn evict(&mut self, now: UnixTime) {
+        let place = self.table.oldest();
+        match self.table.get(place) {
+            Some(item) if self.is_dead(item, now) => self.bury(now, place),
+            Some(item) => {
+                self.counters.evicted_unfetched += u64::from(!item.was_read);
+                self.counters.evictions += 1;
+                self.table.remove(place);
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The items of a shard: slab, index and order of use kept together, and every byte of them counted.
+
+use crate::key::KeyRef;
+
+use super::index::{Index, SEGMENT_BYTES};
+use super::item::{Item, body_bytes};
+use super::lru::Lru;
+use super::slab::{CHUNK_BYTES, Place, Slab};
+
+#[derive(Debug)]
+pub(super) struct Table {
+    slab: Slab,
+    index: Index,
+    lru: Lru,
+    /// Memory of all bodies.
+    body_bytes: usize,
+}
+
+impl Table {
+    /// Memory that a table of one item can need besides its body.
+    pub const SMALLEST_BYTES: usize = 2 * SEGMENT_BYTES + CHUNK_BYTES;
+
+    pub fn new() -> Self {
+        Self { slab: Slab::default(), index: Index::new(), lru: Lru::new(), body_bytes: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// All memory that the table holds.
+    pub fn bytes(&self) -> usize {
+        self.body_bytes + self.slab.bytes() + self.index.bytes()
+    }
+
+    /// Memory of the index alone.
+    pub fn index_bytes(&self) -> usize {
+        self.index.bytes()
+    }
+
+    /// Number of buckets of the index.
+    pub fn buckets(&self) -> usize {
+        self.index.buckets()
+    }
+
+    /// Memory held once another item with such a body is in.
+    pub fn bytes_with(&self, body_bytes: usize) -> usize {
+        self.bytes() + body_bytes + self.slab.growth_bytes() + SEGMENT_BYTES
+    }
+
+    pub fn find(&self, key: KeyRef<'_>) -> Option<Place> {
+        self.index.find(&self.slab, key.bucket_hash(), key.bytes())
+    }
+
+    pub fn get(&self, place: Place) -> Option<&Item> {
+        self.slab.get(place)
+    }
+
+    /// The item, for changes of anything but its key and the length of its value.
+    pub fn get_mut(&mut self, place: Place) -> Option<&mut Item> {
+        self.slab.get_mut(place)
+    }
+
+    pub fn oldest(&self) -> Place {
+        self.lru.oldest()
+    }
+
+    /// Makes the item the newest.
+    pub fn touch(&mut self, place: Place) {
+        self.lru.touch(&mut self.slab, place);
+    }
+
+    /// Enters an item whose key is not there, as the newest.
+    pub fn insert(&mut self, item: Item) {
+        self.body_bytes += body_bytes(&item.body);
+        let place = self.slab.push(item);
+        self.index.insert(&mut self.slab, place);
+        self.lru.insert(&mut self.slab, place);
+    }
+
+    /// Takes the item out. The last item of the slab then is at its place.
+    pub fn remove(&mut self, place: Place) -> Option<Item> {
+        self.index.remove(&mut self.slab, place);
+        self.lru.remove(&mut self.slab, place);
+        let (item, moved_from) = self.slab.swap_remove(place)?;
+        if let Some(from) = moved_from
+            && let Some(hash) = self.slab.get(place).map(|item| item.hash)
+        {
+            self.index.redirect(&mut self.slab, hash, from, place);
+            self.lru.moved(&mut self.slab, place);
+        }
+        self.body_bytes -= body_bytes(&item.body);
+        Some(item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{Key, KeyHasher};
+    use crate::request::Payload;
+    use crate::shard::item::build_body;
+    use crate::time::{Deadline, UnixTime};
+    use alloc::collections::BTreeMap;
+    use alloc::format;
+    use alloc::vec::Vec;
+    use isola_iobuf::IoBuf;
+    use proptest::prelude::*;
+
+    fn key(number: u32) -> Key {
+        let text = format!("key{number}");
+        Key::new(IoBuf::copy_from_slice(text.as_bytes()), &KeyHasher::new(3)).unwrap()
+    }
+
+    fn insert(table: &mut Table, number: u32) {
+        let key = key(number);
+        let value = Payload::One(IoBuf::copy_from_slice(format!("value{number}").as_bytes()));
+        let body = build_body(key.bytes(), value);
+        table.insert(Item::new(key.borrow().bucket_hash(), body, number, Deadline::NEVER, UnixTime(0)));
+    }
+
+    fn order(table: &Table) -> Vec<u32> {
+        let mut order = Vec::new();
+        let mut place = table.oldest();
+        while let Some(item) = table.get(place) {
+            order.push(item.flags);
+            place = item.newer;
+        }
+        order
+    }
+
+    proptest! {
+        /// Against a list in order of use: every item is found where it should be, and in order.
+        #[test]
+        fn items_stay_findable_and_in_order(steps in proptest::collection::vec((0..4u8, 0..900u32), 1..3000)) {
+            let mut table = Table::new();
+            let mut clock = 0u64;
+            let mut model: BTreeMap<u32, u64> = BTreeMap::new();
+            for (step, number) in steps {
+                clock += 1;
+                let place = table.find(key(number).borrow());
+                prop_assert_eq!(place.is_some(), model.contains_key(&number));
+                match (place, step) {
+                    (None, 0 | 1) => {
+                        insert(&mut table, number);
+                        model.insert(number, clock);
+                    }
+                    (Some(place), 2) => {
+                        table.touch(place);
+                        model.insert(number, clock);
+                    }
+                    (Some(place), 3) => {
+                        prop_assert_eq!(table.remove(place).map(|item| item.flags), Some(number));
+                        model.remove(&number);
+                    }
+                    _ => {}
+                }
+            }
+            let mut expected: Vec<(u64, u32)> = model.iter().map(|(&number, &used)| (used, number)).collect();
+            expected.sort();
+            prop_assert_eq!(order(&table), expected.iter().map(|&(_, number)| number).collect::<Vec<_>>());
+            for &number in model.keys() {
+                let item = table.find(key(number).borrow()).and_then(|place| table.get(place));
+                prop_assert_eq!(item.map(|item| item.flags), Some(number));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_goes_down_with_the_number_of_items() {
+        let mut table = Table::new();
+        let empty = table.bytes();
+        (0..10_000).for_each(|number| insert(&mut table, number));
+        assert!(table.buckets() >= 10_000);
+        for number in (0..10_000).rev().step_by(2).chain((0..10_000).step_by(2)) {
+            let place = table.find(key(number).borrow()).unwrap();
+            table.remove(place).unwrap();
+        }
+        assert_eq!((table.len(), table.bytes(), table.buckets()), (0, empty, 256));
+    }
+}

@@ -1,0 +1,78 @@
+//! Seconds: what the clock says, what a client asks for, and when an item ends.
+
+/// A moment, in whole seconds since 1970-01-01 UTC. Good until the year 2106.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnixTime(pub u32);
+
+/// The longest time that counts as relative, in seconds (30 days): what is above is a moment
+/// (memcached's protocol.txt, "Expiration times").
+const LONGEST_RELATIVE_S: i64 = 60 * 60 * 24 * 30;
+
+/// An expiration time as a client states it: 0 is never, up to 30 days is from now on, more is a moment in
+/// seconds since 1970, and negative is over already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exptime(pub i64);
+
+impl Exptime {
+    /// The moment that the client means, where a time of `now` reads it.
+    pub fn deadline(self, now: UnixTime) -> Deadline {
+        match self.0 {
+            0 => Deadline::NEVER,
+            seconds if seconds < 0 => Deadline::PAST,
+            seconds if seconds <= LONGEST_RELATIVE_S => Deadline::at(i64::from(now.0) + seconds),
+            moment => Deadline::at(moment),
+        }
+    }
+
+    /// When a flush with this time is due: now, or the moment that the client means.
+    pub fn flush_time(self, now: UnixTime) -> UnixTime {
+        if self.0 <= 0 { now } else { UnixTime(self.deadline(now).0) }
+    }
+}
+
+/// The moment from which on an item no longer exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline(u32);
+
+impl Deadline {
+    /// The deadline of what stays until it is evicted.
+    pub const NEVER: Self = Self(0);
+    /// A deadline that passed long ago.
+    pub const PAST: Self = Self(1);
+
+    fn at(moment: i64) -> Self {
+        Self(u32::try_from(moment.max(1)).unwrap_or(u32::MAX))
+    }
+
+    /// Whether it is over at `now`.
+    pub fn is_over(self, now: UnixTime) -> bool {
+        self != Self::NEVER && self.0 <= now.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: UnixTime = UnixTime(1_800_000_000);
+
+    #[test]
+    fn thirty_days_are_the_longest_relative_time() {
+        let month = Exptime(2_592_000).deadline(NOW);
+        assert!(!month.is_over(UnixTime(NOW.0 + 2_591_999)));
+        assert!(month.is_over(UnixTime(NOW.0 + 2_592_000)));
+        assert!(Exptime(2_592_001).deadline(NOW).is_over(NOW));
+    }
+
+    #[test]
+    fn negative_is_over_and_zero_is_never() {
+        assert!(Exptime(-1).deadline(NOW).is_over(NOW));
+        assert!(Exptime(i64::MIN).deadline(NOW).is_over(UnixTime(1)));
+        assert!(!Exptime(0).deadline(NOW).is_over(UnixTime(u32::MAX)));
+    }
+
+    #[test]
+    fn moments_beyond_the_clock_are_its_last() {
+        assert!(!Exptime(i64::MAX).deadline(NOW).is_over(UnixTime(u32::MAX - 1)));
+    }
+}

@@ -1,0 +1,151 @@
+//! The memory limit: who is evicted, and that it holds.
+
+mod common;
+
+use common::{Engine, START};
+use isola_iobuf::IoBuf;
+use isola_kv::*;
+use proptest::prelude::*;
+
+fn key(hasher: &KeyHasher, number: u32) -> Key {
+    Key::new(IoBuf::copy_from_slice(format!("key-{number}").as_bytes()), hasher).unwrap()
+}
+
+fn set(number: u32, len: usize, exptime: i64) -> Request {
+    let store = Store {
+        mode: StoreMode::Set,
+        flags: number,
+        exptime: Exptime(exptime),
+        cas: None,
+        value: Payload::One(IoBuf::from(vec![b'v'; len])),
+    };
+    Request::Item { key: key(&KeyHasher::new(1), number), operation: Operation::Store(store) }
+}
+
+fn get(number: u32) -> Request {
+    Request::Item { key: key(&KeyHasher::new(1), number), operation: Operation::Get }
+}
+
+fn shard(limit_bytes: usize) -> Shard {
+    Shard::new(ShardId(0), &Config::new(limit_bytes, 1).unwrap())
+}
+
+fn has(shard: &mut Shard, number: u32) -> bool {
+    matches!(shard.execute(START, get(number)), Response::Hit(_))
+}
+
+#[test]
+fn what_was_used_last_stays() {
+    let mut shard = shard(200_000);
+    let mut number = 0;
+    while shard.report(START).counters.evictions == 0 {
+        assert!(matches!(shard.execute(START, set(number, 1_000, 0)), Response::Stored { .. }));
+        // The first item is used again and again.
+        assert!(has(&mut shard, 0));
+        number += 1;
+    }
+    assert!(number > 100 && shard.bytes() <= 200_000 && shard.bytes() > 180_000);
+    assert!(has(&mut shard, 0) && !has(&mut shard, 1) && has(&mut shard, 2));
+}
+
+#[test]
+fn small_items_make_room_for_large_ones_and_back() {
+    let mut shard = shard(2 << 20);
+    for round in 0..3 {
+        (0..20_000).for_each(|number| drop(shard.execute(START, set(number, 10, 0))));
+        assert!(shard.len() > 10_000, "{} small items", shard.len());
+        for number in 0..40 {
+            assert!(matches!(shard.execute(START, set(number, 200_000, 0)), Response::Stored { .. }));
+            assert!(shard.bytes() <= 2 << 20, "round {round}: {}", shard.bytes());
+        }
+        // Small items that were used lately stay beside large ones.
+        assert!((0..40).filter(|&number| has(&mut shard, number)).count() >= 8);
+    }
+}
+
+#[test]
+fn dead_items_are_reclaimed_a_few_at_a_time() {
+    let mut shard = shard(1 << 20);
+    (0..1_000)
+        .for_each(|number| drop(shard.execute(START, set(number, 100, if number % 2 == 0 { 5 } else { 0 }))));
+    assert_eq!(shard.reclaim(START, 10_000), 0);
+    let later = UnixTime(START.0 + 5);
+    let first = shard.reclaim(later, 100);
+    assert!((20..=100).contains(&first), "{first} of 100 looked at");
+    let mut total = first;
+    for _ in 0..30 {
+        total += shard.reclaim(later, 100);
+    }
+    assert_eq!((total, shard.len()), (500, 500));
+    assert_eq!(shard.report(later).counters.reclaimed, 500);
+    assert_eq!(shard.report(later).counters.expired_unfetched, 500);
+    shard.execute(later, Request::All(Broadcast::Flush(Exptime(0))));
+    assert_eq!(shard.reclaim(later, usize::MAX), 500);
+    assert!(shard.is_empty());
+}
+
+#[test]
+fn dead_items_are_no_evictions() {
+    let mut shard = shard(100_000);
+    (0..50).for_each(|number| drop(shard.execute(START, set(number, 1_000, 1))));
+    let later = UnixTime(START.0 + 1);
+    (100..180).for_each(|number| drop(shard.execute(later, set(number, 1_000, 0))));
+    let counters = shard.report(later).counters;
+    assert_eq!((counters.evictions, counters.reclaimed > 10), (0, true));
+}
+
+#[test]
+fn a_flush_of_everything_gives_all_memory_back() {
+    let mut engine = Engine::new(1);
+    let empty = engine.shards[0].bytes();
+    (0..5_000).for_each(|number| drop(engine.shards[0].execute(START, set(number, 300, 0))));
+    engine.say("flush_all\r\n");
+    while engine.shards[0].reclaim(START, 1_000) > 0 {}
+    assert_eq!(engine.shards[0].bytes(), empty);
+}
+
+#[test]
+fn limits_that_make_no_sense_are_told() {
+    assert_eq!(Config::new(1 << 20, 0), Err(ConfigError::NoShard));
+    let Err(ConfigError::TooLittleMemory { needed_bytes }) = Config::new(1_000, 3) else { panic!() };
+    assert!(Config::new(needed_bytes, 3).is_ok());
+    let config = Config::new(1 << 20, 1).unwrap();
+    assert_eq!(config.clone().with_max_value_len(0), Err(ConfigError::MaxValueLen));
+    let limits = SessionLimits { max_in_flight: 0, max_output_bytes: 1 };
+    assert_eq!(config.with_session_limits(limits), Err(ConfigError::SessionLimits));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever is stored, counted, read and deleted: the limit holds after every step.
+    #[test]
+    fn the_limit_holds(
+        limit in 40_000usize..400_000,
+        steps in proptest::collection::vec((0..5u8, 0..200u32, 0..30_000usize, -1..3i64), 1..400),
+    ) {
+        let config = Config::new(limit, 1).unwrap();
+        let mut shard = Shard::new(ShardId(0), &config);
+        let hasher = KeyHasher::new(1);
+        let mut now = START;
+        for (step, number, len, exptime) in steps {
+            let key = key(&hasher, number);
+            let operation = match step {
+                0 | 1 => {
+                    let mode = if step == 0 { StoreMode::Set } else { StoreMode::Append };
+                    let value = Payload::One(IoBuf::from(vec![b'1'; len / 10]));
+                    Operation::Store(Store { mode, flags: 0, exptime: Exptime(exptime), cas: None, value })
+                }
+                2 => {
+                    let initial = Some((9, Exptime(exptime)));
+                    Operation::Count(Count { direction: Direction::Up, delta: len as u64, initial, cas: None })
+                }
+                3 => Operation::Get,
+                _ => Operation::Delete { cas: None },
+            };
+            shard.execute(now, Request::Item { key, operation });
+            prop_assert!(shard.bytes() <= limit, "{} of {limit}", shard.bytes());
+            now = UnixTime(now.0 + u32::from(len % 7 == 0));
+        }
+    }
+}

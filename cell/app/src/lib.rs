@@ -1,0 +1,125 @@
+//! What an application depends on: the library OS under one name.
+//!
+//! ```ignore
+//! #![no_std]
+//! #![no_main]
+//!
+//! use isola::prelude::*;
+//!
+//! isola::app!(main);
+//!
+//! async fn main(arguments: Arguments) -> ExitCode {
+//!     println!("hello from {} cores", isola::core_count());
+//!     ExitCode::SUCCESS
+//! }
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | [`events`] | events, tasks, timers, fork-join over the cores |
+//! | [`net`] | TCP and UDP |
+//! | [`ebbs`] | components with one representative a core |
+//! | [`iobuf`] | buffers without copies |
+//! | [`prelude`] | what nearly every application uses |
+//!
+//! `main` is a task of the cell's first core; the cell ends with its exit code when it returns. This crate is also
+//! the one place that picks the platform: `isola-bare`.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[doc(hidden)]
+pub extern crate alloc;
+
+mod arguments;
+mod begin;
+mod stop;
+
+pub use arguments::{Arguments, ExitCode};
+#[doc(hidden)]
+pub use begin::begin;
+#[doc(hidden)]
+pub use isola_bare as bare;
+pub use isola_events as events;
+pub use isola_iobuf as iobuf;
+pub use isola_net as net;
+pub use stop::stop_requested;
+
+/// Components with one representative a core, and the cores themselves.
+pub mod ebbs {
+    pub use isola_ebbs::{CellEbb, Ebb, Representative, current_core, cycles};
+    pub use isola_platform::CoreIndex;
+}
+
+/// Breaking the rules on purpose, for tests of what happens then.
+pub mod mishap {
+    pub use isola_bare::machine::mishap::{Mishap, commit};
+}
+
+/// What cores share where they must.
+pub mod sync {
+    pub use spin::{Mutex, Once};
+}
+
+/// What nearly every application uses.
+pub mod prelude {
+    pub use crate::alloc::borrow::ToOwned;
+    pub use crate::alloc::boxed::Box;
+    pub use crate::alloc::string::{String, ToString};
+    pub use crate::alloc::vec::Vec;
+    pub use crate::alloc::{format, vec};
+    pub use crate::{Arguments, ExitCode, println};
+}
+
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use isola_ebbs::platform;
+
+/// Makes the binary a cell image. `$main` is an `async fn(Arguments) -> ExitCode`.
+#[macro_export]
+macro_rules! app {
+    ($main:path) => {
+        $crate::bare::cell_image!(isola_app_begin);
+
+        fn isola_app_begin() {
+            $crate::begin($main);
+        }
+    };
+}
+
+/// Prints a line on the cell's console.
+#[macro_export]
+macro_rules! println {
+    ($($argument:tt)*) => {
+        $crate::print_line(::core::format_args!($($argument)*))
+    };
+}
+
+#[doc(hidden)]
+pub fn print_line(text: core::fmt::Arguments<'_>) {
+    platform().print(alloc::format!("{text}\n").as_bytes());
+}
+
+/// How many cores the cell has.
+pub fn core_count() -> usize {
+    platform().descriptor().cores.len()
+}
+
+/// The cell's number; 0 for an image that boots alone.
+pub fn cell_id() -> u32 {
+    platform().descriptor().cell.0
+}
+
+/// Memory that the cell can use in all, in bytes.
+pub fn memory_total() -> usize {
+    platform().report().memory.total_bytes.load(Ordering::Relaxed) as usize
+}
+
+/// The time of day: since 1970-01-01 UTC.
+pub fn unix_time() -> Duration {
+    Duration::from_nanos(platform().clock().unix_ns(events::now()))
+}
+
+/// 64 bits that an attacker cannot guess.
+pub fn entropy() -> u64 {
+    platform().entropy()
+}

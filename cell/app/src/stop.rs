@@ -1,0 +1,55 @@
+//! Being asked to stop.
+
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+use isola_abi::descriptor::{REQUEST_VECTOR, Request};
+use isola_ebbs::{Ebb, Representative, platform};
+use isola_events::exit;
+use isola_events::interrupt::on_interrupt;
+
+static STOP: Ebb<Stop> = Ebb::new();
+
+/// Who waits on the first core to be asked.
+#[derive(Default)]
+struct Stop {
+    waited_for: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Representative for Stop {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// Takes the supervisor's requests, on the first core.
+pub(crate) fn listen() {
+    on_interrupt(REQUEST_VECTOR, || {
+        if platform().request() != Request::Stop {
+            return;
+        }
+        if STOP.waited_for.get() {
+            STOP.waiting.take().into_iter().for_each(Waker::wake);
+        } else {
+            exit(0);
+        }
+    });
+}
+
+/// Completes when the cell is asked to stop; the application then finishes what it does and returns. To be
+/// awaited on the first core.
+///
+/// An application that never awaits it is ended at once when the cell is asked to stop, with exit code 0.
+pub async fn stop_requested() {
+    poll_fn(|context| {
+        STOP.waited_for.set(true);
+        if platform().request() == Request::Stop {
+            return Poll::Ready(());
+        }
+        STOP.waiting.borrow_mut().push(context.waker().clone());
+        Poll::Pending
+    })
+    .await
+}

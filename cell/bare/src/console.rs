@@ -1,0 +1,56 @@
+//! What the cell prints: into the ring of its report, and on the serial line where it is alone.
+//!
+//! Any core prints at any time. A spin lock keeps lines whole; it is held for as long as a line takes to be copied, by
+//! code that neither prints nor panics. A crashing core goes past it: what it has to say matters more.
+
+use crate::platform::ring;
+use core::sync::atomic::{AtomicBool, Ordering};
+use isola_abi::report::{CONSOLE_LEN, ConsoleRing};
+use isola_machine::{cell, serial};
+use spin::Mutex;
+
+static PRINTING: Mutex<()> = Mutex::new(());
+static TO_SERIAL: AtomicBool = AtomicBool::new(false);
+
+/// Says whether the serial line is the cell's.
+pub(crate) fn start(alone: bool) {
+    TO_SERIAL.store(alone, Ordering::Relaxed);
+    if alone {
+        serial::init();
+    }
+}
+
+/// Prints.
+pub(crate) fn print(text: &[u8]) {
+    let printing = PRINTING.lock();
+    put(text);
+    drop(printing);
+}
+
+/// Prints although another core may be printing: for a crash.
+pub(crate) fn print_regardless(text: &[u8]) {
+    put(text);
+}
+
+fn put(text: &[u8]) {
+    if TO_SERIAL.load(Ordering::Relaxed) {
+        serial::write_bytes(text);
+    }
+    let ring_buffer = &cell::report().console;
+    let before = ring_buffer.written.load(Ordering::Relaxed);
+    let after = before + text.len() as u64;
+    for (number, byte) in (before..).zip(text) {
+        ring_buffer.bytes[number as usize % CONSOLE_LEN].store(*byte, Ordering::Relaxed);
+    }
+    ring_buffer.written.store(after, Ordering::Release);
+    if crosses_half(ring_buffer, before, after) {
+        ring();
+    }
+}
+
+/// Whether the unread bytes have just come to be more than half of what the ring holds.
+fn crosses_half(ring: &ConsoleRing, before: u64, after: u64) -> bool {
+    let read = ring.read.load(Ordering::Relaxed);
+    let half = CONSOLE_LEN as u64 / 2;
+    before.saturating_sub(read) <= half && after.saturating_sub(read) > half
+}

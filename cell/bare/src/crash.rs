@@ -1,0 +1,133 @@
+//! What a core does when something went wrong: says what and where in the report, rings, and stops.
+//!
+//! The first core that crashes has the report; what others say later goes to the console alone. Nothing here
+//! allocates or takes a lock: the core may hold any.
+
+use crate::console;
+use crate::platform::{end_machine_if_alone, say};
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+use core::sync::atomic::Ordering;
+use isola_abi::layout::{PAGE_SIZE, STACK_SLOT, STACKS};
+use isola_abi::report::{BACKTRACE_LEN, CRASH_MESSAGE_LEN, CellPhase, CrashKind, CrashReport};
+use isola_ebbs::current_core;
+use isola_machine::interrupts::{self, ExceptionFrame, vector};
+use isola_machine::{backtrace, cell, cpu, power};
+
+/// The exit code of an image that crashes alone.
+const CRASH_CODE: i32 = 101;
+
+/// Has exceptions reported, on all cores.
+pub(crate) fn start() {
+    interrupts::set_exception_handler(exception);
+}
+
+/// Where execution stood, and how it got there.
+struct Place {
+    instruction: u64,
+    stack_pointer: u64,
+    frame_pointer: u64,
+}
+
+/// The panic handler of every cell image.
+pub fn panicked(info: &PanicInfo<'_>) -> ! {
+    let place = here();
+    crash(CrashKind::Panic, &place, None, format_args!("{info}"))
+}
+
+/// Memory ran out, and who asked cannot go on without.
+pub(crate) fn out_of_memory(len_bytes: usize) -> ! {
+    let place = here();
+    crash(
+        CrashKind::OutOfMemory,
+        &place,
+        None,
+        format_args!("memory ran out: {len_bytes} bytes were asked for"),
+    )
+}
+
+fn exception(frame: &ExceptionFrame) -> ! {
+    let place = Place { instruction: frame.rip, stack_pointer: frame.rsp, frame_pointer: frame.rbp };
+    let address = cpu::fault_address();
+    match frame.vector {
+        vector::NON_MASKABLE => crash(
+            CrashKind::Hang,
+            &place,
+            Some(frame),
+            format_args!("stopped by the supervisor: no event ended in time"),
+        ),
+        vector::DOUBLE_FAULT if in_guard(address) => {
+            crash(CrashKind::DoubleFault, &place, Some(frame), format_args!("stack overflow"))
+        }
+        vector::DOUBLE_FAULT => crash(CrashKind::DoubleFault, &place, Some(frame), format_args!("{frame}")),
+        vector::PAGE_FAULT => {
+            crash(CrashKind::Exception, &place, Some(frame), format_args!("{frame}: access to {address:#x}"))
+        }
+        _ => crash(CrashKind::Exception, &place, Some(frame), format_args!("{frame}")),
+    }
+}
+
+/// Whether an address is in the guard below this core's stack.
+fn in_guard(address: u64) -> bool {
+    let slot = STACKS + STACK_SLOT * u64::from(current_core().0);
+    (slot..slot + PAGE_SIZE).contains(&address)
+}
+
+#[inline(always)]
+fn here() -> Place {
+    Place { instruction: 0, stack_pointer: 0, frame_pointer: backtrace::frame_pointer() }
+}
+
+fn crash(kind: CrashKind, place: &Place, frame: Option<&ExceptionFrame>, message: fmt::Arguments<'_>) -> ! {
+    let core = current_core().0;
+    let report = &cell::report().crash;
+    let claim = report.claimed_by.compare_exchange(0, core + 1, Ordering::AcqRel, Ordering::Relaxed);
+    // A hang stops all cores of the cell: only the first has something to say.
+    if claim.is_ok() || kind != CrashKind::Hang {
+        let _ = writeln!(Console, "core {core} crashed: {message}");
+    }
+    if claim.is_ok() {
+        report.kind.store(kind as u32, Ordering::Relaxed);
+        report.core_index.store(core, Ordering::Relaxed);
+        if let Some(frame) = frame {
+            report.vector.store(frame.vector as u32, Ordering::Relaxed);
+            report.error_code.store(frame.error_code, Ordering::Relaxed);
+            report.fault_address.store(cpu::fault_address(), Ordering::Relaxed);
+        }
+        report.instruction.store(place.instruction, Ordering::Relaxed);
+        report.stack_pointer.store(place.stack_pointer, Ordering::Relaxed);
+        let mut addresses = [0; BACKTRACE_LEN];
+        let count = backtrace::walk(place.frame_pointer, &mut addresses);
+        let places = report.backtrace.iter().zip(&addresses[..count]);
+        places.for_each(|(place, address)| place.store(*address, Ordering::Relaxed));
+        let _ = write!(Message { report, len: 0 }, "{message}");
+        say(CellPhase::Crashed);
+    }
+    end_machine_if_alone(CRASH_CODE);
+    power::stop()
+}
+
+struct Console;
+
+impl Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        console::print_regardless(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// Fills the report's message, and drops what does not fit.
+struct Message<'a> {
+    report: &'a CrashReport,
+    len: usize,
+}
+
+impl Write for Message<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = text.floor_char_boundary(CRASH_MESSAGE_LEN - self.len);
+        let places = self.report.message[self.len..].iter();
+        places.zip(text[..room].bytes()).for_each(|(place, byte)| place.store(byte, Ordering::Relaxed));
+        self.len += room;
+        if room < text.len() { Err(fmt::Error) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,52 @@
+//! The library OS's platform on bare hardware: in a cell that a supervisor made, or alone on a machine.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`start`] | from a core's entry to its event loop, as a list of steps |
+//! | [`platform`] | what the cores see: [`platform::Bare`] |
+//! | [`console`] | what the cell prints |
+//! | [`crash`] | panics, exceptions, and the report of them |
+//! | [`heap`] | the cell's memory as the global allocator |
+//! | [`network`] | virtio network devices as the stack's queues |
+//!
+//! An application's image gets all of it by [`cell_image!`], which the `isola` crate calls.
+#![no_std]
+#![allow(
+    unsafe_code,
+    reason = "core blocks and the heap's memory are raw, and devices use buffers behind the compiler's back"
+)]
+
+extern crate alloc;
+
+pub mod console;
+pub mod crash;
+pub mod heap;
+pub mod network;
+pub mod platform;
+pub mod start;
+
+/// Makes the binary a cell image. `$begin` is a `fn()` that queues the application's first event; it runs on the first
+/// core, before its loop.
+#[macro_export]
+macro_rules! cell_image {
+    ($begin:path) => {
+        $crate::machine::cell_image!($crate::start::enter_core, $crate::start::before_boot);
+
+        #[allow(unsafe_code, reason = "the entry of the library OS finds the application by this name")]
+        #[unsafe(no_mangle)]
+        extern "Rust" fn isola_application_begin() {
+            $begin();
+        }
+
+        #[global_allocator]
+        static HEAP: $crate::heap::CellHeap = $crate::heap::CellHeap;
+
+        #[panic_handler]
+        fn panic(info: &::core::panic::PanicInfo<'_>) -> ! {
+            $crate::crash::panicked(info)
+        }
+    };
+}
+
+#[doc(hidden)]
+pub use isola_machine as machine;

@@ -1,0 +1,272 @@
+//! virtio network devices as the stack's queues, and the buffers that they fill.
+//!
+//! **Buffers that come back.** A received frame goes up as views of the buffer that it came in, and the last view may be
+//! dropped anywhere. The queue keeps a view of each of the last buffers as well: when that is the only one left, the
+//! memory is used again, without being allocated or zeroed. Where views are held for long, fresh buffers are taken
+//! and the old ones left to their holders.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use isola_abi::descriptor::{Descriptor, DeviceKind};
+use isola_drivers::net::{
+    HEADER_LEN, NetDevice, NetInterrupts, NetOptions, NetQueue, Offered, Offload, ReceiveBuffer, Received,
+    ReceivedChecksum as DriverChecksum,
+};
+use isola_drivers::transport::{self, Transport};
+use isola_drivers::virtqueue::Pending;
+use isola_ebbs::{current_core, platform};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_machine::apic;
+use isola_machine::device::Windows;
+use isola_machine::dma::{DmaBuffer, DmaRegion};
+use isola_platform::network::{
+    ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedChecksum, ReceivedFrame,
+};
+use spin::Mutex;
+
+use crate::console;
+
+/// The vector of the first queue of the first device on PCI; the others follow.
+const FIRST_VECTOR: u8 = 0x40;
+
+/// Buffers that a device can have of each kind.
+const QUEUE_SIZE: u16 = 256;
+
+/// Length of a receive buffer: half a page, enough for a header and a frame of Ethernet.
+const BUFFER_LEN: usize = 2048;
+
+/// Longest IP packet that a buffer has room for.
+const MAX_MTU: u16 = 1500;
+
+/// Received buffers that are watched for their last view: as many as can be on their way through the stack.
+const WATCHED: usize = 1024;
+
+/// Takes network devices into use.
+pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, Windows)>) -> Vec<NetworkPort> {
+    let network = devices.into_iter().filter(|(kind, _)| *kind == DeviceKind::Network);
+    network.enumerate().filter_map(|(index, (_, windows))| open_device(descriptor, index, windows)).collect()
+}
+
+fn open_device(descriptor: &Descriptor, index: usize, windows: Windows) -> Option<NetworkPort> {
+    let cores = descriptor.cores.len() as u8;
+    let first_vector = FIRST_VECTOR + index as u8 * cores;
+    let here = descriptor.cores.first()?.apic;
+    let messages: Option<Vec<_>> =
+        (0..cores).map(|queue| apic::message(here, first_vector + queue)).collect();
+    let (interrupts, vector) = match (&windows, &messages) {
+        (Windows::Mmio { vector, .. }, _) => (NetInterrupts::Line, *vector),
+        (_, Some(messages)) => {
+            (NetInterrupts::Messages { pairs: messages, configuration: None }, first_vector)
+        }
+        (_, None) => return complain(&"the first core's id is beyond what device interrupts can name"),
+    };
+    let transport = match transport::open(windows) {
+        Ok(transport) => transport,
+        Err(error) => return complain(&error),
+    };
+    match start(transport, cores, interrupts, vector) {
+        Ok(port) => Some(port),
+        Err(error) => complain(&error),
+    }
+}
+
+fn complain<T>(error: &dyn core::fmt::Display) -> Option<T> {
+    console::print(alloc::format!("network device: {error}\n").as_bytes());
+    None
+}
+
+fn start(
+    transport: Box<dyn Transport>,
+    pairs: u8,
+    interrupts: NetInterrupts<'_>,
+    first_vector: u8,
+) -> Result<NetworkPort, isola_drivers::device::DeviceError> {
+    let line = matches!(interrupts, NetInterrupts::Line);
+    let options = NetOptions { pairs: pairs.into(), queue_size: QUEUE_SIZE, max_mtu: MAX_MTU, interrupts };
+    let (mut device, queues) = NetDevice::start(transport, &options, &mut DmaRegion::new)?;
+    let (mac, mtu) = (device.mac(), device.mtu());
+    if queues.len() > 1 {
+        device.use_pairs(queues.len() as u16)?;
+    }
+    let device = Arc::new(Mutex::new(device));
+    let queues = (first_vector..)
+        .zip(queues)
+        .map(|(vector, queue)| {
+            let line = line.then(|| device.clone());
+            let mut queue = BareQueue {
+                queue,
+                line,
+                vector,
+                watched: VecDeque::new(),
+                faulty: false,
+                _device: device.clone(),
+            };
+            queue.fill();
+            queue.queue.flush();
+            Box::new(queue) as Box<dyn NetworkQueue + Send>
+        })
+        .collect();
+    Ok(NetworkPort { mac, mtu, queues })
+}
+
+/// A buffer for the device to fill: all of its memory is data.
+struct Filled(IoBufMut);
+
+// SAFETY: the memory is on the heap, owned by the one `IoBufMut`, and stays in place when that is moved.
+unsafe impl DmaBuffer for Filled {
+    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize)) {
+        visit(self.0.as_ptr(), self.0.len());
+    }
+}
+
+impl ReceiveBuffer for Filled {
+    fn header(&self) -> [u8; HEADER_LEN] {
+        self.0.first_chunk().copied().unwrap_or_default()
+    }
+}
+
+/// A frame for the device to read.
+struct Sent(Chain);
+
+// SAFETY: the views' memory is on the heap or in the image's constants, kept by reference counts, and stays in place
+// and unchanged for as long as the views live.
+unsafe impl DmaBuffer for Sent {
+    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize)) {
+        self.0.parts().for_each(|part| visit(part.as_ptr(), part.len()));
+    }
+}
+
+struct BareQueue {
+    queue: NetQueue<Filled, Sent>,
+    /// The device, where it has one interrupt line for all, which has to be acknowledged there.
+    line: Option<Arc<Mutex<NetDevice>>>,
+    vector: u8,
+    /// A view of each of the last received buffers.
+    watched: VecDeque<IoBuf>,
+    /// Whether the device broke its rules, and was complained about.
+    faulty: bool,
+    _device: Arc<Mutex<NetDevice>>,
+}
+
+impl BareQueue {
+    fn buffer(&mut self) -> Filled {
+        let recycled = self.watched.pop_front().map(IoBuf::try_into_mut);
+        let mut buffer = match recycled {
+            Some(Ok(buffer)) => buffer,
+            Some(Err(in_use)) => {
+                self.watched.push_back(in_use);
+                IoBufMut::with_room(0, BUFFER_LEN)
+            }
+            None => IoBufMut::with_room(0, BUFFER_LEN),
+        };
+        buffer.reset(0);
+        let room = buffer.tailroom();
+        buffer.append(room);
+        Filled(buffer)
+    }
+
+    /// Gives the device buffers until it has as many as it can have.
+    fn fill(&mut self) {
+        while self.queue.receive_room() > 0 {
+            let buffer = self.buffer();
+            if self.queue.fill(buffer).is_err() {
+                return self.check();
+            }
+        }
+    }
+
+    /// Complains, once, of a device that breaks its rules. It is of no use any more.
+    fn check(&mut self) {
+        if let Some(fault) = self.queue.fault()
+            && !core::mem::replace(&mut self.faulty, true)
+        {
+            console::print(alloc::format!("network device: {fault}\n").as_bytes());
+        }
+    }
+}
+
+impl NetworkQueue for BareQueue {
+    fn vector(&self) -> u8 {
+        self.vector
+    }
+
+    fn offloads_checksums(&self) -> bool {
+        self.queue.transmit_checksums() == Offered::Yes
+    }
+
+    fn attach(&mut self) {
+        if let Some(core) = platform().descriptor().cores.get(current_core().0 as usize) {
+            let message = apic::message(core.apic, self.vector);
+            message.into_iter().for_each(|message| self.queue.redirect(message));
+        }
+    }
+
+    fn receive(&mut self) -> Option<ReceivedFrame> {
+        let received = match self.queue.receive() {
+            Ok(received) => received?,
+            Err(_) => {
+                self.check();
+                return None;
+            }
+        };
+        let Received { buffer: Filled(mut buffer), len, checksum } = received;
+        buffer.advance(HEADER_LEN);
+        buffer.truncate(len);
+        let frame = buffer.freeze();
+        if self.watched.len() < WATCHED {
+            self.watched.push_back(frame.clone());
+        }
+        let fresh = self.buffer();
+        if self.queue.fill(fresh).is_err() {
+            self.check();
+        }
+        let checksum = match checksum {
+            DriverChecksum::Unchecked => ReceivedChecksum::Unchecked,
+            // A partial checksum is one that another machine behind the same device left to it.
+            DriverChecksum::Valid | DriverChecksum::Partial { .. } => ReceivedChecksum::Valid,
+        };
+        Some(ReceivedFrame { frame, checksum })
+    }
+
+    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+        let FrameToSend { frame, checksum } = frame;
+        let offload = match checksum {
+            ChecksumOffload::None => Offload::None,
+            ChecksumOffload::Partial { start, offset } => Offload::Checksum { start, offset },
+        };
+        self.queue
+            .transmit(Sent(frame), offload)
+            .map_err(|refused| FrameToSend { frame: refused.buffer.0, checksum })
+    }
+
+    fn flush(&mut self) {
+        self.queue.flush();
+    }
+
+    fn reclaim(&mut self) -> Option<Chain> {
+        match self.queue.reclaim() {
+            Ok(sent) => sent.map(|Sent(frame)| frame),
+            Err(_) => {
+                self.check();
+                None
+            }
+        }
+    }
+
+    fn enable_interrupts(&mut self) -> FramesPending {
+        self.queue.flush();
+        match self.queue.enable_receive_interrupts() {
+            Pending::Yes => FramesPending::Yes,
+            Pending::No => FramesPending::No,
+        }
+    }
+
+    fn disable_interrupts(&mut self) {
+        if let Some(device) = &self.line {
+            device.lock().acknowledge();
+        }
+        self.queue.disable_receive_interrupts();
+    }
+}

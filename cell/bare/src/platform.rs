@@ -1,0 +1,157 @@
+//! What the cores of a cell see of their machine.
+
+use crate::{console, heap, network};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+use isola_abi::descriptor::{Descriptor, DeviceKind, Request};
+use isola_abi::id::MAX_CORES;
+use isola_abi::report::{CellPhase, Report};
+use isola_ebbs::{current_core, cycles};
+use isola_machine::apic::local;
+use isola_machine::device::Windows;
+use isola_machine::{cell, cpu, interrupts, power};
+use isola_platform::network::NetworkPort;
+use isola_platform::{Clock, CoreIndex, PendingVectors, Platform};
+use spin::{Mutex, Once};
+
+/// The platform of the cell.
+pub static BARE: Bare = Bare { made: Once::new() };
+
+/// The interrupt of a core's timer. Nothing handles it: it ends a halt, and the loop looks at its alarms.
+const TIMER_VECTOR: u8 = 0xf1;
+
+/// The interrupt by which a core is told that it has mail. Nothing handles it either.
+const WAKE_VECTOR: u8 = 0xf2;
+
+/// Interrupts that came and were not handed to the loop yet: by core, a bit a vector. Each is its core's alone; they
+/// are atomic so that they can be a `static`.
+static PENDING: [[AtomicU64; 4]; MAX_CORES] = [const { [const { AtomicU64::new(0) }; 4] }; MAX_CORES];
+
+/// Bare hardware.
+pub struct Bare {
+    made: Once<Made>,
+}
+
+struct Made {
+    descriptor: Descriptor,
+    clock: Clock,
+    /// Ticks of the local APIC's timer for a cycle, as a fraction of 2^32.
+    timer_ticks_per_cycle: u64,
+    /// The devices that nobody uses yet.
+    devices: Mutex<Vec<(DeviceKind, Windows)>>,
+}
+
+/// Takes the descriptor into use, on the first core.
+pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, Windows)>) {
+    let words = descriptor.clock;
+    let ratio = (u128::from(words.apic_timer_hz) << 32) / u128::from(words.tsc_hz.max(1));
+    let timer_ticks_per_cycle = u64::try_from(ratio).unwrap_or(u64::MAX);
+    BARE.made.call_once(|| Made {
+        clock: Clock::new(&words),
+        descriptor,
+        timer_ticks_per_cycle,
+        devices: Mutex::new(devices),
+    });
+    interrupts::set_interrupt_handler(note);
+}
+
+/// Notes an interrupt for the loop.
+fn note(vector: u8) {
+    let word = &PENDING[current_core().0 as usize][vector as usize / 64];
+    word.store(word.load(Ordering::Relaxed) | 1 << (vector % 64), Ordering::Relaxed);
+}
+
+/// Tells the supervisor how far the cell is.
+pub(crate) fn say(phase: CellPhase) {
+    let report = cell::report();
+    report.version.store(isola_abi::VERSION, Ordering::Relaxed);
+    report.phase.store(phase as u32, Ordering::Release);
+    ring();
+}
+
+/// Rings the supervisor's doorbell, where there is a supervisor and the cell knows of it yet.
+pub(crate) fn ring() {
+    if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
+        local::send(doorbell.apic, doorbell.vector);
+    }
+}
+
+/// Ends the machine where the image has it for itself.
+pub(crate) fn end_machine_if_alone(code: i32) {
+    if BARE.made.get().is_none_or(|made| made.descriptor.supervisor.is_none()) {
+        power::exit(code as u8)
+    }
+}
+
+impl Bare {
+    fn made(&self) -> &Made {
+        self.made.get().expect("the first core makes the platform before any event runs")
+    }
+}
+
+impl Platform for Bare {
+    fn descriptor(&self) -> &Descriptor {
+        &self.made().descriptor
+    }
+
+    fn report(&self) -> &Report {
+        cell::report()
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.made().clock
+    }
+
+    fn take_interrupts(&self) -> PendingVectors {
+        interrupts::window();
+        let words = &PENDING[current_core().0 as usize];
+        PendingVectors::from_words(core::array::from_fn(|index| match words[index].load(Ordering::Relaxed) {
+            0 => 0,
+            pending => {
+                words[index].store(0, Ordering::Relaxed);
+                pending
+            }
+        }))
+    }
+
+    fn halt(&self) {
+        heap::publish();
+        interrupts::halt();
+    }
+
+    fn arm_timer(&self, deadline: Option<u64>) {
+        let Some(deadline) = deadline else { return local::disarm_timer() };
+        let delay = u128::from(deadline.saturating_sub(cycles()));
+        let ticks = (delay * u128::from(self.made().timer_ticks_per_cycle)) >> 32;
+        local::arm_timer(TIMER_VECTOR, u64::try_from(ticks).unwrap_or(u64::MAX).max(1));
+    }
+
+    fn wake(&self, core: CoreIndex) {
+        if let Some(core) = self.descriptor().cores.get(core.0 as usize) {
+            local::send(core.apic, WAKE_VECTOR);
+        }
+    }
+
+    fn print(&self, text: &[u8]) {
+        console::print(text);
+    }
+
+    fn ring_supervisor(&self) {
+        ring();
+    }
+
+    fn request(&self) -> Request {
+        cell::request()
+    }
+
+    fn open_network(&self) -> Vec<NetworkPort> {
+        let made = self.made();
+        network::open(&made.descriptor, core::mem::take(&mut *made.devices.lock()))
+    }
+
+    fn entropy(&self) -> u64 {
+        // Without a generator in the processor, the counter's low bits are the best there is: enough to keep two runs
+        // apart, not to keep an attacker out.
+        cpu::random().unwrap_or_else(|| cycles().wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+}

@@ -1,0 +1,88 @@
+//! From a core's entry to its event loop.
+//!
+//! All cores of a cell enter at the same time. The first makes the cell; the others halt until it needs them.
+
+use crate::platform;
+use crate::{console, crash, heap};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
+use isola_abi::id::MAX_CORES;
+use isola_abi::report::CellPhase;
+use isola_ebbs::{CoreBlock, EbbTable};
+use isola_machine::cell::{self, Cell};
+use isola_machine::{cpu, interrupts, power};
+use isola_platform::CoreIndex;
+
+static BLOCKS: Blocks = Blocks([const { UnsafeCell::new(None) }; MAX_CORES]);
+static CELL_EBBS: EbbTable = EbbTable::new();
+
+/// Whether the first core has made what all cores need.
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// Where the cores' blocks are: each is written and entered once, by its own core.
+struct Blocks([UnsafeCell<Option<CoreBlock>>; MAX_CORES]);
+
+// SAFETY: each place is used by the core of its index alone, see `enter_block`.
+unsafe impl Sync for Blocks {}
+
+unsafe extern "Rust" {
+    /// The application's first step, which `cell_image!` defines.
+    fn isola_application_begin();
+}
+
+/// What an image that boots alone does before anything else, under the loader's entry: boot code takes memory.
+pub fn before_boot() {
+    enter_block(CoreIndex(0));
+    heap::start();
+}
+
+/// Where a core of the cell begins: on its own stack, interrupts off, tables loaded, its local APIC enabled.
+pub fn enter_core(core_index: u64) -> ! {
+    let core = CoreIndex(core_index as u32);
+    enter_block(core);
+    if core == CoreIndex(0) {
+        make_cell();
+        READY.store(true, Ordering::Release);
+    } else {
+        while !READY.load(Ordering::Acquire) {
+            interrupts::halt();
+        }
+    }
+    finish(core, isola_events::run())
+}
+
+/// Makes the core's block known to the core. A second time, the same one.
+fn enter_block(core: CoreIndex) {
+    let block = BLOCKS.0[core.0 as usize].get();
+    // SAFETY: a core enters with an index of its own, so that nobody else uses the place or has the index.
+    // `set_gs_base` sets the base of this core's segment, which nothing else in an image changes.
+    unsafe {
+        if (*block).is_none() {
+            let block = (*block).insert(CoreBlock::new(core, &CELL_EBBS, &platform::BARE));
+            block.enter(|base| cpu::set_gs_base(base as u64));
+        }
+    }
+}
+
+/// What the first core does, once, before any event runs.
+fn make_cell() {
+    heap::start();
+    crash::start();
+    let Cell { descriptor, pool, devices } = Cell::open().unwrap_or_else(|error| panic!("{error}"));
+    heap::add_pool(pool);
+    console::start(descriptor.supervisor.is_none());
+    platform::start(descriptor, devices);
+    platform::say(CellPhase::Running);
+    // SAFETY: `cell_image!` defines it with this signature.
+    unsafe { isola_application_begin() };
+}
+
+/// What a core does when its loop has ended: the first tells, and all wait to be reclaimed.
+fn finish(core: CoreIndex, code: i32) -> ! {
+    if core == CoreIndex(0) {
+        cell::report().exit_code.store(code, Ordering::Relaxed);
+        platform::say(CellPhase::Exited);
+        platform::end_machine_if_alone(code);
+    }
+    power::stop()
+}

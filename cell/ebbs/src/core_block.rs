@@ -1,0 +1,87 @@
+//! What a core knows of itself, at the base of its GS segment.
+//!
+//! ```text
+//! gs:0    index of the core
+//! gs:8    the core's own representatives: one word an Ebb       (EbbTable)
+//!         the cell's representatives, shared by its cores       (&EbbTable)
+//!         the platform                                          (&dyn Platform)
+//! ```
+//!
+//! Invariant: a core runs cell code only after [`CoreBlock::enter`] was called on it with a block of its own,
+//! whose address is then the segment's base for good. All functions of this crate stand on that; the
+//! platforms (`cell/bare`, `cell/hosted`) uphold it before they run anything else.
+
+use crate::ebb::EbbTable;
+use core::arch::asm;
+use core::mem::offset_of;
+use isola_platform::{CoreIndex, Platform};
+
+/// What a core knows of itself.
+#[repr(C)]
+pub struct CoreBlock {
+    index: u64,
+    pub(crate) own: EbbTable,
+    pub(crate) cell: &'static EbbTable,
+    platform: &'static dyn Platform,
+    address: *const CoreBlock,
+}
+
+impl CoreBlock {
+    /// The block of core `index` of a cell whose cores share `cell` and run on `platform`.
+    pub const fn new(index: CoreIndex, cell: &'static EbbTable, platform: &'static dyn Platform) -> Self {
+        let own = EbbTable::new();
+        Self { index: index.0 as u64, own, cell, platform, address: core::ptr::null() }
+    }
+
+    /// Makes this the calling core's block. `set_gs_base` has to make the address it is given the base of
+    /// the core's GS segment.
+    ///
+    /// # Safety
+    /// The caller is a core (in a process: a thread) that has no block so far, no other core uses this one or
+    /// has the same index in the same cell, and `set_gs_base` does what it is said to, for as long as the core
+    /// runs cell code.
+    pub unsafe fn enter(&'static mut self, set_gs_base: impl FnOnce(*const CoreBlock)) {
+        self.address = self;
+        set_gs_base(self);
+    }
+}
+
+/// The calling core's block.
+#[inline(always)]
+pub(crate) fn current() -> &'static CoreBlock {
+    let address: *const CoreBlock;
+    // SAFETY: the segment's base is the core's block (the module's invariant), and reading it changes nothing.
+    // The block never moves or goes away once entered.
+    unsafe {
+        asm!("mov {}, gs:[{offset}]", out(reg) address, offset = const offset_of!(CoreBlock, address),
+             options(nostack, pure, readonly, preserves_flags));
+        &*address
+    }
+}
+
+/// Index of the calling core.
+#[inline(always)]
+pub fn current_core() -> CoreIndex {
+    let index: u64;
+    // SAFETY: as in `current`.
+    unsafe {
+        asm!("mov {}, gs:[{offset}]", out(reg) index, offset = const offset_of!(CoreBlock, index),
+             options(nostack, pure, readonly, preserves_flags));
+    }
+    CoreIndex(index as u32)
+}
+
+/// The platform of the calling core's cell.
+#[inline]
+pub fn platform() -> &'static dyn Platform {
+    current().platform
+}
+
+/// The calling core's cycle counter.
+///
+/// Not ordered with the instructions around it: good for accounting, not for timing single instructions.
+#[inline(always)]
+pub fn cycles() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction, and reading the counter has no effect.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}

@@ -1,0 +1,125 @@
+//! Whom work is charged to, and the cycle accounting at the boundary between events (Omni-kernel 3).
+//!
+//! Every cycle of a core belongs to exactly one of: an activity (an event of it ran), the loop, interrupt
+//! handlers, idling. The boundary is one reading of the cycle counter, whose difference to the one before is
+//! added to what ran until then; the counters stand in the cell's report, where the supervisor reads them
+//! without asking. Each is written by its core alone: a load and a store, no locked instruction.
+
+use alloc::string::String;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use isola_abi::id::ActivityId;
+use isola_abi::report::{ACTIVITY_NAME_LEN, CoreReport, MAX_ACTIVITIES};
+use isola_ebbs::{CellEbb, Representative, current_core, cycles, platform};
+
+use crate::event_loop::EVENTS;
+
+/// What has no other activity: the application's start, and all that comes of it unmarked.
+pub const APPLICATION: ActivityId = ActivityId(0);
+
+/// What cannot be attributed yet, such as a packet whose connection is not known (Omni-kernel's substitute).
+pub const INFRASTRUCTURE: ActivityId = ActivityId(1);
+
+static REGISTRY: CellEbb<Registry> = CellEbb::new();
+
+struct Registry {
+    next: AtomicU64,
+}
+
+impl Representative for Registry {
+    fn create() -> Self {
+        name(APPLICATION, "application");
+        name(INFRASTRUCTURE, "infrastructure");
+        platform().report().activity_count.store(2, Ordering::Release);
+        Self { next: AtomicU64::new(2) }
+    }
+}
+
+fn name(activity: ActivityId, text: &str) {
+    let slot = &platform().report().activity_names[activity.0 as usize];
+    let text: String = text.chars().filter(|letter| !letter.is_control()).collect();
+    let end = text.floor_char_boundary(ACTIVITY_NAME_LEN);
+    slot.iter().zip(text[..end].bytes()).for_each(|(place, byte)| place.store(byte, Ordering::Relaxed));
+}
+
+/// A new activity of that name, cut to 24 bytes; `None` once the cell has [`MAX_ACTIVITIES`] of them.
+pub fn register_activity(text: &str) -> Option<ActivityId> {
+    let count = |next: u64| (next < MAX_ACTIVITIES as u64).then_some(next + 1);
+    let number = REGISTRY.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).ok()?;
+    let activity = ActivityId(u16::try_from(number).ok()?);
+    name(activity, text);
+    platform().report().activity_count.fetch_max(number as u32 + 1, Ordering::Release);
+    Some(activity)
+}
+
+/// Whom the running event is charged to: what events that it makes inherit.
+pub fn current_activity() -> ActivityId {
+    EVENTS.current_tag().activity
+}
+
+/// Has the rest of the running event charged to `activity`: once the owner of what it does is known.
+pub fn charge_to(activity: ActivityId) {
+    EVENTS.retag(activity);
+}
+
+/// Makes sure that the activities that every cell has are named.
+pub(crate) fn start() {
+    let _ = REGISTRY.next.load(Ordering::Relaxed);
+}
+
+/// What cycles are charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charge {
+    Activity(ActivityId),
+    Loop,
+    Interrupt,
+    Idle,
+}
+
+/// A core's accounting.
+pub(crate) struct Accounting {
+    report: &'static CoreReport,
+    charge: Cell<Charge>,
+    since: Cell<u64>,
+}
+
+/// Adds to a counter that this core alone writes.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+}
+
+impl Accounting {
+    pub fn new() -> Self {
+        let report = &platform().report().cores[current_core().0 as usize];
+        Self { report, charge: Cell::new(Charge::Loop), since: Cell::new(cycles()) }
+    }
+
+    /// The core's part of the report.
+    pub fn report(&self) -> &'static CoreReport {
+        self.report
+    }
+
+    /// The boundary: charges the cycles since the last one, and says what those from here on are charged to.
+    /// Returns the reading of the cycle counter.
+    #[inline]
+    pub fn switch(&self, to: Charge) -> u64 {
+        let now = cycles();
+        let spent = now.wrapping_sub(self.since.replace(now));
+        let counter = match self.charge.replace(to) {
+            Charge::Activity(activity) => &self.report.activities[activity.0 as usize].cycles,
+            Charge::Loop => &self.report.loop_cycles,
+            Charge::Interrupt => &self.report.interrupt_cycles,
+            Charge::Idle => &self.report.idle_cycles,
+        };
+        add(counter, spent);
+        now
+    }
+
+    /// The boundary at the start of an event.
+    #[inline]
+    pub fn begin_event(&self, activity: ActivityId) {
+        self.switch(Charge::Activity(activity));
+        add(&self.report.activities[activity.0 as usize].events, 1);
+    }
+}

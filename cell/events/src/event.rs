@@ -1,0 +1,163 @@
+//! What an event is, and how one is made.
+
+use crate::activity::APPLICATION;
+use crate::event_loop::EVENTS;
+use crate::mailbox::{self, Message};
+use crate::task::TaskId;
+use alloc::boxed::Box;
+use isola_abi::id::ActivityId;
+use isola_ebbs::{current_core, platform};
+use isola_platform::CoreIndex;
+
+/// The resource that an event is served at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId(pub u16);
+
+impl ResourceId {
+    /// The core itself: work that asks for nothing but cycles.
+    pub const CPU: ResourceId = ResourceId(0);
+}
+
+/// Groups events. What a group means depends on where the label is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Label(pub u64);
+
+/// Where an event runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// On the core that makes it.
+    Here,
+    /// On that core.
+    Core(CoreIndex),
+    /// On the core that all events of the affinity label run on.
+    Affine(Label),
+}
+
+impl Placement {
+    /// The core that it means now.
+    pub fn core(self) -> CoreIndex {
+        match self {
+            Self::Here => current_core(),
+            Self::Core(core) => core,
+            Self::Affine(Label(label)) => {
+                // Fibonacci hashing: consecutive labels, as counters give, spread over all cores.
+                let cores = platform().descriptor().cores.len().max(1) as u64;
+                let spread = label.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+                CoreIndex(((spread * cores) >> 32) as u32)
+            }
+        }
+    }
+}
+
+/// What an event does.
+pub(crate) enum Work {
+    /// Runs a closure.
+    Call(Box<dyn FnOnce()>),
+    /// Polls a task of this core.
+    Poll(TaskId),
+}
+
+/// An event in the queue of its core.
+pub(crate) struct QueuedEvent {
+    pub work: Work,
+    pub tag: EventTag,
+}
+
+/// What is known of an event beside what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventTag {
+    /// Whom it is charged to.
+    pub activity: ActivityId,
+    /// What serves it. There is one queue a core so far, whatever the resource.
+    pub resource: ResourceId,
+    /// Events of one label run in the order in which they were made: so far all events of a core do.
+    pub dependency: Option<Label>,
+}
+
+impl EventTag {
+    /// What an event has that says nothing else, at the start of a core.
+    pub(crate) const fn new() -> Self {
+        Self { activity: APPLICATION, resource: ResourceId::CPU, dependency: None }
+    }
+}
+
+/// The tag of the running event.
+pub fn current_tag() -> EventTag {
+    EVENTS.current_tag()
+}
+
+/// An event to be made: where, at which resource and for whom. The closure comes last, in [`Event::spawn`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "an event does nothing until it is spawned"]
+pub struct Event {
+    placement: Placement,
+    resource: ResourceId,
+    activity: Option<ActivityId>,
+    dependency: Option<Label>,
+}
+
+impl Event {
+    /// An event on this core, at the core itself, for the activity that makes it.
+    pub const fn new() -> Self {
+        Self { placement: Placement::Here, resource: ResourceId::CPU, activity: None, dependency: None }
+    }
+
+    /// Sets where it runs.
+    pub const fn at(self, placement: Placement) -> Self {
+        Self { placement, ..self }
+    }
+
+    /// Sets the resource that serves it.
+    pub const fn resource(self, resource: ResourceId) -> Self {
+        Self { resource, ..self }
+    }
+
+    /// Sets whom it is charged to.
+    pub const fn charged_to(self, activity: ActivityId) -> Self {
+        Self { activity: Some(activity), ..self }
+    }
+
+    /// Has it run after all events of the same dependency label that were made before for the same core.
+    pub const fn after(self, dependency: Label) -> Self {
+        Self { dependency: Some(dependency), ..self }
+    }
+
+    /// Makes the event.
+    ///
+    /// # Panics
+    /// Where the placement names a core that the cell does not have.
+    pub fn spawn(self, work: impl FnOnce() + Send + 'static) {
+        let core = self.placement.core();
+        let tag = self.tag();
+        if core == current_core() {
+            EVENTS.enqueue(QueuedEvent { work: Work::Call(Box::new(work)), tag });
+        } else {
+            mailbox::send(core, Message::Event { work: Box::new(work), tag });
+        }
+    }
+
+    fn tag(self) -> EventTag {
+        let activity = self.activity.unwrap_or_else(|| current_tag().activity);
+        EventTag { activity, resource: self.resource, dependency: self.dependency }
+    }
+}
+
+impl Default for Event {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Makes an event on this core, for the activity that makes it. The closure stays here, so that it need not be
+/// `Send`.
+pub fn spawn(work: impl FnOnce() + 'static) {
+    EVENTS.enqueue(QueuedEvent { work: Work::Call(Box::new(work)), tag: Event::new().tag() });
+}
+
+/// Makes an event on `core`, for the activity that makes it. The core is woken where it sleeps.
+///
+/// # Panics
+/// Where the cell has no such core.
+pub fn spawn_on(core: CoreIndex, work: impl FnOnce() + Send + 'static) {
+    Event::new().at(Placement::Core(core)).spawn(work);
+}

@@ -1,0 +1,42 @@
+//! The one unit of work: the event, on non-preemptive per-core loops (EbbRT 2.3 and 3.2.1; Omni-kernel's
+//! messages; IncludeOS's tasks).
+//!
+//! | module | what |
+//! |---|---|
+//! | [`event`] | what an event is: a closure or a task's poll, at a resource, for an activity |
+//! | [`event_loop`] | the loop of a core: interrupts, one event, idle handlers, halt |
+//! | [`mailbox`] | events from other cores |
+//! | [`mod@parallel`] | fork-join over the cell's cores |
+//! | [`task`] | `async` on events |
+//! | [`timer`] | alarms and sleeping, without any periodic tick |
+//! | [`interrupt`] | interrupts as events |
+//! | [`idle`] | what a core does before it halts: polling |
+//! | [`activity`] | whom work is charged to, and the cycle accounting at the boundary between events |
+//!
+//! An event runs to completion, or to the next `await` of its task, on the core that it was made for. Nothing
+//! else runs there meanwhile: per-core state needs no locks and no atomics. An event that runs for long holds
+//! up all others of its core.
+//!
+//! What is not here: schedulers between resources and activities (every core's queue is first in, first out
+//! so far), and the ledgers that are built on the counters of [`activity`].
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod activity;
+pub mod event;
+pub mod event_loop;
+pub mod idle;
+pub mod interrupt;
+pub mod mailbox;
+pub mod parallel;
+pub mod task;
+pub mod timer;
+
+pub use activity::{current_activity, register_activity};
+pub use event::{Event, EventTag, Label, Placement, ResourceId, current_tag, spawn, spawn_on};
+pub use event_loop::{exit, run};
+pub use parallel::parallel;
+pub use task::{Task, spawn_task, spawn_task_on, yield_now};
+pub use timer::{Alarm, now, sleep, sleep_until, timeout};

@@ -1,0 +1,207 @@
+//! `async` on events: a task is a future whose every poll is an event of the core that it was spawned on.
+//!
+//! A task never migrates, so that its future need not be `Send`. Its waker may go anywhere: from another core
+//! it sends a message, from its own it queues the event directly; a task that is queued already is not queued
+//! twice.
+
+use crate::event::{EventTag, QueuedEvent, Work, current_tag, spawn_on};
+use crate::event_loop::EVENTS;
+use crate::mailbox::{self, Message};
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use core::cell::{Cell, RefCell};
+use core::fmt;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::{Context, Poll, Waker};
+use isola_ebbs::current_core;
+use isola_platform::CoreIndex;
+use slab::Slab;
+
+/// A task of a core. The serial number tells a task from an ended one that had the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    place: usize,
+    serial: u64,
+}
+
+type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Entry {
+    serial: u64,
+    /// Out while the task is being polled.
+    future: Option<TaskFuture>,
+    tag: EventTag,
+    waker: Arc<TaskWaker>,
+}
+
+/// The tasks of a core.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    entries: RefCell<Slab<Entry>>,
+    serial: Cell<u64>,
+}
+
+struct TaskWaker {
+    core: CoreIndex,
+    task: TaskId,
+    queued: AtomicBool,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if self.core == current_core() {
+            EVENTS.tasks.schedule(self.task);
+        } else {
+            mailbox::send(self.core, Message::Wake(self.task));
+        }
+    }
+}
+
+impl Tasks {
+    fn spawn(&self, future: TaskFuture, tag: EventTag) -> TaskId {
+        let serial = self.serial.replace(self.serial.get() + 1);
+        let mut entries = self.entries.borrow_mut();
+        let vacant = entries.vacant_entry();
+        let task = TaskId { place: vacant.key(), serial };
+        let waker = Arc::new(TaskWaker { core: current_core(), task, queued: AtomicBool::new(true) });
+        vacant.insert(Entry { serial, future: Some(future), tag, waker });
+        task
+    }
+
+    /// Queues the poll of a task, where it still lives. Its waker has marked it as queued.
+    pub fn schedule(&self, task: TaskId) {
+        let entries = self.entries.borrow();
+        let Some(entry) = entries.get(task.place).filter(|entry| entry.serial == task.serial) else { return };
+        EVENTS.enqueue(QueuedEvent { work: Work::Poll(task), tag: entry.tag });
+    }
+
+    /// Polls a task, where it still lives.
+    pub fn poll(&self, task: TaskId) {
+        let (mut future, waker) = {
+            let mut entries = self.entries.borrow_mut();
+            let entry = entries.get_mut(task.place).filter(|entry| entry.serial == task.serial);
+            let Some(entry) = entry else { return };
+            let Some(future) = entry.future.take() else { return };
+            (future, entry.waker.clone())
+        };
+        // Before the poll: what wakes the task while it is polled has to queue it again.
+        waker.queued.store(false, Ordering::Release);
+        let done = future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker))).is_ready();
+        let mut entries = self.entries.borrow_mut();
+        let Some(entry) = entries.get_mut(task.place).filter(|entry| entry.serial == task.serial) else {
+            // Cancelled in its own poll; dropped without a borrow, as dropping may wake and spawn.
+            drop(entries);
+            drop(future);
+            return;
+        };
+        if done {
+            let entry = entries.remove(task.place);
+            drop(entries);
+            drop((entry, future));
+        } else {
+            entry.future = Some(future);
+        }
+    }
+
+    fn cancel(&self, task: TaskId) {
+        let mut entries = self.entries.borrow_mut();
+        if entries.get(task.place).is_some_and(|entry| entry.serial == task.serial) {
+            let entry = entries.remove(task.place);
+            drop(entries);
+            drop(entry);
+        }
+    }
+}
+
+struct Join<T> {
+    output: Cell<Option<T>>,
+    waiting: Cell<Option<Waker>>,
+}
+
+/// A spawned task: awaiting it gives what its future gives. Dropping it lets the task run on.
+#[must_use = "await it, or let the task run on with `detach`"]
+pub struct Task<T> {
+    task: TaskId,
+    join: Rc<Join<T>>,
+}
+
+impl<T> Task<T> {
+    /// Lets the task run on by itself.
+    pub fn detach(self) {}
+
+    /// Ends the task where it stands: its future is dropped.
+    pub fn cancel(self) {
+        EVENTS.tasks.cancel(self.task);
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match self.join.output.take() {
+            Some(output) => Poll::Ready(output),
+            None => {
+                self.join.waiting.set(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Task({})", self.task.serial)
+    }
+}
+
+/// Runs `future` on this core, for the activity that spawns it.
+pub fn spawn_task<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
+    let join = Rc::new(Join { output: Cell::new(None), waiting: Cell::new(None) });
+    let outcome = join.clone();
+    let future = Box::pin(async move {
+        outcome.output.set(Some(future.await));
+        if let Some(waiting) = outcome.waiting.take() {
+            waiting.wake();
+        }
+    });
+    let task = EVENTS.tasks.spawn(future, current_tag());
+    EVENTS.tasks.schedule(task);
+    Task { task, join }
+}
+
+/// Runs the future that `make` makes on `core`, for the activity that spawns it. The future is made there, so
+/// that it need not be `Send`.
+///
+/// # Panics
+/// Where the cell has no such core.
+pub fn spawn_task_on<F: Future<Output = ()> + 'static>(
+    core: CoreIndex,
+    make: impl FnOnce() -> F + Send + 'static,
+) {
+    spawn_on(core, move || spawn_task(make()).detach());
+}
+
+/// Lets the other events of this core that wait run first.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if core::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,219 @@
+//! Alarms and sleeping, without any periodic tick: the core's one-shot timer is armed for the next alarm when the
+//! core halts, and not at all while it runs, as the loop looks at the cycle counter on each pass anyway.
+
+use crate::activity::{Accounting, Charge};
+use crate::event_loop::EVENTS;
+use crate::mailbox::MayHalt;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use core::cell::{Cell, RefCell};
+use core::future::{Future, poll_fn};
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use isola_ebbs::{cycles, platform};
+use isola_platform::Instant;
+
+/// Deadline in cycles, then order of setting: what alarms ring in.
+type Key = (u64, u64);
+
+enum Ring {
+    Call(Rc<dyn Fn()>),
+    Wake(Waker),
+}
+
+/// The alarms of a core.
+pub(crate) struct Timers {
+    alarms: RefCell<BTreeMap<Key, Ring>>,
+    /// Cycles at which the first alarm is due; the end of time where there is none.
+    next: Cell<u64>,
+    /// What the hardware timer was last armed for.
+    armed: Cell<Option<u64>>,
+    serial: Cell<u64>,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        let (alarms, next) = (RefCell::default(), Cell::new(u64::MAX));
+        Self { alarms, next, armed: Cell::new(None), serial: Cell::new(0) }
+    }
+}
+
+impl Timers {
+    fn set(&self, deadline: Instant, ring: Ring) -> Key {
+        let key = (platform().clock().cycles(deadline), self.serial.get());
+        self.serial.set(key.1 + 1);
+        self.alarms.borrow_mut().insert(key, ring);
+        self.next.set(self.next.get().min(key.0));
+        key
+    }
+
+    fn cancel(&self, key: Key) {
+        let mut alarms = self.alarms.borrow_mut();
+        if alarms.remove(&key).is_some() && key.0 == self.next.get() {
+            self.next.set(alarms.first_key_value().map_or(u64::MAX, |(first, _)| first.0));
+        }
+    }
+
+    fn pop_due(&self, now: u64) -> Option<Ring> {
+        let mut alarms = self.alarms.borrow_mut();
+        let ring = alarms.first_entry().filter(|first| first.key().0 <= now).map(|first| first.remove());
+        self.next.set(alarms.first_key_value().map_or(u64::MAX, |(first, _)| first.0));
+        ring
+    }
+
+    /// Rings all alarms that are due.
+    #[inline]
+    pub fn run_due(&self, accounting: &Accounting) {
+        let now = cycles();
+        if now < self.next.get() {
+            return;
+        }
+        accounting.switch(Charge::Interrupt);
+        while let Some(ring) = self.pop_due(now) {
+            match ring {
+                Ring::Call(handler) => handler(),
+                Ring::Wake(waker) => waker.wake(),
+            }
+        }
+        accounting.switch(Charge::Loop);
+    }
+
+    /// Arms the hardware for the first alarm. The core may not halt where it is due already.
+    pub fn arm(&self) -> MayHalt {
+        let next = self.next.get();
+        if next <= cycles() {
+            return MayHalt::No;
+        }
+        let wanted = (next != u64::MAX).then_some(next);
+        if self.armed.get() != wanted {
+            platform().arm_timer(wanted);
+            self.armed.set(wanted);
+        }
+        MayHalt::Yes
+    }
+}
+
+/// The time.
+pub fn now() -> Instant {
+    platform().clock().instant(cycles())
+}
+
+/// Calls a handler on this core at a moment that can be set again and again.
+pub struct Alarm {
+    handler: Rc<dyn Fn()>,
+    set: Rc<Cell<Option<Key>>>,
+}
+
+impl Alarm {
+    /// An alarm that is not set. The handler runs in the loop, between events: what it does at length it
+    /// should spawn.
+    pub fn new(handler: impl Fn() + 'static) -> Self {
+        let set = Rc::new(Cell::new(None));
+        let ringing = set.clone();
+        let handler = Rc::new(move || {
+            ringing.set(None);
+            handler();
+        });
+        Self { handler, set }
+    }
+
+    /// Sets the alarm to ring at `deadline`, or never for `None`. Replaces what was set before.
+    pub fn set(&self, deadline: Option<Instant>) {
+        if let Some(key) = self.set.take() {
+            EVENTS.timers.cancel(key);
+        }
+        let ring = |deadline| EVENTS.timers.set(deadline, Ring::Call(self.handler.clone()));
+        self.set.set(deadline.map(ring));
+    }
+
+    /// Sets the alarm to ring at `deadline`, where it is not set to ring earlier anyway: for who looks at the time when
+    /// it rings, and sets it again. Costs little where deadlines move on all the time.
+    pub fn set_no_later(&self, deadline: Option<Instant>) {
+        let Some(deadline) = deadline else { return };
+        let earlier = self.set.get().is_some_and(|(set, _)| set <= platform().clock().cycles(deadline));
+        if !earlier {
+            self.set(Some(deadline));
+        }
+    }
+
+    /// Whether the alarm is set and has not rung.
+    pub fn is_set(&self) -> bool {
+        self.set.get().is_some()
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.set(None);
+    }
+}
+
+/// Completes at `deadline`.
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep { deadline, set: None }
+}
+
+/// Completes after `duration`.
+pub fn sleep(duration: Duration) -> Sleep {
+    sleep_until(now() + duration)
+}
+
+/// A future that completes at its deadline.
+#[derive(Debug)]
+#[must_use = "futures do nothing until they are awaited"]
+pub struct Sleep {
+    deadline: Instant,
+    set: Option<Key>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(key) = self.set.take() {
+            EVENTS.timers.cancel(key);
+        }
+        if now() >= self.deadline {
+            return Poll::Ready(());
+        }
+        self.set = Some(EVENTS.timers.set(self.deadline, Ring::Wake(context.waker().clone())));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.set.take() {
+            EVENTS.timers.cancel(key);
+        }
+    }
+}
+
+/// The time for something ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+impl core::fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the time for it ran out")
+    }
+}
+
+impl core::error::Error for Elapsed {}
+
+/// Completes with what `future` does, or with [`Elapsed`] after `duration`, when `future` is dropped.
+///
+/// # Errors
+/// [`Elapsed`], where the future does not complete in time.
+pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
+    let mut future = pin!(future);
+    let mut sleep = pin!(sleep(duration));
+    poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Ok(output));
+        }
+        sleep.as_mut().poll(context).map(|()| Err(Elapsed))
+    })
+    .await
+}

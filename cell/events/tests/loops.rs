@@ -1,0 +1,333 @@
+//! The event loop as an application sees it, on threads as cores.
+
+use isola_abi::report::{CorePhase, Report};
+use isola_events::activity::{APPLICATION, charge_to};
+use isola_events::event::{Event, Label, Placement, current_tag};
+use isola_events::idle::{Idle, on_idle};
+use isola_events::interrupt::on_interrupt;
+use isola_events::{
+    Alarm, current_activity, exit, now, parallel, register_activity, run, sleep, spawn, spawn_on, spawn_task,
+    spawn_task_on, timeout, yield_now,
+};
+use isola_hosted::{Hosted, Settings};
+use isola_platform::{CoreIndex, Platform};
+use std::cell::{Cell, RefCell};
+use std::future::{pending, poll_fn};
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// Runs a cell whose core 0 starts with `main`. Returns the exit code of every core, and the platform.
+fn cell(cores: usize, main: impl Fn(&'static Hosted) + Sync) -> (Vec<i32>, &'static Hosted) {
+    let settings = Settings { cores, ..Settings::default() };
+    let results = isola_hosted::run(settings, Vec::new(), |platform| {
+        if isola_ebbs::current_core() == CoreIndex(0) {
+            main(platform);
+        }
+        (run(), platform)
+    });
+    (results.iter().map(|(code, _)| *code).collect(), results[0].1)
+}
+
+fn phase(report: &Report, core: usize) -> u32 {
+    report.cores[core].phase.load(Ordering::Relaxed)
+}
+
+#[test]
+fn events_of_a_core_run_in_the_order_in_which_they_were_made() {
+    let order = Mutex::new(Vec::new());
+    let order: &'static Mutex<Vec<u32>> = Box::leak(Box::new(order));
+    cell(1, |_| {
+        (0..100).for_each(|number| spawn(move || order.lock().unwrap().push(number)));
+        spawn(|| spawn(|| exit(0)));
+    });
+    assert_eq!(*order.lock().unwrap(), (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn all_cores_leave_with_the_exit_code() {
+    let (codes, _) = cell(4, |_| spawn_on(CoreIndex(2), || exit(7)));
+    assert_eq!(codes, [7, 7, 7, 7]);
+}
+
+#[test]
+fn a_core_sleeps_until_it_is_needed() {
+    let (_, platform) = cell(3, |platform| {
+        spawn_on(CoreIndex(1), move || {
+            assert_eq!(phase(platform.report(), 1), CorePhase::Running as u32);
+            assert_eq!(phase(platform.report(), 2), CorePhase::Asleep as u32);
+            assert_eq!(platform.report().cores[2].passes.load(Ordering::Relaxed), 0);
+            exit(0);
+        });
+    });
+    assert_eq!(platform.report().activity_count.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn no_wake_up_is_lost_between_cores_that_halt_all_the_time() {
+    fn ping(from: u32, left: u32) {
+        match left {
+            0 => exit(0),
+            _ => spawn_on(CoreIndex(1 - from), move || ping(1 - from, left - 1)),
+        }
+    }
+    cell(2, |_| spawn(|| ping(0, 20_000)));
+}
+
+#[test]
+fn messages_of_many_cores_all_arrive() {
+    static ARRIVED: AtomicUsize = AtomicUsize::new(0);
+    cell(4, |_| {
+        for sender in 1..4 {
+            spawn_on(CoreIndex(sender), || {
+                for _ in 0..5_000 {
+                    spawn_on(CoreIndex(0), || {
+                        if ARRIVED.fetch_add(1, Ordering::Relaxed) + 1 == 15_000 {
+                            exit(0);
+                        }
+                    });
+                }
+            });
+        }
+    });
+    assert_eq!(ARRIVED.load(Ordering::Relaxed), 15_000);
+}
+
+#[test]
+fn affinity_labels_always_mean_the_same_core_and_spread_over_all() {
+    cell(4, |_| {
+        let cores: Vec<_> = (0..64).map(|label| Placement::Affine(Label(label)).core()).collect();
+        for (label, core) in cores.iter().enumerate() {
+            assert_eq!(Placement::Affine(Label(label as u64)).core(), *core);
+        }
+        (0..4).for_each(|core| assert!(cores.contains(&CoreIndex(core)), "no label means core {core}"));
+        exit(0);
+    });
+}
+
+#[test]
+fn events_inherit_the_activity_that_made_them_across_cores_and_tasks() {
+    cell(2, |_| {
+        let query = register_activity("query").unwrap();
+        Event::new().charged_to(query).after(Label(3)).spawn(move || {
+            assert_eq!(current_tag().dependency, Some(Label(3)));
+            spawn_on(CoreIndex(1), move || {
+                assert_eq!(current_activity(), query);
+                spawn_task(async move {
+                    sleep(Duration::from_millis(1)).await;
+                    assert_eq!(current_activity(), query);
+                    exit(0);
+                })
+                .detach();
+            });
+        });
+    });
+}
+
+#[test]
+fn every_cycle_is_charged_and_to_whom_it_belongs() {
+    let work = |cycles: u64| {
+        let start = isola_ebbs::cycles();
+        while isola_ebbs::cycles() - start < cycles {}
+    };
+    let start = isola_ebbs::cycles();
+    let (_, platform) = cell(1, |_| {
+        let query = register_activity("query").unwrap();
+        spawn(move || work(3_000_000));
+        spawn(move || {
+            charge_to(query);
+            work(9_000_000);
+        });
+        spawn_task(async {
+            sleep(Duration::from_millis(20)).await;
+            exit(0);
+        })
+        .detach();
+    });
+    let whole = isola_ebbs::cycles() - start;
+    let core = &platform.report().cores[0];
+    let cycles = |activity: u16| core.activities[activity as usize].cycles.load(Ordering::Relaxed);
+    let idle = core.idle_cycles.load(Ordering::Relaxed);
+    assert!(cycles(APPLICATION.0) >= 3_000_000);
+    assert!(cycles(2) >= 9_000_000 && cycles(2) < whole);
+    assert!(idle > 0);
+    let charged = idle
+        + core.loop_cycles.load(Ordering::Relaxed)
+        + core.interrupt_cycles.load(Ordering::Relaxed)
+        + (0..3).map(cycles).sum::<u64>();
+    assert!(charged <= whole, "{charged} cycles charged of {whole}");
+    assert!(charged * 10 >= (whole - 30_000_000) * 8, "{charged} cycles charged of {whole}");
+}
+
+#[test]
+fn alarms_ring_in_the_order_of_their_deadlines() {
+    let rung: &'static Mutex<Vec<u64>> = Box::leak(Box::new(Mutex::new(Vec::new())));
+    cell(1, |_| {
+        for ms in [7, 3, 5, 1, 9] {
+            spawn_task(async move {
+                sleep(Duration::from_millis(ms)).await;
+                rung.lock().unwrap().push(ms);
+                if ms == 9 {
+                    exit(0);
+                }
+            })
+            .detach();
+        }
+    });
+    assert_eq!(*rung.lock().unwrap(), [1, 3, 5, 7, 9]);
+}
+
+#[test]
+fn an_alarm_rings_no_earlier_than_set_and_not_after_it_was_unset() {
+    cell(1, |_| {
+        let start = now();
+        let never = Rc::new(Alarm::new(|| panic!("an alarm that was unset rang")));
+        never.set(Some(start + Duration::from_millis(2)));
+        let moved = Rc::new(Alarm::new(move || {
+            assert!(now() - start >= Duration::from_millis(10));
+            exit(0);
+        }));
+        moved.set(Some(start + Duration::from_millis(3)));
+        let keep = moved.clone();
+        spawn(move || {
+            never.set(None);
+            moved.set(Some(start + Duration::from_millis(10)));
+            assert!(moved.is_set() && !never.is_set());
+        });
+        spawn_task(async move {
+            let _keep = keep;
+            pending::<()>().await;
+        })
+        .detach();
+    });
+}
+
+#[test]
+fn time_outs_end_what_takes_too_long_and_only_that() {
+    cell(1, |_| {
+        spawn_task(async {
+            let late = timeout(Duration::from_millis(2), sleep(Duration::from_secs(60))).await;
+            let early = timeout(Duration::from_secs(60), async { 5 }).await;
+            exit(if late.is_err() && early == Ok(5) { 0 } else { 1 });
+        })
+        .detach();
+    });
+}
+
+#[test]
+fn a_task_gives_its_output_to_who_awaits_it_and_can_be_cancelled() {
+    struct Dropped(Rc<Cell<bool>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    cell(1, |_| {
+        spawn_task(async {
+            let double = |n: u32| spawn_task(async move { 2 * n });
+            assert_eq!(double(4).await + double(5).await, 18);
+            let dropped = Rc::new(Cell::new(false));
+            let guard = Dropped(dropped.clone());
+            let endless = spawn_task(async move {
+                let _guard = guard;
+                pending::<()>().await;
+            });
+            sleep(Duration::from_millis(1)).await;
+            assert!(!dropped.get());
+            endless.cancel();
+            assert!(dropped.get());
+            exit(0);
+        })
+        .detach();
+    });
+}
+
+#[test]
+fn a_waker_works_from_another_core_and_after_its_task_has_ended() {
+    cell(2, |_| {
+        spawn_task(async {
+            let polls = RefCell::new(0);
+            poll_fn(|context| {
+                *polls.borrow_mut() += 1;
+                let waker: Waker = context.waker().clone();
+                if *polls.borrow() == 1 {
+                    spawn_on(CoreIndex(1), move || {
+                        waker.wake_by_ref();
+                        spawn_task_on(CoreIndex(0), move || async move {
+                            sleep(Duration::from_millis(2)).await;
+                            waker.wake();
+                            spawn(|| exit(0));
+                        });
+                    });
+                    return Poll::Pending;
+                }
+                Poll::Ready(())
+            })
+            .await;
+        })
+        .detach();
+    });
+}
+
+#[test]
+fn interrupts_run_their_handlers_between_events() {
+    cell(1, |platform| {
+        on_interrupt(0x41, || exit(0x41));
+        spawn(|| platform.interrupt(CoreIndex(0), 0x40));
+        spawn(|| platform.interrupt(CoreIndex(0), 0x41));
+    });
+}
+
+#[test]
+fn a_polling_idle_handler_keeps_the_core_up_until_it_is_dropped() {
+    let (_, platform) = cell(1, |_| {
+        let polls = Rc::new(Cell::new(0));
+        let counted = polls.clone();
+        let handler = on_idle(move || {
+            counted.set(counted.get() + 1);
+            if counted.get() == 100 { Idle::Worked } else { Idle::KeepPolling }
+        });
+        spawn_task(async move {
+            while polls.get() < 1_000 {
+                yield_now().await;
+                sleep(Duration::from_micros(100)).await;
+            }
+            assert_eq!(isola_ebbs::platform().report().cores[0].idle_cycles.load(Ordering::Relaxed), 0);
+            drop(handler);
+            sleep(Duration::from_millis(5)).await;
+            exit(0);
+        })
+        .detach();
+    });
+    assert!(platform.report().cores[0].idle_cycles.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn parallel_parts_run_on_all_cores_and_results_keep_their_order() {
+    cell(4, |_| {
+        spawn_task(async {
+            for round in 0..200 {
+                let parts = round % 9;
+                let results = parallel(parts, move |part| async move {
+                    if part % 2 == 0 {
+                        yield_now().await;
+                    }
+                    (part, isola_ebbs::current_core())
+                })
+                .await;
+                let expected: Vec<_> = (0..parts).map(|part| (part, CoreIndex(part as u32 % 4))).collect();
+                assert_eq!(results, expected);
+            }
+            exit(0);
+        })
+        .detach();
+    });
+}
+
+#[test]
+#[should_panic(expected = "no core of a hosted cell panics")]
+fn an_event_on_a_core_that_does_not_exist_is_refused() {
+    cell(1, |_| spawn_on(CoreIndex(1), || ()));
+}

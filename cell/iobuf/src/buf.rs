@@ -1,0 +1,280 @@
+//! One contiguous piece: [`IoBufMut`] owns it, [`IoBuf`] is a shared view of it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::{Deref, Range};
+
+#[derive(Clone)]
+enum Storage {
+    Shared(Arc<[u8]>),
+    Static(&'static [u8]),
+}
+
+/// A read-only view of bytes that others may view too.
+#[derive(Clone)]
+pub struct IoBuf {
+    storage: Storage,
+    start: usize,
+    end: usize,
+}
+
+impl IoBuf {
+    /// A view of bytes that live in the image.
+    pub const fn from_static(bytes: &'static [u8]) -> Self {
+        Self { storage: Storage::Static(bytes), start: 0, end: bytes.len() }
+    }
+
+    /// A view of a fresh copy of `bytes`. The one place where this crate copies: not for data paths.
+    pub fn copy_from_slice(bytes: &[u8]) -> Self {
+        Self { storage: Storage::Shared(Arc::from(bytes)), start: 0, end: bytes.len() }
+    }
+
+    /// The view of `range` of this view, sharing its memory.
+    ///
+    /// Returns `None` where `range` is not within the view.
+    #[inline]
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.len() {
+            return None;
+        }
+        Some(Self {
+            storage: self.storage.clone(),
+            start: self.start + range.start,
+            end: self.start + range.end,
+        })
+    }
+
+    /// Drops the first `count` bytes from the view (all of it, where it is shorter).
+    #[inline]
+    pub fn advance(&mut self, count: usize) {
+        self.start += count.min(self.len());
+    }
+
+    /// Keeps only the first `len` bytes of the view.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.end = self.start + len.min(self.len());
+    }
+
+    /// Takes the first `count` bytes off this view and returns them as a view of their own.
+    ///
+    /// Returns `None`, and changes nothing, where the view is shorter.
+    #[inline]
+    pub fn split_to(&mut self, count: usize) -> Option<Self> {
+        let front = self.slice(0..count)?;
+        self.start += count;
+        Some(front)
+    }
+
+    /// Length of the memory that this view keeps alive, in bytes: at least `len()`. What a holder of many
+    /// small views of large buffers has to count against its memory limit.
+    #[inline]
+    pub fn storage_len(&self) -> usize {
+        match &self.storage {
+            Storage::Shared(bytes) => bytes.len(),
+            Storage::Static(_) => 0,
+        }
+    }
+
+    /// The memory as its sole owner, where nobody else views it; the view itself otherwise.
+    pub fn try_into_mut(self) -> Result<IoBufMut, Self> {
+        let (start, end) = (self.start, self.end);
+        match self.storage {
+            Storage::Shared(mut bytes) => match Arc::get_mut(&mut bytes) {
+                Some(_) => Ok(IoBufMut { bytes, start, end }),
+                None => Err(Self { storage: Storage::Shared(bytes), start, end }),
+            },
+            storage => Err(Self { storage, start, end }),
+        }
+    }
+}
+
+impl Deref for IoBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        let bytes: &[u8] = match &self.storage {
+            Storage::Shared(bytes) => bytes,
+            Storage::Static(bytes) => bytes,
+        };
+        &bytes[self.start..self.end]
+    }
+}
+
+impl From<Vec<u8>> for IoBuf {
+    /// Takes the bytes over. The vector's memory is moved into a counted one, which copies: for set-up and
+    /// tests; data paths fill an [`IoBufMut`].
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::copy_from_slice(&bytes)
+    }
+}
+
+impl fmt::Debug for IoBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IoBuf({} bytes)", self.len())
+    }
+}
+
+impl PartialEq for IoBuf {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for IoBuf {}
+
+/// The sole owner of a piece of memory: `headroom | data | tailroom`.
+pub struct IoBufMut {
+    bytes: Arc<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl IoBufMut {
+    /// An empty buffer of `headroom` bytes before the data and `tailroom` bytes for it.
+    pub fn with_room(headroom: usize, tailroom: usize) -> Self {
+        let bytes = core::iter::repeat_n(0, headroom + tailroom).collect();
+        Self { bytes, start: headroom, end: headroom }
+    }
+
+    #[inline]
+    fn storage(&mut self) -> &mut [u8] {
+        Arc::get_mut(&mut self.bytes).expect("an IoBufMut is made only of memory that nobody else views")
+    }
+
+    /// Bytes that can still be prepended.
+    #[inline]
+    pub fn headroom(&self) -> usize {
+        self.start
+    }
+
+    /// Bytes that can still be appended.
+    #[inline]
+    pub fn tailroom(&self) -> usize {
+        self.bytes.len() - self.end
+    }
+
+    /// Extends the data by `count` bytes at its front and returns them, contents unspecified.
+    ///
+    /// Returns `None`, and changes nothing, where the headroom is smaller.
+    #[inline]
+    pub fn prepend(&mut self, count: usize) -> Option<&mut [u8]> {
+        self.start = self.start.checked_sub(count)?;
+        let start = self.start;
+        Some(&mut self.storage()[start..start + count])
+    }
+
+    /// Extends the data by `count` bytes at its end and returns them, contents unspecified.
+    ///
+    /// Returns `None`, and changes nothing, where the tailroom is smaller.
+    pub fn append(&mut self, count: usize) -> Option<&mut [u8]> {
+        if count > self.tailroom() {
+            return None;
+        }
+        let end = self.end;
+        self.end += count;
+        Some(&mut self.storage()[end..end + count])
+    }
+
+    /// Appends a copy of `bytes`, or returns `None` and changes nothing where the tailroom is smaller.
+    pub fn append_slice(&mut self, bytes: &[u8]) -> Option<()> {
+        self.append(bytes.len())?.copy_from_slice(bytes);
+        Some(())
+    }
+
+    /// The data, writable.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        let (start, end) = (self.start, self.end);
+        &mut self.storage()[start..end]
+    }
+
+    /// Empties the buffer and sets its headroom, for another use of the same memory.
+    ///
+    /// A headroom larger than the memory leaves no tailroom.
+    pub fn reset(&mut self, headroom: usize) {
+        self.start = headroom.min(self.bytes.len());
+        self.end = self.start;
+    }
+
+    /// Drops the first `count` bytes of the data (all of it, where it is shorter).
+    pub fn advance(&mut self, count: usize) {
+        self.start += count.min(self.end - self.start);
+    }
+
+    /// Keeps only the first `len` bytes of the data.
+    pub fn truncate(&mut self, len: usize) {
+        self.end = self.end.min(self.start + len);
+    }
+
+    /// Gives up sole ownership: the data as a view that can be shared. No copy.
+    #[inline]
+    pub fn freeze(self) -> IoBuf {
+        IoBuf { storage: Storage::Shared(self.bytes), start: self.start, end: self.end }
+    }
+}
+
+impl Deref for IoBufMut {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+}
+
+impl fmt::Debug for IoBufMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IoBufMut({} < {} > {})", self.headroom(), self.len(), self.tailroom())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prepending_and_appending_stay_within_the_room() {
+        let mut buf = IoBufMut::with_room(4, 6);
+        buf.append_slice(b"world").unwrap();
+        assert!(buf.append(2).is_none());
+        assert!(buf.prepend(5).is_none());
+        buf.prepend(3).unwrap().copy_from_slice(b"my ");
+        assert_eq!(&*buf, b"my world");
+        assert_eq!((buf.headroom(), buf.tailroom()), (1, 1));
+    }
+
+    #[test]
+    fn freezing_and_thawing_keep_the_memory() {
+        let mut buf = IoBufMut::with_room(0, 8);
+        buf.append_slice(b"12345678").unwrap();
+        let address = buf.as_ptr();
+        let frozen = buf.freeze();
+        assert_eq!(frozen.as_ptr(), address);
+        let thawed = frozen.try_into_mut().unwrap();
+        assert_eq!(thawed.as_ptr(), address);
+    }
+
+    #[test]
+    fn a_shared_view_cannot_be_thawed() {
+        let view = IoBuf::copy_from_slice(b"abc");
+        let other = view.clone();
+        let view = view.try_into_mut().unwrap_err();
+        drop(other);
+        assert!(view.try_into_mut().is_ok());
+    }
+
+    #[test]
+    fn slices_share_and_cannot_leave_the_view() {
+        let view = IoBuf::copy_from_slice(b"0123456789");
+        let mut inner = view.slice(2..6).unwrap();
+        assert_eq!(&*inner, b"2345");
+        assert!(inner.slice(0..5).is_none());
+        assert_eq!(&*inner.split_to(3).unwrap(), b"234");
+        assert!(inner.split_to(2).is_none());
+        assert_eq!(&*inner, b"5");
+        assert_eq!(inner.storage_len(), 10);
+    }
+}

@@ -1,0 +1,407 @@
+//! Several buffers as one byte sequence.
+
+use crate::IoBuf;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// Views one after the other, read as one sequence of bytes. Holds no empty view.
+///
+/// The first two views lie in the chain itself: a payload, or one behind its header, allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Chain {
+    /// `None` only where the chain is empty.
+    first: Option<IoBuf>,
+    /// `None` only where the chain has fewer than two views.
+    second: Option<IoBuf>,
+    rest: VecDeque<IoBuf>,
+    len: usize,
+}
+
+impl Chain {
+    /// A chain of no bytes.
+    pub const fn new() -> Self {
+        Self { first: None, second: None, rest: VecDeque::new(), len: 0 }
+    }
+
+    /// Length of the whole sequence, in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the sequence has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a view behind the others.
+    #[inline]
+    pub fn push_back(&mut self, part: IoBuf) {
+        if part.is_empty() {
+            return;
+        }
+        self.len += part.len();
+        if self.first.is_none() {
+            self.first = Some(part);
+        } else if self.second.is_none() {
+            self.second = Some(part);
+        } else {
+            self.rest.push_back(part);
+        }
+    }
+
+    /// Adds a view before the others: how a header goes in front of its payload.
+    #[inline]
+    pub fn push_front(&mut self, part: IoBuf) {
+        if part.is_empty() {
+            return;
+        }
+        self.len += part.len();
+        let Some(second) = self.first.replace(part) else { return };
+        if let Some(third) = self.second.replace(second) {
+            self.rest.push_front(third);
+        }
+    }
+
+    /// Adds all views of `other` behind these.
+    pub fn append(&mut self, mut other: Chain) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        while let Some(part) = other.pop_front() {
+            self.push_back(part);
+        }
+    }
+
+    /// The first view, where there is one.
+    #[inline]
+    pub fn front(&self) -> Option<&IoBuf> {
+        self.first.as_ref()
+    }
+
+    /// Takes the first view out.
+    #[inline]
+    pub fn pop_front(&mut self) -> Option<IoBuf> {
+        let part = self.take_first()?;
+        self.len -= part.len();
+        Some(part)
+    }
+
+    /// Takes the first view out and leaves the length as it is.
+    fn take_first(&mut self) -> Option<IoBuf> {
+        let part = self.first.take()?;
+        if let Some(second) = self.second.take() {
+            self.first = Some(second);
+            self.second = self.rest.pop_front();
+        }
+        Some(part)
+    }
+
+    /// The view with a number.
+    fn part(&self, index: usize) -> Option<&IoBuf> {
+        match index {
+            0 => self.first.as_ref(),
+            1 => self.second.as_ref(),
+            _ => self.rest.get(index - 2),
+        }
+    }
+
+    /// The views in order.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = &IoBuf> {
+        Parts { first: self.first.as_ref(), second: self.second.as_ref(), rest: self.rest.iter() }
+    }
+
+    /// Drops the first `count` bytes (all of them, where there are fewer).
+    pub fn advance(&mut self, count: usize) {
+        let mut left = count.min(self.len);
+        self.len -= left;
+        while left > 0 {
+            let Some(front) = &mut self.first else { return };
+            if front.len() > left {
+                front.advance(left);
+                return;
+            }
+            left -= front.len();
+            self.take_first();
+        }
+    }
+
+    /// Takes the first `count` bytes off as a chain of their own, without a copy.
+    ///
+    /// Returns `None`, and changes nothing, where there are fewer.
+    pub fn split_to(&mut self, count: usize) -> Option<Chain> {
+        if count > self.len {
+            return None;
+        }
+        let mut front = Chain::new();
+        while front.len < count {
+            let wanted = count - front.len;
+            let part = self.first.as_mut()?;
+            if part.len() > wanted {
+                front.push_back(part.split_to(wanted)?);
+            } else {
+                front.push_back(self.take_first()?);
+            }
+        }
+        self.len -= count;
+        Some(front)
+    }
+
+    /// The view of `count` bytes from `offset` on, as a chain that shares this one's memory.
+    ///
+    /// Returns `None` where that is not within the sequence.
+    pub fn slice(&self, offset: usize, count: usize) -> Option<Chain> {
+        if offset.checked_add(count)? > self.len {
+            return None;
+        }
+        let mut out = Chain::new();
+        let mut skip = offset;
+        for part in self.parts() {
+            if skip >= part.len() {
+                skip -= part.len();
+                continue;
+            }
+            let take = (part.len() - skip).min(count - out.len);
+            out.push_back(part.slice(skip..skip + take)?);
+            skip = 0;
+            if out.len == count {
+                break;
+            }
+        }
+        Some(out)
+    }
+
+    /// Copies the first `out.len()` bytes out, or returns `None` where there are fewer. For headers.
+    pub fn copy_to_slice(&self, out: &mut [u8]) -> Option<()> {
+        self.cursor().read_slice(out)
+    }
+
+    /// The whole sequence in one vector. Copies: for tests and set-up.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len);
+        self.parts().for_each(|part| out.extend_from_slice(part));
+        out
+    }
+
+    /// A reader at the start of the sequence, which leaves the chain as it is.
+    pub fn cursor(&self) -> Cursor<'_> {
+        Cursor { chain: self, part: 0, offset: 0, left: self.len }
+    }
+}
+
+impl From<IoBuf> for Chain {
+    fn from(part: IoBuf) -> Self {
+        let mut chain = Self::new();
+        chain.push_back(part);
+        chain
+    }
+}
+
+/// The views of a chain, in order.
+struct Parts<'a> {
+    first: Option<&'a IoBuf>,
+    second: Option<&'a IoBuf>,
+    rest: alloc::collections::vec_deque::Iter<'a, IoBuf>,
+}
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = &'a IoBuf;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a IoBuf> {
+        self.first.take().or_else(|| self.second.take()).or_else(|| self.rest.next())
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let inline = usize::from(self.first.is_some()) + usize::from(self.second.is_some());
+        let left = inline + self.rest.len();
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Parts<'_> {}
+
+/// Reads a chain from front to back; a read past the end returns `None` and moves nothing.
+#[derive(Clone, Debug)]
+pub struct Cursor<'a> {
+    chain: &'a Chain,
+    part: usize,
+    offset: usize,
+    left: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// Bytes between here and the end.
+    pub fn remaining(&self) -> usize {
+        self.left
+    }
+
+    /// The contiguous bytes from here on: empty only at the end.
+    pub fn chunk(&self) -> &'a [u8] {
+        self.chain.part(self.part).map_or(&[], |part| &part[self.offset..])
+    }
+
+    /// Moves on by `count` bytes.
+    pub fn advance(&mut self, count: usize) -> Option<()> {
+        self.left = self.left.checked_sub(count)?;
+        let mut left = count;
+        while left > 0 {
+            let here = self.chunk().len();
+            if left < here {
+                self.offset += left;
+                return Some(());
+            }
+            left -= here;
+            self.part += 1;
+            self.offset = 0;
+        }
+        Some(())
+    }
+
+    /// Fills `out` from here on.
+    pub fn read_slice(&mut self, out: &mut [u8]) -> Option<()> {
+        if out.len() > self.left {
+            return None;
+        }
+        let mut filled = 0;
+        while filled < out.len() {
+            let chunk = self.chunk();
+            let take = chunk.len().min(out.len() - filled);
+            out[filled..filled + take].copy_from_slice(&chunk[..take]);
+            filled += take;
+            self.advance(take)?;
+        }
+        Some(())
+    }
+
+    /// Reads `N` bytes.
+    pub fn read_array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let mut out = [0; N];
+        self.read_slice(&mut out)?;
+        Some(out)
+    }
+
+    /// Reads one byte.
+    pub fn read_u8(&mut self) -> Option<u8> {
+        self.read_array::<1>().map(|[byte]| byte)
+    }
+
+    /// Reads a big-endian `u16`, the order of network headers.
+    pub fn read_u16_be(&mut self) -> Option<u16> {
+        self.read_array().map(u16::from_be_bytes)
+    }
+
+    /// Reads a big-endian `u32`.
+    pub fn read_u32_be(&mut self) -> Option<u32> {
+        self.read_array().map(u32::from_be_bytes)
+    }
+
+    /// Reads a big-endian `u64`.
+    pub fn read_u64_be(&mut self) -> Option<u64> {
+        self.read_array().map(u64::from_be_bytes)
+    }
+
+    /// Distance to the first `byte` from here on, where there is one.
+    pub fn find(&self, byte: u8) -> Option<usize> {
+        let mut ahead = self.clone();
+        let mut distance = 0;
+        while ahead.left > 0 {
+            let chunk = ahead.chunk();
+            if let Some(at) = chunk.iter().position(|&candidate| candidate == byte) {
+                return Some(distance + at);
+            }
+            distance += chunk.len();
+            ahead.advance(chunk.len())?;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(parts: &[&[u8]]) -> Chain {
+        let mut chain = Chain::new();
+        parts.iter().for_each(|part| chain.push_back(IoBuf::copy_from_slice(part)));
+        chain
+    }
+
+    #[test]
+    fn splitting_anywhere_keeps_all_bytes_in_order() {
+        for at in 0..=9 {
+            let mut back = chain(&[b"abc", b"", b"de", b"fghi"]);
+            let mut front = back.split_to(at).unwrap();
+            assert_eq!((front.len(), back.len()), (at, 9 - at));
+            front.append(back);
+            assert_eq!(front.to_vec(), b"abcdefghi");
+        }
+        assert!(chain(&[b"abc"]).split_to(4).is_none());
+    }
+
+    #[test]
+    fn views_come_in_order_from_both_ends_and_are_counted() {
+        let mut all = chain(&[b"c", b"d"]);
+        all.push_front(IoBuf::copy_from_slice(b"b"));
+        all.push_front(IoBuf::copy_from_slice(b"a"));
+        let mut empty = Chain::new();
+        empty.append(all.clone());
+        empty.append(chain(&[b"e", b"f"]));
+        empty.append(Chain::new());
+        assert_eq!((empty.to_vec().as_slice(), empty.len()), (&b"abcdef"[..], 6));
+        {
+            let mut parts = empty.parts();
+            for left in (0..6).rev() {
+                parts.next().unwrap();
+                assert_eq!(parts.len(), left);
+            }
+        }
+        for expected in b"abcdef" {
+            assert_eq!(empty.front().unwrap()[..], [*expected]);
+            assert_eq!(empty.pop_front().unwrap()[..], [*expected]);
+        }
+        assert!(empty.pop_front().is_none() && empty.front().is_none() && empty.is_empty());
+        empty.push_back(IoBuf::copy_from_slice(b"g"));
+        assert_eq!(empty.to_vec(), b"g");
+    }
+
+    #[test]
+    fn advancing_drops_from_the_front() {
+        for count in 0..=9 {
+            let mut chain = chain(&[b"abc", b"de", b"fghi"]);
+            chain.advance(count);
+            assert_eq!(chain.to_vec(), b"abcdefghi"[count..]);
+            assert_eq!(chain.len(), 9 - count);
+        }
+    }
+
+    #[test]
+    fn slices_see_the_same_bytes() {
+        let chain = chain(&[b"abc", b"de", b"fghi"]);
+        for offset in 0..=9 {
+            for count in 0..=9 - offset {
+                assert_eq!(
+                    chain.slice(offset, count).unwrap().to_vec(),
+                    b"abcdefghi"[offset..offset + count]
+                );
+            }
+        }
+        assert!(chain.slice(5, 5).is_none());
+        assert!(chain.slice(usize::MAX, 2).is_none());
+    }
+
+    #[test]
+    fn a_cursor_reads_across_parts_and_stops_at_the_end() {
+        let chain = chain(&[&[1], &[2, 3, 4], &[5, 6, 7]]);
+        let mut cursor = chain.cursor();
+        assert_eq!(cursor.read_u16_be(), Some(0x0102));
+        assert_eq!(cursor.find(6), Some(3));
+        assert_eq!(cursor.read_u32_be(), Some(0x0304_0506));
+        assert_eq!(cursor.read_u16_be(), None);
+        assert_eq!(cursor.read_u8(), Some(7));
+        assert_eq!(cursor.read_u8(), None);
+        assert_eq!(cursor.remaining(), 0);
+    }
+}

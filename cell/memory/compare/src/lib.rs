@@ -1,0 +1,123 @@
+//! What an allocation costs, beside the allocators that servers use.
+//!
+//! `with-isola`, `with-glibc`, ... are one program, each with another global allocator. `compare` runs them
+//! under valgrind's callgrind, which counts the instructions of `__rust_alloc` and of `__rust_dealloc` (what
+//! the compiler makes of the global allocator), and prints a table:
+//!
+//! ```text
+//! cargo run --release -p isola-memory-compare --features peers
+//! ```
+//!
+//! The size is not known to the compiler, as in a program that is built without link-time optimisation. In
+//! place of `gs:`, which valgrind does not know, the heap reads its core's index from the thread's `fs:`; that
+//! is one instruction as well.
+#![allow(unsafe_code, reason = "an allocator's interface is unsafe")]
+
+use std::alloc::Layout;
+use std::hint::black_box;
+
+/// What is done with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// An object is made and freed, over and over.
+    Pair {
+        /// Size of the object, in bytes.
+        size: usize,
+    },
+    /// Objects are made, 64 of them, then all are freed.
+    Burst {
+        /// Size of the objects, in bytes.
+        size: usize,
+    },
+    /// The oldest of 4096 objects is freed and one of another size (16 to 1039 bytes) made in its place.
+    Churn,
+}
+
+impl Workload {
+    /// All that are compared.
+    pub const ALL: [Self; 7] = [
+        Self::Pair { size: 8 },
+        Self::Pair { size: 64 },
+        Self::Pair { size: 2048 },
+        Self::Pair { size: 65536 },
+        Self::Burst { size: 64 },
+        Self::Burst { size: 2048 },
+        Self::Churn,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        match self {
+            Self::Pair { size } => format!("pair-{size}"),
+            Self::Burst { size } => format!("burst-{size}"),
+            Self::Churn => "churn".into(),
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|workload| workload.name() == name)
+    }
+
+    /// Makes and frees `count` objects, or a few more, so that allocators have warmed up or are measured.
+    pub fn run(self, count: usize) {
+        let layout = |size| Layout::from_size_align(black_box(size), 8).unwrap_or(Layout::new::<u64>());
+        match self {
+            Self::Pair { size } => {
+                for _ in 0..count {
+                    let layout = layout(size);
+                    free(allocate(layout), layout);
+                }
+            }
+            Self::Burst { size } => {
+                let layout = layout(size);
+                for _ in 0..count.div_ceil(64) {
+                    let objects: [*mut u8; 64] = std::array::from_fn(|_| allocate(layout));
+                    objects.into_iter().for_each(|object| free(object, layout));
+                }
+            }
+            Self::Churn => {
+                let mut state = 1_u64;
+                let mut objects = [(std::ptr::null_mut::<u8>(), Layout::new::<u64>()); 4096];
+                for index in 0..count + 4096 {
+                    // xorshift (Marsaglia 2003).
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    let slot = &mut objects[index % 4096];
+                    if !slot.0.is_null() {
+                        free(slot.0, slot.1);
+                    }
+                    let layout = layout(16 + (state % 1024) as usize);
+                    *slot = (allocate(layout), layout);
+                }
+            }
+        }
+    }
+}
+
+/// Makes an object. The compiler would leave out one that is freed unused.
+fn allocate(layout: Layout) -> *mut u8 {
+    // SAFETY: no workload has objects of size 0.
+    black_box(unsafe { std::alloc::alloc(layout) })
+}
+
+fn free(object: *mut u8, layout: Layout) {
+    // SAFETY: workloads free what they made, once, with its layout.
+    unsafe { std::alloc::dealloc(object, layout) }
+}
+
+/// The program: `with-... WORKLOAD COUNT`.
+pub fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let workload = arguments.first().and_then(|name| Workload::named(name));
+    let count = arguments.get(1).and_then(|count| count.parse().ok());
+    match (workload, count) {
+        (Some(workload), Some(count)) => workload.run(count),
+        _ => {
+            let names = Workload::ALL.map(Workload::name).join(", ");
+            eprintln!("usage: with-ALLOCATOR WORKLOAD COUNT, where WORKLOAD is one of {names}");
+            std::process::exit(2);
+        }
+    }
+}

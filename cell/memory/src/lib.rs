@@ -1,0 +1,35 @@
+//! A cell's memory: pages, and the heap on top of them (EbbRT 3.3.3).
+//!
+//! ```text
+//!   core 0      core 1      core 2         GlobalAlloc
+//!  [ cache ]   [ cache ]   [ cache ]       a free list a size class; neither lock nor atomic operation
+//!      \___________|___________/           batches
+//!   [ central list of a size class ]       spans of equal objects; a lock a class
+//!      ____________|___________
+//!   [ pages: buddy system over the cell's memory ]   one lock
+//! ```
+//!
+//! - [`Pages`] owns ranges of memory and hands out runs of 4 KiB pages, physically contiguous wherever the
+//!   range is: all memory of a cell that comes from here can be given to a device.
+//! - [`Heap`] is the general allocator: objects of up to 32 KiB in 40 size classes, from the cache of the
+//!   core that asks; what is larger comes from [`Pages`] directly.
+//! - [`CoreSource`] says which core asks: in a cell, [`ThisCore`]. It is all that the heap wants to know of
+//!   the platform.
+//!
+//! No per-object header exists: the size that Rust passes when it frees is what tells the class.
+//!
+//! Lock order: a class's central list, then the pages. Neither is held while anything else is called. No
+//! interrupt handler may run while a core is within an allocator; in a cell, interrupts are taken between
+//! events only.
+//!
+//! What is *not* here: the memory itself (the platform adds ranges at start, from the descriptor's pool or
+//! from the machine's memory map), what happens when memory has run out (the platform's allocation error
+//! handler), virtual memory that is filled on demand (the pager), and device addresses (the platforms).
+#![no_std]
+#![allow(unsafe_code, reason = "an allocator makes owned memory out of addresses, which has no safe form")]
+
+pub mod heap;
+pub mod pages;
+
+pub use heap::{CoreSource, Heap, ThisCore};
+pub use pages::Pages;

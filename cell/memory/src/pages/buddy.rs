@@ -1,0 +1,191 @@
+//! The buddy system: which blocks of `1 << order` pages are free.
+//!
+//! Blocks are aligned at their size, by their address. A run (any number of pages, one after the other) is
+//! made of blocks: it is cut from one large enough, and what is left over is free at once.
+//!
+//! The one invariant: *every page of a range belongs to exactly one block, and the record at the block's
+//! first page tells its order and whether it is free.* From that follows that the buddy of a block always
+//! begins where some block begins, so that its record may be read: a block that began before it and
+//! reached into it would have to contain its neighbour as well.
+
+use super::MAX_ORDER;
+use super::info::{BlockState, PageNumber};
+use super::list::BlockList;
+use super::ranges::{Range, Ranges};
+
+const ORDERS: usize = MAX_ORDER as usize + 1;
+
+/// The free blocks.
+pub(crate) struct Buddy {
+    lists: [BlockList; ORDERS],
+    /// Bit n: list n has a block.
+    occupied: u32,
+    free_pages: usize,
+}
+
+impl Buddy {
+    /// A system without pages.
+    pub const fn new() -> Self {
+        Self { lists: [const { BlockList::new() }; ORDERS], occupied: 0, free_pages: 0 }
+    }
+
+    /// Pages of all free blocks.
+    pub fn free_pages(&self) -> usize {
+        self.free_pages
+    }
+
+    /// Makes all pages of a new range free.
+    pub fn adopt(&mut self, ranges: &Ranges, range: &Range) {
+        let end = range.first.plus(range.pages);
+        let mut block = range.first;
+        while block != end {
+            let order = block.0.trailing_zeros().min(end.since(block).ilog2()).min(MAX_ORDER);
+            self.insert(ranges, range, block, order);
+            block = block.plus(1 << order);
+        }
+    }
+
+    /// Hands out `pages` (at least one) pages in a row, the first aligned at `1 << align_order` pages.
+    pub fn take<'a>(
+        &mut self,
+        ranges: &'a Ranges,
+        pages: u32,
+        align_order: u32,
+    ) -> Option<(&'a Range, PageNumber)> {
+        let order = pages.checked_next_power_of_two()?.ilog2().max(align_order);
+        if order > MAX_ORDER {
+            return None;
+        }
+        let large_enough = self.occupied >> order;
+        if large_enough == 0 {
+            return None;
+        }
+        let order = order + large_enough.trailing_zeros();
+        let block = self.lists.get(order as usize)?.first()?;
+        let range = ranges.find(block)?;
+        self.remove(ranges, range, block, order);
+        self.cut(ranges, range, block, order, pages);
+        Some((range, block))
+    }
+
+    /// Takes a run back.
+    ///
+    /// # Panics
+    /// Where the run is not exactly made of blocks in use: then somebody frees what is not his.
+    pub fn give(&mut self, ranges: &Ranges, range: &Range, start: PageNumber, pages: u32) {
+        let mut done = 0;
+        while done < pages {
+            let block = start.plus(done);
+            let order = order_in_use(range, block);
+            done += 1 << order;
+            assert!(done <= pages, "memory freed with a size that it does not have");
+            self.release(ranges, range, block, order);
+        }
+    }
+
+    /// Takes back the pages of a run of `pages` from the first `kept` on.
+    ///
+    /// # Panics
+    /// As [`Self::give`].
+    pub fn shrink(&mut self, ranges: &Ranges, range: &Range, start: PageNumber, pages: u32, kept: u32) {
+        let mut done = 0;
+        while done < pages {
+            let block = start.plus(done);
+            let order = order_in_use(range, block);
+            let len = 1 << order;
+            assert!(done + len <= pages, "memory resized that has another size");
+            if done >= kept {
+                self.release(ranges, range, block, order);
+            } else if done + len > kept {
+                self.cut(ranges, range, block, order, kept - done);
+            }
+            done += len;
+        }
+    }
+
+    /// Adds the pages behind a run of `pages` to it, so that it has `wanted`; true where they were free.
+    pub fn grow(
+        &mut self,
+        ranges: &Ranges,
+        range: &Range,
+        start: PageNumber,
+        pages: u32,
+        wanted: u32,
+    ) -> bool {
+        if !range.contains(start, wanted) {
+            return false;
+        }
+        let mut found = pages;
+        while found < wanted {
+            let BlockState::Free { order } = range.info(start.plus(found)).state() else { return false };
+            found += 1 << order;
+        }
+        let mut done = pages;
+        while done < wanted {
+            let block = start.plus(done);
+            let BlockState::Free { order } = range.info(block).state() else { return false };
+            self.remove(ranges, range, block, order);
+            self.cut(ranges, range, block, order, (wanted - done).min(1 << order));
+            done += 1 << order;
+        }
+        true
+    }
+
+    /// Marks the first `pages` pages of a block, which is in no list, as blocks in use, and the others as
+    /// free ones. A free one has no free buddy: the buddy is in use, or contains what is.
+    fn cut(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32, pages: u32) {
+        let mut done = 0;
+        while done < pages {
+            let order = (pages - done).ilog2();
+            range.info(block.plus(done)).set_state(BlockState::Used { order });
+            done += 1 << order;
+        }
+        while done < 1 << order {
+            let order = done.trailing_zeros();
+            self.insert(ranges, range, block.plus(done), order);
+            done += 1 << order;
+        }
+    }
+
+    /// Makes a block free, and one with its buddy as long as that is free.
+    fn release(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) {
+        let (mut block, mut order) = (block, order);
+        while order < MAX_ORDER {
+            let buddy = PageNumber(block.0 ^ (1 << order));
+            if !range.contains(buddy, 1 << order) || range.info(buddy).state() != (BlockState::Free { order })
+            {
+                break;
+            }
+            self.remove(ranges, range, buddy, order);
+            block = PageNumber(block.0 & !(1 << order));
+            order += 1;
+        }
+        self.insert(ranges, range, block, order);
+    }
+
+    fn insert(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) {
+        range.info(block).set_state(BlockState::Free { order });
+        if let Some(list) = self.lists.get_mut(order as usize) {
+            list.push(ranges, range, block);
+            self.occupied |= 1 << order;
+            self.free_pages += 1 << order;
+        }
+    }
+
+    fn remove(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) {
+        if let Some(list) = self.lists.get_mut(order as usize) {
+            list.remove(ranges, range, block);
+            if list.first().is_none() {
+                self.occupied &= !(1 << order);
+            }
+            self.free_pages -= 1 << order;
+        }
+    }
+}
+
+fn order_in_use(range: &Range, block: PageNumber) -> u32 {
+    match range.info(block).state() {
+        BlockState::Used { order } => order,
+        BlockState::Free { .. } => panic!("memory freed that is free already"),
+    }
+}

@@ -1,0 +1,212 @@
+//! Pages: the memory of a cell, handed out as runs of 4 KiB pages.
+//!
+//! A buddy system ([`buddy`]) over several ranges ([`ranges`]), with a record a page ([`info`]). One lock; it
+//! is not on the heap's fast path.
+
+mod buddy;
+mod info;
+mod list;
+mod ranges;
+mod statistics;
+
+use self::buddy::Buddy;
+use self::ranges::Range;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use spin::Mutex;
+
+pub(crate) use self::info::PageNumber;
+pub(crate) use self::list::BlockList;
+pub use self::ranges::MAX_RANGES;
+pub(crate) use self::ranges::Ranges;
+pub use self::statistics::PageStatistics;
+
+/// Size of a page, in bytes.
+pub const PAGE_SIZE: usize = isola_abi::layout::PAGE_SIZE as usize;
+
+/// Binary logarithm of the pages of the largest block: 4 GiB. No run is longer.
+pub const MAX_ORDER: u32 = 20;
+
+const _: () = assert!(PAGE_SIZE == 1 << info::PAGE_SHIFT);
+
+/// The page allocator.
+pub struct Pages {
+    ranges: Ranges,
+    buddy: Mutex<Buddy>,
+    /// The next three are written with the lock held, read without. In pages.
+    total: AtomicUsize,
+    used: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+/// Why a range of memory cannot be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddRangeError {
+    /// Less than two whole pages: one for records, one to hand out.
+    TooSmall,
+    /// [`MAX_RANGES`] ranges are there already.
+    TooManyRanges,
+    /// It overlaps a range that is there, or does so modulo 16 TiB, or reaches across a multiple of that.
+    Collides,
+}
+
+impl fmt::Display for AddRangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooSmall => f.write_str("the range has less than two whole pages: leave it out"),
+            Self::TooManyRanges => write!(f, "there are {MAX_RANGES} ranges already: merge neighbours"),
+            Self::Collides => {
+                f.write_str("the range collides with another: add each once, all within 16 TiB")
+            }
+        }
+    }
+}
+
+impl core::error::Error for AddRangeError {}
+
+impl Pages {
+    /// An allocator without memory.
+    pub const fn new() -> Self {
+        Self {
+            ranges: Ranges::new(),
+            buddy: Mutex::new(Buddy::new()),
+            total: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+        }
+    }
+
+    /// Adds `len_bytes` bytes from `start` on, at start-up or later.
+    ///
+    /// Only whole pages are used, and one in 256 of them for the records, which count as used. The other
+    /// pages are not touched. Runs do not cross from one range into another, so neighbours are better added
+    /// as one; an alignment is one of addresses.
+    ///
+    /// # Errors
+    /// [`AddRangeError`]; then nothing was added.
+    ///
+    /// # Safety
+    /// The memory may be read and written, and from now on nobody else does so, for as long as the allocator
+    /// or anything that comes from it exists.
+    pub unsafe fn add_range(&self, start: NonNull<u8>, len_bytes: usize) -> Result<(), AddRangeError> {
+        let skipped_bytes = start.addr().get().wrapping_neg() % PAGE_SIZE;
+        let whole_pages = len_bytes.saturating_sub(skipped_bytes) / PAGE_SIZE;
+        let record_pages = (whole_pages * size_of::<info::PageInfo>()).div_ceil(PAGE_SIZE);
+        if whole_pages <= record_pages {
+            return Err(AddRangeError::TooSmall);
+        }
+        // The heap gets at its pages from the addresses that are given back to it.
+        start.as_ptr().expose_provenance();
+        // SAFETY: both offsets are within the memory that the caller passes.
+        let records = unsafe { start.add(skipped_bytes) };
+        // SAFETY: as above.
+        let base = unsafe { records.add(record_pages * PAGE_SIZE) };
+        let pages = whole_pages - record_pages;
+        let first = PageNumber::of(base.addr().get());
+        if PageNumber::of(records.addr().get()).0 as usize + whole_pages > u32::MAX as usize {
+            return Err(AddRangeError::Collides);
+        }
+        let range = Range { base, records: records.cast(), first, pages: pages as u32 };
+
+        let mut buddy = self.buddy.lock();
+        if self.ranges.iter().any(|other| other.collides(&range)) {
+            return Err(AddRangeError::Collides);
+        }
+        // SAFETY: the lock is held.
+        unsafe { self.ranges.push(range) }.map_err(|_| AddRangeError::TooManyRanges)?;
+        buddy.adopt(&self.ranges, &range);
+        self.total.store(self.total.load(Ordering::Relaxed) + whole_pages, Ordering::Relaxed);
+        self.account(&buddy);
+        Ok(())
+    }
+
+    /// Hands out `pages` pages in a row, the first at an address that is a multiple of `align_pages` pages
+    /// (a power of two); `None` where there are not that many, or `pages` is 0.
+    pub fn allocate(&self, pages: usize, align_pages: usize) -> Option<NonNull<u8>> {
+        let pages = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
+        let mut buddy = self.buddy.lock();
+        let (range, first) = buddy.take(&self.ranges, pages, align_pages.max(1).ilog2())?;
+        self.account(&buddy);
+        Some(range.memory(first))
+    }
+
+    /// Takes pages back.
+    ///
+    /// # Panics
+    /// Where it finds that they were not handed out, or are more or less than were; no promise is made to
+    /// find that.
+    ///
+    /// # Safety
+    /// `start` came from [`Self::allocate`] of this allocator, `pages` is what the run has, and nobody uses
+    /// it any more.
+    pub unsafe fn free(&self, start: NonNull<u8>, pages: usize) {
+        let first = PageNumber::of(start.addr().get());
+        let mut buddy = self.buddy.lock();
+        let range = self.range_of(first, pages);
+        buddy.give(&self.ranges, range, first, pages as u32);
+        self.account(&buddy);
+    }
+
+    /// Makes a run of `pages` pages one of `wanted` (at least one) pages where it is; true when it is done.
+    /// It always is when `wanted` is less. What is in the pages that remain is kept.
+    ///
+    /// # Panics
+    /// As [`Self::free`].
+    ///
+    /// # Safety
+    /// As [`Self::free`], where pages from `wanted` on count as given back and those before do not.
+    pub unsafe fn resize(&self, start: NonNull<u8>, pages: usize, wanted: usize) -> bool {
+        let first = PageNumber::of(start.addr().get());
+        let Ok(wanted) = u32::try_from(wanted) else { return false };
+        let mut buddy = self.buddy.lock();
+        let range = self.range_of(first, pages);
+        let pages = pages as u32;
+        let done = if wanted > pages {
+            buddy.grow(&self.ranges, range, first, pages, wanted)
+        } else {
+            buddy.shrink(&self.ranges, range, first, pages, wanted);
+            true
+        };
+        self.account(&buddy);
+        done
+    }
+
+    /// How much there is, and how much of it is in use.
+    pub fn statistics(&self) -> PageStatistics {
+        PageStatistics {
+            total_bytes: self.total.load(Ordering::Relaxed) * PAGE_SIZE,
+            used_bytes: self.used.load(Ordering::Relaxed) * PAGE_SIZE,
+            peak_bytes: self.peak.load(Ordering::Relaxed) * PAGE_SIZE,
+        }
+    }
+
+    /// The ranges, for who keeps spans.
+    pub(crate) fn ranges(&self) -> &Ranges {
+        &self.ranges
+    }
+
+    /// The range that those pages are in.
+    fn range_of(&self, first: PageNumber, pages: usize) -> &Range {
+        let pages = u32::try_from(pages).unwrap_or(u32::MAX);
+        match self.ranges.find(first) {
+            Some(range) if range.contains(first, pages) => range,
+            _ => panic!("memory freed that the page allocator does not have"),
+        }
+    }
+
+    /// Brings the figures up to date; with the lock held.
+    fn account(&self, buddy: &Buddy) {
+        let used = self.total.load(Ordering::Relaxed).saturating_sub(buddy.free_pages());
+        self.used.store(used, Ordering::Relaxed);
+        if used > self.peak.load(Ordering::Relaxed) {
+            self.peak.store(used, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self::new()
+    }
+}

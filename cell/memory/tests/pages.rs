@@ -1,0 +1,260 @@
+//! The page allocator against a simple model.
+#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+
+mod common;
+
+use common::Arena;
+use isola_memory::Pages;
+use isola_memory::pages::{AddRangeError, MAX_RANGES, PAGE_SIZE};
+use proptest::prelude::*;
+use std::ptr::NonNull;
+
+const PAGES: usize = 700;
+
+fn pages_of(arenas: &[Arena]) -> Pages {
+    let pages = Pages::new();
+    for arena in arenas {
+        // SAFETY: tests keep the arenas longer than the allocator.
+        unsafe { pages.add_range(arena.start, arena.len_bytes()) }.unwrap();
+    }
+    pages
+}
+
+/// How many runs of each power of two, largest first, can be taken one after the other.
+fn profile(pages: &Pages) -> Vec<usize> {
+    let mut runs = Vec::new();
+    let mut profile = Vec::new();
+    for order in (0..12).rev() {
+        let len = 1 << order;
+        let before = runs.len();
+        runs.extend(std::iter::from_fn(|| pages.allocate(len, len)).map(|start| (start, len)));
+        profile.push(runs.len() - before);
+    }
+    for (start, len) in runs {
+        // SAFETY: it came from there.
+        unsafe { pages.free(start, len) };
+    }
+    profile
+}
+
+/// A run that is in use: every page is filled with its mark at both ends.
+struct Run {
+    start: NonNull<u8>,
+    pages: usize,
+    mark: u64,
+}
+
+impl Run {
+    fn words(&self, pages: usize) -> impl Iterator<Item = *mut u64> {
+        let start = self.start.cast::<u64>().as_ptr();
+        let words = PAGE_SIZE / 8;
+        (0..pages)
+            .flat_map(move |page| [page * words, page * words + words - 1])
+            // SAFETY: within the run.
+            .map(move |word| unsafe { start.add(word) })
+    }
+
+    fn fill(&self) {
+        for word in self.words(self.pages) {
+            // SAFETY: within the run, which is the test's.
+            unsafe { word.write(self.mark) }
+        }
+    }
+
+    fn check(&self, pages: usize) {
+        for word in self.words(pages) {
+            // SAFETY: within the run, which is the test's, and filled.
+            assert_eq!(unsafe { word.read() }, self.mark, "a page was handed out twice");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate { pages: usize, align_order: u32 },
+    Free { which: usize },
+    Resize { which: usize, pages: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![4 => 1..9usize, 2 => 1..70usize, 1 => 1..PAGES];
+    let step = prop_oneof![
+        3 => (size.clone(), 0..7u32).prop_map(|(pages, align_order)| Step::Allocate { pages, align_order }),
+        2 => any::<usize>().prop_map(|which| Step::Free { which }),
+        2 => (any::<usize>(), size).prop_map(|(which, pages)| Step::Resize { which, pages }),
+    ];
+    prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 200 })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 3 } else { 256 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn runs_are_aligned_apart_intact_and_come_back_whole(steps in steps(), offset_pages in 0..16usize) {
+        // The second range begins where alignment is worst, and ends within a page.
+        let arenas = [Arena::new(PAGES * PAGE_SIZE, 64 * PAGE_SIZE), Arena::new(100 * PAGE_SIZE, 4096)];
+        let pages = Pages::new();
+        // SAFETY: the arenas outlive the allocator; the offset is within the first.
+        let start = unsafe { arenas[0].start.add(offset_pages * PAGE_SIZE + 8) };
+        // SAFETY: the arenas outlive the allocator; the offset is within the first.
+        unsafe { pages.add_range(start, arenas[0].len_bytes() - offset_pages * PAGE_SIZE - 8) }.unwrap();
+        // SAFETY: the arenas outlive the allocator; the offset is within the first.
+        unsafe { pages.add_range(arenas[1].start, arenas[1].len_bytes() - 1) }.unwrap();
+        let (before, profile_before) = (pages.statistics(), profile(&pages));
+        let mut runs: Vec<Run> = Vec::new();
+        let mut in_use = before.used_bytes;
+        for (mark, step) in steps.into_iter().enumerate() {
+            let mark = mark as u64;
+            match step {
+                Step::Allocate { pages: len, align_order } => {
+                    let Some(start) = pages.allocate(len, 1 << align_order) else { continue };
+                    prop_assert_eq!(start.addr().get() % (PAGE_SIZE << align_order), 0);
+                    prop_assert!(arenas.iter().any(|arena| arena.contains(start, len * PAGE_SIZE)));
+                    in_use += len * PAGE_SIZE;
+                    runs.push(Run { start, pages: len, mark });
+                    runs.last().unwrap().fill();
+                }
+                Step::Free { .. } | Step::Resize { .. } if runs.is_empty() => {}
+                Step::Free { which } => {
+                    let run = runs.swap_remove(which % runs.len());
+                    run.check(run.pages);
+                    in_use -= run.pages * PAGE_SIZE;
+                    // SAFETY: the run came from there and is the test's.
+                    unsafe { pages.free(run.start, run.pages) };
+                }
+                Step::Resize { which, pages: wanted } => {
+                    let which = which % runs.len();
+                    let run = &mut runs[which];
+                    // SAFETY: the run came from there and is the test's.
+                    if unsafe { pages.resize(run.start, run.pages, wanted) } {
+                        run.check(run.pages.min(wanted));
+                        in_use = in_use + wanted * PAGE_SIZE - run.pages * PAGE_SIZE;
+                        *run = Run { start: run.start, pages: wanted, mark };
+                        run.fill();
+                    } else {
+                        prop_assert!(wanted > run.pages);
+                    }
+                }
+            }
+            prop_assert_eq!(pages.statistics().used_bytes, in_use);
+        }
+        for run in runs {
+            run.check(run.pages);
+            // SAFETY: the run came from there and is the test's.
+            unsafe { pages.free(run.start, run.pages) };
+        }
+        prop_assert_eq!(pages.statistics().used_bytes, before.used_bytes);
+        prop_assert_eq!(profile(&pages), profile_before);
+    }
+}
+
+#[test]
+fn figures_follow_what_is_handed_out() {
+    let arenas = [Arena::new(600 * PAGE_SIZE, PAGE_SIZE)];
+    let pages = pages_of(&arenas);
+    let at_first = pages.statistics();
+    assert_eq!((at_first.total_bytes, at_first.used_bytes), (600 * PAGE_SIZE, 3 * PAGE_SIZE));
+    let run = pages.allocate(5, 1).unwrap();
+    assert_eq!(pages.statistics().used_bytes, 8 * PAGE_SIZE);
+    // SAFETY: it came from there.
+    unsafe { pages.free(run, 5) };
+    let at_last = pages.statistics();
+    assert_eq!((at_last.used_bytes, at_last.peak_bytes), (3 * PAGE_SIZE, 8 * PAGE_SIZE));
+
+    let report = isola_abi_report();
+    at_last.publish(&report);
+    assert_eq!(report.total_bytes.into_inner(), 600 * 4096);
+    assert_eq!(report.used_bytes.into_inner(), 3 * 4096);
+    assert_eq!(report.peak_bytes.into_inner(), 8 * 4096);
+}
+
+fn isola_abi_report() -> isola_abi::report::MemoryReport {
+    isola_abi::report::MemoryReport { total_bytes: 0.into(), used_bytes: 0.into(), peak_bytes: 0.into() }
+}
+
+#[test]
+fn a_run_grows_into_free_pages_behind_it_and_no_further() {
+    let arenas = [Arena::new(65 * PAGE_SIZE, 64 * PAGE_SIZE)];
+    let pages = pages_of(&arenas);
+    let first = pages.allocate(3, 1).unwrap();
+    // SAFETY: the runs are the test's.
+    unsafe {
+        assert!(pages.resize(first, 3, 20));
+        let wall = first.add(20 * PAGE_SIZE);
+        let others: Vec<_> = std::iter::from_fn(|| pages.allocate(1, 1)).collect();
+        assert!(others.contains(&wall) && others.len() == 64 - 20);
+        assert!(!pages.resize(first, 20, 21));
+        pages.free(wall, 1);
+        assert!(pages.resize(first, 20, 21));
+        assert!(!pages.resize(first, 21, 65), "not beyond the range");
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_none() {
+    let arenas = [Arena::new(65 * PAGE_SIZE, 64 * PAGE_SIZE)];
+    let pages = pages_of(&arenas);
+    for (len, align) in
+        [(0, 1), (65, 1), (usize::MAX, 1), (1 << 32, 1), (1, 1 << 40), (1, usize::MAX / 2 + 1)]
+    {
+        assert_eq!(pages.allocate(len, align), None);
+    }
+    assert!(pages.allocate(32, 32).is_some());
+}
+
+#[test]
+fn ranges_that_make_no_sense_are_refused() {
+    let arena = Arena::new(8 * PAGE_SIZE, PAGE_SIZE);
+    let pages = Pages::new();
+    // SAFETY: the arena outlives the allocator.
+    let add = |start: usize, len| unsafe { pages.add_range(arena.start.add(start), len) };
+    assert_eq!(add(0, 0), Err(AddRangeError::TooSmall));
+    assert_eq!(add(0, 2 * PAGE_SIZE - 1), Err(AddRangeError::TooSmall));
+    assert_eq!(add(1, 2 * PAGE_SIZE), Err(AddRangeError::TooSmall));
+    assert_eq!(add(2 * PAGE_SIZE, 4 * PAGE_SIZE), Ok(()));
+    for first in 0..6 {
+        let expected = if first == 0 { Ok(()) } else { Err(AddRangeError::Collides) };
+        assert_eq!(add(first * PAGE_SIZE, 2 * PAGE_SIZE), expected);
+    }
+    assert_eq!(add(0, 8 * PAGE_SIZE), Err(AddRangeError::Collides));
+    assert_eq!(pages.statistics().total_bytes, 6 * PAGE_SIZE);
+}
+
+#[test]
+fn ranges_are_limited() {
+    let arena = Arena::new((MAX_RANGES + 1) * 2 * PAGE_SIZE, PAGE_SIZE);
+    let pages = Pages::new();
+    for index in 0..=MAX_RANGES {
+        // SAFETY: the arena outlives the allocator.
+        let added = unsafe { pages.add_range(arena.start.add(index * 2 * PAGE_SIZE), 2 * PAGE_SIZE) };
+        assert_eq!(added, if index < MAX_RANGES { Ok(()) } else { Err(AddRangeError::TooManyRanges) });
+    }
+    assert_eq!(std::iter::from_fn(|| pages.allocate(1, 1)).count(), MAX_RANGES);
+}
+
+#[test]
+#[should_panic(expected = "free already")]
+fn a_run_freed_twice_is_noticed() {
+    let arenas = [Arena::new(65 * PAGE_SIZE, 64 * PAGE_SIZE)];
+    let pages = pages_of(&arenas);
+    let run = pages.allocate(2, 1).unwrap();
+    // SAFETY: broken on purpose; the memory is never used.
+    unsafe {
+        pages.free(run, 2);
+        pages.free(run, 2);
+    }
+}
+
+#[test]
+#[should_panic(expected = "does not have")]
+fn a_run_freed_with_a_wrong_size_is_noticed() {
+    let arenas = [Arena::new(65 * PAGE_SIZE, 64 * PAGE_SIZE)];
+    let pages = pages_of(&arenas);
+    let run = pages.allocate(4, 1).unwrap();
+    // SAFETY: broken on purpose; the memory is never used.
+    unsafe { pages.free(run, 3) };
+}

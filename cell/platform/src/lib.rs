@@ -1,0 +1,20 @@
+//! What the library OS needs from below, as traits. What differs between a bare cell and a hosted one is
+//! behind these, and nowhere else.
+//!
+//! - [`Platform`]: cores, interrupts, timer, console, report, descriptor.
+//! - [`network::NetworkQueue`]: a queue pair of a network device.
+//! - [`Clock`] and [`Instant`]: time, from the cycle counter.
+//! - [`CoreIndex`]: a core of this cell.
+//!
+//! A platform is chosen once, when a core enters its cell; `isola-ebbs` then knows it as the core's own.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod clock;
+pub mod network;
+mod platform;
+
+pub use clock::{Clock, Instant};
+pub use platform::{CoreIndex, PendingVectors, Platform};

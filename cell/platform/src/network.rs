@@ -1,0 +1,102 @@
+//! A network device as the stack above sees it: queue pairs that take and give Ethernet frames, without copies.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use isola_iobuf::{Chain, IoBuf};
+
+/// A network device.
+pub struct NetworkPort {
+    /// Its hardware address.
+    pub mac: [u8; 6],
+    /// Longest IP packet that it carries, in bytes.
+    pub mtu: u16,
+    /// Its queue pairs. Each can serve another core.
+    pub queues: Vec<Box<dyn NetworkQueue + Send>>,
+}
+
+/// A frame that was received.
+#[derive(Debug)]
+pub struct ReceivedFrame {
+    /// The frame, from its Ethernet header on.
+    pub frame: IoBuf,
+    /// What the device says of its TCP or UDP checksum.
+    pub checksum: ReceivedChecksum,
+}
+
+/// What a device says of the checksum of a received TCP segment or UDP datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceivedChecksum {
+    /// Nothing: it must be checked.
+    Unchecked,
+    /// That it is right, or that the frame never left the machine.
+    Valid,
+}
+
+/// A frame to send.
+#[derive(Debug)]
+pub struct FrameToSend {
+    /// The frame, from its Ethernet header on.
+    pub frame: Chain,
+    /// What the device has to do to it.
+    pub checksum: ChecksumOffload,
+}
+
+/// Whether a device fills in a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChecksumOffload {
+    /// The frame is complete.
+    None,
+    /// The device sums the bytes from `start` to the frame's end and stores the result at `start + offset`,
+    /// where the sum of the pseudo-header stands already.
+    Partial {
+        /// First byte to sum, counted from the frame's first.
+        start: u16,
+        /// Where the checksum stands, counted from `start`.
+        offset: u16,
+    },
+}
+
+/// A queue pair of a network device. Used by one core at a time.
+pub trait NetworkQueue {
+    /// The interrupt vector by which it calls for attention, on the core that [`Self::attach`] named last.
+    fn vector(&self) -> u8;
+
+    /// Whether the device can fill in TCP and UDP checksums.
+    fn offloads_checksums(&self) -> bool;
+
+    /// Makes the calling core the one that is interrupted.
+    fn attach(&mut self);
+
+    /// The next received frame, where there is one. Gives the device a fresh buffer for it.
+    fn receive(&mut self) -> Option<ReceivedFrame>;
+
+    /// Hands a frame to the device, which starts on it at the latest at the next [`Self::flush`].
+    ///
+    /// # Errors
+    /// Gives the frame back where the queue is full.
+    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend>;
+
+    /// Tells the device of all frames handed over.
+    fn flush(&mut self);
+
+    /// Takes back a frame that the device is done with, where there is one, so that its memory can be used
+    /// again. Frames that nobody takes back are let go of as their place in the queue is needed.
+    fn reclaim(&mut self) -> Option<Chain>;
+
+    /// Asks for interrupts on received frames. Returns whether frames had arrived meanwhile: then the
+    /// caller has to look again, as no interrupt will tell.
+    fn enable_interrupts(&mut self) -> FramesPending;
+
+    /// Asks for no interrupts: the caller polls.
+    fn disable_interrupts(&mut self);
+}
+
+/// Whether received frames wait in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum FramesPending {
+    /// Some do.
+    Yes,
+    /// None do.
+    No,
+}

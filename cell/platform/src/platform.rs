@@ -1,0 +1,103 @@
+//! The machine below a cell, as its cores see it.
+
+use crate::Clock;
+use crate::network::NetworkPort;
+use alloc::vec::Vec;
+use isola_abi::descriptor::{Descriptor, Request};
+use isola_abi::report::Report;
+
+/// A core of this cell, counted from 0 in the order of the descriptor. Core 0 starts the cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CoreIndex(pub u32);
+
+/// Interrupt vectors that arrived, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingVectors {
+    words: [u64; 4],
+}
+
+impl PendingVectors {
+    /// The vectors whose bits are set: bit `v % 64` of word `v / 64`.
+    pub const fn from_words(words: [u64; 4]) -> Self {
+        Self { words }
+    }
+
+    /// Whether none arrived.
+    pub const fn is_empty(&self) -> bool {
+        self.words[0] | self.words[1] | self.words[2] | self.words[3] == 0
+    }
+
+    /// Adds a vector.
+    pub const fn insert(&mut self, vector: u8) {
+        self.words[vector as usize / 64] |= 1 << (vector % 64);
+    }
+}
+
+impl Iterator for PendingVectors {
+    type Item = u8;
+
+    /// Takes the lowest vector out.
+    fn next(&mut self) -> Option<u8> {
+        let (index, word) = self.words.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
+        let bit = word.trailing_zeros();
+        *word &= *word - 1;
+        Some((index as u32 * 64 + bit) as u8)
+    }
+}
+
+/// The machine below a cell. One value serves all its cores; "this core" is the one that calls.
+///
+/// Interrupts are off on a core but within [`Platform::take_interrupts`] and [`Platform::halt`].
+pub trait Platform: Sync {
+    /// What the cell owns.
+    fn descriptor(&self) -> &Descriptor;
+
+    /// Where the cell says what it does.
+    fn report(&self) -> &Report;
+
+    /// The clock of all cores.
+    fn clock(&self) -> &Clock;
+
+    /// Lets interrupts in for a moment and returns the vectors of those that came, here or while halted.
+    fn take_interrupts(&self) -> PendingVectors;
+
+    /// Halts this core until an interrupt comes; returns at once where one is pending already.
+    fn halt(&self);
+
+    /// Interrupts this core once, when its cycle counter has reached `deadline`, or not at all for `None`.
+    /// Replaces what was armed before.
+    fn arm_timer(&self, deadline: Option<u64>);
+
+    /// Interrupts another core, so that it returns from [`Platform::halt`].
+    fn wake(&self, core: CoreIndex);
+
+    /// Prints.
+    fn print(&self, text: &[u8]);
+
+    /// Tells the supervisor, where there is one, that the report has news.
+    fn ring_supervisor(&self);
+
+    /// What the supervisor asks of the cell.
+    fn request(&self) -> Request;
+
+    /// Takes the network devices into use. Empty where there are none, and on every call but the first.
+    fn open_network(&self) -> Vec<NetworkPort>;
+
+    /// 64 bits that an attacker cannot guess.
+    fn entropy(&self) -> u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_come_out_in_order_and_once() {
+        let mut pending = PendingVectors::default();
+        assert!(pending.is_empty());
+        for vector in [255, 0x20, 64, 63, 0x20] {
+            pending.insert(vector);
+        }
+        assert_eq!(pending.collect::<Vec<_>>(), [0x20, 63, 64, 255]);
+    }
+}

@@ -1,0 +1,152 @@
+//! The header that goes with every frame (virtio 1.2, 5.1.6).
+
+use crate::virtqueue::HEADER_LEN;
+
+/// The sum has been left to the receiver of this header: it stands partly.
+const NEEDS_CHECKSUM: u8 = 1;
+
+/// The device has checked the sums.
+const DATA_VALID: u8 = 2;
+
+/// How a long segment is cut into frames (`VIRTIO_NET_HDR_GSO_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Segmentation {
+    /// It is not.
+    None = 0,
+}
+
+/// The header, in the device's order: `flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, num_buffers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub flags: u8,
+    pub segmentation: u8,
+    /// Bytes of all protocol headers, where the device cuts the frame.
+    pub header_len: u16,
+    /// Bytes of payload of each piece, where the device cuts the frame.
+    pub segment_len: u16,
+    pub checksum_start: u16,
+    pub checksum_offset: u16,
+    /// How many buffers a received frame takes; always 1 unless buffers are merged.
+    pub buffers: u16,
+}
+
+/// What the device shall do with a frame that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// Nothing: the frame is complete.
+    None,
+    /// Sum the bytes from `start` to the frame's end, and store the sum at `start + offset`, where that of the
+    /// pseudo-header stands already.
+    Checksum {
+        /// First byte to sum, counted from the frame's first.
+        start: u16,
+        /// Where the sum goes, counted from `start`.
+        offset: u16,
+    },
+}
+
+/// What the device says of the TCP or UDP checksum of a received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceivedChecksum {
+    /// Nothing: it must be checked.
+    Unchecked,
+    /// It is right.
+    Valid,
+    /// It is not there yet: the frame comes from the same machine, and was on no wire. It needs no check; who
+    /// passes the frame on has to fill the checksum in.
+    Partial {
+        /// First byte to sum, counted from the frame's first.
+        start: u16,
+        /// Where the sum goes, counted from `start`.
+        offset: u16,
+    },
+}
+
+impl Header {
+    /// The header of a frame that is sent.
+    pub(super) fn to_send(offload: Offload) -> [u8; HEADER_LEN] {
+        let (flags, checksum_start, checksum_offset) = match offload {
+            Offload::None => (0, 0, 0),
+            Offload::Checksum { start, offset } => (NEEDS_CHECKSUM, start, offset),
+        };
+        Self {
+            flags,
+            segmentation: Segmentation::None as u8,
+            header_len: 0,
+            segment_len: 0,
+            checksum_start,
+            checksum_offset,
+            buffers: 0,
+        }
+        .to_bytes()
+    }
+
+    fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let [a, b] = self.header_len.to_le_bytes();
+        let [c, d] = self.segment_len.to_le_bytes();
+        let [e, f] = self.checksum_start.to_le_bytes();
+        let [g, h] = self.checksum_offset.to_le_bytes();
+        let [i, j] = self.buffers.to_le_bytes();
+        [self.flags, self.segmentation, a, b, c, d, e, f, g, h, i, j]
+    }
+
+    /// Reads the header of a received frame.
+    pub(super) fn from_bytes(bytes: [u8; HEADER_LEN]) -> Self {
+        let [flags, segmentation, a, b, c, d, e, f, g, h, i, j] = bytes;
+        Self {
+            flags,
+            segmentation,
+            header_len: u16::from_le_bytes([a, b]),
+            segment_len: u16::from_le_bytes([c, d]),
+            checksum_start: u16::from_le_bytes([e, f]),
+            checksum_offset: u16::from_le_bytes([g, h]),
+            buffers: u16::from_le_bytes([i, j]),
+        }
+    }
+
+    /// What the header says of the checksum of a frame of `len` bytes. A device that names a place outside of the
+    /// frame says nothing.
+    pub(super) fn received_checksum(&self, len: usize) -> ReceivedChecksum {
+        let (start, offset) = (self.checksum_start, self.checksum_offset);
+        if self.flags & NEEDS_CHECKSUM != 0 {
+            let end = usize::from(start) + usize::from(offset) + 2;
+            if end <= len { ReceivedChecksum::Partial { start, offset } } else { ReceivedChecksum::Unchecked }
+        } else if self.flags & DATA_VALID != 0 {
+            ReceivedChecksum::Valid
+        } else {
+            ReceivedChecksum::Unchecked
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_stand_in_the_order_of_the_specification() {
+        let bytes = [1, 2, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c];
+        let header = Header::from_bytes(bytes);
+        assert_eq!(header.checksum_start, 0x0807);
+        assert_eq!(header.buffers, 0x0c0b);
+        assert_eq!(header.to_bytes(), bytes);
+        let sent = Header::to_send(Offload::Checksum { start: 34, offset: 16 });
+        assert_eq!(sent, [1, 0, 0, 0, 0, 0, 34, 0, 16, 0, 0, 0]);
+        assert_eq!(Header::to_send(Offload::None), [0; 12]);
+    }
+
+    #[test]
+    fn a_checksum_outside_of_the_frame_is_not_believed() {
+        let mut header = Header::from_bytes([1, 0, 0, 0, 0, 0, 34, 0, 16, 0, 1, 0]);
+        assert_eq!(header.received_checksum(52), ReceivedChecksum::Partial { start: 34, offset: 16 });
+        assert_eq!(header.received_checksum(51), ReceivedChecksum::Unchecked);
+        header.checksum_start = u16::MAX;
+        header.checksum_offset = u16::MAX;
+        assert_eq!(header.received_checksum(2048), ReceivedChecksum::Unchecked);
+        header.flags = DATA_VALID;
+        assert_eq!(header.received_checksum(60), ReceivedChecksum::Valid);
+        header.flags = 0;
+        assert_eq!(header.received_checksum(60), ReceivedChecksum::Unchecked);
+    }
+}

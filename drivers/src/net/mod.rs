@@ -1,0 +1,304 @@
+//! The network device (virtio 1.2, 5.1).
+//!
+//! [`NetDevice::start`] takes a device from its reset to running, and returns the device, for what concerns it as
+//! a whole, and its queue pairs, each of which can go to another core.
+//!
+//! ```text
+//!   fill ------> receive queue:   [header | frame...........]     one buffer of the caller's, header in front
+//!   receive <---
+//!
+//!   transmit --> transmit queue:  [header]--[piece]--[piece]      header in the queue's memory, the pieces
+//!   reclaim <---                                                  wherever the caller has them
+//! ```
+//!
+//! No byte of a frame is ever copied. In steady state nothing is allocated.
+//!
+//! # Interrupts
+//! With message interrupts (PCI), each pair has one, for what it received and for what it sent; a pair that goes
+//! to another core takes it along ([`NetQueue::redirect`]). Otherwise (MMIO) the device has one line: its handler
+//! calls [`NetDevice::acknowledge`], then polls every pair. Pairs start with their interrupts off.
+//!
+//! What is not here: merged receive buffers and segmentation (nothing longer than a frame is sent or received),
+//! filters, and what to do about a link that is down.
+
+mod control;
+mod header;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+pub use crate::virtqueue::HEADER_LEN;
+pub use header::{Offload, ReceivedChecksum};
+pub use queue::{MAX_PIECES, NetQueue, Offered, ReceiveBuffer, Received};
+
+use crate::device::{Device, DeviceError, DeviceType, feature};
+use crate::transport::{EntryIndex, InterruptCause, QueueIndex, Transport};
+use crate::virtqueue::{Headers, Indirection, QueueOptions, Suppression};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use control::ControlQueue;
+use isola_machine::apic::InterruptMessage;
+use isola_machine::dma::{DmaBuffer, DmaRegion};
+use queue::PairOptions;
+
+/// The device's features (virtio 1.2, 5.1.3).
+mod bits {
+    pub const CHECKSUM: u64 = 1 << 0;
+    pub const GUEST_CHECKSUM: u64 = 1 << 1;
+    pub const MTU: u64 = 1 << 3;
+    pub const MAC: u64 = 1 << 5;
+    pub const STATUS: u64 = 1 << 16;
+    pub const CONTROL_QUEUE: u64 = 1 << 17;
+    pub const CONTROL_RECEIVE: u64 = 1 << 18;
+    pub const SEVERAL_PAIRS: u64 = 1 << 22;
+}
+
+/// The device's configuration (virtio 1.2, 5.1.4).
+mod configuration {
+    pub const MAC: usize = 0;
+    pub const STATUS: usize = 6;
+    pub const PAIRS: usize = 8;
+    pub const MTU: usize = 10;
+    pub const STATUS_LINK_UP: u16 = 1;
+}
+
+/// The IP packets that every Ethernet carries, in bytes.
+const STANDARD_MTU: u16 = 1500;
+
+/// The shortest IP packets that a network may be limited to (RFC 791), in bytes.
+const LEAST_MTU: u16 = 68;
+
+/// What a frame is longer than its IP packet: Ethernet header and VLAN tag, in bytes.
+const FRAME_OVERHEAD: usize = 18;
+
+/// How a device shall be used.
+#[derive(Clone, Copy, Debug)]
+pub struct NetOptions<'a> {
+    /// The most queue pairs to use; the device may have fewer.
+    pub pairs: u16,
+    /// The most descriptors a queue.
+    pub queue_size: u16,
+    /// The longest IP packet to receive, in bytes: receive buffers have room for it.
+    pub max_mtu: u16,
+    /// How the device interrupts.
+    pub interrupts: NetInterrupts<'a>,
+}
+
+/// How a network device interrupts.
+#[derive(Clone, Copy, Debug)]
+pub enum NetInterrupts<'a> {
+    /// By its line, if at all.
+    Line,
+    /// By messages.
+    Messages {
+        /// One a pair. There are no more pairs than these.
+        pairs: &'a [InterruptMessage],
+        /// When the link goes up or down.
+        configuration: Option<InterruptMessage>,
+    },
+}
+
+/// Whether a device is connected to its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// It is, or does not tell.
+    Up,
+    /// It is not.
+    Down,
+}
+
+/// A network device that runs. Dropped, it is reset; drop its queues after it.
+#[derive(Debug)]
+pub struct NetDevice {
+    device: Device,
+    control: Option<ControlQueue>,
+    pairs: u16,
+    mac: [u8; 6],
+    mtu: u16,
+}
+
+impl NetDevice {
+    /// Makes the device behind `transport` run. The memory for rings comes from `memory`, called with lengths in
+    /// bytes: [`DmaRegion::new`] serves.
+    ///
+    /// # Errors
+    /// [`DeviceError`]: the device has been reset.
+    pub fn start<Rx: ReceiveBuffer, Tx: DmaBuffer>(
+        transport: Box<dyn Transport>,
+        options: &NetOptions<'_>,
+        memory: &mut dyn FnMut(usize) -> DmaRegion,
+    ) -> Result<(Self, Vec<NetQueue<Rx, Tx>>), DeviceError> {
+        let entries = transport.message_entries();
+        let mut device = Device::negotiate(transport, DeviceType::Network, bits::MAC, |device, offered| {
+            let mut wanted = bits::CHECKSUM
+                | bits::GUEST_CHECKSUM
+                | bits::STATUS
+                | feature::EVENT_INDEX
+                | feature::INDIRECT_DESCRIPTORS;
+            if offered & bits::MTU != 0 && (LEAST_MTU..=options.max_mtu).contains(&read_mtu(device)?) {
+                wanted |= bits::MTU;
+            }
+            if options.pairs > 1 && offered & bits::CONTROL_QUEUE != 0 {
+                wanted |= bits::SEVERAL_PAIRS | bits::CONTROL_QUEUE;
+            }
+            if offered & bits::CONTROL_QUEUE != 0 && offered & bits::CONTROL_RECEIVE != 0 {
+                wanted |= bits::CONTROL_RECEIVE | bits::CONTROL_QUEUE;
+            }
+            Ok(wanted)
+        })?;
+        let mtu = if device.has(bits::MTU) { read_mtu(&device)? } else { STANDARD_MTU.min(options.max_mtu) };
+        let mac = device.configuration(read_mac)?;
+        let several = device.has(bits::SEVERAL_PAIRS | bits::CONTROL_QUEUE);
+        let device_pairs = if several {
+            device.configuration(|transport| transport.configuration_u16(configuration::PAIRS))?.max(1)
+        } else {
+            1
+        };
+        let pairs = pair_count(options, device_pairs, entries)?;
+        let pair_options = PairOptions {
+            checksums: if device.has(bits::CHECKSUM) { Offered::Yes } else { Offered::No },
+            receive_len: HEADER_LEN + FRAME_OVERHEAD + usize::from(mtu.max(STANDARD_MTU)),
+        };
+        let mut queues = Vec::with_capacity(usize::from(pairs));
+        for pair in 0..pairs {
+            queues.push(make_pair(&mut device, pair, options, pair_options, memory)?);
+        }
+        if let NetInterrupts::Messages { configuration: Some(message), .. } = options.interrupts
+            && pairs < entries
+        {
+            device.set_message(EntryIndex(pairs), message)?;
+            device.set_configuration_entry(EntryIndex(pairs))?;
+        }
+        let mut control = None;
+        let filters = device.has(bits::CONTROL_RECEIVE | bits::CONTROL_QUEUE);
+        if several || filters {
+            let index = QueueIndex(device_pairs.saturating_mul(2));
+            let options = queue_options(&device, Indirection::Never, Headers::None);
+            control = Some(ControlQueue::new(device.queue(index, 4, options, None, memory)?, memory));
+        }
+        device.start();
+        let mut net = Self { device, control, pairs, mac, mtu };
+        if let Some(control) = &mut net.control {
+            let spread = if several { control.set_pairs(pairs) } else { Ok(()) };
+            let configured = spread.and_then(|()| if filters { control.filter() } else { Ok(()) });
+            if let Err(error) = configured {
+                // Before the queues go, so that they need not leak.
+                _ = net.device.reset();
+                return Err(error);
+            }
+        }
+        Ok((net, queues))
+    }
+
+    /// The device's hardware address.
+    pub fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// The longest IP packet that the network carries, in bytes.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// Whether the device is connected.
+    ///
+    /// # Errors
+    /// [`DeviceError::ConfigurationTooShort`], [`DeviceError::ConfigurationUnstable`].
+    pub fn link(&self) -> Result<Link, DeviceError> {
+        if !self.device.has(bits::STATUS) {
+            return Ok(Link::Up);
+        }
+        let status =
+            self.device.configuration(|transport| transport.configuration_u16(configuration::STATUS))?;
+        Ok(if status & configuration::STATUS_LINK_UP != 0 { Link::Up } else { Link::Down })
+    }
+
+    /// Has the device spread what it receives over the first `pairs` pairs, of those it started with.
+    ///
+    /// # Errors
+    /// [`DeviceError::CommandRefused`] also where there are no such pairs.
+    pub fn use_pairs(&mut self, pairs: u16) -> Result<(), DeviceError> {
+        if !(1..=self.pairs).contains(&pairs) {
+            return Err(DeviceError::CommandRefused);
+        }
+        self.control.as_mut().ok_or(DeviceError::CommandRefused)?.set_pairs(pairs)
+    }
+
+    /// Why the device interrupted, and takes the interrupt off it. For devices with a line.
+    pub fn acknowledge(&mut self) -> InterruptCause {
+        self.device.acknowledge()
+    }
+
+    /// Whether the device says that it cannot go on.
+    pub fn needs_reset(&self) -> bool {
+        self.device.needs_reset()
+    }
+
+    /// Stops the device and takes its queues down: all buffers are dropped.
+    ///
+    /// # Errors
+    /// [`DeviceError::ResetHangs`]: then the buffers are leaked, as the device may still write them.
+    pub fn stop<Rx, Tx>(mut self, queues: Vec<NetQueue<Rx, Tx>>) -> Result<(), DeviceError> {
+        let result = self.device.reset();
+        drop(queues);
+        result
+    }
+}
+
+fn read_mac(transport: &dyn Transport) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    for (index, byte) in mac.iter_mut().enumerate() {
+        *byte = transport.configuration_u8(configuration::MAC + index)?;
+    }
+    Some(mac)
+}
+
+fn read_mtu(device: &Device) -> Result<u16, DeviceError> {
+    device.configuration(|transport| transport.configuration_u16(configuration::MTU))
+}
+
+/// How many pairs to use: as many as are asked for, the device has, and interrupts are there for.
+fn pair_count(options: &NetOptions<'_>, device_pairs: u16, entries: u16) -> Result<u16, DeviceError> {
+    let interrupts = match options.interrupts {
+        NetInterrupts::Line => u16::MAX,
+        NetInterrupts::Messages { pairs, .. } => u16::try_from(pairs.len()).unwrap_or(u16::MAX).min(entries),
+    };
+    match options.pairs.min(device_pairs).min(interrupts) {
+        0 => Err(DeviceError::NoQueuesAsked),
+        pairs => Ok(pairs),
+    }
+}
+
+fn queue_options(device: &Device, indirection: Indirection, headers: Headers) -> QueueOptions {
+    let by_index = device.has(feature::EVENT_INDEX);
+    let tables = device.has(feature::INDIRECT_DESCRIPTORS);
+    QueueOptions {
+        suppression: if by_index { Suppression::EventIndex } else { Suppression::Flags },
+        indirection: if tables { indirection } else { Indirection::Never },
+        headers,
+    }
+}
+
+/// Makes a pair: queues `2 pair` and `2 pair + 1`, both on message interrupt `pair`.
+fn make_pair<Rx: ReceiveBuffer, Tx: DmaBuffer>(
+    device: &mut Device,
+    pair: u16,
+    options: &NetOptions<'_>,
+    pair_options: PairOptions,
+    memory: &mut dyn FnMut(usize) -> DmaRegion,
+) -> Result<NetQueue<Rx, Tx>, DeviceError> {
+    let (entry, message) = match options.interrupts {
+        NetInterrupts::Line => (None, None),
+        NetInterrupts::Messages { pairs, .. } => {
+            let entry = EntryIndex(pair);
+            let message = pairs.get(usize::from(pair)).ok_or(DeviceError::NoQueuesAsked)?;
+            (Some(entry), Some(device.set_message(entry, *message)?))
+        }
+    };
+    let plain = queue_options(device, Indirection::Never, Headers::None);
+    let with_headers = queue_options(device, Indirection::LongChains, Headers::Room);
+    let size = options.queue_size;
+    let receive = device.queue(QueueIndex(pair * 2), size, plain, entry, memory)?;
+    let transmit = device.queue(QueueIndex(pair * 2 + 1), size, with_headers, entry, memory)?;
+    Ok(NetQueue::new(receive, transmit, pair_options, message))
+}

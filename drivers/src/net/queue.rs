@@ -1,0 +1,210 @@
+//! A pair of queues of a network device: frames in, frames out. It belongs to one core at a time.
+
+use super::header::{Header, Offload, ReceivedChecksum};
+use crate::transport::MessageControl;
+use crate::virtqueue::{Access, Fault, HEADER_LEN, Pending, Refusal, Refused, VirtQueue, WakeWhen};
+use alloc::boxed::Box;
+use isola_machine::apic::InterruptMessage;
+use isola_machine::dma::DmaBuffer;
+use isola_machine::dma_peer::SharedBuffer;
+
+/// A buffer that the device fills with a header and a frame.
+pub trait ReceiveBuffer: DmaBuffer {
+    /// Its first [`HEADER_LEN`] bytes. It has more: [`NetQueue::fill`] sees to that.
+    fn header(&self) -> [u8; HEADER_LEN];
+}
+
+impl ReceiveBuffer for SharedBuffer {
+    fn header(&self) -> [u8; HEADER_LEN] {
+        let mut header = [0; HEADER_LEN];
+        self.read(&mut header);
+        header
+    }
+}
+
+/// A received frame.
+#[derive(Debug)]
+pub struct Received<Rx> {
+    /// The buffer. The frame begins [`HEADER_LEN`] bytes from its beginning.
+    pub buffer: Rx,
+    /// Length of the frame, in bytes.
+    pub len: usize,
+    /// What the device says of its checksum.
+    pub checksum: ReceivedChecksum,
+}
+
+/// What a queue pair can do, as agreed with the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PairOptions {
+    /// Whether the device fills checksums in.
+    pub checksums: Offered,
+    /// Shortest buffer for receiving, in bytes.
+    pub receive_len: usize,
+}
+
+/// Whether a device does something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It does.
+    Yes,
+    /// It does not.
+    No,
+}
+
+/// A pair of queues: `Rx` are the buffers to receive into, `Tx` the frames to send.
+///
+/// Each `Tx` is a frame in any number of pieces up to [`MAX_PIECES`]; the device reads them where they are.
+#[derive(Debug)]
+pub struct NetQueue<Rx, Tx> {
+    receive: VirtQueue<Rx>,
+    transmit: VirtQueue<Tx>,
+    options: PairOptions,
+    message: Option<Box<dyn MessageControl>>,
+}
+
+/// Most pieces of a frame that is sent: a chain less its header.
+pub const MAX_PIECES: usize = crate::virtqueue::MAX_CHAIN as usize - 1;
+
+impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
+    pub(super) fn new(
+        receive: VirtQueue<Rx>,
+        transmit: VirtQueue<Tx>,
+        options: PairOptions,
+        message: Option<Box<dyn MessageControl>>,
+    ) -> Self {
+        let mut pair = Self { receive, transmit, options, message };
+        pair.disable_receive_interrupts();
+        pair.disable_transmit_interrupts();
+        pair
+    }
+
+    /// Whether the device fills checksums in: whether [`Offload::Checksum`] is taken.
+    pub fn transmit_checksums(&self) -> Offered {
+        self.options.checksums
+    }
+
+    /// Shortest buffer that [`Self::fill`] takes, in bytes.
+    pub fn receive_buffer_len(&self) -> usize {
+        self.options.receive_len
+    }
+
+    /// How many more buffers to receive into the device can have.
+    pub fn receive_room(&self) -> u16 {
+        self.receive.room()
+    }
+
+    /// Gives the device a buffer to receive into: one contiguous piece for the header and the frame. The device
+    /// learns of it with the next [`Self::flush`].
+    ///
+    /// # Errors
+    /// Gives the buffer back with the reason.
+    #[inline]
+    pub fn fill(&mut self, buffer: Rx) -> Result<(), Refused<Rx>> {
+        let mut len = 0;
+        buffer.for_each_segment(&mut |_, segment| len += segment);
+        if len < self.options.receive_len {
+            return Err(Refused { buffer, reason: Refusal::TooShort });
+        }
+        self.receive.lend(buffer, Access::DeviceWrites)
+    }
+
+    /// The next received frame.
+    ///
+    /// # Errors
+    /// What the device did wrong.
+    #[inline]
+    pub fn receive(&mut self) -> Result<Option<Received<Rx>>, Fault> {
+        let Some(returned) = self.receive.take_returned()? else { return Ok(None) };
+        let Some(len) = (returned.written as usize).checked_sub(HEADER_LEN).filter(|&len| len > 0) else {
+            return Err(self.receive.break_off(Fault::TooShort { written: returned.written }));
+        };
+        let buffer = returned.buffer;
+        let checksum = Header::from_bytes(buffer.header()).received_checksum(len);
+        Ok(Some(Received { buffer, len, checksum }))
+    }
+
+    /// Gives the device a frame to send. The device learns of it with the next [`Self::flush`], and the frame
+    /// comes back by [`Self::reclaim`].
+    ///
+    /// # Errors
+    /// Gives the frame back with the reason: [`Refusal::Full`] passes when frames are reclaimed.
+    #[inline]
+    pub fn transmit(&mut self, frame: Tx, offload: Offload) -> Result<(), Refused<Tx>> {
+        if offload != Offload::None && self.options.checksums == Offered::No {
+            return Err(Refused { buffer: frame, reason: Refusal::NotOffered });
+        }
+        self.transmit.lend_with_header(Header::to_send(offload), frame)
+    }
+
+    /// The next frame that the device has sent and needs no more.
+    ///
+    /// # Errors
+    /// What the device did wrong.
+    #[inline]
+    pub fn reclaim(&mut self) -> Result<Option<Tx>, Fault> {
+        Ok(self.transmit.take_returned()?.map(|returned| returned.buffer))
+    }
+
+    /// How many frames the device has been given and not returned.
+    pub fn in_flight(&self) -> u16 {
+        self.transmit.outstanding()
+    }
+
+    /// Shows the device what was given to it, both buffers and frames, and tells it where it wants to be told.
+    #[inline]
+    pub fn flush(&mut self) {
+        self.receive.publish();
+        self.transmit.publish();
+    }
+
+    /// Whether received frames wait.
+    #[inline]
+    pub fn has_received(&self) -> bool {
+        self.receive.has_returned()
+    }
+
+    /// Whether sent frames wait to be reclaimed.
+    #[inline]
+    pub fn has_sent(&self) -> bool {
+        self.transmit.has_returned()
+    }
+
+    /// Asks for an interrupt at the next received frame. It is for one: the handler polls, then asks again.
+    /// [`Pending::Yes`]: frames are there already, and no interrupt may come for them.
+    pub fn enable_receive_interrupts(&mut self) -> Pending {
+        self.receive.arm(WakeWhen::Returned)
+    }
+
+    /// Asks for no interrupts on received frames.
+    pub fn disable_receive_interrupts(&mut self) {
+        self.receive.disarm();
+    }
+
+    /// Asks for an interrupt when frames have been sent. [`Pending::Yes`]: they have been, and no interrupt may
+    /// come.
+    pub fn enable_transmit_interrupts(&mut self, when: WakeWhen) -> Pending {
+        self.transmit.arm(when)
+    }
+
+    /// Asks for no interrupts on sent frames.
+    pub fn disable_transmit_interrupts(&mut self) {
+        self.transmit.disarm();
+    }
+
+    /// The pair's message interrupt, where it has one: to send it to another core, or to hold it back.
+    pub fn message(&mut self) -> Option<&mut dyn MessageControl> {
+        Some(&mut **self.message.as_mut()?)
+    }
+
+    /// Sends the pair's interrupts elsewhere from now on. Does nothing where the device has one line for all.
+    pub fn redirect(&mut self, message: InterruptMessage) {
+        if let Some(control) = self.message() {
+            control.redirect(message);
+        }
+    }
+
+    /// What the device did wrong, where it did.
+    pub fn fault(&self) -> Option<Fault> {
+        self.receive.fault().or(self.transmit.fault())
+    }
+}

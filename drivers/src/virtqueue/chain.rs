@@ -1,0 +1,190 @@
+//! Chains of descriptors: the segments of one buffer (virtio 1.2, 2.7.5).
+
+use super::fault::Refusal;
+use isola_machine::dma::{DmaRegion, device_address};
+
+/// Most descriptors of a chain, its header's included. A queue with fewer takes no longer ones than it has.
+pub const MAX_CHAIN: u16 = 32;
+
+/// Size of a descriptor, in bytes.
+pub(super) const DESCRIPTOR_LEN: usize = 16;
+
+/// Another descriptor follows.
+const NEXT: u16 = 1;
+
+/// The device writes the segment.
+const WRITE: u16 = 2;
+
+/// The segment is a table of descriptors.
+const INDIRECT: u16 = 4;
+
+/// What the device does with memory that it is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads it.
+    DeviceReads,
+    /// It writes it.
+    DeviceWrites,
+}
+
+/// A part of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub len: u32,
+    /// What the device does with it.
+    pub access: Access,
+}
+
+/// Which descriptor follows which.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Links<'a> {
+    /// The list of free ones.
+    List(&'a [u16]),
+    /// The next one.
+    Consecutive,
+}
+
+impl Links<'_> {
+    #[inline]
+    fn after(&self, at: u16) -> u16 {
+        match self {
+            Self::List(links) => links.get(usize::from(at)).copied().unwrap_or(0),
+            Self::Consecutive => at.wrapping_add(1),
+        }
+    }
+}
+
+/// How many descriptors a chain can have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// As long as nothing more is free.
+    pub now: u16,
+    /// At best.
+    pub ever: u16,
+}
+
+/// A chain that was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// Its last descriptor.
+    pub last: u16,
+    /// How many descriptors it has.
+    pub count: u16,
+    /// How many bytes the device may write.
+    pub writable: u32,
+}
+
+/// Writes a chain, descriptor by descriptor. Nothing counts until the caller takes the descriptors off the free
+/// list: a chain that was given up is overwritten by the next.
+#[derive(Debug)]
+pub(super) struct ChainWriter<'a> {
+    memory: &'a mut DmaRegion,
+    /// Where in the memory descriptor 0 is.
+    base: usize,
+    links: Links<'a>,
+    limits: Limits,
+    next: u16,
+    last: u16,
+    /// How many descriptors were asked for, and how many were written.
+    wanted: usize,
+    count: u16,
+    writable: u32,
+    problem: Option<Refusal>,
+}
+
+impl<'a> ChainWriter<'a> {
+    /// A chain that begins at `head`.
+    pub(super) fn new(
+        (memory, base): (&'a mut DmaRegion, usize),
+        head: u16,
+        links: Links<'a>,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            memory,
+            base,
+            links,
+            limits,
+            next: head,
+            last: head,
+            wanted: 0,
+            count: 0,
+            writable: 0,
+            problem: None,
+        }
+    }
+
+    /// Adds a segment of a buffer. Empty ones are left out.
+    #[inline]
+    pub(super) fn push_segment(&mut self, start: *const u8, len: usize, access: Access) {
+        if len == 0 {
+            return;
+        }
+        match (device_address(start), u32::try_from(len)) {
+            (Some(address), Ok(len)) => self.push(address, len, access),
+            (None, _) => self.give_up(Refusal::NotDeviceMemory),
+            (_, Err(_)) => self.give_up(Refusal::TooLong),
+        }
+    }
+
+    /// Adds a segment at a device address.
+    #[inline]
+    pub(super) fn push(&mut self, address: u64, len: u32, access: Access) {
+        self.wanted += 1;
+        if self.count == self.limits.now {
+            return self.give_up(Refusal::Full);
+        }
+        let flags = match access {
+            Access::DeviceReads if self.writable > 0 => return self.give_up(Refusal::OutOfOrder),
+            Access::DeviceReads => NEXT,
+            Access::DeviceWrites => {
+                let Some(writable) = self.writable.checked_add(len) else {
+                    return self.give_up(Refusal::TooLong);
+                };
+                self.writable = writable;
+                NEXT | WRITE
+            }
+        };
+        self.last = self.next;
+        self.next = self.links.after(self.last);
+        self.count += 1;
+        let place = self.base + usize::from(self.last) * DESCRIPTOR_LEN;
+        write_descriptor(self.memory, place, address, len, flags, self.next);
+    }
+
+    fn give_up(&mut self, reason: Refusal) {
+        self.problem.get_or_insert(reason);
+    }
+
+    /// Ends the chain at the segment added last.
+    pub(super) fn finish(self) -> Result<Written, Refusal> {
+        match self.problem {
+            Some(Refusal::Full) if self.wanted > usize::from(self.limits.ever) => {
+                return Err(Refusal::TooManySegments);
+            }
+            Some(problem) => return Err(problem),
+            None => {}
+        }
+        if self.count == 0 {
+            return Err(Refusal::Empty);
+        }
+        let place = self.base + usize::from(self.last) * DESCRIPTOR_LEN;
+        let flags = if self.writable > 0 { WRITE } else { 0 };
+        self.memory.write_u16(place + 12, flags);
+        Ok(Written { last: self.last, count: self.count, writable: self.writable })
+    }
+}
+
+/// Writes a descriptor that stands for a table of `len` bytes.
+pub(super) fn write_indirect(memory: &mut DmaRegion, place: usize, address: u64, len: u32) {
+    write_descriptor(memory, place, address, len, INDIRECT, 0);
+}
+
+#[inline]
+fn write_descriptor(memory: &mut DmaRegion, place: usize, address: u64, len: u32, flags: u16, next: u16) {
+    memory.write_u64(place, address);
+    memory.write_u64(place + 8, u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48);
+}

@@ -1,0 +1,519 @@
+//! The split virtqueue: lends buffers to a device, and takes them back (virtio 1.2, 2.6 and 2.7).
+//!
+//! ```text
+//!            lend                    publish                  (the device)               take_returned
+//!   caller ---------> descriptors, ----------> available ring ------------> used ring ----------------> caller
+//!                     owner kept               index moves                  index moves   checked
+//! ```
+//!
+//! A buffer belongs to the queue from [`VirtQueue::lend`] until [`VirtQueue::take_returned`] gives it back. What
+//! is lent reaches the device with the next [`VirtQueue::publish`], which also tells the device, where the device
+//! wants to be told: lend several, publish once.
+//!
+//! # Who may lag behind whom
+//! ```text
+//!   taken  <=  returned  <=  published  <=  staged          staged - taken <= length of the queue
+//!   (own)      (used.idx)    (avail.idx)    (own)
+//! ```
+//!
+//! The queue counts in 64 bits. The rings show the low 16 of them: as the queue is shorter than 2^16, that is
+//! enough to tell how far the device has come.
+//!
+//! # Notifications, and why no wake-up is lost
+//! Each side writes what it has done, and then looks whether the other side wants to be told; each side that
+//! wants to be told writes so, and then looks whether something has been done. With a full barrier between the
+//! two steps on both sides, at least one of them sees the other's write:
+//!
+//! ```text
+//!   driver, publish             device, going to sleep       |  device, returning          driver, arm
+//!     avail.idx = n               avail_event = m            |    used.idx = n               used_event = m
+//!     -- full barrier --          -- full barrier --         |    -- full barrier --         -- full barrier --
+//!     reads avail_event           reads avail.idx            |    reads used_event           reads used.idx
+//! ```
+//!
+//! That is why [`VirtQueue::arm`] tells whether something had been returned: then no interrupt may come, and the
+//! caller looks again. Where `VIRTIO_F_EVENT_IDX` is not negotiated, flags take the place of event indices.
+//!
+//! # Cost
+//! Lending and taking back allocate nothing. A chain of descriptors is written with two stores a buffer segment;
+//! free descriptors are a private linked list, so that a chain is taken and given back as a whole.
+
+mod chain;
+mod fault;
+mod free;
+mod rings;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use chain::{Access, MAX_CHAIN, Part};
+pub use fault::{Fault, Refusal, Refused};
+pub use rings::MAX_QUEUE_SIZE;
+
+use crate::device::Liveness;
+use crate::transport::{Notify, QueueAddresses};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use chain::{ChainWriter, Limits, Links, Written};
+use free::FreeList;
+use isola_machine::dma::{DmaBuffer, DmaRegion, full_barrier, read_barrier, write_barrier};
+use rings::Rings;
+use tables::Tables;
+
+/// Length of the header that a queue can put in front of a buffer, in bytes.
+pub const HEADER_LEN: usize = 12;
+
+/// Distance between the headers of two descriptors, in bytes.
+const HEADER_STRIDE: usize = 16;
+
+/// How the driver and the device tell each other what they want to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suppression {
+    /// By a flag each: all or nothing.
+    Flags,
+    /// By the index of the next interesting entry each (`VIRTIO_F_EVENT_IDX`).
+    EventIndex,
+}
+
+/// Whether chains may stand in a table of their own (`VIRTIO_F_INDIRECT_DESC`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indirection {
+    /// Each segment takes a descriptor of the ring.
+    Never,
+    /// Long chains take one descriptor of the ring and a table.
+    LongChains,
+}
+
+/// Whether the queue has memory for a header before each buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Headers {
+    /// It has none.
+    None,
+    /// [`HEADER_LEN`] bytes a chain, for [`VirtQueue::lend_with_header`].
+    Room,
+}
+
+/// What a queue is to be like.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueOptions {
+    /// How notifications are suppressed.
+    pub suppression: Suppression,
+    /// Whether chains may be indirect.
+    pub indirection: Indirection,
+    /// Whether buffers go with headers.
+    pub headers: Headers,
+}
+
+/// When the device shall interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeWhen {
+    /// As soon as a buffer is returned.
+    Returned,
+    /// When about three quarters of what is lent now have been returned: for who waits for room. Without event
+    /// indices, as [`Self::Returned`].
+    MostReturned,
+}
+
+/// Whether buffers wait to be taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Pending {
+    /// Some do: no interrupt may come for them.
+    Yes,
+    /// None do: an interrupt will come when one does.
+    No,
+}
+
+/// A buffer that the device has returned.
+#[derive(Debug)]
+pub struct Returned<B> {
+    /// The buffer.
+    pub buffer: B,
+    /// How many bytes the device says it has written: no more than the buffer has for writing.
+    pub written: u32,
+}
+
+/// A buffer that is lent.
+#[derive(Debug)]
+struct Lent<B> {
+    buffer: B,
+    /// The chain's last descriptor, and how many it has.
+    last: u16,
+    count: u16,
+    /// The table that the chain stands in, where it is indirect.
+    table: Option<u16>,
+    /// How many chains were staged before it.
+    position: u64,
+    /// How many bytes the device may write.
+    writable: u32,
+}
+
+/// A split virtqueue that lends buffers of type `B`.
+#[derive(Debug)]
+pub struct VirtQueue<B> {
+    rings: Rings,
+    headers: Option<DmaRegion>,
+    tables: Tables,
+    lent: Vec<Option<Lent<B>>>,
+    free: FreeList,
+    /// How many chains have been put into the available ring.
+    staged: u64,
+    /// How many of them the device has been shown.
+    published: u64,
+    /// How many the device had returned, as last read and checked.
+    returned: u64,
+    /// How many have been taken back.
+    taken: u64,
+    suppression: Suppression,
+    fault: Option<Fault>,
+    notifier: Option<Box<dyn Notify>>,
+    liveness: Liveness,
+}
+
+impl<B> VirtQueue<B> {
+    /// A queue of `size` descriptors: a power of two from 2 to [`MAX_QUEUE_SIZE`], other values are rounded down
+    /// to one. Its memory comes from `memory`, called with lengths in bytes.
+    ///
+    /// The device learns of it by [`Self::addresses`]; [`Self::connect`] gives the queue its way to the device.
+    pub(crate) fn new(
+        size: u16,
+        options: QueueOptions,
+        liveness: Liveness,
+        memory: &mut dyn FnMut(usize) -> DmaRegion,
+    ) -> Self {
+        let rings = Rings::new(size, memory);
+        let size = rings.size();
+        Self {
+            headers: match options.headers {
+                Headers::None => None,
+                Headers::Room => Some(memory(usize::from(size) * HEADER_STRIDE)),
+            },
+            tables: match options.indirection {
+                Indirection::Never => Tables::none(),
+                Indirection::LongChains => Tables::new(size, memory),
+            },
+            lent: (0..size).map(|_| None).collect(),
+            free: FreeList::new(size),
+            rings,
+            staged: 0,
+            published: 0,
+            taken: 0,
+            returned: 0,
+            suppression: options.suppression,
+            fault: None,
+            notifier: None,
+            liveness,
+        }
+    }
+
+    /// Where the rings are.
+    pub(crate) fn addresses(&self) -> QueueAddresses {
+        self.rings.addresses()
+    }
+
+    /// Says how the device is told of new buffers.
+    pub(crate) fn connect(&mut self, notifier: Box<dyn Notify>) {
+        self.notifier = Some(notifier);
+    }
+
+    /// How many descriptors the queue has.
+    pub fn size(&self) -> u16 {
+        self.rings.size()
+    }
+
+    /// How many descriptors are free. A buffer takes one a segment, one more for its header.
+    pub fn room(&self) -> u16 {
+        self.free.count()
+    }
+
+    /// How many buffers are lent, published or not.
+    pub fn outstanding(&self) -> u16 {
+        (self.staged - self.taken) as u16
+    }
+
+    /// What the device did wrong, where it did: then the queue refuses all work until the device is reset.
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// Declares the queue broken, for rules that only the queue's user knows. The first fault stands.
+    pub(crate) fn break_off(&mut self, fault: Fault) -> Fault {
+        *self.fault.get_or_insert(fault)
+    }
+
+    /// Lends a buffer, staged for the next [`Self::publish`].
+    ///
+    /// # Errors
+    /// Gives the buffer back with the reason.
+    pub fn lend(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
+    where
+        B: DmaBuffer,
+    {
+        self.add(buffer, |buffer, chain| {
+            buffer.for_each_segment(&mut |start, len| chain.push_segment(start, len, access));
+        })
+    }
+
+    /// Lends a buffer for reading, with a header of the queue's own before it. [`Self::lend`] otherwise.
+    ///
+    /// # Errors
+    /// Gives the buffer back with the reason; [`Refusal::NoHeaders`] where the queue was made without.
+    pub fn lend_with_header(&mut self, header: [u8; HEADER_LEN], buffer: B) -> Result<(), Refused<B>>
+    where
+        B: DmaBuffer,
+    {
+        // The header's memory goes with the chain's first descriptor, which is as free as that is.
+        let offset = usize::from(self.free.first()) * HEADER_STRIDE;
+        let Some(headers) = self.headers.as_mut().filter(|_| self.free.count() > 0) else {
+            let reason = if self.headers.is_some() { Refusal::Full } else { Refusal::NoHeaders };
+            return Err(Refused { buffer, reason });
+        };
+        let [a, b, c, d, e, f, g, h, rest @ ..] = header;
+        headers.write_u64(offset, u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        headers.write_u32(offset + 8, u32::from_le_bytes(rest));
+        let header_address = headers.device_address(offset);
+        self.add(buffer, |buffer, chain| {
+            chain.push(header_address, HEADER_LEN as u32, Access::DeviceReads);
+            buffer.for_each_segment(&mut |start, len| chain.push_segment(start, len, Access::DeviceReads));
+        })
+    }
+
+    /// Adds a chain and keeps its owner.
+    fn add(&mut self, buffer: B, visit: impl Fn(&B, &mut ChainWriter<'_>)) -> Result<(), Refused<B>> {
+        if let Some(fault) = self.fault {
+            return Err(Refused { buffer, reason: Refusal::Broken(fault) });
+        }
+        let head = self.free.first();
+        let (written, table) = match self.write_chain(&buffer, visit) {
+            Ok(written) => written,
+            Err(reason) => return Err(Refused { buffer, reason }),
+        };
+        let Some(slot) = self.lent.get_mut(usize::from(head)) else {
+            return Err(Refused { buffer, reason: Refusal::Full });
+        };
+        if table.is_some() {
+            self.tables.take();
+        }
+        let (last, count) = if table.is_some() { (head, 1) } else { (written.last, written.count) };
+        let position = self.staged;
+        *slot = Some(Lent { buffer, last, count, table, position, writable: written.writable });
+        self.free.take(last, count);
+        self.rings.set_available(position as u16, head);
+        self.staged = position + 1;
+        Ok(())
+    }
+
+    /// Writes a chain into free descriptors: into the ring's own where it is short, else into a table where
+    /// the device knows tables and one is free.
+    fn write_chain(
+        &mut self,
+        buffer: &B,
+        visit: impl Fn(&B, &mut ChainWriter<'_>),
+    ) -> Result<(Written, Option<u16>), Refusal> {
+        if self.free.count() == 0 {
+            return Err(Refusal::Full);
+        }
+        let head = self.free.first();
+        let table = self.tables.first();
+        let longest = if table.is_some() { tables::DIRECT_MAX } else { MAX_CHAIN };
+        let ever = if self.tables.is_empty() { MAX_CHAIN.min(self.size()) } else { MAX_CHAIN };
+        let limits = Limits { now: longest.min(self.free.count()), ever };
+        let links = Links::List(self.free.links());
+        let mut chain = ChainWriter::new(self.rings.descriptors(), head, links, limits);
+        visit(buffer, &mut chain);
+        match (chain.finish(), table) {
+            (Err(Refusal::Full), Some(table)) => {
+                let written = self.tables.write(table, |chain| visit(buffer, chain))?;
+                self.rings.set_indirect(head, written.address, written.len);
+                Ok((written.chain, Some(table)))
+            }
+            (result, _) => result.map(|written| (written, None)),
+        }
+    }
+
+    /// Shows the device what has been lent since the last time, and tells it where it wants to be told.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.publish_around(|| ());
+    }
+
+    /// Publishes; `meanwhile` is what a test has the device do at the worst moment.
+    #[inline]
+    fn publish_around(&mut self, meanwhile: impl FnOnce()) {
+        if self.staged == self.published || self.fault.is_some() {
+            return;
+        }
+        let before = self.published as u16;
+        self.show();
+        meanwhile();
+        if self.device_wants_notice(before)
+            && let Some(notifier) = &self.notifier
+        {
+            notifier.notify();
+        }
+    }
+
+    /// The first half of publishing: the index moves.
+    fn show(&mut self) {
+        write_barrier();
+        self.published = self.staged;
+        self.rings.set_available_index(self.published as u16);
+    }
+
+    /// The second half: whether the device wants to be told of what was shown since `before`.
+    fn device_wants_notice(&self, before: u16) -> bool {
+        full_barrier();
+        match self.suppression {
+            Suppression::Flags => self.rings.used_flags() & rings::USED_NO_NOTIFY == 0,
+            Suppression::EventIndex => passes(self.rings.available_event(), before, self.published as u16),
+        }
+    }
+
+    /// Whether the device has returned something that was not taken yet.
+    #[inline]
+    pub fn has_returned(&self) -> bool {
+        self.fault.is_none() && (self.returned != self.taken || self.newly_returned() > 0)
+    }
+
+    /// How many buffers the device says it has returned since they were last counted.
+    #[inline]
+    fn newly_returned(&self) -> u16 {
+        self.rings.used_index().wrapping_sub(self.returned as u16)
+    }
+
+    /// Takes the next buffer that the device has returned.
+    ///
+    /// # Errors
+    /// What the device did wrong: now, or earlier.
+    #[inline]
+    pub fn take_returned(&mut self) -> Result<Option<Returned<B>>, Fault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        if self.returned == self.taken {
+            let count = self.newly_returned();
+            if count == 0 {
+                return Ok(None);
+            }
+            if u64::from(count) > self.published - self.returned {
+                return Err(self.break_off(Fault::IndexJump { count }));
+            }
+            read_barrier();
+            self.returned += u64::from(count);
+        }
+        let (id, written) = self.rings.used_entry(self.taken as u16);
+        let returned = self.reclaim(id, written).map_err(|fault| self.break_off(fault))?;
+        self.taken += 1;
+        Ok(Some(returned))
+    }
+
+    /// Finds the buffer that the device says it returns.
+    fn reclaim(&mut self, id: u32, written: u32) -> Result<Returned<B>, Fault> {
+        let (head, slot) = u16::try_from(id)
+            .ok()
+            .and_then(|head| Some((head, self.lent.get_mut(usize::from(head))?)))
+            .ok_or(Fault::UnknownBuffer { id })?;
+        let held = slot.as_ref().filter(|lent| lent.position < self.published);
+        let writable = held.ok_or(Fault::NotLent { id })?.writable;
+        if written > writable {
+            return Err(Fault::TooLong { written, writable });
+        }
+        let lent = slot.take().ok_or(Fault::NotLent { id })?;
+        self.free.give_back(head, lent.last, lent.count);
+        if let Some(table) = lent.table {
+            self.tables.give_back(table);
+        }
+        Ok(Returned { buffer: lent.buffer, written })
+    }
+
+    /// Asks for an interrupt. With event indices it is for one: after it, none comes until the queue is armed
+    /// again.
+    ///
+    /// Where [`Pending::Yes`] comes back, what was asked for has happened already, and no interrupt may come
+    /// for it: the caller takes what is there and arms again. A broken queue says so too, and taking tells why.
+    pub fn arm(&mut self, when: WakeWhen) -> Pending {
+        self.arm_around(when, || ())
+    }
+
+    /// Arms; `meanwhile` as for publishing.
+    #[inline]
+    fn arm_around(&mut self, when: WakeWhen, meanwhile: impl FnOnce()) -> Pending {
+        let distance = self.ask_for_interrupt(when);
+        meanwhile();
+        self.returned_beyond(distance)
+    }
+
+    /// The first half of arming: says after how many more returned buffers the interrupt shall come, less one.
+    fn ask_for_interrupt(&mut self, when: WakeWhen) -> u16 {
+        let distance = match (self.suppression, when) {
+            (Suppression::EventIndex, WakeWhen::MostReturned) => {
+                ((self.published - self.taken) * 3 / 4) as u16
+            }
+            _ => 0,
+        };
+        match self.suppression {
+            Suppression::Flags => self.rings.set_available_flags(0),
+            Suppression::EventIndex => self.rings.set_used_event((self.taken as u16).wrapping_add(distance)),
+        }
+        distance
+    }
+
+    /// The second half: whether more than so many buffers have been returned.
+    fn returned_beyond(&self, distance: u16) -> Pending {
+        full_barrier();
+        if self.fault.is_some() {
+            return Pending::Yes;
+        }
+        let returned = self.rings.used_index().wrapping_sub(self.taken as u16);
+        if returned > distance { Pending::Yes } else { Pending::No }
+    }
+
+    /// Asks for no interrupts. One or the other can come all the same: the device may be about to send it.
+    #[inline]
+    pub fn disarm(&mut self) {
+        match self.suppression {
+            Suppression::Flags => self.rings.set_available_flags(rings::AVAILABLE_NO_INTERRUPT),
+            // The entry before the next is the one that comes last, after all others.
+            Suppression::EventIndex => self.rings.set_used_event((self.taken as u16).wrapping_sub(1)),
+        }
+    }
+}
+
+impl VirtQueue<DmaRegion> {
+    /// Lends parts of a region: first those that the device reads, then those that it writes.
+    ///
+    /// # Errors
+    /// Gives the region back with the reason; [`Refusal::OutOfOrder`] or [`Refusal::OutsideRegion`] for parts
+    /// that are not as they have to be.
+    pub fn lend_parts(&mut self, region: DmaRegion, parts: &[Part]) -> Result<(), Refused<DmaRegion>> {
+        if !parts
+            .iter()
+            .all(|part| part.offset.checked_add(part.len as usize).is_some_and(|end| end <= region.len()))
+        {
+            return Err(Refused { buffer: region, reason: Refusal::OutsideRegion });
+        }
+        self.add(region, |region, chain| {
+            for part in parts {
+                chain.push(region.device_address(part.offset), part.len, part.access);
+            }
+        })
+    }
+}
+
+impl<B> Drop for VirtQueue<B> {
+    fn drop(&mut self) {
+        if self.liveness.is_running() {
+            // The device may still use it all: leaked, it stays valid.
+            core::mem::forget(core::mem::take(&mut self.lent));
+            core::mem::forget(self.rings.take_memory());
+            core::mem::forget(self.tables.take_memory());
+            core::mem::forget(self.headers.take());
+        }
+    }
+}
+
+/// Whether the index that went from `before` to `now` has passed `event` (virtio 1.2, 2.7.7.2).
+#[inline]
+fn passes(event: u16, before: u16, now: u16) -> bool {
+    now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(before)
+}

@@ -1,0 +1,94 @@
+//! Tables of descriptors for long chains (`VIRTIO_F_INDIRECT_DESC`; virtio 1.2, 2.7.5.3).
+//!
+//! A chain in a table takes one descriptor of the ring, however long it is, at the cost that the device has to
+//! look in another place. So short chains stand in the ring, and long ones in a table; there are fewer tables
+//! than descriptors, and a chain that finds none stands in the ring where it fits.
+
+use super::chain::{ChainWriter, DESCRIPTOR_LEN, Limits, Links, MAX_CHAIN, Written};
+use super::fault::Refusal;
+use alloc::vec::Vec;
+use isola_machine::dma::DmaRegion;
+
+/// Longest chain that stands in the ring where tables are known: a header and two segments, as most frames have.
+pub(super) const DIRECT_MAX: u16 = 3;
+
+/// A table for each so many descriptors.
+const DESCRIPTORS_A_TABLE: u16 = 8;
+
+/// A table is as long as a chain can be.
+const LIMITS: Limits = Limits { now: MAX_CHAIN, ever: MAX_CHAIN };
+
+/// Length of a table, in bytes.
+const TABLE_LEN: usize = MAX_CHAIN as usize * DESCRIPTOR_LEN;
+
+/// A chain that was written into a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InTable {
+    /// The chain.
+    pub chain: Written,
+    /// Where the device finds the table.
+    pub address: u64,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+/// The tables of a queue.
+#[derive(Debug)]
+pub(super) struct Tables {
+    memory: Option<DmaRegion>,
+    free: Vec<u16>,
+}
+
+impl Tables {
+    /// No tables.
+    pub(super) fn none() -> Self {
+        Self { memory: None, free: Vec::new() }
+    }
+
+    /// Tables for a queue of `size` descriptors.
+    pub(super) fn new(size: u16, memory: &mut dyn FnMut(usize) -> DmaRegion) -> Self {
+        let count = (size / DESCRIPTORS_A_TABLE).max(1);
+        Self { memory: Some(memory(usize::from(count) * TABLE_LEN)), free: (0..count).collect() }
+    }
+
+    /// Whether there are none at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.memory.is_none()
+    }
+
+    /// The table that the next chain gets.
+    #[inline]
+    pub(super) fn first(&self) -> Option<u16> {
+        self.free.last().copied()
+    }
+
+    /// Writes a chain into the table that [`Self::first`] named.
+    pub(super) fn write(
+        &mut self,
+        table: u16,
+        visit: impl FnOnce(&mut ChainWriter<'_>),
+    ) -> Result<InTable, Refusal> {
+        let memory = self.memory.as_mut().ok_or(Refusal::Full)?;
+        let base = usize::from(table) * TABLE_LEN;
+        let mut writer = ChainWriter::new((memory, base), 0, Links::Consecutive, LIMITS);
+        visit(&mut writer);
+        let chain = writer.finish()?;
+        let len = u32::from(chain.count) * DESCRIPTOR_LEN as u32;
+        Ok(InTable { chain, address: memory.device_address(base), len })
+    }
+
+    /// Takes the table that [`Self::first`] named.
+    pub(super) fn take(&mut self) {
+        self.free.pop();
+    }
+
+    /// Puts a table back.
+    pub(super) fn give_back(&mut self, table: u16) {
+        self.free.push(table);
+    }
+
+    /// The tables' memory.
+    pub(super) fn take_memory(&mut self) -> Option<DmaRegion> {
+        self.memory.take()
+    }
+}

@@ -1,0 +1,327 @@
+//! What takes several steps with a cell: running it with its ports, stopping it, removing it.
+//!
+//! | module | what |
+//! |---|---|
+//! | this | running, starting, stopping and removing |
+//! | [`ports`] | which ports of the host lead to a cell |
+//!
+//! A step that fails takes the steps before it back, so that a command leaves all it wanted, or nothing.
+
+pub mod ports;
+
+use crate::client::{Client, ClientError};
+use crate::image::CellImage;
+use crate::machine::cells::{Afterwards, CellRecord};
+use crate::machine::network::{NetworkError, NetworkWish, address};
+use crate::machine::qmp::QmpError;
+use crate::machine::state::{MachineDir, StateError, StateRoot};
+use crate::machine::{Held, MachineError};
+use crate::names;
+use crate::output::view::is_running;
+use crate::publish::{PublishError, PublishSpec};
+use isola_abi::management::{CellInfo, CellSpec, ManagementError, NetworkSpec};
+use isola_abi::size::ByteSize;
+use ports::{check_ports, publish_ports, unpublish_all};
+use std::ops::ControlFlow;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How often a cell is looked at while something is waited for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long a cell may take to get an address by DHCP, where ports wait for it.
+const ADDRESS_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long the answer to a request to stop is waited for before others get their turn.
+const STOP_TURN: Duration = Duration::from_millis(100);
+
+/// A cell to run.
+#[derive(Debug)]
+pub struct NewCell {
+    /// Its image.
+    pub image: CellImage,
+    /// Its name; made up where there is none.
+    pub name: Option<String>,
+    /// How many cores.
+    pub cores: u32,
+    /// How much memory.
+    pub memory: ByteSize,
+    /// Arguments for the application.
+    pub arguments: Vec<String>,
+    /// Its network.
+    pub network: NetworkWish,
+    /// When it counts as hung, in ms; 0: never.
+    pub watchdog_ms: u32,
+    /// Ports to publish.
+    pub publish: Vec<PublishSpec>,
+    /// What becomes of it when it has ended.
+    pub afterwards: Afterwards,
+}
+
+/// Why something with a cell did not work.
+#[derive(Debug, Error)]
+pub enum CellError {
+    /// The machine cannot be worked on.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The supervisor did not answer, or refused.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// No cell has that name.
+    #[error("no cell of machine {machine:?} is called {name:?}{}: see `isola ps`", meant.as_ref().map(|m| format!(" (did you mean {m:?}?)")).unwrap_or_default())]
+    NoSuchCell {
+        /// The name.
+        name: String,
+        /// The machine.
+        machine: String,
+        /// A cell whose name is near.
+        meant: Option<String>,
+    },
+    /// The cell runs.
+    #[error("cell {0:?} is running: stop it first, or remove it with --force")]
+    Running(String),
+    /// A port was not published.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// The network has no forwarding.
+    #[error("ports cannot be published on a TAP network: cells are reached at their own addresses there")]
+    NotOnTap,
+    /// The cell has no network.
+    #[error("cell {0:?} has no network: ports cannot be published for it")]
+    NoNetwork(String),
+    /// The cell has no address yet.
+    #[error(
+        "cell {name:?} has no address after {} s, so its ports cannot be published: see `isola logs {name}`",
+        ADDRESS_LIMIT.as_secs()
+    )]
+    NoAddress {
+        /// The cell.
+        name: String,
+    },
+    /// No such port is published.
+    #[error("port {port} is not published for cell {cell:?}: see `isola port {cell}`")]
+    NotPublished {
+        /// The cell.
+        cell: String,
+        /// The port.
+        port: String,
+    },
+    /// There is no address for the cell.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// A file cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// QEMU cannot be asked.
+    #[error(transparent)]
+    Qmp(#[from] QmpError),
+}
+
+/// The cell `name`.
+///
+/// # Errors
+/// [`CellError::NoSuchCell`] with the name that may be meant, or [`CellError::Client`].
+pub fn look_up(held: &Held, client: &mut Client, name: &str) -> Result<CellInfo, CellError> {
+    match client.inspect(name) {
+        Err(ClientError::Refused(ManagementError::NoSuchCell(_))) => {
+            let cells = client.list()?;
+            let meant = names::nearest(name, cells.iter().map(|cell| cell.spec.name.as_str()));
+            Err(CellError::NoSuchCell {
+                name: name.to_owned(),
+                machine: held.dir.name.to_string(),
+                meant: meant.map(str::to_owned),
+            })
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Creates and starts a cell; `progress` is told how much of the image is sent, and can break off.
+///
+/// # Errors
+/// [`CellError`]; there is no such cell then.
+pub fn run(
+    root: &StateRoot,
+    held: &Held,
+    client: &mut Client,
+    new: NewCell,
+    progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<CellInfo, CellError> {
+    let mut cells = client.list()?;
+    let swept = sweep(held, client, &cells)?;
+    cells.retain(|cell| !swept.contains(&cell.spec.name));
+    let taken = |name: &str| cells.iter().any(|cell| cell.spec.name == name);
+    let name = new.name.unwrap_or_else(|| names::generate(taken));
+    let spec = CellSpec {
+        name: name.clone(),
+        image_name: new.image.name,
+        cores: new.cores,
+        memory: new.memory,
+        arguments: new.arguments,
+        network: new.network.resolve(&held.record.options.uplink, &cells)?,
+        watchdog_ms: new.watchdog_ms,
+    };
+    spec.validate().map_err(ClientError::from)?;
+    // What is known to fail is not worth sending an image for.
+    if taken(&name) {
+        return Err(ClientError::from(ManagementError::NameTaken(name)).into());
+    }
+    check_ports(root, held, &name, spec.network, &new.publish)?;
+    client.upload(&new.image.bytes, progress)?;
+    let cell = client.create(spec)?;
+    let record =
+        CellRecord { id: cell.id, afterwards: new.afterwards, publish: new.publish, published: Vec::new() };
+    let finish = |client: &mut Client| {
+        held.cells().keep_image(&name, &new.image.path)?;
+        held.cells().save(&name, &record)?;
+        start_created(root, held, client, &cell)
+    };
+    let started = finish(client);
+    if started.is_err() {
+        // The first error is the one to be told.
+        let _ = force_stop(client, &name).and_then(|()| remove(held, client, &cell));
+    }
+    started
+}
+
+/// Starts a cell that has ended, and publishes its ports again.
+///
+/// # Errors
+/// [`CellError`].
+pub fn start(root: &StateRoot, held: &Held, client: &mut Client, name: &str) -> Result<CellInfo, CellError> {
+    let cell = look_up(held, client, name)?;
+    if is_running(&cell) {
+        return Ok(cell);
+    }
+    // What a crash left published is published anew, as the cell's address may be another one now.
+    unpublish_all(held, &cell)?;
+    start_created(root, held, client, &cell)
+}
+
+fn start_created(
+    root: &StateRoot,
+    held: &Held,
+    client: &mut Client,
+    cell: &CellInfo,
+) -> Result<CellInfo, CellError> {
+    let name = &cell.spec.name;
+    let publish = held.cells().load(name, cell.id).map(|record| record.publish).unwrap_or_default();
+    let early = matches!(cell.spec.network, NetworkSpec::Static(_));
+    if early {
+        publish_ports(root, held, cell, &publish)?;
+    }
+    let started = client.start(name)?;
+    if !early && !publish.is_empty() {
+        let cell = wait_for_address(client, name)?;
+        publish_ports(root, held, &cell, &publish)?;
+    }
+    Ok(started)
+}
+
+fn wait_for_address(client: &mut Client, name: &str) -> Result<CellInfo, CellError> {
+    let end = Instant::now() + ADDRESS_LIMIT;
+    loop {
+        let cell = client.inspect(name)?;
+        if address(&cell).is_some() {
+            return Ok(cell);
+        }
+        if !is_running(&cell) || Instant::now() >= end {
+            return Err(CellError::NoAddress { name: name.to_owned() });
+        }
+        sleep(LOOK_INTERVAL);
+    }
+}
+
+/// Asks a cell to stop within `timeout_ms`, and waits for it, giving other commands their turn.
+///
+/// A cell that does not run is not asked. Its ports are not published any more then.
+///
+/// # Errors
+/// [`CellError`].
+pub fn stop(
+    root: &StateRoot,
+    dir: &MachineDir,
+    name: &str,
+    timeout_ms: u32,
+    waiting: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<CellInfo, CellError> {
+    let held = Held::take_supervised(root, dir)?;
+    let mut client = held.client()?;
+    let mut cell = look_up(&held, &mut client, name)?;
+    let id = cell.id;
+    let mut turn = Some((held, client));
+    if is_running(&cell)
+        && let Some((held, client)) = &mut turn
+    {
+        match client.stop(name, timeout_ms, STOP_TURN) {
+            Ok(stopped) => cell = stopped.unwrap_or(cell),
+            // It has just ended by itself.
+            Err(ClientError::Refused(ManagementError::WrongState { .. })) => {
+                cell = look_up(held, client, name)?
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    while is_running(&cell) {
+        drop(turn.take());
+        if waiting().is_break() {
+            return Err(ClientError::Interrupted.into());
+        }
+        sleep(LOOK_INTERVAL);
+        let held = Held::take_supervised(root, dir)?;
+        let mut client = held.client()?;
+        cell = look_up(&held, &mut client, name)?;
+        turn = Some((held, client));
+    }
+    if let Some((held, _)) = &turn
+        && cell.id == id
+    {
+        unpublish_all(held, &cell)?;
+    }
+    Ok(cell)
+}
+
+fn force_stop(client: &mut Client, name: &str) -> Result<(), CellError> {
+    if is_running(&client.inspect(name)?) {
+        client.stop(name, 0, crate::client::ANSWER_TIMEOUT)?;
+    }
+    Ok(())
+}
+
+/// Removes a cell that does not run: its memory and cores go back, its ports and records are gone.
+///
+/// # Errors
+/// [`CellError`].
+pub fn remove(held: &Held, client: &mut Client, cell: &CellInfo) -> Result<(), CellError> {
+    if is_running(cell) {
+        return Err(CellError::Running(cell.spec.name.clone()));
+    }
+    unpublish_all(held, cell)?;
+    client.destroy(&cell.spec.name)?;
+    held.cells().remove(&cell.spec.name);
+    Ok(())
+}
+
+/// Removes the cells that were to be removed when they have ended; returns their names.
+///
+/// # Errors
+/// [`CellError`].
+pub fn sweep(held: &Held, client: &mut Client, cells: &[CellInfo]) -> Result<Vec<String>, CellError> {
+    let store = held.cells();
+    let mut swept = Vec::new();
+    for cell in cells.iter().filter(|cell| has_ended(cell)) {
+        let name = &cell.spec.name;
+        if store.load(name, cell.id).is_some_and(|record| record.afterwards == Afterwards::Remove) {
+            remove(held, client, cell)?;
+            swept.push(name.clone());
+        }
+    }
+    Ok(swept)
+}
+
+/// Whether a cell has run and does not any more.
+pub fn has_ended(cell: &CellInfo) -> bool {
+    use isola_abi::management::CellState::{Crashed, Exited, Killed};
+    matches!(cell.state, Exited | Crashed | Killed)
+}

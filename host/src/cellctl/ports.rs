@@ -1,0 +1,184 @@
+//! The ports of cells: published when a cell starts, and while it runs.
+//!
+//! What is published is written down at once, so that a command that is killed leaves no port that nobody knows.
+
+use super::{CellError, look_up, wait_for_address};
+use crate::client::Client;
+use crate::machine::Held;
+use crate::machine::cells::{Afterwards, CellRecord, CellStore};
+use crate::machine::network::address;
+use crate::machine::options::Uplink;
+use crate::machine::record::{Health, MachineRecord};
+use crate::machine::state::{MachineDir, StateRoot};
+use crate::output::view::is_running;
+use crate::publish::{Publication, PublishError, PublishSpec};
+use isola_abi::management::{CellInfo, NetworkSpec};
+use std::net::Ipv4Addr;
+
+/// Publishes further ports of a cell, for now and for whenever it is started again.
+///
+/// # Errors
+/// [`CellError`]; what was published before the error stays.
+pub fn publish(
+    root: &StateRoot,
+    held: &Held,
+    client: &mut Client,
+    name: &str,
+    specs: &[PublishSpec],
+) -> Result<Vec<Publication>, CellError> {
+    let cell = look_up(held, client, name)?;
+    check_ports(root, held, name, cell.spec.network, specs)?;
+    let store = held.cells();
+    let mut record = record_of(&store, &cell);
+    record
+        .publish
+        .extend(specs.iter().filter(|spec| !record.publish.contains(spec)).copied().collect::<Vec<_>>());
+    store.save(name, &record)?;
+    if !is_running(&cell) {
+        return Ok(Vec::new());
+    }
+    let cell = if address(&cell).is_some() { cell } else { wait_for_address(client, name)? };
+    publish_ports(root, held, &cell, specs)
+}
+
+/// Ends publications of a cell.
+///
+/// # Errors
+/// [`CellError::NotPublished`] where one of them is none.
+pub fn unpublish(
+    held: &Held,
+    client: &mut Client,
+    name: &str,
+    specs: &[PublishSpec],
+) -> Result<(), CellError> {
+    let cell = look_up(held, client, name)?;
+    let store = held.cells();
+    let mut record = record_of(&store, &cell);
+    for spec in specs {
+        let same_port = |cell_port, protocol| (cell_port, protocol) == (spec.cell_port, spec.protocol);
+        let meant = |port: &Publication| {
+            same_port(port.cell.port(), port.protocol) && (spec.host_port == 0 || spec.collides_with(port))
+        };
+        let (gone, kept): (Vec<_>, Vec<_>) = record.published.iter().copied().partition(meant);
+        let wished = |wish: &PublishSpec| {
+            let host = spec.host_port == 0
+                || wish.host_port == spec.host_port
+                || (wish.host_port == 0 && !gone.is_empty());
+            host && same_port(wish.cell_port, wish.protocol)
+        };
+        let wishes = record.publish.len();
+        record.publish.retain(|wish| !wished(wish));
+        if gone.is_empty() && record.publish.len() == wishes {
+            return Err(CellError::NotPublished { cell: name.to_owned(), port: spec.to_string() });
+        }
+        end_all(held, &gone)?;
+        record.published = kept;
+        store.save(name, &record)?;
+    }
+    Ok(())
+}
+
+fn record_of(store: &CellStore, cell: &CellInfo) -> CellRecord {
+    store.load(&cell.spec.name, cell.id).unwrap_or(CellRecord {
+        id: cell.id,
+        afterwards: Afterwards::Keep,
+        publish: Vec::new(),
+        published: Vec::new(),
+    })
+}
+
+/// Makes sure that the ports can be published, as far as that can be known before.
+pub(super) fn check_ports(
+    root: &StateRoot,
+    held: &Held,
+    cell: &str,
+    network: NetworkSpec,
+    specs: &[PublishSpec],
+) -> Result<(), CellError> {
+    if specs.is_empty() {
+        return Ok(());
+    }
+    if held.record.options.uplink != Uplink::User {
+        return Err(CellError::NotOnTap);
+    }
+    if network == NetworkSpec::None {
+        return Err(CellError::NoNetwork(cell.to_owned()));
+    }
+    for spec in specs.iter().filter(|spec| spec.host_port != 0) {
+        check_port(root, spec)?;
+    }
+    Ok(())
+}
+
+/// Makes sure that a host port is free; says who has it where it is one of the user's own cells.
+fn check_port(root: &StateRoot, spec: &PublishSpec) -> Result<(), PublishError> {
+    let Err(error) = spec.free_host_port() else { return Ok(()) };
+    let up = |dir: &MachineDir| MachineRecord::load(dir).is_some_and(|record| record.health() == Health::Up);
+    for dir in root.machines().into_iter().filter(up) {
+        if let Some((cell, port)) =
+            CellStore::of(&dir).published().into_iter().find(|(_, port)| spec.collides_with(port))
+        {
+            let machine = dir.name.to_string();
+            return Err(PublishError::Published { host: port.host, protocol: port.protocol, cell, machine });
+        }
+    }
+    Err(error)
+}
+
+/// Publishes those of `specs` that are not; takes back what it published where one fails.
+pub(super) fn publish_ports(
+    root: &StateRoot,
+    held: &Held,
+    cell: &CellInfo,
+    specs: &[PublishSpec],
+) -> Result<Vec<Publication>, CellError> {
+    if specs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ip: Ipv4Addr = address(cell).ok_or_else(|| CellError::NoNetwork(cell.spec.name.clone()))?;
+    let store = held.cells();
+    let mut record = record_of(&store, cell);
+    let mut qmp = held.qmp()?;
+    let mut new: Vec<Publication> = Vec::new();
+    for spec in specs {
+        if record.published.iter().any(|port| spec.host_port != 0 && spec.collides_with(port)) {
+            continue;
+        }
+        let published = check_port(root, spec).and_then(|()| spec.publish(&mut qmp, ip));
+        match published {
+            Ok(port) => {
+                new.push(port);
+                // Written down at once: a command that is killed here leaves a port that is known.
+                record.published.push(port);
+                store.save(&cell.spec.name, &record)?;
+            }
+            Err(error) => {
+                end_all(held, &new)?;
+                record.published.retain(|port| !new.contains(port));
+                store.save(&cell.spec.name, &record)?;
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(new)
+}
+
+pub(super) fn unpublish_all(held: &Held, cell: &CellInfo) -> Result<(), CellError> {
+    let store = held.cells();
+    if let Some(mut record) = store.load(&cell.spec.name, cell.id).filter(|r| !r.published.is_empty()) {
+        end_all(held, &record.published)?;
+        record.published.clear();
+        store.save(&cell.spec.name, &record)?;
+    }
+    Ok(())
+}
+
+fn end_all(held: &Held, ports: &[Publication]) -> Result<(), CellError> {
+    if !ports.is_empty() {
+        let mut qmp = held.qmp()?;
+        for port in ports {
+            port.end(&mut qmp)?;
+        }
+    }
+    Ok(())
+}

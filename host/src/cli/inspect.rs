@@ -1,0 +1,201 @@
+//! `isola inspect`: all that is known of cells, or of the machine.
+
+use super::{Context, Failure, complete, show, standalone};
+use crate::cellctl::look_up;
+use crate::machine::Held;
+use crate::output::view::{CellView, MachineView};
+use crate::output::{Format, human, table};
+use clap::Args;
+use isola_abi::management::{CellInfo, MachineInfo};
+use isola_abi::size::ByteSize;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// Shows all that is known of a cell, or of the machine
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A cell is not disturbed by it: the supervisor reads what the cell writes down as it runs. Cycles are those of
+the time-stamp counter.
+
+Examples:
+  isola inspect kv
+  isola inspect                           the machine: who has which core, how much is free
+  isola inspect kv -o json | jq .activities")]
+pub(super) struct Arguments {
+    /// The cells; without one, the machine
+    #[arg(add = complete::cells())]
+    cells: Vec<String>,
+}
+
+pub(super) fn inspect(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if arguments.cells.is_empty() {
+        return machine(context);
+    }
+    let mut views = Vec::new();
+    let mut texts = Vec::new();
+    for name in &arguments.cells {
+        if let Some(alone) = standalone::find(context, name)? {
+            views.push(serde_json::to_value(standalone::view(&alone))?);
+            texts.push(serde_json::to_string_pretty(&standalone::view(&alone))?);
+            continue;
+        }
+        let held = Held::take_supervised(&context.root, &context.dir())?;
+        let mut client = held.client()?;
+        let info = client.machine()?;
+        let cell = look_up(&held, &mut client, name)?;
+        let view = show::cell(&held.dir, &cell);
+        texts.push(cell_text(&cell, &view, &info));
+        views.push(serde_json::to_value(view)?);
+    }
+    match (context.output.format, &views[..]) {
+        (Format::Table, _) => context.output.text(&texts.join("\n"))?,
+        // As of one thing, unless several were asked for.
+        (Format::Json, [view]) => context.output.json(view)?,
+        (Format::Json, views) => context.output.json(&views)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn machine(context: &Context) -> Result<ExitCode, Failure> {
+    let held = Held::take_supervised(&context.root, &context.dir())?;
+    let mut client = held.client()?;
+    let info = client.machine()?;
+    let cells = client.list()?;
+    let view = show::machine(&held, Some(&info));
+    context.output.answer(&view, || machine_text(&view, &info, &cells))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn machine_text(view: &MachineView, info: &MachineInfo, cells: &[CellInfo]) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12}{value}");
+    };
+    line("machine", view.name.clone());
+    line("platform", format!("{}, cpu {}, under {}", view.model, view.cpu, view.accelerator));
+    line(
+        "network",
+        format!("{}; {} of {} devices free", view.network, info.devices_free, info.devices_total),
+    );
+    line(
+        "memory",
+        format!("{} of {} free; supervisor {}", info.memory_free, info.memory_total, info.memory_supervisor),
+    );
+    line("clock", format!("{} MHz", info.tsc_hz / 1_000_000));
+    line(
+        "boot",
+        format!(
+            "ready after {}, {} of them the supervisor's",
+            human::maybe_duration_ns(view.ready_us.map(|us| us * 1000)),
+            human::duration_ns(info.boot_ns)
+        ),
+    );
+    line("uptime", human::age(std::time::Duration::from_nanos(info.uptime_ns)));
+    if let Some(pid) = view.pid {
+        line("process", pid.to_string());
+    }
+    let name_of = |owner: &str| {
+        let cell = cells.iter().find(|cell| cell.id.to_string() == owner);
+        cell.map_or_else(|| owner.to_owned(), |cell| format!("cell {}", cell.spec.name))
+    };
+    let cores = view.supervisor.iter().flat_map(|supervisor| &supervisor.cores);
+    let rows = cores.map(|core| vec![core.id.to_string(), core.node.to_string(), name_of(&core.owner)]);
+    let _ = write!(text, "\n{}", table(&["CORE", "NODE", "OWNER"], rows));
+    text
+}
+
+fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12}{value}");
+    };
+    line("cell", format!("{} (id {}, machine {})", view.name, view.id, view.machine));
+    line("state", format!("{}; uptime {}", show::state(cell), show::uptime(cell)));
+    line("image", [std::slice::from_ref(&view.image), &view.arguments[..]].concat().join(" "));
+    line("created", human::local_time(cell.created_unix_ns));
+    line(
+        "memory",
+        format!(
+            "{}: image {}, pool {} ({} used, {} at most)",
+            cell.memory, cell.image, cell.memory_usage.total, cell.memory_usage.used, cell.memory_usage.peak
+        ),
+    );
+    line("address", format!("{} ({})", view.address.as_deref().unwrap_or("-"), view.network));
+    let ports: Vec<String> =
+        view.ports.iter().map(|port| format!("{} -> {}/{}", port.host, port.cell, port.protocol)).collect();
+    line("ports", if ports.is_empty() { "-".to_owned() } else { ports.join(", ") });
+    let traffic = &view.traffic;
+    line(
+        "traffic",
+        format!(
+            "received {} frames, {}; sent {} frames, {}; dropped {}",
+            human::count(traffic.received_frames),
+            ByteSize(traffic.received_bytes),
+            human::count(traffic.sent_frames),
+            ByteSize(traffic.sent_bytes),
+            human::count(traffic.dropped_frames),
+        ),
+    );
+    if view.watchdog_ms > 0 {
+        line("watchdog", format!("{} ms", view.watchdog_ms));
+    }
+    line(
+        "took",
+        format!(
+            "create {}, start {}, first sign {}, reclaim {}",
+            human::maybe_duration_ns(view.create_ns),
+            human::maybe_duration_ns(view.start_ns),
+            human::maybe_duration_ns(view.first_sign_ns),
+            human::maybe_duration_ns(view.reclaim_ns),
+        ),
+    );
+    if !view.cores.is_empty() {
+        let _ = write!(text, "\n{}", cores_table(view));
+        text.push_str("\n\n");
+        text.push_str(&activities_table(view, info.tsc_hz));
+        text.push('\n');
+    }
+    if let Some(crash) = &view.crash {
+        text.push('\n');
+        text.push_str(&show::crash_text(&view.name, crash));
+    }
+    text
+}
+
+fn cores_table(view: &CellView) -> String {
+    let rows = view.cores.iter().map(|core| {
+        vec![
+            core.id.to_string(),
+            core.phase.to_owned(),
+            human::count(core.interrupts),
+            human::count(core.event_cycles),
+            human::count(core.interrupt_cycles),
+            human::count(core.loop_cycles),
+            human::count(core.idle_cycles),
+        ]
+    });
+    table(&["CORE", "PHASE", "INTERRUPTS", "EVENT CYCLES", "INTERRUPT", "LOOP", "IDLE"], rows)
+}
+
+/// Who used the cores of a cell, as a table.
+pub(super) fn activities_table(view: &CellView, tsc_hz: u64) -> String {
+    let all: u64 = view.activities.iter().map(|activity| activity.cycles).sum();
+    let rows = view.activities.iter().map(|activity| {
+        let share = if all == 0 { 0.0 } else { 100.0 * activity.cycles as f64 / all as f64 };
+        let time = cycles_ns(activity.cycles, tsc_hz).map_or_else(|| "-".to_owned(), human::duration_ns);
+        vec![
+            activity.name.clone(),
+            human::count(activity.cycles),
+            time,
+            format!("{share:.1} %"),
+            human::count(activity.events),
+        ]
+    });
+    table(&["ACTIVITY", "CYCLES", "TIME", "SHARE", "EVENTS"], rows)
+}
+
+/// How long so many cycles take, in ns.
+pub(super) fn cycles_ns(cycles: u64, tsc_hz: u64) -> Option<u64> {
+    let ns = u128::from(cycles) * 1_000_000_000;
+    u64::try_from(ns.checked_div(u128::from(tsc_hz))?).ok()
+}

@@ -1,0 +1,53 @@
+//! `isola logs`: what a cell printed.
+
+use super::follow::Follower;
+use super::interrupt::Interrupts;
+use super::{Context, Failure, complete, show, standalone};
+use clap::Args;
+use std::process::ExitCode;
+
+/// Prints what a cell printed
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The supervisor keeps the last 64 KiB that a cell printed, until the cell is removed. Where the cell has
+crashed, what is known of the crash follows on the error output.
+
+Examples:
+  isola logs kv
+  isola logs -f kv                        read along until the cell ends, or ^C
+  isola logs --supervisor                 the supervisor's own log")]
+pub(super) struct Arguments {
+    /// The cell
+    #[arg(add = complete::cells(), required_unless_present = "supervisor", conflicts_with = "supervisor")]
+    cell: Option<String>,
+    /// Goes on printing until the cell ends
+    #[arg(short, long)]
+    follow: bool,
+    /// Prints the supervisor's log
+    #[arg(long, conflicts_with = "follow")]
+    supervisor: bool,
+}
+
+pub(super) fn logs(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let Some(name) = &arguments.cell else {
+        let held = crate::machine::Held::take(&context.root, &context.dir())?;
+        context.output.raw(&std::fs::read(held.dir.serial_log())?)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    if let Some(alone) = standalone::find(context, name)? {
+        return standalone::logs(context, &alone, arguments.follow);
+    }
+    let mut follower = Follower::new(context.dir(), name);
+    let cell = if arguments.follow {
+        let interrupts = Interrupts::count()?;
+        follower.until_end(context, &mut || interrupts.check())?
+    } else {
+        Some(follower.turn(context)?)
+    };
+    if let Some(cell) = cell
+        && let Some(crash) = &cell.crash
+    {
+        context.output.note(&show::crash_text(name, &show::crash(&context.dir(), &cell, crash)));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,163 @@
+//! The command: its words, and one file a verb.
+//!
+//! Exit codes: 0 it is done; 1 it was refused or failed; 2 the command line cannot be understood. `isola run`
+//! in the foreground returns the cell's own exit code; see [`run`] for what it returns where there is none.
+
+mod complete;
+mod demo;
+mod doctor;
+mod down;
+mod events;
+mod failure;
+mod follow;
+mod inspect;
+mod interrupt;
+mod logs;
+mod port;
+mod ps;
+mod rm;
+mod run;
+mod show;
+mod standalone;
+mod start;
+mod stop;
+mod up;
+mod version;
+
+use crate::image::ImageStore;
+use crate::machine::state::{MachineDir, StateRoot};
+use crate::names::{DEFAULT_MACHINE, MachineName};
+use crate::output::{Format, Output, Talk};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::CompleteEnv;
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Divides a machine into cells, each a whole operating system that runs one service.
+#[derive(Debug, Parser)]
+#[command(name = "isola", version, max_term_width = 100, after_help = EXAMPLES, propagate_version = false)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  isola up --cores 4 --memory 1G          start a machine
+  isola run -d --name kv --cores 2 --memory 64M -p 11211:11211 kv
+                                          run a key-value server in a cell of it
+  isola ps                                see what runs
+  isola logs -f kv                        read along
+  isola stop kv && isola rm kv            end the cell, and give back what it had
+  isola down                              end the machine
+  isola demo                              see all of it in a minute
+
+Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong; `isola run` has more: see its help.
+Environment: ISOLA_MACHINE, ISOLA_IMAGES (a folder of images), ISOLA_STATE (where machines are written down),
+ISOLA_QEMU (the QEMU to use), NO_COLOR.";
+
+#[derive(Debug, Args)]
+struct Globals {
+    /// Which machine.
+    #[arg(long, global = true, value_name = "MACHINE", env = "ISOLA_MACHINE", default_value = DEFAULT_MACHINE)]
+    #[arg(add = complete::machines(), hide_env_values = true)]
+    on: MachineName,
+    /// How to print answers.
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    /// Says nothing beside the answer; lists print names alone.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Up(up::Arguments),
+    Down(down::Arguments),
+    Run(run::Arguments),
+    Ps(ps::Arguments),
+    Logs(logs::Arguments),
+    Start(start::Arguments),
+    Stop(stop::StopArguments),
+    Kill(stop::KillArguments),
+    Rm(rm::Arguments),
+    Inspect(inspect::Arguments),
+    Events(events::Arguments),
+    Port(port::PortArguments),
+    Publish(port::PublishArguments),
+    Doctor(doctor::Arguments),
+    Demo(demo::Arguments),
+    Completion(complete::Arguments),
+    Version(version::Arguments),
+}
+
+/// What all verbs need.
+struct Context {
+    root: StateRoot,
+    machine: MachineName,
+    images: ImageStore,
+    output: Output,
+}
+
+impl Context {
+    /// The folder of the machine that the command is about.
+    fn dir(&self) -> MachineDir {
+        self.root.machine(&self.machine)
+    }
+}
+
+/// Runs the command that the arguments of this process say.
+pub fn main() -> ExitCode {
+    CompleteEnv::with_factory(Cli::command).complete();
+    let cli = Cli::parse();
+    let talk = if cli.globals.quiet { Talk::Quiet } else { Talk::Notes };
+    let output = Output { format: cli.globals.output, talk };
+    let result = context(cli.globals, output).and_then(|context| dispatch(cli.verb, &context));
+    match result {
+        Ok(code) => code,
+        Err(failure) => failure.report(&output),
+    }
+}
+
+fn context(globals: Globals, output: Output) -> Result<Context, Failure> {
+    let mut root = StateRoot::from_environment()?;
+    if output.talk == Talk::Notes {
+        root = root.with_notice(|text| anstream::eprintln!("note: {text}"));
+    }
+    Ok(Context { root, machine: globals.on, images: ImageStore::from_environment(), output })
+}
+
+fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
+    match verb {
+        Verb::Up(arguments) => up::up(context, arguments),
+        Verb::Down(arguments) => down::down(context, &arguments),
+        Verb::Run(arguments) => run::run(context, arguments),
+        Verb::Ps(arguments) => ps::ps(context, &arguments),
+        Verb::Logs(arguments) => logs::logs(context, &arguments),
+        Verb::Start(arguments) => start::start(context, &arguments),
+        Verb::Stop(arguments) => stop::stop(context, &arguments),
+        Verb::Kill(arguments) => stop::kill(context, &arguments),
+        Verb::Rm(arguments) => rm::rm(context, &arguments),
+        Verb::Inspect(arguments) => inspect::inspect(context, &arguments),
+        Verb::Events(arguments) => events::events(context, &arguments),
+        Verb::Port(arguments) => port::port(context, &arguments),
+        Verb::Publish(arguments) => port::publish(context, &arguments),
+        Verb::Doctor(arguments) => doctor::doctor(context, &arguments),
+        Verb::Demo(arguments) => demo::demo(context, &arguments),
+        Verb::Completion(arguments) => complete::completion(&arguments),
+        Verb::Version(arguments) => version::version(context, &arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

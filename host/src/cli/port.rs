@@ -1,0 +1,68 @@
+//! `isola port` and `isola publish`: which host ports lead to a cell, and more of them while it runs.
+
+use super::{Context, Failure, complete, show};
+use crate::cellctl::{look_up, ports};
+use crate::machine::Held;
+use crate::output::view::PortView;
+use crate::publish::PublishSpec;
+use clap::Args;
+use std::process::ExitCode;
+
+/// Lists the host ports that lead to a cell
+#[derive(Debug, Args)]
+pub(super) struct PortArguments {
+    /// The cell
+    #[arg(add = complete::cells())]
+    cell: String,
+}
+
+/// Publishes further ports of a cell, while it runs
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A port is [IP:]HOST:CELL[/tcp|udp], or CELL for whichever host port is free. Without IP it is published on
+127.0.0.1 alone. It is published again whenever the cell is started again.
+
+Examples:
+  isola publish kv 11212:11211
+  isola publish kv 0.0.0.0:11213:11211
+  isola publish --remove kv 11212:11211")]
+pub(super) struct PublishArguments {
+    /// The cell
+    #[arg(add = complete::cells())]
+    cell: String,
+    /// The ports
+    #[arg(required = true)]
+    ports: Vec<PublishSpec>,
+    /// Ends their publication
+    #[arg(long)]
+    remove: bool,
+}
+
+pub(super) fn port(context: &Context, arguments: &PortArguments) -> Result<ExitCode, Failure> {
+    let held = Held::take_supervised(&context.root, &context.dir())?;
+    list(context, &held, &arguments.cell)
+}
+
+pub(super) fn publish(context: &Context, arguments: &PublishArguments) -> Result<ExitCode, Failure> {
+    let held = Held::take_supervised(&context.root, &context.dir())?;
+    let mut client = held.client()?;
+    if arguments.remove {
+        ports::unpublish(&held, &mut client, &arguments.cell, &arguments.ports)?;
+    } else {
+        ports::publish(&context.root, &held, &mut client, &arguments.cell, &arguments.ports)?;
+    }
+    drop(client);
+    list(context, &held, &arguments.cell)
+}
+
+fn list(context: &Context, held: &Held, name: &str) -> Result<ExitCode, Failure> {
+    let cell = look_up(held, &mut held.client()?, name)?;
+    let ports = show::ports(&held.dir, &cell);
+    let views: Vec<PortView> = ports.iter().map(PortView::new).collect();
+    context.output.answer(&views, || {
+        let lines =
+            ports.iter().map(|port| format!("{}/{} -> {}", port.cell.port(), port.protocol, port.host));
+        lines.collect::<Vec<_>>().join("\n")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

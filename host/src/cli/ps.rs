@@ -1,0 +1,146 @@
+//! `isola ps`: the cells.
+
+use super::standalone::StandaloneView;
+use super::{Context, Failure, show, standalone};
+use crate::cellctl::sweep;
+use crate::machine::network::address;
+use crate::machine::record::{MachineKind, MachineRecord};
+use crate::machine::state::MachineDir;
+use crate::machine::{Held, MachineError};
+use crate::names::DEFAULT_MACHINE;
+use crate::output::view::CellView;
+use crate::output::{Format, Talk, human, table};
+use clap::Args;
+use serde::Serialize;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Lists the cells of a machine, those that have ended included: they hold what they were given
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  isola ps
+  isola ps -a                             of all machines, with the images that run alone
+  isola ps -q                             names alone
+  isola ps -o json | jq '.[] | {name, state}'")]
+pub(super) struct Arguments {
+    /// Lists the cells of all machines
+    #[arg(short, long)]
+    all: bool,
+}
+
+/// A line of the list.
+struct Row {
+    machine: String,
+    name: String,
+    /// All columns but the machine.
+    columns: Vec<String>,
+    view: RowView,
+}
+
+/// The JSON form of a line. What runs alone has the fields `machine` (null), `name`, `state`, `image`,
+/// `memory_bytes` and `ports` in common with cells.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum RowView {
+    Cell(Box<CellView>),
+    Alone(StandaloneView),
+}
+
+const HEADINGS: [&str; 8] = ["NAME", "STATE", "CORES", "MEMORY", "IMAGE", "ADDRESS", "PORTS", "UPTIME"];
+
+pub(super) fn ps(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let alone = |dir: &MachineDir| {
+        MachineRecord::load(dir).is_some_and(|record| matches!(record.kind, MachineKind::Standalone { .. }))
+    };
+    let mut rows = Vec::new();
+    // What runs alone is no cell of any machine, and would be found by nobody otherwise.
+    let wanted = |dir: &&MachineDir| arguments.all || dir.name == context.machine || alone(dir);
+    for dir in context.root.machines().iter().filter(wanted) {
+        match Held::take(&context.root, dir) {
+            Ok(held) if held.record.kind == MachineKind::Supervised => rows.extend(cells(&held)?),
+            Ok(held) => rows.push(standalone_row(&held)),
+            Err(MachineError::NotUp { .. }) => {}
+            Err(error @ (MachineError::Died { .. } | MachineError::Abandoned { .. })) => {
+                context.output.note(&format!("note: {error}"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !context.dir().path().exists() {
+        if context.machine.as_str() != DEFAULT_MACHINE {
+            // A machine that is named and not there is a slip.
+            Held::take(&context.root, &context.dir())?;
+        } else if rows.is_empty() && !arguments.all {
+            context.output.note("note: no machine is up here; start one with `isola up`");
+        }
+    }
+    print(context, arguments, &rows)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(context: &Context, arguments: &Arguments, rows: &[Row]) -> Result<(), Failure> {
+    if context.output.format == Format::Json {
+        let views: Vec<&RowView> = rows.iter().map(|row| &row.view).collect();
+        context.output.json(&views)?;
+        return Ok(());
+    }
+    if context.output.talk == Talk::Quiet {
+        let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        context.output.text(&names.join("\n"))?;
+        return Ok(());
+    }
+    let text = if arguments.all {
+        let headings: Vec<&str> = ["MACHINE"].into_iter().chain(HEADINGS).collect();
+        table(
+            &headings,
+            rows.iter().map(|row| [std::slice::from_ref(&row.machine), &row.columns[..]].concat()),
+        )
+    } else {
+        table(&HEADINGS, rows.iter().map(|row| row.columns.clone()))
+    };
+    context.output.text(&text)?;
+    Ok(())
+}
+
+fn cells(held: &Held) -> Result<Vec<Row>, Failure> {
+    let mut client = held.client()?;
+    let mut cells = client.list()?;
+    let swept = sweep(held, &mut client, &cells)?;
+    cells.retain(|cell| !swept.contains(&cell.spec.name));
+    let row = |cell: &isola_abi::management::CellInfo| Row {
+        machine: held.dir.name.to_string(),
+        name: cell.spec.name.clone(),
+        columns: vec![
+            cell.spec.name.clone(),
+            show::state(cell),
+            cell.spec.cores.to_string(),
+            cell.memory.to_string(),
+            cell.spec.image_name.clone(),
+            address(cell).map_or_else(|| "-".to_owned(), |ip| ip.to_string()),
+            show::ports_text(&show::ports(&held.dir, cell)),
+            show::uptime(cell),
+        ],
+        view: RowView::Cell(Box::new(show::cell(&held.dir, cell))),
+    };
+    Ok(cells.iter().map(row).collect())
+}
+
+fn standalone_row(held: &Held) -> Row {
+    let view = standalone::view(held);
+    Row {
+        machine: "-".to_owned(),
+        name: view.name.clone(),
+        columns: vec![
+            view.name.clone(),
+            view.state.to_owned(),
+            view.cores.to_string(),
+            held.record.options.memory.to_string(),
+            view.image.clone(),
+            "-".to_owned(),
+            if held.is_running() { show::ports_text(&standalone::ports(held)) } else { "-".to_owned() },
+            view.uptime_ms.map_or_else(|| "-".to_owned(), |ms| human::age(Duration::from_millis(ms))),
+        ],
+        view: RowView::Alone(view),
+    }
+}

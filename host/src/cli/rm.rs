@@ -1,0 +1,56 @@
+//! `isola rm`: removes cells.
+
+use super::{Context, Failure, complete, standalone};
+use crate::cellctl;
+use crate::machine::Held;
+use crate::output::Format;
+use clap::Args;
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+
+/// Removes cells that do not run: what they hold goes back to the machine
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The cells
+    #[arg(required = true, add = complete::cells())]
+    cells: Vec<String>,
+    /// Stops those that run, by force
+    #[arg(short, long)]
+    force: bool,
+}
+
+pub(super) fn rm(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let mut removed = Vec::new();
+    let mut failed = None;
+    for name in &arguments.cells {
+        match remove(context, name, arguments.force) {
+            Ok(()) => {
+                if context.output.format == Format::Table {
+                    context.output.text(name)?;
+                }
+                removed.push(name);
+            }
+            Err(failure) => failed = Some(failure.report(&context.output)),
+        }
+    }
+    if context.output.format == Format::Json {
+        context.output.json(&removed)?;
+    }
+    Ok(failed.unwrap_or(ExitCode::SUCCESS))
+}
+
+fn remove(context: &Context, name: &str, force: bool) -> Result<(), Failure> {
+    if let Some(alone) = standalone::find(context, name)? {
+        if alone.is_running() && !force {
+            return Err(cellctl::CellError::Running(name.to_owned()).into());
+        }
+        return Ok(alone.down()?);
+    }
+    if force {
+        cellctl::stop(&context.root, &context.dir(), name, 0, &mut || ControlFlow::Continue(()))?;
+    }
+    let held = Held::take_supervised(&context.root, &context.dir())?;
+    let mut client = held.client()?;
+    let cell = cellctl::look_up(&held, &mut client, name)?;
+    Ok(cellctl::remove(&held, &mut client, &cell)?)
+}

@@ -1,0 +1,283 @@
+//! `isola run`: creates a cell and starts it.
+
+use super::failure::{REFUSED, USAGE};
+use super::follow::Follower;
+use super::interrupt::{INTERRUPTED, Interrupts};
+use super::standalone::{Alone, Attachment};
+use super::up::PlatformArguments;
+use super::{Context, Failure, complete, show, standalone};
+use crate::cellctl::{self, CellError, NewCell};
+use crate::client::ClientError;
+use crate::image::{CellImage, FindError};
+use crate::machine::Held;
+use crate::machine::cells::Afterwards;
+use crate::machine::network::NetworkWish;
+use crate::machine::options::{MachineModel, MachineOptions, Uplink};
+use crate::manifest::{Manifest, Watchdog};
+use crate::output::progress::Progress;
+use crate::publish::PublishSpec;
+use clap::Args;
+use isola_abi::management::{CellInfo, CellState, ManagementError};
+use isola_abi::size::ByteSize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Exit code where isola could not run the cell.
+const NOT_RUN: u8 = 125;
+
+/// Exit code where the image is no cell image.
+const NO_CELL_IMAGE: u8 = 126;
+
+/// Exit code where there is no such image.
+const NO_IMAGE: u8 = 127;
+
+/// Exit code where the cell crashed: what a shell gives a program that aborts.
+const CRASHED: u8 = 134;
+
+/// Exit code where the cell was stopped by force: what a shell gives a program that is killed.
+const KILLED: u8 = 137;
+
+/// How long a cell may take to stop after ^C.
+const STOP_TIMEOUT_MS: u32 = 10_000;
+
+/// Memory of a cell for which none is given.
+const DEFAULT_MEMORY: ByteSize = ByteSize(64 << 20);
+
+/// Runs an image in a cell of its own
+#[derive(Debug, Args)]
+#[command(after_help = "\
+IMAGE is a name, looked for in ISOLA_IMAGES and beside isola itself, or a path (with a `/` in it). All that
+follows it is for the application.
+
+Without -d, what the cell prints is printed until it ends; ^C stops it, and a second ^C stops it by force. The
+cell's exit code is returned, or 134 where it crashed, 137 where it was stopped by force, 125 where isola could
+not run it, 126 where the image is no cell image, 127 where there is no such image.
+
+Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80:80.
+
+Examples:
+  isola run -d --name kv --cores 2 --memory 64M -p 11211:11211 kv
+  isola run --rm primes --limit 1000000
+  isola run -f isola.toml
+  isola run --standalone ./target/release/kv")]
+pub(super) struct Arguments {
+    /// The image
+    #[arg(add = complete::images(), required_unless_present = "file")]
+    image: Option<String>,
+    /// Arguments for the application
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+    /// Reads the rest from a manifest; what is given here as well goes first
+    #[arg(short, long, value_name = "MANIFEST")]
+    file: Option<PathBuf>,
+    /// Returns as soon as the cell runs, and prints its name
+    #[arg(short, long)]
+    detach: bool,
+    /// The cell's name; made up where none is given
+    #[arg(long)]
+    name: Option<String>,
+    /// How many cores [default: 1]
+    #[arg(short, long)]
+    cores: Option<u32>,
+    /// How much memory [default: 64M]
+    #[arg(short, long)]
+    memory: Option<ByteSize>,
+    /// Publishes a port: [IP:]HOST:CELL[/tcp|udp], or CELL for whichever host port is free
+    #[arg(short, long, value_name = "PORT")]
+    publish: Vec<PublishSpec>,
+    /// auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY] [default: auto]
+    #[arg(long)]
+    network: Option<NetworkWish>,
+    /// When a cell that stands still has crashed: 500ms, 5s, off [default: off]
+    #[arg(long, value_name = "TIME")]
+    watchdog: Option<Watchdog>,
+    /// Removes the cell when it has ended; with -d, the first `ps` or `run` that sees it does
+    #[arg(long)]
+    rm: bool,
+    /// Boots the image alone on a virtual machine, without a supervisor
+    #[arg(long)]
+    standalone: bool,
+    #[command(flatten, next_help_heading = "With --standalone")]
+    platform: PlatformArguments,
+}
+
+pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, Failure> {
+    let manifest = match &arguments.file {
+        Some(path) => Manifest::read(path).map_err(|error| Failure::new(USAGE, error.to_string()))?,
+        None => Manifest::default(),
+    };
+    let named = arguments.image.as_ref().or(manifest.image.as_ref());
+    let named = named.ok_or_else(|| Failure::new(USAGE, "the manifest names no image, and none is given"))?;
+    let image = context.images.cell_image(named).map_err(|error| {
+        let code = if matches!(error, FindError::Rejected { .. }) { NO_CELL_IMAGE } else { NO_IMAGE };
+        Failure::new(code, error.to_string())
+    })?;
+    if arguments.standalone {
+        return run_alone(context, arguments, manifest, image).map_err(|failure| failure.or_code(NOT_RUN));
+    }
+    if arguments.platform.machine != MachineModel::Q35 {
+        return Err(Failure::new(
+            USAGE,
+            "--machine goes with --standalone: other cells share a machine that is up",
+        ));
+    }
+    run_cell(context, arguments, manifest, image).map_err(|failure| failure.or_code(NOT_RUN))
+}
+
+fn run_cell(
+    context: &Context,
+    arguments: Arguments,
+    manifest: Manifest,
+    image: CellImage,
+) -> Result<ExitCode, Failure> {
+    let interrupts = Interrupts::count()?;
+    let new = NewCell {
+        image,
+        name: arguments.name.or(manifest.name),
+        cores: arguments.cores.or(manifest.cores).unwrap_or(1),
+        memory: arguments.memory.or(manifest.memory).unwrap_or(DEFAULT_MEMORY),
+        arguments: or_else(arguments.arguments, manifest.arguments),
+        network: arguments.network.or(manifest.network).unwrap_or_default(),
+        watchdog_ms: arguments.watchdog.or(manifest.watchdog).unwrap_or_default().ms,
+        publish: or_else(arguments.publish, manifest.publish),
+        afterwards: if arguments.rm { Afterwards::Remove } else { Afterwards::Keep },
+    };
+    let dir = context.dir();
+    let held = Held::take_supervised(&context.root, &dir)?;
+    let mut client = held.client()?;
+    let progress = Progress::bytes(&context.output, "sending the image", new.image.bytes.len() as u64);
+    let started = cellctl::run(&context.root, &held, &mut client, new, &mut |sent| {
+        progress.at(sent);
+        interrupts.check()
+    });
+    drop(progress);
+    let cell = started.map_err(|error| match error {
+        CellError::Client(ClientError::Interrupted) => {
+            Failure::new(INTERRUPTED, "interrupted: no cell was made")
+        }
+        CellError::Client(ClientError::Refused(ManagementError::ImageRejected(_))) => {
+            Failure::new(NO_CELL_IMAGE, error.to_string())
+        }
+        error => error.into(),
+    })?;
+    if arguments.detach {
+        context.output.answer(&show::cell(&dir, &cell), || cell.spec.name.clone())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Others get their turn at the machine while this command reads along.
+    drop((client, held));
+    attend(context, &cell.spec.name, arguments.rm, &interrupts)
+}
+
+/// Stays with a cell until it has ended; returns its exit code.
+fn attend(context: &Context, name: &str, remove: bool, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
+    let dir = context.dir();
+    let mut follower = Follower::new(dir.clone(), name);
+    let cell = match follower.until_end(context, &mut || interrupts.check())? {
+        Some(cell) => cell,
+        None => {
+            stop(context, name, interrupts)?;
+            follower.turn(context)?
+        }
+    };
+    if let Some(crash) = &cell.crash {
+        // That the cell crashed is the outcome, not a remark: it is told even where remarks are not wanted.
+        let text = show::crash_text(name, &show::crash(&dir, &cell, crash));
+        anstream::eprintln!("{}", text.trim_end());
+    }
+    if remove {
+        let held = Held::take_supervised(&context.root, &dir)?;
+        cellctl::remove(&held, &mut held.client()?, &cell)?;
+    }
+    Ok(ExitCode::from(exit_code(&cell)))
+}
+
+/// Stops a cell after ^C; by force after another ^C.
+fn stop(context: &Context, name: &str, interrupts: &Interrupts) -> Result<(), Failure> {
+    context.output.note("stopping the cell; ^C again stops it by force");
+    let before = interrupts.so_far();
+    let progress = Progress::waiting(&context.output, "waiting for the cell to stop");
+    let stopped = cellctl::stop(&context.root, &context.dir(), name, STOP_TIMEOUT_MS, &mut || {
+        progress.tick();
+        if interrupts.so_far() > before {
+            std::ops::ControlFlow::Break(())
+        } else {
+            std::ops::ControlFlow::Continue(())
+        }
+    });
+    match stopped {
+        Err(CellError::Client(ClientError::Interrupted)) => {
+            let mut patient = || std::ops::ControlFlow::Continue(());
+            cellctl::stop(&context.root, &context.dir(), name, 0, &mut patient)?;
+            Ok(())
+        }
+        other => Ok(other.map(drop)?),
+    }
+}
+
+fn exit_code(cell: &CellInfo) -> u8 {
+    match (cell.state, cell.exit_code) {
+        (CellState::Crashed, _) => CRASHED,
+        (CellState::Killed, _) => KILLED,
+        // As with a process, only the low byte is seen outside, and what is not zero must not look like it.
+        (_, Some(code)) => match code as u8 {
+            0 if code != 0 => REFUSED,
+            low => low,
+        },
+        (_, None) => 0,
+    }
+}
+
+fn run_alone(
+    context: &Context,
+    arguments: Arguments,
+    manifest: Manifest,
+    image: CellImage,
+) -> Result<ExitCode, Failure> {
+    let memory = arguments.memory.or(manifest.memory).unwrap_or(DEFAULT_MEMORY);
+    let network = arguments.network.or(manifest.network).unwrap_or_default();
+    let (nics, address) = match network {
+        NetworkWish::None => (0, None),
+        NetworkWish::Auto | NetworkWish::Dhcp => (1, None),
+        NetworkWish::Fixed(address) => (1, Some(address)),
+    };
+    let alone = Alone {
+        image,
+        name: arguments.name.or(manifest.name),
+        options: MachineOptions {
+            cores: arguments.cores.or(manifest.cores).unwrap_or(1),
+            memory,
+            nics,
+            model: arguments.platform.machine,
+            cpu: arguments.platform.cpu,
+            uplink: Uplink::User,
+        },
+        choice: arguments.platform.accel,
+        address,
+        arguments: or_else(arguments.arguments, manifest.arguments),
+        publish: or_else(arguments.publish, manifest.publish),
+        attachment: if arguments.detach { Attachment::Detached } else { Attachment::Attached },
+    };
+    standalone::run(context, alone)
+}
+
+fn or_else<T>(given: Vec<T>, written: Vec<T>) -> Vec<T> {
+    if given.is_empty() { written } else { given }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_data::cell;
+
+    #[test]
+    fn an_exit_code_is_the_cell_s_and_never_hides_a_failure() {
+        let ended = |state, code| exit_code(&CellInfo { state, exit_code: code, ..cell("kv") });
+        assert_eq!(ended(CellState::Exited, Some(0)), 0);
+        assert_eq!(ended(CellState::Exited, Some(3)), 3);
+        assert_eq!(ended(CellState::Exited, Some(-1)), 255);
+        assert_eq!(ended(CellState::Exited, Some(256)), 1);
+        assert_eq!(ended(CellState::Crashed, None), CRASHED);
+        assert_eq!(ended(CellState::Killed, None), KILLED);
+    }
+}

@@ -1,0 +1,140 @@
+//! Cells and machines as they are shown: what the supervisor knows, with ports and with names for addresses.
+
+use crate::machine::Held;
+use crate::machine::cells::CellStore;
+use crate::machine::state::MachineDir;
+use crate::output::human;
+use crate::output::view::{CellView, CrashView, MachineView};
+use crate::publish::Publication;
+use crate::symbols::{Frame, Symbols, backtrace};
+use isola_abi::management::{CellInfo, CellState, Crash, MachineInfo};
+use std::env;
+use std::fmt::Write;
+use std::path::Path;
+
+/// The ports of a cell.
+pub(super) fn ports(dir: &MachineDir, cell: &CellInfo) -> Vec<Publication> {
+    let record = CellStore::of(dir).load(&cell.spec.name, cell.id);
+    record.map(|record| record.published).unwrap_or_default()
+}
+
+/// A crash, with the names that the kept copy of the cell's image has for its addresses.
+pub(super) fn crash(dir: &MachineDir, cell: &CellInfo, crash: &Crash) -> CrashView {
+    let store = CellStore::of(dir);
+    // The copy of a namesake's image would give wrong names.
+    let own = store.load(&cell.spec.name, cell.id).is_some();
+    let symbols = own.then(|| Symbols::open(&store.image(&cell.spec.name)).ok()).flatten();
+    CrashView::new(crash, backtrace(crash, symbols.as_ref()))
+}
+
+/// All of a cell.
+pub(super) fn cell(dir: &MachineDir, info: &CellInfo) -> CellView {
+    let crash = info.crash.as_ref().map(|what| crash(dir, info, what));
+    CellView::new(dir.name.as_str(), info, &ports(dir, info), crash)
+}
+
+/// A machine.
+pub(super) fn machine(held: &Held, info: Option<&MachineInfo>) -> MachineView {
+    MachineView::new(held.dir.name.as_str(), &held.record, info)
+}
+
+/// A cell's state in a few words: `running`, `exited (0)`, `crashed (panic)`.
+pub(super) fn state(cell: &CellInfo) -> String {
+    match (cell.state, cell.exit_code, &cell.crash) {
+        (CellState::Exited, Some(code), _) => format!("exited ({code})"),
+        (CellState::Crashed, _, Some(crash)) => {
+            format!("crashed ({})", crate::output::view::crash_kind(crash.kind))
+        }
+        (state, ..) => state.to_string(),
+    }
+}
+
+/// Ports in a few words.
+pub(super) fn ports_text(ports: &[Publication]) -> String {
+    match ports {
+        [] => "-".to_owned(),
+        ports => ports.iter().map(Publication::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// A crash, for people.
+pub(super) fn crash_text(name: &str, crash: &CrashView) -> String {
+    let mut text = format!("cell {name:?} crashed: {}", crash.kind);
+    if let Some(exception) = crash.exception.filter(|exception| *exception != crash.kind) {
+        let _ = write!(text, ", {exception}");
+    }
+    if let Some(address) = crash.fault_address {
+        let _ = write!(text, " at {address:#x}");
+    }
+    if let Some(core) = crash.core {
+        let _ = write!(text, ", on core {core}");
+    }
+    text.push('\n');
+    for line in crash.message.lines() {
+        let _ = writeln!(text, "  {line}");
+    }
+    text.push_str(&backtrace_text(&crash.backtrace));
+    text
+}
+
+/// A backtrace, for people: calls that are repeated are shown once.
+fn backtrace_text(frames: &[Frame]) -> String {
+    let here = env::current_dir().unwrap_or_default();
+    let mut text = String::new();
+    let mut number = 0;
+    for same in frames.chunk_by(|a, b| a == b) {
+        let [frame, again @ ..] = same else { continue };
+        let function = frame.function.as_deref().unwrap_or("?");
+        let _ = writeln!(text, "  {number:>2}  {:#018x}  {function}", frame.address);
+        if let Some(file) = &frame.file {
+            let line = frame.line.map(|line| format!(":{line}")).unwrap_or_default();
+            let _ = writeln!(text, "                          at {}{line}", short_path(file, &here));
+        }
+        if !again.is_empty() {
+            let _ = writeln!(text, "                          and {} times more", again.len());
+        }
+        number += same.len();
+    }
+    text
+}
+
+/// A source file's path as far as it says something: without the folder that the user is in, and without the
+/// one that Rust's own library was built in.
+fn short_path<'a>(file: &'a str, here: &Path) -> &'a str {
+    let own = Path::new(file).strip_prefix(here).ok().and_then(Path::to_str);
+    let library = || file.strip_prefix("/rustc/").and_then(|rest| rest.split_once('/')).map(|(_, path)| path);
+    own.or_else(library).unwrap_or(file)
+}
+
+/// For how long a cell has been running, for people.
+pub(super) fn uptime(cell: &CellInfo) -> String {
+    match cell.started_unix_ns.filter(|_| crate::output::view::is_running(cell)) {
+        Some(started) => human::age(human::since(started)),
+        None => "-".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backtrace_shows_repeated_calls_once() {
+        let frame = |address, line| Frame {
+            address,
+            function: Some("descend".into()),
+            file: Some("/rustc/0123abc/library/core/src/hint.rs".into()),
+            line: Some(line),
+        };
+        let text = backtrace_text(&[frame(1, 1), frame(2, 2), frame(2, 2), frame(2, 2), frame(3, 3)]);
+        assert_eq!(text.matches("descend").count(), 3, "{text}");
+        assert!(text.contains("and 2 times more") && text.contains("   4  0x0000000000000003"), "{text}");
+        assert!(text.contains("at library/core/src/hint.rs:1\n"), "{text}");
+    }
+
+    #[test]
+    fn paths_below_the_user_s_folder_are_relative() {
+        assert_eq!(short_path("/a/b/src/main.rs", Path::new("/a/b")), "src/main.rs");
+        assert_eq!(short_path("/a/bc/src/main.rs", Path::new("/a/b")), "/a/bc/src/main.rs");
+    }
+}

@@ -1,0 +1,247 @@
+//! `isola run --standalone`: a cell image alone on a virtual machine, without a supervisor.
+//!
+//! The image has the machine to itself: all its cores and memory, one network device, an address by DHCP. What
+//! it prints goes to the serial line. It is written down as a machine of its own kind, under its own name,
+//! which `ps`, `logs`, `stop` and `rm` know.
+
+use super::failure::REFUSED;
+use super::follow::INTERVAL;
+use super::interrupt::{INTERRUPTED, Interrupts};
+use super::{Context, Failure};
+use crate::cellctl::CellError;
+use crate::image::CellImage;
+use crate::machine::boot::{BootError, Lifetime, NewMachine, Tie};
+use crate::machine::network::NetworkWish;
+use crate::machine::options::{MachineOptions, Uplink};
+use crate::machine::qemu::{Boot, DHCP_START, Qemu};
+use crate::machine::record::{MachineKind, MachineRecord};
+use crate::machine::state::MachineDir;
+use crate::machine::{Held, MachineError, accel};
+use crate::names::{self, MachineName};
+use crate::output::human;
+use crate::output::view::PortView;
+use crate::publish::{Publication, PublishSpec};
+use isola_abi::descriptor::NetworkAddress;
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::net::SocketAddrV4;
+use std::process::ExitCode;
+use std::thread::sleep;
+
+/// Name of the file with the published ports in the machine's folder.
+const PORTS_FILE: &str = "ports.json";
+
+/// Name of the copy of the image in the machine's folder.
+const IMAGE_FILE: &str = "image.elf";
+
+/// An image to run alone.
+pub(super) struct Alone {
+    pub(super) image: CellImage,
+    pub(super) name: Option<String>,
+    pub(super) options: MachineOptions,
+    pub(super) choice: crate::machine::options::AcceleratorChoice,
+    pub(super) address: Option<NetworkAddress>,
+    pub(super) arguments: Vec<String>,
+    pub(super) publish: Vec<PublishSpec>,
+    pub(super) attachment: Attachment,
+}
+
+/// Whether the command stays with what it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attachment {
+    /// It prints along, and ends it with ^C.
+    Attached,
+    /// It returns at once.
+    Detached,
+}
+
+/// The JSON form of an image that runs alone.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct StandaloneView {
+    /// Always null: it is on no machine of a supervisor.
+    machine: Option<String>,
+    /// Its name.
+    pub(super) name: String,
+    /// `running` or `exited`.
+    pub(super) state: &'static str,
+    /// Name of the image.
+    pub(super) image: String,
+    /// Its cores.
+    pub(super) cores: u32,
+    /// Its memory.
+    memory_bytes: u64,
+    /// Ports of the host that lead to it.
+    ports: Vec<PortView>,
+    /// For how long it has been running.
+    pub(super) uptime_ms: Option<u64>,
+}
+
+pub(super) fn run(context: &Context, alone: Alone) -> Result<ExitCode, Failure> {
+    if !alone.publish.is_empty() && alone.options.uplink != Uplink::User {
+        return Err(CellError::NotOnTap.into());
+    }
+    let qemu = Qemu::from_environment()?;
+    let taken = |name: &str| context.root.machines().iter().any(|dir| dir.name.as_str() == name);
+    let name = alone.name.unwrap_or_else(|| names::generate(taken));
+    let name: MachineName =
+        name.parse().map_err(|error| Failure::new(super::failure::USAGE, format!("{error}")))?;
+    let dir = context.root.machine(&name);
+    let guest = alone.address.map_or(DHCP_START.parse()?, |address| address.ip);
+    let mut publish = Vec::new();
+    for spec in &alone.publish {
+        let cell = SocketAddrV4::new(guest, spec.cell_port);
+        publish.push(Publication { protocol: spec.protocol, host: spec.free_host_port()?, cell });
+    }
+    let command_line = command_line(&name, alone.address, &alone.arguments)?;
+    let interrupts = Interrupts::count()?;
+    let supervisor = context.images.find(crate::image::SUPERVISOR).ok();
+    let (accelerator, _) = accel::choose(alone.choice, &qemu, &context.root, supervisor.as_deref());
+    let attached = alone.attachment == Attachment::Attached;
+    let machine = NewMachine {
+        options: alone.options,
+        accelerator,
+        qemu: &qemu,
+        kind: MachineKind::Standalone { image: alone.image.name },
+        lifetime: if attached { Lifetime::OfThisProcess } else { Lifetime::Own },
+        tie: if attached { Tie::Child } else { Tie::Detached },
+    };
+    let path = alone.image.path.canonicalize()?;
+    let boot = Boot::Alone { image: &path, command_line: &command_line, publish: &publish };
+    let held = machine.start(&context.root, &dir, boot, &mut || interrupts.check());
+    let held = held.map_err(|error| match error {
+        BootError::Interrupted => Failure::new(INTERRUPTED, error.to_string()),
+        error => error.into(),
+    })?;
+    fs::copy(&path, dir.path().join(IMAGE_FILE))?;
+    fs::write(dir.path().join(PORTS_FILE), serde_json::to_vec(&publish)?)?;
+    if attached {
+        return attend(context, held, &interrupts);
+    }
+    context.output.answer(&view(&held), || name.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What an image that boots alone is told: words for the machine, then `--`, then the application's arguments.
+fn command_line(
+    name: &MachineName,
+    address: Option<NetworkAddress>,
+    arguments: &[String],
+) -> Result<String, Failure> {
+    if let Some(bad) = arguments.iter().find(|word| word.is_empty() || word.contains(char::is_whitespace)) {
+        let text = format!("an image alone takes its arguments by the word: {bad:?} cannot be passed");
+        return Err(Failure::new(super::failure::USAGE, text));
+    }
+    let address = address.map(|address| format!(" ip={}", NetworkWish::Fixed(address))).unwrap_or_default();
+    let arguments: String = arguments.iter().map(|word| format!(" {word}")).collect();
+    Ok(format!("name={name}{address} --{arguments}"))
+}
+
+/// Stays with an image until it has ended; returns its exit code.
+fn attend(context: &Context, mut held: Held, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
+    let end = follow(context, &held, interrupts);
+    held.end_qemu();
+    let status = held.child.take().map(|mut child| child.wait()).transpose()?;
+    held.down()?;
+    Ok(match (end?, status.and_then(|status| status.code())) {
+        (End::Interrupted, _) => ExitCode::from(INTERRUPTED),
+        (End::Ended, Some(code)) => ExitCode::from(exit_code(code)),
+        (End::Ended, None) => ExitCode::from(REFUSED),
+    })
+}
+
+/// The exit code of an image by QEMU's: its debug exit device makes `2 * code + 1` of a code.
+fn exit_code(qemu: i32) -> u8 {
+    match qemu {
+        0 => 0,
+        odd if odd % 2 == 1 => (odd / 2) as u8,
+        _ => REFUSED,
+    }
+}
+
+/// Why a command reads along no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The image has ended.
+    Ended,
+    /// The user wishes to go on with something else.
+    Interrupted,
+}
+
+/// The image that runs alone under this name.
+pub(super) fn find(context: &Context, name: &str) -> Result<Option<Held>, Failure> {
+    let Ok(name) = name.parse::<MachineName>() else { return Ok(None) };
+    let dir = context.root.machine(&name);
+    let alone = |record: &MachineRecord| matches!(record.kind, MachineKind::Standalone { .. });
+    if !MachineRecord::load(&dir).is_some_and(|record| alone(&record)) {
+        return Ok(None);
+    }
+    match Held::take(&context.root, &dir) {
+        Ok(held) => Ok(Some(held).filter(|held| alone(&held.record))),
+        Err(MachineError::NotUp { .. } | MachineError::Abandoned { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What is shown of it.
+pub(super) fn view(held: &Held) -> StandaloneView {
+    let running = held.is_running();
+    let started = held.record.started_unix_ms * 1_000_000;
+    StandaloneView {
+        machine: None,
+        name: held.dir.name.to_string(),
+        state: if running { "running" } else { "exited" },
+        image: match &held.record.kind {
+            MachineKind::Standalone { image } => image.clone(),
+            MachineKind::Supervised => crate::image::SUPERVISOR.to_owned(),
+        },
+        cores: held.record.options.cores,
+        memory_bytes: held.record.options.memory.0,
+        ports: if running { ports(held).iter().map(PortView::new).collect() } else { Vec::new() },
+        uptime_ms: running.then(|| human::since(started).as_millis() as u64),
+    }
+}
+
+/// Its ports.
+pub(super) fn ports(held: &Held) -> Vec<Publication> {
+    let file = fs::read(held.dir.path().join(PORTS_FILE)).unwrap_or_default();
+    serde_json::from_slice(&file).unwrap_or_default()
+}
+
+/// Prints what it printed; with `follow`, until it ends.
+pub(super) fn logs(context: &Context, held: &Held, follow_on: bool) -> Result<ExitCode, Failure> {
+    if follow_on {
+        let interrupts = Interrupts::count()?;
+        follow(context, held, &interrupts)?;
+    } else {
+        print_new(context, &held.dir, &mut 0)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn follow(context: &Context, held: &Held, interrupts: &Interrupts) -> Result<End, Failure> {
+    let mut read = 0;
+    loop {
+        // Looked at first: what it prints before it ends is in the file by then.
+        let running = held.is_running();
+        print_new(context, &held.dir, &mut read)?;
+        if !running {
+            return Ok(End::Ended);
+        }
+        if interrupts.so_far() > 0 {
+            return Ok(End::Interrupted);
+        }
+        sleep(INTERVAL);
+    }
+}
+
+fn print_new(context: &Context, dir: &MachineDir, read: &mut u64) -> Result<(), Failure> {
+    // The file is made by QEMU.
+    let Ok(mut file) = File::open(dir.serial_log()) else { return Ok(()) };
+    file.seek(SeekFrom::Start(*read))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    *read += bytes.len() as u64;
+    context.output.raw(&bytes)?;
+    Ok(())
+}

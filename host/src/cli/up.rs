@@ -1,0 +1,147 @@
+//! `isola up`: starts a machine.
+
+use super::interrupt::{INTERRUPTED, Interrupts};
+use super::{Context, Failure, complete, show};
+use crate::image::SUPERVISOR;
+use crate::machine::Held;
+use crate::machine::accel;
+use crate::machine::boot::{BootError, Lifetime, NewMachine, Tie};
+use crate::machine::options::{AcceleratorChoice, MachineModel, MachineOptions, Uplink};
+use crate::machine::qemu::{Boot, Qemu};
+use crate::machine::record::MachineKind;
+use crate::machine::state::MachineDir;
+use crate::names::MachineName;
+use crate::output::human;
+use crate::output::progress::Progress;
+use clap::Args;
+use isola_abi::size::ByteSize;
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+
+/// Starts a machine, whose supervisor then waits for cells
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The machine is a QEMU process that runs until `isola down`. No rights are needed: with the network `user`,
+cells share a network of their own (10.0.2.0/24), see the outside through QEMU, and are reached by published
+ports. With `tap:INTERFACE` they are on the network of an interface that somebody with the right to has made.
+
+Examples:
+  isola up                                a machine called `default`
+  isola up test --cores 2 --machine microvm
+  isola --on test run -d kv               a cell on the second one")]
+pub(super) struct Arguments {
+    /// The machine's name
+    #[arg(add = complete::machines())]
+    name: Option<MachineName>,
+    #[command(flatten)]
+    options: OptionArguments,
+}
+
+/// What a machine shall be.
+#[derive(Debug, Args)]
+pub(super) struct OptionArguments {
+    /// Processors; the supervisor takes one
+    #[arg(short, long, default_value_t = 4)]
+    pub(super) cores: u32,
+    /// Memory
+    #[arg(short, long, default_value = "1G")]
+    pub(super) memory: ByteSize,
+    /// Network devices: so many cells can have one
+    #[arg(long, default_value_t = 8)]
+    pub(super) nics: u32,
+    /// What it is connected to: user, tap:INTERFACE or tap:INTERFACE,queues=N
+    #[arg(long, default_value = "user", value_name = "NETWORK")]
+    pub(super) net: Uplink,
+    #[command(flatten)]
+    pub(super) platform: PlatformArguments,
+}
+
+/// What a machine is made of.
+#[derive(Debug, Args)]
+pub(super) struct PlatformArguments {
+    /// Which of QEMU's machines
+    #[arg(long, value_enum, default_value_t = MachineModel::Q35)]
+    pub(super) machine: MachineModel,
+    /// What executes it: KVM where it works, or QEMU's emulator
+    #[arg(long, value_enum, default_value_t = AcceleratorChoice::Auto)]
+    pub(super) accel: AcceleratorChoice,
+    /// The processor's model, in QEMU's words
+    #[arg(long, default_value = "max", value_name = "MODEL")]
+    pub(super) cpu: String,
+}
+
+impl OptionArguments {
+    /// The options of a machine, checked.
+    pub(super) fn options(&self) -> Result<MachineOptions, Failure> {
+        let options = MachineOptions {
+            cores: self.cores,
+            memory: self.memory,
+            nics: self.nics,
+            model: self.platform.machine,
+            cpu: self.platform.cpu.clone(),
+            uplink: self.net.clone(),
+        };
+        options.validate().map_err(|error| Failure::new(super::failure::USAGE, error.to_string()))?;
+        Ok(options)
+    }
+}
+
+pub(super) fn up(context: &Context, arguments: Arguments) -> Result<ExitCode, Failure> {
+    let name = arguments.name.as_ref().unwrap_or(&context.machine);
+    let options = arguments.options.options()?;
+    let interrupts = Interrupts::count()?;
+    let dir = context.root.machine(name);
+    let held =
+        bring_up(context, &dir, options, arguments.options.platform.accel, Lifetime::Own, &mut || {
+            interrupts.check()
+        })?;
+    let info = held.client()?.machine()?;
+    let view = show::machine(&held, Some(&info));
+    context.output.answer(&view, || {
+        if context.output.talk == crate::output::Talk::Quiet {
+            return name.to_string();
+        }
+        format!(
+            "machine {name} is up: {} cores and {} for cells; ready after {} (its supervisor after {}), under {}",
+            info.cores.len().saturating_sub(1),
+            info.memory_free,
+            human::maybe_duration_ns(held.record.ready_us.map(|us| us * 1000)),
+            human::duration_ns(info.boot_ns),
+            held.record.accelerator,
+        )
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a machine with a supervisor, with a sign of life.
+pub(super) fn bring_up(
+    context: &Context,
+    dir: &MachineDir,
+    options: MachineOptions,
+    choice: AcceleratorChoice,
+    lifetime: Lifetime,
+    interrupted: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<Held, Failure> {
+    let qemu = Qemu::from_environment()?;
+    let supervisor = context.images.find(SUPERVISOR)?;
+    let supervisor = supervisor.canonicalize()?;
+    let progress = Progress::waiting(&context.output, "starting the machine");
+    let (accelerator, _) = accel::choose(choice, &qemu, &context.root, Some(&supervisor));
+    let machine = NewMachine {
+        options,
+        accelerator,
+        qemu: &qemu,
+        kind: MachineKind::Supervised,
+        lifetime,
+        tie: Tie::Detached,
+    };
+    let mut waiting = || {
+        progress.tick();
+        interrupted()
+    };
+    let boot = Boot::Supervisor { image: &supervisor };
+    machine.start(&context.root, dir, boot, &mut waiting).map_err(|error| match error {
+        BootError::Interrupted => Failure::new(INTERRUPTED, error.to_string()),
+        error => error.into(),
+    })
+}

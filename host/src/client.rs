@@ -1,0 +1,324 @@
+//! The management protocol, spoken to a machine's supervisor.
+//!
+//! A connection is one command's turn (see [`crate::machine::lock`]). What an earlier command left behind on
+//! the line - half a frame, the answer to a question that nobody waits for any more - is told from this
+//! connection's answers by the sequence number, which begins anywhere.
+
+use crate::machine::socket;
+use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
+use isola_abi::management::{
+    CellInfo, CellSpec, JournalEntry, LogPiece, MachineInfo, ManagementError, Request, RequestBody, Response,
+    ResponseBody,
+};
+use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Name of the socket in a machine's folder.
+pub const SOCKET: &str = "management.sock";
+
+/// How long a supervisor may take to answer. It is idle almost always; an emulated one on a loaded host is slow.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a question may stay unanswered before it is asked again while a supervisor starts.
+const HELLO_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A connection to a supervisor.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    decoder: Decoder,
+    /// Received bytes that are not decoded yet.
+    input: Vec<u8>,
+    /// Of the latest request.
+    sequence: u32,
+}
+
+/// Why there is no answer, or not the wished one.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The supervisor cannot be reached.
+    #[error(
+        "the supervisor cannot be reached: {0}; see `isola doctor`, or end the machine with `isola down`"
+    )]
+    Unreachable(io::Error),
+    /// The machine ended.
+    #[error("the machine ended before it answered: see `isola ps`")]
+    Closed,
+    /// Nothing came in time.
+    #[error("the supervisor has not answered within {} s: end the machine with `isola down`", .0.as_secs())]
+    Timeout(Duration),
+    /// The request does not fit in a frame.
+    #[error("the request is too long: {0}")]
+    Frame(#[from] FrameError),
+    /// The answer is to another question.
+    #[error(
+        "the supervisor's answer does not fit the question: build isola and the supervisor from one tree"
+    )]
+    Unexpected,
+    /// The supervisor refused.
+    #[error(transparent)]
+    Refused(#[from] ManagementError),
+    /// The user changed their mind.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Client {
+    /// Connects to the supervisor of the machine in the folder `dir`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn connect(dir: &Path) -> Result<Self, ClientError> {
+        Self::connect_within(dir, ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))
+    }
+
+    /// Connects to a supervisor that may still be starting: asks until it answers.
+    ///
+    /// `waiting` is called now and then; where it breaks, the wait is over.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn connect_within(
+        dir: &Path,
+        limit: Duration,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Self, ClientError> {
+        let stream = socket::connect(dir, SOCKET).map_err(ClientError::Unreachable)?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(ClientError::Unreachable)?;
+        let first = fastrand::u32(..);
+        let mut client = Self { stream, decoder: Decoder::new(), input: Vec::new(), sequence: first };
+        let end = Instant::now() + limit;
+        loop {
+            client.send(RequestBody::Hello { version: isola_abi::VERSION })?;
+            let asked = client.sequence.wrapping_sub(first);
+            let mine = |sequence: u32| (1..=asked).contains(&sequence.wrapping_sub(first));
+            match client.receive(mine, end.min(Instant::now() + HELLO_INTERVAL)) {
+                Ok(ResponseBody::Hello { version }) if version == isola_abi::VERSION => return Ok(client),
+                Ok(ResponseBody::Hello { version }) => {
+                    return Err(ManagementError::Version { supervisor: version }.into());
+                }
+                Ok(_) => return Err(ClientError::Unexpected),
+                Err(ClientError::Timeout(_)) if Instant::now() >= end => {
+                    return Err(ClientError::Timeout(limit));
+                }
+                Err(ClientError::Timeout(_)) => {}
+                Err(error) => return Err(error),
+            }
+            if waiting().is_break() {
+                return Err(ClientError::Interrupted);
+            }
+        }
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn ask(&mut self, body: RequestBody) -> Result<ResponseBody, ClientError> {
+        self.ask_within(body, ANSWER_TIMEOUT)
+    }
+
+    /// Asks, and waits for the answer for at most `limit`; the request stands, whether the answer comes or not.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn ask_within(&mut self, body: RequestBody, limit: Duration) -> Result<ResponseBody, ClientError> {
+        self.send(body)?;
+        let sequence = self.sequence;
+        let end = Instant::now() + limit;
+        match self.receive(|answered| answered == sequence, end) {
+            Err(ClientError::Timeout(_)) => Err(ClientError::Timeout(limit)),
+            other => other,
+        }
+    }
+
+    /// What the machine has.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn machine(&mut self) -> Result<MachineInfo, ClientError> {
+        match self.ask(RequestBody::Machine)? {
+            ResponseBody::Machine(info) => Ok(info),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Sends an image; `progress` is told how many bytes are there, and can break off.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn upload(
+        &mut self,
+        image: &[u8],
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        self.done(RequestBody::ImageBegin { len_bytes: image.len() as u64 })?;
+        let mut offset = 0;
+        for chunk in image.chunks(MAX_CHUNK) {
+            self.done(RequestBody::ImageChunk { offset, bytes: chunk.to_vec() })?;
+            offset += chunk.len() as u64;
+            if progress(offset).is_break() {
+                return Err(ClientError::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates a cell from the image that was sent.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ClientError> {
+        self.cell(RequestBody::Create(spec))
+    }
+
+    /// Starts a cell.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn start(&mut self, name: &str) -> Result<CellInfo, ClientError> {
+        self.cell(RequestBody::Start { name: name.to_owned() })
+    }
+
+    /// Asks a cell to stop; `None` where it has not within `limit`, while the supervisor still sees to it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn stop(
+        &mut self,
+        name: &str,
+        timeout_ms: u32,
+        limit: Duration,
+    ) -> Result<Option<CellInfo>, ClientError> {
+        match self.ask_within(RequestBody::Stop { name: name.to_owned(), timeout_ms }, limit) {
+            Ok(ResponseBody::Cell(cell)) => Ok(Some(*cell)),
+            Ok(_) => Err(ClientError::Unexpected),
+            Err(ClientError::Timeout(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives back what a cell holds.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn destroy(&mut self, name: &str) -> Result<(), ClientError> {
+        self.done(RequestBody::Destroy { name: name.to_owned() })
+    }
+
+    /// All cells.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn list(&mut self) -> Result<Vec<CellInfo>, ClientError> {
+        match self.ask(RequestBody::List)? {
+            ResponseBody::Cells(cells) => Ok(cells),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// One cell.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn inspect(&mut self, name: &str) -> Result<CellInfo, ClientError> {
+        self.cell(RequestBody::Inspect { name: name.to_owned() })
+    }
+
+    /// What a cell printed, from byte `from` on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn logs(&mut self, name: &str, from: u64) -> Result<LogPiece, ClientError> {
+        let request = RequestBody::Logs { name: name.to_owned(), from, max_bytes: MAX_CHUNK as u32 };
+        match self.ask(request)? {
+            ResponseBody::Logs(piece) => Ok(piece),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// The journal, from entry `from` on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn events(&mut self, from: u64) -> Result<Vec<JournalEntry>, ClientError> {
+        match self.ask(RequestBody::Events { from, max_entries: 256 })? {
+            ResponseBody::Events(entries) => Ok(entries),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Ends the machine. That it ends before it answers is no error.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn power_off(&mut self) -> Result<(), ClientError> {
+        match self.ask_within(RequestBody::PowerOff, Duration::from_secs(2)) {
+            Ok(_) | Err(ClientError::Closed) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn cell(&mut self, body: RequestBody) -> Result<CellInfo, ClientError> {
+        match self.ask(body)? {
+            ResponseBody::Cell(cell) => Ok(*cell),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    fn done(&mut self, body: RequestBody) -> Result<(), ClientError> {
+        match self.ask(body)? {
+            ResponseBody::Done => Ok(()),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    fn send(&mut self, body: RequestBody) -> Result<(), ClientError> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let frame = encode(&Request { sequence: self.sequence, body })?;
+        self.stream.write_all(&frame).map_err(broken)
+    }
+
+    /// Reads until an answer whose sequence number is `wanted` has come, or until `end`. Others are dropped.
+    fn receive(&mut self, wanted: impl Fn(u32) -> bool, end: Instant) -> Result<ResponseBody, ClientError> {
+        let mut buffer = vec![0; MAX_CHUNK];
+        loop {
+            let mut bytes = &self.input[..];
+            while let Some(message) = self.decoder.next::<Response>(&mut bytes) {
+                if let Ok(response) = message
+                    && wanted(response.sequence)
+                {
+                    self.input = bytes.to_vec();
+                    return Ok(response.body?);
+                }
+            }
+            self.input.clear();
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ClientError::Timeout(left));
+            }
+            self.stream.set_read_timeout(Some(left)).map_err(ClientError::Unreachable)?;
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(ClientError::Closed),
+                Ok(count) => self.input.extend_from_slice(&buffer[..count]),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    return Err(ClientError::Timeout(left));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+}
+
+fn broken(error: io::Error) -> ClientError {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ClientError::Closed,
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => ClientError::Timeout(ANSWER_TIMEOUT),
+        _ => ClientError::Unreachable(error),
+    }
+}

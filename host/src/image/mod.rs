@@ -1,0 +1,169 @@
+//! Images: where they are found, and what is sent of them.
+//!
+//! | module | what |
+//! |---|---|
+//! | this | finding an image by its name or its path |
+//! | [`elf`] | checking that it is a cell image, and cutting off what a machine has no use for |
+
+pub mod elf;
+
+use crate::names::nearest;
+use elf::{ElfImage, ImageError};
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Name of the supervisor's image.
+pub const SUPERVISOR: &str = "supervisor";
+
+/// The folders in which images are looked for by name.
+#[derive(Clone, Debug)]
+pub struct ImageStore {
+    folders: Vec<PathBuf>,
+}
+
+/// Why there is no image.
+#[derive(Debug, Error)]
+pub enum FindError {
+    /// No file of that path.
+    #[error("there is no image at {0}")]
+    NoFile(PathBuf),
+    /// No image of that name.
+    #[error(
+        "no image is called {name:?}{}; looked in {folders}: build the images with `cargo xtask images`, or give a path",
+        did_you_mean(meant)
+    )]
+    NoName {
+        /// The name.
+        name: String,
+        /// An image whose name is near.
+        meant: Option<String>,
+        /// Where it was looked for.
+        folders: String,
+    },
+    /// It is no cell image.
+    #[error("{path} cannot run as a cell: {error}")]
+    Rejected {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: ImageError,
+    },
+}
+
+fn did_you_mean(meant: &Option<String>) -> String {
+    meant.as_ref().map(|name| format!(" (did you mean {name:?}?)")).unwrap_or_default()
+}
+
+/// An image that can be sent.
+#[derive(Debug)]
+pub struct CellImage {
+    /// Its name, for people.
+    pub name: String,
+    /// Where it is, whole.
+    pub path: PathBuf,
+    /// What a machine needs of it.
+    pub bytes: Vec<u8>,
+}
+
+impl ImageStore {
+    /// The folder `ISOLA_IMAGES` says, and the one of the running program.
+    pub fn from_environment() -> Self {
+        let named =
+            env::var_os("ISOLA_IMAGES").filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
+        let own = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+        Self { folders: named.into_iter().chain(own).collect() }
+    }
+
+    /// The images in these folders.
+    pub fn new(folders: Vec<PathBuf>) -> Self {
+        Self { folders }
+    }
+
+    /// Where the image `name` is; what contains a `/` is a path.
+    ///
+    /// # Errors
+    /// [`FindError::NoFile`] or [`FindError::NoName`].
+    pub fn find(&self, name: &str) -> Result<PathBuf, FindError> {
+        if name.contains('/') {
+            let path = PathBuf::from(name);
+            return if path.is_file() { Ok(path) } else { Err(FindError::NoFile(path)) };
+        }
+        let found = self.folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+        found.filter(|_| !name.is_empty()).ok_or_else(|| {
+            let known = self.cell_images();
+            FindError::NoName {
+                name: name.to_owned(),
+                meant: nearest(name, known.iter().map(String::as_str)).map(str::to_owned),
+                folders: self.folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", "),
+            }
+        })
+    }
+
+    /// The cell image `name`, ready to send.
+    ///
+    /// # Errors
+    /// [`FindError`].
+    pub fn cell_image(&self, name: &str) -> Result<CellImage, FindError> {
+        let path = self.find(name)?;
+        let rejected = |error| FindError::Rejected { path: path.clone(), error };
+        let file = fs::read(&path).map_err(|error| rejected(ImageError::Unreadable(error.to_string())))?;
+        let bytes = ElfImage::parse(&file).and_then(|image| {
+            image.check_note()?;
+            image.trimmed()
+        });
+        let bytes = bytes.map_err(rejected)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(CellImage { name, path, bytes })
+    }
+
+    /// Names of all cell images in the folders.
+    pub fn cell_images(&self) -> Vec<String> {
+        let files = self.folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        let mut names: Vec<String> = files
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+            .filter(|entry| is_cell_image(&entry.path()))
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+fn is_cell_image(path: &Path) -> bool {
+    // A folder of build results is full of other things: what does not begin like an ELF file is not read whole.
+    let mut magic = [0; 4];
+    let begins = fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    begins.is_ok()
+        && magic == *b"\x7fELF"
+        && fs::read(path)
+            .is_ok_and(|file| ElfImage::parse(&file).is_ok_and(|image| image.check_note().is_ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::elf::tests::cell_elf;
+    use super::*;
+
+    #[test]
+    fn images_are_found_by_name_and_by_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let kv = dir.path().join("kv");
+        fs::write(&kv, cell_elf()).unwrap();
+        fs::write(dir.path().join("notes.txt"), "no image").unwrap();
+        let store = ImageStore::new(vec![dir.path().join("absent"), dir.path().to_owned()]);
+        assert_eq!(store.find("kv").unwrap(), kv);
+        assert_eq!(store.find(kv.to_str().unwrap()).unwrap(), kv);
+        assert_eq!(store.cell_images(), ["kv"]);
+        assert_eq!(store.cell_image("kv").unwrap().name, "kv");
+        let text = store.cell_image("notes.txt").unwrap_err().to_string();
+        assert!(text.contains("no 64-bit x86 ELF"), "{text}");
+        let missing = store.find("kvv").unwrap_err().to_string();
+        assert!(missing.contains("did you mean \"kv\"?"), "{missing}");
+        assert!(matches!(store.find("./kvv"), Err(FindError::NoFile(_))));
+        assert!(store.find("").is_err());
+    }
+}

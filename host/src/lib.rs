@@ -1,0 +1,30 @@
+//! The host side of Isola: what the `isola` command is made of.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`cli`] | the command: one file a verb |
+//! | [`machine`] | machines: QEMU processes, and what is written down of them |
+//! | [`client`] | the management protocol, spoken to a machine's supervisor |
+//! | [`cellctl`] | what takes several steps with a cell: run, stop, remove, publish |
+//! | [`image`] | images: found, checked, cut to what is sent |
+//! | [`manifest`] | `isola.toml` |
+//! | [`publish`] | ports of the host that lead to cells |
+//! | [`symbols`] | names for the addresses of a crash |
+//! | [`output`] | tables, JSON, notes, progress |
+//! | [`names`] | names of machines and cells |
+//!
+//! Of Isola's crates only `isola-abi` is used: host and machine meet there.
+#![forbid(unsafe_code)]
+
+pub mod cellctl;
+pub mod cli;
+pub mod client;
+pub mod image;
+pub mod machine;
+pub mod manifest;
+pub mod names;
+pub mod output;
+pub mod publish;
+pub mod symbols;
+#[cfg(test)]
+mod test_data;

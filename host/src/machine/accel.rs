@@ -1,0 +1,147 @@
+//! Whether KVM works on this host: tried out by booting the supervisor, and remembered.
+//!
+//! A `/dev/kvm` that opens is no proof. Under some hypervisors a guest hangs, or executes a thousand times too
+//! slowly; only a machine that answers in time shows that it works.
+
+use super::boot::{BootError, Lifetime, NewMachine, Tie};
+use super::options::{Accelerator, AcceleratorChoice, MachineModel, MachineOptions, Uplink};
+use super::qemu::{Boot, Qemu};
+use super::record::{MachineKind, write_whole};
+use super::state::StateRoot;
+use isola_abi::size::ByteSize;
+use serde::{Deserialize, Serialize};
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a machine may take to answer under KVM. It takes a fraction of a second where KVM works.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// The machine that is started to find out.
+const PROBE_MACHINE: &str = "kvm-probe";
+
+/// What is known of KVM on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvmAnswer {
+    /// Whether a machine ran.
+    pub works: bool,
+    /// Why not, or how it was found out.
+    pub reason: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    /// What the answer holds for.
+    host: String,
+    answer: KvmAnswer,
+}
+
+/// Decides what executes a machine, and says why.
+pub fn choose(
+    choice: AcceleratorChoice,
+    qemu: &Qemu,
+    root: &StateRoot,
+    supervisor: Option<&Path>,
+) -> (Accelerator, KvmAnswer) {
+    let said = |reason: &str| KvmAnswer { works: false, reason: reason.into() };
+    match choice {
+        AcceleratorChoice::Tcg => (Accelerator::Tcg, said("not asked for")),
+        AcceleratorChoice::Kvm => (Accelerator::Kvm, said("asked for, not tried out")),
+        AcceleratorChoice::Auto => {
+            let answer = kvm(qemu, root, supervisor, Recall::Allowed);
+            (if answer.works { Accelerator::Kvm } else { Accelerator::Tcg }, answer)
+        }
+    }
+}
+
+/// Whether an earlier answer will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recall {
+    /// It will.
+    Allowed,
+    /// It is tried out anew.
+    Forbidden,
+}
+
+/// Whether KVM works with this QEMU. Without a `supervisor` to boot it cannot be tried out.
+pub fn kvm(qemu: &Qemu, root: &StateRoot, supervisor: Option<&Path>, recall: Recall) -> KvmAnswer {
+    if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm") {
+        return KvmAnswer { works: false, reason: format!("/dev/kvm cannot be opened: {error}") };
+    }
+    let host = host_key(qemu);
+    if recall == Recall::Allowed
+        && let Some(answer) = remembered(&host)
+    {
+        return answer;
+    }
+    let Some(supervisor) = supervisor else {
+        return KvmAnswer { works: false, reason: "not tried out, as there is no supervisor image".into() };
+    };
+    let answer = match try_out(qemu, root, supervisor) {
+        Ok(()) => KvmAnswer { works: true, reason: "a machine ran under it".into() },
+        Err(reason) => KvmAnswer { works: false, reason },
+    };
+    remember(&host, &answer);
+    answer
+}
+
+/// Boots the supervisor under KVM, and waits for its answer.
+fn try_out(qemu: &Qemu, root: &StateRoot, supervisor: &Path) -> Result<(), String> {
+    let options = MachineOptions {
+        cores: 2,
+        memory: ByteSize(128 << 20),
+        nics: 0,
+        model: MachineModel::Q35,
+        cpu: "max".into(),
+        uplink: Uplink::User,
+    };
+    let dir = root.machine(&PROBE_MACHINE.parse().map_err(|error| format!("{error}"))?);
+    let machine = NewMachine {
+        options,
+        accelerator: Accelerator::Kvm,
+        qemu,
+        kind: MachineKind::Supervised,
+        lifetime: Lifetime::OfThisProcess,
+        tie: Tie::Detached,
+    };
+    let end = Instant::now() + LIMIT;
+    let mut waiting =
+        || if Instant::now() < end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    match machine.start(root, &dir, Boot::Supervisor { image: supervisor }, &mut waiting) {
+        Ok(held) => held.down().map_err(|error| error.to_string()),
+        Err(BootError::Interrupted) => Err(format!("a machine did not answer within {} s", LIMIT.as_secs())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What decides whether KVM works: the kernel, the processor, and QEMU.
+fn host_key(qemu: &Qemu) -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
+    let model = model.split_once(':').map_or("", |(_, model)| model).trim();
+    format!("{} | {model} | {} | isola {}", kernel.trim(), qemu.version, env!("CARGO_PKG_VERSION"))
+}
+
+fn memory_file() -> Option<PathBuf> {
+    let folder = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
+    Some(cache.join("isola").join("kvm.json"))
+}
+
+fn remembered(host: &str) -> Option<KvmAnswer> {
+    let remembered: Remembered = serde_json::from_slice(&fs::read(memory_file()?).ok()?).ok()?;
+    (remembered.host == host).then_some(remembered.answer)
+}
+
+fn remember(host: &str, answer: &KvmAnswer) {
+    // Where it cannot be written down, it is tried out again the next time.
+    let Some(file) = memory_file() else { return };
+    let remembered = Remembered { host: host.to_owned(), answer: answer.clone() };
+    let folder = file.parent().map(fs::create_dir_all);
+    if let (Some(Ok(())), Ok(bytes)) = (folder, serde_json::to_vec_pretty(&remembered)) {
+        let _ = write_whole(&file, &bytes);
+    }
+}

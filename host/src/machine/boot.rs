@@ -1,0 +1,249 @@
+//! Starting a machine, step by step.
+//!
+//! 1. take the lock; clean up after a dead namesake
+//! 2. make the folder, and write down that this process owns it: from here on nothing can be left behind
+//! 3. start QEMU, which detaches itself once its sockets are there
+//! 4. ask the supervisor until it answers
+//! 5. write down that the machine is up, and has no owner any more
+
+use super::lock::MachineLock;
+use super::options::{Accelerator, MachineOptions};
+use super::process::Process;
+use super::qemu::{self, Boot, Qemu};
+use super::record::{FORMAT, MachineKind, MachineRecord};
+use super::state::{MachineDir, StateError, StateRoot};
+use super::{Held, MachineError, clean, logs_tail};
+use crate::client::{Client, ClientError};
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use thiserror::Error;
+
+/// How long QEMU may take until its sockets are there.
+const LAUNCH_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a supervisor may take to answer first.
+pub const READY_LIMIT: Duration = Duration::from_secs(30);
+
+/// Why a machine did not start. Nothing is left of it.
+#[derive(Debug, Error)]
+pub enum BootError {
+    /// It cannot be worked on.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// QEMU did not start.
+    #[error("QEMU did not start: {said}")]
+    Launch {
+        /// What it says.
+        said: String,
+    },
+    /// The supervisor did not answer.
+    #[error("the supervisor did not come up: {reason}; the end of the machine's log:\n{tail}")]
+    Supervisor {
+        /// What happened.
+        reason: String,
+        /// The end of its logs.
+        tail: String,
+    },
+    /// The user changed their mind.
+    #[error("interrupted: the machine is down again")]
+    Interrupted,
+}
+
+impl From<StateError> for BootError {
+    fn from(error: StateError) -> Self {
+        Self::Machine(error.into())
+    }
+}
+
+/// How long a machine lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Until it is ended.
+    Own,
+    /// No longer than the process that starts it.
+    OfThisProcess,
+}
+
+/// How QEMU is tied to the command that starts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tie {
+    /// Not at all.
+    Detached,
+    /// It is a child, whose exit status can be had.
+    Child,
+}
+
+/// A machine to start.
+#[derive(Debug)]
+pub struct NewMachine<'a> {
+    /// What it shall be.
+    pub options: MachineOptions,
+    /// What executes it.
+    pub accelerator: Accelerator,
+    /// Which QEMU.
+    pub qemu: &'a Qemu,
+    /// What runs on it.
+    pub kind: MachineKind,
+    /// How long it lives.
+    pub lifetime: Lifetime,
+    /// How it is tied to this process.
+    pub tie: Tie,
+}
+
+impl NewMachine<'_> {
+    /// Starts the machine in `dir`; where it has a supervisor, waits until that answers.
+    ///
+    /// `waiting` is called now and then; where it breaks, the machine is ended again.
+    ///
+    /// # Errors
+    /// [`BootError`].
+    pub fn start(
+        self,
+        root: &StateRoot,
+        dir: &MachineDir,
+        boot: Boot<'_>,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Held, BootError> {
+        make_room(root, dir)?;
+        let lock = MachineLock::take(dir).map_err(MachineError::from)?;
+        // Another command may have started it since.
+        if dir.path().exists() {
+            return Err(MachineError::Exists { name: dir.name.to_string() }.into());
+        }
+        dir.create()?;
+        let record = MachineRecord {
+            format: FORMAT,
+            kind: self.kind.clone(),
+            options: self.options.clone(),
+            accelerator: self.accelerator,
+            owner: Process::this(),
+            qemu: None,
+            started_unix_ms: unix_ms(),
+            ready_us: None,
+        };
+        let mut held = Held { dir: dir.clone(), record, child: None, _lock: lock };
+        match self.bring_up(&mut held, boot, waiting) {
+            Ok(()) => Ok(held),
+            Err(error) => {
+                clean(dir)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn bring_up(
+        &self,
+        held: &mut Held,
+        boot: Boot<'_>,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<(), BootError> {
+        held.record.save(&held.dir)?;
+        let begun = Instant::now();
+        let (qemu, child) = self.launch(&held.dir, boot, waiting)?;
+        held.record.qemu = Some(qemu);
+        held.child = child;
+        held.record.save(&held.dir)?;
+        if matches!(boot, Boot::Supervisor { .. }) {
+            wait_for_supervisor(held, waiting)?;
+            held.record.ready_us = u64::try_from(begun.elapsed().as_micros()).ok();
+        }
+        if self.lifetime == Lifetime::Own {
+            held.record.owner = None;
+        }
+        Ok(held.record.save(&held.dir)?)
+    }
+
+    /// Starts QEMU, and waits until its sockets are there: then it has detached itself, or written its number.
+    fn launch(
+        &self,
+        dir: &MachineDir,
+        boot: Boot<'_>,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<(Process, Option<Child>), BootError> {
+        let log = dir.qemu_log();
+        let file = File::create(&log).map_err(|error| StateError::Unusable { path: log.clone(), error })?;
+        let mut launcher = Command::new(&self.qemu.program)
+            .args(qemu::arguments(&self.options, self.accelerator, boot, dir))
+            .args((self.tie == Tie::Detached).then_some("-daemonize"))
+            .current_dir(dir.path())
+            // ^C at the terminal is for the command, which then ends QEMU as it sees fit.
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .map_err(|error| BootError::Launch { said: error.to_string() })?;
+        let end = Instant::now() + LAUNCH_LIMIT;
+        let failed = |said: &str| {
+            let log = MachineDir::tail(&log, 5);
+            Err(BootError::Launch { said: if log.is_empty() { said.to_owned() } else { log } })
+        };
+        loop {
+            match launcher.try_wait() {
+                Ok(Some(status)) if status.success() && self.tie == Tie::Detached => {
+                    let process = Process::from_pid_file(&dir.pid_file());
+                    return process.map_or_else(|| failed("it ended at once"), |process| Ok((process, None)));
+                }
+                Ok(Some(status)) => return failed(&format!("it ended with {status}")),
+                Ok(None) if self.tie == Tie::Child && dir.pid_file().exists() => {
+                    let process = Process::of(launcher.id());
+                    let child = |process| Ok((process, Some(launcher)));
+                    return process.map_or_else(|| failed("it ended at once"), child);
+                }
+                Ok(None) if Instant::now() < end && waiting().is_continue() => {
+                    sleep(Duration::from_millis(2))
+                }
+                Ok(None) => {
+                    // The caller's cleaning finds and ends what has detached itself meanwhile.
+                    let _ = launcher.kill().and_then(|()| launcher.wait());
+                    if Instant::now() < end {
+                        return Err(BootError::Interrupted);
+                    }
+                    return failed("it took too long");
+                }
+                Err(error) => return failed(&error.to_string()),
+            }
+        }
+    }
+}
+
+/// Asks the supervisor until it answers, for as long as QEMU runs.
+fn wait_for_supervisor(held: &Held, waiting: &mut dyn FnMut() -> ControlFlow<()>) -> Result<(), BootError> {
+    let mut interrupted = false;
+    let mut look = || {
+        interrupted = waiting().is_break();
+        if interrupted || !held.is_running() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let error = match Client::connect_within(held.dir.path(), READY_LIMIT, &mut look) {
+        Ok(_) => return Ok(()),
+        Err(error) => error,
+    };
+    if interrupted {
+        return Err(BootError::Interrupted);
+    }
+    let reason = match error {
+        ClientError::Refused(refusal) => refusal.to_string(),
+        _ if !held.is_running() => "the machine ended".to_owned(),
+        error => error.to_string(),
+    };
+    Err(BootError::Supervisor { reason, tail: logs_tail(&held.dir) })
+}
+
+/// Makes sure that no machine has the name; cleans up after one that had it.
+fn make_room(root: &StateRoot, dir: &MachineDir) -> Result<(), MachineError> {
+    match Held::take(root, dir) {
+        Ok(_) => Err(MachineError::Exists { name: dir.name.to_string() }),
+        Err(MachineError::NotUp { .. } | MachineError::Died { .. } | MachineError::Abandoned { .. }) => {
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}

@@ -1,0 +1,108 @@
+//! The lock by which commands take turns at a machine.
+//!
+//! It is an advisory lock on a file (flock(2)): the kernel gives it back when its holder ends, however it ends.
+//! Commands that follow something hold it for a few milliseconds at a time, so that others get in between.
+
+use super::state::{MachineDir, StateError};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How often the lock is tried while another command has it.
+const TRY_INTERVAL: Duration = Duration::from_millis(10);
+
+/// After which time a command that waits for its turn says so.
+const NOTICE_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a command waits for its turn.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The right to work on a machine, given back when dropped.
+#[derive(Debug)]
+pub struct MachineLock {
+    _file: File,
+}
+
+/// Why the lock was not had.
+#[derive(Debug, Error)]
+pub enum LockError {
+    /// The lock's file cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Another command has it, and kept it.
+    #[error(
+        "another isola command (process {holder}) has worked on machine {machine:?} for {} s: wait for it, or end it",
+        PATIENCE.as_secs()
+    )]
+    Busy {
+        /// The machine.
+        machine: String,
+        /// The process that holds it, as it says itself.
+        holder: String,
+    },
+}
+
+impl MachineLock {
+    /// Takes the lock of a machine, waiting for [`PATIENCE`] where another command has it.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn take(dir: &MachineDir) -> Result<Self, LockError> {
+        Self::take_within(dir, PATIENCE)
+    }
+
+    /// Takes the lock of a machine, waiting for at most `patience`.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn take_within(dir: &MachineDir, patience: Duration) -> Result<Self, LockError> {
+        let path = dir.lock_file();
+        let unusable = |error| StateError::Unusable { path: path.clone(), error };
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(unusable)?;
+        let begun = Instant::now();
+        let end = begun + patience;
+        let holder = || fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
+        let mut told = false;
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() >= end {
+                return Err(LockError::Busy { machine: dir.name.to_string(), holder: holder() });
+            }
+            if !told && begun.elapsed() > NOTICE_AFTER {
+                told = true;
+                (dir.notice)(&format!("waiting for another isola command (process {})", holder()));
+            }
+            sleep(TRY_INTERVAL);
+        }
+        // Who holds it is for the message above alone: a failure to write it changes nothing.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::state::StateRoot;
+
+    #[test]
+    fn one_holder_at_a_time_and_the_next_one_after_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = StateRoot::at(dir.path()).unwrap().machine(&"m".parse().unwrap());
+        let lock = MachineLock::take(&machine).unwrap();
+        let error = MachineLock::take_within(&machine, Duration::from_millis(30)).unwrap_err();
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        drop(lock);
+        assert!(MachineLock::take_within(&machine, Duration::ZERO).is_ok());
+    }
+}

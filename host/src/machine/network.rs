@@ -1,0 +1,186 @@
+//! Addresses for cells on a machine's virtual network.
+
+use super::options::Uplink;
+use isola_abi::descriptor::NetworkAddress;
+use isola_abi::management::{CellInfo, NetworkSpec};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// The router of QEMU's user-mode network, which is 10.0.2.0/24.
+pub const USER_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+
+/// Length of that network's prefix.
+const USER_PREFIX_LEN: u8 = 24;
+
+/// The last bytes of its addresses that cells get: above QEMU's own, below those of its DHCP server.
+const USER_POOL: std::ops::Range<u8> = 16..128;
+
+/// The network that a user wishes for a cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum NetworkWish {
+    /// A free address on a user-mode network; on another one, whatever its DHCP server gives.
+    #[default]
+    Auto,
+    /// An address by DHCP.
+    Dhcp,
+    /// No network.
+    None,
+    /// This address.
+    Fixed(NetworkAddress),
+}
+
+/// Why a cell gets no address.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum NetworkError {
+    /// The text says no network.
+    #[error(
+        "{0:?} is no network: write `auto`, `dhcp`, `none`, or ADDRESS/PREFIX[,GATEWAY] as in 10.0.2.20/24,10.0.2.2"
+    )]
+    Malformed(String),
+    /// All addresses are taken.
+    #[error("all {} addresses of the user-mode network are taken: remove a cell, or use `--network dhcp`", USER_POOL.len())]
+    Exhausted,
+    /// Another cell has it.
+    #[error("cell {cell:?} has the address {ip}: choose another")]
+    Taken {
+        /// The address.
+        ip: Ipv4Addr,
+        /// Who has it.
+        cell: String,
+    },
+}
+
+impl NetworkWish {
+    /// What to ask of the supervisor for a cell beside `cells`.
+    ///
+    /// # Errors
+    /// [`NetworkError::Exhausted`] or [`NetworkError::Taken`].
+    pub fn resolve(self, uplink: &Uplink, cells: &[CellInfo]) -> Result<NetworkSpec, NetworkError> {
+        let holder = |ip: Ipv4Addr| cells.iter().find(|cell| address(cell) == Some(ip));
+        match (self, uplink) {
+            (Self::None, _) => Ok(NetworkSpec::None),
+            (Self::Dhcp, _) | (Self::Auto, Uplink::Tap { .. }) => Ok(NetworkSpec::Dhcp),
+            (Self::Fixed(address), _) => match holder(address.ip) {
+                Some(cell) => Err(NetworkError::Taken { ip: address.ip, cell: cell.spec.name.clone() }),
+                None => Ok(NetworkSpec::Static(address)),
+            },
+            (Self::Auto, Uplink::User) => {
+                let mut pool = USER_POOL.map(|last| Ipv4Addr::new(10, 0, 2, last));
+                let ip = pool.find(|ip| holder(*ip).is_none()).ok_or(NetworkError::Exhausted)?;
+                let gateway = Some(USER_GATEWAY);
+                Ok(NetworkSpec::Static(NetworkAddress { ip, prefix_len: USER_PREFIX_LEN, gateway }))
+            }
+        }
+    }
+}
+
+/// The address of a cell: the one it was given, or the one it says it has.
+pub fn address(cell: &CellInfo) -> Option<Ipv4Addr> {
+    match cell.spec.network {
+        NetworkSpec::Static(address) => Some(address.ip),
+        _ => cell.address,
+    }
+}
+
+impl FromStr for NetworkWish {
+    type Err = NetworkError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let fixed = || {
+            let (address, gateway) = match text.split_once(',') {
+                Some((address, gateway)) => (address, Some(gateway.parse().ok()?)),
+                None => (text, None),
+            };
+            let (ip, prefix_len) = address.split_once('/')?;
+            let prefix_len = prefix_len.parse().ok().filter(|len| (1..=31).contains(len))?;
+            Some(Self::Fixed(NetworkAddress { ip: ip.parse().ok()?, prefix_len, gateway }))
+        };
+        match text {
+            "auto" => Ok(Self::Auto),
+            "dhcp" => Ok(Self::Dhcp),
+            "none" => Ok(Self::None),
+            _ => fixed().ok_or_else(|| NetworkError::Malformed(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for NetworkWish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Dhcp => f.write_str("dhcp"),
+            Self::None => f.write_str("none"),
+            Self::Fixed(address) => {
+                write!(f, "{}/{}", address.ip, address.prefix_len)?;
+                address.gateway.map_or(Ok(()), |gateway| write!(f, ",{gateway}"))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for NetworkWish {
+    type Error = NetworkError;
+
+    fn try_from(text: String) -> Result<Self, NetworkError> {
+        text.parse()
+    }
+}
+
+impl From<NetworkWish> for String {
+    fn from(wish: NetworkWish) -> Self {
+        wish.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_data::cell;
+
+    fn at(ip: &str) -> CellInfo {
+        let mut cell = cell("other");
+        cell.spec.network =
+            format!("{ip}/24").parse::<NetworkWish>().unwrap().resolve(&Uplink::User, &[]).unwrap();
+        cell
+    }
+
+    #[test]
+    fn a_cell_gets_the_first_free_address() {
+        let ip = |cells: &[CellInfo]| match NetworkWish::Auto.resolve(&Uplink::User, cells) {
+            Ok(NetworkSpec::Static(address)) => address.ip.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(ip(&[]), "10.0.2.16");
+        assert_eq!(ip(&[at("10.0.2.16"), at("10.0.2.18")]), "10.0.2.17");
+        let all: Vec<CellInfo> = USER_POOL.map(|last| at(&format!("10.0.2.{last}"))).collect();
+        assert_eq!(NetworkWish::Auto.resolve(&Uplink::User, &all), Err(NetworkError::Exhausted));
+    }
+
+    #[test]
+    fn an_address_is_given_once() {
+        let wish: NetworkWish = "10.0.2.20/24,10.0.2.2".parse().unwrap();
+        assert!(wish.resolve(&Uplink::User, &[at("10.0.2.21")]).is_ok());
+        let taken = wish.resolve(&Uplink::User, &[at("10.0.2.20")]).unwrap_err();
+        assert!(taken.to_string().contains("\"other\""), "{taken}");
+    }
+
+    #[test]
+    fn on_a_tap_the_network_decides() {
+        let tap = Uplink::Tap { interface: "t".into(), queues: None };
+        assert_eq!(NetworkWish::Auto.resolve(&tap, &[]), Ok(NetworkSpec::Dhcp));
+    }
+
+    #[test]
+    fn networks_read_back_as_written() {
+        for text in ["auto", "dhcp", "none", "10.0.2.20/24", "192.168.1.9/16,192.168.0.1"] {
+            assert_eq!(text.parse::<NetworkWish>().unwrap().to_string(), text);
+        }
+        for bad in ["", "host", "10.0.2.20", "10.0.2.20/0", "10.0.2.20/32", "10.0.2.20/24,", "1.2.3/24"] {
+            assert!(bad.parse::<NetworkWish>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What a machine shall be: the words of `isola up`, parsed.
+
+use isola_abi::id::MAX_CORES;
+use isola_abi::size::ByteSize;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Most network devices of a machine: what both kinds of machine have slots for.
+pub const MAX_NICS: u32 = 22;
+
+/// What a machine shall be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineOptions {
+    /// Processors; the supervisor takes one.
+    pub cores: u32,
+    /// Memory.
+    pub memory: ByteSize,
+    /// Network devices: as many cells can have one.
+    pub nics: u32,
+    /// Which of QEMU's machines.
+    pub model: MachineModel,
+    /// The processor's model, in QEMU's words.
+    pub cpu: String,
+    /// What the virtual network is connected to.
+    pub uplink: Uplink,
+}
+
+/// Which of QEMU's machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum MachineModel {
+    /// An ordinary PC with PCI Express.
+    Q35,
+    /// A minimal machine without PCI; starts faster.
+    Microvm,
+}
+
+/// What executes the machine's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accelerator {
+    /// QEMU's emulator.
+    Tcg,
+    /// The processor itself, by Linux' KVM.
+    Kvm,
+}
+
+/// What was asked to execute the machine's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum AcceleratorChoice {
+    /// KVM where it works, else the emulator.
+    Auto,
+    /// QEMU's emulator.
+    Tcg,
+    /// Linux' KVM.
+    Kvm,
+}
+
+/// What a machine's virtual network is connected to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Uplink {
+    /// QEMU's user-mode network: needs no rights; ports are published on the host.
+    User,
+    /// A TAP interface of the host, which somebody with the right to has made.
+    Tap {
+        /// Its name.
+        interface: String,
+        /// Queues: the machine then has one network device, with so many, directly at the interface.
+        queues: Option<u32>,
+    },
+}
+
+/// Why a machine cannot be what was asked for.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum OptionsError {
+    /// The number of processors.
+    #[error(
+        "a machine has 2 to {MAX_CORES} cores, not {0}: the supervisor takes one, the others are for cells"
+    )]
+    Cores(u32),
+    /// The memory.
+    #[error("a machine needs at least 32 MiB of memory, not {0}")]
+    Memory(ByteSize),
+    /// The network devices.
+    #[error("a machine has at most {MAX_NICS} network devices, not {0}")]
+    Nics(u32),
+    /// The network.
+    #[error("{0:?} is no network: write `user`, `tap:INTERFACE` or `tap:INTERFACE,queues=N`")]
+    Uplink(String),
+}
+
+impl MachineOptions {
+    /// Checks what QEMU would refuse, or what would leave no room for a cell.
+    ///
+    /// # Errors
+    /// [`OptionsError`] says which.
+    pub fn validate(&self) -> Result<(), OptionsError> {
+        if !(2..=MAX_CORES as u32).contains(&self.cores) {
+            return Err(OptionsError::Cores(self.cores));
+        }
+        if self.memory < ByteSize(32 << 20) {
+            return Err(OptionsError::Memory(self.memory));
+        }
+        if self.nics > MAX_NICS {
+            return Err(OptionsError::Nics(self.nics));
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Uplink {
+    type Err = OptionsError;
+
+    fn from_str(text: &str) -> Result<Self, OptionsError> {
+        let bad = || OptionsError::Uplink(text.to_owned());
+        if text == "user" {
+            return Ok(Self::User);
+        }
+        let (interface, queues) = match text.strip_prefix("tap:").ok_or_else(bad)?.split_once(',') {
+            None => (text.trim_start_matches("tap:"), None),
+            Some((interface, queues)) => {
+                let number = queues.strip_prefix("queues=").unwrap_or(queues);
+                let queues =
+                    number.parse().ok().filter(|queues| (1..=64).contains(queues)).ok_or_else(bad)?;
+                (interface, Some(queues))
+            }
+        };
+        // Linux' limit (IFNAMSIZ less the closing zero byte); a comma would end QEMU's option.
+        let good = (1..=15).contains(&interface.len())
+            && interface.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b':'));
+        good.then(|| Self::Tap { interface: interface.to_owned(), queues }).ok_or_else(bad)
+    }
+}
+
+impl fmt::Display for Uplink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User => f.write_str("user"),
+            Self::Tap { interface, queues: None } => write!(f, "tap:{interface}"),
+            Self::Tap { interface, queues: Some(queues) } => write!(f, "tap:{interface},queues={queues}"),
+        }
+    }
+}
+
+impl fmt::Display for MachineModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Q35 => "q35",
+            Self::Microvm => "microvm",
+        })
+    }
+}
+
+impl fmt::Display for Accelerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Tcg => "tcg",
+            Self::Kvm => "kvm",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uplinks_read_back_as_written() {
+        for text in ["user", "tap:tap0", "tap:tap0,queues=2"] {
+            assert_eq!(text.parse::<Uplink>().unwrap().to_string(), text);
+        }
+        let two = Uplink::Tap { interface: "t".into(), queues: Some(2) };
+        assert_eq!("tap:t,2".parse::<Uplink>(), Ok(two));
+        for bad in
+            ["", "bridge", "tap:", "tap:a,0", "tap:a,x", "tap:a/b", "tap:a,b,c", "tap:sixteenletters.."]
+        {
+            assert_eq!(bad.parse::<Uplink>(), Err(OptionsError::Uplink(bad.into())), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_room_for_a_cell_is_refused() {
+        let good = MachineOptions {
+            cores: 4,
+            memory: ByteSize(1 << 30),
+            nics: 8,
+            model: MachineModel::Q35,
+            cpu: "max".into(),
+            uplink: Uplink::User,
+        };
+        assert_eq!(good.validate(), Ok(()));
+        let one_core = MachineOptions { cores: 1, ..good.clone() };
+        assert_eq!(one_core.validate(), Err(OptionsError::Cores(1)));
+        assert!(MachineOptions { memory: ByteSize(1 << 20), ..good.clone() }.validate().is_err());
+        assert!(MachineOptions { nics: 23, ..good }.validate().is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! Sockets in a folder whose path may be longer than a socket's address can be (107 bytes, unix(7)).
+//!
+//! QEMU makes them by names relative to the folder, which it is started in. A client that cannot change its
+//! own folder names it by an open handle.
+
+use rustix::fs::{Mode, OFlags, open};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Connects to the socket `name` in the folder `dir`.
+///
+/// # Errors
+/// Whatever opening the folder or connecting gives.
+pub fn connect(dir: &Path, name: &str) -> io::Result<UnixStream> {
+    let folder = open(dir, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_socket_deep_down_is_reached() {
+        let temporary = tempfile::tempdir().unwrap();
+        let deep = temporary.path().join("d".repeat(120));
+        std::fs::create_dir(&deep).unwrap();
+        assert!(UnixStream::connect(deep.join("s")).is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput));
+        let folder = open(&deep, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let _listener = UnixListener::bind(format!("/proc/self/fd/{}/s", folder.as_raw_fd())).unwrap();
+        connect(&deep, "s").unwrap();
+    }
+}

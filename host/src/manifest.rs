@@ -1,0 +1,185 @@
+//! The manifest: `isola.toml`, in which a cell is written down.
+//!
+//! ```toml
+//! image = "kv"                     # a name, or a path relative to the manifest
+//! name = "cache"
+//! cores = 2
+//! memory = "64M"
+//! arguments = ["--verbose"]
+//! publish = ["11211:11211"]
+//! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]
+//! watchdog = "5s"                  # a cell that stands still for so long has crashed
+//! ```
+//!
+//! All but the image may be left out. A key that is not known is an error, as it is most likely a slip.
+
+use crate::machine::network::NetworkWish;
+use crate::publish::PublishSpec;
+use isola_abi::size::ByteSize;
+use jiff::SignedDuration;
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use thiserror::Error;
+
+/// A cell as it is written down. What is left out is up to the command.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The image's name or path.
+    pub image: Option<String>,
+    /// The cell's name.
+    pub name: Option<String>,
+    /// How many cores.
+    pub cores: Option<u32>,
+    /// How much memory.
+    pub memory: Option<ByteSize>,
+    /// Arguments for the application.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// Ports to publish.
+    #[serde(default)]
+    pub publish: Vec<PublishSpec>,
+    /// Its network.
+    pub network: Option<NetworkWish>,
+    /// When it counts as hung.
+    pub watchdog: Option<Watchdog>,
+}
+
+/// For how long a cell may stand still, in ms; 0 is for ever. Written `500ms`, `5s`, `1m`, or `off`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Watchdog {
+    /// In ms.
+    pub ms: u32,
+}
+
+/// A text that is no time for a watchdog.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0:?} is no time for a watchdog: write a number and its unit, as in 500ms or 5s, or `off`")]
+pub struct BadWatchdog(String);
+
+/// Why a manifest cannot be used.
+#[derive(Debug, Error)]
+pub enum ManifestError {
+    /// It cannot be read.
+    #[error("the manifest {path} cannot be read: {error}")]
+    Unreadable {
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// It does not say what a manifest says.
+    #[error("the manifest {path} is not right: {error}")]
+    Malformed {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong, with line and column.
+        error: Box<toml::de::Error>,
+    },
+}
+
+impl Manifest {
+    /// Reads the manifest at `path`. The image's path is made relative to where the command runs.
+    ///
+    /// # Errors
+    /// [`ManifestError`].
+    pub fn read(path: &Path) -> Result<Self, ManifestError> {
+        let text = fs::read_to_string(path)
+            .map_err(|error| ManifestError::Unreadable { path: path.to_owned(), error })?;
+        let mut manifest: Self = toml::from_str(&text)
+            .map_err(|error| ManifestError::Malformed { path: path.to_owned(), error: Box::new(error) })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        manifest.image = manifest.image.map(|image| {
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            if image.contains('/') { folder.join(image).to_string_lossy().into_owned() } else { image }
+        });
+        Ok(manifest)
+    }
+}
+
+impl FromStr for Watchdog {
+    type Err = BadWatchdog;
+
+    fn from_str(text: &str) -> Result<Self, BadWatchdog> {
+        if matches!(text, "off" | "0") {
+            return Ok(Self { ms: 0 });
+        }
+        let ms = text.parse::<SignedDuration>().ok().map(|duration| duration.as_millis());
+        match ms.and_then(|ms| u32::try_from(ms).ok()) {
+            Some(ms) if ms > 0 => Ok(Self { ms }),
+            _ => Err(BadWatchdog(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for Watchdog {
+    type Error = BadWatchdog;
+
+    fn try_from(text: String) -> Result<Self, BadWatchdog> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Manifest, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("isola.toml");
+        fs::write(&path, text).unwrap();
+        Manifest::read(&path).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn all_that_can_be_written_is_understood() {
+        let manifest = read(
+            "image = \"kv\"\nname = \"cache\"\ncores = 2\nmemory = \"64M\"\narguments = [\"-v\"]\n\
+             publish = [\"11211:11211\", \"53/udp\"]\nnetwork = \"none\"\nwatchdog = \"5s\"\n",
+        )
+        .unwrap();
+        assert_eq!(manifest.memory, Some(ByteSize(64 << 20)));
+        assert_eq!(manifest.publish.len(), 2);
+        assert_eq!(manifest.network, Some(NetworkWish::None));
+        assert_eq!(manifest.watchdog, Some(Watchdog { ms: 5000 }));
+        assert_eq!(read("").unwrap(), Manifest::default());
+    }
+
+    #[test]
+    fn mistakes_are_shown_with_their_line() {
+        for (text, line, word) in [
+            ("image = \"kv\"\ncoers = 2\n", "line 2", "coers"),
+            ("image = \"kv\"\n\nmemory = \"64X\"\n", "line 3", "64M or 1GiB"),
+            ("publish = [\"1:2:3\"]\n", "line 1", "HOST_PORT:CELL_PORT"),
+            ("cores = \"two\"\n", "line 1", "u32"),
+            ("watchdog = \"soon\"\n", "line 1", "500ms"),
+            ("image = \n", "line 1", ""),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(line) && error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_relative_to_the_manifest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("isola.toml");
+        fs::write(&path, "image = \"./out/kv\"\n").unwrap();
+        let image = Manifest::read(&path).unwrap().image.unwrap();
+        assert!(Path::new(&image).starts_with(dir.path()), "{image}");
+        assert!(Manifest::read(&dir.path().join("none.toml")).unwrap_err().to_string().contains("none.toml"));
+    }
+
+    #[test]
+    fn watchdogs_need_a_unit() {
+        for (text, ms) in [("500ms", 500), ("5s", 5000), ("1m", 60_000), ("off", 0), ("0", 0)] {
+            assert_eq!(text.parse(), Ok(Watchdog { ms }), "{text}");
+        }
+        for bad in ["", "5", "-5s", "100d", "5 parsecs"] {
+            assert!(bad.parse::<Watchdog>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The JSON form of cells.
+
+use super::CrashView;
+use crate::machine::network::address;
+use crate::output::human::{rfc3339, since};
+use crate::publish::Publication;
+use isola_abi::management::{CellInfo, NetworkSpec};
+use isola_abi::report::CorePhase;
+use serde::Serialize;
+
+/// A cell: of `ps` (an array of them), `inspect`, `run -d`, `start`, `stop`.
+#[derive(Clone, Debug, Serialize)]
+pub struct CellView {
+    /// The machine it runs on.
+    pub machine: String,
+    /// Its name.
+    pub name: String,
+    /// Its id, which no later cell of the machine has.
+    pub id: u32,
+    /// `created`, `running`, `stopping`, `exited`, `crashed` or `killed`.
+    pub state: String,
+    /// What the application returned.
+    pub exit_code: Option<i32>,
+    /// Name of its image.
+    pub image: String,
+    /// The application's arguments.
+    pub arguments: Vec<String>,
+    /// Its cores.
+    pub cores: Vec<CoreView>,
+    /// What it was given.
+    pub memory_bytes: u64,
+    /// What its image takes of it.
+    pub image_bytes: u64,
+    /// What its page allocator has.
+    pub pool_bytes: u64,
+    /// What of that is in use.
+    pub used_bytes: u64,
+    /// The most that ever was.
+    pub peak_bytes: u64,
+    /// `static`, `dhcp` or `none`.
+    pub network: &'static str,
+    /// Its address.
+    pub address: Option<String>,
+    /// Ports of the host that lead to it.
+    pub ports: Vec<PortView>,
+    /// Its traffic.
+    pub traffic: TrafficView,
+    /// Who used its cores.
+    pub activities: Vec<ActivityView>,
+    /// When it counts as hung; 0: never.
+    pub watchdog_ms: u32,
+    /// When it was created.
+    pub created: String,
+    /// When it was started last.
+    pub started: Option<String>,
+    /// For how long it has been running.
+    pub uptime_ms: Option<u64>,
+    /// How long the supervisor took to create it.
+    pub create_ns: Option<u64>,
+    /// How long to start it.
+    pub start_ns: Option<u64>,
+    /// How long it took from there until it said that it runs.
+    pub first_sign_ns: Option<u64>,
+    /// How long it took to take its cores back.
+    pub reclaim_ns: Option<u64>,
+    /// What went wrong.
+    pub crash: Option<CrashView>,
+}
+
+/// A core of a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct CoreView {
+    /// Its number on the machine.
+    pub id: u32,
+    /// `asleep`, `halted` or `running`.
+    pub phase: &'static str,
+    /// Interrupts taken.
+    pub interrupts: u64,
+    /// Cycles halted.
+    pub idle_cycles: u64,
+    /// Cycles of the event loop itself.
+    pub loop_cycles: u64,
+    /// Cycles of interrupt handlers.
+    pub interrupt_cycles: u64,
+    /// Cycles of events.
+    pub event_cycles: u64,
+}
+
+/// A published port.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortView {
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// Address and port of the host.
+    pub host: String,
+    /// Address and port of the cell.
+    pub cell: String,
+}
+
+/// Traffic of a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrafficView {
+    /// Frames received.
+    pub received_frames: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Frames sent.
+    pub sent_frames: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Frames dropped.
+    pub dropped_frames: u64,
+}
+
+/// What an activity of a cell used.
+#[derive(Clone, Debug, Serialize)]
+pub struct ActivityView {
+    /// Its name.
+    pub name: String,
+    /// Cycles of its events.
+    pub cycles: u64,
+    /// Its events.
+    pub events: u64,
+}
+
+impl CellView {
+    /// The JSON form of a cell.
+    pub fn new(machine: &str, cell: &CellInfo, ports: &[Publication], crash: Option<CrashView>) -> Self {
+        let running = cell.started_unix_ns.filter(|_| is_running(cell));
+        Self {
+            machine: machine.to_owned(),
+            name: cell.spec.name.clone(),
+            id: cell.id.0,
+            state: cell.state.to_string(),
+            exit_code: cell.exit_code,
+            image: cell.spec.image_name.clone(),
+            arguments: cell.spec.arguments.clone(),
+            cores: cell.cores.iter().map(CoreView::new).collect(),
+            memory_bytes: cell.memory.0,
+            image_bytes: cell.image.0,
+            pool_bytes: cell.memory_usage.total.0,
+            used_bytes: cell.memory_usage.used.0,
+            peak_bytes: cell.memory_usage.peak.0,
+            network: match cell.spec.network {
+                NetworkSpec::None => "none",
+                NetworkSpec::Dhcp => "dhcp",
+                NetworkSpec::Static(_) => "static",
+            },
+            address: address(cell).map(|ip| ip.to_string()),
+            ports: ports.iter().map(PortView::new).collect(),
+            traffic: TrafficView {
+                received_frames: cell.network.received_frames,
+                received_bytes: cell.network.received_bytes,
+                sent_frames: cell.network.sent_frames,
+                sent_bytes: cell.network.sent_bytes,
+                dropped_frames: cell.network.dropped_frames,
+            },
+            activities: cell
+                .activities
+                .iter()
+                .map(|used| ActivityView {
+                    name: used.name.clone(),
+                    cycles: used.cycles,
+                    events: used.events,
+                })
+                .collect(),
+            watchdog_ms: cell.spec.watchdog_ms,
+            created: rfc3339(cell.created_unix_ns),
+            started: cell.started_unix_ns.map(rfc3339),
+            uptime_ms: running.map(|started| since(started).as_millis() as u64),
+            create_ns: cell.durations.create_ns,
+            start_ns: cell.durations.start_ns,
+            first_sign_ns: cell.durations.first_sign_ns,
+            reclaim_ns: cell.durations.reclaim_ns,
+            crash,
+        }
+    }
+}
+
+/// Whether a cell's cores run it.
+pub fn is_running(cell: &CellInfo) -> bool {
+    use isola_abi::management::CellState::{Running, Stopping};
+    matches!(cell.state, Running | Stopping)
+}
+
+impl CoreView {
+    fn new(core: &isola_abi::management::CoreUsage) -> Self {
+        Self {
+            id: core.id.0,
+            phase: match core.phase {
+                CorePhase::Asleep => "asleep",
+                CorePhase::Halted => "halted",
+                CorePhase::Running => "running",
+            },
+            interrupts: core.interrupts,
+            idle_cycles: core.idle_cycles,
+            loop_cycles: core.loop_cycles,
+            interrupt_cycles: core.interrupt_cycles,
+            event_cycles: core.event_cycles,
+        }
+    }
+}
+
+impl PortView {
+    /// The JSON form of a published port.
+    pub fn new(port: &Publication) -> Self {
+        Self { protocol: port.protocol.to_string(), host: port.host.to_string(), cell: port.cell.to_string() }
+    }
+}

@@ -1,0 +1,51 @@
+//! The JSON form of the journal.
+
+use super::crash_kind;
+use crate::output::human::rfc3339;
+use isola_abi::management::{JournalEntry, JournalEvent};
+use serde::Serialize;
+
+/// An entry of the journal: of `events`, one a line.
+#[derive(Clone, Debug, Serialize)]
+pub struct EventView {
+    /// The machine.
+    pub machine: String,
+    /// Its number.
+    pub number: u64,
+    /// When.
+    pub time: String,
+    /// `boot`, `create`, `start`, `exit`, `crash`, `kill`, `destroy`, `core-lost` or `refused`.
+    pub event: &'static str,
+    /// The cell that it is about.
+    pub cell: Option<String>,
+    /// How long it took.
+    pub duration_ns: u64,
+    /// What else there is to say.
+    pub detail: Option<String>,
+}
+
+impl EventView {
+    /// The JSON form of a journal entry.
+    pub fn new(machine: &str, entry: &JournalEntry) -> Self {
+        let (event, detail) = match &entry.event {
+            JournalEvent::Boot => ("boot", None),
+            JournalEvent::Create => ("create", None),
+            JournalEvent::Start => ("start", None),
+            JournalEvent::Exit(code) => ("exit", Some(format!("code {code}"))),
+            JournalEvent::Crash(kind) => ("crash", Some(crash_kind(*kind).to_owned())),
+            JournalEvent::Kill => ("kill", None),
+            JournalEvent::Destroy => ("destroy", None),
+            JournalEvent::CoreLost(core) => ("core-lost", Some(format!("core {core}"))),
+            JournalEvent::Refused(error) => ("refused", Some(error.to_string())),
+        };
+        Self {
+            machine: machine.to_owned(),
+            number: entry.number,
+            time: rfc3339(entry.unix_ns),
+            event,
+            cell: entry.cell.clone(),
+            duration_ns: entry.duration_ns,
+            detail,
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The JSON forms of what isola shows. Field names are stable: fields may be added, never renamed.
+//!
+//! Sizes are in bytes, durations in the unit that the name says, times of day in RFC 3339, cycles those of the
+//! time-stamp counter. What is not known, or has not happened, is `null`.
+//!
+//! | module | of what |
+//! |---|---|
+//! | [`cell`] | cells: `ps`, `inspect`, `run -d`, `start`, `stop` |
+//! | [`crash`] | what went wrong in a cell |
+//! | [`machine`] | machines: `up`, `inspect` |
+//! | [`event`] | the journal: `events` |
+
+pub mod cell;
+pub mod crash;
+pub mod event;
+pub mod machine;
+
+pub use cell::{CellView, CoreView, PortView, is_running};
+pub use crash::{CrashView, crash_kind};
+pub use event::EventView;
+pub use machine::MachineView;

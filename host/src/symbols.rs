@@ -1,0 +1,182 @@
+//! Names for addresses: what a cell reports as numbers, an image with debug information makes readable.
+
+use addr2line::{Loader, demangle_auto};
+use isola_abi::layout::{PAGE_SIZE, SHARED};
+use isola_abi::management::Crash;
+use serde::Serialize;
+use std::borrow::Cow;
+use std::path::Path;
+use thiserror::Error;
+
+/// An image's symbols and line tables.
+pub struct Symbols {
+    loader: Loader,
+}
+
+/// Why an image's symbols cannot be had.
+#[derive(Debug, Error)]
+#[error("no names for addresses, as {path} cannot be read: {reason}")]
+pub struct SymbolsError {
+    path: String,
+    reason: String,
+}
+
+/// What an address of code is, to whoever reads a backtrace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressKind {
+    /// Of the instruction that execution stood at.
+    Instruction,
+    /// Of the instruction that a call returns to: the call stands before it.
+    Return,
+}
+
+/// A line of a backtrace. An address has several where calls were inlined, innermost first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Frame {
+    /// The address.
+    pub address: u64,
+    /// The function, where the image names it.
+    pub function: Option<String>,
+    /// The source file, where the image tells.
+    pub file: Option<String>,
+    /// The line in it.
+    pub line: Option<u32>,
+}
+
+impl Symbols {
+    /// Reads the symbols of the image at `path`.
+    ///
+    /// # Errors
+    /// [`SymbolsError`].
+    pub fn open(path: &Path) -> Result<Self, SymbolsError> {
+        let failed = |reason: String| SymbolsError { path: path.display().to_string(), reason };
+        Loader::new(path).map(|loader| Self { loader }).map_err(|error| failed(error.to_string()))
+    }
+
+    /// The functions at an address, innermost first; at least one frame, if only with the address.
+    pub fn frames(&self, address: u64, kind: AddressKind) -> Vec<Frame> {
+        let probe = match kind {
+            AddressKind::Instruction => address,
+            AddressKind::Return => address.saturating_sub(1),
+        };
+        let mut frames = Vec::new();
+        if let Ok(mut found) = self.loader.find_frames(probe) {
+            while let Ok(Some(frame)) = found.next() {
+                let function = frame.function.and_then(|name| Some(name.demangle().ok()?.into_owned()));
+                let location = frame.location;
+                frames.push(Frame {
+                    address,
+                    function,
+                    file: location.as_ref().and_then(|location| location.file).map(str::to_owned),
+                    line: location.and_then(|location| location.line),
+                });
+            }
+        }
+        // The innermost frames are of inlined calls; the last is of the function that the symbol names in full.
+        if let Some(last) = frames.last_mut()
+            && let Some(name) = self.symbol(probe)
+        {
+            last.function = Some(name);
+        }
+        if frames.is_empty() {
+            frames.push(Frame { function: self.symbol(probe), ..Frame::unnamed(address) });
+        }
+        frames
+    }
+
+    fn symbol(&self, probe: u64) -> Option<String> {
+        let name = self.loader.find_symbol(probe)?;
+        let name = demangle_auto(Cow::Borrowed(name), None).into_owned();
+        // The compiler's fingerprint of the function says nothing to a reader.
+        let hash = |tail: &str| tail.len() == 16 && tail.bytes().all(|byte| byte.is_ascii_hexdigit());
+        Some(match name.rsplit_once("::h") {
+            Some((path, tail)) if hash(tail) => path.to_owned(),
+            _ => name,
+        })
+    }
+}
+
+impl Frame {
+    fn unnamed(address: u64) -> Self {
+        Self { address, function: None, file: None, line: None }
+    }
+}
+
+/// The backtrace of a crash, innermost frame first; without names where there are no `symbols`.
+pub fn backtrace(crash: &Crash, symbols: Option<&Symbols>) -> Vec<Frame> {
+    let first = (crash.instruction != 0).then_some((crash.instruction, AddressKind::Instruction));
+    // Where the walk begins with the instruction itself, it is not shown twice.
+    let returns = crash.backtrace.strip_prefix(&[crash.instruction]).unwrap_or(&crash.backtrace);
+    let addresses = first.into_iter().chain(returns.iter().map(|&address| (address, AddressKind::Return)));
+    addresses
+        .flat_map(|(address, kind)| match symbols {
+            _ if (SHARED..SHARED + PAGE_SIZE).contains(&address) => {
+                vec![Frame { function: Some("(the switch page)".into()), ..Frame::unnamed(address) }]
+            }
+            Some(symbols) => symbols.frames(address, kind),
+            None => vec![Frame::unnamed(address)],
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isola_abi::report::CrashKind;
+
+    #[inline(never)]
+    fn a_function_with_a_name(seed: u64) -> u64 {
+        std::hint::black_box(seed).wrapping_mul(3)
+    }
+
+    /// What the address of [`a_function_with_a_name`] is in the file that this process runs from.
+    fn address_in_file() -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let exe = std::env::current_exe().unwrap();
+        let first = maps.lines().find(|line| line.ends_with(exe.to_str().unwrap())).unwrap();
+        let base = u64::from_str_radix(first.split('-').next().unwrap(), 16).unwrap();
+        a_function_with_a_name as fn(u64) -> u64 as usize as u64 - base
+    }
+
+    #[test]
+    fn a_function_of_this_program_is_named_with_file_and_line() {
+        assert_eq!(a_function_with_a_name(2), 6);
+        let symbols = Symbols::open(&std::env::current_exe().unwrap()).unwrap();
+        let frames = symbols.frames(address_in_file() + 1, AddressKind::Instruction);
+        let frame = frames.last().unwrap();
+        assert!(frame.function.as_ref().unwrap().contains("a_function_with_a_name"), "{frames:?}");
+        assert!(frame.file.as_ref().unwrap().ends_with("symbols.rs"), "{frames:?}");
+        assert!(frame.line.is_some());
+    }
+
+    #[test]
+    fn a_return_address_belongs_to_the_call_before_it() {
+        let symbols = Symbols::open(&std::env::current_exe().unwrap()).unwrap();
+        let start = address_in_file();
+        let named = |kind| {
+            symbols.frames(start, kind).iter().any(|frame| {
+                frame.function.as_ref().is_some_and(|name| name.contains("a_function_with_a_name"))
+            })
+        };
+        assert!(named(AddressKind::Instruction));
+        assert!(!named(AddressKind::Return));
+    }
+
+    #[test]
+    fn a_crash_without_symbols_keeps_its_addresses() {
+        let crash = Crash {
+            kind: CrashKind::Panic,
+            core: None,
+            vector: 0,
+            error_code: 0,
+            fault_address: 0,
+            instruction: 7,
+            stack_pointer: 0,
+            backtrace: vec![7, 8, 9],
+            message: String::new(),
+        };
+        let addresses: Vec<u64> = backtrace(&crash, None).iter().map(|frame| frame.address).collect();
+        assert_eq!(addresses, [7, 8, 9]);
+        assert!(Symbols::open(Path::new("/nonexistent")).is_err());
+    }
+}

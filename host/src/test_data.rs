@@ -1,0 +1,38 @@
+//! Data for tests.
+
+use isola_abi::id::CellId;
+use isola_abi::management::{
+    CellInfo, CellSpec, CellState, Durations, MemoryUsage, NetworkSpec, NetworkUsage,
+};
+use isola_abi::report::CellPhase;
+use isola_abi::size::ByteSize;
+
+/// A cell that was created and never started.
+pub(crate) fn cell(name: &str) -> CellInfo {
+    CellInfo {
+        id: CellId(1),
+        spec: CellSpec {
+            name: name.into(),
+            image_name: "kv".into(),
+            cores: 1,
+            memory: ByteSize(64 << 20),
+            arguments: vec![],
+            network: NetworkSpec::None,
+            watchdog_ms: 0,
+        },
+        state: CellState::Created,
+        phase: CellPhase::Silent,
+        exit_code: None,
+        cores: vec![],
+        memory: ByteSize(64 << 20),
+        image: ByteSize(1 << 20),
+        memory_usage: MemoryUsage::default(),
+        address: None,
+        network: NetworkUsage::default(),
+        activities: vec![],
+        crash: None,
+        created_unix_ns: 0,
+        started_unix_ns: None,
+        durations: Durations::default(),
+    }
+}

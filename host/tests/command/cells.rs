@@ -1,0 +1,174 @@
+//! Cells: run, looked at, stopped, started again, removed.
+
+use crate::sandbox::Sandbox;
+use std::fs;
+
+#[test]
+fn a_cell_is_run_listed_stopped_and_removed() {
+    let sandbox = Sandbox::up();
+    let run = ["run", "-d", "--name", "kv", "--cores", "2", "--memory", "32M", "kv", "--port", "1"];
+    assert_eq!(sandbox.isola(&run).ok(), "kv\n");
+    let ps = sandbox.isola(&["ps"]).ok();
+    let line: Vec<&str> = ps.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(line[..7], ["kv", "running", "2", "32", "MiB", "kv", "10.0.2.16"], "{ps}");
+    assert_eq!(sandbox.isola(&["logs", "kv"]).ok(), "kv: started [--port 1]\n");
+    sandbox.isola(&["rm", "kv"]).failed(1, "stop it first");
+    assert_eq!(sandbox.isola(&["stop", "kv"]).ok(), "kv\n");
+    assert_eq!(sandbox.json(&["inspect", "kv"])["state"], "exited");
+    // To stop what has stopped is no error.
+    sandbox.isola(&["stop", "kv"]).ok();
+    sandbox.isola(&["start", "kv"]).ok();
+    assert_eq!(sandbox.json(&["inspect", "kv"])["state"], "running");
+    sandbox.isola(&["rm", "-f", "kv"]).ok();
+    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "");
+    assert!(!sandbox.state().join("default/cells/kv").exists());
+}
+
+#[test]
+fn a_cell_in_the_foreground_gives_its_exit_code() {
+    let sandbox = Sandbox::up();
+    let outcome = sandbox.isola(&["run", "--rm", "kv", "exit:3"]);
+    assert_eq!(outcome.code, 3, "{outcome:?}");
+    assert!(outcome.out.ends_with(": started [exit:3]\nbye\n"), "{outcome:?}");
+    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "");
+    assert_eq!(sandbox.isola(&["run", "--name", "left", "kv", "exit:0"]).code, 0);
+    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "left\n");
+}
+
+#[test]
+fn a_crash_is_told_with_its_backtrace() {
+    let sandbox = Sandbox::up();
+    let err = sandbox.isola(&["run", "--name", "victim", "kv", "crash"]).failed(134, "page fault at 0x10");
+    assert!(err.contains("a wild write") && err.contains("0xffffffff80001000"), "{err}");
+    assert!(sandbox.isola(&["ps"]).ok().contains("crashed (exception)"));
+    let crash = &sandbox.json(&["inspect", "victim"])["crash"];
+    assert_eq!(crash["kind"], "exception");
+    assert_eq!(crash["fault_address"], 0x10);
+    assert_eq!(crash["backtrace"].as_array().unwrap().len(), 2);
+    assert!(sandbox.isola(&["logs", "victim"]).failed(0, "page fault").contains("core 1"));
+}
+
+#[test]
+fn a_cell_that_is_to_be_removed_goes_when_it_is_seen_to_have_ended() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--rm", "--name", "brief", "kv", "exit:0"]).ok();
+    sandbox.wait("the cell is gone", || sandbox.isola(&["ps", "-q"]).ok().is_empty());
+    sandbox.isola(&["run", "-d", "--name", "brief", "kv"]).ok();
+}
+
+#[test]
+fn a_cell_without_a_name_gets_one() {
+    let sandbox = Sandbox::up();
+    let name = sandbox.isola(&["run", "-d", "kv"]).ok();
+    assert!(name.trim().contains('-'), "{name}");
+    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), name);
+}
+
+#[test]
+fn what_the_supervisor_refuses_is_told_and_leaves_nothing() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).failed(125, "choose another name");
+    sandbox.isola(&["run", "-d", "--cores", "3", "kv"]).failed(125, "3 wanted, 2 free");
+    sandbox.isola(&["run", "-d", "--cores", "0", "kv"]).failed(125, "at least one core");
+    sandbox.isola(&["run", "-d", "--name", "-kv", "kv"]).failed(2, "unexpected argument");
+    sandbox.isola(&["run", "-d", "--name", "a/b", "kv"]).failed(125, "cannot be a cell's name");
+    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "kv\n");
+}
+
+#[test]
+fn a_wrong_image_is_told_apart_from_none() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "prmes"]).failed(127, "did you mean \"primes\"?");
+    sandbox.isola(&["run", "./absent"]).failed(127, "no image at ./absent");
+    fs::write(sandbox.path("script"), "#!/bin/sh\n").unwrap();
+    sandbox.isola(&["run", "./script"]).failed(126, "no 64-bit x86 ELF");
+    sandbox.isola(&["run", env!("CARGO_BIN_EXE_isola")]).failed(126, "cannot run as a cell");
+}
+
+#[test]
+fn a_name_that_is_not_there_gets_a_hint() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "cache", "kv"]).ok();
+    for verb in ["logs", "stop", "rm", "inspect", "port", "start", "kill"] {
+        sandbox.isola(&[verb, "cachex"]).failed(1, "did you mean \"cache\"?");
+    }
+}
+
+#[test]
+fn a_stubborn_cell_is_stopped_by_force_in_the_end() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "deaf", "kv", "stubborn"]).ok();
+    sandbox.isola(&["stop", "--time", "1", "deaf"]).ok();
+    assert_eq!(sandbox.json(&["inspect", "deaf"])["state"], "killed");
+    sandbox.isola(&["start", "deaf"]).ok();
+    sandbox.isola(&["kill", "deaf"]).ok();
+    assert_eq!(sandbox.json(&["inspect", "deaf"])["state"], "killed");
+}
+
+#[test]
+fn one_failure_among_several_does_not_stop_the_others() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "a", "kv"]).ok();
+    sandbox.isola(&["run", "-d", "--name", "b", "kv"]).ok();
+    let outcome = sandbox.isola(&["stop", "a", "x", "b"]);
+    assert_eq!((outcome.code, &*outcome.out), (1, "a\nb\n"), "{outcome:?}");
+    let outcome = sandbox.isola(&["rm", "x", "a", "b"]);
+    assert_eq!((outcome.code, &*outcome.out), (1, "a\nb\n"), "{outcome:?}");
+}
+
+#[test]
+fn a_manifest_says_what_the_command_line_leaves_out() {
+    let sandbox = Sandbox::up();
+    let manifest = "image = \"kv\"\nname = \"cache\"\ncores = 2\nmemory = \"32M\"\narguments = [\"-v\"]\n";
+    fs::write(sandbox.path("isola.toml"), manifest).unwrap();
+    sandbox.isola(&["run", "-d", "-f", "isola.toml", "--cores", "1"]).ok();
+    let cell = sandbox.json(&["inspect", "cache"]);
+    assert_eq!(cell["cores"].as_array().unwrap().len(), 1);
+    assert_eq!(cell["memory_bytes"], 32 << 20);
+    assert_eq!(cell["arguments"][0], "-v");
+    fs::write(sandbox.path("isola.toml"), format!("{manifest}coers = 2\n")).unwrap();
+    sandbox.isola(&["run", "-d", "-f", "isola.toml"]).failed(2, "line 6");
+}
+
+#[test]
+fn a_cell_can_be_inspected_by_people_and_programs() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--network", "10.0.2.50/24,10.0.2.2", "kv"]).ok();
+    let text = sandbox.isola(&["inspect", "kv"]).ok();
+    for part in ["10.0.2.50 (static)", "infrastructure", "4,000", "pool 60 MiB (1 MiB used, 2 MiB at most)"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json = sandbox.json(&["inspect", "kv"]);
+    assert_eq!(json["activities"][0]["cycles"], 4000);
+    assert_eq!(json["traffic"]["received_frames"], 5);
+    assert!(json["uptime_ms"].as_u64().is_some(), "{json}");
+    sandbox.isola(&["run", "-d", "--network", "10.0.2.50/24", "kv"]).failed(125, "has the address 10.0.2.50");
+}
+
+#[test]
+fn an_image_alone_is_run_listed_and_ended() {
+    let sandbox = Sandbox::new();
+    let run = ["run", "--standalone", "-d", "--name", "alone", "--accel", "tcg", "-p", "80", "kv"];
+    assert_eq!(sandbox.isola(&run).ok(), "alone\n");
+    let ps = sandbox.json(&["ps"]);
+    assert_eq!((&ps[0]["name"], &ps[0]["state"]), (&"alone".into(), &"running".into()), "{ps}");
+    assert_eq!(ps[0]["ports"].as_array().unwrap().len(), 1);
+    assert!(sandbox.isola(&["logs", "alone"]).ok().contains("log"));
+    sandbox.isola(&["rm", "alone"]).failed(1, "stop it first");
+    sandbox.isola(&["run", "--on", "alone", "kv"]).failed(125, "runs alone");
+    sandbox.isola(&["stop", "alone"]).ok();
+    assert_eq!(sandbox.json(&["ps"])[0]["state"], "exited");
+    sandbox.isola(&["rm", "alone"]).ok();
+    assert_eq!(sandbox.json(&["ps"]).as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn an_image_alone_in_the_foreground_gives_its_exit_code() {
+    let sandbox = Sandbox::with_behaviour("exits");
+    let outcome =
+        sandbox.isola(&["run", "--standalone", "--name", "alone", "--accel", "tcg", "kv", "-v", "1"]);
+    assert_eq!(outcome.code, 7, "{outcome:?}");
+    assert!(outcome.out.contains("alone: name=alone -- -v 1"), "{outcome:?}");
+    assert!(!sandbox.state().join("alone").exists());
+}

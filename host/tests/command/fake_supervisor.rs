@@ -1,0 +1,352 @@
+//! A supervisor without a machine: it keeps books, and its cells do what their first argument says.
+//!
+//! | argument | what the cell does |
+//! |---|---|
+//! | none | runs until it is stopped |
+//! | `exit:N` | prints `bye`, and ends with code N after 300 ms |
+//! | `crash` | crashes with a page fault after 300 ms |
+//! | `stubborn` | does not stop when asked |
+//! | `slow` | takes a second to stop |
+
+use isola_abi::descriptor::NetworkAddress;
+use isola_abi::frame::{Decoder, encode};
+use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::management::*;
+use isola_abi::report::{CellPhase, CorePhase, CrashKind};
+use isola_abi::size::ByteSize;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Cores for cells.
+const CORES: u32 = 3;
+
+/// How long cells that end by themselves run.
+const LIFE: Duration = Duration::from_millis(300);
+
+pub struct Supervisor {
+    version: u32,
+    cells: Vec<Cell>,
+    journal: Vec<JournalEntry>,
+    next_id: u32,
+    image: Option<(u64, Vec<u8>)>,
+    pending: Vec<Pending>,
+}
+
+struct Cell {
+    info: CellInfo,
+    log: Vec<u8>,
+    started: Option<Instant>,
+}
+
+/// A cell that was asked to stop.
+struct Pending {
+    sequence: u32,
+    name: String,
+    at: Instant,
+    end: CellState,
+}
+
+impl Supervisor {
+    pub fn new(version: u32) -> Self {
+        let mut supervisor =
+            Self { version, cells: vec![], journal: vec![], next_id: 1, image: None, pending: vec![] };
+        supervisor.note(None, JournalEvent::Boot);
+        supervisor
+    }
+
+    /// Serves one client after the other, as a socket of QEMU's does.
+    pub fn serve(&mut self, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            self.serve_client(stream.unwrap());
+        }
+    }
+
+    fn serve_client(&mut self, mut stream: UnixStream) {
+        stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        // Half an answer to somebody who has gone, and an answer that is not to this client's question.
+        let late = encode(&Response { sequence: 0, body: Ok(ResponseBody::Done) }).unwrap();
+        let mut junk = late[..late.len() - 2].to_vec();
+        junk.extend(&late);
+        if stream.write_all(&junk).is_err() {
+            return;
+        }
+        let mut decoder = Decoder::new();
+        let mut buffer = [0; 70_000];
+        loop {
+            for (sequence, body) in self.pass_time() {
+                if stream.write_all(&encode(&Response { sequence, body }).unwrap()).is_err() {
+                    return;
+                }
+            }
+            let count = match stream.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(count) => count,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
+                Err(_) => return,
+            };
+            let mut bytes = &buffer[..count];
+            while let Some(message) = decoder.next::<Request>(&mut bytes) {
+                let Ok(request) = message else { continue };
+                let power_off = request.body == RequestBody::PowerOff;
+                if let Some(body) = self.answer(request.sequence, request.body) {
+                    let response = Response { sequence: request.sequence, body };
+                    if stream.write_all(&encode(&response).unwrap()).is_err() {
+                        return;
+                    }
+                }
+                if power_off {
+                    process::exit(1);
+                }
+            }
+        }
+    }
+
+    /// Ends the cells whose time has come; returns the answers that were waited for.
+    fn pass_time(&mut self) -> Vec<(u32, Result<ResponseBody, ManagementError>)> {
+        let mut events = Vec::new();
+        for cell in &mut self.cells {
+            let over = cell.started.is_some_and(|started| started.elapsed() >= LIFE);
+            if cell.info.state != CellState::Running || !over {
+                continue;
+            }
+            let first = cell.info.spec.arguments.first().cloned().unwrap_or_default();
+            if let Some(code) = first.strip_prefix("exit:") {
+                cell.log.extend(b"bye\n");
+                cell.info.state = CellState::Exited;
+                cell.info.exit_code = code.parse().ok();
+                events.push((cell.info.spec.name.clone(), JournalEvent::Exit(code.parse().unwrap())));
+            } else if first == "crash" {
+                cell.info.state = CellState::Crashed;
+                cell.info.crash = Some(crash());
+                events.push((cell.info.spec.name.clone(), JournalEvent::Crash(CrashKind::Exception)));
+            }
+        }
+        let (due, pending): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.pending).into_iter().partition(|pending| pending.at <= Instant::now());
+        self.pending = pending;
+        let mut answers = Vec::new();
+        for Pending { sequence, name, end, .. } in due {
+            if let Some(cell) = self.cells.iter_mut().find(|cell| cell.info.spec.name == name) {
+                cell.info.state = end;
+                cell.info.exit_code = (end == CellState::Exited).then_some(0);
+                answers.push((sequence, Ok(ResponseBody::Cell(Box::new(cell.info.clone())))));
+                let event = if end == CellState::Killed { JournalEvent::Kill } else { JournalEvent::Exit(0) };
+                events.push((name, event));
+            }
+        }
+        for (name, event) in events {
+            self.note(Some(&name), event);
+        }
+        answers
+    }
+
+    fn note(&mut self, cell: Option<&str>, event: JournalEvent) {
+        let number = self.journal.len() as u64;
+        let cell = cell.map(str::to_owned);
+        self.journal.push(JournalEntry { number, unix_ns: now(), duration_ns: 1_500_000, cell, event });
+    }
+
+    fn answer(&mut self, sequence: u32, body: RequestBody) -> Option<Result<ResponseBody, ManagementError>> {
+        match self.handle(sequence, body) {
+            Ok(Some(body)) => Some(Ok(body)),
+            Ok(None) => None,
+            Err(error) => {
+                self.note(None, JournalEvent::Refused(error.clone()));
+                Some(Err(error))
+            }
+        }
+    }
+
+    fn handle(&mut self, sequence: u32, body: RequestBody) -> Result<Option<ResponseBody>, ManagementError> {
+        Ok(Some(match body {
+            RequestBody::Hello { .. } => {
+                self.image = None;
+                ResponseBody::Hello { version: self.version }
+            }
+            RequestBody::Machine => ResponseBody::Machine(self.machine()),
+            RequestBody::ImageBegin { len_bytes } => {
+                self.image = Some((len_bytes, Vec::new()));
+                ResponseBody::Done
+            }
+            RequestBody::ImageChunk { offset, bytes } => {
+                let (len, image) = self.image.as_mut().ok_or(ManagementError::NoImage)?;
+                assert_eq!(offset, image.len() as u64);
+                image.extend(bytes);
+                assert!(image.len() as u64 <= *len);
+                ResponseBody::Done
+            }
+            RequestBody::Create(spec) => ResponseBody::Cell(Box::new(self.create(spec)?)),
+            RequestBody::Start { name } => {
+                let cell = self.cell(&name)?;
+                cell.info.state = CellState::Running;
+                cell.info.crash = None;
+                cell.info.started_unix_ns = Some(now());
+                cell.started = Some(Instant::now());
+                let words = cell.info.spec.arguments.join(" ");
+                cell.log.extend(format!("{name}: started [{words}]\n").bytes());
+                let info = cell.info.clone();
+                self.note(Some(&name), JournalEvent::Start);
+                ResponseBody::Cell(Box::new(info))
+            }
+            RequestBody::Stop { name, timeout_ms } => {
+                let cell = self.cell(&name)?;
+                if !matches!(cell.info.state, CellState::Running | CellState::Stopping) {
+                    return Err(ManagementError::WrongState { name, state: cell.info.state });
+                }
+                let manner = cell.info.spec.arguments.first().map_or("", String::as_str);
+                let (after_ms, end) = match (timeout_ms, manner) {
+                    (0, _) => (0, CellState::Killed),
+                    (timeout, "stubborn") => (timeout, CellState::Killed),
+                    (timeout, "slow") => (1000.min(timeout), CellState::Exited),
+                    _ => (20, CellState::Exited),
+                };
+                cell.info.state = CellState::Stopping;
+                let at = Instant::now() + Duration::from_millis(u64::from(after_ms));
+                // Whoever asked before is answered as well, at the earlier of the two times.
+                for earlier in self.pending.iter_mut().filter(|pending| pending.name == name) {
+                    (earlier.at, earlier.end) = (earlier.at.min(at), end);
+                }
+                self.pending.push(Pending { sequence, name, at, end });
+                return Ok(None);
+            }
+            RequestBody::Destroy { name } => {
+                let cell = self.cell(&name)?;
+                if matches!(cell.info.state, CellState::Running | CellState::Stopping) {
+                    return Err(ManagementError::WrongState { name, state: cell.info.state });
+                }
+                self.cells.retain(|cell| cell.info.spec.name != name);
+                self.note(Some(&name), JournalEvent::Destroy);
+                ResponseBody::Done
+            }
+            RequestBody::List => {
+                ResponseBody::Cells(self.cells.iter().map(|cell| cell.info.clone()).collect())
+            }
+            RequestBody::Inspect { name } => ResponseBody::Cell(Box::new(self.cell(&name)?.info.clone())),
+            RequestBody::Logs { name, from, max_bytes } => {
+                // As if no more than the last 4096 bytes were kept.
+                let log = &self.cell(&name)?.log;
+                let first = (log.len() as u64).saturating_sub(4096);
+                let from = from.clamp(first, log.len() as u64);
+                let bytes = log[from as usize..].iter().take(max_bytes.min(1000) as usize).copied().collect();
+                ResponseBody::Logs(LogPiece { from, bytes, end: log.len() as u64 })
+            }
+            RequestBody::Events { from, max_entries } => {
+                let entries = self.journal.iter().filter(|entry| entry.number >= from);
+                ResponseBody::Events(entries.take(max_entries.min(3) as usize).cloned().collect())
+            }
+            RequestBody::PowerOff => ResponseBody::Done,
+        }))
+    }
+
+    fn cell(&mut self, name: &str) -> Result<&mut Cell, ManagementError> {
+        let found = self.cells.iter_mut().find(|cell| cell.info.spec.name == name);
+        found.ok_or_else(|| ManagementError::NoSuchCell(name.to_owned()))
+    }
+
+    fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ManagementError> {
+        spec.validate()?;
+        let (len, image) = self.image.take().ok_or(ManagementError::NoImage)?;
+        if image.len() as u64 != len {
+            return Err(ManagementError::NoImage);
+        }
+        if self.cell(&spec.name).is_ok() {
+            return Err(ManagementError::NameTaken(spec.name));
+        }
+        let free = self.free_cores();
+        if spec.cores > free {
+            return Err(ManagementError::CoresExhausted { wanted: spec.cores, free });
+        }
+        let info = self.info(spec, len);
+        self.next_id += 1;
+        self.note(Some(&info.spec.name), JournalEvent::Create);
+        // A cell that has printed more than is kept.
+        let chatty = info.spec.arguments.first().is_some_and(|first| first == "chatty");
+        let log = if chatty { b"0123456789abcde\n".repeat(1024) } else { Vec::new() };
+        self.cells.push(Cell { info: info.clone(), log, started: None });
+        Ok(info)
+    }
+
+    fn free_cores(&self) -> u32 {
+        CORES - self.cells.iter().map(|cell| cell.info.spec.cores).sum::<u32>()
+    }
+
+    fn info(&self, spec: CellSpec, image_len: u64) -> CellInfo {
+        let first = CORES - self.free_cores() + 1;
+        let usage = |id| CoreUsage {
+            id: CoreId(id),
+            phase: CorePhase::Halted,
+            interrupts: 12,
+            idle_cycles: 1_000_000,
+            loop_cycles: 2_000,
+            interrupt_cycles: 3_000,
+            event_cycles: 4_000,
+        };
+        CellInfo {
+            id: CellId(self.next_id),
+            state: CellState::Created,
+            phase: CellPhase::Silent,
+            exit_code: None,
+            cores: (first..first + spec.cores).map(usage).collect(),
+            memory: spec.memory,
+            image: ByteSize(image_len),
+            memory_usage: MemoryUsage {
+                total: ByteSize(60 << 20),
+                used: ByteSize(1 << 20),
+                peak: ByteSize(2 << 20),
+            },
+            address: match spec.network {
+                NetworkSpec::None => None,
+                NetworkSpec::Dhcp => Some([10, 0, 2, 128].into()),
+                NetworkSpec::Static(NetworkAddress { ip, .. }) => Some(ip),
+            },
+            network: NetworkUsage { received_frames: 5, received_bytes: 500, ..NetworkUsage::default() },
+            activities: vec![ActivityUsage { name: "infrastructure".into(), cycles: 4_000, events: 7 }],
+            crash: None,
+            created_unix_ns: now(),
+            started_unix_ns: None,
+            durations: Durations { create_ns: Some(1_000_000), ..Durations::default() },
+            spec,
+        }
+    }
+
+    fn machine(&self) -> MachineInfo {
+        let mut cores = vec![CoreInfo { id: CoreId(0), node: NodeId(0), owner: CoreOwner::Supervisor }];
+        for id in 1..=CORES {
+            let of = |cell: &&Cell| cell.info.cores.iter().any(|core| core.id == CoreId(id));
+            let owner =
+                self.cells.iter().find(of).map_or(CoreOwner::Free, |cell| CoreOwner::Cell(cell.info.id));
+            cores.push(CoreInfo { id: CoreId(id), node: NodeId(0), owner });
+        }
+        MachineInfo {
+            cores,
+            memory_total: ByteSize(1 << 30),
+            memory_free: ByteSize(1 << 29),
+            memory_supervisor: ByteSize(8 << 20),
+            devices_total: 8,
+            devices_free: 7,
+            tsc_hz: 2_100_000_000,
+            boot_ns: 12_000_000,
+            uptime_ns: 1_000_000_000,
+        }
+    }
+}
+
+fn crash() -> Crash {
+    Crash {
+        kind: CrashKind::Exception,
+        core: Some(CoreId(1)),
+        vector: 14,
+        error_code: 2,
+        fault_address: 0x10,
+        instruction: isola_abi::layout::IMAGE + 0x1000,
+        stack_pointer: isola_abi::layout::STACKS,
+        backtrace: vec![isola_abi::layout::IMAGE + 0x2000],
+        message: "a wild write".into(),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}

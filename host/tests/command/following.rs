@@ -1,0 +1,96 @@
+//! Commands that go on and on: they end when they should, and let others get their turn.
+
+use crate::sandbox::{Outcome, Sandbox, signal};
+use std::time::{Duration, Instant};
+
+#[test]
+fn logs_are_followed_to_the_cell_s_end() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv", "exit:5"]).ok();
+    let outcome = sandbox.isola(&["logs", "-f", "kv"]);
+    assert_eq!(outcome.ok(), "kv: started [exit:5]\nbye\n");
+}
+
+#[test]
+fn followers_do_not_keep_others_out() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
+    let followers: Vec<_> = (0..3).map(|_| sandbox.spawn(&["logs", "-f", "kv"])).collect();
+    let events = sandbox.spawn(&["events", "-f"]);
+    for _ in 0..5 {
+        assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "kv\n");
+    }
+    sandbox.isola(&["stop", "kv"]).ok();
+    for follower in followers {
+        assert_eq!(Outcome::from(follower.wait_with_output().unwrap()).ok(), "kv: started []\n");
+    }
+    signal("INT", events.id());
+    let events = Outcome::from(events.wait_with_output().unwrap()).ok();
+    assert!(events.contains("start      kv"), "{events}");
+}
+
+#[test]
+fn what_is_gone_from_a_log_is_said_to_be() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv", "chatty"]).ok();
+    let outcome = sandbox.isola(&["logs", "kv"]);
+    assert!(outcome.err.contains("bytes before this are gone"), "{outcome:?}");
+    assert_eq!(outcome.ok().len(), 4096);
+}
+
+#[test]
+fn events_are_shown_in_their_order() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
+    sandbox.isola(&["rm", "-f", "kv"]).ok();
+    let lines = sandbox.isola(&["events", "-o", "json"]).ok();
+    let event = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["event"].clone();
+    let events: Vec<_> = lines.lines().map(event).collect();
+    assert_eq!(events, ["boot", "create", "start", "kill", "destroy"]);
+    assert_eq!(sandbox.isola(&["events", "--from", "4"]).ok().lines().count(), 1);
+}
+
+#[test]
+fn an_interrupt_stops_the_cell_that_is_read_along() {
+    let sandbox = Sandbox::up();
+    let run = sandbox.spawn(&["run", "--rm", "--name", "kv", "kv"]);
+    sandbox.wait("the cell runs", || sandbox.isola(&["ps"]).ok().contains("running"));
+    signal("INT", run.id());
+    let outcome = Outcome::from(run.wait_with_output().unwrap());
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "");
+}
+
+#[test]
+fn a_second_interrupt_stops_it_by_force() {
+    let sandbox = Sandbox::up();
+    let run = sandbox.spawn(&["run", "--name", "kv", "kv", "stubborn"]);
+    sandbox.wait("the cell runs", || sandbox.isola(&["ps"]).ok().contains("running"));
+    signal("INT", run.id());
+    sandbox.wait("the cell is asked to stop", || sandbox.isola(&["ps"]).ok().contains("stopping"));
+    let begun = Instant::now();
+    signal("INT", run.id());
+    let outcome = Outcome::from(run.wait_with_output().unwrap());
+    assert_eq!(outcome.code, 137, "{outcome:?}");
+    assert!(begun.elapsed() < Duration::from_secs(8));
+}
+
+#[test]
+fn a_cell_that_takes_its_time_to_stop_does_not_hold_up_others() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv", "stubborn"]).ok();
+    let stop = sandbox.spawn(&["stop", "--time", "20", "kv"]);
+    sandbox.wait("others see it stop", || sandbox.isola(&["ps"]).ok().contains("stopping"));
+    sandbox.isola(&["kill", "kv"]).ok();
+    assert_eq!(Outcome::from(stop.wait_with_output().unwrap()).ok(), "kv\n");
+}
+
+#[test]
+fn whoever_reads_no_further_is_left_alone() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv", "chatty"]).ok();
+    let mut logs = sandbox.spawn(&["logs", "-f", "kv"]);
+    drop(logs.stdout.take());
+    let outcome = Outcome::from(logs.wait_with_output().unwrap());
+    assert!(!outcome.err.contains("panicked") && !outcome.err.contains("error"), "{outcome:?}");
+}

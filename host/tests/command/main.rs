@@ -1,0 +1,15 @@
+//! The `isola` command as a user sees it: arguments in; output, exit code and what is left behind out.
+//!
+//! No machine is booted: `ISOLA_QEMU` is a script that runs this test program again as [`fake_qemu`], which has
+//! QEMU's sockets and a supervisor that speaks the real protocol. Images are a few hundred bytes that pass for
+//! cell images. What the real QEMU and the real supervisor do is tested where they are: in `tests/`.
+
+mod cells;
+mod fake_qemu;
+mod fake_supervisor;
+mod following;
+mod machines;
+mod ports;
+mod recovery;
+mod sandbox;
+mod usage;

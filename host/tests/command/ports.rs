@@ -1,0 +1,94 @@
+//! Publishing: who has a port, who gets it, and when it is free again.
+
+use crate::sandbox::Sandbox;
+use std::net::{TcpListener, UdpSocket};
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind(("127.0.0.1", port)).is_ok()
+}
+
+#[test]
+fn a_port_is_published_while_the_cell_runs() {
+    let sandbox = Sandbox::up();
+    let port = free_port();
+    sandbox.isola(&["run", "-d", "--name", "kv", "-p", &format!("{port}:11211"), "kv"]).ok();
+    assert!(!is_free(port));
+    assert_eq!(sandbox.isola(&["port", "kv"]).ok(), format!("11211/tcp -> 127.0.0.1:{port}\n"));
+    assert!(sandbox.isola(&["ps"]).ok().contains(&format!("127.0.0.1:{port}->11211/tcp")));
+    sandbox.isola(&["stop", "kv"]).ok();
+    assert!(is_free(port));
+    sandbox.isola(&["start", "kv"]).ok();
+    assert!(!is_free(port));
+    sandbox.isola(&["rm", "-f", "kv"]).ok();
+    assert!(is_free(port));
+}
+
+#[test]
+fn a_port_that_is_taken_is_not_published_and_the_cell_not_made() {
+    let sandbox = Sandbox::up();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = tcp.local_addr().unwrap().port();
+    let run = ["run", "-d", "--name", "kv", "-p", &format!("{port}:80"), "kv"];
+    sandbox.isola(&run).failed(125, "in use by another program");
+    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "");
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = udp.local_addr().unwrap().port();
+    sandbox.isola(&["run", "-d", "-p", &format!("{port}:80/udp"), "kv"]).failed(125, "/udp is in use");
+    drop(tcp);
+    sandbox.isola(&run).ok();
+    let taken = ["run", "-d", "--name", "other", run[4], run[5], "kv"];
+    sandbox.isola(&taken).failed(125, "for cell \"kv\" of machine \"default\"");
+}
+
+#[test]
+fn two_ports_of_one_cell_of_which_one_is_taken_leave_neither() {
+    let sandbox = Sandbox::up();
+    let port = free_port();
+    let twice = format!("{port}:80");
+    sandbox.isola(&["run", "-d", "--name", "kv", "-p", &twice, "-p", &format!("{port}:81"), "kv"]);
+    sandbox.isola(&["rm", "-f", "kv"]);
+    assert!(is_free(port));
+}
+
+#[test]
+fn ports_come_and_go_while_the_cell_runs() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
+    assert_eq!(sandbox.isola(&["port", "kv"]).ok(), "");
+    let port = free_port();
+    let spec = format!("{port}:11211");
+    sandbox.isola(&["publish", "kv", &spec]).ok();
+    assert!(!is_free(port));
+    let any = sandbox.json(&["publish", "kv", "7000/udp"]);
+    assert_eq!(any.as_array().unwrap().len(), 2, "{any}");
+    assert_eq!(any[1]["protocol"], "udp");
+    sandbox.isola(&["publish", "--remove", "kv", &spec]).ok();
+    assert!(is_free(port));
+    sandbox.isola(&["publish", "--remove", "kv", &spec]).failed(1, "is not published");
+    // What was published later is published again as well.
+    sandbox.isola(&["stop", "kv"]).ok();
+    assert_eq!(sandbox.json(&["port", "kv"]).as_array().unwrap().len(), 0);
+    sandbox.isola(&["start", "kv"]).ok();
+    assert_eq!(sandbox.json(&["port", "kv"]).as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_cell_with_dhcp_is_published_at_the_address_it_gets() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--network", "dhcp", "-p", "80", "kv"]).ok();
+    assert_eq!(sandbox.json(&["port", "kv"])[0]["cell"], "10.0.2.128:80");
+}
+
+#[test]
+fn where_there_is_nothing_to_publish_to_it_is_said() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--network", "none", "-p", "80", "kv"]).failed(125, "has no network");
+    sandbox.isola(&["up", "tap", "--net", "tap:tap0", "--accel", "tcg"]).ok();
+    sandbox.isola(&["--on", "tap", "run", "-d", "-p", "80", "kv"]).failed(125, "TAP network");
+    sandbox.isola(&["--on", "tap", "run", "-d", "--name", "kv", "kv"]).ok();
+    assert_eq!(sandbox.json(&["--on", "tap", "inspect", "kv"])["network"], "dhcp");
+}

@@ -1,0 +1,216 @@
+//! A place of its own for each test: state, images, cache, and a QEMU that is none.
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A place of its own. Whatever was started in it ends with it.
+pub struct Sandbox {
+    dir: TempDir,
+    state: PathBuf,
+    behaviour: &'static str,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Outcome {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Sandbox {
+    pub fn new() -> Self {
+        Self::with_behaviour("normal")
+    }
+
+    /// A place where QEMU behaves in a certain way: see `fake_qemu`.
+    pub fn with_behaviour(behaviour: &'static str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let sandbox = Self { dir, state, behaviour };
+        fs::create_dir(sandbox.images()).unwrap();
+        for image in ["supervisor", "kv", "primes"] {
+            fs::write(sandbox.images().join(image), cell_image()).unwrap();
+        }
+        let program = std::env::current_exe().unwrap();
+        let script = format!(
+            r#"#!/bin/sh
+case "$1" in
+--version) echo "QEMU emulator version 7.2.22 (fake)"; exit ;;
+-machine) printf 'microvm  microvm (i386)\nq35  Standard PC\n'; exit ;;
+esac
+pidfile=; daemonize=; previous=
+for argument; do
+    case "$previous" in -pidfile) pidfile=$argument ;; esac
+    case "$argument" in -daemonize) daemonize=yes ;; esac
+    previous=$argument
+done
+if [ "$FAKE_BEHAVIOUR" = refuses ]; then echo "qemu: no such thing" >&2; exit 1; fi
+FAKE_ARGUMENTS=$(printf '%s\n' "$@")
+export FAKE_ARGUMENTS
+set -- {program:?} --ignored --exact fake_qemu::serve "$pidfile" --nocapture
+if [ -z "$daemonize" ]; then exec "$@" >/dev/null; fi
+setsid "$@" </dev/null >/dev/null &
+while ! [ -s "$pidfile" ]; do kill -0 $! || exit 1; sleep 0.01; done
+"#
+        );
+        fs::write(sandbox.qemu(), script).unwrap();
+        fs::set_permissions(sandbox.qemu(), fs::Permissions::from_mode(0o755)).unwrap();
+        sandbox
+    }
+
+    /// A place with the machine `default` up.
+    pub fn up() -> Self {
+        let sandbox = Self::new();
+        sandbox.isola(&["up", "--accel", "tcg"]).ok();
+        sandbox
+    }
+
+    pub fn images(&self) -> PathBuf {
+        self.dir.path().join("images")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.state.clone()
+    }
+
+    /// Makes the path of the state longer than the address of a socket can be.
+    pub fn lengthen_state_path(&mut self) {
+        self.state = self.state.join("deep".repeat(40));
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn qemu(&self) -> PathBuf {
+        self.dir.path().join("qemu")
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isola"));
+        command
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .env("ISOLA_STATE", self.state())
+            .env("ISOLA_IMAGES", self.images())
+            .env("ISOLA_QEMU", self.qemu())
+            .env("XDG_CACHE_HOME", self.dir.path().join("cache"))
+            .env("FAKE_BEHAVIOUR", self.behaviour)
+            .env_remove("ISOLA_MACHINE")
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn isola(&self, arguments: &[&str]) -> Outcome {
+        Outcome::from(self.command(arguments).output().unwrap())
+    }
+
+    /// The answer of a command, as JSON.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let outcome = self.isola(&[&["-o", "json"], arguments].concat());
+        assert_eq!(outcome.code, 0, "{arguments:?}: {outcome:?}");
+        serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {outcome:?}"))
+    }
+
+    /// Starts a command, and goes on at once.
+    pub fn spawn(&self, arguments: &[&str]) -> Child {
+        self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// The process of the machine's QEMU.
+    pub fn qemu_pid(&self, machine: &str) -> Option<u32> {
+        fs::read_to_string(self.state().join(machine).join("qemu.pid")).ok()?.trim().parse().ok()
+    }
+
+    /// Waits until something is the case; a test that waits in vain fails.
+    pub fn wait(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !condition() {
+            assert!(Instant::now() < end, "waited in vain: {what}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let ended = self.isola(&["down", "--all"]);
+        if !std::thread::panicking() {
+            assert_eq!(ended.code, 0, "{ended:?}");
+        }
+    }
+}
+
+impl Outcome {
+    pub fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The standard output of a command that did what it should.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{self:?}");
+        self.out
+    }
+
+    /// The message of a command that failed as it should.
+    #[track_caller]
+    pub fn failed(self, code: i32, words: &str) -> String {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.err.contains(words), "{words:?} is not in {self:?}");
+        self.err
+    }
+}
+
+/// Whether a process runs.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// Sends a signal to a process, by the shell's own command; where it is to be killed, waits until it is.
+pub fn signal(name: &str, pid: u32) {
+    let status = Command::new("kill").args([format!("-{name}"), pid.to_string()]).status().unwrap();
+    assert!(status.success());
+    while name == "KILL" && is_alive(pid) {
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// The smallest file that passes for a cell image: headers, one loadable segment, and Isola's note in it.
+pub fn cell_image() -> Vec<u8> {
+    let base = isola_abi::layout::IMAGE;
+    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
+    for word in [base, 64, 0] {
+        file.extend(word.to_le_bytes());
+    }
+    file.extend([0; 4]);
+    for half in [64_u16, 56, 2, 64, 0, 0] {
+        file.extend(half.to_le_bytes());
+    }
+    for (kind, flags, offset, len) in [(1_u32, 5_u32, 0, 300_u64), (4, 4, 176, 44)] {
+        file.extend(kind.to_le_bytes());
+        file.extend(flags.to_le_bytes());
+        for word in [offset, base + offset, offset, len, len, 4] {
+            file.extend(word.to_le_bytes());
+        }
+    }
+    for word in [6, 24, isola_abi::note::TYPE] {
+        file.extend(word.to_le_bytes());
+    }
+    file.extend(b"Isola\0\0\0");
+    file.extend(isola_abi::VERSION.to_le_bytes());
+    file.resize(300, 0);
+    file
+}

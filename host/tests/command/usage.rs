@@ -1,0 +1,106 @@
+//! What is said to those who ask for help, and to those who mistype.
+
+use crate::sandbox::Sandbox;
+use std::fs;
+
+#[test]
+fn help_shows_every_verb_and_examples() {
+    let sandbox = Sandbox::new();
+    let help = sandbox.isola(&["--help"]).ok();
+    for verb in ["up", "down", "run", "ps", "logs", "stop", "rm", "inspect", "events", "doctor", "demo"] {
+        assert!(help.contains(&format!("\n  {verb}")), "{verb}: {help}");
+        let own = sandbox.isola(&[verb, "--help"]).ok();
+        assert!(own.contains("Usage: isola"), "{own}");
+    }
+    assert!(help.contains("isola run -d --name kv --cores 2 --memory 64M -p 11211:11211 kv"), "{help}");
+}
+
+#[test]
+fn a_mistyped_verb_gets_the_right_one_named() {
+    Sandbox::new().isola(&["startx"]).failed(2, "start");
+}
+
+#[test]
+fn a_command_line_that_cannot_be_understood_is_2() {
+    let sandbox = Sandbox::new();
+    sandbox.isola(&[]).failed(2, "Usage");
+    sandbox.isola(&["run"]).failed(2, "<IMAGE");
+    sandbox.isola(&["run", "-p", "80/sctp", "kv"]).failed(2, "[IP:]HOST_PORT:CELL_PORT");
+    sandbox.isola(&["run", "--memory", "64X", "kv"]).failed(2, "64M or 1GiB");
+    sandbox.isola(&["run", "--network", "host", "kv"]).failed(2, "ADDRESS/PREFIX");
+    sandbox.isola(&["up", "--cores", "1"]).failed(2, "the supervisor takes one");
+    sandbox.isola(&["up", "--net", "bridge"]).failed(2, "tap:INTERFACE");
+    sandbox.isola(&["up", "a/b"]).failed(2, "machine's name");
+    sandbox.isola(&["stop"]).failed(2, "<CELLS>");
+    sandbox.isola(&["run", "--machine", "microvm", "kv"]).failed(2, "--standalone");
+}
+
+#[test]
+fn errors_are_json_where_answers_are() {
+    let outcome = Sandbox::new().isola(&["-o", "json", "inspect", "kv"]);
+    let error: serde_json::Value = serde_json::from_str(&outcome.err).unwrap();
+    assert_eq!(error["exit_code"], 1);
+    assert!(error["error"].as_str().unwrap().contains("isola up"), "{error}");
+}
+
+#[test]
+fn doctor_says_what_is_there_and_what_is_missing() {
+    let sandbox = Sandbox::new();
+    let checks = sandbox.json(&["doctor"]);
+    let result = |name: &str| {
+        let checks = checks.as_array().unwrap();
+        checks.iter().find(|check| check["check"] == name).unwrap()["result"].as_str().unwrap().to_owned()
+    };
+    for check in ["qemu", "machines", "supervisor", "images", "state"] {
+        assert_eq!(result(check), "ok", "{checks}");
+    }
+    fs::remove_file(sandbox.images().join("supervisor")).unwrap();
+    let outcome = sandbox.isola(&["doctor"]);
+    assert_eq!(outcome.code, 1, "{outcome:?}");
+    assert!(outcome.out.contains("MISSING  supervisor") && outcome.out.contains("cargo xtask images"));
+}
+
+#[test]
+fn a_host_without_qemu_is_told_what_to_install() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["up"]);
+    let outcome = crate::sandbox::Outcome::from(command.env("ISOLA_QEMU", "/nonexistent").output().unwrap());
+    outcome.failed(1, "apt-get install qemu-system-x86");
+    let old = sandbox.path("old-qemu");
+    fs::write(&old, "#!/bin/sh\necho 'QEMU emulator version 6.2.0'\n").unwrap();
+    std::process::Command::new("chmod").arg("+x").arg(&old).status().unwrap();
+    let outcome = crate::sandbox::Outcome::from(command.env("ISOLA_QEMU", old).output().unwrap());
+    outcome.failed(1, "7.2 or newer");
+}
+
+#[test]
+fn completion_knows_cells_without_asking_a_supervisor() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "cache", "kv"]).ok();
+    let script = sandbox.isola(&["completion", "bash"]).ok();
+    assert!(script.contains("COMPLETE=\"bash\""), "{script}");
+    let complete = |words: &[&str]| {
+        let mut command = sandbox.command(&[&["--", "isola"], words].concat());
+        command.env("COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert!(complete(&["stop", ""]).contains("cache"));
+    assert!(complete(&["run", ""]).contains("primes"));
+    assert!(complete(&["in"]).contains("inspect"));
+    sandbox.isola(&["completion", "tcsh"]).failed(2, "possible values");
+}
+
+#[test]
+fn version_names_all_that_must_fit_together() {
+    let version = Sandbox::new().json(&["version"]);
+    assert_eq!(version["protocol"], isola_abi::VERSION);
+    assert_eq!(version["qemu"], "7.2.22");
+}
+
+#[test]
+fn no_colours_where_they_are_not_wanted() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&["stop", "kv"]);
+    let outcome = crate::sandbox::Outcome::from(command.env("NO_COLOR", "1").output().unwrap());
+    assert!(outcome.failed(1, "error: ").starts_with("error: machine"));
+}

@@ -1,0 +1,22 @@
+//! How an image is linked. The build script of each image package calls [`emit`]; nothing else is needed for
+//! an ordinary `cargo build` to produce an image that boots.
+//!
+//! The layout is in `link.ld`. What is not here: the code that the layout names, which is `isola-machine`'s.
+
+use std::path::Path;
+
+/// Makes Cargo link the binaries of the package whose build script calls this as images.
+pub fn emit() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("link.ld");
+    println!("cargo::rerun-if-changed={}", script.display());
+    for argument in [
+        "-nostartfiles",
+        "-nostdlib",
+        "-static",
+        "-no-pie",
+        "-Wl,--gc-sections,--build-id=none,-zmax-page-size=0x1000,-znoexecstack",
+    ] {
+        println!("cargo::rustc-link-arg-bins={argument}");
+    }
+    println!("cargo::rustc-link-arg-bins=-Wl,-T{}", script.display());
+}

@@ -1,0 +1,86 @@
+//! A cell image that boots alone, without a supervisor: it finds out about the machine, builds itself the
+//! address space that a supervisor would have built, and enters it with all cores.
+//!
+//! What is left of the boot, tables and stacks of a few hundred KiB, stays unused.
+
+use crate::apic::local;
+use crate::boot::{self, Machine};
+use crate::image::Bounds;
+use crate::memory::Region;
+use crate::paging::Rights;
+use crate::space::{CellSpace, InPlace, Plan, Segment, SegmentBytes};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+use isola_abi::descriptor::{Descriptor, DeviceKind};
+use isola_abi::id::{CellId, PhysAddr};
+use isola_abi::layout::IMAGE;
+
+/// The entry of the image's note.
+static ENTRY: AtomicU64 = AtomicU64::new(0);
+
+/// The way of a cell image that was entered by a PVH loader, to its entry. The command line gives it a name,
+/// an address and arguments, see [`boot::command_line`].
+pub fn boot(start_info: u64, entry: extern "sysv64" fn(u64) -> !) -> ! {
+    ENTRY.store(entry as usize as u64, Ordering::Relaxed);
+    boot::own_machine(start_info, become_cell)
+}
+
+/// Gives all of the machine to the cell.
+fn become_cell(machine: Machine) -> ! {
+    let Machine { command_line, parked, memory, mut devices, mut lines, clock, space, boot_core, .. } =
+        machine;
+    let mut cores = alloc::vec![boot_core];
+    cores.extend(parked.iter().map(|core| core.core()));
+    let descriptor = Descriptor {
+        version: isola_abi::VERSION,
+        cell: CellId(0),
+        name: command_line.name.unwrap_or_else(|| "alone".into()),
+        arguments: command_line.arguments,
+        cores,
+        pool: Vec::new(),
+        image: Vec::new(),
+        devices: Vec::new(),
+        clock,
+        address: command_line.address,
+        supervisor: None,
+        interrupt_mode: local::mode(),
+    };
+    let memory: Vec<Region> = memory.into_iter().map(|(_, region)| region).collect();
+    let plan = Plan {
+        segments: running_segments(),
+        entry: ENTRY.load(Ordering::Relaxed),
+        vectors: crate::interrupts::vectors(),
+        memory,
+        devices: devices.iter_mut().filter(|device| device.kind() == Some(DeviceKind::Network)).collect(),
+        descriptor,
+    };
+    let cell = match CellSpace::build(plan, &space, &mut lines) {
+        Ok(cell) => cell,
+        Err(failure) => panic!("{}", failure.error),
+    };
+    for (index, core) in parked.into_iter().enumerate() {
+        match cell.enter(core, index + 1) {
+            Ok(core) => drop(core),
+            Err(error) => panic!("a core does not enter: {error:?}"),
+        }
+    }
+    cell.enter_here(0)
+}
+
+/// The segments of this image, which stand where they are linked to.
+fn running_segments() -> Vec<Segment<'static>> {
+    let bounds = Bounds::of_image();
+    [
+        (bounds.text_start, bounds.text_end, Rights::Execute),
+        (bounds.rodata_start, bounds.rodata_end, Rights::Read),
+        (bounds.data_start, bounds.data_end, Rights::ReadWrite),
+    ]
+    .into_iter()
+    .map(|(start, end, rights)| {
+        // SAFETY: the loader has put the segment there. What uses it, until the cell is entered and after, is
+        // this image.
+        let place = unsafe { InPlace::new(PhysAddr(start - IMAGE)) };
+        Segment { virt: start, memory_bytes: end - start, rights, bytes: SegmentBytes::InPlace(place) }
+    })
+    .collect()
+}

@@ -1,0 +1,220 @@
+//! The local APIC of the core that calls (Intel SDM 3, chapter 10 "Advanced programmable interrupt controller").
+//!
+//! Its registers are model-specific ones (x2APIC) or a page of memory, mapped at `LOCAL_APIC` in every address
+//! space (xAPIC). Which, is chosen once a run, by whoever boots the machine; a cell is told.
+
+use crate::cpu::{self, msr, read_msr, write_msr};
+use crate::interrupts::SPURIOUS_VECTOR;
+use core::sync::atomic::{AtomicU8, Ordering};
+use isola_abi::descriptor::InterruptMode;
+use isola_abi::id::ApicId;
+use isola_abi::layout::LOCAL_APIC;
+
+/// Registers, by their offset in the page; the model-specific ones are at 16 bytes a number.
+mod register {
+    pub(super) const ID: u32 = 0x20;
+    pub(super) const TASK_PRIORITY: u32 = 0x80;
+    pub(super) const END_OF_INTERRUPT: u32 = 0xb0;
+    pub(super) const SPURIOUS: u32 = 0xf0;
+    pub(super) const ERROR_STATUS: u32 = 0x280;
+    pub(super) const COMMAND: u32 = 0x300;
+    pub(super) const COMMAND_HIGH: u32 = 0x310;
+    pub(super) const TIMER: u32 = 0x320;
+    pub(super) const LINE_0: u32 = 0x350;
+    pub(super) const LINE_1: u32 = 0x360;
+    pub(super) const ERROR: u32 = 0x370;
+    pub(super) const INITIAL_COUNT: u32 = 0x380;
+    pub(super) const CURRENT_COUNT: u32 = 0x390;
+    pub(super) const DIVIDER: u32 = 0x3e0;
+}
+
+const MASKED: u32 = 1 << 16;
+const SOFTWARE_ENABLED: u32 = 1 << 8;
+const DELIVERY_PENDING: u32 = 1 << 12;
+
+/// Commands: delivery mode, and "assert".
+const FIXED: u32 = 1 << 14;
+const NON_MASKABLE: u32 = 4 << 8 | 1 << 14;
+const INIT: u32 = 5 << 8 | 1 << 14;
+const STARTUP: u32 = 6 << 8 | 1 << 14;
+
+const APIC_BASE_X2APIC: u64 = 1 << 10;
+const APIC_BASE_ENABLED: u64 = 1 << 11;
+
+/// How often a command that is still being delivered is looked at before the next one is sent anyway.
+const PATIENCE: u32 = 100_000;
+
+/// 0: xAPIC; 1: x2APIC.
+static MODE: AtomicU8 = AtomicU8::new(0);
+
+/// The mode in use.
+pub fn mode() -> InterruptMode {
+    match MODE.load(Ordering::Relaxed) {
+        0 => InterruptMode::XApic,
+        _ => InterruptMode::X2Apic,
+    }
+}
+
+/// Says which mode is in use, before anything else here is called.
+pub fn set_mode(mode: InterruptMode) {
+    MODE.store(matches!(mode, InterruptMode::X2Apic) as u8, Ordering::Relaxed);
+}
+
+/// The mode that this machine's processors allow: x2APIC where they have it.
+pub(crate) fn best_mode() -> InterruptMode {
+    if cpu::Features::read().x2apic { InterruptMode::X2Apic } else { InterruptMode::XApic }
+}
+
+/// Switches this core's APIC on: all vectors welcome, no timer, no local lines.
+pub fn enable() {
+    // SAFETY: every processor that Isola runs on has the register; the mode is one that it has.
+    unsafe {
+        let base = read_msr(msr::APIC_BASE) | APIC_BASE_ENABLED;
+        let extended = if mode() == InterruptMode::X2Apic { APIC_BASE_X2APIC } else { 0 };
+        write_msr(msr::APIC_BASE, base | extended);
+    }
+    write(register::TASK_PRIORITY, 0);
+    write(register::SPURIOUS, SOFTWARE_ENABLED | u32::from(SPURIOUS_VECTOR));
+    for line in [register::TIMER, register::LINE_0, register::LINE_1, register::ERROR] {
+        write(line, MASKED);
+    }
+    write(register::INITIAL_COUNT, 0);
+    write(register::ERROR_STATUS, 0);
+}
+
+/// This core's id.
+pub fn id() -> ApicId {
+    match mode() {
+        InterruptMode::XApic => ApicId(read(register::ID) >> 24),
+        InterruptMode::X2Apic => ApicId(read(register::ID)),
+    }
+}
+
+/// Interrupts another core, or this one.
+pub fn send(to: ApicId, vector: u8) {
+    command(to, FIXED | u32::from(vector));
+}
+
+/// Interrupts a core whether it likes it or not.
+pub fn send_non_maskable(to: ApicId) {
+    command(to, NON_MASKABLE);
+}
+
+/// Stops a core, whatever it does, and has it wait for [`send_startup`].
+pub(crate) fn send_init(to: ApicId) {
+    command(to, INIT);
+}
+
+/// Has a core that was stopped begin at physical page `page`, in real mode.
+pub(crate) fn send_startup(to: ApicId, page: u8) {
+    command(to, STARTUP | u32::from(page));
+}
+
+/// Says that the interrupt in service has been handled.
+#[inline]
+pub(crate) fn end_of_interrupt() {
+    write(register::END_OF_INTERRUPT, 0);
+}
+
+/// How the timer's clock is divided: by 1, by 16, by 128.
+const DIVISORS: [(u64, u32); 3] = [(1, 0b1011), (16, 0b0011), (128, 0b1010)];
+
+/// The divisor's encoding and the count for a delay in ticks. A delay beyond the longest ends early.
+fn count_for(delay_ticks: u64) -> (u32, u32) {
+    let fitting = DIVISORS.iter().find(|(divisor, _)| delay_ticks.div_ceil(*divisor) <= u64::from(u32::MAX));
+    match fitting {
+        Some((divisor, code)) => (*code, delay_ticks.div_ceil(*divisor).max(1) as u32),
+        None => (DIVISORS[2].1, u32::MAX),
+    }
+}
+
+/// Has this core interrupted once, with `vector`, when `delay_ticks` ticks of the undivided timer have passed.
+/// Replaces what was armed. A delay of more than 128 * 2^32 ticks ends early: minutes, on any machine.
+pub fn arm_timer(vector: u8, delay_ticks: u64) {
+    let (divider, count) = count_for(delay_ticks);
+    write(register::DIVIDER, divider);
+    write(register::TIMER, u32::from(vector));
+    write(register::INITIAL_COUNT, count);
+}
+
+/// Stops the timer.
+pub fn disarm_timer() {
+    write(register::INITIAL_COUNT, 0);
+    write(register::TIMER, MASKED);
+}
+
+/// Lets the timer run down from its highest count, without an interrupt, for calibration.
+pub(crate) fn start_count() {
+    write(register::DIVIDER, DIVISORS[0].1);
+    write(register::TIMER, MASKED);
+    write(register::INITIAL_COUNT, u32::MAX);
+}
+
+/// Ticks since [`start_count`].
+pub(crate) fn ticks_counted() -> u32 {
+    u32::MAX - read(register::CURRENT_COUNT)
+}
+
+fn command(to: ApicId, command: u32) {
+    match mode() {
+        InterruptMode::X2Apic => {
+            let register = msr::X2APIC + register::COMMAND / 16;
+            // A write of the command register is not ordered after writes of memory (SDM 3, 10.12.3).
+            core::sync::atomic::fence(Ordering::SeqCst);
+            // SAFETY: the register exists in this mode. What other cores do when interrupted is theirs.
+            unsafe { write_msr(register, u64::from(to.0) << 32 | u64::from(command)) };
+        }
+        InterruptMode::XApic => {
+            let delivered = |_: &u32| read(register::COMMAND) & DELIVERY_PENDING == 0;
+            (0..PATIENCE).find(delivered);
+            write(register::COMMAND_HIGH, to.0 << 24);
+            write(register::COMMAND, command);
+        }
+    }
+}
+
+fn read(register: u32) -> u32 {
+    match mode() {
+        // SAFETY: the registers above exist in this mode.
+        InterruptMode::X2Apic => unsafe { read_msr(msr::X2APIC + register / 16) as u32 },
+        InterruptMode::XApic => {
+            // SAFETY: in this mode every address space maps the registers there.
+            unsafe { ((LOCAL_APIC + u64::from(register)) as *const u32).read_volatile() }
+        }
+    }
+}
+
+#[inline]
+fn write(register: u32, value: u32) {
+    match mode() {
+        // SAFETY: as for reading.
+        InterruptMode::X2Apic => unsafe { write_msr(msr::X2APIC + register / 16, u64::from(value)) },
+        InterruptMode::XApic => {
+            // SAFETY: as for reading.
+            unsafe { ((LOCAL_APIC + u64::from(register)) as *mut u32).write_volatile(value) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_finest_divisor_that_reaches_is_chosen() {
+        assert_eq!(count_for(0), (0b1011, 1));
+        assert_eq!(count_for(u64::from(u32::MAX)), (0b1011, u32::MAX));
+        assert_eq!(count_for(1 << 32), (0b0011, 1 << 28));
+        assert_eq!(count_for((1 << 36) + 1), (0b1010, (1 << 29) + 1));
+        assert_eq!(count_for(u64::MAX), (0b1010, u32::MAX));
+    }
+
+    #[test]
+    fn a_timer_is_never_early_where_it_reaches() {
+        for delay in [1, 15, 17, 1 << 31, (1 << 33) + 1, (1 << 38) + 77] {
+            let (code, count) = count_for(delay);
+            let divisor = DIVISORS.iter().find(|(_, c)| *c == code).unwrap().0;
+            assert!(u64::from(count) * divisor >= delay, "{delay}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The command line that a loader passes: `name=kv ip=10.0.2.15/24,10.0.2.2 -- --port 11211`.
+//!
+//! Words up to `--` are for the machine, those behind it are the application's. A loader may add words of its
+//! own anywhere (QEMU's `virtio_mmio.device=` at the end): these are taken out of the application's.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use isola_abi::descriptor::NetworkAddress;
+use isola_abi::id::{PhysAddr, PhysRange};
+
+/// The word by which a loader names a virtio-mmio device (Linux, `virtio_mmio.c`).
+const MMIO_DEVICE: &str = "virtio_mmio.device=";
+
+/// A command line, taken apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    /// `name=`.
+    pub name: Option<String>,
+    /// `ip=ADDRESS/PREFIX[,GATEWAY]`.
+    pub address: Option<NetworkAddress>,
+    /// `virtio_mmio.device=SIZE@BASE:INTERRUPT`, each.
+    pub mmio_devices: Vec<MmioWindow>,
+    /// What stands behind `--`.
+    pub arguments: Vec<String>,
+    /// Words before `--` that mean nothing here.
+    pub unknown: Vec<String>,
+}
+
+/// Where a virtio-mmio device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MmioWindow {
+    /// Its registers.
+    pub registers: PhysRange,
+    /// Its interrupt line.
+    pub interrupt: u32,
+}
+
+impl CommandLine {
+    /// Takes a command line apart.
+    pub fn parse(text: &str) -> Self {
+        let mut line = Self::default();
+        let mut application = false;
+        for word in text.split_ascii_whitespace() {
+            if let Some(device) = word.strip_prefix(MMIO_DEVICE).and_then(parse_window) {
+                line.mmio_devices.push(device);
+            } else if application {
+                line.arguments.push(word.into());
+            } else if word == "--" {
+                application = true;
+            } else if let Some(name) = word.strip_prefix("name=") {
+                line.name = Some(name.into());
+            } else if let Some(address) = word.strip_prefix("ip=").and_then(parse_address) {
+                line.address = Some(address);
+            } else {
+                line.unknown.push(word.into());
+            }
+        }
+        line
+    }
+}
+
+fn parse_address(text: &str) -> Option<NetworkAddress> {
+    let (network, gateway) = match text.split_once(',') {
+        Some((network, gateway)) => (network, Some(gateway.parse().ok()?)),
+        None => (text, None),
+    };
+    let (ip, prefix_len) = network.split_once('/')?;
+    let prefix_len = prefix_len.parse().ok().filter(|len| *len <= 32)?;
+    Some(NetworkAddress { ip: ip.parse().ok()?, prefix_len, gateway })
+}
+
+fn parse_window(text: &str) -> Option<MmioWindow> {
+    let (len, rest) = text.split_once('@')?;
+    let mut rest = rest.split(':');
+    let (base, interrupt) = (rest.next()?, rest.next()?);
+    let (number, unit) = match len.strip_suffix(['K', 'k']) {
+        Some(number) => (number, 1024),
+        None => (len, 1),
+    };
+    let len_bytes = parse_number(number)?.checked_mul(unit)?;
+    let registers = PhysRange::new(PhysAddr(parse_number(base)?), len_bytes);
+    Some(MmioWindow { registers, interrupt: parse_number(interrupt)?.try_into().ok()? })
+}
+
+fn parse_number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_finds_its_place() {
+        let line = CommandLine::parse(
+            "quiet name=kv ip=10.0.2.15/24,10.0.2.2 -- -p 1 ip=x virtio_mmio.device=512@0xfeb00e00:12",
+        );
+        assert_eq!(line.name.as_deref(), Some("kv"));
+        let address = line.address.unwrap();
+        assert_eq!((address.ip.octets(), address.prefix_len), ([10, 0, 2, 15], 24));
+        assert_eq!(address.gateway.unwrap().octets(), [10, 0, 2, 2]);
+        assert_eq!(line.arguments, ["-p", "1", "ip=x"]);
+        assert_eq!(line.unknown, ["quiet"]);
+        let registers = PhysRange::new(PhysAddr(0xfeb0_0e00), 512);
+        assert_eq!(line.mmio_devices, [MmioWindow { registers, interrupt: 12 }]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_can_be_taken_apart(text in "[a-z=./:@,0-9 -]{0,60}|.{0,60}") {
+            let line = CommandLine::parse(&text);
+            let words = text.split_ascii_whitespace().count();
+            proptest::prop_assert!(line.unknown.len() + line.arguments.len() + line.mmio_devices.len() <= words);
+        }
+    }
+
+    #[test]
+    fn malformed_words_are_named_and_not_guessed_at() {
+        let words = [
+            "ip=10.0.2.15",
+            "ip=10.0.2.15/33",
+            "ip=a/24",
+            "virtio_mmio.device=512",
+            "virtio_mmio.device=0x@1:2",
+        ];
+        for word in words {
+            assert_eq!(CommandLine::parse(word).unknown, [word]);
+        }
+        assert_eq!(CommandLine::parse("  "), CommandLine::default());
+    }
+}

@@ -1,0 +1,127 @@
+//! What firmware says of the machine, whichever way it says it.
+
+use super::mp_table::MpTable;
+use super::start_info::StartInfo;
+use crate::acpi::{Acpi, IoApicEntry, PciSegment};
+use crate::memory::physical::Physical;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use isola_abi::descriptor::Core;
+use isola_abi::id::{ApicId, CoreId, MAX_CORES, NodeId, PhysRange};
+
+/// What firmware says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Firmware {
+    /// The cores, numbered in the order of the firmware's table; at most [`MAX_CORES`].
+    pub cores: Vec<Core>,
+    /// The I/O APICs.
+    pub io_apics: Vec<IoApicEntry>,
+    /// Which node memory belongs to; what is in none of the ranges belongs to node 0.
+    pub memory_nodes: Vec<(PhysRange, NodeId)>,
+    /// Where PCI configuration space is in memory.
+    pub pci_segments: Vec<PciSegment>,
+    /// I/O port of ACPI's timer.
+    pub timer_port: Option<u16>,
+    /// Whether virtio devices may be where microvm has them, unannounced.
+    pub microvm_devices: bool,
+}
+
+impl Firmware {
+    /// Asks ACPI, or else the multiprocessor table. A machine that has neither has one core, which is the
+    /// one that runs: `boot_apic`. That one is in the result in any case.
+    pub fn read(memory: &impl Physical, start_info: &StartInfo, boot_apic: ApicId) -> Self {
+        let acpi = start_info.rsdp.and_then(|rsdp| Acpi::read(memory, rsdp));
+        let acpi = acpi.unwrap_or_else(|| {
+            let table = MpTable::read(memory).unwrap_or_default();
+            Acpi { processors: table.processors, io_apics: table.io_apics, ..Acpi::default() }
+        });
+        let mut processors = acpi.processors;
+        if !processors.contains(&boot_apic) {
+            processors.insert(0, boot_apic);
+        }
+        let mut known = BTreeSet::new();
+        processors.retain(|apic| known.insert(*apic));
+        if processors.len() > MAX_CORES {
+            let boot = processors.iter().position(|apic| *apic == boot_apic).unwrap_or(0);
+            processors.swap(0, boot);
+            processors.truncate(MAX_CORES);
+        }
+
+        let domains: BTreeSet<u32> = acpi
+            .processor_domains
+            .iter()
+            .map(|(_, domain)| *domain)
+            .chain(acpi.memory_domains.iter().map(|(_, domain)| *domain))
+            .collect();
+        let node = |domain: u32| NodeId(domains.range(..domain).count() as u32);
+        let cores = processors.iter().enumerate().map(|(index, apic)| {
+            let domain = acpi.processor_domains.iter().find(|(id, _)| id == apic);
+            let node = domain.map_or(NodeId(0), |(_, domain)| node(*domain));
+            Core { id: CoreId(index as u32), apic: *apic, node }
+        });
+        Self {
+            cores: cores.collect(),
+            io_apics: acpi.io_apics,
+            memory_nodes: acpi.memory_domains.iter().map(|(range, domain)| (*range, node(*domain))).collect(),
+            microvm_devices: acpi.hardware_reduced && acpi.pci_segments.is_empty(),
+            pci_segments: acpi.pci_segments,
+            timer_port: acpi.timer_port,
+        }
+    }
+
+    /// Cuts ranges where they go from one node to another.
+    pub fn by_node(&self, ranges: &[PhysRange]) -> Vec<(NodeId, PhysRange)> {
+        let mut found = Vec::new();
+        for range in ranges {
+            let mut start = range.start;
+            while start < range.end() {
+                let here = self.memory_nodes.iter().find(|(memory, _)| memory.contains(start));
+                let end = match here {
+                    Some((memory, _)) => memory.end(),
+                    None => {
+                        let later = self.memory_nodes.iter().map(|(memory, _)| memory.start);
+                        later.filter(|next| *next > start).min().unwrap_or(range.end())
+                    }
+                };
+                let end = end.min(range.end());
+                let node = here.map_or(NodeId(0), |(_, node)| *node);
+                found.push((node, PhysRange::new(start, end.0 - start.0)));
+                start = end;
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::physical::fake::FakeMemory;
+    use isola_abi::id::PhysAddr;
+
+    #[test]
+    fn a_machine_that_says_nothing_has_the_core_that_runs() {
+        let memory = FakeMemory::new(0, 16);
+        let firmware = Firmware::read(&memory, &StartInfo::default(), ApicId(7));
+        let core = Core { id: CoreId(0), apic: ApicId(7), node: NodeId(0) };
+        assert_eq!(firmware.cores, [core]);
+    }
+
+    #[test]
+    fn memory_is_cut_at_nodes() {
+        let range = |start: u64, end: u64| PhysRange::new(PhysAddr(start), end - start);
+        let firmware = Firmware {
+            memory_nodes: alloc::vec![(range(0x1000, 0x4000), NodeId(1)), (range(0x6000, 0x8000), NodeId(2))],
+            ..Firmware::default()
+        };
+        let expected = [
+            (NodeId(0), range(0, 0x1000)),
+            (NodeId(1), range(0x1000, 0x4000)),
+            (NodeId(0), range(0x4000, 0x6000)),
+            (NodeId(2), range(0x6000, 0x8000)),
+            (NodeId(0), range(0x8000, 0x9000)),
+        ];
+        assert_eq!(firmware.by_node(&[range(0, 0x9000)]), expected);
+        assert_eq!(Firmware::default().by_node(&[range(0, 5)]), [(NodeId(0), range(0, 5))]);
+    }
+}

@@ -1,0 +1,302 @@
+//! From the loader's entry to an image that knows its machine: the steps, in order.
+
+pub mod command_line;
+pub mod firmware;
+mod fresh;
+pub mod mp_table;
+pub(crate) mod own_space;
+pub mod start_info;
+
+pub use own_space::OwnSpace;
+
+use crate::apic::io::InterruptLines;
+use crate::apic::local;
+use crate::device::pci::{self, PciFunction};
+use crate::device::virtio_mmio::{self, MmioDevice};
+use crate::device::{Device, Function};
+use crate::image::Bounds;
+use crate::memory::map::subtract;
+use crate::memory::physical::LowMemory;
+use crate::memory::{Contents, Region};
+use crate::registers::Registers;
+use crate::smp::{self, Candidate, Homes, LostCore, ParkedCore};
+use crate::{clock, cpu, dma, port, serial, switch, tables};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use command_line::CommandLine;
+use core::arch::global_asm;
+use firmware::Firmware;
+use fresh::Freshness;
+use isola_abi::descriptor::{Clock, Core, ImageSegment};
+use isola_abi::id::{ApicId, NodeId, PhysAddr, PhysRange};
+use isola_abi::layout::{IMAGE, PAGE_SIZE};
+use start_info::StartInfo;
+
+global_asm!(include_str!("entry.s"), options(att_syntax));
+
+/// What a machine consists of.
+#[derive(Debug)]
+pub struct Machine {
+    /// The command line that the loader passed.
+    pub command_line: CommandLine,
+    /// Files that the loader put beside the image.
+    pub modules: Vec<Module>,
+    /// All cores, by id.
+    pub cores: Vec<Core>,
+    /// The core that runs.
+    pub boot_core: Core,
+    /// The others, waiting.
+    pub parked: Vec<ParkedCore>,
+    /// Those that did not start.
+    pub lost: Vec<LostCore>,
+    /// The memory that nothing uses, by node.
+    pub memory: Vec<(NodeId, Region)>,
+    /// What the image and its address space take, in bytes.
+    pub own_bytes: u64,
+    /// The cycle counter when the image began.
+    pub started_cycles: u64,
+    /// The devices. All are stopped.
+    pub devices: Vec<Device>,
+    /// The interrupt lines. All are masked.
+    pub lines: InterruptLines,
+    /// The clocks.
+    pub clock: Clock,
+    /// The image's address space.
+    pub space: OwnSpace,
+}
+
+/// A file that the loader put beside the image.
+#[derive(Debug)]
+pub struct Module {
+    /// The pages that it stands in, from its first byte on.
+    pub memory: Region,
+    /// Its length in bytes.
+    pub len_bytes: u64,
+}
+
+/// What is known when the early tables are left.
+struct Discovery {
+    start_info: StartInfo,
+    command_line: CommandLine,
+    firmware: Firmware,
+    boot_core: Core,
+    free: Vec<PhysRange>,
+    own_bytes: u64,
+    started_cycles: u64,
+    freshness: Freshness,
+    space: OwnSpace,
+    main: fn(Machine) -> !,
+}
+
+/// Memory that is left alone: firmware's, the trampoline's, the loader's.
+const LOW_MEMORY: PhysRange = PhysRange::new(PhysAddr(0), 1 << 20);
+
+/// The way of an image that owns the machine, from the entry to its `main`: the part under the early tables.
+pub fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
+    let started_cycles = cpu::cycles();
+    serial::init();
+    mask_legacy_interrupts();
+    // SAFETY: entered from `entry.s` alone, with the early tables in use.
+    let memory = unsafe { LowMemory::new() };
+    let start_info =
+        StartInfo::read(&memory, PhysAddr(start_info)).expect("a PVH loader that passes a memory map");
+    let command_line = CommandLine::parse(&start_info.command_line);
+    let boot_apic = cpu::initial_apic_id();
+    let firmware = Firmware::read(&memory, &start_info, boot_apic);
+    let boot_core = boot_core(&firmware, boot_apic);
+    let bounds = Bounds::of_image();
+    let mut reserved = alloc::vec![LOW_MEMORY, bounds.loaded()];
+    reserved.extend(&start_info.occupied);
+    reserved.extend(&start_info.modules);
+    let own = take_own_memory(&subtract(&start_info.ram, &reserved), firmware.cores.len(), &start_info.ram);
+    reserved.push(own);
+    let free = subtract(&start_info.ram, &reserved);
+    let own_bytes = own.len_bytes + bounds.loaded().len_bytes;
+    // SAFETY: the memory is RAM that nothing else uses: it was cut out of what is free.
+    let own = unsafe { Region::new(own, Contents::Unknown) };
+    let (mut mark, own) = own.split(PAGE_SIZE).expect("the image's own memory has more than a page");
+    let hypervisor = cpu::Features::read().hypervisor;
+    let freshness = Freshness::find_out(&start_info.ram, hypervisor, mark.bytes_mut());
+    let space = OwnSpace::build(&bounds, &start_info.ram, &firmware.cores, boot_core, own)
+        .expect("enough memory for the image's own address space");
+
+    let (root, stack_top) = (space.root().0, OwnSpace::boot_stack_top(boot_core));
+    let discovery = Discovery {
+        start_info,
+        command_line,
+        firmware,
+        boot_core,
+        free,
+        own_bytes,
+        started_cycles,
+        freshness,
+        space,
+        main,
+    };
+    let discovery = Box::into_raw(Box::new(discovery));
+    // SAFETY: the space maps the image, in which the heap is, and the stack. Nothing of this stack is used
+    // any more. The switch page cannot be used yet, as the early tables don't have it: this code is at the
+    // same place in both.
+    unsafe { switch::enter_from_image(root, stack_top, in_own_space as *const () as u64, discovery as u64) }
+}
+
+/// The part in the image's own address space.
+extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
+    // SAFETY: made by `own_machine` for this call.
+    let discovery = *unsafe { Box::from_raw(discovery) };
+    let Discovery {
+        start_info,
+        command_line,
+        firmware,
+        boot_core,
+        free,
+        own_bytes,
+        started_cycles,
+        freshness,
+        mut space,
+        main,
+    } = discovery;
+    let core_page = space.core_page(boot_core).expect("memory for descriptor tables");
+    // SAFETY: the page and the table are in the direct map, and this core's for good.
+    unsafe { tables::load(core_page, core_page, space.interrupt_table()) };
+    cpu::protect();
+    local::set_mode(local::best_mode());
+    local::enable();
+    dma::set_image(image_segments());
+
+    let clock = clock::calibrate(firmware.timer_port).unwrap_or_else(|error| panic!("{error}"));
+    let lines = find_interrupt_lines(&firmware, &mut space);
+    let (parked, lost) = start_other_cores(&firmware, boot_core, &clock, &mut space);
+    let devices = find_devices(&firmware, &command_line, &mut space);
+
+    let modules = start_info.modules.iter().map(|module| take_module(*module)).collect();
+    let memory = firmware
+        .by_node(&free)
+        .into_iter()
+        .flat_map(|(node, range)| freshness.split(range).map(move |part| (node, part)))
+        // SAFETY: the ranges are RAM in the direct map that nothing uses, and don't overlap.
+        .map(|(node, (range, contents))| (node, unsafe { Region::new(range, contents) }))
+        .collect();
+    main(Machine {
+        command_line,
+        modules,
+        cores: firmware.cores,
+        boot_core,
+        parked,
+        lost,
+        memory,
+        own_bytes,
+        started_cycles,
+        devices,
+        lines,
+        clock,
+        space,
+    })
+}
+
+/// Silences the interrupt controllers of the first PCs, which firmware leaves on.
+fn mask_legacy_interrupts() {
+    // SAFETY: the controllers have no access to memory.
+    unsafe {
+        port::write_u8(0x21, 0xff);
+        port::write_u8(0xa1, 0xff);
+    }
+}
+
+fn boot_core(firmware: &Firmware, apic: ApicId) -> Core {
+    *firmware
+        .cores
+        .iter()
+        .find(|core| core.apic == apic)
+        .expect("the core that runs is a core of the machine")
+}
+
+/// Memory for the image's address space: the first that is large enough, below 4 GiB, where the early tables
+/// have it.
+fn take_own_memory(free: &[PhysRange], core_count: usize, ram: &[PhysRange]) -> PhysRange {
+    let len_bytes = PAGE_SIZE + OwnSpace::needed_bytes(core_count, ram);
+    let fits = |range: &&PhysRange| range.len_bytes >= len_bytes && range.start.0 + len_bytes <= 1 << 32;
+    let range = free.iter().find(fits).expect("enough memory below 4 GiB");
+    PhysRange::new(range.start, len_bytes)
+}
+
+/// Where the image's segments are, for the addresses of constants that devices read.
+fn image_segments() -> Vec<ImageSegment> {
+    let bounds = Bounds::of_image();
+    let loaded = bounds.loaded();
+    alloc::vec![ImageSegment { virt: IMAGE + loaded.start.0, memory: loaded }]
+}
+
+fn find_interrupt_lines(firmware: &Firmware, space: &mut OwnSpace) -> InterruptLines {
+    let mut lines = InterruptLines::default();
+    for entry in &firmware.io_apics {
+        // SAFETY: firmware says that an I/O APIC is there.
+        let registers = unsafe { space.map_registers(PhysRange::new(entry.address, 0x1000)) };
+        lines.add(registers.expect("memory to map an I/O APIC"), entry.first_line);
+    }
+    lines
+}
+
+fn start_other_cores(
+    firmware: &Firmware,
+    boot_core: Core,
+    clock: &Clock,
+    space: &mut OwnSpace,
+) -> (Vec<ParkedCore>, Vec<LostCore>) {
+    let others = firmware.cores.iter().filter(|core| **core != boot_core);
+    let candidates: Vec<Candidate> = others
+        .map(|core| Candidate {
+            core: *core,
+            stack_top: OwnSpace::parked_stack_top(*core),
+            core_page: space.core_page(*core).expect("memory for descriptor tables"),
+        })
+        .collect();
+    let homes =
+        Homes { root: space.root(), interrupt_table: space.parked_interrupt_table(), tsc_hz: clock.tsc_hz };
+    smp::bring_up(&candidates, &homes)
+}
+
+/// All devices of the machine, stopped: on PCI, and virtio devices with their registers in memory.
+fn find_devices(firmware: &Firmware, command_line: &CommandLine, space: &mut OwnSpace) -> Vec<Device> {
+    // SAFETY: for all that is mapped here, firmware, loader or function say that it is device registers.
+    let mut map = |range| unsafe { space.map_registers(range) }.expect("memory to map device registers");
+    let mut devices = Vec::new();
+    for segment in &firmware.pci_segments {
+        let len_bytes = (u64::from(segment.last_bus - segment.first_bus) + 1) << 20;
+        let base = PhysAddr(segment.base.0 + (u64::from(segment.first_bus) << 20));
+        let config: Registers = map(PhysRange::new(base, len_bytes));
+        for mut function in pci::enumerate(&config, base, segment.first_bus) {
+            map_bars(&mut function, &mut map);
+            devices.push(Device::new(Function::Pci(function)));
+        }
+    }
+    let mut places = command_line.mmio_devices.clone();
+    if firmware.microvm_devices {
+        let first_lines: Vec<u32> = firmware.io_apics.iter().map(|entry| entry.first_line).collect();
+        places.extend(virtio_mmio::microvm_places(&first_lines));
+    }
+    for place in places {
+        let registers = map(place.registers);
+        devices.extend(MmioDevice::probe(place, registers).map(Function::Mmio).map(Device::new));
+    }
+    devices.retain_mut(|device| device.reset().is_ok());
+    devices
+}
+
+/// Maps the registers of a function that Isola has a driver for.
+fn map_bars(function: &mut PciFunction, map: &mut impl FnMut(PhysRange) -> Registers) {
+    if function.kind().is_none() {
+        return;
+    }
+    for bar in function.bars().to_vec() {
+        let registers = map(bar.memory);
+        function.add_window(bar.index, registers);
+    }
+}
+
+fn take_module(module: PhysRange) -> Module {
+    let pages = module.len_bytes.next_multiple_of(PAGE_SIZE);
+    // SAFETY: loaders put modules on pages of their own, in RAM, and `own_machine` has reserved these.
+    let memory = unsafe { Region::new(PhysRange::new(module.start, pages), Contents::Unknown) };
+    Module { memory, len_bytes: module.len_bytes }
+}

@@ -1,0 +1,125 @@
+//! A cell as its own code finds it: what it was told, what it tells, its devices' registers.
+//!
+//! The same whether a supervisor built the cell or the image booted [`alone`](crate::alone). Everywhere else,
+//! nothing is at these addresses, which are in the half of the address space that programs don't have: using
+//! what is returned here faults there, and ends the program.
+
+use crate::apic::local;
+use crate::device::Windows;
+use crate::dma;
+use crate::registers::Registers;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+use isola_abi::descriptor::{
+    BODY_OFFSET, Descriptor, DescriptorError, DeviceKind, LiveWords, Request, Transport,
+};
+use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, REPORT};
+use isola_abi::report::Report;
+
+/// A cell.
+#[derive(Debug)]
+pub struct Cell {
+    /// What the cell was told.
+    pub descriptor: Descriptor,
+    /// Its pool, in the direct map: zeroed, and whole pages.
+    pub pool: Vec<&'static mut [u8]>,
+    /// Its devices.
+    pub devices: Vec<(DeviceKind, Windows)>,
+}
+
+/// Why there is no cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CellError {
+    /// The descriptor cannot be read.
+    Descriptor(DescriptorError),
+    /// It was opened before.
+    Opened,
+}
+
+impl fmt::Display for CellError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Descriptor(error) => error.fmt(f),
+            Self::Opened => {
+                f.write_str("the cell's memory and devices have been handed out: open a cell once")
+            }
+        }
+    }
+}
+
+impl core::error::Error for CellError {}
+
+impl Cell {
+    /// Reads the descriptor, and puts it to use for this crate: how interrupts are sent, where the image's
+    /// constants are for devices. For the first core of a cell, before it does anything else here.
+    ///
+    /// # Errors
+    /// A [`CellError`]; the second time, [`CellError::Opened`].
+    pub fn open() -> Result<Self, CellError> {
+        static OPENED: AtomicBool = AtomicBool::new(false);
+        if OPENED.swap(true, Ordering::AcqRel) {
+            return Err(CellError::Opened);
+        }
+        let len = DESCRIPTOR_SIZE as usize - BODY_OFFSET;
+        // SAFETY: in every cell the area is mapped there, read-only; elsewhere see above. Its builder changes nothing in it any more
+        // but the live words, in front of the body.
+        let body =
+            unsafe { core::slice::from_raw_parts((DESCRIPTOR as usize + BODY_OFFSET) as *const u8, len) };
+        let descriptor = Descriptor::decode(body).map_err(CellError::Descriptor)?;
+        local::set_mode(descriptor.interrupt_mode);
+        dma::set_image(descriptor.image.clone());
+        let devices = descriptor
+            .devices
+            .iter()
+            // SAFETY: who built the cell has mapped these registers for it, for good, and they are handed out
+            // this once.
+            .map(|device| (device.kind, unsafe { windows(&device.transport) }))
+            .collect();
+        let pool = descriptor
+            .pool
+            .iter()
+            // SAFETY: who built the cell has mapped its pool there, for good; the pool is handed out this
+            // once. Any byte is a value.
+            .map(|range| unsafe {
+                let start = (DIRECT_MAP + range.start.0) as *mut u8;
+                core::slice::from_raw_parts_mut(start, range.len_bytes as usize)
+            })
+            .collect();
+        Ok(Self { descriptor, pool, devices })
+    }
+}
+
+/// What the cell tells. Each field is written as `isola_abi::report` says.
+pub fn report() -> &'static Report {
+    // SAFETY: in every cell the report is mapped there, for good, and consists of atomics; elsewhere see above.
+    unsafe { &*(REPORT as *const Report) }
+}
+
+/// What the supervisor asks of the cell.
+pub fn request() -> Request {
+    // SAFETY: in every cell the words are mapped there, for good, and are atomics; elsewhere see above.
+    let live = unsafe { &*(DESCRIPTOR as *const LiveWords) };
+    Request::from_u32(live.request.load(Ordering::Acquire))
+}
+
+/// # Safety
+/// The registers must be mapped where `transport` says, for good.
+unsafe fn windows(transport: &Transport) -> Windows {
+    // SAFETY: the caller's.
+    let at = |virt: u64, len: u64| unsafe {
+        let base = NonNull::new(virt as *mut u8).unwrap_or(NonNull::dangling());
+        Registers::new(base, if virt == 0 { 0 } else { len as usize })
+    };
+    match transport {
+        Transport::Pci { config, bars } => Windows::Pci {
+            config: at(*config, crate::device::pci::CONFIG_LEN),
+            bars: bars.iter().map(|bar| (bar.index, at(bar.virt, bar.len_bytes))).collect(),
+        },
+        Transport::Mmio { registers, vector } => Windows::Mmio {
+            registers: at(*registers, crate::device::virtio_mmio::WINDOW_LEN),
+            vector: *vector,
+        },
+    }
+}

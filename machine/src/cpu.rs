@@ -1,0 +1,159 @@
+//! The processor: what it can, its control and model-specific registers, its cycle counter.
+
+use core::arch::asm;
+use core::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
+use isola_abi::id::ApicId;
+
+/// Model-specific registers (Intel SDM 4, AMD APM 2, appendix A).
+pub(crate) mod msr {
+    pub(crate) const APIC_BASE: u32 = 0x1b;
+    pub(crate) const X2APIC: u32 = 0x800;
+    pub(crate) const GS_BASE: u32 = 0xc000_0101;
+}
+
+/// CR4: no use of user pages' instructions, no access to user pages, no leaks to user code, FS and GS bases.
+const CR4_UMIP: u64 = 1 << 11;
+const CR4_FSGSBASE: u64 = 1 << 16;
+const CR4_SMEP: u64 = 1 << 20;
+const CR4_SMAP: u64 = 1 << 21;
+
+/// What the processor can, as far as Isola asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// Its local APIC is reached by model-specific registers.
+    pub x2apic: bool,
+    /// Pages of 1 GiB.
+    pub gib_pages: bool,
+    /// Instructions for the bases of FS and GS.
+    pub fsgsbase: bool,
+    /// It is a hypervisor's.
+    pub hypervisor: bool,
+    /// The instruction RDRAND.
+    pub rdrand: bool,
+    /// Bits of a physical address.
+    pub physical_bits: u8,
+    smep: bool,
+    smap: bool,
+    umip: bool,
+}
+
+impl Features {
+    /// This core's; all cores of a machine have the same.
+    pub fn read() -> Self {
+        let one = cpuid(1, 0);
+        let seven = cpuid(7, 0);
+        let extended = cpuid(0x8000_0001, 0);
+        let sizes = cpuid(0x8000_0008, 0);
+        let bit = |word: u32, bit: u32| word & 1 << bit != 0;
+        Self {
+            x2apic: bit(one.ecx, 21),
+            gib_pages: bit(extended.edx, 26),
+            fsgsbase: bit(seven.ebx, 0),
+            hypervisor: bit(one.ecx, 31),
+            rdrand: bit(one.ecx, 30),
+            physical_bits: if sizes.eax == 0 { 36 } else { sizes.eax as u8 },
+            smep: bit(seven.ebx, 7),
+            smap: bit(seven.ebx, 20),
+            umip: bit(seven.ecx, 2),
+        }
+    }
+}
+
+/// What the instruction CPUID answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cpuid {
+    pub(crate) eax: u32,
+    pub(crate) ebx: u32,
+    pub(crate) ecx: u32,
+    pub(crate) edx: u32,
+}
+
+/// A leaf of CPUID; zeros where the processor doesn't have it.
+pub(crate) fn cpuid(leaf: u32, subleaf: u32) -> Cpuid {
+    let range = leaf & 0xffff_0000;
+    let last = __cpuid(range).eax;
+    if !(range..=range + 0xffff).contains(&last) || leaf > last {
+        return Cpuid::default();
+    }
+    let answer = __cpuid_count(leaf, subleaf);
+    Cpuid { eax: answer.eax, ebx: answer.ebx, ecx: answer.ecx, edx: answer.edx }
+}
+
+/// The id that this core's APIC has from reset on. `smp/start.s` finds it the same way.
+pub(crate) fn initial_apic_id() -> ApicId {
+    let topology = cpuid(0xb, 0);
+    ApicId(if topology.ebx == 0 { cpuid(1, 0).ebx >> 24 } else { topology.edx })
+}
+
+/// Switches on what protects this core against its own code's mistakes, where it has it. Bits that it doesn't
+/// have are left alone: there are emulators that hang otherwise.
+pub(crate) fn protect() {
+    let features = Features::read();
+    let wanted = [
+        (features.umip, CR4_UMIP),
+        (features.fsgsbase, CR4_FSGSBASE),
+        (features.smep, CR4_SMEP),
+        (features.smap, CR4_SMAP),
+    ];
+    let bits = wanted.iter().filter(|(has, _)| *has).fold(0, |bits, (_, bit)| bits | bit);
+    // SAFETY: the bits exist, and take rights away that Isola's code doesn't use, or add instructions.
+    unsafe {
+        asm!("mov {old}, cr4", "or {old}, {bits}", "mov cr4, {old}", old = out(reg) _, bits = in(reg) bits)
+    };
+}
+
+/// The cycle counter. The same on all cores, as far as the processor keeps that promise.
+#[inline]
+pub fn cycles() -> u64 {
+    // SAFETY: every x86-64 processor has it, and nobody forbids it to ring 0.
+    unsafe { _rdtsc() }
+}
+
+/// 64 bits of the processor's random number generator; `None` where it has none, or it fails.
+pub fn random() -> Option<u64> {
+    if !Features::read().rdrand {
+        return None;
+    }
+    (0..10).find_map(|_| {
+        let (value, ok): (u64, u8);
+        // SAFETY: the instruction exists, and touches its operands alone.
+        unsafe { asm!("rdrand {}", "setc {}", out(reg) value, out(reg_byte) ok, options(nomem, nostack)) };
+        (ok == 1).then_some(value)
+    })
+}
+
+/// Sets the base of this core's GS segment, where a cell keeps what belongs to the core.
+pub fn set_gs_base(base: u64) {
+    // SAFETY: no code reads the segment but that which has set it.
+    unsafe { write_msr(msr::GS_BASE, base) }
+}
+
+/// The address whose access caused the last page fault of this core.
+pub fn fault_address() -> u64 {
+    let address;
+    // SAFETY: reading the register changes nothing.
+    unsafe { asm!("mov {}, cr2", out(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
+}
+
+/// Reads a model-specific register.
+///
+/// # Safety
+/// The register must exist.
+pub(crate) unsafe fn read_msr(register: u32) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: that it exists is the caller's; reading the ones above has no effect.
+    unsafe { asm!("rdmsr", in("ecx") register, out("eax") low, out("edx") high, options(nostack)) };
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Writes a model-specific register.
+///
+/// # Safety
+/// The register must exist, and the value must not take away what code relies on.
+pub(crate) unsafe fn write_msr(register: u32, value: u64) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("wrmsr", in("ecx") register, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack));
+    }
+}

@@ -1,0 +1,152 @@
+//! The machine's devices, each a token: whoever has it may use the device, or give it to a cell.
+
+pub mod pci;
+pub mod virtio_mmio;
+
+use crate::registers::Registers;
+use crate::space::Share;
+use alloc::vec::Vec;
+use core::fmt;
+use core::mem::ManuallyDrop;
+use isola_abi::descriptor::DeviceKind;
+pub use pci::PciFunction;
+pub use virtio_mmio::MmioDevice;
+
+/// A device function.
+#[derive(Debug)]
+#[must_use = "a device that is dropped is lost"]
+pub struct Device {
+    function: Function,
+    /// The cell that it works for. Kept also where the device is dropped: it still works then.
+    user: Option<ManuallyDrop<Share>>,
+}
+
+/// How a device is reached.
+#[derive(Debug)]
+pub(crate) enum Function {
+    /// On PCI.
+    Pci(PciFunction),
+    /// A virtio device with its registers in memory.
+    Mmio(MmioDevice),
+}
+
+/// The device does not stop. Whatever it may write to must not be used for anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoesNotStop;
+
+impl fmt::Display for DoesNotStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the device does not stop: restart the machine to get it, and its memory, back")
+    }
+}
+
+impl core::error::Error for DoesNotStop {}
+
+/// A device's registers, ready for use.
+#[derive(Debug)]
+pub enum Windows {
+    /// Of a function on PCI.
+    Pci {
+        /// Its 4 KiB of configuration space.
+        config: Registers,
+        /// Its memory BARs, by index.
+        bars: Vec<(u8, Registers)>,
+    },
+    /// Of a virtio device with its registers in memory.
+    Mmio {
+        /// All of them: 512 bytes.
+        registers: Registers,
+        /// The vector that its interrupt is delivered as; 0 until it is routed.
+        vector: u8,
+    },
+}
+
+/// The kind of a virtio device, by its number (Virtual I/O Device specification 1.2, 5).
+const fn virtio_kind(id: u32) -> Option<DeviceKind> {
+    match id {
+        1 => Some(DeviceKind::Network),
+        3 => Some(DeviceKind::Console),
+        _ => None,
+    }
+}
+
+/// How often a register is looked at that should become zero.
+const PATIENCE: u32 = 100_000;
+
+/// Waits, within bounds, until a register reads zero.
+fn wait_for_zero(read: impl Fn() -> u32) -> Result<(), DoesNotStop> {
+    let zero = (0..PATIENCE).any(|_| {
+        core::hint::spin_loop();
+        read() == 0
+    });
+    if zero { Ok(()) } else { Err(DoesNotStop) }
+}
+
+impl Device {
+    pub(crate) fn new(function: Function) -> Self {
+        Self { function, user: None }
+    }
+
+    pub(crate) fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// Whether the device works for a cell.
+    pub fn is_lent(&self) -> bool {
+        self.user.is_some()
+    }
+
+    /// Says that the device works for a cell.
+    pub(crate) fn lend(&mut self, user: Share) {
+        self.user = Some(ManuallyDrop::new(user));
+    }
+
+    /// What it is for; `None` where Isola has no driver for it.
+    pub fn kind(&self) -> Option<DeviceKind> {
+        match &self.function {
+            Function::Pci(function) => function.kind(),
+            Function::Mmio(device) => device.kind(),
+        }
+    }
+
+    /// The interrupt line by which it interrupts; `None` where it sends messages.
+    pub fn interrupt_line(&self) -> Option<u32> {
+        match &self.function {
+            Function::Pci(_) => None,
+            Function::Mmio(device) => Some(device.interrupt_line()),
+        }
+    }
+
+    /// Its registers, for the image's own use.
+    pub fn windows(&self) -> Windows {
+        match &self.function {
+            Function::Pci(function) => function.windows(),
+            Function::Mmio(device) => Windows::Mmio { registers: device.registers(), vector: 0 },
+        }
+    }
+
+    /// Stops it: it touches no memory from here on, and is as it was when the machine booted. What remains
+    /// is its interrupt line, where it has one: [`InterruptLines::mask`](crate::apic::io::InterruptLines::mask).
+    ///
+    /// # Errors
+    /// [`DoesNotStop`]; then it still works for whom it worked for.
+    pub fn reset(&mut self) -> Result<(), DoesNotStop> {
+        match &mut self.function {
+            Function::Pci(function) => function.reset()?,
+            Function::Mmio(device) => device.reset()?,
+        }
+        if let Some(user) = self.user.take() {
+            drop(ManuallyDrop::into_inner(user));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.function {
+            Function::Pci(function) => function.fmt(f),
+            Function::Mmio(device) => device.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! PCI functions whose configuration space is in memory (PCI Express base specification 5.0, 7.5; PCI local bus
+//! specification 3.0, 6.2.5).
+//!
+//! Functions are found, their memory BARs are measured once, at boot, and not moved. Whoever has a function's
+//! configuration space mapped can write to all of it; [`PciFunction::reset`] puts back what was there at boot.
+
+use super::{DoesNotStop, Windows, virtio_kind, wait_for_zero};
+use crate::registers::Registers;
+use alloc::vec::Vec;
+use core::fmt;
+use isola_abi::descriptor::DeviceKind;
+use isola_abi::id::{PhysAddr, PhysRange};
+
+/// Bytes of configuration space of a function, and of a bus.
+pub const CONFIG_LEN: u64 = 0x1000;
+const BUS_LEN: u64 = 0x10_0000;
+
+const VENDOR: usize = 0x00;
+const DEVICE: usize = 0x02;
+const COMMAND: usize = 0x04;
+const HEADER: usize = 0x0e;
+const FIRST_BAR: usize = 0x10;
+const SECONDARY_BUS: usize = 0x19;
+const CAPABILITIES: usize = 0x34;
+
+const MEMORY_SPACE: u16 = 1 << 1;
+const BUS_MASTER: u16 = 1 << 2;
+const NO_LINE_INTERRUPT: u16 = 1 << 10;
+
+const VENDOR_SPECIFIC: u8 = 0x09;
+const MSI_X: u8 = 0x11;
+
+const VIRTIO_VENDOR: u16 = 0x1af4;
+/// Modern virtio devices have this device number plus that of their kind (Virtio 1.2, 4.1.2.1).
+const VIRTIO_DEVICE: u16 = 0x1040;
+/// Kind of the capability that says where the common registers are (4.1.4), and the status among them.
+const COMMON_REGISTERS: u8 = 1;
+const DEVICE_STATUS: usize = 20;
+
+/// A function.
+#[derive(Debug)]
+pub struct PciFunction {
+    address: PciAddress,
+    vendor: u16,
+    device: u16,
+    command: u16,
+    config: Registers,
+    config_place: PhysAddr,
+    bars: Vec<BarPlace>,
+    /// The BARs' registers, as they were when the machine booted.
+    bar_values: [u32; 6],
+    windows: Vec<(u8, Registers)>,
+}
+
+/// Where a function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciAddress {
+    /// Its bus.
+    pub bus: u8,
+    /// Its device on the bus.
+    pub device: u8,
+    /// Its number in the device.
+    pub function: u8,
+}
+
+/// A memory BAR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BarPlace {
+    /// Which of the six.
+    pub index: u8,
+    /// Where it is.
+    pub memory: PhysRange,
+}
+
+/// Finds all functions of a segment, whose configuration space is `space`, from its first bus on; the space
+/// begins at physical address `base`.
+pub(crate) fn enumerate(space: &Registers, base: PhysAddr, first_bus: u8) -> Vec<PciFunction> {
+    let mut found = Vec::new();
+    let mut seen = [false; 256];
+    let mut buses = alloc::vec![first_bus];
+    while let Some(bus) = buses.pop() {
+        if core::mem::replace(&mut seen[usize::from(bus)], true) {
+            continue;
+        }
+        for device in 0..32 {
+            for function in 0..8 {
+                let address = PciAddress { bus, device, function };
+                let offset = u64::from(bus - first_bus) * BUS_LEN
+                    + (u64::from(device) * 8 + u64::from(function)) * CONFIG_LEN;
+                let Some(config) = space.window(offset as usize, CONFIG_LEN as usize) else { break };
+                if config.read_u16(VENDOR) == u16::MAX {
+                    if function == 0 {
+                        break;
+                    }
+                    continue;
+                }
+                let header = config.read_u8(HEADER);
+                match header & 0x7f {
+                    0 => found.push(PciFunction::read(address, config, PhysAddr(base.0 + offset))),
+                    1 => {
+                        let below = config.read_u8(SECONDARY_BUS);
+                        buses.extend((below > first_bus).then_some(below));
+                    }
+                    _ => {}
+                }
+                if function == 0 && header & 0x80 == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    found
+}
+
+impl PciFunction {
+    fn read(address: PciAddress, config: Registers, config_place: PhysAddr) -> Self {
+        let command = config.read_u16(COMMAND);
+        let bar_values = core::array::from_fn(|index| config.read_u32(FIRST_BAR + 4 * index));
+        let mut function = Self {
+            address,
+            vendor: config.read_u16(VENDOR),
+            device: config.read_u16(DEVICE),
+            command: (command | MEMORY_SPACE | NO_LINE_INTERRUPT) & !BUS_MASTER,
+            config,
+            config_place,
+            bars: Vec::new(),
+            bar_values,
+            windows: Vec::new(),
+        };
+        function.config.write_u16(COMMAND, command & !(MEMORY_SPACE | BUS_MASTER));
+        function.bars = measure(&function.config, &bar_values);
+        function.config.write_u16(COMMAND, function.command);
+        function
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> PciAddress {
+        self.address
+    }
+
+    /// Who made it, and what it is: the registers of these names.
+    pub fn identity(&self) -> (u16, u16) {
+        (self.vendor, self.device)
+    }
+
+    /// Its memory BARs.
+    pub fn bars(&self) -> &[BarPlace] {
+        &self.bars
+    }
+
+    /// What it is for.
+    pub fn kind(&self) -> Option<DeviceKind> {
+        let id = self.device.checked_sub(VIRTIO_DEVICE).filter(|_| self.vendor == VIRTIO_VENDOR)?;
+        virtio_kind(id.into())
+    }
+
+    /// Where its configuration space is.
+    pub(crate) fn config_place(&self) -> PhysRange {
+        PhysRange::new(self.config_place, CONFIG_LEN)
+    }
+
+    /// Hands over where a BAR is mapped.
+    pub(crate) fn add_window(&mut self, index: u8, registers: Registers) {
+        self.windows.push((index, registers));
+    }
+
+    /// Its registers.
+    pub(super) fn windows(&self) -> Windows {
+        let bars = self.windows.iter().map(|(index, window)| (*index, window.duplicate())).collect();
+        Windows::Pci { config: self.config.duplicate(), bars }
+    }
+
+    /// Stops it: no access to memory, no interrupts; BARs and command as they were when the machine booted.
+    pub(super) fn reset(&mut self) -> Result<(), DoesNotStop> {
+        self.config.write_u16(COMMAND, self.command & !MEMORY_SPACE);
+        for (index, value) in self.bar_values.iter().enumerate() {
+            self.config.write_u32(FIRST_BAR + 4 * index, *value);
+        }
+        self.config.write_u16(COMMAND, self.command);
+        for (capability, offset) in capabilities(&self.config) {
+            match capability {
+                MSI_X => self.config.write_u16(offset + 2, 0),
+                VENDOR_SPECIFIC if self.vendor == VIRTIO_VENDOR => self.reset_virtio(offset)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Resets a virtio device, if the capability at `offset` is the one that leads to its status.
+    fn reset_virtio(&self, offset: usize) -> Result<(), DoesNotStop> {
+        if self.config.read_u8(offset + 3) != COMMON_REGISTERS {
+            return Ok(());
+        }
+        let bar = self.config.read_u8(offset + 4);
+        let place = self.config.read_u32(offset + 8) as usize;
+        let window = self.windows.iter().find(|(index, _)| *index == bar);
+        let common = window.and_then(|(_, window)| window.window(place, DEVICE_STATUS + 1));
+        let Some(common) = common else { return Ok(()) };
+        common.write_u8(DEVICE_STATUS, 0);
+        wait_for_zero(|| common.read_u8(DEVICE_STATUS).into())
+    }
+}
+
+/// Measures the memory BARs: writes ones, sees which stay (6.2.5.1). The function must not decode addresses.
+fn measure(config: &Registers, values: &[u32; 6]) -> Vec<BarPlace> {
+    let mut bars = Vec::new();
+    let mut index = 0;
+    while index < 6 {
+        let value = values[index];
+        let is_64_bit = value & 0b110 == 0b100;
+        let next = index + if is_64_bit && value & 1 == 0 { 2 } else { 1 };
+        if value & 1 == 0 && next <= 6 {
+            let mask = |register: usize| {
+                let offset = FIRST_BAR + 4 * register;
+                config.write_u32(offset, u32::MAX);
+                let mask = config.read_u32(offset);
+                config.write_u32(offset, values[register]);
+                u64::from(mask)
+            };
+            let low = mask(index) & !0xf;
+            let (high, upper) = match is_64_bit {
+                true => (mask(index + 1), u64::from(values[index + 1]) << 32),
+                false if low == 0 => (0, 0),
+                false => (u64::from(u32::MAX), 0),
+            };
+            let start = upper | u64::from(value & !0xf);
+            let len_bytes = (high << 32 | low).wrapping_neg();
+            if len_bytes != 0 && start != 0 {
+                let memory = PhysRange::new(PhysAddr(start), len_bytes);
+                bars.push(BarPlace { index: index as u8, memory });
+            }
+        }
+        index = next;
+    }
+    bars
+}
+
+/// The capabilities of a function: kind, and offset in configuration space. A list that bites its tail ends.
+fn capabilities(config: &Registers) -> Vec<(u8, usize)> {
+    let mut found = Vec::new();
+    let mut offset = usize::from(config.read_u8(CAPABILITIES) & !3);
+    while (0x40..0xf8).contains(&offset) && found.len() < 48 {
+        found.push((config.read_u8(offset), offset));
+        offset = usize::from(config.read_u8(offset + 1) & !3);
+    }
+    found
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02x}:{:02x}.{}", self.bus, self.device, self.function)
+    }
+}
+
+impl fmt::Display for PciFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pci {} {:04x}:{:04x}", self.address, self.vendor, self.device)
+    }
+}

@@ -1,0 +1,228 @@
+//! Memory that drivers and devices share, and the addresses by which devices know it.
+//!
+//! The heap of a supervisor or a cell is in its direct map, physically contiguous within each allocation, never
+//! paged: every buffer on it can be handed to a device as it is. Constants of the image can be read by devices
+//! too, once [`set_image`] has said where the image stands.
+//!
+//! What is not here: who may use a buffer when. A driver keeps a buffer that it lent to a device until the
+//! device has returned it, and resets the device before it lets go of one that the device has not.
+
+use crate::dma_peer::Block;
+use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use isola_abi::descriptor::ImageSegment;
+use isola_abi::layout::{DIRECT_MAP, IMAGE, PAGE_SIZE, STACKS};
+
+/// Where the image's segments stand, once it is known. Leaked on purpose: it is set once a run.
+static IMAGE_SEGMENTS: AtomicPtr<Vec<ImageSegment>> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Says where the running image's segments stand in physical memory.
+pub fn set_image(segments: Vec<ImageSegment>) {
+    let segments = alloc::boxed::Box::leak(alloc::boxed::Box::new(segments));
+    IMAGE_SEGMENTS.store(segments, Ordering::Release);
+}
+
+/// The address by which devices know the memory at `address`: `None` for stacks and registers, and for the
+/// image before [`set_image`].
+///
+/// On a host, where tests run and no direct map exists, devices are simulated and know memory by its virtual
+/// address.
+pub fn device_address(address: *const u8) -> Option<u64> {
+    let address = address as u64;
+    match address {
+        IMAGE.. => {
+            // SAFETY: the pointer is null or was leaked by `set_image`.
+            let segments = unsafe { IMAGE_SEGMENTS.load(Ordering::Acquire).as_ref() }?;
+            let segment = segments.iter().find(|segment| {
+                address.checked_sub(segment.virt).is_some_and(|offset| offset < segment.memory.len_bytes)
+            })?;
+            Some(segment.memory.start.0 + (address - segment.virt))
+        }
+        STACKS.. => None,
+        DIRECT_MAP.. => Some(address - DIRECT_MAP),
+        _ => Some(address),
+    }
+}
+
+/// Memory that can be lent to a device: what it reads (to send), or what it fills.
+///
+/// # Safety
+/// Implementors promise that the segments are valid memory at a fixed place for as long as the value lives
+/// and is not borrowed mutably, also when the value itself is moved; and, where the buffer is lent for
+/// writing, that nobody else reads or writes them meanwhile.
+pub unsafe trait DmaBuffer {
+    /// Calls `visit` with each contiguous piece of the memory, in order: address and length in bytes.
+    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize));
+}
+
+// SAFETY: the segments are the elements', each of which promises the same for its own; the elements stay in
+// place while the vector is not borrowed mutably, and their segments also when the vector moves.
+unsafe impl<B: DmaBuffer> DmaBuffer for Vec<B> {
+    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize)) {
+        for buffer in self {
+            buffer.for_each_segment(visit);
+        }
+    }
+}
+
+/// Zeroed, page-aligned memory that driver and device both read and write at any time: rings.
+#[derive(Debug)]
+pub struct DmaRegion {
+    base: NonNull<u8>,
+    len: usize,
+    backing: Backing,
+}
+
+/// What keeps a region's memory in place.
+#[derive(Debug)]
+enum Backing {
+    /// The region itself: an allocation of that layout.
+    Heap(Layout),
+    /// Memory that a device in software sees too.
+    Shared { _memory: Arc<Block> },
+}
+
+// SAFETY: the region is owned memory; all access is by volatile reads and writes of whole words.
+unsafe impl Send for DmaRegion {}
+
+macro_rules! accessors {
+    ($($read:ident $write:ident $type:ty;)*) => {$(
+        #[doc = concat!("Reads the little-endian `", stringify!($type), "` at `offset`.")]
+        ///
+        /// # Panics
+        /// Where it is not within the region or not aligned.
+        #[inline]
+        pub fn $read(&self, offset: usize) -> $type {
+            // SAFETY: `place` returns an aligned address within the region, which `self` owns.
+            <$type>::from_le(unsafe { self.place::<$type>(offset).read_volatile() })
+        }
+
+        #[doc = concat!("Writes the little-endian `", stringify!($type), "` at `offset`.")]
+        ///
+        /// # Panics
+        /// As reading does.
+        #[inline]
+        pub fn $write(&mut self, offset: usize, value: $type) {
+            // SAFETY: as for reading.
+            unsafe { self.place::<$type>(offset).write_volatile(value.to_le()) }
+        }
+    )*};
+}
+
+impl DmaRegion {
+    /// A region of at least `len` bytes, rounded up to whole pages.
+    pub fn new(len: usize) -> Self {
+        let len = len.max(1).next_multiple_of(PAGE_SIZE as usize);
+        let layout = Layout::from_size_align(len, PAGE_SIZE as usize).expect("a region of sane length");
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { base, len, backing: Backing::Heap(layout) }
+    }
+
+    /// The region of `len` bytes from `offset` on in memory that a device in software sees too: `None` where
+    /// they are not all within it.
+    ///
+    /// # Safety
+    /// Nobody else of the driver's side may use these bytes.
+    pub(crate) unsafe fn in_block(block: &Arc<Block>, offset: usize, len: usize) -> Option<Self> {
+        let base = block.piece(offset, len)?;
+        Some(Self { base, len, backing: Backing::Shared { _memory: Arc::clone(block) } })
+    }
+
+    /// Length of the region, in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a region has at least a page.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The address by which devices know the byte at `offset`.
+    ///
+    /// # Panics
+    /// Where the region was made before the direct map was, or `offset` is outside of it.
+    pub fn device_address(&self, offset: usize) -> u64 {
+        device_address(self.place::<u8>(offset)).expect("the heap is in the direct map")
+    }
+
+    #[inline]
+    fn place<T>(&self, offset: usize) -> *mut T {
+        let end = offset.checked_add(size_of::<T>());
+        assert!(end.is_some_and(|end| end <= self.len()), "offset {offset:#x} is outside of its region");
+        // SAFETY: `offset` is within the region.
+        let place = unsafe { self.base.add(offset) }.cast::<T>();
+        assert!(place.is_aligned(), "offset {offset:#x} is not aligned");
+        place.as_ptr()
+    }
+
+    accessors! {
+        read_u8 write_u8 u8;
+        read_u16 write_u16 u16;
+        read_u32 write_u32 u32;
+        read_u64 write_u64 u64;
+    }
+}
+
+impl Drop for DmaRegion {
+    fn drop(&mut self) {
+        if let Backing::Heap(layout) = self.backing {
+            // SAFETY: allocated in `new` with the same layout. That no device uses it any more is the driver's
+            // to see to, see the head of the file.
+            unsafe { dealloc(self.base.as_ptr(), layout) }
+        }
+    }
+}
+
+/// Makes everything written to memory before visible to devices before anything written after.
+#[inline]
+pub fn write_barrier() {
+    core::sync::atomic::fence(Ordering::Release);
+}
+
+/// Keeps reads after from being done before reads before.
+#[inline]
+pub fn read_barrier() {
+    core::sync::atomic::fence(Ordering::Acquire);
+}
+
+/// Keeps reads after from being done before writes before: between publishing an index and looking whether
+/// the other side wants to be told.
+#[inline]
+pub fn full_barrier() {
+    core::sync::atomic::fence(Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_zeroed_whole_pages() {
+        let mut region = DmaRegion::new(5000);
+        assert_eq!(region.len(), 8192);
+        assert!((0..8192).step_by(8).all(|offset| region.read_u64(offset) == 0));
+        region.write_u32(8188, 0x0102_0304);
+        assert_eq!(region.read_u8(8188), 4);
+        assert_eq!(region.device_address(0) % PAGE_SIZE, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of its region")]
+    fn regions_cannot_be_left() {
+        DmaRegion::new(1).read_u16(4095);
+    }
+
+    #[test]
+    fn addresses_of_stacks_and_registers_are_no_device_s() {
+        assert_eq!(device_address((DIRECT_MAP + 0x1234) as *const u8), Some(0x1234));
+        assert_eq!(device_address(STACKS as *const u8), None);
+        assert_eq!(device_address(isola_abi::layout::DEVICES as *const u8), None);
+    }
+}

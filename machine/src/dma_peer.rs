@@ -1,0 +1,326 @@
+//! The other side of device memory: what a device in software needs to follow a driver's rings.
+//!
+//! A [`SharedMemory`] is a block that a driver takes its rings and buffers from ([`SharedMemory::region`],
+//! [`SharedMemory::buffer`]), and that a [`PeerMemory`] reads and writes by device address, as a device would:
+//! at any time, and never outside of the block, whatever addresses the driver has written into its rings.
+//!
+//! Nobody ever has a reference into the block: every access, on either side, is a volatile read or write of a
+//! byte or an aligned word. So what one side does can confuse the other, but not the compiler.
+//!
+//! What is not here: who may use which bytes when, and the format of the rings. That is the driver's and the
+//! device's.
+
+use crate::dma::{DmaBuffer, DmaRegion, device_address};
+use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
+use alloc::sync::Arc;
+use core::alloc::Layout;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use isola_abi::layout::PAGE_SIZE;
+
+/// Zeroed, page-aligned memory, freed with the last part of it.
+#[derive(Debug)]
+pub(crate) struct Block {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the block is owned memory without references into it; it is only accessed by volatile reads and
+// writes, as memory that a device uses.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(len: usize) -> Self {
+        let len = len.max(1).next_multiple_of(PAGE_SIZE as usize);
+        let layout = Layout::from_size_align(len, PAGE_SIZE as usize).expect("a block of sane length");
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { base, layout }
+    }
+
+    /// Where the piece of `len` bytes from `offset` on is: `None` where it is not all within the block.
+    pub(crate) fn piece(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        if offset.checked_add(len)? > self.layout.size() {
+            return None;
+        }
+        // SAFETY: `offset` is within the block.
+        Some(unsafe { self.base.add(offset) })
+    }
+
+    /// Where the `len` bytes at device address `address` are.
+    fn at(&self, address: u64, len: usize) -> Result<NonNull<u8>, OutsideError> {
+        let outside = OutsideError { address, len };
+        let start = device_address(self.base.as_ptr()).ok_or(outside)?;
+        let offset = address.checked_sub(start).ok_or(outside)?;
+        self.piece(usize::try_from(offset).map_err(|_| outside)?, len).ok_or(outside)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout; every part of the block holds a share in it.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// Memory for a driver whose device is software. Parts are handed out once and not taken back.
+#[derive(Debug)]
+pub struct SharedMemory {
+    block: Arc<Block>,
+    used: AtomicUsize,
+}
+
+impl SharedMemory {
+    /// A block of at least `len` bytes, rounded up to whole pages.
+    pub fn new(len: usize) -> Self {
+        Self { block: Arc::new(Block::new(len)), used: AtomicUsize::new(0) }
+    }
+
+    /// A region of at least `len` bytes for rings, page-aligned; `None` where so much is not left.
+    pub fn region(&self, len: usize) -> Option<DmaRegion> {
+        let len = len.max(1).checked_next_multiple_of(PAGE_SIZE as usize)?;
+        let offset = self.take(len)?;
+        // SAFETY: `take` hands out each byte once.
+        unsafe { DmaRegion::in_block(&self.block, offset, len) }
+    }
+
+    /// A buffer of `len` bytes, page-aligned; `None` where so much is not left.
+    pub fn buffer(&self, len: usize) -> Option<SharedBuffer> {
+        let offset = self.take(len.checked_next_multiple_of(PAGE_SIZE as usize)?)?;
+        Some(SharedBuffer { block: Arc::clone(&self.block), offset, capacity: len, len })
+    }
+
+    /// The device's view of the block.
+    pub fn peer(&self) -> PeerMemory {
+        PeerMemory { block: Arc::clone(&self.block) }
+    }
+
+    /// Takes `len` bytes that nobody else gets.
+    fn take(&self, len: usize) -> Option<usize> {
+        let size = self.block.layout.size();
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(len).filter(|&end| end <= size)
+            })
+            .ok()
+    }
+}
+
+/// A buffer that can be lent to a device in software. It is read and written by copying: the device may have
+/// kept its address.
+#[derive(Debug)]
+pub struct SharedBuffer {
+    block: Arc<Block>,
+    offset: usize,
+    /// How many bytes are the buffer's, and how many of them are in use.
+    capacity: usize,
+    len: usize,
+}
+
+impl SharedBuffer {
+    /// Length of the buffer, in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the buffer has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Makes the buffer `len` bytes long, or as long as it can be.
+    pub fn set_len(&mut self, len: usize) {
+        self.len = len.min(self.capacity);
+    }
+
+    /// Copies from the buffer's beginning, as many bytes as both have; returns how many.
+    pub fn read(&self, into: &mut [u8]) -> usize {
+        let count = into.len().min(self.len);
+        if let (Some(base), Some(into)) = (self.block.piece(self.offset, count), into.get_mut(..count)) {
+            read_bytes(base, into);
+        }
+        count
+    }
+
+    /// Copies to the buffer's beginning, as many bytes as both have; returns how many.
+    pub fn write(&mut self, from: &[u8]) -> usize {
+        let count = from.len().min(self.len);
+        if let (Some(base), Some(from)) = (self.block.piece(self.offset, count), from.get(..count)) {
+            write_bytes(base, from);
+        }
+        count
+    }
+}
+
+// SAFETY: the block stays in place while the buffer holds its share in it, and `take` gave the bytes to this
+// buffer alone; the buffer's own accesses need its reference, which whoever lent it does not have meanwhile.
+unsafe impl DmaBuffer for SharedBuffer {
+    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize)) {
+        if let Some(base) = self.block.piece(self.offset, self.len) {
+            visit(base.as_ptr(), self.len);
+        }
+    }
+}
+
+/// A block of memory as a device in software knows it.
+#[derive(Clone, Debug)]
+pub struct PeerMemory {
+    block: Arc<Block>,
+}
+
+/// What a device was told to read or write is not in the memory that it shares with the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutsideError {
+    /// The device address.
+    pub address: u64,
+    /// The length asked for, in bytes.
+    pub len: usize,
+}
+
+impl fmt::Display for OutsideError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, len } = self;
+        write!(
+            f,
+            "{len} bytes at {address:#x} are not in the memory shared with the driver: refuse the request"
+        )
+    }
+}
+
+impl core::error::Error for OutsideError {}
+
+impl PeerMemory {
+    /// Reads the bytes at device address `address`.
+    ///
+    /// # Errors
+    /// [`OutsideError`] where they are not all in the block.
+    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), OutsideError> {
+        read_bytes(self.block.at(address, into.len())?, into);
+        Ok(())
+    }
+
+    /// Writes the bytes at device address `address`.
+    ///
+    /// # Errors
+    /// [`OutsideError`] where they would not all be in the block.
+    pub fn write(&self, address: u64, from: &[u8]) -> Result<(), OutsideError> {
+        write_bytes(self.block.at(address, from.len())?, from);
+        Ok(())
+    }
+
+    /// Reads the little-endian word at device address `address` in one access.
+    ///
+    /// # Errors
+    /// [`OutsideError`] where it is not all in the block, or not aligned.
+    pub fn read_u16(&self, address: u64) -> Result<u16, OutsideError> {
+        let place = self.block.at(address, 2)?.cast::<u16>();
+        if !place.is_aligned() {
+            return Err(OutsideError { address, len: 2 });
+        }
+        // SAFETY: `at` returns an address within the block, and it is aligned.
+        Ok(u16::from_le(unsafe { place.read_volatile() }))
+    }
+
+    /// Writes a little-endian word at device address `address` in one access.
+    ///
+    /// # Errors
+    /// As reading does.
+    pub fn write_u16(&self, address: u64, value: u16) -> Result<(), OutsideError> {
+        let place = self.block.at(address, 2)?.cast::<u16>();
+        if !place.is_aligned() {
+            return Err(OutsideError { address, len: 2 });
+        }
+        // SAFETY: as for reading.
+        unsafe { place.write_volatile(value.to_le()) };
+        Ok(())
+    }
+}
+
+/// Copies from memory that somebody else may write at the same time. `base` is within a live block for the
+/// length of `into`: the callers of this file got it from [`Block::piece`] for that length.
+fn read_bytes(base: NonNull<u8>, into: &mut [u8]) {
+    for (index, byte) in into.iter_mut().enumerate() {
+        // SAFETY: see above.
+        *byte = unsafe { base.add(index).read_volatile() };
+    }
+}
+
+/// Copies to memory that somebody else may read at the same time, as [`read_bytes`].
+fn write_bytes(base: NonNull<u8>, from: &[u8]) {
+    for (index, byte) in from.iter().enumerate() {
+        // SAFETY: see `read_bytes`.
+        unsafe { base.add(index).write_volatile(*byte) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address_of(buffer: &SharedBuffer) -> u64 {
+        let mut address = None;
+        buffer.for_each_segment(&mut |start, _| address = device_address(start));
+        address.unwrap()
+    }
+
+    #[test]
+    fn both_sides_see_one_memory() {
+        let memory = SharedMemory::new(2 * 4096);
+        let mut region = memory.region(100).unwrap();
+        let mut buffer = memory.buffer(5).unwrap();
+        let peer = memory.peer();
+        region.write_u16(6, 0x1234);
+        assert_eq!(peer.read_u16(region.device_address(6)), Ok(0x1234));
+        peer.write_u16(region.device_address(8), 0xabcd).unwrap();
+        assert_eq!(region.read_u16(8), 0xabcd);
+        assert_eq!(buffer.write(b"hello world"), 5);
+        let mut bytes = [0; 5];
+        peer.read(address_of(&buffer), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+        peer.write(address_of(&buffer), b"J").unwrap();
+        assert_eq!(buffer.read(&mut bytes), 5);
+        assert_eq!(&bytes, b"Jello");
+        buffer.set_len(2);
+        assert_eq!(buffer.write(b"wide"), 2);
+        buffer.set_len(100);
+        assert_eq!((buffer.len(), buffer.read(&mut bytes)), (5, 5));
+        assert_eq!(&bytes, b"willo");
+    }
+
+    #[test]
+    fn parts_never_overlap_and_end_with_the_block() {
+        let memory = SharedMemory::new(3 * 4096);
+        let first = memory.region(1).unwrap();
+        let second = memory.buffer(4097).unwrap();
+        assert_eq!(first.device_address(0) + 4096, address_of(&second));
+        assert!(memory.region(1).is_none());
+        assert!(memory.buffer(usize::MAX).is_none());
+    }
+
+    #[test]
+    fn a_peer_cannot_leave_the_block() {
+        let memory = SharedMemory::new(4096);
+        let start = memory.region(4096).unwrap().device_address(0);
+        let peer = memory.peer();
+        for (address, len) in [(start - 1, 2), (start + 4095, 2), (start + 4096, 1), (0, 1), (u64::MAX, 1)] {
+            assert_eq!(peer.read(address, &mut [0; 2][..len]), Err(OutsideError { address, len }));
+            assert_eq!(peer.write(address, &[0; 2][..len]), Err(OutsideError { address, len }));
+        }
+        assert!(peer.read_u16(start + 4095).is_err());
+        assert!(peer.write_u16(start + 1, 0).is_err());
+        assert!(peer.read(start + 4096, &mut []).is_ok());
+    }
+
+    #[test]
+    fn parts_keep_the_block_alive() {
+        let memory = SharedMemory::new(8192);
+        let (mut region, peer) = (memory.region(1).unwrap(), memory.peer());
+        drop(memory);
+        region.write_u16(0, 7);
+        assert_eq!(peer.read_u16(region.device_address(0)), Ok(7));
+    }
+}

@@ -1,0 +1,101 @@
+//! Interrupts: when they come, and where they lead.
+//!
+//! They are off while anything runs. They come in one place: between events, when a core calls [`window`], and
+//! while it waits, in [`halt`]. So handlers run at known points, on the stack of whoever opened the window,
+//! with nothing to save; they share data with everything else on their core without locks.
+//!
+//! Exceptions come at any time. Nothing goes on after them: Isola's own code raises none that it could recover
+//! from. Their handler gets the registers and does not return.
+
+mod frame;
+
+pub use frame::{ExceptionFrame, vector};
+
+use crate::apic::local;
+use crate::{power, serial_line};
+use core::arch::{asm, global_asm};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+global_asm!(include_str!("vectors.s"), options(att_syntax));
+
+/// What a local APIC raises when it had a reason for an interrupt and has lost it. Not to be acknowledged.
+pub const SPURIOUS_VECTOR: u8 = 0xff;
+
+/// Gets a parked core to look at its mailbox.
+pub const WAKE_VECTOR: u8 = 0xfe;
+
+/// What is done at an interrupt. Given the vector, on the core that was interrupted.
+pub type InterruptHandler = fn(u8);
+
+/// What is done at an exception.
+pub type ExceptionHandler = fn(&ExceptionFrame) -> !;
+
+static INTERRUPT_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+static EXCEPTION_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Sets what is done at interrupts, on all cores. Until then they are acknowledged and forgotten.
+pub fn set_interrupt_handler(handler: InterruptHandler) {
+    INTERRUPT_HANDLER.store(handler as *mut (), Ordering::Release);
+}
+
+/// Sets what is done at exceptions, on all cores. Until then they are told on the serial line, and the machine
+/// is ended.
+pub fn set_exception_handler(handler: ExceptionHandler) {
+    EXCEPTION_HANDLER.store(handler as *mut (), Ordering::Release);
+}
+
+/// Lets interrupts in for a moment: those that are pending are handled before this returns.
+#[inline]
+pub fn window() {
+    // SAFETY: handlers may change whatever a call may, which is declared; the stack may be used. The
+    // instruction after STI runs with interrupts still off: they come behind the NOP.
+    unsafe { asm!("sti", "nop", "cli", clobber_abi("C")) };
+}
+
+/// Halts this core until an interrupt comes, and handles it.
+///
+/// An interrupt that is pending already ends it at once, so a core that has found nothing to do, with
+/// interrupts off, can halt without missing what came since.
+#[inline]
+pub fn halt() {
+    // SAFETY: as for `window`; between STI and HLT no interrupt is taken.
+    unsafe { asm!("sti", "hlt", "cli", clobber_abi("C")) };
+}
+
+/// The address of the image's first vector's entry point; the others follow at 16 bytes' distance.
+pub(crate) fn vectors() -> u64 {
+    unsafe extern "C" {
+        safe static isola_vectors: u8;
+    }
+    (&raw const isola_vectors) as u64
+}
+
+/// Called by `vectors.s`.
+#[unsafe(no_mangle)]
+extern "sysv64" fn isola_interrupt(vector: u64) {
+    let vector = vector as u8;
+    if vector != WAKE_VECTOR {
+        let handler = INTERRUPT_HANDLER.load(Ordering::Acquire);
+        if !handler.is_null() {
+            // SAFETY: not null, so it came from `set_interrupt_handler`.
+            let handler = unsafe { core::mem::transmute::<*mut (), InterruptHandler>(handler) };
+            handler(vector);
+        }
+    }
+    if vector != SPURIOUS_VECTOR {
+        local::end_of_interrupt();
+    }
+}
+
+/// Called by `vectors.s`.
+#[unsafe(no_mangle)]
+extern "sysv64" fn isola_exception(frame: &ExceptionFrame) -> ! {
+    let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
+    if handler.is_null() {
+        serial_line!("{frame}, address {:#x}", crate::cpu::fault_address());
+        power::exit(1);
+    }
+    // SAFETY: not null, so it came from `set_exception_handler`.
+    let handler = unsafe { core::mem::transmute::<*mut (), ExceptionHandler>(handler) };
+    handler(frame)
+}

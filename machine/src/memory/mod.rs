@@ -1,0 +1,10 @@
+//! Physical memory: the firmware's map of it, reading what firmware left in it, and owning it.
+
+pub mod map;
+pub mod physical;
+mod region;
+
+pub(crate) use region::direct;
+#[cfg(test)]
+pub(crate) use region::tests::region as test_region;
+pub use region::{Contents, OutOfRegion, Region, Stock};

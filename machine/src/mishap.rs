@@ -1,0 +1,57 @@
+//! Breaking the rules on purpose, so that tests can see that the walls hold.
+//!
+//! Each of these is stopped by the processor, in a cell and in a supervisor: none reaches memory that code
+//! relies on. Where one is not stopped, [`commit`] returns, and the caller knows that a wall is missing.
+
+use core::arch::asm;
+use isola_abi::layout::{DESCRIPTOR, DIRECT_MAP, TABLES};
+
+/// Something that must not be possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mishap {
+    /// Writing by a null pointer.
+    NullPointer,
+    /// Writing to memory that is never a cell's: the machine's first page.
+    ForeignMemory,
+    /// Writing to the image's own code.
+    OwnCode,
+    /// Executing the image's own constants.
+    OwnData,
+    /// Executing the stack.
+    OwnStack,
+    /// Writing to the cell's descriptor.
+    Descriptor,
+    /// Writing to the interrupt table.
+    InterruptTable,
+    /// An instruction that doesn't exist.
+    NoInstruction,
+}
+
+/// Commits a mishap. Returns where nothing has stopped it.
+pub fn commit(mishap: Mishap) {
+    static DATA: [u8; 1] = [0xc3]; // RET
+    let write_to = |address: u64| {
+        // SAFETY: nothing is mapped writable there, see the variants: the write faults, and does not return.
+        unsafe { asm!("mov byte ptr [{}], 0x5a", in(reg) address, options(nostack)) };
+    };
+    match mishap {
+        Mishap::NullPointer => write_to(0),
+        Mishap::ForeignMemory => write_to(DIRECT_MAP),
+        Mishap::OwnCode => write_to(crate::interrupts::vectors()),
+        Mishap::Descriptor => write_to(DESCRIPTOR),
+        Mishap::InterruptTable => write_to(TABLES),
+        Mishap::OwnData => {
+            // SAFETY: constants are mapped without the right to execute: the call faults.
+            unsafe { asm!("call {}", in(reg) DATA.as_ptr(), clobber_abi("C")) };
+        }
+        Mishap::OwnStack => {
+            let code = DATA;
+            // SAFETY: stacks are mapped without the right to execute: the call faults.
+            unsafe { asm!("call {}", in(reg) core::hint::black_box(&code).as_ptr(), clobber_abi("C")) };
+        }
+        Mishap::NoInstruction => {
+            // SAFETY: the instruction does nothing but raise its exception.
+            unsafe { asm!("ud2", options(nomem, nostack)) };
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Page tables: four levels, leaves of 4 KiB, 2 MiB and 1 GiB (Intel SDM 3, 4.5).
+//!
+//! An [`AddressSpace`] is only ever added to. A page is readable, or also writable, or also executable, never
+//! both of these: [`Rights`] has no word for it. No page is global and none is a user's, so loading the root
+//! leaves nothing of the space before.
+
+use crate::memory::{Region, Stock, direct};
+use core::fmt;
+use isola_abi::id::{PhysAddr, PhysRange};
+use isola_abi::layout::PAGE_SIZE;
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 1 << 1;
+/// Write-through and cache-disable: entry 3 of the page attribute table, which is "uncached" from reset on.
+const UNCACHED: u64 = 1 << 3 | 1 << 4;
+/// Set beforehand, so that the processor has no reason to write to tables.
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+const LARGE: u64 = 1 << 7;
+const NO_EXECUTE: u64 = 1 << 63;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// What may be done with a page's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rights {
+    /// Reading.
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+    /// Reading and executing.
+    Execute,
+}
+
+/// Whether a page's bytes may stand in caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Caching {
+    /// Memory.
+    Cached,
+    /// Device registers.
+    Uncached,
+}
+
+/// The largest leaf to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LargestPage {
+    /// 2 MiB, which every processor has.
+    TwoMib,
+    /// 1 GiB.
+    OneGib,
+}
+
+/// Why memory cannot be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapError {
+    /// No memory for tables is left.
+    OutOfMemory,
+    /// Something is mapped at that address.
+    AlreadyMapped(u64),
+    /// An address or length is not a whole number of pages, or outside of the address space.
+    Misaligned(u64),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory => f.write_str("no memory is left for page tables: give the space more"),
+            Self::AlreadyMapped(address) => write!(f, "something is mapped at {address:#x} already"),
+            Self::Misaligned(address) => write!(f, "{address:#x} is no address or length of whole pages"),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+/// What a page table says of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// Where its byte is.
+    pub phys: PhysAddr,
+    /// What may be done with it.
+    pub rights: Rights,
+    /// Whether it is cached.
+    pub caching: Caching,
+    /// Size of the leaf that says so, in bytes.
+    pub page_bytes: u64,
+}
+
+/// An address space: the tables, by their root.
+#[derive(Debug)]
+pub struct AddressSpace {
+    root: PhysAddr,
+    largest: LargestPage,
+}
+
+impl AddressSpace {
+    /// A space with nothing in it.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfMemory`] where `stock` is empty.
+    pub fn new(stock: &mut Stock, largest: LargestPage) -> Result<Self, MapError> {
+        Ok(Self { root: new_table(stock)?, largest })
+    }
+
+    /// What register CR3 holds while the space is in use.
+    pub fn root(&self) -> PhysAddr {
+        self.root
+    }
+
+    /// Maps `memory` from virtual address `virt` on, with the largest pages that alignment allows. Tables are
+    /// taken from `stock`.
+    ///
+    /// # Errors
+    /// A [`MapError`]; what was mapped before the error came stays so.
+    pub fn map(
+        &mut self,
+        virt: u64,
+        memory: PhysRange,
+        rights: Rights,
+        caching: Caching,
+        stock: &mut Stock,
+    ) -> Result<(), MapError> {
+        for number in [virt, memory.start.0, memory.len_bytes] {
+            if !number.is_multiple_of(PAGE_SIZE) {
+                return Err(MapError::Misaligned(number));
+            }
+        }
+        let end = virt.checked_add(memory.len_bytes).ok_or(MapError::Misaligned(virt))?;
+        if memory.start.0.checked_add(memory.len_bytes).is_none_or(|end| end > ADDRESS) {
+            return Err(MapError::Misaligned(memory.start.0));
+        }
+        let mut bits = PRESENT | ACCESSED;
+        bits |= match rights {
+            Rights::Read => NO_EXECUTE,
+            Rights::ReadWrite => NO_EXECUTE | WRITABLE | DIRTY,
+            Rights::Execute => 0,
+        };
+        if caching == Caching::Uncached {
+            bits |= UNCACHED;
+        }
+        let (mut virt, mut phys) = (virt, memory.start.0);
+        while virt < end {
+            let level = self.leaf_level(virt | phys, end - virt);
+            self.map_leaf(virt, phys, level, bits, stock)?;
+            virt += leaf_bytes(level);
+            phys += leaf_bytes(level);
+        }
+        Ok(())
+    }
+
+    /// What the tables say of `virt`; `None` where nothing is mapped.
+    pub fn translate(&self, virt: u64) -> Option<Translation> {
+        let (entry, level) = self.leaf(virt)?;
+        let rights = match (entry & WRITABLE, entry & NO_EXECUTE) {
+            (0, 0) => Rights::Execute,
+            (0, _) => Rights::Read,
+            _ => Rights::ReadWrite,
+        };
+        let caching = if entry & UNCACHED == 0 { Caching::Cached } else { Caching::Uncached };
+        let page_bytes = leaf_bytes(level);
+        let phys = PhysAddr((entry & ADDRESS & !(page_bytes - 1)) + virt % page_bytes);
+        Some(Translation { phys, rights, caching, page_bytes })
+    }
+
+    /// The entry that maps `virt`, and its level.
+    fn leaf(&self, virt: u64) -> Option<(u64, u32)> {
+        let mut table = self.root;
+        for level in (0..4).rev() {
+            let entry = read_entry(table, index(virt, level));
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            if level == 0 || entry & LARGE != 0 {
+                return Some((entry, level));
+            }
+            table = PhysAddr(entry & ADDRESS);
+        }
+        None
+    }
+
+    /// The level of the largest leaf for an address with these low bits and so many bytes to go.
+    fn leaf_level(&self, address: u64, len_bytes: u64) -> u32 {
+        let largest = if self.largest == LargestPage::OneGib { 2 } else { 1 };
+        let fits =
+            |level: &u32| address.is_multiple_of(leaf_bytes(*level)) && len_bytes >= leaf_bytes(*level);
+        (1..=largest).rev().find(fits).unwrap_or(0)
+    }
+
+    fn map_leaf(
+        &mut self,
+        virt: u64,
+        phys: u64,
+        leaf: u32,
+        bits: u64,
+        stock: &mut Stock,
+    ) -> Result<(), MapError> {
+        let mut table = self.root;
+        for level in (leaf + 1..4).rev() {
+            let entry = read_entry(table, index(virt, level));
+            table = if entry & PRESENT == 0 {
+                let next = new_table(stock)?;
+                // The rights of a page are those of its leaf; the levels above allow everything.
+                write_entry(table, index(virt, level), next.0 | PRESENT | WRITABLE | ACCESSED);
+                next
+            } else if entry & LARGE != 0 {
+                return Err(MapError::AlreadyMapped(virt));
+            } else {
+                PhysAddr(entry & ADDRESS)
+            };
+        }
+        if read_entry(table, index(virt, leaf)) != 0 {
+            return Err(MapError::AlreadyMapped(virt));
+        }
+        let large = if leaf > 0 { LARGE } else { 0 };
+        write_entry(table, index(virt, leaf), phys | bits | large);
+        Ok(())
+    }
+}
+
+/// Bytes of a leaf at a level: 0 for the lowest.
+const fn leaf_bytes(level: u32) -> u64 {
+    PAGE_SIZE << (9 * level)
+}
+
+const fn index(virt: u64, level: u32) -> usize {
+    (virt >> (12 + 9 * level) & 511) as usize
+}
+
+fn new_table(stock: &mut Stock) -> Result<PhysAddr, MapError> {
+    let page = stock.take(PAGE_SIZE).ok_or(MapError::OutOfMemory)?;
+    Ok(Region::into_range(page).start)
+}
+
+fn read_entry(table: PhysAddr, index: usize) -> u64 {
+    // SAFETY: `table` is a page that came from `new_table`, which the space owns; `index` is below 512.
+    unsafe { direct(table).cast::<u64>().add(index).read_volatile() }
+}
+
+fn write_entry(table: PhysAddr, index: usize, entry: u64) {
+    // SAFETY: as above. What is mapped is a matter of the callers of `map`: the pages of a space that is in
+    // use are those of regions that its owner has given up for it.
+    unsafe { direct(table).cast::<u64>().add(index).write_volatile(entry) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::test_region;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    fn space(largest: LargestPage) -> (AddressSpace, Stock) {
+        let mut stock = Stock::new(alloc::vec![test_region(64)]);
+        (AddressSpace::new(&mut stock, largest).unwrap(), stock)
+    }
+
+    fn range(start: u64, len_bytes: u64) -> PhysRange {
+        PhysRange::new(PhysAddr(start), len_bytes)
+    }
+
+    #[test]
+    fn pages_translate_with_their_rights() {
+        let (mut space, mut stock) = space(LargestPage::TwoMib);
+        let base = isola_abi::layout::IMAGE;
+        let kinds = [
+            (Rights::Execute, Caching::Cached),
+            (Rights::Read, Caching::Cached),
+            (Rights::ReadWrite, Caching::Uncached),
+        ];
+        for (page, (rights, caching)) in kinds.into_iter().enumerate() {
+            let page = page as u64 * PAGE_SIZE;
+            space
+                .map(base + page, range(0x7000_0000 + 2 * page, PAGE_SIZE), rights, caching, &mut stock)
+                .unwrap();
+        }
+        for (page, (rights, caching)) in kinds.into_iter().enumerate() {
+            let page = page as u64 * PAGE_SIZE;
+            let phys = PhysAddr(0x7000_0000 + 2 * page + 5);
+            let expected = Translation { phys, rights, caching, page_bytes: PAGE_SIZE };
+            assert_eq!(space.translate(base + page + 5), Some(expected));
+            let (entry, _) = space.leaf(base + page).unwrap();
+            assert_ne!(entry & (WRITABLE | NO_EXECUTE), WRITABLE, "writable, and executable too");
+        }
+        assert_eq!(space.translate(base + 3 * PAGE_SIZE), None);
+        assert_eq!(space.translate(0), None);
+    }
+
+    #[test]
+    fn leaves_are_as_large_as_alignment_allows() {
+        let (mut space, mut stock) = space(LargestPage::OneGib);
+        let virt = isola_abi::layout::DIRECT_MAP;
+        let memory = range(GIB - 3 * MIB, GIB + 6 * MIB + PAGE_SIZE);
+        space.map(virt + memory.start.0, memory, Rights::ReadWrite, Caching::Cached, &mut stock).unwrap();
+        let size = |phys: u64| space.translate(virt + phys).map(|found| (found.phys.0, found.page_bytes));
+        assert_eq!(size(GIB - 3 * MIB - 1), None);
+        assert_eq!(size(GIB - 3 * MIB), Some((GIB - 3 * MIB, PAGE_SIZE)));
+        assert_eq!(size(GIB - MIB), Some((GIB - MIB, 2 * MIB)));
+        assert_eq!(size(GIB + 7), Some((GIB + 7, GIB)));
+        assert_eq!(size(2 * GIB + MIB), Some((2 * GIB + MIB, 2 * MIB)));
+        assert_eq!(size(2 * GIB + 3 * MIB), Some((2 * GIB + 3 * MIB, PAGE_SIZE)));
+        assert_eq!(size(2 * GIB + 3 * MIB + PAGE_SIZE), None);
+    }
+
+    #[test]
+    fn small_processors_get_small_leaves() {
+        let (mut space, mut stock) = space(LargestPage::TwoMib);
+        space.map(0, range(0, GIB), Rights::Read, Caching::Cached, &mut stock).unwrap();
+        assert_eq!(space.translate(0).unwrap().page_bytes, 2 * MIB);
+    }
+
+    #[test]
+    fn nothing_is_mapped_twice() {
+        let (mut space, mut stock) = space(LargestPage::TwoMib);
+        let mut map = |virt, len| space.map(virt, range(0, len), Rights::Read, Caching::Cached, &mut stock);
+        assert_eq!(map(2 * MIB, 2 * MIB), Ok(()));
+        assert_eq!(map(2 * MIB, 2 * MIB), Err(MapError::AlreadyMapped(2 * MIB)));
+        assert_eq!(map(3 * MIB, PAGE_SIZE), Err(MapError::AlreadyMapped(3 * MIB)));
+        assert_eq!(map(5 * MIB, PAGE_SIZE), Ok(()));
+        assert_eq!(map(4 * MIB, 2 * MIB), Err(MapError::AlreadyMapped(4 * MIB)));
+    }
+
+    #[test]
+    fn errors_are_told() {
+        let (mut space, mut stock) = space(LargestPage::TwoMib);
+        let mut map = |virt, memory| space.map(virt, memory, Rights::Read, Caching::Cached, &mut stock);
+        assert_eq!(map(1, range(0, PAGE_SIZE)), Err(MapError::Misaligned(1)));
+        assert_eq!(map(0, range(0, 7)), Err(MapError::Misaligned(7)));
+        assert_eq!(map(0, range(1 << 52, PAGE_SIZE)), Err(MapError::Misaligned(1 << 52)));
+        assert_eq!(map(u64::MAX - 4095, range(0, 2 * PAGE_SIZE)), Err(MapError::Misaligned(u64::MAX - 4095)));
+        let mut empty = Stock::default();
+        assert_eq!(
+            space.map(0, range(0, PAGE_SIZE), Rights::Read, Caching::Cached, &mut empty),
+            Err(MapError::OutOfMemory)
+        );
+    }
+}

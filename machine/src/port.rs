@@ -1,0 +1,35 @@
+//! The processor's I/O ports. Private to the crate: what stands behind a port is a device of somebody's.
+
+use core::arch::asm;
+
+macro_rules! accessors {
+    ($($read:ident $write:ident $type:ty, $register:tt;)*) => {$(
+        /// Reads a port.
+        ///
+        /// # Safety
+        /// Reading the port must not break memory that Rust code relies on.
+        #[allow(dead_code, reason = "every width has both directions")]
+        pub(crate) unsafe fn $read(port: u16) -> $type {
+            let value: $type;
+            // SAFETY: reading a port touches no memory; that the device doesn't either is the caller's.
+            unsafe { asm!(concat!("in ", $register, ", dx"), lateout($register) value, in("dx") port, options(nomem, nostack)) };
+            value
+        }
+
+        /// Writes a port.
+        ///
+        /// # Safety
+        /// As for reading.
+        #[allow(dead_code, reason = "every width has both directions")]
+        pub(crate) unsafe fn $write(port: u16, value: $type) {
+            // SAFETY: as for reading.
+            unsafe { asm!(concat!("out dx, ", $register), in($register) value, in("dx") port, options(nomem, nostack)) };
+        }
+    )*};
+}
+
+accessors! {
+    read_u8 write_u8 u8, "al";
+    read_u16 write_u16 u16, "ax";
+    read_u32 write_u32 u32, "eax";
+}

@@ -1,0 +1,41 @@
+//! What a core does that nobody uses: halt until there is an order.
+
+use super::slot::{Order, Slot};
+use crate::apic::local;
+use crate::{cpu, interrupts, switch, tables};
+
+/// Called by `start.s`, on the core's own stack, in the image's address space, with the slot of this core.
+#[unsafe(no_mangle)]
+extern "sysv64" fn isola_processor_main(slot: &'static Slot) -> ! {
+    let home = slot.home();
+    cpu::protect();
+    // SAFETY: the page and the table are this core's for good; the address space that maps them is in use.
+    unsafe { tables::load(home.core_page, home.core_page, home.interrupt_table) };
+    local::enable();
+    loop {
+        slot.park();
+        let order = loop {
+            match slot.take() {
+                Some(order) => break order,
+                None => interrupts::halt(),
+            }
+        };
+        match order {
+            Order::Call { function, argument } => function(argument),
+            Order::Enter(entry) => {
+                // SAFETY: whoever gave the order has built the space for this core, and keeps it until the
+                // core was reclaimed.
+                unsafe {
+                    tables::load(entry.core_page_here, entry.core_page, entry.interrupt_table);
+                    switch::enter(entry.root, entry.stack_top, entry.entry, entry.argument)
+                }
+            }
+        }
+    }
+}
+
+/// Called by `start.s`, at every interrupt of a parked core.
+#[unsafe(no_mangle)]
+extern "sysv64" fn isola_parked_interrupted() {
+    local::end_of_interrupt();
+}

@@ -1,0 +1,229 @@
+//! What the boot core and another core have in common: a slot a core.
+//!
+//! ```text
+//!            expect            the core            order              the core
+//!   Absent ---------> Starting ---------> Parked ---------> Ordered ---------> Away
+//!                        ^                  ^                   the call returned |
+//!                        |                  +------------------------------------+
+//!                        +------------ expect: INIT, startup, from any state ----+
+//! ```
+//!
+//! The boot core writes the fields of an order, then the state (release); the core reads the state (acquire),
+//! then the fields. Each transition has one side that makes it, named above; `expect` comes with an INIT, after
+//! which the core's own transitions start again from `Starting`.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use isola_abi::id::{ApicId, MAX_CORES};
+
+/// How far a core is. 0, which has no name here, is a core that nobody has asked for: `Absent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum State {
+    /// It was told to start. `start.s` knows the number.
+    Starting = 1,
+    /// Halted, waiting for an order.
+    Parked = 2,
+    /// It has an order, and hasn't seen it yet.
+    Ordered = 3,
+    /// It does what it was ordered to.
+    Away = 4,
+}
+
+/// What a core is ordered to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// To call a function, and park again when it returns.
+    Call {
+        /// The function.
+        function: fn(u64),
+        /// Its argument.
+        argument: u64,
+    },
+    /// To leave for another address space.
+    Enter(Entry),
+}
+
+/// How a core enters an address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The space's root.
+    pub(crate) root: u64,
+    /// Top of the stack.
+    pub(crate) stack_top: u64,
+    /// What is called there.
+    pub(crate) entry: u64,
+    /// With which argument.
+    pub(crate) argument: u64,
+    /// The core's page of descriptor tables, as mapped writable in the space that is left.
+    pub(crate) core_page_here: u64,
+    /// The same page, as mapped in the space that is entered.
+    pub(crate) core_page: u64,
+    /// The interrupt table, likewise.
+    pub(crate) interrupt_table: u64,
+}
+
+/// A core's slot. The first four fields are read by `start.s`.
+#[repr(C, align(128))]
+pub(super) struct Slot {
+    apic: AtomicU32,
+    state: AtomicU32,
+    stack_top: AtomicU64,
+    root: AtomicU64,
+    core_page: AtomicU64,
+    interrupt_table: AtomicU64,
+    order: [AtomicU64; 8],
+}
+
+const _: () = assert!(size_of::<Slot>() == 128 && MAX_CORES == 64);
+const _: () = assert!(core::mem::offset_of!(Slot, state) == 4);
+const _: () = assert!(core::mem::offset_of!(Slot, stack_top) == 8);
+const _: () = assert!(core::mem::offset_of!(Slot, root) == 16);
+
+/// All slots, by core id.
+#[unsafe(no_mangle)]
+static isola_core_slots: [Slot; MAX_CORES] = [const {
+    Slot {
+        apic: AtomicU32::new(0),
+        state: AtomicU32::new(0),
+        stack_top: AtomicU64::new(0),
+        root: AtomicU64::new(0),
+        core_page: AtomicU64::new(0),
+        interrupt_table: AtomicU64::new(0),
+        order: [const { AtomicU64::new(0) }; 8],
+    }
+}; MAX_CORES];
+
+/// Where a parked core lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Home {
+    pub(super) stack_top: u64,
+    pub(super) root: u64,
+    pub(super) core_page: u64,
+    pub(super) interrupt_table: u64,
+}
+
+impl Slot {
+    /// The slot of a core; `None` where there are no so many.
+    pub(super) fn of(core: u32) -> Option<&'static Self> {
+        isola_core_slots.get(core as usize)
+    }
+
+    /// Says who the core is and where it lives.
+    pub(super) fn set_home(&self, apic: ApicId, home: Home) {
+        self.apic.store(apic.0, Ordering::Relaxed);
+        self.stack_top.store(home.stack_top, Ordering::Relaxed);
+        self.root.store(home.root, Ordering::Relaxed);
+        self.core_page.store(home.core_page, Ordering::Relaxed);
+        self.interrupt_table.store(home.interrupt_table, Ordering::Relaxed);
+    }
+
+    /// Where the core lives.
+    pub(super) fn home(&self) -> Home {
+        Home {
+            stack_top: self.stack_top.load(Ordering::Relaxed),
+            root: self.root.load(Ordering::Relaxed),
+            core_page: self.core_page.load(Ordering::Relaxed),
+            interrupt_table: self.interrupt_table.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Lets the core start.
+    pub(super) fn expect(&self) {
+        self.state.store(State::Starting as u32, Ordering::SeqCst);
+    }
+
+    /// Whether the core waits for an order.
+    pub(super) fn is_parked(&self) -> bool {
+        self.state.load(Ordering::Acquire) == State::Parked as u32
+    }
+
+    /// Says that the core waits for an order. Called by the core.
+    pub(super) fn park(&self) {
+        self.state.store(State::Parked as u32, Ordering::Release);
+    }
+
+    /// Gives a parked core an order, which it sees when it is interrupted next.
+    pub(super) fn give(&self, order: Order) {
+        let words = match order {
+            Order::Call { function, argument } => [0, function as usize as u64, argument, 0, 0, 0, 0, 0],
+            Order::Enter(entry) => [
+                1,
+                entry.root,
+                entry.stack_top,
+                entry.entry,
+                entry.argument,
+                entry.core_page_here,
+                entry.core_page,
+                entry.interrupt_table,
+            ],
+        };
+        for (place, word) in self.order.iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.state.store(State::Ordered as u32, Ordering::Release);
+    }
+
+    /// Takes an order, where there is one. Called by the core.
+    pub(super) fn take(&self) -> Option<Order> {
+        if self.state.load(Ordering::Acquire) != State::Ordered as u32 {
+            return None;
+        }
+        self.state.store(State::Away as u32, Ordering::Relaxed);
+        let word = |index: usize| self.order[index].load(Ordering::Relaxed);
+        if word(0) == 0 {
+            // SAFETY: `give` has stored a function there, before the state that was read.
+            let function = unsafe { core::mem::transmute::<usize, fn(u64)>(word(1) as usize) };
+            return Some(Order::Call { function, argument: word(2) });
+        }
+        Some(Order::Enter(Entry {
+            root: word(1),
+            stack_top: word(2),
+            entry: word(3),
+            argument: word(4),
+            core_page_here: word(5),
+            core_page: word(6),
+            interrupt_table: word(7),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_arrives_as_it_was_given_and_once() {
+        let slot = Slot::of(63).unwrap();
+        assert!(Slot::of(64).is_none());
+        slot.park();
+        assert!(slot.take().is_none());
+        let entry = Entry {
+            root: 1,
+            stack_top: 2,
+            entry: 3,
+            argument: 4,
+            core_page_here: 5,
+            core_page: 6,
+            interrupt_table: 7,
+        };
+        slot.give(Order::Enter(entry));
+        assert!(!slot.is_parked());
+        assert!(matches!(slot.take(), Some(Order::Enter(found)) if found == entry));
+        assert!(slot.take().is_none());
+    }
+
+    #[test]
+    fn a_call_reaches_its_function() {
+        static CALLED: AtomicU64 = AtomicU64::new(0);
+        let slot = Slot::of(62).unwrap();
+        slot.give(Order::Call {
+            function: |argument| CALLED.store(argument, Ordering::Relaxed),
+            argument: 77,
+        });
+        match slot.take() {
+            Some(Order::Call { function, argument }) => function(argument),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(CALLED.load(Ordering::Relaxed), 77);
+    }
+}

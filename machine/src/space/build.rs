@@ -1,0 +1,398 @@
+//! Building a cell's address space.
+
+use super::layout::{map_stacks, stack_tops};
+use super::pool::pool_tables;
+use super::{Built, CellSpace, Share};
+use crate::apic::io::{InterruptLines, RouteError, Trigger};
+use crate::boot::OwnSpace;
+use crate::boot::own_space::LOCAL_APIC_PHYS;
+use crate::device::{Device, Function};
+use crate::memory::{Contents, Region, Stock};
+use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights};
+use crate::tables;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use isola_abi::descriptor::{
+    self, BODY_OFFSET, Descriptor, DescriptorError, ImageSegment, InterruptMode, Transport,
+};
+use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
+use isola_abi::layout::{
+    DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, EXCEPTION_STACK_SIZE, LOCAL_APIC, PAGE_SIZE, REPORT,
+    REPORT_SIZE, SHARED, STACK_SIZE, TABLES,
+};
+
+/// The first of the vectors by which devices on interrupt lines interrupt a cell, and how many there are.
+pub const LINE_VECTORS: (u8, u8) = (0xe0, 16);
+
+/// What a cell is built from.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// The image's segments, on pages of their own.
+    pub segments: Vec<Segment<'a>>,
+    /// The image's entry, as its note says.
+    pub entry: u64,
+    /// The first interrupt vector's entry, as its note says.
+    pub vectors: u64,
+    /// All memory of the cell.
+    pub memory: Vec<Region>,
+    /// Its devices, which nobody else uses.
+    pub devices: Vec<&'a mut Device>,
+    /// What it is to know. Pool, image and devices are filled in.
+    pub descriptor: Descriptor,
+}
+
+/// A segment of an image.
+#[derive(Debug)]
+pub struct Segment<'a> {
+    /// Address of its first byte.
+    pub virt: u64,
+    /// Its length in memory, in bytes.
+    pub memory_bytes: u64,
+    /// What may be done with it.
+    pub rights: Rights,
+    /// What is in it.
+    pub bytes: SegmentBytes<'a>,
+}
+
+/// What is in a segment.
+#[derive(Debug)]
+pub enum SegmentBytes<'a> {
+    /// These bytes, as far as they fit, and zeros.
+    Copied(&'a [u8]),
+    /// What is there: the segment stands in memory already, on whole pages.
+    InPlace(InPlace),
+}
+
+/// Where a segment of the running image stands.
+#[derive(Debug)]
+pub struct InPlace(PhysAddr);
+
+impl InPlace {
+    /// A segment at `phys`.
+    ///
+    /// # Safety
+    /// The whole segment must stand there, and nobody may use its memory once the cell is entered.
+    pub(crate) unsafe fn new(phys: PhysAddr) -> Self {
+        Self(phys)
+    }
+}
+
+/// Why a cell cannot be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuildError {
+    /// A segment or a device cannot be mapped, or the memory does not suffice.
+    Map(MapError),
+    /// What the cell has to know cannot be told.
+    Descriptor(DescriptorError),
+    /// A device's interrupt cannot be routed.
+    Route(RouteError),
+    /// No core, more than a cell can have, or one of them twice.
+    Cores,
+    /// A device that Isola has no driver for, or that works for another cell; or more devices than there are
+    /// vectors.
+    Devices,
+}
+
+/// What was to be built from, and why nothing was.
+#[derive(Debug)]
+pub struct BuildFailure {
+    /// Why.
+    pub error: BuildError,
+    /// The memory, as it was given.
+    pub memory: Vec<Region>,
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Map(error) => error.fmt(f),
+            Self::Descriptor(error) => error.fmt(f),
+            Self::Route(error) => error.fmt(f),
+            Self::Cores => write!(f, "a cell has 1 to {MAX_CORES} cores, each once"),
+            Self::Devices => {
+                write!(f, "a cell has at most {} devices, of known kinds and its own", LINE_VECTORS.1)
+            }
+        }
+    }
+}
+
+impl core::error::Error for BuildError {}
+
+impl From<MapError> for BuildError {
+    fn from(error: MapError) -> Self {
+        Self::Map(error)
+    }
+}
+
+/// Memory that a cell takes before it has any pool: for an image whose segments take `image_bytes` in whole
+/// pages, and so many cores. In bytes, and a little more than it is.
+pub fn needed_bytes(image_bytes: u64, cores: usize) -> u64 {
+    let tables = 40 + image_bytes.div_ceil(1 << 21);
+    let per_core = STACK_SIZE + 2 * EXCEPTION_STACK_SIZE + 2 * PAGE_SIZE;
+    image_bytes + REPORT_SIZE + DESCRIPTOR_SIZE + tables * PAGE_SIZE + cores as u64 * per_core
+}
+
+impl CellSpace {
+    /// Builds a cell's address space. Its devices work for it from here on, until they are reset.
+    ///
+    /// # Errors
+    /// A [`BuildFailure`], which has the memory.
+    pub fn build(plan: Plan<'_>, own: &OwnSpace, lines: &mut InterruptLines) -> Result<Self, BuildFailure> {
+        let Plan { segments, entry, vectors, memory, mut devices, descriptor } = plan;
+        let grant: Vec<PhysRange> = memory.iter().map(Region::range).collect();
+        let mut builder = match Builder::new(memory, own) {
+            Ok(builder) => builder,
+            Err(error) => return Err(failure(error.into(), grant)),
+        };
+        let cores = descriptor.cores.clone();
+        match builder.build(&segments, vectors, &devices, descriptor, lines) {
+            Ok(parts) => {
+                let share: Share = Arc::new(Built {
+                    grant,
+                    root: builder.space.root(),
+                    entry,
+                    cores,
+                    core_pages: parts.core_pages,
+                    descriptor: parts.descriptor,
+                    report: parts.report,
+                });
+                devices.iter_mut().for_each(|device| device.lend(share.clone()));
+                Ok(Self { share })
+            }
+            Err(error) => {
+                let own = devices.iter().filter(|device| !device.is_lent());
+                for line in own.filter_map(|device| device.interrupt_line()) {
+                    let _ = lines.mask(line);
+                }
+                Err(failure(error, grant))
+            }
+        }
+    }
+}
+
+fn failure(error: BuildError, grant: Vec<PhysRange>) -> BuildFailure {
+    // SAFETY: the ranges are those of the regions that were given; what was built of them is not used.
+    let memory = grant.into_iter().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect();
+    BuildFailure { error, memory }
+}
+
+/// Where parts are that the supervisor looks at later.
+struct Parts {
+    core_pages: PhysAddr,
+    descriptor: PhysAddr,
+    report: PhysAddr,
+}
+
+struct Builder {
+    space: AddressSpace,
+    stock: Stock,
+    largest: LargestPage,
+    switch_page: PhysAddr,
+    next_device: u64,
+}
+
+impl Builder {
+    fn new(memory: Vec<Region>, own: &OwnSpace) -> Result<Self, MapError> {
+        let mut stock = Stock::new(memory);
+        let largest = own.largest_page();
+        let space = AddressSpace::new(&mut stock, largest)?;
+        let next_device = DEVICES + PAGE_SIZE;
+        Ok(Self { space, stock, largest, switch_page: own.switch_page, next_device })
+    }
+
+    fn build(
+        &mut self,
+        segments: &[Segment<'_>],
+        vectors: u64,
+        devices: &[&mut Device],
+        mut descriptor: Descriptor,
+        lines: &mut InterruptLines,
+    ) -> Result<Parts, BuildError> {
+        let core_count = check_cores(&descriptor)?;
+        descriptor.image =
+            segments.iter().map(|segment| self.add_segment(segment)).collect::<Result<_, _>>()?;
+        for index in 0..core_count {
+            map_stacks(&mut self.space, index, STACK_SIZE, &mut self.stock)?;
+        }
+        if descriptor.interrupt_mode == InterruptMode::XApic {
+            self.map(
+                LOCAL_APIC,
+                PhysRange::new(LOCAL_APIC_PHYS, PAGE_SIZE),
+                Rights::ReadWrite,
+                Caching::Uncached,
+            )?;
+        }
+        self.map(SHARED, PhysRange::new(self.switch_page, PAGE_SIZE), Rights::Execute, Caching::Cached)?;
+        descriptor.devices = self.add_devices(devices, &descriptor, lines)?;
+        let core_pages = self.add_tables(vectors, core_count)?;
+        let report = self.add_area(REPORT, REPORT_SIZE, Rights::ReadWrite)?.into_range().start;
+        let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
+        descriptor.pool = self.add_pool()?;
+        let body = descriptor.encode().map_err(BuildError::Descriptor)?;
+        let place = area.bytes_mut().get_mut(BODY_OFFSET..BODY_OFFSET + body.len());
+        place.ok_or(BuildError::Descriptor(DescriptorError::TooLong))?.copy_from_slice(&body);
+        Ok(Parts { core_pages, descriptor: area.into_range().start, report })
+    }
+
+    fn map(
+        &mut self,
+        virt: u64,
+        memory: PhysRange,
+        rights: Rights,
+        caching: Caching,
+    ) -> Result<(), MapError> {
+        self.space.map(virt, memory, rights, caching, &mut self.stock)
+    }
+
+    /// Takes zeroed memory and maps it.
+    fn add_area(&mut self, virt: u64, len_bytes: u64, rights: Rights) -> Result<Region, MapError> {
+        let region = self.stock.take(len_bytes).ok_or(MapError::OutOfMemory)?;
+        self.map(virt, region.range(), rights, Caching::Cached)?;
+        Ok(region)
+    }
+
+    fn add_segment(&mut self, segment: &Segment<'_>) -> Result<ImageSegment, BuildError> {
+        let offset = segment.virt % PAGE_SIZE;
+        let virt = segment.virt - offset;
+        let len_bytes = offset
+            .checked_add(segment.memory_bytes)
+            .and_then(|len| len.checked_next_multiple_of(PAGE_SIZE))
+            .ok_or(MapError::Misaligned(segment.memory_bytes))?;
+        let memory = match &segment.bytes {
+            SegmentBytes::Copied(bytes) => {
+                let mut region = self.add_area(virt, len_bytes, segment.rights)?;
+                let place = &mut region.bytes_mut()[offset as usize..];
+                let len = bytes.len().min(place.len()).min(segment.memory_bytes as usize);
+                place[..len].copy_from_slice(&bytes[..len]);
+                region.into_range()
+            }
+            SegmentBytes::InPlace(InPlace(phys)) => {
+                let memory = PhysRange::new(*phys, len_bytes);
+                self.map(virt, memory, segment.rights, Caching::Cached)?;
+                memory
+            }
+        };
+        Ok(ImageSegment { virt, memory })
+    }
+
+    /// Maps the interrupt table and the cores' pages, and returns where these are.
+    fn add_tables(&mut self, vectors: u64, core_count: u64) -> Result<PhysAddr, MapError> {
+        let mut interrupts = self.add_area(TABLES, PAGE_SIZE, Rights::Read)?;
+        tables::fill_interrupt_table(interrupts.bytes_mut(), vectors);
+        let _ = interrupts.into_range();
+        let virt = TABLES + PAGE_SIZE;
+        let mut pages = self.add_area(virt, core_count * PAGE_SIZE, Rights::Read)?;
+        for (index, page) in (0..).zip(pages.bytes_mut().chunks_exact_mut(PAGE_SIZE as usize)) {
+            tables::fill_core_page(page, virt + index * PAGE_SIZE, stack_tops(index, STACK_SIZE).1);
+        }
+        Ok(pages.into_range().start)
+    }
+
+    /// Maps what is left as the pool. The tables for that are taken first, as many as it can need.
+    fn add_pool(&mut self) -> Result<Vec<PhysRange>, MapError> {
+        let mut left = core::mem::take(&mut self.stock).into_regions();
+        let needed = pool_tables(&left, self.largest) * PAGE_SIZE;
+        let mut stock = Stock::new(left);
+        let for_tables = stock.take(needed).ok_or(MapError::OutOfMemory)?;
+        self.stock = Stock::new(alloc::vec![for_tables]);
+        left = stock.into_regions();
+        left.sort_by_key(|region| region.range().start);
+        let mut pool: Vec<PhysRange> = Vec::new();
+        for mut region in left {
+            region.scrub();
+            let range = region.into_range();
+            self.map(DIRECT_MAP + range.start.0, range, Rights::ReadWrite, Caching::Cached)?;
+            match pool.last_mut() {
+                Some(last) if last.end() == range.start => last.len_bytes += range.len_bytes,
+                _ => pool.push(range),
+            }
+        }
+        Ok(pool)
+    }
+
+    fn add_devices(
+        &mut self,
+        devices: &[&mut Device],
+        descriptor: &Descriptor,
+        lines: &mut InterruptLines,
+    ) -> Result<Vec<descriptor::Device>, BuildError> {
+        let first_core = descriptor.cores.first().ok_or(BuildError::Cores)?.apic;
+        let (first_vector, count) = LINE_VECTORS;
+        if devices.len() > usize::from(count) || devices.iter().any(|device| device.is_lent()) {
+            return Err(BuildError::Devices);
+        }
+        let mut added = Vec::new();
+        for (vector, device) in (first_vector..).zip(devices) {
+            let kind = device.kind().ok_or(BuildError::Devices)?;
+            let transport = match device.function() {
+                Function::Pci(function) => {
+                    let config = self.add_registers(function.config_place())?;
+                    let bars = function.bars().iter().map(|bar| {
+                        let virt = self.add_registers(bar.memory)?;
+                        Ok(descriptor::Bar { index: bar.index, virt, len_bytes: bar.memory.len_bytes })
+                    });
+                    Transport::Pci { config, bars: bars.collect::<Result<_, MapError>>()? }
+                }
+                Function::Mmio(device) => {
+                    let registers = self.add_registers(device.place())?;
+                    let line = device.interrupt_line();
+                    lines.route(line, Trigger::Edge, first_core, vector).map_err(BuildError::Route)?;
+                    Transport::Mmio { registers, vector }
+                }
+            };
+            added.push(descriptor::Device { kind, transport });
+        }
+        Ok(added)
+    }
+
+    /// Maps the pages that registers stand in, and returns where the registers are.
+    fn add_registers(&mut self, registers: PhysRange) -> Result<u64, MapError> {
+        let offset = registers.start.0 % PAGE_SIZE;
+        let len_bytes = (offset + registers.len_bytes).next_multiple_of(PAGE_SIZE);
+        let memory = PhysRange::new(PhysAddr(registers.start.0 - offset), len_bytes);
+        let virt = self.next_device;
+        self.map(virt, memory, Rights::ReadWrite, Caching::Uncached)?;
+        self.next_device += len_bytes;
+        Ok(virt + offset)
+    }
+}
+
+fn check_cores(descriptor: &Descriptor) -> Result<u64, BuildError> {
+    let cores = &descriptor.cores;
+    let once = (1..cores.len()).all(|index| !cores[..index].iter().any(|core| core.id == cores[index].id));
+    if once && (1..=MAX_CORES).contains(&cores.len()) {
+        Ok(cores.len() as u64)
+    } else {
+        Err(BuildError::Cores)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_is_in_a_cell_once() {
+        use isola_abi::descriptor::{Clock, Core};
+        use isola_abi::id::{ApicId, CellId, CoreId, NodeId};
+        let core = |id| Core { id: CoreId(id), apic: ApicId(id), node: NodeId(0) };
+        let descriptor = |cores: Vec<Core>| Descriptor {
+            version: isola_abi::VERSION,
+            cell: CellId(1),
+            name: "cell".into(),
+            arguments: Vec::new(),
+            cores,
+            pool: Vec::new(),
+            image: Vec::new(),
+            devices: Vec::new(),
+            clock: Clock { tsc_hz: 1, apic_timer_hz: 1, tsc_at_epoch: 0, unix_ns_at_epoch: 0 },
+            address: None,
+            supervisor: None,
+            interrupt_mode: InterruptMode::X2Apic,
+        };
+        assert_eq!(check_cores(&descriptor(alloc::vec![core(1), core(3)])), Ok(2));
+        assert_eq!(check_cores(&descriptor(alloc::vec![core(1), core(3), core(1)])), Err(BuildError::Cores));
+        assert_eq!(check_cores(&descriptor(Vec::new())), Err(BuildError::Cores));
+    }
+}

@@ -1,0 +1,38 @@
+//! What the image's own address space and those of cells have in common: stacks, a slot a core.
+
+use crate::memory::Stock;
+use crate::paging::{AddressSpace, Caching, MapError, Rights};
+use crate::tables::ExceptionStacks;
+use isola_abi::layout::{
+    EXCEPTION_STACK_SIZE, FAULT_STACK_OFFSET, NMI_STACK_OFFSET, PAGE_SIZE, STACK_SLOT, STACKS,
+};
+
+/// Tops of the stacks in a slot, whose main stack has `stack_bytes`.
+pub(crate) fn stack_tops(slot: u64, stack_bytes: u64) -> (u64, ExceptionStacks) {
+    let base = STACKS + slot * STACK_SLOT;
+    let exceptions = ExceptionStacks {
+        double_fault_top: base + FAULT_STACK_OFFSET + EXCEPTION_STACK_SIZE,
+        non_maskable_top: base + NMI_STACK_OFFSET + EXCEPTION_STACK_SIZE,
+    };
+    (base + PAGE_SIZE + stack_bytes, exceptions)
+}
+
+/// Maps the stacks of a slot. What is between them is left out: guards.
+pub(crate) fn map_stacks(
+    space: &mut AddressSpace,
+    slot: u64,
+    stack_bytes: u64,
+    stock: &mut Stock,
+) -> Result<(), MapError> {
+    let base = STACKS + slot * STACK_SLOT;
+    let stacks = [
+        (PAGE_SIZE, stack_bytes),
+        (NMI_STACK_OFFSET, EXCEPTION_STACK_SIZE),
+        (FAULT_STACK_OFFSET, EXCEPTION_STACK_SIZE),
+    ];
+    for (offset, len_bytes) in stacks {
+        let memory = stock.take(len_bytes).ok_or(MapError::OutOfMemory)?.into_range();
+        space.map(base + offset, memory, Rights::ReadWrite, Caching::Cached, stock)?;
+    }
+    Ok(())
+}

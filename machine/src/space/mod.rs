@@ -1,0 +1,132 @@
+//! The address space of a cell, as the supervisor has it: built, entered, looked into, taken apart.
+//!
+//! Where things are in it says `isola_abi::layout`. All of it is made of the memory that the cell was given:
+//! its pages, its tables, its descriptor, its report; what is left over is its pool.
+//!
+//! While a core is in a cell, or a device works for it, the cell's memory belongs to nobody else: each
+//! [`AwayCore`] and each [`Device`](crate::device::Device) in use holds a share of the space, which it gives up
+//! when the core was reclaimed, or the device was reset. [`CellSpace::dissolve`] returns the memory when no
+//! share is left but the caller's.
+
+mod build;
+mod layout;
+mod pool;
+
+pub(crate) use layout::{map_stacks, stack_tops};
+
+pub use build::{BuildError, BuildFailure, InPlace, LINE_VECTORS, Plan, Segment, SegmentBytes, needed_bytes};
+
+use crate::apic::local;
+use crate::memory::{Contents, Region, direct};
+use crate::smp::{AwayCore, Entry, ParkedCore};
+use crate::{switch, tables};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use isola_abi::descriptor::{Core, LiveWords, REQUEST_VECTOR, Request};
+use isola_abi::id::{PhysAddr, PhysRange};
+use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
+use isola_abi::report::Report;
+
+/// A cell's address space.
+#[derive(Debug)]
+pub struct CellSpace {
+    share: Share,
+}
+
+/// What keeps a cell's memory from being used for anything else.
+pub(crate) type Share = Arc<Built>;
+
+/// What was built.
+#[derive(Debug)]
+pub(crate) struct Built {
+    grant: Vec<PhysRange>,
+    root: PhysAddr,
+    entry: u64,
+    cores: Vec<Core>,
+    /// The cores' pages of descriptor tables, in the order of core indices.
+    core_pages: PhysAddr,
+    descriptor: PhysAddr,
+    report: PhysAddr,
+}
+
+/// Why a core cannot enter a cell. It comes back.
+#[derive(Debug)]
+pub enum EnterError {
+    /// It is not the core that the cell's descriptor has at that index.
+    NotTheCell(ParkedCore),
+    /// It has not returned from a call yet.
+    Busy(ParkedCore),
+}
+
+impl CellSpace {
+    /// What the cell says of itself.
+    pub fn report(&self) -> &Report {
+        // SAFETY: `build` has made a zeroed, page-aligned area of `REPORT_SIZE` there, which is in the direct
+        // map and stays as long as the space does. A report is atomic integers, for which zero is a value; so
+        // the cell may write to it while it is looked at.
+        unsafe { &*direct(self.share.report).cast::<Report>() }
+    }
+
+    /// Asks the cell for something, and interrupts its first core.
+    pub fn request(&self, request: Request) {
+        // SAFETY: as for the report; the words begin the descriptor's area.
+        let live = unsafe { &*direct(self.share.descriptor).cast::<LiveWords>() };
+        live.request.store(request as u32, Ordering::Release);
+        if let Some(first) = self.share.cores.first() {
+            local::send(first.apic, REQUEST_VECTOR);
+        }
+    }
+
+    /// Sends a core into the cell, as its core `index`. Does not wait for it.
+    ///
+    /// # Errors
+    /// An [`EnterError`], which has the core.
+    pub fn enter(&self, core: ParkedCore, index: usize) -> Result<AwayCore, EnterError> {
+        if self.share.cores.get(index) != Some(&core.core()) {
+            return Err(EnterError::NotTheCell(core));
+        }
+        let entry = self.share.entry(index as u64);
+        // SAFETY: `build` has put into the space what the entry names; the share keeps it until the core was
+        // reclaimed. No other core comes to be core `index` meanwhile: the descriptor's cores are distinct,
+        // and there is one token of each.
+        unsafe { core.enter(entry, self.share.clone()) }.map_err(EnterError::Busy)
+    }
+
+    /// Enters the cell with the core that calls, as its core `index`.
+    pub(crate) fn enter_here(self, index: usize) -> ! {
+        let entry = self.share.entry(index as u64);
+        core::mem::forget(self.share);
+        // SAFETY: as for `enter`; the space stays for good.
+        unsafe {
+            tables::load(entry.core_page_here, entry.core_page, entry.interrupt_table);
+            switch::enter(entry.root, entry.stack_top, entry.entry, entry.argument)
+        }
+    }
+
+    /// Takes the space apart, and returns the memory that it was built from, as it was given, with whatever
+    /// the cell left in it.
+    ///
+    /// # Errors
+    /// The space, where a core is in it, or was and is lost, or a device that works for it was not reset.
+    pub fn dissolve(self) -> Result<Vec<Region>, Self> {
+        let built = Arc::try_unwrap(self.share).map_err(|share| Self { share })?;
+        // SAFETY: the ranges are those of the regions that `build` took in, and nothing has a share any more.
+        Ok(built.grant.into_iter().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())
+    }
+}
+
+impl Built {
+    fn entry(&self, index: u64) -> Entry {
+        let offset = index * PAGE_SIZE;
+        Entry {
+            root: self.root.0,
+            stack_top: stack_tops(index, STACK_SIZE).0,
+            entry: self.entry,
+            argument: index,
+            core_page_here: direct(self.core_pages) as u64 + offset,
+            core_page: TABLES + PAGE_SIZE + offset,
+            interrupt_table: TABLES,
+        }
+    }
+}

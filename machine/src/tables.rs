@@ -1,0 +1,194 @@
+//! The tables that a processor reads by itself: interrupt table, global descriptor table, task state segment
+//! (Intel SDM 3, 3.4, 6.14 and 8.7; AMD APM 2, 4.8 and 12.2.5).
+//!
+//! A core has a page of its own:
+//!
+//! ```text
+//! +0x00  GDT   null | 0x08 code | 0x10 data | 0x18 task state segment (16 bytes)
+//! +0x40  TSS   IST 1: double fault's stack | IST 2: non-maskable interrupt's stack
+//! ```
+//!
+//! All cores of a cell share the interrupt table. Once a core runs in its cell the tables are read-only there:
+//! "accessed" and "busy", which the processor would set, are set beforehand or by [`load`], which goes by
+//! another, writable name of the page.
+
+use core::arch::asm;
+use isola_abi::layout::PAGE_SIZE;
+use isola_abi::note::{VECTOR_COUNT, VECTOR_STRIDE};
+
+const CODE: u16 = 0x08;
+const DATA: u16 = 0x10;
+const TASK: u16 = 0x18;
+/// Type of the descriptor of a 64-bit task segment that is not in use, and where in a page it stands.
+const TASK_AVAILABLE: u8 = 0x89;
+const TASK_TYPE_OFFSET: u64 = TASK as u64 + 5;
+const GDT_LEN: u16 = 0x28;
+const TSS_OFFSET: usize = 0x40;
+const TSS_LEN: u16 = 0x68;
+
+const DOUBLE_FAULT: usize = 8;
+const NON_MASKABLE: usize = 2;
+const FIRST_INTERRUPT: usize = 32;
+
+/// Where the stacks of a core begin, from above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExceptionStacks {
+    pub(crate) double_fault_top: u64,
+    pub(crate) non_maskable_top: u64,
+}
+
+/// Fills a core's page, which the core will know at `virt`.
+pub(crate) fn fill_core_page(page: &mut [u8], virt: u64, stacks: ExceptionStacks) {
+    let tss = virt + TSS_OFFSET as u64;
+    let gdt = [
+        0,
+        0x00af_9b00_0000_ffff,
+        0x00cf_9300_0000_ffff,
+        u64::from(TSS_LEN - 1)
+            | (tss & 0xff_ffff) << 16
+            | u64::from(TASK_AVAILABLE) << 40
+            | (tss >> 24 & 0xff) << 56,
+        tss >> 32,
+    ];
+    put_words(page, 0, &gdt);
+    put_words(page, TSS_OFFSET + 0x24, &[stacks.double_fault_top, stacks.non_maskable_top]);
+    // No map of I/O ports: its offset is behind the segment's end.
+    page[TSS_OFFSET + 0x66..TSS_OFFSET + 0x68].copy_from_slice(&TSS_LEN.to_le_bytes());
+}
+
+/// Fills the page of an interrupt table, for an image whose first vector is handled at `vectors`.
+pub(crate) fn fill_interrupt_table(page: &mut [u8], vectors: u64) {
+    for vector in 0..VECTOR_COUNT as usize {
+        put_gate(page, vector, vectors + VECTOR_STRIDE * vector as u64);
+    }
+}
+
+/// Has all interrupts of a filled table, but not the exceptions, lead to one handler.
+pub(crate) fn lead_interrupts_to(page: &mut [u8], handler: u64) {
+    for vector in FIRST_INTERRUPT..VECTOR_COUNT as usize {
+        put_gate(page, vector, handler);
+    }
+}
+
+fn put_gate(page: &mut [u8], vector: usize, handler: u64) {
+    let stack = match vector {
+        DOUBLE_FAULT => 1,
+        NON_MASKABLE => 2,
+        _ => 0,
+    };
+    let low = handler & 0xffff
+        | u64::from(CODE) << 16
+        | stack << 32
+        | 0x8e << 40 // present, ring 0, interrupt gate: interrupts stay off
+        | (handler >> 16 & 0xffff) << 48;
+    put_words(page, 16 * vector, &[low, handler >> 32]);
+}
+
+fn put_words(page: &mut [u8], offset: usize, words: &[u64]) {
+    for (word, place) in words.iter().zip(page[offset..].chunks_exact_mut(8)) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// What LGDT and LIDT read.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, packed(2))]
+pub(crate) struct TablePointer {
+    limit: u16,
+    base: u64,
+}
+
+impl TablePointer {
+    /// Of the GDT in a core's page.
+    pub(crate) const fn of_core_page(virt: u64) -> Self {
+        Self { limit: GDT_LEN - 1, base: virt }
+    }
+
+    /// Of an interrupt table.
+    pub(crate) const fn of_interrupt_table(virt: u64) -> Self {
+        Self { limit: PAGE_SIZE as u16 - 1, base: virt }
+    }
+}
+
+/// Takes a core's page and an interrupt table into use on this core. `writable` is where the page is mapped
+/// writable now; `core_page` and `interrupt_table` are where the core will know them.
+///
+/// # Safety
+/// The page must be filled, `interrupt_table` likewise for the code that runs from here on, both for as long
+/// as they are in use. From here until the address space is in use that maps them, nothing may interrupt.
+pub(crate) unsafe fn load(writable: u64, core_page: u64, interrupt_table: u64) {
+    // The descriptor of a task segment that was in use before says "busy", and LTR refuses it.
+    // SAFETY: the page is mapped there, and this core's.
+    unsafe { ((writable + TASK_TYPE_OFFSET) as *mut u8).write_volatile(TASK_AVAILABLE) };
+    let now = TablePointer::of_core_page(writable);
+    let then = TablePointer::of_core_page(core_page);
+    let interrupts = TablePointer::of_interrupt_table(interrupt_table);
+    // SAFETY: the segments are those that the code runs with already; LTR marks the task's as busy by the
+    // writable name.
+    unsafe {
+        asm!(
+            "lgdt [{now}]",
+            "push {code}",
+            "lea {scratch}, [rip + 2f]",
+            "push {scratch}",
+            "retfq",
+            "2:",
+            "mov ds, {data:e}",
+            "mov es, {data:e}",
+            "mov ss, {data:e}",
+            "ltr {task:x}",
+            "lgdt [{then}]",
+            "lidt [{interrupts}]",
+            now = in(reg) &raw const now,
+            then = in(reg) &raw const then,
+            interrupts = in(reg) &raw const interrupts,
+            code = const CODE,
+            data = in(reg) u32::from(DATA),
+            task = in(reg) u32::from(TASK),
+            scratch = out(reg) _,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn word(page: &[u8], offset: usize) -> u64 {
+        u64::from_le_bytes(page[offset..offset + 8].try_into().unwrap())
+    }
+
+    #[test]
+    fn the_task_segment_is_where_its_descriptor_says() {
+        let mut page = vec![0; 4096];
+        let virt = 0xffff_e123_4567_8000;
+        let stacks = ExceptionStacks { double_fault_top: 0x1111_2222_3333_4440, non_maskable_top: 0x5550 };
+        fill_core_page(&mut page, virt, stacks);
+        let (low, high) = (word(&page, 0x18), word(&page, 0x20));
+        let base = low >> 16 & 0xff_ffff | low >> 56 << 24 | high << 32;
+        assert_eq!(base, virt + 0x40);
+        assert_eq!(low & 0xffff, 0x67);
+        assert_eq!(low >> 40 & 0xff, 0x89);
+        // SDM 3, figure 8-11: IST 1 at byte 36, IST 2 at byte 44, I/O map at byte 102.
+        assert_eq!(word(&page, 0x40 + 36), stacks.double_fault_top);
+        assert_eq!(word(&page, 0x40 + 44), stacks.non_maskable_top);
+        assert_eq!(page[0x40 + 102], 104);
+    }
+
+    #[test]
+    fn gates_lead_to_their_vectors() {
+        let mut page = vec![0; 4096];
+        let vectors = 0xffff_ffff_8012_3450;
+        fill_interrupt_table(&mut page, vectors);
+        for vector in 0..256usize {
+            let (low, high) = (word(&page, 16 * vector), word(&page, 16 * vector + 8));
+            let handler = low & 0xffff | low >> 48 << 16 | high << 32;
+            assert_eq!(handler, vectors + 16 * vector as u64);
+            let stack = low >> 32 & 7;
+            assert_eq!(stack, [(8, 1), (2, 2)].iter().find(|(v, _)| *v == vector).map_or(0, |(_, s)| *s));
+            assert_eq!(low >> 40 & 0xff, 0x8e);
+            assert_eq!(low >> 16 & 0xffff, 8);
+        }
+    }
+}

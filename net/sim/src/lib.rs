@@ -1,0 +1,40 @@
+//! A deterministic network for tests of everything that stands on [`isola_net_stack`].
+//!
+//! - [`Sim`]: several stacks, each with an [`App`] on top, on one virtual switch. Links lose, duplicate,
+//!   delay, reorder and corrupt frames as [`Link`] says. Time is simulated, all chance comes from a seed: the
+//!   same seed gives the same run, frame by frame.
+//! - [`Peer`]: one stack against a hand that writes and reads single segments, for tests of the rules.
+//! - [`check`]: every frame that a stack sends is read by a wire-format crate that is not ours.
+//!
+//! For tests only: it panics where something is wrong.
+
+pub mod check;
+mod link;
+mod peer;
+mod random;
+mod sim;
+
+pub use link::Link;
+pub use peer::{Peer, Segment, Talk};
+pub use random::Random;
+pub use sim::{App, Host, Sim, chain_of};
+
+use isola_net_stack::{Addressing, Config, Ipv4Config, MacAddr, Secret};
+use std::net::Ipv4Addr;
+
+/// The address of the host with a number on the simulated network, 10.0.0.0/16.
+pub fn host_ip(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, number)
+}
+
+/// The hardware address of the host with a number.
+pub fn host_mac(number: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, number])
+}
+
+/// A configuration for the host with a number, with a static address.
+pub fn host_config(number: u8) -> Config {
+    let mut config = Config::new(host_mac(number), Secret([number; 32]));
+    config.addressing = Addressing::Static(Ipv4Config::new(host_ip(number), 16, Some(host_ip(254))));
+    config
+}

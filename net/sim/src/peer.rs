@@ -1,0 +1,303 @@
+//! One stack against a hand that writes and reads single segments.
+
+use crate::{check, host_config, host_ip, host_mac};
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
+use isola_iobuf::{Chain, IoBuf};
+use isola_net_stack::{Config, ConnId, Duration, Event, Instant, RxChecksum, Stack};
+use std::net::Ipv4Addr;
+
+/// A TCP segment as a test writes it or reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Source port.
+    pub from: u16,
+    /// Destination port.
+    pub to: u16,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number, where the ACK flag is set.
+    pub ack: Option<u32>,
+    /// SYN, FIN, RST, PSH as letters in this order: `"S"`, `"FP"`, ...
+    pub flags: String,
+    /// The window field.
+    pub window: u16,
+    /// The MSS option.
+    pub mss: Option<u16>,
+    /// The window scale option.
+    pub scale: Option<u8>,
+    /// The payload.
+    pub payload: Vec<u8>,
+}
+
+impl Segment {
+    /// A segment without flags and payload, with the peer's usual window.
+    pub fn new(from: u16, to: u16, seq: u32, ack: Option<u32>) -> Self {
+        let (flags, payload) = (String::new(), Vec::new());
+        Self { from, to, seq, ack, flags, window: 60_000, mss: None, scale: None, payload }
+    }
+
+    /// With these flags (see [`Segment::flags`]).
+    pub fn flags(mut self, flags: &str) -> Self {
+        self.flags = flags.to_string();
+        self
+    }
+
+    /// With this window field.
+    pub fn window(mut self, window: u16) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// With this payload.
+    pub fn payload(mut self, payload: &[u8]) -> Self {
+        self.payload = payload.to_vec();
+        self
+    }
+
+    /// With these options.
+    pub fn options(mut self, mss: Option<u16>, scale: Option<u8>) -> Self {
+        self.mss = mss;
+        self.scale = scale;
+        self
+    }
+
+    /// The segment in a frame from one host to another.
+    pub fn frame(&self, source: Ipv4Addr, destination: Ipv4Addr) -> Vec<u8> {
+        let mut builder = PacketBuilder::ethernet2(mac_of(source), mac_of(destination))
+            .ipv4(source.octets(), destination.octets(), 64)
+            .tcp(self.from, self.to, self.seq, self.window);
+        if let Some(ack) = self.ack {
+            builder = builder.ack(ack);
+        }
+        for flag in self.flags.chars() {
+            builder = match flag {
+                'S' => builder.syn(),
+                'F' => builder.fin(),
+                'R' => builder.rst(),
+                'P' => builder.psh(),
+                other => panic!("{other} is no flag"),
+            };
+        }
+        let mss = self.mss.map(TcpOptionElement::MaximumSegmentSize);
+        let scale = self.scale.map(TcpOptionElement::WindowScale);
+        let options: Vec<TcpOptionElement> = mss.into_iter().chain(scale).collect();
+        let builder = builder.options(&options).expect("options that fit");
+        let mut bytes = Vec::new();
+        builder.write(&mut bytes, &self.payload).expect("a segment that fits");
+        bytes
+    }
+
+    /// Reads the segment of a frame; `None` where it carries none.
+    pub fn read(frame: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr, Self)> {
+        let packet = SlicedPacket::from_ethernet(frame).ok()?;
+        let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
+        else {
+            return None;
+        };
+        let header = tcp.to_header();
+        let letters = [(header.syn, 'S'), (header.fin, 'F'), (header.rst, 'R'), (header.psh, 'P')];
+        let mut segment = Self::new(
+            header.source_port,
+            header.destination_port,
+            header.sequence_number,
+            header.ack.then_some(header.acknowledgment_number),
+        );
+        segment.flags = letters.into_iter().filter(|(set, _)| *set).map(|(_, letter)| letter).collect();
+        segment.window = header.window_size;
+        segment.payload = tcp.payload().to_vec();
+        for option in header.options_iterator().flatten() {
+            match option {
+                TcpOptionElement::MaximumSegmentSize(mss) => segment.mss = Some(mss),
+                TcpOptionElement::WindowScale(scale) => segment.scale = Some(scale),
+                _ => {}
+            }
+        }
+        Some((ip.header().source_addr(), ip.header().destination_addr(), segment))
+    }
+}
+
+/// Host addresses tell their hardware addresses: see [`host_mac`].
+fn mac_of(ip: Ipv4Addr) -> [u8; 6] {
+    host_mac(ip.octets()[3]).0
+}
+
+/// One connection between a test and a stack, from the test's side.
+#[derive(Clone, Copy, Debug)]
+pub struct Talk {
+    /// The stack's name for it.
+    pub conn: ConnId,
+    /// The test's port.
+    pub from: u16,
+    /// The stack's port.
+    pub to: u16,
+    /// The test's next sequence number.
+    pub seq: u32,
+    /// The stack's next sequence number, as far as the test has acknowledged.
+    pub ack: u32,
+}
+
+impl Talk {
+    /// A segment from the test at this point of the connection.
+    pub fn segment(&self) -> Segment {
+        Segment::new(self.from, self.to, self.seq, Some(self.ack))
+    }
+}
+
+/// A stack (host 1) whose network is the test itself (host 2).
+pub struct Peer {
+    /// The stack under test.
+    pub stack: Stack,
+    /// The time.
+    pub now: Instant,
+    mtu: usize,
+}
+
+impl Peer {
+    /// A stack that knows host 2's hardware address already.
+    pub fn new(config: Config) -> Self {
+        let now = Instant::ZERO + Duration::from_secs(1);
+        let mtu = config.mtu;
+        let mut stack = Stack::new(config, now).expect("a configuration that works");
+        stack.learn(now, host_ip(2), host_mac(2));
+        let mut peer = Self { stack, now, mtu };
+        // The announcement of the address.
+        peer.frames();
+        peer.events();
+        peer
+    }
+
+    /// A stack with everything as usual.
+    pub fn usual() -> Self {
+        Self::new(host_config(1))
+    }
+
+    /// A stack with everything as usual, listening at port 80.
+    pub fn listening() -> Self {
+        let mut peer = Self::usual();
+        peer.stack.listen(80, 16).expect("a free port");
+        peer
+    }
+
+    /// Connects to the stack's port 80 from `from`, with these options in the SYN.
+    pub fn connect(&mut self, from: u16, mss: Option<u16>, scale: Option<u8>) -> Talk {
+        let seq = 1_000_000;
+        self.send(Segment::new(from, 80, seq, None).flags("S").options(mss, scale));
+        let answer = self.segment();
+        assert_eq!((answer.flags.as_str(), answer.ack), ("S", Some(seq + 1)));
+        let ack = answer.seq.wrapping_add(1);
+        self.send(Segment::new(from, 80, seq + 1, Some(ack)));
+        let events = self.events();
+        let [Event::Accepted { conn, .. }] = events[..] else { panic!("one new connection: {events:?}") };
+        self.silent();
+        Talk { conn, from, to: 80, seq: seq + 1, ack }
+    }
+
+    /// Sends data on a connection, and takes the stack's acknowledgement where it comes at once.
+    pub fn say(&mut self, talk: &mut Talk, data: &[u8]) {
+        self.send(talk.segment().payload(data));
+        talk.seq = talk.seq.wrapping_add(data.len() as u32);
+    }
+
+    /// Everything that the application can read now.
+    pub fn read(&mut self, conn: ConnId) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while let Some(piece) = self.stack.read(conn) {
+            bytes.extend_from_slice(&piece);
+        }
+        bytes
+    }
+
+    /// Queues a copy of `data` for sending.
+    pub fn write(&mut self, conn: ConnId, data: &[u8]) {
+        self.stack.send(conn, &mut Chain::from(IoBuf::copy_from_slice(data))).expect("room for the data");
+    }
+
+    /// Sends a frame to the stack.
+    pub fn send_frame(&mut self, frame: Vec<u8>) {
+        self.stack.receive(self.now, IoBuf::from(frame), RxChecksum::Unverified);
+    }
+
+    /// Sends a segment from host 2 to the stack.
+    pub fn send(&mut self, segment: Segment) {
+        self.send_frame(segment.frame(host_ip(2), host_ip(1)));
+    }
+
+    /// All frames that the stack sends now.
+    pub fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.stack.poll_transmit(self.now) {
+            let chain = frame.into_chain();
+            let bytes = chain.to_vec();
+            self.stack.recycle(chain);
+            check::frame(&bytes, self.mtu);
+            frames.push(bytes);
+        }
+        frames
+    }
+
+    /// All frames that the stack sends now, but requests for host 2's hardware address, which are answered.
+    pub fn talk(&mut self) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let frames = self.frames();
+            if frames.is_empty() {
+                return all;
+            }
+            for frame in frames {
+                let asks = frame.get(12..14) == Some(&[8, 6])
+                    && frame.get(20..22) == Some(&[0, 1])
+                    && frame.get(38..42) == Some(&host_ip(2).octets());
+                if asks {
+                    self.stack.learn(self.now, host_ip(2), host_mac(2));
+                } else {
+                    all.push(frame);
+                }
+            }
+        }
+    }
+
+    /// All TCP segments that the stack sends now.
+    pub fn segments(&mut self) -> Vec<Segment> {
+        self.talk().iter().filter_map(|frame| Segment::read(frame)).map(|(_, _, segment)| segment).collect()
+    }
+
+    /// The one segment that the stack sends now.
+    pub fn segment(&mut self) -> Segment {
+        let segments = self.segments();
+        assert_eq!(segments.len(), 1, "one segment expected: {segments:#?}");
+        segments.into_iter().next().expect("one segment")
+    }
+
+    /// Asserts that the stack sends nothing now.
+    pub fn silent(&mut self) {
+        let frames = self.talk();
+        let segments: Vec<_> = frames.iter().map(|frame| Segment::read(frame)).collect();
+        assert!(frames.is_empty(), "nothing expected: {segments:#?}");
+    }
+
+    /// All events that the stack has now.
+    pub fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.stack.next_event()).collect()
+    }
+
+    /// Lets time pass, and every timer that comes due run at its moment.
+    pub fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        while let Some(at) = self.stack.next_deadline().filter(|&at| at <= end) {
+            self.now = self.now.max(at);
+            self.stack.on_timer(self.now);
+            let next = self.stack.next_deadline();
+            assert!(next.is_none_or(|next| next > self.now), "a timer that stays due");
+        }
+        self.now = end;
+    }
+
+    /// Moves to the next deadline and runs it; returns how long that took.
+    pub fn next_timer(&mut self) -> Duration {
+        let at = self.stack.next_deadline().expect("a timer that runs");
+        let span = at.since(self.now);
+        self.now = self.now.max(at);
+        self.stack.on_timer(self.now);
+        span
+    }
+}

@@ -1,0 +1,238 @@
+//! A core's own protocol stack, and what waits on its connections and sockets.
+//!
+//! Whatever touches the stack queues one *flush*: an event behind all others of the core, which sends what the stack
+//! has ready. Answers to a batch of requests thus leave in one batch, with the acknowledgements on them.
+
+use crate::device;
+use crate::interface::{self, Beginning};
+use crate::tcp::{Connection, Listener, TcpStream};
+use crate::udp::Socket;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::net::Ipv4Addr;
+use isola_ebbs::{Ebb, Representative, current_core};
+use isola_events::activity::INFRASTRUCTURE;
+use isola_events::event::Event;
+use isola_events::{Alarm, now};
+use isola_iobuf::Chain;
+use isola_net_stack::{self as stack, ConnId, Ipv4Config, ListenerId, MacAddr, RxChecksum, Stack, UdpId};
+use isola_platform::CoreIndex;
+use isola_platform::network::{ReceivedChecksum, ReceivedFrame};
+
+pub(crate) static NETWORK: Ebb<CoreNetwork> = Ebb::new();
+
+/// A core's own protocol stack.
+pub(crate) struct CoreNetwork {
+    stack: RefCell<Option<Stack>>,
+    connections: RefCell<BTreeMap<ConnId, Rc<Connection>>>,
+    listeners: RefCell<BTreeMap<ListenerId, (u16, Arc<Listener>)>>,
+    sockets: RefCell<BTreeMap<UdpId, Rc<Socket>>>,
+    flush_queued: Cell<bool>,
+    alarm: Alarm,
+}
+
+impl Representative for CoreNetwork {
+    fn create() -> Self {
+        let network = Self {
+            stack: RefCell::new(None),
+            connections: RefCell::default(),
+            listeners: RefCell::default(),
+            sockets: RefCell::default(),
+            flush_queued: Cell::new(false),
+            alarm: Alarm::new(|| NETWORK.ring()),
+        };
+        if let Some(beginning) = interface::join() {
+            network.begin(beginning);
+        }
+        network
+    }
+}
+
+/// The time, as the stack counts it.
+pub(crate) fn stack_now() -> stack::Instant {
+    stack::Instant::from_nanos(now().as_ns())
+}
+
+/// Makes the calling core's stack, where there is none.
+pub(crate) fn touch() {
+    NETWORK.queue_flush();
+}
+
+impl CoreNetwork {
+    fn begin(&self, beginning: Beginning) {
+        // The interface checked the address, and the device the rest.
+        let Ok(mut stack) = Stack::new(beginning.config, stack_now()) else { return };
+        beginning.neighbours.into_iter().for_each(|(ip, mac)| stack.learn(stack_now(), ip, mac));
+        self.stack.replace(Some(stack));
+        beginning.listeners.into_iter().for_each(|(port, listener)| self.listen(port, listener));
+    }
+
+    /// Runs `work` on the stack, and sends what comes of it; `None` where the cell has no device.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Stack) -> T) -> Option<T> {
+        let result = self.stack.borrow_mut().as_mut().map(work);
+        if result.is_some() {
+            self.queue_flush();
+        }
+        result
+    }
+
+    /// Looks at the stack without touching it.
+    pub fn look<T>(&self, work: impl FnOnce(&Stack) -> T) -> Option<T> {
+        self.stack.borrow().as_ref().map(work)
+    }
+
+    /// Takes received frames.
+    pub fn receive(&self, batch: Vec<ReceivedFrame>) {
+        let now = stack_now();
+        self.with(|stack| {
+            for ReceivedFrame { frame, checksum } in batch {
+                let checksum = match checksum {
+                    ReceivedChecksum::Unchecked => RxChecksum::Unverified,
+                    ReceivedChecksum::Valid => RxChecksum::Verified,
+                };
+                stack.receive(now, frame, checksum);
+            }
+        });
+        self.take_events();
+    }
+
+    /// Takes the memory of a sent frame back.
+    pub fn recycle(&self, frame: Chain) {
+        if let Some(stack) = self.stack.borrow_mut().as_mut() {
+            stack.recycle(frame);
+        }
+    }
+
+    /// Sets the address that another core's stack was given.
+    pub fn set_address(&self, address: Option<Ipv4Config>) {
+        self.with(|stack| stack.set_ipv4(stack_now(), address));
+        self.take_events();
+    }
+
+    /// Learns a neighbour that another core's stack heard of.
+    pub fn learn(&self, ip: Ipv4Addr, mac: MacAddr) {
+        self.with(|stack| stack.learn(stack_now(), ip, mac));
+        self.take_events();
+    }
+
+    /// Listens at a port, for all who connect by a flow of this core.
+    pub fn listen(&self, port: u16, listener: Arc<Listener>) {
+        let backlog = listener.backlog;
+        if let Some(Ok(id)) = self.with(|stack| stack.listen(port, backlog)) {
+            self.listeners.borrow_mut().insert(id, (port, listener));
+        }
+    }
+
+    /// Stops listening at a port.
+    pub fn stop_listening(&self, port: u16) {
+        let mut listeners = self.listeners.borrow_mut();
+        let id = listeners.iter().find(|(_, (listened, _))| *listened == port).map(|(id, _)| *id);
+        if let Some(id) = id {
+            listeners.remove(&id);
+            drop(listeners);
+            self.with(|stack| stack.unlisten(stack_now(), id));
+        }
+    }
+
+    /// Has the events of a connection noted in the returned record.
+    pub fn add_connection(&self, id: ConnId) -> Rc<Connection> {
+        let connection = Rc::new(Connection::new(id));
+        self.connections.borrow_mut().insert(id, connection.clone());
+        connection
+    }
+
+    /// Forgets a connection that nobody waits for any more.
+    pub fn remove_connection(&self, id: ConnId) {
+        self.connections.borrow_mut().remove(&id);
+    }
+
+    /// Has the arrivals at a socket noted in the returned record.
+    pub fn add_socket(&self, id: UdpId) -> Rc<Socket> {
+        let socket = Rc::new(Socket::default());
+        self.sockets.borrow_mut().insert(id, socket.clone());
+        socket
+    }
+
+    /// Forgets a socket.
+    pub fn remove_socket(&self, id: UdpId) {
+        self.sockets.borrow_mut().remove(&id);
+    }
+
+    fn take_events(&self) {
+        loop {
+            let event = self.stack.borrow_mut().as_mut().and_then(Stack::next_event);
+            let Some(event) = event else { return };
+            self.handle(event);
+        }
+    }
+
+    fn handle(&self, event: stack::Event) {
+        use stack::Event;
+        let tell = |id, what: &dyn Fn(&Connection)| {
+            let connection = self.connections.borrow().get(&id).cloned();
+            if let Some(connection) = connection {
+                what(&connection);
+            }
+        };
+        match event {
+            Event::Accepted { listener, conn } => {
+                let listener = self.listeners.borrow().get(&listener).map(|(_, listener)| listener.clone());
+                let stream = TcpStream::new(self.add_connection(conn));
+                match listener {
+                    Some(listener) => (listener.accept)(stream),
+                    None => drop(stream),
+                }
+            }
+            Event::Connected(id) => tell(id, &Connection::connected),
+            Event::Readable(id) | Event::PeerClosed(id) => tell(id, &Connection::readable),
+            Event::SendSpace(id) => tell(id, &Connection::writable),
+            Event::Closed(id) => tell(id, &|connection| connection.ended(None)),
+            Event::Failed(id, reason) => tell(id, &|connection| connection.ended(Some(reason))),
+            Event::Datagram(id) => {
+                if let Some(socket) = self.sockets.borrow().get(&id) {
+                    socket.readable();
+                }
+            }
+            // The others hear of it from the first, and say so again.
+            Event::AddressChanged(address) if current_core() == CoreIndex(0) => {
+                interface::publish_address(address)
+            }
+            Event::AddressChanged(_) => {}
+            Event::Neighbour { ip, mac } => interface::publish_neighbour(ip, mac),
+        }
+    }
+
+    /// Has what the stack has ready sent, behind the events that wait now.
+    pub fn queue_flush(&self) {
+        if !self.flush_queued.replace(true) {
+            Event::new().charged_to(INFRASTRUCTURE).spawn(|| NETWORK.flush());
+        }
+    }
+
+    fn flush(&self) {
+        self.flush_queued.set(false);
+        let now = stack_now();
+        let mut frames = Vec::new();
+        let deadline = match self.stack.borrow_mut().as_mut() {
+            Some(stack) => {
+                frames.extend(core::iter::from_fn(|| stack.poll_transmit(now)));
+                stack.next_deadline()
+            }
+            None => None,
+        };
+        if !frames.is_empty() {
+            device::transmit(frames);
+        }
+        self.alarm
+            .set_no_later(deadline.map(|deadline| isola_platform::Instant::from_ns(deadline.as_nanos())));
+        self.take_events();
+    }
+
+    fn ring(&self) {
+        self.with(|stack| stack.on_timer(stack_now()));
+        self.take_events();
+    }
+}

@@ -1,0 +1,234 @@
+//! The device's queues: received frames to the cores that they belong to, frames to send to the device.
+//!
+//! A queue is served by one core. Its interrupt masks itself and makes an event; the event takes frames in
+//! batches and makes itself again while there are more; once there are none, the interrupt is let in again. So a
+//! busy queue is polled between the core's other events, and an idle one costs nothing.
+
+use crate::core_network::NETWORK;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::Ordering;
+use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
+use isola_events::activity::INFRASTRUCTURE;
+use isola_events::event::{Event, Placement};
+use isola_events::interrupt::on_interrupt;
+use isola_events::spawn_on;
+use isola_net_stack::{Frame, core_of_frame};
+use isola_platform::CoreIndex;
+use isola_platform::network::{ChecksumOffload, FrameToSend, FramesPending, NetworkQueue, ReceivedFrame};
+use spin::Once;
+
+static QUEUES: Ebb<Queues> = Ebb::new();
+static OWNERS: CellEbb<Owners> = CellEbb::new();
+
+/// Frames taken from the device in one event.
+const BATCH: usize = 64;
+
+/// Frames that wait for room in the device's queue. Further ones are dropped, and TCP sends them again.
+const MAX_WAITING: usize = 1024;
+
+/// Which cores own queues: core `i` sends by the queue of `owners[i % owners.len()]`.
+#[derive(Default)]
+struct Owners {
+    owners: Once<Box<[CoreIndex]>>,
+}
+
+impl Representative for Owners {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// The queue that a core serves, where it serves one.
+#[derive(Default)]
+struct Queues {
+    queue: RefCell<Option<Box<dyn NetworkQueue + Send>>>,
+    /// Frames that the device's queue had no room for.
+    waiting: RefCell<VecDeque<FrameToSend>>,
+    /// UDP ports whose datagrams all go to one core.
+    datagram_cores: RefCell<BTreeMap<u16, CoreIndex>>,
+    poll_queued: Cell<bool>,
+}
+
+impl Representative for Queues {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// Deals the queues out over the cores, the first to this one. A queue's core is needed from now on.
+pub(crate) fn start(queues: Vec<Box<dyn NetworkQueue + Send>>) {
+    let cores = platform().descriptor().cores.len();
+    let served: Vec<_> = queues.into_iter().take(cores).enumerate().collect();
+    let owners = (0..served.len() as u32).map(CoreIndex).collect();
+    OWNERS.owners.call_once(|| owners);
+    for (core, queue) in served {
+        let serve = move || QUEUES.serve(queue);
+        match CoreIndex(core as u32) {
+            core if core == current_core() => serve(),
+            core => spawn_on(core, serve),
+        }
+    }
+}
+
+/// Has the datagrams for a UDP port go to the calling core, whatever their flow, or to their flows' cores again.
+pub(crate) fn steer_datagrams(port: u16, core: Option<CoreIndex>) {
+    let owners = OWNERS.owners.get().map_or(&[][..], |owners| owners);
+    for owner in owners {
+        let steer = move || {
+            let mut cores = QUEUES.datagram_cores.borrow_mut();
+            match core {
+                Some(core) => cores.insert(port, core),
+                None => cores.remove(&port),
+            };
+        };
+        if *owner == current_core() { steer() } else { spawn_on(*owner, steer) }
+    }
+}
+
+/// Sends what a core's stack has ready.
+pub(crate) fn transmit(frames: Vec<Frame>) {
+    let Some(owners) = OWNERS.owners.get().filter(|owners| !owners.is_empty()) else { return };
+    let owner = owners[current_core().0 as usize % owners.len()];
+    if owner == current_core() {
+        QUEUES.send(frames);
+    } else {
+        let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
+        event.spawn(move || QUEUES.send(frames));
+    }
+}
+
+impl Queues {
+    fn serve(&self, mut queue: Box<dyn NetworkQueue + Send>) {
+        queue.attach();
+        let vector = queue.vector();
+        self.queue.replace(Some(queue));
+        on_interrupt(vector, || {
+            if let Some(queue) = QUEUES.queue.borrow_mut().as_mut() {
+                queue.disable_interrupts();
+            }
+            QUEUES.queue_poll();
+        });
+        // Whatever came before somebody looked made no interrupt.
+        self.queue_poll();
+    }
+
+    fn queue_poll(&self) {
+        if !self.poll_queued.replace(true) {
+            Event::new().charged_to(INFRASTRUCTURE).spawn(|| QUEUES.poll());
+        }
+    }
+
+    /// Takes a batch of frames and hands them to their cores.
+    fn poll(&self) {
+        self.poll_queued.set(false);
+        let mut batches: BTreeMap<CoreIndex, Vec<ReceivedFrame>> = BTreeMap::new();
+        let mut taken = 0;
+        let mut bytes = 0;
+        if let Some(queue) = self.queue.borrow_mut().as_mut() {
+            while taken < BATCH
+                && let Some(received) = queue.receive()
+            {
+                taken += 1;
+                bytes += received.frame.len() as u64;
+                batches.entry(self.core_of(&received.frame)).or_default().push(received);
+            }
+            let more = taken == BATCH || queue.enable_interrupts() == FramesPending::Yes;
+            if more {
+                queue.disable_interrupts();
+                self.queue_poll();
+            }
+        }
+        let report = &platform().report().network;
+        report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
+        report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+        for (core, batch) in batches {
+            if core == current_core() {
+                NETWORK.receive(batch);
+            } else {
+                let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
+                event.spawn(move || NETWORK.receive(batch));
+            }
+        }
+        self.send_waiting();
+    }
+
+    fn core_of(&self, frame: &[u8]) -> CoreIndex {
+        let cores = platform().descriptor().cores.len() as u16;
+        if cores == 1 {
+            return CoreIndex(0);
+        }
+        let bound =
+            udp_destination_port(frame).and_then(|port| self.datagram_cores.borrow().get(&port).copied());
+        bound.unwrap_or_else(|| CoreIndex(u32::from(core_of_frame(frame, cores))))
+    }
+
+    /// Hands frames to the device, behind those that wait already.
+    fn send(&self, frames: Vec<Frame>) {
+        let mut dropped = 0;
+        let mut waiting = self.waiting.borrow_mut();
+        for frame in frames {
+            if waiting.len() >= MAX_WAITING {
+                dropped += 1;
+                continue;
+            }
+            let checksum = match frame.checksum {
+                Some(offload) => ChecksumOffload::Partial { start: offload.start, offset: offload.offset },
+                None => ChecksumOffload::None,
+            };
+            waiting.push_back(FrameToSend { frame: frame.into_chain(), checksum });
+        }
+        drop(waiting);
+        if dropped > 0 {
+            platform().report().network.dropped_frames.fetch_add(dropped, Ordering::Relaxed);
+        }
+        self.send_waiting();
+    }
+
+    fn send_waiting(&self) {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() {
+            return;
+        }
+        let mut queue = self.queue.borrow_mut();
+        let Some(queue) = queue.as_mut() else { return };
+        let (mut frames, mut bytes) = (0, 0);
+        while let Some(sent) = queue.reclaim() {
+            NETWORK.recycle(sent);
+        }
+        while let Some(frame) = waiting.pop_front() {
+            let len = frame.frame.len() as u64;
+            if let Err(frame) = queue.send(frame) {
+                waiting.push_front(frame);
+                break;
+            }
+            (frames, bytes) = (frames + 1, bytes + len);
+        }
+        queue.flush();
+        let report = &platform().report().network;
+        report.sent_frames.fetch_add(frames, Ordering::Relaxed);
+        report.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if !waiting.is_empty() {
+            // The device works off its queue meanwhile; a pass of the loop later there may be room.
+            self.queue_poll();
+        }
+    }
+}
+
+/// The port that a UDP datagram in an Ethernet frame is for; `None` for anything else, further fragments included.
+fn udp_destination_port(frame: &[u8]) -> Option<u16> {
+    let (ethernet, packet) = frame.split_first_chunk::<14>()?;
+    if ethernet[12..] != [0x08, 0x00] {
+        return None;
+    }
+    let header = packet.first_chunk::<20>()?;
+    let (version, header_len) = (header[0] >> 4, usize::from(header[0] & 15) * 4);
+    let fragment_offset = u16::from_be_bytes([header[6], header[7]]) & 0x1fff;
+    if version != 4 || header[9] != 17 || fragment_offset != 0 {
+        return None;
+    }
+    let ports = packet.get(header_len..)?.first_chunk::<4>()?;
+    Some(u16::from_be_bytes([ports[2], ports[3]]))
+}

@@ -1,0 +1,208 @@
+//! What all cores know of the cell's network: its address, its neighbours, who listens where.
+//!
+//! The state is behind a lock that no packet takes: a core copies what it needs into its own stack when it first
+//! uses the network, and is told of changes by message.
+
+use crate::core_network::{self, NETWORK};
+use crate::device;
+use crate::tcp::Listener;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::Ipv4Addr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::Waker;
+use isola_abi::descriptor::NetworkAddress;
+use isola_ebbs::{CellEbb, Representative, current_core, platform};
+use isola_events::spawn_on;
+use isola_net_stack::{Addressing, Config, CoreShare, Ipv4Config, MacAddr, Secret, TxChecksum};
+use isola_platform::CoreIndex;
+use spin::Mutex;
+
+pub(crate) static INTERFACE: CellEbb<Interface> = CellEbb::new();
+
+/// Most neighbours that are kept for cores that join later.
+const MAX_NEIGHBOURS: usize = 512;
+
+/// What the cores of a cell share.
+pub(crate) struct Interface {
+    state: Mutex<State>,
+    /// Cores that have a stack, one bit each: those to tell of changes.
+    joined: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    link: Option<Link>,
+    address: Option<Ipv4Config>,
+    neighbours: BTreeMap<Ipv4Addr, MacAddr>,
+    listeners: BTreeMap<u16, Arc<Listener>>,
+    waiting: Vec<Waker>,
+}
+
+/// What the device is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub mac: [u8; 6],
+    pub mtu: u16,
+    pub tx_checksum: TxChecksum,
+}
+
+impl Representative for Interface {
+    fn create() -> Self {
+        Self { state: Mutex::default(), joined: AtomicU64::new(0) }
+    }
+}
+
+/// The network cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkError {
+    /// The cell has no network device.
+    NoDevice,
+    /// The address that the cell was given cannot be a host's.
+    BadAddress,
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoDevice => "the cell has no network device: run it with a network",
+            Self::BadAddress => "the cell's address cannot be a host's: give it another",
+        })
+    }
+}
+
+impl core::error::Error for NetworkError {}
+
+/// Takes the cell's network device into use, on the calling core. To be called once, before anything else of this
+/// crate.
+///
+/// # Errors
+/// [`NetworkError`], where the cell has no device or a bad address.
+pub fn start() -> Result<(), NetworkError> {
+    let port = platform().open_network().into_iter().next().ok_or(NetworkError::NoDevice)?;
+    let offloads = !port.queues.is_empty() && port.queues.iter().all(|queue| queue.offloads_checksums());
+    let tx_checksum = if offloads { TxChecksum::Device } else { TxChecksum::Software };
+    let address = platform().descriptor().address.map(ipv4_config).transpose()?;
+    let mut state = INTERFACE.state.lock();
+    state.link = Some(Link { mac: port.mac, mtu: port.mtu, tx_checksum });
+    state.address = address;
+    drop(state);
+    device::start(port.queues);
+    // The first instance speaks for the interface from the start: it announces the address, or asks for one.
+    core_network::touch();
+    if let Some(address) = address {
+        publish_address(Some(address));
+    }
+    Ok(())
+}
+
+fn ipv4_config(address: NetworkAddress) -> Result<Ipv4Config, NetworkError> {
+    let config = Ipv4Config::new(address.ip, address.prefix_len, address.gateway);
+    if config.is_valid() { Ok(config) } else { Err(NetworkError::BadAddress) }
+}
+
+/// The cell's address, once it has one.
+pub fn address() -> Option<Ipv4Config> {
+    INTERFACE.state.lock().address
+}
+
+/// Completes when the cell has an address.
+pub async fn wait_for_address() -> Ipv4Config {
+    core::future::poll_fn(|context| {
+        let mut state = INTERFACE.state.lock();
+        match state.address {
+            Some(address) => core::task::Poll::Ready(address),
+            None => {
+                state.waiting.push(context.waker().clone());
+                core::task::Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// Notes a change of address that the first instance saw, and tells the other cores that have a stack.
+pub(crate) fn publish_address(address: Option<Ipv4Config>) {
+    let mut state = INTERFACE.state.lock();
+    state.address = address;
+    let waiting = core::mem::take(&mut state.waiting);
+    drop(state);
+    let number = address.map_or(0, |config| u32::from(config.address));
+    platform().report().ipv4_address.store(number, Ordering::Relaxed);
+    tell_others(move || NETWORK.set_address(address));
+    waiting.into_iter().for_each(Waker::wake);
+}
+
+/// Notes a neighbour that one core heard of, and tells the others.
+pub(crate) fn publish_neighbour(ip: Ipv4Addr, mac: MacAddr) {
+    let mut state = INTERFACE.state.lock();
+    if state.neighbours.len() >= MAX_NEIGHBOURS {
+        state.neighbours.pop_first();
+    }
+    state.neighbours.insert(ip, mac);
+    drop(state);
+    tell_others(move || NETWORK.learn(ip, mac));
+}
+
+/// Notes who listens at a port, on all cores that have a stack and all that will.
+pub(crate) fn publish_listener(port: u16, listener: Arc<Listener>) -> Result<(), ()> {
+    let mut state = INTERFACE.state.lock();
+    if state.listeners.contains_key(&port) {
+        return Err(());
+    }
+    state.listeners.insert(port, listener.clone());
+    drop(state);
+    let for_others = listener.clone();
+    tell_others(move || NETWORK.listen(port, for_others.clone()));
+    NETWORK.listen(port, listener);
+    Ok(())
+}
+
+/// Forgets who listens at a port.
+pub(crate) fn withdraw_listener(port: u16) {
+    INTERFACE.state.lock().listeners.remove(&port);
+    tell_others(move || NETWORK.stop_listening(port));
+    NETWORK.stop_listening(port);
+}
+
+/// Runs `what` on the other cores that have a stack.
+fn tell_others(what: impl Fn() + Clone + Send + 'static) {
+    let here = current_core();
+    let joined = INTERFACE.joined.load(Ordering::Acquire);
+    let others = (0..64).map(CoreIndex).filter(|core| *core != here && joined & (1 << core.0) != 0);
+    others.for_each(|core| spawn_on(core, what.clone()));
+}
+
+/// What a core's stack starts with; `None` where the cell has no device.
+pub(crate) struct Beginning {
+    pub config: Config,
+    pub neighbours: Vec<(Ipv4Addr, MacAddr)>,
+    pub listeners: Vec<(u16, Arc<Listener>)>,
+}
+
+/// Notes that the calling core has a stack from now on, and returns what it starts with.
+///
+/// A change that comes at the same time reaches the core either in here or as a message.
+pub(crate) fn join() -> Option<Beginning> {
+    let core = current_core();
+    let state = INTERFACE.state.lock();
+    let link = state.link?;
+    INTERFACE.joined.fetch_or(1 << core.0, Ordering::AcqRel);
+    let secret: Vec<u8> = (0..4).flat_map(|_| platform().entropy().to_ne_bytes()).collect();
+    let mut config = Config::new(MacAddr(link.mac), Secret(secret.try_into().ok()?));
+    config.mtu = usize::from(link.mtu);
+    config.tx_checksum = link.tx_checksum;
+    config.core = CoreShare { index: core.0 as u16, count: platform().descriptor().cores.len() as u16 };
+    config.addressing = match state.address {
+        Some(address) => Addressing::Static(address),
+        None if core == CoreIndex(0) => Addressing::Dhcp,
+        None => Addressing::Unset,
+    };
+    Some(Beginning {
+        config,
+        neighbours: state.neighbours.iter().map(|(ip, mac)| (*ip, *mac)).collect(),
+        listeners: state.listeners.iter().map(|(port, listener)| (*port, listener.clone())).collect(),
+    })
+}

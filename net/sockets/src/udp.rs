@@ -1,0 +1,96 @@
+//! UDP sockets. All datagrams for a socket come to the core that bound it.
+
+use crate::core_network::{NETWORK, stack_now};
+use crate::device;
+use alloc::rc::Rc;
+use core::cell::Cell;
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use core::task::{Poll, Waker};
+use isola_ebbs::current_core;
+use isola_iobuf::Chain;
+use isola_net_stack::{BindError, Datagram, SendToError, UdpId};
+
+use crate::interface::NetworkError;
+
+/// What waits at a socket.
+#[derive(Default)]
+pub(crate) struct Socket {
+    waiting: Cell<Option<Waker>>,
+}
+
+impl Socket {
+    pub fn readable(&self) {
+        if let Some(waiting) = self.waiting.take() {
+            waiting.wake();
+        }
+    }
+}
+
+/// A UDP port of this cell, served by the core that bound it.
+pub struct UdpSocket {
+    id: UdpId,
+    port: u16,
+    socket: Rc<Socket>,
+}
+
+/// Why a port cannot be bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UdpBindError {
+    /// The cell has no network.
+    Network(NetworkError),
+    /// The stack refused.
+    Bind(BindError),
+}
+
+impl core::fmt::Display for UdpBindError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Network(error) => error.fmt(f),
+            Self::Bind(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for UdpBindError {}
+
+impl UdpSocket {
+    /// The socket of a port.
+    ///
+    /// # Errors
+    /// [`UdpBindError`], where the cell has no device or the port is taken on this core.
+    pub fn bind(port: u16) -> Result<Self, UdpBindError> {
+        let bound = NETWORK.with(|stack| stack.udp_bind(port));
+        let id = bound.ok_or(UdpBindError::Network(NetworkError::NoDevice))?.map_err(UdpBindError::Bind)?;
+        device::steer_datagrams(port, Some(current_core()));
+        Ok(Self { id, port, socket: NETWORK.add_socket(id) })
+    }
+
+    /// The next datagram, once there is one.
+    pub async fn receive(&self) -> Datagram {
+        poll_fn(|context| match NETWORK.with(|stack| stack.udp_receive(self.id)).flatten() {
+            Some(datagram) => Poll::Ready(datagram),
+            None => {
+                self.socket.waiting.set(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Sends a datagram. It may be lost on its way, here or elsewhere.
+    ///
+    /// # Errors
+    /// [`SendToError`], where it cannot even be begun.
+    pub fn send_to(&self, to: SocketAddr, data: Chain) -> Result<(), SendToError> {
+        NETWORK.with(|stack| stack.udp_send_to(stack_now(), self.id, to, data)).unwrap_or(Ok(()))
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        device::steer_datagrams(self.port, None);
+        NETWORK.with(|stack| stack.udp_close(self.id));
+        NETWORK.remove_socket(self.id);
+    }
+}

@@ -1,0 +1,233 @@
+//! Two cells of this process, connected by a link in memory, talking as applications do.
+
+use isola_abi::descriptor::NetworkAddress;
+use isola_ebbs::current_core;
+use isola_events::{exit, run, sleep, spawn_task, timeout};
+use isola_hosted::{Loss, Settings, link};
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, start};
+use isola_platform::CoreIndex;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+
+fn address_of(port: u16) -> SocketAddr {
+    (SERVER, port).into()
+}
+
+fn settings(ip: Ipv4Addr, cores: usize) -> Settings {
+    let address = Some(NetworkAddress { ip, prefix_len: 24, gateway: None });
+    Settings { cores, address, ..Settings::default() }
+}
+
+/// Runs a server cell of `cores` cores and a client cell of one. Each begins with its future, which for the server
+/// sets it up, and ends with the client's.
+fn cells<S, C>(cores: usize, loss: Loss, server: fn() -> S, client: fn() -> C)
+where
+    S: Future<Output = ()> + 'static,
+    C: Future<Output = ()> + 'static,
+{
+    let (server_port, client_port) = link(loss);
+    let done = Arc::new(AtomicUsize::new(0));
+    let server_done = done.clone();
+    let server = thread::spawn(move || {
+        isola_hosted::run(settings(SERVER, cores), vec![server_port], move |_| {
+            if current_core() == CoreIndex(0) {
+                start().unwrap();
+                let done = server_done.clone();
+                spawn_task(async move {
+                    spawn_task(server()).detach();
+                    while done.load(Ordering::Acquire) == 0 {
+                        sleep(Duration::from_millis(2)).await;
+                    }
+                    exit(0);
+                })
+                .detach();
+            }
+            run()
+        })
+    });
+    isola_hosted::run(settings(CLIENT, 1), vec![client_port], move |_| {
+        start().unwrap();
+        spawn_task(async move {
+            let outcome = timeout(Duration::from_secs(60), client()).await;
+            exit(if outcome.is_ok() { 0 } else { 1 });
+        })
+        .detach();
+        let code = run();
+        assert_eq!(code, 0, "the client took too long");
+    });
+    done.store(1, Ordering::Release);
+    server.join().unwrap();
+}
+
+async fn echo(mut stream: TcpStream) {
+    while let Ok(Some(data)) = stream.read().await {
+        if stream.write(data).await.is_err() {
+            return;
+        }
+    }
+    stream.shutdown();
+}
+
+async fn serve_echo(port: u16) {
+    let listening = listen(port, 64, echo).unwrap();
+    std::future::pending::<()>().await;
+    drop(listening);
+}
+
+/// Connects to the server, which begins to listen at its own pace.
+async fn dial(port: u16) -> TcpStream {
+    loop {
+        match connect(address_of(port)).await {
+            Ok(stream) => return stream,
+            Err(StreamError::Failed(FailReason::Refused)) => sleep(Duration::from_millis(5)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn read_exactly(stream: &mut TcpStream, len: usize) -> Vec<u8> {
+    let mut all = Chain::new();
+    while all.len() < len {
+        all.append(stream.read().await.unwrap().expect("more data"));
+    }
+    all.to_vec()
+}
+
+/// Sends megabytes one way and the other at once, and checks every byte.
+async fn transfer() {
+    let mut stream = dial(7).await;
+    let block: Vec<u8> = (0..65_521u32).map(|n| (n * 7 % 251) as u8).collect();
+    let mut received = 0;
+    for _ in 0..32 {
+        stream.write(IoBuf::copy_from_slice(&block).into()).await.unwrap();
+        let back = read_exactly(&mut stream, block.len()).await;
+        received += back.len();
+        assert!(back == block);
+    }
+    assert_eq!(received, 32 * block.len());
+    stream.shutdown();
+    assert!(matches!(stream.read().await, Ok(None)));
+}
+
+#[test]
+fn a_stream_carries_megabytes_both_ways() {
+    cells(1, Loss::Never, || serve_echo(7), transfer);
+}
+
+#[test]
+fn a_stream_carries_megabytes_over_a_link_that_loses_frames() {
+    cells(2, Loss::EveryNth(37), || serve_echo(7), transfer);
+}
+
+#[test]
+fn connections_spread_over_the_cores_and_stay_on_theirs() {
+    static SERVED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+    async fn serve() {
+        let listening = listen(9, 64, |mut stream: TcpStream| async move {
+            let core = current_core();
+            SERVED.lock().unwrap().insert(core.0);
+            while let Ok(Some(data)) = stream.read().await {
+                assert_eq!(current_core(), core);
+                stream.write(data).await.unwrap();
+            }
+        })
+        .unwrap();
+        std::future::pending::<()>().await;
+        drop(listening);
+    }
+    async fn client() {
+        let clients: Vec<_> = (0..64u32)
+            .map(|number| {
+                spawn_task(async move {
+                    let mut stream = dial(9).await;
+                    for turn in 0..20u32 {
+                        let word = (number << 16 | turn).to_be_bytes();
+                        stream.write(IoBuf::copy_from_slice(&word).into()).await.unwrap();
+                        assert_eq!(read_exactly(&mut stream, 4).await, word);
+                    }
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await;
+        }
+    }
+    cells(3, Loss::Never, serve, client);
+    assert_eq!(SERVED.lock().unwrap().len(), 3);
+}
+
+#[test]
+fn a_port_where_nobody_listens_refuses() {
+    async fn client() {
+        let refused = connect(address_of(4)).await.unwrap_err();
+        assert_eq!(refused, StreamError::Failed(FailReason::Refused));
+    }
+    cells(2, Loss::Never, || async {}, client);
+}
+
+#[test]
+fn a_port_is_listened_at_once_and_again_after_the_listener_is_gone() {
+    async fn serve() {
+        let first = listen(5, 4, echo).unwrap();
+        assert!(listen(5, 4, echo).is_err());
+        drop(first);
+        serve_echo(5).await;
+    }
+    async fn client() {
+        let mut stream = dial(5).await;
+        stream.write(IoBuf::from_static(b"hello").into()).await.unwrap();
+        assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
+    }
+    cells(1, Loss::Never, serve, client);
+}
+
+#[test]
+fn a_dropped_stream_ends_for_its_peer() {
+    async fn serve() {
+        let listening = listen(6, 4, |stream: TcpStream| async move { drop(stream) }).unwrap();
+        std::future::pending::<()>().await;
+        drop(listening);
+    }
+    async fn client() {
+        let mut stream = dial(6).await;
+        assert!(matches!(stream.read().await, Ok(None)));
+    }
+    cells(2, Loss::Never, serve, client);
+}
+
+#[test]
+fn datagrams_of_all_flows_come_to_the_core_that_bound_the_port() {
+    static RECEIVED: AtomicU64 = AtomicU64::new(0);
+    async fn serve() {
+        let socket = UdpSocket::bind(3).unwrap();
+        loop {
+            let datagram = socket.receive().await;
+            assert_eq!(current_core(), CoreIndex(0));
+            RECEIVED.fetch_add(1, Ordering::Relaxed);
+            socket.send_to(datagram.remote, datagram.payload.into()).unwrap();
+        }
+    }
+    async fn client() {
+        for port in 2_000..2_032u16 {
+            let socket = UdpSocket::bind(port).unwrap();
+            loop {
+                socket.send_to(address_of(3), IoBuf::copy_from_slice(&port.to_be_bytes()).into()).unwrap();
+                if let Ok(answer) = timeout(Duration::from_millis(200), socket.receive()).await {
+                    assert_eq!(*answer.payload, port.to_be_bytes());
+                    break;
+                }
+            }
+        }
+    }
+    cells(3, Loss::Never, serve, client);
+    assert!(RECEIVED.load(Ordering::Relaxed) >= 32);
+}

@@ -1,0 +1,223 @@
+//! Everything that a stack is told when it is made: who it is, what the device does for it, and its limits.
+//!
+//! Every table, queue and memory of the stack is bounded by a number here or by a documented constant next
+//! to the table, so that no traffic makes it grow without end.
+
+use crate::address::{Ipv4Config, MacAddr};
+use crate::tcp::TcpConfig;
+use core::fmt;
+
+/// How the interface comes by its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// None until `set_ipv4` is called: for the instances of a cell that instance 0 tells.
+    Unset,
+    /// This one, from the start.
+    Static(Ipv4Config),
+    /// Asked for by DHCP; only on instance 0.
+    Dhcp,
+}
+
+/// Who fills in the TCP and UDP checksums of outgoing frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxChecksum {
+    /// The stack.
+    Software,
+    /// The device, told where by [`ChecksumOffload`](crate::ChecksumOffload).
+    Device,
+}
+
+/// What is known of an incoming frame's TCP or UDP checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxChecksum {
+    /// Nothing: the stack checks it.
+    Unverified,
+    /// The device has checked it, or the frame never was on a wire (virtio `DATA_VALID`, `NEEDS_CSUM`).
+    Verified,
+}
+
+/// Which of the stacks that share one interface this one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreShare {
+    /// This instance's number, below `count`. Instance 0 serves what belongs to no flow: ARP, ICMP, DHCP.
+    pub index: u16,
+    /// How many instances there are.
+    pub count: u16,
+}
+
+impl CoreShare {
+    /// A stack that has the interface for itself.
+    pub const ALONE: Self = Self { index: 0, count: 1 };
+
+    /// Whether this is the instance that serves what belongs to no flow.
+    pub const fn is_first(self) -> bool {
+        self.index == 0
+    }
+}
+
+/// Bounds on what is not TCP's (see [`TcpConfig`] for that).
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Neighbours whose hardware addresses are kept.
+    pub neighbours: usize,
+    /// Packets that wait for one neighbour's hardware address.
+    pub neighbour_queue: usize,
+    /// Frames that are ready and wait for `poll_transmit`, TCP data not included.
+    pub transmit_queue: usize,
+    /// UDP sockets.
+    pub udp_sockets: usize,
+    /// Datagrams that wait in one UDP socket.
+    pub udp_datagrams: usize,
+    /// Memory that the datagrams waiting in one UDP socket keep alive, in bytes.
+    pub udp_bytes: usize,
+    /// ICMP messages that may be sent in a second: echo replies and errors, each by itself.
+    pub icmp_per_second: u32,
+    /// Resets for segments without a connection that may be sent in a second.
+    pub resets_per_second: u32,
+    /// Challenge acknowledgements (RFC 5961) that may be sent in a second.
+    pub challenges_per_second: u32,
+    /// Events other than a connection's or a socket's that wait to be taken; the oldest is dropped.
+    pub events: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            neighbours: 512,
+            neighbour_queue: 16,
+            transmit_queue: 1024,
+            udp_sockets: 1024,
+            udp_datagrams: 256,
+            udp_bytes: 1 << 20,
+            icmp_per_second: 1000,
+            resets_per_second: 1000,
+            challenges_per_second: 1000,
+            events: 64,
+        }
+    }
+}
+
+/// Secret bytes from a good source, fresh at each boot: keys of all hashes and seed of all choices that an
+/// outsider must not foresee (sequence numbers, ports, transaction ids, the tables' hashes).
+#[derive(Clone, Copy)]
+pub struct Secret(pub [u8; 32]);
+
+impl Secret {
+    /// The four words of the secret; each use takes its own pair, told apart by `purpose`.
+    pub(crate) fn keys(&self, purpose: u64) -> (u64, u64) {
+        let mut words = [0u64; 4];
+        for (word, bytes) in words.iter_mut().zip(self.0.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        let [a, b, c, d] = words;
+        let hasher = siphasher::sip::SipHasher24::new_with_keys(a, b);
+        let first = hasher.hash(&[c, purpose].map(u64::to_le_bytes).concat());
+        let second = hasher.hash(&[d, !purpose].map(u64::to_le_bytes).concat());
+        (first, second)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What a [`Stack`](crate::Stack) is made from.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The interface's hardware address.
+    pub mac: MacAddr,
+    /// Where its IPv4 address comes from.
+    pub addressing: Addressing,
+    /// The longest IP packet that the link carries, in bytes: [`MIN_MTU`] to [`MAX_MTU`].
+    pub mtu: usize,
+    /// Bytes left free before each outgoing frame, for a header that the driver puts there.
+    pub headroom: usize,
+    /// Who completes outgoing checksums.
+    pub tx_checksum: TxChecksum,
+    /// This instance's place among those that share the interface.
+    pub core: CoreShare,
+    /// Keys and seeds.
+    pub secret: Secret,
+    /// Bounds of everything but TCP.
+    pub limits: Limits,
+    /// TCP's settings and bounds.
+    pub tcp: TcpConfig,
+}
+
+/// The smallest MTU an interface may have: what every host must accept (RFC 791).
+pub const MIN_MTU: usize = 576;
+
+/// The largest MTU an interface may have: the length field of IPv4.
+pub const MAX_MTU: usize = 65_535;
+
+impl Config {
+    /// The defaults for an interface on Ethernet that asks for its address by DHCP.
+    pub fn new(mac: MacAddr, secret: Secret) -> Self {
+        Self {
+            mac,
+            addressing: Addressing::Dhcp,
+            mtu: 1500,
+            headroom: 0,
+            tx_checksum: TxChecksum::Software,
+            core: CoreShare::ALONE,
+            secret,
+            limits: Limits::default(),
+            tcp: TcpConfig::default(),
+        }
+    }
+
+    /// Checks what the stack relies on.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        if !self.mac.is_unicast() {
+            return Err(ConfigError::Mac(self.mac));
+        }
+        if !(MIN_MTU..=MAX_MTU).contains(&self.mtu) {
+            return Err(ConfigError::Mtu(self.mtu));
+        }
+        if self.core.index >= self.core.count {
+            return Err(ConfigError::Core(self.core));
+        }
+        match self.addressing {
+            Addressing::Static(ipv4) if !ipv4.is_valid() => Err(ConfigError::Address(ipv4)),
+            Addressing::Dhcp if !self.core.is_first() => Err(ConfigError::DhcpNotFirst),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why a stack cannot be made from a [`Config`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The hardware address is a group's or all zero.
+    Mac(MacAddr),
+    /// The MTU is out of range.
+    Mtu(usize),
+    /// The instance's number is not below the number of instances.
+    Core(CoreShare),
+    /// The static address cannot be an interface's.
+    Address(Ipv4Config),
+    /// DHCP was asked for on an instance that gets no DHCP traffic.
+    DhcpNotFirst,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mac(mac) => write!(f, "{mac} is not one interface's address; give a unicast one"),
+            Self::Mtu(mtu) => write!(f, "an MTU of {mtu} is not possible; choose {MIN_MTU} to {MAX_MTU}"),
+            Self::Core(core) => {
+                write!(f, "instance {} of {}: count instances from 0 up", core.index, core.count)
+            }
+            Self::Address(ipv4) => {
+                write!(f, "{}/{} is not a host's address", ipv4.address, ipv4.prefix_len)
+            }
+            Self::DhcpNotFirst => {
+                f.write_str("only instance 0 can use DHCP; leave the others' address unset")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}

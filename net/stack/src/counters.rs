@@ -1,0 +1,167 @@
+//! What the stack counted: every frame it dropped, by reason, and what else an operator asks for.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
+        /// Something that is counted. A frame that goes nowhere is counted under exactly one reason.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(usize)]
+        pub enum Counter {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Counter {
+            /// All counters, in the order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The counter's name as it is shown: lower case with underscores.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)+
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames handed to `receive`.
+    FramesIn = "frames_in",
+    /// Bytes of those frames.
+    BytesIn = "bytes_in",
+    /// Frames handed out by `poll_transmit`.
+    FramesOut = "frames_out",
+    /// Bytes of those frames.
+    BytesOut = "bytes_out",
+    /// Shorter than an Ethernet header.
+    DropEthernetShort = "drop_ethernet_short",
+    /// Addressed to another interface.
+    DropEthernetAddress = "drop_ethernet_address",
+    /// An EtherType that nothing here speaks.
+    DropEtherType = "drop_ethertype",
+    /// Not a well-formed ARP packet for IPv4 on Ethernet.
+    DropArpMalformed = "drop_arp_malformed",
+    /// An ARP packet between others.
+    DropArpNotForUs = "drop_arp_not_for_us",
+    /// An IPv4 header with impossible lengths or version.
+    DropIpv4Malformed = "drop_ipv4_malformed",
+    /// An IPv4 header whose checksum does not fit.
+    DropIpv4Checksum = "drop_ipv4_checksum",
+    /// A fragment: reassembly is not offered, and nothing here sends what needs it.
+    DropIpv4Fragment = "drop_ipv4_fragment",
+    /// A packet from an address that nobody can have.
+    DropIpv4Source = "drop_ipv4_source",
+    /// A packet to an address that is not this interface's.
+    DropIpv4Address = "drop_ipv4_address",
+    /// A transport protocol that nothing here speaks.
+    DropIpv4Protocol = "drop_ipv4_protocol",
+    /// No address configured yet.
+    DropNoAddress = "drop_no_address",
+    /// A truncated ICMP message or one with a wrong checksum.
+    DropIcmpMalformed = "drop_icmp_malformed",
+    /// An ICMP message that nothing here answers or uses.
+    DropIcmpIgnored = "drop_icmp_ignored",
+    /// An echo request or an error not answered because of the rate limit.
+    DropIcmpRate = "drop_icmp_rate",
+    /// An ICMP error about something this stack never sent.
+    DropIcmpUnrelated = "drop_icmp_unrelated",
+    /// A truncated UDP datagram.
+    DropUdpMalformed = "drop_udp_malformed",
+    /// A UDP datagram with a wrong checksum.
+    DropUdpChecksum = "drop_udp_checksum",
+    /// A UDP datagram for a port that nobody bound.
+    DropUdpPort = "drop_udp_port",
+    /// A UDP datagram for a socket whose queue is full.
+    DropUdpQueueFull = "drop_udp_queue_full",
+    /// A truncated TCP segment or one with impossible lengths.
+    DropTcpMalformed = "drop_tcp_malformed",
+    /// A TCP segment with a wrong checksum.
+    DropTcpChecksum = "drop_tcp_checksum",
+    /// A TCP segment with a combination of flags that means nothing.
+    DropTcpFlags = "drop_tcp_flags",
+    /// A TCP segment for no connection and no listener.
+    DropTcpPort = "drop_tcp_port",
+    /// A TCP segment outside the receive window.
+    DropTcpWindow = "drop_tcp_window",
+    /// A TCP segment that acknowledges what was never sent, or too old data.
+    DropTcpAck = "drop_tcp_ack",
+    /// A reset whose sequence number is not exactly the expected one (RFC 5961).
+    DropTcpReset = "drop_tcp_reset",
+    /// Data that arrived after this side stopped reading.
+    DropTcpAfterClose = "drop_tcp_after_close",
+    /// Out-of-order data beyond the reassembly limits.
+    DropTcpReassembly = "drop_tcp_reassembly",
+    /// The completion of a handshake for a listener whose backlog is full.
+    DropTcpBacklog = "drop_tcp_backlog",
+    /// A half-open connection dropped for a newer one.
+    DropTcpHalfOpen = "drop_tcp_half_open",
+    /// A connection not made because the connection table is full.
+    DropTcpTableFull = "drop_tcp_table_full",
+    /// A TIME-WAIT entry dropped for a newer one.
+    DropTcpTimeWait = "drop_tcp_time_wait",
+    /// A packet dropped because its neighbour's queue is full.
+    DropNeighbourQueue = "drop_neighbour_queue",
+    /// A packet dropped because its neighbour does not answer.
+    DropNeighbourSilent = "drop_neighbour_silent",
+    /// A neighbour forgotten for a newer one.
+    DropNeighbourCache = "drop_neighbour_cache",
+    /// A packet to an address without a route.
+    DropNoRoute = "drop_no_route",
+    /// A packet dropped because the transmit queue is full.
+    DropTransmitQueue = "drop_transmit_queue",
+    /// A DHCP message that is malformed or not meant for this client.
+    DropDhcp = "drop_dhcp",
+    /// A reset not sent because of the rate limit.
+    ResetRate = "reset_rate_limited",
+    /// A challenge acknowledgement not sent because of the rate limit.
+    ChallengeRate = "challenge_rate_limited",
+    /// Connections accepted by listeners.
+    TcpAccepted = "tcp_accepted",
+    /// Connections made by `connect`.
+    TcpConnected = "tcp_connected",
+    /// Segments sent again after a timeout.
+    TcpTimeouts = "tcp_timeouts",
+    /// Segments sent again after duplicate acknowledgements.
+    TcpFastRetransmits = "tcp_fast_retransmits",
+    /// Zero-window probes sent.
+    TcpProbes = "tcp_probes",
+    /// Segments that arrived ahead of a gap and were kept.
+    TcpOutOfOrder = "tcp_out_of_order",
+    /// Received payload bytes that were copied so as not to pin large buffers.
+    TcpCompactedBytes = "tcp_compacted_bytes",
+    /// Resets sent.
+    TcpResetsOut = "tcp_resets_out",
+    /// Resets accepted.
+    TcpResetsIn = "tcp_resets_in",
+    /// Connections given up because the peer stopped answering.
+    TcpTimedOut = "tcp_timed_out",
+}
+
+/// The values of all [`Counter`]s since the stack was made.
+#[derive(Clone, Debug)]
+pub struct Counters([u64; Counter::ALL.len()]);
+
+impl Counters {
+    pub(crate) const fn new() -> Self {
+        Self([0; Counter::ALL.len()])
+    }
+
+    /// The value of one counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0.get(counter as usize).copied().unwrap_or(0)
+    }
+
+    /// All counters with their values, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
+        Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
+    }
+
+    pub(crate) fn add(&mut self, counter: Counter, count: u64) {
+        if let Some(value) = self.0.get_mut(counter as usize) {
+            *value = value.wrapping_add(count);
+        }
+    }
+
+    pub(crate) fn bump(&mut self, counter: Counter) {
+        self.add(counter, 1);
+    }
+}

@@ -1,0 +1,264 @@
+//! A DHCP client (RFC 2131) as a state machine of its own: bytes and time in, bytes and an address out.
+//!
+//! ```text
+//!   Selecting ──offer──> Requesting ──ack──> Bound ──T1──> Renewing ──T2──> Rebinding
+//!      ^                     │nak              ^              │ack             │ack, or lease over
+//!      └─────────────────────┴─────────────────┴──────────────┴────────────────┴──> ...
+//! ```
+//!
+//! The stack owns the UDP port and sends what [`Client::poll`] gives. The client does not wait before its
+//! first message, as RFC 2131 4.4.1 suggests for rooms full of machines that get power together: here the
+//! server is next door, and a cell starts in milliseconds.
+
+mod message;
+
+#[cfg(test)]
+mod tests;
+
+use crate::address::{Ipv4Config, MacAddr};
+use crate::time::{Duration, Instant};
+use alloc::vec::Vec;
+use core::net::Ipv4Addr;
+use message::{Ask, AskKind, Reply, ReplyKind};
+
+/// The port that the client's messages come from and the server's answers go to.
+pub(crate) const CLIENT_PORT: u16 = 68;
+/// The port that servers listen at.
+pub(crate) const SERVER_PORT: u16 = 67;
+
+/// Time to the first repetition; it doubles (RFC 2131 4.1).
+const FIRST_RETRY: Duration = Duration::from_secs(4);
+/// The longest time between repetitions.
+const LAST_RETRY: Duration = Duration::from_secs(64);
+/// Requests for an offered address before the client looks for another offer.
+const REQUESTS: u8 = 4;
+/// The least time between attempts to renew (RFC 2131 4.4.5).
+const RENEW_RETRY: Duration = Duration::from_secs(60);
+/// A shorter lease counts as this long: a server that grants less wants to keep us busy.
+const MIN_LEASE: u32 = 60;
+/// A lease without end.
+const INFINITE: u32 = u32::MAX;
+
+/// A message to send from [`CLIENT_PORT`] to [`SERVER_PORT`].
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// The server; `None` for a broadcast from no address.
+    pub server: Option<Ipv4Addr>,
+    pub bytes: Vec<u8>,
+}
+
+/// How the address changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Gained(Ipv4Config),
+    Lost,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    config: Ipv4Config,
+    server: Ipv4Addr,
+    /// When to ask anyone, and when it is over.
+    rebind_at: Instant,
+    expires_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Selecting,
+    Requesting { address: Ipv4Addr, server: Ipv4Addr },
+    Bound(Lease),
+    Renewing(Lease),
+    Rebinding(Lease),
+}
+
+/// The client of one interface.
+#[derive(Debug)]
+pub(crate) struct Client {
+    mac: MacAddr,
+    state: State,
+    transaction: u32,
+    /// Messages sent in this state.
+    attempts: u8,
+    /// When the next message is due; `None` while a lease needs nothing.
+    due: Option<Instant>,
+    began: Instant,
+    random: u64,
+}
+
+impl Client {
+    /// A client whose first message is due at once.
+    pub fn new(mac: MacAddr, seed: u64, now: Instant) -> Self {
+        let mut client = Self {
+            mac,
+            state: State::Selecting,
+            transaction: 0,
+            attempts: 0,
+            due: None,
+            began: now,
+            random: seed,
+        };
+        client.select(now);
+        client
+    }
+
+    /// The next number of a sequence that differs for each boot (SplitMix64).
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let a = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        b ^ (b >> 31)
+    }
+
+    fn select(&mut self, at: Instant) {
+        self.enter(State::Selecting, at);
+        self.transaction = self.random() as u32;
+        self.began = at;
+    }
+
+    fn enter(&mut self, state: State, due: Instant) {
+        self.state = state;
+        self.attempts = 0;
+        self.due = Some(due);
+    }
+
+    /// When `poll` is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Acts on the time: the message that is due, and the end of a lease.
+    pub fn poll(&mut self, now: Instant) -> (Option<Message>, Option<Change>) {
+        let mut change = None;
+        if self.due.is_none_or(|due| now < due) {
+            return (None, None);
+        }
+        match self.state {
+            State::Requesting { .. } if self.attempts >= REQUESTS => self.select(now),
+            State::Bound(lease) => {
+                self.transaction = self.random() as u32;
+                self.began = now;
+                self.enter(State::Renewing(lease), now);
+            }
+            _ => {}
+        }
+        if let State::Renewing(lease) = self.state
+            && now >= lease.rebind_at
+        {
+            self.enter(State::Rebinding(lease), now);
+        }
+        if let State::Rebinding(lease) = self.state
+            && now >= lease.expires_at
+        {
+            change = Some(Change::Lost);
+            self.select(now);
+        }
+        let message = self.message(now);
+        self.attempts = self.attempts.saturating_add(1);
+        self.due = Some(self.next_due(now));
+        (Some(message), change)
+    }
+
+    fn message(&self, now: Instant) -> Message {
+        let none = Ipv4Addr::UNSPECIFIED;
+        let (kind, current, server) = match self.state {
+            State::Selecting => (AskKind::Discover, none, None),
+            State::Requesting { address, server } => (AskKind::Take { address, server }, none, None),
+            State::Bound(lease) | State::Renewing(lease) => {
+                (AskKind::Keep, lease.config.address, Some(lease.server))
+            }
+            State::Rebinding(lease) => (AskKind::Keep, lease.config.address, None),
+        };
+        let seconds = now.since(self.began).as_secs().min(u64::from(u16::MAX)) as u16;
+        let ask = Ask { kind, transaction: self.transaction, mac: self.mac, seconds, current };
+        Message { server, bytes: ask.bytes() }
+    }
+
+    /// When to repeat the message that goes out now.
+    fn next_due(&mut self, now: Instant) -> Instant {
+        match self.state {
+            State::Selecting | State::Requesting { .. } => {
+                let doublings = u32::from(self.attempts.saturating_sub(1)).min(6);
+                let base = FIRST_RETRY.times(1 << doublings).min(LAST_RETRY);
+                // A second more or less, so that clients that began together come apart.
+                let jitter = Duration::from_millis(self.random() % 2001);
+                now + (base + jitter - Duration::from_secs(1))
+            }
+            State::Bound(lease) | State::Renewing(lease) => half_way(now, lease.rebind_at),
+            State::Rebinding(lease) => half_way(now, lease.expires_at),
+        }
+    }
+
+    /// Takes a server's message in. `Err` where it is malformed or not for this client now.
+    pub fn receive(&mut self, now: Instant, bytes: &[u8]) -> Result<Option<Change>, NotForUs> {
+        let reply = Reply::parse(bytes).ok_or(NotForUs)?;
+        if reply.transaction != self.transaction || reply.mac != self.mac {
+            return Err(NotForUs);
+        }
+        match (self.state, reply.kind) {
+            (State::Selecting, ReplyKind::Offer) => {
+                let server = reply.server.ok_or(NotForUs)?;
+                config_of(&reply).ok_or(NotForUs)?;
+                self.enter(State::Requesting { address: reply.address, server }, now);
+                Ok(None)
+            }
+            (State::Requesting { server, .. }, ReplyKind::Ack) if reply.server == Some(server) => {
+                self.bind(now, &reply, server)
+            }
+            (State::Renewing(lease) | State::Rebinding(lease), ReplyKind::Ack) => {
+                self.bind(now, &reply, reply.server.unwrap_or(lease.server))
+            }
+            (State::Requesting { server, .. }, ReplyKind::Nak) if reply.server == Some(server) => {
+                // Not at once: a server that refuses what it offered would keep us busy.
+                self.select(now + Duration::from_secs(1));
+                Ok(None)
+            }
+            (State::Renewing(_) | State::Rebinding(_), ReplyKind::Nak) => {
+                self.select(now);
+                Ok(Some(Change::Lost))
+            }
+            _ => Err(NotForUs),
+        }
+    }
+
+    fn bind(&mut self, now: Instant, reply: &Reply, server: Ipv4Addr) -> Result<Option<Change>, NotForUs> {
+        let config = config_of(reply).ok_or(NotForUs)?;
+        let before = match self.state {
+            State::Renewing(lease) | State::Rebinding(lease) => Some(lease.config),
+            _ => None,
+        };
+        let seconds = reply.lease.ok_or(NotForUs)?.max(MIN_LEASE);
+        // T1 and T2 as told where they make sense, else half and seven eighths (RFC 2131 4.4.5).
+        let eighths = |count: u64| (u64::from(seconds) * count / 8) as u32;
+        let rebind = reply.rebinding.filter(|&t2| t2 > 0 && t2 < seconds).unwrap_or(eighths(7));
+        let renew = reply.renewal.filter(|&t1| t1 > 0 && t1 < rebind).unwrap_or(eighths(4).min(rebind));
+        let at = |seconds: u32| now + Duration::from_secs(u64::from(seconds));
+        let renew_at = (seconds != INFINITE).then(|| at(renew));
+        let (rebind_at, expires_at) = (at(rebind), at(seconds));
+        self.state = State::Bound(Lease { config, server, rebind_at, expires_at });
+        self.due = renew_at;
+        self.attempts = 0;
+        Ok((before != Some(config)).then_some(Change::Gained(config)))
+    }
+}
+
+/// A message that is malformed or not for this client in its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotForUs;
+
+/// Half of the time that is left, at least a minute, at most all of it.
+fn half_way(now: Instant, end: Instant) -> Instant {
+    let left = end.since(now);
+    now + left.divided_by(2).max(RENEW_RETRY.min(left))
+}
+
+/// What an offer or a grant means for the interface; `None` where it is impossible.
+fn config_of(reply: &Reply) -> Option<Ipv4Config> {
+    let config = Ipv4Config {
+        address: reply.address,
+        prefix_len: reply.prefix_len?,
+        gateway: reply.router.filter(|&router| router != reply.address),
+        dns: reply.dns,
+    };
+    config.is_valid().then_some(config)
+}

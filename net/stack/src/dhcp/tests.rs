@@ -1,0 +1,279 @@
+//! A scripted server against the client.
+
+use super::*;
+use crate::address::DNS_SERVERS;
+use alloc::vec;
+use proptest::prelude::*;
+
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// What the client said: kind (1 discover, 3 request), transaction, current address, whether by broadcast.
+#[derive(Debug, PartialEq)]
+struct Said {
+    kind: u8,
+    transaction: u32,
+    current: Ipv4Addr,
+    server: Option<Ipv4Addr>,
+    requested: Option<Ipv4Addr>,
+}
+
+fn listen(message: &Message) -> Said {
+    let bytes = &message.bytes;
+    assert!(bytes.len() >= 300);
+    assert_eq!(bytes[28..34], MAC.0);
+    assert_eq!(bytes[236..240], [99, 130, 83, 99]);
+    let mut options = &bytes[240..];
+    let (mut kind, mut requested) = (0, None);
+    while options[0] != 255 {
+        let (option, len) = (options[0], usize::from(options[1]));
+        let value = &options[2..2 + len];
+        match option {
+            53 => kind = value[0],
+            50 => requested = Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).unwrap())),
+            _ => {}
+        }
+        options = &options[2 + len..];
+    }
+    Said {
+        kind,
+        transaction: u32::from_be_bytes(bytes[4..8].try_into().unwrap()),
+        current: <[u8; 4]>::try_from(&bytes[12..16]).unwrap().into(),
+        server: message.server,
+        requested,
+    }
+}
+
+/// A server's message of a kind (2 offer, 5 ack, 6 nak) with these further options.
+fn reply(kind: u8, transaction: u32, options: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 236];
+    bytes[..3].copy_from_slice(&[2, 1, 6]);
+    bytes[4..8].copy_from_slice(&transaction.to_be_bytes());
+    bytes[16..20].copy_from_slice(&ADDRESS.octets());
+    bytes[28..34].copy_from_slice(&MAC.0);
+    bytes.extend_from_slice(&[99, 130, 83, 99, 53, 1, kind, 54, 4]);
+    bytes.extend_from_slice(&SERVER.octets());
+    bytes.extend_from_slice(options);
+    bytes.push(255);
+    bytes
+}
+
+/// Mask, router, two name servers, a lease of 1,000 seconds.
+fn usual() -> Vec<u8> {
+    let mut options = vec![1, 4, 255, 255, 255, 0, 3, 4, 10, 0, 2, 2, 6, 8, 10, 0, 2, 3, 8, 8, 8, 8];
+    options.extend_from_slice(&[51, 4]);
+    options.extend_from_slice(&1000u32.to_be_bytes());
+    options
+}
+
+fn client() -> Client {
+    Client::new(MAC, 42, Instant::ZERO)
+}
+
+fn say(client: &mut Client, now: Instant) -> Said {
+    let (message, change) = client.poll(now);
+    assert_eq!(change, None);
+    listen(&message.expect("a message is due"))
+}
+
+/// A client with a lease that began at time zero.
+fn bound(options: &[u8]) -> Client {
+    let mut client = client();
+    let transaction = say(&mut client, Instant::ZERO).transaction;
+    assert_eq!(client.receive(Instant::ZERO, &reply(2, transaction, options)), Ok(None));
+    say(&mut client, Instant::ZERO);
+    let change = client.receive(Instant::ZERO, &reply(5, transaction, options)).unwrap();
+    assert!(matches!(change, Some(Change::Gained(_))));
+    client
+}
+
+#[test]
+fn an_offer_is_requested_and_granted() {
+    let mut client = client();
+    let discover = say(&mut client, Instant::ZERO);
+    assert_eq!((discover.kind, discover.current, discover.server), (1, Ipv4Addr::UNSPECIFIED, None));
+    let transaction = discover.transaction;
+    assert_eq!(client.receive(Instant::ZERO, &reply(2, transaction, &usual())), Ok(None));
+    let request = say(&mut client, Instant::ZERO);
+    assert_eq!((request.kind, request.requested, request.server), (3, Some(ADDRESS), None));
+    let change = client.receive(Instant::ZERO, &reply(5, transaction, &usual())).unwrap();
+    let Some(Change::Gained(config)) = change else { panic!("an address") };
+    assert_eq!((config.address, config.prefix_len, config.gateway), (ADDRESS, 24, Some(SERVER)));
+    let mut dns = [None; DNS_SERVERS];
+    dns[0] = Some(Ipv4Addr::new(10, 0, 2, 3));
+    dns[1] = Some(Ipv4Addr::new(8, 8, 8, 8));
+    assert_eq!(config.dns, dns);
+    assert_eq!(client.deadline(), Some(Instant::ZERO + seconds(500)));
+}
+
+#[test]
+fn silence_is_met_with_growing_pauses() {
+    let mut client = client();
+    let mut now = Instant::ZERO;
+    for expected in [4u64, 8, 16, 32, 64, 64, 64] {
+        say(&mut client, now);
+        let next = client.deadline().unwrap();
+        let pause = next.since(now).as_millis();
+        assert!((expected * 1000 - 1000..=expected * 1000 + 1000).contains(&pause), "{pause}");
+        assert_eq!(client.poll(now).0.map(|_| ()), None, "nothing before its time");
+        now = next;
+    }
+}
+
+#[test]
+fn a_server_that_offers_and_then_says_nothing_is_left() {
+    let mut client = client();
+    let transaction = say(&mut client, Instant::ZERO).transaction;
+    client.receive(Instant::ZERO, &reply(2, transaction, &usual())).unwrap();
+    let mut now = Instant::ZERO;
+    for _ in 0..4 {
+        assert_eq!(say(&mut client, now).kind, 3);
+        now = client.deadline().unwrap();
+    }
+    let again = say(&mut client, now);
+    assert_eq!(again.kind, 1);
+    assert_ne!(again.transaction, transaction);
+}
+
+#[test]
+fn a_refusal_begins_anew_after_a_moment() {
+    let mut client = client();
+    let transaction = say(&mut client, Instant::ZERO).transaction;
+    client.receive(Instant::ZERO, &reply(2, transaction, &usual())).unwrap();
+    say(&mut client, Instant::ZERO);
+    assert_eq!(client.receive(Instant::ZERO, &reply(6, transaction, &[])), Ok(None));
+    assert_eq!(client.deadline(), Some(Instant::ZERO + seconds(1)));
+    assert_eq!(say(&mut client, Instant::ZERO + seconds(1)).kind, 1);
+}
+
+#[test]
+fn a_lease_is_renewed_with_its_server_and_keeps_the_address() {
+    let mut client = bound(&usual());
+    let t1 = Instant::ZERO + seconds(500);
+    let renewal = say(&mut client, t1);
+    assert_eq!((renewal.kind, renewal.current, renewal.server), (3, ADDRESS, Some(SERVER)));
+    assert_eq!(renewal.requested, None);
+    assert_eq!(client.receive(t1, &reply(5, renewal.transaction, &usual())), Ok(None), "nothing changed");
+    assert_eq!(client.deadline(), Some(t1 + seconds(500)));
+}
+
+#[test]
+fn a_renewal_may_bring_another_router() {
+    let mut client = bound(&usual());
+    let t1 = Instant::ZERO + seconds(500);
+    let transaction = say(&mut client, t1).transaction;
+    let mut options = usual();
+    options[11] = 9;
+    let change = client.receive(t1, &reply(5, transaction, &options)).unwrap();
+    let Some(Change::Gained(config)) = change else { panic!("a change") };
+    assert_eq!(config.gateway, Some(Ipv4Addr::new(10, 0, 2, 9)));
+}
+
+#[test]
+fn a_silent_server_leads_to_rebinding_and_then_to_the_loss_of_the_address() {
+    let mut client = bound(&usual());
+    let (mut unicast, mut broadcast) = (Vec::new(), Vec::new());
+    loop {
+        let now = client.deadline().unwrap();
+        let (message, change) = client.poll(now);
+        let said = listen(&message.unwrap());
+        let at = now.as_nanos() / 1_000_000_000;
+        if change == Some(Change::Lost) {
+            assert_eq!((at, said.kind, said.current), (1000, 1, Ipv4Addr::UNSPECIFIED));
+            break;
+        }
+        assert_eq!((said.kind, said.current), (3, ADDRESS));
+        if said.server.is_some() { unicast.push(at) } else { broadcast.push(at) }
+    }
+    // T1 500, T2 875: half of what is left each time, but not less than a minute.
+    assert_eq!(unicast, [500, 687, 781, 841]);
+    assert_eq!(broadcast, [875, 937, 997]);
+}
+
+#[test]
+fn a_refusal_of_a_renewal_takes_the_address_at_once() {
+    let mut client = bound(&usual());
+    let t1 = Instant::ZERO + seconds(500);
+    let transaction = say(&mut client, t1).transaction;
+    assert_eq!(client.receive(t1, &reply(6, transaction, &[])), Ok(Some(Change::Lost)));
+    assert_eq!(say(&mut client, t1).kind, 1);
+}
+
+#[test]
+fn times_that_the_server_tells_are_used_where_they_make_sense() {
+    let times = |t1: u32, t2: u32| {
+        let mut options = usual();
+        for (option, value) in [(58, t1), (59, t2)] {
+            options.extend_from_slice(&[option, 4]);
+            options.extend_from_slice(&value.to_be_bytes());
+        }
+        bound(&options).deadline().unwrap().as_nanos() / 1_000_000_000
+    };
+    assert_eq!(times(300, 700), 300);
+    assert_eq!(times(800, 700), 500, "T1 beyond T2");
+    assert_eq!(times(0, 0), 500);
+    assert_eq!(times(2000, 3000), 500);
+}
+
+#[test]
+fn a_lease_without_end_needs_nothing_and_a_tiny_one_is_a_minute() {
+    let lease = |seconds: u32| {
+        let mut options = usual();
+        options.extend_from_slice(&[51, 4]);
+        options.extend_from_slice(&seconds.to_be_bytes());
+        bound(&options).deadline()
+    };
+    assert_eq!(lease(u32::MAX), None);
+    assert_eq!(lease(1), Some(Instant::ZERO + seconds(30)));
+}
+
+#[test]
+fn what_is_not_for_this_client_now_is_refused() {
+    let mut client = client();
+    let transaction = say(&mut client, Instant::ZERO).transaction;
+    let mut other_mac = reply(2, transaction, &usual());
+    other_mac[33] = 9;
+    let mut request = reply(2, transaction, &usual());
+    request[0] = 1;
+    let mut bad_mask = usual();
+    bad_mask[3] = 0;
+    for bytes in [
+        reply(2, transaction ^ 1, &usual()),
+        reply(5, transaction, &usual()),
+        reply(6, transaction, &[]),
+        reply(2, transaction, &[]),
+        reply(2, transaction, &bad_mask),
+        other_mac,
+        request,
+        Vec::new(),
+    ] {
+        assert_eq!(client.receive(Instant::ZERO, &bytes), Err(NotForUs));
+    }
+    client.receive(Instant::ZERO, &reply(2, transaction, &usual())).unwrap();
+    let mut other_server = reply(5, transaction, &usual());
+    other_server[248] = 77;
+    assert_eq!(client.receive(Instant::ZERO, &other_server), Err(NotForUs));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let _ = message::Reply::parse(&bytes);
+    }
+
+    #[test]
+    fn any_options_behind_a_good_beginning_are_read_or_refused(
+        options in proptest::collection::vec(any::<u8>(), 0..100),
+    ) {
+        let mut client = client();
+        let transaction = say(&mut client, Instant::ZERO).transaction;
+        for kind in [2, 5, 6] {
+            let _ = client.receive(Instant::ZERO, &reply(kind, transaction, &options));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the stack hands to a device, and the memory that its headers live in.
+
+use alloc::vec::Vec;
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
+
+/// Where a device is to put the checksum that it completes, as virtio and most others take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksumOffload {
+    /// First byte of the frame that is summed; the sum goes to the frame's end.
+    pub start: u16,
+    /// Distance from `start` to the 16-bit field that takes the checksum. It holds the pseudo-header's sum.
+    pub offset: u16,
+}
+
+/// One Ethernet frame to transmit: `head` (all headers) and then `payload`.
+#[derive(Debug)]
+pub struct Frame {
+    /// The headers, with `Config::headroom` bytes free before them.
+    pub head: IoBufMut,
+    /// Views of the very memory that the application handed over.
+    pub payload: Chain,
+    /// The checksum that the device completes; `None` where there is nothing left to do.
+    pub checksum: Option<ChecksumOffload>,
+}
+
+impl Frame {
+    /// Length of the frame in bytes, without the device's own framing.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload.len()
+    }
+
+    /// Whether the frame has no bytes: never, for a frame that a stack made.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The frame as one chain, headers first. No copy.
+    pub fn into_chain(self) -> Chain {
+        let mut chain = self.payload;
+        chain.push_front(self.head.freeze());
+        chain
+    }
+}
+
+/// Ethernet, IPv4 and the longest TCP header.
+const HEADERS: usize = 14 + 20 + 60;
+
+/// Header buffers kept for another use: as many as frames are typically under way to a device.
+const POOL: usize = 256;
+
+/// Makes header buffers and takes them back.
+#[derive(Debug)]
+pub(crate) struct HeadPool {
+    free: Vec<IoBufMut>,
+    /// Bytes before a transport header: what the layers below and the driver prepend, and that header.
+    room: usize,
+}
+
+impl HeadPool {
+    pub fn new(headroom: usize) -> Self {
+        Self { free: Vec::new(), room: headroom + HEADERS }
+    }
+
+    /// A buffer with room for all headers in front, and none behind.
+    pub fn take(&mut self) -> IoBufMut {
+        self.free.pop().unwrap_or_else(|| IoBufMut::with_room(self.room, 0))
+    }
+
+    /// Takes the memory of a header back, where nobody else views it and it is of this pool's size.
+    pub fn give(&mut self, head: IoBuf) {
+        if self.free.len() >= POOL || head.storage_len() != self.room {
+            return;
+        }
+        if let Ok(mut head) = head.try_into_mut() {
+            head.reset(self.room);
+            self.free.push(head);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_that_comes_back_is_used_again_and_one_in_use_is_not() {
+        let mut pool = HeadPool::new(12);
+        let head = pool.take();
+        assert_eq!(head.headroom(), 12 + HEADERS);
+        let frozen = head.freeze();
+        pool.give(frozen.clone());
+        assert!(pool.free.is_empty());
+        pool.give(frozen);
+        assert_eq!(pool.free.len(), 1);
+        assert_eq!(pool.take().headroom(), 12 + HEADERS);
+        pool.give(IoBuf::copy_from_slice(&[0; 7]));
+        assert!(pool.free.is_empty());
+    }
+}

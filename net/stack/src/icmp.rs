@@ -1,0 +1,135 @@
+//! ICMP (RFC 792): answers echo requests, says which UDP ports are closed, and reads errors with suspicion.
+//!
+//! An error is believed only as far as it quotes something that this stack sent: what to make of it is the
+//! transport's, which checks that the quoted sequence number is of data under way (RFC 5927).
+
+use crate::address::Flow;
+use crate::checksum::Sum;
+use crate::counters::Counter;
+use crate::interface::Packet;
+use crate::ipv4::Ipv4Packet;
+use core::net::IpAddr;
+use etherparse::{IpNumber, Ipv4HeaderSlice};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
+
+/// Length of the header of every message used here.
+pub(crate) const HEADER_LEN: usize = 8;
+
+const ECHO_REPLY: u8 = 0;
+const UNREACHABLE: u8 = 3;
+const SOURCE_QUENCH: u8 = 4;
+const REDIRECT: u8 = 5;
+const ECHO_REQUEST: u8 = 8;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER_PROBLEM: u8 = 12;
+
+const PORT_UNREACHABLE: u8 = 3;
+const FRAGMENTATION_NEEDED: u8 = 4;
+
+/// Whether messages of this type quote the packet that they are about.
+pub(crate) const fn is_error(message_type: u8) -> bool {
+    matches!(message_type, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
+}
+
+/// A received message that asks for something.
+pub(crate) enum Message {
+    /// An echo request: identifier and sequence number, and the data to send back.
+    Echo { identity: [u8; 4], data: IoBuf },
+    /// An error about a packet that this stack is said to have sent.
+    Error(IcmpError),
+}
+
+/// What an error says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IcmpError {
+    pub kind: ErrorKind,
+    /// The transport of the quoted packet.
+    pub protocol: IpNumber,
+    /// The quoted packet's ends, seen from its sender.
+    pub flow: Flow,
+    /// The quoted transport header's second word: TCP's sequence number.
+    pub sequence: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErrorKind {
+    /// The packet did not get there.
+    Unreachable,
+    /// The packet is too long for a link on its way; the longest that fits, or zero where it was not told.
+    TooBig { mtu: u16 },
+}
+
+/// Reads a message.
+pub(crate) fn parse(mut message: IoBuf) -> Result<Message, Counter> {
+    let mut sum = Sum::default();
+    sum.add(&message);
+    if sum.checksum() != 0 {
+        return Err(Counter::DropIcmpMalformed);
+    }
+    let Some((&[kind, code, _, _, a, b, c, d], rest)) = message.split_first_chunk::<HEADER_LEN>() else {
+        return Err(Counter::DropIcmpMalformed);
+    };
+    match (kind, code) {
+        (ECHO_REQUEST, 0) => {
+            message.advance(HEADER_LEN);
+            Ok(Message::Echo { identity: [a, b, c, d], data: message })
+        }
+        (UNREACHABLE, code) => {
+            let kind = match code {
+                FRAGMENTATION_NEEDED => ErrorKind::TooBig { mtu: u16::from_be_bytes([c, d]) },
+                _ => ErrorKind::Unreachable,
+            };
+            let quote = parse_quote(rest).ok_or(Counter::DropIcmpMalformed)?;
+            Ok(Message::Error(IcmpError { kind, protocol: quote.0, flow: quote.1, sequence: quote.2 }))
+        }
+        _ => Err(Counter::DropIcmpIgnored),
+    }
+}
+
+/// Reads the quoted packet: an IPv4 header and at least eight bytes of its payload.
+fn parse_quote(quote: &[u8]) -> Option<(IpNumber, Flow, u32)> {
+    let header = Ipv4HeaderSlice::from_slice(quote).ok()?;
+    let (&[a, b, c, d, e, f, g, h], _) = quote.get(header.slice().len()..)?.split_first_chunk::<8>()?;
+    let flow = Flow::new(
+        header.source_addr().into(),
+        u16::from_be_bytes([a, b]),
+        header.destination_addr().into(),
+        u16::from_be_bytes([c, d]),
+    );
+    Some((header.protocol(), flow, u32::from_be_bytes([e, f, g, h])))
+}
+
+/// The answer to an echo request: its data goes back as the view that came in.
+pub(crate) fn echo_reply(
+    head: IoBufMut,
+    own: IpAddr,
+    asker: IpAddr,
+    identity: [u8; 4],
+    data: IoBuf,
+) -> Option<Packet> {
+    let [a, b, c, d] = identity;
+    finish(head, [ECHO_REPLY, 0, 0, 0, a, b, c, d], own, asker, data)
+}
+
+/// The error for a datagram to a port that nobody bound: quotes its header and eight bytes.
+pub(crate) fn port_unreachable(head: IoBufMut, own: IpAddr, packet: Ipv4Packet) -> Option<Packet> {
+    let mut quote = packet.whole;
+    quote.truncate(packet.header_len + 8);
+    finish(head, [UNREACHABLE, PORT_UNREACHABLE, 0, 0, 0, 0, 0, 0], own, packet.source.into(), quote)
+}
+
+fn finish(
+    mut head: IoBufMut,
+    mut header: [u8; HEADER_LEN],
+    source: IpAddr,
+    destination: IpAddr,
+    payload: IoBuf,
+) -> Option<Packet> {
+    let mut sum = Sum::default();
+    sum.add(&header);
+    sum.add(&payload);
+    header[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
+    head.prepend(HEADER_LEN)?.copy_from_slice(&header);
+    let payload = Chain::from(payload);
+    Some(Packet { source, destination, protocol: IpNumber::ICMP, head, payload, checksum_offset: None })
+}

@@ -1,0 +1,142 @@
+//! IPv4 headers (RFC 791): checked on the way in, made on the way out.
+//!
+//! Options are accepted and ignored. Fragments are neither sent nor reassembled: TCP cuts its segments to fit
+//! (and sets DF), and a UDP datagram that doesn't fit the link is refused when it is sent.
+
+use crate::checksum::Sum;
+use crate::counters::Counter;
+use core::net::Ipv4Addr;
+use etherparse::{IpNumber, Ipv4HeaderSlice};
+use isola_iobuf::{IoBuf, IoBufMut};
+
+/// Length of a header without options: the only one that is sent.
+pub(crate) const HEADER_LEN: usize = 20;
+
+/// Hops that an outgoing packet may make (RFC 1700's default).
+const TTL: u8 = 64;
+
+/// A received packet without its header.
+pub(crate) struct Ipv4Packet {
+    pub source: Ipv4Addr,
+    pub destination: Ipv4Addr,
+    pub protocol: IpNumber,
+    /// The packet with its header: what an ICMP error quotes.
+    pub whole: IoBuf,
+    /// Length of the header within `whole`.
+    pub header_len: usize,
+}
+
+impl Ipv4Packet {
+    /// What follows the header.
+    pub fn into_payload(mut self) -> IoBuf {
+        self.whole.advance(self.header_len);
+        self.whole
+    }
+}
+
+/// Checks the header and cuts off what the link padded.
+pub(crate) fn parse(mut packet: IoBuf) -> Result<Ipv4Packet, Counter> {
+    let header = Ipv4HeaderSlice::from_slice(&packet).map_err(|_| Counter::DropIpv4Malformed)?;
+    let header_len = header.slice().len();
+    let total_len = usize::from(header.total_len());
+    if total_len < header_len || total_len > packet.len() {
+        return Err(Counter::DropIpv4Malformed);
+    }
+    let mut sum = Sum::default();
+    sum.add(header.slice());
+    if sum.checksum() != 0 {
+        return Err(Counter::DropIpv4Checksum);
+    }
+    if header.is_fragmenting_payload() {
+        return Err(Counter::DropIpv4Fragment);
+    }
+    let (source, destination) = (header.source_addr(), header.destination_addr());
+    let protocol = header.protocol();
+    packet.truncate(total_len);
+    Ok(Ipv4Packet { source, destination, protocol, whole: packet, header_len })
+}
+
+/// Puts a header in front of `head`, which `payload_len` further bytes follow.
+///
+/// Returns `None` where the packet would be longer than IPv4 allows or the buffer has no room.
+pub(crate) fn prepend(
+    head: &mut IoBufMut,
+    payload_len: usize,
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+    protocol: IpNumber,
+) -> Option<()> {
+    let total_len = u16::try_from(HEADER_LEN + head.len() + payload_len).ok()?;
+    let bytes: &mut [u8; HEADER_LEN] = head.prepend(HEADER_LEN)?.try_into().ok()?;
+    bytes[0] = 0x45;
+    bytes[1] = 0;
+    bytes[2..4].copy_from_slice(&total_len.to_be_bytes());
+    // No identification: a packet that is never fragmented needs none (RFC 6864 4.1).
+    bytes[4..6].copy_from_slice(&[0, 0]);
+    // Don't fragment.
+    bytes[6..8].copy_from_slice(&[0x40, 0]);
+    bytes[8] = TTL;
+    bytes[9] = protocol.0;
+    bytes[10..12].copy_from_slice(&[0, 0]);
+    bytes[12..16].copy_from_slice(&source.octets());
+    bytes[16..20].copy_from_slice(&destination.octets());
+    let mut sum = Sum::default();
+    sum.add(bytes);
+    bytes[10..12].copy_from_slice(&sum.checksum().to_be_bytes());
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet() -> IoBufMut {
+        let mut head = IoBufMut::with_room(HEADER_LEN, 8);
+        head.append_slice(b"abcd").unwrap();
+        let (a, b) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        prepend(&mut head, 0, a, b, IpNumber::UDP).unwrap();
+        head
+    }
+
+    #[test]
+    fn what_is_sent_is_what_the_wire_crate_reads() {
+        let head = packet();
+        let header = Ipv4HeaderSlice::from_slice(&head).unwrap().to_header();
+        assert_eq!(header.calc_header_checksum(), header.header_checksum);
+        assert_eq!((header.total_len, header.time_to_live, header.dont_fragment), (24, 64, true));
+    }
+
+    #[test]
+    fn padding_is_cut_off() {
+        let mut head = packet();
+        head.append_slice(&[0; 4]).unwrap();
+        let packet = parse(head.freeze()).ok().unwrap();
+        assert_eq!(packet.protocol, IpNumber::UDP);
+        assert_eq!(&*packet.into_payload(), b"abcd");
+    }
+
+    #[test]
+    fn each_defect_is_told_apart() {
+        let defect = |change: fn(&mut [u8])| {
+            let mut head = packet();
+            change(head.data_mut());
+            parse(head.freeze()).err()
+        };
+        let resum = |bytes: &mut [u8]| {
+            bytes[10..12].fill(0);
+            let mut sum = Sum::default();
+            sum.add(&bytes[..20]);
+            bytes[10..12].copy_from_slice(&sum.checksum().to_be_bytes());
+        };
+        assert_eq!(defect(|_| {}), None);
+        assert_eq!(defect(|bytes| bytes[0] = 0x65), Some(Counter::DropIpv4Malformed));
+        assert_eq!(defect(|bytes| bytes[0] = 0x44), Some(Counter::DropIpv4Malformed));
+        assert_eq!(defect(|bytes| bytes[3] = 19), Some(Counter::DropIpv4Malformed));
+        assert_eq!(defect(|bytes| bytes[3] = 25), Some(Counter::DropIpv4Malformed));
+        assert_eq!(defect(|bytes| bytes[12] = 11), Some(Counter::DropIpv4Checksum));
+        let mut head = packet();
+        head.data_mut()[6] = 0x20;
+        resum(head.data_mut());
+        assert_eq!(parse(head.freeze()).err(), Some(Counter::DropIpv4Fragment));
+    }
+}

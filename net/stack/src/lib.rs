@@ -1,0 +1,73 @@
+//! Isola's network stack: Ethernet, ARP, IPv4, ICMP, UDP, TCP and DHCP as state machines without I/O.
+//!
+//! A [`Stack`] is the protocol state of one core. Frames, time and the application's calls go in; frames,
+//! events and deadlines come out. It reads no clock, owns no device, takes no lock and starts nothing by
+//! itself, so it runs alike in a cell, in a hosted process and under a simulated network.
+//!
+//! ```text
+//!   device ──frame──> receive ─┐                    ┌─> next_event ──> application
+//!                              ├──> Stack (a core's)┤
+//!   clock ──────────> on_timer ┘    ^               ├─> poll_transmit ──frame──> device
+//!   application ──────calls─────────┘               └─> next_deadline ──> the loop's timer
+//! ```
+//!
+//! **The loop around it.** After frames or timers: take events until there are none, let the application act
+//! on them, then call `poll_transmit` until it has nothing. In this order an acknowledgement travels with
+//! the answer. Before the core halts: `next_deadline`.
+//!
+//! **No copies.** A payload stays in the frame that it came in, and is read as a view of it; what is sent is
+//! views of what the application gave, also when it is sent again. The exceptions are deliberate and
+//! counted: small payloads that would pin large frames (see `tcp/receive_queue.rs`).
+//!
+//! **Several cores.** Every core has its own stack for the same interface, and a frame goes to the one that
+//! [`core_of_frame`] names. Listeners and UDP ports are opened in each. Instance 0 gets ARP, ICMP and DHCP,
+//! and what it learns ([`Event::Neighbour`], [`Event::AddressChanged`]) the layer above passes on.
+//!
+//! **Bounds.** Every table, queue and memory has a limit in [`Config`] or a documented constant; every frame
+//! that goes nowhere is counted by its reason in [`Counters`].
+//!
+//! Not here: IPv6, DNS, fragments, packets of the machine to itself, and who calls all this.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod address;
+mod arp;
+mod checksum;
+mod config;
+mod counters;
+mod dhcp;
+mod ethernet;
+mod event;
+mod flow;
+mod frame;
+mod icmp;
+mod interface;
+mod ipv4;
+mod limit;
+mod order;
+mod slab;
+mod stack;
+mod tcp;
+mod time;
+mod timers;
+mod udp;
+
+pub use address::{DNS_SERVERS, Flow, Ipv4Config, MacAddr};
+pub use config::{
+    Addressing, Config, ConfigError, CoreShare, Limits, MAX_MTU, MIN_MTU, RxChecksum, Secret, TxChecksum,
+};
+pub use counters::{Counter, Counters};
+pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};
+pub use flow::{core_of_frame, core_of_hash, flow_hash, hash_of_flow};
+pub use frame::{ChecksumOffload, Frame};
+pub use stack::{Occupancy, Stack};
+pub use tcp::{
+    Algorithm, CongestionControl, ConnectError, ConnectionStats, KeepAlive, ListenError, SendError,
+    TcpConfig, Timeout, WindowUse,
+};
+pub use time::{Duration, Instant};
+pub use udp::{BindError, Datagram, SendToError};

@@ -1,0 +1,69 @@
+//! How often something may be done: a token bucket.
+
+use crate::time::{Duration, Instant};
+
+/// Lets `per_second` things a second through, and as many at once after a pause.
+#[derive(Clone, Debug)]
+pub(crate) struct RateLimit {
+    per_second: u32,
+    tokens: u32,
+    /// Up to when tokens were added.
+    filled: Instant,
+}
+
+impl RateLimit {
+    pub fn new(per_second: u32, now: Instant) -> Self {
+        Self { per_second, tokens: per_second, filled: now }
+    }
+
+    /// Takes a token, where there is one.
+    pub fn allow(&mut self, now: Instant) -> Allowed {
+        if self.tokens == 0 {
+            self.fill(now);
+        }
+        match self.tokens.checked_sub(1) {
+            Some(left) => {
+                self.tokens = left;
+                Allowed::Yes
+            }
+            None => Allowed::No,
+        }
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let elapsed = now.since(self.filled).as_nanos();
+        let second = Duration::from_secs(1).as_nanos();
+        let earned = (u128::from(elapsed) * u128::from(self.per_second) / u128::from(second))
+            .min(u128::from(self.per_second)) as u32;
+        if earned > 0 {
+            self.tokens = earned;
+            self.filled = now;
+        }
+    }
+}
+
+/// A rate limit's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    Yes,
+    No,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_bounded_and_the_rate_comes_back() {
+        let mut limit = RateLimit::new(10, Instant::ZERO);
+        let allowed = |limit: &mut RateLimit, now, tries| {
+            (0..tries).filter(|_| limit.allow(now) == Allowed::Yes).count()
+        };
+        assert_eq!(allowed(&mut limit, Instant::ZERO, 50), 10);
+        let later = Instant::ZERO + Duration::from_millis(250);
+        assert_eq!(allowed(&mut limit, later, 50), 2);
+        let much_later = Instant::ZERO + Duration::from_secs(1000);
+        assert_eq!(allowed(&mut limit, much_later, 50), 10);
+        assert_eq!(allowed(&mut RateLimit::new(0, Instant::ZERO), much_later, 5), 0);
+    }
+}

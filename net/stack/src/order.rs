@@ -1,0 +1,112 @@
+//! A queue of small numbers from whose middle a number can be taken: who came first, and who left early.
+
+use alloc::vec::Vec;
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    before: u32,
+    after: u32,
+    linked: Linked,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Linked {
+    Yes,
+    No,
+}
+
+/// Numbers in the order in which they were put in, each at most once.
+#[derive(Debug)]
+pub(crate) struct Order {
+    links: Vec<Link>,
+    first: u32,
+    last: u32,
+}
+
+impl Order {
+    pub const fn new() -> Self {
+        Self { links: Vec::new(), first: NONE, last: NONE }
+    }
+
+    /// The number that is in longest.
+    pub fn first(&self) -> Option<u32> {
+        (self.first != NONE).then_some(self.first)
+    }
+
+    /// Whether a number is in.
+    pub fn has(&self, number: u32) -> bool {
+        self.links.get(number as usize).is_some_and(|link| link.linked == Linked::Yes)
+    }
+
+    /// Puts a number last, where it is not in yet.
+    pub fn push_new(&mut self, number: u32) {
+        if !self.has(number) {
+            self.push(number);
+        }
+    }
+
+    /// Puts a number last; one that is in already moves there.
+    pub fn push(&mut self, number: u32) {
+        self.remove(number);
+        let index = number as usize;
+        if self.links.len() <= index {
+            self.links.resize(index + 1, Link { before: NONE, after: NONE, linked: Linked::No });
+        }
+        self.links[index] = Link { before: self.last, after: NONE, linked: Linked::Yes };
+        match self.links.get_mut(self.last as usize) {
+            Some(last) => last.after = number,
+            None => self.first = number,
+        }
+        self.last = number;
+    }
+
+    /// Takes a number out, where it is in.
+    pub fn remove(&mut self, number: u32) {
+        let Some(link) = self.links.get_mut(number as usize) else { return };
+        if link.linked == Linked::No {
+            return;
+        }
+        link.linked = Linked::No;
+        let Link { before, after, .. } = *link;
+        match self.links.get_mut(before as usize) {
+            Some(neighbour) => neighbour.after = after,
+            None => self.first = after,
+        }
+        match self.links.get_mut(after as usize) {
+            Some(neighbour) => neighbour.before = before,
+            None => self.last = before,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::VecDeque;
+
+    #[test]
+    fn random_use_agrees_with_a_plain_queue() {
+        let mut order = Order::new();
+        let mut model: VecDeque<u32> = VecDeque::new();
+        let mut state = 7u64;
+        for _ in 0..10_000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let number = (state >> 33) as u32 % 20;
+            model.retain(|&other| other != number);
+            if state >> 62 == 0 {
+                order.remove(number);
+            } else {
+                order.push(number);
+                model.push_back(number);
+            }
+            assert_eq!(order.first(), model.front().copied());
+        }
+        while let Some(first) = order.first() {
+            assert_eq!(model.pop_front(), Some(first));
+            order.remove(first);
+        }
+        assert!(model.is_empty());
+    }
+}

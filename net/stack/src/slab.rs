@@ -1,0 +1,133 @@
+//! A table whose entries keep their number, and whose numbers, once freed, do not name their successor.
+
+use alloc::vec::Vec;
+
+/// Names an entry: a place and how often that place was used before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub index: u32,
+    generation: u32,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// Entries by [`Key`]. Growing the table moves them: large ones belong into boxes.
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    capacity: usize,
+}
+
+impl<T> Slab<T> {
+    /// An empty table that takes at most `capacity` entries.
+    pub const fn new(capacity: usize) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), capacity }
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether no further entry fits.
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.capacity
+    }
+
+    /// Puts a value in, or gives it back where the table is full.
+    pub fn insert(&mut self, value: T) -> Result<Key, T> {
+        if self.is_full() {
+            return Err(value);
+        }
+        if let Some(index) = self.free.pop()
+            && let Some(slot) = self.slots.get_mut(index as usize)
+        {
+            slot.value = Some(value);
+            return Ok(Key { index, generation: slot.generation });
+        }
+        let Ok(index) = u32::try_from(self.slots.len()) else { return Err(value) };
+        self.slots.push(Slot { generation: 0, value: Some(value) });
+        Ok(Key { index, generation: 0 })
+    }
+
+    /// The key of the entry that lies at a place now.
+    pub fn key_at(&self, index: u32) -> Option<Key> {
+        let slot = self.slots.get(index as usize)?;
+        slot.value.as_ref()?;
+        Some(Key { index, generation: slot.generation })
+    }
+
+    /// Gives the entry a new key; the old one is void from now on.
+    pub fn rekey(&mut self, key: Key) -> Option<Key> {
+        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation)?;
+        slot.value.as_ref()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        Some(Key { index: key.index, generation: slot.generation })
+    }
+
+    /// The entry of a key; `None` once it was removed.
+    pub fn get(&self, key: Key) -> Option<&T> {
+        let slot = self.slots.get(key.index as usize)?;
+        slot.value.as_ref().filter(|_| slot.generation == key.generation)
+    }
+
+    /// The entry of a key, to be changed.
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation != key.generation {
+            return None;
+        }
+        slot.value.as_mut()
+    }
+
+    /// The entry at a place, whoever lies there.
+    pub fn at(&self, index: u32) -> Option<&T> {
+        self.slots.get(index as usize)?.value.as_ref()
+    }
+
+    /// The entry at a place, to be changed.
+    pub fn at_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.slots.get_mut(index as usize)?.value.as_mut()
+    }
+
+    /// Takes an entry out; its key is void from now on.
+    pub fn remove(&mut self, key: Key) -> Option<T> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        if slot.generation != key.generation {
+            return None;
+        }
+        let value = slot.value.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.index);
+        Some(value)
+    }
+
+    /// The places that are in use.
+    pub fn indices(&self) -> impl Iterator<Item = u32> + '_ {
+        self.slots.iter().zip(0u32..).filter(|(slot, _)| slot.value.is_some()).map(|(_, index)| index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_removed_entry_does_not_name_its_successor() {
+        let mut slab = Slab::new(1);
+        let first = slab.insert('a').unwrap();
+        assert_eq!(slab.insert('b'), Err('b'));
+        assert_eq!(slab.remove(first), Some('a'));
+        let second = slab.insert('c').unwrap();
+        assert_eq!((first.index, slab.get(first)), (second.index, None));
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get(second), Some(&'c'));
+        assert_eq!(slab.key_at(second.index), Some(second));
+        assert_eq!(slab.len(), 1);
+    }
+}

@@ -1,0 +1,235 @@
+//! The stack: its parts, and the five calls that drive it. `receive.rs` is the way in, `calls.rs` the
+//! application's side.
+
+mod calls;
+mod receive;
+
+use crate::address::Ipv4Config;
+use crate::arp::{Learned, MakeEntry, Waiting};
+use crate::config::{Addressing, Config, ConfigError, CoreShare};
+use crate::counters::{Counter, Counters};
+use crate::event::{Event, EventQueue};
+use crate::frame::Frame;
+use crate::interface::Interface;
+use crate::limit::RateLimit;
+use crate::tcp::tables::{Around, SearchOutcome, Tcp};
+use crate::time::Instant;
+use crate::udp::UdpSockets;
+use crate::{MacAddr, dhcp, udp};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use isola_iobuf::{Chain, IoBuf};
+
+/// One core's protocol state for one interface. See the crate's page for how it is driven.
+pub struct Stack {
+    core: CoreShare,
+    counters: Counters,
+    interface: Interface,
+    events: EventQueue,
+    tcp: Tcp,
+    udp: UdpSockets,
+    dhcp: Option<dhcp::Client>,
+    echo_limit: RateLimit,
+    error_limit: RateLimit,
+    /// The latest time that was told: for calls that need no newer one.
+    now: Instant,
+}
+
+/// How full the stack's TCP tables are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Connections.
+    pub connections: usize,
+    /// Handshakes without their last segment.
+    pub half_open: usize,
+    /// TIME-WAIT entries.
+    pub time_wait: usize,
+}
+
+/// The parts that TCP works with, without TCP itself.
+macro_rules! around {
+    ($stack:expr) => {
+        Around {
+            now: $stack.now,
+            interface: &mut $stack.interface,
+            counters: &mut $stack.counters,
+            events: &mut $stack.events,
+        }
+    };
+}
+use around;
+
+impl Stack {
+    /// A stack at the time `now`, with its address set, or its first DHCP message ready to be sent.
+    pub fn new(config: Config, now: Instant) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let (dhcp_seed, udp_seed) = config.secret.keys(4);
+        let limits = &config.limits;
+        let mut stack = Self {
+            core: config.core,
+            counters: Counters::new(),
+            interface: Interface::new(&config),
+            events: EventQueue::new(limits.events),
+            tcp: Tcp::new(&config, now),
+            udp: UdpSockets::new(limits, config.core, udp_seed),
+            dhcp: None,
+            echo_limit: RateLimit::new(limits.icmp_per_second, now),
+            error_limit: RateLimit::new(limits.icmp_per_second, now),
+            now,
+        };
+        match config.addressing {
+            Addressing::Unset => {}
+            Addressing::Static(ipv4) => stack.change_address(Some(ipv4)),
+            Addressing::Dhcp => stack.dhcp = Some(dhcp::Client::new(config.mac, dhcp_seed, now)),
+        }
+        Ok(stack)
+    }
+
+    /// Tells the stack the time. One that lies before an earlier one counts as that.
+    fn at(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    /// Takes the next frame to transmit: call until it returns `None`.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
+        self.at(now);
+        self.poll_dhcp();
+        let mut frame = self.interface.pop();
+        if frame.is_none() {
+            frame = self.tcp.transmit(&mut around!(self));
+        }
+        if frame.is_none() {
+            frame = self.interface.pop();
+        }
+        if let Some(frame) = &frame {
+            self.counters.bump(Counter::FramesOut);
+            self.counters.add(Counter::BytesOut, frame.len() as u64);
+        }
+        frame
+    }
+
+    /// Gives a frame back that the device is done with, so that the memory of its headers serves another one.
+    /// Optional, and harmless for any other chain: what is still viewed by somebody is just dropped.
+    pub fn recycle(&mut self, mut frame: Chain) {
+        if let Some(head) = frame.pop_front() {
+            self.interface.recycle(head);
+        }
+    }
+
+    /// When `on_timer` is to be called next; `None` while nothing waits for time to pass. Exact: an idle
+    /// connection has no deadline.
+    pub fn next_deadline(&mut self) -> Option<Instant> {
+        let tcp = self.tcp.deadline(self.now);
+        let dhcp = self.dhcp.as_ref().and_then(dhcp::Client::deadline);
+        [tcp, dhcp, self.interface.arp.deadline()].into_iter().flatten().min()
+    }
+
+    /// Acts on everything that is due at `now`. Calling it early or often does no harm.
+    pub fn on_timer(&mut self, now: Instant) {
+        self.at(now);
+        self.poll_dhcp();
+        let (asks, lost) = self.interface.arp.on_timer(self.now, &mut self.counters);
+        asks.into_iter().for_each(|ask| self.interface.ask(ask, &mut self.counters));
+        for waiting in lost {
+            let outcome = SearchOutcome::NobodyThere;
+            self.tcp.on_search_ended(&waiting.connections, outcome, &mut around!(self));
+        }
+        self.tcp.on_timer(&mut around!(self));
+    }
+
+    /// Takes the next event: call until it returns `None`, and before `poll_transmit`.
+    pub fn next_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.events.take_notice() {
+            return Some(event);
+        }
+        while let Some(index) = self.events.sockets.first() {
+            self.events.sockets.remove(index);
+            if let Some(id) = self.udp.id_at(index) {
+                return Some(Event::Datagram(id));
+            }
+        }
+        self.tcp.take_event(&mut self.events)
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How full the TCP tables are.
+    pub fn occupancy(&self) -> Occupancy {
+        let (connections, half_open, time_wait) = self.tcp.occupancy();
+        Occupancy { connections, half_open, time_wait }
+    }
+
+    /// The interface's hardware address.
+    pub fn mac(&self) -> MacAddr {
+        self.interface.mac
+    }
+
+    /// The interface's IPv4 side; `None` while it has no address.
+    pub fn ipv4(&self) -> Option<Ipv4Config> {
+        self.interface.ipv4
+    }
+
+    /// Sets or takes the interface's address: on instances other than 0, what instance 0's
+    /// [`Event::AddressChanged`] says. Ends a DHCP client. Connections on another address fail.
+    ///
+    /// An address that no host can have counts as none.
+    pub fn set_ipv4(&mut self, now: Instant, ipv4: Option<Ipv4Config>) {
+        self.at(now);
+        self.dhcp = None;
+        self.change_address(ipv4.filter(Ipv4Config::is_valid));
+    }
+
+    fn change_address(&mut self, ipv4: Option<Ipv4Config>) {
+        if self.interface.ipv4 == ipv4 {
+            return;
+        }
+        let waiting = self.interface.set_ipv4(ipv4, &mut self.counters);
+        self.events.address = Some(ipv4);
+        let mut around = around!(self);
+        self.tcp.on_address_change(&mut around);
+        self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut around);
+    }
+
+    /// Takes in what another instance learned about a neighbour ([`Event::Neighbour`]).
+    pub fn learn(&mut self, now: Instant, ip: Ipv4Addr, mac: MacAddr) {
+        self.at(now);
+        self.learn_neighbour(ip, mac, MakeEntry::Always);
+    }
+
+    fn learn_neighbour(&mut self, ip: Ipv4Addr, mac: MacAddr, make: MakeEntry) {
+        let learned = self.interface.arp.learn(self.now, ip, mac, make, &mut self.counters);
+        let Learned::Fresh(Waiting { packets, connections }) = learned else { return };
+        let waiting = Waiting { packets, connections: alloc::vec::Vec::new() };
+        self.interface.send_waiting(waiting, mac, &mut self.counters);
+        self.tcp.on_search_ended(&connections, SearchOutcome::Found, &mut around!(self));
+        if self.core.is_first() && self.core.count > 1 {
+            self.events.notice(Event::Neighbour { ip, mac });
+        }
+    }
+
+    /// Sends what the DHCP client has to say.
+    fn poll_dhcp(&mut self) {
+        let Some(client) = &mut self.dhcp else { return };
+        let (message, change) = client.poll(self.now);
+        self.apply(change);
+        let Some(message) = message else { return };
+        let own = self.interface.ipv4.map_or(Ipv4Addr::UNSPECIFIED, |own| own.address);
+        let to = message.server.unwrap_or(Ipv4Addr::BROADCAST);
+        let source = SocketAddr::new(IpAddr::V4(own), dhcp::CLIENT_PORT);
+        let destination = SocketAddr::new(IpAddr::V4(to), dhcp::SERVER_PORT);
+        let payload = Chain::from(IoBuf::from(message.bytes));
+        if let Some(packet) = udp::packet(&mut self.interface, source, destination, payload) {
+            self.interface.send(self.now, packet, &mut self.counters);
+        }
+    }
+
+    fn apply(&mut self, change: Option<dhcp::Change>) {
+        match change {
+            Some(dhcp::Change::Gained(ipv4)) => self.change_address(Some(ipv4)),
+            Some(dhcp::Change::Lost) => self.change_address(None),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a connection does when time passes.
+
+use super::sender::Patience;
+use super::{Connection, Env, Held, Place, State};
+use crate::event::FailReason;
+use crate::tcp::TcpConfig;
+use crate::time::Instant;
+
+/// What is left to do after a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expiry {
+    /// Nothing.
+    GoOn,
+    /// The connection is over for this reason; a synchronised peer is to be told by a reset.
+    GiveUp(FailReason),
+}
+
+impl Connection {
+    /// The next moment at which [`Self::on_timer`] has something to do; `None` for one that merely idles.
+    pub fn deadline(&mut self, now: Instant, config: &TcpConfig) -> Option<Instant> {
+        if self.is_over() {
+            return None;
+        }
+        self.sender.arm(now);
+        let halves = earlier(self.sender.deadline(), self.receiver.deadline());
+        earlier(earlier(halves, self.fin_wait_until), self.keep_alive_at(config))
+    }
+
+    /// Acts on what is due.
+    pub fn on_timer(&mut self, env: &mut Env<'_>) -> Expiry {
+        if self.is_over() {
+            return Expiry::GoOn;
+        }
+        let retries = match self.state {
+            State::SynSent | State::SynReceived => env.config.max_syn_retransmits,
+            _ => env.config.max_retransmits,
+        };
+        self.receiver.on_timer(env.now);
+        if self.sender.on_timer(env.now, retries, env.counters) == Patience::Gone {
+            return Expiry::GiveUp(FailReason::TimedOut);
+        }
+        // A peer that answers probes but never opens its window would keep a closed connection for ever.
+        if self.held == Held::No && self.sender.probes() > env.config.max_retransmits {
+            return Expiry::GiveUp(FailReason::TimedOut);
+        }
+        if self.fin_wait_until.is_some_and(|at| env.now >= at) {
+            return Expiry::GiveUp(FailReason::TimedOut);
+        }
+        if self.keep_alive_at(env.config).is_some_and(|at| env.now >= at) {
+            return self.probe_silence(env);
+        }
+        Expiry::GoOn
+    }
+
+    /// When the peer's silence is to be questioned: only while nothing is under way, as timeouts do it then.
+    fn keep_alive_at(&self, config: &TcpConfig) -> Option<Instant> {
+        let settings = config.keep_alive?;
+        let open = matches!(self.state, State::Established | State::CloseWait | State::FinWait2);
+        let waits = open && self.sender.deadline().is_none();
+        let silence = settings.idle + settings.interval.times(u64::from(self.keep_alive_probes));
+        waits.then(|| self.heard_at + silence)
+    }
+
+    fn probe_silence(&mut self, env: &Env<'_>) -> Expiry {
+        let allowed = env.config.keep_alive.map_or(0, |settings| settings.probes);
+        if self.keep_alive_probes >= allowed {
+            return Expiry::GiveUp(FailReason::TimedOut);
+        }
+        self.keep_alive_probes += 1;
+        self.keep_alive_due = Place::In;
+        Expiry::GoOn
+    }
+}
+
+/// The earlier one of two moments that may not be.
+#[inline]
+pub(super) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

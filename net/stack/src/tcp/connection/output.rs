@@ -1,0 +1,80 @@
+//! What a connection sends: made when the device asks for it.
+
+use super::{Connection, Place, State};
+use crate::tcp::TcpConfig;
+use crate::tcp::segment::{Flags, Header, SynOptions};
+use crate::time::Instant;
+use isola_iobuf::Chain;
+
+/// A segment to go out.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub header: Header,
+    pub payload: Chain,
+}
+
+impl Connection {
+    /// Whether there is something to send now.
+    pub fn has_output(&self) -> bool {
+        match self.state {
+            State::Closed | State::TimeWait => false,
+            State::SynSent | State::SynReceived => self.sender.has_output(),
+            _ => self.receiver.must_ack() || self.sender.has_output() || self.keep_alive_due == Place::In,
+        }
+    }
+
+    /// Makes the next segment; it acknowledges whatever is owed.
+    pub fn next_segment(&mut self, now: Instant, config: &TcpConfig) -> Option<Outgoing> {
+        let synchronised = match self.state {
+            State::Closed | State::TimeWait => return None,
+            State::SynSent | State::SynReceived => false,
+            _ => true,
+        };
+        let (seq, flags, payload) = match self.sender.next(now) {
+            Some(piece) => (piece.seq, piece.flags, piece.payload),
+            None if !synchronised => return None,
+            None if self.receiver.must_ack() => (self.sender.idle_seq(), Flags::NONE, Chain::new()),
+            // A position that was acknowledged already makes the peer answer (RFC 9293 3.8.4).
+            None if self.keep_alive_due == Place::In => (self.sender.una.back(1), Flags::NONE, Chain::new()),
+            None => return None,
+        };
+        self.keep_alive_due = Place::Out;
+        self.segments_out += 1;
+        let header = if flags.has(Flags::SYN) {
+            self.syn_header(config)
+        } else {
+            self.header(seq, flags | Flags::ACK)
+        };
+        Some(Outgoing { header, payload })
+    }
+
+    pub(super) fn header(&mut self, seq: crate::tcp::seq::Seq, flags: Flags) -> Header {
+        Header {
+            source_port: self.flow.local.port(),
+            destination_port: self.flow.remote.port(),
+            seq,
+            ack: self.receiver.nxt,
+            flags,
+            window: self.receiver.tell_window(),
+            options: SynOptions::default(),
+        }
+    }
+
+    /// Our SYN, or our answer to a SYN that crossed it: then with a scale only where the peer had one.
+    fn syn_header(&self, config: &TcpConfig) -> Header {
+        let answer = self.state == State::SynReceived;
+        let scaled = !answer || self.receiver.scale > 0 || self.sender.scale > 0;
+        Header {
+            source_port: self.flow.local.port(),
+            destination_port: self.flow.remote.port(),
+            seq: self.sender.una,
+            ack: if answer { self.receiver.nxt } else { crate::tcp::seq::Seq(0) },
+            flags: if answer { Flags::SYN | Flags::ACK } else { Flags::SYN },
+            window: self.receiver.initial_window(),
+            options: SynOptions {
+                mss: Some(self.local_mss),
+                window_scale: scaled.then(|| config.window_scale()),
+            },
+        }
+    }
+}

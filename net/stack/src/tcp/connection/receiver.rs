@@ -1,0 +1,296 @@
+//! The receiving half: what came in, what the peer may send, and when to acknowledge.
+//!
+//! The window is the application's: what it allows ahead (`capacity`) less what it has not read. Its right
+//! edge never moves back, and moves forward only by steps worth a segment (RFC 9293 3.8.6.2.2).
+
+use crate::counters::{Counter, Counters};
+use crate::tcp::reassembly::{Bounds, Reassembly};
+use crate::tcp::receive_queue::{ReceiveQueue, pinned_limit};
+use crate::tcp::seq::Seq;
+use crate::time::{Duration, Instant};
+use isola_iobuf::IoBuf;
+
+/// Segments acknowledged at once at the beginning, so that the peer's slow start is not slowed further.
+const QUICK_ACKS: u8 = 16;
+/// Segments that one acknowledgement may cover (RFC 5681 4.2).
+const ACK_EVERY: u8 = 2;
+
+/// Whether an acknowledgement is owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owed {
+    Nothing,
+    /// At the latest at this time; gladly together with data.
+    By(Instant),
+    Now,
+}
+
+/// Where a segment stands against the receive window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// Some of it is new and within the window, or it is empty and at a place within it.
+    Inside,
+    /// Data for a window that is shut: its acknowledgement counts, its data does not.
+    Shut,
+    /// All old, or beyond the window.
+    Outside,
+}
+
+/// What a payload brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    pub data: DataCame,
+    pub end: EndCame,
+}
+
+/// Whether there is something new to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DataCame {
+    Yes,
+    No,
+}
+
+/// Whether the stream's end was reached just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndCame {
+    Yes,
+    No,
+}
+
+/// The receiving half of a connection.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    /// The next byte expected.
+    pub nxt: Seq,
+    /// The right edge of the window as it was last told.
+    edge: Seq,
+    pub scale: u8,
+    capacity: u32,
+    /// Step in which the edge moves: the segment size that was announced.
+    mss: u32,
+    pub inbox: ReceiveQueue,
+    reassembly: Reassembly,
+    pieces: usize,
+    /// Where the stream ends, where the peer has told.
+    fin: Option<Seq>,
+    ended: EndCame,
+    owed: Owed,
+    /// Segments that came in since the last acknowledgement.
+    unacked: u8,
+    quick: u8,
+    pub bytes: u64,
+}
+
+impl Receiver {
+    /// A receiver before the first segment. `scale` is ours, for windows in segments without SYN.
+    pub fn new(capacity: u32, mss: u32, pieces: usize) -> Self {
+        Self {
+            nxt: Seq(0),
+            edge: Seq(0),
+            scale: 0,
+            capacity,
+            mss,
+            inbox: ReceiveQueue::default(),
+            reassembly: Reassembly::default(),
+            pieces,
+            fin: None,
+            ended: EndCame::No,
+            owed: Owed::Nothing,
+            unacked: 0,
+            quick: QUICK_ACKS,
+            bytes: 0,
+        }
+    }
+
+    /// The peer's SYN was at `initial`; it is told the window `told` or was told it before.
+    pub fn synchronize(&mut self, initial: Seq, told: u32) {
+        self.nxt = initial + 1;
+        self.edge = self.nxt + told;
+    }
+
+    /// The window that goes into a SYN, where no scale applies.
+    pub fn initial_window(&self) -> u16 {
+        self.capacity.min(65_535) as u16
+    }
+
+    /// Lets the peer send `capacity` bytes ahead of the application from now on.
+    pub fn set_capacity(&mut self, capacity: u32) {
+        self.capacity = capacity;
+        self.ack_if_opened();
+    }
+
+    /// Where a segment of `len` sequence numbers at `seq` stands.
+    pub fn fit(&self, seq: Seq, len: u32) -> Fit {
+        let end = seq + len;
+        if len == 0 {
+            // A place at the edge itself is where a peer that has filled the window stands.
+            let inside = !seq.before(self.nxt) && !seq.after(self.edge);
+            return if inside { Fit::Inside } else { Fit::Outside };
+        }
+        if seq == self.nxt && self.edge == self.nxt {
+            return Fit::Shut;
+        }
+        if seq.before(self.edge) && end.after(self.nxt) { Fit::Inside } else { Fit::Outside }
+    }
+
+    /// Takes a payload in whose segment fits inside; `fin` says whether it ends the stream.
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        (seq, mut payload): (Seq, IoBuf),
+        fin: EndCame,
+        delay: Duration,
+        counters: &mut Counters,
+    ) -> Arrival {
+        let mut arrival = Arrival { data: DataCame::No, end: EndCame::No };
+        if self.ended == EndCame::Yes {
+            self.owed = Owed::Now;
+            return arrival;
+        }
+        if fin == EndCame::Yes {
+            let end = seq + payload.len() as u32;
+            if self.fin.is_none() && !end.before(self.nxt) && !end.after(self.edge) {
+                self.fin = Some(end);
+            }
+            self.owed = Owed::Now;
+        }
+        let len = payload.len() as u32;
+        let limit = self.fin.map_or(self.edge, |fin| if fin.before(self.edge) { fin } else { self.edge });
+        if (seq + len).after(limit) {
+            let beyond = (seq + len).since(limit).min(len);
+            payload.truncate((len - beyond) as usize);
+        }
+        let mut start = seq;
+        if seq.before(self.nxt) {
+            payload.advance(self.nxt.since(seq) as usize);
+            start = self.nxt;
+        }
+        if payload.is_empty() {
+            if len > 0 {
+                self.owed = Owed::Now;
+            }
+        } else if start == self.nxt {
+            arrival.data = DataCame::Yes;
+            self.take_in_order(now, payload, delay, counters);
+        } else {
+            counters.bump(Counter::TcpOutOfOrder);
+            let pinned = pinned_limit(self.capacity).saturating_sub(self.inbox.pinned());
+            let bounds = Bounds { pieces: self.pieces, pinned };
+            self.reassembly.insert(start, payload, bounds, counters);
+            self.owed = Owed::Now;
+        }
+        if self.fin == Some(self.nxt) {
+            self.nxt += 1;
+            self.ended = EndCame::Yes;
+            self.owed = Owed::Now;
+            self.reassembly.clear();
+            arrival.end = EndCame::Yes;
+        }
+        arrival
+    }
+
+    fn take_in_order(&mut self, now: Instant, payload: IoBuf, delay: Duration, counters: &mut Counters) {
+        self.deliver(payload, counters);
+        if self.reassembly.is_empty() {
+            self.owe(now, delay);
+            return;
+        }
+        while let Some(data) = self.reassembly.take(self.nxt) {
+            self.deliver(data, counters);
+        }
+        // The peer learns at once that a gap is filled (RFC 5681 4.2).
+        self.owed = Owed::Now;
+    }
+
+    fn deliver(&mut self, mut payload: IoBuf, counters: &mut Counters) {
+        if let Some(fin) = self.fin {
+            payload.truncate(fin.since(self.nxt) as usize);
+        }
+        self.nxt += payload.len() as u32;
+        self.bytes += payload.len() as u64;
+        let limit = pinned_limit(self.capacity).saturating_sub(self.reassembly.pinned());
+        self.inbox.push(payload, limit, counters);
+    }
+
+    fn owe(&mut self, now: Instant, delay: Duration) {
+        self.unacked = self.unacked.saturating_add(1);
+        if self.quick > 0 {
+            self.quick -= 1;
+            self.owed = Owed::Now;
+        } else if self.unacked >= ACK_EVERY {
+            self.owed = Owed::Now;
+        } else if self.owed == Owed::Nothing {
+            self.owed = Owed::By(now + delay);
+        }
+    }
+
+    /// Whether the peer has ended its stream and all before the end has arrived.
+    pub fn has_ended(&self) -> EndCame {
+        self.ended
+    }
+
+    /// Takes the next piece for the application.
+    pub fn read(&mut self) -> Option<IoBuf> {
+        let piece = self.inbox.pop()?;
+        self.ack_if_opened();
+        Some(piece)
+    }
+
+    /// The right edge that the application's reading allows.
+    fn allowed_edge(&self) -> Seq {
+        self.nxt + self.capacity.saturating_sub(self.inbox.len() as u32)
+    }
+
+    /// Tells the peer of a window that has opened by much (RFC 9293 3.8.6.2.2), without waiting for data to
+    /// acknowledge.
+    fn ack_if_opened(&mut self) {
+        let allowed = self.allowed_edge();
+        let step = (2 * self.mss).min(self.capacity / 2).max(1);
+        if self.ended == EndCame::No && allowed.after(self.edge) && allowed.since(self.edge) >= step {
+            self.owed = Owed::Now;
+        }
+    }
+
+    /// The window for a segment that goes out now, with which everything owed is acknowledged.
+    pub fn tell_window(&mut self) -> u16 {
+        let allowed = self.allowed_edge();
+        let step = self.mss.min(self.capacity / 2).max(1);
+        if allowed.after(self.edge) && allowed.since(self.edge) >= step {
+            self.edge = allowed;
+        }
+        self.owed = Owed::Nothing;
+        self.unacked = 0;
+        let window = if self.edge.after(self.nxt) { self.edge.since(self.nxt) } else { 0 };
+        (window >> self.scale).min(65_535) as u16
+    }
+
+    /// Owes an acknowledgement at once.
+    pub fn ack_now(&mut self) {
+        self.owed = Owed::Now;
+    }
+
+    /// Whether an acknowledgement is owed at once.
+    pub fn must_ack(&self) -> bool {
+        self.owed == Owed::Now
+    }
+
+    /// When a delayed acknowledgement must go out.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.owed {
+            Owed::By(at) => Some(at),
+            Owed::Nothing | Owed::Now => None,
+        }
+    }
+
+    /// Owes a delayed acknowledgement now, where its time has come.
+    pub fn on_timer(&mut self, now: Instant) {
+        if self.deadline().is_some_and(|at| now >= at) {
+            self.owed = Owed::Now;
+        }
+    }
+
+    /// Drops all that was not read.
+    pub fn clear(&mut self) {
+        self.inbox.clear();
+        self.reassembly.clear();
+    }
+}

@@ -1,0 +1,227 @@
+//! What a connection does with a segment that came in (RFC 9293 3.10.7, with RFC 5961's tightening).
+
+use super::receiver::{Arrival, DataCame, EndCame, Fit};
+use super::sender::{Ack, AckKind, Bare, Fin};
+use super::signals::Signal;
+use super::{Connection, Env, Held, State};
+use crate::counters::Counter;
+use crate::event::FailReason;
+use crate::limit::Allowed;
+use crate::tcp::segment::{Flags, Segment};
+
+/// What the owner is to do with the segment now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing.
+    Done,
+    /// Answer it with a reset (RFC 9293 3.10.7.1's form).
+    Reset,
+    /// Reset the connection itself: it gets data that nobody will read.
+    Abort,
+}
+
+impl Connection {
+    /// Takes a segment of this flow in.
+    pub fn on_segment(&mut self, segment: Segment, env: &mut Env<'_>) -> Verdict {
+        self.segments_in += 1;
+        match self.state {
+            State::Closed | State::TimeWait => Verdict::Done,
+            State::SynSent => self.on_segment_in_syn_sent(segment, env),
+            _ => self.on_segment_synchronized(segment, env),
+        }
+    }
+
+    fn on_segment_in_syn_sent(&mut self, segment: Segment, env: &mut Env<'_>) -> Verdict {
+        let acks = segment.flags.has(Flags::ACK);
+        if acks && !self.sender.acks_syn(segment.ack) {
+            env.counters.bump(Counter::DropTcpAck);
+            return if segment.flags.has(Flags::RST) { Verdict::Done } else { Verdict::Reset };
+        }
+        if segment.flags.has(Flags::RST) {
+            if acks {
+                env.counters.bump(Counter::TcpResetsIn);
+                self.fail(FailReason::Refused);
+            } else {
+                env.counters.bump(Counter::DropTcpReset);
+            }
+            return Verdict::Done;
+        }
+        if !segment.flags.has(Flags::SYN) {
+            env.counters.bump(Counter::DropTcpFlags);
+            return Verdict::Done;
+        }
+        self.heard_at = env.now;
+        self.synchronize(segment.seq, segment.options, env);
+        if acks {
+            self.become_established(&segment, env);
+            self.receiver.ack_now();
+        } else {
+            // A simultaneous open: our SYN goes out again, as an answer.
+            self.state = State::SynReceived;
+            self.sender.answer_syn();
+        }
+        Verdict::Done
+    }
+
+    /// Our SYN was acknowledged. The window of a segment with SYN is never scaled.
+    fn become_established(&mut self, segment: &Segment, env: &mut Env<'_>) {
+        let scale = if segment.flags.has(Flags::SYN) { 0 } else { self.sender.scale };
+        self.sender.establish(env.now, segment.seq, u32::from(segment.window) << scale);
+        self.state = match self.sender.fin {
+            Fin::Open => State::Established,
+            Fin::Wanted | Fin::Acked => State::FinWait1,
+        };
+        if self.listener.is_none() {
+            env.counters.bump(Counter::TcpConnected);
+            self.signals.raise(Signal::Connected);
+        }
+    }
+
+    fn on_segment_synchronized(&mut self, segment: Segment, env: &mut Env<'_>) -> Verdict {
+        let fit = self.receiver.fit(segment.seq, segment.len());
+        if segment.flags.has(Flags::RST) {
+            self.on_reset(&segment, fit, env);
+            return Verdict::Done;
+        }
+        // Our SYN crossed the peer's, and this is its answer: same position, both flags.
+        let answer = self.state == State::SynReceived
+            && segment.flags.has(Flags::SYN | Flags::ACK)
+            && segment.seq + 1 == self.receiver.nxt;
+        if fit == Fit::Outside && !answer {
+            env.counters.bump(Counter::DropTcpWindow);
+            if segment.len() == 0 {
+                // A peer's keep-alive and a forged segment look alike: both get an answer, at a bounded rate.
+                self.challenge(env);
+            } else {
+                self.receiver.ack_now();
+            }
+            return Verdict::Done;
+        }
+        if segment.flags.has(Flags::SYN) && !answer {
+            env.counters.bump(Counter::DropTcpFlags);
+            self.challenge(env);
+            return Verdict::Done;
+        }
+        if !segment.flags.has(Flags::ACK) {
+            env.counters.bump(Counter::DropTcpFlags);
+            return Verdict::Done;
+        }
+        self.heard_at = env.now;
+        self.keep_alive_probes = 0;
+        if self.state == State::SynReceived {
+            if !self.sender.acks_syn(segment.ack) {
+                env.counters.bump(Counter::DropTcpAck);
+                return Verdict::Reset;
+            }
+            self.become_established(&segment, env);
+            if answer {
+                return Verdict::Done;
+            }
+        } else if self.take_ack(&segment, env) == AckKind::Invalid {
+            env.counters.bump(Counter::DropTcpAck);
+            self.challenge(env);
+            return Verdict::Done;
+        }
+        if fit == Fit::Shut {
+            env.counters.bump(Counter::DropTcpWindow);
+            self.receiver.ack_now();
+            self.signal_end();
+            return Verdict::Done;
+        }
+        let verdict = self.take_data(segment, env);
+        self.signal_end();
+        verdict
+    }
+
+    /// RFC 5961 3.2: only a reset at exactly the expected place counts; one elsewhere is questioned.
+    fn on_reset(&mut self, segment: &Segment, fit: Fit, env: &mut Env<'_>) {
+        if segment.seq == self.receiver.nxt {
+            env.counters.bump(Counter::TcpResetsIn);
+            let refused = self.state == State::SynReceived;
+            // A peer that has our FIN and resets instead of finishing loses nothing that we were promised.
+            if self.state == State::LastAck && self.sender.queued() == 0 {
+                self.state = State::Closed;
+                self.signal_end();
+                return;
+            }
+            self.fail(if refused { FailReason::Refused } else { FailReason::Reset });
+            return;
+        }
+        env.counters.bump(Counter::DropTcpReset);
+        if fit != Fit::Outside {
+            self.challenge(env);
+        }
+    }
+
+    fn challenge(&mut self, env: &mut Env<'_>) {
+        match env.challenges.allow(env.now) {
+            Allowed::Yes => self.receiver.ack_now(),
+            Allowed::No => env.counters.bump(Counter::ChallengeRate),
+        }
+    }
+
+    fn take_ack(&mut self, segment: &Segment, env: &mut Env<'_>) -> AckKind {
+        let bare = if segment.len() == 0 { Bare::Yes } else { Bare::No };
+        let ack = Ack { seq: segment.seq, ack: segment.ack, window: segment.window, bare };
+        let kind = self.sender.on_ack(env.now, ack, env.counters);
+        if kind == AckKind::New {
+            self.signal_space();
+            if self.sender.fin == Fin::Acked {
+                self.on_fin_acked(env);
+            }
+        }
+        kind
+    }
+
+    fn on_fin_acked(&mut self, env: &Env<'_>) {
+        self.state = match self.state {
+            State::FinWait1 => {
+                if self.held == Held::No {
+                    self.fin_wait_until = Some(env.now + env.config.fin_wait_2);
+                }
+                State::FinWait2
+            }
+            State::Closing => State::TimeWait,
+            State::LastAck => State::Closed,
+            other => other,
+        };
+    }
+
+    fn take_data(&mut self, segment: Segment, env: &mut Env<'_>) -> Verdict {
+        let fin = if segment.flags.has(Flags::FIN) { EndCame::Yes } else { EndCame::No };
+        if segment.payload.is_empty() && fin == EndCame::No {
+            return Verdict::Done;
+        }
+        if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
+            // The peer's stream has ended already: this is what was sent again, or nonsense.
+            self.receiver.ack_now();
+            return Verdict::Done;
+        }
+        let data_end = segment.seq + segment.payload.len() as u32;
+        if self.held == Held::No && data_end.after(self.receiver.nxt) {
+            env.counters.bump(Counter::DropTcpAfterClose);
+            return Verdict::Abort;
+        }
+        let delay = env.config.delayed_ack;
+        let Arrival { data, end } =
+            self.receiver.accept(env.now, (segment.seq, segment.payload), fin, delay, env.counters);
+        if data == DataCame::Yes {
+            self.signals.raise(Signal::Readable);
+        }
+        if end == EndCame::Yes {
+            self.signals.raise(Signal::PeerClosed);
+            self.on_fin();
+        }
+        Verdict::Done
+    }
+
+    fn on_fin(&mut self) {
+        self.fin_wait_until = None;
+        self.state = match self.state {
+            State::Established => State::CloseWait,
+            State::FinWait1 => State::Closing,
+            State::FinWait2 => State::TimeWait,
+            other => other,
+        };
+    }
+}

@@ -1,0 +1,92 @@
+//! Initial sequence numbers and local ports that an outsider cannot foresee (RFC 6528, RFC 6056).
+
+use super::seq::Seq;
+use crate::address::Flow;
+use crate::config::Secret;
+use crate::time::Instant;
+use core::net::{IpAddr, SocketAddr};
+use siphasher::sip::SipHasher24;
+
+/// First local port of outgoing connections (RFC 6335's dynamic range).
+const FIRST_PORT: u16 = 49_152;
+/// How many there are.
+const PORTS: u16 = u16::MAX - FIRST_PORT + 1;
+
+/// Keyed choices of one stack.
+#[derive(Debug)]
+pub(crate) struct Chooser {
+    sequence: SipHasher24,
+    port: SipHasher24,
+    /// Moves on with each port given out (RFC 6056 3.3.3's counter).
+    next: u16,
+}
+
+impl Chooser {
+    pub fn new(secret: &Secret) -> Self {
+        let keyed = |purpose| {
+            let (a, b) = secret.keys(purpose);
+            SipHasher24::new_with_keys(a, b)
+        };
+        Self { sequence: keyed(1), port: keyed(2), next: 0 }
+    }
+
+    /// A flow's initial sequence number: a clock of about 4 microseconds, offset by a secret function of the
+    /// flow, so that successive connections of one flow do not overlap and no other flow's tell anything.
+    pub fn initial_sequence(&self, now: Instant, flow: &Flow) -> Seq {
+        let offset = self.sequence.hash(&flow_bytes(flow)) as u32;
+        Seq(((now.as_nanos() >> 12) as u32).wrapping_add(offset))
+    }
+
+    /// Local ports to try for a connection to `remote`, in an order of their own for each peer.
+    pub fn ports(&mut self, local: IpAddr, remote: SocketAddr) -> impl Iterator<Item = u16> + use<> {
+        let flow = Flow { local: SocketAddr::new(local, 0), remote };
+        let start = (self.port.hash(&flow_bytes(&flow)) as u16).wrapping_add(self.next);
+        self.next = self.next.wrapping_add(1);
+        (0..PORTS).map(move |step| FIRST_PORT + start.wrapping_add(step) % PORTS)
+    }
+}
+
+/// A flow as bytes to be hashed.
+pub(crate) fn flow_bytes(flow: &Flow) -> [u8; 36] {
+    let mut bytes = [0; 36];
+    for (end, into) in [flow.local, flow.remote].into_iter().zip(bytes.as_chunks_mut::<18>().0) {
+        let (port, ip) = into.split_at_mut(2);
+        port.copy_from_slice(&end.port().to_be_bytes());
+        match end.ip() {
+            IpAddr::V4(address) => ip.iter_mut().zip(address.octets()).for_each(|(to, from)| *to = from),
+            IpAddr::V6(address) => ip.copy_from_slice(&address.octets()),
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Duration;
+    use core::net::Ipv4Addr;
+
+    fn flow(port: u16) -> Flow {
+        let (a, b) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        Flow::new(a.into(), port, b.into(), 80)
+    }
+
+    #[test]
+    fn numbers_of_a_flow_advance_with_time_and_flows_differ() {
+        let chooser = Chooser::new(&Secret([7; 32]));
+        let first = chooser.initial_sequence(Instant::ZERO, &flow(1));
+        let later = chooser.initial_sequence(Instant::ZERO + Duration::from_millis(4), &flow(1));
+        assert!((970..=980).contains(&later.since(first)), "{}", later.since(first));
+        assert_ne!(chooser.initial_sequence(Instant::ZERO, &flow(2)), first);
+        let other = Chooser::new(&Secret([8; 32]));
+        assert_ne!(other.initial_sequence(Instant::ZERO, &flow(1)), first);
+    }
+
+    #[test]
+    fn all_ports_of_the_range_are_tried_once() {
+        let mut chooser = Chooser::new(&Secret([7; 32]));
+        let mut ports: alloc::vec::Vec<u16> = chooser.ports(flow(0).local.ip(), flow(0).remote).collect();
+        ports.sort_unstable();
+        assert!(ports.iter().copied().eq(FIRST_PORT..=u16::MAX));
+    }
+}

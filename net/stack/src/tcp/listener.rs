@@ -1,0 +1,231 @@
+//! Listening ports, and the handshakes that have not come to an end: a bounded table of small entries.
+//!
+//! A SYN costs an entry here and no connection. When the table is full the oldest entry gives way, so a
+//! flood shortens the time that a handshake may take, and nothing else. (SYN cookies are not here.)
+
+use super::connection::Handshake;
+use super::segment::{Flags, Header, Segment, SynOptions};
+use super::seq::Seq;
+use super::{ListenError, TcpConfig};
+use crate::address::Flow;
+use crate::event::ListenerId;
+use crate::order::Order;
+use crate::slab::Slab;
+use crate::time::Instant;
+use crate::timers::Timers;
+use alloc::collections::BTreeMap;
+
+/// A port that connections come in at.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    port: u16,
+    /// Connections that may wait for the application to take them.
+    backlog: usize,
+    /// Connections that do.
+    pending: usize,
+}
+
+/// All listeners of one stack.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    slots: Slab<Listener>,
+    ports: BTreeMap<u16, ListenerId>,
+}
+
+impl Listeners {
+    pub const fn new(capacity: usize) -> Self {
+        Self { slots: Slab::new(capacity), ports: BTreeMap::new() }
+    }
+
+    /// Listens at a port.
+    pub fn open(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
+        if port == 0 {
+            return Err(ListenError::PortZero);
+        }
+        if self.ports.contains_key(&port) {
+            return Err(ListenError::PortInUse(port));
+        }
+        let listener = Listener { port, backlog: backlog.max(1), pending: 0 };
+        let key = self.slots.insert(listener).map_err(|_| ListenError::TooManyListeners)?;
+        self.ports.insert(port, ListenerId(key));
+        Ok(ListenerId(key))
+    }
+
+    /// Stops listening.
+    pub fn close(&mut self, id: ListenerId) {
+        if let Some(listener) = self.slots.remove(id.0) {
+            self.ports.remove(&listener.port);
+        }
+    }
+
+    /// Who listens at a port.
+    pub fn at_port(&self, port: u16) -> Option<ListenerId> {
+        self.ports.get(&port).copied()
+    }
+
+    /// Whether the listener takes one more connection; `None` where it is gone.
+    pub fn has_room(&self, id: ListenerId) -> Option<Room> {
+        let listener = self.slots.get(id.0)?;
+        Some(if listener.pending < listener.backlog { Room::Left } else { Room::Full })
+    }
+
+    /// One more connection waits for the application.
+    pub fn add_pending(&mut self, id: ListenerId) {
+        if let Some(listener) = self.slots.get_mut(id.0) {
+            listener.pending += 1;
+        }
+    }
+
+    /// The application has taken a connection, or it ended before.
+    pub fn remove_pending(&mut self, id: ListenerId) {
+        if let Some(listener) = self.slots.get_mut(id.0) {
+            listener.pending = listener.pending.saturating_sub(1);
+        }
+    }
+}
+
+/// Whether a backlog takes one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Left,
+    Full,
+}
+
+/// A handshake whose last segment is missing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HalfOpen {
+    pub handshake: Handshake,
+    /// The window that our answer tells.
+    pub local_window: u16,
+    /// What our answer says.
+    pub local_options: SynOptions,
+    /// Times that our answer was sent by the timer.
+    repeats: u8,
+}
+
+impl HalfOpen {
+    /// What a SYN leaves behind.
+    pub fn new(
+        flow: Flow,
+        listener: ListenerId,
+        segment: &Segment,
+        initial: Seq,
+        mss: u16,
+        now: Instant,
+        config: &TcpConfig,
+    ) -> Self {
+        Self {
+            handshake: Handshake {
+                flow,
+                listener,
+                local_initial: initial,
+                remote_initial: segment.seq,
+                options: segment.options,
+                window: segment.window,
+                answered_at: Some(now),
+            },
+            local_window: config.receive_window.min(65_535) as u16,
+            local_options: SynOptions {
+                mss: Some(mss),
+                window_scale: segment.options.window_scale.map(|_| config.window_scale()),
+            },
+            repeats: 0,
+        }
+    }
+
+    /// Our answer to the SYN.
+    pub fn answer(&self) -> Header {
+        Header {
+            source_port: self.handshake.flow.local.port(),
+            destination_port: self.handshake.flow.remote.port(),
+            seq: self.handshake.local_initial,
+            ack: self.handshake.remote_initial + 1,
+            flags: Flags::SYN | Flags::ACK,
+            window: self.local_window,
+            options: self.local_options,
+        }
+    }
+}
+
+/// All half-open handshakes of one stack.
+#[derive(Debug)]
+pub(crate) struct HalfOpenTable {
+    entries: Slab<HalfOpen>,
+    /// By age.
+    order: Order,
+    timers: Timers,
+}
+
+/// What became of an entry whose timer ran out.
+pub(crate) enum Overdue {
+    /// Its answer is to be sent again.
+    Repeat(HalfOpen),
+    /// It is gone.
+    Dropped(u32, HalfOpen),
+}
+
+impl HalfOpenTable {
+    pub fn new(capacity: usize) -> Self {
+        Self { entries: Slab::new(capacity.max(1)), order: Order::new(), timers: Timers::new() }
+    }
+
+    /// Adds an entry, whose answer went out now. Returns its place, and the entry that gave way to it.
+    pub fn insert(
+        &mut self,
+        entry: HalfOpen,
+        now: Instant,
+        config: &TcpConfig,
+    ) -> Option<(u32, Option<(u32, HalfOpen)>)> {
+        let mut dropped = None;
+        if self.entries.is_full()
+            && let Some(oldest) = self.order.first()
+        {
+            dropped = self.remove(oldest).map(|entry| (oldest, entry));
+        }
+        let index = self.entries.insert(entry).ok()?.index;
+        self.order.push(index);
+        self.timers.set(index, now + config.rto_initial);
+        Some((index, dropped))
+    }
+
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut HalfOpen> {
+        self.entries.at_mut(index)
+    }
+
+    pub fn remove(&mut self, index: u32) -> Option<HalfOpen> {
+        let key = self.entries.key_at(index)?;
+        self.order.remove(index);
+        self.timers.remove(index);
+        self.entries.remove(key)
+    }
+
+    /// The next moment at which `overdue` gives something.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| at)
+    }
+
+    /// Takes the next entry whose timer has run out: sent again with doubled timeouts, or dropped.
+    pub fn overdue(&mut self, now: Instant, config: &TcpConfig) -> Option<Overdue> {
+        let (at, index) = self.timers.first().filter(|&(at, _)| now >= at)?;
+        let entry = self.entries.at_mut(index)?;
+        if entry.repeats >= config.max_syn_retransmits {
+            return self.remove(index).map(|entry| Overdue::Dropped(index, entry));
+        }
+        entry.repeats += 1;
+        entry.handshake.answered_at = None;
+        let interval = config.rto_initial.times(1 << entry.repeats.min(16)).min(config.rto_max);
+        self.timers.set(index, at + interval);
+        Some(Overdue::Repeat(*entry))
+    }
+
+    /// Takes every entry out.
+    pub fn drain(&mut self) -> Option<(u32, HalfOpen)> {
+        let index = self.order.first()?;
+        self.remove(index).map(|entry| (index, entry))
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+}

@@ -1,0 +1,199 @@
+//! Data that came in ahead of a gap.
+//!
+//! Pieces that don't overlap, in order, at most as many as configured and, together with the unread data, in
+//! as much memory as the connection may pin (see [`receive_queue`](super::receive_queue)): a piece beyond
+//! that is copied to its exact size, and one that doesn't fit then is dropped and will be sent again. Where
+//! pieces overlap, the bytes that came first stay.
+
+use super::seq::Seq;
+use crate::counters::{Counter, Counters};
+use alloc::collections::VecDeque;
+use isola_iobuf::IoBuf;
+
+#[derive(Debug)]
+struct Piece {
+    start: Seq,
+    data: IoBuf,
+}
+
+impl Piece {
+    fn end(&self) -> Seq {
+        self.start + self.data.len() as u32
+    }
+}
+
+/// The pieces beyond a gap.
+#[derive(Debug, Default)]
+pub(crate) struct Reassembly {
+    pieces: VecDeque<Piece>,
+    pinned: usize,
+}
+
+/// What a connection allows its reassembly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Number of pieces.
+    pub pieces: usize,
+    /// Memory that may be kept alive before data is copied.
+    pub pinned: usize,
+}
+
+impl Reassembly {
+    /// Whether there is nothing beyond a gap.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Keeps `data`, which begins at `start`, as far as its bytes are not there yet.
+    pub fn insert(&mut self, start: Seq, data: IoBuf, bounds: Bounds, counters: &mut Counters) {
+        let (mut start, mut data) = (start, data);
+        // The first piece that ends behind the start: everything before it lies wholly before the data.
+        let mut index = self.pieces.partition_point(|piece| !piece.end().after(start));
+        while !data.is_empty() {
+            let Some(next) = self.pieces.get(index) else {
+                self.keep(index, start, data, bounds, counters);
+                return;
+            };
+            let (next_start, next_end) = (next.start, next.end());
+            if start.before(next_start) {
+                let gap = next_start.since(start) as usize;
+                let Some(front) = data.split_to(gap.min(data.len())) else { return };
+                let len = front.len() as u32;
+                if self.keep(index, start, front, bounds, counters) == Kept::Yes {
+                    index += 1;
+                }
+                start += len;
+            }
+            let covered = next_end.since(start) as usize;
+            if covered >= data.len() {
+                return;
+            }
+            data.advance(covered);
+            start = next_end;
+            index += 1;
+        }
+    }
+
+    fn keep(
+        &mut self,
+        index: usize,
+        start: Seq,
+        data: IoBuf,
+        bounds: Bounds,
+        counters: &mut Counters,
+    ) -> Kept {
+        if data.is_empty() {
+            return Kept::No;
+        }
+        if self.pieces.len() >= bounds.pieces {
+            counters.bump(Counter::DropTcpReassembly);
+            return Kept::No;
+        }
+        let data = if self.pinned + data.storage_len() > bounds.pinned {
+            counters.add(Counter::TcpCompactedBytes, data.len() as u64);
+            IoBuf::copy_from_slice(&data)
+        } else {
+            data
+        };
+        self.pinned += data.storage_len();
+        self.pieces.insert(index, Piece { start, data });
+        Kept::Yes
+    }
+
+    /// Takes the piece that continues the stream at `next`, without what the stream has already.
+    pub fn take(&mut self, next: Seq) -> Option<IoBuf> {
+        while let Some(first) = self.pieces.front() {
+            if first.start.after(next) {
+                return None;
+            }
+            let Piece { start, mut data } = self.pieces.pop_front()?;
+            self.pinned = self.pinned.saturating_sub(data.storage_len());
+            data.advance(next.since(start) as usize);
+            if !data.is_empty() {
+                return Some(data);
+            }
+        }
+        None
+    }
+
+    /// Memory that the pieces keep alive.
+    pub fn pinned(&self) -> usize {
+        self.pinned
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[derive(PartialEq)]
+enum Kept {
+    Yes,
+    No,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const BOUNDS: Bounds = Bounds { pieces: 64, pinned: 1 << 20 };
+
+    fn drain(reassembly: &mut Reassembly, mut next: Seq) -> Vec<u8> {
+        let mut out = Vec::new();
+        while let Some(data) = reassembly.take(next) {
+            next += data.len() as u32;
+            out.extend_from_slice(&data);
+        }
+        out
+    }
+
+    #[test]
+    fn the_bytes_that_came_first_stay() {
+        let (mut reassembly, mut counters) = (Reassembly::default(), Counters::new());
+        reassembly.insert(Seq(10), IoBuf::copy_from_slice(b"AAAA"), BOUNDS, &mut counters);
+        reassembly.insert(Seq(8), IoBuf::copy_from_slice(b"bbbbbbbb"), BOUNDS, &mut counters);
+        assert_eq!(drain(&mut reassembly, Seq(8)), b"bbAAAAbb");
+    }
+
+    #[test]
+    fn pieces_and_memory_are_bounded() {
+        let (mut reassembly, mut counters) = (Reassembly::default(), Counters::new());
+        let bounds = Bounds { pieces: 10, pinned: 4096 };
+        for i in 0..100 {
+            let mut data = IoBuf::copy_from_slice(&[i as u8; 2048]);
+            data.truncate(1);
+            reassembly.insert(Seq(2 * i), data, bounds, &mut counters);
+        }
+        assert_eq!(reassembly.pieces.len(), 10);
+        assert_eq!(reassembly.pinned(), 4096 + 8);
+        assert_eq!(counters.get(Counter::DropTcpReassembly), 90);
+        assert_eq!(counters.get(Counter::TcpCompactedBytes), 8);
+    }
+
+    proptest! {
+        #[test]
+        fn any_cover_of_the_stream_in_any_order_gives_it_back(
+            cuts in proptest::collection::vec((0usize..300, 1usize..80), 1..60),
+            base in any::<u32>(),
+        ) {
+            let stream: Vec<u8> = (0..300u32).map(|i| (i * 31 % 255) as u8).collect();
+            let (mut reassembly, mut counters) = (Reassembly::default(), Counters::new());
+            let mut have = [false; 300];
+            for (start, len) in cuts {
+                let end = (start + len).min(stream.len());
+                have[start..end].fill(true);
+                let data = IoBuf::copy_from_slice(&stream[start..end]);
+                let bounds = Bounds { pieces: usize::MAX, pinned: usize::MAX };
+                reassembly.insert(Seq(base) + start as u32, data, bounds, &mut counters);
+            }
+            for pair in reassembly.pieces.make_contiguous().windows(2) {
+                prop_assert!(!pair[1].start.before(pair[0].end()));
+            }
+            let ready = have.iter().take_while(|&&byte| byte).count();
+            prop_assert_eq!(drain(&mut reassembly, Seq(base)), &stream[..ready]);
+        }
+    }
+}

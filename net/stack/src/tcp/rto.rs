@@ -1,0 +1,115 @@
+//! The retransmission timeout (RFC 6298): smoothed round trips, their variation, and back-off.
+
+use super::TcpConfig;
+use crate::time::Duration;
+
+/// The clock's granularity in the computation of the timeout.
+const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// What is known of a path's round-trip time.
+#[derive(Clone, Debug)]
+pub(crate) struct RttEstimator {
+    smoothed: Option<Duration>,
+    variation: Duration,
+    rto: Duration,
+    /// Times that the timeout was doubled since the last measurement (Karn).
+    doublings: u8,
+    min: Duration,
+    max: Duration,
+}
+
+impl RttEstimator {
+    pub fn new(config: &TcpConfig) -> Self {
+        Self {
+            smoothed: None,
+            variation: Duration::ZERO,
+            rto: config.rto_initial,
+            doublings: 0,
+            min: config.rto_min,
+            max: config.rto_max,
+        }
+    }
+
+    /// Takes a measurement in, of a segment that was sent once only (2.2, 2.3). Ends the back-off.
+    pub fn measure(&mut self, rtt: Duration) {
+        match self.smoothed {
+            None => {
+                self.variation = rtt.divided_by(2);
+                self.smoothed = Some(rtt);
+            }
+            Some(smoothed) => {
+                let error = if rtt > smoothed { rtt - smoothed } else { smoothed - rtt };
+                self.variation = (self.variation.times(3) + error).divided_by(4);
+                self.smoothed = Some((smoothed.times(7) + rtt).divided_by(8));
+            }
+        }
+        let smoothed = self.smoothed.unwrap_or(rtt);
+        self.rto = smoothed + self.variation.times(4).max(GRANULARITY);
+        self.doublings = 0;
+    }
+
+    /// Doubles the timeout, because it ran out (5.5).
+    pub fn back_off(&mut self) {
+        self.doublings = self.doublings.saturating_add(1);
+    }
+
+    /// The timeout that a handshake leaves behind whose SYN had to be sent again: 3 s (5.7).
+    pub fn after_lost_syn(&mut self) {
+        self.rto = Duration::from_secs(3);
+        self.doublings = 0;
+    }
+
+    /// The timeout now.
+    pub fn timeout(&self) -> Duration {
+        let base = self.rto.max(self.min);
+        base.times(1 << self.doublings.min(32)).min(self.max)
+    }
+
+    /// The longest timeout.
+    pub fn max_timeout(&self) -> Duration {
+        self.max
+    }
+
+    /// The smoothed round-trip time.
+    pub fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimator() -> RttEstimator {
+        RttEstimator::new(&TcpConfig::default())
+    }
+
+    #[test]
+    fn the_timeout_follows_the_measurements() {
+        let mut rtt = estimator();
+        assert_eq!(rtt.timeout(), Duration::from_secs(1));
+        rtt.measure(Duration::from_millis(100));
+        assert_eq!(rtt.timeout(), Duration::from_millis(300));
+        for _ in 0..100 {
+            rtt.measure(Duration::from_millis(100));
+        }
+        assert_eq!(rtt.timeout(), Duration::from_millis(200));
+        for _ in 0..100 {
+            rtt.measure(Duration::from_micros(50));
+        }
+        assert_eq!(rtt.timeout(), TcpConfig::default().rto_min);
+    }
+
+    #[test]
+    fn back_off_doubles_up_to_the_limit_and_ends_with_a_measurement() {
+        let mut rtt = estimator();
+        for expected in [2, 4, 8, 16, 32, 60, 60] {
+            rtt.back_off();
+            assert_eq!(rtt.timeout(), Duration::from_secs(expected));
+        }
+        (0..300).for_each(|_| rtt.back_off());
+        assert_eq!(rtt.timeout(), Duration::from_secs(60));
+        rtt.measure(Duration::from_millis(400));
+        assert_eq!(rtt.timeout(), Duration::from_millis(1200));
+    }
+}

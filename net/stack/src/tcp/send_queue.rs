@@ -1,0 +1,181 @@
+//! What the application gave to be sent, from the first unacknowledged byte on.
+//!
+//! The bytes stay where the application put them: a segment, first time or again, is a chain of views. A
+//! cursor marks the next byte to send, so that taking segments in order costs nothing for what lies before.
+
+use alloc::collections::VecDeque;
+use isola_iobuf::{Chain, IoBuf};
+
+/// Views that one segment is made of at most, so that devices with few descriptors can take it. A segment of
+/// smaller pieces is cut short.
+pub(crate) const MAX_PARTS: usize = 16;
+
+/// The bytes of one direction that the peer has not acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    parts: VecDeque<IoBuf>,
+    len: usize,
+    /// The part in which the next byte to send lies, and where in it.
+    part: usize,
+    offset: usize,
+    /// Bytes before the cursor.
+    sent: usize,
+}
+
+impl SendQueue {
+    /// Bytes in the queue.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes behind the cursor.
+    pub fn unsent(&self) -> usize {
+        self.len - self.sent
+    }
+
+    /// Moves all of the chain's bytes to the end.
+    pub fn push(&mut self, chain: &mut Chain) {
+        self.len += chain.len();
+        while let Some(part) = chain.pop_front() {
+            self.parts.push_back(part);
+        }
+    }
+
+    /// Drops `count` bytes from the front, as they were acknowledged.
+    pub fn acked(&mut self, count: usize) {
+        let count = count.min(self.len);
+        self.len -= count;
+        let mut left = count;
+        let mut dropped = 0;
+        while let Some(front) = self.parts.front_mut() {
+            if front.len() > left {
+                front.advance(left);
+                break;
+            }
+            left -= front.len();
+            dropped += 1;
+            self.parts.pop_front();
+        }
+        if count >= self.sent {
+            self.rewind();
+            return;
+        }
+        self.sent -= count;
+        match self.part.checked_sub(dropped) {
+            // The cursor's own part is the one that was shortened.
+            Some(0) => {
+                self.part = 0;
+                self.offset -= left;
+            }
+            Some(part) => self.part = part,
+            None => self.rewind(),
+        }
+    }
+
+    /// Moves the cursor to the front: everything is to be sent again.
+    pub fn rewind(&mut self) {
+        self.part = 0;
+        self.offset = 0;
+        self.sent = 0;
+    }
+
+    /// Takes up to `max` bytes at the cursor and moves it behind them.
+    pub fn take(&mut self, max: usize) -> Chain {
+        let (taken, part, offset) = self.views(self.part, self.offset, max);
+        self.part = part;
+        self.offset = offset;
+        self.sent += taken.len();
+        taken
+    }
+
+    /// The first up to `max` bytes, wherever the cursor is.
+    pub fn front(&self, max: usize) -> Chain {
+        self.views(0, 0, max).0
+    }
+
+    /// Views of up to `max` bytes from a place on, and the place behind them.
+    fn views(&self, mut part: usize, mut offset: usize, max: usize) -> (Chain, usize, usize) {
+        let mut chain = Chain::new();
+        let mut count = 0;
+        while chain.len() < max && count < MAX_PARTS {
+            let Some(buf) = self.parts.get(part) else { break };
+            let end = buf.len().min(offset + max - chain.len());
+            if let Some(view) = buf.slice(offset..end) {
+                chain.push_back(view);
+            }
+            count += 1;
+            if end == buf.len() {
+                part += 1;
+                offset = 0;
+            } else {
+                offset = end;
+            }
+        }
+        (chain, part, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    fn chain(bytes: &[u8], piece: usize) -> Chain {
+        let mut chain = Chain::new();
+        bytes.chunks(piece).for_each(|part| chain.push_back(IoBuf::copy_from_slice(part)));
+        chain
+    }
+
+    #[test]
+    fn any_mix_of_taking_acknowledging_and_rewinding_keeps_the_stream() {
+        let bytes: Vec<u8> = (0..4000u32).map(|i| (i * 7 % 251) as u8).collect();
+        let mut state = 3u64;
+        for piece in [1, 3, 10, 1000] {
+            let mut queue = SendQueue::default();
+            let (mut pushed, mut acked, mut next, mut max) = (0, 0, 0, 0);
+            while acked < bytes.len() {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let amount = (state >> 40) as usize % 60;
+                match state >> 61 {
+                    0 | 1 => {
+                        let end = (pushed + amount).min(bytes.len());
+                        queue.push(&mut chain(&bytes[pushed..end], piece));
+                        pushed = end;
+                    }
+                    2..=4 => {
+                        let taken = queue.take(amount).to_vec();
+                        assert!(taken.len() == amount.min(pushed - next) || taken.len() >= MAX_PARTS);
+                        assert_eq!(taken, bytes[next..next + taken.len()]);
+                        next += taken.len();
+                        max = max.max(next);
+                    }
+                    5 => {
+                        let count = amount.min(max - acked);
+                        queue.acked(count);
+                        acked += count;
+                        next = next.max(acked);
+                    }
+                    6 => {
+                        queue.rewind();
+                        next = acked;
+                    }
+                    _ => {
+                        let front = queue.front(amount).to_vec();
+                        assert_eq!(front, bytes[acked..acked + front.len()]);
+                    }
+                }
+                assert_eq!((queue.len(), queue.unsent()), (pushed - acked, pushed - next));
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_copied() {
+        let buf = IoBuf::copy_from_slice(&[9; 100]);
+        let mut queue = SendQueue::default();
+        queue.push(&mut Chain::from(buf.clone()));
+        let taken = queue.take(50);
+        assert_eq!(taken.front().unwrap().as_ptr(), buf.as_ptr());
+        assert_eq!(queue.front(10).front().unwrap().as_ptr(), buf.as_ptr());
+    }
+}

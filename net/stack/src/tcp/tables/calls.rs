@@ -1,0 +1,175 @@
+//! What the application asks of TCP.
+
+use super::{Around, Tcp};
+use crate::address::{Flow, is_unicast};
+use crate::counters::Counter;
+use crate::event::{ConnId, FailReason, ListenerId};
+use crate::flow;
+use crate::tcp::connection::{Connection, Env, Place, Release, Signal};
+use crate::tcp::flow_map::Target;
+use crate::tcp::{ConnectError, ConnectionStats, ListenError, SendError};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use isola_iobuf::{Chain, IoBuf};
+
+impl Tcp {
+    /// See [`Stack::listen`](crate::Stack::listen).
+    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
+        self.listeners.open(port, backlog)
+    }
+
+    /// See [`Stack::unlisten`](crate::Stack::unlisten).
+    pub fn unlisten(&mut self, id: ListenerId, around: &mut Around<'_>) {
+        self.listeners.close(id);
+        let untaken = |connection: &Connection| {
+            connection.listener == Some(id) && connection.signals.has(Signal::Accepted)
+        };
+        let indices: Vec<u32> = self
+            .connections
+            .indices()
+            .filter(|&index| self.connections.at(index).is_some_and(|c| untaken(c)))
+            .collect();
+        indices.into_iter().for_each(|index| self.give_up(index, FailReason::Reset, around));
+    }
+
+    /// See [`Stack::connect`](crate::Stack::connect).
+    pub fn connect(&mut self, remote: SocketAddr, around: &mut Around<'_>) -> Result<ConnId, ConnectError> {
+        let own = around.interface.ipv4.ok_or(ConnectError::NoAddress)?;
+        let reachable = match remote.ip() {
+            IpAddr::V4(ip) => is_unicast(ip) && !own.is_broadcast(ip),
+            IpAddr::V6(_) => false,
+        };
+        if !reachable || remote.port() == 0 || !around.interface.has_route(remote.ip()) {
+            return Err(ConnectError::NoRoute);
+        }
+        if self.connections.is_full() {
+            around.counters.bump(Counter::DropTcpTableFull);
+            return Err(ConnectError::TooManyConnections);
+        }
+        let local = IpAddr::V4(own.address);
+        let flow = self.free_flow(local, remote).ok_or(ConnectError::NoPorts)?;
+        let initial = self.chooser.initial_sequence(around.now, &flow);
+        let mss = self.local_mss(around);
+        let env = Env {
+            now: around.now,
+            config: &self.config,
+            counters: around.counters,
+            challenges: &mut self.challenges,
+        };
+        let mut connection = Box::new(Connection::connect(flow, initial, mss, &env));
+        connection.mapped = Place::In;
+        let key = self.connections.insert(connection).map_err(|_| ConnectError::TooManyConnections)?;
+        self.flows.insert(flow, Target::Connection(key.index));
+        self.settle(key.index, around);
+        Ok(ConnId(key))
+    }
+
+    /// A flow to `remote` from a port that is free and whose segments come back to this core.
+    fn free_flow(&mut self, local: IpAddr, remote: SocketAddr) -> Option<Flow> {
+        self.chooser
+            .ports(local, remote)
+            .map(|port| Flow { local: SocketAddr::new(local, port), remote })
+            .find(|candidate| {
+                flow::core_of_hash(flow::hash_of_flow(candidate), self.core.count) == self.core.index
+                    && self.flows.get(candidate).is_none()
+                    && self.listeners.at_port(candidate.local.port()).is_none()
+            })
+    }
+
+    /// See [`Stack::send`](crate::Stack::send).
+    pub fn send(&mut self, id: ConnId, chain: &mut Chain, around: &mut Around<'_>) -> Result<(), SendError> {
+        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?;
+        connection.send(chain)?;
+        if connection.searching == Place::Out && connection.has_output() {
+            // What can be sent needs no timer before it is.
+            self.ready.push_new(id.0.index);
+        } else {
+            self.settle(id.0.index, around);
+        }
+        Ok(())
+    }
+
+    /// See [`Stack::send_some`](crate::Stack::send_some).
+    pub fn send_some(
+        &mut self,
+        id: ConnId,
+        chain: &mut Chain,
+        around: &mut Around<'_>,
+    ) -> Result<usize, SendError> {
+        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?;
+        let count = connection.send_some(chain)?;
+        self.settle(id.0.index, around);
+        Ok(count)
+    }
+
+    /// See [`Stack::send_space`](crate::Stack::send_space).
+    pub fn send_space(&self, id: ConnId) -> usize {
+        self.connections.get(id.0).map_or(0, |connection| connection.send_space())
+    }
+
+    /// See [`Stack::read`](crate::Stack::read).
+    pub fn read(&mut self, id: ConnId, around: &mut Around<'_>) -> Option<IoBuf> {
+        let connection = self.connections.get_mut(id.0)?;
+        let piece = connection.read()?;
+        if connection.needs_care() {
+            self.settle(id.0.index, around);
+        }
+        Some(piece)
+    }
+
+    /// See [`Stack::is_at_end`](crate::Stack::is_at_end).
+    pub fn is_at_end(&self, id: ConnId) -> bool {
+        self.connections.get(id.0).is_none_or(|connection| connection.is_at_end())
+    }
+
+    /// Lets a connection of the application's do something, and brings the tables in line.
+    pub fn adjust(&mut self, id: ConnId, around: &mut Around<'_>, act: impl FnOnce(&mut Connection)) {
+        if let Some(connection) = self.connections.get_mut(id.0) {
+            act(connection);
+            self.settle(id.0.index, around);
+        }
+    }
+
+    /// See [`Stack::close`](crate::Stack::close).
+    pub fn close(&mut self, id: ConnId, around: &mut Around<'_>) {
+        let Some(connection) = self.connections.get_mut(id.0) else { return };
+        let untaken = connection.signals.has(Signal::Accepted).then_some(connection.listener).flatten();
+        let index = id.0.index;
+        let released = self.with(index, around, |connection, env| connection.release(env));
+        if let Some(listener) = untaken {
+            self.listeners.remove_pending(listener);
+        }
+        self.connections.rekey(id.0);
+        around.events.connections.remove(index);
+        match released {
+            Some(Release::Reset) => self.give_up(index, FailReason::Reset, around),
+            Some(Release::Done | Release::Finishing) => self.settle(index, around),
+            None => {}
+        }
+    }
+
+    /// See [`Stack::abort`](crate::Stack::abort).
+    pub fn abort(&mut self, id: ConnId, around: &mut Around<'_>) {
+        let Some(connection) = self.connections.get_mut(id.0) else { return };
+        connection.held = crate::tcp::connection::Held::No;
+        self.give_up(id.0.index, FailReason::Reset, around);
+        // One that had ended before had nothing to give up.
+        self.settle(id.0.index, around);
+    }
+
+    /// The ends of a connection.
+    pub fn flow(&self, id: ConnId) -> Option<Flow> {
+        self.connections.get(id.0).map(|connection| connection.flow)
+    }
+
+    /// Figures of a connection.
+    pub fn stats(&self, id: ConnId) -> Option<ConnectionStats> {
+        self.connections.get(id.0).map(|connection| connection.stats())
+    }
+
+    /// Numbers of connections, half-open handshakes and TIME-WAIT entries.
+    pub fn occupancy(&self) -> (usize, usize, usize) {
+        (self.connections.len(), self.half_open.len(), self.time_wait.len())
+    }
+}

@@ -1,0 +1,307 @@
+//! All of one stack's TCP: the tables, and what moves entries between them.
+//!
+//! `receive.rs` finds what a segment belongs to, `calls.rs` is what the application asks for, `transmit.rs`
+//! makes frames, and [`Tcp::settle`] here brings the tables in line with a connection after it acted.
+
+mod calls;
+mod receive;
+mod transmit;
+
+pub(crate) use receive::SearchOutcome;
+
+use super::TcpConfig;
+use super::connection::{Connection, Env, Expiry, Held, Place, Signal, State};
+use super::flow_map::{FlowMap, Target};
+use super::isn::Chooser;
+use super::listener::{HalfOpenTable, Listeners, Overdue};
+use super::segment::{Flags, Header, SynOptions};
+use super::time_wait::TimeWaitTable;
+use crate::config::{Config, CoreShare};
+use crate::counters::{Counter, Counters};
+use crate::event::{ConnId, Event, EventQueue, FailReason};
+use crate::interface::Interface;
+use crate::limit::RateLimit;
+use crate::order::Order;
+use crate::slab::{Key, Slab};
+use crate::time::Instant;
+use crate::timers::Timers;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// What lies around TCP within the stack.
+pub(crate) struct Around<'a> {
+    pub now: Instant,
+    pub interface: &'a mut Interface,
+    pub counters: &'a mut Counters,
+    pub events: &'a mut EventQueue,
+}
+
+/// All connections, handshakes and listeners of one stack.
+pub(crate) struct Tcp {
+    config: TcpConfig,
+    core: CoreShare,
+    connections: Slab<Box<Connection>>,
+    flows: FlowMap,
+    listeners: Listeners,
+    half_open: HalfOpenTable,
+    time_wait: TimeWaitTable,
+    chooser: Chooser,
+    /// The connections that have something to send, each once, in turns.
+    ready: Order,
+    /// The connections that wait for time to pass.
+    timers: Timers,
+    challenges: RateLimit,
+    resets: RateLimit,
+}
+
+impl Tcp {
+    pub fn new(config: &Config, now: Instant) -> Self {
+        let tcp = &config.tcp;
+        Self {
+            config: tcp.clone(),
+            core: config.core,
+            connections: Slab::new(tcp.max_connections),
+            flows: FlowMap::new(&config.secret),
+            listeners: Listeners::new(tcp.max_listeners),
+            half_open: HalfOpenTable::new(tcp.max_half_open),
+            time_wait: TimeWaitTable::new(tcp.max_time_wait),
+            chooser: Chooser::new(&config.secret),
+            ready: Order::new(),
+            timers: Timers::new(),
+            challenges: RateLimit::new(config.limits.challenges_per_second, now),
+            resets: RateLimit::new(config.limits.resets_per_second, now),
+        }
+    }
+
+    /// Lets the connection at `index` act, with what it needs around it.
+    fn with<R>(
+        &mut self,
+        index: u32,
+        around: &mut Around<'_>,
+        act: impl FnOnce(&mut Connection, &mut Env<'_>) -> R,
+    ) -> Option<R> {
+        let connection = self.connections.at_mut(index)?;
+        let mut env = Env {
+            now: around.now,
+            config: &self.config,
+            counters: around.counters,
+            challenges: &mut self.challenges,
+        };
+        Some(act(connection, &mut env))
+    }
+
+    /// Brings the tables in line with the connection at `index`, after it acted.
+    fn settle(&mut self, index: u32, around: &mut Around<'_>) {
+        let Some(connection) = self.connections.at_mut(index) else { return };
+        if connection.is_over() {
+            self.settle_ended(index, around);
+            return;
+        }
+        if connection.searching == Place::Out && connection.has_output() {
+            self.ready.push_new(index);
+        }
+        if let Some(at) = connection.deadline(around.now, &self.config) {
+            self.timers.no_later_than(index, at);
+        }
+        if connection.held == Held::Yes && !connection.signals.is_empty() {
+            around.events.connections.push_new(index);
+        }
+    }
+
+    /// The same for a connection that has ended: only its last events, and data not read, keep it.
+    #[cold]
+    fn settle_ended(&mut self, index: u32, around: &mut Around<'_>) {
+        let Some(connection) = self.connections.at_mut(index) else { return };
+        if connection.mapped == Place::In {
+            connection.mapped = Place::Out;
+            self.unmap(index, around);
+        }
+        self.timers.remove(index);
+        self.ready.remove(index);
+        let Some(connection) = self.connections.at_mut(index) else { return };
+        let unknown = connection.signals.has(Signal::Accepted) && connection.signals.has(Signal::Failed);
+        if connection.held == Held::No || unknown {
+            self.free(index, around.events);
+        } else if !connection.signals.is_empty() {
+            around.events.connections.push_new(index);
+        }
+    }
+
+    /// Takes an ended connection's flow away from it: for TIME-WAIT, or for good.
+    fn unmap(&mut self, index: u32, around: &mut Around<'_>) {
+        let Some(connection) = self.connections.at_mut(index) else { return };
+        let flow = connection.flow;
+        if connection.state != State::TimeWait {
+            self.flows.remove(&flow, Target::Connection(index));
+            return;
+        }
+        let ack = connection.last_ack();
+        self.send_bare(&flow, ack, around);
+        let expires = around.now + self.config.time_wait;
+        let Some((entry, dropped)) = self.time_wait.insert(flow, ack, expires) else { return };
+        if let Some((place, old)) = dropped {
+            around.counters.bump(Counter::DropTcpTimeWait);
+            self.flows.remove(&old.flow, Target::TimeWait(place));
+        }
+        self.flows.insert(flow, Target::TimeWait(entry));
+    }
+
+    /// Forgets a connection that has ended.
+    fn free(&mut self, index: u32, events: &mut EventQueue) {
+        self.ready.remove(index);
+        self.timers.remove(index);
+        events.connections.remove(index);
+        let Some(key) = self.connections.key_at(index) else { return };
+        if let Some(connection) = self.connections.remove(key)
+            && connection.signals.has(Signal::Accepted)
+            && let Some(listener) = connection.listener
+        {
+            self.listeners.remove_pending(listener);
+        }
+    }
+
+    /// Ends a connection at once; the peer is told, where it knows of the connection.
+    fn give_up(&mut self, index: u32, reason: FailReason, around: &mut Around<'_>) {
+        let Some(connection) = self.connections.at_mut(index) else { return };
+        let (flow, (seq, ack)) = (connection.flow, connection.positions());
+        let told = connection.is_synchronized();
+        connection.fail(reason);
+        if told {
+            around.counters.bump(Counter::TcpResetsOut);
+            let header = Header {
+                source_port: flow.local.port(),
+                destination_port: flow.remote.port(),
+                seq,
+                ack,
+                flags: Flags::RST | Flags::ACK,
+                window: 0,
+                options: SynOptions::default(),
+            };
+            self.send_bare(&flow, header, around);
+        }
+        self.settle(index, around);
+    }
+
+    /// Takes the next event of a connection.
+    pub fn take_event(&mut self, events: &mut EventQueue) -> Option<Event> {
+        while let Some(index) = events.connections.first() {
+            let key = self.connections.key_at(index);
+            let taken = self.connections.at_mut(index).and_then(|connection| {
+                let signal = connection.signals.take();
+                signal.map(|signal| (signal, connection.fail, connection.listener))
+            });
+            let (Some(key), Some((signal, reason, listener))) = (key, taken) else {
+                events.connections.remove(index);
+                continue;
+            };
+            if self.connections.at(index).is_none_or(|connection| connection.signals.is_empty()) {
+                events.connections.remove(index);
+            }
+            if let Some(event) = self.event(key, signal, reason, listener, events) {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    fn event(
+        &mut self,
+        key: Key,
+        signal: Signal,
+        reason: FailReason,
+        listener: Option<crate::event::ListenerId>,
+        events: &mut EventQueue,
+    ) -> Option<Event> {
+        let conn = ConnId(key);
+        Some(match signal {
+            Signal::Accepted => {
+                let listener = listener?;
+                self.listeners.remove_pending(listener);
+                Event::Accepted { listener, conn }
+            }
+            Signal::Connected => Event::Connected(conn),
+            Signal::Readable => Event::Readable(conn),
+            Signal::SendSpace => Event::SendSpace(conn),
+            Signal::PeerClosed => Event::PeerClosed(conn),
+            Signal::Closed => {
+                self.free(key.index, events);
+                Event::Closed(conn)
+            }
+            Signal::Failed => {
+                self.free(key.index, events);
+                Event::Failed(conn, reason)
+            }
+        })
+    }
+
+    /// The next moment at which `on_timer` has something to do: exact, as every connection at the heap's top
+    /// is asked whether it still waits.
+    pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
+        let mut connections = None;
+        while let Some((at, index)) = self.timers.first() {
+            let truth = self.connections.at_mut(index).and_then(|c| c.deadline(now, &self.config));
+            match truth {
+                None => self.timers.remove(index),
+                Some(truth) if truth > at => self.timers.set(index, truth),
+                Some(_) => {
+                    connections = Some(at);
+                    break;
+                }
+            }
+        }
+        [connections, self.half_open.deadline(), self.time_wait.deadline()].into_iter().flatten().min()
+    }
+
+    /// Acts on everything that is due.
+    pub fn on_timer(&mut self, around: &mut Around<'_>) {
+        while let Some((at, index)) = self.timers.first() {
+            if at > around.now {
+                break;
+            }
+            self.timers.remove(index);
+            match self.with(index, around, |connection, env| connection.on_timer(env)) {
+                Some(Expiry::GiveUp(reason)) => {
+                    around.counters.bump(Counter::TcpTimedOut);
+                    self.give_up(index, reason, around);
+                }
+                Some(Expiry::GoOn) => self.settle(index, around),
+                None => {}
+            }
+        }
+        while let Some(overdue) = self.half_open.overdue(around.now, &self.config) {
+            match overdue {
+                Overdue::Repeat(entry) => self.send_bare(&entry.handshake.flow, entry.answer(), around),
+                Overdue::Dropped(index, entry) => {
+                    around.counters.bump(Counter::DropTcpHalfOpen);
+                    self.flows.remove(&entry.handshake.flow, Target::HalfOpen(index));
+                }
+            }
+        }
+        while let Some((index, entry)) = self.time_wait.expired(around.now) {
+            self.flows.remove(&entry.flow, Target::TimeWait(index));
+        }
+    }
+
+    /// Ends everything that lived on an address that is not the interface's any more.
+    pub fn on_address_change(&mut self, around: &mut Around<'_>) {
+        let indices: Vec<u32> = self.connections.indices().collect();
+        for index in indices {
+            let lost = self
+                .connections
+                .at(index)
+                .is_some_and(|connection| !around.interface.is_own(connection.flow.local.ip()));
+            if lost {
+                if let Some(connection) = self.connections.at_mut(index) {
+                    connection.fail(FailReason::AddressLost);
+                }
+                self.settle(index, around);
+            }
+        }
+        while let Some((index, entry)) = self.half_open.drain() {
+            self.flows.remove(&entry.handshake.flow, Target::HalfOpen(index));
+        }
+        while let Some((index, entry)) = self.time_wait.drain() {
+            self.flows.remove(&entry.flow, Target::TimeWait(index));
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What a segment that came in belongs to, and what is done about it.
+
+use super::{Around, Tcp};
+use crate::address::Flow;
+use crate::counters::Counter;
+use crate::event::{FailReason, ListenerId};
+use crate::icmp::{ErrorKind, IcmpError};
+use crate::limit::Allowed;
+use crate::tcp::connection::{Connection, Env, Place, State, Verdict};
+use crate::tcp::flow_map::Target;
+use crate::tcp::listener::{HalfOpen, Room};
+use crate::tcp::segment::{Flags, HEADER_LEN, Header, Segment, SynOptions};
+use crate::tcp::seq::Seq;
+use crate::tcp::time_wait::Answer;
+use crate::{config, ipv4};
+use alloc::boxed::Box;
+
+/// The sequence number of a connection that follows another on the same flow is at least this far beyond.
+const REUSE_DISTANCE: u32 = 1 << 17;
+
+impl Tcp {
+    /// Takes a segment in.
+    pub fn receive(&mut self, flow: Flow, segment: Segment, around: &mut Around<'_>) {
+        match self.flows.get(&flow) {
+            Some(Target::Connection(index)) => self.deliver(index, &flow, segment, around),
+            Some(Target::HalfOpen(index)) => self.continue_handshake(index, &flow, segment, around),
+            Some(Target::TimeWait(index)) => self.disturb_time_wait(index, &flow, segment, around),
+            None => self.open_or_refuse(&flow, &segment, None, around),
+        }
+    }
+
+    fn deliver(&mut self, index: u32, flow: &Flow, segment: Segment, around: &mut Around<'_>) {
+        let (seq, ack, flags, end) = (segment.seq, segment.ack, segment.flags, segment.end());
+        let verdict = self.with(index, around, |connection, env| connection.on_segment(segment, env));
+        match verdict {
+            Some(Verdict::Reset) => self.refuse(flow, (seq, ack, flags, end), around),
+            Some(Verdict::Abort) => {
+                self.give_up(index, FailReason::Reset, around);
+                return;
+            }
+            Some(Verdict::Done) | None => {}
+        }
+        self.settle(index, around);
+    }
+
+    fn continue_handshake(&mut self, index: u32, flow: &Flow, segment: Segment, around: &mut Around<'_>) {
+        let Some(entry) = self.half_open.get_mut(index) else { return };
+        let expected = entry.handshake.remote_initial + 1;
+        if segment.flags.has(Flags::RST) {
+            if segment.seq == expected {
+                around.counters.bump(Counter::TcpResetsIn);
+                self.half_open.remove(index);
+                self.flows.remove(flow, Target::HalfOpen(index));
+            } else {
+                around.counters.bump(Counter::DropTcpReset);
+            }
+            return;
+        }
+        if segment.flags.has(Flags::SYN) {
+            // The same SYN again, or that of a peer which forgot: it will reset what our answer tells of.
+            entry.handshake.answered_at = None;
+            let answer = entry.answer();
+            self.send_bare(flow, answer, around);
+            return;
+        }
+        if !segment.flags.has(Flags::ACK) {
+            around.counters.bump(Counter::DropTcpFlags);
+            return;
+        }
+        if segment.ack != entry.handshake.local_initial + 1 {
+            around.counters.bump(Counter::DropTcpAck);
+            self.refuse(flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
+            return;
+        }
+        if segment.seq.since(expected) > u32::from(entry.local_window) {
+            around.counters.bump(Counter::DropTcpWindow);
+            return;
+        }
+        let entry = *entry;
+        self.promote(index, entry, segment, around);
+    }
+
+    /// A handshake is complete: it becomes a connection.
+    fn promote(&mut self, place: u32, entry: HalfOpen, segment: Segment, around: &mut Around<'_>) {
+        let (flow, listener) = (entry.handshake.flow, entry.handshake.listener);
+        match self.listeners.has_room(listener) {
+            Some(Room::Left) => {}
+            Some(Room::Full) => {
+                around.counters.bump(Counter::DropTcpBacklog);
+                return;
+            }
+            None => {
+                self.half_open.remove(place);
+                self.flows.remove(&flow, Target::HalfOpen(place));
+                self.refuse(&flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
+                return;
+            }
+        }
+        let mss = self.local_mss(around);
+        let env = Env {
+            now: around.now,
+            config: &self.config,
+            counters: around.counters,
+            challenges: &mut self.challenges,
+        };
+        if self.connections.is_full() {
+            around.counters.bump(Counter::DropTcpTableFull);
+            return;
+        }
+        let mut connection = Box::new(Connection::accept(entry.handshake, mss, &env));
+        connection.mapped = Place::In;
+        let Ok(key) = self.connections.insert(connection) else { return };
+        self.half_open.remove(place);
+        self.flows.insert(flow, Target::Connection(key.index));
+        self.listeners.add_pending(listener);
+        around.counters.bump(Counter::TcpAccepted);
+        self.deliver(key.index, &flow, segment, around);
+    }
+
+    fn disturb_time_wait(&mut self, index: u32, flow: &Flow, segment: Segment, around: &mut Around<'_>) {
+        let Some(entry) = self.time_wait.get(index) else { return };
+        let (answer, ack) = (entry.judge(&segment), entry.ack);
+        match answer {
+            Answer::Ignore => around.counters.bump(Counter::DropTcpWindow),
+            Answer::Repeat => {
+                self.time_wait.restart(index, around.now, self.config.time_wait);
+                self.send_bare(flow, ack, around);
+            }
+            Answer::Challenge => match self.challenges.allow(around.now) {
+                Allowed::Yes => self.send_bare(flow, ack, around),
+                Allowed::No => around.counters.bump(Counter::ChallengeRate),
+            },
+            Answer::Reuse(last) => {
+                self.time_wait.remove(index);
+                self.flows.remove(flow, Target::TimeWait(index));
+                self.open_or_refuse(flow, &segment, Some(last), around);
+            }
+        }
+    }
+
+    /// A segment for no flow: the beginning of a connection, or a mistake. `last` is the last sequence number
+    /// of the flow's connection before, where there was one just now.
+    fn open_or_refuse(&mut self, flow: &Flow, segment: &Segment, last: Option<Seq>, around: &mut Around<'_>) {
+        if segment.flags.has(Flags::RST) {
+            around.counters.bump(Counter::DropTcpPort);
+            return;
+        }
+        let listener = self.listeners.at_port(flow.local.port());
+        let Some(listener) = listener.filter(|_| !segment.flags.has(Flags::ACK)) else {
+            around.counters.bump(Counter::DropTcpPort);
+            self.refuse(flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
+            return;
+        };
+        if !segment.flags.has(Flags::SYN) {
+            around.counters.bump(Counter::DropTcpFlags);
+            return;
+        }
+        if self.listeners.has_room(listener) != Some(Room::Left) {
+            around.counters.bump(Counter::DropTcpBacklog);
+            return;
+        }
+        self.begin(flow, listener, segment, last, around);
+    }
+
+    fn begin(
+        &mut self,
+        flow: &Flow,
+        listener: ListenerId,
+        segment: &Segment,
+        last: Option<Seq>,
+        around: &mut Around<'_>,
+    ) {
+        let mut initial = self.chooser.initial_sequence(around.now, flow);
+        if let Some(least) = last.map(|last| last + REUSE_DISTANCE) {
+            initial = initial.max(least);
+        }
+        let mss = self.local_mss(around);
+        let entry = HalfOpen::new(*flow, listener, segment, initial, mss, around.now, &self.config);
+        let Some((index, dropped)) = self.half_open.insert(entry, around.now, &self.config) else { return };
+        if let Some((place, old)) = dropped {
+            around.counters.bump(Counter::DropTcpHalfOpen);
+            self.flows.remove(&old.handshake.flow, Target::HalfOpen(place));
+        }
+        self.flows.insert(*flow, Target::HalfOpen(index));
+        self.send_bare(flow, entry.answer(), around);
+    }
+
+    /// The segment size to announce: what fits into a packet of this link.
+    pub(super) fn local_mss(&self, around: &Around<'_>) -> u16 {
+        (around.interface.mtu.min(config::MAX_MTU) - ipv4::HEADER_LEN - HEADER_LEN) as u16
+    }
+
+    /// Answers a segment with a reset that its sender accepts (RFC 9293 3.10.7.1).
+    fn refuse(&mut self, flow: &Flow, (_, ack, flags, end): (Seq, Seq, Flags, Seq), around: &mut Around<'_>) {
+        if self.resets.allow(around.now) == Allowed::No {
+            around.counters.bump(Counter::ResetRate);
+            return;
+        }
+        around.counters.bump(Counter::TcpResetsOut);
+        let (seq, ack, flags) = match flags.has(Flags::ACK) {
+            true => (ack, Seq(0), Flags::RST),
+            false => (Seq(0), end, Flags::RST | Flags::ACK),
+        };
+        let header = Header {
+            source_port: flow.local.port(),
+            destination_port: flow.remote.port(),
+            seq,
+            ack,
+            flags,
+            window: 0,
+            options: SynOptions::default(),
+        };
+        self.send_bare(flow, header, around);
+    }
+
+    /// An ICMP error quotes a segment that this stack is said to have sent. It counts only where the quoted
+    /// sequence number is under way, which an outsider does not know (RFC 5927 4.1). Established connections
+    /// are never ended by it (RFC 1122 4.2.3.9).
+    pub fn on_icmp_error(&mut self, error: &IcmpError, around: &mut Around<'_>) {
+        let connection = match self.flows.get(&error.flow) {
+            Some(Target::Connection(index)) => self.connections.at_mut(index).map(|c| (index, c)),
+            _ => None,
+        };
+        let Some((index, connection)) = connection.filter(|(_, c)| c.is_in_flight(Seq(error.sequence)))
+        else {
+            around.counters.bump(Counter::DropIcmpUnrelated);
+            return;
+        };
+        match error.kind {
+            ErrorKind::TooBig { mtu } => {
+                let mtu = usize::from(mtu).max(config::MIN_MTU);
+                connection.shrink_mss((mtu - ipv4::HEADER_LEN - HEADER_LEN) as u32);
+            }
+            ErrorKind::Unreachable if connection.state == State::SynSent => {
+                connection.fail(FailReason::Unreachable);
+            }
+            ErrorKind::Unreachable => {}
+        }
+        self.settle(index, around);
+    }
+
+    /// The neighbour search for these connections ended: they go on, or know that nobody is there.
+    pub fn on_search_ended(&mut self, waiting: &[u32], outcome: SearchOutcome, around: &mut Around<'_>) {
+        for &index in waiting {
+            let Some(connection) = self.connections.at_mut(index) else { continue };
+            connection.searching = Place::Out;
+            if outcome == SearchOutcome::NobodyThere {
+                if connection.state == State::SynSent {
+                    connection.fail(FailReason::Unreachable);
+                } else {
+                    self.lose_output(index, around);
+                }
+            }
+            self.settle(index, around);
+        }
+    }
+}
+
+/// How a neighbour search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SearchOutcome {
+    Found,
+    NobodyThere,
+}

@@ -1,0 +1,92 @@
+//! Frames of connections, made when the device asks for them, and single segments that belong to none.
+
+use super::{Around, Tcp};
+use crate::address::{Flow, MacAddr};
+use crate::arp::Known;
+use crate::frame::Frame;
+use crate::interface::{Packet, Path};
+use crate::tcp::connection::{Outgoing, Place};
+use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
+use etherparse::IpNumber;
+use isola_iobuf::Chain;
+
+impl Tcp {
+    /// Makes the next frame. Connections with something to send take turns, a segment each.
+    pub fn transmit(&mut self, around: &mut Around<'_>) -> Option<Frame> {
+        while let Some(index) = self.ready.first() {
+            self.ready.remove(index);
+            match self.path(index, around) {
+                None => {}
+                Some(Path::Lost) => {
+                    self.lose_output(index, around);
+                    self.settle(index, around);
+                }
+                Some(Path::Sought(ip)) => {
+                    around.interface.arp.wait_connection(ip, index);
+                    if let Some(connection) = self.connections.at_mut(index) {
+                        connection.searching = Place::In;
+                    }
+                    if let Some(request) = around.interface.pop() {
+                        return Some(request);
+                    }
+                }
+                Some(Path::Known(known)) => {
+                    let frame = self.next_frame(index, known.mac, around);
+                    self.settle(index, around);
+                    if frame.is_some() {
+                        return frame;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// How the peer is reached: as it was looked up last, while that holds.
+    fn path(&mut self, index: u32, around: &mut Around<'_>) -> Option<Path> {
+        let connection = self.connections.at_mut(index)?;
+        let epoch = around.interface.arp.epoch;
+        if let Some((known, at)) = connection.path
+            && at == epoch
+            && around.now < known.valid_until
+        {
+            return Some(Path::Known(known));
+        }
+        let path = around.interface.path(around.now, connection.flow.remote.ip(), around.counters);
+        connection.path = match path {
+            Path::Known(known @ Known { .. }) => Some((known, around.interface.arp.epoch)),
+            Path::Sought(_) | Path::Lost => None,
+        };
+        Some(path)
+    }
+
+    fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<Frame> {
+        let connection = self.connections.at_mut(index)?;
+        let Outgoing { header, payload } = connection.next_segment(around.now, &self.config)?;
+        let flow = connection.flow;
+        let packet = packet(&flow, header, payload, around)?;
+        around.interface.encapsulate(packet, mac)
+    }
+
+    /// Lets a connection send into nowhere, so that its timers see to the rest.
+    pub(super) fn lose_output(&mut self, index: u32, around: &Around<'_>) {
+        let Some(connection) = self.connections.at_mut(index) else { return };
+        while connection.next_segment(around.now, &self.config).is_some() {}
+    }
+
+    /// Sends a segment without data.
+    pub(super) fn send_bare(&mut self, flow: &Flow, header: Header, around: &mut Around<'_>) {
+        if let Some(packet) = packet(flow, header, Chain::new(), around) {
+            around.interface.send(around.now, packet, around.counters);
+        }
+    }
+}
+
+fn packet(flow: &Flow, header: Header, payload: Chain, around: &mut Around<'_>) -> Option<Packet> {
+    let mut head = around.interface.pool.take();
+    header.prepend(&mut head)?;
+    let (source, destination) = (flow.local.ip(), flow.remote.ip());
+    let ends = (source, destination);
+    let checksum_offset = around.interface.seal(&mut head, &payload, ends, IpNumber::TCP, CHECKSUM_OFFSET);
+    Some(Packet { source, destination, protocol: IpNumber::TCP, head, payload, checksum_offset })
+}

@@ -1,0 +1,125 @@
+//! TIME-WAIT (RFC 9293 3.6): what is left of a connection that this side ended first, so that its last
+//! acknowledgement can be repeated and its old segments do not reach a successor.
+//!
+//! Every entry lasts equally long, so the order of arrival is the order of expiry. A full table drops its
+//! oldest: with peers that choose new ports and random sequence numbers that is harmless.
+
+use super::segment::{Flags, Header, Segment, SynOptions};
+use super::seq::Seq;
+use crate::address::Flow;
+use crate::order::Order;
+use crate::slab::Slab;
+use crate::time::{Duration, Instant};
+
+/// What is left of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimeWait {
+    pub flow: Flow,
+    /// The last acknowledgement, as it is repeated.
+    pub ack: Header,
+    pub expires: Instant,
+}
+
+/// What a segment for an entry calls for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Nothing.
+    Ignore,
+    /// The last acknowledgement again; the waiting begins anew.
+    Repeat,
+    /// An acknowledgement, as the segment is out of place.
+    Challenge,
+    /// A new connection may begin, its first sequence number beyond the old one's.
+    Reuse(Seq),
+}
+
+impl TimeWait {
+    /// What to do with a segment. Resets are ignored (RFC 1337).
+    pub fn judge(&self, segment: &Segment) -> Answer {
+        let end = self.ack.ack;
+        if segment.flags.has(Flags::RST) {
+            return Answer::Ignore;
+        }
+        if segment.flags.has(Flags::SYN) {
+            let newer = !segment.flags.has(Flags::ACK) && segment.seq.after(end);
+            return if newer { Answer::Reuse(self.ack.seq) } else { Answer::Challenge };
+        }
+        if segment.flags.has(Flags::FIN) && segment.end() == end {
+            return Answer::Repeat;
+        }
+        if segment.len() > 0 { Answer::Challenge } else { Answer::Ignore }
+    }
+}
+
+/// All TIME-WAIT entries of one stack.
+#[derive(Debug)]
+pub(crate) struct TimeWaitTable {
+    entries: Slab<TimeWait>,
+    order: Order,
+}
+
+impl TimeWaitTable {
+    pub fn new(capacity: usize) -> Self {
+        Self { entries: Slab::new(capacity.max(1)), order: Order::new() }
+    }
+
+    /// Adds an entry. Returns its place, and the entry that gave way to it.
+    pub fn insert(
+        &mut self,
+        flow: Flow,
+        ack: Header,
+        expires: Instant,
+    ) -> Option<(u32, Option<(u32, TimeWait)>)> {
+        let mut dropped = None;
+        if self.entries.is_full()
+            && let Some(oldest) = self.order.first()
+        {
+            dropped = self.remove(oldest).map(|entry| (oldest, entry));
+        }
+        let ack = Header { flags: Flags::ACK, options: SynOptions::default(), ..ack };
+        let index = self.entries.insert(TimeWait { flow, ack, expires }).ok()?.index;
+        self.order.push(index);
+        Some((index, dropped))
+    }
+
+    pub fn get(&self, index: u32) -> Option<&TimeWait> {
+        self.entries.at(index)
+    }
+
+    pub fn remove(&mut self, index: u32) -> Option<TimeWait> {
+        let key = self.entries.key_at(index)?;
+        self.order.remove(index);
+        self.entries.remove(key)
+    }
+
+    /// Begins the waiting anew.
+    pub fn restart(&mut self, index: u32, now: Instant, lasting: Duration) {
+        if let Some(entry) = self.entries.at_mut(index) {
+            entry.expires = now + lasting;
+            self.order.push(index);
+        }
+    }
+
+    /// When the next entry expires.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.entries.at(self.order.first()?).map(|entry| entry.expires)
+    }
+
+    /// Takes an entry out whose time is over.
+    pub fn expired(&mut self, now: Instant) -> Option<(u32, TimeWait)> {
+        let index = self.order.first()?;
+        let over = self.entries.at(index).is_some_and(|entry| now >= entry.expires);
+        if over { self.remove(index).map(|entry| (index, entry)) } else { None }
+    }
+
+    /// Takes any entry out.
+    pub fn drain(&mut self) -> Option<(u32, TimeWait)> {
+        let index = self.order.first()?;
+        self.remove(index).map(|entry| (index, entry))
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+}

@@ -1,0 +1,292 @@
+//! How connections end: FIN in every order, TIME-WAIT, letting go.
+
+use isola_iobuf::{Chain, IoBuf};
+use isola_net_sim::{Peer, Segment, Talk, host_config};
+use isola_net_stack::{Counter, Duration, Event, SendError};
+
+fn connected() -> (Peer, Talk) {
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, Some(1460), None);
+    (peer, talk)
+}
+
+fn fin(peer: &mut Peer, talk: &mut Talk) {
+    peer.send(talk.segment().flags("F"));
+    talk.seq += 1;
+}
+
+#[test]
+fn the_peer_closes_first_and_data_still_flows_to_it() {
+    let (mut peer, mut talk) = connected();
+    fin(&mut peer, &mut talk);
+    assert_eq!(peer.events(), [Event::PeerClosed(talk.conn)]);
+    assert!(peer.stack.is_at_end(talk.conn));
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+    peer.write(talk.conn, b"late answer");
+    assert_eq!(peer.segment().payload, b"late answer");
+    talk.ack += 11;
+    peer.send(talk.segment());
+    peer.stack.shutdown(talk.conn);
+    let end = peer.segment();
+    assert_eq!(end.flags, "F");
+    talk.ack += 1;
+    peer.send(talk.segment());
+    assert_eq!(peer.events(), [Event::Closed(talk.conn)]);
+    let occupancy = peer.stack.occupancy();
+    assert_eq!((occupancy.connections, occupancy.time_wait), (0, 0));
+    peer.silent();
+    assert_eq!(peer.stack.next_deadline(), None);
+}
+
+#[test]
+fn this_side_closes_first_and_the_peer_may_go_on() {
+    let (mut peer, mut talk) = connected();
+    peer.write(talk.conn, b"last words");
+    peer.stack.shutdown(talk.conn);
+    let end = peer.segment();
+    assert_eq!((end.payload.as_slice(), end.flags.as_str()), (&b"last words"[..], "FP"));
+    let mut more = Chain::from(IoBuf::from_static(b"x"));
+    assert_eq!(peer.stack.send(talk.conn, &mut more), Err(SendError::ShutDown));
+    talk.ack += 11;
+    peer.send(talk.segment());
+    assert_eq!(peer.stack.next_deadline(), None, "a half-closed connection that is used has no time limit");
+    for _ in 0..3 {
+        peer.say(&mut talk, b"more");
+    }
+    assert_eq!(peer.read(talk.conn), b"moremoremore");
+    peer.events();
+    peer.segments();
+    fin(&mut peer, &mut talk);
+    assert_eq!(peer.events(), [Event::PeerClosed(talk.conn), Event::Closed(talk.conn)]);
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+    assert_eq!(peer.stack.occupancy().time_wait, 1);
+}
+
+#[test]
+fn time_wait_repeats_the_last_acknowledgement_and_passes() {
+    let (mut peer, mut talk) = connected();
+    peer.stack.shutdown(talk.conn);
+    peer.segment();
+    talk.ack += 1;
+    peer.send(talk.segment().flags("F"));
+    let last = peer.segment();
+    peer.events();
+    peer.pass(Duration::from_secs(40));
+    peer.send(talk.segment().flags("F"));
+    assert_eq!(peer.segment(), last);
+    // A reset does not cut it short (RFC 1337), and nothing else disturbs it.
+    peer.send(Segment::new(4000, 80, talk.seq + 1, None).flags("R"));
+    peer.send(Segment::new(4000, 80, talk.seq + 1, Some(talk.ack)));
+    peer.silent();
+    peer.pass(Duration::from_secs(59));
+    assert_eq!(peer.stack.occupancy().time_wait, 1, "the repeated FIN began the waiting anew");
+    peer.pass(Duration::from_secs(2));
+    assert_eq!(peer.stack.occupancy().time_wait, 0);
+    peer.send(talk.segment().flags("F"));
+    assert_eq!(peer.segment().flags, "R");
+}
+
+#[test]
+fn a_new_connection_may_follow_in_time_wait() {
+    let (mut peer, mut talk) = connected();
+    peer.stack.shutdown(talk.conn);
+    let end = peer.segment();
+    talk.ack += 1;
+    peer.send(talk.segment().flags("F"));
+    peer.segment();
+    peer.events();
+    // An old SYN is answered with the last acknowledgement, a new one begins anew.
+    peer.send(Segment::new(4000, 80, talk.seq - 100, None).flags("S"));
+    assert_eq!(peer.segment().ack, Some(talk.seq + 1));
+    peer.send(Segment::new(4000, 80, talk.seq + 1000, None).flags("S"));
+    let answer = peer.segment();
+    assert_eq!((answer.flags.as_str(), answer.ack), ("S", Some(talk.seq + 1001)));
+    assert!(answer.seq.wrapping_sub(end.seq) < 1 << 31, "beyond the old connection's numbers");
+    peer.send(Segment::new(4000, 80, talk.seq + 1001, Some(answer.seq.wrapping_add(1))));
+    assert!(matches!(peer.events()[..], [Event::Accepted { .. }]));
+    assert_eq!(peer.stack.occupancy().time_wait, 0);
+}
+
+#[test]
+fn ends_that_cross_meet_in_time_wait() {
+    let (mut peer, mut talk) = connected();
+    peer.stack.shutdown(talk.conn);
+    let end = peer.segment();
+    fin(&mut peer, &mut talk);
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+    assert_eq!(peer.events(), [Event::PeerClosed(talk.conn)]);
+    talk.ack = end.seq + 1;
+    peer.send(talk.segment());
+    assert_eq!(peer.events(), [Event::Closed(talk.conn)]);
+    assert_eq!(peer.stack.occupancy().time_wait, 1);
+}
+
+#[test]
+fn unread_data_outlives_the_connections_end() {
+    let (mut peer, mut talk) = connected();
+    peer.stack.shutdown(talk.conn);
+    peer.segment();
+    talk.ack += 1;
+    peer.send(talk.segment().flags("FP").payload(b"unread"));
+    peer.segment();
+    assert_eq!(peer.events(), [Event::Readable(talk.conn), Event::PeerClosed(talk.conn)]);
+    assert!(!peer.stack.is_at_end(talk.conn));
+    peer.pass(Duration::from_secs(100));
+    peer.silent();
+    assert_eq!(peer.read(talk.conn), b"unread");
+    assert_eq!(peer.events(), [Event::Closed(talk.conn)]);
+    assert_eq!(peer.stack.occupancy().connections, 0);
+}
+
+#[test]
+fn a_fin_is_sent_again_until_it_is_acknowledged() {
+    let (mut peer, talk) = connected();
+    peer.stack.shutdown(talk.conn);
+    let end = peer.segment();
+    peer.next_timer();
+    assert_eq!(peer.segment(), end);
+    peer.next_timer();
+    assert_eq!(peer.segment(), end);
+}
+
+#[test]
+fn a_fin_ahead_of_a_gap_waits_for_the_data() {
+    let (mut peer, talk) = connected();
+    peer.send(Segment { seq: talk.seq + 4, ..talk.segment() }.flags("FP").payload(b"tail"));
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+    assert_eq!(peer.events(), []);
+    peer.send(talk.segment().payload(b"head"));
+    assert_eq!(peer.events(), [Event::Readable(talk.conn), Event::PeerClosed(talk.conn)]);
+    assert_eq!(peer.read(talk.conn), b"headtail");
+    assert_eq!(peer.segment().ack, Some(talk.seq + 9));
+}
+
+#[test]
+fn data_beyond_the_end_is_ignored() {
+    let (mut peer, talk) = connected();
+    peer.send(Segment { seq: talk.seq + 8, ..talk.segment() }.payload(b"junk"));
+    peer.send(Segment { seq: talk.seq + 4, ..talk.segment() }.flags("F"));
+    peer.send(talk.segment().payload(b"head"));
+    peer.send(Segment { seq: talk.seq + 5, ..talk.segment() }.payload(b"more junk"));
+    assert_eq!(peer.read(talk.conn), b"head");
+    assert!(peer.stack.is_at_end(talk.conn));
+    assert_eq!(peer.segments().last().unwrap().ack, Some(talk.seq + 5));
+}
+
+#[test]
+fn letting_go_sends_what_is_queued_and_ends_by_itself() {
+    let (mut peer, mut talk) = connected();
+    peer.write(talk.conn, b"bye");
+    peer.stack.close(peer.now, talk.conn);
+    let end = peer.segment();
+    assert_eq!((end.payload.as_slice(), end.flags.as_str()), (&b"bye"[..], "FP"));
+    assert_eq!(peer.stack.remote_addr(talk.conn), None, "the id is void");
+    talk.ack += 4;
+    peer.send(talk.segment());
+    peer.send(talk.segment().flags("F"));
+    assert_eq!(peer.segment().ack, Some(talk.seq + 1));
+    assert_eq!(peer.events(), [], "nobody is told");
+    assert_eq!(peer.stack.occupancy().connections, 0);
+}
+
+#[test]
+fn letting_go_with_unread_data_resets() {
+    let (mut peer, mut talk) = connected();
+    peer.say(&mut talk, b"never read");
+    peer.stack.close(peer.now, talk.conn);
+    let reset = peer.segment();
+    assert_eq!((reset.flags.as_str(), reset.seq, reset.ack), ("R", talk.ack, Some(talk.seq)));
+    assert_eq!(peer.events(), []);
+}
+
+#[test]
+fn data_for_a_connection_that_was_let_go_resets_it() {
+    let (mut peer, mut talk) = connected();
+    peer.stack.close(peer.now, talk.conn);
+    peer.segment();
+    peer.say(&mut talk, b"too late");
+    assert_eq!(peer.segments().last().unwrap().flags, "R");
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpAfterClose), 1);
+    assert_eq!(peer.stack.occupancy().connections, 0);
+}
+
+#[test]
+fn a_peer_that_never_ends_its_side_is_given_up_after_letting_go() {
+    let (mut peer, mut talk) = connected();
+    peer.stack.close(peer.now, talk.conn);
+    peer.segment();
+    talk.ack += 1;
+    peer.send(talk.segment());
+    assert_eq!(peer.next_timer(), Duration::from_secs(60));
+    assert_eq!(peer.stack.occupancy().connections, 0);
+    assert_eq!(peer.segment().flags, "R");
+    assert_eq!(peer.events(), []);
+}
+
+#[test]
+fn a_peer_that_keeps_its_window_shut_is_given_up_after_letting_go() {
+    let (mut peer, talk) = connected();
+    peer.send(talk.segment().window(0));
+    peer.write(talk.conn, b"nobody wants this");
+    peer.stack.close(peer.now, talk.conn);
+    let mut probes = 0;
+    while peer.stack.occupancy().connections > 0 {
+        peer.next_timer();
+        if peer.segments().iter().any(|segment| !segment.payload.is_empty()) {
+            probes += 1;
+            peer.send(talk.segment().window(0));
+        }
+        assert!(probes < 20, "it must end");
+    }
+    assert_eq!(probes, 10);
+}
+
+#[test]
+fn aborting_resets_at_once() {
+    let (mut peer, talk) = connected();
+    peer.write(talk.conn, b"unsent");
+    peer.stack.abort(peer.now, talk.conn);
+    let segments = peer.segments();
+    assert_eq!(segments.len(), 1);
+    assert_eq!((segments[0].flags.as_str(), segments[0].seq), ("R", talk.ack));
+    assert_eq!(peer.events(), []);
+    assert_eq!(peer.stack.occupancy().connections, 0);
+}
+
+#[test]
+fn aborting_what_has_ended_tells_nobody() {
+    let (mut peer, mut talk) = connected();
+    peer.stack.shutdown(talk.conn);
+    peer.segment();
+    talk.ack += 1;
+    peer.send(talk.segment().flags("FP").payload(b"unread"));
+    peer.segment();
+    peer.stack.abort(peer.now, talk.conn);
+    peer.silent();
+    assert_eq!(peer.events(), []);
+    let occupancy = peer.stack.occupancy();
+    assert_eq!((occupancy.connections, occupancy.time_wait), (0, 1));
+}
+
+#[test]
+fn time_wait_is_bounded_and_the_oldest_gives_way() {
+    let mut config = host_config(1);
+    config.tcp.max_time_wait = 10;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 16).unwrap();
+    for from in 0..25 {
+        let mut talk = peer.connect(4000 + from, None, None);
+        peer.stack.close(peer.now, talk.conn);
+        peer.segment();
+        talk.ack += 1;
+        peer.send(talk.segment().flags("F"));
+        peer.segment();
+    }
+    assert_eq!(peer.stack.occupancy().time_wait, 10);
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpTimeWait), 15);
+    // What gave way is unknown now; what stayed is not.
+    peer.send(Segment::new(4000, 80, 1_000_001, Some(5)).flags("F"));
+    assert_eq!(peer.segment().flags, "R");
+    peer.send(Segment::new(4024, 80, 1_000_001, Some(5)).flags("F"));
+    assert_eq!(peer.segment().flags, "");
+}

@@ -1,0 +1,137 @@
+//! An application that sends a known stream and checks the one that it receives.
+
+use isola_iobuf::{Chain, IoBuf};
+use isola_net_sim::App;
+use isola_net_stack::{ConnId, Event, FailReason, Instant, Stack};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+/// How an application comes by its connections.
+pub enum Role {
+    /// It listens at this port.
+    Listen(u16),
+    /// It makes so many connections.
+    Connect(SocketAddr, usize),
+}
+
+/// What one connection has done.
+#[derive(Default)]
+struct Progress {
+    sent: usize,
+    received: usize,
+    ended: bool,
+}
+
+/// Sends `amount` bytes on each connection, then ends its direction; checks what comes in against the same
+/// stream.
+pub struct Talker {
+    pub role: Role,
+    pub amount: usize,
+    /// Size of the buffers that are handed to the stack.
+    pub piece: usize,
+    connections: HashMap<ConnId, Progress>,
+    /// Streams that ended in good order, with their lengths.
+    pub closed: Vec<usize>,
+    pub failed: Vec<FailReason>,
+    pub connected: usize,
+    /// The whole stream, from which views are sent.
+    stream: IoBuf,
+}
+
+/// The byte at a position of the stream.
+fn byte_at(position: usize) -> u8 {
+    ((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+impl Talker {
+    pub fn new(role: Role, amount: usize) -> Self {
+        let stream = (0..amount).map(byte_at).collect::<Vec<u8>>().into();
+        Self {
+            role,
+            amount,
+            piece: 3000,
+            connections: HashMap::new(),
+            closed: Vec::new(),
+            failed: Vec::new(),
+            connected: 0,
+            stream,
+        }
+    }
+
+    /// Connections that are under way.
+    pub fn open(&self) -> usize {
+        self.connections.len()
+    }
+
+    fn push(&mut self, stack: &mut Stack, conn: ConnId) {
+        let Some(progress) = self.connections.get_mut(&conn) else { return };
+        if progress.ended {
+            return;
+        }
+        while progress.sent < self.amount {
+            let end = (progress.sent + self.piece).min(self.amount);
+            let mut chain = Chain::from(self.stream.slice(progress.sent..end).unwrap());
+            let whole = chain.len();
+            let taken = stack.send_some(conn, &mut chain).unwrap();
+            progress.sent += taken;
+            if taken < whole {
+                return;
+            }
+        }
+        progress.ended = true;
+        stack.shutdown(conn);
+    }
+
+    fn pull(&mut self, stack: &mut Stack, conn: ConnId) {
+        let Some(progress) = self.connections.get_mut(&conn) else { return };
+        while let Some(piece) = stack.read(conn) {
+            for &byte in piece.iter() {
+                assert_eq!(byte, byte_at(progress.received), "the stream at {}", progress.received);
+                progress.received += 1;
+            }
+        }
+    }
+}
+
+impl App for Talker {
+    fn start(&mut self, stack: &mut Stack, now: Instant) {
+        match self.role {
+            Role::Listen(port) => {
+                stack.listen(port, 1000).unwrap();
+            }
+            Role::Connect(remote, count) => {
+                for _ in 0..count {
+                    let conn = stack.connect(now, remote).unwrap();
+                    self.connections.insert(conn, Progress::default());
+                    self.push(stack, conn);
+                }
+            }
+        }
+    }
+
+    fn on_event(&mut self, stack: &mut Stack, _now: Instant, event: Event) {
+        match event {
+            Event::Accepted { conn, .. } => {
+                self.connected += 1;
+                self.connections.insert(conn, Progress::default());
+                self.push(stack, conn);
+            }
+            Event::Connected(_) => self.connected += 1,
+            Event::SendSpace(conn) => self.push(stack, conn),
+            Event::Readable(conn) => self.pull(stack, conn),
+            Event::PeerClosed(conn) => {
+                self.pull(stack, conn);
+                assert!(stack.is_at_end(conn));
+            }
+            Event::Closed(conn) => {
+                let progress = self.connections.remove(&conn).unwrap();
+                self.closed.push(progress.received);
+            }
+            Event::Failed(conn, reason) => {
+                self.connections.remove(&conn);
+                self.failed.push(reason);
+            }
+            _ => {}
+        }
+    }
+}

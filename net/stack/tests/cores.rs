@@ -1,0 +1,169 @@
+//! Several stacks that share one interface, one a core, behind one steering function.
+
+use isola_iobuf::IoBuf;
+use isola_net_sim::{Peer, Segment, host_config, host_ip, host_mac};
+use isola_net_stack::{
+    Addressing, CoreShare, Event, Instant, RxChecksum, Stack, core_of_frame, core_of_hash, flow_hash,
+};
+
+const CORES: u16 = 3;
+
+/// One interface: its stacks, and a layer above that passes on what instance 0 learns.
+struct Machine {
+    stacks: Vec<Stack>,
+    accepted: Vec<usize>,
+    connected: usize,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let stacks = (0..CORES).map(|index| {
+            let mut config = host_config(1);
+            config.core = CoreShare { index, count: CORES };
+            if index > 0 {
+                config.addressing = Addressing::Unset;
+            }
+            let mut stack = Stack::new(config, Instant::ZERO).unwrap();
+            stack.listen(80, 1000).unwrap();
+            stack
+        });
+        let mut machine =
+            Self { stacks: stacks.collect(), accepted: vec![0; usize::from(CORES)], connected: 0 };
+        machine.settle();
+        machine
+    }
+
+    fn receive(&mut self, frame: Vec<u8>) {
+        let core = usize::from(core_of_frame(&frame, CORES));
+        self.stacks[core].receive(Instant::ZERO, IoBuf::from(frame), RxChecksum::Unverified);
+    }
+
+    fn settle(&mut self) {
+        let mut news = Vec::new();
+        for (core, stack) in self.stacks.iter_mut().enumerate() {
+            while let Some(event) = stack.next_event() {
+                match event {
+                    Event::Accepted { .. } => self.accepted[core] += 1,
+                    Event::Connected(_) => self.connected += 1,
+                    Event::AddressChanged(_) | Event::Neighbour { .. } if core == 0 => news.push(event),
+                    _ => {}
+                }
+            }
+        }
+        for stack in &mut self.stacks[1..] {
+            for event in &news {
+                match *event {
+                    Event::AddressChanged(ipv4) => stack.set_ipv4(Instant::ZERO, ipv4),
+                    Event::Neighbour { ip, mac } => stack.learn(Instant::ZERO, ip, mac),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for stack in &mut self.stacks {
+            while let Some(frame) = stack.poll_transmit(Instant::ZERO) {
+                frames.push(frame.into_chain().to_vec());
+            }
+        }
+        frames
+    }
+}
+
+fn arp_reply() -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend_from_slice(&host_mac(1).0);
+    frame.extend_from_slice(&host_mac(2).0);
+    frame.extend_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
+    frame.extend_from_slice(&host_mac(2).0);
+    frame.extend_from_slice(&host_ip(2).octets());
+    frame.extend_from_slice(&host_mac(1).0);
+    frame.extend_from_slice(&host_ip(1).octets());
+    frame
+}
+
+#[test]
+fn connections_are_accepted_on_the_core_that_their_frames_go_to() {
+    let mut machine = Machine::new();
+    machine.frames();
+    for port in 0..300 {
+        machine.receive(Segment::new(5000 + port, 80, 9, None).flags("S").frame(host_ip(2), host_ip(1)));
+    }
+    // Every core asks for the neighbour; only instance 0 sees the answer, and tells the others.
+    machine.frames();
+    machine.receive(arp_reply());
+    machine.settle();
+    let mut answers = 0;
+    for frame in machine.frames() {
+        let Some((_, _, answer)) = Segment::read(&frame) else { continue };
+        answers += 1;
+        let last = Segment::new(answer.to, 80, 10, Some(answer.seq.wrapping_add(1)));
+        machine.receive(last.frame(host_ip(2), host_ip(1)));
+    }
+    machine.settle();
+    // Sixteen packets wait for a neighbour on each core; the other answers come with the timer.
+    assert_eq!(answers, 3 * 16);
+    assert_eq!(machine.accepted.iter().sum::<usize>(), answers);
+    assert!(machine.accepted.iter().all(|&count| count == 16), "{:?}", machine.accepted);
+}
+
+#[test]
+fn connections_choose_ports_whose_answers_come_back_to_their_core() {
+    let mut machine = Machine::new();
+    machine.receive(arp_reply());
+    machine.settle();
+    machine.frames();
+    for core in 0..usize::from(CORES) {
+        for _ in 0..50 {
+            machine.stacks[core].connect(Instant::ZERO, (host_ip(2), 443).into()).unwrap();
+        }
+        for frame in machine.frames() {
+            let (_, _, syn) = Segment::read(&frame).unwrap();
+            if syn.flags != "S" {
+                continue;
+            }
+            let hash = flow_hash(&frame).unwrap();
+            assert_eq!(usize::from(core_of_hash(hash, CORES)), core);
+            let answer = Segment::new(443, syn.from, 9, Some(syn.seq.wrapping_add(1))).flags("S");
+            let answer = answer.frame(host_ip(2), host_ip(1));
+            assert_eq!(usize::from(core_of_frame(&answer, CORES)), core);
+            machine.receive(answer);
+        }
+    }
+    machine.settle();
+    assert_eq!(machine.connected, 150);
+}
+
+#[test]
+fn a_socket_for_a_peer_gets_its_answers_on_its_core() {
+    let mut machine = Machine::new();
+    machine.receive(arp_reply());
+    machine.settle();
+    machine.frames();
+    for core in 0..usize::from(CORES) {
+        let remote = (host_ip(2), 53).into();
+        let socket = machine.stacks[core].udp_bind_for(remote).unwrap();
+        machine.stacks[core].udp_send_to(Instant::ZERO, socket, remote, IoBuf::from_static(b"?")).unwrap();
+        let frames = machine.frames();
+        assert_eq!(frames.len(), 1);
+        assert_eq!(usize::from(core_of_frame(&frames[0], CORES)), core);
+    }
+}
+
+#[test]
+fn ports_run_out_with_a_clear_error_and_come_back() {
+    let mut config = host_config(1);
+    config.tcp.max_connections = 20_000;
+    let mut peer = Peer::new(config);
+    let remote = (host_ip(2), 80).into();
+    let first = peer.stack.connect(peer.now, remote).unwrap();
+    for _ in 1..16_384 {
+        peer.stack.connect(peer.now, remote).unwrap();
+    }
+    let error = peer.stack.connect(peer.now, remote).unwrap_err();
+    assert_eq!(error, isola_net_stack::ConnectError::NoPorts);
+    peer.stack.abort(peer.now, first);
+    peer.stack.connect(peer.now, remote).unwrap();
+}

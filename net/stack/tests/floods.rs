@@ -1,0 +1,104 @@
+//! Whatever comes in, tables and queues stay within their bounds, and what was there goes on.
+
+use isola_net_sim::{Peer, Segment, host_config, host_ip, host_mac};
+use isola_net_stack::{Counter, Event};
+use std::net::Ipv4Addr;
+
+/// A SYN from any address on the network, through one neighbour.
+fn syn(number: u32) -> Vec<u8> {
+    let source = Ipv4Addr::from_bits(0x0a00_0100 + number);
+    let mut frame = Segment::new(4000, 80, number, None).flags("S").frame(source, host_ip(1));
+    frame[6..12].copy_from_slice(&host_mac(200).0);
+    frame
+}
+
+#[test]
+fn a_syn_flood_costs_half_open_entries_only_and_the_oldest_give_way() {
+    let mut config = host_config(1);
+    config.tcp.max_half_open = 100;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 16).unwrap();
+    let mut talk = peer.connect(5000, None, None);
+    for number in 0..10_000 {
+        peer.send_frame(syn(number));
+    }
+    let occupancy = peer.stack.occupancy();
+    assert_eq!((occupancy.half_open, occupancy.connections), (100, 1));
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpHalfOpen), 9_900);
+    peer.frames();
+    // A connection from before goes on, and a handshake that is quick enough gets through.
+    peer.say(&mut talk, b"still here");
+    assert_eq!(peer.read(talk.conn), b"still here");
+    peer.frames();
+    peer.send(Segment::new(5001, 80, 7, None).flags("S"));
+    let answer = peer.segment();
+    for number in 0..50 {
+        peer.send_frame(syn(number));
+    }
+    peer.send(Segment::new(5001, 80, 8, Some(answer.seq.wrapping_add(1))));
+    assert!(peer.events().iter().any(|event| matches!(event, Event::Accepted { .. })));
+}
+
+#[test]
+fn a_full_connection_table_refuses_and_recovers() {
+    let mut config = host_config(1);
+    config.tcp.max_connections = 5;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 100).unwrap();
+    let talks: Vec<_> = (0..5).map(|from| peer.connect(4000 + from, None, None)).collect();
+    peer.send(Segment::new(5000, 80, 7, None).flags("S"));
+    let answer = peer.segment();
+    let last = Segment::new(5000, 80, 8, Some(answer.seq.wrapping_add(1)));
+    peer.send(last.clone());
+    assert_eq!(peer.events(), []);
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpTableFull), 1);
+    assert!(peer.stack.connect(peer.now, (host_ip(2), 99).into()).is_err());
+    peer.stack.abort(peer.now, talks[0].conn);
+    peer.segments();
+    peer.send(last);
+    assert!(matches!(peer.events()[..], [Event::Accepted { .. }]));
+}
+
+#[test]
+fn thousands_of_connections_come_and_go_without_a_trace() {
+    let mut config = host_config(1);
+    config.tcp.max_time_wait = 50;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 100).unwrap();
+    for round in 0..2_000u16 {
+        let mut talk = peer.connect(10_000 + round, None, None);
+        peer.say(&mut talk, b"ping");
+        assert_eq!(peer.read(talk.conn), b"ping");
+        peer.write(talk.conn, b"pong");
+        peer.stack.close(peer.now, talk.conn);
+        assert_eq!(peer.segment().payload, b"pong");
+        talk.ack += 5;
+        peer.send(talk.segment().flags("F"));
+        peer.segment();
+    }
+    let occupancy = peer.stack.occupancy();
+    assert_eq!((occupancy.connections, occupancy.half_open, occupancy.time_wait), (0, 0, 50));
+}
+
+#[test]
+fn answers_that_nobody_fetches_do_not_pile_up() {
+    let mut config = host_config(1);
+    config.limits.transmit_queue = 64;
+    config.limits.resets_per_second = 1_000_000;
+    let mut peer = Peer::new(config);
+    for port in 0..10_000 {
+        peer.send(Segment::new(4000, 10_000 + port, 1, None).flags("S"));
+    }
+    assert_eq!(peer.frames().len(), 64);
+    assert_eq!(peer.stack.counters().get(Counter::DropTransmitQueue), 10_000 - 64);
+}
+
+#[test]
+fn a_flow_of_events_that_nobody_takes_is_one_event_a_kind() {
+    let mut peer = Peer::listening();
+    let mut talk = peer.connect(4000, None, None);
+    for _ in 0..1000 {
+        peer.say(&mut talk, b"x");
+    }
+    assert_eq!(peer.events(), [Event::Readable(talk.conn)]);
+}

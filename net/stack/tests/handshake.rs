@@ -1,0 +1,320 @@
+//! How connections begin.
+
+use isola_net_sim::{Peer, Segment, host_config, host_ip};
+use isola_net_stack::{ConnectError, Counter, Duration, Event, FailReason, ListenError};
+use std::net::{Ipv4Addr, SocketAddr};
+
+fn server() -> SocketAddr {
+    SocketAddr::from((host_ip(2), 80))
+}
+
+#[test]
+fn a_listener_answers_with_its_options_and_accepts() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, 77, None).flags("S").options(Some(1200), Some(2)));
+    let answer = peer.segment();
+    assert_eq!((answer.flags.as_str(), answer.ack, answer.mss), ("S", Some(78), Some(1460)));
+    // 4 MiB needs a shift of 7: 65,535 << 6 is a little less.
+    assert_eq!((answer.scale, answer.window), (Some(7), 65_535));
+    assert_eq!(peer.events(), [], "nobody is told before the handshake is done");
+    peer.send(Segment::new(4000, 80, 78, Some(answer.seq + 1)));
+    let [Event::Accepted { conn, .. }] = peer.events()[..] else { panic!("accepted") };
+    let stats = peer.stack.connection_stats(conn).unwrap();
+    assert_eq!((stats.mss, stats.peer_window), (1200, 60_000 << 2));
+    assert_eq!(peer.stack.remote_addr(conn), Some((host_ip(2), 4000).into()));
+    assert_eq!(peer.stack.local_addr(conn), Some((host_ip(1), 80).into()));
+}
+
+#[test]
+fn a_peer_without_options_gets_none_and_small_segments() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, 77, None).flags("S"));
+    let answer = peer.segment();
+    assert_eq!(answer.scale, None);
+    peer.send(Segment::new(4000, 80, 78, Some(answer.seq + 1)));
+    let [Event::Accepted { conn, .. }] = peer.events()[..] else { panic!("accepted") };
+    let stats = peer.stack.connection_stats(conn).unwrap();
+    assert_eq!((stats.mss, stats.peer_window), (536, 60_000));
+}
+
+#[test]
+fn a_ridiculous_segment_size_is_not_believed() {
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, Some(1), None);
+    assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().mss, 64);
+}
+
+#[test]
+fn the_last_segment_of_a_handshake_may_carry_data_and_an_end() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, 77, None).flags("S"));
+    let answer = peer.segment();
+    peer.send(Segment::new(4000, 80, 78, Some(answer.seq + 1)).flags("FP").payload(b"get"));
+    let events = peer.events();
+    let [Event::Accepted { conn, .. }, Event::Readable(_), Event::PeerClosed(_)] = events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(peer.read(conn), b"get");
+    assert_eq!(peer.segment().ack, Some(78 + 3 + 1));
+}
+
+#[test]
+fn the_answer_to_a_syn_is_repeated_with_doubled_timeouts_and_then_given_up() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, 77, None).flags("S"));
+    let first = peer.segment();
+    for seconds in [1, 2, 4, 8, 16] {
+        assert_eq!(peer.next_timer(), Duration::from_secs(seconds));
+        assert_eq!(peer.segment(), first);
+    }
+    peer.next_timer();
+    peer.silent();
+    assert_eq!(peer.stack.occupancy().half_open, 0);
+    assert_eq!(peer.stack.next_deadline(), None);
+}
+
+#[test]
+fn a_repeated_syn_is_answered_alike() {
+    let mut peer = Peer::listening();
+    let syn = Segment::new(4000, 80, 77, None).flags("S");
+    peer.send(syn.clone());
+    let first = peer.segment();
+    peer.send(syn);
+    assert_eq!(peer.segment(), first);
+    assert_eq!(peer.stack.occupancy().half_open, 1);
+}
+
+#[test]
+fn a_wrong_acknowledgement_in_a_handshake_is_reset_and_the_right_one_still_works() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, 77, None).flags("S"));
+    let answer = peer.segment();
+    for wrong in [answer.seq, answer.seq.wrapping_add(2)] {
+        peer.send(Segment::new(4000, 80, 78, Some(wrong)));
+        let reset = peer.segment();
+        assert_eq!((reset.flags.as_str(), reset.seq, reset.ack), ("R", wrong, None));
+    }
+    peer.send(Segment::new(4000, 80, 78, Some(answer.seq + 1)));
+    assert!(matches!(peer.events()[..], [Event::Accepted { .. }]));
+}
+
+#[test]
+fn a_reset_ends_a_half_open_handshake_only_at_the_exact_place() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, 77, None).flags("S"));
+    peer.segment();
+    peer.send(Segment::new(4000, 80, 79, None).flags("R"));
+    assert_eq!(peer.stack.occupancy().half_open, 1);
+    peer.send(Segment::new(4000, 80, 78, None).flags("R"));
+    assert_eq!(peer.stack.occupancy().half_open, 0);
+    peer.silent();
+    assert_eq!(peer.events(), []);
+}
+
+#[test]
+fn segments_for_nobody_are_reset() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 81, 5, None).flags("S").payload(b"xy"));
+    let reset = peer.segment();
+    assert_eq!((reset.flags.as_str(), reset.seq, reset.ack), ("R", 0, Some(8)));
+    peer.send(Segment::new(4000, 80, 5, Some(99)));
+    let reset = peer.segment();
+    assert_eq!((reset.flags.as_str(), reset.seq, reset.ack), ("R", 99, None));
+    peer.send(Segment::new(4000, 81, 5, None).flags("R"));
+    peer.silent();
+}
+
+#[test]
+fn connecting_sends_a_syn_with_options_and_establishes() {
+    let mut peer = Peer::usual();
+    let conn = peer.stack.connect(peer.now, server()).unwrap();
+    let syn = peer.segment();
+    assert_eq!((syn.flags.as_str(), syn.ack, syn.mss, syn.scale), ("S", None, Some(1460), Some(7)));
+    peer.send(
+        Segment::new(80, syn.from, 9, Some(syn.seq + 1)).flags("S").options(Some(1000), Some(3)).window(500),
+    );
+    assert_eq!(peer.events(), [Event::Connected(conn)]);
+    let ack = peer.segment();
+    assert_eq!((ack.flags.as_str(), ack.seq, ack.ack), ("", syn.seq + 1, Some(10)));
+    let stats = peer.stack.connection_stats(conn).unwrap();
+    // The window of a segment with SYN is not scaled.
+    assert_eq!((stats.mss, stats.peer_window), (1000, 500));
+}
+
+#[test]
+fn data_given_before_the_handshake_follows_it_at_once() {
+    let mut peer = Peer::usual();
+    let conn = peer.stack.connect(peer.now, server()).unwrap();
+    peer.write(conn, b"early");
+    peer.stack.shutdown(conn);
+    let syn = peer.segment();
+    assert!(syn.payload.is_empty());
+    peer.send(Segment::new(80, syn.from, 9, Some(syn.seq + 1)).flags("S"));
+    let data = peer.segment();
+    assert_eq!((data.payload.as_slice(), data.flags.as_str()), (&b"early"[..], "FP"));
+}
+
+#[test]
+fn a_refused_connection_fails_and_a_forged_refusal_does_not() {
+    let mut peer = Peer::usual();
+    let conn = peer.stack.connect(peer.now, server()).unwrap();
+    let syn = peer.segment();
+    peer.send(Segment::new(80, syn.from, 0, Some(syn.seq)).flags("R"));
+    peer.send(Segment::new(80, syn.from, 0, None).flags("R"));
+    assert_eq!(peer.events(), []);
+    peer.silent();
+    peer.send(Segment::new(80, syn.from, 0, Some(syn.seq + 1)).flags("R"));
+    assert_eq!(peer.events(), [Event::Failed(conn, FailReason::Refused)]);
+    assert_eq!(peer.stack.occupancy().connections, 0);
+    peer.silent();
+}
+
+#[test]
+fn an_answer_to_another_syn_is_reset() {
+    let mut peer = Peer::usual();
+    peer.stack.connect(peer.now, server()).unwrap();
+    let syn = peer.segment();
+    peer.send(Segment::new(80, syn.from, 9, Some(syn.seq + 2)).flags("S"));
+    let reset = peer.segment();
+    assert_eq!((reset.flags.as_str(), reset.seq), ("R", syn.seq + 2));
+    assert_eq!(peer.events(), []);
+}
+
+#[test]
+fn a_syn_is_repeated_with_doubled_timeouts_and_then_the_connection_fails() {
+    let mut peer = Peer::usual();
+    let conn = peer.stack.connect(peer.now, server()).unwrap();
+    let syn = peer.segment();
+    for seconds in [1, 2, 4, 8, 16] {
+        assert_eq!(peer.next_timer(), Duration::from_secs(seconds));
+        assert_eq!(peer.segment(), syn);
+    }
+    assert_eq!(peer.next_timer(), Duration::from_secs(32));
+    assert_eq!(peer.events(), [Event::Failed(conn, FailReason::TimedOut)]);
+    peer.silent();
+}
+
+#[test]
+fn after_a_lost_syn_the_first_timeout_is_three_seconds() {
+    let mut peer = Peer::usual();
+    let conn = peer.stack.connect(peer.now, server()).unwrap();
+    peer.segment();
+    peer.next_timer();
+    let syn = peer.segment();
+    peer.send(Segment::new(80, syn.from, 9, Some(syn.seq + 1)).flags("S"));
+    assert_eq!(peer.stack.connection_stats(conn).unwrap().rto, Duration::from_secs(3));
+}
+
+#[test]
+fn two_syns_that_cross_make_one_connection() {
+    let mut peer = Peer::usual();
+    let conn = peer.stack.connect(peer.now, server()).unwrap();
+    let syn = peer.segment();
+    peer.send(Segment::new(80, syn.from, 500, None).flags("S").options(Some(900), Some(1)));
+    let answer = peer.segment();
+    assert_eq!((answer.flags.as_str(), answer.seq, answer.ack), ("S", syn.seq, Some(501)));
+    assert_eq!(peer.events(), []);
+    // The peer answers our SYN in the same way.
+    peer.send(Segment::new(80, syn.from, 500, Some(syn.seq + 1)).flags("S").options(Some(900), Some(1)));
+    assert_eq!(peer.events(), [Event::Connected(conn)]);
+    peer.write(conn, b"x");
+    assert_eq!(peer.segment().payload, b"x");
+    let mut seq = 501;
+    peer.send(Segment::new(80, syn.from, seq, Some(syn.seq + 2)).payload(b"hello"));
+    seq += 5;
+    assert_eq!(peer.read(conn), b"hello");
+    assert_eq!(peer.segment().ack, Some(seq));
+}
+
+#[test]
+fn two_stacks_that_connect_to_each_other_at_once_meet() {
+    let mut peer = Peer::usual();
+    let conn = peer.stack.connect(peer.now, server()).unwrap();
+    let syn = peer.segment();
+    peer.send(Segment::new(80, syn.from, 500, None).flags("S"));
+    peer.segment();
+    // An acknowledgement without SYN establishes as well.
+    peer.send(Segment::new(80, syn.from, 501, Some(syn.seq + 1)));
+    assert_eq!(peer.events(), [Event::Connected(conn)]);
+}
+
+#[test]
+fn impossible_peers_are_refused_at_once() {
+    let mut peer = Peer::usual();
+    for ip in [host_ip(1), Ipv4Addr::BROADCAST, Ipv4Addr::new(10, 0, 255, 255), Ipv4Addr::new(224, 0, 0, 1)] {
+        assert_eq!(peer.stack.connect(peer.now, (ip, 80).into()), Err(ConnectError::NoRoute), "{ip}");
+    }
+    assert_eq!(peer.stack.connect(peer.now, (host_ip(2), 0).into()), Err(ConnectError::NoRoute));
+    let v6 = "[2001:db8::1]:80".parse().unwrap();
+    assert_eq!(peer.stack.connect(peer.now, v6), Err(ConnectError::NoRoute));
+    peer.stack.set_ipv4(peer.now, None);
+    assert_eq!(peer.stack.connect(peer.now, server()), Err(ConnectError::NoAddress));
+}
+
+#[test]
+fn a_port_has_one_listener_until_it_is_closed() {
+    let mut peer = Peer::usual();
+    let listener = peer.stack.listen(80, 1).unwrap();
+    assert_eq!(peer.stack.listen(80, 1), Err(ListenError::PortInUse(80)));
+    assert_eq!(peer.stack.listen(0, 1), Err(ListenError::PortZero));
+    peer.stack.unlisten(peer.now, listener);
+    peer.stack.listen(80, 1).unwrap();
+}
+
+#[test]
+fn closing_a_listener_resets_what_nobody_took() {
+    let mut peer = Peer::usual();
+    let listener = peer.stack.listen(80, 8).unwrap();
+    peer.send(Segment::new(4000, 80, 77, None).flags("S"));
+    let answer = peer.segment();
+    peer.send(Segment::new(4000, 80, 78, Some(answer.seq + 1)));
+    peer.send(Segment::new(4001, 80, 77, None).flags("S"));
+    let half_open = peer.segment();
+    peer.stack.unlisten(peer.now, listener);
+    assert_eq!(peer.segment().flags, "R");
+    assert_eq!(peer.events(), []);
+    peer.send(Segment::new(4001, 80, 78, Some(half_open.seq + 1)));
+    assert_eq!(peer.segment().flags, "R");
+    let occupancy = peer.stack.occupancy();
+    assert_eq!((occupancy.connections, occupancy.half_open), (0, 0));
+}
+
+#[test]
+fn a_full_backlog_holds_handshakes_back_until_one_is_taken() {
+    let mut config = host_config(1);
+    config.tcp.max_connections = 100;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 2).unwrap();
+    let mut answers = Vec::new();
+    for from in 0..3 {
+        peer.send(Segment::new(4000 + from, 80, 77, None).flags("S"));
+        answers.push(peer.segment());
+    }
+    for (from, answer) in answers.iter().enumerate() {
+        peer.send(Segment::new(4000 + from as u16, 80, 78, Some(answer.seq + 1)));
+    }
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpBacklog), 1);
+    peer.send(Segment::new(5000, 80, 77, None).flags("S"));
+    peer.silent();
+    assert_eq!(peer.events().len(), 2);
+    // The third one's acknowledgement comes again, as the answer to its SYN is repeated.
+    peer.next_timer();
+    assert_eq!(peer.segment(), answers[2]);
+    peer.send(Segment::new(4002, 80, 78, Some(answers[2].seq + 1)));
+    assert!(matches!(peer.events()[..], [Event::Accepted { .. }]));
+}
+
+#[test]
+fn a_connection_that_is_reset_before_it_was_taken_is_never_mentioned() {
+    let mut peer = Peer::usual();
+    peer.stack.listen(80, 1).unwrap();
+    for from in 4000..4010 {
+        peer.send(Segment::new(from, 80, 77, None).flags("S"));
+        let answer = peer.segment();
+        peer.send(Segment::new(from, 80, 78, Some(answer.seq + 1)));
+        peer.send(Segment::new(from, 80, 78, None).flags("R"));
+    }
+    assert_eq!(peer.events(), []);
+    assert_eq!(peer.stack.occupancy().connections, 0);
+    assert_eq!(peer.stack.counters().get(Counter::TcpAccepted), 10, "the backlog of one was free each time");
+}

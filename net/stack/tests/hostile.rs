@@ -1,0 +1,160 @@
+//! Bytes from the outside: whatever they are, nothing panics and nothing grows without end.
+
+use isola_iobuf::IoBuf;
+use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
+use isola_net_stack::{Counter, Duration, Event, RxChecksum};
+use proptest::prelude::*;
+
+fn busy() -> (Peer, Talk) {
+    let mut config = host_config(1);
+    config.tcp.max_half_open = 16;
+    config.tcp.max_time_wait = 16;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 4).unwrap();
+    peer.stack.udp_bind(53).unwrap();
+    let talk = peer.connect(4000, Some(1460), Some(7));
+    peer.write(talk.conn, &[7; 5000]);
+    peer.segments();
+    (peer, talk)
+}
+
+/// Acts on everything as a careless application does, and checks the bounds.
+fn live(peer: &mut Peer, read: bool) {
+    for event in peer.events() {
+        match event {
+            Event::Readable(conn) if read => while peer.stack.read(conn).is_some() {},
+            Event::Datagram(socket) => while peer.stack.udp_receive(socket).is_some() {},
+            Event::PeerClosed(conn) => peer.stack.close(peer.now, conn),
+            _ => {}
+        }
+    }
+    peer.frames();
+    let occupancy = peer.stack.occupancy();
+    assert!(occupancy.half_open <= 16 && occupancy.time_wait <= 16);
+}
+
+/// A segment near the live connection's numbers: most of what is dangerous lies there.
+fn segment() -> impl Strategy<Value = (Segment, i64, i64)> {
+    let flags = prop::sample::select(vec!["", "", "", "P", "F", "FP", "S", "R", "SP"]);
+    let near = prop_oneof![4 => -5i64..20, 2 => -3000i64..70_000, 1 => any::<i32>().prop_map(i64::from)];
+    let payload = prop_oneof![3 => 0usize..4, 2 => 0usize..1460];
+    let acks = prop_oneof![9 => Just(true), 1 => Just(false)];
+    let port = prop_oneof![9 => Just(4000u16), 1 => 4001u16..4010];
+    (flags, near.clone(), near, payload, acks, any::<u16>(), port).prop_map(
+        |(flags, seq, ack, len, acks, window, port)| {
+            let ack_field = acks.then_some(0);
+            let segment =
+                Segment::new(port, 80, 0, ack_field).flags(flags).window(window).payload(&vec![0x55; len]);
+            (segment, seq, ack)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_frame_is_survived(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20)) {
+        let (mut peer, _) = busy();
+        for frame in frames {
+            peer.send_frame(frame);
+            live(&mut peer, true);
+        }
+    }
+
+    #[test]
+    fn any_change_to_a_good_frame_is_survived(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+        options in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let (mut peer, talk) = busy();
+        let mut frame = talk.segment().payload(b"some data").frame(host_ip(2), host_ip(1));
+        frame.splice(54..54, options);
+        for (at, value) in changes {
+            let at = at.index(frame.len());
+            frame[at] = value;
+        }
+        if let Some(cut) = cut {
+            frame.truncate(cut.index(frame.len()));
+        }
+        // Verified, so that changes reach the layers behind the checksum.
+        peer.stack.receive(peer.now, IoBuf::from(frame), RxChecksum::Verified);
+        live(&mut peer, true);
+    }
+
+    #[test]
+    fn any_sequence_of_segments_is_survived(
+        steps in prop::collection::vec((segment(), 0u64..400, any::<bool>()), 1..60),
+    ) {
+        let (mut peer, talk) = busy();
+        for ((mut segment, seq, ack), millis, read) in steps {
+            segment.seq = talk.seq.wrapping_add(seq as u32);
+            segment.ack = segment.ack.map(|_| talk.ack.wrapping_add(ack as u32));
+            peer.send(segment);
+            live(&mut peer, read);
+            peer.pass(Duration::from_millis(millis));
+        }
+        // All of it is over after the longest timers, whatever happened: what is left waits for the peer or
+        // for the application.
+        for _ in 0..60 {
+            peer.pass(Duration::from_secs(60));
+            live(&mut peer, true);
+        }
+        prop_assert_eq!(peer.stack.occupancy().half_open, 0);
+        prop_assert_eq!(peer.stack.occupancy().time_wait, 0);
+    }
+
+    #[test]
+    fn a_blind_attacker_does_not_disturb_a_stream(
+        attacks in prop::collection::vec((any::<u32>(), any::<u32>(), prop::sample::select(vec!["", "S", "R", "F"])), 1..50),
+    ) {
+        let (mut peer, mut talk) = busy();
+        for (seq, ack, flags) in attacks {
+            // Blind: anything but the exact numbers. An attacker inside the window is another test's.
+            if seq.wrapping_sub(talk.seq) < 300_000 {
+                continue;
+            }
+            peer.send(Segment::new(4000, 80, seq, Some(ack)).flags(flags).payload(b"evil"));
+            peer.segments();
+            peer.say(&mut talk, b"good");
+            prop_assert_eq!(peer.read(talk.conn), b"good");
+        }
+        prop_assert_eq!(peer.stack.occupancy().connections, 1);
+    }
+}
+
+#[test]
+fn every_frame_that_goes_nowhere_is_counted() {
+    let (mut peer, _) = busy();
+    let before: u64 = drops(&peer);
+    for len in 0..100 {
+        peer.send_frame(vec![0xab; len]);
+    }
+    assert_eq!(drops(&peer) - before, 100);
+}
+
+fn drops(peer: &Peer) -> u64 {
+    peer.stack
+        .counters()
+        .iter()
+        .filter(|(counter, _)| counter.name().starts_with("drop_"))
+        .map(|(_, value)| value)
+        .sum()
+}
+
+#[test]
+fn fragments_are_counted_and_dropped() {
+    let (mut peer, talk) = busy();
+    let mut frame = talk.segment().payload(b"x").frame(host_ip(2), host_ip(1));
+    frame[20] = 0x20;
+    let mut sum: u32 = 0;
+    frame[24..26].fill(0);
+    for pair in frame[14..34].chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], pair[1]]));
+    }
+    let sum = !((sum >> 16) + (sum & 0xffff)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    peer.send_frame(frame);
+    assert_eq!(peer.stack.counters().get(Counter::DropIpv4Fragment), 1);
+}

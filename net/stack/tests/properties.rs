@@ -1,0 +1,25 @@
+//! The fuzz targets' entry points under random input that proptest makes: every run of the tests has them.
+
+#[path = "../fuzz/entries.rs"]
+mod entries;
+
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn any_frames(data in prop::collection::vec(any::<u8>(), 0..600)) {
+        entries::frames(&data);
+    }
+
+    #[test]
+    fn any_segments_calls_and_time(data in prop::collection::vec(any::<u8>(), 0..600)) {
+        entries::segments(&data);
+    }
+
+    #[test]
+    fn any_dhcp_answers(data in prop::collection::vec(any::<u8>(), 0..600)) {
+        entries::dhcp(&data);
+    }
+}

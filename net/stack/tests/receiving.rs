@@ -1,0 +1,180 @@
+//! What arrives out of order, twice, overlapping, or out of place.
+
+use isola_iobuf::{IoBuf, IoBufMut};
+use isola_net_sim::{Peer, Segment, Talk, host_config};
+use isola_net_stack::{Counter, Event, RxChecksum};
+
+fn connected() -> (Peer, Talk) {
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, Some(1460), None);
+    (peer, talk)
+}
+
+/// A segment `offset` bytes ahead of the talk's position.
+fn ahead(talk: &Talk, offset: u32, payload: &[u8]) -> Segment {
+    Segment { seq: talk.seq.wrapping_add(offset), ..talk.segment() }.payload(payload)
+}
+
+#[test]
+fn data_ahead_of_a_gap_is_kept_and_acknowledged_at_once() {
+    let (mut peer, talk) = connected();
+    for (offset, data) in [(6, b"ghi"), (3, b"def"), (12, b"mno")] {
+        peer.send(ahead(&talk, offset, data));
+        let duplicate = peer.segment();
+        assert_eq!((duplicate.ack, duplicate.payload.len()), (Some(talk.seq), 0));
+    }
+    assert_eq!(peer.events(), []);
+    peer.send(ahead(&talk, 0, b"abc"));
+    assert_eq!(peer.events(), [Event::Readable(talk.conn)]);
+    assert_eq!(peer.read(talk.conn), b"abcdefghi");
+    assert_eq!(peer.segment().ack, Some(talk.seq + 9));
+    peer.send(ahead(&talk, 9, b"jkl"));
+    assert_eq!(peer.read(talk.conn), b"jklmno");
+    assert_eq!(peer.stack.counters().get(Counter::TcpOutOfOrder), 3);
+}
+
+#[test]
+fn overlaps_of_all_kinds_give_each_byte_once() {
+    let (mut peer, talk) = connected();
+    peer.send(ahead(&talk, 4, b"efgh"));
+    peer.send(ahead(&talk, 2, b"cdefghij"));
+    peer.send(ahead(&talk, 5, b"f"));
+    peer.send(ahead(&talk, 0, b"abcdef"));
+    assert_eq!(peer.read(talk.conn), b"abcdefghij");
+    // Old and new in one segment.
+    peer.send(ahead(&talk, 7, b"hijklm"));
+    assert_eq!(peer.read(talk.conn), b"klm");
+    assert_eq!(peer.segments().last().unwrap().ack, Some(talk.seq + 13));
+}
+
+#[test]
+fn old_duplicates_are_acknowledged_and_dropped() {
+    let (mut peer, mut talk) = connected();
+    let first = talk.segment().payload(b"first");
+    peer.say(&mut talk, b"first");
+    assert_eq!(peer.read(talk.conn), b"first");
+    peer.segments();
+    peer.send(first);
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+    assert_eq!(peer.stack.read(talk.conn), None);
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpWindow), 1);
+}
+
+#[test]
+fn sequence_numbers_may_wrap() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, u32::MAX - 3, None).flags("S"));
+    let answer = peer.segment();
+    peer.send(Segment::new(4000, 80, u32::MAX - 2, Some(answer.seq.wrapping_add(1))));
+    let [Event::Accepted { conn, .. }] = peer.events()[..] else { panic!("accepted") };
+    let talk = Talk { conn, from: 4000, to: 80, seq: u32::MAX - 2, ack: answer.seq.wrapping_add(1) };
+    peer.send(ahead(&talk, 6, b"ghi"));
+    peer.send(ahead(&talk, 0, b"abcdef"));
+    assert_eq!(peer.read(conn), b"abcdefghi");
+    assert_eq!(peer.segments().last().unwrap().ack, Some(6));
+}
+
+#[test]
+fn data_beyond_the_window_is_cut_off() {
+    let mut config = host_config(1);
+    config.tcp.receive_window = 10;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 1).unwrap();
+    let talk = peer.connect(4000, None, None);
+    peer.send(ahead(&talk, 5, b"fghijKLMNO"));
+    peer.send(ahead(&talk, 10, b"KLMNO"));
+    peer.send(ahead(&talk, 0, b"abcde"));
+    assert_eq!(peer.read(talk.conn), b"abcdefghij");
+}
+
+#[test]
+fn pieces_beyond_a_gap_are_bounded() {
+    let mut config = host_config(1);
+    config.tcp.reassembly_pieces = 8;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 1).unwrap();
+    let talk = peer.connect(4000, None, None);
+    for i in 0..100 {
+        peer.send(ahead(&talk, 2 + 2 * i, b"x"));
+    }
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpReassembly), 92);
+    // What was dropped is simply sent again.
+    for i in 0..202 {
+        peer.send(ahead(&talk, i, b"x"));
+    }
+    assert_eq!(peer.read(talk.conn).len(), 202);
+}
+
+#[test]
+fn a_payload_is_read_as_a_view_of_its_frame() {
+    let (mut peer, talk) = connected();
+    let bytes = talk.segment().payload(b"no copy").frame([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+    let frame = IoBuf::from(bytes);
+    let address = frame.as_ptr() as usize + frame.len() - 7;
+    peer.stack.receive(peer.now, frame, RxChecksum::Unverified);
+    let piece = peer.stack.read(talk.conn).unwrap();
+    assert_eq!((&*piece, piece.as_ptr() as usize), (&b"no copy"[..], address));
+}
+
+#[test]
+fn a_slow_reader_of_small_segments_does_not_pin_large_frames() {
+    let (mut peer, mut talk) = connected();
+    for i in 0..4_000u32 {
+        let bytes = talk.segment().payload(&[i as u8; 4]).frame([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+        let mut frame = IoBufMut::with_room(0, 2048);
+        frame.append_slice(&bytes).unwrap();
+        peer.stack.receive(peer.now, frame.freeze(), RxChecksum::Unverified);
+        talk.seq += 4;
+    }
+    // 8 MB of frames came in; 512 KiB may be kept as they are, the rest is packed.
+    assert!(peer.stack.counters().get(Counter::TcpCompactedBytes) >= 3_000 * 4);
+    let mut pinned = 0;
+    let mut count = 0u32;
+    while let Some(piece) = peer.stack.read(talk.conn) {
+        pinned += piece.storage_len();
+        for four in piece.chunks(4) {
+            assert_eq!(four, [count as u8; 4]);
+            count += 1;
+        }
+    }
+    assert_eq!(count, 4_000);
+    assert!(pinned <= (512 << 10) + 2 * 16_000 + 8192, "{pinned}");
+}
+
+#[test]
+fn a_verified_checksum_is_not_checked_and_a_wrong_one_is_dropped() {
+    let (mut peer, talk) = connected();
+    let mut bytes = talk.segment().payload(b"data").frame([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    peer.send_frame(bytes.clone());
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpChecksum), 1);
+    assert_eq!(peer.stack.read(talk.conn), None);
+    peer.stack.receive(peer.now, IoBuf::from(bytes), RxChecksum::Verified);
+    assert_eq!(peer.read(talk.conn), b"dat`");
+}
+
+#[test]
+fn the_device_gets_a_checksum_to_complete_where_it_can() {
+    use isola_net_stack::TxChecksum;
+    let mut config = host_config(1);
+    config.tx_checksum = TxChecksum::Device;
+    let mut stack = isola_net_stack::Stack::new(config, isola_net_stack::Instant::ZERO).unwrap();
+    let now = isola_net_stack::Instant::ZERO;
+    stack.learn(now, [10, 0, 0, 2].into(), isola_net_sim::host_mac(2));
+    while stack.poll_transmit(now).is_some() {}
+    stack.connect(now, ([10, 0, 0, 2], 80).into()).unwrap();
+    let frame = stack.poll_transmit(now).unwrap();
+    let offload = frame.checksum.unwrap();
+    assert_eq!((offload.start, offload.offset), (34, 16));
+    let mut bytes = frame.into_chain().to_vec();
+    // What a device does: sum from `start` to the end, store the complement at `start + offset`.
+    let sum: u32 = bytes[34..]
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
+        .sum();
+    let folded = (sum >> 16) + (sum & 0xffff);
+    let value = !((folded >> 16) + (folded & 0xffff)) as u16;
+    bytes[50..52].copy_from_slice(&value.to_be_bytes());
+    isola_net_sim::check::frame(&bytes, 1500);
+}

@@ -1,0 +1,173 @@
+//! Resets and forgeries on established connections (RFC 9293, RFC 5961).
+
+use isola_net_sim::{Peer, Segment, Talk, host_config};
+use isola_net_stack::{Counter, Event, FailReason};
+
+fn connected() -> (Peer, Talk) {
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, Some(1460), None);
+    (peer, talk)
+}
+
+#[test]
+fn a_reset_at_the_exact_place_ends_the_connection() {
+    let (mut peer, mut talk) = connected();
+    peer.say(&mut talk, b"unread");
+    peer.segments();
+    peer.send(Segment::new(4000, 80, talk.seq, None).flags("R"));
+    assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::Reset)]);
+    peer.silent();
+    assert_eq!(peer.stack.read(talk.conn), None);
+    assert_eq!(peer.stack.occupancy().connections, 0);
+    assert_eq!(peer.stack.next_deadline(), None);
+}
+
+#[test]
+fn a_reset_elsewhere_in_the_window_is_questioned_and_outside_ignored() {
+    let (mut peer, talk) = connected();
+    peer.send(Segment::new(4000, 80, talk.seq + 100, None).flags("R"));
+    let challenge = peer.segment();
+    assert_eq!((challenge.seq, challenge.ack, challenge.flags.as_str()), (talk.ack, Some(talk.seq), ""));
+    peer.send(Segment::new(4000, 80, talk.seq - 1, None).flags("R"));
+    peer.send(Segment::new(4000, 80, talk.seq + (1 << 30), None).flags("R"));
+    peer.silent();
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpReset), 3);
+    // A peer that really reset answers the question at the exact place.
+    peer.send(Segment::new(4000, 80, challenge.ack.unwrap(), None).flags("R"));
+    assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::Reset)]);
+}
+
+#[test]
+fn a_syn_on_an_established_connection_is_questioned() {
+    let (mut peer, talk) = connected();
+    for seq in [talk.seq, talk.seq + 50, talk.seq + (1 << 30)] {
+        peer.send(Segment::new(4000, 80, seq, None).flags("S"));
+        let challenge = peer.segment();
+        assert_eq!((challenge.ack, challenge.flags.as_str()), (Some(talk.seq), ""));
+    }
+    assert_eq!(peer.events(), []);
+    assert_eq!(peer.stack.occupancy().connections, 1);
+}
+
+#[test]
+fn acknowledgements_of_what_was_never_sent_are_questioned_and_bring_nothing() {
+    let (mut peer, talk) = connected();
+    for ack in [talk.ack + 1, talk.ack.wrapping_sub(100_000)] {
+        peer.send(Segment::new(4000, 80, talk.seq, Some(ack)).payload(b"forged"));
+        assert_eq!(peer.segment().ack, Some(talk.seq));
+    }
+    assert_eq!(peer.events(), []);
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpAck), 2);
+}
+
+#[test]
+fn segments_without_acknowledgement_are_dropped() {
+    let (mut peer, talk) = connected();
+    peer.send(Segment::new(4000, 80, talk.seq, None).payload(b"data"));
+    peer.silent();
+    assert_eq!(peer.events(), []);
+}
+
+#[test]
+fn questions_are_bounded() {
+    let mut config = host_config(1);
+    config.limits.challenges_per_second = 5;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 1).unwrap();
+    let talk = peer.connect(4000, None, None);
+    let mut answers = 0;
+    for i in 0..100 {
+        peer.send(Segment::new(4000, 80, talk.seq + 1 + i, None).flags("R"));
+        answers += peer.segments().len();
+    }
+    assert_eq!(answers, 5);
+    assert_eq!(peer.stack.counters().get(Counter::ChallengeRate), 95);
+}
+
+#[test]
+fn resets_for_nobodys_segments_are_bounded() {
+    let mut config = host_config(1);
+    config.limits.resets_per_second = 5;
+    let mut peer = Peer::new(config);
+    for port in 0..100 {
+        peer.send(Segment::new(4000, 9000 + port, 1, None).flags("S"));
+    }
+    assert_eq!(peer.segments().len(), 5);
+    assert_eq!(peer.stack.counters().get(Counter::ResetRate), 95);
+}
+
+#[test]
+fn a_reset_while_finishing_ends_quietly() {
+    let (mut peer, talk) = connected();
+    peer.send(talk.segment().flags("F"));
+    peer.events();
+    peer.segments();
+    peer.stack.shutdown(talk.conn);
+    peer.segment();
+    peer.send(Segment::new(4000, 80, talk.seq + 1, None).flags("R"));
+    assert_eq!(peer.events(), [Event::Closed(talk.conn)]);
+    assert_eq!(peer.stack.occupancy().connections, 0);
+}
+
+#[test]
+fn ids_of_ended_connections_do_nothing() {
+    let (mut peer, talk) = connected();
+    peer.send(Segment::new(4000, 80, talk.seq, None).flags("R"));
+    peer.events();
+    let next = peer.connect(4001, None, None);
+    assert_eq!(next.conn.index(), talk.conn.index(), "the place is used again");
+    peer.stack.abort(peer.now, talk.conn);
+    peer.stack.close(peer.now, talk.conn);
+    peer.stack.shutdown(talk.conn);
+    peer.stack.set_window(talk.conn, 0);
+    let mut data = isola_iobuf::Chain::from(isola_iobuf::IoBuf::from_static(b"x"));
+    assert!(peer.stack.send(talk.conn, &mut data).is_err());
+    assert_eq!(peer.stack.connection_stats(talk.conn), None);
+    peer.silent();
+    assert_eq!(peer.stack.occupancy().connections, 1);
+}
+
+#[test]
+fn a_lost_address_fails_its_connections() {
+    let (mut peer, talk) = connected();
+    let own = peer.stack.ipv4().unwrap();
+    peer.stack.set_ipv4(peer.now, Some(own));
+    assert_eq!(peer.events(), [], "the same address changes nothing");
+    let other = isola_net_stack::Ipv4Config::new([10, 0, 0, 77].into(), 16, None);
+    peer.stack.set_ipv4(peer.now, Some(other));
+    assert_eq!(
+        peer.events(),
+        [Event::AddressChanged(Some(other)), Event::Failed(talk.conn, FailReason::AddressLost)]
+    );
+    assert_eq!(peer.stack.occupancy().connections, 0);
+}
+
+#[test]
+fn a_silent_peer_is_probed_where_asked_for_and_given_up() {
+    use isola_net_stack::{Duration, KeepAlive};
+    let mut config = host_config(1);
+    config.tcp.keep_alive =
+        Some(KeepAlive { idle: Duration::from_secs(100), interval: Duration::from_secs(10), probes: 3 });
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 1).unwrap();
+    let talk = peer.connect(4000, None, None);
+    assert_eq!(peer.next_timer(), Duration::from_secs(100));
+    let probe = peer.segment();
+    assert_eq!((probe.seq, probe.payload.len()), (talk.ack.wrapping_sub(1), 0));
+    peer.send(talk.segment());
+    assert_eq!(peer.next_timer(), Duration::from_secs(100), "an answer begins it anew");
+    peer.segment();
+    for _ in 0..2 {
+        assert_eq!(peer.next_timer(), Duration::from_secs(10));
+        peer.segment();
+    }
+    peer.next_timer();
+    assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::TimedOut)]);
+}
+
+#[test]
+fn a_peers_own_probe_is_answered() {
+    let (mut peer, talk) = connected();
+    peer.send(Segment::new(4000, 80, talk.seq - 1, Some(talk.ack)));
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+}

@@ -1,0 +1,218 @@
+//! What is done about segments that get lost: timeouts, back-off, fast retransmit, NewReno.
+
+use isola_net_sim::{Peer, Segment, Talk};
+use isola_net_stack::{Counter, Duration, Event, FailReason};
+
+const MSS: usize = 1000;
+
+/// A connection over which a round trip took 100 ms, with `segments` full segments under way.
+fn under_way(segments: usize) -> (Peer, Talk, Vec<Segment>) {
+    let mut peer = Peer::listening();
+    let mut talk = peer.connect(4000, Some(MSS as u16), Some(7));
+    peer.write(talk.conn, b"ping");
+    peer.segment();
+    peer.now += Duration::from_millis(100);
+    talk.ack += 4;
+    peer.send(talk.segment());
+    let data: Vec<u8> = (0..segments * MSS).map(|i| (i / MSS) as u8).collect();
+    peer.write(talk.conn, &data);
+    let sent = peer.segments();
+    assert_eq!(sent.len(), segments);
+    (peer, talk, sent)
+}
+
+fn duplicate(peer: &mut Peer, talk: &Talk) {
+    peer.send(talk.segment());
+}
+
+#[test]
+fn the_timeout_comes_from_the_measured_round_trip() {
+    let (peer, talk, _) = under_way(1);
+    let stats = peer.stack.connection_stats(talk.conn).unwrap();
+    // The handshake took no time: then 0 and 100 ms give 12.5 ms smoothed and 25 ms of variation.
+    assert_eq!(stats.smoothed_rtt, Some(Duration::from_micros(12_500)));
+    assert_eq!(stats.rto, Duration::from_millis(200), "the least timeout");
+}
+
+#[test]
+fn timeouts_double_go_back_to_the_first_segment_and_give_up_in_the_end() {
+    let (mut peer, talk, sent) = under_way(5);
+    let mut expected = Duration::from_millis(200);
+    for round in 0..10 {
+        assert_eq!(peer.next_timer(), expected, "round {round}");
+        expected = expected.times(2).min(Duration::from_secs(60));
+        assert_eq!(peer.segment(), sent[0], "one segment a timeout");
+    }
+    peer.next_timer();
+    assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::TimedOut)]);
+    assert_eq!(peer.segment().flags, "R");
+    assert_eq!(peer.stack.counters().get(Counter::TcpTimedOut), 1);
+}
+
+#[test]
+fn duplicates_do_not_keep_a_connection_that_makes_no_progress() {
+    let (mut peer, talk, _) = under_way(1);
+    for _ in 0..11 {
+        peer.next_timer();
+        duplicate(&mut peer, &talk);
+        peer.segments();
+    }
+    assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::TimedOut)]);
+}
+
+#[test]
+fn after_a_timeout_acknowledged_segments_bring_the_rest_in_slow_start() {
+    let (mut peer, mut talk, sent) = under_way(6);
+    peer.next_timer();
+    assert_eq!(peer.segment(), sent[0]);
+    talk.ack += MSS as u32;
+    peer.send(talk.segment());
+    assert_eq!(peer.segments(), sent[1..3]);
+    // The rest had arrived after all: nothing more to send.
+    talk.ack = sent[5].seq + MSS as u32;
+    peer.send(talk.segment());
+    peer.silent();
+    assert_eq!(peer.stack.next_deadline(), None);
+}
+
+#[test]
+fn a_segment_sent_twice_is_not_measured_and_keeps_the_longer_timeout() {
+    let (mut peer, mut talk, sent) = under_way(1);
+    peer.next_timer();
+    assert_eq!(peer.segment(), sent[0]);
+    peer.now += Duration::from_secs(3);
+    let before = peer.stack.connection_stats(talk.conn).unwrap();
+    talk.ack += MSS as u32;
+    peer.send(talk.segment());
+    let after = peer.stack.connection_stats(talk.conn).unwrap();
+    assert_eq!((after.smoothed_rtt, after.rto), (before.smoothed_rtt, Duration::from_millis(400)));
+    // The next segment is measured, and ends the back-off.
+    peer.write(talk.conn, b"x");
+    peer.segment();
+    talk.ack += 1;
+    peer.send(talk.segment());
+    assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().rto, Duration::from_millis(200));
+}
+
+#[test]
+fn a_round_trip_is_measured_from_its_own_segment() {
+    let (mut peer, mut talk, _) = under_way(1);
+    talk.ack += MSS as u32;
+    peer.send(talk.segment());
+    let before = peer.stack.connection_stats(talk.conn).unwrap().smoothed_rtt;
+    peer.now += Duration::from_secs(30);
+    // Acknowledges nothing that is being measured.
+    peer.send(talk.segment().window(50_000));
+    peer.write(talk.conn, b"x");
+    peer.segment();
+    talk.ack += 1;
+    peer.send(talk.segment());
+    let after = peer.stack.connection_stats(talk.conn).unwrap().smoothed_rtt;
+    assert!(after < before, "a round trip of no time makes it shorter: {before:?}, {after:?}");
+}
+
+#[test]
+fn three_duplicates_bring_the_lost_segment_without_waiting() {
+    let (mut peer, mut talk, sent) = under_way(8);
+    duplicate(&mut peer, &talk);
+    duplicate(&mut peer, &talk);
+    peer.silent();
+    duplicate(&mut peer, &talk);
+    assert_eq!(peer.segments(), sent[..1]);
+    assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 1);
+    for _ in 0..4 {
+        duplicate(&mut peer, &talk);
+    }
+    peer.silent();
+    talk.ack += 8 * MSS as u32;
+    peer.send(talk.segment());
+    let stats = peer.stack.connection_stats(talk.conn).unwrap();
+    assert_eq!(stats.congestion_window, 2 * MSS as u32, "min(ssthresh, flight size + one segment)");
+    assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
+}
+
+#[test]
+fn the_first_duplicates_let_new_segments_out() {
+    let (mut peer, talk, _) = under_way(10);
+    peer.write(talk.conn, &[9; 5 * MSS]);
+    let before = peer.segments().len();
+    duplicate(&mut peer, &talk);
+    assert_eq!(peer.segments().len(), 1, "limited transmit, beyond {before}");
+    duplicate(&mut peer, &talk);
+    assert_eq!(peer.segments().len(), 1);
+}
+
+#[test]
+fn a_partial_acknowledgement_brings_the_next_hole() {
+    let (mut peer, mut talk, sent) = under_way(8);
+    (0..3).for_each(|_| duplicate(&mut peer, &talk));
+    assert_eq!(peer.segments(), sent[..1]);
+    // Segments 3 and 6 are lost as well.
+    talk.ack = sent[3].seq;
+    peer.send(talk.segment());
+    assert_eq!(peer.segments(), sent[3..4]);
+    talk.ack = sent[6].seq;
+    peer.send(talk.segment());
+    assert_eq!(peer.segments(), sent[6..7]);
+    talk.ack = sent[7].seq + MSS as u32;
+    peer.send(talk.segment());
+    peer.silent();
+    assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 1, "one loss event");
+    assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
+}
+
+#[test]
+fn acknowledgements_that_tell_a_new_window_or_carry_data_are_no_duplicates() {
+    let (mut peer, mut talk, _) = under_way(4);
+    for window in [50_000, 50_001, 50_002, 50_003] {
+        peer.send(talk.segment().window(window));
+    }
+    for _ in 0..4 {
+        peer.say(&mut talk, b"data");
+    }
+    assert!(peer.segments().iter().all(|segment| segment.payload.is_empty()));
+    assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 0);
+}
+
+#[test]
+fn what_is_sent_again_is_the_applications_memory() {
+    use isola_iobuf::{Chain, IoBuf};
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, Some(1460), None);
+    let data = IoBuf::copy_from_slice(&[5; 1000]);
+    peer.stack.send(talk.conn, &mut Chain::from(data.clone())).unwrap();
+    for _ in 0..3 {
+        let frame = peer.stack.poll_transmit(peer.now).unwrap();
+        assert_eq!(frame.payload.front().unwrap().as_ptr(), data.as_ptr());
+        peer.next_timer();
+    }
+}
+
+#[test]
+fn a_path_that_takes_only_smaller_packets_gets_them() {
+    use etherparse::{Icmpv4Type, PacketBuilder, icmpv4::DestUnreachableHeader};
+    let (mut peer, _, sent) = under_way(4);
+    let error = |seq: u32| {
+        let quoted = Segment { seq, ..sent[0].clone() };
+        let quote = quoted.frame(isola_net_sim::host_ip(1), isola_net_sim::host_ip(2));
+        let mut bytes = Vec::new();
+        PacketBuilder::ethernet2([2, 0, 0, 0, 0, 254], isola_net_sim::host_mac(1).0)
+            .ipv4([10, 0, 0, 254], [10, 0, 0, 1], 64)
+            .icmpv4(Icmpv4Type::DestinationUnreachable(DestUnreachableHeader::FragmentationNeeded {
+                next_hop_mtu: 640,
+            }))
+            .write(&mut bytes, &quote[14..14 + 28])
+            .unwrap();
+        bytes
+    };
+    // A forged error quotes what is not under way.
+    peer.send_frame(error(sent[0].seq.wrapping_sub(5000)));
+    peer.silent();
+    assert_eq!(peer.stack.counters().get(Counter::DropIcmpUnrelated), 1);
+    peer.send_frame(error(sent[0].seq));
+    let again = peer.segments();
+    assert_eq!(again[0].payload.len(), 600);
+    assert!(again.iter().all(|segment| segment.payload.len() <= 600));
+    let bytes: Vec<u8> = again.iter().flat_map(|segment| segment.payload.clone()).collect();
+    assert!(bytes.iter().enumerate().all(|(i, &byte)| byte == (i / MSS) as u8));
+}

@@ -1,0 +1,112 @@
+//! Streams between stacks over networks of every kind arrive whole, or the test says where they broke.
+
+mod common;
+
+use common::{Role, Talker};
+use isola_net_sim::{Link, Sim, host_config, host_ip};
+use isola_net_stack::{Counter, Duration};
+use std::net::SocketAddr;
+
+/// A server and a client that send each other `amount` bytes on each of `connections` connections.
+fn pair(seed: u64, link: Link, amount: usize, connections: usize) -> Sim<Talker> {
+    let mut sim = Sim::new(seed);
+    sim.add(host_config(1), Talker::new(Role::Listen(80), amount), link.clone());
+    let server = SocketAddr::from((host_ip(1), 80));
+    sim.add(host_config(2), Talker::new(Role::Connect(server, connections), amount), link);
+    sim
+}
+
+fn finish(sim: &mut Sim<Talker>, amount: usize, connections: usize, limit: Duration) {
+    let done = sim.run(limit, |sim| sim.hosts.iter().all(|host| host.app.closed.len() == connections));
+    for host in &sim.hosts {
+        assert_eq!(host.app.failed, [], "no connection may fail");
+    }
+    assert!(
+        done,
+        "not done at {}: {:?}",
+        sim.now,
+        sim.hosts.iter().map(|host| (host.app.closed.len(), host.app.open())).collect::<Vec<_>>()
+    );
+    for host in &sim.hosts {
+        assert!(host.app.closed.iter().all(|&received| received == amount));
+    }
+}
+
+#[test]
+fn megabytes_cross_a_good_network_quickly() {
+    let mut sim = pair(1, Link::good(), 4 << 20, 1);
+    finish(&mut sim, 4 << 20, 1, Duration::from_secs(20));
+    for host in &sim.hosts {
+        let counters = host.stack.counters();
+        assert_eq!(counters.get(Counter::TcpTimeouts), 0);
+        assert_eq!(counters.get(Counter::TcpCompactedBytes), 0);
+    }
+}
+
+#[test]
+fn streams_survive_a_bad_network() {
+    for seed in 0..20 {
+        let mut sim = pair(seed, Link::bad(), 200_000, 1);
+        finish(&mut sim, 200_000, 1, Duration::from_secs(600));
+    }
+}
+
+#[test]
+fn streams_survive_a_terrible_network() {
+    for seed in 0..10 {
+        let link = Link {
+            latency: Duration::from_millis(30),
+            jitter: Duration::from_millis(40),
+            loss: 80,
+            duplication: 100,
+            corruption: 50,
+            ..Link::good()
+        };
+        let mut sim = pair(seed, link, 30_000, 1);
+        finish(&mut sim, 30_000, 1, Duration::from_secs(3600));
+    }
+}
+
+#[test]
+fn a_narrow_line_with_a_short_queue_is_used_well() {
+    let link =
+        Link { latency: Duration::from_millis(10), rate: Some(1_250_000), queue: 40_000, ..Link::good() };
+    let amount = 3 << 20;
+    let mut sim = pair(7, link, amount, 1);
+    finish(&mut sim, amount, 1, Duration::from_secs(60));
+    let least = amount as f64 / 1_250_000.0;
+    let took = sim.now.as_nanos() as f64 / 1e9;
+    assert!(took < least * 1.5, "{took:.2} s where {least:.2} s is the least possible");
+}
+
+#[test]
+fn hundreds_of_connections_at_once_share_a_lossy_line() {
+    let link = Link { loss: 10, jitter: Duration::from_micros(300), ..Link::good() };
+    let mut sim = pair(3, link, 5_000, 500);
+    finish(&mut sim, 5_000, 500, Duration::from_secs(120));
+    // The side that closed last keeps nothing; the other keeps TIME-WAIT for a minute, and then nothing.
+    sim.pass(Duration::from_secs(130));
+    for host in &mut sim.hosts {
+        let occupancy = host.stack.occupancy();
+        assert_eq!((occupancy.connections, occupancy.half_open, occupancy.time_wait), (0, 0, 0));
+        assert_eq!(host.stack.next_deadline(), None, "nothing is armed on an idle stack");
+    }
+}
+
+#[test]
+fn tiny_pieces_and_tiny_windows_work() {
+    for seed in 0..5 {
+        let link = Link { loss: 5, ..Link::good() };
+        let mut sim = Sim::new(seed);
+        let mut config = host_config(1);
+        config.tcp.receive_window = 700;
+        config.tcp.max_receive_window = 700;
+        config.tcp.send_limit = 900;
+        sim.add(config, Talker::new(Role::Listen(80), 20_000), link.clone());
+        let server = SocketAddr::from((host_ip(1), 80));
+        let mut client = Talker::new(Role::Connect(server, 3), 20_000);
+        client.piece = 7;
+        sim.add(host_config(2), client, link);
+        finish(&mut sim, 20_000, 3, Duration::from_secs(600));
+    }
+}

@@ -1,0 +1,274 @@
+//! Flow control in both directions: who may send how much, and what happens at zero.
+
+use isola_iobuf::{Chain, IoBuf};
+use isola_net_sim::{Peer, Segment, Talk, chain_of, host_config};
+use isola_net_stack::{Counter, Duration, Event, FailReason, SendError};
+
+fn connected_with(window: u32, scale: Option<u8>) -> (Peer, Talk) {
+    let mut config = host_config(1);
+    config.tcp.receive_window = window;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 16).unwrap();
+    let talk = peer.connect(4000, Some(1000), scale);
+    (peer, talk)
+}
+
+/// Past the segments at the beginning that are acknowledged one by one.
+fn warm_up(peer: &mut Peer, talk: &mut Talk) {
+    for _ in 0..16 {
+        peer.say(talk, b"x");
+        assert_eq!(peer.segment().ack, Some(talk.seq));
+    }
+    assert_eq!(peer.read(talk.conn).len(), 16);
+    peer.events();
+    peer.segments();
+}
+
+#[test]
+fn the_window_told_is_what_the_application_has_not_filled() {
+    let (mut peer, mut talk) = connected_with(10_000, None);
+    peer.say(&mut talk, &[1; 1000]);
+    assert_eq!(peer.segment().window, 9_000);
+    peer.say(&mut talk, &[2; 1000]);
+    assert_eq!(peer.segment().window, 8_000);
+    assert_eq!(peer.read(talk.conn).len(), 2000);
+    // Reading opened it by less than two of our own segments: no acknowledgement for its own sake.
+    peer.silent();
+    peer.say(&mut talk, &[3; 1000]);
+    assert_eq!(peer.segment().window, 9_000);
+}
+
+#[test]
+fn scaled_windows_are_told_scaled() {
+    let (mut peer, mut talk) = connected_with(1 << 20, Some(2));
+    peer.say(&mut talk, &[1; 1000]);
+    let told = u32::from(peer.segment().window) << 7;
+    assert!(((1 << 20) - 1128..=(1 << 20) - 1000).contains(&told), "{told}");
+}
+
+#[test]
+fn a_window_that_shut_is_told_open_again_when_the_application_reads() {
+    let (mut peer, mut talk) = connected_with(4_000, None);
+    for left in [3000, 2000, 1000, 0] {
+        peer.say(&mut talk, &[7; 1000]);
+        assert_eq!(peer.segment().window, left);
+    }
+    // One byte more than there is room for: acknowledged up to the edge, not taken.
+    peer.send(talk.segment().payload(b"!"));
+    let full = peer.segment();
+    assert_eq!((full.ack, full.window), (Some(talk.seq), 0));
+    assert_eq!(peer.stack.read(talk.conn).unwrap().len(), 1000);
+    peer.silent();
+    peer.stack.read(talk.conn).unwrap();
+    assert_eq!(peer.segment().window, 2000, "half of it is free: worth telling");
+    peer.send(talk.segment().payload(b"!"));
+    assert_eq!(peer.read(talk.conn).last(), Some(&b'!'));
+}
+
+#[test]
+fn a_peer_that_ignores_the_window_gets_nothing_in() {
+    let (mut peer, mut talk) = connected_with(4_000, None);
+    for _ in 0..20 {
+        peer.say(&mut talk, &[7; 1000]);
+    }
+    assert_eq!(peer.read(talk.conn).len(), 4000);
+    assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().bytes_received, 4000);
+}
+
+#[test]
+fn the_application_sets_its_window_and_what_was_offered_stays_offered() {
+    let (mut peer, mut talk) = connected_with(8_000, None);
+    peer.stack.set_window(talk.conn, 1_000);
+    peer.say(&mut talk, &[1; 3000]);
+    assert_eq!(peer.segment().window, 5_000, "the edge does not move back");
+    assert_eq!(peer.read(talk.conn).len(), 3000);
+    peer.say(&mut talk, &[1; 5000]);
+    assert_eq!(peer.segment().window, 0);
+    assert_eq!(peer.read(talk.conn).len(), 5000);
+    assert_eq!(peer.segment().window, 1_000);
+    peer.stack.set_window(talk.conn, 60_000);
+    assert_eq!(peer.segment().window, 60_000);
+}
+
+#[test]
+fn a_window_of_zero_makes_the_peer_wait() {
+    let (mut peer, mut talk) = connected_with(2_000, None);
+    peer.stack.set_window(talk.conn, 0);
+    peer.say(&mut talk, &[1; 2000]);
+    assert_eq!(peer.segment().window, 0);
+    peer.read(talk.conn);
+    peer.silent();
+    peer.stack.set_window(talk.conn, 5_000);
+    assert_eq!(peer.segment().window, 5_000);
+}
+
+#[test]
+fn no_more_is_sent_than_the_peer_takes() {
+    let (mut peer, mut talk) = connected_with(60_000, None);
+    peer.send(talk.segment().window(2_500));
+    peer.write(talk.conn, &[1; 10_000]);
+    let sizes: Vec<usize> = peer.segments().iter().map(|segment| segment.payload.len()).collect();
+    assert_eq!(sizes, [1000, 1000], "no silly remainder while more is under way");
+    talk.ack += 2000;
+    peer.send(talk.segment().window(500));
+    peer.silent();
+    // Nothing is under way, and the window is less than a segment: it is used after the persist timeout.
+    peer.next_timer();
+    let probe = peer.segment();
+    assert_eq!((probe.seq, probe.payload.len()), (talk.ack, 500));
+}
+
+#[test]
+fn a_shut_window_is_probed_with_growing_pauses_for_ever() {
+    let (mut peer, talk) = connected_with(60_000, None);
+    peer.send(talk.segment().window(0));
+    peer.write(talk.conn, b"hello");
+    peer.silent();
+    let mut pauses = Vec::new();
+    for _ in 0..14 {
+        pauses.push(peer.next_timer().as_millis());
+        let probe = peer.segment();
+        assert_eq!((probe.seq, probe.payload.as_slice()), (talk.ack, &b"h"[..]));
+        peer.send(talk.segment().window(0));
+        peer.silent();
+    }
+    assert_eq!(pauses[..5], [200, 400, 800, 1600, 3200]);
+    assert_eq!(pauses[13], 60_000);
+    assert_eq!(peer.stack.counters().get(Counter::TcpProbes), 14);
+    peer.send(talk.segment().window(1000));
+    assert_eq!(peer.segment().payload, b"hello");
+}
+
+#[test]
+fn a_probe_that_is_taken_counts() {
+    let (mut peer, mut talk) = connected_with(60_000, None);
+    peer.send(talk.segment().window(0));
+    peer.write(talk.conn, b"hello");
+    peer.next_timer();
+    peer.segment();
+    talk.ack += 1;
+    peer.send(talk.segment().window(0));
+    peer.silent();
+    peer.next_timer();
+    assert_eq!(peer.segment().payload, b"e");
+    talk.ack += 1;
+    peer.send(talk.segment().window(100));
+    assert_eq!(peer.segment().payload, b"llo");
+}
+
+#[test]
+fn probes_without_any_answer_end_the_connection() {
+    let (mut peer, talk) = connected_with(60_000, None);
+    peer.send(talk.segment().window(0));
+    peer.write(talk.conn, b"hello");
+    for _ in 0..10 {
+        peer.next_timer();
+        peer.segments();
+    }
+    assert_eq!(peer.events(), []);
+    peer.next_timer();
+    assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::TimedOut)]);
+}
+
+#[test]
+fn a_fin_is_probed_too() {
+    let (mut peer, mut talk) = connected_with(60_000, None);
+    peer.send(talk.segment().window(0));
+    peer.stack.shutdown(talk.conn);
+    peer.silent();
+    peer.next_timer();
+    let probe = peer.segment();
+    assert_eq!((probe.flags.as_str(), probe.seq), ("F", talk.ack));
+    talk.ack += 1;
+    peer.send(talk.segment().window(0));
+    peer.silent();
+    assert_eq!(peer.stack.next_deadline(), None);
+}
+
+#[test]
+fn a_lost_window_update_does_not_stop_the_stream() {
+    let (mut peer, talk) = connected_with(60_000, None);
+    peer.send(talk.segment().window(0));
+    peer.write(talk.conn, &[4; 5000]);
+    peer.next_timer();
+    peer.segment();
+    // The answer to the probe tells the window that the lost segment would have told.
+    peer.send(talk.segment().window(60_000));
+    let bytes: usize = peer.segments().iter().map(|segment| segment.payload.len()).sum();
+    assert_eq!(bytes, 5000);
+}
+
+#[test]
+fn an_old_segment_does_not_take_the_window_back() {
+    let (mut peer, mut talk) = connected_with(60_000, None);
+    let old = talk.segment().window(100);
+    peer.say(&mut talk, b"abc");
+    peer.segments();
+    peer.send(talk.segment().window(30_000));
+    peer.send(Segment { payload: b"abc".to_vec(), ..old });
+    assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().peer_window, 30_000);
+}
+
+#[test]
+fn sending_is_all_or_nothing_and_space_is_told_when_what_was_refused_fits() {
+    let (mut peer, mut talk) = connected_with(60_000, None);
+    peer.stack.set_send_limit(talk.conn, 3_000);
+    assert_eq!(peer.stack.send_space(talk.conn), 3_000);
+    peer.write(talk.conn, &[1; 2_000]);
+    let mut big = Chain::from(IoBuf::copy_from_slice(&[2; 2_500]));
+    assert_eq!(peer.stack.send(talk.conn, &mut big), Err(SendError::NoSpace { space: 1_000 }));
+    assert_eq!(big.len(), 2_500, "refused data stays the caller's");
+    let too_long = peer.stack.send(talk.conn, &mut chain_of(&[0; 3_001], 100));
+    assert_eq!(too_long, Err(SendError::TooLong(3_000)));
+    assert_eq!(peer.segments().len(), 2);
+    talk.ack += 1000;
+    peer.send(talk.segment());
+    assert_eq!(peer.events(), [], "2,000 bytes are free: not enough yet");
+    talk.ack += 1000;
+    peer.send(talk.segment());
+    assert_eq!(peer.events(), [Event::SendSpace(talk.conn)]);
+    peer.stack.send(talk.conn, &mut big).unwrap();
+    assert!(big.is_empty());
+    let mut rest = Chain::from(IoBuf::copy_from_slice(&[3; 1_000]));
+    assert_eq!(peer.stack.send_some(talk.conn, &mut rest), Ok(500));
+    assert_eq!(rest.len(), 500);
+    assert_eq!(peer.stack.send_space(talk.conn), 0);
+}
+
+#[test]
+fn acknowledgements_wait_for_company_and_cover_two_segments() {
+    let (mut peer, mut talk) = connected_with(60_000, None);
+    warm_up(&mut peer, &mut talk);
+    peer.say(&mut talk, b"one");
+    peer.silent();
+    assert_eq!(peer.next_timer(), Duration::from_millis(40));
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+    peer.say(&mut talk, b"two");
+    peer.silent();
+    peer.say(&mut talk, b"three");
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+    // An answer takes the acknowledgement along, and nothing stays to be done.
+    peer.say(&mut talk, b"question");
+    peer.write(talk.conn, b"answer");
+    let answer = peer.segment();
+    assert_eq!((answer.payload.as_slice(), answer.ack), (&b"answer"[..], Some(talk.seq)));
+    talk.ack += 6;
+    peer.send(talk.segment());
+    peer.silent();
+    assert_eq!(peer.stack.next_deadline(), None);
+}
+
+#[test]
+fn many_small_pieces_make_full_segments_of_few_views() {
+    let (mut peer, talk) = connected_with(60_000, None);
+    peer.stack.send(talk.conn, &mut chain_of(&[1; 900], 100)).unwrap();
+    peer.stack.send(talk.conn, &mut chain_of(&[2; 1_000], 10)).unwrap();
+    let mut parts = Vec::new();
+    let mut bytes = 0;
+    while let Some(frame) = peer.stack.poll_transmit(peer.now) {
+        parts.push(frame.payload.parts().len());
+        bytes += frame.payload.len();
+    }
+    assert_eq!(bytes, 1_900);
+    assert!(parts.iter().all(|&count| count <= 16), "{parts:?}");
+}

@@ -1,0 +1,96 @@
+//! The management console: a virtio console, and the interrupt by which it calls.
+
+use crate::serve::vector;
+use alloc::vec::Vec;
+use core::fmt;
+use isola_abi::descriptor::DeviceKind;
+use isola_abi::id::ApicId;
+use isola_drivers::console::Console;
+use isola_drivers::device::DeviceError;
+use isola_drivers::transport::{self, TransportError};
+use isola_machine::apic::io::{InterruptLines, RouteError, Trigger};
+use isola_machine::apic::{InterruptMessage, message};
+use isola_machine::device::Device;
+use isola_machine::dma::DmaRegion;
+
+/// Why there is no management console.
+#[derive(Debug)]
+pub enum ConsoleError {
+    /// The machine has no such device.
+    None,
+    /// The device does not work.
+    Device(DeviceError),
+    /// Its interrupt does not reach the supervisor's core.
+    Interrupt(RouteError),
+}
+
+impl fmt::Display for ConsoleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("the machine has no virtio console: start it with one to manage it"),
+            Self::Device(error) => write!(f, "the management console does not work: {error}"),
+            Self::Interrupt(error) => write!(f, "the management console cannot interrupt: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for ConsoleError {}
+
+impl From<DeviceError> for ConsoleError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl From<TransportError> for ConsoleError {
+    fn from(error: TransportError) -> Self {
+        Self::Device(error.into())
+    }
+}
+
+impl From<RouteError> for ConsoleError {
+    fn from(error: RouteError) -> Self {
+        Self::Interrupt(error)
+    }
+}
+
+/// The device of the management console.
+#[derive(Debug)]
+pub struct Port {
+    device: Device,
+    interrupt: Option<InterruptMessage>,
+}
+
+impl Port {
+    /// Takes the machine's first console out of `devices`, and has it interrupt the core `apic`: by messages on
+    /// PCI, by a line elsewhere.
+    ///
+    /// # Errors
+    /// Where there is none, or its interrupt does not reach the core.
+    pub fn find(
+        devices: &mut Vec<Device>,
+        lines: &mut InterruptLines,
+        apic: ApicId,
+    ) -> Result<Self, ConsoleError> {
+        let is_console = |device: &Device| device.kind() == Some(DeviceKind::Console);
+        let index = devices.iter().position(is_console).ok_or(ConsoleError::None)?;
+        let device = devices.swap_remove(index);
+        let interrupt = match device.interrupt_line() {
+            Some(line) => {
+                lines.route(line, Trigger::Edge, apic, vector::CONSOLE)?;
+                None
+            }
+            None => Some(message(apic, vector::CONSOLE).ok_or(RouteError::CoreOutOfReach(apic))?),
+        };
+        Ok(Self { device, interrupt })
+    }
+
+    /// Resets the console and starts it.
+    ///
+    /// # Errors
+    /// Where the device does not work.
+    pub fn open(&self) -> Result<Console, ConsoleError> {
+        let transport = transport::open(self.device.windows())?;
+        Ok(Console::start(transport, self.interrupt, &mut DmaRegion::new)?)
+    }
+}

@@ -1,0 +1,222 @@
+//! What the supervisor decides, done to the machine.
+
+use crate::memory::Piece;
+use crate::serve::vector;
+use crate::time::Time;
+use alloc::vec::Vec;
+use isola_abi::descriptor::{Descriptor, Doorbell, InterruptMode, Request};
+use isola_abi::id::CoreId;
+use isola_abi::management::NetworkSpec;
+use isola_abi::report::Report;
+use isola_machine::apic::io::InterruptLines;
+use isola_machine::apic::local;
+use isola_machine::boot::{Machine, OwnSpace};
+use isola_machine::device::Device;
+use isola_machine::paging;
+use isola_machine::power;
+use isola_machine::smp::{AwayCore, LostCore, ParkedCore};
+use isola_machine::space::{self, CellSpace, EnterError, Plan, SegmentBytes, needed_bytes};
+use isola_supervisor::effects::{Blueprint, BuildError, BuildFailure, Effects, Reclaimed};
+use isola_supervisor::image::{ImagePlan, Rights, Segment};
+use isola_supervisor::inventory::{CHUNK, Chunk, CoreToken};
+
+/// The machine, but for what is in the inventory.
+#[derive(Debug)]
+pub struct Hardware {
+    time: Time,
+    doorbell: Doorbell,
+    mode: InterruptMode,
+    lines: InterruptLines,
+    space: OwnSpace,
+    /// Cores that did not come back. Held for good: what they could reach stays out of use.
+    lost: Vec<LostCore>,
+}
+
+/// A core, wherever it is.
+#[derive(Debug)]
+pub enum Core {
+    /// Waits.
+    Parked(ParkedCore),
+    /// Is in a cell.
+    Away(AwayCore),
+    /// Neither, for the moment in which it changes from one to the other.
+    Between(CoreId),
+}
+
+impl CoreToken for Core {
+    fn id(&self) -> CoreId {
+        match self {
+            Self::Parked(core) => core.core().id,
+            Self::Away(core) => core.core().id,
+            Self::Between(id) => *id,
+        }
+    }
+}
+
+impl Hardware {
+    /// The machine, emptied into the inventory.
+    pub fn new(time: Time, machine: Machine) -> Self {
+        Self {
+            time,
+            doorbell: Doorbell { apic: machine.boot_core.apic, vector: vector::DOORBELL },
+            mode: local::mode(),
+            lines: machine.lines,
+            space: machine.space,
+            lost: machine.lost,
+        }
+    }
+
+    /// Ticks of this core's timer in so many ns.
+    pub fn timer_ticks(&self, ns: u64) -> u64 {
+        self.time.timer_ticks(ns)
+    }
+
+    /// What a cell is told.
+    fn descriptor(&self, blueprint: &Blueprint<'_, Self>) -> Descriptor {
+        let spec = blueprint.spec;
+        let cores = blueprint.cores.iter().filter_map(|core| match core {
+            Core::Parked(core) => Some(core.core()),
+            Core::Away(_) | Core::Between(_) => None,
+        });
+        Descriptor {
+            version: isola_abi::VERSION,
+            cell: blueprint.id,
+            name: spec.name.clone(),
+            arguments: spec.arguments.clone(),
+            cores: cores.collect(),
+            pool: Vec::new(),
+            image: Vec::new(),
+            devices: Vec::new(),
+            clock: self.time.clock(),
+            address: match spec.network {
+                NetworkSpec::Static(address) => Some(address),
+                NetworkSpec::None | NetworkSpec::Dhcp => None,
+            },
+            supervisor: Some(self.doorbell),
+            interrupt_mode: self.mode,
+        }
+    }
+}
+
+impl Effects for Hardware {
+    type Memory = Piece;
+    type Core = Core;
+    type Device = Device;
+    type Space = CellSpace;
+
+    fn now_ns(&self) -> u64 {
+        self.time.now_ns()
+    }
+
+    fn least_memory(&self, plan: &ImagePlan, cores: usize) -> u64 {
+        needed_bytes(plan.memory_bytes(), cores)
+    }
+
+    fn build(
+        &mut self,
+        blueprint: Blueprint<'_, Self>,
+        memory: Vec<Piece>,
+    ) -> Result<CellSpace, BuildFailure<Piece>> {
+        let given: u64 = memory.iter().map(|piece| piece.range().len_bytes).sum();
+        let descriptor = self.descriptor(&blueprint);
+        let segment = |segment: &Segment| space::Segment {
+            virt: segment.virt,
+            memory_bytes: segment.memory_len,
+            rights: match segment.rights {
+                Rights::Read => paging::Rights::Read,
+                Rights::ReadWrite => paging::Rights::ReadWrite,
+                Rights::ReadExecute => paging::Rights::Execute,
+            },
+            bytes: SegmentBytes::Copied(blueprint.image.get(segment.file.clone()).unwrap_or_default()),
+        };
+        let plan = Plan {
+            segments: blueprint.plan.segments.iter().map(segment).collect(),
+            entry: blueprint.plan.entry,
+            vectors: blueprint.plan.vectors,
+            memory: memory.into_iter().map(|piece| piece.0).collect(),
+            devices: blueprint.device.into_iter().collect(),
+            descriptor,
+        };
+        CellSpace::build(plan, &self.space, &mut self.lines).map_err(|failure| {
+            log::warn!("{}: {}", blueprint.spec.name, failure.error);
+            let cause = match failure.error {
+                space::BuildError::Descriptor(_) => BuildError::DescriptorTooLong,
+                // More than that, then: so much has just turned out to be too little.
+                _ => BuildError::TooSmall { least_bytes: given.saturating_add(CHUNK) },
+            };
+            BuildFailure { memory: failure.memory.into_iter().map(Piece).collect(), cause }
+        })
+    }
+
+    fn dismantle(&mut self, space: CellSpace) -> Vec<Piece> {
+        match space.dissolve() {
+            Ok(memory) => memory.into_iter().map(Piece).collect(),
+            Err(space) => {
+                log::error!("a cell is still in use, and its memory is lost: {space:?}");
+                Vec::new()
+            }
+        }
+    }
+
+    fn report<'a>(&self, space: &'a CellSpace) -> &'a Report {
+        space.report()
+    }
+
+    fn start(&mut self, space: &mut CellSpace, cores: &mut [Core]) {
+        // The first core last: by the time that it wakes others, most of them are there.
+        for (index, core) in cores.iter_mut().enumerate().rev() {
+            let id = core.id();
+            *core = match core::mem::replace(core, Core::Between(id)) {
+                Core::Parked(parked) => match space.enter(parked, index) {
+                    Ok(away) => Core::Away(away),
+                    Err(EnterError::NotTheCell(parked) | EnterError::Busy(parked)) => {
+                        log::error!("core {id} cannot enter its cell");
+                        Core::Parked(parked)
+                    }
+                },
+                other => other,
+            };
+        }
+    }
+
+    fn request_stop(&mut self, space: &CellSpace, _: &Core) {
+        space.request(Request::Stop);
+    }
+
+    fn examine(&mut self, core: &Core) {
+        if let Core::Away(core) = core {
+            core.interrupt_by_force();
+        }
+    }
+
+    fn reclaim(&mut self, cores: Vec<Core>) -> Reclaimed<Core> {
+        let mut reclaimed = Reclaimed { back: Vec::new(), lost: Vec::new() };
+        for core in cores {
+            match core {
+                Core::Away(away) => match away.reclaim() {
+                    Ok(parked) => reclaimed.back.push(Core::Parked(parked)),
+                    Err(lost) => {
+                        log::error!("{lost}");
+                        reclaimed.lost.push(lost.core().id);
+                        self.lost.push(lost);
+                    }
+                },
+                core => reclaimed.back.push(core),
+            }
+        }
+        reclaimed
+    }
+
+    fn reset(&mut self, device: &mut Device) -> bool {
+        if let Some(line) = device.interrupt_line()
+            && let Err(error) = self.lines.mask(line)
+        {
+            log::error!("{error}");
+        }
+        device.reset().inspect_err(|error| log::error!("{error}")).is_ok()
+    }
+
+    fn power_off(&mut self) {
+        power::exit(0)
+    }
+}

@@ -1,0 +1,90 @@
+//! The supervisor's image: takes the machine over, and serves whoever manages it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `main` | the way up, step by step |
+//! | `stock` | what there is to divide |
+//! | `serve` | the loop: console, doorbells, time |
+//! | `effects` | what the supervisor decides, done to the machine |
+//! | `console` | the management console |
+//! | `memory`, `time`, `log_lines` | regions as pieces of the inventory; cycles as time; the log |
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod console;
+mod effects;
+mod log_lines;
+mod memory;
+mod serve;
+mod stock;
+mod time;
+
+use console::Port;
+use core::panic::PanicInfo;
+use effects::Hardware;
+use isola_machine::boot::Machine;
+use isola_machine::{interrupts, power};
+use isola_supervisor::cells::{Boot, Cells};
+use isola_supervisor::effects::Effects;
+use isola_supervisor::server::Server;
+use time::Time;
+
+isola_machine::machine_image!(main);
+
+// What the way up takes; then the heap gets memory according to the machine's size.
+isola_machine::static_heap!(1 << 20);
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    isola_machine::image::panic_to_serial(info)
+}
+
+/// The exit code of a machine that has no management console that works when it boots.
+const NO_CONSOLE: u8 = 2;
+
+fn main(mut machine: Machine) -> ! {
+    let time = Time::new(machine.clock, machine.started_cycles);
+    log_lines::begin(time);
+    interrupts::set_interrupt_handler(serve::on_interrupt);
+    log::info!(
+        "isola supervisor {}, version {} of the protocol",
+        env!("CARGO_PKG_VERSION"),
+        isola_abi::VERSION
+    );
+
+    let own_bytes = stock::extend_heap(&mut machine, &HEAP) + machine.own_bytes;
+    let apic = machine.boot_core.apic;
+    let opened = Port::find(&mut machine.devices, &mut machine.lines, apic)
+        .and_then(|port| Ok((port.open()?, port)))
+        .inspect_err(|error| log::error!("{error}"));
+    let Ok((mut console, port)) = opened else { power::exit(NO_CONSOLE) };
+    let inventory = stock::inventory(&mut machine);
+    let hardware = Hardware::new(time, machine);
+    let boot = Boot {
+        unix_ns: time.started_unix_ns(),
+        ready_ns: hardware.now_ns(),
+        tsc_hz: time.clock().tsc_hz,
+        memory_supervisor: own_bytes,
+    };
+    let mut server = Server::new(Cells::new(hardware, inventory, boot));
+    log::info!("ready");
+
+    let mut log = serve::Log::default();
+    while let Err(fault) = serve::serve(&mut server, &mut console, &mut log) {
+        // Cells do not depend on the console, so it is no reason to end them.
+        log::error!("the management console has failed, and is started anew: {fault}");
+        drop(console);
+        console = match port.open() {
+            Ok(console) => console,
+            Err(error) => {
+                log::error!("{error}");
+                serve::serve_cells(&mut server, &mut log)
+            }
+        };
+    }
+    log::info!("off, as asked");
+    server.cells().effects().power_off();
+    power::stop()
+}

@@ -1,0 +1,159 @@
+//! The supervisor's loop: what the console brings, what cells ring for, what is due; then sleep.
+//!
+//! Interrupts come in the halt alone. Their handler only notes that they came: which is looked at behind it.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering};
+use isola_drivers::console::Console;
+use isola_drivers::virtqueue::{Fault, Pending};
+use isola_machine::apic::local;
+use isola_machine::interrupts;
+use isola_supervisor::effects::Effects;
+use isola_supervisor::journal::Journal;
+use isola_supervisor::server::Server;
+
+use crate::effects::Hardware;
+
+/// The interrupts of the supervisor's core.
+pub mod vector {
+    /// The management console has received or sent something.
+    pub const CONSOLE: u8 = 0x40;
+    /// A cell rings.
+    pub const DOORBELL: u8 = 0x41;
+    /// The timer.
+    pub const TIMER: u8 = 0x42;
+}
+
+/// Whether a cell has rung since the bell was last looked at.
+static BELL: AtomicBool = AtomicBool::new(false);
+
+/// Notes what came.
+pub fn on_interrupt(vector: u8) {
+    if vector == vector::DOORBELL {
+        BELL.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Serves until the end of the machine is asked for.
+///
+/// # Errors
+/// What the console did wrong: it does not work any more.
+pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log) -> Result<(), Fault> {
+    let mut wire = Wire::default();
+    loop {
+        wire.receive(console, server)?;
+        look_at_cells(server, log);
+        if wire.unsent.is_empty() {
+            wire.unsent = server.take_unsent();
+        }
+        wire.send(console)?;
+        if server.wants_power_off() {
+            return wire.finish(console);
+        }
+        if wire.is_quiet(console) {
+            arm(server);
+            interrupts::halt();
+        }
+    }
+}
+
+/// Looks after the cells, of a machine that nobody can manage any more.
+pub fn serve_cells(server: &mut Server<Hardware>, log: &mut Log) -> ! {
+    loop {
+        look_at_cells(server, log);
+        drop(server.take_unsent());
+        arm(server);
+        interrupts::halt();
+    }
+}
+
+/// Does what cells have rung for, and what is due.
+fn look_at_cells(server: &mut Server<Hardware>, log: &mut Log) {
+    if BELL.swap(false, Ordering::Relaxed) {
+        server.doorbell();
+    }
+    let now = server.cells().effects().now_ns();
+    if server.next_deadline_ns().is_some_and(|deadline| deadline <= now) {
+        server.tick();
+    }
+    log.write(server.cells().journal());
+}
+
+/// Writes the journal to the log.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// Number of the first entry that was not written yet.
+    next: u64,
+}
+
+impl Log {
+    fn write(&mut self, journal: &Journal) {
+        for entry in journal.since(self.next) {
+            let cell = entry.cell.as_deref().unwrap_or("-");
+            log::info!("{cell}: {:?}, {} us", entry.event, entry.duration_ns / 1000);
+            self.next = entry.number + 1;
+        }
+    }
+}
+
+/// Bytes on their way.
+#[derive(Default)]
+struct Wire {
+    /// Received; the server takes them when its answers have been taken.
+    received: Vec<u8>,
+    /// For the console, which has no room for them yet. The server's next answers wait until these are gone.
+    unsent: Vec<u8>,
+}
+
+impl Wire {
+    fn receive(&mut self, console: &mut Console, server: &mut Server<Hardware>) -> Result<(), Fault> {
+        if self.received.is_empty() {
+            let mut buffer = [0; 4096];
+            let len = console.receive(&mut buffer)?;
+            self.received.extend(buffer.iter().take(len));
+        }
+        let mut rest = self.received.as_slice();
+        server.receive(&mut rest);
+        let taken = self.received.len() - rest.len();
+        self.received.drain(..taken);
+        Ok(())
+    }
+
+    fn send(&mut self, console: &mut Console) -> Result<(), Fault> {
+        let sent = console.transmit(&self.unsent)?;
+        self.unsent.drain(..sent);
+        Ok(())
+    }
+
+    /// Sends the rest, and waits until the device has read it.
+    fn finish(&mut self, console: &mut Console) -> Result<(), Fault> {
+        while !self.unsent.is_empty() || !console.is_drained()? {
+            self.send(console)?;
+            core::hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Whether there is nothing to do before the next interrupt, for which it asks. What was received and not
+    /// taken waits for answers to be sent; while there is such, there is no room for more.
+    fn is_quiet(&self, console: &mut Console) -> bool {
+        let can_send = !self.unsent.is_empty() && console.enable_transmit_interrupts() == Pending::Yes;
+        let can_receive = match self.received.is_empty() {
+            true => console.enable_receive_interrupts() == Pending::Yes,
+            false => self.unsent.is_empty(),
+        };
+        !can_send && !can_receive
+    }
+}
+
+/// Has the timer interrupt when something is due, and not otherwise.
+fn arm(server: &mut Server<Hardware>) {
+    match server.next_deadline_ns() {
+        Some(deadline) => {
+            let hardware = server.cells().effects();
+            let delay = deadline.saturating_sub(hardware.now_ns());
+            local::arm_timer(vector::TIMER, hardware.timer_ticks(delay));
+        }
+        None => local::disarm_timer(),
+    }
+}

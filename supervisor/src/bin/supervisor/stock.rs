@@ -1,0 +1,75 @@
+//! What there is to divide: the machine's cores, memory and devices as an inventory, and before that the
+//! supervisor's own share.
+
+use crate::effects::Core;
+use crate::memory::Piece;
+use alloc::vec::Vec;
+use isola_abi::descriptor::DeviceKind;
+use isola_machine::boot::Machine;
+use isola_machine::device::Device;
+use isola_machine::heap::StaticHeap;
+use isola_supervisor::inventory::{CHUNK, Cores, Devices, Inventory, Memory};
+
+/// What the heap gets on the smallest machine, in bytes...
+const HEAP_BASE: u64 = 2 << 20;
+/// ...and for each core: a cell's log, what is known of it, and its place in lists.
+const HEAP_PER_CORE: u64 = 256 << 10;
+
+/// Gives the heap memory according to the machine's size. Returns how much, in bytes.
+pub fn extend_heap<const LEN: usize>(machine: &mut Machine, heap: &StaticHeap<LEN>) -> u64 {
+    let wanted = (HEAP_BASE + HEAP_PER_CORE * machine.cores.len() as u64).next_multiple_of(CHUNK);
+    let mut given = 0;
+    for (node, region) in core::mem::take(&mut machine.memory) {
+        let missing = wanted.saturating_sub(given);
+        if missing == 0 {
+            machine.memory.push((node, region));
+            continue;
+        }
+        // The edge before the first whole chunk is of no use to cells, so it comes on top.
+        let edge = region.range().start.0.next_multiple_of(CHUNK) - region.range().start.0;
+        let len_bytes = region.len_bytes().min(edge + missing);
+        match region.split(len_bytes) {
+            Ok((ours, rest)) => {
+                given += ours.len_bytes();
+                heap.extend(ours);
+                machine.memory.push((node, rest));
+            }
+            Err(whole) => machine.memory.push((node, whole)),
+        }
+    }
+    given
+}
+
+/// The inventory of the machine.
+pub fn inventory(machine: &mut Machine) -> Inventory<Piece, Core, Device> {
+    let mut inventory = Inventory { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
+    let parked: Vec<_> = machine.parked.drain(..).collect();
+    let mut others: Vec<_> = parked.into_iter().map(|core| (core.core(), Core::Parked(core))).collect();
+    for core in &machine.cores {
+        let (id, node) = (core.id, core.node);
+        if *core == machine.boot_core {
+            inventory.cores.add_supervisor(id, node);
+        } else if let Some(index) = others.iter().position(|(parked, _)| parked.id == id) {
+            inventory.cores.add(others.swap_remove(index).1, node);
+        } else {
+            log::warn!("core {id} did not come up");
+            inventory.cores.add_failed(id, node);
+        }
+    }
+    for (node, region) in machine.memory.drain(..) {
+        // What is left at the edges stays unused: less than a chunk each.
+        drop(inventory.memory.add(Piece(region), node));
+    }
+    for device in machine.devices.drain(..) {
+        if device.kind() == Some(DeviceKind::Network) {
+            inventory.devices.add(device);
+        }
+    }
+    log::info!(
+        "{} cores, {} MiB of memory and {} network devices for cells",
+        inventory.cores.free(),
+        inventory.memory.total() >> 20,
+        inventory.devices.total()
+    );
+    inventory
+}

@@ -1,0 +1,49 @@
+//! Time, from the cycle counter.
+
+use isola_abi::descriptor::Clock;
+use isola_machine::cpu;
+
+/// Turns cycles into time since the supervisor's first instruction.
+#[derive(Clone, Copy, Debug)]
+pub struct Time {
+    clock: Clock,
+    started_cycles: u64,
+}
+
+impl Time {
+    /// Time as `clock` has it, of a supervisor that began at `started_cycles`.
+    pub fn new(clock: Clock, started_cycles: u64) -> Self {
+        Self { clock, started_cycles }
+    }
+
+    /// The machine's clocks.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Since the supervisor's first instruction, in ns.
+    pub fn now_ns(&self) -> u64 {
+        self.ns(cpu::cycles().wrapping_sub(self.started_cycles))
+    }
+
+    /// Time of day of the supervisor's first instruction, in ns since 1970-01-01 UTC.
+    pub fn started_unix_ns(&self) -> u64 {
+        let at_epoch = self.ns(self.clock.tsc_at_epoch.wrapping_sub(self.started_cycles));
+        self.clock.unix_ns_at_epoch.saturating_sub(at_epoch)
+    }
+
+    /// Ticks of the local APIC's timer in so many ns.
+    pub fn timer_ticks(&self, ns: u64) -> u64 {
+        scale(ns, self.clock.apic_timer_hz, 1_000_000_000)
+    }
+
+    fn ns(&self, cycles: u64) -> u64 {
+        scale(cycles, 1_000_000_000, self.clock.tsc_hz)
+    }
+}
+
+/// `value * numerator / denominator`, without overflow on the way.
+fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
+    let scaled = u128::from(value) * u128::from(numerator) / u128::from(denominator.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}

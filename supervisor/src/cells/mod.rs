@@ -1,0 +1,141 @@
+//! The cells, and what becomes of them.
+//!
+//! ```text
+//!               start                 asked to stop               in time, or not at all
+//!    Created ----------> Running ----------------------> Stopping ----------------------+
+//!                         |   |                             |                           |
+//!       says it is done   |   |  says it crashed, or hangs  |  time is up               |
+//!                         v   v                             v                           |
+//!      start again     Exited Crashed                     Killed <- - - - - - - - - - - +
+//!    <---------------- any of these ---------------->  destroyed         (or Exited, Crashed)
+//! ```
+//!
+//! An end is always the same, whatever led to it: the cores are taken back by force, then the device is reset,
+//! then the cell's last words are read. What it was given stays with it until it is destroyed or started again.
+//! Memory goes back last, zeroed, and only when nothing is left that could write to it: a cell of which a core
+//! or a device did not come back is put in quarantine instead.
+//!
+//! Everything happens in calls: requests, doorbells ([`Cells::doorbell`]) and time ([`Cells::tick`]). Nothing
+//! waits here, and no time passes unless [`Cells::next_deadline_ns`] says when to look again.
+//!
+//! | file | what |
+//! |---|---|
+//! | `cell` | a cell's record |
+//! | `create` | create, start, destroy |
+//! | `end` | stop, doorbell, reclaim |
+//! | `watch` | cells that stand still |
+//! | `info` | what is told of cells and machine |
+
+mod cell;
+mod create;
+mod end;
+mod info;
+mod watch;
+
+pub use end::Stop;
+pub use info::Detail;
+
+use crate::effects::Effects;
+use crate::inventory::Inventory;
+use crate::journal::Journal;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use cell::Cell;
+use isola_abi::id::CellId;
+use isola_abi::management::{JournalEvent, MAX_NAME_LEN, ManagementError};
+
+/// The inventory of a machine of these effects.
+pub type InventoryOf<E> = Inventory<<E as Effects>::Memory, <E as Effects>::Core, <E as Effects>::Device>;
+
+/// What was found out while the machine came up.
+#[derive(Clone, Copy, Debug)]
+pub struct Boot {
+    /// Time of day of the supervisor's first instruction, in ns since 1970-01-01 UTC.
+    pub unix_ns: u64,
+    /// From there to the first request that it could answer, in ns.
+    pub ready_ns: u64,
+    /// Rate of the time-stamp counter.
+    pub tsc_hz: u64,
+    /// Bytes of memory that the supervisor keeps for itself.
+    pub memory_supervisor: u64,
+}
+
+/// All cells of the machine, and all that they are made of.
+pub struct Cells<E: Effects> {
+    effects: E,
+    inventory: InventoryOf<E>,
+    boot: Boot,
+    journal: Journal,
+    cells: BTreeMap<CellId, Cell<E>>,
+    next_id: u32,
+    ended: Vec<CellId>,
+    quarantine: Vec<Cell<E>>,
+}
+
+impl<E: Effects> Cells<E> {
+    /// No cells, on a machine that has just come up.
+    pub fn new(effects: E, inventory: InventoryOf<E>, boot: Boot) -> Self {
+        let mut journal = Journal::new();
+        journal.record(boot.unix_ns, boot.ready_ns, None, JournalEvent::Boot);
+        Self {
+            effects,
+            inventory,
+            boot,
+            journal,
+            cells: BTreeMap::new(),
+            next_id: 1,
+            ended: Vec::new(),
+            quarantine: Vec::new(),
+        }
+    }
+
+    /// What the machine can do.
+    pub fn effects(&mut self) -> &mut E {
+        &mut self.effects
+    }
+
+    /// What the machine has.
+    pub fn inventory(&mut self) -> &mut InventoryOf<E> {
+        &mut self.inventory
+    }
+
+    /// The journal.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Enters something in the journal that took from `since_ns` until now.
+    pub fn record(&mut self, since_ns: u64, cell: Option<&str>, event: JournalEvent) {
+        let now = self.effects.now_ns();
+        self.journal.record(self.unix_ns(now), now.saturating_sub(since_ns), cell, event);
+    }
+
+    /// The id of the cell of that name.
+    ///
+    /// # Errors
+    /// [`ManagementError::NoSuchCell`].
+    pub fn find(&self, name: &str) -> Result<CellId, ManagementError> {
+        let found = self.cells.values().find(|cell| cell.spec.name == name);
+        found.map(|cell| cell.id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))
+    }
+
+    /// The cells that have ended since this was last asked.
+    pub fn take_ended(&mut self) -> Vec<CellId> {
+        core::mem::take(&mut self.ended)
+    }
+
+    /// Time of day, in ns since 1970-01-01 UTC.
+    fn unix_ns(&self, now_ns: u64) -> u64 {
+        self.boot.unix_ns.saturating_add(now_ns)
+    }
+}
+
+/// A name as it can be repeated to the asker: not longer than a name can be.
+pub fn shorten(name: &str) -> String {
+    let end = name.floor_char_boundary(MAX_NAME_LEN);
+    name.get(..end).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests;

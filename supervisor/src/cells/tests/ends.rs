@@ -1,0 +1,130 @@
+//! How cells end, and what is left of them when something does not come back.
+
+use super::*;
+
+#[test]
+fn a_crash_is_told_and_no_other_cell_notices() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, spec("bad"));
+    let other = run(&mut cells, spec("good"));
+    says(&other, CellPhase::Running);
+    crashes(&report, CrashKind::DoubleFault, "stack overflow");
+    cells.doorbell();
+    let crash = info(&mut cells, "bad").crash.unwrap();
+    assert_eq!(
+        (crash.kind, crash.core, &*crash.message),
+        (CrashKind::DoubleFault, Some(CoreId(1)), "stack overflow")
+    );
+    assert_eq!(info(&mut cells, "good").state, CellState::Running);
+    assert!(events(&cells).contains(&JournalEvent::Crash(CrashKind::DoubleFault)));
+}
+
+#[test]
+fn a_cell_that_is_asked_to_stop_may_end_in_its_own_way() {
+    let mut cells = machine(1);
+    let report = run(&mut cells, spec("kv"));
+    let Ok(Stop::Asked(id)) = cells.stop("kv", 1000) else { panic!("not asked") };
+    assert_eq!(cells.effects().actions.last(), Some(&Action::RequestStop(id)));
+    assert_eq!(info(&mut cells, "kv").state, CellState::Stopping);
+    assert!(cells.take_ended().is_empty());
+    says(&report, CellPhase::Exited);
+    cells.doorbell();
+    assert_eq!(cells.take_ended(), [id]);
+    assert_eq!(info(&mut cells, "kv").state, CellState::Exited);
+    assert_eq!(cells.next_deadline_ns(), None);
+}
+
+#[test]
+fn a_cell_that_does_not_stop_in_time_is_killed_and_says_where_it_stood() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    says(&report, CellPhase::Running);
+    signs(&report, 0, CorePhase::Halted, 5);
+    signs(&report, 1, CorePhase::Running, 5);
+    cells.stop("kv", 1000).unwrap();
+    advance(&mut cells, 900);
+    assert_eq!(info(&mut cells, "kv").state, CellState::Stopping);
+    advance(&mut cells, 200);
+    assert_eq!(cells.effects().actions.last(), Some(&Action::Examine(CoreId(2))));
+    crashes(&report, CrashKind::Hang, "here");
+    cells.doorbell();
+    let killed = info(&mut cells, "kv");
+    assert_eq!((killed.state, &*killed.crash.unwrap().message), (CellState::Killed, "here"));
+    assert!(killed.durations.reclaim_ns.unwrap() > 1_000_000_000, "since the request");
+    assert_eq!(events(&cells).last(), Some(&JournalEvent::Kill));
+}
+
+#[test]
+fn a_cell_that_says_nothing_at_all_is_killed_all_the_same() {
+    let mut cells = machine(1);
+    run(&mut cells, spec("kv"));
+    cells.stop("kv", 10).unwrap();
+    advance(&mut cells, 10);
+    assert_eq!(info(&mut cells, "kv").state, CellState::Stopping);
+    advance(&mut cells, 100);
+    let killed = info(&mut cells, "kv");
+    assert_eq!((killed.state, killed.crash.unwrap().kind), (CellState::Killed, CrashKind::Hang));
+}
+
+#[test]
+fn force_does_not_wait() {
+    let mut cells = machine(1);
+    run(&mut cells, spec("kv"));
+    cells.stop("kv", 60_000).unwrap();
+    assert!(matches!(cells.stop("kv", 0), Ok(Stop::Stopped(_))));
+    let killed = info(&mut cells, "kv");
+    assert_eq!((killed.state, killed.crash), (CellState::Killed, None));
+}
+
+#[test]
+fn of_two_times_to_stop_the_earlier_holds() {
+    for (first, second) in [(50, 60_000), (60_000, 50)] {
+        let mut cells = machine(1);
+        run(&mut cells, spec("kv"));
+        cells.stop("kv", first).unwrap();
+        cells.stop("kv", second).unwrap();
+        advance(&mut cells, 60);
+        advance(&mut cells, 100);
+        assert_eq!(info(&mut cells, "kv").state, CellState::Killed);
+    }
+}
+
+#[test]
+fn a_cell_that_has_just_exited_counts_as_stopped() {
+    let mut cells = machine(1);
+    let report = run(&mut cells, spec("kv"));
+    says(&report, CellPhase::Exited);
+    assert!(matches!(cells.stop("kv", 1000), Ok(Stop::Stopped(_))));
+    let wrong = ManagementError::WrongState { name: "kv".into(), state: CellState::Exited };
+    assert_eq!(cells.stop("kv", 1000), Err(wrong));
+}
+
+#[test]
+fn a_lost_core_takes_the_cell_s_memory_out_of_use() {
+    let mut cells = machine(3);
+    run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    let free = cells.machine().memory_free;
+    cells.effects().lost.insert(CoreId(2));
+    cells.stop("kv", 0).unwrap();
+    assert_eq!(cells.machine().cores[2].owner, CoreOwner::Failed);
+    assert_eq!(cells.start("kv"), Err(ManagementError::CoresExhausted { wanted: 2, free: 1 }));
+    cells.destroy("kv").unwrap();
+    assert_eq!(cells.machine().cores[1].owner, CoreOwner::Free);
+    assert_eq!(cells.machine().memory_free, free, "it may still be written to");
+    assert!(events(&cells).contains(&JournalEvent::CoreLost(CoreId(2))));
+    // Everybody else goes on.
+    run(&mut cells, CellSpec { cores: 2, ..spec("next") });
+}
+
+#[test]
+fn a_device_that_cannot_be_reset_is_not_given_again() {
+    let mut cells = machine(3);
+    run(&mut cells, spec("kv"));
+    let free = cells.machine().memory_free;
+    cells.effects().device_is_stuck = true;
+    cells.stop("kv", 0).unwrap();
+    assert_eq!(cells.start("kv"), Err(ManagementError::DevicesExhausted));
+    cells.destroy("kv").unwrap();
+    let after = cells.machine();
+    assert_eq!((after.devices_total, after.devices_free, after.memory_free), (2, 1, free));
+}

@@ -1,0 +1,152 @@
+//! What becomes of cells, on a machine that can be made to fail.
+
+use super::*;
+use crate::effects::BuildError;
+use crate::fake::{Action, FakeMachine, MIB, crashes, image, machine, says, signs, spec};
+use crate::staging::Staged;
+use alloc::rc::Rc;
+use core::sync::atomic::Ordering;
+use isola_abi::frame::MAX_CHUNK;
+use isola_abi::id::CoreId;
+use isola_abi::management::{CellInfo, CellSpec, CellState, CoreOwner, ImageFault, MachineInfo, NetworkSpec};
+use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
+use isola_abi::size::ByteSize;
+
+type Staging = Option<Staged<<FakeMachine as Effects>::Memory>>;
+
+fn stage(cells: &mut Cells<FakeMachine>, bytes: &[u8]) -> Staging {
+    let mut staged = Staged::begin(bytes.len() as u64, &mut cells.inventory().memory).unwrap();
+    for (number, chunk) in bytes.chunks(MAX_CHUNK).enumerate() {
+        staged.append((number * MAX_CHUNK) as u64, chunk).unwrap();
+    }
+    Some(staged)
+}
+
+fn create(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Result<CellId, ManagementError> {
+    let mut staged = stage(cells, &image());
+    let result = cells.create(spec, &mut staged);
+    if let Some(staged) = staged {
+        staged.release(&mut cells.inventory().memory);
+    }
+    result
+}
+
+/// Creates and starts a cell; returns what it says of itself.
+fn run(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Rc<Report> {
+    let name = spec.name.clone();
+    let id = create(cells, spec).unwrap();
+    cells.start(&name).unwrap();
+    cells.effects().reports[&id].clone()
+}
+
+fn info(cells: &mut Cells<FakeMachine>, name: &str) -> CellInfo {
+    *cells.inspect(name).unwrap()
+}
+
+fn advance(cells: &mut Cells<FakeMachine>, ms: u64) {
+    let now = &cells.effects().now;
+    now.set(now.get() + ms * 1_000_000);
+    cells.tick();
+}
+
+/// What of the machine must be as before once all is given back.
+fn resources(cells: &Cells<FakeMachine>) -> MachineInfo {
+    MachineInfo { uptime_ns: 0, ..cells.machine() }
+}
+
+fn events(cells: &Cells<FakeMachine>) -> Vec<JournalEvent> {
+    cells.journal().since(0).map(|entry| entry.event.clone()).collect()
+}
+
+mod ends;
+mod refusals;
+mod watch;
+
+#[test]
+fn a_cell_lives_from_create_to_destroy() {
+    let mut cells = machine(2);
+    let before = resources(&cells);
+    let report = run(&mut cells, spec("kv"));
+    let running = info(&mut cells, "kv");
+    assert_eq!(
+        (running.state, running.phase, running.memory),
+        (CellState::Running, CellPhase::Silent, ByteSize(4 * MIB))
+    );
+    assert_eq!(resources(&cells).cores[1].owner, CoreOwner::Cell(running.id));
+    assert_eq!(resources(&cells).memory_free.0, before.memory_free.0 - 4 * MIB);
+    assert_eq!(resources(&cells).devices_free, 1);
+
+    says(&report, CellPhase::Running);
+    cells.doorbell();
+    assert!(info(&mut cells, "kv").durations.first_sign_ns.is_some());
+    report.exit_code.store(3, Ordering::Relaxed);
+    says(&report, CellPhase::Exited);
+    cells.doorbell();
+    let exited = info(&mut cells, "kv");
+    assert_eq!((exited.state, exited.exit_code, exited.crash), (CellState::Exited, Some(3), None));
+    assert!(exited.durations.reclaim_ns.is_some());
+    cells.destroy("kv").unwrap();
+    assert_eq!(resources(&cells), before);
+    let expected = [
+        JournalEvent::Boot,
+        JournalEvent::Create,
+        JournalEvent::Start,
+        JournalEvent::Exit(3),
+        JournalEvent::Destroy,
+    ];
+    assert_eq!(events(&cells), expected);
+}
+
+#[test]
+fn the_end_takes_cores_first_then_resets_the_device() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    says(&report, CellPhase::Exited);
+    cells.doorbell();
+    let actions = cells.effects().actions.split_off(2);
+    assert_eq!(actions, [Action::Reclaim(alloc::vec![CoreId(1), CoreId(2)]), Action::Reset]);
+}
+
+#[test]
+fn hundreds_of_cells_leave_nothing_behind() {
+    let mut cells = machine(1);
+    let before = resources(&cells);
+    for number in 0..300 {
+        let report = run(&mut cells, spec("kv"));
+        match number % 3 {
+            0 => says(&report, CellPhase::Exited),
+            1 => crashes(&report, CrashKind::Panic, "oh"),
+            _ => drop(cells.stop("kv", 0)),
+        }
+        cells.doorbell();
+        cells.destroy("kv").unwrap();
+        assert_eq!(resources(&cells), before, "cell {number}");
+    }
+    assert!(create(&mut cells, spec("kv")).unwrap().0 > 300, "ids are not used again");
+}
+
+#[test]
+fn a_cell_starts_again_from_its_image_in_clean_memory() {
+    let mut cells = machine(1);
+    let report = run(&mut cells, spec("kv"));
+    crashes(&report, CrashKind::Panic, "oh");
+    cells.doorbell();
+    cells.effects().images.clear();
+    // The fake machine checks that the memory is clean.
+    let id = cells.start("kv").unwrap();
+    assert_eq!(cells.effects().images[&id], image());
+    let again = info(&mut cells, "kv");
+    assert_eq!((again.state, again.crash, again.phase), (CellState::Running, None, CellPhase::Silent));
+    cells.stop("kv", 0).unwrap();
+    cells.destroy("kv").unwrap();
+    assert_eq!(cells.machine().memory_free, cells.machine().memory_total);
+}
+
+#[test]
+fn a_cell_that_was_never_started_is_destroyed_without_ado() {
+    let mut cells = machine(2);
+    let before = resources(&cells);
+    create(&mut cells, spec("kv")).unwrap();
+    cells.destroy("kv").unwrap();
+    assert_eq!(resources(&cells), before);
+}

@@ -1,0 +1,121 @@
+//! What is refused, and that nothing has changed then.
+
+use super::*;
+
+#[test]
+fn what_cannot_be_created_is_refused_and_changes_nothing() {
+    use ManagementError::*;
+    let mut cells = machine(2);
+    run(&mut cells, spec("kv"));
+    let before = resources(&cells);
+    let free = ByteSize(60 * MIB);
+    let damaged = |change: fn(&mut CellSpec)| {
+        let mut spec = spec("new");
+        change(&mut spec);
+        spec
+    };
+    for (spec, error) in [
+        (spec("kv"), NameTaken("kv".into())),
+        (spec("-"), BadName("-".into())),
+        (damaged(|spec| spec.cores = 0), OutOfLimits("a cell needs at least one core".into())),
+        (damaged(|spec| spec.cores = 2), CoresExhausted { wanted: 2, free: 1 }),
+        (damaged(|spec| spec.cores = u32::MAX), CoresExhausted { wanted: u32::MAX, free: 1 }),
+        (damaged(|spec| spec.memory.0 = 61 * MIB), MemoryExhausted { wanted: ByteSize(61 * MIB), free }),
+        (damaged(|spec| spec.memory.0 = u64::MAX), MemoryExhausted { wanted: ByteSize(u64::MAX), free }),
+    ] {
+        assert_eq!(create(&mut cells, spec), Err(error));
+        assert_eq!(resources(&cells), before);
+    }
+    run(&mut cells, CellSpec { cores: 1, ..spec("second") });
+    cells.stop("second", 0).unwrap();
+    assert_eq!(create(&mut cells, spec("third")), Err(CoresExhausted { wanted: 1, free: 0 }));
+}
+
+#[test]
+fn devices_run_out_only_for_those_who_want_one() {
+    let mut cells = machine(3);
+    run(&mut cells, spec("a"));
+    run(&mut cells, spec("b"));
+    assert_eq!(create(&mut cells, spec("c")), Err(ManagementError::DevicesExhausted));
+    run(&mut cells, CellSpec { network: NetworkSpec::None, ..spec("c") });
+}
+
+#[test]
+fn an_image_that_does_not_fit_is_told_what_would_do() {
+    let mut cells = machine(2);
+    let mut bytes = crate::image::tests::Builder::default();
+    bytes.segments[2].3 = 3 * MIB;
+    let bytes = bytes.build();
+    let mut staged = stage(&mut cells, &bytes);
+    let tight = |memory| CellSpec { memory: ByteSize(memory), ..spec("kv") };
+    let Err(ManagementError::MemoryTooSmall { wanted, least }) = cells.create(tight(2 * MIB), &mut staged)
+    else {
+        panic!("2 MiB cannot do");
+    };
+    assert_eq!((wanted, least), (ByteSize(2 * MIB), ByteSize(4 * MIB)));
+    cells.create(tight(least.0), &mut staged).unwrap();
+    assert!(staged.is_none());
+}
+
+#[test]
+fn bad_images_and_none_are_refused() {
+    let mut cells = machine(2);
+    let before = resources(&cells);
+    assert_eq!(cells.create(spec("kv"), &mut None), Err(ManagementError::NoImage));
+    let mut half = Some(Staged::begin(100, &mut cells.inventory().memory).unwrap());
+    assert_eq!(cells.create(spec("kv"), &mut half), Err(ManagementError::NoImage));
+    let mut noise = stage(&mut cells, &[0; 5000]);
+    let rejected = ManagementError::ImageRejected(ImageFault::NotElf);
+    assert_eq!(cells.create(spec("kv"), &mut noise), Err(rejected));
+    for staged in [half, noise] {
+        staged.unwrap().release(&mut cells.inventory().memory);
+    }
+    assert_eq!(resources(&cells), before);
+}
+
+#[test]
+fn a_cell_that_cannot_be_built_gives_everything_back() {
+    let mut cells = machine(2);
+    let before = resources(&cells);
+    cells.effects().build_error = Some(BuildError::TooSmall { least_bytes: 5 * MIB });
+    let too_small = ManagementError::MemoryTooSmall { wanted: ByteSize(4 * MIB), least: ByteSize(6 * MIB) };
+    assert_eq!(create(&mut cells, spec("kv")), Err(too_small));
+    cells.effects().build_error = Some(BuildError::DescriptorTooLong);
+    assert!(matches!(create(&mut cells, spec("kv")), Err(ManagementError::OutOfLimits(_))));
+    assert_eq!(resources(&cells), before);
+}
+
+#[test]
+fn a_cell_that_cannot_be_built_anew_can_be_tried_again_and_destroyed() {
+    let mut cells = machine(2);
+    let before = resources(&cells);
+    run(&mut cells, spec("kv"));
+    cells.stop("kv", 0).unwrap();
+    cells.effects().build_error = Some(BuildError::DescriptorTooLong);
+    assert!(cells.start("kv").is_err());
+    assert_eq!(info(&mut cells, "kv").state, CellState::Killed);
+    cells.effects().build_error = None;
+    cells.start("kv").unwrap();
+    cells.stop("kv", 0).unwrap();
+    cells.effects().build_error = Some(BuildError::DescriptorTooLong);
+    assert!(cells.start("kv").is_err());
+    cells.destroy("kv").unwrap();
+    assert_eq!(resources(&cells), before);
+}
+
+#[test]
+fn cells_in_the_wrong_state_and_no_cells_are_refused() {
+    let mut cells = machine(2);
+    let missing = ManagementError::NoSuchCell("x".into());
+    assert_eq!(cells.start("x").unwrap_err(), missing);
+    assert_eq!(cells.stop("x", 0).unwrap_err(), missing);
+    assert_eq!(cells.destroy("x").unwrap_err(), missing);
+    let wrong = |state| ManagementError::WrongState { name: "kv".into(), state };
+    create(&mut cells, spec("kv")).unwrap();
+    assert_eq!(cells.stop("kv", 0).unwrap_err(), wrong(CellState::Created));
+    cells.start("kv").unwrap();
+    assert_eq!(cells.start("kv").unwrap_err(), wrong(CellState::Running));
+    assert_eq!(cells.destroy("kv").unwrap_err(), wrong(CellState::Running));
+    cells.stop("kv", 1000).unwrap();
+    assert_eq!(cells.destroy("kv").unwrap_err(), wrong(CellState::Stopping));
+}

@@ -1,0 +1,74 @@
+//! Cells that stand still, and cells that only seem to.
+
+use super::*;
+
+/// Lets a watched cell of two cores go on for a second, looked at as often as the supervisor wants.
+fn watched(mut live: impl FnMut(&Report, u64)) -> (Cells<FakeMachine>, Rc<Report>) {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { cores: 2, watchdog_ms: 200, ..spec("kv") });
+    for ms in 0..1000 {
+        live(&report, ms);
+        advance(&mut cells, 1);
+    }
+    (cells, report)
+}
+
+#[test]
+fn a_core_that_stands_still_is_found_made_to_speak_and_taken_back() {
+    let (mut cells, _) = watched(|report, ms| {
+        says(report, CellPhase::Running);
+        signs(report, 0, CorePhase::Running, ms);
+        signs(report, 1, CorePhase::Running, ms.min(300));
+        if ms == 700 {
+            crashes(report, CrashKind::Hang, "a loop without end");
+        }
+    });
+    assert!(cells.effects().actions.contains(&Action::Examine(CoreId(2))));
+    let hung = info(&mut cells, "kv");
+    assert_eq!(
+        (hung.state, &*hung.crash.unwrap().message),
+        (CellState::Crashed, "the cell stood still, and did not say where")
+    );
+    assert_eq!(cells.next_deadline_ns(), None);
+    assert!(events(&cells).contains(&JournalEvent::Crash(CrashKind::Hang)));
+}
+
+#[test]
+fn a_hang_is_noticed_in_time_and_its_place_is_told() {
+    let (mut cells, report) = watched(|report, ms| {
+        says(report, CellPhase::Running);
+        signs(report, 0, CorePhase::Running, ms.min(700));
+    });
+    assert_eq!(cells.effects().actions.last(), Some(&Action::Examine(CoreId(1))));
+    crashes(&report, CrashKind::Hang, "a loop without end");
+    cells.doorbell();
+    let hung = info(&mut cells, "kv");
+    assert_eq!((hung.state, &*hung.crash.unwrap().message), (CellState::Crashed, "a loop without end"));
+}
+
+#[test]
+fn halted_and_busy_cores_do_not_hang() {
+    let (mut cells, _) = watched(|report, ms| {
+        says(report, CellPhase::Running);
+        signs(report, 0, CorePhase::Halted, 1);
+        signs(report, 1, CorePhase::Running, ms / 90);
+    });
+    assert_eq!(info(&mut cells, "kv").state, CellState::Running);
+}
+
+#[test]
+fn a_watched_cell_that_never_speaks_hangs() {
+    let (mut cells, _) = watched(|_, _| {});
+    assert_eq!(info(&mut cells, "kv").crash.unwrap().kind, CrashKind::Hang);
+}
+
+#[test]
+fn time_is_only_asked_for_while_something_waits_for_it() {
+    let mut cells = machine(2);
+    run(&mut cells, spec("idle"));
+    assert_eq!(cells.next_deadline_ns(), None);
+    run(&mut cells, CellSpec { watchdog_ms: 100, ..spec("watched") });
+    assert!(cells.next_deadline_ns().is_some());
+    cells.stop("watched", 0).unwrap();
+    assert_eq!(cells.next_deadline_ns(), None);
+}

@@ -1,0 +1,121 @@
+//! What the supervisor needs from a machine: the seam between what decides and what acts.
+//!
+//! The image implements [`Effects`] over `isola-machine`; tests implement it over ordinary memory, and can make
+//! everything go wrong in it that can go wrong.
+
+use crate::image::ImagePlan;
+use crate::inventory::{Chunk, CoreToken};
+use alloc::vec::Vec;
+use isola_abi::id::{CellId, CoreId};
+use isola_abi::management::CellSpec;
+use isola_abi::report::Report;
+
+/// Memory whose content the supervisor can get at, as long as no cell has it.
+pub trait Pages: Chunk {
+    /// Its first `len_bytes` bytes, at most all.
+    fn read(&self, len_bytes: usize) -> &[u8];
+
+    /// Writes at `offset`; what does not fit is left out.
+    fn write(&mut self, offset: u64, bytes: &[u8]);
+}
+
+/// What a cell is built from.
+pub struct Blueprint<'a, E: Effects + ?Sized> {
+    /// Its id.
+    pub id: CellId,
+    /// What it shall be.
+    pub spec: &'a CellSpec,
+    /// How its image is laid out.
+    pub plan: &'a ImagePlan,
+    /// The image's bytes, which the plan was made from.
+    pub image: &'a [u8],
+    /// Its cores, in the order of core indices.
+    pub cores: &'a [E::Core],
+    /// Its network device, where it has one.
+    pub device: Option<&'a mut E::Device>,
+}
+
+/// Why a cell cannot be built. The memory comes back.
+#[derive(Debug)]
+pub struct BuildFailure<M> {
+    /// The memory that was given, perhaps cut in other places.
+    pub memory: Vec<M>,
+    /// Why.
+    pub cause: BuildError,
+}
+
+/// See [`BuildFailure`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuildError {
+    /// The memory does not suffice; it takes so many bytes, the kept image not counted.
+    TooSmall {
+        /// The least that would do.
+        least_bytes: u64,
+    },
+    /// What the cell has to know does not fit in its descriptor.
+    DescriptorTooLong,
+}
+
+/// What came of taking cores back.
+#[derive(Debug)]
+pub struct Reclaimed<C> {
+    /// These are parked again.
+    pub back: Vec<C>,
+    /// These do not answer, and may still execute what they executed.
+    pub lost: Vec<CoreId>,
+}
+
+/// A machine.
+pub trait Effects {
+    /// A piece of memory.
+    type Memory: Pages;
+    /// A core: parked, or executing a cell.
+    type Core: CoreToken;
+    /// A network device.
+    type Device;
+    /// A built cell: address space, descriptor, report, and the memory that it is made of.
+    type Space;
+
+    /// Time since the supervisor's first instruction, in ns.
+    fn now_ns(&self) -> u64;
+
+    /// Bytes of memory that a cell cannot do without, its kept image not counted.
+    fn least_memory(&self, plan: &ImagePlan, cores: usize) -> u64;
+
+    /// Builds a cell in zeroed memory, ready to start. Its device is the cell's from here on, until it is reset.
+    ///
+    /// # Errors
+    /// Where the memory does not suffice, or the descriptor does not.
+    fn build(
+        &mut self,
+        blueprint: Blueprint<'_, Self>,
+        memory: Vec<Self::Memory>,
+    ) -> Result<Self::Space, BuildFailure<Self::Memory>>;
+
+    /// Takes a cell apart of which no core and no device is active, and returns all memory that it was built
+    /// in, with whatever it holds.
+    fn dismantle(&mut self, space: Self::Space) -> Vec<Self::Memory>;
+
+    /// What the cell says of itself.
+    fn report<'a>(&self, space: &'a Self::Space) -> &'a Report;
+
+    /// Sends all cores into the cell. Does not wait for them.
+    fn start(&mut self, space: &mut Self::Space, cores: &mut [Self::Core]);
+
+    /// Asks the running cell to stop.
+    fn request_stop(&mut self, space: &Self::Space, first: &Self::Core);
+
+    /// Interrupts a core in a way that it cannot ignore, so that the cell reports where it stands.
+    fn examine(&mut self, core: &Self::Core);
+
+    /// Takes cores away from whatever they execute, and waits until they are parked or are not going to be.
+    fn reclaim(&mut self, cores: Vec<Self::Core>) -> Reclaimed<Self::Core>;
+
+    /// Makes a device forget its cell: no transfer is under way afterwards, and none begins. Returns whether
+    /// it did; a device that does not is not used again, nor the memory that it may still write to.
+    #[must_use]
+    fn reset(&mut self, device: &mut Self::Device) -> bool;
+
+    /// Ends the machine, once what was sent to the console has left.
+    fn power_off(&mut self);
+}

@@ -1,0 +1,262 @@
+//! A machine of ordinary memory, for tests: it notes what is done to it, and fails where it is told to.
+
+use crate::cells::{Boot, Cells, InventoryOf};
+use crate::effects::{Blueprint, BuildError, BuildFailure, Effects, Pages, Reclaimed};
+use crate::image::ImagePlan;
+use crate::image::tests::Builder;
+use crate::inventory::{Chunk, CoreToken, Cores, Devices, Memory};
+use crate::report::tests::{blank, write};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::Ordering;
+use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
+use isola_abi::management::{CellSpec, NetworkSpec};
+use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
+use isola_abi::size::ByteSize;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Numbers of pages that hold something, of all memory.
+type Soiled = Rc<RefCell<BTreeSet<u64>>>;
+
+/// Memory of which only the beginning is really there.
+#[derive(Debug)]
+pub(crate) struct FakeMemory {
+    range: PhysRange,
+    front: Vec<u8>,
+    soiled: Soiled,
+}
+
+impl Chunk for FakeMemory {
+    fn range(&self) -> PhysRange {
+        self.range
+    }
+
+    fn split(mut self, len_bytes: u64) -> (Self, Self) {
+        let PhysRange { start, len_bytes: all } = self.range;
+        assert!(len_bytes > 0 && len_bytes < all);
+        let behind = self.front.split_off(self.front.len().min(len_bytes as usize));
+        self.range.len_bytes = len_bytes;
+        let rest = PhysRange::new(PhysAddr(start.0 + len_bytes), all - len_bytes);
+        let soiled = self.soiled.clone();
+        (self, Self { range: rest, front: behind, soiled })
+    }
+
+    fn join(mut self, next: Self) -> Self {
+        assert_eq!(self.range.end(), next.range.start);
+        if !next.front.is_empty() {
+            self.front.resize(self.range.len_bytes as usize, 0);
+            self.front.extend(next.front);
+        }
+        self.range.len_bytes += next.range.len_bytes;
+        self
+    }
+
+    fn zero(&mut self, offset: u64, len_bytes: u64) {
+        if offset == 0 && len_bytes == self.range.len_bytes {
+            self.front.clear();
+        }
+        let first = (self.range.start.0 + offset) / 4096;
+        self.soiled.borrow_mut().retain(|page| !(first..first + len_bytes / 4096).contains(page));
+        self.front.iter_mut().skip(offset as usize).take(len_bytes as usize).for_each(|byte| *byte = 0);
+    }
+
+    fn is_zero(&self) -> bool {
+        false
+    }
+
+    fn declare_zero(&mut self) {
+        assert!(self.holds_nothing());
+    }
+}
+
+impl FakeMemory {
+    fn pages(&self) -> core::ops::Range<u64> {
+        self.range.start.0 / 4096..self.range.end().0 / 4096
+    }
+
+    fn holds_nothing(&self) -> bool {
+        self.soiled.borrow().range(self.pages()).next().is_none()
+    }
+
+    /// Writes to the first and to the last page.
+    fn soil(&self) {
+        self.soiled.borrow_mut().extend([self.pages().start, self.pages().end - 1]);
+    }
+}
+
+impl Pages for FakeMemory {
+    fn read(&self, len_bytes: usize) -> &[u8] {
+        &self.front[..len_bytes]
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let end = offset as usize + bytes.len();
+        assert!(end as u64 <= self.range.len_bytes);
+        self.front.resize(self.front.len().max(end), 0);
+        self.front[offset as usize..end].copy_from_slice(bytes);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct FakeCore(CoreId);
+
+impl CoreToken for FakeCore {
+    fn id(&self) -> CoreId {
+        self.0
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct FakeDevice;
+
+pub(crate) struct FakeSpace {
+    id: CellId,
+    report: Rc<Report>,
+    memory: Vec<FakeMemory>,
+}
+
+/// What was done to the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Build(CellId),
+    Start(CellId),
+    RequestStop(CellId),
+    Examine(CoreId),
+    Reclaim(Vec<CoreId>),
+    Reset,
+}
+
+#[derive(Default)]
+pub(crate) struct FakeMachine {
+    pub(crate) now: Cell<u64>,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) reports: BTreeMap<CellId, Rc<Report>>,
+    /// The images that cells were last built from.
+    pub(crate) images: BTreeMap<CellId, Vec<u8>>,
+    /// These cores do not come back.
+    pub(crate) lost: BTreeSet<CoreId>,
+    pub(crate) device_is_stuck: bool,
+    pub(crate) build_error: Option<BuildError>,
+}
+
+impl Effects for FakeMachine {
+    type Memory = FakeMemory;
+    type Core = FakeCore;
+    type Device = FakeDevice;
+    type Space = FakeSpace;
+
+    fn now_ns(&self) -> u64 {
+        self.now.set(self.now.get() + 1000);
+        self.now.get()
+    }
+
+    fn least_memory(&self, plan: &ImagePlan, cores: usize) -> u64 {
+        plan.memory_bytes() + 0x40000 * cores as u64 + 0x80000
+    }
+
+    fn build(
+        &mut self,
+        blueprint: Blueprint<'_, Self>,
+        memory: Vec<FakeMemory>,
+    ) -> Result<FakeSpace, BuildFailure<FakeMemory>> {
+        assert!(memory.iter().all(FakeMemory::holds_nothing), "memory is not zeroed");
+        assert_eq!(blueprint.cores.len(), blueprint.spec.cores as usize);
+        assert_eq!(blueprint.device.is_some(), blueprint.spec.network != NetworkSpec::None);
+        memory.iter().for_each(FakeMemory::soil);
+        if let Some(cause) = self.build_error {
+            return Err(BuildFailure { memory, cause });
+        }
+        let report: Rc<Report> = blank().into();
+        self.actions.push(Action::Build(blueprint.id));
+        self.images.insert(blueprint.id, blueprint.image.to_vec());
+        self.reports.insert(blueprint.id, report.clone());
+        Ok(FakeSpace { id: blueprint.id, report, memory })
+    }
+
+    fn dismantle(&mut self, space: FakeSpace) -> Vec<FakeMemory> {
+        space.memory
+    }
+
+    fn report<'a>(&self, space: &'a FakeSpace) -> &'a Report {
+        &space.report
+    }
+
+    fn start(&mut self, space: &mut FakeSpace, _: &mut [FakeCore]) {
+        self.actions.push(Action::Start(space.id));
+    }
+
+    fn request_stop(&mut self, space: &FakeSpace, _: &FakeCore) {
+        self.actions.push(Action::RequestStop(space.id));
+    }
+
+    fn examine(&mut self, core: &FakeCore) {
+        self.actions.push(Action::Examine(core.0));
+    }
+
+    fn reclaim(&mut self, cores: Vec<FakeCore>) -> Reclaimed<FakeCore> {
+        self.actions.push(Action::Reclaim(cores.iter().map(FakeCore::id).collect()));
+        let (lost, back): (Vec<_>, Vec<_>) = cores.into_iter().partition(|core| self.lost.contains(&core.0));
+        Reclaimed { back, lost: lost.iter().map(FakeCore::id).collect() }
+    }
+
+    fn reset(&mut self, _: &mut FakeDevice) -> bool {
+        self.actions.push(Action::Reset);
+        !self.device_is_stuck
+    }
+
+    fn power_off(&mut self) {}
+}
+
+/// A machine of `cores` cores besides the supervisor's, 64 MiB and two network devices.
+pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
+    let mut inventory: InventoryOf<FakeMachine> =
+        InventoryOf::<FakeMachine> { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
+    inventory.cores.add_supervisor(CoreId(0), NodeId(0));
+    (1..=cores).for_each(|id| inventory.cores.add(FakeCore(CoreId(id)), NodeId(0)));
+    let range = PhysRange::new(PhysAddr(16 * MIB), 64 * MIB);
+    let soiled = Rc::new(RefCell::new((4096..20480).step_by(512).collect()));
+    assert!(inventory.memory.add(FakeMemory { range, front: Vec::new(), soiled }, NodeId(0)).is_empty());
+    (0..2).for_each(|_| inventory.devices.add(FakeDevice));
+    let boot = Boot { unix_ns: 1_000_000, ready_ns: 500, tsc_hz: 1_000_000_000, memory_supervisor: 16 * MIB };
+    Cells::new(FakeMachine::default(), inventory, boot)
+}
+
+/// An image that is right.
+pub(crate) fn image() -> Vec<u8> {
+    Builder::default().build()
+}
+
+/// A cell of one core, 4 MiB and a network device.
+pub(crate) fn spec(name: &str) -> CellSpec {
+    CellSpec {
+        name: name.into(),
+        image_name: "image".into(),
+        cores: 1,
+        memory: ByteSize(4 * MIB),
+        arguments: Vec::new(),
+        network: NetworkSpec::Dhcp,
+        watchdog_ms: 0,
+    }
+}
+
+/// What cells do, through their reports.
+pub(crate) fn says(report: &Report, phase: CellPhase) {
+    report.phase.store(phase as u32, Ordering::Release);
+}
+
+/// A core's sign of life.
+pub(crate) fn signs(report: &Report, index: usize, phase: CorePhase, passes: u64) {
+    report.cores[index].phase.store(phase as u32, Ordering::Relaxed);
+    report.cores[index].passes.store(passes, Ordering::Relaxed);
+}
+
+/// What a cell does that crashes.
+pub(crate) fn crashes(report: &Report, kind: CrashKind, message: &str) {
+    report.crash.claimed_by.store(1, Ordering::Relaxed);
+    report.crash.kind.store(kind as u32, Ordering::Relaxed);
+    write(&report.crash.message, message);
+    says(report, CellPhase::Crashed);
+}

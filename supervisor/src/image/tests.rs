@@ -1,0 +1,219 @@
+//! Images that are right, images that are wrong in one place, and images that are noise.
+
+use super::*;
+use alloc::vec;
+use proptest::prelude::*;
+
+/// Makes ELF files, right ones by default.
+#[derive(Clone)]
+pub(crate) struct Builder {
+    pub(crate) elf_type: u16,
+    pub(crate) note: Option<(u32, u64, u64)>,
+    /// Address, rights, bytes in the file, length in memory.
+    pub(crate) segments: Vec<(u64, u32, Vec<u8>, u64)>,
+    pub(crate) extra_header: Option<u32>,
+}
+
+const R: u32 = constants::PF_R;
+const W: u32 = constants::PF_W;
+const X: u32 = constants::PF_X;
+const CODE: u64 = IMAGE + 0x10_0000;
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            elf_type: constants::ET_EXEC,
+            note: Some((isola_abi::VERSION, CODE + 0x1000, CODE)),
+            segments: vec![
+                (CODE, R | X, vec![0xcc; 0x2000], 0x2000),
+                (CODE + 0x2000, R, vec![1; 100], 100),
+                (CODE + 0x3000, R | W, vec![2; 10], 0x5000),
+            ],
+            extra_header: None,
+        }
+    }
+}
+
+impl Builder {
+    pub(crate) fn build(&self) -> Vec<u8> {
+        let mut notes = Vec::new();
+        if let Some((version, entry, vectors)) = self.note {
+            for word in [4u32, 8, 18, u32::from_le_bytes(*b"Xen\0"), 0x1000, 0] {
+                notes.extend(word.to_le_bytes());
+            }
+            for word in [6u32, ImageNote::LEN as u32, TYPE] {
+                notes.extend(word.to_le_bytes());
+            }
+            notes.extend(b"Isola\0\0\0");
+            notes.extend(u64::from(version).to_le_bytes());
+            notes.extend(entry.to_le_bytes());
+            notes.extend(vectors.to_le_bytes());
+        }
+        let count = self.segments.len() + 1 + usize::from(self.extra_header.is_some());
+        let mut data_offset = HEADER_LEN + count * PROGRAM_HEADER_LEN as usize;
+        let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        bytes.extend(self.elf_type.to_le_bytes());
+        bytes.extend(constants::EM_X86_64.to_le_bytes());
+        bytes.extend(1u32.to_le_bytes());
+        // A section table that was cut off must not matter.
+        for word in [CODE, HEADER_LEN as u64, 0x7fff_ffff] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(0u32.to_le_bytes());
+        for half in [HEADER_LEN as u16, PROGRAM_HEADER_LEN, count as u16, 64, 5, 4] {
+            bytes.extend(half.to_le_bytes());
+        }
+        let mut data: Vec<u8> = Vec::new();
+        let mut header = |kind: u32, flags: u32, virt: u64, content: &[u8], memory: u64| {
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend(flags.to_le_bytes());
+            let offset = data_offset as u64;
+            for word in [offset, virt, virt.wrapping_sub(IMAGE), content.len() as u64, memory, 4] {
+                bytes.extend(word.to_le_bytes());
+            }
+            data.extend(content);
+            data_offset += content.len();
+        };
+        header(constants::PT_NOTE, R, CODE, &notes, notes.len() as u64);
+        for (virt, flags, content, memory) in &self.segments {
+            header(constants::PT_LOAD, *flags, *virt, content, *memory);
+        }
+        if let Some(kind) = self.extra_header {
+            header(kind, R, 0, &[], 0);
+        }
+        bytes.extend(data);
+        bytes
+    }
+}
+
+fn fault(change: impl FnOnce(&mut Builder)) -> ImageFault {
+    let mut builder = Builder::default();
+    change(&mut builder);
+    ImagePlan::check(&builder.build()).unwrap_err()
+}
+
+#[test]
+fn a_right_image_is_understood() {
+    let bytes = Builder::default().build();
+    let plan = ImagePlan::check(&bytes).unwrap();
+    assert_eq!((plan.entry, plan.vectors), (CODE + 0x1000, CODE));
+    let rights: Vec<Rights> = plan.segments.iter().map(|segment| segment.rights).collect();
+    assert_eq!(rights, [Rights::ReadExecute, Rights::Read, Rights::ReadWrite]);
+    assert_eq!(plan.memory_bytes(), 0x2000 + 0x1000 + 0x5000);
+    let data = &plan.segments[2];
+    assert_eq!((&bytes[data.file.clone()], data.memory_len), (&[2u8; 10][..], 0x5000));
+}
+
+#[test]
+fn what_is_no_elf_is_refused() {
+    for bytes in [&b""[..], b"\x7fEL", b"#!/bin/sh\nexit 1\n", &[0; 4096]] {
+        assert_eq!(ImagePlan::check(bytes), Err(ImageFault::NotElf));
+    }
+    let good = Builder::default().build();
+    for (offset, value) in [(4, 1), (5, 2), (18, 0xb7)] {
+        let mut bytes = good.clone();
+        bytes[offset] = value;
+        assert_eq!(ImagePlan::check(&bytes), Err(ImageFault::NotElf), "byte {offset}");
+    }
+}
+
+#[test]
+fn what_is_not_static_is_refused() {
+    assert_eq!(fault(|image| image.elf_type = constants::ET_DYN), ImageFault::NotStatic);
+    assert_eq!(fault(|image| image.extra_header = Some(constants::PT_INTERP)), ImageFault::NotStatic);
+    assert_eq!(fault(|image| image.extra_header = Some(constants::PT_DYNAMIC)), ImageFault::NotStatic);
+}
+
+#[test]
+fn a_cut_image_is_refused() {
+    let bytes = Builder::default().build();
+    for len in 0..bytes.len() {
+        assert!(ImagePlan::check(&bytes[..len]).is_err(), "cut to {len}");
+    }
+}
+
+#[test]
+fn an_image_without_a_note_or_of_another_version_is_refused() {
+    assert_eq!(fault(|image| image.note = None), ImageFault::NoNote);
+    assert_eq!(fault(|image| image.note = Some((77, CODE, CODE))), ImageFault::Version(77));
+}
+
+#[test]
+fn segments_must_stand_in_the_image_s_place_and_apart() {
+    for virt in [0, 0x10_0000, IMAGE - 0x1000, IMAGE + IMAGE_MAX_SIZE - 0x1000, u64::MAX - 0x1000] {
+        let fault = fault(|image| image.segments[2].0 = virt);
+        assert_eq!(fault, ImageFault::SegmentPlacement, "{virt:#x}");
+    }
+    // On the page on which the one before ends, and within it.
+    for virt in [CODE + 0x2800, CODE + 0x1000] {
+        assert_eq!(fault(|image| image.segments[2].0 = virt), ImageFault::SegmentPlacement);
+    }
+}
+
+#[test]
+fn code_must_not_be_writable() {
+    assert_eq!(fault(|image| image.segments[0].1 = R | W | X), ImageFault::WritableCode);
+}
+
+#[test]
+fn entry_points_must_be_code() {
+    for (entry, vectors) in [
+        (CODE + 0x2000, CODE),
+        (CODE + 0x3000, CODE),
+        (0, CODE),
+        (u64::MAX, CODE),
+        (CODE, CODE + 0x1008),
+        (CODE, u64::MAX - 8),
+    ] {
+        let fault = fault(|image| image.note = Some((isola_abi::VERSION, entry, vectors)));
+        assert_eq!(fault, ImageFault::EntryPlacement, "{entry:#x} {vectors:#x}");
+    }
+}
+
+#[test]
+fn an_image_that_takes_too_much_memory_is_refused() {
+    assert_eq!(fault(|image| image.segments[2].3 = MAX_IMAGE), ImageFault::TooLarge);
+    assert_eq!(ImagePlan::check(&vec![0; MAX_IMAGE as usize + 1]), Err(ImageFault::TooLarge));
+}
+
+#[test]
+fn a_segment_with_more_bytes_than_memory_is_refused() {
+    assert_eq!(fault(|image| image.segments[0].3 = 0x1fff), ImageFault::Malformed);
+}
+
+/// What a plan promises to whoever loads it.
+fn holds(plan: &ImagePlan, bytes: &[u8]) {
+    assert!(!plan.segments.is_empty() && plan.memory_bytes() <= MAX_IMAGE);
+    for segment in &plan.segments {
+        assert!(bytes[segment.file.clone()].len() as u64 <= segment.memory_len);
+        assert!(segment.pages().start >= IMAGE && segment.pages().end <= IMAGE + IMAGE_MAX_SIZE);
+    }
+    assert!(plan.segments.windows(2).all(|pair| pair[0].pages().end <= pair[1].pages().start));
+    assert!(plan.executes(plan.entry..plan.entry + 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn damaged_images_are_refused_or_safe(
+        damage in proptest::collection::vec((0usize..0x200, any::<u8>()), 1..8)
+    ) {
+        let mut bytes = Builder::default().build();
+        for (offset, value) in damage {
+            bytes[offset] = value;
+        }
+        if let Ok(plan) = ImagePlan::check(&bytes) {
+            holds(&plan, &bytes);
+        }
+    }
+
+    #[test]
+    fn noise_is_refused(noise in proptest::collection::vec(any::<u8>(), 0..600)) {
+        prop_assert!(ImagePlan::check(&noise).is_err());
+        let mut bytes = Builder::default().build();
+        bytes.truncate(16);
+        bytes.extend(noise);
+        prop_assert!(ImagePlan::check(&bytes).is_err());
+    }
+}

@@ -1,0 +1,243 @@
+//! The buddy system against a model that is a list of who has which chunk.
+
+use super::*;
+use alloc::collections::BTreeSet;
+use alloc::rc::Rc;
+use core::cell::RefCell;
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Pages that hold something, by number: what real memory would remember.
+type Content = Rc<RefCell<BTreeSet<u64>>>;
+
+#[derive(Debug)]
+struct Token {
+    range: PhysRange,
+    content: Content,
+    known_zero: bool,
+}
+
+impl Token {
+    fn pages(&self) -> core::ops::Range<u64> {
+        self.range.start.0 / 4096..self.range.end().0 / 4096
+    }
+
+    /// Writes to the first and to the last page.
+    fn soil(&self) {
+        self.content.borrow_mut().extend([self.pages().start, self.pages().end - 1]);
+    }
+
+    fn holds_nothing(&self) -> bool {
+        self.content.borrow().range(self.pages()).next().is_none()
+    }
+}
+
+impl Chunk for Token {
+    fn range(&self) -> PhysRange {
+        self.range
+    }
+
+    fn split(self, len_bytes: u64) -> (Self, Self) {
+        assert!(len_bytes > 0 && len_bytes < self.range.len_bytes && len_bytes.is_multiple_of(4096));
+        let PhysRange { start, len_bytes: all } = self.range;
+        let at = |start, len| Self {
+            range: PhysRange::new(start, len),
+            content: self.content.clone(),
+            known_zero: self.known_zero,
+        };
+        (at(start, len_bytes), at(PhysAddr(start.0 + len_bytes), all - len_bytes))
+    }
+
+    fn join(self, next: Self) -> Self {
+        assert_eq!(self.range.end(), next.range.start);
+        let range = PhysRange::new(self.range.start, self.range.len_bytes + next.range.len_bytes);
+        Self { range, content: self.content, known_zero: self.known_zero && next.known_zero }
+    }
+
+    fn zero(&mut self, offset: u64, len_bytes: u64) {
+        let first = (self.range.start.0 + offset) / 4096;
+        let mut content = self.content.borrow_mut();
+        let gone: Vec<u64> = content.range(first..first + len_bytes / 4096).copied().collect();
+        for page in gone {
+            content.remove(&page);
+        }
+    }
+
+    fn is_zero(&self) -> bool {
+        self.known_zero
+    }
+
+    fn declare_zero(&mut self) {
+        assert!(self.holds_nothing());
+        self.known_zero = true;
+    }
+}
+
+/// Memory as machines have it: 2 MiB to 2.5 GiB of node 0 with odd edges, then node 1, the first page of each
+/// chunk holding something.
+fn memory(content: &Content) -> Memory<Token> {
+    let mut memory = Memory::new();
+    for (start, end, node) in
+        [(1536 * 1024, 5 * GIB / 2 - 40960, 0), (4 * GIB, 5 * GIB, 1), (5 * GIB, 5 * GIB + 64 * MIB, 0)]
+    {
+        let token = Token {
+            range: PhysRange::new(PhysAddr(start), end - start),
+            content: content.clone(),
+            known_zero: false,
+        };
+        content.borrow_mut().extend((start..end).step_by(CHUNK as usize).map(|at| at / 4096));
+        let edges: u64 = memory.add(token, NodeId(node)).iter().map(|edge| edge.range.len_bytes).sum();
+        assert_eq!(edges, (start.next_multiple_of(CHUNK) - start) + end % CHUNK);
+    }
+    memory
+}
+
+/// The free blocks of all nodes, in order.
+fn blocks(memory: &Memory<Token>) -> Vec<PhysRange> {
+    let mut blocks: Vec<PhysRange> = memory
+        .nodes
+        .iter()
+        .flat_map(|node| node.free.iter().flat_map(BTreeMap::values).map(|block| block.range))
+        .collect();
+    blocks.sort();
+    blocks
+}
+
+#[test]
+fn only_whole_chunks_are_given() {
+    let memory = memory(&Content::default());
+    assert_eq!(memory.total(), 5 * GIB / 2 - 2 * MIB - 2 * MIB + GIB + 64 * MIB);
+    assert!(blocks(&memory).iter().all(|block| block.start.0.is_multiple_of(block.len_bytes)));
+}
+
+#[test]
+fn memory_smaller_than_a_chunk_is_left_alone() {
+    let mut memory = Memory::new();
+    let token = Token {
+        range: PhysRange::new(PhysAddr(MIB), 2 * MIB),
+        content: Content::default(),
+        known_zero: false,
+    };
+    assert_eq!(memory.add(token, NodeId(0)).len(), 1);
+    assert_eq!((memory.total(), memory.free()), (0, 0));
+    assert!(memory.take(1, NodeId(0)).is_none());
+}
+
+#[test]
+fn a_cell_s_memory_is_of_its_node_while_there_is_any() {
+    let mut memory = memory(&Content::default());
+    let near = memory.take(GIB, NodeId(1)).unwrap();
+    assert!(near.iter().all(|block| (4 * GIB..5 * GIB).contains(&block.range.start.0)));
+    let far = memory.take(2 * MIB, NodeId(1)).unwrap();
+    assert!(far[0].range.start.0 < 4 * GIB || far[0].range.start.0 >= 5 * GIB);
+}
+
+#[test]
+fn all_memory_can_be_given_to_one_cell() {
+    let mut memory = memory(&Content::default());
+    let all = memory.free();
+    assert!(memory.take(all + 1, NodeId(0)).is_none());
+    assert!(memory.take(u64::MAX, NodeId(0)).is_none());
+    let taken = memory.take(all, NodeId(0)).unwrap();
+    assert_eq!(taken.iter().map(|block| block.range.len_bytes).sum::<u64>(), all);
+    assert_eq!(memory.free(), 0);
+}
+
+#[test]
+fn one_piece_is_as_long_as_asked() {
+    let mut memory = memory(&Content::default());
+    let before = (memory.free(), blocks(&memory));
+    let piece = memory.take_contiguous(5 * MIB).unwrap();
+    assert_eq!(piece.range.len_bytes, 6 * MIB);
+    assert_eq!(memory.free(), before.0 - 6 * MIB);
+    assert!(memory.take_contiguous(3 * GIB).is_none());
+    memory.put(alloc::vec![piece]);
+    assert_eq!((memory.free(), blocks(&memory)), before);
+}
+
+#[test]
+fn memory_that_is_known_to_be_zero_is_not_zeroed_again() {
+    let content = Content::default();
+    let mut memory = Memory::new();
+    let token = Token {
+        range: PhysRange::new(PhysAddr(4 * MIB), 8 * MIB),
+        content: content.clone(),
+        known_zero: true,
+    };
+    assert!(memory.add(token, NodeId(0)).is_empty());
+    // Something that zeroing would remove, though nobody put it there.
+    content.borrow_mut().insert(8 * MIB / 4096);
+    let first = memory.take(4 * MIB, NodeId(0)).unwrap();
+    first.iter().for_each(Token::soil);
+    memory.put(first);
+    assert_eq!(content.borrow().iter().copied().collect::<Vec<_>>(), [8 * MIB / 4096]);
+}
+
+#[test]
+fn pieces_that_make_no_chunk_are_kept_out_of_use() {
+    let mut memory = memory(&Content::default());
+    let block = memory.take(2 * MIB, NodeId(0)).unwrap().remove(0);
+    let (_forgotten, rest) = block.split(4096);
+    memory.put(alloc::vec![rest]);
+    assert_eq!(memory.stray_bytes(), 2 * MIB - 4096);
+    assert_eq!(memory.free(), memory.total() - 2 * MIB);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is taken and put, no two owners share a chunk, none is forgotten, everything that is handed
+    /// out is zeroed, and everything that is back is as in the beginning.
+    #[test]
+    fn every_chunk_has_exactly_one_owner(
+        steps in proptest::collection::vec((0u8..4, 1u64..700, any::<prop::sample::Index>()), 1..80)
+    ) {
+        let content = Content::default();
+        let mut memory = memory(&content);
+        let start = blocks(&memory);
+        let total = memory.total();
+        let mut held: Vec<Vec<Token>> = Vec::new();
+        for (kind, size, which) in steps {
+            let free = memory.free();
+            match kind {
+                0 | 1 => match memory.take(size * MIB, NodeId(u32::from(kind))) {
+                    Some(taken) => held.push(taken),
+                    None => prop_assert!((size * MIB).next_multiple_of(CHUNK) > free),
+                },
+                2 => held.extend(memory.take_contiguous(size * MIB).map(|piece| alloc::vec![piece])),
+                _ if held.is_empty() => {}
+                _ => {
+                    let mut pieces = held.remove(which.index(held.len()));
+                    // A cell's memory comes back cut in other places than it was given.
+                    if let Some(last) = pieces.pop() {
+                        let cut = 4096 * (1 + size % 511);
+                        let (front, rest) = last.split(cut);
+                        pieces.insert(0, rest);
+                        pieces.push(front);
+                    }
+                    let ranges: Vec<PhysRange> = pieces.iter().map(|piece| piece.range).collect();
+                    memory.put(pieces);
+                    for range in ranges {
+                        let gone = Token { range, content: content.clone(), known_zero: false };
+                        prop_assert!(gone.holds_nothing(), "content outlived its cell");
+                    }
+                }
+            }
+            if let Some(newest) = held.last().filter(|_| kind < 3 && memory.free() < free) {
+                prop_assert!(newest.iter().all(Token::holds_nothing));
+                newest.iter().for_each(Token::soil);
+            }
+            let mut all: Vec<PhysRange> = blocks(&memory);
+            prop_assert_eq!(all.iter().map(|block| block.len_bytes).sum::<u64>(), memory.free());
+            all.extend(held.iter().flatten().map(|piece| piece.range));
+            all.sort();
+            prop_assert!(all.windows(2).all(|pair| pair[0].end() <= pair[1].start), "two owners");
+            prop_assert_eq!(all.iter().map(|range| range.len_bytes).sum::<u64>(), total);
+        }
+        held.into_iter().for_each(|pieces| memory.put(pieces));
+        prop_assert_eq!(blocks(&memory), start);
+        prop_assert_eq!(memory.stray_bytes(), 0);
+    }
+}

@@ -1,0 +1,36 @@
+//! The supervisor: divides the machine's cores, memory and devices among cells, and takes them back.
+//!
+//! Everything that decides is here, safe and pure, and is tested on a host; everything that touches hardware is
+//! behind one trait, [`effects::Effects`], which the image implements over `isola-machine`.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`inventory`] | cores, memory and devices: each free, or owned by exactly one cell |
+//! | [`image`] | what a cell image must be, checked on bytes that nobody vouches for |
+//! | [`cells`] | the cells, and what becomes of them: create, start, stop, exit, crash, hang, destroy |
+//! | [`report`] | what a cell says of itself, read without believing it |
+//! | [`logs`] | what cells print |
+//! | [`journal`] | what the supervisor did and saw |
+//! | [`staging`] | an image on its way in |
+//! | [`server`] | the management protocol: bytes in, bytes out |
+//! | [`effects`] | what all this needs from a machine |
+//!
+//! What is not here: restart policies (the host tool's), and anything that a cell needs while it runs. Cells
+//! never wait for the supervisor.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod cells;
+pub mod effects;
+pub mod image;
+pub mod inventory;
+pub mod journal;
+pub mod logs;
+pub mod report;
+pub mod server;
+pub mod staging;
+
+#[cfg(test)]
+mod fake;

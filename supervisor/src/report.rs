@@ -1,0 +1,119 @@
+//! What a cell says of itself, read without believing it: every count is bounded, every number that should
+//! name something is checked to, and sums do not overflow.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::Ipv4Addr;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use isola_abi::id::CoreId;
+use isola_abi::management::{ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage};
+use isola_abi::report::{CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MAX_ACTIVITIES, Report};
+use isola_abi::size::ByteSize;
+
+/// How far the cell says it has come. What is no phase counts as silence.
+pub fn phase(report: &Report) -> CellPhase {
+    CellPhase::from_u32(report.phase.load(Ordering::Acquire)).unwrap_or(CellPhase::Silent)
+}
+
+/// The application's exit code.
+pub fn exit_code(report: &Report) -> i32 {
+    report.exit_code.load(Ordering::Relaxed)
+}
+
+/// What the core of that index is seen to do: its phase, and how often its event loop came by.
+pub fn sign(report: &Report, index: usize) -> (CorePhase, u64) {
+    report.cores.get(index).map_or((CorePhase::Asleep, 0), |core| (core_phase(core), get(&core.passes)))
+}
+
+/// What each of the cell's cores did.
+pub fn cores(report: &Report, ids: &[CoreId]) -> Vec<CoreUsage> {
+    let usage = |(core, &id): (&CoreReport, &CoreId)| CoreUsage {
+        id,
+        phase: core_phase(core),
+        interrupts: get(&core.interrupts),
+        idle_cycles: get(&core.idle_cycles),
+        loop_cycles: get(&core.loop_cycles),
+        interrupt_cycles: get(&core.interrupt_cycles),
+        event_cycles: sum(core.activities.iter().map(|activity| &activity.cycles)),
+    };
+    report.cores.iter().zip(ids).map(usage).collect()
+}
+
+/// What each of the cell's activities used on its `core_count` cores.
+pub fn activities(report: &Report, core_count: usize) -> Vec<ActivityUsage> {
+    let count = (report.activity_count.load(Ordering::Relaxed) as usize).min(MAX_ACTIVITIES);
+    let cores = || report.cores.iter().take(core_count);
+    let usage = |(index, name): (usize, &[AtomicU8; _])| ActivityUsage {
+        name: text(name),
+        cycles: sum(cores().filter_map(|core| core.activities.get(index)).map(|activity| &activity.cycles)),
+        events: sum(cores().filter_map(|core| core.activities.get(index)).map(|activity| &activity.events)),
+    };
+    report.activity_names.iter().enumerate().take(count).map(usage).collect()
+}
+
+/// What the cell uses of its memory.
+pub fn memory(report: &Report) -> MemoryUsage {
+    MemoryUsage {
+        total: ByteSize(get(&report.memory.total_bytes)),
+        used: ByteSize(get(&report.memory.used_bytes)),
+        peak: ByteSize(get(&report.memory.peak_bytes)),
+    }
+}
+
+/// The cell's traffic.
+pub fn network(report: &Report) -> NetworkUsage {
+    NetworkUsage {
+        received_frames: get(&report.network.received_frames),
+        received_bytes: get(&report.network.received_bytes),
+        sent_frames: get(&report.network.sent_frames),
+        sent_bytes: get(&report.network.sent_bytes),
+        dropped_frames: get(&report.network.dropped_frames),
+    }
+}
+
+/// The address that the cell says it uses.
+pub fn address(report: &Report) -> Option<Ipv4Addr> {
+    let address = report.ipv4_address.load(Ordering::Relaxed);
+    (address != 0).then(|| Ipv4Addr::from_bits(address))
+}
+
+/// The record of what went wrong, where a core has claimed it. What is no kind counts as an exception.
+pub fn crash(report: &Report, ids: &[CoreId]) -> Option<Crash> {
+    let record: &CrashReport = &report.crash;
+    if record.claimed_by.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    Some(Crash {
+        kind: CrashKind::from_u32(record.kind.load(Ordering::Relaxed)).unwrap_or(CrashKind::Exception),
+        core: ids.get(record.core_index.load(Ordering::Relaxed) as usize).copied(),
+        vector: record.vector.load(Ordering::Relaxed),
+        error_code: get(&record.error_code),
+        fault_address: get(&record.fault_address),
+        instruction: get(&record.instruction),
+        stack_pointer: get(&record.stack_pointer),
+        backtrace: record.backtrace.iter().map(get).take_while(|&address| address != 0).collect(),
+        message: text(&record.message),
+    })
+}
+
+fn core_phase(core: &CoreReport) -> CorePhase {
+    CorePhase::from_u32(core.phase.load(Ordering::Relaxed)).unwrap_or(CorePhase::Running)
+}
+
+fn get(value: &AtomicU64) -> u64 {
+    value.load(Ordering::Relaxed)
+}
+
+fn sum<'a>(values: impl Iterator<Item = &'a AtomicU64>) -> u64 {
+    values.map(get).fold(0, u64::saturating_add)
+}
+
+/// Text up to its first zero byte, with what is no UTF-8 replaced.
+fn text(bytes: &[AtomicU8]) -> String {
+    let bytes: Vec<u8> =
+        bytes.iter().map(|byte| byte.load(Ordering::Relaxed)).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

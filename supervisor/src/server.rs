@@ -1,0 +1,275 @@
+//! The management protocol: bytes from the console in, bytes for the console out.
+//!
+//! The console does not tell when a peer comes or goes. What says that a new one is there is its
+//! [`RequestBody::Hello`]: it drops what the former left, a half-sent image and answers that are still due. A
+//! frame that is no request is answered with sequence 0.
+//!
+//! A peer that sends and never reads makes the answers pile up; from [`MAX_UNSENT`] bytes on, [`Server::receive`]
+//! takes no more of what it sends.
+
+use crate::cells::{Cells, Detail, Stop};
+use crate::effects::Effects;
+use crate::staging::Staged;
+use alloc::string::String;
+use alloc::vec::Vec;
+use isola_abi::frame::{Decoder, MAX_CHUNK, MAX_FRAME, encode};
+use isola_abi::id::CellId;
+use isola_abi::management::{
+    CellInfo, JournalEntry, JournalEvent, ManagementError, Request, RequestBody, Response, ResponseBody,
+};
+
+/// Most bytes of answers that wait to be sent before no more requests are taken.
+pub const MAX_UNSENT: usize = 4 * MAX_FRAME;
+
+/// Most answers that are due later.
+const MAX_DUE: usize = 256;
+
+/// Bytes that the journal's entries in one answer may take.
+const MAX_EVENTS_BYTES: usize = MAX_FRAME / 2;
+
+/// Serves one peer at a time.
+pub struct Server<E: Effects> {
+    cells: Cells<E>,
+    decoder: Decoder,
+    greeted: Greeting,
+    staged: Option<Staged<E::Memory>>,
+    /// Requests to stop a cell that has not stopped yet.
+    due: Vec<(u32, CellId)>,
+    unsent: Vec<u8>,
+    power_off: bool,
+}
+
+/// Whether the peer speaks this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Greeting {
+    Awaited,
+    Given,
+}
+
+/// What becomes of a request.
+enum Outcome {
+    Answer(ResponseBody),
+    /// The answer is due when the cell has stopped.
+    Due(CellId),
+}
+
+type Answer = Result<Outcome, ManagementError>;
+
+impl<E: Effects> Server<E> {
+    /// A server that nobody has spoken to.
+    pub fn new(cells: Cells<E>) -> Self {
+        Self {
+            cells,
+            decoder: Decoder::new(),
+            greeted: Greeting::Awaited,
+            staged: None,
+            due: Vec::new(),
+            unsent: Vec::new(),
+            power_off: false,
+        }
+    }
+
+    /// The cells.
+    pub fn cells(&mut self) -> &mut Cells<E> {
+        &mut self.cells
+    }
+
+    /// Takes bytes from the front of `bytes`, and does what they ask: all of them, unless answers wait to be
+    /// sent.
+    pub fn receive(&mut self, bytes: &mut &[u8]) {
+        while self.unsent.len() < MAX_UNSENT {
+            match self.decoder.next::<Request>(bytes) {
+                None => return,
+                Some(Ok(Request { sequence, body })) => self.serve(sequence, body),
+                Some(Err(_)) => self.respond(0, Err(ManagementError::Malformed)),
+            }
+        }
+    }
+
+    /// A cell has rung.
+    pub fn doorbell(&mut self) {
+        self.cells.doorbell();
+        self.settle();
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self) {
+        self.cells.tick();
+        self.settle();
+    }
+
+    /// When [`Self::tick`] has something to do; `None` while nothing waits for time.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        self.cells.next_deadline_ns()
+    }
+
+    /// The bytes to send.
+    pub fn take_unsent(&mut self) -> Vec<u8> {
+        core::mem::take(&mut self.unsent)
+    }
+
+    /// Whether the peer has asked for the end of the machine.
+    pub fn wants_power_off(&self) -> bool {
+        self.power_off
+    }
+
+    fn serve(&mut self, sequence: u32, body: RequestBody) {
+        let began = self.cells.effects().now_ns();
+        let about = subject(&body);
+        match self.answer(body) {
+            Ok(Outcome::Answer(body)) => self.respond(sequence, Ok(body)),
+            Ok(Outcome::Due(cell)) => self.due.push((sequence, cell)),
+            Err(error) => {
+                if let Some(name) = about {
+                    let event = JournalEvent::Refused(error.clone());
+                    self.cells.record(began, (!name.is_empty()).then_some(&name), event);
+                }
+                self.respond(sequence, Err(error));
+            }
+        }
+        self.settle();
+    }
+
+    fn answer(&mut self, body: RequestBody) -> Answer {
+        if self.greeted == Greeting::Awaited && !matches!(body, RequestBody::Hello { .. }) {
+            return Err(ManagementError::Version { supervisor: isola_abi::VERSION });
+        }
+        match body {
+            RequestBody::Hello { version } => self.hello(version),
+            RequestBody::Machine => answer(ResponseBody::Machine(self.cells.machine())),
+            RequestBody::ImageBegin { len_bytes } => {
+                let staged = Staged::begin(len_bytes, &mut self.cells.inventory().memory)?;
+                self.drop_staged();
+                self.staged = Some(staged);
+                answer(ResponseBody::Done)
+            }
+            RequestBody::ImageChunk { offset, bytes } => {
+                self.staged.as_mut().ok_or(ManagementError::NoImage)?.append(offset, &bytes)?;
+                answer(ResponseBody::Done)
+            }
+            RequestBody::Create(spec) => {
+                let id = self.cells.create(spec, &mut self.staged)?;
+                self.info(id)
+            }
+            RequestBody::Start { name } => {
+                let id = self.cells.start(&name)?;
+                self.info(id)
+            }
+            RequestBody::Stop { .. } if self.due.len() >= MAX_DUE => {
+                let what = "too many answers are due: wait for some of them";
+                Err(ManagementError::OutOfLimits(what.into()))
+            }
+            RequestBody::Stop { name, timeout_ms } => match self.cells.stop(&name, timeout_ms)? {
+                Stop::Stopped(id) => self.info(id),
+                Stop::Asked(id) => Ok(Outcome::Due(id)),
+            },
+            RequestBody::Destroy { name } => {
+                self.cells.destroy(&name)?;
+                answer(ResponseBody::Done)
+            }
+            RequestBody::List => answer(ResponseBody::Cells(self.list())),
+            RequestBody::Inspect { name } => answer(ResponseBody::Cell(self.cells.inspect(&name)?)),
+            RequestBody::Logs { name, from, max_bytes } => {
+                let max_bytes = (max_bytes as usize).min(MAX_CHUNK);
+                answer(ResponseBody::Logs(self.cells.logs(&name, from, max_bytes)?))
+            }
+            RequestBody::Events { from, max_entries } => {
+                answer(ResponseBody::Events(self.events(from, max_entries)))
+            }
+            RequestBody::PowerOff => {
+                self.power_off = true;
+                answer(ResponseBody::Done)
+            }
+        }
+    }
+
+    fn hello(&mut self, version: u32) -> Answer {
+        self.drop_staged();
+        self.due.clear();
+        self.greeted = Greeting::Awaited;
+        if version != isola_abi::VERSION {
+            return Err(ManagementError::Version { supervisor: isola_abi::VERSION });
+        }
+        self.greeted = Greeting::Given;
+        answer(ResponseBody::Hello { version: isola_abi::VERSION })
+    }
+
+    /// All cells; with less of each where all is more than fits in a frame.
+    fn list(&mut self) -> Vec<CellInfo> {
+        let cells = self.cells.list(Detail::Full);
+        match postcard::experimental::serialized_size(&cells) {
+            Ok(len) if len <= MAX_FRAME / 2 => cells,
+            _ => self.cells.list(Detail::Brief),
+        }
+    }
+
+    fn events(&self, from: u64, max_entries: u32) -> Vec<JournalEntry> {
+        let mut room = MAX_EVENTS_BYTES;
+        let entries = self.cells.journal().since(from).take(max_entries as usize);
+        let fits = |entry: &&JournalEntry| {
+            let len = postcard::experimental::serialized_size(entry).unwrap_or(usize::MAX);
+            let rest = room.checked_sub(len);
+            room = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        entries.take_while(fits).cloned().collect()
+    }
+
+    fn info(&self, id: CellId) -> Answer {
+        let info = self.cells.info(id).ok_or_else(|| ManagementError::NoSuchCell(String::new()))?;
+        answer(ResponseBody::Cell(info))
+    }
+
+    fn drop_staged(&mut self) {
+        if let Some(staged) = self.staged.take() {
+            staged.release(&mut self.cells.inventory().memory);
+        }
+    }
+
+    /// Answers the requests whose cells have stopped.
+    fn settle(&mut self) {
+        let ended = self.cells.take_ended();
+        let (settled, due) =
+            core::mem::take(&mut self.due).into_iter().partition(|(_, id)| ended.contains(id));
+        self.due = due;
+        let settled: Vec<(u32, CellId)> = settled;
+        for (sequence, id) in settled {
+            let info = self.cells.info(id).ok_or_else(|| ManagementError::NoSuchCell(String::new()));
+            self.respond(sequence, info.map(ResponseBody::Cell));
+        }
+    }
+
+    fn respond(&mut self, sequence: u32, body: Result<ResponseBody, ManagementError>) {
+        let response = encode(&Response { sequence, body }).or_else(|_| {
+            let what = String::from("the answer does not fit in a frame");
+            encode(&Response { sequence, body: Err(ManagementError::OutOfLimits(what)) })
+        });
+        self.unsent.extend(response.unwrap_or_default());
+    }
+}
+
+fn answer(body: ResponseBody) -> Answer {
+    Ok(Outcome::Answer(body))
+}
+
+/// The cell that a request wants to change, where refusing it is worth an entry in the journal; empty where it
+/// has no name yet.
+fn subject(body: &RequestBody) -> Option<String> {
+    match body {
+        RequestBody::Create(spec) => Some(crate::cells::shorten(&spec.name)),
+        RequestBody::Start { name } | RequestBody::Stop { name, .. } | RequestBody::Destroy { name } => {
+            Some(crate::cells::shorten(name))
+        }
+        RequestBody::ImageBegin { .. } | RequestBody::ImageChunk { .. } => Some(String::new()),
+        RequestBody::Hello { .. }
+        | RequestBody::Machine
+        | RequestBody::List
+        | RequestBody::Inspect { .. }
+        | RequestBody::Logs { .. }
+        | RequestBody::Events { .. }
+        | RequestBody::PowerOff => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

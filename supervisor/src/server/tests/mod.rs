@@ -1,0 +1,311 @@
+//! The protocol as its peers see it: bytes in, bytes out, whatever the bytes.
+
+mod random;
+
+use super::*;
+use crate::fake::{FakeMachine, MIB, crashes, image, machine, says, spec};
+use alloc::vec;
+use core::sync::atomic::Ordering;
+use isola_abi::management::{CellSpec, CellState, ImageFault, MAX_IMAGE, NetworkSpec};
+use isola_abi::report::{CellPhase, CrashKind, MAX_ACTIVITIES};
+use isola_abi::size::ByteSize;
+
+fn server(cores: u32) -> Server<FakeMachine> {
+    Server::new(machine(cores))
+}
+
+fn responses(server: &mut Server<FakeMachine>) -> Vec<Response> {
+    let bytes = server.take_unsent();
+    let mut bytes = bytes.as_slice();
+    let mut decoder = Decoder::new();
+    core::iter::from_fn(|| decoder.next(&mut bytes)).map(Result::unwrap).collect()
+}
+
+fn send(server: &mut Server<FakeMachine>, sequence: u32, body: RequestBody) {
+    let frame = encode(&Request { sequence, body }).unwrap();
+    let mut bytes = frame.as_slice();
+    server.receive(&mut bytes);
+    assert!(bytes.is_empty());
+}
+
+fn ask(server: &mut Server<FakeMachine>, body: RequestBody) -> Result<ResponseBody, ManagementError> {
+    send(server, 7, body);
+    let mut responses = responses(server);
+    assert_eq!(responses.len(), 1);
+    assert_eq!(responses[0].sequence, 7);
+    responses.remove(0).body
+}
+
+fn hello(server: &mut Server<FakeMachine>) {
+    let version = isola_abi::VERSION;
+    assert_eq!(ask(server, RequestBody::Hello { version }), Ok(ResponseBody::Hello { version }));
+}
+
+fn upload(server: &mut Server<FakeMachine>, image: &[u8]) {
+    ask(server, RequestBody::ImageBegin { len_bytes: image.len() as u64 }).unwrap();
+    for (number, chunk) in image.chunks(1000).enumerate() {
+        ask(server, RequestBody::ImageChunk { offset: number as u64 * 1000, bytes: chunk.to_vec() }).unwrap();
+    }
+}
+
+fn run(server: &mut Server<FakeMachine>, spec: CellSpec) -> CellInfo {
+    let name = spec.name.clone();
+    upload(server, &image());
+    ask(server, RequestBody::Create(spec)).unwrap();
+    match ask(server, RequestBody::Start { name }) {
+        Ok(ResponseBody::Cell(info)) => *info,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn free(server: &mut Server<FakeMachine>) -> (u64, u64) {
+    let machine = server.cells().machine();
+    (machine.memory_free.0, machine.memory_total.0)
+}
+
+#[test]
+fn a_cell_is_run_and_stopped_over_the_wire() {
+    let mut server = server(1);
+    hello(&mut server);
+    let info = run(&mut server, spec("kv"));
+    assert_eq!(info.state, CellState::Running);
+    let stop = RequestBody::Stop { name: "kv".into(), timeout_ms: 0 };
+    assert!(
+        matches!(ask(&mut server, stop), Ok(ResponseBody::Cell(info)) if info.state == CellState::Killed)
+    );
+    assert_eq!(ask(&mut server, RequestBody::Destroy { name: "kv".into() }), Ok(ResponseBody::Done));
+    assert_eq!(ask(&mut server, RequestBody::List), Ok(ResponseBody::Cells(vec![])));
+    let (free, total) = free(&mut server);
+    assert_eq!(free, total);
+}
+
+#[test]
+fn nothing_is_done_before_the_versions_agree() {
+    let mut server = server(1);
+    let refused = Err(ManagementError::Version { supervisor: isola_abi::VERSION });
+    assert_eq!(ask(&mut server, RequestBody::List), refused);
+    assert_eq!(ask(&mut server, RequestBody::PowerOff), refused);
+    assert!(!server.wants_power_off());
+    assert_eq!(ask(&mut server, RequestBody::Hello { version: 99 }), refused);
+    assert_eq!(ask(&mut server, RequestBody::Machine), refused);
+    hello(&mut server);
+    assert!(ask(&mut server, RequestBody::Machine).is_ok());
+    assert_eq!(ask(&mut server, RequestBody::PowerOff), Ok(ResponseBody::Done));
+    assert!(server.wants_power_off());
+}
+
+#[test]
+fn frames_that_are_no_requests_are_answered_and_cost_nothing() {
+    let mut server = server(1);
+    hello(&mut server);
+    run(&mut server, spec("kv"));
+    for frame in [&b"\0garbage\0"[..], &[0, 1, 1, 1, 0], &vec![5; MAX_FRAME + 10][..], b"\0"] {
+        server.receive(&mut &frame[..]);
+    }
+    let responses = responses(&mut server);
+    assert_eq!(responses.len(), 3);
+    for response in responses {
+        assert_eq!(response, Response { sequence: 0, body: Err(ManagementError::Malformed) });
+    }
+    assert!(ask(&mut server, RequestBody::Inspect { name: "kv".into() }).is_ok());
+}
+
+#[test]
+fn an_answer_that_waits_does_not_hold_up_others() {
+    let mut server = server(2);
+    hello(&mut server);
+    let id = run(&mut server, spec("kv")).id;
+    send(&mut server, 1, RequestBody::Stop { name: "kv".into(), timeout_ms: 5000 });
+    send(&mut server, 2, RequestBody::Stop { name: "kv".into(), timeout_ms: 9000 });
+    send(&mut server, 3, RequestBody::List);
+    let sequences = |responses: Vec<Response>| -> Vec<u32> {
+        responses.iter().map(|response| response.sequence).collect()
+    };
+    assert_eq!(sequences(responses(&mut server)), [3]);
+    says(&server.cells().effects().reports[&id].clone(), CellPhase::Exited);
+    server.doorbell();
+    assert_eq!(sequences(responses(&mut server)), [1, 2]);
+    server.doorbell();
+    assert!(server.take_unsent().is_empty());
+}
+
+#[test]
+fn answers_that_are_due_are_dropped_with_their_peer_and_bounded() {
+    let mut server = server(2);
+    hello(&mut server);
+    run(&mut server, spec("kv"));
+    for sequence in 0..MAX_DUE as u32 + 3 {
+        send(&mut server, sequence, RequestBody::Stop { name: "kv".into(), timeout_ms: 5000 });
+    }
+    assert_eq!(responses(&mut server).len(), 3);
+    hello(&mut server);
+    server.cells().effects().now.set(10_000_000_000);
+    server.tick();
+    server.cells().effects().now.set(20_000_000_000);
+    server.tick();
+    assert!(server.take_unsent().is_empty());
+    assert!(matches!(
+        ask(&mut server, RequestBody::Inspect { name: "kv".into() }),
+        Ok(ResponseBody::Cell(info)) if info.state == CellState::Killed
+    ));
+}
+
+#[test]
+fn uploads_are_bounded_and_in_order() {
+    use ManagementError::*;
+    let mut server = server(1);
+    hello(&mut server);
+    let begin = |len_bytes| RequestBody::ImageBegin { len_bytes };
+    let chunk = |offset, len| RequestBody::ImageChunk { offset, bytes: vec![1; len] };
+    assert_eq!(ask(&mut server, chunk(0, 1)), Err(NoImage));
+    assert_eq!(ask(&mut server, begin(0)), Err(ImageRejected(ImageFault::NotElf)));
+    assert_eq!(ask(&mut server, begin(MAX_IMAGE + 1)), Err(ImageRejected(ImageFault::TooLarge)));
+    assert_eq!(ask(&mut server, begin(u64::MAX)), Err(ImageRejected(ImageFault::TooLarge)));
+    assert_eq!(free(&mut server).0, free(&mut server).1);
+    assert_eq!(ask(&mut server, begin(10)), Ok(ResponseBody::Done));
+    for (offset, len) in [(1, 1), (0, 11), (u64::MAX, 1), (0, MAX_CHUNK + 1)] {
+        assert!(matches!(ask(&mut server, chunk(offset, len)), Err(OutOfLimits(_))), "{offset} {len}");
+    }
+    assert_eq!(ask(&mut server, chunk(0, 4)), Ok(ResponseBody::Done));
+    assert_eq!(ask(&mut server, RequestBody::Create(spec("kv"))), Err(NoImage));
+    assert!(matches!(ask(&mut server, chunk(0, 4)), Err(OutOfLimits(_))));
+    assert_eq!(ask(&mut server, chunk(4, 6)), Ok(ResponseBody::Done));
+    let rejected = Err(ImageRejected(ImageFault::NotElf));
+    assert_eq!(ask(&mut server, RequestBody::Create(spec("kv"))), rejected);
+}
+
+#[test]
+fn a_half_sent_image_goes_with_its_sender_and_with_the_next_image() {
+    let mut server = server(1);
+    hello(&mut server);
+    let total = free(&mut server).1;
+    for _ in 0..3 {
+        ask(&mut server, RequestBody::ImageBegin { len_bytes: 3 * MIB }).unwrap();
+        assert_eq!(free(&mut server).0, total - 4 * MIB);
+    }
+    // What does not fit beside the one that is there changes nothing.
+    let refused = ask(&mut server, RequestBody::ImageBegin { len_bytes: MAX_IMAGE });
+    assert!(matches!(refused, Err(ManagementError::MemoryExhausted { .. })));
+    assert!(ask(&mut server, RequestBody::ImageChunk { offset: 0, bytes: vec![0; 5] }).is_ok());
+    hello(&mut server);
+    assert_eq!(free(&mut server).0, total);
+    let chunk = RequestBody::ImageChunk { offset: 5, bytes: vec![0; 5] };
+    assert_eq!(ask(&mut server, chunk), Err(ManagementError::NoImage));
+}
+
+#[test]
+fn logs_are_read_piece_by_piece() {
+    let mut server = server(1);
+    hello(&mut server);
+    let id = run(&mut server, spec("kv")).id;
+    let report = server.cells().effects().reports[&id].clone();
+    for (index, byte) in b"hello".iter().enumerate() {
+        report.console.bytes[index].store(*byte, Ordering::Relaxed);
+    }
+    report.console.written.store(5, Ordering::Release);
+    let logs = |from, max_bytes| RequestBody::Logs { name: "kv".into(), from, max_bytes };
+    let Ok(ResponseBody::Logs(piece)) = ask(&mut server, logs(1, 3)) else { panic!("no logs") };
+    assert_eq!((piece.from, &*piece.bytes, piece.end), (1, &b"ell"[..], 5));
+    let Ok(ResponseBody::Logs(rest)) = ask(&mut server, logs(4, u32::MAX)) else { panic!("no logs") };
+    assert_eq!(rest.bytes, b"o");
+    let missing = RequestBody::Logs { name: "x".into(), from: 0, max_bytes: 1 };
+    assert_eq!(ask(&mut server, missing), Err(ManagementError::NoSuchCell("x".into())));
+}
+
+#[test]
+fn names_in_answers_are_short() {
+    let mut server = server(1);
+    hello(&mut server);
+    let name = "ä".repeat(30_000);
+    for body in [
+        RequestBody::Start { name: name.clone() },
+        RequestBody::Inspect { name: name.clone() },
+        RequestBody::Create(spec(&name)),
+    ] {
+        send(&mut server, 1, body);
+        assert!(server.take_unsent().len() < 200);
+    }
+}
+
+#[test]
+fn the_journal_is_read_in_pieces_that_fit() {
+    let mut server = server(1);
+    hello(&mut server);
+    for number in 0..3000 {
+        send(&mut server, 1, RequestBody::Start { name: alloc::format!("{number:063}") });
+        server.take_unsent();
+    }
+    let mut next = 0;
+    let mut seen = 0;
+    loop {
+        let body = RequestBody::Events { from: next, max_entries: u32::MAX };
+        let Ok(ResponseBody::Events(entries)) = ask(&mut server, body) else { panic!("no events") };
+        let Some(last) = entries.last() else { break };
+        assert!(entries[0].number >= next);
+        seen += entries.len();
+        next = last.number + 1;
+    }
+    assert_eq!((seen, next), (crate::journal::CAPACITY, 3001));
+    let Ok(ResponseBody::Events(two)) = ask(&mut server, RequestBody::Events { from: 0, max_entries: 2 })
+    else {
+        panic!("no events")
+    };
+    assert_eq!(two.len(), 2);
+}
+
+#[test]
+fn refusals_are_in_the_journal_and_questions_are_not() {
+    let mut server = server(1);
+    hello(&mut server);
+    ask(&mut server, RequestBody::Inspect { name: "x".into() }).unwrap_err();
+    let error = ask(&mut server, RequestBody::Destroy { name: "x".into() }).unwrap_err();
+    let entries: Vec<JournalEntry> = server.cells().journal().since(1).cloned().collect();
+    assert_eq!(entries.len(), 1);
+    assert_eq!((entries[0].cell.as_deref(), &entries[0].event), (Some("x"), &JournalEvent::Refused(error)));
+}
+
+#[test]
+fn all_cells_of_the_largest_machine_fit_in_a_frame() {
+    let mut server = server(31);
+    hello(&mut server);
+    for number in 0..31 {
+        let spec = CellSpec {
+            arguments: vec!["x".repeat(4000)],
+            network: NetworkSpec::None,
+            memory: ByteSize(2 * MIB),
+            ..spec(&alloc::format!("{number:063}"))
+        };
+        let id = run(&mut server, spec).id;
+        let report = server.cells().effects().reports[&id].clone();
+        report.activity_count.store(MAX_ACTIVITIES as u32, Ordering::Relaxed);
+        for name in &report.activity_names {
+            crate::report::tests::write(name, "a name of full length...");
+        }
+        crashes(&report, CrashKind::Panic, &"no".repeat(300));
+    }
+    let Ok(ResponseBody::Cells(cells)) = ask(&mut server, RequestBody::List) else { panic!("no list") };
+    assert_eq!(cells.len(), 31);
+    let name = cells[3].spec.name.clone();
+    let Ok(ResponseBody::Cell(one)) = ask(&mut server, RequestBody::Inspect { name }) else { panic!("none") };
+    assert_eq!((one.activities.len(), one.spec.arguments[0].len()), (MAX_ACTIVITIES, 4000));
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_not_listened_to() {
+    let mut server = server(1);
+    hello(&mut server);
+    run(&mut server, spec("kv"));
+    let frame =
+        encode(&Request { sequence: 1, body: RequestBody::Events { from: 0, max_entries: 9 } }).unwrap();
+    let flood = frame.repeat(30_000);
+    let mut bytes = flood.as_slice();
+    server.receive(&mut bytes);
+    assert!(!bytes.is_empty());
+    let mut answered = responses(&mut server).len();
+    while !bytes.is_empty() {
+        server.receive(&mut bytes);
+        assert!(server.unsent.len() < MAX_UNSENT + MAX_FRAME);
+        answered += responses(&mut server).len();
+    }
+    assert_eq!(answered, 30_000);
+}

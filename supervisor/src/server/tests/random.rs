@@ -1,0 +1,125 @@
+//! Anything in any order.
+
+use super::*;
+use proptest::prelude::*;
+
+/// What a peer may ask, right or wrong, and what else may happen meanwhile.
+#[derive(Clone, Debug)]
+enum Step {
+    Ask(RequestBody),
+    Upload,
+    Noise(Vec<u8>),
+    Say(u8, u32),
+    Time(u64),
+    Lose(u32),
+}
+
+fn any_request() -> impl Strategy<Value = RequestBody> {
+    let name =
+        prop_oneof![Just("a".into()), Just("b".into()), Just("c".into()), ".{0,70}".prop_map(String::from)];
+    let name = name.boxed();
+    let spec = (name.clone(), 0u32..4, 0u64..20, 0u32..3, any::<bool>()).prop_map(
+        |(name, cores, mib, watchdog, networked)| CellSpec {
+            cores,
+            memory: ByteSize(mib * MIB),
+            watchdog_ms: watchdog * 10,
+            network: if networked { NetworkSpec::Dhcp } else { NetworkSpec::None },
+            ..spec(&name)
+        },
+    );
+    prop_oneof![
+        1 => Just(RequestBody::Hello { version: isola_abi::VERSION }),
+        1 => Just(RequestBody::Machine),
+        1 => (0u64..5_000_000).prop_map(|len_bytes| RequestBody::ImageBegin { len_bytes }),
+        1 => (0u64..20, 0usize..20).prop_map(|(offset, len)| RequestBody::ImageChunk { offset, bytes: vec![0; len] }),
+        4 => spec.prop_map(RequestBody::Create),
+        4 => name.clone().prop_map(|name| RequestBody::Start { name }),
+        2 => (name.clone(), 0u32..50).prop_map(|(name, timeout_ms)| RequestBody::Stop { name, timeout_ms }),
+        2 => name.clone().prop_map(|name| RequestBody::Destroy { name }),
+        1 => Just(RequestBody::List),
+        1 => name.clone().prop_map(|name| RequestBody::Inspect { name }),
+        1 => (name, any::<u64>(), any::<u32>()).prop_map(|(name, from, max_bytes)| RequestBody::Logs { name, from, max_bytes }),
+        1 => (any::<u64>(), any::<u32>()).prop_map(|(from, max_entries)| RequestBody::Events { from, max_entries }),
+    ]
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => any_request().prop_map(Step::Ask),
+        3 => Just(Step::Upload),
+        1 => proptest::collection::vec(any::<u8>(), 0..200).prop_map(Step::Noise),
+        4 => (any::<u8>(), 0u32..6).prop_map(|(cell, phase)| Step::Say(cell, phase)),
+        2 => (0u64..200).prop_map(Step::Time),
+        1 => (0u32..40).prop_map(Step::Lose),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Whatever is asked and whatever cells do, nothing panics, and once all cells are destroyed everything is
+    /// back but what was in the hands of a core that did not come back.
+    #[test]
+    fn nothing_is_forgotten(steps in proptest::collection::vec(any_step(), 1..60)) {
+        let mut server = server(3);
+        hello(&mut server);
+        for step in steps {
+            match step {
+                Step::Ask(body) => send(&mut server, 1, body),
+                Step::Upload => {
+                    let image = image();
+                    send(&mut server, 1, RequestBody::ImageBegin { len_bytes: image.len() as u64 });
+                    for (number, bytes) in image.chunks(MAX_CHUNK).enumerate() {
+                        let offset = (number * MAX_CHUNK) as u64;
+                        send(&mut server, 1, RequestBody::ImageChunk { offset, bytes: bytes.to_vec() });
+                    }
+                }
+                Step::Noise(bytes) => server.receive(&mut &bytes[..]),
+                Step::Say(which, phase) => {
+                    let reports = &server.cells().effects().reports;
+                    let report = reports.values().nth(which as usize % reports.len().max(1));
+                    if let Some(report) = report.cloned() {
+                        report.phase.store(phase, Ordering::Relaxed);
+                        report.console.written.store(u64::from(which) << phase, Ordering::Relaxed);
+                        server.doorbell();
+                    }
+                }
+                Step::Time(ms) => {
+                    let now = &server.cells().effects().now;
+                    now.set(now.get() + ms * 1_000_000);
+                    server.tick();
+                }
+                Step::Lose(core) => {
+                    server.cells().effects().lost.insert(isola_abi::id::CoreId(core));
+                }
+            }
+            let bytes = server.take_unsent();
+            let mut decoder = Decoder::new();
+            let mut bytes = bytes.as_slice();
+            while let Some(response) = decoder.next::<Response>(&mut bytes) {
+                prop_assert!(response.is_ok());
+            }
+        }
+        server.receive(&mut &b"\0"[..]);
+        server.take_unsent();
+        hello(&mut server);
+        let Ok(ResponseBody::Cells(cells)) = ask(&mut server, RequestBody::List) else { panic!("no list") };
+        for cell in cells {
+            let name = cell.spec.name;
+            let _ = ask(&mut server, RequestBody::Stop { name: name.clone(), timeout_ms: 0 });
+            prop_assert_eq!(ask(&mut server, RequestBody::Destroy { name }), Ok(ResponseBody::Done));
+        }
+        let machine = server.cells().machine();
+        let lost = machine.cores.iter().filter(|core| core.owner == isola_abi::management::CoreOwner::Failed).count();
+        let owned = machine.cores.iter().any(|core| matches!(core.owner, isola_abi::management::CoreOwner::Cell(_)));
+        prop_assert!(!owned);
+        prop_assert_eq!(server.cells().inventory().memory.stray_bytes(), 0);
+        if lost == 0 {
+            prop_assert_eq!(machine.memory_free, machine.memory_total);
+            prop_assert_eq!(machine.devices_free, machine.devices_total);
+        } else {
+            prop_assert!(machine.devices_free + lost as u32 >= machine.devices_total);
+        }
+        prop_assert_eq!(server.next_deadline_ns(), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! A test image: a cell on nothing but the machine layer, that does what its first argument says. Most of that
+//! is to go wrong.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod said;
+mod wrong;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use isola_abi::descriptor::{Descriptor, FIRST_FREE_VECTOR, REQUEST_VECTOR, Request};
+use isola_abi::report::{CellPhase, CorePhase, CrashKind};
+use isola_machine::apic::local;
+use isola_machine::cell::{self, Cell};
+use isola_machine::{cpu, interrupts};
+use said::{exit, print, say};
+
+isola_machine::cell_image!(entry);
+isola_machine::static_heap!(256 << 10);
+
+/// The interrupt by which the first core wakes another, and another tells the first that it woke.
+const WAKE_VECTOR: u8 = FIRST_FREE_VECTOR;
+/// The interrupt of the timer.
+const TIMER_VECTOR: u8 = FIRST_FREE_VECTOR + 1;
+
+/// Whether the other cores shall wake. Interrupts only have them look: one that comes before a core is in the
+/// cell is lost.
+static WAKE: AtomicBool = AtomicBool::new(false);
+/// How many have.
+static WOKEN: AtomicU32 = AtomicU32::new(0);
+static TIMER: AtomicBool = AtomicBool::new(false);
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    said::crash(CrashKind::Panic, &said::Place::here(), format_args!("{info}"))
+}
+
+fn on_interrupt(vector: u8) {
+    match vector {
+        TIMER_VECTOR => TIMER.store(true, Ordering::Relaxed),
+        // What they are about is looked at behind the halt.
+        WAKE_VECTOR | REQUEST_VECTOR => {}
+        other => panic!("interrupt {other:#x} that nobody asked for"),
+    }
+}
+
+fn entry(core_index: u64) -> ! {
+    if core_index > 0 {
+        other_core(core_index as usize);
+    }
+    let cell = Cell::open().expect("a descriptor");
+    interrupts::set_interrupt_handler(on_interrupt);
+    interrupts::set_exception_handler(said::exception);
+    said::begin(&cell.descriptor);
+    say(CellPhase::Running);
+    let arguments: Vec<&str> = cell.descriptor.arguments.iter().map(String::as_str).collect();
+    let number = arguments.get(1).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    match arguments.first().copied().unwrap_or("exit") {
+        "exit" => {
+            print(format_args!(
+                "hello from {} on {} cores\n",
+                cell.descriptor.name,
+                cell.descriptor.cores.len()
+            ));
+            exit(number as i32)
+        }
+        "serve" => serve(),
+        "print" => print_lines(number),
+        "cores" => wake_cores(&cell.descriptor),
+        "timer" => wait_for_timer(&cell.descriptor, number),
+        "memory" => check_memory(cell.pool),
+        "devices" => exit(cell.devices.len() as i32),
+        wrong => wrong::go(wrong, number),
+    }
+}
+
+/// What the cores but the first do: halt until they are woken, then tell the first one, and halt again.
+fn other_core(index: usize) -> ! {
+    while !WAKE.load(Ordering::SeqCst) {
+        interrupts::halt();
+    }
+    said::core_phase(index, CorePhase::Running);
+    WOKEN.fetch_add(1, Ordering::SeqCst);
+    local::send(said::first_core(), WAKE_VECTOR);
+    loop {
+        said::core_phase(index, CorePhase::Halted);
+        interrupts::halt();
+    }
+}
+
+/// Halts until it is asked to stop.
+fn serve() -> ! {
+    while cell::request() != Request::Stop {
+        said::core_phase(0, CorePhase::Halted);
+        interrupts::halt();
+        said::core_phase(0, CorePhase::Running);
+        said::pass();
+    }
+    print(format_args!("stopping, as asked\n"));
+    exit(0)
+}
+
+fn print_lines(count: u64) -> ! {
+    for number in 0..count {
+        print(format_args!("line {number}\n"));
+    }
+    exit(0)
+}
+
+/// Wakes the other cores and exits with the number of those that answered.
+fn wake_cores(descriptor: &Descriptor) -> ! {
+    let others = descriptor.cores.iter().skip(1);
+    WAKE.store(true, Ordering::SeqCst);
+    for core in others.clone() {
+        local::send(core.apic, WAKE_VECTOR);
+    }
+    while WOKEN.load(Ordering::SeqCst) < others.len() as u32 {
+        interrupts::halt();
+    }
+    exit(WOKEN.load(Ordering::SeqCst) as i32)
+}
+
+fn wait_for_timer(descriptor: &Descriptor, ms: u64) -> ! {
+    let start = cpu::cycles();
+    local::arm_timer(TIMER_VECTOR, descriptor.clock.apic_timer_hz / 1000 * ms);
+    while !TIMER.load(Ordering::Relaxed) {
+        interrupts::halt();
+    }
+    let took_ms = (cpu::cycles() - start) / (descriptor.clock.tsc_hz / 1000);
+    print(format_args!("{took_ms} ms\n"));
+    exit(i32::from(took_ms + 1 < ms))
+}
+
+/// Exits with the number of words of the pool that were not zero, and leaves something in every page.
+fn check_memory(pool: Vec<&'static mut [u8]>) -> ! {
+    let mut dirty = 0;
+    for memory in pool {
+        let (words, _) = memory.as_chunks_mut::<8>();
+        for word in words {
+            dirty += i32::from(*word != [0; 8]);
+            *word = *b"secret! ";
+        }
+    }
+    exit(dirty)
+}

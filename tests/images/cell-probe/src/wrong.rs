@@ -1,0 +1,82 @@
+//! All the ways in which a cell can go wrong.
+
+use crate::said::{self, print};
+use core::hint::black_box;
+use core::sync::atomic::Ordering;
+use isola_abi::report::{CellPhase, CorePhase};
+use isola_machine::cell::report;
+use isola_machine::mishap::{Mishap, commit};
+use isola_machine::{interrupts, power};
+
+/// Goes wrong in the way of that name.
+pub fn go(way: &str, number: u64) -> ! {
+    match way {
+        "panic" => panic!("number {number} is unlucky"),
+        "null" => commit(Mishap::NullPointer),
+        "foreign-memory" => commit(Mishap::ForeignMemory),
+        "own-code" => commit(Mishap::OwnCode),
+        "own-data" => commit(Mishap::OwnData),
+        "descriptor" => commit(Mishap::Descriptor),
+        "tables" => commit(Mishap::InterruptTable),
+        "no-instruction" => commit(Mishap::NoInstruction),
+        "overflow" => print(format_args!("{}\n", overflow(number))),
+        "spin" => spin(),
+        "spin-halted" => power::stop(),
+        "busy" => busy(),
+        "silent" => {
+            said::say(CellPhase::Silent);
+            spin()
+        }
+        "flood" => flood(),
+        "lie" => lie(),
+        other => panic!("no way of going wrong is called {other:?}"),
+    }
+    panic!("{way} went well")
+}
+
+#[expect(unconditional_recursion, reason = "the stack has to end somewhere")]
+fn overflow(number: u64) -> u64 {
+    let frame = black_box([number; 64]);
+    overflow(frame[7] + 1) + frame[3]
+}
+
+/// Runs, and never lets an interrupt in.
+#[inline(never)]
+fn spin() -> ! {
+    said::core_phase(0, CorePhase::Running);
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// Runs, and its loop comes by.
+fn busy() -> ! {
+    said::core_phase(0, CorePhase::Running);
+    loop {
+        interrupts::window();
+        said::pass();
+    }
+}
+
+/// Rings and prints without end.
+fn flood() -> ! {
+    loop {
+        print(format_args!("{:01000}\n", 0));
+        said::say(CellPhase::Running);
+    }
+}
+
+/// Fills its report with nonsense, then says that it crashed.
+fn lie() -> ! {
+    let report = report();
+    report.activity_count.store(u32::MAX, Ordering::Relaxed);
+    report.console.written.store(u64::MAX, Ordering::Relaxed);
+    report.crash.claimed_by.store(u32::MAX, Ordering::Relaxed);
+    report.crash.kind.store(u32::MAX, Ordering::Relaxed);
+    report.crash.core_index.store(u32::MAX, Ordering::Relaxed);
+    report.crash.message.iter().for_each(|byte| byte.store(0xff, Ordering::Relaxed));
+    report.crash.backtrace.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+    report.cores.iter().for_each(|core| core.phase.store(u32::MAX, Ordering::Relaxed));
+    said::say(CellPhase::Crashed);
+    power::stop()
+}

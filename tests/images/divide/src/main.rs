@@ -1,0 +1,238 @@
+//! A test image: divides the machine, and gets everything back. It is given a cell image as a module
+//! (QEMU: `-initrd`), and how often to do it as an argument.
+//!
+//! Each round builds a cell of all memory but a little and all cores but its own, has it end in one of the ways
+//! that there are, takes everything back, and looks whether it is all there and nothing is left in it.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicU32, Ordering};
+use elf::ElfBytes;
+use elf::endian::LittleEndian;
+use isola_abi::descriptor::{Descriptor, Doorbell, Request};
+use isola_abi::id::CellId;
+use isola_abi::note::ImageNote;
+use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
+use isola_machine::apic::local;
+use isola_machine::boot::Machine;
+use isola_machine::device::Device;
+use isola_machine::memory::Region;
+use isola_machine::paging::Rights;
+use isola_machine::smp::{AwayCore, ParkedCore};
+use isola_machine::space::{CellSpace, Plan, Segment, SegmentBytes, needed_bytes};
+use isola_machine::{cpu, interrupts, power, serial_line};
+
+isola_machine::machine_image!(main);
+isola_machine::static_heap!(2 << 20);
+
+const DOORBELL_VECTOR: u8 = 0x50;
+const TIMER_VECTOR: u8 = 0x51;
+
+static DOORBELLS: AtomicU32 = AtomicU32::new(0);
+
+/// What the cell is told, and what comes of it.
+const ENDS: [(&str, End); 13] = [
+    ("exit", End::Exits),
+    ("spin", End::Hangs),
+    ("wait", End::Stops),
+    ("panic", End::Crashes(CrashKind::Panic, 0)),
+    ("overflow", End::Crashes(CrashKind::DoubleFault, 8)),
+    ("NullPointer", End::Crashes(CrashKind::Exception, 14)),
+    ("ForeignMemory", End::Crashes(CrashKind::Exception, 14)),
+    ("OwnCode", End::Crashes(CrashKind::Exception, 14)),
+    ("OwnData", End::Crashes(CrashKind::Exception, 14)),
+    ("OwnStack", End::Crashes(CrashKind::Exception, 14)),
+    ("Descriptor", End::Crashes(CrashKind::Exception, 14)),
+    ("InterruptTable", End::Crashes(CrashKind::Exception, 14)),
+    ("NoInstruction", End::Crashes(CrashKind::Exception, 6)),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Exits,
+    Hangs,
+    Stops,
+    Crashes(CrashKind, u32),
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    isola_machine::image::panic_to_serial(info)
+}
+
+fn main(mut machine: Machine) -> ! {
+    interrupts::set_interrupt_handler(|vector| {
+        if vector == DOORBELL_VECTOR {
+            DOORBELLS.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let rounds: usize = machine.command_line.arguments[0].parse().expect("the number of rounds");
+    let module = machine.modules.remove(0);
+    let image = &module.memory.bytes()[..module.len_bytes as usize];
+    let mut parked: Vec<ParkedCore> = machine.parked.drain(..).collect();
+    assert!(!parked.is_empty() && machine.lost.is_empty());
+    let mut memory: Vec<Region> = machine.memory.drain(..).map(|(_, region)| region).collect();
+    let before: Vec<_> = memory.iter().map(Region::range).collect();
+
+    for round in 0..rounds {
+        let (argument, expected) = ENDS[round % ENDS.len()];
+        let (back, cores) = run_cell(&mut machine, image, memory, parked, argument, expected);
+        memory = back;
+        parked = cores;
+        let after: Vec<_> = memory.iter().map(Region::range).collect();
+        assert_eq!(before, after, "round {round}: not all memory came back");
+        assert_eq!(parked.len() + 1, machine.cores.len(), "round {round}: not all cores came back");
+    }
+    serial_line!("{rounds} cells, {} doorbells", DOORBELLS.load(Ordering::Relaxed));
+    power::exit(0)
+}
+
+fn run_cell(
+    machine: &mut Machine,
+    image: &[u8],
+    memory: Vec<Region>,
+    parked: Vec<ParkedCore>,
+    argument: &str,
+    expected: End,
+) -> (Vec<Region>, Vec<ParkedCore>) {
+    let descriptor = Descriptor {
+        version: isola_abi::VERSION,
+        cell: CellId(1),
+        name: "small".into(),
+        arguments: alloc::vec![String::from(argument)],
+        cores: parked.iter().map(|core| core.core()).collect(),
+        pool: Vec::new(),
+        image: Vec::new(),
+        devices: Vec::new(),
+        clock: machine.clock,
+        address: None,
+        supervisor: Some(Doorbell { apic: local::id(), vector: DOORBELL_VECTOR }),
+        interrupt_mode: local::mode(),
+    };
+    let plan = plan(image, memory, machine.devices.iter_mut().collect(), descriptor);
+    let space = CellSpace::build(plan, &machine.space, &mut machine.lines)
+        .unwrap_or_else(|failure| panic!("{}", failure.error));
+
+    let rung = DOORBELLS.load(Ordering::Relaxed);
+    let away: Vec<AwayCore> = parked
+        .into_iter()
+        .enumerate()
+        .map(|(index, core)| space.enter(core, index).unwrap_or_else(|error| panic!("{error:?}")))
+        .collect();
+    let space = space.dissolve().expect_err("cores are in the space");
+    let report = space.report();
+    wait_for(machine, "the cell runs", || phase(report) != CellPhase::Silent);
+    match expected {
+        End::Exits | End::Crashes(..) => {}
+        End::Stops => space.request(Request::Stop),
+        End::Hangs => {
+            let passes = report.cores[0].passes.load(Ordering::Relaxed);
+            wait_for(machine, "the cell spins", || report.cores[0].passes.load(Ordering::Relaxed) > passes);
+            away[0].interrupt_by_force();
+        }
+    }
+    wait_for(machine, "the cell ends", || phase(report) as u32 > CellPhase::Running as u32);
+    while DOORBELLS.load(Ordering::Relaxed) == rung {
+        interrupts::halt();
+    }
+    check_end(report, expected);
+    for core in &report.cores[1..away.len()] {
+        wait_for(machine, "other cores", || core.phase.load(Ordering::Acquire) == CorePhase::Halted as u32);
+    }
+
+    let (cores, lost) = AwayCore::reclaim_all(away);
+    assert!(lost.is_empty(), "{} cores are lost", lost.len());
+    let space = if machine.devices.iter().any(|device| device.kind().is_some()) {
+        space.dissolve().expect_err("devices work for the space")
+    } else {
+        space
+    };
+    for device in machine.devices.iter_mut() {
+        device.reset().expect("the device stops");
+    }
+    let mut memory = space.dissolve().expect("nobody uses the space");
+    memory.iter_mut().for_each(Region::scrub);
+    (memory, cores)
+}
+
+fn phase(report: &Report) -> CellPhase {
+    CellPhase::from_u32(report.phase.load(Ordering::Acquire)).expect("a phase")
+}
+
+fn check_end(report: &Report, expected: End) {
+    match expected {
+        End::Exits | End::Stops => {
+            assert_eq!(phase(report), CellPhase::Exited);
+            assert_eq!(report.exit_code.load(Ordering::Relaxed), 42);
+        }
+        End::Hangs => check_crash(report, CrashKind::Hang, 2),
+        End::Crashes(kind, vector) => check_crash(report, kind, vector),
+    }
+}
+
+fn check_crash(report: &Report, kind: CrashKind, vector: u32) {
+    let crash = &report.crash;
+    let found = CrashKind::from_u32(crash.kind.load(Ordering::Relaxed));
+    let fault = crash.fault_address.load(Ordering::Relaxed);
+    assert_eq!(phase(report), CellPhase::Crashed);
+    assert_eq!((found, crash.vector.load(Ordering::Relaxed)), (Some(kind), vector), "address {fault:#x}");
+    let addresses = crash.backtrace.iter().map(|address| address.load(Ordering::Relaxed));
+    let depth = addresses.take_while(|address| *address >= isola_abi::layout::IMAGE).count();
+    assert!(depth >= 1, "a backtrace has at least the entry");
+}
+
+/// Waits, halting, a timer's millisecond at a time.
+fn wait_for(machine: &Machine, what: &str, condition: impl Fn() -> bool) {
+    let start = cpu::cycles();
+    while !condition() {
+        assert!(cpu::cycles() - start < 20 * machine.clock.tsc_hz, "waited 20 s: {what}");
+        local::arm_timer(TIMER_VECTOR, machine.clock.apic_timer_hz / 1000);
+        interrupts::halt();
+    }
+}
+
+/// What to build of an image that is trusted: tests make it.
+fn plan<'a>(
+    image: &'a [u8],
+    memory: Vec<Region>,
+    devices: Vec<&'a mut Device>,
+    descriptor: Descriptor,
+) -> Plan<'a> {
+    let file = ElfBytes::<LittleEndian>::minimal_parse(image).expect("an ELF file");
+    let headers = file.segments().expect("program headers");
+    let segments: Vec<Segment<'_>> = headers
+        .iter()
+        .filter(|header| header.p_type == elf::abi::PT_LOAD)
+        .map(|header| Segment {
+            virt: header.p_vaddr,
+            memory_bytes: header.p_memsz,
+            rights: match header.p_flags & 7 {
+                5 => Rights::Execute,
+                6 => Rights::ReadWrite,
+                _ => Rights::Read,
+            },
+            bytes: SegmentBytes::Copied(file.segment_data(&header).expect("bytes of a segment")),
+        })
+        .collect();
+    let notes = headers.iter().find(|header| header.p_type == elf::abi::PT_NOTE).expect("notes");
+    let note = file
+        .segment_data_as_notes(&notes)
+        .expect("notes")
+        .find_map(|note| match note {
+            elf::note::Note::Unknown(note) if note.n_type == u64::from(isola_abi::note::TYPE) => {
+                ImageNote::decode(note.desc)
+            }
+            _ => None,
+        })
+        .expect("an Isola note");
+    let image_bytes = segments.iter().map(|segment| segment.memory_bytes.next_multiple_of(4096)).sum();
+    let needed = needed_bytes(image_bytes, descriptor.cores.len());
+    assert!(memory.iter().map(Region::len_bytes).sum::<u64>() > needed + 0x10_0000);
+    let devices = devices.into_iter().filter(|device| device.kind().is_some()).collect();
+    Plan { segments, entry: note.entry, vectors: note.vectors, memory, devices, descriptor }
+}

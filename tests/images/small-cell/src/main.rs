@@ -1,0 +1,174 @@
+//! A test image: a cell that looks at what it was given, and ends in the way that its first argument says:
+//!
+//! | argument | how |
+//! |---|---|
+//! | none, or another | says that it is done, and rings |
+//! | `spin` | says that it runs, and spins with interrupts off |
+//! | `wait` | halts until it is asked to stop |
+//! | `panic` | panics |
+//! | `overflow` | uses more stack than there is |
+//! | a mishap, such as `NullPointer` | commits it |
+//!
+//! Its secondary cores say that they are there, and halt. Alone, it says on the serial line how it ended, and
+//! ends the machine: with exit code 0 where that was as expected.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicU32, Ordering};
+use isola_abi::descriptor::{Doorbell, Request};
+use isola_abi::report::{CellPhase, CorePhase, CrashKind, CrashReport};
+use isola_machine::apic::local;
+use isola_machine::cell::{Cell, report, request};
+use isola_machine::interrupts::{self, ExceptionFrame, vector};
+use isola_machine::mishap::{self, Mishap};
+use isola_machine::{backtrace, cpu, power, serial_line};
+
+isola_machine::cell_image!(entry);
+isola_machine::static_heap!(256 << 10);
+
+const TIMER_VECTOR: u8 = 0x40;
+
+const MISHAPS: [Mishap; 8] = [
+    Mishap::NullPointer,
+    Mishap::ForeignMemory,
+    Mishap::OwnCode,
+    Mishap::OwnData,
+    Mishap::OwnStack,
+    Mishap::Descriptor,
+    Mishap::InterruptTable,
+    Mishap::NoInstruction,
+];
+
+/// The supervisor's APIC and vector: id + 1, vector; zero while there is none.
+static DOORBELL: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    if DOORBELL[0].load(Ordering::Relaxed) == 0 {
+        serial_line!("{info}");
+    }
+    crash(CrashKind::Panic, backtrace::frame_pointer(), |_| {})
+}
+
+fn entry(core_index: u64) -> ! {
+    interrupts::set_exception_handler(on_exception);
+    report().cores[core_index as usize].phase.store(CorePhase::Halted as u32, Ordering::Release);
+    if core_index != 0 {
+        loop {
+            interrupts::halt();
+        }
+    }
+    let mut cell = Cell::open().unwrap_or_else(|error| panic!("{error}"));
+    if let Some(Doorbell { apic, vector }) = cell.descriptor.supervisor {
+        DOORBELL[1].store(vector.into(), Ordering::Relaxed);
+        DOORBELL[0].store(apic.0 + 1, Ordering::Relaxed);
+    }
+    report().version.store(cell.descriptor.version, Ordering::Relaxed);
+    look_around(&mut cell);
+    report().phase.store(CellPhase::Running as u32, Ordering::Release);
+    let argument = cell.descriptor.arguments.first().map_or("", |argument| argument.as_str());
+    match argument {
+        "spin" => loop {
+            report().cores[0].passes.fetch_add(1, Ordering::Relaxed);
+            core::hint::spin_loop();
+        },
+        "panic" => panic!("as I was told"),
+        "overflow" => {
+            let used = overflow(1);
+            panic!("{used} frames fit on the stack");
+        }
+        "wait" => {
+            while request() != Request::Stop {
+                interrupts::halt();
+            }
+        }
+        name => {
+            if let Some(mishap) = MISHAPS.into_iter().find(|mishap| alloc::format!("{mishap:?}") == name) {
+                mishap::commit(mishap);
+                panic!("nothing has stopped {mishap:?}");
+            }
+        }
+    }
+    report().exit_code.store(42, Ordering::Relaxed);
+    end(CellPhase::Exited)
+}
+
+/// What a cell may rely on: its memory is zero and its own, its timer fires.
+fn look_around(cell: &mut Cell) {
+    let descriptor = &cell.descriptor;
+    assert_eq!(local::id(), descriptor.cores[0].apic);
+    assert!(cell.pool.iter().map(|range| range.len()).sum::<usize>() > 0x8_0000, "the pool is too small");
+    for range in &mut cell.pool {
+        let (words, rest) = range.as_chunks_mut::<8>();
+        assert!(
+            rest.is_empty() && words.iter().all(|word| u64::from_ne_bytes(*word) == 0),
+            "the pool is zero"
+        );
+        words.fill([0xff; 8]);
+    }
+    let start = cpu::cycles();
+    local::arm_timer(TIMER_VECTOR, descriptor.clock.apic_timer_hz / 1000);
+    interrupts::halt();
+    let took = cpu::cycles() - start;
+    assert!(took > descriptor.clock.tsc_hz / 1100, "a timer of 1 ms took {took} cycles");
+}
+
+/// Uses stack without end; returns how many frames it took, if there is an end.
+#[expect(unconditional_recursion, reason = "an overflow is what it is for")]
+#[inline(never)]
+fn overflow(depth: u64) -> u64 {
+    let frame = [depth; 64];
+    core::hint::black_box(&frame);
+    overflow(depth + 1) + frame[(depth % 64) as usize]
+}
+
+fn on_exception(frame: &ExceptionFrame) -> ! {
+    let kind = match frame.vector {
+        vector::DOUBLE_FAULT => CrashKind::DoubleFault,
+        vector::NON_MASKABLE => CrashKind::Hang,
+        _ => CrashKind::Exception,
+    };
+    if DOORBELL[0].load(Ordering::Relaxed) == 0 {
+        serial_line!("{frame}, address {:#x}", cpu::fault_address());
+    }
+    crash(kind, frame.rbp, |crash| {
+        crash.vector.store(frame.vector as u32, Ordering::Relaxed);
+        crash.error_code.store(frame.error_code, Ordering::Relaxed);
+        crash.fault_address.store(cpu::fault_address(), Ordering::Relaxed);
+        crash.instruction.store(frame.rip, Ordering::Relaxed);
+        crash.stack_pointer.store(frame.rsp, Ordering::Relaxed);
+    })
+}
+
+fn crash(kind: CrashKind, frame_pointer: u64, fill: impl FnOnce(&CrashReport)) -> ! {
+    let crash = &report().crash;
+    if crash.claimed_by.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        power::stop();
+    }
+    crash.kind.store(kind as u32, Ordering::Relaxed);
+    fill(crash);
+    let mut addresses = [0; 32];
+    backtrace::walk(frame_pointer, &mut addresses);
+    for (place, address) in crash.backtrace.iter().zip(addresses) {
+        place.store(address, Ordering::Relaxed);
+    }
+    end(CellPhase::Crashed)
+}
+
+/// Says how the cell ended, to the supervisor, or, alone, on the serial line; and ends it.
+fn end(phase: CellPhase) -> ! {
+    report().phase.store(phase as u32, Ordering::Release);
+    let supervisor = DOORBELL[0].load(Ordering::Relaxed);
+    if supervisor == 0 {
+        let cores = report().cores.iter();
+        let cores =
+            cores.filter(|core| core.phase.load(Ordering::Acquire) == CorePhase::Halted as u32).count();
+        serial_line!("{phase:?} with {cores} cores");
+        power::exit(if phase == CellPhase::Exited { 0 } else { 1 });
+    }
+    local::send(isola_abi::id::ApicId(supervisor - 1), DOORBELL[1].load(Ordering::Relaxed) as u8);
+    power::stop()
+}

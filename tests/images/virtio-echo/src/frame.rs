@@ -1,0 +1,48 @@
+//! What is done to a frame.
+
+use isola_drivers::net::HEADER_LEN;
+
+/// The address that is asked for.
+const IP: [u8; 4] = [10, 0, 2, 15];
+
+/// Of frames that go back (IEEE 802's numbers for experiments), and of the one that ends the machine.
+const ECHO: [u8; 2] = [0x88, 0xb5];
+const END: [u8; 2] = [0x88, 0xb6];
+const ARP: [u8; 2] = [0x08, 0x06];
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It goes back as it is now.
+    SendBack,
+    /// It is dropped.
+    Drop,
+    /// It ends the machine.
+    End,
+}
+
+/// Makes the answer to a frame of it. `buffer` begins with the device's header.
+pub fn answer(buffer: &mut [u8], mac: [u8; 6]) -> Answer {
+    let Some(frame) = buffer.get_mut(HEADER_LEN..).filter(|frame| frame.len() >= 14) else {
+        return Answer::Drop;
+    };
+    let kind = [frame[12], frame[13]];
+    let to_us = frame[..6] == mac || frame[..6] == [0xff; 6];
+    let sender: [u8; 6] = [frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]];
+    match kind {
+        _ if !to_us => return Answer::Drop,
+        END => return Answer::End,
+        ECHO => {}
+        // A request for the address: the answer names us, and goes to who asked.
+        ARP if frame.len() >= 42 && frame[20..22] == [0, 1] && frame[38..42] == IP => {
+            frame[21] = 2;
+            frame.copy_within(22..32, 32);
+            frame[22..28].copy_from_slice(&mac);
+            frame[28..32].copy_from_slice(&IP);
+        }
+        _ => return Answer::Drop,
+    }
+    frame[..6].copy_from_slice(&sender);
+    frame[6..12].copy_from_slice(&mac);
+    Answer::SendBack
+}

@@ -1,0 +1,118 @@
+//! A test image: sends every frame back to where it came from, and every byte of the console, and halts while
+//! there is nothing to do. So a wake-up that is lost is a frame or a byte that never comes back.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod console;
+mod frame;
+mod network;
+
+use alloc::vec::Vec;
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicU32, Ordering};
+use isola_abi::descriptor::DeviceKind;
+use isola_drivers::virtqueue::Pending;
+use isola_machine::apic::InterruptMessage;
+use isola_machine::apic::io::Trigger;
+use isola_machine::boot::Machine;
+use isola_machine::device::Device;
+use isola_machine::{apic, interrupts, power, serial_line};
+
+isola_machine::machine_image!(main);
+isola_machine::static_heap!(4 << 20);
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    isola_machine::image::panic_to_serial(info)
+}
+
+/// The vector of the first device; the others follow.
+const FIRST_VECTOR: u8 = 0x40;
+
+/// The devices that have interrupted and were not looked at since, a bit each.
+static RAISED: AtomicU32 = AtomicU32::new(0);
+
+/// How many interrupts came.
+static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+
+fn on_interrupt(vector: u8) {
+    RAISED.fetch_or(1 << vector.wrapping_sub(FIRST_VECTOR), Ordering::Relaxed);
+    INTERRUPTS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A device that is served.
+trait Echo {
+    /// Takes the interrupt off the device. Before the work, so that what comes during it interrupts again.
+    fn acknowledge(&mut self);
+
+    /// Sends back what there is; tells whether the machine shall end.
+    fn work(&mut self) -> Wish;
+
+    /// Asks for interrupts.
+    fn arm(&mut self) -> Pending;
+}
+
+/// What whoever sent a frame wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    GoOn,
+    End,
+}
+
+fn main(mut machine: Machine) -> ! {
+    interrupts::set_interrupt_handler(on_interrupt);
+    let devices = core::mem::take(&mut machine.devices);
+    let mut echoes: Vec<alloc::boxed::Box<dyn Echo>> = Vec::new();
+    for device in &devices {
+        let vector = FIRST_VECTOR + echoes.len() as u8;
+        match device.kind() {
+            Some(DeviceKind::Network) => {
+                let message = connect(&mut machine, device, vector);
+                echoes.push(alloc::boxed::Box::new(network::Network::start(device.windows(), message)));
+            }
+            Some(DeviceKind::Console) => {
+                let message = connect(&mut machine, device, vector);
+                echoes.push(alloc::boxed::Box::new(console::ConsoleEcho::start(device.windows(), message)));
+            }
+            None => {}
+        }
+    }
+    serial_line!("ready: {} devices", echoes.len());
+    serve(&mut echoes)
+}
+
+/// Has the device's interrupts delivered as `vector`. Returns the message that it is to send, where it does.
+fn connect(machine: &mut Machine, device: &Device, vector: u8) -> Option<InterruptMessage> {
+    let apic = machine.boot_core.apic;
+    match device.interrupt_line() {
+        Some(line) => {
+            machine.lines.route(line, Trigger::Edge, apic, vector).expect("the line exists");
+            None
+        }
+        None => Some(apic::message(apic, vector).expect("the boot core's id is small")),
+    }
+}
+
+fn serve(echoes: &mut [alloc::boxed::Box<dyn Echo>]) -> ! {
+    loop {
+        let raised = RAISED.swap(0, Ordering::Relaxed);
+        let mut pending = Pending::No;
+        for (nth, echo) in echoes.iter_mut().enumerate() {
+            if raised & 1 << nth != 0 {
+                echo.acknowledge();
+            }
+            if echo.work() == Wish::End {
+                serial_line!("interrupts: {}", INTERRUPTS.load(Ordering::Relaxed));
+                power::exit(0);
+            }
+            if echo.arm() == Pending::Yes {
+                pending = Pending::Yes;
+            }
+        }
+        if pending == Pending::No {
+            interrupts::halt();
+        }
+    }
+}

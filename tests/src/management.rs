@@ -1,0 +1,218 @@
+//! A client of the management protocol, as plain as can be: asks, and waits for the answer.
+
+use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
+use isola_abi::management::{
+    CellInfo, CellSpec, CellState, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request,
+    RequestBody, Response, ResponseBody,
+};
+use isola_abi::size::ByteSize;
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What a request came to.
+pub type Answer = Result<ResponseBody, ManagementError>;
+
+/// How long an answer may take. Emulated machines on a busy host are slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to a supervisor.
+pub struct Client {
+    stream: UnixStream,
+    decoder: Decoder,
+    received: VecDeque<Response>,
+    sequence: u32,
+}
+
+impl Client {
+    /// Connects to the console at `path`, and waits until a supervisor answers there.
+    pub fn connect(path: &Path) -> Self {
+        let deadline = Instant::now() + PATIENCE;
+        let stream = loop {
+            match UnixStream::connect(path) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(Instant::now() < deadline, "no console at {}: {error}", path.display()),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let mut client = Self { stream, decoder: Decoder::new(), received: VecDeque::new(), sequence: 0 };
+        client.hello();
+        client
+    }
+
+    /// Greets the supervisor, as often as it takes: what is sent before it runs may be lost.
+    pub fn hello(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let sequence = self.send(RequestBody::Hello { version: isola_abi::VERSION });
+            if let Some(response) = self.wait(sequence, Duration::from_secs(5)) {
+                assert_eq!(response.body, Ok(ResponseBody::Hello { version: isola_abi::VERSION }));
+                return;
+            }
+            assert!(Instant::now() < deadline, "the supervisor does not answer");
+        }
+    }
+
+    /// Sends a request; returns its number.
+    pub fn send(&mut self, body: RequestBody) -> u32 {
+        self.sequence += 1;
+        let frame = encode(&Request { sequence: self.sequence, body }).unwrap();
+        self.send_bytes(&frame);
+        self.sequence
+    }
+
+    /// Sends bytes as they are.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends a request `count` times at once, and leaves the answers alone.
+    pub fn flood(&mut self, body: RequestBody, count: usize) {
+        let frame = encode(&Request { sequence: u32::MAX, body }).unwrap();
+        self.send_bytes(&frame.repeat(count));
+    }
+
+    /// The answer of that number, once it is there; others are kept.
+    pub fn wait(&mut self, sequence: u32, limit: Duration) -> Option<Response> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(index) = self.received.iter().position(|response| response.sequence == sequence) {
+                return self.received.remove(index);
+            }
+            let mut buffer = [0; 65536];
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(len) => {
+                    let mut bytes = &buffer[..len];
+                    while let Some(response) = self.decoder.next::<Response>(&mut bytes) {
+                        // What an earlier peer was sent may begin in the middle.
+                        self.received.extend(response);
+                    }
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error) => panic!("the console has failed: {error}"),
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+        }
+    }
+
+    /// Asks and waits.
+    pub fn ask(&mut self, body: RequestBody) -> Answer {
+        let what = format!("{body:?}").chars().take(80).collect::<String>();
+        let sequence = self.send(body);
+        self.wait(sequence, PATIENCE).unwrap_or_else(|| panic!("no answer to {what}")).body
+    }
+
+    /// What the machine has.
+    pub fn machine(&mut self) -> MachineInfo {
+        match self.ask(RequestBody::Machine) {
+            Ok(ResponseBody::Machine(machine)) => machine,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends an image.
+    pub fn upload(&mut self, image: &[u8]) {
+        let done = Ok(ResponseBody::Done);
+        assert_eq!(self.ask(RequestBody::ImageBegin { len_bytes: image.len() as u64 }), done);
+        for (number, chunk) in image.chunks(MAX_CHUNK).enumerate() {
+            let offset = (number * MAX_CHUNK) as u64;
+            assert_eq!(self.ask(RequestBody::ImageChunk { offset, bytes: chunk.to_vec() }), done);
+        }
+    }
+
+    /// Creates a cell.
+    pub fn create(&mut self, image: &[u8], spec: CellSpec) -> CellInfo {
+        self.upload(image);
+        cell(self.ask(RequestBody::Create(spec)))
+    }
+
+    /// Starts a cell.
+    pub fn start(&mut self, name: &str) -> CellInfo {
+        cell(self.ask(RequestBody::Start { name: name.into() }))
+    }
+
+    /// Stops a cell, by force after so many ms.
+    pub fn stop(&mut self, name: &str, timeout_ms: u32) -> CellInfo {
+        cell(self.ask(RequestBody::Stop { name: name.into(), timeout_ms }))
+    }
+
+    /// Destroys a cell.
+    pub fn destroy(&mut self, name: &str) {
+        assert_eq!(self.ask(RequestBody::Destroy { name: name.into() }), Ok(ResponseBody::Done));
+    }
+
+    /// One cell.
+    pub fn inspect(&mut self, name: &str) -> CellInfo {
+        cell(self.ask(RequestBody::Inspect { name: name.into() }))
+    }
+
+    /// All that a cell printed.
+    pub fn logs(&mut self, name: &str) -> String {
+        let mut all = Vec::new();
+        loop {
+            let from = all.len() as u64;
+            let body = RequestBody::Logs { name: name.into(), from, max_bytes: MAX_CHUNK as u32 };
+            match self.ask(body) {
+                Ok(ResponseBody::Logs(piece)) if piece.bytes.is_empty() => break,
+                Ok(ResponseBody::Logs(piece)) => all.extend(piece.bytes),
+                other => panic!("{other:?}"),
+            }
+        }
+        String::from_utf8_lossy(&all).into_owned()
+    }
+
+    /// The journal, from an entry on.
+    pub fn events(&mut self, from: u64) -> Vec<JournalEntry> {
+        match self.ask(RequestBody::Events { from, max_entries: u32::MAX }) {
+            Ok(ResponseBody::Events(entries)) => entries,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until a cell is as it should be.
+    pub fn wait_for(&mut self, name: &str, what: impl Fn(&CellInfo) -> bool) -> CellInfo {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let info = self.inspect(name);
+            if what(&info) {
+                return info;
+            }
+            assert!(Instant::now() < deadline, "the cell stays {info:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until a cell has ended by itself, whichever way.
+    pub fn wait_for_end(&mut self, name: &str) -> CellInfo {
+        self.wait_for(name, |info| {
+            matches!(info.state, CellState::Exited | CellState::Crashed | CellState::Killed)
+        })
+    }
+}
+
+/// The cell in an answer.
+pub fn cell(answer: Answer) -> CellInfo {
+    match answer {
+        Ok(ResponseBody::Cell(info)) => *info,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A cell of that many cores and that much memory, without network, that is to do as `arguments` say.
+pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
+    CellSpec {
+        name: name.into(),
+        image_name: "cell-probe".into(),
+        cores,
+        memory: ByteSize(mib << 20),
+        arguments: arguments.iter().map(|&argument| argument.into()).collect(),
+        network: NetworkSpec::None,
+        watchdog_ms: 0,
+    }
+}

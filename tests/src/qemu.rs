@@ -1,0 +1,250 @@
+//! Machines in QEMU, emulated: described, started, listened to, ended.
+//!
+//! ```no_run
+//! use isola_tests::qemu::{Machine, MachineType};
+//!
+//! let outcome = Machine::new(MachineType::Q35, "hello-machine").cores(2).run();
+//! assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
+//! ```
+//!
+//! A test that lasts too long is ended by a time limit, which is generous: it is there for machines that hang,
+//! not to measure any. QEMU is ended when its [`Running`] is dropped, by a test that panics too.
+
+use crate::images;
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// What kind of machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MachineType {
+    /// A PC with PCI Express.
+    Q35,
+    /// A small virtual machine, with ACPI.
+    Microvm,
+    /// The same without: its devices are named on the command line.
+    MicrovmWithoutAcpi,
+}
+
+/// All kinds.
+pub const MACHINE_TYPES: [MachineType; 3] =
+    [MachineType::Q35, MachineType::Microvm, MachineType::MicrovmWithoutAcpi];
+
+/// A machine to start.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    kind: MachineType,
+    kernel: PathBuf,
+    cores: usize,
+    memory_mib: usize,
+    cpu: String,
+    command_line: String,
+    extra: Vec<OsString>,
+    reboots: Reboot,
+    limit: Duration,
+}
+
+/// What a machine does that is reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reboot {
+    Ends,
+    StartsAnew,
+}
+
+/// A machine that runs.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    lines: Receiver<Vec<u8>>,
+    serial: Vec<u8>,
+    deadline: Instant,
+}
+
+/// What became of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What it wrote to its serial line, and QEMU to its standard error.
+    pub serial: String,
+    /// With what it ended itself through the debug exit device; `None` where it didn't.
+    pub exit_code: Option<u8>,
+}
+
+impl Machine {
+    /// A machine of 1 core and 64 MiB that boots an image.
+    pub fn new(kind: MachineType, image: &str) -> Self {
+        Self {
+            kind,
+            kernel: images::path(image),
+            cores: 1,
+            memory_mib: 64,
+            cpu: "max".into(),
+            command_line: String::new(),
+            extra: Vec::new(),
+            reboots: Reboot::Ends,
+            limit: Duration::from_secs(180),
+        }
+    }
+
+    /// So many cores.
+    pub fn cores(mut self, cores: usize) -> Self {
+        self.cores = cores;
+        self
+    }
+
+    /// So much memory.
+    pub fn memory_mib(mut self, memory_mib: usize) -> Self {
+        self.memory_mib = memory_mib;
+        self
+    }
+
+    /// Processors of that model.
+    pub fn cpu(mut self, cpu: &str) -> Self {
+        self.cpu = cpu.into();
+        self
+    }
+
+    /// The image's command line.
+    pub fn command_line(mut self, command_line: &str) -> Self {
+        self.command_line = command_line.into();
+        self
+    }
+
+    /// An image that is put beside the one that boots.
+    pub fn module(self, image: &str) -> Self {
+        self.argument("-initrd").argument(images::path(image))
+    }
+
+    /// A virtio device, such as `net`, with more properties, each after a comma.
+    pub fn virtio(self, device: &str, properties: &str) -> Self {
+        let device = match self.kind {
+            MachineType::Q35 => format!("virtio-{device}-pci,disable-legacy=on{properties}"),
+            _ => format!("virtio-{device}-device{properties}"),
+        };
+        self.argument("-device").argument(device)
+    }
+
+    /// One more argument of QEMU.
+    pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
+        self.extra.push(argument.into());
+        self
+    }
+
+    /// A machine that is reset starts anew, with its memory as it was, instead of ending.
+    pub fn reboots(mut self) -> Self {
+        self.reboots = Reboot::StartsAnew;
+        self
+    }
+
+    /// Lasts at most so long.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Starts the machine.
+    ///
+    /// # Panics
+    /// Where QEMU does not start.
+    pub fn start(self) -> Running {
+        let kind = match self.kind {
+            MachineType::Q35 => "q35",
+            MachineType::Microvm => "microvm,acpi=on,rtc=on",
+            MachineType::MicrovmWithoutAcpi => "microvm,acpi=off,rtc=on",
+        };
+        let mut command = Command::new("qemu-system-x86_64");
+        command
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg,thread=multi"])
+            .args(["-M", kind, "-cpu", &self.cpu, "-smp", &self.cores.to_string()])
+            .args(["-m", &self.memory_mib.to_string(), "-append", &self.command_line])
+            .args(["-global", "virtio-mmio.force-legacy=false"])
+            .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-serial", "stdio"])
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .args(&self.extra);
+        if self.reboots == Reboot::Ends {
+            command.arg("-no-reboot");
+        }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("qemu-system-x86_64 starts: is it installed?");
+        let (sender, lines) = channel();
+        let outputs: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|output| Box::new(output) as _),
+            child.stderr.take().map(|output| Box::new(output) as _),
+        ];
+        for mut output in outputs.into_iter().flatten() {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(len @ 1..) = output.read(&mut bytes) {
+                    if sender.send(bytes[..len].to_vec()).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        Running { child, lines, serial: Vec::new(), deadline: Instant::now() + self.limit }
+    }
+
+    /// Starts the machine, and waits for its end.
+    pub fn run(self) -> Outcome {
+        self.start().wait()
+    }
+}
+
+impl Running {
+    /// QEMU's process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the machine has written so far.
+    pub fn serial(&mut self) -> String {
+        while let Ok(bytes) = self.lines.try_recv() {
+            self.serial.extend(bytes);
+        }
+        String::from_utf8_lossy(&self.serial).into_owned()
+    }
+
+    /// Waits until the machine has written `text`.
+    ///
+    /// # Panics
+    /// Where it ends before, or the time limit comes.
+    pub fn wait_for(&mut self, text: &str) {
+        while !self.serial().contains(text) {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(bytes) => self.serial.extend(bytes),
+                Err(error) => panic!("{error:?} before {text:?}; there was:\n{}", self.serial()),
+            }
+        }
+    }
+
+    /// Waits for the machine's end.
+    ///
+    /// # Panics
+    /// Where the time limit comes before.
+    pub fn wait(mut self) -> Outcome {
+        loop {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(bytes) => self.serial.extend(bytes),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("the machine does not end:\n{}", self.serial()),
+            }
+        }
+        let status = self.child.wait().expect("QEMU was started");
+        // The device makes status 2n + 1 of code n; 0 is an end by other means.
+        let exit_code = status.code().filter(|code| code % 2 == 1).map(|code| (code / 2) as u8);
+        Outcome { serial: self.serial(), exit_code }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,161 @@
+//! The machine layer: on every kind of machine it finds what there is, and what it finds works; cells are kept
+//! within their walls, and everything that they had comes back.
+
+use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Boots `hello-machine`, which tries what it finds and says so.
+fn hello(kind: MachineType, cores: usize, cpu: &str) -> Outcome {
+    let network = ["-netdev", "user,id=n0,restrict=on"];
+    let machine = Machine::new(kind, "hello-machine").cores(cores).cpu(cpu).command_line("-- a b");
+    let machine = network.into_iter().fold(machine, Machine::argument).virtio("net", ",netdev=n0");
+    let outcome = machine.run();
+    let what = format!("{kind:?}, {cores} cores, {cpu}:\n{}", outcome.serial);
+    assert_eq!(outcome.exit_code, Some(0), "{what}");
+    assert!(outcome.serial.contains(&format!("cores: {cores}, parked {}, lost 0", cores - 1)), "{what}");
+    assert_eq!(outcome.serial.matches(", Some(Network)").count(), 1, "{what}");
+    assert!(outcome.serial.contains("arguments: [\"a\", \"b\"]"), "{what}");
+    for tried in ["timer", "interrupts", "calls", "memory"] {
+        assert!(outcome.serial.contains(&format!("{tried}: ok")), "{what}");
+    }
+    outcome
+}
+
+/// The number that follows `label` in what a machine wrote.
+fn number(outcome: &Outcome, label: &str) -> u64 {
+    let rest = outcome.serial.split_once(label).unwrap_or_else(|| panic!("{label}: {}", outcome.serial)).1;
+    let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+#[test]
+fn every_kind_of_machine_boots_with_1_2_and_4_cores() {
+    for kind in MACHINE_TYPES {
+        for cores in [1, 2, 4] {
+            hello(kind, cores, "max");
+        }
+    }
+}
+
+#[test]
+fn processors_without_x2apic_and_1_gib_pages_will_do() {
+    for kind in MACHINE_TYPES {
+        let outcome = hello(kind, 2, "qemu64");
+        assert!(outcome.serial.contains("apic mode: XApic"), "{}", outcome.serial);
+    }
+}
+
+#[test]
+fn sixteen_cores_are_parked() {
+    hello(MachineType::Q35, 16, "max");
+}
+
+#[test]
+fn clocks_are_right() {
+    for kind in MACHINE_TYPES {
+        let outcome = hello(kind, 1, "max");
+        // QEMU's APIC timer counts nanoseconds. Measured while other tests load the host, so not to the last digit.
+        let apic_hz = number(&outcome, "apic timer:");
+        assert!(apic_hz.abs_diff(1_000_000_000) < 50_000_000, "{apic_hz}");
+        let host = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert!(number(&outcome, "time:").abs_diff(host) < 120, "{kind:?} {host}: {}", outcome.serial);
+    }
+}
+
+#[test]
+fn memory_beyond_4_gib_is_found() {
+    for cpu in ["max", "qemu64"] {
+        let machine = Machine::new(MachineType::Q35, "hello-machine").cpu(cpu).memory_mib(6144);
+        let outcome = machine.command_line("-- quick").run();
+        assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
+        // QEMU's q35 has 2 GiB of so much below 4 GiB.
+        assert!(
+            outcome.serial.contains("memory: 0x100000000..0x200000000, node 0, Zero"),
+            "{}",
+            outcome.serial
+        );
+    }
+}
+
+#[test]
+fn nodes_are_told_apart() {
+    let numa = [
+        "-object",
+        "memory-backend-ram,id=m0,size=32M",
+        "-object",
+        "memory-backend-ram,id=m1,size=32M",
+        "-numa",
+        "node,nodeid=0,memdev=m0,cpus=0",
+        "-numa",
+        "node,nodeid=1,memdev=m1,cpus=1",
+    ];
+    let machine = Machine::new(MachineType::Q35, "hello-machine").cores(2);
+    let outcome = numa.into_iter().fold(machine, Machine::argument).run();
+    let serial = &outcome.serial;
+    assert!(
+        serial.contains("core 0: apic 0, node 0") && serial.contains("core 1: apic 1, node 1"),
+        "{serial}"
+    );
+    let of_node = |node: u32, below: bool| {
+        serial.lines().filter(|line| line.contains(&format!(", node {node}, "))).all(|line| {
+            let start = line.split_once("0x").unwrap().1.split_once("..").unwrap().0;
+            (u64::from_str_radix(start, 16).unwrap() < 32 << 20) == below
+        })
+    };
+    assert!(of_node(0, true) && of_node(1, false), "{serial}");
+    assert_eq!(outcome.exit_code, Some(0));
+}
+
+#[test]
+fn memory_that_survived_a_reset_is_not_taken_for_zero() {
+    for kind in MACHINE_TYPES {
+        let machine = Machine::new(kind, "hello-machine").memory_mib(96).reboots();
+        let outcome = machine.command_line("-- reset-once").run();
+        let serial = &outcome.serial;
+        assert_eq!(outcome.exit_code, Some(0), "{serial}");
+        let (first, second) = serial.split_once("resetting").expect(serial);
+        assert!(first.contains(", Zero") && !second.contains(", Zero"), "{serial}");
+        assert!(second.contains("memory: ok"), "{serial}");
+    }
+}
+
+#[test]
+fn a_cell_image_boots_alone_on_every_kind_of_machine() {
+    for (kind, cores) in MACHINE_TYPES.into_iter().flat_map(|kind| [(kind, 1), (kind, 4)]) {
+        let outcome = Machine::new(kind, "small-cell").cores(cores).run();
+        assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
+        assert!(outcome.serial.contains(&format!("Exited with {cores} cores")), "{}", outcome.serial);
+    }
+}
+
+#[test]
+fn walls_hold_alone_too() {
+    for (mishap, vector) in [("NullPointer", 14), ("OwnCode", 14), ("InterruptTable", 14), ("overflow", 8)] {
+        let machine = Machine::new(MachineType::Microvm, "small-cell");
+        let outcome = machine.command_line(&format!("-- {mishap}")).run();
+        assert_eq!(outcome.exit_code, Some(1), "{mishap}: {}", outcome.serial);
+        assert!(outcome.serial.contains(&format!("(vector {vector},")), "{mishap}: {}", outcome.serial);
+        assert!(outcome.serial.contains("Crashed"), "{mishap}: {}", outcome.serial);
+    }
+}
+
+/// `divide` runs cells that end in all the ways there are, and looks whether everything comes back.
+fn divide(kind: MachineType, cores: usize, cpu: &str, rounds: usize) {
+    let machine = Machine::new(kind, "divide").cores(cores).cpu(cpu).memory_mib(40).module("small-cell");
+    let machine = machine.argument("-netdev").argument("user,id=n0,restrict=on").virtio("net", ",netdev=n0");
+    let outcome = machine.command_line(&format!("-- {rounds}")).run();
+    assert_eq!(outcome.exit_code, Some(0), "{kind:?}, {cores} cores: {}", outcome.serial);
+    assert!(outcome.serial.contains(&format!("{rounds} cells, {rounds} doorbells")), "{}", outcome.serial);
+}
+
+#[test]
+fn two_hundred_cells_in_a_row_give_everything_back() {
+    divide(MachineType::Q35, 2, "max", 200);
+}
+
+#[test]
+fn cells_of_several_cores_give_everything_back() {
+    divide(MachineType::Q35, 4, "qemu64", 24);
+    divide(MachineType::Microvm, 4, "max", 24);
+    divide(MachineType::MicrovmWithoutAcpi, 3, "max", 12);
+}

@@ -1,0 +1,338 @@
+//! The supervisor on a machine: cells created, started, gone wrong, and taken back, as its peers see it.
+
+use isola_abi::frame::MAX_FRAME;
+use isola_abi::management::{
+    CellInfo, CellSpec, CellState, CoreOwner, ImageFault, JournalEvent, ManagementError, NetworkSpec,
+    RequestBody, ResponseBody,
+};
+use isola_abi::report::{CellPhase, CrashKind};
+use isola_abi::size::ByteSize;
+use isola_tests::management::spec;
+use isola_tests::qemu::MachineType;
+use isola_tests::supervised::{Setup, Supervised, free_cores, probe};
+use std::time::{Duration, Instant};
+
+const BOTH: [MachineType; 2] = [MachineType::Q35, MachineType::Microvm];
+
+/// Creates a cell and starts it, and waits until it has ended.
+fn run(machine: &mut Supervised, spec: CellSpec) -> CellInfo {
+    let name = spec.name.clone();
+    machine.client.create(probe(), spec);
+    machine.client.start(&name);
+    machine.client.wait_for_end(&name)
+}
+
+/// CPU time that the machine uses in `time`.
+fn used_in(machine: &Supervised, time: Duration) -> Duration {
+    let before = machine.cpu_time();
+    std::thread::sleep(time);
+    machine.cpu_time() - before
+}
+
+#[test]
+fn it_boots_on_both_machine_types_with_any_number_of_cores() {
+    for kind in BOTH {
+        for (cores, cpu) in [(1, "max"), (2, "max,-x2apic"), (4, "max"), (3, "qemu64")] {
+            let mut machine = Supervised::boot(Setup { kind, cores, cpu, ..Setup::default() });
+            let info = machine.client.machine();
+            assert_eq!(info.cores.len(), cores);
+            assert_eq!(info.cores[0].owner, CoreOwner::Supervisor);
+            assert_eq!(free_cores(&info), cores - 1);
+            assert_eq!((info.devices_total, info.devices_free), (2, 2));
+            assert!(info.memory_total.0 > 110 << 20 && info.memory_free == info.memory_total);
+            assert!(info.memory_supervisor.0 < 16 << 20);
+            if cores > 1 {
+                let exited = run(&mut machine, spec("first", cores as u32 - 1, 8, &["exit", "3"]));
+                assert_eq!((exited.state, exited.exit_code), (CellState::Exited, Some(3)));
+                assert_eq!(
+                    machine.client.logs("first"),
+                    format!("hello from first on {} cores\n", cores - 1)
+                );
+            }
+            let outcome = machine.power_off();
+            assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
+        }
+    }
+}
+
+#[test]
+fn two_hundred_cells_in_a_row_leave_nothing_behind() {
+    for kind in BOTH {
+        let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
+        let before = machine.resources();
+        for number in 0..200 {
+            let name = format!("cell-{number}");
+            let network = if number % 2 == 0 { NetworkSpec::Dhcp } else { NetworkSpec::None };
+            // Memory of all sizes, some of it larger than what was there before.
+            let mib = 2 + 2 * (number % 7);
+            let arguments: &[&str] = match number % 4 {
+                0 => &["exit"],
+                1 => &["panic"],
+                2 => &["spin"],
+                _ => &["cores"],
+            };
+            let cores = 1 + number as u32 % 2;
+            machine.client.create(probe(), CellSpec { network, ..spec(&name, cores, mib, arguments) });
+            machine.client.start(&name);
+            let ended = match number % 4 {
+                2 => machine.client.stop(&name, 0),
+                _ => machine.client.wait_for_end(&name),
+            };
+            let expected = [CellState::Exited, CellState::Crashed, CellState::Killed, CellState::Exited]
+                [number as usize % 4];
+            assert_eq!(ended.state, expected, "{ended:?}");
+            machine.client.destroy(&name);
+            if number % 20 == 0 {
+                assert_eq!(machine.resources(), before, "after {name}");
+            }
+        }
+        assert_eq!(machine.resources(), before);
+    }
+}
+
+#[test]
+fn every_way_to_go_wrong_is_told_and_no_other_cell_notices() {
+    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
+    machine.client.start("bystander");
+    let before = machine.resources();
+    for (way, kind, vector, message) in [
+        ("panic", CrashKind::Panic, 0, "is unlucky"),
+        ("null", CrashKind::Exception, 14, "page fault"),
+        ("foreign-memory", CrashKind::Exception, 14, "page fault"),
+        ("own-code", CrashKind::Exception, 14, "page fault"),
+        ("descriptor", CrashKind::Exception, 14, "page fault"),
+        ("tables", CrashKind::Exception, 14, "page fault"),
+        ("own-data", CrashKind::Exception, 14, "page fault"),
+        ("no-instruction", CrashKind::Exception, 6, "invalid instruction"),
+        ("overflow", CrashKind::DoubleFault, 8, "double fault"),
+    ] {
+        let crashed = run(&mut machine, spec("bad", 1, 4, &[way]));
+        assert_eq!(crashed.state, CellState::Crashed, "{way}: {crashed:?}");
+        let crash = crashed.crash.unwrap();
+        assert_eq!((crash.kind, crash.vector), (kind, vector), "{way}: {crash:?}");
+        assert!(crash.message.contains(message), "{way}: {crash:?}");
+        assert!(crash.core.is_some() && !crash.backtrace.is_empty(), "{way}: {crash:?}");
+        machine.client.destroy("bad");
+        assert_eq!(machine.resources(), before, "{way}");
+    }
+    let events = machine.client.events(0);
+    assert!(events.iter().any(|entry| entry.event == JournalEvent::Crash(CrashKind::DoubleFault)));
+    let bystander = machine.client.inspect("bystander");
+    assert_eq!((bystander.state, bystander.phase), (CellState::Running, CellPhase::Running));
+    let stopped = machine.client.stop("bystander", 60_000);
+    assert_eq!((stopped.state, stopped.exit_code), (CellState::Exited, Some(0)));
+    assert_eq!(machine.client.logs("bystander"), "stopping, as asked\n");
+}
+
+#[test]
+fn a_core_is_taken_back_from_whatever_it_does() {
+    for kind in BOTH {
+        let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
+        let before = machine.resources();
+        for way in ["spin", "spin-halted", "busy", "silent"] {
+            for timeout_ms in [0, 50] {
+                machine.client.create(probe(), spec(way, 2, 4, &[way]));
+                machine.client.start(way);
+                machine.client.wait_for(way, |info| way == "silent" || info.phase == CellPhase::Running);
+                let killed = machine.client.stop(way, timeout_ms);
+                assert_eq!(killed.state, CellState::Killed, "{way}: {killed:?}");
+                if timeout_ms > 0 && way == "spin" {
+                    let crash = killed.crash.unwrap();
+                    assert_eq!(crash.kind, CrashKind::Hang);
+                    assert!(!crash.backtrace.is_empty(), "where it spun is told: {crash:?}");
+                }
+                machine.client.destroy(way);
+                assert_eq!(machine.resources(), before, "{way}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_watchdog_finds_a_core_that_spins_and_leaves_others_alone() {
+    let mut machine = Supervised::boot(Setup { cores: 4, ..Setup::default() });
+    for way in ["spin", "busy", "serve"] {
+        machine.client.create(probe(), CellSpec { watchdog_ms: 500, ..spec(way, 1, 4, &[way]) });
+        machine.client.start(way);
+    }
+    let hung = machine.client.wait_for_end("spin");
+    assert_eq!(hung.state, CellState::Crashed);
+    let crash = hung.crash.unwrap();
+    assert_eq!((crash.kind, &*crash.message), (CrashKind::Hang, "non-maskable interrupt"));
+    assert!(!crash.backtrace.is_empty());
+    std::thread::sleep(Duration::from_secs(2));
+    for way in ["busy", "serve"] {
+        assert_eq!(machine.client.inspect(way).state, CellState::Running, "{way}");
+    }
+}
+
+#[test]
+fn a_cell_that_ended_can_be_started_again() {
+    let mut machine = Supervised::boot(Setup::default());
+    let before = machine.resources();
+    for (way, state) in [("memory", CellState::Exited), ("panic", CellState::Crashed)] {
+        run(&mut machine, spec(way, 1, 8, &[way]));
+        for _ in 0..3 {
+            machine.client.start(way);
+            let ended = machine.client.wait_for_end(way);
+            assert_eq!(ended.state, state);
+            assert!(ended.exit_code.is_none_or(|code| code == 0), "memory was not zeroed: {ended:?}");
+        }
+        machine.client.destroy(way);
+    }
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
+fn memory_comes_to_a_cell_without_what_was_in_it() {
+    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    for mib in [2, 40, 80, 4, 100, 16] {
+        let ended = run(&mut machine, spec("reader", 1, mib, &["memory"]));
+        assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(0)), "{mib} MiB: {ended:?}");
+        machine.client.destroy("reader");
+    }
+}
+
+#[test]
+fn all_cores_of_a_cell_can_be_woken() {
+    for kind in BOTH {
+        for cpu in ["max", "max,-x2apic"] {
+            let mut machine = Supervised::boot(Setup { kind, cores: 5, cpu, ..Setup::default() });
+            let ended = run(&mut machine, spec("wide", 4, 8, &["cores"]));
+            assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(3)), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cell_has_a_timer_and_its_devices() {
+    for kind in BOTH {
+        let mut machine = Supervised::boot(Setup { kind, ..Setup::default() });
+        let ended = run(&mut machine, spec("timer", 1, 4, &["timer", "100"]));
+        assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(0)), "{ended:?}");
+        machine.client.destroy("timer");
+        let one = CellSpec { network: NetworkSpec::Dhcp, ..spec("devices", 1, 4, &["devices"]) };
+        assert_eq!(run(&mut machine, one).exit_code, Some(1));
+    }
+}
+
+#[test]
+fn what_is_printed_fast_is_kept_as_far_as_it_can_be() {
+    let mut machine = Supervised::boot(Setup::default());
+    run(&mut machine, spec("chatty", 1, 4, &["print", "20000"]));
+    let log = machine.client.logs("chatty");
+    assert!(log.ends_with("line 19999\n"), "{}", &log[log.len().saturating_sub(100)..]);
+    let lines: Vec<&str> = log.lines().collect();
+    let in_order = lines.windows(2).all(|pair| {
+        let number = |line: &str| line.strip_prefix("line ").and_then(|number| number.parse::<u32>().ok());
+        match (number(pair[0]), number(pair[1])) {
+            (Some(first), Some(second)) => second == first + 1,
+            _ => true,
+        }
+    });
+    assert!(in_order, "what is there is in order, and gaps are told");
+}
+
+#[test]
+fn cells_that_lie_and_flood_harm_nobody() {
+    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let before = machine.resources();
+    let liar = run(&mut machine, spec("liar", 1, 4, &["lie"]));
+    assert_eq!(liar.state, CellState::Crashed);
+    machine.client.destroy("liar");
+    machine.client.create(probe(), spec("flood", 1, 4, &["flood"]));
+    machine.client.start("flood");
+    let other = run(&mut machine, spec("other", 1, 4, &["exit", "5"]));
+    assert_eq!(other.exit_code, Some(5));
+    assert_eq!(machine.client.stop("flood", 0).state, CellState::Killed);
+    machine.client.destroy("flood");
+    machine.client.destroy("other");
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
+fn bad_frames_images_and_requests_are_refused_and_cost_nothing() {
+    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
+    machine.client.start("bystander");
+    let before = machine.resources();
+
+    machine.client.send_bytes(b"\0this is no frame\0");
+    machine.client.send_bytes(&vec![7; 3 * MAX_FRAME]);
+    machine.client.send_bytes(&[0]);
+    let malformed = machine.client.wait(0, Duration::from_secs(30)).expect("an answer to nonsense");
+    assert_eq!(malformed.body, Err(ManagementError::Malformed));
+    machine.client.hello();
+
+    let good = probe();
+    let fault = |machine: &mut Supervised, image: &[u8]| {
+        machine.client.upload(image);
+        match machine.client.ask(RequestBody::Create(spec("bad", 1, 4, &[]))) {
+            Err(ManagementError::ImageRejected(fault)) => fault,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(fault(&mut machine, b"#!/bin/sh\nexit 0\n"), ImageFault::NotElf);
+    assert_eq!(fault(&mut machine, &good[..good.len() / 2]), ImageFault::Malformed);
+    let mut other = good.to_vec();
+    other[16] = 3;
+    assert_eq!(fault(&mut machine, &other), ImageFault::NotStatic);
+    let host_program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    assert_eq!(fault(&mut machine, &host_program[..host_program.len().min(4 << 20)]), ImageFault::NotStatic);
+    // The image is there, and stays until the next peer comes.
+    machine.client.upload(good);
+    let too_many = RequestBody::Create(spec("bad", 9, 4, &[]));
+    assert_eq!(machine.client.ask(too_many), Err(ManagementError::CoresExhausted { wanted: 9, free: 1 }));
+    let too_large = RequestBody::Create(spec("bad", 1, 4096, &[]));
+    assert!(matches!(machine.client.ask(too_large), Err(ManagementError::MemoryExhausted { .. })));
+    let small = RequestBody::Create(CellSpec { memory: ByteSize(1), ..spec("small", 1, 4, &["exit"]) });
+    assert!(matches!(machine.client.ask(small), Ok(ResponseBody::Cell(_))));
+    machine.client.destroy("small");
+    machine.client.hello();
+    let missing = RequestBody::Create(spec("bad", 1, 4, &[]));
+    assert_eq!(machine.client.ask(missing), Err(ManagementError::NoImage));
+
+    assert_eq!(machine.resources(), before);
+    assert_eq!(machine.client.inspect("bystander").state, CellState::Running);
+}
+
+/// QEMU drops what a peer does not read; what is tested is that nothing piles up in the supervisor.
+#[test]
+fn a_peer_that_asks_and_never_reads_does_no_harm() {
+    for kind in BOTH {
+        let mut machine = Supervised::boot(Setup { kind, ..Setup::default() });
+        machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));
+        machine.client.start("bystander");
+        machine.client.flood(RequestBody::List, 20_000);
+        machine.client.hello();
+        assert_eq!(machine.client.inspect("bystander").state, CellState::Running);
+    }
+}
+
+#[test]
+fn a_stop_that_waits_holds_nobody_up() {
+    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    machine.client.create(probe(), spec("stubborn", 1, 4, &["spin"]));
+    machine.client.start("stubborn");
+    let stop = machine.client.send(RequestBody::Stop { name: "stubborn".into(), timeout_ms: 3000 });
+    let began = Instant::now();
+    assert_eq!(machine.client.inspect("stubborn").state, CellState::Stopping);
+    run(&mut machine, spec("other", 1, 4, &["exit"]));
+    assert!(began.elapsed() < Duration::from_secs(3), "a busy host, or held up");
+    let stopped = machine.client.wait(stop, Duration::from_secs(30)).expect("an answer in the end");
+    assert!(matches!(stopped.body, Ok(ResponseBody::Cell(info)) if info.state == CellState::Killed));
+}
+
+#[test]
+fn it_sleeps_when_nobody_asks_for_anything() {
+    for kind in BOTH {
+        let mut machine = Supervised::boot(Setup { kind, cores: 4, ..Setup::default() });
+        machine.client.create(probe(), spec("idle", 2, 4, &["serve"]));
+        machine.client.start("idle");
+        machine.client.wait_for("idle", |info| info.phase == CellPhase::Running);
+        std::thread::sleep(Duration::from_millis(500));
+        let used = used_in(&machine, Duration::from_secs(4));
+        assert!(used < Duration::from_millis(200), "{used:?} of CPU time in 4 s");
+    }
+}

@@ -1,0 +1,46 @@
+//! Running cargo and other programs.
+//!
+//! Every cargo call goes through [`cargo`], so that all of them use the cargo that runs xtask, start in
+//! the root of the tree, and see the tree's own compiler flags: `RUSTFLAGS` in the environment would
+//! silently replace those of `.cargo/config.toml`, and images built without them use the red zone.
+
+use std::env;
+use std::process::{Command, Output};
+
+use crate::error::Error;
+use crate::workspace::Workspace;
+
+/// A cargo command in the root of the tree.
+pub fn cargo(workspace: &Workspace) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace.root());
+    command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    command
+}
+
+/// Runs `command` to its end and collects what it says.
+pub fn output(command: &mut Command) -> Result<Output, Error> {
+    command.output().map_err(|source| Error::Start { program: name(command), source })
+}
+
+/// Runs `command` to its end, its output going where xtask's goes; tells whether it succeeded.
+pub fn succeeds(command: &mut Command) -> Result<bool, Error> {
+    let status = command.status().map_err(|source| Error::Start { program: name(command), source })?;
+    Ok(status.success())
+}
+
+/// What `command` runs, for messages.
+pub fn name(command: &Command) -> String {
+    command.get_program().to_string_lossy().into_owned()
+}
+
+/// The errors in what a cargo call with `--message-format=short` said: a line each, the warnings around them left
+/// out. Empty when the call succeeded.
+pub fn errors(output: &Output) -> Vec<String> {
+    if output.status.success() {
+        return Vec::new();
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<String> = said.lines().filter(|line| line.contains("error")).map(str::to_owned).collect();
+    if errors.is_empty() { said.lines().map(str::to_owned).collect() } else { errors }
+}

@@ -1,0 +1,109 @@
+//! Known vulnerabilities of dependencies, by cargo-deny and the RustSec database.
+//!
+//! Both come from outside: the tool has to be installed and fetches the database with git. Where either is
+//! missing the check says that it did not look; it never counts that as passed.
+
+use serde::Deserialize;
+
+use super::{Check, Findings};
+use crate::cargo::{cargo, output};
+use crate::error::Error;
+use crate::workspace::Workspace;
+
+pub const CHECK: Check = Check {
+    name: "advisories",
+    about: "no dependency has a known vulnerability or is withdrawn (needs cargo-deny and its database)",
+    remedy: "cargo update -p CRATE; where there is no fixed version, choose another crate",
+    run,
+};
+
+const INSTALL: &str = "cargo-deny is not installed (cargo install --locked cargo-deny)";
+
+fn run(workspace: &Workspace) -> Result<Findings, Error> {
+    if !output(cargo(workspace).args(["deny", "--version"]))?.status.success() {
+        return Ok(Findings::not_checked(INSTALL));
+    }
+    let output = output(cargo(workspace).args(["deny", "--format", "json", "check", "advisories"]))?;
+    Ok(judge(&String::from_utf8_lossy(&output.stderr), output.status.success()))
+}
+
+/// A line of cargo-deny's JSON output: a `diagnostic` about a dependency, or a `log` line about itself.
+#[derive(Deserialize)]
+struct Line {
+    #[serde(rename = "type")]
+    kind: String,
+    fields: Fields,
+}
+
+#[derive(Deserialize)]
+struct Fields {
+    #[serde(default)]
+    severity: String,
+    #[serde(default)]
+    level: String,
+    #[serde(default)]
+    message: String,
+    advisory: Option<Advisory>,
+}
+
+#[derive(Deserialize)]
+struct Advisory {
+    id: String,
+    package: String,
+}
+
+impl Fields {
+    fn describe(&self) -> String {
+        match &self.advisory {
+            Some(Advisory { id, package }) => format!("{package}: {} ({id})", self.message),
+            None => self.message.clone(),
+        }
+    }
+}
+
+/// What cargo-deny's `report` says; `succeeded` is whether it left with exit code 0.
+fn judge(report: &str, succeeded: bool) -> Findings {
+    let lines: Vec<Line> = report.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let failures = lines.iter().filter(|line| line.kind == "diagnostic" && line.fields.severity == "error");
+    let failures: Vec<String> = failures.map(|line| line.fields.describe()).collect();
+    if succeeded || !failures.is_empty() {
+        return Findings::of(failures);
+    }
+    let broken = lines.iter().find(|line| line.kind == "log" && line.fields.level == "ERROR");
+    let reason = broken.map_or(report, |line| line.fields.message.as_str());
+    Findings::not_checked(format!("cargo-deny could not look: {}", reason.lines().next().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VULNERABLE: &str = concat!(
+        r#"{"type":"diagnostic","fields":{"severity":"error","message":"reads too far","#,
+        r#""advisory":{"id":"RUSTSEC-1","package":"leaky","date":"2026-11-01"}}}"#
+    );
+    const UNREACHED: &str = r#"{"type":"log","fields":{"level":"ERROR","message":"failed to fetch advisory database\nno such host"}}"#;
+
+    #[test]
+    fn a_vulnerability_fails_the_check() {
+        assert_eq!(judge(VULNERABLE, false), Findings::of(vec!["leaky: reads too far (RUSTSEC-1)".into()]));
+    }
+
+    #[test]
+    fn an_unreachable_database_is_not_a_pass() {
+        let findings = judge(UNREACHED, false);
+        assert!(findings.failures.is_empty());
+        let reason = "cargo-deny could not look: failed to fetch advisory database";
+        assert_eq!(findings.not_checked.as_deref(), Some(reason));
+    }
+
+    #[test]
+    fn a_tool_that_breaks_without_a_word_is_not_a_pass() {
+        assert!(judge("", false).not_checked.is_some());
+    }
+
+    #[test]
+    fn success_is_a_pass() {
+        assert_eq!(judge("", true), Findings::default());
+    }
+}

@@ -1,0 +1,189 @@
+//! No function of an image keeps data below its stack pointer.
+//!
+//! The System V ABI lets a leaf function use 128 bytes below `rsp`, the red zone. An interrupt that arrives
+//! on the same stack overwrites them. Our own code is compiled without it (`-Cno-redzone`), but the
+//! libraries that come with the compiler are not; so the machine code of every image is what is looked at.
+//!
+//! Each function is read once from its start, keeping count of how far `rsp` has gone down at most
+//! ([`Frame`]). An access below that, through `rsp` or through the frame pointer, is the red zone. Only
+//! symbols of type function are read: hand-written assembly without that type contains data and 16-bit
+//! code, and is its author's to answer for.
+//!
+//! Privileged instructions outside of the machine layer are noted, not failed: see the guard for that law.
+
+mod frame;
+mod image;
+
+use std::collections::BTreeSet;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+
+use self::frame::Frame;
+use self::image::{Function, functions};
+use super::{Check, Findings};
+use crate::error::Error;
+use crate::images;
+use crate::workspace::{Image, Workspace};
+
+pub const CHECK: Check = Check {
+    name: "red-zone",
+    about: "no image keeps data below its stack pointer, where an interrupt would overwrite it",
+    remedy: "build images with the flags of .cargo/config.toml (is RUSTFLAGS set?); a function of the compiler's \
+             own libraries that does it has to be avoided or replaced",
+    run,
+};
+
+/// Where privileged instructions belong: the crate that is the door to hardware.
+const PRIVILEGED_HOME: &str = "isola_machine";
+/// How many functions a note names.
+const NAMES_AT_MOST: usize = 5;
+
+fn run(workspace: &Workspace) -> Result<Findings, Error> {
+    let images = images::build(workspace)?;
+    if images.is_empty() {
+        return Ok(Findings::not_checked("the tree has no image yet"));
+    }
+    let mut findings = Findings::default();
+    for image in &images {
+        let found = judge(image)?;
+        findings.failures.extend(found.failures);
+        findings.notes.extend(found.notes);
+    }
+    Ok(findings)
+}
+
+fn judge(image: &Image) -> Result<Findings, Error> {
+    let functions = functions(&image.path)?;
+    let mut findings = Findings::default();
+    let mut privileged = BTreeSet::new();
+    for function in &functions {
+        let look = look_at(function);
+        if let Some(address) = look.below_stack {
+            let name = &function.name;
+            findings.failures.push(format!("{}: {name} uses the red zone at {address:#x}", image.name));
+        }
+        if look.is_privileged && !is_privileged_home(&function.name) {
+            privileged.insert(function.name.as_str());
+        }
+    }
+    if !privileged.is_empty() {
+        let (image, count) = (&image.name, privileged.len());
+        let names = privileged.into_iter().take(NAMES_AT_MOST).collect::<Vec<_>>().join(", ");
+        findings.notes.push(format!(
+            "{image}: {count} functions outside of machine, or with it inlined, are privileged: {names}"
+        ));
+    }
+    Ok(findings)
+}
+
+/// Whether the function `name` is one that privileged instructions belong in. Those that assembly or the compiler
+/// knows by name have no path.
+fn is_privileged_home(name: &str) -> bool {
+    name.contains(PRIVILEGED_HOME) || (name.starts_with("isola_") && !name.contains("::"))
+}
+
+/// What a function does that an image should know of.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Look {
+    /// The address of the first access below the stack pointer.
+    below_stack: Option<u64>,
+    /// Whether it executes an instruction that ring 3 may not.
+    is_privileged: bool,
+}
+
+fn look_at(function: &Function) -> Look {
+    let mut look = Look::default();
+    let mut frame = Frame::default();
+    let mut decoder = Decoder::with_ip(64, &function.code, function.address, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        if look.below_stack.is_none() && frame.is_below(&instruction) {
+            look.below_stack = Some(instruction.ip());
+        }
+        look.is_privileged |= instruction.is_privileged();
+        frame.step(&instruction);
+    }
+    look
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(code: &[u8]) -> Look {
+        look_at(&Function { name: "f".into(), address: 0x1000, code: code.to_vec() })
+    }
+
+    /// The offset of the first access below the stack pointer.
+    fn below(code: &[u8]) -> Option<u64> {
+        look(code).below_stack.map(|address| address - 0x1000)
+    }
+
+    #[test]
+    fn a_store_below_the_stack_pointer_is_found() {
+        // mov [rsp-8], rdi; ret
+        assert_eq!(below(&[0x48, 0x89, 0x7c, 0x24, 0xf8, 0xc3]), Some(0));
+        // nop; movaps xmm0, [rsp-0x18]; ret
+        assert_eq!(below(&[0x90, 0x0f, 0x28, 0x44, 0x24, 0xe8, 0xc3]), Some(1));
+    }
+
+    #[test]
+    fn a_store_below_the_stack_pointer_through_the_frame_pointer_is_found() {
+        // push rbp; mov rbp, rsp; mov [rbp-8], rdi; pop rbp; ret
+        assert_eq!(below(&[0x55, 0x48, 0x89, 0xe5, 0x48, 0x89, 0x7d, 0xf8, 0x5d, 0xc3]), Some(4));
+    }
+
+    #[test]
+    fn a_frame_that_was_made_room_for_is_fine() {
+        // push rbp; mov rbp, rsp; push rbx; sub rsp, 0x18; mov [rbp-0x20], rdi; mov [rsp], rdi
+        let code = [
+            0x55, 0x48, 0x89, 0xe5, 0x53, 0x48, 0x83, 0xec, 0x18, 0x48, 0x89, 0x7d, 0xe0, 0x48, 0x89, 0x3c,
+            0x24, 0xc3,
+        ];
+        assert_eq!(below(&code), None);
+        // The same with [rbp-0x28], eight bytes past what was made room for.
+        let mut past = code;
+        past[12] = 0xd8;
+        assert_eq!(below(&past), Some(9));
+    }
+
+    #[test]
+    fn addresses_that_are_only_computed_and_unknown_frames_are_fine() {
+        // lea rax, [rsp-8]; ret
+        assert_eq!(below(&[0x48, 0x8d, 0x44, 0x24, 0xf8, 0xc3]), None);
+        // push rbp; mov rbp, rsp; sub rsp, rax; mov [rbp-0x40], rdi
+        assert_eq!(below(&[0x55, 0x48, 0x89, 0xe5, 0x48, 0x29, 0xc4, 0x48, 0x89, 0x7d, 0xc0]), None);
+        // mov rax, [rsp+rcx*8-8]: an index that counts from one
+        assert_eq!(below(&[0x48, 0x8b, 0x44, 0xcc, 0xf8]), None);
+        // push rbp; mov rbp, rsp; and rsp, -32; sub rsp, 0x20; mov [rsp], rdi; mov [rbp-0x20], rdi
+        let aligned = [
+            0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xe4, 0xe0, 0x48, 0x83, 0xec, 0x20, 0x48, 0x89, 0x3c, 0x24,
+            0x48, 0x89, 0x7d, 0xe0,
+        ];
+        assert_eq!(below(&aligned), None);
+    }
+
+    #[test]
+    fn the_frame_pointer_as_an_ordinary_register_is_fine() {
+        // push rbp; mov rbp, rdi; mov [rbp-8], rsi; pop rbp; ret
+        assert_eq!(below(&[0x55, 0x48, 0x89, 0xfd, 0x48, 0x89, 0x75, 0xf8, 0x5d, 0xc3]), None);
+    }
+
+    #[test]
+    fn the_machine_layer_is_where_privileged_instructions_belong() {
+        assert!(is_privileged_home("<isola_machine::apic::Apic as Timer>::arm"));
+        assert!(is_privileged_home("isola_entry"));
+        assert!(!is_privileged_home("isola_kv::main"));
+    }
+
+    #[test]
+    fn privileged_instructions_are_noticed() {
+        // mov cr3, rax
+        assert!(look(&[0x0f, 0x22, 0xd8]).is_privileged);
+        // hlt
+        assert!(look(&[0xf4]).is_privileged);
+        // rdtsc; pause
+        assert!(!look(&[0x0f, 0x31, 0xf3, 0x90]).is_privileged);
+    }
+}

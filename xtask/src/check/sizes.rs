@@ -1,0 +1,87 @@
+//! How large a file may grow, and the supervisor.
+//!
+//! One noun, one file: past [`SECOND_NOUN`] lines a file is listed, so that somebody looks for the second
+//! noun in it; past [`FILE_END`] the check fails. The supervisor stays small enough to be read in a day.
+
+use std::path::Path;
+
+use super::{Check, Findings};
+use crate::error::Error;
+use crate::workspace::{self, Workspace};
+
+pub const CHECK: Check = Check {
+    name: "sizes",
+    about: "no source file is past 800 lines, the supervisor not past 10,000",
+    remedy: "find the second noun in the file and give it a file of its own",
+    run,
+};
+
+/// Lines past which a file is listed.
+const SECOND_NOUN: usize = 400;
+/// Lines past which a file is too long.
+const FILE_END: usize = 800;
+/// Lines that the supervisor may have, tests included.
+const SUPERVISOR_END: usize = 10_000;
+
+fn run(workspace: &Workspace) -> Result<Findings, Error> {
+    let mut files = Vec::new();
+    for path in workspace.files_ending_in(&["rs", "s", "S", "ld"])? {
+        files.push((workspace.relative(&path), workspace::read(&path)?.lines().count()));
+    }
+    Ok(judge(&files))
+}
+
+/// What is too long, and what is long, in `files` of so many lines each.
+fn judge(files: &[(String, usize)]) -> Findings {
+    let mut findings = Findings::default();
+    for (path, lines) in files {
+        if *lines > FILE_END {
+            findings.failures.push(format!("{path}: {lines} lines, {FILE_END} are the end"));
+        } else if *lines > SECOND_NOUN {
+            findings
+                .notes
+                .push(format!("{path}: {lines} lines, past {SECOND_NOUN}: is there a second noun in it?"));
+        }
+    }
+    let supervisor: usize = files
+        .iter()
+        .filter(|(path, _)| Path::new(path).starts_with("supervisor"))
+        .map(|(_, lines)| lines)
+        .sum();
+    if supervisor > SUPERVISOR_END {
+        findings.failures.push(format!("supervisor/: {supervisor} lines, {SUPERVISOR_END} are the end"));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge_one(path: &str, lines: usize) -> Findings {
+        judge(&[(path.into(), lines)])
+    }
+
+    #[test]
+    fn a_file_may_have_800_lines_and_not_one_more() {
+        assert_eq!(judge_one("a.rs", FILE_END).failures.len(), 0);
+        assert_eq!(judge_one("a.rs", FILE_END + 1).failures.len(), 1);
+    }
+
+    #[test]
+    fn a_file_past_400_lines_is_listed_and_breaks_nothing() {
+        assert_eq!(judge_one("a.rs", SECOND_NOUN), Findings::default());
+        let findings = judge_one("a.rs", SECOND_NOUN + 1);
+        assert_eq!((findings.failures.len(), findings.notes.len()), (0, 1));
+    }
+
+    #[test]
+    fn the_supervisor_is_counted_as_a_whole() {
+        let files = |count: usize| -> Vec<(String, usize)> {
+            (0..count).map(|index| (format!("supervisor/src/{index}.rs"), 400)).collect()
+        };
+        assert_eq!(judge(&files(25)).failures.len(), 0);
+        assert_eq!(judge(&files(26)).failures.len(), 1);
+        assert_eq!(judge(&[("supervisors/a.rs".into(), 400)]).failures.len(), 0);
+    }
+}

@@ -1,0 +1,146 @@
+//! Law 2: unsafe code stands only where the design lists it, and each place says why.
+//!
+//! The compiler does most of the work: the workspace denies `unsafe_code` and clippy's
+//! `undocumented_unsafe_blocks`, and the check `manifests` proves that every package inherits that. What is
+//! left is here: nobody else lifts the ban, and whoever lifts it gives the reason.
+
+use std::path::Path;
+
+use proc_macro2::{TokenStream, TokenTree};
+
+use super::{Check, Findings};
+use crate::error::Error;
+use crate::manifest::Manifest;
+use crate::source;
+use crate::workspace::{self, Workspace};
+
+pub const CHECK: Check = Check {
+    name: "unsafe",
+    about: "unsafe code stands only where the design lists it, with a reason",
+    remedy: "move the unsafe code into a listed place behind a safe interface; where the ban is lifted, give the \
+             reason in the attribute: #![expect(unsafe_code, reason = \"...\")]",
+    run,
+};
+
+/// Folders whose packages or modules may contain unsafe code.
+const MAY: &[&str] =
+    &["machine", "cell/bare", "cell/hosted", "cell/ebbs", "cell/memory", "link/src/ring", "link/ring"];
+
+/// The lints of the root manifest that must be `deny` or `forbid`.
+const DENIED: &[(&str, &str)] = &[
+    ("rust", "unsafe_code"),
+    ("rust", "unsafe_op_in_unsafe_fn"),
+    ("clippy", "undocumented_unsafe_blocks"),
+    ("clippy", "missing_safety_doc"),
+];
+
+fn run(workspace: &Workspace) -> Result<Findings, Error> {
+    let root = Manifest::read(&workspace.root().join("Cargo.toml"))?;
+    let mut failures: Vec<String> = DENIED
+        .iter()
+        .filter(|(tool, lint)| !is_denied(&root, tool, lint))
+        .map(|(tool, lint)| format!("Cargo.toml does not deny {lint} in [workspace.lints.{tool}]"))
+        .collect();
+    for path in workspace.files_ending_in(&["rs"])? {
+        let relative = workspace.relative(&path);
+        failures.extend(judge(&relative, source::tokens(&path)?, &workspace::read(&path)?));
+    }
+    Ok(Findings::of(failures))
+}
+
+fn is_denied(root: &Manifest, tool: &str, lint: &str) -> bool {
+    let value = root.get(&["workspace", "lints", tool, lint]);
+    let level = value.and_then(|value| value.as_str().or_else(|| value.get("level")?.as_str()));
+    matches!(level, Some("deny" | "forbid"))
+}
+
+/// What is wrong with the file at `relative`, which has these `tokens` and this `text`.
+fn judge(relative: &str, tokens: TokenStream, text: &str) -> Vec<String> {
+    let may = may_be_unsafe(relative);
+    let mut failures = Vec::new();
+    for call in source::calls(tokens.clone(), &["allow", "expect", "warn"]) {
+        if !source::idents(call.arguments.clone()).iter().any(|ident| ident == "unsafe_code") {
+            continue;
+        }
+        let line = call.line;
+        if !may {
+            failures.push(format!("{relative}:{line}: lifts the ban on unsafe code"));
+        } else if !has_reason(call.arguments) && !comment_above(text, line) {
+            failures.push(format!("{relative}:{line}: lifts the ban on unsafe code without a reason"));
+        }
+    }
+    if !may {
+        // The compiler denies these too, but not in a macro that nothing calls yet.
+        let uses = source::idents(tokens).into_iter().filter(|ident| ident == "unsafe");
+        failures.extend(uses.map(|ident| format!("{relative}:{}: unsafe", ident.span().start().line)));
+    }
+    failures
+}
+
+fn may_be_unsafe(relative: &str) -> bool {
+    MAY.iter().any(|folder| Path::new(relative).starts_with(folder) || relative == format!("{folder}.rs"))
+}
+
+/// Whether an attribute's arguments contain `reason = "a sentence"`.
+fn has_reason(arguments: TokenStream) -> bool {
+    let trees: Vec<TokenTree> = arguments.into_iter().collect();
+    trees.windows(3).any(|window| match window {
+        [TokenTree::Ident(name), TokenTree::Punct(_), TokenTree::Literal(text)] => {
+            name == "reason" && is_sentence(text.to_string().trim_matches('"'))
+        }
+        _ => false,
+    })
+}
+
+/// Whether the line above `line` (from 1) is a comment with a sentence in it.
+fn comment_above(text: &str, line: usize) -> bool {
+    let above = line.checked_sub(2).and_then(|index| text.lines().nth(index)).unwrap_or("").trim();
+    above.strip_prefix("//").is_some_and(is_sentence)
+}
+
+fn is_sentence(text: &str) -> bool {
+    text.split_whitespace().count() >= 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge_text(relative: &str, text: &str) -> Vec<String> {
+        judge(relative, text.parse().expect("the test's source lexes"), text)
+    }
+
+    #[test]
+    fn only_listed_places_lift_the_ban() {
+        let lift = "#![expect(unsafe_code, reason = \"reads the page tables\")]";
+        assert_eq!(judge_text("machine/src/lib.rs", lift), [""; 0]);
+        assert_eq!(judge_text("net/stack/src/lib.rs", lift).len(), 1);
+        assert_eq!(judge_text("machinery/src/lib.rs", lift).len(), 1);
+    }
+
+    #[test]
+    fn whoever_lifts_the_ban_says_why() {
+        assert_eq!(judge_text("machine/src/lib.rs", "#![allow(unsafe_code)]").len(), 1);
+        assert_eq!(
+            judge_text("machine/src/lib.rs", "#![allow(dead_code, unsafe_code, reason = \"x\")]").len(),
+            1
+        );
+        let commented = "// Talks to the interrupt controller.\n#![allow(unsafe_code)]";
+        assert_eq!(judge_text("machine/src/lib.rs", commented), [""; 0]);
+    }
+
+    #[test]
+    fn the_ban_cannot_be_lifted_in_passing() {
+        assert_eq!(
+            judge_text("abi/src/lib.rs", "#![cfg_attr(test, allow(dead_code, unsafe_code))]").len(),
+            1
+        );
+        assert_eq!(judge_text("abi/src/lib.rs", "macro_rules! m { () => { unsafe { x() } } }").len(), 1);
+    }
+
+    #[test]
+    fn words_in_comments_and_strings_are_not_code() {
+        let text = "// unsafe allow(unsafe_code)\nconst A: &str = \"unsafe\"; const B: &str = \"allow(unsafe_code)\";";
+        assert_eq!(judge_text("abi/src/lib.rs", text), [""; 0]);
+    }
+}

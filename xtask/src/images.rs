@@ -1,0 +1,45 @@
+//! `cargo xtask images`: builds every image, those for tests included.
+//!
+//! `cargo images` alone (an alias in `.cargo/config.toml`) builds those that a user can start, without xtask.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::Verdict;
+use crate::cargo::{cargo, succeeds};
+use crate::error::Error;
+use crate::workspace::{Image, Workspace};
+
+/// What the user typed: nothing yet.
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Builds the images and prints where they are.
+pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
+    for image in build(workspace)? {
+        let meta =
+            fs::metadata(&image.path).map_err(|source| Error::Read { path: image.path.clone(), source })?;
+        println!("{:>9}  {}", format!("{} KiB", meta.len().div_ceil(1024)), workspace.relative(&image.path));
+    }
+    Ok(Verdict::Passed)
+}
+
+/// Builds all images, optimised, and returns them.
+///
+/// # Errors
+/// [`Error::ImagesNotBuilt`] when cargo fails; cargo has printed why.
+pub fn build(workspace: &Workspace) -> Result<Vec<Image>, Error> {
+    let images = workspace.images();
+    let mut command = cargo(workspace);
+    command.args(["build", "--quiet", "--release"]).args(selection(&images));
+    if images.is_empty() || succeeds(&mut command)? { Ok(images) } else { Err(Error::ImagesNotBuilt) }
+}
+
+/// The arguments by which cargo selects `images` and nothing else.
+pub fn selection(images: &[Image]) -> Vec<String> {
+    let packages = images.iter().map(|image| format!("--package={}", image.package));
+    let features = images.iter().filter_map(|image| Some((&image.package, image.feature.as_ref()?)));
+    let features = features.map(|(package, feature)| format!("--features={package}/{feature}"));
+    let selected: BTreeSet<String> = packages.chain(features).collect();
+    std::iter::once("--bins".to_owned()).chain(selected).collect()
+}

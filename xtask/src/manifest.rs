@@ -1,0 +1,80 @@
+//! What cargo does not tell about a manifest: lints, where a value is inherited from, comments.
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use crate::error::Error;
+use crate::workspace;
+
+/// A `Cargo.toml`.
+pub struct Manifest {
+    text: String,
+    table: Table,
+}
+
+impl Manifest {
+    /// Reads the manifest at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Read`] or [`Error::Toml`].
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = workspace::read(path)?;
+        let table =
+            text.parse().map_err(|source| Error::Toml { path: path.to_owned(), source: Box::new(source) })?;
+        Ok(Self { text, table })
+    }
+
+    /// The value at `path`, a key a part.
+    pub fn get(&self, path: &[&str]) -> Option<&Value> {
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.table.get(*first)?, |value, key| value.get(key))
+    }
+
+    /// The table at `path`; empty when there is none.
+    pub fn table(&self, path: &[&str]) -> Vec<(&str, &Value)> {
+        let table = self.get(path).and_then(Value::as_table);
+        table.into_iter().flatten().map(|(key, value)| (key.as_str(), value)).collect()
+    }
+
+    /// Whether the line that sets `key` in `section` has a comment line right above it.
+    pub fn is_commented(&self, section: &str, key: &str) -> bool {
+        let heading = format!("[{section}]");
+        let mut above = "";
+        for line in self.text.lines().map(str::trim).skip_while(|line| *line != heading).skip(1) {
+            if line.starts_with('[') {
+                return false;
+            }
+            if line.split_once('=').is_some_and(|(name, _)| name.trim() == key) {
+                return above.starts_with('#');
+            }
+            above = line;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(text: &str) -> Manifest {
+        Manifest { text: text.into(), table: text.parse().expect("the test's TOML parses") }
+    }
+
+    #[test]
+    fn a_comment_counts_only_right_above_its_key_and_in_its_section() {
+        let text = "[dependencies]\n# not here\nimage = \"1\"\n\n[features]\n# Why.\nimage = []\nbare = []\n";
+        let manifest = manifest(text);
+        assert!(manifest.is_commented("features", "image"));
+        assert!(!manifest.is_commented("features", "bare"));
+        assert!(!manifest.is_commented("features", "other"));
+    }
+
+    #[test]
+    fn nested_values_are_found_by_path() {
+        let manifest = manifest("[a.b]\nc = true\n");
+        assert_eq!(manifest.get(&["a", "b", "c"]).and_then(Value::as_bool), Some(true));
+        assert_eq!(manifest.get(&["a", "x", "c"]), None);
+    }
+}
