@@ -52,7 +52,7 @@ impl Supervised {
             .argument(format!("socket,id=console,path={},server=on,wait=off", console.display()))
             .virtio("serial", "")
             .argument("-device")
-            .argument("virtconsole,chardev=console");
+            .argument("virtserialport,chardev=console");
         let machine = (0..setup.network_devices).fold(machine, |machine, number| {
             let network = format!("hubport,id=n{number},hubid=0");
             machine.argument("-netdev").argument(network).virtio("net", &format!(",netdev=n{number}"))

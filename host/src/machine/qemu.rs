@@ -146,7 +146,7 @@ pub fn arguments(
             line.pair("-kernel", image)
                 .pair("-device", format!("virtio-serial-{suffix}{}", modern(options.model)))
                 .pair("-chardev", format!("socket,id=mgmt,path={},server=on,wait=off", client::SOCKET))
-                .pair("-device", "virtconsole,chardev=mgmt");
+                .pair("-device", "virtserialport,chardev=mgmt");
             &[]
         }
         Boot::Alone { image, command_line, publish } => {
@@ -263,7 +263,7 @@ mod tests {
         for part in [
             "-M q35 -accel tcg,thread=multi -cpu max -smp 4 -m 1048576K",
             "-kernel /images/supervisor -device virtio-serial-pci,disable-legacy=on",
-            "-device virtconsole,chardev=mgmt",
+            "-device virtserialport,chardev=mgmt",
             "-netdev user,id=u0,dhcpstart=10.0.2.128 -netdev hubport,id=h0,hubid=0,netdev=u0",
             "-netdev hubport,id=h2,hubid=0 -device virtio-net-pci,netdev=h2,mac=52:54:00:",
         ] {

@@ -42,7 +42,7 @@ fn serve() {
     });
     let qmp = UnixListener::bind("qmp.sock").unwrap();
     thread::spawn(move || serve_qmp(&qmp));
-    let supervised = arguments.contains(&"virtconsole,chardev=mgmt");
+    let supervised = arguments.contains(&"virtserialport,chardev=mgmt");
     let management = supervised.then(|| UnixListener::bind("management.sock").unwrap());
     fs::write("serial.log", "isola: the fake supervisor's log\n").unwrap();
     fs::write(value("-pidfile").unwrap(), format!("{}\n", process::id())).unwrap();

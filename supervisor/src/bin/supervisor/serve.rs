@@ -27,6 +27,9 @@ pub mod vector {
 /// Whether a cell has rung since the bell was last looked at.
 static BELL: AtomicBool = AtomicBool::new(false);
 
+/// How long the last answers of a machine that is to end may wait for their reader, in ns.
+const FINISH_NS: u64 = 1_000_000_000;
+
 /// Notes what came.
 pub fn on_interrupt(vector: u8) {
     if vector == vector::DOORBELL {
@@ -48,7 +51,7 @@ pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log
         }
         wire.send(console)?;
         if server.wants_power_off() {
-            return wire.finish(console);
+            return wire.finish(console, server);
         }
         if wire.is_quiet(console) {
             arm(server);
@@ -125,9 +128,12 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends the rest, and waits until the device has read it.
-    fn finish(&mut self, console: &mut Console) -> Result<(), Fault> {
-        while !self.unsent.is_empty() || !console.is_drained()? {
+    /// Sends the rest, and waits until the device has read it: not for ever, as the device holds bytes back while
+    /// nobody reads at its other end.
+    fn finish(&mut self, console: &mut Console, server: &mut Server<Hardware>) -> Result<(), Fault> {
+        let mut now_ns = || server.cells().effects().now_ns();
+        let deadline_ns = now_ns() + FINISH_NS;
+        while (!self.unsent.is_empty() || !console.is_drained()?) && now_ns() < deadline_ns {
             self.send(console)?;
             core::hint::spin_loop();
         }
