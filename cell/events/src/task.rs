@@ -17,6 +17,7 @@ use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
+use isola_abi::id::ActivityId;
 use isola_ebbs::current_core;
 use isola_platform::CoreIndex;
 use slab::Slab;
@@ -168,6 +169,14 @@ impl<T> fmt::Debug for Task<T> {
 
 /// Runs `future` on this core, for the activity that spawns it.
 pub fn spawn_task<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
+    spawn_task_for(current_tag().activity, future)
+}
+
+/// Runs `future` on this core, for `activity`: for who spawns tasks on behalf of others.
+pub fn spawn_task_for<T: 'static>(
+    activity: ActivityId,
+    future: impl Future<Output = T> + 'static,
+) -> Task<T> {
     let join = Rc::new(Join { output: Cell::new(None), waiting: Cell::new(None) });
     let outcome = join.clone();
     let future = Box::pin(async move {
@@ -176,7 +185,7 @@ pub fn spawn_task<T: 'static>(future: impl Future<Output = T> + 'static) -> Task
             waiting.wake();
         }
     });
-    let task = EVENTS.tasks.spawn(future, current_tag());
+    let task = EVENTS.tasks.spawn(future, EventTag { activity, ..current_tag() });
     EVENTS.tasks.schedule(task);
     Task { task, join }
 }

@@ -10,7 +10,7 @@ use core::fmt;
 use core::future::{Future, poll_fn};
 use core::net::SocketAddr;
 use core::task::{Poll, Waker};
-use isola_events::spawn_task;
+use isola_events::{current_activity, spawn_task_for};
 use isola_iobuf::Chain;
 use isola_net_stack::{ConnId, ConnectError, ConnectionStats, FailReason, SendError};
 
@@ -87,8 +87,8 @@ impl Drop for Listening {
     }
 }
 
-/// Has every connection to `port` served by a task of `serve`, on the core that the connection's flow belongs to. A
-/// core is woken by its first connection. At most `backlog` connections wait on a core to be taken.
+/// Has every connection to `port` served by a task of `serve`, on the core that the connection's flow belongs to, and
+/// charged to the activity that listens. A core is woken by its first connection. At most `backlog` connections wait on a core to be taken.
 ///
 /// # Errors
 /// [`PortInUse`].
@@ -100,7 +100,8 @@ pub fn listen<F>(
 where
     F: Future<Output = ()> + 'static,
 {
-    let accept = Box::new(move |stream| spawn_task(serve(stream)).detach());
+    let activity = current_activity();
+    let accept = Box::new(move |stream| spawn_task_for(activity, serve(stream)).detach());
     interface::publish_listener(port, Arc::new(Listener { backlog, accept }))
         .map_err(|()| PortInUse(port))?;
     Ok(Listening { port })

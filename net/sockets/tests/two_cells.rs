@@ -2,7 +2,8 @@
 
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::current_core;
-use isola_events::{exit, run, sleep, spawn_task, timeout};
+use isola_events::activity::{APPLICATION, charge_to};
+use isola_events::{current_activity, exit, register_activity, run, sleep, spawn_task, timeout};
 use isola_hosted::{Loss, Settings, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, start};
@@ -163,6 +164,35 @@ fn connections_spread_over_the_cores_and_stay_on_theirs() {
     }
     cells(3, Loss::Never, serve, client);
     assert_eq!(SERVED.lock().unwrap().len(), 3);
+}
+
+/// Says which activity a connection is served for.
+async fn name_the_activity(mut stream: TcpStream) {
+    let activity = current_activity().0.to_le_bytes();
+    stream.write(Chain::from(IoBuf::from(activity.to_vec()))).await.unwrap();
+    stream.shutdown();
+}
+
+#[test]
+fn connections_are_charged_to_the_activity_that_listens() {
+    cells(
+        1,
+        Loss::Never,
+        || async {
+            let listening = listen(7, 8, name_the_activity).unwrap();
+            charge_to(register_activity("another").unwrap());
+            let other = listen(8, 8, name_the_activity).unwrap();
+            std::future::pending::<()>().await;
+            drop((listening, other));
+        },
+        || async {
+            let mut served_for = Vec::new();
+            for port in [7, 8] {
+                served_for.push(read_exactly(&mut dial(port).await, 2).await);
+            }
+            assert_eq!(served_for, [APPLICATION.0, 2].map(|activity| activity.to_le_bytes().to_vec()));
+        },
+    );
 }
 
 #[test]
