@@ -82,7 +82,7 @@ isola_long_mode:
 3:  lea isola_boot_stack_top(%rip), %rsp
     mov %ebp, %edi
     xor %ebp, %ebp                  # the outermost frame, where backtraces end
-    call *isola_image_main@GOTPCREL(%rip)
+    call *isola_after_boot@GOTPCREL(%rip)
     ud2
 
 .balign 8
@@ -93,7 +93,7 @@ isola_early_gdt:
     .quad 0x00cf93000000ffff        # data
 
 # Where things of the image are, for Rust code: weak, as they are nowhere in a program of the host.
-.weak isola_image_main, isola_text_start, isola_text_end, isola_rodata_start, isola_rodata_end
+.weak isola_after_boot, isola_text_start, isola_text_end, isola_rodata_start, isola_rodata_end
 .weak isola_data_start, isola_data_end
 .section .data.isola_bounds, "aw"
 .balign 8

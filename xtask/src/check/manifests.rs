@@ -11,6 +11,7 @@ use toml::Value;
 
 use super::{Check, Findings};
 use crate::error::Error;
+use crate::images::OPTIMISED_AS_A_WHOLE;
 use crate::manifest::Manifest;
 use crate::workspace::{self, ImageKind, Workspace};
 
@@ -109,19 +110,22 @@ fn started_by_users(workspace: &Workspace) -> Vec<String> {
 /// How the alias `images` differs from building `packages`.
 fn judge_alias(config: &Manifest, packages: &[String]) -> Vec<String> {
     let arguments = config.get(&["alias", "images"]).and_then(Value::as_array);
-    let named: Vec<&str> = arguments
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .filter_map(|argument| argument.strip_prefix("--package="))
-        .collect();
+    let arguments: Vec<&str> = arguments.into_iter().flatten().filter_map(Value::as_str).collect();
+    let named: Vec<&str> =
+        arguments.iter().filter_map(|argument| argument.strip_prefix("--package=")).collect();
+    let optimised = arguments.contains(&OPTIMISED_AS_A_WHOLE);
+    let plain = (!optimised).then(|| {
+        format!(
+            ".cargo/config.toml: alias images lacks \"{OPTIMISED_AS_A_WHOLE}\", with which xtask builds them"
+        )
+    });
     let missing = packages.iter().filter(|package| !named.contains(&package.as_str()));
     let missing =
         missing.map(|package| format!(".cargo/config.toml: alias images lacks \"--package={package}\""));
     let odd = named.iter().filter(|name| !packages.iter().any(|package| package == *name));
     let odd = odd
         .map(|name| format!(".cargo/config.toml: alias images builds {name}, which is no image for users"));
-    missing.chain(odd).collect()
+    missing.chain(odd).chain(plain).collect()
 }
 
 /// What is wrong with the root manifest.
@@ -197,9 +201,11 @@ mod tests {
         let config =
             manifest("[alias]\nimages = [\"build\", \"--package=isola-kv\", \"--package=isola-host\"]\n");
         let wrong = judge_alias(&config, &["isola-kv".into(), "isola-supervisor".into()]);
-        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        assert_eq!(wrong.len(), 3, "{wrong:?}");
         assert!(wrong[0].contains("isola-supervisor") && wrong[1].contains("isola-host"));
-        assert_eq!(judge_alias(&manifest("[alias]\n"), &[]), [""; 0]);
+        assert!(wrong[2].contains("lto"));
+        let whole = manifest(&format!("[alias]\nimages = [\"{OPTIMISED_AS_A_WHOLE}\"]\n"));
+        assert_eq!(judge_alias(&whole, &[]), [""; 0]);
     }
 
     #[test]
