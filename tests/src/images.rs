@@ -1,5 +1,5 @@
-//! Where images are. Those that somebody has built are in the folder that `ISOLA_IMAGES` names; without it,
-//! an image is built when a test first asks for it.
+//! Where images and the `isola` command are. Those that somebody has built are where `ISOLA_IMAGES` (a folder)
+//! and `ISOLA_COMMAND` (a program) say; without these, each is built when a test first asks for it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,26 +11,62 @@ use std::sync::Mutex;
 /// # Panics
 /// Where there is none, and none can be built.
 pub fn path(name: &str) -> PathBuf {
-    if let Some(folder) = std::env::var_os("ISOLA_IMAGES") {
-        let path = Path::new(&folder).join(name);
-        assert!(path.is_file(), "{} is not there: build it with `cargo xtask images`", path.display());
-        return path;
+    match folder() {
+        Some(folder) => existing(folder.join(name)),
+        None => build(name, &format!("isola-{name}"), &["--features=image", "--bins"]),
     }
-    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut built = BUILT.lock().expect("no build has panicked");
-    built.entry(name.to_owned()).or_insert_with(|| build(name)).clone()
 }
 
-fn build(name: &str) -> PathBuf {
+/// The folder with all images, where somebody has built them.
+fn folder() -> Option<PathBuf> {
+    std::env::var_os("ISOLA_IMAGES").map(PathBuf::from)
+}
+
+/// A folder in which the command finds the images that a user can start.
+///
+/// # Panics
+/// As [`path`].
+pub fn for_users() -> PathBuf {
+    folder().unwrap_or_else(|| {
+        let paths = ["faulty", "kv", "primes", "supervisor"].map(path);
+        paths[0].parent().expect("a file is in a folder").to_owned()
+    })
+}
+
+/// The `isola` command.
+///
+/// # Panics
+/// Where there is none, and none can be built.
+pub fn command() -> PathBuf {
+    match std::env::var_os("ISOLA_COMMAND") {
+        Some(path) => existing(path.into()),
+        None => build("isola", "isola-host", &["--bin=isola"]),
+    }
+}
+
+fn existing(path: PathBuf) -> PathBuf {
+    assert!(path.is_file(), "{} is not there: `cargo xtask test machine` builds it", path.display());
+    path
+}
+
+/// Builds the binary of a package, once.
+fn build(binary: &str, package: &str, arguments: &[&str]) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().expect("no build has panicked");
+    if let Some(path) = built.get(binary) {
+        return path.clone();
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let status = Command::new(env!("CARGO"))
         .current_dir(&root)
-        .args(["build", "--quiet", "--release", "--features=image", "--bins", "--package"])
-        .arg(format!("isola-{name}"))
+        .args(["build", "--quiet", "--release", "--package", package])
+        .args(arguments)
         .env_remove("RUSTFLAGS")
         .status()
         .expect("cargo starts");
-    assert!(status.success(), "the image {name} does not build");
+    assert!(status.success(), "{binary} does not build");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    target.join("release").join(name)
+    let path = target.join("release").join(binary);
+    built.insert(binary.to_owned(), path.clone());
+    path
 }

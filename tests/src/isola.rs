@@ -1,0 +1,225 @@
+//! The `isola` command in a place of its own, with machines that nobody else sees.
+//!
+//! What was started in a place ends with it, and so when a test fails. When the test process is killed, the place's
+//! guard, which reads from it, sees that and ends the machines.
+
+use crate::{images, wait};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// Ends all machines once its standard input ends, and removes the place.
+const GUARD: &str = r#"cat; "$0" --quiet down --all; status=$?; rm -rf "$1"; exit $status"#;
+
+/// A place of its own.
+pub struct Isola {
+    folder: TempDir,
+    guard: Child,
+    alive: Option<ChildStdin>,
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its exit code; `None` where a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub out: String,
+    /// What it said beside.
+    pub err: String,
+}
+
+/// A command that runs. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Running {
+    child: Option<Child>,
+}
+
+impl Isola {
+    /// A place without machines.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder for the machines");
+        let mut guard = Command::new("sh");
+        guard.args(["-c", GUARD]).arg(images::command()).arg(folder.path());
+        // ^C at the terminal is for the test, and not for what cleans up after it.
+        guard.process_group(0);
+        place(&mut guard, &folder).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut guard = guard.spawn().expect("sh starts");
+        let alive = guard.stdin.take();
+        Self { folder, guard, alive }
+    }
+
+    /// A place with the machine `default` up, emulated, with further options.
+    pub fn up(options: &[&str]) -> Self {
+        let isola = Self::new();
+        isola.run(&[&["up", "--accel", "tcg"], options].concat()).ok();
+        isola
+    }
+
+    /// A command line of it.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(images::command());
+        place(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, arguments: &[&str]) -> Outcome {
+        Outcome::of(self.command(arguments).output().expect("isola starts"))
+    }
+
+    /// The answer of a command, as JSON.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let out = self.run(&[&["-o", "json"], arguments].concat()).ok();
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {out}"))
+    }
+
+    /// Starts a command.
+    pub fn spawn(&self, arguments: &[&str]) -> Running {
+        let mut command = self.command(arguments);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("isola starts");
+        Running { child: Some(child) }
+    }
+
+    /// The folder of a machine, there or not.
+    pub fn machine_folder(&self, machine: &str) -> std::path::PathBuf {
+        self.folder.path().join("isola").join(machine)
+    }
+
+    /// The process of a machine's QEMU, where it has one.
+    pub fn qemu(&self, machine: &str) -> Option<u32> {
+        fs::read_to_string(self.machine_folder(machine).join("qemu.pid")).ok()?.trim().parse().ok()
+    }
+
+    /// All that is known of a cell.
+    #[track_caller]
+    pub fn cell(&self, name: &str) -> Value {
+        self.json(&["inspect", name])
+    }
+
+    /// Who has the machine's cores, and what of its memory and devices nobody has.
+    #[track_caller]
+    pub fn inventory(&self) -> Value {
+        let machine = self.json(&["inspect"]);
+        let supervisor = &machine["supervisor"];
+        serde_json::json!({
+            "cores": supervisor["cores"],
+            "memory": supervisor["free_bytes"],
+            "devices": supervisor["free_devices"],
+        })
+    }
+
+    /// Waits until the inventory is as it was: what a cell had is scrubbed before others get it.
+    #[track_caller]
+    pub fn wait_for_inventory(&self, before: &Value) {
+        let mut last = Value::Null;
+        wait::until_true(&format!("all is given back, as in {before}"), || {
+            last = self.inventory();
+            last == *before
+        });
+    }
+
+    /// Waits until a cell has ended by itself, and returns all that is known of it.
+    #[track_caller]
+    pub fn wait_for_end(&self, cell: &str) -> Value {
+        wait::until(&format!("{cell} ends"), || {
+            let view = self.cell(cell);
+            matches!(view["state"].as_str(), Some("exited" | "crashed" | "killed")).then_some(view)
+        })
+    }
+}
+
+impl Default for Isola {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Isola {
+    fn drop(&mut self) {
+        drop(self.alive.take());
+        let status = self.guard.wait();
+        if !std::thread::panicking() {
+            assert!(status.is_ok_and(|status| status.success()), "`isola down --all` failed");
+        }
+    }
+}
+
+/// Has a command find its place and nothing of the user's.
+fn place<'a>(command: &'a mut Command, folder: &TempDir) -> &'a mut Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ISOLA_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .current_dir(folder.path())
+        .env("XDG_RUNTIME_DIR", folder.path())
+        .env("XDG_CACHE_HOME", folder.path())
+        .env("ISOLA_IMAGES", images::for_users())
+}
+
+impl Outcome {
+    fn of(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// What a command printed that did what it should.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        self.ended_with(0).out
+    }
+
+    /// The outcome, where the exit code is this one.
+    #[track_caller]
+    pub fn ended_with(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
+
+    /// What a command said that failed as it should.
+    #[track_caller]
+    pub fn failed(self, code: i32, words: &str) -> String {
+        let said = self.ended_with(code).err;
+        assert!(said.contains(words), "{words:?} is not in {said:?}");
+        said
+    }
+}
+
+impl Running {
+    /// Sends it a signal, by the shell's name for it.
+    pub fn signal(&self, name: &str) {
+        signal(name, self.child.as_ref().expect("it is there until it is waited for").id());
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> Outcome {
+        let child = self.child.take().expect("it is there until it is waited for");
+        Outcome::of(child.wait_with_output().expect("its output can be read"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Sends a signal to a process.
+pub fn signal(name: &str, pid: u32) {
+    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status();
+    assert!(status.is_ok_and(|status| status.success()), "{pid} gets no {name}");
+}
+
+/// Whether a process runs.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}

@@ -1,0 +1,81 @@
+//! A machine with the key-value server in a cell.
+
+use crate::isola::Isola;
+use crate::kv::Connection;
+use crate::namespace;
+use serde_json::Value;
+use std::net::SocketAddr;
+
+/// The cell's name.
+pub const CELL: &str = "cache";
+
+/// The server's port.
+const PORT: u16 = 11211;
+
+/// A machine with the server in a cell.
+pub struct Service {
+    /// The machine.
+    pub isola: Isola,
+    /// Where the server is reached.
+    pub address: SocketAddr,
+    /// The inventory without the cell.
+    empty: Value,
+}
+
+impl Service {
+    /// A machine of four cores on QEMU's user-mode network, with the server's port published; both with further options.
+    pub fn published(machine: &[&str], cell: &[&str]) -> Self {
+        let isola = Isola::up(machine);
+        let empty = isola.inventory();
+        let view = isola.json(&[&["run", "-d", "--name", CELL, "-p", "11211"], cell, &["kv"]].concat());
+        let address = published(&view);
+        Self::answering(isola, address, empty)
+    }
+
+    /// A machine of four cores on the network of [`namespace`], which the caller is in, with the server in a cell of
+    /// so many cores and so much memory.
+    pub fn on_tap(cores: &str, memory: &str) -> Self {
+        let isola = Isola::up(&["--net", namespace::NETWORK]);
+        let empty = isola.inventory();
+        let ip = namespace::address(1);
+        let network = format!("{ip}/{}", namespace::PREFIX_LEN);
+        let size = ["--cores", cores, "--memory", memory];
+        isola.json(&[&["run", "-d", "--name", CELL, "--network", &network], &size[..], &["kv"]].concat());
+        Self::answering(isola, (ip, PORT).into(), empty)
+    }
+
+    fn answering(isola: Isola, address: SocketAddr, empty: Value) -> Self {
+        let service = Self { isola, address, empty };
+        service.connect();
+        service
+    }
+
+    /// A connection that the server has answered on.
+    pub fn connect(&self) -> Connection {
+        Connection::establish(self.address)
+    }
+
+    /// All that is known of the cell.
+    #[track_caller]
+    pub fn cell(&self) -> Value {
+        self.isola.cell(CELL)
+    }
+
+    /// Ends the cell, which has to have run until now, and sees that the machine has back all that it had.
+    #[track_caller]
+    pub fn end(self) {
+        let view = self.cell();
+        assert_eq!((&view["state"], &view["crash"]), (&"running".into(), &Value::Null), "{view:#}");
+        let stopped = self.isola.json(&["stop", CELL]);
+        assert_eq!((&stopped[0]["state"], &stopped[0]["exit_code"]), (&"exited".into(), &0.into()));
+        self.isola.run(&["rm", CELL]).ok();
+        self.isola.wait_for_inventory(&self.empty);
+    }
+}
+
+/// Where the first published port of a cell is on the host.
+#[track_caller]
+pub fn published(cell: &Value) -> SocketAddr {
+    let host = cell["ports"][0]["host"].as_str().and_then(|host| host.parse().ok());
+    host.unwrap_or_else(|| panic!("it has no published port: {cell:#}"))
+}

@@ -1,0 +1,16 @@
+//! Services in cells, as their clients see them: programs and libraries that nobody here wrote, clients that
+//! behave badly, and many at once.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`clients`] | a client library and Debian's libmemcached tools, with the server in a cell and alone |
+//! | [`misuse`] | slow readers, half-closed and reset connections, garbage |
+//! | [`crowd`] | thousands of connections |
+//! | [`primes`] | a service that wakes its cores |
+//! | [`faults`] | a cell at work beside others that go wrong |
+
+mod clients;
+mod crowd;
+mod faults;
+mod misuse;
+mod primes;
