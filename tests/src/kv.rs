@@ -1,12 +1,14 @@
 //! A plain client of the key-value server, in memcached's text protocol, and a load of several that check every answer.
 
 use crate::wait::{self, PATIENCE};
+use rustix::net::sockopt::set_socket_linger;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// A connection.
 #[derive(Debug)]
@@ -60,6 +62,20 @@ impl Connection {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(line.trim_end().to_owned()),
         }
+    }
+
+    /// Says that nothing more will be sent, and goes on reading.
+    ///
+    /// # Errors
+    /// Whatever the host says.
+    pub fn end_sending(&self) -> io::Result<()> {
+        self.stream.get_ref().shutdown(Shutdown::Write)
+    }
+
+    /// Ends the connection by a reset, with whatever is under way.
+    pub fn reset(self) {
+        set_socket_linger(self.stream.get_ref(), Some(Duration::ZERO))
+            .expect("a socket can be told to linger");
     }
 
     /// All that comes until the server closes the connection.
@@ -200,7 +216,10 @@ impl Load {
     pub fn wait_for(&self, more: u64) {
         let target = self.answered() + more;
         wait::until_true("requests are answered", || {
-            assert!(!self.clients.iter().any(JoinHandle::is_finished), "a client was answered wrongly or not");
+            assert!(
+                !self.clients.iter().any(JoinHandle::is_finished),
+                "a client was answered wrongly or not"
+            );
             self.answered() >= target
         });
     }

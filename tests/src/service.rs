@@ -61,6 +61,12 @@ impl Service {
         self.isola.cell(CELL)
     }
 
+    /// Memory that the cell uses, in bytes.
+    #[track_caller]
+    pub fn used_bytes(&self) -> u64 {
+        self.cell()["used_bytes"].as_u64().expect("it is told")
+    }
+
     /// Ends the cell, which has to have run until now, and sees that the machine has back all that it had.
     #[track_caller]
     pub fn end(self) {

@@ -53,7 +53,11 @@ fn use_large_values(address: SocketAddr) {
         let (writer, reader) = if number % 2 == 0 { (&text, &binary) } else { (&binary, &text) };
         writer.set(&key, &large[..], 0).unwrap();
         let got = reader.get::<Vec<u8>>(&key).unwrap();
-        assert!(got.as_ref() == Some(&large), "{key} came back changed: {:?} bytes", got.map(|got| got.len()));
+        assert!(
+            got.as_ref() == Some(&large),
+            "{key} came back changed: {:?} bytes",
+            got.map(|got| got.len())
+        );
     }
     assert!(text.set("larger", &value(0, LARGEST + 1)[..], 0).is_err());
     assert_eq!(binary.get::<String>("larger").unwrap(), None);
@@ -121,7 +125,8 @@ fn clients_are_served_by_an_image_alone() {
     for machine in ["q35", "microvm"] {
         let isola = Isola::new();
         let run = ["run", "-d", "--standalone", "--name", "alone", "--accel", "tcg", "--machine", machine];
-        let view = isola.json(&[&run[..], &["--cores", "2", "--memory", "64M", "-p", "11211", "kv"]].concat());
+        let view =
+            isola.json(&[&run[..], &["--cores", "2", "--memory", "64M", "-p", "11211", "kv"]].concat());
         let address = published(&view);
         Connection::establish(address);
         use_library(address);

@@ -1,1 +1,111 @@
-//! x
+//! Many connections: at once, and one after the other.
+
+use isola_tests::kv::{Connection, value};
+use isola_tests::namespace;
+use isola_tests::service::Service;
+use isola_tests::wait;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::thread;
+
+/// Connections at once, by each of so many threads.
+const THREADS: usize = 4;
+const CONNECTIONS_EACH: usize = 640;
+
+/// Connections one after the other, so many of them open at a time.
+const CHURNED: usize = 24_000;
+const BATCH: usize = 24;
+
+/// What of a connection that is over may stay in use, in bytes on average: the heap keeps some of what it was given
+/// back, and a connection that the server ended first is remembered for a while.
+const LEFT_BYTES: u64 = 200;
+
+/// Lets this process have as many files and sockets as it may.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
+
+/// Waits until the server has so many connections, the one that asks among them.
+fn wait_for_connections(connection: &mut Connection, count: u64) {
+    wait::until_true(&format!("{count} connections are left"), || {
+        connection.stat("curr_connections").unwrap() == count
+    });
+}
+
+/// Opens thousands of connections, and has each set a value, and get what another one has set.
+fn open_thousands(service: &Service, observer: &mut Connection) {
+    let open = || -> Vec<Connection> {
+        (0..CONNECTIONS_EACH).map(|_| Connection::open(service.address).unwrap()).collect()
+    };
+    let mut connections: Vec<Connection> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(open)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let count = connections.len();
+    wait_for_connections(observer, count as u64 + 1);
+    // All ask before any answer is read.
+    for (number, connection) in connections.iter_mut().enumerate() {
+        connection.send(format!("set crowd{number} 0 0 64\r\n").as_bytes()).unwrap();
+        connection.send(&[&value(number as u64, 64)[..], b"\r\n"].concat()).unwrap();
+    }
+    for connection in &mut connections {
+        assert_eq!(connection.line().unwrap(), "STORED");
+    }
+    for (number, connection) in connections.iter_mut().enumerate() {
+        connection.send(format!("get crowd{}\r\n", (number + 1) % count).as_bytes()).unwrap();
+    }
+    for (number, connection) in connections.iter_mut().enumerate() {
+        let neighbour = (number + 1) % count;
+        let got = connection.value(&format!("crowd{neighbour}")).unwrap();
+        assert_eq!(got, Some(value(neighbour as u64, 64)), "of connection {number}");
+    }
+}
+
+#[test]
+fn thousands_of_connections_at_once_are_all_answered() {
+    raise_file_limit();
+    namespace::run(|| {
+        let service = Service::on_tap("3", "128M");
+        let mut observer = service.connect();
+        let [first, second] = [(); 2].map(|()| {
+            open_thousands(&service, &mut observer);
+            wait_for_connections(&mut observer, 1);
+            service.used_bytes()
+        });
+        assert!(second < first + (1 << 20), "the first crowd left {first} bytes in use, the second {second}");
+        service.end();
+    });
+}
+
+#[test]
+fn connections_come_and_go_by_the_thousand_and_leave_nothing() {
+    raise_file_limit();
+    namespace::run(|| {
+        let service = Service::on_tap("2", "64M");
+        let mut observer = service.connect();
+        let before = service.used_bytes();
+        for batch in 0..CHURNED / BATCH {
+            let mut connections: Vec<Connection> =
+                (0..BATCH).map(|_| Connection::open(service.address).unwrap()).collect();
+            for (number, connection) in connections.iter_mut().enumerate() {
+                let question = if number % 3 == 0 { "version\r\nquit\r\n" } else { "version\r\n" };
+                connection.send(question.as_bytes()).unwrap();
+            }
+            for (number, mut connection) in connections.into_iter().enumerate() {
+                assert!(connection.line().unwrap().starts_with("VERSION "), "in batch {batch}");
+                match number % 3 {
+                    // The server closes first, as it was asked to.
+                    0 => assert_eq!(connection.rest().unwrap(), b""),
+                    // The client closes: by a reset, or in good order.
+                    1 => connection.reset(),
+                    _ => drop(connection),
+                }
+            }
+        }
+        wait_for_connections(&mut observer, 1);
+        assert!(observer.stat("total_connections").unwrap() >= CHURNED as u64);
+        let left = service.used_bytes().saturating_sub(before);
+        assert!(left < LEFT_BYTES * CHURNED as u64, "{left} bytes are left in use");
+        service.end();
+    });
+}

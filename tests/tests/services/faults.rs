@@ -1,1 +1,72 @@
-//! x
+//! A cell at work beside others that go wrong, in every way that there is.
+
+use isola_tests::kv::Load;
+use isola_tests::service::Service;
+use serde_json::Value;
+
+/// Requests that have to be answered while a fault is there, and after it.
+const REQUESTS: u64 = 200;
+
+/// A way to go wrong, and what is told of it.
+struct Fault {
+    way: &'static str,
+    kind: &'static str,
+    exception: Option<&'static str>,
+    /// A function that the backtrace names.
+    function: &'static str,
+}
+
+const FAULTS: [Fault; 7] = [
+    Fault { way: "panic", kind: "panic", exception: None, function: "faulty::main" },
+    Fault { way: "null", kind: "exception", exception: Some("page fault"), function: "commit" },
+    Fault { way: "write", kind: "exception", exception: Some("page fault"), function: "commit" },
+    Fault { way: "code", kind: "exception", exception: Some("page fault"), function: "commit" },
+    Fault {
+        way: "overflow",
+        kind: "double fault",
+        exception: Some("double fault"),
+        function: "faulty::descend",
+    },
+    Fault { way: "spin", kind: "hang", exception: None, function: "faulty::main" },
+    Fault { way: "exhaust", kind: "out of memory", exception: None, function: "faulty::exhaust" },
+];
+
+/// Names of functions in a crash's backtrace, inlined ones included.
+fn functions(crash: &Value) -> String {
+    crash["backtrace"].to_string()
+}
+
+#[test]
+fn no_request_is_lost_beside_any_fault() {
+    let service = Service::published(&[], &["--cores", "2", "--memory", "64M"]);
+    let isola = &service.isola;
+    let before = isola.inventory();
+    let load = Load::start(service.address, 4);
+    for fault in FAULTS {
+        let way = fault.way;
+        load.wait_for(REQUESTS);
+        isola
+            .run(&["run", "-d", "--name", way, "--memory", "16M", "--watchdog", "500ms", "faulty", way])
+            .ok();
+        load.wait_for(REQUESTS);
+        let ended = isola.wait_for_end(way);
+        let crash = &ended["crash"];
+        assert_eq!((&ended["state"], &crash["kind"]), (&"crashed".into(), &fault.kind.into()), "{ended:#}");
+        assert_eq!(crash["exception"].as_str(), fault.exception, "{ended:#}");
+        assert!(functions(crash).contains(fault.function), "{} is not in {crash:#}", fault.function);
+        load.wait_for(REQUESTS);
+        isola.run(&["rm", way]).ok();
+        isola.wait_for_inventory(&before);
+    }
+    // What ends as it should, or on demand, is no fault.
+    let exited = isola.run(&["run", "--rm", "--memory", "16M", "faulty", "exit", "3"]);
+    exited.ended_with(3);
+    isola.run(&["run", "-d", "--name", "spin", "--memory", "16M", "faulty", "spin"]).ok();
+    load.wait_for(REQUESTS);
+    assert_eq!(isola.json(&["kill", "spin"])[0]["state"], "killed");
+    isola.run(&["rm", "spin"]).ok();
+    isola.wait_for_inventory(&before);
+    load.wait_for(REQUESTS);
+    assert!(load.end() > 20 * REQUESTS);
+    service.end();
+}

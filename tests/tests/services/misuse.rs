@@ -1,1 +1,208 @@
-//! x
+//! Clients that behave badly: whatever they do, others are served, and memory does not grow.
+
+use isola_tests::kv::{Connection, value};
+use isola_tests::namespace;
+use isola_tests::service::Service;
+use isola_tests::wait;
+use std::io::Write;
+use std::thread;
+
+const MIB: usize = 1 << 20;
+
+/// A client that behaves well sees nothing of the others.
+fn is_served(connection: &mut Connection, what: &str) {
+    for number in 0..20 {
+        let (key, value) = (format!("well-behaved-{number}"), value(number, 500));
+        connection.set(&key, &value).unwrap_or_else(|error| panic!("beside {what}: {error}"));
+        assert_eq!(connection.get(&key).unwrap(), Some(value), "beside {what}");
+    }
+}
+
+/// Waits until the server has only the connection that asks.
+fn wait_until_alone(connection: &mut Connection) {
+    wait::until_true("the others are gone", || connection.stat("curr_connections").unwrap() == 1);
+}
+
+#[test]
+fn a_pipeline_of_thousands_of_requests_is_answered_in_order() {
+    namespace::run(|| {
+        let service = Service::on_tap("3", "64M");
+        let mut connection = service.connect();
+        let (mut requests, mut expected) = (String::new(), String::new());
+        for number in 0..8000 {
+            let key = number % 50;
+            requests += &format!("set k{key} 0 0 5\r\n{number:05}\r\nget k{key}\r\n");
+            expected += &format!("STORED\r\nVALUE k{key} 0 5\r\n{number:05}\r\nEND\r\n");
+        }
+        requests += "quit\r\n";
+        let mut writer = connection.stream().try_clone().unwrap();
+        let answers = thread::scope(|scope| {
+            // One write as far as the client goes; it does not fit the socket at once.
+            scope.spawn(|| writer.write_all(requests.as_bytes()).unwrap());
+            connection.rest().unwrap()
+        });
+        assert!(answers == expected.as_bytes(), "{} bytes instead of {}", answers.len(), expected.len());
+        service.end();
+    });
+}
+
+#[test]
+fn who_does_not_read_holds_up_nobody_and_little_memory() {
+    namespace::run(|| {
+        let service = Service::on_tap("2", "64M");
+        let mut good = service.connect();
+        let large: Vec<Vec<u8>> = (0..4).map(|number| value(number, MIB)).collect();
+        for (number, large) in large.iter().enumerate() {
+            good.set(&format!("large{number}"), large).unwrap();
+        }
+        let before = service.used_bytes();
+        // Each asks for far more than the cell has memory.
+        let mut slow: Vec<Connection> = (0..16).map(|_| service.connect()).collect();
+        for connection in &mut slow {
+            for number in 0..100 {
+                connection.send(format!("get large{}\r\n", number % 4).as_bytes()).unwrap();
+            }
+        }
+        is_served(&mut good, "slow readers");
+        let more = service.used_bytes().saturating_sub(before);
+        assert!(more < 16 * MIB as u64 / 2, "{more} bytes more are in use for 16 clients that do not read");
+        for mut connection in slow.drain(..4) {
+            for number in 0..100 {
+                let key = number % 4;
+                let got = connection.value(&format!("large{key}")).unwrap();
+                assert!(got.as_ref() == Some(&large[key]), "answer {number} is wrong");
+            }
+        }
+        slow.pop().unwrap().reset();
+        drop(slow);
+        wait_until_alone(&mut good);
+        is_served(&mut good, "slow readers that left");
+        service.end();
+    });
+}
+
+#[test]
+fn a_half_closed_connection_gets_all_its_answers() {
+    namespace::run(|| {
+        let service = Service::on_tap("2", "64M");
+        let mut good = service.connect();
+        let large = value(1, MIB);
+        good.set("large", &large).unwrap();
+        let ask = |request: &[u8]| {
+            let mut connection = Connection::open(service.address).unwrap();
+            connection.send(&request.repeat(20)).unwrap();
+            connection.end_sending().unwrap();
+            connection.rest().unwrap()
+        };
+        let text = ask(b"get large\r\n");
+        let answer = [format!("VALUE large 0 {MIB}\r\n").as_bytes(), &large, b"\r\nEND\r\n"].concat();
+        assert!(text == answer.repeat(20), "{} bytes instead of {}", text.len(), answer.len() * 20);
+        let binary = ask(&packet(0, b"large", b""));
+        let len = (4 + MIB as u32).to_be_bytes();
+        let head = [&[0x81, 0, 0, 0, 4, 0, 0, 0][..], &len, &[0; 4]].concat();
+        let answers: Vec<&[u8]> = binary.chunks(HEADER + 4 + MIB).collect();
+        assert_eq!(answers.len(), 20);
+        for answer in answers {
+            assert!(answer.starts_with(&head) && answer[HEADER + 4..] == large, "{:?}", &answer[..HEADER]);
+        }
+        wait_until_alone(&mut good);
+        service.end();
+    });
+}
+
+#[test]
+fn resets_in_the_middle_of_requests_are_forgotten() {
+    namespace::run(|| {
+        let service = Service::on_tap("2", "64M");
+        let mut good = service.connect();
+        good.set("large", &value(1, MIB)).unwrap();
+        let before = service.used_bytes();
+        for number in 0..300 {
+            let mut bad = Connection::open(service.address).unwrap();
+            match number % 4 {
+                // In the middle of a value, of a line, of an answer, and of nothing.
+                0 => bad.send(&[b"set half 0 0 1000000\r\n", &value(2, 300_000)[..]].concat()).unwrap(),
+                1 => bad.send(b"get lar").unwrap(),
+                2 => {
+                    bad.send(&b"get large\r\n".repeat(20)).unwrap();
+                    assert_eq!(bad.line().unwrap(), format!("VALUE large 0 {MIB}"));
+                }
+                _ => {}
+            }
+            bad.reset();
+        }
+        wait_until_alone(&mut good);
+        is_served(&mut good, "resets");
+        assert_eq!(good.get("half").unwrap(), None);
+        let left = service.used_bytes().saturating_sub(before);
+        assert!(left < 4 * MIB as u64, "{left} bytes are left in use");
+        service.end();
+    });
+}
+
+/// Length of the head of a request or an answer of the binary protocol.
+const HEADER: usize = 24;
+
+/// A request of the binary protocol.
+fn packet(opcode: u8, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x80, opcode];
+    packet.extend((key.len() as u16).to_be_bytes());
+    packet.extend([0; 4]);
+    packet.extend((key.len() as u32 + value.len() as u32).to_be_bytes());
+    packet.extend([0; 12]);
+    [&packet, key, value].concat()
+}
+
+#[test]
+fn garbage_is_refused_and_costs_nobody_else_anything() {
+    namespace::run(|| {
+        let service = Service::on_tap("2", "64M");
+        let mut good = service.connect();
+        good.set("kept", b"kept").unwrap();
+        for number in 0..200 {
+            let mut bad = Connection::open(service.address).unwrap();
+            let mut garbage = value(number, 1 + number as usize * 97 % 5000);
+            match number % 3 {
+                0 => {}
+                1 => garbage.insert(0, 0x80),
+                _ => garbage.splice(..0, *b"get ").for_each(drop),
+            }
+            // The server may close the connection before it has taken it all.
+            let _ = bad.send(&garbage);
+            if bad.end_sending().is_ok() {
+                let _ = bad.rest();
+            }
+        }
+        is_served(&mut good, "garbage");
+
+        let mut text = service.connect();
+        for (request, answer) in [
+            (format!("get {}", "k".repeat(251)), "CLIENT_ERROR"),
+            (format!("set {} 0 0 1\r\nx", "k".repeat(251)), "CLIENT_ERROR"),
+            ("set key zero 0 1\r\nx".to_owned(), "CLIENT_ERROR"),
+            ("incr kept 1".to_owned(), "CLIENT_ERROR"),
+            ("no such thing".to_owned(), "ERROR"),
+        ] {
+            let mut connection = service.connect();
+            let got = connection.ask(&request).unwrap();
+            assert!(got.starts_with(answer), "{request:.40}: {got}");
+        }
+        // Two MiB are sent and thrown away; the connection goes on.
+        let large = value(1, 2 * MIB);
+        text.send(&[format!("set large 0 0 {}\r\n", large.len()).as_bytes(), &large, b"\r\n"].concat())
+            .unwrap();
+        assert_eq!(text.line().unwrap(), "SERVER_ERROR object too large for cache");
+        assert_eq!(text.get("kept").unwrap().as_deref(), Some(&b"kept"[..]));
+        for request in [packet(0x7f, b"", b""), packet(0, &[b'k'; 251], b""), packet(0, b"", b"value")] {
+            let mut binary = Connection::open(service.address).unwrap();
+            binary.send(&request).unwrap();
+            binary.end_sending().unwrap();
+            let answer = binary.rest().unwrap();
+            assert!(answer[0] == 0x81 && answer[6..8] != [0, 0], "{request:?}: {answer:?}");
+        }
+        drop(text);
+        wait_until_alone(&mut good);
+        assert_eq!(good.get("kept").unwrap().as_deref(), Some(&b"kept"[..]));
+        service.end();
+    });
+}
