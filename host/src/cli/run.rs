@@ -57,16 +57,15 @@ Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80
 
 Examples:
   isola run -d --name kv --cores 2 --memory 64M -p 11211:11211 kv
-  isola run --rm primes --limit 1000000
+  isola run --rm primes 7001
   isola run -f isola.toml
   isola run --standalone ./target/release/kv")]
 pub(super) struct Arguments {
-    /// The image
+    // One list, so that what follows the image is never taken for options of isola.
+    /// The image, and arguments for the application
+    #[arg(value_names = ["IMAGE", "ARGUMENTS"], trailing_var_arg = true)]
     #[arg(add = complete::images(), required_unless_present = "file")]
-    image: Option<String>,
-    /// Arguments for the application
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<String>,
+    command: Vec<String>,
     /// Reads the rest from a manifest; what is given here as well goes first
     #[arg(short, long, value_name = "MANIFEST")]
     file: Option<PathBuf>,
@@ -106,7 +105,7 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, F
         Some(path) => Manifest::read(path).map_err(|error| Failure::new(USAGE, error.to_string()))?,
         None => Manifest::default(),
     };
-    let named = arguments.image.as_ref().or(manifest.image.as_ref());
+    let named = arguments.command.first().or(manifest.image.as_ref());
     let named = named.ok_or_else(|| Failure::new(USAGE, "the manifest names no image, and none is given"))?;
     let image = context.images.cell_image(named).map_err(|error| {
         let code = if matches!(error, FindError::Rejected { .. }) { NO_CELL_IMAGE } else { NO_IMAGE };
@@ -136,7 +135,7 @@ fn run_cell(
         name: arguments.name.or(manifest.name),
         cores: arguments.cores.or(manifest.cores).unwrap_or(1),
         memory: arguments.memory.or(manifest.memory).unwrap_or(DEFAULT_MEMORY),
-        arguments: or_else(arguments.arguments, manifest.arguments),
+        arguments: or_else(application_arguments(arguments.command), manifest.arguments),
         network: arguments.network.or(manifest.network).unwrap_or_default(),
         watchdog_ms: arguments.watchdog.or(manifest.watchdog).unwrap_or_default().ms,
         publish: or_else(arguments.publish, manifest.publish),
@@ -254,11 +253,17 @@ fn run_alone(
         },
         choice: arguments.platform.accel,
         address,
-        arguments: or_else(arguments.arguments, manifest.arguments),
+        arguments: or_else(application_arguments(arguments.command), manifest.arguments),
         publish: or_else(arguments.publish, manifest.publish),
         attachment: if arguments.detach { Attachment::Detached } else { Attachment::Attached },
     };
     standalone::run(context, alone)
+}
+
+/// What follows the image.
+fn application_arguments(mut command: Vec<String>) -> Vec<String> {
+    command.drain(..command.len().min(1));
+    command
 }
 
 fn or_else<T>(given: Vec<T>, written: Vec<T>) -> Vec<T> {

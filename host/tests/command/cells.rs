@@ -6,12 +6,12 @@ use std::fs;
 #[test]
 fn a_cell_is_run_listed_stopped_and_removed() {
     let sandbox = Sandbox::up();
-    let run = ["run", "-d", "--name", "kv", "--cores", "2", "--memory", "32M", "kv", "--port", "1"];
+    let run = ["run", "-d", "--name", "kv", "--cores", "2", "--memory", "32M", "kv", "-m", "16"];
     assert_eq!(sandbox.isola(&run).ok(), "kv\n");
     let ps = sandbox.isola(&["ps"]).ok();
     let line: Vec<&str> = ps.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(line[..7], ["kv", "running", "2", "32", "MiB", "kv", "10.0.2.16"], "{ps}");
-    assert_eq!(sandbox.isola(&["logs", "kv"]).ok(), "kv: started [--port 1]\n");
+    assert_eq!(sandbox.isola(&["logs", "kv"]).ok(), "kv: started [-m 16]\n");
     sandbox.isola(&["rm", "kv"]).failed(1, "stop it first");
     assert_eq!(sandbox.isola(&["stop", "kv"]).ok(), "kv\n");
     assert_eq!(sandbox.json(&["inspect", "kv"])["state"], "exited");
