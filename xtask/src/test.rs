@@ -28,6 +28,8 @@ const MACHINE_TESTS: &str = "isola-tests";
 const HOST_TOOL: &str = "isola-host";
 /// Tells the host tool and the tests where the images are.
 const IMAGES: &str = "ISOLA_IMAGES";
+/// Tells the tests where the host tool is.
+const COMMAND: &str = "ISOLA_COMMAND";
 
 /// What the user typed.
 #[derive(clap::Args)]
@@ -115,6 +117,7 @@ fn run_machine(workspace: &Workspace) -> Result<Tally, Error> {
     let mut command = cargo(workspace);
     command.args(["test", "--no-fail-fast", "--package", MACHINE_TESTS]);
     command.env(IMAGES, workspace.image_folder());
+    command.env(COMMAND, workspace.image_folder().join("isola"));
     follow(&mut command)
 }
 

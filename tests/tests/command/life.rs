@@ -1,0 +1,166 @@
+//! Machines and cells from their beginning to their end, by what the command prints for programs.
+
+use isola_tests::isola::{Isola, is_alive};
+use isola_tests::kv::Connection;
+use isola_tests::service::published;
+use serde_json::{Value, json};
+use std::net::{SocketAddr, TcpListener};
+
+/// The journal.
+fn events(isola: &Isola) -> Vec<Value> {
+    let lines = isola.run(&["events", "-o", "json"]).ok();
+    lines.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
+/// A port of the host that nobody has.
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+fn stores(address: SocketAddr) {
+    let mut connection = Connection::establish(address);
+    connection.set("key", b"value").unwrap();
+    assert_eq!(connection.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn a_cell_is_run_looked_at_stopped_started_and_removed() {
+    for model in ["q35", "microvm"] {
+        let isola = Isola::new();
+        let up =
+            isola.json(&["up", "--accel", "tcg", "--machine", model, "--cores", "3", "--memory", "256M"]);
+        assert_eq!((&up["name"], &up["model"], &up["cores"]), (&json!("default"), &json!(model), &json!(3)));
+        let qemu = up["pid"].as_u64().unwrap() as u32;
+        assert!(is_alive(qemu));
+        let before = isola.inventory();
+        let owners: Vec<&str> = up["supervisor"]["cores"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|core| core["owner"].as_str().unwrap())
+            .collect();
+        assert_eq!(owners, ["supervisor", "free", "free"]);
+
+        let run = ["run", "-d", "--name", "cache", "--cores", "2", "--memory", "32M"];
+        let ran = isola.json(&[&run[..], &["-p", "11211", "kv", "-m", "16"]].concat());
+        let address = published(&ran);
+        stores(address);
+        let listed = isola.json(&["ps"]);
+        assert_eq!((&listed[0]["name"], &listed[0]["state"]), (&json!("cache"), &json!("running")));
+        assert_eq!(isola.run(&["ps", "-q"]).ok(), "cache\n");
+        let cell = isola.cell("cache");
+        assert_eq!((&cell["memory_bytes"], &cell["arguments"]), (&json!(32 << 20), &json!(["-m", "16"])));
+        assert_eq!(cell["cores"].as_array().unwrap().len(), 2);
+        let numbers = [&cell["traffic"]["received_frames"], &cell["used_bytes"], &cell["create_ns"]];
+        assert!(numbers.iter().all(|number| number.as_u64() > Some(0)), "{cell:#}");
+        let activities = cell["activities"].as_array().unwrap();
+        assert!(activities.iter().any(|activity| activity["cycles"].as_u64() > Some(0)), "{cell:#}");
+        let owner = isola.inventory()["cores"][1]["owner"].clone();
+        assert_eq!(owner, cell["id"].to_string(), "the machine knows whose the core is");
+        assert_eq!(isola.run(&["logs", "cache"]).ok(), "kv: TCP port 11211, 2 cores, 16 MiB for items\n");
+
+        let stopped = isola.json(&["stop", "cache"]);
+        assert_eq!((&stopped[0]["state"], &stopped[0]["exit_code"]), (&json!("exited"), &json!(0)));
+        assert!(TcpListener::bind(address).is_ok(), "the port is free while the cell does not run");
+        isola.run(&["run", "-d", "--name", "cache", "kv"]).failed(125, "cache");
+        assert_eq!(isola.json(&["start", "cache"])[0]["state"], "running");
+        stores(address);
+        isola.run(&["rm", "cache"]).failed(1, "cache");
+        assert_eq!(isola.json(&["rm", "--force", "cache"]), json!(["cache"]));
+        isola.wait_for_inventory(&before);
+        isola.run(&["inspect", "cache"]).failed(1, "cache");
+
+        let seen = events(&isola);
+        let of_cell = seen.iter().filter(|entry| entry["cell"] == "cache");
+        let kinds: Vec<&str> = of_cell.map(|entry| entry["event"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["create", "start", "exit", "start", "kill", "destroy"], "{seen:#?}");
+        assert!(isola.run(&["logs", "--supervisor"]).ok().contains("cache"));
+        assert_eq!(isola.json(&["down"]), json!(["default"]));
+        assert!(!is_alive(qemu) && !isola.machine_folder("default").exists());
+        isola.run(&["ps"]).ok();
+        isola.run(&["inspect"]).failed(1, "isola up");
+    }
+}
+
+#[test]
+fn a_port_that_somebody_has_is_refused_and_leaves_no_cell() {
+    let isola = Isola::up(&[]);
+    let before = isola.inventory();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let run = |name: &str, port: &str| {
+        isola.run(&["run", "-d", "--name", name, "-p", &format!("{port}:11211"), "kv"])
+    };
+    run("first", &port).failed(125, "in use by another program");
+    assert_eq!(isola.inventory(), before);
+    let port = free_port();
+    run("first", &port).ok();
+    run("second", &port).failed(125, "\"first\"");
+    assert_eq!(isola.run(&["ps", "-q"]).ok(), "first\n");
+    stores(format!("127.0.0.1:{port}").parse().unwrap());
+    // A second port leads to the same cell, while it runs.
+    let further = free_port();
+    isola.run(&["publish", "first", &format!("{further}:11211")]).ok();
+    let mut connection = Connection::establish(format!("127.0.0.1:{further}").parse().unwrap());
+    assert_eq!(connection.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn two_machines_have_nothing_to_do_with_each_other() {
+    let isola = Isola::up(&["one", "--cores", "2", "--memory", "128M"]);
+    isola
+        .run(&["up", "two", "--accel", "tcg", "--cores", "2", "--memory", "128M", "--machine", "microvm"])
+        .ok();
+    isola.run(&["up", "two", "--accel", "tcg"]).failed(1, "is up already");
+    let addresses = ["one", "two"].map(|machine| {
+        let run = ["--on", machine, "run", "-d", "--name", "cache", "--memory", "32M", "-p", "11211", "kv"];
+        published(&isola.json(&run))
+    });
+    let [mut one, mut two] = addresses.map(Connection::establish);
+    one.set("key", b"one").unwrap();
+    assert_eq!(two.get("key").unwrap(), None);
+    let all = isola.json(&["ps", "--all"]);
+    let machines: Vec<&Value> = all.as_array().unwrap().iter().map(|cell| &cell["machine"]).collect();
+    assert_eq!(machines, ["one", "two"]);
+    isola.run(&["down", "one"]).ok();
+    two.set("key", b"two").unwrap();
+    assert_eq!(two.get("key").unwrap().as_deref(), Some(&b"two"[..]));
+    isola.run(&["--on", "one", "inspect"]).failed(1, "is not up");
+    assert_eq!(isola.json(&["down", "--all"]), json!(["two"]));
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_by_name_and_costs_nothing() {
+    let isola = Isola::up(&["--cores", "3", "--memory", "128M", "--nics", "1"]);
+    let before = isola.inventory();
+    let refused = |arguments: &[&str], code: i32, words: &str| {
+        isola.run(&[&["run", "-d"], arguments].concat()).failed(code, words);
+        assert_eq!(isola.inventory(), before, "after {arguments:?}");
+    };
+    refused(&["--cores", "3", "kv"], 125, "core");
+    refused(&["--memory", "1G", "kv"], 125, "memory");
+    refused(&["--memory", "64K", "kv"], 125, "memory");
+    refused(&["no-such-image"], 127, "no-such-image");
+    refused(&["/bin/sh"], 126, "/bin/sh");
+    isola.run(&["run", "-d", "--name", "first", "--memory", "32M", "kv"]).ok();
+    isola.run(&["run", "-d", "--name", "second", "--memory", "32M", "kv"]).failed(125, "network");
+    isola
+        .run(&["run", "-d", "--name", "second", "--network", "none", "--memory", "16M", "faulty", "wait"])
+        .ok();
+    isola.run(&["rm", "--force", "first", "second"]).ok();
+    isola.wait_for_inventory(&before);
+}
+
+#[test]
+fn the_doctor_finds_what_is_there() {
+    let isola = Isola::up(&[]);
+    let checks = isola.json(&["doctor"]);
+    let result = |name: &str| {
+        let check = checks.as_array().unwrap().iter().find(|check| check["check"] == name);
+        check.unwrap_or_else(|| panic!("no {name}: {checks:#}"))["result"].clone()
+    };
+    for check in ["qemu", "machines", "supervisor", "images", "state", "ports", "up"] {
+        assert_eq!(result(check), "ok", "{check}: {checks:#}");
+    }
+    assert!(["ok", "remark"].iter().any(|word| result("kvm") == *word), "{checks:#}");
+}

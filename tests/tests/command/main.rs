@@ -1,0 +1,13 @@
+//! The `isola` command with real machines.
+//!
+//! What needs no machine is tested in `host/`, against a supervisor that is none.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`life`] | machines and cells from their beginning to their end |
+//! | [`foreground`] | commands that stay with what they run |
+//! | [`recovery`] | what was killed trips nobody up |
+
+mod foreground;
+mod life;
+mod recovery;

@@ -1,0 +1,94 @@
+//! What is left behind by what was killed trips nobody up.
+
+use isola_tests::isola::{Isola, is_alive, signal};
+use isola_tests::kv::Connection;
+use isola_tests::service::published;
+use isola_tests::wait;
+use serde_json::Value;
+use std::net::TcpListener;
+use std::thread::sleep;
+use std::time::Duration;
+
+#[test]
+fn a_machine_whose_qemu_was_killed_is_told_of_and_replaced() {
+    let isola = Isola::up(&[]);
+    let run = ["run", "-d", "--name", "cache", "-p", "11211", "kv"];
+    let address = published(&isola.json(&run));
+    let follower = isola.spawn(&["logs", "-f", "cache"]);
+    let qemu = isola.qemu("default").unwrap();
+    signal("KILL", qemu);
+    wait::until_true("QEMU is gone", || !is_alive(qemu));
+    // Whoever looks next is told, and cleans up; those who come later find no machine.
+    let told = [follower.wait(), isola.run(&["inspect", "cache"])];
+    assert!(told.iter().all(|outcome| outcome.code == Some(1)), "{told:?}");
+    assert!(told.iter().any(|outcome| outcome.err.contains("has ended unexpectedly")), "{told:?}");
+    isola.run(&["inspect", "cache"]).failed(1, "is not up");
+    isola.run(&["up", "--accel", "tcg"]).ok();
+    let again = ["run", "-d", "--name", "cache", "-p", &format!("{}:11211", address.port()), "kv"];
+    isola.run(&again).ok();
+    Connection::establish(address).set("key", b"value").unwrap();
+    // `up` itself cleans up as well, and so does `down`.
+    for verb in [&["up", "--accel", "tcg"][..], &["down"]] {
+        let qemu = isola.qemu("default").unwrap();
+        signal("KILL", qemu);
+        wait::until_true("QEMU is gone", || !is_alive(qemu));
+        isola.run(verb).ok();
+    }
+    assert!(!isola.machine_folder("default").exists());
+}
+
+/// Wherever the command is when it is killed: while it sends the image, before that, or after.
+#[test]
+fn a_run_that_is_killed_leaves_a_machine_that_works() {
+    let isola = Isola::up(&["--nics", "2"]);
+    let before = isola.inventory();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let run = ["run", "-d", "--name", "cache", "-p", &format!("{port}:11211"), "kv"];
+    let mut made = 0;
+    for wait_ms in (0..96).step_by(4) {
+        let killed = isola.spawn(&run);
+        sleep(Duration::from_millis(wait_ms));
+        killed.signal("KILL");
+        killed.wait();
+        let cells = isola.json(&["ps"]);
+        if !cells.as_array().unwrap().is_empty() {
+            made += 1;
+            isola.run(&["rm", "--force", "cache"]).ok();
+        }
+        isola.wait_for_inventory(&before);
+    }
+    eprintln!("{made} of 24 were killed after the cell was made");
+    isola.run(&run).ok();
+    Connection::establish(([127, 0, 0, 1], port).into()).set("key", b"value").unwrap();
+}
+
+#[test]
+fn an_up_that_is_killed_leaves_no_machine() {
+    let isola = Isola::new();
+    for wait_ms in [0, 20, 50, 100, 200] {
+        let up = isola.spawn(&["up", "--accel", "tcg"]);
+        sleep(Duration::from_millis(wait_ms));
+        up.signal("KILL");
+        up.wait();
+        let qemu = isola.qemu("default");
+        let cells = isola.run(&["ps", "-o", "json"]);
+        if cells.err.contains("belonged to a command that has ended") {
+            assert!(qemu.is_none_or(|qemu| !is_alive(qemu)) && !isola.machine_folder("default").exists());
+        }
+        assert!(serde_json::from_str::<Value>(&cells.ok()).unwrap().as_array().unwrap().is_empty());
+        isola.run(&["up", "--accel", "tcg"]);
+        isola.run(&["inspect"]).ok();
+        isola.run(&["down"]).ok();
+    }
+}
+
+#[test]
+fn an_image_alone_does_not_outlive_the_command_that_it_belongs_to() {
+    let isola = Isola::new();
+    let run = isola.spawn(&["run", "--standalone", "--name", "alone", "--accel", "tcg", "faulty", "wait"]);
+    let qemu = wait::until("QEMU runs", || isola.qemu("alone"));
+    run.signal("KILL");
+    run.wait();
+    isola.run(&["ps"]).ok();
+    assert!(!is_alive(qemu) && !isola.machine_folder("alone").exists());
+}
