@@ -63,8 +63,9 @@ fn a_cell_is_run_looked_at_stopped_started_and_removed() {
         assert_eq!((&stopped[0]["state"], &stopped[0]["exit_code"]), (&json!("exited"), &json!(0)));
         assert!(TcpListener::bind(address).is_ok(), "the port is free while the cell does not run");
         isola.run(&["run", "-d", "--name", "cache", "kv"]).failed(125, "cache");
-        assert_eq!(isola.json(&["start", "cache"])[0]["state"], "running");
-        stores(address);
+        let started = isola.json(&["start", "cache"]);
+        assert_eq!(started[0]["state"], "running");
+        stores(published(&started[0]));
         isola.run(&["rm", "cache"]).failed(1, "cache");
         assert_eq!(isola.json(&["rm", "--force", "cache"]), json!(["cache"]));
         isola.wait_for_inventory(&before);
