@@ -67,12 +67,13 @@ fn thousands_of_connections_at_once_are_all_answered() {
     namespace::run(|| {
         let service = Service::on_tap("3", "128M");
         let mut observer = service.connect();
-        let [first, second] = [(); 2].map(|()| {
+        let left = [(); 3].map(|()| {
             open_thousands(&service, &mut observer);
             wait_for_connections(&mut observer, 1);
             service.used_bytes()
         });
-        assert!(second < first + (1 << 20), "the first crowd left {first} bytes in use, the second {second}");
+        // What the first needed, the next ones use again, though not as many of them come to the same core.
+        assert!(left[2] < 2 * left[0], "the crowds left {left:?} bytes in use");
         service.end();
     });
 }
