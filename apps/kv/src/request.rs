@@ -42,9 +42,8 @@ pub enum Operation {
     Touch(Exptime),
     /// Writes it.
     Store(Store),
-    /// Counts a store that is turned down for its size before its value is there. The item that a `set`
-    /// meant to replace goes, so that nobody reads what its writer believes to be overwritten.
-    RejectStore(StoreMode),
+    /// Counts a store that is turned down for its size before its value is there.
+    RejectStore(Stale),
     /// Removes it; where there is a `cas`, only if the item is of that version.
     Delete {
         /// The version that the client knows.
@@ -67,6 +66,15 @@ pub struct Store {
     pub cas: Option<u64>,
     /// The value.
     pub value: Payload,
+}
+
+/// What becomes of the item that a store which is turned down was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// It goes, so that nobody reads what its writer believes to be overwritten.
+    Goes,
+    /// It stays: the writer set a condition, and has to look what came of it anyway.
+    Stays,
 }
 
 /// On what condition a value is stored, and how.

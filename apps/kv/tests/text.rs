@@ -296,6 +296,24 @@ fn a_value_of_1_mib_is_kept_and_a_larger_one_turned_down() {
 }
 
 #[test]
+fn a_cas_too_large_leaves_what_is_there() {
+    let mut engine = Engine::new(1);
+    let answer = engine.say("set a 0 0 1\r\n1\r\ngets a\r\n");
+    let cas = answer.split_whitespace().nth(5).expect("a version").to_owned();
+    let value = "v".repeat((1 << 20) + 1);
+    let there = "VALUE a 0 1\r\n1\r\nEND\r\n";
+    let answer = engine.say(&format!("cas a 0 0 {} {cas}\r\n{value}\r\nget a\r\n", value.len()));
+    assert_eq!(answer, format!("SERVER_ERROR object too large for cache\r\n{there}"));
+
+    let mut engine = Engine::with_config(isola_kv::Config::new(128 << 10, 1).unwrap());
+    let answer = engine.say("set a 0 0 1\r\n1\r\ngets a\r\n");
+    let cas = answer.split_whitespace().nth(5).expect("a version").to_owned();
+    let value = &value[..200 << 10];
+    let answer = engine.say(&format!("cas a 0 0 {} {cas}\r\n{value}\r\nget a\r\n", value.len()));
+    assert_eq!(answer, format!("SERVER_ERROR out of memory storing object\r\n{there}"));
+}
+
+#[test]
 fn a_value_larger_than_a_shard_is_turned_down() {
     let mut engine = Engine::with_config(isola_kv::Config::new(128 << 10, 1).unwrap());
     let value = "v".repeat(200 << 10);

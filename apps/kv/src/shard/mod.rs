@@ -130,7 +130,7 @@ impl Shard {
                 Operation::GetAndTouch(exptime) => self.get(now, key, Some(exptime)),
                 Operation::Touch(exptime) => self.touch(now, &key, exptime),
                 Operation::Store(store) => self.store(now, &key, store),
-                Operation::RejectStore(mode) => self.reject_store(now, &key, mode),
+                Operation::RejectStore(stale) => self.reject_store(now, &key, stale),
                 Operation::Delete { cas } => self.delete(now, &key, cas),
                 Operation::Count(count) => self.count(now, &key, count),
             },

@@ -1,7 +1,7 @@
 //! Storing: conditions, room, and the value that results.
 
 use crate::key::Key;
-use crate::request::{Store, StoreMode};
+use crate::request::{Stale, Store, StoreMode};
 use crate::response::{Body, NotStored, Response};
 use crate::time::{Deadline, UnixTime};
 
@@ -14,7 +14,7 @@ impl Shard {
     pub(super) fn store(&mut self, now: UnixTime, key: &Key, store: Store) -> Response {
         self.counters.cmd_set += 1;
         let old = self.find_live(now, key);
-        let mode = store.mode;
+        let overwrites = store.mode == StoreMode::Set && store.cas.is_none();
         if let Err(refusal) = self.check(old, &store) {
             return refusal;
         }
@@ -23,7 +23,7 @@ impl Shard {
             return Response::TooLarge;
         };
         if !self.can_ever_hold(&body) {
-            return self.out_of_memory(old.filter(|_| mode == StoreMode::Set));
+            return self.out_of_memory(old.filter(|_| overwrites));
         }
         if let Some(old) = old {
             self.table.remove(old);
@@ -33,9 +33,9 @@ impl Shard {
         }
     }
 
-    pub(super) fn reject_store(&mut self, now: UnixTime, key: &Key, mode: StoreMode) -> Response {
+    pub(super) fn reject_store(&mut self, now: UnixTime, key: &Key, stale: Stale) -> Response {
         self.counters.store_too_large += 1;
-        if mode == StoreMode::Set
+        if stale == Stale::Goes
             && let Some(place) = self.find_live(now, key)
         {
             self.table.remove(place);

@@ -6,7 +6,7 @@ use crate::config::Server;
 use crate::input::contiguous;
 use crate::key::{Key, MAX_KEY_LEN};
 use crate::protocol::{Action, Parsed, Reply, swallow};
-use crate::request::{Broadcast, Count, Operation, Payload, Store, StoreMode};
+use crate::request::{Broadcast, Count, Operation, Payload, Stale, Store, StoreMode};
 use crate::stats::StatsKind;
 use crate::time::Exptime;
 
@@ -140,7 +140,9 @@ impl BinaryParser {
                 let operation = match command {
                     Command::Store(mode) if is_too_large => {
                         self.swallow = swallow(input, value_len as u64);
-                        Operation::RejectStore(mode)
+                        // Of whatever version, as memcached does it in this protocol.
+                        let overwrites = mode == StoreMode::Set;
+                        Operation::RejectStore(if overwrites { Stale::Goes } else { Stale::Stays })
                     }
                     Command::Store(mode) => {
                         Operation::Store(store(mode, extras, header.cas, Payload::take(input, value_len)?)?)

@@ -7,7 +7,7 @@ use crate::config::Server;
 use crate::input::contiguous;
 use crate::key::{Key, KeyRef, MAX_KEY_LEN};
 use crate::protocol::{Action, Parsed, Reply, swallow};
-use crate::request::{Operation, Payload, Store};
+use crate::request::{Operation, Payload, Stale, Store, StoreMode};
 
 use super::command::{BAD_FORMAT, KeyRun, Line, Noreply, PendingStore, literal, read_line, read_long_head};
 use super::reply::{END, Place, TextReply};
@@ -153,7 +153,9 @@ impl TextParser {
         }
         self.state = State::Rejected { left: store.len as u64 + LINE_END.len() as u64 };
         let reply = store.noreply.reply(TextReply::Status);
-        Some(Parsed { action: Action::Run(store.key, Operation::RejectStore(store.mode)), reply })
+        let overwrites = store.mode == StoreMode::Set && store.cas.is_none();
+        let stale = if overwrites { Stale::Goes } else { Stale::Stays };
+        Some(Parsed { action: Action::Run(store.key, Operation::RejectStore(stale)), reply })
     }
 
     /// Takes the next key of a read off. `None`: it is not there yet. `Some(None)`: the state has changed.
