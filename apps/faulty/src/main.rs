@@ -44,10 +44,15 @@ fn descend(depth: u64) -> u64 {
     descend(here[63] + 1) + here[0]
 }
 
-/// Takes memory until there is none.
+/// Takes memory until there is none: first as somebody who can go on without, then as somebody who cannot.
 fn exhaust() {
+    const PIECE: usize = 1 << 20;
     let mut taken: Vec<Vec<u8>> = Vec::new();
-    loop {
-        taken.push(vec![1; 1 << 20]);
+    let mut piece = Vec::new();
+    while piece.try_reserve_exact(PIECE).is_ok() {
+        piece.resize(PIECE, 1);
+        taken.push(core::mem::take(&mut piece));
     }
+    println!("memory ran out after {} MiB, and the cell goes on", taken.len());
+    taken.push(vec![1; PIECE]);
 }

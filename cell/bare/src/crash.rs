@@ -4,6 +4,7 @@
 //! allocates or takes a lock: the core may hold any.
 
 use crate::console;
+use crate::heap;
 use crate::platform::{end_machine_if_alone, say};
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
@@ -32,18 +33,33 @@ struct Place {
 /// The panic handler of every cell image.
 pub fn panicked(info: &PanicInfo<'_>) -> ! {
     let place = here();
+    let len = heap::refused_len();
+    // Who cannot go on without memory panics in `alloc`, which says so in these words.
+    let mut rest = Expected(ALLOCATION_FAILED);
+    if len > 0 && write!(rest, "{}", info.message()).is_ok() && rest.0.is_empty() {
+        let message = format_args!("memory ran out: {len} bytes were asked for");
+        crash(CrashKind::OutOfMemory, &place, None, message)
+    }
     crash(CrashKind::Panic, &place, None, format_args!("{info}"))
 }
 
-/// Memory ran out, and who asked cannot go on without.
-pub(crate) fn out_of_memory(len_bytes: usize) -> ! {
-    let place = here();
-    crash(
-        CrashKind::OutOfMemory,
-        &place,
-        None,
-        format_args!("memory ran out: {len_bytes} bytes were asked for"),
-    )
+/// What a panic for want of memory says. A run of digits is written as `#`.
+const ALLOCATION_FAILED: &str = "memory allocation of # bytes failed";
+
+/// What a text still has to say to be the expected one.
+struct Expected(&'static str);
+
+impl Write for Expected {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for letter in text.chars() {
+            let rest = match (letter.is_ascii_digit(), self.0.strip_prefix('#')) {
+                (true, Some(_)) => self.0,
+                (_, after) => after.unwrap_or(self.0).strip_prefix(letter).ok_or(fmt::Error)?,
+            };
+            self.0 = rest;
+        }
+        Ok(())
+    }
 }
 
 fn exception(frame: &ExceptionFrame) -> ! {

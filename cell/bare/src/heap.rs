@@ -3,17 +3,18 @@
 //! The descriptor says what memory the cell has, and reading it takes memory: a small first range stands in the image
 //! itself, and the pool is added once it is known.
 
-use crate::crash;
 use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
-use isola_ebbs::current_core;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use isola_machine::cell;
-use isola_memory::{CoreSource, Heap};
+use isola_memory::{Heap, ThisCore};
 
-static HEAP: Heap<Cores> = Heap::new(Cores);
+static HEAP: Heap = Heap::new(ThisCore);
+
+/// Length of the last object that there was no memory for, in bytes; 0: there was for all.
+static REFUSED_LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Size of the first range, in bytes: enough for the descriptor and what decoding it takes.
 const FIRST_LEN: usize = 128 << 10;
@@ -25,17 +26,6 @@ struct First(UnsafeCell<[u8; FIRST_LEN]>);
 
 // SAFETY: given to the heap by `start`, once, and used by nobody else.
 unsafe impl Sync for First {}
-
-struct Cores;
-
-// SAFETY: the index is the core's own, below `MAX_CORES` by its block; a core runs one thing at a time, and takes
-// interrupts between events alone.
-unsafe impl CoreSource for Cores {
-    #[inline(always)]
-    fn current_core(&self) -> usize {
-        current_core().0 as usize
-    }
-}
 
 /// Gives the heap its first range, on the first core, before anything is allocated. Later calls do nothing.
 pub(crate) fn start() {
@@ -69,20 +59,31 @@ pub(crate) fn publish() {
     HEAP.pages().statistics().publish(&cell::report().memory);
 }
 
-/// The global allocator of a cell image.
+/// Length of the last object that there was no memory for, in bytes.
+pub(crate) fn refused_len() -> usize {
+    REFUSED_LEN.load(Ordering::Relaxed)
+}
+
+/// The global allocator of a cell image. Where memory has run out it returns null: who can go on without does, and for
+/// everybody else `alloc` panics.
 pub struct CellHeap;
 
-// SAFETY: passes everything on to `HEAP`, which keeps the contract. It never returns null for want of memory, as the
-// cell is over then.
+impl CellHeap {
+    #[inline]
+    fn check(pointer: *mut u8, len: usize) -> *mut u8 {
+        if pointer.is_null() {
+            REFUSED_LEN.store(len, Ordering::Relaxed);
+        }
+        pointer
+    }
+}
+
+// SAFETY: passes everything on to `HEAP`, which keeps the contract.
 unsafe impl GlobalAlloc for CellHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
-        let pointer = unsafe { HEAP.alloc(layout) };
-        if pointer.is_null() {
-            crash::out_of_memory(layout.size());
-        }
-        pointer
+        Self::check(unsafe { HEAP.alloc(layout) }, layout.size())
     }
 
     #[inline]
@@ -94,10 +95,6 @@ unsafe impl GlobalAlloc for CellHeap {
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         // SAFETY: the caller's promise.
-        let pointer = unsafe { HEAP.realloc(pointer, layout, len) };
-        if pointer.is_null() {
-            crash::out_of_memory(len);
-        }
-        pointer
+        Self::check(unsafe { HEAP.realloc(pointer, layout, len) }, len)
     }
 }

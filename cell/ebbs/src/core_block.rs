@@ -14,6 +14,7 @@
 use crate::ebb::EbbTable;
 use core::arch::asm;
 use core::mem::offset_of;
+use isola_abi::id::MAX_CORES;
 use isola_platform::{CoreIndex, Platform};
 
 /// What a core knows of itself.
@@ -28,7 +29,11 @@ pub struct CoreBlock {
 
 impl CoreBlock {
     /// The block of core `index` of a cell whose cores share `cell` and run on `platform`.
+    ///
+    /// # Panics
+    /// Where a cell cannot have so many cores: what is kept by core is indexed without a look at its bounds.
     pub const fn new(index: CoreIndex, cell: &'static EbbTable, platform: &'static dyn Platform) -> Self {
+        assert!((index.0 as usize) < MAX_CORES, "a cell has at most MAX_CORES cores");
         let own = EbbTable::new();
         Self { index: index.0 as u64, own, cell, platform, address: core::ptr::null() }
     }

@@ -19,7 +19,8 @@ pub unsafe trait CoreSource {
 pub struct ThisCore;
 
 // SAFETY: platforms enter one block a core, numbered from 0 as the descriptor lists the cell's cores, of
-// which it has at most `MAX_CORES` (`CoreBlock::enter` demands that no other core has the same index).
+// which it has at most `MAX_CORES` (`CoreBlock::new` refuses more, `CoreBlock::enter` demands that no other core has
+// the same index).
 // Interrupts are taken between events only, when no core is within the allocator.
 unsafe impl CoreSource for ThisCore {
     #[inline(always)]
