@@ -55,6 +55,9 @@ pub enum Error {
     /// The images did not build.
     #[error("the images did not build; cargo says why above")]
     ImagesNotBuilt,
+    /// The benchmarks did not build.
+    #[error("the benchmarks did not build; cargo says why above")]
+    BenchmarksNotBuilt,
     /// A tool that is not part of the Rust toolchain is missing.
     #[error("{what} is missing; install it with: {install}")]
     ToolMissing {

@@ -7,6 +7,7 @@
 //! Not here: how an image is linked (each image's `build.rs`), and which packages are images for
 //! `./isola` (`cargo images`, in `.cargo/config.toml`; the check `manifests` proves the two agree).
 
+mod bench;
 mod cargo;
 mod check;
 mod error;
@@ -43,6 +44,8 @@ macro_rules! verbs {
 }
 
 verbs! {
+    /// Measures Isola beside a Linux guest: boot, cells, requests
+    bench => Bench;
     /// Proves the laws of the tree: layering, unsafe code, sizes, formatting, lints, licences, ...
     check => Check;
     /// Runs the fuzz targets of the parsers (needs a nightly toolchain and cargo-fuzz)

@@ -1,0 +1,32 @@
+#!/bin/busybox sh
+# The first process of the Linux guest that Isola is compared with. What it needs to know comes from the kernel's
+# command line, as variables: guest_address, memcached_threads.
+export PATH=/bin
+busybox mount -t devtmpfs none /dev
+busybox mount -t proc none /proc
+busybox mount -t sysfs none /sys
+echo 'guest: user space'
+for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci failover net_failover virtio_net; do
+    for file in /modules/"$module".ko*; do
+        # What is built into the kernel has no file.
+        if [ -e "$file" ]; then busybox insmod "$file"; fi
+    done
+done
+busybox ip link set lo up
+busybox ip address add "$guest_address" dev eth0
+busybox ip link set eth0 up
+memcached -u root -U 0 -t "$memcached_threads" -m 64 &
+linux-echo 7 &
+echo 'guest: services'
+
+# Says what memory is in use when it is asked: all that is not available to a program, in KiB.
+while read -r question; do
+    if [ "$question" = memory ]; then
+        while read -r name amount _; do
+            case $name in
+                MemTotal:) total=$amount ;;
+                MemAvailable:) echo "guest: memory $((total - amount))" ;;
+            esac
+        done </proc/meminfo
+    fi
+done

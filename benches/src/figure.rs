@@ -1,0 +1,229 @@
+//! Figures: what is measured, and what came of it.
+
+use crate::record::Record;
+use crate::statistics::{median, spread};
+use serde::Serialize;
+
+/// A group of figures: what is taken together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Group {
+    /// Booting an image alone, beside booting the Linux guest
+    Boot,
+    /// Cells on a divided machine: created, started, destroyed
+    Cell,
+    /// Requests of a key-value service, and of an echo service
+    Kv,
+}
+
+impl Group {
+    /// All groups.
+    pub const ALL: [Self; 3] = [Self::Boot, Self::Cell, Self::Kv];
+
+    /// Its name, on the command line and of its file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Boot => "boot",
+            Self::Cell => "cell",
+            Self::Kv => "kv",
+        }
+    }
+}
+
+/// What Isola is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Nothing does the same.
+    None,
+    /// The Linux guest with memcached.
+    Memcached,
+    /// The Linux guest with a small echo server.
+    Echo,
+}
+
+/// What is aimed at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Aim {
+    /// Nothing in particular.
+    None,
+    /// At most this part of the peer's.
+    Ratio(f64),
+    /// At most this.
+    Value(f64),
+}
+
+/// A kind of figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// What it is called.
+    pub name: &'static str,
+    /// In what it is measured.
+    pub unit: &'static str,
+    /// What it means.
+    pub about: &'static str,
+    /// What it is compared with.
+    pub peer: Peer,
+    /// What is aimed at.
+    pub aim: Aim,
+    /// The group that takes it.
+    pub group: Group,
+}
+
+/// Declares the table of kinds.
+macro_rules! kinds {
+    ($($group:ident: $name:literal, $unit:literal, $peer:ident, $aim:expr, $about:literal;)+) => {
+        /// All kinds of figures, in the order in which they are shown.
+        pub const KINDS: &[Kind] = &[$(Kind {
+            name: $name,
+            unit: $unit,
+            about: $about,
+            peer: Peer::$peer,
+            aim: $aim,
+            group: Group::$group,
+        },)+];
+    };
+}
+
+kinds! {
+    Boot: "boot-first-line", "ms", Memcached, Aim::None,
+        "from the start of QEMU to the first byte on the serial line";
+    Boot: "boot-answer", "ms", Memcached, Aim::Ratio(0.1),
+        "from the start of QEMU to the first answer to a client";
+    Boot: "boot-instructions", "million", Memcached, Aim::Ratio(0.1),
+        "guest instructions until then, the firmware's included";
+    Boot: "boot-image", "KiB", Memcached, Aim::None,
+        "what the machine loads: the image without its debug information; Linux: kernel and initial file system";
+    Boot: "boot-memory", "MiB", Memcached, Aim::None,
+        "guest memory that was ever touched by then, which the host had to provide";
+    Cell: "cell-supervisor", "ms", None, Aim::None,
+        "from the start of QEMU to a supervisor that answers";
+    Cell: "cell-create", "ms", None, Aim::None,
+        "the image sent and a cell of 64 MiB and 1 core made, as a user waits for it";
+    Cell: "cell-start", "ms", None, Aim::None,
+        "from the request to start it to its first answer to a client";
+    Cell: "cell-up", "ms", Memcached, Aim::None,
+        "both together; Linux: from the start of QEMU to the first answer";
+    Cell: "cell-up-2-cores", "ms", None, Aim::None,
+        "the same of a cell of 2 cores";
+    Cell: "cell-destroy", "ms", None, Aim::None,
+        "stopped and destroyed: cores back, device reset, memory scrubbed";
+    Cell: "cell-memory", "MiB", Memcached, Aim::Value(2.0),
+        "memory in use while it serves, image and stacks included, as the cell says; Linux: as /proc/meminfo says";
+    Cell: "cell-smallest", "MiB", None, Aim::Value(2.0),
+        "the smallest cell in which the echo service answers";
+    Kv: "kv-instructions", "instructions", Memcached, Aim::Ratio(0.25),
+        "guest instructions a request of the ETC-like mix, at saturation";
+    Kv: "kv-instructions-low", "instructions", Memcached, Aim::Ratio(0.25),
+        "the same at low load";
+    Kv: "kv-cpu", "us", Memcached, Aim::None,
+        "processor time of the host (all of QEMU) a request, at saturation";
+    Kv: "kv-cpu-low", "us", Memcached, Aim::None,
+        "the same at low load";
+    Kv: "kv-throughput", "requests/s", Memcached, Aim::None,
+        "requests a second at saturation (more is better)";
+    Kv: "kv-p50", "us", Memcached, Aim::None,
+        "median latency at the same load for both: half of what saturates Linux";
+    Kv: "kv-p99", "us", Memcached, Aim::None,
+        "99th percentile at that load";
+    Kv: "kv-memory", "MiB", Memcached, Aim::None,
+        "guest memory that was ever touched when all of this is done";
+    Kv: "echo-instructions", "instructions", Echo, Aim::Ratio(0.25),
+        "guest instructions a round trip of 64 bytes over TCP";
+    Kv: "echo-cpu", "us", Echo, Aim::None,
+        "processor time of the host a round trip";
+    Kv: "echo-round-trip", "us", Echo, Aim::None,
+        "median time of a round trip";
+}
+
+/// A figure: several runs of both systems as one line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// What it is called.
+    pub name: String,
+    /// In what it is measured.
+    pub unit: String,
+    /// The median of Isola's runs.
+    pub isola: f64,
+    /// The median of the peer's.
+    pub peer: Option<f64>,
+    /// Who the peer is.
+    pub peer_name: Option<String>,
+    /// Isola's median by the peer's.
+    pub ratio: Option<f64>,
+    /// How far runs are apart.
+    pub spread: Spread,
+    /// Number of Isola's runs.
+    pub runs: usize,
+}
+
+/// From the smallest to the largest run, as a part of the median.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Of Isola's runs.
+    pub isola: f64,
+    /// Of the peer's.
+    pub peer: Option<f64>,
+}
+
+/// The figures in `record`, in the order of [`KINDS`]; each with its kind.
+pub fn figures(record: &Record) -> Vec<(&'static Kind, Figure)> {
+    let kinds = KINDS.iter().filter(|kind| kind.group == record.group());
+    kinds.filter_map(|kind| Some((kind, figure(kind, record)?))).collect()
+}
+
+fn figure(kind: &Kind, record: &Record) -> Option<Figure> {
+    let series = record.series(kind.name).filter(|series| !series.isola.is_empty())?;
+    let isola = median(&series.isola);
+    let peer = (!series.peer.is_empty()).then(|| median(&series.peer));
+    Some(Figure {
+        name: kind.name.to_owned(),
+        unit: kind.unit.to_owned(),
+        isola,
+        peer,
+        peer_name: peer.and_then(|_| record.peer_name(kind.peer)),
+        ratio: peer.filter(|&peer| peer != 0.0).map(|peer| isola / peer),
+        spread: Spread { isola: spread(&series.isola), peer: peer.map(|_| spread(&series.peer)) },
+        runs: series.isola.len(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::record;
+
+    #[test]
+    fn figures_have_the_fields_that_scripts_rely_on() {
+        let record = record("boot-answer", &[200.0, 100.0, 300.0], &[4_000.0, 2_000.0, 2_500.0]);
+        let (_, figure) = &figures(&record)[0];
+        let json = serde_json::to_value(figure).unwrap();
+        assert_eq!(json["name"], "boot-answer");
+        assert_eq!(json["unit"], "ms");
+        assert_eq!(json["isola"], 200.0);
+        assert_eq!(json["peer"], 2_500.0);
+        assert!(json["peer_name"].as_str().unwrap().contains("memcached"));
+        assert_eq!(json["ratio"], 0.08);
+        assert_eq!(json["spread"]["isola"], 1.0);
+        assert_eq!(json["spread"]["peer"], 0.8);
+        assert_eq!(json["runs"], 3);
+        assert_eq!(json.as_object().unwrap().len(), 8);
+    }
+
+    #[test]
+    fn what_nothing_is_compared_with_has_no_ratio() {
+        let record = record("cell-create", &[2.0], &[]);
+        let (_, figure) = &figures(&record)[0];
+        let json = serde_json::to_value(figure).unwrap();
+        for field in ["peer", "peer_name", "ratio"] {
+            assert!(json[field].is_null(), "{field}");
+        }
+        assert!(json["spread"]["peer"].is_null());
+    }
+
+    #[test]
+    fn names_are_unlike() {
+        let mut names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), KINDS.len());
+    }
+}

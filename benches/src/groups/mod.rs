@@ -1,0 +1,48 @@
+//! The groups of figures, a file each.
+
+mod boot;
+mod cell;
+mod kv;
+
+use crate::error::BenchError;
+use crate::figure::Group;
+use crate::record::Record;
+use crate::session::{Session, System};
+use std::collections::BTreeMap;
+
+/// Takes the figures of a group.
+///
+/// # Errors
+/// What goes wrong.
+pub fn run(group: Group, session: &Session, command: String) -> Result<Record, BenchError> {
+    let load = match group {
+        Group::Kv => kv::load(session),
+        Group::Boot | Group::Cell => BTreeMap::new(),
+    };
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string();
+    let mut record = Record::new(group, now, command, session.setting(load));
+    let runs = session.plan.runs;
+    let mut kv = kv::Kv::default();
+    for run in 0..runs {
+        eprintln!("bench: {}, run {} of {runs}", group.name(), run + 1);
+        // Who comes first in a run comes last in the next: what changes on the host changes for both.
+        let order =
+            if run % 2 == 0 { [System::Linux, System::Isola] } else { [System::Isola, System::Linux] };
+        for system in order {
+            match group {
+                Group::Boot => boot::run(session, system, &mut record)?,
+                Group::Cell => cell::run(session, system, &mut record)?,
+                Group::Kv => kv.run(session, system, &mut record)?,
+            }
+        }
+    }
+    Ok(record)
+}
+
+/// Notes a number of a system.
+fn note(record: &mut Record, system: System, figure: &str, value: f64) {
+    match system {
+        System::Isola => record.isola(figure, value),
+        System::Linux => record.peer(figure, value),
+    }
+}

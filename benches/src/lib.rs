@@ -1,0 +1,35 @@
+//! Benchmarks: Isola beside a Linux guest, under the same QEMU with the same settings, in one run.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`cli`] | what the user typed |
+//! | [`session`] | programs, images and guests that all groups need |
+//! | [`groups`] | what is done for the figures of each group |
+//! | [`network`] | the network that the machines are in |
+//! | [`machine`] | a machine in QEMU: started, listened to, asked what it used |
+//! | [`instructions`] | the plugin that counts a machine's instructions |
+//! | [`linux`] | the Linux guest |
+//! | [`load`] | the client |
+//! | [`figure`], [`statistics`] | what is measured, and medians of it |
+//! | [`record`], [`table`] | raw data, and tables for people |
+//! | [`interrupt`], [`program`], [`error`] | ^C, other programs, what goes wrong |
+//!
+//! `docs/decisions/0008-benchmarks.md` says why it is done so. Not here: comparing parts of Isola with others' on the
+//! host, which is beside the part (`cell/memory/compare`).
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod error;
+pub mod figure;
+pub mod groups;
+pub mod instructions;
+pub mod interrupt;
+pub mod linux;
+pub mod load;
+pub mod machine;
+pub mod network;
+pub mod program;
+pub mod record;
+pub mod session;
+pub mod statistics;
+pub mod table;

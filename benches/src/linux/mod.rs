@@ -1,0 +1,133 @@
+//! The Linux guest that Isola is compared with: Debian's cloud kernel, Debian's memcached, and an initial file system
+//! with nothing else in it that is not needed.
+//!
+//! | module | what |
+//! |---|---|
+//! | this | what the guest boots |
+//! | [`packages`] | fetching what is in it |
+//! | [`libraries`] | which libraries its programs need |
+//! | [`initramfs`] | the initial file system as bytes |
+
+pub mod initramfs;
+pub mod libraries;
+pub mod packages;
+
+use crate::error::BenchError;
+use crate::network::GUEST_NETWORK;
+use initramfs::{Initramfs, Mode};
+use packages::Packages;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What its first process says when its services are on their way.
+pub const READY: &str = "guest: services";
+
+/// What it answers when it is asked for its memory: KiB in use.
+pub const MEMORY_ANSWER: &str = "guest: memory";
+
+/// Kernel modules of the network device, in the order in which they are loaded (`benches/linux/init.sh`).
+const MODULES: [&str; 8] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_modern_dev",
+    "virtio_pci_legacy_dev",
+    "virtio_pci",
+    "failover",
+    "net_failover",
+    "virtio_net",
+];
+
+/// Where a program's libraries are in the guest. The loader's path is part of each program.
+const LIBRARY_FOLDER: &str = "lib/x86_64-linux-gnu";
+
+/// The program loader.
+const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+
+/// A Linux guest, ready to boot.
+#[derive(Clone, Debug)]
+pub struct LinuxGuest {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initial file system.
+    pub initramfs: PathBuf,
+    /// Which kernel that is: package and version.
+    pub kernel_version: String,
+    /// Which memcached: package and version.
+    pub memcached_version: String,
+}
+
+impl LinuxGuest {
+    /// Fetches what is not in `cache` yet, and puts the guest together there. `echo` is the program that echoes.
+    ///
+    /// # Errors
+    /// What fetching says, or what is missing in a package.
+    pub fn prepare(cache: &Path, echo: &Path) -> Result<Self, BenchError> {
+        let packages = Packages::fetch(cache)?;
+        let initramfs = cache.join("initramfs");
+        let bytes = file_system(&packages, echo)?;
+        fs::write(&initramfs, bytes).map_err(BenchError::file(&initramfs))?;
+        Ok(Self {
+            kernel: packages.kernel()?,
+            initramfs,
+            kernel_version: packages.version_of("linux-image"),
+            memcached_version: packages.version_of("memcached"),
+        })
+    }
+
+    /// The kernel's command line with `cores` processors: quiet, and tuned as for a guest whose clock and neighbours
+    /// can be trusted.
+    pub fn command_line(&self, cores: u32) -> String {
+        format!(
+            "console=ttyS0 quiet mitigations=off tsc=reliable clocksource=tsc random.trust_cpu=on panic=-1 \
+             guest_address={GUEST_NETWORK} memcached_threads={cores}"
+        )
+    }
+}
+
+/// The initial file system.
+fn file_system(packages: &Packages, echo: &Path) -> Result<Vec<u8>, BenchError> {
+    let read = |path: &Path| fs::read(path).map_err(BenchError::file(path));
+    let mut system = Initramfs::default();
+    for folder in ["bin", "dev", "etc", "lib", "lib/x86_64-linux-gnu", "lib64", "modules", "proc", "sys"] {
+        system.folder(folder);
+    }
+    system.console("dev/console");
+    system.file("init", Mode::Program, include_bytes!("../../linux/init.sh"));
+    // memcached wants to know the user that it is told to be.
+    system.file("etc/passwd", Mode::Data, b"root:x:0:0::/:/bin/sh\n");
+    system.file("bin/busybox", Mode::Program, &read(&packages.find(&["bin/busybox", "usr/bin/busybox"])?)?);
+    let memcached = read(&packages.find(&["usr/bin/memcached"])?)?;
+    let echo = read(echo)?;
+    for library in libraries::closure(&[&memcached, &echo], |name| packages.library(name))? {
+        let place = match library.name.as_str() {
+            "ld-linux-x86-64.so.2" => LOADER.to_owned(),
+            name => format!("{LIBRARY_FOLDER}/{name}"),
+        };
+        system.file(&place, Mode::Program, &library.bytes);
+    }
+    system.file("bin/memcached", Mode::Program, &memcached);
+    system.file("bin/linux-echo", Mode::Program, &echo);
+    for module in MODULES {
+        // What is built into the kernel has no file.
+        if let Some(path) = packages.module(module)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            system.file(&format!("modules/{name}"), Mode::Data, &read(&path)?);
+        }
+    }
+    Ok(system.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_process_loads_the_modules_that_are_there() {
+        let script = include_str!("../../linux/init.sh");
+        assert!(script.contains(&format!("for module in {}; do", MODULES.join(" "))));
+        assert!(script.contains(&format!("echo '{READY}'")) && script.contains(MEMORY_ANSWER));
+        for variable in ["$guest_address", "$memcached_threads"] {
+            assert!(script.contains(variable));
+        }
+    }
+}

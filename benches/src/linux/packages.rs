@@ -1,0 +1,172 @@
+//! Debian's packages, fetched with apt and unpacked into a folder; nothing is installed.
+
+use crate::error::BenchError;
+use crate::{interrupt, program};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The kernel that Debian's cloud images have; it stands for the package of the present version.
+const KERNEL: &str = "linux-image-cloud-amd64";
+/// What else is fetched by name. What memcached needs besides is read from it.
+const OTHERS: [&str; 3] = ["busybox-static", "memcached", "libgcc-s1"];
+
+/// Packages, unpacked.
+#[derive(Clone, Debug)]
+pub struct Packages {
+    /// Where.
+    root: PathBuf,
+    /// What was fetched: `NAME VERSION`, as the packages say.
+    versions: Vec<String>,
+}
+
+impl Packages {
+    /// Fetches and unpacks what is not in `cache` yet.
+    ///
+    /// # Errors
+    /// What apt says.
+    pub fn fetch(cache: &Path) -> Result<Self, BenchError> {
+        let (root, list) = (cache.join("packages"), cache.join("packages.list"));
+        // Written last: a fetch that was interrupted begins anew.
+        if let Ok(text) = fs::read_to_string(&list) {
+            return Ok(Self { root, versions: text.lines().map(str::to_owned).collect() });
+        }
+        program::need(&[("apt-get", "apt"), ("dpkg-deb", "dpkg")])?;
+        let archives = cache.join("archives");
+        for folder in [&root, &archives] {
+            if folder.exists() {
+                fs::remove_dir_all(folder).map_err(BenchError::file(folder))?;
+            }
+            fs::create_dir_all(folder).map_err(BenchError::file(folder))?;
+        }
+        eprintln!("bench: fetching the Linux guest's packages with apt-get download");
+        let mut names = vec![dependency(KERNEL, "linux-image-")?];
+        names.extend(OTHERS.map(str::to_owned));
+        names.extend(libraries_of("memcached")?);
+        program::run_in(
+            Command::new("apt-get").current_dir(&archives).args(["download", "--quiet"]).args(&names),
+        )?;
+        let mut versions = Vec::new();
+        let entries = fs::read_dir(&archives).map_err(BenchError::file(&archives))?;
+        for archive in entries.flatten().map(|entry| entry.path()) {
+            interrupt::check()?;
+            program::run_in(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(&root))?;
+            let mut show = Command::new("dpkg-deb");
+            show.arg("--show").arg("--showformat=${Package} ${Version}").arg(&archive);
+            versions.push(program::run_in(&mut show)?);
+        }
+        fs::remove_dir_all(&archives).map_err(BenchError::file(&archives))?;
+        versions.sort();
+        fs::write(&list, versions.join("\n") + "\n").map_err(BenchError::file(&list))?;
+        Ok(Self { root, versions })
+    }
+
+    /// Name and version of the package whose name begins so.
+    pub fn version_of(&self, start: &str) -> String {
+        self.versions.iter().find(|version| version.starts_with(start)).cloned().unwrap_or_default()
+    }
+
+    /// The first of `paths` that is there.
+    ///
+    /// # Errors
+    /// [`BenchError::PackageContents`].
+    pub fn find(&self, paths: &[&str]) -> Result<PathBuf, BenchError> {
+        let mut found = paths.iter().map(|path| self.root.join(path)).filter(|path| path.is_file());
+        found.next().ok_or_else(|| self.lacks(paths.first().unwrap_or(&"file")))
+    }
+
+    /// A shared library.
+    ///
+    /// # Errors
+    /// [`BenchError::PackageContents`].
+    pub fn library(&self, name: &str) -> Result<PathBuf, BenchError> {
+        let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "lib64", "usr/lib64"];
+        let paths = folders.map(|folder| format!("{folder}/{name}"));
+        self.find(&paths.each_ref().map(String::as_str))
+    }
+
+    /// The kernel.
+    ///
+    /// # Errors
+    /// [`BenchError::PackageContents`].
+    pub fn kernel(&self) -> Result<PathBuf, BenchError> {
+        let entries = fs::read_dir(self.root.join("boot")).into_iter().flatten().flatten();
+        let mut kernels = entries.map(|entry| entry.path()).filter(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+        });
+        kernels.next().ok_or_else(|| self.lacks("boot/vmlinuz"))
+    }
+
+    /// The file of a kernel module; `None` where the kernel has it built in.
+    ///
+    /// # Errors
+    /// What reading the packages says.
+    pub fn module(&self, name: &str) -> Result<Option<PathBuf>, BenchError> {
+        let tops = ["lib/modules", "usr/lib/modules"].map(|folder| self.root.join(folder));
+        let mut open: Vec<PathBuf> = tops.into_iter().filter(|folder| folder.is_dir()).collect();
+        while let Some(folder) = open.pop() {
+            for entry in fs::read_dir(&folder).map_err(BenchError::file(&folder))?.flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    open.push(path);
+                } else if is_module(&entry.file_name().to_string_lossy(), name) {
+                    return Ok(Some(path));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn lacks(&self, what: &str) -> BenchError {
+        BenchError::PackageContents { place: self.root.clone(), what: what.to_owned() }
+    }
+}
+
+/// Whether a file is the module of that name, compressed or not.
+fn is_module(file: &str, name: &str) -> bool {
+    file.strip_prefix(name).is_some_and(|end| end == ".ko" || end.starts_with(".ko."))
+}
+
+/// The package that `package` stands for: the first that it depends on whose name begins with `start`.
+fn dependency(package: &str, start: &str) -> Result<String, BenchError> {
+    let shown = program::run("apt-cache", &["show", "--no-all-versions", package])?;
+    let mut names = dependencies(&shown).into_iter().filter(|name| name.starts_with(start));
+    names.next().ok_or_else(|| BenchError::Program {
+        line: format!("apt-cache show {package}"),
+        said: format!(
+            "nothing that depends on {start}...; apt-get update may help, and a Debian system is needed"
+        ),
+    })
+}
+
+/// The libraries that `package` depends on.
+fn libraries_of(package: &str) -> Result<Vec<String>, BenchError> {
+    let shown = program::run("apt-cache", &["show", "--no-all-versions", package])?;
+    Ok(dependencies(&shown).into_iter().filter(|name| name.starts_with("lib")).collect())
+}
+
+/// The names in the `Depends` field of a package as apt-cache shows it; of alternatives, the first.
+fn dependencies(shown: &str) -> Vec<String> {
+    let field = shown.lines().find_map(|line| line.strip_prefix("Depends: ")).unwrap_or_default();
+    let names = field.split(',').filter_map(|word| word.split_ascii_whitespace().next());
+    names.map(|name| name.split(':').next().unwrap_or(name).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_read_without_versions_and_alternatives() {
+        let shown =
+            "Package: memcached\nDepends: adduser, perl:any, libc6 (>= 2.34), libssl3 | libssl1.1 (>= 1)\n";
+        assert_eq!(dependencies(shown), ["adduser", "perl", "libc6", "libssl3"]);
+        assert_eq!(dependencies("Package: x\n"), [""; 0]);
+    }
+
+    #[test]
+    fn modules_are_told_apart_by_their_whole_name() {
+        assert!(is_module("virtio.ko", "virtio") && is_module("virtio.ko.xz", "virtio"));
+        assert!(!is_module("virtio_net.ko", "virtio") && !is_module("virtio.kontext", "virtio"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Answers of memcached's text protocol, as far as the mix needs them.
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A set was carried out.
+    Stored,
+    /// A get found a value of that length.
+    Hit {
+        /// Its length.
+        len: usize,
+    },
+    /// A get found nothing.
+    Miss,
+}
+
+/// What input begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// An answer, and how long it is.
+    Reply(Reply, usize),
+    /// The beginning of one.
+    Incomplete,
+    /// Nothing that the mix's requests can be answered with.
+    Unexpected,
+}
+
+/// Takes the first answer from `input`.
+pub fn parse(input: &[u8]) -> Parsed {
+    let Some(end) = input.windows(2).position(|pair| pair == b"\r\n") else { return Parsed::Incomplete };
+    let (line, after) = (&input[..end], end + 2);
+    match line {
+        b"STORED" => Parsed::Reply(Reply::Stored, after),
+        b"END" => Parsed::Reply(Reply::Miss, after),
+        _ if line.starts_with(b"VALUE ") => match length(line) {
+            Some(len) => value(input, after, len),
+            None => Parsed::Unexpected,
+        },
+        _ => Parsed::Unexpected,
+    }
+}
+
+/// The length in `VALUE KEY FLAGS LENGTH`.
+fn length(line: &[u8]) -> Option<usize> {
+    let last = line.rsplit(|&byte| byte == b' ').next()?;
+    std::str::from_utf8(last).ok()?.parse().ok()
+}
+
+/// The answer whose value begins at `start`.
+fn value(input: &[u8], start: usize, len: usize) -> Parsed {
+    const END: &[u8] = b"\r\nEND\r\n";
+    match input.get(start + len..start + len + END.len()) {
+        None => Parsed::Incomplete,
+        Some(END) => Parsed::Reply(Reply::Hit { len }, start + len + END.len()),
+        Some(_) => Parsed::Unexpected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_taken_one_by_one() {
+        assert_eq!(parse(b"STORED\r\nSTORED\r\n"), Parsed::Reply(Reply::Stored, 8));
+        assert_eq!(parse(b"END\r\n"), Parsed::Reply(Reply::Miss, 5));
+        let hit = b"VALUE key 0 4\r\n\r\nab\r\nEND\r\nSTORED\r\n";
+        assert_eq!(parse(hit), Parsed::Reply(Reply::Hit { len: 4 }, hit.len() - 8));
+    }
+
+    #[test]
+    fn half_an_answer_is_waited_for() {
+        let whole = b"VALUE key 0 3\r\nabc\r\nEND\r\n";
+        for len in 0..whole.len() {
+            assert_eq!(parse(&whole[..len]), Parsed::Incomplete, "{len}");
+        }
+    }
+
+    #[test]
+    fn what_no_request_is_answered_with_is_told() {
+        for input in [&b"ERROR\r\n"[..], b"VALUE key 0 x\r\n", b"VALUE key 0 1\r\nabc\r\nEND\r\n", b"\r\n"] {
+            assert_eq!(parse(input), Parsed::Unexpected, "{}", String::from_utf8_lossy(input));
+        }
+    }
+}

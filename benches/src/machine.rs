@@ -1,0 +1,321 @@
+//! A machine in QEMU, set up the same whoever runs on it.
+
+use crate::error::BenchError;
+use crate::instructions::{Counts, Plugin};
+use crate::interrupt;
+use crate::network::{GUEST_MAC, TAP};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Memory of a machine, in MiB.
+pub const MEMORY_MIB: u32 = 512;
+
+/// Its processor. An emulated `rep movsb` is slow, and Linux takes it where the processor says that it is fast.
+pub const CPU: &str = "max,erms=off,fsrm=off";
+
+/// How long a machine may take to get anywhere.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// So much of what a machine said last is shown where it fails.
+const LOG_BYTES: usize = 2000;
+
+/// Name of the memory in QEMU, by which it is found in the process's mappings.
+const MEMORY_NAME: &str = "isola-bench-memory";
+
+/// Clock ticks a second in `/proc`: the same on every Linux on x86 (`USER_HZ`).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What a machine boots.
+#[derive(Clone, Debug)]
+pub struct Boot {
+    /// What it is called in messages.
+    pub name: String,
+    /// The kernel, or an image.
+    pub kernel: PathBuf,
+    /// The initial file system.
+    pub initrd: Option<PathBuf>,
+    /// The command line.
+    pub command_line: String,
+    /// Number of processors.
+    pub cores: u32,
+    /// Arguments of QEMU besides.
+    pub extra: Vec<OsString>,
+}
+
+/// A machine that runs. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Machine {
+    name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    output: Receiver<(Instant, Vec<u8>)>,
+    said: Vec<u8>,
+    started: Instant,
+    first_output: Option<Instant>,
+    counts: Option<Counts>,
+    folder: TempDir,
+}
+
+impl Machine {
+    /// Starts a machine; with a plugin, its instructions are counted.
+    ///
+    /// To be called on the process's first thread: the machine is ended by the system when its thread ends.
+    ///
+    /// # Errors
+    /// What keeps QEMU from starting.
+    pub fn start(qemu: &Path, boot: &Boot, plugin: Option<&Plugin>) -> Result<Self, BenchError> {
+        interrupt::check()?;
+        let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
+        let counted = plugin.map(|plugin| plugin.option(folder.path()));
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(qemu).current_dir(folder.path());
+        command.args(arguments(boot));
+        if let Some((option, _)) = &counted {
+            command.arg("-plugin").arg(option);
+        }
+        let started = Instant::now();
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(BenchError::file("setpriv"))?;
+        let (sender, output) = channel();
+        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|pipe| Box::new(pipe) as _),
+            child.stderr.take().map(|pipe| Box::new(pipe) as _),
+        ];
+        for mut pipe in pipes.into_iter().flatten() {
+            let sender = sender.clone();
+            thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(len @ 1..) = pipe.read(&mut bytes) {
+                    if sender.send((Instant::now(), bytes[..len].to_vec())).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        Ok(Self {
+            name: boot.name.clone(),
+            input: child.stdin.take(),
+            child,
+            output,
+            said: Vec::new(),
+            started,
+            first_output: None,
+            counts: counted.map(|(_, counts)| counts),
+            folder,
+        })
+    }
+
+    /// When QEMU was started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// From the start to the first byte on the serial line; `None` before that.
+    pub fn first_output(&self) -> Option<Duration> {
+        Some(self.first_output?.duration_since(self.started))
+    }
+
+    /// The folder that QEMU runs in.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Instructions executed so far, where they are counted.
+    pub fn instructions(&self) -> Option<u64> {
+        self.counts.as_ref().map(Counts::read)
+    }
+
+    /// Processor time of the host that QEMU has used so far.
+    ///
+    /// # Errors
+    /// Where QEMU is gone.
+    pub fn cpu_time(&mut self) -> Result<Duration, BenchError> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let stat = fs::read_to_string(path).unwrap_or_default();
+        cpu_time(&stat).ok_or_else(|| self.ended("its processor time was read"))
+    }
+
+    /// Bytes of the machine's memory that were touched so far: what the host had to provide.
+    ///
+    /// # Errors
+    /// Where QEMU is gone.
+    pub fn touched_bytes(&mut self) -> Result<u64, BenchError> {
+        let path = format!("/proc/{}/smaps", self.child.id());
+        let mappings = fs::read_to_string(path).unwrap_or_default();
+        resident_bytes(&mappings).ok_or_else(|| self.ended("its memory was read"))
+    }
+
+    /// Waits until it has written `text`.
+    ///
+    /// # Errors
+    /// [`BenchError::Ended`], [`BenchError::TooLate`], [`BenchError::Interrupted`].
+    pub fn wait_for(&mut self, text: &str) -> Result<(), BenchError> {
+        self.wait_until(&format!("{text:?}"), |said| said.contains(text).then_some(()))
+    }
+
+    /// Writes a line to the serial line, and waits for the number that follows `answer` on a line of its own.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub fn ask(&mut self, question: &str, answer: &str) -> Result<u64, BenchError> {
+        let from = self.said.len();
+        if let Some(input) = &mut self.input {
+            // Where it is gone, the wait says so.
+            let _ = writeln!(input, "{question}").and_then(|()| input.flush());
+        }
+        self.wait_until(answer, |said| {
+            let line = said.get(from..)?.lines().find_map(|line| line.strip_prefix(answer));
+            // The end of the line has come only if something follows it.
+            line.filter(|_| said.ends_with('\n'))?.trim().parse().ok()
+        })
+    }
+
+    /// Waits until `found` finds something in what it has written, all in all.
+    fn wait_until<T>(&mut self, awaited: &str, found: impl Fn(&str) -> Option<T>) -> Result<T, BenchError> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(value) = found(&String::from_utf8_lossy(&self.said)) {
+                return Ok(value);
+            }
+            interrupt::check()?;
+            match self.output.recv_timeout(Duration::from_millis(100)) {
+                Ok((at, bytes)) => self.take(at, &bytes),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended(awaited)),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => {
+                    return Err(self.late(awaited));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, at: Instant, bytes: &[u8]) {
+        self.first_output.get_or_insert(at);
+        self.said.extend(bytes);
+    }
+
+    /// Whether QEMU still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The error of a machine that has ended before `awaited`.
+    pub fn ended(&mut self, awaited: &str) -> BenchError {
+        BenchError::Ended { what: self.name.clone(), awaited: awaited.to_owned(), log: self.log() }
+    }
+
+    /// The error of a machine that has not come to `awaited`.
+    pub fn late(&mut self, awaited: &str) -> BenchError {
+        let (what, limit_s) = (self.name.clone(), LIMIT.as_secs());
+        BenchError::TooLate { what, awaited: awaited.to_owned(), limit_s, log: self.log() }
+    }
+
+    /// The end of what it said.
+    fn log(&mut self) -> String {
+        while let Ok((at, bytes)) = self.output.recv_timeout(Duration::from_millis(50)) {
+            self.take(at, &bytes);
+        }
+        String::from_utf8_lossy(&self.said[self.said.len().saturating_sub(LOG_BYTES)..]).into_owned()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // One that has ended by itself is ended well enough.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// QEMU's arguments.
+fn arguments(boot: &Boot) -> Vec<OsString> {
+    let memory = format!("memory-backend-memfd,id={MEMORY_NAME},size={MEMORY_MIB}M,share=on");
+    let device = format!("virtio-net-pci,netdev=net,mac={GUEST_MAC},disable-legacy=on");
+    let tap = format!("tap,id=net,ifname={TAP},script=no,downscript=no");
+    let mut line: Vec<OsString> =
+        ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]
+            .map(Into::into)
+            .into();
+    for (option, value) in [
+        ("-machine", format!("q35,memory-backend={MEMORY_NAME}")),
+        ("-object", memory),
+        ("-accel", "tcg,thread=multi".into()),
+        ("-cpu", CPU.into()),
+        ("-smp", boot.cores.to_string()),
+        ("-m", format!("{MEMORY_MIB}M")),
+        ("-netdev", tap),
+        ("-device", device),
+        ("-append", boot.command_line.clone()),
+    ] {
+        line.extend([option.into(), value.into()]);
+    }
+    line.extend(["-kernel".into(), boot.kernel.clone().into()]);
+    line.extend(boot.initrd.iter().flat_map(|initrd| ["-initrd".into(), initrd.clone().into()]));
+    line.extend(boot.extra.iter().cloned());
+    line
+}
+
+/// User and system time in `/proc/PID/stat` (proc(5): fields 14 and 15; the second may contain spaces).
+fn cpu_time(stat: &str) -> Option<Duration> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let ticks: u64 = fields.get(11..13)?.iter().map(|field| field.parse::<u64>().unwrap_or_default()).sum();
+    Some(Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND))
+}
+
+/// Resident bytes of the machine's memory in `/proc/PID/smaps`; `None` where it is not among the mappings.
+fn resident_bytes(mappings: &str) -> Option<u64> {
+    let mut lines = mappings.lines().skip_while(|line| !line.contains("memfd:memory-backend-memfd"));
+    let kib: u64 =
+        lines.find_map(|line| line.strip_prefix("Rss:"))?.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_the_sum_of_user_and_system_time() {
+        let stat = "42 (qemu (x) y) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 4 0 12345 900 800";
+        assert_eq!(cpu_time(stat), Some(Duration::from_secs(3)));
+        assert_eq!(cpu_time(""), None);
+    }
+
+    #[test]
+    fn the_memory_of_the_machine_is_found_among_the_mappings() {
+        let mappings = "7f00-7f01 rw-p 00000000 00:00 0 [heap]\nRss:  999 kB\n\
+            7f10-7f20 rw-s 00000000 00:01 1031 /memfd:memory-backend-memfd (deleted)\nSize: 524288 kB\n\
+            Rss:     12288 kB\nPss: 12288 kB\n7f30-7f31 rw-p 0 00:00 0\nRss: 4 kB\n";
+        assert_eq!(resident_bytes(mappings), Some(12 << 20));
+        assert_eq!(resident_bytes("Rss: 4 kB\n"), None);
+    }
+
+    #[test]
+    fn machines_differ_in_what_they_boot_alone() {
+        let boot = |name: &str, initrd: Option<&str>| Boot {
+            name: name.into(),
+            kernel: name.into(),
+            initrd: initrd.map(Into::into),
+            command_line: name.into(),
+            cores: 1,
+            extra: Vec::new(),
+        };
+        let of = |boot: &Boot| {
+            arguments(boot).iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let (isola, linux) = (of(&boot("kv", None)), of(&boot("vmlinuz", Some("initramfs"))));
+        let without_names = |line: &[String]| {
+            line.iter().filter(|word| *word != "kv" && *word != "vmlinuz").cloned().collect::<Vec<_>>()
+        };
+        let (isola, mut linux) = (without_names(&isola), without_names(&linux));
+        assert_eq!(linux.split_off(linux.len() - 2), ["-initrd", "initramfs"]);
+        assert_eq!(isola, linux);
+    }
+}

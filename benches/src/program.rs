@@ -1,0 +1,69 @@
+//! Running other programs to their end.
+
+use crate::error::BenchError;
+use std::process::{Command, Stdio};
+
+/// Runs `program`; returns what it wrote to its standard output.
+///
+/// # Errors
+/// [`BenchError::ProgramMissing`], [`BenchError::Program`] with what it said.
+pub fn run(program: &'static str, arguments: &[&str]) -> Result<String, BenchError> {
+    run_in(Command::new(program).args(arguments))
+}
+
+/// As [`run`], for a command that is more than a program and arguments.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in(command: &mut Command) -> Result<String, BenchError> {
+    let output =
+        command.stdin(Stdio::null()).output().map_err(|error| failed(command, &error.to_string()))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(failed(command, String::from_utf8_lossy(&output.stderr).trim()))
+    }
+}
+
+/// The error of a command that failed.
+fn failed(command: &Command, said: &str) -> BenchError {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    BenchError::Program { line, said: said.to_owned() }
+}
+
+/// Fails with the line to type where one of `programs`, each with its Debian package, is not on PATH.
+///
+/// # Errors
+/// [`BenchError::ProgramMissing`].
+pub fn need(programs: &[(&'static str, &'static str)]) -> Result<(), BenchError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<_> = std::env::split_paths(&path).collect();
+    for &(program, package) in programs {
+        if !folders.iter().any(|folder| folder.join(program).is_file()) {
+            return Err(BenchError::ProgramMissing { program, package });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_is_quoted() {
+        let error = run("sh", &["-c", "echo no such luck >&2; exit 3"]).unwrap_err().to_string();
+        assert!(error.contains("sh -c") && error.contains("no such luck"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named_with_its_package() {
+        need(&[("sh", "dash")]).unwrap();
+        let error = need(&[("sh", "dash"), ("no-such-program", "such-a-package")]).unwrap_err().to_string();
+        assert!(
+            error.contains("no-such-program") && error.contains("apt-get install such-a-package"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Raw data: every run's numbers, and all that one has to know to take them again. A file a group.
+
+use crate::error::BenchError;
+use crate::figure::{Group, KINDS, Peer};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What was measured of a group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    group: String,
+    /// When.
+    pub taken: String,
+    /// The line that does it again.
+    pub command: String,
+    /// On what, and with what.
+    pub setting: Setting,
+    /// The numbers, by the figure's name.
+    pub figures: BTreeMap<String, Series>,
+}
+
+/// On what, and with what, something was measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// The host's processor.
+    pub processor: String,
+    /// How many of it.
+    pub processors: usize,
+    /// The host's kernel.
+    pub host_kernel: String,
+    /// QEMU's version.
+    pub qemu: String,
+    /// The machine that both systems ran on.
+    pub machine: String,
+    /// The tree that Isola was built from.
+    pub isola: String,
+    /// The Linux guest's kernel: package and version.
+    pub linux: String,
+    /// Its memcached: package and version.
+    pub memcached: String,
+    /// Its command line.
+    pub linux_command_line: String,
+    /// The load.
+    pub load: BTreeMap<String, String>,
+}
+
+/// The numbers of a figure: one a run, in the order in which they were taken.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Isola's.
+    pub isola: Vec<f64>,
+    /// The peer's.
+    pub peer: Vec<f64>,
+}
+
+impl Record {
+    /// A record without numbers.
+    pub fn new(group: Group, taken: String, command: String, setting: Setting) -> Self {
+        Self { group: group.name().to_owned(), taken, command, setting, figures: BTreeMap::new() }
+    }
+
+    /// The group; the first where a file names one that there is not.
+    pub fn group(&self) -> Group {
+        Group::ALL.into_iter().find(|group| group.name() == self.group).unwrap_or(Group::Boot)
+    }
+
+    /// Notes a number of Isola's.
+    pub fn isola(&mut self, figure: &str, value: f64) {
+        self.series_mut(figure).isola.push(value);
+    }
+
+    /// Notes a number of the peer's.
+    pub fn peer(&mut self, figure: &str, value: f64) {
+        self.series_mut(figure).peer.push(value);
+    }
+
+    /// The numbers of a figure.
+    pub fn series(&self, figure: &str) -> Option<&Series> {
+        self.figures.get(figure)
+    }
+
+    fn series_mut(&mut self, figure: &str) -> &mut Series {
+        debug_assert!(KINDS.iter().any(|kind| kind.name == figure), "{figure}");
+        self.figures.entry(figure.to_owned()).or_default()
+    }
+
+    /// Who a peer is, with versions.
+    pub fn peer_name(&self, peer: Peer) -> Option<String> {
+        match peer {
+            Peer::None => None,
+            Peer::Memcached => Some(format!("{}, {}", self.setting.linux, self.setting.memcached)),
+            Peer::Echo => Some(format!("{}, a blocking echo server", self.setting.linux)),
+        }
+    }
+
+    /// The file of a group in `folder`.
+    fn path(folder: &Path, group: Group) -> PathBuf {
+        folder.join(format!("{}.json", group.name()))
+    }
+
+    /// Writes the record to its file in `folder`; returns where that is.
+    ///
+    /// # Errors
+    /// [`BenchError::File`].
+    pub fn save(&self, folder: &Path) -> Result<PathBuf, BenchError> {
+        let path = Self::path(folder, self.group());
+        let text = serde_json::to_string_pretty(self);
+        let text = text.map_err(|error| BenchError::Data { path: path.clone(), error })?;
+        fs::create_dir_all(folder).map_err(BenchError::file(folder))?;
+        fs::write(&path, text + "\n").map_err(BenchError::file(&path))?;
+        Ok(path)
+    }
+
+    /// The record of a group in `folder`; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`BenchError::File`], [`BenchError::Data`].
+    pub fn load(folder: &Path, group: Group) -> Result<Option<Self>, BenchError> {
+        let path = Self::path(folder, group);
+        if !path.is_file() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).map_err(BenchError::file(&path))?;
+        serde_json::from_str(&text).map(Some).map_err(|error| BenchError::Data { path, error })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A record of the figure's group with these numbers.
+    pub(crate) fn record(figure: &str, isola: &[f64], peer: &[f64]) -> Record {
+        let group = KINDS.iter().find(|kind| kind.name == figure).unwrap().group;
+        let setting =
+            Setting { memcached: "memcached 1.6".into(), linux: "linux 6.1".into(), ..Setting::default() };
+        let mut record = Record::new(group, "2026-01-02".into(), "cargo xtask bench".into(), setting);
+        isola.iter().for_each(|&value| record.isola(figure, value));
+        peer.iter().for_each(|&value| record.peer(figure, value));
+        record
+    }
+
+    #[test]
+    fn what_is_saved_can_be_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Record::load(folder.path(), Group::Kv).unwrap(), None);
+        let record = record("kv-p99", &[1.5, 2.0], &[3.25]);
+        record.save(folder.path()).unwrap();
+        assert_eq!(Record::load(folder.path(), Group::Kv).unwrap(), Some(record));
+        assert_eq!(Record::load(folder.path(), Group::Cell).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_that_says_something_else_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("kv.json"), "{}").unwrap();
+        let error = Record::load(folder.path(), Group::Kv).unwrap_err().to_string();
+        assert!(error.contains("kv.json") && error.contains("cargo xtask bench"), "{error}");
+    }
+}

@@ -1,0 +1,287 @@
+//! What all groups of figures need: programs, images, the Linux guest; and machines made of them.
+
+use crate::error::BenchError;
+use crate::instructions::Plugin;
+use crate::linux::packages::Packages;
+use crate::linux::{LinuxGuest, READY};
+use crate::load::{Outcome, first_answer};
+use crate::machine::{Boot, CPU, MEMORY_MIB, Machine};
+use crate::network::{GUEST_NETWORK, service};
+use crate::program;
+use crate::record::Setting;
+use isola_host::image::ImageStore;
+use isola_host::machine::qemu::Qemu;
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Port of the key-value services.
+pub const KV_PORT: u16 = 11211;
+
+/// Port of the echo services.
+pub const ECHO_PORT: u16 = 7;
+
+/// How often, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Runs of everything.
+    pub runs: u32,
+    /// How long a load lasts.
+    pub load: Duration,
+}
+
+/// Who runs on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// An image of Isola, alone.
+    Isola,
+    /// The Linux guest.
+    Linux,
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Keys and values.
+    Kv,
+    /// Echo.
+    Echo,
+}
+
+impl Service {
+    /// Isola's image.
+    pub fn image(self) -> &'static str {
+        match self {
+            Self::Kv => "kv",
+            Self::Echo => "echo",
+        }
+    }
+
+    /// Where it is.
+    pub fn address(self) -> SocketAddr {
+        service(self.conversation().0)
+    }
+
+    /// Its port, a question, and what the answer to it begins with.
+    fn conversation(self) -> (u16, &'static [u8], &'static [u8]) {
+        match self {
+            Self::Kv => (KV_PORT, b"version\r\n", b"VERSION "),
+            Self::Echo => (ECHO_PORT, b"hello", b"hello"),
+        }
+    }
+
+    /// Waits for its first answer on `machine`; returns the connection.
+    ///
+    /// # Errors
+    /// As [`first_answer`].
+    pub fn first_answer(self, machine: &mut Machine) -> Result<TcpStream, BenchError> {
+        let (port, question, answer) = self.conversation();
+        first_answer(machine, service(port), question, answer)
+    }
+}
+
+/// Whether a machine's instructions are counted. Counting slows it down: times are taken without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counting {
+    /// They are.
+    On,
+    /// They are not.
+    Off,
+}
+
+/// A machine that has given its first answer.
+#[derive(Debug)]
+pub struct Guest {
+    /// The machine.
+    pub machine: Machine,
+    /// The connection that the answer came on.
+    pub stream: TcpStream,
+    /// From the start of QEMU to the answer.
+    pub answered: Duration,
+}
+
+/// What a request cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Guest instructions; 0 where they are not counted.
+    pub instructions: f64,
+    /// Processor time of the host, in us.
+    pub cpu_us: f64,
+}
+
+/// Programs, images, the Linux guest.
+#[derive(Debug)]
+pub struct Session {
+    /// How often, and how long.
+    pub plan: Plan,
+    /// QEMU.
+    pub qemu: Qemu,
+    /// Images of Isola.
+    pub images: ImageStore,
+    linux: LinuxGuest,
+    plugin: Plugin,
+    _folder: TempDir,
+}
+
+/// What is fetched is kept here, in the root of the tree.
+fn cache() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../.bench-cache")
+}
+
+/// Fetches what is not there yet. To be called while the process still has the host's network.
+///
+/// # Errors
+/// What is missing, or what apt says.
+pub fn fetch() -> Result<(), BenchError> {
+    let cache = cache();
+    fs::create_dir_all(&cache).map_err(BenchError::file(&cache))?;
+    Packages::fetch(&cache).map(|_| ())
+}
+
+impl Session {
+    /// Puts everything together.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn open(plan: Plan) -> Result<Self, BenchError> {
+        let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
+        let qemu = Qemu::from_environment()?;
+        let plugin = Plugin::build(&qemu.program, folder.path())?;
+        let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
+        let cache = cache();
+        let linux = LinuxGuest::prepare(&cache, &this.with_file_name("linux-echo"))?;
+        Ok(Self { plan, qemu, images: ImageStore::from_environment(), linux, plugin, _folder: folder })
+    }
+
+    /// What boots `system` with `service`.
+    ///
+    /// # Errors
+    /// [`BenchError::Image`].
+    pub fn boot(&self, system: System, service: Service) -> Result<Boot, BenchError> {
+        let cores = 1;
+        Ok(match system {
+            System::Isola => Boot {
+                name: format!("Isola's {}", service.image()),
+                kernel: self.images.find(service.image())?,
+                initrd: None,
+                command_line: format!("ip={GUEST_NETWORK} --"),
+                cores,
+                extra: Vec::new(),
+            },
+            System::Linux => Boot {
+                name: "the Linux guest".into(),
+                kernel: self.linux.kernel.clone(),
+                initrd: Some(self.linux.initramfs.clone()),
+                command_line: self.linux.command_line(cores),
+                cores,
+                extra: Vec::new(),
+            },
+        })
+    }
+
+    /// Boots `system` and waits for the first answer of `service`.
+    ///
+    /// # Errors
+    /// What goes wrong on the way.
+    pub fn start(&self, system: System, service: Service, counting: Counting) -> Result<Guest, BenchError> {
+        let mut machine = self.machine(&self.boot(system, service)?, counting)?;
+        machine.wait_for(match system {
+            System::Isola => "TCP port",
+            System::Linux => READY,
+        })?;
+        let stream = service.first_answer(&mut machine)?;
+        let answered = machine.started().elapsed();
+        Ok(Guest { machine, stream, answered })
+    }
+
+    /// Starts a machine.
+    ///
+    /// # Errors
+    /// What keeps QEMU from starting.
+    pub fn machine(&self, boot: &Boot, counting: Counting) -> Result<Machine, BenchError> {
+        Machine::start(&self.qemu.program, boot, (counting == Counting::On).then_some(&self.plugin))
+    }
+
+    /// Bytes that a machine of `system` loads.
+    ///
+    /// # Errors
+    /// [`BenchError::Image`], [`BenchError::File`].
+    pub fn image_bytes(&self, system: System) -> Result<u64, BenchError> {
+        match system {
+            System::Isola => Ok(self.images.cell_image(Service::Kv.image())?.bytes.len() as u64),
+            System::Linux => {
+                [&self.linux.kernel, &self.linux.initramfs].into_iter().try_fold(0, |sum, path| {
+                    let meta = fs::metadata(path).map_err(BenchError::file(path))?;
+                    Ok(sum + meta.len())
+                })
+            }
+        }
+    }
+
+    /// On what, and with what, is measured; `load` says under what load.
+    pub fn setting(&self, load: BTreeMap<String, String>) -> Setting {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let model = cpuinfo
+            .lines()
+            .find(|line| line.starts_with("model name"))
+            .and_then(|line| line.split_once(": "));
+        Setting {
+            processor: model.map(|(_, model)| model.to_owned()).unwrap_or_default(),
+            processors: std::thread::available_parallelism().map_or(0, usize::from),
+            host_kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            qemu: self.qemu.version.clone(),
+            machine: format!("q35, TCG, -cpu {CPU}, {MEMORY_MIB} MiB, virtio-net on a tap device"),
+            isola: tree(),
+            linux: self.linux.kernel_version.clone(),
+            memcached: self.linux.memcached_version.clone(),
+            linux_command_line: self.linux.command_line(1),
+            load,
+        }
+    }
+}
+
+/// The commit that the tree is at; with a mark where there is more.
+fn tree() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut describe = std::process::Command::new("git");
+    describe.current_dir(root).args(["describe", "--always", "--dirty", "--exclude=*"]);
+    program::run_in(&mut describe)
+        .map_or_else(|_| "of an unknown commit".into(), |text| text.trim().to_owned())
+}
+
+/// What `work` costs on `machine`, by the request.
+///
+/// # Errors
+/// What `work` says, or a machine that is gone.
+pub fn cost(
+    machine: &mut Machine,
+    work: impl FnOnce() -> Result<Outcome, BenchError>,
+) -> Result<(Outcome, Cost), BenchError> {
+    let (instructions, cpu) = (machine.instructions(), machine.cpu_time()?);
+    let outcome = work()?;
+    let instructions = machine.instructions().unwrap_or_default() - instructions.unwrap_or_default();
+    let cpu = machine.cpu_time()? - cpu;
+    let requests = outcome.requests.max(1) as f64;
+    let cost =
+        Cost { instructions: instructions as f64 / requests, cpu_us: cpu.as_secs_f64() * 1e6 / requests };
+    Ok((outcome, cost))
+}
+
+/// Milliseconds.
+pub fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Milliseconds since `start`.
+pub fn ms_since(start: Instant) -> f64 {
+    ms(start.elapsed())
+}
+
+/// Mebibytes.
+pub fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

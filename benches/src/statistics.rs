@@ -1,0 +1,41 @@
+//! Several runs as one number, and how far they are apart.
+
+/// The middle of `values`; between the two middle ones of an even number. 0 for none.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => sorted[len / 2],
+        len => f64::midpoint(sorted[len / 2 - 1], sorted[len / 2]),
+    }
+}
+
+/// The distance from the smallest to the largest of `values`, as a part of their median.
+pub fn spread(values: &[f64]) -> f64 {
+    let smallest = values.iter().copied().reduce(f64::min).unwrap_or_default();
+    let largest = values.iter().copied().reduce(f64::max).unwrap_or_default();
+    let middle = median(values);
+    if middle == 0.0 { 0.0 } else { (largest - smallest) / middle }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_whatever_the_order() {
+        assert_eq!(median(&[3.0, 1.0, 100.0]), 3.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 100.0]), 3.0);
+        assert_eq!(median(&[7.0]), 7.0);
+        assert_eq!(median(&[]), 0.0);
+    }
+
+    #[test]
+    fn the_spread_is_a_part_of_the_median() {
+        assert_eq!(spread(&[8.0, 12.0, 10.0]), 0.4);
+        assert_eq!(spread(&[5.0]), 0.0);
+        assert_eq!(spread(&[]), 0.0);
+        assert_eq!(spread(&[0.0, 0.0]), 0.0);
+    }
+}

@@ -1,0 +1,42 @@
+//! `cargo xtask bench`: Isola beside a Linux guest, in figures.
+//!
+//! The benchmarks are a program of their own (package `isola-benches`), which knows its own options; here it is built,
+//! optimised, with the images that it boots.
+
+use std::ffi::OsString;
+
+use crate::Verdict;
+use crate::cargo::{cargo, succeeds};
+use crate::error::Error;
+use crate::images;
+use crate::workspace::Workspace;
+
+/// The package of the benchmarks.
+const PACKAGE: &str = "isola-benches";
+/// Its program.
+const PROGRAM: &str = "isola-bench";
+/// Tells it where the images are.
+const IMAGES: &str = "ISOLA_IMAGES";
+
+/// What the user typed: all of it is for the benchmarks.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// Groups and options; `cargo xtask bench --help` explains them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+/// Builds what is needed and takes the figures.
+pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
+    let only_asks = args.arguments.iter().any(|argument| argument == "-h" || argument == "--help");
+    if !only_asks {
+        images::build(workspace)?;
+    }
+    if !succeeds(cargo(workspace).args(["build", "--quiet", "--release", "--package", PACKAGE]))? {
+        return Err(Error::BenchmarksNotBuilt);
+    }
+    let mut benchmarks = std::process::Command::new(workspace.image_folder().join(PROGRAM));
+    benchmarks.args(&args.arguments).env(IMAGES, workspace.image_folder());
+    Ok(if succeeds(&mut benchmarks)? { Verdict::Passed } else { Verdict::Failed })
+}
