@@ -118,30 +118,37 @@ struct Connection {
 impl Connection {
     /// Goes on until nothing moves; completes when the connection is over.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
-        self.inbox.waiting.set(Some(context.waker().clone()));
+        let now = unix_time();
+        for (ticket, response) in self.inbox.responses.take() {
+            self.session.complete(ticket, response);
+        }
         loop {
-            for (ticket, response) in self.inbox.responses.take() {
-                self.session.complete(ticket, response);
+            self.run_work(now);
+            // What has gone out makes room for more work.
+            while self.poll_output(context)?.is_ready() && self.session.has_work() {
+                self.run_work(now);
             }
-            self.run_work();
-            let wrote = self.poll_output(context)?;
             if self.session.is_finished() && self.output.is_empty() {
                 self.stream.shutdown();
                 return Poll::Ready(Ok(()));
             }
-            let read = self.poll_input(context)?;
-            if wrote.is_pending() && read.is_pending() {
+            if self.poll_input(context)?.is_pending() {
+                if self.session.in_flight() > 0 {
+                    self.inbox.waiting.set(Some(context.waker().clone()));
+                }
                 return Poll::Pending;
             }
         }
     }
 
     /// Carries out what the session asks for: here, or on the core that owns the shard.
-    fn run_work(&mut self) {
-        let mut elsewhere: BTreeMap<ShardId, Vec<Work>> = BTreeMap::new();
-        let now = unix_time();
+    fn run_work(&mut self, now: UnixTime) {
+        let mut elsewhere: Vec<(ShardId, Vec<Work>)> = Vec::new();
         while let Some(work) = self.session.serve(&mut STORE.shard.borrow_mut(), now) {
-            elsewhere.entry(work.shard).or_default().push(work);
+            match elsewhere.iter_mut().find(|(shard, _)| *shard == work.shard) {
+                Some((_, batch)) => batch.push(work),
+                None => elsewhere.push((work.shard, vec![work])),
+            }
         }
         for (shard, batch) in elsewhere {
             let (number, home) = (self.number, current_core());

@@ -126,6 +126,11 @@ impl Session {
         self.state == State::Open && (self.has_room() || self.input.len() < ENOUGH_INPUT_BYTES)
     }
 
+    /// Whether [`Session::serve`] may find something to do without more input or a completion.
+    pub fn has_work(&self) -> bool {
+        self.broadcast.is_some() || self.state == State::Ending || self.input.len() > 0
+    }
+
     /// Carries out the requests for `shard`, which is this core's own, and returns the next one for another
     /// shard, or `None` until there is more input, a completion or room for output.
     ///

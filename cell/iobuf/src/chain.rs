@@ -1,26 +1,29 @@
 //! Several buffers as one byte sequence.
 
 use crate::IoBuf;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Views one after the other, read as one sequence of bytes. Holds no empty view.
 ///
-/// The first two views lie in the chain itself: a payload, or one behind its header, allocates nothing.
+/// The first two views lie in the chain itself: a payload, or one behind its header, allocates nothing. Chains are
+/// moved about on every packet, so what only long ones need lies elsewhere.
 #[derive(Clone, Debug, Default)]
 pub struct Chain {
     /// `None` only where the chain is empty.
     first: Option<IoBuf>,
     /// `None` only where the chain has fewer than two views.
     second: Option<IoBuf>,
-    rest: VecDeque<IoBuf>,
+    /// `None` where the chain never had more than two.
+    rest: Option<Box<VecDeque<IoBuf>>>,
     len: usize,
 }
 
 impl Chain {
     /// A chain of no bytes.
     pub const fn new() -> Self {
-        Self { first: None, second: None, rest: VecDeque::new(), len: 0 }
+        Self { first: None, second: None, rest: None, len: 0 }
     }
 
     /// Length of the whole sequence, in bytes.
@@ -47,7 +50,7 @@ impl Chain {
         } else if self.second.is_none() {
             self.second = Some(part);
         } else {
-            self.rest.push_back(part);
+            self.rest.get_or_insert_default().push_back(part);
         }
     }
 
@@ -60,7 +63,7 @@ impl Chain {
         self.len += part.len();
         let Some(second) = self.first.replace(part) else { return };
         if let Some(third) = self.second.replace(second) {
-            self.rest.push_front(third);
+            self.rest.get_or_insert_default().push_front(third);
         }
     }
 
@@ -94,7 +97,7 @@ impl Chain {
         let part = self.first.take()?;
         if let Some(second) = self.second.take() {
             self.first = Some(second);
-            self.second = self.rest.pop_front();
+            self.second = self.rest.as_mut().and_then(|rest| rest.pop_front());
         }
         Some(part)
     }
@@ -104,13 +107,14 @@ impl Chain {
         match index {
             0 => self.first.as_ref(),
             1 => self.second.as_ref(),
-            _ => self.rest.get(index - 2),
+            _ => self.rest.as_ref()?.get(index - 2),
         }
     }
 
     /// The views in order.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = &IoBuf> {
-        Parts { first: self.first.as_ref(), second: self.second.as_ref(), rest: self.rest.iter() }
+        let rest = self.rest.as_deref().map(VecDeque::iter).unwrap_or_default();
+        Parts { first: self.first.as_ref(), second: self.second.as_ref(), rest }
     }
 
     /// Drops the first `count` bytes (all of them, where there are fewer).

@@ -7,6 +7,7 @@
 use crate::core_network::NETWORK;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
@@ -124,7 +125,7 @@ impl Queues {
     /// Takes a batch of frames and hands them to their cores.
     fn poll(&self) {
         self.poll_queued.set(false);
-        let mut batches: BTreeMap<CoreIndex, Vec<ReceivedFrame>> = BTreeMap::new();
+        let mut batches: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
         let mut taken = 0;
         let mut bytes = 0;
         if let Some(queue) = self.queue.borrow_mut().as_mut() {
@@ -133,7 +134,11 @@ impl Queues {
             {
                 taken += 1;
                 bytes += received.frame.len() as u64;
-                batches.entry(self.core_of(&received.frame)).or_default().push(received);
+                let core = self.core_of(&received.frame);
+                match batches.iter_mut().find(|(of, _)| *of == core) {
+                    Some((_, batch)) => batch.push(received),
+                    None => batches.push((core, vec![received])),
+                }
             }
             let more = taken == BATCH || queue.enable_interrupts() == FramesPending::Yes;
             if more {

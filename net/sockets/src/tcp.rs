@@ -25,6 +25,8 @@ pub(crate) struct Listener {
 pub(crate) struct Connection {
     id: ConnId,
     connected: Cell<bool>,
+    /// Whether there may be something to read: data, or the peer's end.
+    unread: Cell<bool>,
     /// Set once the id is void: `Some(None)` after a close in good order.
     ended: Cell<Option<Option<FailReason>>>,
     reader: Cell<Option<Waker>>,
@@ -33,8 +35,9 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub fn new(id: ConnId) -> Self {
-        let (connected, ended) = (Cell::new(false), Cell::new(None));
-        Self { id, connected, ended, reader: Cell::new(None), writer: Cell::new(None) }
+        // Data may have come before somebody asked to be told.
+        let (connected, unread, ended) = (Cell::new(false), Cell::new(true), Cell::new(None));
+        Self { id, connected, unread, ended, reader: Cell::new(None), writer: Cell::new(None) }
     }
 
     pub fn connected(&self) {
@@ -43,6 +46,7 @@ impl Connection {
     }
 
     pub fn readable(&self) {
+        self.unread.set(true);
         if let Some(reader) = self.reader.take() {
             reader.wake();
         }
@@ -193,14 +197,22 @@ impl TcpStream {
         if let Some(reason) = self.connection.ended.get() {
             return Poll::Ready(reason.map_or(Ok(None), |reason| Err(StreamError::Failed(reason))));
         }
-        let id = self.id();
-        let mut data = Chain::new();
-        NETWORK.with(|stack| core::iter::from_fn(|| stack.read(id)).for_each(|piece| data.push_back(piece)));
-        if !data.is_empty() {
-            return Poll::Ready(Ok(Some(data)));
-        }
-        if NETWORK.look(|stack| stack.is_at_end(id)).unwrap_or(true) {
-            return Poll::Ready(Ok(None));
+        if self.connection.unread.get() {
+            let id = self.id();
+            let mut data = Chain::new();
+            let read = NETWORK.with(|stack| {
+                core::iter::from_fn(|| stack.read(id)).for_each(|piece| data.push_back(piece));
+                stack.is_at_end(id)
+            });
+            // All of it is taken: until something is told again, only the peer's end can still be there.
+            let at_end = read.unwrap_or(true);
+            self.connection.unread.set(at_end);
+            if !data.is_empty() {
+                return Poll::Ready(Ok(Some(data)));
+            }
+            if at_end {
+                return Poll::Ready(Ok(None));
+            }
         }
         self.connection.reader.set(Some(context.waker().clone()));
         Poll::Pending
