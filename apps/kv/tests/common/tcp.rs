@@ -14,7 +14,6 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_kv::{Config, Request, Response, Server, Session, Shard, ShardId, Ticket, UnixTime};
 
 /// What goes to a shard's thread.
-#[expect(clippy::large_enum_variant, reason = "nearly all messages are of the large kind")]
 enum Message {
     Work { ticket: Ticket, request: Request, back: Sender<(Ticket, Response)> },
     Opened,
