@@ -31,10 +31,13 @@ pub fn address(number: u8) -> Ipv4Addr {
 }
 
 /// Runs `inside` in a network of its own: its thread, those that it starts, and the programs that it runs. Without
-/// root's rights it is left out, and this is said.
+/// root's rights, or on a host without TAP interfaces, it is left out, and this is said.
 pub fn run(inside: impl FnOnce() + Send) {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: a network namespace with a TAP interface takes root's rights");
+    }
+    if let Err(error) = File::open("/dev/net/tun") {
+        return eprintln!("skipped: this host has no TAP interfaces: /dev/net/tun: {error}");
     }
     let holder = Holder::start();
     let ended = thread::scope(|scope| {
