@@ -162,6 +162,30 @@ fn a_fin_ahead_of_a_gap_waits_for_the_data() {
 }
 
 #[test]
+fn an_end_told_twice_or_outside_of_the_window_changes_nothing() {
+    let (mut peer, talk) = connected();
+    // Beyond the window, and before it: questioned, not believed.
+    for far in [1 << 30, u32::MAX << 30] {
+        peer.send(Segment { seq: talk.seq.wrapping_add(far), ..talk.segment() }.flags("F"));
+        assert_eq!(peer.segment().ack, Some(talk.seq));
+        assert_eq!(peer.events(), []);
+    }
+    let end = talk.segment().flags("F");
+    peer.send(end.clone());
+    assert_eq!(peer.segment().ack, Some(talk.seq + 1));
+    assert_eq!(peer.events(), [Event::PeerClosed(talk.conn)]);
+    for _ in 0..3 {
+        peer.send(end.clone());
+        assert_eq!(peer.segment().ack, Some(talk.seq + 1), "the first acknowledgement may be lost");
+        assert_eq!(peer.events(), []);
+    }
+    // Another end than the one that was told.
+    peer.send(Segment { seq: talk.seq + 1, ..talk.segment() }.flags("F").payload(b"more"));
+    peer.segments();
+    assert_eq!((peer.events(), peer.read(talk.conn)), (vec![], vec![]));
+}
+
+#[test]
 fn data_beyond_the_end_is_ignored() {
     let (mut peer, talk) = connected();
     peer.send(Segment { seq: talk.seq + 8, ..talk.segment() }.payload(b"junk"));
