@@ -19,20 +19,7 @@
 //! The queue counts in 64 bits. The rings show the low 16 of them: as the queue is shorter than 2^16, that is
 //! enough to tell how far the device has come.
 //!
-//! # Notifications, and why no wake-up is lost
-//! Each side writes what it has done, and then looks whether the other side wants to be told; each side that
-//! wants to be told writes so, and then looks whether something has been done. With a full barrier between the
-//! two steps on both sides, at least one of them sees the other's write:
-//!
-//! ```text
-//!   driver, publish             device, going to sleep       |  device, returning          driver, arm
-//!     avail.idx = n               avail_event = m            |    used.idx = n               used_event = m
-//!     -- full barrier --          -- full barrier --         |    -- full barrier --         -- full barrier --
-//!     reads avail_event           reads avail.idx            |    reads used_event           reads used.idx
-//! ```
-//!
-//! That is why [`VirtQueue::arm`] tells whether something had been returned: then no interrupt may come, and the
-//! caller looks again. Where `VIRTIO_F_EVENT_IDX` is not negotiated, flags take the place of event indices.
+//! Who tells whom, and why no wake-up is lost, stands in `wakeups.rs`.
 //!
 //! # Cost
 //! Lending and taking back allocate nothing. A chain of descriptors is written with two stores a buffer segment;
@@ -45,10 +32,12 @@ mod rings;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod wakeups;
 
 pub use chain::{Access, MAX_CHAIN, Part};
 pub use fault::{Fault, Refusal, Refused};
 pub use rings::MAX_QUEUE_SIZE;
+pub use wakeups::{Pending, Suppression, WakeWhen};
 
 use crate::device::Liveness;
 use crate::transport::{Notify, QueueAddresses};
@@ -56,7 +45,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use chain::{ChainWriter, Limits, Links, Written};
 use free::FreeList;
-use isola_machine::dma::{DmaBuffer, DmaRegion, full_barrier, read_barrier, write_barrier};
+use isola_machine::dma::{DmaBuffer, DmaRegion, read_barrier, write_barrier};
 use rings::Rings;
 use tables::Tables;
 
@@ -65,15 +54,6 @@ pub const HEADER_LEN: usize = 12;
 
 /// Distance between the headers of two descriptors, in bytes.
 const HEADER_STRIDE: usize = 16;
-
-/// How the driver and the device tell each other what they want to be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suppression {
-    /// By a flag each: all or nothing.
-    Flags,
-    /// By the index of the next interesting entry each (`VIRTIO_F_EVENT_IDX`).
-    EventIndex,
-}
 
 /// Whether chains may stand in a table of their own (`VIRTIO_F_INDIRECT_DESC`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,26 +82,6 @@ pub struct QueueOptions {
     pub indirection: Indirection,
     /// Whether buffers go with headers.
     pub headers: Headers,
-}
-
-/// When the device shall interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WakeWhen {
-    /// As soon as a buffer is returned.
-    Returned,
-    /// When about three quarters of what is lent now have been returned: for who waits for room. Without event
-    /// indices, as [`Self::Returned`].
-    MostReturned,
-}
-
-/// Whether buffers wait to be taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Pending {
-    /// Some do: no interrupt may come for them.
-    Yes,
-    /// None do: an interrupt will come when one does.
-    No,
 }
 
 /// A buffer that the device has returned.
@@ -360,15 +320,6 @@ impl<B> VirtQueue<B> {
         self.rings.set_available_index(self.published as u16);
     }
 
-    /// The second half: whether the device wants to be told of what was shown since `before`.
-    fn device_wants_notice(&self, before: u16) -> bool {
-        full_barrier();
-        match self.suppression {
-            Suppression::Flags => self.rings.used_flags() & rings::USED_NO_NOTIFY == 0,
-            Suppression::EventIndex => passes(self.rings.available_event(), before, self.published as u16),
-        }
-    }
-
     /// Whether the device has returned something that was not taken yet.
     #[inline]
     pub fn has_returned(&self) -> bool {
@@ -425,58 +376,6 @@ impl<B> VirtQueue<B> {
         }
         Ok(Returned { buffer: lent.buffer, written })
     }
-
-    /// Asks for an interrupt. With event indices it is for one: after it, none comes until the queue is armed
-    /// again.
-    ///
-    /// Where [`Pending::Yes`] comes back, what was asked for has happened already, and no interrupt may come
-    /// for it: the caller takes what is there and arms again. A broken queue says so too, and taking tells why.
-    pub fn arm(&mut self, when: WakeWhen) -> Pending {
-        self.arm_around(when, || ())
-    }
-
-    /// Arms; `meanwhile` as for publishing.
-    #[inline]
-    fn arm_around(&mut self, when: WakeWhen, meanwhile: impl FnOnce()) -> Pending {
-        let distance = self.ask_for_interrupt(when);
-        meanwhile();
-        self.returned_beyond(distance)
-    }
-
-    /// The first half of arming: says after how many more returned buffers the interrupt shall come, less one.
-    fn ask_for_interrupt(&mut self, when: WakeWhen) -> u16 {
-        let distance = match (self.suppression, when) {
-            (Suppression::EventIndex, WakeWhen::MostReturned) => {
-                ((self.published - self.taken) * 3 / 4) as u16
-            }
-            _ => 0,
-        };
-        match self.suppression {
-            Suppression::Flags => self.rings.set_available_flags(0),
-            Suppression::EventIndex => self.rings.set_used_event((self.taken as u16).wrapping_add(distance)),
-        }
-        distance
-    }
-
-    /// The second half: whether more than so many buffers have been returned.
-    fn returned_beyond(&self, distance: u16) -> Pending {
-        full_barrier();
-        if self.fault.is_some() {
-            return Pending::Yes;
-        }
-        let returned = self.rings.used_index().wrapping_sub(self.taken as u16);
-        if returned > distance { Pending::Yes } else { Pending::No }
-    }
-
-    /// Asks for no interrupts. One or the other can come all the same: the device may be about to send it.
-    #[inline]
-    pub fn disarm(&mut self) {
-        match self.suppression {
-            Suppression::Flags => self.rings.set_available_flags(rings::AVAILABLE_NO_INTERRUPT),
-            // The entry before the next is the one that comes last, after all others.
-            Suppression::EventIndex => self.rings.set_used_event((self.taken as u16).wrapping_sub(1)),
-        }
-    }
 }
 
 impl VirtQueue<DmaRegion> {
@@ -510,10 +409,4 @@ impl<B> Drop for VirtQueue<B> {
             core::mem::forget(self.headers.take());
         }
     }
-}
-
-/// Whether the index that went from `before` to `now` has passed `event` (virtio 1.2, 2.7.7.2).
-#[inline]
-fn passes(event: u16, before: u16, now: u16) -> bool {
-    now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(before)
 }
