@@ -167,15 +167,16 @@ impl Connection {
 
 /// A value that is like no other, of `len` bytes.
 pub fn value(seed: u64, len: usize) -> Vec<u8> {
+    let mut value = vec![0; len];
     // Marsaglia's xorshift, seeded so that small numbers differ in many bits.
     let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let words = std::iter::repeat_with(|| {
+    for piece in value.chunks_mut(8) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(len).collect()
+        piece.copy_from_slice(&state.to_le_bytes()[..piece.len()]);
+    }
+    value
 }
 
 /// Clients that set and get, each in a thread of its own, and check every answer.
