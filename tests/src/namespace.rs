@@ -1,4 +1,4 @@
-//! A network of its own: a Linux network namespace with one TAP interface, for a machine and its clients.
+//! A network of its own: a Linux network namespace with TAP interfaces, for a machine and its clients.
 //!
 //! On it, frames go between the host's TCP/IP and a cell as they are. QEMU's user-mode network ends every
 //! connection itself, and loses connections that come in a burst. It takes root's rights.
@@ -13,28 +13,46 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-/// The interface, to be given to `isola up --net`.
-pub const NETWORK: &str = "tap:isola";
+/// A TAP interface, and the network behind it.
+#[derive(Clone, Copy, Debug)]
+pub struct Tap {
+    /// What `isola up --net` is told.
+    pub network: &'static str,
+    name: &'static str,
+    kind: &'static [&'static str],
+    subnet: u8,
+}
 
-/// The name of the interface.
-const INTERFACE: &str = "isola";
+/// An interface that all cells of a machine can be on.
+pub const SHARED: Tap = Tap { network: "tap:shared", name: "shared", kind: &[], subnet: 77 };
 
-/// The host's address on the interface.
-pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// An interface for one device with several queues.
+pub const QUEUES: Tap =
+    Tap { network: "tap:queues,queues=2", name: "queues", kind: &["multi_queue"], subnet: 78 };
 
-/// Length of the network's prefix.
+/// A host behind no interface: who answers it gets no answer.
+pub const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 77, 200, 1);
+
+/// Length of the prefix of each network.
 pub const PREFIX_LEN: u8 = 16;
 
-/// An address of the network that a cell may have.
-pub fn address(number: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 1, number)
+impl Tap {
+    /// The address of the interface.
+    fn host(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.subnet, 0, 1)
+    }
+
+    /// An address for a cell.
+    pub fn cell(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.subnet, 1, 1)
+    }
 }
 
 /// Runs `inside` in a network of its own: its thread, those that it starts, and the programs that it runs. Without
 /// root's rights, or on a host without TAP interfaces, it is left out, and this is said.
 pub fn run(inside: impl FnOnce() + Send) {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: a network namespace with a TAP interface takes root's rights");
+        return eprintln!("skipped: a network namespace with TAP interfaces takes root's rights");
     }
     if let Err(error) = File::open("/dev/net/tun") {
         return eprintln!("skipped: this host has no TAP interfaces: /dev/net/tun: {error}");
@@ -56,15 +74,24 @@ pub fn run(inside: impl FnOnce() + Send) {
 }
 
 fn prepare() {
-    let host = format!("{HOST}/{PREFIX_LEN}");
     ip(&["link", "set", "lo", "up"]);
-    ip(&["tuntap", "add", INTERFACE, "mode", "tap"]);
-    ip(&["address", "add", &host, "dev", INTERFACE]);
-    ip(&["link", "set", INTERFACE, "up"]);
-    // As many connections one after the other as a test likes: those that are over keep their ports for a while.
-    for (setting, value) in [("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")] {
-        fs::write(format!("/proc/sys/net/ipv4/{setting}"), value).expect("root may set it");
+    for tap in [SHARED, QUEUES] {
+        let host = format!("{}/{PREFIX_LEN}", tap.host());
+        ip(&[&["tuntap", "add", tap.name, "mode", "tap"], tap.kind].concat());
+        ip(&["address", "add", &host, "dev", tap.name]);
+        ip(&["link", "set", tap.name, "up"]);
     }
+    // The host has this address, and yet nobody finds it.
+    ip(&["address", "add", &NOBODY.to_string(), "dev", "lo"]);
+    set("conf/all/arp_ignore", "1");
+    set("conf/all/arp_announce", "2");
+    // As many connections one after the other as a test likes: those that are over keep their ports for a while.
+    set("ip_local_port_range", "1024 65535");
+    set("tcp_tw_reuse", "1");
+}
+
+fn set(setting: &str, value: &str) {
+    fs::write(format!("/proc/sys/net/ipv4/{setting}"), value).expect("root may set it");
 }
 
 fn ip(arguments: &[&str]) {

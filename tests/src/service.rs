@@ -2,7 +2,7 @@
 
 use crate::isola::Isola;
 use crate::kv::Connection;
-use crate::namespace;
+use crate::namespace::{self, Tap};
 use serde_json::Value;
 use std::net::SocketAddr;
 
@@ -32,16 +32,19 @@ impl Service {
         Self::answering(isola, address, empty)
     }
 
-    /// A machine of four cores on the network of [`namespace`], which the caller is in, with the server in a cell of
-    /// so many cores and so much memory.
+    /// A machine of four cores on a network of [`namespace`], which the caller is in, with the server in a cell of so
+    /// many cores and so much memory.
     pub fn on_tap(cores: &str, memory: &str) -> Self {
-        let isola = Isola::up(&["--net", namespace::NETWORK]);
+        Self::on(namespace::SHARED, &[], &["--cores", cores, "--memory", memory])
+    }
+
+    /// The same on either network, with further options of the machine and the cell.
+    pub fn on(tap: Tap, machine: &[&str], cell: &[&str]) -> Self {
+        let isola = Isola::up(&[&["--net", tap.network], machine].concat());
         let empty = isola.inventory();
-        let ip = namespace::address(1);
-        let network = format!("{ip}/{}", namespace::PREFIX_LEN);
-        let size = ["--cores", cores, "--memory", memory];
-        isola.json(&[&["run", "-d", "--name", CELL, "--network", &network], &size[..], &["kv"]].concat());
-        Self::answering(isola, (ip, PORT).into(), empty)
+        let network = format!("{}/{}", tap.cell(), namespace::PREFIX_LEN);
+        isola.json(&[&["run", "-d", "--name", CELL, "--network", &network], cell, &["kv"]].concat());
+        Self::answering(isola, (tap.cell(), PORT).into(), empty)
     }
 
     fn answering(isola: Isola, address: SocketAddr, empty: Value) -> Self {

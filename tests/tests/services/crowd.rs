@@ -1,10 +1,14 @@
 //! Many connections: at once, and one after the other.
 
 use isola_tests::kv::{Connection, value};
-use isola_tests::namespace;
+use isola_tests::namespace::{self, NOBODY, QUEUES, SHARED};
 use isola_tests::service::Service;
 use isola_tests::wait;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, socket_with};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::thread;
 
 /// Connections at once, by each of so many threads.
@@ -14,6 +18,9 @@ const CONNECTIONS_EACH: usize = 640;
 /// Connections one after the other, so many of them open at a time.
 const CHURNED: usize = 24_000;
 const BATCH: usize = 24;
+
+/// Connections that are never completed.
+const HALF_OPEN: usize = 4000;
 
 /// What of a connection that is over may stay in use, in bytes on average: the heap keeps some of what it was given
 /// back, and a connection that the server ended first is remembered for a while.
@@ -32,7 +39,7 @@ fn wait_for_connections(connection: &mut Connection, count: u64) {
     });
 }
 
-/// Opens thousands of connections, and has each set a value, and get what another one has set.
+/// Opens thousands of connections at once, and uses them.
 fn open_thousands(service: &Service, observer: &mut Connection) {
     let open = || -> Vec<Connection> {
         (0..CONNECTIONS_EACH).map(|_| Connection::open(service.address).unwrap()).collect()
@@ -41,14 +48,18 @@ fn open_thousands(service: &Service, observer: &mut Connection) {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(open)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
+    wait_for_connections(observer, connections.len() as u64 + 1);
+    ask_around(&mut connections);
+}
+
+/// Has each connection set a value, and get what another one has set. All ask before any answer is read.
+fn ask_around(connections: &mut [Connection]) {
     let count = connections.len();
-    wait_for_connections(observer, count as u64 + 1);
-    // All ask before any answer is read.
     for (number, connection) in connections.iter_mut().enumerate() {
         connection.send(format!("set crowd{number} 0 0 64\r\n").as_bytes()).unwrap();
         connection.send(&[&value(number as u64, 64)[..], b"\r\n"].concat()).unwrap();
     }
-    for connection in &mut connections {
+    for connection in connections.iter_mut() {
         assert_eq!(connection.line().unwrap(), "STORED");
     }
     for (number, connection) in connections.iter_mut().enumerate() {
@@ -82,7 +93,7 @@ fn thousands_of_connections_at_once_are_all_answered() {
 fn connections_come_and_go_by_the_thousand_and_leave_nothing() {
     raise_file_limit();
     namespace::run(|| {
-        let service = Service::on_tap("2", "64M");
+        let service = Service::on(SHARED, &["--machine", "microvm"], &["--cores", "2"]);
         let mut observer = service.connect();
         let before = service.used_bytes();
         for batch in 0..CHURNED / BATCH {
@@ -107,6 +118,66 @@ fn connections_come_and_go_by_the_thousand_and_leave_nothing() {
         assert!(observer.stat("total_connections").unwrap() >= CHURNED as u64);
         let left = service.used_bytes().saturating_sub(before);
         assert!(left < LEFT_BYTES * CHURNED as u64, "{left} bytes are left in use");
+        service.end();
+    });
+}
+
+#[test]
+fn a_crowd_comes_through_a_published_port() {
+    let service = Service::published(&[], &["--cores", "2"]);
+    // One after the other: QEMU's user-mode network loses those that come at once.
+    let mut connections: Vec<Connection> = (0..100).map(|_| service.connect()).collect();
+    ask_around(&mut connections);
+    drop(connections);
+    wait_for_connections(&mut service.connect(), 1);
+    service.end();
+}
+
+#[test]
+fn a_device_with_queues_serves_each_core_its_own() {
+    raise_file_limit();
+    namespace::run(|| {
+        let service = Service::on(QUEUES, &[], &["--cores", "2", "--memory", "64M"]);
+        let mut observer = service.connect();
+        open_thousands(&service, &mut observer);
+        let cell = service.cell();
+        let interrupts = |core: usize| cell["cores"][core]["interrupts"].as_u64().unwrap();
+        assert!(interrupts(0) > 100 && interrupts(1) > 100, "{cell:#}");
+        drop(observer);
+        service.end();
+    });
+}
+
+/// Connections that their clients never complete, as in a SYN flood: the server's answers find nobody.
+#[test]
+fn connections_that_are_never_completed_keep_nobody_out() {
+    raise_file_limit();
+    namespace::run(|| {
+        let service = Service::on_tap("2", "64M");
+        let mut observer = service.connect();
+        let before = service.used_bytes();
+        let SocketAddr::V4(server) = service.address else { panic!("cells have IPv4 addresses") };
+        let half_open: Vec<OwnedFd> = (0..HALF_OPEN)
+            .map(|_| {
+                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+                let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+                bind(&socket, &SocketAddrV4::new(NOBODY, 0)).unwrap();
+                assert_eq!(connect(&socket, &server), Err(Errno::INPROGRESS));
+                socket
+            })
+            .collect();
+        // Those that complete theirs are served, new ones as well as old ones.
+        let mut connections: Vec<Connection> =
+            (0..50).map(|_| Connection::open(service.address).unwrap()).collect();
+        ask_around(&mut connections);
+        assert_eq!(observer.stat("curr_connections").unwrap(), 51);
+        let more = service.used_bytes().saturating_sub(before);
+        assert!(more < 4 << 20, "{more} bytes more are in use");
+        let completed = half_open.iter().filter(|socket| getpeername(socket).is_ok()).count();
+        assert_eq!(completed, 0, "connections were completed that were not to be");
+        drop(half_open);
+        drop(connections);
+        wait_for_connections(&mut observer, 1);
         service.end();
     });
 }
