@@ -58,16 +58,12 @@ impl Isola {
         isola
     }
 
-    /// A command line of it.
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(images::command());
-        place(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
-        command
-    }
-
-    /// Runs a command to its end.
+    /// Runs a command to its end; one that does not end gets the exit code 124.
     pub fn run(&self, arguments: &[&str]) -> Outcome {
-        Outcome::of(self.command(arguments).output().expect("isola starts"))
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=10", &wait::PATIENCE.as_secs().to_string()]).arg(images::command());
+        place(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
+        Outcome::of(command.output().expect("timeout (package coreutils) starts"))
     }
 
     /// The answer of a command, as JSON.
@@ -79,7 +75,8 @@ impl Isola {
 
     /// Starts a command.
     pub fn spawn(&self, arguments: &[&str]) -> Running {
-        let mut command = self.command(arguments);
+        let mut command = Command::new(images::command());
+        place(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("isola starts");
         Running { child: Some(child) }
     }
@@ -92,6 +89,19 @@ impl Isola {
     /// The process of a machine's QEMU, where it has one.
     pub fn qemu(&self, machine: &str) -> Option<u32> {
         fs::read_to_string(self.machine_folder(machine).join("qemu.pid")).ok()?.trim().parse().ok()
+    }
+
+    /// Processes that were started for machines of this place, and run.
+    fn machines(&self) -> Vec<u32> {
+        let folder = self.folder.path().join("isola");
+        let folder = folder.to_string_lossy();
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let of_machine = |pid: &u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&*folder)
+        };
+        pids.filter(of_machine).collect()
     }
 
     /// All that is known of a cell.
@@ -144,6 +154,7 @@ impl Drop for Isola {
         let status = self.guard.wait();
         if !std::thread::panicking() {
             assert!(status.is_ok_and(|status| status.success()), "`isola down --all` failed");
+            assert!(self.machines().is_empty(), "machines are left that the command does not know");
         }
     }
 }
