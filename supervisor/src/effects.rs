@@ -47,7 +47,7 @@ pub struct BuildFailure<M> {
 /// See [`BuildFailure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildError {
-    /// The memory does not suffice; it takes so many bytes, the kept image not counted.
+    /// The memory does not suffice; it takes so many bytes.
     TooSmall {
         /// The least that would do.
         least_bytes: u64,
@@ -79,10 +79,10 @@ pub trait Effects {
     /// Time since the supervisor's first instruction, in ns.
     fn now_ns(&self) -> u64;
 
-    /// Bytes of memory that a cell cannot do without, its kept image not counted.
+    /// Bytes of memory that a cell cannot do without.
     fn least_memory(&self, plan: &ImagePlan, cores: usize) -> u64;
 
-    /// Builds a cell in zeroed memory, ready to start. Its device is the cell's from here on, until it is reset.
+    /// Builds a cell in memory that is all zero, ready to start. Its device is the cell's from here on, until it is reset.
     ///
     /// # Errors
     /// Where the memory does not suffice, or the descriptor does not.

@@ -54,12 +54,16 @@ impl Chunk for FakeMemory {
         self
     }
 
-    fn zero(&mut self, offset: u64, len_bytes: u64) {
+    fn scrub(&mut self, offset: u64, len_bytes: u64) {
         if offset == 0 && len_bytes == self.range.len_bytes {
             self.front.clear();
         }
         let first = (self.range.start.0 + offset) / 4096;
-        self.soiled.borrow_mut().retain(|page| !(first..first + len_bytes / 4096).contains(page));
+        let mut soiled = self.soiled.borrow_mut();
+        let pages: Vec<u64> = soiled.range(first..first + len_bytes / 4096).copied().collect();
+        for page in pages {
+            soiled.remove(&page);
+        }
         self.front.iter_mut().skip(offset as usize).take(len_bytes as usize).for_each(|byte| *byte = 0);
     }
 
@@ -210,7 +214,7 @@ impl Effects for FakeMachine {
     fn power_off(&mut self) {}
 }
 
-/// A machine of `cores` cores besides the supervisor's, 64 MiB and two network devices.
+/// A machine of `cores` cores besides the supervisor's, 64 MiB that hold something, and two network devices.
 pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
     let mut inventory: InventoryOf<FakeMachine> =
         InventoryOf::<FakeMachine> { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };

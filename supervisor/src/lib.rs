@@ -12,6 +12,7 @@
 //! | [`logs`] | what cells print |
 //! | [`journal`] | what the supervisor did and saw |
 //! | [`staging`] | an image on its way in |
+//! | [`scrub`] | memory made zero, by looking first |
 //! | [`server`] | the management protocol: bytes in, bytes out |
 //! | [`effects`] | what all this needs from a machine |
 //!
@@ -29,6 +30,7 @@ pub mod inventory;
 pub mod journal;
 pub mod logs;
 pub mod report;
+pub mod scrub;
 pub mod server;
 pub mod staging;
 

@@ -1,4 +1,4 @@
-//! What cells print: drained from the ring that a cell writes to, and kept until the cell is destroyed.
+//! What cells print: drained from the ring that a cell writes to, and kept until the cell is forgotten.
 //!
 //! The ring is the cell's memory and the cell writes to it while it is read. Its counter may go back, jump, or
 //! run ahead of the reader; the worst that comes of it is that the cell's own log is wrong.
@@ -27,9 +27,14 @@ impl Log {
         Self::default()
     }
 
-    /// Goes on with the ring of a cell that is started again, which counts from 0.
+    /// Goes on with the ring of a cell that is created once more, which counts from 0.
     pub fn restart(&mut self) {
         self.read = 0;
+    }
+
+    /// Takes no more memory than what is kept needs: for a cell that prints nothing any more.
+    pub fn shrink(&mut self) {
+        self.kept.shrink_to_fit();
     }
 
     /// Takes over what the cell has written since the last time. Where the cell was faster than the ring is
@@ -67,22 +72,28 @@ impl Log {
         LogPiece { from, bytes, end: self.end }
     }
 
+    /// Never takes more memory than [`CAPACITY`], so that the supervisor's own can be counted by cells.
     fn append(&mut self, bytes: &[u8]) {
-        self.kept.extend(bytes);
-        self.kept.drain(..self.kept.len().saturating_sub(CAPACITY));
+        let fits = bytes.get(bytes.len().saturating_sub(CAPACITY)..).unwrap_or_default();
+        self.kept.drain(..(self.kept.len() + fits.len()).saturating_sub(CAPACITY));
+        let wanted = self.kept.len() + fits.len();
+        if wanted > self.kept.capacity() {
+            self.kept.reserve_exact((2 * wanted).min(CAPACITY) - self.kept.len());
+        }
+        self.kept.extend(fits);
         self.end += bytes.len() as u64;
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::report::tests::blank;
     use isola_abi::report::Report;
     use proptest::prelude::*;
 
     /// Prints as a cell does.
-    fn print(report: &Report, text: &[u8]) {
+    pub(crate) fn print(report: &Report, text: &[u8]) {
         let ring = &report.console;
         let written = ring.written.load(Ordering::Relaxed);
         for (index, byte) in text.iter().enumerate() {
@@ -156,7 +167,7 @@ mod tests {
                 report.console.written.store(counter, Ordering::Relaxed);
                 log.drain(&report.console);
                 let piece = log.piece(0, usize::MAX);
-                prop_assert!(piece.bytes.len() <= CAPACITY);
+                prop_assert!(piece.bytes.len() <= CAPACITY && log.kept.capacity() <= CAPACITY);
                 prop_assert_eq!(piece.from + piece.bytes.len() as u64, piece.end);
             }
         }

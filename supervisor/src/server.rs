@@ -9,6 +9,7 @@
 
 use crate::cells::{Cells, Detail, Stop};
 use crate::effects::Effects;
+use crate::inventory::Scrub;
 use crate::staging::Staged;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -98,6 +99,11 @@ impl<E: Effects> Server<E> {
         self.settle();
     }
 
+    /// Scrubs free memory for a moment. Returns whether there is more to scrub.
+    pub fn scrub(&mut self) -> Scrub {
+        self.cells.scrub()
+    }
+
     /// When [`Self::tick`] has something to do; `None` while nothing waits for time.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.cells.next_deadline_ns()
@@ -149,6 +155,10 @@ impl<E: Effects> Server<E> {
             }
             RequestBody::Create(spec) => {
                 let id = self.cells.create(spec, &mut self.staged)?;
+                self.info(id)
+            }
+            RequestBody::Recreate { name } => {
+                let id = self.cells.recreate(&name, &mut self.staged)?;
                 self.info(id)
             }
             RequestBody::Start { name } => {
@@ -257,9 +267,10 @@ fn answer(body: ResponseBody) -> Answer {
 fn subject(body: &RequestBody) -> Option<String> {
     match body {
         RequestBody::Create(spec) => Some(crate::cells::shorten(&spec.name)),
-        RequestBody::Start { name } | RequestBody::Stop { name, .. } | RequestBody::Destroy { name } => {
-            Some(crate::cells::shorten(name))
-        }
+        RequestBody::Recreate { name }
+        | RequestBody::Start { name }
+        | RequestBody::Stop { name, .. }
+        | RequestBody::Destroy { name } => Some(crate::cells::shorten(name)),
         RequestBody::ImageBegin { .. } | RequestBody::ImageChunk { .. } => Some(String::new()),
         RequestBody::Hello { .. }
         | RequestBody::Machine

@@ -1,5 +1,5 @@
-//! An image on its way in: memory from the inventory, in one piece, filled front to back. A cell that is
-//! created from it takes the memory over, so that it can be loaded from there again at every start.
+//! An image on its way in: memory from the inventory, in one piece, filled front to back, and given back when a
+//! cell was created from it. What the memory held before is nobody's business: only what came is read.
 
 use crate::effects::Pages;
 use crate::inventory::Memory;
@@ -58,16 +58,6 @@ impl<M: Pages> Staged<M> {
     /// The image's bytes, once all have come.
     pub fn image(&self) -> Option<&[u8]> {
         (self.received == self.len_bytes).then(|| self.memory.read(self.len_bytes as usize))
-    }
-
-    /// Bytes of memory that it takes.
-    pub fn memory_bytes(&self) -> u64 {
-        self.memory.range().len_bytes
-    }
-
-    /// The memory; the image is at its beginning.
-    pub fn into_memory(self) -> M {
-        self.memory
     }
 
     /// Gives the memory back.

@@ -1,31 +1,24 @@
 //! A cell's record.
 
+use super::info::Usage;
 use super::watch::Watch;
 use crate::effects::Effects;
-use crate::image::ImagePlan;
 use crate::logs::Log;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{CellSpec, CellState, Crash, Durations};
 use isola_abi::report::Report;
 
-/// All that belongs to a cell.
+/// All that is known of a cell, and all that it holds.
 pub(super) struct Cell<E: Effects> {
     pub(super) id: CellId,
     pub(super) spec: CellSpec,
-    pub(super) plan: ImagePlan,
-    /// The image as it was sent, where the cell cannot get at it.
-    pub(super) image: E::Memory,
-    pub(super) image_len: usize,
     pub(super) body: Body<E>,
-    /// The cores that it has; after its end, those that came back.
-    pub(super) cores: Vec<E::Core>,
     /// The cores that it was given, in the order of core indices.
     pub(super) core_ids: Vec<CoreId>,
-    pub(super) device: Option<E::Device>,
-    pub(super) soundness: Soundness,
-    /// All its memory, the kept image included.
-    pub(super) memory_bytes: u64,
+    /// Memory that its image takes.
+    pub(super) image_bytes: u64,
     pub(super) run: Run,
     pub(super) log: Log,
     pub(super) exit_code: Option<i32>,
@@ -36,21 +29,20 @@ pub(super) struct Cell<E: Effects> {
     pub(super) durations: Durations,
 }
 
-/// The cell's memory, but for the kept image.
+/// What a cell consists of.
 pub(super) enum Body<E: Effects> {
-    Built(E::Space),
-    /// Zeroed; what is left where building anew failed.
-    Loose(Vec<E::Memory>),
+    /// What it holds, until it ends.
+    Held(Held<E>),
+    /// After that nothing, but what it had used by then.
+    Gone(Box<Usage>),
 }
 
-/// Whether all that the cell was given is still under control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Soundness {
-    Sound,
-    /// A core did not come back: it may still write to the cell's memory.
-    CoreLost,
-    /// The device could not be reset: it may still write to the cell's memory.
-    DeviceLost,
+/// What a cell holds.
+pub(super) struct Held<E: Effects> {
+    pub(super) space: E::Space,
+    pub(super) cores: Vec<E::Core>,
+    pub(super) device: Option<E::Device>,
+    pub(super) memory_bytes: u64,
 }
 
 /// How a cell ended.
@@ -99,16 +91,20 @@ impl<E: Effects> Cell<E> {
         !matches!(self.run, Run::Created | Run::Ended(_))
     }
 
-    pub(super) fn report<'a>(&'a self, effects: &E) -> Option<&'a Report> {
+    pub(super) fn held(&self) -> Option<&Held<E>> {
         match &self.body {
-            Body::Built(space) => Some(effects.report(space)),
-            Body::Loose(_) => None,
+            Body::Held(held) => Some(held),
+            Body::Gone(_) => None,
         }
     }
 
+    pub(super) fn report<'a>(&'a self, effects: &E) -> Option<&'a Report> {
+        self.held().map(|held| effects.report(&held.space))
+    }
+
     pub(super) fn drain_console(&mut self, effects: &E) {
-        if let Body::Built(space) = &self.body {
-            self.log.drain(&effects.report(space).console);
+        if let Body::Held(held) = &self.body {
+            self.log.drain(&effects.report(&held.space).console);
         }
     }
 }

@@ -1,25 +1,31 @@
-//! Create, start, destroy.
+//! Create, create once more, start, destroy.
 
-use super::cell::{Body, Cell, Run, Soundness};
+use super::cell::{Body, Cell, Held, Run};
 use super::watch::Watch;
 use super::{Cells, shorten};
 use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
 use crate::image::ImagePlan;
-use crate::inventory::{CHUNK, Chunk, CoreToken};
+use crate::inventory::{CHUNK, CoreToken};
 use crate::logs::Log;
 use crate::staging::Staged;
+use alloc::format;
 use alloc::vec::Vec;
-use isola_abi::id::{CellId, NodeId};
-use isola_abi::layout::PAGE_SIZE;
-use isola_abi::management::{CellSpec, Durations, JournalEvent, ManagementError, NetworkSpec};
+use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::management::{CellSpec, Durations, JournalEvent, MAX_CELLS, ManagementError, NetworkSpec};
 use isola_abi::size::ByteSize;
 
+/// A cell as it was built.
+struct Built<E: Effects> {
+    held: Held<E>,
+    core_ids: Vec<CoreId>,
+    image_bytes: u64,
+}
+
 impl<E: Effects> Cells<E> {
-    /// Creates a cell from the image that was sent, which becomes the cell's.
+    /// Creates a cell from the image that was sent, which is gone then.
     ///
     /// # Errors
-    /// All of [`ManagementError`] that is about names, limits, images and exhaustion. Nothing has changed then,
-    /// but that the image is gone where building the cell failed although everything was there.
+    /// All of [`ManagementError`] that is about names, limits, images and exhaustion. Nothing has changed then.
     pub fn create(
         &mut self,
         spec: CellSpec,
@@ -30,60 +36,19 @@ impl<E: Effects> Cells<E> {
         if self.find(&spec.name).is_ok() {
             return Err(ManagementError::NameTaken(spec.name));
         }
-        let image = staged.as_ref().and_then(Staged::image).ok_or(ManagementError::NoImage)?;
-        let plan = ImagePlan::check(image).map_err(ManagementError::ImageRejected)?;
-        let image_len = image.len();
-        let staged_bytes = staged.as_ref().map_or(0, Staged::memory_bytes);
-        let memory_bytes = self.check_exhaustion(&spec, &plan, image_len, staged_bytes)?;
-
+        if self.cells.len() >= MAX_CELLS {
+            let what = format!("there are {MAX_CELLS} cells, those that have ended included: remove one");
+            return Err(ManagementError::OutOfLimits(what));
+        }
         let id = CellId(self.next_id);
-        let cores = self.inventory.cores.take(spec.cores as usize, id).unwrap_or_default();
-        let node = cores.first().and_then(|core| self.inventory.cores.node(core.id())).unwrap_or(NodeId(0));
-        let mut memory = self.inventory.memory.take(memory_bytes - staged_bytes, node).unwrap_or_default();
-        let mut device = match spec.network {
-            NetworkSpec::None => None,
-            NetworkSpec::Dhcp | NetworkSpec::Static(_) => self.inventory.devices.take(),
-        };
-        let image = staged.take().ok_or(ManagementError::NoImage)?.into_memory();
-        let kept_bytes = kept_bytes(image_len);
-        let image = if kept_bytes < staged_bytes {
-            let (image, rest) = image.split(kept_bytes);
-            memory.push(rest);
-            image
-        } else {
-            image
-        };
-        let blueprint = Blueprint {
-            id,
-            spec: &spec,
-            plan: &plan,
-            image: crate::effects::Pages::read(&image, image_len),
-            cores: &cores,
-            device: device.as_mut(),
-        };
-        let space = match self.effects.build(blueprint, memory) {
-            Ok(space) => space,
-            Err(BuildFailure { mut memory, cause }) => {
-                memory.push(image);
-                self.inventory.memory.put(memory);
-                cores.into_iter().for_each(|core| self.inventory.cores.put(core));
-                device.into_iter().for_each(|device| self.inventory.devices.put(device));
-                return Err(refusal(cause, &spec, kept_bytes));
-            }
-        };
+        let Built { held, core_ids, image_bytes } = self.build(id, &spec, staged)?;
         self.next_id += 1;
         let now = self.effects.now_ns();
         let cell = Cell {
             id,
-            plan,
-            image,
-            image_len,
-            body: Body::Built(space),
-            core_ids: cores.iter().map(CoreToken::id).collect(),
-            cores,
-            device,
-            soundness: Soundness::Sound,
-            memory_bytes,
+            body: Body::Held(held),
+            core_ids,
+            image_bytes,
             run: Run::Created,
             log: Log::new(),
             exit_code: None,
@@ -99,43 +64,59 @@ impl<E: Effects> Cells<E> {
         Ok(id)
     }
 
-    /// Starts a cell that was created or has ended.
+    /// Gives a cell that has ended what its specification says once more, built from the image that was sent,
+    /// which is gone then.
     ///
     /// # Errors
-    /// [`ManagementError::NoSuchCell`], [`ManagementError::WrongState`] where it runs, and
-    /// [`ManagementError::CoresExhausted`] or [`ManagementError::DevicesExhausted`] where what it was given did
-    /// not come back from its last run.
+    /// [`ManagementError::NoSuchCell`], [`ManagementError::WrongState`] where it has not ended, and all that is
+    /// about images and exhaustion. Nothing has changed then.
+    pub fn recreate(
+        &mut self,
+        name: &str,
+        staged: &mut Option<Staged<E::Memory>>,
+    ) -> Result<CellId, ManagementError> {
+        let began = self.effects.now_ns();
+        let id = self.find(name)?;
+        self.poll(id);
+        let gone = || ManagementError::NoSuchCell(shorten(name));
+        let cell = self.cells.get(&id).ok_or_else(gone)?;
+        if !cell.state().has_ended() {
+            return Err(cell.wrong_state());
+        }
+        let spec = cell.spec.clone();
+        let Built { held, core_ids, image_bytes } = self.build(id, &spec, staged)?;
+        let now = self.effects.now_ns();
+        let cell = self.cells.get_mut(&id).ok_or_else(gone)?;
+        cell.body = Body::Held(held);
+        cell.core_ids = core_ids;
+        cell.image_bytes = image_bytes;
+        cell.run = Run::Created;
+        cell.log.restart();
+        cell.exit_code = None;
+        cell.crash = None;
+        cell.durations = Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() };
+        self.record(began, Some(name), JournalEvent::Recreate);
+        Ok(id)
+    }
+
+    /// Starts a cell that was created, for the first time or once more.
+    ///
+    /// # Errors
+    /// [`ManagementError::NoSuchCell`], and [`ManagementError::WrongState`] where it runs or has ended.
     pub fn start(&mut self, name: &str) -> Result<CellId, ManagementError> {
         let began = self.effects.now_ns();
         let id = self.find(name)?;
+        self.poll(id);
         let cell = self.cells.get_mut(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
-        if cell.is_live() {
-            return Err(ManagementError::WrongState { name: cell.spec.name.clone(), state: cell.state() });
+        let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
+        if !matches!(cell.run, Run::Created) {
+            return Err(cell.wrong_state());
         }
-        match cell.soundness {
-            Soundness::Sound => {}
-            Soundness::CoreLost => {
-                let (wanted, free) = (cell.spec.cores, cell.cores.len() as u32);
-                return Err(ManagementError::CoresExhausted { wanted, free });
-            }
-            Soundness::DeviceLost => return Err(ManagementError::DevicesExhausted),
-        }
-        if !matches!(cell.run, Run::Created) || matches!(cell.body, Body::Loose(_)) {
-            rebuild(&mut self.effects, cell)?;
-        }
-        let Body::Built(space) = &mut cell.body else {
-            return Err(ManagementError::WrongState { name: cell.spec.name.clone(), state: cell.state() });
-        };
-        cell.log.restart();
-        self.effects.start(space, &mut cell.cores);
+        self.effects.start(&mut held.space, &mut held.cores);
         let now = self.effects.now_ns();
-        cell.exit_code = None;
-        cell.crash = None;
         cell.started_ns = now;
         cell.durations.start_ns = Some(now.saturating_sub(began));
-        cell.durations.first_sign_ns = None;
-        cell.durations.reclaim_ns = None;
-        cell.run = Run::Running { watch: Watch::new(cell.spec.watchdog_ms, cell.cores.len(), now) };
+        cell.run = Run::Running { watch: Watch::new(cell.spec.watchdog_ms, held.cores.len(), now) };
         let unix_ns = self.boot.unix_ns.saturating_add(now);
         cell.started_unix_ns = Some(unix_ns);
         let name = cell.spec.name.as_str();
@@ -143,61 +124,78 @@ impl<E: Effects> Cells<E> {
         Ok(id)
     }
 
-    /// Gives back everything that a cell that is not running holds, and forgets it.
+    /// Forgets a cell that is not running. One that was created and not started gives back what it holds.
     ///
     /// # Errors
     /// [`ManagementError::NoSuchCell`], and [`ManagementError::WrongState`] where it runs.
     pub fn destroy(&mut self, name: &str) -> Result<(), ManagementError> {
         let began = self.effects.now_ns();
         let id = self.find(name)?;
-        let gone = ManagementError::NoSuchCell(shorten(name));
+        self.poll(id);
         if let Some(cell) = self.cells.get(&id).filter(|cell| cell.is_live()) {
-            return Err(ManagementError::WrongState { name: cell.spec.name.clone(), state: cell.state() });
+            return Err(cell.wrong_state());
         }
-        let mut cell = self.cells.remove(&id).ok_or(gone)?;
-        // One that ended was reset then; one that was never started, or could not be again, has the device still.
-        if let Some(device) = &mut cell.device
-            && !self.effects.reset(device)
-            && cell.soundness == Soundness::Sound
-        {
-            cell.soundness = Soundness::DeviceLost;
-        }
-        cell.cores.drain(..).for_each(|core| self.inventory.cores.put(core));
-        if cell.soundness != Soundness::Sound {
-            self.quarantine.push(cell);
-        } else {
-            let mut memory = match cell.body {
-                Body::Built(space) => self.effects.dismantle(space),
-                Body::Loose(memory) => memory,
-            };
-            memory.push(cell.image);
-            self.inventory.memory.put(memory);
-            cell.device.into_iter().for_each(|device| self.inventory.devices.put(device));
+        let cell = self.cells.remove(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
+        if let Body::Held(mut held) = cell.body {
+            let device_is_back = self.reset(&mut held);
+            self.take_back(held, device_is_back);
+            if !device_is_back {
+                self.record(began, Some(name), JournalEvent::DeviceLost);
+            }
         }
         self.record(began, Some(name), JournalEvent::Destroy);
         Ok(())
     }
 
-    /// Whether there is enough of everything. Returns the bytes of memory that the cell is to have.
-    fn check_exhaustion(
-        &self,
+    /// Builds a cell of what is free; takes the image where that succeeds.
+    fn build(
+        &mut self,
+        id: CellId,
         spec: &CellSpec,
-        plan: &ImagePlan,
-        image_len: usize,
-        staged_bytes: u64,
-    ) -> Result<u64, ManagementError> {
+        staged: &mut Option<Staged<E::Memory>>,
+    ) -> Result<Built<E>, ManagementError> {
+        let image = staged.as_ref().and_then(Staged::image).ok_or(ManagementError::NoImage)?;
+        let plan = ImagePlan::check(image).map_err(ManagementError::ImageRejected)?;
+        let memory_bytes = self.check_exhaustion(spec, &plan)?;
+        let cores = self.inventory.cores.take(spec.cores as usize, id).unwrap_or_default();
+        let node = cores.first().and_then(|core| self.inventory.cores.node(core.id())).unwrap_or(NodeId(0));
+        let memory = self.inventory.memory.take(memory_bytes, node).unwrap_or_default();
+        let mut device = match spec.network {
+            NetworkSpec::None => None,
+            NetworkSpec::Dhcp | NetworkSpec::Static(_) => self.inventory.devices.take(),
+        };
+        let blueprint = Blueprint { id, spec, plan: &plan, image, cores: &cores, device: device.as_mut() };
+        match self.effects.build(blueprint, memory) {
+            Ok(space) => {
+                if let Some(staged) = staged.take() {
+                    staged.release(&mut self.inventory.memory);
+                }
+                let core_ids = cores.iter().map(CoreToken::id).collect();
+                let held = Held { space, cores, device, memory_bytes };
+                Ok(Built { held, core_ids, image_bytes: plan.memory_bytes() })
+            }
+            Err(BuildFailure { memory, cause }) => {
+                self.inventory.memory.put(memory);
+                cores.into_iter().for_each(|core| self.inventory.cores.put(core));
+                device.into_iter().for_each(|device| self.inventory.devices.put(device));
+                Err(refusal(cause, spec))
+            }
+        }
+    }
+
+    /// Whether there is enough of everything. Returns the bytes of memory that the cell is to have.
+    fn check_exhaustion(&self, spec: &CellSpec, plan: &ImagePlan) -> Result<u64, ManagementError> {
         let inventory = &self.inventory;
         let (wanted, free) = (spec.cores, inventory.cores.free() as u32);
         if wanted > free {
             return Err(ManagementError::CoresExhausted { wanted, free });
         }
-        let free = inventory.memory.free().saturating_add(staged_bytes);
+        let free = inventory.memory.free();
         let exhausted = ManagementError::MemoryExhausted { wanted: spec.memory, free: ByteSize(free) };
         let Some(bytes) = spec.memory.0.checked_next_multiple_of(CHUNK).filter(|&bytes| bytes <= free) else {
             return Err(exhausted);
         };
-        let own = self.effects.least_memory(plan, spec.cores as usize);
-        let least = own.saturating_add(kept_bytes(image_len)).max(staged_bytes);
+        let least = self.effects.least_memory(plan, spec.cores as usize);
         if bytes < least {
             let least = ByteSize(least.next_multiple_of(CHUNK));
             return Err(ManagementError::MemoryTooSmall { wanted: spec.memory, least });
@@ -209,50 +207,17 @@ impl<E: Effects> Cells<E> {
     }
 }
 
-/// Builds an ended cell anew from its kept image.
-fn rebuild<E: Effects>(effects: &mut E, cell: &mut Cell<E>) -> Result<(), ManagementError> {
-    let memory = match core::mem::replace(&mut cell.body, Body::Loose(Vec::new())) {
-        Body::Built(space) => {
-            let mut memory = effects.dismantle(space);
-            for piece in &mut memory {
-                let len_bytes = piece.range().len_bytes;
-                piece.zero(0, len_bytes);
-            }
-            memory
-        }
-        Body::Loose(memory) => memory,
-    };
-    let blueprint = Blueprint {
-        id: cell.id,
-        spec: &cell.spec,
-        plan: &cell.plan,
-        image: crate::effects::Pages::read(&cell.image, cell.image_len),
-        cores: &cell.cores,
-        device: cell.device.as_mut(),
-    };
-    match effects.build(blueprint, memory) {
-        Ok(space) => cell.body = Body::Built(space),
-        Err(BuildFailure { mut memory, cause }) => {
-            for piece in &mut memory {
-                let len_bytes = piece.range().len_bytes;
-                piece.zero(0, len_bytes);
-            }
-            cell.body = Body::Loose(memory);
-            return Err(refusal(cause, &cell.spec, kept_bytes(cell.image_len)));
-        }
+impl<E: Effects> Cell<E> {
+    /// That it is in a state in which something cannot be done.
+    pub(super) fn wrong_state(&self) -> ManagementError {
+        ManagementError::WrongState { name: self.spec.name.clone(), state: self.state() }
     }
-    Ok(())
 }
 
-/// Bytes of memory in which an image is kept.
-fn kept_bytes(image_len: usize) -> u64 {
-    (image_len as u64).next_multiple_of(PAGE_SIZE)
-}
-
-fn refusal(cause: BuildError, spec: &CellSpec, kept_bytes: u64) -> ManagementError {
+fn refusal(cause: BuildError, spec: &CellSpec) -> ManagementError {
     match cause {
         BuildError::TooSmall { least_bytes } => {
-            let least = ByteSize(least_bytes.saturating_add(kept_bytes).next_multiple_of(CHUNK));
+            let least = ByteSize(least_bytes.next_multiple_of(CHUNK));
             ManagementError::MemoryTooSmall { wanted: spec.memory, least }
         }
         BuildError::DescriptorTooLong => {

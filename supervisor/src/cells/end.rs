@@ -1,10 +1,12 @@
 //! How cells end: by themselves, as asked, or by force.
 
-use super::Cells;
-use super::cell::{Body, Cell, End, Run, Soundness};
+use super::cell::{Body, Cell, End, Held, Run};
+use super::info::Usage;
 use super::watch::Watch;
+use super::{Cells, Quarantined};
 use crate::effects::{Effects, Reclaimed};
 use crate::report;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use isola_abi::id::CellId;
 use isola_abi::management::{Crash, JournalEvent, ManagementError};
@@ -39,14 +41,11 @@ impl<E: Effects> Cells<E> {
         };
         let until = now.saturating_add(u64::from(timeout_ms) * 1_000_000);
         match &mut cell.run {
-            Run::Created | Run::Ended(_) => {
-                return Err(ManagementError::WrongState {
-                    name: cell.spec.name.clone(),
-                    state: cell.state(),
-                });
-            }
+            Run::Created | Run::Ended(_) => return Err(cell.wrong_state()),
             Run::Running { .. } => {
-                if let (Body::Built(space), Some(first)) = (&cell.body, cell.cores.first()) {
+                if let Body::Held(Held { space, cores, .. }) = &cell.body
+                    && let Some(first) = cores.first()
+                {
                     self.effects.request_stop(space, first);
                 }
                 cell.run = Run::Stopping { since_ns: now, deadline_ns: until };
@@ -107,8 +106,8 @@ impl<E: Effects> Cells<E> {
         match &mut cell.run {
             Run::Created | Run::Ended(_) => {}
             Run::Running { watch: Some(watch) } => {
-                let Body::Built(space) = &cell.body else { return };
-                if let Some(suspect) = watch.look(self.effects.report(space), now) {
+                let Body::Held(held) = &cell.body else { return };
+                if let Some(suspect) = watch.look(self.effects.report(&held.space), now) {
                     let since_ns = now;
                     self.examine(id, suspect, End::Crashed, since_ns, now);
                 }
@@ -117,7 +116,8 @@ impl<E: Effects> Cells<E> {
             Run::Stopping { since_ns, deadline_ns } if *deadline_ns <= now => {
                 let since_ns = *since_ns;
                 let running = cell.report(&self.effects).and_then(|report| {
-                    (0..cell.cores.len()).find(|&index| report::sign(report, index).0 == CorePhase::Running)
+                    (0..cell.core_ids.len())
+                        .find(|&index| report::sign(report, index).0 == CorePhase::Running)
                 });
                 self.examine(id, running.unwrap_or(0), End::Killed, since_ns, now);
             }
@@ -132,30 +132,27 @@ impl<E: Effects> Cells<E> {
     /// Makes a cell that does not answer say where it stands.
     fn examine(&mut self, id: CellId, suspect: usize, end: End, since_ns: u64, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        if let Some(core) = cell.cores.get(suspect) {
+        if let Some(core) = cell.held().and_then(|held| held.cores.get(suspect)) {
             self.effects.examine(core);
         }
         let deadline_ns = now.saturating_add(EXAMINATION_NS);
         cell.run = Run::Examined { since_ns, deadline_ns, suspect, end };
     }
 
-    /// Ends a live cell: takes its cores back, resets its device, reads its last words.
+    /// Ends a live cell: takes its cores back, resets its device, reads its last words, and gives what it held
+    /// back to the inventory.
     fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        let Reclaimed { back, lost } = self.effects.reclaim(core::mem::take(&mut cell.cores));
-        cell.cores = back;
-        if !lost.is_empty() {
-            cell.soundness = Soundness::CoreLost;
-        }
-        if let Some(device) = &mut cell.device
-            && !self.effects.reset(device)
-            && cell.soundness == Soundness::Sound
-        {
-            cell.soundness = Soundness::DeviceLost;
-        }
+        let Body::Held(held) = &mut cell.body else { return };
+        let Reclaimed { back, lost } = self.effects.reclaim(core::mem::take(&mut held.cores));
+        held.cores = back;
+        let device_is_back = held.device.as_mut().is_none_or(|device| self.effects.reset(device));
         cell.drain_console(&self.effects);
-        let record = cell.report(&self.effects).and_then(|report| report::crash(report, &cell.core_ids));
-        let code = cell.report(&self.effects).map_or(0, report::exit_code);
+        cell.log.shrink();
+        let Some(report) = cell.report(&self.effects) else { return };
+        let record = report::crash(report, &cell.core_ids);
+        let code = report::exit_code(report);
+        let usage = Box::new(Usage::read(report, &cell.core_ids));
         let suspect = match cell.run {
             Run::Examined { suspect, .. } => Some(suspect),
             _ => None,
@@ -178,17 +175,42 @@ impl<E: Effects> Cells<E> {
             }
         };
         cell.run = Run::Ended(end);
-        let now = self.effects.now_ns();
-        let took = now.saturating_sub(since_ns);
-        cell.durations.reclaim_ns = Some(took);
-        let unix_ns = self.boot.unix_ns.saturating_add(now);
-        let name = cell.spec.name.as_str();
+        let name = cell.spec.name.clone();
+        if let Body::Held(held) = core::mem::replace(&mut cell.body, Body::Gone(usage)) {
+            self.take_back(held, device_is_back && lost.is_empty());
+        }
         for core in lost {
             self.inventory.cores.lose(core);
-            self.journal.record(unix_ns, took, Some(name), JournalEvent::CoreLost(core));
+            self.record(since_ns, Some(&name), JournalEvent::CoreLost(core));
         }
-        self.journal.record(unix_ns, took, Some(name), event);
+        if !device_is_back {
+            self.record(since_ns, Some(&name), JournalEvent::DeviceLost);
+        }
+        let took = self.effects.now_ns().saturating_sub(since_ns);
+        if let Some(cell) = self.cells.get_mut(&id) {
+            cell.durations.reclaim_ns = Some(took);
+        }
+        self.record(since_ns, Some(&name), event);
         self.ended.push(id);
+    }
+
+    /// Has a cell's device forget the cell. Returns whether it did, or there is none.
+    pub(super) fn reset(&mut self, held: &mut Held<E>) -> bool {
+        held.device.as_mut().is_none_or(|device| self.effects.reset(device))
+    }
+
+    /// Gives back what a cell held that has ended, its cores being those that came back. Where something else
+    /// did not, memory and device are kept out of use: it could still write to the memory.
+    pub(super) fn take_back(&mut self, held: Held<E>, memory_is_safe: bool) {
+        let Held { space, cores, device, memory_bytes } = held;
+        cores.into_iter().for_each(|core| self.inventory.cores.put(core));
+        if memory_is_safe {
+            device.into_iter().for_each(|device| self.inventory.devices.put(device));
+            let memory = self.effects.dismantle(space);
+            self.inventory.memory.put(memory);
+        } else {
+            self.quarantine.push(Quarantined { memory_bytes, _parts: (space, device) });
+        }
     }
 }
 

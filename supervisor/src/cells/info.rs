@@ -1,14 +1,17 @@
 //! What is told of cells and machine.
 
 use super::Cells;
-use super::cell::Cell;
+use super::cell::{Body, Cell};
 use crate::effects::Effects;
 use crate::report;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use isola_abi::id::CellId;
-use isola_abi::management::{CellInfo, LogPiece, MachineInfo, ManagementError, MemoryUsage, NetworkUsage};
-use isola_abi::report::CellPhase;
+use core::net::Ipv4Addr;
+use isola_abi::id::{CellId, CoreId};
+use isola_abi::management::{
+    ActivityUsage, CellInfo, CoreUsage, LogPiece, MachineInfo, ManagementError, MemoryUsage, NetworkUsage,
+};
+use isola_abi::report::{CellPhase, Report};
 use isola_abi::size::ByteSize;
 
 /// How much is told of a cell.
@@ -16,8 +19,37 @@ use isola_abi::size::ByteSize;
 pub enum Detail {
     /// All that is known.
     Full,
-    /// Without arguments, activities and backtrace: what of 63 cells fits in one frame.
+    /// Without arguments, activities, what the cores of cells that have ended did, and all but the kind and the
+    /// beginning of what is said of a crash: so all cells fit in one frame.
     Brief,
+}
+
+/// Bytes that are told of a crash's message in brief.
+const BRIEF_MESSAGE: usize = 100;
+
+/// What a cell says that it does and has used.
+#[derive(Clone, Debug)]
+pub(super) struct Usage {
+    phase: CellPhase,
+    cores: Vec<CoreUsage>,
+    memory: MemoryUsage,
+    address: Option<Ipv4Addr>,
+    network: NetworkUsage,
+    activities: Vec<ActivityUsage>,
+}
+
+impl Usage {
+    /// Reads it from the report of a cell of these cores.
+    pub(super) fn read(report: &Report, core_ids: &[CoreId]) -> Self {
+        Self {
+            phase: report::phase(report),
+            cores: report::cores(report, core_ids),
+            memory: report::memory(report),
+            address: report::address(report),
+            network: report::network(report),
+            activities: report::activities(report, core_ids.len()),
+        }
+    }
 }
 
 impl<E: Effects> Cells<E> {
@@ -27,6 +59,8 @@ impl<E: Effects> Cells<E> {
             cores: self.inventory.cores.info(),
             memory_total: ByteSize(self.inventory.memory.total()),
             memory_free: ByteSize(self.inventory.memory.free()),
+            memory_dirty: ByteSize(self.inventory.memory.dirty()),
+            memory_quarantined: ByteSize(self.quarantine.iter().map(|kept| kept.memory_bytes).sum()),
             memory_supervisor: ByteSize(self.boot.memory_supervisor),
             devices_total: self.inventory.devices.total() as u32,
             devices_free: self.inventory.devices.free() as u32,
@@ -71,35 +105,37 @@ impl<E: Effects> Cells<E> {
 
 impl<E: Effects> Cell<E> {
     fn info(&self, effects: &E, detail: Detail) -> CellInfo {
-        let report = self.report(effects);
+        let (mut usage, memory_bytes) = match &self.body {
+            Body::Held(held) => (Usage::read(effects.report(&held.space), &self.core_ids), held.memory_bytes),
+            // What was its address may be another cell's by now.
+            Body::Gone(usage) => (Usage { address: None, ..Usage::clone(usage) }, 0),
+        };
         let mut spec = self.spec.clone();
         let mut crash = self.crash.clone();
-        let mut activities = Vec::new();
-        match detail {
-            Detail::Full => {
-                activities =
-                    report.map(|report| report::activities(report, self.core_ids.len())).unwrap_or_default();
+        if detail == Detail::Brief {
+            spec.arguments.clear();
+            usage.activities.clear();
+            if self.state().has_ended() {
+                usage.cores.clear();
             }
-            Detail::Brief => {
-                spec.arguments.clear();
-                if let Some(crash) = &mut crash {
-                    crash.backtrace.clear();
-                }
+            if let Some(crash) = &mut crash {
+                crash.backtrace.clear();
+                crash.message.truncate(crash.message.floor_char_boundary(BRIEF_MESSAGE));
             }
         }
         CellInfo {
             id: self.id,
             spec,
             state: self.state(),
-            phase: report.map_or(CellPhase::Silent, report::phase),
+            phase: usage.phase,
             exit_code: self.exit_code,
-            cores: report.map(|report| report::cores(report, &self.core_ids)).unwrap_or_default(),
-            memory: ByteSize(self.memory_bytes),
-            image: ByteSize(self.plan.memory_bytes()),
-            memory_usage: report.map_or(MemoryUsage::default(), report::memory),
-            address: report.and_then(report::address),
-            network: report.map_or(NetworkUsage::default(), report::network),
-            activities,
+            cores: usage.cores,
+            memory: ByteSize(memory_bytes),
+            image: ByteSize(self.image_bytes),
+            memory_usage: usage.memory,
+            address: usage.address,
+            network: usage.network,
+            activities: usage.activities,
             crash,
             created_unix_ns: self.created_unix_ns,
             started_unix_ns: self.started_unix_ns,

@@ -6,14 +6,18 @@
 //!                         |   |                             |                           |
 //!       says it is done   |   |  says it crashed, or hangs  |  time is up               |
 //!                         v   v                             v                           |
-//!      start again     Exited Crashed                     Killed <- - - - - - - - - - - +
-//!    <---------------- any of these ---------------->  destroyed         (or Exited, Crashed)
+//!     create once more  Exited Crashed                   Killed <- - - - - - - - - - - -+
+//!    Created <--------- any of these, holding nothing ---------> forgotten   (or Exited, Crashed)
 //! ```
 //!
 //! An end is always the same, whatever led to it: the cores are taken back by force, then the device is reset,
-//! then the cell's last words are read. What it was given stays with it until it is destroyed or started again.
-//! Memory goes back last, zeroed, and only when nothing is left that could write to it: a cell of which a core
-//! or a device did not come back is put in quarantine instead.
+//! then the cell's last words are read, and at once all that it held is free again: cores, device, and last the
+//! memory, as it is (see [`crate::inventory::memory`] for who scrubs it). Of the cell there is only a record
+//! then. Memory is free only when nothing is left that could write to it: where a core or a device did not come
+//! back, memory and device go to the quarantine instead, and stay there.
+//!
+//! A cell that has ended can be created once more: under its id, with its log, in other memory and on whichever
+//! cores are free then. The supervisor has no image of it any more, so that has to be sent again.
 //!
 //! Everything happens in calls: requests, doorbells ([`Cells::doorbell`]) and time ([`Cells::tick`]). Nothing
 //! waits here, and no time passes unless [`Cells::next_deadline_ns`] says when to look again.
@@ -21,8 +25,8 @@
 //! | file | what |
 //! |---|---|
 //! | `cell` | a cell's record |
-//! | `create` | create, start, destroy |
-//! | `end` | stop, doorbell, reclaim |
+//! | `create` | create, create once more, start, destroy |
+//! | `end` | stop, doorbell, end |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
 
@@ -36,7 +40,7 @@ pub use end::Stop;
 pub use info::Detail;
 
 use crate::effects::Effects;
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, Scrub};
 use crate::journal::Journal;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -44,6 +48,12 @@ use alloc::vec::Vec;
 use cell::Cell;
 use isola_abi::id::CellId;
 use isola_abi::management::{JournalEvent, MAX_NAME_LEN, ManagementError};
+
+/// How long scrubbing goes on before somebody looks whether there is anything else to do, in ns.
+const SCRUB_SLICE_NS: u64 = 300_000;
+
+/// How much is scrubbed before somebody looks at the clock, in bytes: some ten microseconds' work.
+const SCRUB_STEP: u64 = 16 << 10;
 
 /// The inventory of a machine of these effects.
 pub type InventoryOf<E> = Inventory<<E as Effects>::Memory, <E as Effects>::Core, <E as Effects>::Device>;
@@ -70,7 +80,14 @@ pub struct Cells<E: Effects> {
     cells: BTreeMap<CellId, Cell<E>>,
     next_id: u32,
     ended: Vec<CellId>,
-    quarantine: Vec<Cell<E>>,
+    quarantine: Vec<Quarantined<E>>,
+}
+
+/// What a cell held to which something that did not come back may still write.
+struct Quarantined<E: Effects> {
+    memory_bytes: u64,
+    /// Kept, so that nobody else gets them.
+    _parts: (E::Space, Option<E::Device>),
 }
 
 impl<E: Effects> Cells<E> {
@@ -123,6 +140,18 @@ impl<E: Effects> Cells<E> {
     /// The cells that have ended since this was last asked.
     pub fn take_ended(&mut self) -> Vec<CellId> {
         core::mem::take(&mut self.ended)
+    }
+
+    /// Scrubs free memory for a moment, so short that whatever comes meanwhile can wait. Returns whether there
+    /// is more to scrub.
+    pub fn scrub(&mut self) -> Scrub {
+        let end = self.effects.now_ns().saturating_add(SCRUB_SLICE_NS);
+        loop {
+            let scrub = self.inventory.memory.scrub(SCRUB_STEP);
+            if scrub == Scrub::Finished || self.effects.now_ns() >= end {
+                return scrub;
+            }
+        }
     }
 
     /// Time of day, in ns since 1970-01-01 UTC.

@@ -5,19 +5,31 @@
 //! was cut from a block of order `n + 1` with. Two free buddies are always joined, so that after everything
 //! has come back the free blocks are those of the beginning.
 //!
-//! All memory that is handed out is zeroed. What comes back is zeroed at once, so that no content outlives its
-//! cell; a bit a chunk remembers that, because memory that no cell has had yet is not zeroed before somebody
-//! wants it: that keeps booting fast, and unused memory unused.
+//! All memory that a cell is given is zero. A bit a chunk says which free chunks are known to be; the others are
+//! *dirty*: what comes back from a cell, and what a machine has at boot that nobody vouches for. They are
+//! scrubbed piece by piece when there is nothing else to do ([`Memory::scrub`]), or at the last moment, when a
+//! cell is to have more than is known to be zero. Dirty blocks and zero ones are joined and cut alike.
+//!
+//! ```text
+//!             put                     scrub
+//!    cell's ------> free and dirty ----------> free and zero
+//!      ^                  |  take: what is missing   |
+//!      +------------------+--------------------------+ take: as far as there is such
+//! ```
+//!
+//! The bit is set when the last byte of a chunk was looked at, and cleared when the chunk is handed out; a scrub
+//! that is under way in a chunk is forgotten then. So a set bit is a promise about a chunk that nobody has.
 
-use alloc::collections::BTreeMap;
+mod bits;
+mod node;
+
 use alloc::vec::Vec;
+use bits::BitMap;
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
+use node::{Node, ORDERS};
 
 /// The smallest piece of memory that is given to a cell, in bytes.
 pub const CHUNK: u64 = 2 << 20;
-
-/// Number of block sizes: 2 MiB, 4 MiB, ... 1 GiB.
-const ORDERS: usize = 10;
 
 /// Stands for physical memory that its holder may use.
 pub trait Chunk: Sized {
@@ -31,8 +43,9 @@ pub trait Chunk: Sized {
     /// Joins it with `next`, which begins where it ends.
     fn join(self, next: Self) -> Self;
 
-    /// Fills `len_bytes` bytes from `offset` on with zeros.
-    fn zero(&mut self, offset: u64, len_bytes: u64);
+    /// Makes `len_bytes` bytes from `offset` on zero; both are multiples of 4 KiB. Reads first, and writes only
+    /// where that is needed: reading a page that nobody has used costs a virtual machine's host no memory.
+    fn scrub(&mut self, offset: u64, len_bytes: u64);
 
     /// Whether it is known to hold nothing but zeros.
     fn is_zero(&self) -> bool;
@@ -46,17 +59,32 @@ pub trait Chunk: Sized {
 pub struct Memory<T> {
     nodes: Vec<Node<T>>,
     spans: Vec<(PhysRange, NodeId)>,
-    zeroed: BitMap,
+    zero: BitMap,
     total: u64,
     free: u64,
+    /// Of that, what is not known to be zero.
+    dirty: u64,
+    /// The chunk that is being scrubbed, a free and dirty one, and how many of its bytes are done.
+    scrubbing: Option<(u64, u64)>,
     stray: Vec<T>,
 }
 
-#[derive(Debug)]
-struct Node<T> {
-    id: NodeId,
-    /// The free blocks of each order, by the number of their first chunk.
-    free: [BTreeMap<u64, T>; ORDERS],
+/// Whether there is memory left to scrub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scrub {
+    /// There is.
+    Unfinished,
+    /// All free memory is known to be zero.
+    Finished,
+}
+
+/// Which free blocks will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// Those that are known to be zero.
+    Zero,
+    /// All.
+    Any,
 }
 
 impl<T> Default for Memory<T> {
@@ -64,9 +92,11 @@ impl<T> Default for Memory<T> {
         Self {
             nodes: Vec::new(),
             spans: Vec::new(),
-            zeroed: BitMap::default(),
+            zero: BitMap::default(),
             total: 0,
             free: 0,
+            dirty: 0,
+            scrubbing: None,
             stray: Vec::new(),
         }
     }
@@ -78,7 +108,7 @@ impl<T: Chunk> Memory<T> {
         Self::default()
     }
 
-    /// Enters memory, zeroed or not. Returns what is left of it at its edges: less than a chunk each.
+    /// Enters memory, known to be zero or not. Returns what is left of it at its edges: less than a chunk each.
     #[must_use]
     pub fn add(&mut self, memory: T, node: NodeId) -> Vec<T> {
         let range = memory.range();
@@ -92,13 +122,13 @@ impl<T: Chunk> Memory<T> {
         edges.extend(behind);
         let (before, memory) = split_front(memory, first);
         edges.extend(before);
-        self.zeroed.cover(first / CHUNK, end / CHUNK);
+        self.zero.cover(first / CHUNK, end / CHUNK);
         if memory.is_zero() {
-            self.zeroed.set(memory.range());
+            chunks(memory.range()).for_each(|chunk| self.zero.set(chunk));
         }
         self.spans.push((PhysRange::new(PhysAddr(first), end - first), node));
         if !self.nodes.iter().any(|known| known.id == node) {
-            self.nodes.push(Node { id: node, free: Default::default() });
+            self.nodes.push(Node::new(node));
         }
         self.total += end - first;
         self.insert(memory, node);
@@ -110,13 +140,19 @@ impl<T: Chunk> Memory<T> {
         self.total
     }
 
-    /// Bytes that are free.
+    /// Bytes that are free, zero or not.
     pub fn free(&self) -> u64 {
         self.free
     }
 
-    /// Gives away `len_bytes` bytes, rounded up to whole chunks, as few blocks as can be; from `node` as long
-    /// as it has any. Returns `None`, and gives nothing, where so much is not free.
+    /// Bytes that are free and not known to be zero.
+    pub fn dirty(&self) -> u64 {
+        self.dirty
+    }
+
+    /// Gives away `len_bytes` bytes, rounded up to whole chunks, all of them zero: from `node` as long as it has
+    /// any; of what a node has, what is known to be zero before what is still to be scrubbed; in blocks as few
+    /// as can be so. Returns `None`, and gives nothing, where so much is not free.
     #[must_use]
     pub fn take(&mut self, len_bytes: u64, node: NodeId) -> Option<Vec<T>> {
         let len = len_bytes.checked_next_multiple_of(CHUNK)?;
@@ -128,36 +164,40 @@ impl<T: Chunk> Memory<T> {
         let mut wanted = len / CHUNK;
         let mut taken = Vec::new();
         for index in nodes {
-            for order in (0..ORDERS).rev() {
-                while wanted >= 1 << order
-                    && let Some(block) = self.nodes.get_mut(index).and_then(|node| node.cut(order))
-                {
-                    wanted -= 1 << order;
-                    taken.push(self.hand_out(block));
+            for which in [Which::Zero, Which::Any] {
+                for order in (0..ORDERS).rev() {
+                    while wanted >= 1 << order
+                        && let Some(block) = self.cut(index, order, which)
+                    {
+                        wanted -= 1 << order;
+                        taken.push(self.made_zero(block));
+                    }
                 }
             }
         }
         Some(taken)
     }
 
-    /// Gives away `len_bytes` bytes in one piece, rounded up to whole chunks. Returns `None` where no free
-    /// block is so long.
+    /// Gives away `len_bytes` bytes in one piece, rounded up to whole chunks, with whatever is in it: for the
+    /// supervisor's own use, not a cell's. Returns `None` where no free block is so long.
     #[must_use]
     pub fn take_contiguous(&mut self, len_bytes: u64) -> Option<T> {
         let len = len_bytes.max(1).checked_next_multiple_of(CHUNK)?;
         let order = (len / CHUNK).checked_next_power_of_two()?.trailing_zeros() as usize;
-        let (block, node) = self.nodes.iter_mut().find_map(|node| Some((node.cut(order)?, node.id)))?;
+        let index = self.nodes.iter().position(|node| node.has(order))?;
+        let node = self.nodes.get(index)?.id;
+        let block = self.cut(index, order, Which::Any)?;
         let start = block.range().start.0;
         let (block, rest) = split_off(block, start + len);
-        self.free -= rest.as_ref().map_or(0, |rest| rest.range().len_bytes);
         if let Some(rest) = rest {
             self.insert(rest, node);
         }
-        Some(self.hand_out(block))
+        chunks(block.range()).for_each(|chunk| self.zero.clear(chunk));
+        Some(block)
     }
 
-    /// Takes memory back and zeroes it. Pieces may come in any order and cut in any way, as long as together
-    /// they are whole chunks again; pieces that are not are kept out of use.
+    /// Takes memory back, with whatever is in it. Pieces may come in any order and cut in any way, as long as
+    /// together they are whole chunks again; pieces that are not are kept out of use.
     pub fn put(&mut self, mut pieces: Vec<T>) {
         pieces.sort_by_key(|piece| piece.range().start);
         let mut whole: Option<T> = None;
@@ -181,9 +221,34 @@ impl<T: Chunk> Memory<T> {
         self.stray.iter().map(|piece| piece.range().len_bytes).sum()
     }
 
-    fn put_piece(&mut self, mut piece: T) {
+    /// Scrubs the next `len_bytes` bytes, whole pages, of free memory that is not known to be zero.
+    pub fn scrub(&mut self, len_bytes: u64) -> Scrub {
+        let Some((chunk, done)) = self.scrubbing.or_else(|| Some((self.find_dirty()?, 0))) else {
+            return Scrub::Finished;
+        };
+        let len = len_bytes.min(CHUNK - done);
+        if let Some(block) = self.nodes.iter_mut().find_map(|node| node.block_with(chunk)) {
+            let offset = chunk * CHUNK - block.range().start.0;
+            block.scrub(offset + done, len);
+        }
+        if done + len < CHUNK {
+            self.scrubbing = Some((chunk, done + len));
+            return Scrub::Unfinished;
+        }
+        self.scrubbing = None;
+        self.zero.set(chunk);
+        self.dirty -= CHUNK;
+        if self.dirty > 0 { Scrub::Unfinished } else { Scrub::Finished }
+    }
+
+    fn find_dirty(&self) -> Option<u64> {
+        let zero = &self.zero;
+        let blocks = self.nodes.iter().flat_map(Node::blocks).filter(|_| self.dirty > 0);
+        blocks.map(|(first, count)| zero.first_clear(first, count)).find_map(|found| found)
+    }
+
+    fn put_piece(&mut self, piece: T) {
         let range = piece.range();
-        piece.zero(0, range.len_bytes);
         let span = self.spans.iter().find(|(span, _)| span.contains(range.start)).copied();
         let aligned = range.start.0.is_multiple_of(CHUNK) && range.len_bytes.is_multiple_of(CHUNK);
         let Some((span, node)) = span.filter(|_| aligned) else {
@@ -191,75 +256,64 @@ impl<T: Chunk> Memory<T> {
             return;
         };
         let (piece, beyond) = split_off(piece, span.end().0);
-        self.zeroed.set(piece.range());
         self.insert(piece, node);
         if let Some(beyond) = beyond {
             self.put_piece(beyond);
         }
     }
 
-    /// Zeroes what of a block is not known to be zeroed, and counts it as given.
-    fn hand_out(&mut self, mut block: T) -> T {
+    /// Takes a block of `order` out of those of a node that are free.
+    fn cut(&mut self, index: usize, order: usize, which: Which) -> Option<T> {
+        if which == Which::Zero && self.dirty == self.free {
+            return None;
+        }
+        let zero = &self.zero;
+        let block = self.nodes.get_mut(index)?.cut(order, |first| match which {
+            Which::Zero => zero.all_set(first, 1 << order),
+            Which::Any => true,
+        })?;
         let range = block.range();
         self.free -= range.len_bytes;
-        for offset in (0..range.len_bytes).step_by(CHUNK as usize) {
-            if !self.zeroed.take((range.start.0 + offset) / CHUNK) {
-                block.zero(offset, CHUNK);
+        self.dirty -= self.dirty_bytes(range);
+        self.scrubbing = self.scrubbing.filter(|(chunk, _)| !range.contains(PhysAddr(chunk * CHUNK)));
+        Some(block)
+    }
+
+    /// Enters whole chunks as free blocks.
+    fn insert(&mut self, memory: T, node: NodeId) {
+        let Some(index) = self.nodes.iter().position(|known| known.id == node) else {
+            self.stray.push(memory);
+            return;
+        };
+        self.free += memory.range().len_bytes;
+        self.dirty += self.dirty_bytes(memory.range());
+        if let Some(node) = self.nodes.get_mut(index) {
+            node.insert(memory);
+        }
+    }
+
+    /// A block that is nobody's yet, scrubbed as far as it is not known to be zero.
+    fn made_zero(&mut self, mut block: T) -> T {
+        let range = block.range();
+        for (offset, chunk) in (0..).step_by(CHUNK as usize).zip(chunks(range)) {
+            if !self.zero.get(chunk) {
+                block.scrub(offset, CHUNK);
             }
+            self.zero.clear(chunk);
         }
         block.declare_zero();
         block
     }
 
-    /// Enters whole chunks as free blocks.
-    fn insert(&mut self, memory: T, node: NodeId) {
-        let Some(node) = self.nodes.iter_mut().find(|known| known.id == node) else {
-            self.stray.push(memory);
-            return;
-        };
-        self.free += memory.range().len_bytes;
-        let mut rest = Some(memory);
-        while let Some(memory) = rest.take() {
-            let range = memory.range();
-            let (first, chunks) = (range.start.0 / CHUNK, range.len_bytes / CHUNK);
-            let order = first.trailing_zeros().min(chunks.ilog2()).min(ORDERS as u32 - 1);
-            let (block, behind) = split_off(memory, range.start.0 + (CHUNK << order));
-            node.join_in(block, order as usize);
-            rest = behind;
-        }
+    /// How much of a range of whole chunks is not known to be zero.
+    fn dirty_bytes(&self, range: PhysRange) -> u64 {
+        chunks(range).filter(|&chunk| !self.zero.get(chunk)).count() as u64 * CHUNK
     }
 }
 
-impl<T: Chunk> Node<T> {
-    /// Enters a free block, joined with its buddy as far as buddies are free.
-    fn join_in(&mut self, mut block: T, mut order: usize) {
-        while order + 1 < ORDERS {
-            let first = block.range().start.0 / CHUNK;
-            let Some(buddy) = self.free.get_mut(order).and_then(|free| free.remove(&(first ^ (1 << order))))
-            else {
-                break;
-            };
-            let upwards = block.range().start < buddy.range().start;
-            block = if upwards { block.join(buddy) } else { buddy.join(block) };
-            order += 1;
-        }
-        if let Some(free) = self.free.get_mut(order) {
-            free.insert(block.range().start.0 / CHUNK, block);
-        }
-    }
-
-    /// Takes a free block of `order`, cut from the smallest that is large enough, the lowest of these.
-    fn cut(&mut self, order: usize) -> Option<T> {
-        let larger =
-            (order..ORDERS).find(|&order| self.free.get(order).is_some_and(|free| !free.is_empty()))?;
-        let (_, mut block) = self.free.get_mut(larger)?.pop_first()?;
-        for order in (order..larger).rev() {
-            let (lower, upper) = block.split(CHUNK << order);
-            self.free.get_mut(order)?.insert(upper.range().start.0 / CHUNK, upper);
-            block = lower;
-        }
-        Some(block)
-    }
+/// The numbers of the chunks of a range.
+fn chunks(range: PhysRange) -> core::ops::Range<u64> {
+    range.start.0 / CHUNK..range.end().0 / CHUNK
 }
 
 /// Cuts `memory` at `end`, where that is within it: what is before, and what is behind.
@@ -280,54 +334,6 @@ fn split_front<T: Chunk>(memory: T, first: u64) -> (Option<T>, T) {
     let len = first - memory.range().start.0;
     let (before, memory) = memory.split(len);
     (Some(before), memory)
-}
-
-/// A bit a chunk, for all chunks from the lowest to the highest of the machine.
-#[derive(Debug, Default)]
-struct BitMap {
-    first: u64,
-    words: Vec<u64>,
-}
-
-impl BitMap {
-    /// Extends the map to chunks `first..end`.
-    fn cover(&mut self, first: u64, end: u64) {
-        let first = first / 64 * 64;
-        if self.words.is_empty() {
-            self.first = first;
-        }
-        if first < self.first {
-            let more = (self.first - first) / 64;
-            self.words.splice(0..0, core::iter::repeat_n(0, more as usize));
-            self.first = first;
-        }
-        let words = (end - self.first).div_ceil(64) as usize;
-        if words > self.words.len() {
-            self.words.resize(words, 0);
-        }
-    }
-
-    fn word(&mut self, chunk: u64) -> Option<&mut u64> {
-        let index = chunk.checked_sub(self.first)? / 64;
-        self.words.get_mut(index as usize)
-    }
-
-    fn set(&mut self, range: PhysRange) {
-        for chunk in range.start.0 / CHUNK..range.end().0 / CHUNK {
-            if let Some(word) = self.word(chunk) {
-                *word |= 1 << (chunk % 64);
-            }
-        }
-    }
-
-    /// Clears a bit and returns what it was.
-    fn take(&mut self, chunk: u64) -> bool {
-        let Some(word) = self.word(chunk) else { return false };
-        let bit = 1 << (chunk % 64);
-        let was = *word & bit != 0;
-        *word &= !bit;
-        was
-    }
 }
 
 #[cfg(test)]

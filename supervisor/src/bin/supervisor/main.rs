@@ -33,7 +33,7 @@ use time::Time;
 
 isola_machine::machine_image!(main);
 
-// What the way up takes; then the heap gets memory according to the machine's size.
+// What the way up takes; then the heap gets memory for all the cells that there can be.
 isola_machine::static_heap!(1 << 20);
 
 #[panic_handler]

@@ -4,6 +4,7 @@ use isola_abi::id::PhysRange;
 use isola_machine::memory::{Contents, Region};
 use isola_supervisor::effects::Pages;
 use isola_supervisor::inventory::Chunk;
+use isola_supervisor::scrub::scrub;
 
 /// A region.
 #[derive(Debug)]
@@ -28,10 +29,10 @@ impl Chunk for Piece {
         }
     }
 
-    fn zero(&mut self, offset: u64, len_bytes: u64) {
+    fn scrub(&mut self, offset: u64, len_bytes: u64) {
         let (offset, len) = (offset as usize, len_bytes as usize);
         if let Some(bytes) = self.0.bytes_mut().get_mut(offset..).and_then(|bytes| bytes.get_mut(..len)) {
-            bytes.fill(0);
+            scrub(bytes);
         }
     }
 

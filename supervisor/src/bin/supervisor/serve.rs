@@ -1,6 +1,8 @@
-//! The supervisor's loop: what the console brings, what cells ring for, what is due; then sleep.
+//! The supervisor's loop: what the console brings, what cells ring for, what is due; then a slice of scrubbing;
+//! then, where nothing is dirty, sleep.
 //!
-//! Interrupts come in the halt alone. Their handler only notes that they came: which is looked at behind it.
+//! Interrupts come in the halt, and in the window behind a slice. Their handler only notes that they came:
+//! which is looked at behind it.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +11,7 @@ use isola_drivers::virtqueue::{Fault, Pending};
 use isola_machine::apic::local;
 use isola_machine::interrupts;
 use isola_supervisor::effects::Effects;
+use isola_supervisor::inventory::Scrub;
 use isola_supervisor::journal::Journal;
 use isola_supervisor::server::Server;
 
@@ -54,8 +57,7 @@ pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log
             return wire.finish(console, server);
         }
         if wire.is_quiet(console) {
-            arm(server);
-            interrupts::halt();
+            rest(server);
         }
     }
 }
@@ -65,8 +67,18 @@ pub fn serve_cells(server: &mut Server<Hardware>, log: &mut Log) -> ! {
     loop {
         look_at_cells(server, log);
         drop(server.take_unsent());
-        arm(server);
-        interrupts::halt();
+        rest(server);
+    }
+}
+
+/// Nothing is to be done at once: scrubs a little, or sleeps until something comes.
+fn rest(server: &mut Server<Hardware>) {
+    match server.scrub() {
+        Scrub::Unfinished => interrupts::window(),
+        Scrub::Finished => {
+            arm(server);
+            interrupts::halt();
+        }
     }
 }
 

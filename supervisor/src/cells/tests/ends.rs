@@ -106,14 +106,19 @@ fn a_lost_core_takes_the_cell_s_memory_out_of_use() {
     let free = cells.machine().memory_free;
     cells.effects().lost.insert(CoreId(2));
     cells.stop("kv", 0).unwrap();
-    assert_eq!(cells.machine().cores[2].owner, CoreOwner::Failed);
-    assert_eq!(cells.start("kv"), Err(ManagementError::CoresExhausted { wanted: 2, free: 1 }));
-    cells.destroy("kv").unwrap();
-    assert_eq!(cells.machine().cores[1].owner, CoreOwner::Free);
-    assert_eq!(cells.machine().memory_free, free, "it may still be written to");
+    let after = cells.machine();
+    assert_eq!((&after.cores[1].owner, &after.cores[2].owner), (&CoreOwner::Free, &CoreOwner::Failed));
+    assert_eq!(after.memory_free, free, "it may still be written to");
+    assert_eq!((after.memory_quarantined, after.devices_free), (ByteSize(4 * MIB), 1));
     assert!(events(&cells).contains(&JournalEvent::CoreLost(CoreId(2))));
-    // Everybody else goes on.
-    run(&mut cells, CellSpec { cores: 2, ..spec("next") });
+    // It can begin anew with what is left, as everybody can.
+    recreate(&mut cells, "kv").unwrap();
+    cells.start("kv").unwrap();
+    assert_eq!(info(&mut cells, "kv").cores.iter().map(|core| core.id.0).collect::<Vec<_>>(), [1, 3]);
+    cells.effects().lost.clear();
+    cells.stop("kv", 0).unwrap();
+    cells.destroy("kv").unwrap();
+    assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB));
 }
 
 #[test]
@@ -123,8 +128,25 @@ fn a_device_that_cannot_be_reset_is_not_given_again() {
     let free = cells.machine().memory_free;
     cells.effects().device_is_stuck = true;
     cells.stop("kv", 0).unwrap();
-    assert_eq!(cells.start("kv"), Err(ManagementError::DevicesExhausted));
-    cells.destroy("kv").unwrap();
     let after = cells.machine();
     assert_eq!((after.devices_total, after.devices_free, after.memory_free), (2, 1, free));
+    assert_eq!(after.memory_quarantined, ByteSize(4 * MIB));
+    assert!(events(&cells).contains(&JournalEvent::DeviceLost));
+    // A cell that never ran has a device as well.
+    create(&mut cells, spec("other")).unwrap();
+    cells.destroy("other").unwrap();
+    assert_eq!((cells.machine().devices_free, cells.machine().memory_quarantined), (0, ByteSize(8 * MIB)));
+}
+
+#[test]
+fn whoever_waits_for_a_stop_is_told_of_the_crash() {
+    let mut cells = machine(1);
+    let report = run(&mut cells, spec("kv"));
+    let Ok(Stop::Asked(id)) = cells.stop("kv", 60_000) else { panic!("not asked") };
+    crashes(&report, CrashKind::Panic, "on the way out");
+    cells.doorbell();
+    assert_eq!(cells.take_ended(), [id]);
+    let crashed = info(&mut cells, "kv");
+    assert_eq!((crashed.state, &*crashed.crash.unwrap().message), (CellState::Crashed, "on the way out"));
+    assert_eq!(cells.next_deadline_ns(), None);
 }

@@ -31,6 +31,15 @@ fn create(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Result<CellId, Mana
     result
 }
 
+fn recreate(cells: &mut Cells<FakeMachine>, name: &str) -> Result<CellId, ManagementError> {
+    let mut staged = stage(cells, &image());
+    let result = cells.recreate(name, &mut staged);
+    if let Some(staged) = staged {
+        staged.release(&mut cells.inventory().memory);
+    }
+    result
+}
+
 /// Creates and starts a cell; returns what it says of itself.
 fn run(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Rc<Report> {
     let name = spec.name.clone();
@@ -51,7 +60,7 @@ fn advance(cells: &mut Cells<FakeMachine>, ms: u64) {
 
 /// What of the machine must be as before once all is given back.
 fn resources(cells: &Cells<FakeMachine>) -> MachineInfo {
-    MachineInfo { uptime_ns: 0, ..cells.machine() }
+    MachineInfo { uptime_ns: 0, memory_dirty: ByteSize(0), ..cells.machine() }
 }
 
 fn events(cells: &Cells<FakeMachine>) -> Vec<JournalEvent> {
@@ -59,6 +68,7 @@ fn events(cells: &Cells<FakeMachine>) -> Vec<JournalEvent> {
 }
 
 mod ends;
+mod records;
 mod refusals;
 mod watch;
 
@@ -85,6 +95,8 @@ fn a_cell_lives_from_create_to_destroy() {
     let exited = info(&mut cells, "kv");
     assert_eq!((exited.state, exited.exit_code, exited.crash), (CellState::Exited, Some(3), None));
     assert!(exited.durations.reclaim_ns.is_some());
+    assert_eq!(exited.memory, ByteSize(0));
+    assert_eq!(resources(&cells), before, "all is back before the record goes");
     cells.destroy("kv").unwrap();
     assert_eq!(resources(&cells), before);
     let expected = [
@@ -119,27 +131,11 @@ fn hundreds_of_cells_leave_nothing_behind() {
             _ => drop(cells.stop("kv", 0)),
         }
         cells.doorbell();
+        assert_eq!(resources(&cells), before, "cell {number} has ended");
         cells.destroy("kv").unwrap();
         assert_eq!(resources(&cells), before, "cell {number}");
     }
     assert!(create(&mut cells, spec("kv")).unwrap().0 > 300, "ids are not used again");
-}
-
-#[test]
-fn a_cell_starts_again_from_its_image_in_clean_memory() {
-    let mut cells = machine(1);
-    let report = run(&mut cells, spec("kv"));
-    crashes(&report, CrashKind::Panic, "oh");
-    cells.doorbell();
-    cells.effects().images.clear();
-    // The fake machine checks that the memory is clean.
-    let id = cells.start("kv").unwrap();
-    assert_eq!(cells.effects().images[&id], image());
-    let again = info(&mut cells, "kv");
-    assert_eq!((again.state, again.crash, again.phase), (CellState::Running, None, CellPhase::Silent));
-    cells.stop("kv", 0).unwrap();
-    cells.destroy("kv").unwrap();
-    assert_eq!(cells.machine().memory_free, cells.machine().memory_total);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::*;
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
+use alloc::vec;
 use core::cell::RefCell;
 use proptest::prelude::*;
 
@@ -56,7 +57,9 @@ impl Chunk for Token {
         Self { range, content: self.content, known_zero: self.known_zero && next.known_zero }
     }
 
-    fn zero(&mut self, offset: u64, len_bytes: u64) {
+    fn scrub(&mut self, offset: u64, len_bytes: u64) {
+        assert!(offset.is_multiple_of(4096) && len_bytes.is_multiple_of(4096));
+        assert!(offset + len_bytes <= self.range.len_bytes);
         let first = (self.range.start.0 + offset) / 4096;
         let mut content = self.content.borrow_mut();
         let gone: Vec<u64> = content.range(first..first + len_bytes / 4096).copied().collect();
@@ -96,11 +99,8 @@ fn memory(content: &Content) -> Memory<Token> {
 
 /// The free blocks of all nodes, in order.
 fn blocks(memory: &Memory<Token>) -> Vec<PhysRange> {
-    let mut blocks: Vec<PhysRange> = memory
-        .nodes
-        .iter()
-        .flat_map(|node| node.free.iter().flat_map(BTreeMap::values).map(|block| block.range))
-        .collect();
+    let mut blocks: Vec<PhysRange> =
+        memory.nodes.iter().flat_map(|node| node.pieces().map(|block| block.range)).collect();
     blocks.sort();
     blocks
 }
@@ -153,26 +153,89 @@ fn one_piece_is_as_long_as_asked() {
     assert_eq!(piece.range.len_bytes, 6 * MIB);
     assert_eq!(memory.free(), before.0 - 6 * MIB);
     assert!(memory.take_contiguous(3 * GIB).is_none());
-    memory.put(alloc::vec![piece]);
+    memory.put(vec![piece]);
     assert_eq!((memory.free(), blocks(&memory)), before);
 }
 
-#[test]
-fn memory_that_is_known_to_be_zero_is_not_zeroed_again() {
-    let content = Content::default();
+/// 8 MiB of memory from 4 MiB on.
+fn small(content: &Content, known_zero: bool) -> Memory<Token> {
     let mut memory = Memory::new();
-    let token = Token {
-        range: PhysRange::new(PhysAddr(4 * MIB), 8 * MIB),
-        content: content.clone(),
-        known_zero: true,
-    };
+    let range = PhysRange::new(PhysAddr(4 * MIB), 8 * MIB);
+    let token = Token { range, content: content.clone(), known_zero };
     assert!(memory.add(token, NodeId(0)).is_empty());
-    // Something that zeroing would remove, though nobody put it there.
-    content.borrow_mut().insert(8 * MIB / 4096);
+    memory
+}
+
+fn scrub_all(memory: &mut Memory<Token>) {
+    while memory.scrub(64 << 10) == Scrub::Unfinished {}
+    assert_eq!(memory.dirty(), 0);
+}
+
+#[test]
+fn memory_that_is_known_to_be_zero_is_left_alone() {
+    let content = Content::default();
+    let mut memory = small(&content, true);
     let first = memory.take(4 * MIB, NodeId(0)).unwrap();
+    // Something that scrubbing would remove, though nobody put it there.
+    content.borrow_mut().insert(8 * MIB / 4096);
     first.iter().for_each(Token::soil);
     memory.put(first);
+    scrub_all(&mut memory);
     assert_eq!(content.borrow().iter().copied().collect::<Vec<_>>(), [8 * MIB / 4096]);
+}
+
+#[test]
+fn what_is_known_to_be_zero_is_given_before_what_is_dirty() {
+    let content = Content::default();
+    let mut memory = small(&content, true);
+    let low = memory.take(2 * MIB, NodeId(0)).unwrap();
+    assert_eq!(low[0].range.start.0, 4 * MIB);
+    low[0].soil();
+    memory.put(low);
+    assert_eq!((memory.free(), memory.dirty()), (8 * MIB, 2 * MIB));
+    let clean = memory.take(4 * MIB, NodeId(0)).unwrap();
+    assert_eq!(clean.iter().map(|block| block.range.start.0).collect::<Vec<_>>(), [8 * MIB]);
+    // Two more: the clean one first, then the dirty one, scrubbed.
+    let rest = memory.take(4 * MIB, NodeId(0)).unwrap();
+    assert_eq!(rest.iter().map(|block| block.range.start.0).collect::<Vec<_>>(), [6 * MIB, 4 * MIB]);
+    assert!(rest.iter().all(Token::holds_nothing));
+    assert_eq!((memory.free(), memory.dirty()), (0, 0));
+}
+
+#[test]
+fn scrubbing_goes_on_where_it_was_unless_somebody_had_the_memory_meanwhile() {
+    let content = Content::default();
+    let mut memory = small(&content, true);
+    let chunk = memory.take(2 * MIB, NodeId(0)).unwrap();
+    memory.put(chunk);
+    assert_eq!(memory.scrub(MIB), Scrub::Unfinished);
+    // Whoever has it now writes to what was scrubbed already.
+    let all = memory.take(8 * MIB, NodeId(0)).unwrap();
+    all.iter().for_each(Token::soil);
+    memory.put(all);
+    scrub_all(&mut memory);
+    assert!(content.borrow().is_empty());
+}
+
+#[test]
+fn a_cell_s_own_node_goes_before_clean_memory_elsewhere() {
+    let content = Content::default();
+    let mut memory = small(&content, false);
+    let range = PhysRange::new(PhysAddr(GIB), 8 * MIB);
+    assert!(memory.add(Token { range, content: content.clone(), known_zero: true }, NodeId(1)).is_empty());
+    let near = memory.take(8 * MIB, NodeId(0)).unwrap();
+    assert!(near.iter().all(|block| block.range.start.0 < GIB));
+}
+
+#[test]
+fn the_supervisor_s_own_pieces_are_not_scrubbed_for_it() {
+    let content = Content::default();
+    let mut memory = small(&content, false);
+    content.borrow_mut().insert(4 * MIB / 4096);
+    let piece = memory.take_contiguous(2 * MIB).unwrap();
+    assert!(!piece.holds_nothing());
+    memory.put(vec![piece]);
+    assert_eq!((memory.free(), memory.dirty()), (8 * MIB, 8 * MIB));
 }
 
 #[test]
@@ -180,7 +243,7 @@ fn pieces_that_make_no_chunk_are_kept_out_of_use() {
     let mut memory = memory(&Content::default());
     let block = memory.take(2 * MIB, NodeId(0)).unwrap().remove(0);
     let (_forgotten, rest) = block.split(4096);
-    memory.put(alloc::vec![rest]);
+    memory.put(vec![rest]);
     assert_eq!(memory.stray_bytes(), 2 * MIB - 4096);
     assert_eq!(memory.free(), memory.total() - 2 * MIB);
 }
@@ -188,11 +251,11 @@ fn pieces_that_make_no_chunk_are_kept_out_of_use() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is taken and put, no two owners share a chunk, none is forgotten, everything that is handed
-    /// out is zeroed, and everything that is back is as in the beginning.
+    /// Whatever is taken, put and scrubbed, no two owners share a chunk, none is forgotten, whatever a cell is
+    /// given is zero, what counts as zero is, and everything that is back is as in the beginning.
     #[test]
     fn every_chunk_has_exactly_one_owner(
-        steps in proptest::collection::vec((0u8..4, 1u64..700, any::<prop::sample::Index>()), 1..80)
+        steps in proptest::collection::vec((0u8..6, 1u64..700, any::<prop::sample::Index>()), 1..80)
     ) {
         let content = Content::default();
         let mut memory = memory(&content);
@@ -206,7 +269,11 @@ proptest! {
                     Some(taken) => held.push(taken),
                     None => prop_assert!((size * MIB).next_multiple_of(CHUNK) > free),
                 },
-                2 => held.extend(memory.take_contiguous(size * MIB).map(|piece| alloc::vec![piece])),
+                2 => held.extend(memory.take_contiguous(size * MIB).map(|piece| vec![piece])),
+                // In steps that end in the middle of chunks as well.
+                3 | 4 => for _ in 0..size {
+                    memory.scrub(4096 * (1 + size * 7 % 600));
+                },
                 _ if held.is_empty() => {}
                 _ => {
                     let mut pieces = held.remove(which.index(held.len()));
@@ -217,18 +284,23 @@ proptest! {
                         pieces.insert(0, rest);
                         pieces.push(front);
                     }
-                    let ranges: Vec<PhysRange> = pieces.iter().map(|piece| piece.range).collect();
                     memory.put(pieces);
-                    for range in ranges {
-                        let gone = Token { range, content: content.clone(), known_zero: false };
-                        prop_assert!(gone.holds_nothing(), "content outlived its cell");
-                    }
                 }
             }
             if let Some(newest) = held.last().filter(|_| kind < 3 && memory.free() < free) {
-                prop_assert!(newest.iter().all(Token::holds_nothing));
+                prop_assert!(kind == 2 || newest.iter().all(Token::holds_nothing), "somebody else's content");
                 newest.iter().for_each(Token::soil);
             }
+            let mut dirty = 0;
+            for range in blocks(&memory) {
+                for chunk in chunks(range) {
+                    let range = PhysRange::new(PhysAddr(chunk * CHUNK), CHUNK);
+                    let token = Token { range, content: content.clone(), known_zero: false };
+                    prop_assert!(!memory.zero.get(chunk) || token.holds_nothing(), "content counts as zero");
+                    dirty += if memory.zero.get(chunk) { 0 } else { CHUNK };
+                }
+            }
+            prop_assert_eq!(dirty, memory.dirty());
             let mut all: Vec<PhysRange> = blocks(&memory);
             prop_assert_eq!(all.iter().map(|block| block.len_bytes).sum::<u64>(), memory.free());
             all.extend(held.iter().flatten().map(|piece| piece.range));
@@ -237,7 +309,11 @@ proptest! {
             prop_assert_eq!(all.iter().map(|range| range.len_bytes).sum::<u64>(), total);
         }
         held.into_iter().for_each(|pieces| memory.put(pieces));
-        prop_assert_eq!(blocks(&memory), start);
+        prop_assert_eq!(&blocks(&memory)[..], &start[..]);
+        while memory.scrub(CHUNK) == Scrub::Unfinished {}
+        prop_assert_eq!(memory.dirty(), 0);
+        let all = |range: &PhysRange| Token { range: *range, content: content.clone(), known_zero: false };
+        prop_assert!(start.iter().map(all).all(|token| token.holds_nothing()));
         prop_assert_eq!(memory.stray_bytes(), 0);
     }
 }

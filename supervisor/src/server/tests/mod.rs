@@ -6,7 +6,7 @@ use super::*;
 use crate::fake::{FakeMachine, MIB, crashes, image, machine, says, spec};
 use alloc::vec;
 use core::sync::atomic::Ordering;
-use isola_abi::management::{CellSpec, CellState, ImageFault, MAX_IMAGE, NetworkSpec};
+use isola_abi::management::{CellSpec, CellState, ImageFault, MAX_CELLS, MAX_IMAGE, NetworkSpec};
 use isola_abi::report::{CellPhase, CrashKind, MAX_ACTIVITIES};
 use isola_abi::size::ByteSize;
 
@@ -127,6 +127,43 @@ fn an_answer_that_waits_does_not_hold_up_others() {
     assert_eq!(sequences(responses(&mut server)), [1, 2]);
     server.doorbell();
     assert!(server.take_unsent().is_empty());
+}
+
+#[test]
+fn a_stop_that_waits_is_answered_when_the_cell_crashes() {
+    let mut server = server(1);
+    hello(&mut server);
+    let id = run(&mut server, spec("kv")).id;
+    send(&mut server, 1, RequestBody::Stop { name: "kv".into(), timeout_ms: 60_000 });
+    crashes(&server.cells().effects().reports[&id].clone(), CrashKind::Panic, "oh");
+    // Somebody else's question is the first to see it; both are answered.
+    send(&mut server, 2, RequestBody::Inspect { name: "kv".into() });
+    let answers = responses(&mut server);
+    assert_eq!(answers.iter().map(|answer| answer.sequence).collect::<Vec<_>>(), [2, 1]);
+    for answer in answers {
+        assert!(matches!(answer.body, Ok(ResponseBody::Cell(info)) if info.state == CellState::Crashed));
+    }
+}
+
+#[test]
+fn a_cell_is_begun_anew_over_the_wire() {
+    let mut server = server(1);
+    hello(&mut server);
+    let id = run(&mut server, spec("kv")).id;
+    let recreate = || RequestBody::Recreate { name: "kv".into() };
+    upload(&mut server, &image());
+    let running = ManagementError::WrongState { name: "kv".into(), state: CellState::Running };
+    assert_eq!(ask(&mut server, recreate()), Err(running));
+    ask(&mut server, RequestBody::Stop { name: "kv".into(), timeout_ms: 0 }).unwrap();
+    // The image that was sent before is still there; then it is used up.
+    assert!(
+        matches!(ask(&mut server, recreate()), Ok(ResponseBody::Cell(info)) if info.id == id && info.state == CellState::Created)
+    );
+    assert!(ask(&mut server, RequestBody::Start { name: "kv".into() }).is_ok());
+    ask(&mut server, RequestBody::Stop { name: "kv".into(), timeout_ms: 0 }).unwrap();
+    assert_eq!(ask(&mut server, recreate()), Err(ManagementError::NoImage));
+    let (free, total) = free(&mut server);
+    assert_eq!(free, total);
 }
 
 #[test]
@@ -283,8 +320,17 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
         }
         crashes(&report, CrashKind::Panic, &"no".repeat(300));
     }
+    server.doorbell();
+    // As many again, that have ended as well.
+    for number in 31..MAX_CELLS {
+        let spec =
+            CellSpec { cores: 31, network: NetworkSpec::None, ..spec(&alloc::format!("{number:063}")) };
+        let id = run(&mut server, spec).id;
+        crashes(&server.cells().effects().reports[&id].clone(), CrashKind::Panic, &"\u{fffd}".repeat(170));
+        server.doorbell();
+    }
     let Ok(ResponseBody::Cells(cells)) = ask(&mut server, RequestBody::List) else { panic!("no list") };
-    assert_eq!(cells.len(), 31);
+    assert_eq!(cells.len(), MAX_CELLS);
     let name = cells[3].spec.name.clone();
     let Ok(ResponseBody::Cell(one)) = ask(&mut server, RequestBody::Inspect { name }) else { panic!("none") };
     assert_eq!((one.activities.len(), one.spec.arguments[0].len()), (MAX_ACTIVITIES, 4000));

@@ -34,6 +34,7 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
         1 => (0u64..20, 0usize..20).prop_map(|(offset, len)| RequestBody::ImageChunk { offset, bytes: vec![0; len] }),
         4 => spec.prop_map(RequestBody::Create),
         4 => name.clone().prop_map(|name| RequestBody::Start { name }),
+        3 => name.clone().prop_map(|name| RequestBody::Recreate { name }),
         2 => (name.clone(), 0u32..50).prop_map(|(name, timeout_ms)| RequestBody::Stop { name, timeout_ms }),
         2 => name.clone().prop_map(|name| RequestBody::Destroy { name }),
         1 => Just(RequestBody::List),
@@ -93,6 +94,7 @@ proptest! {
                     server.cells().effects().lost.insert(isola_abi::id::CoreId(core));
                 }
             }
+            server.scrub();
             let bytes = server.take_unsent();
             let mut decoder = Decoder::new();
             let mut bytes = bytes.as_slice();

@@ -1,0 +1,242 @@
+//! What is told of cells and machine.
+
+use super::CellSpec;
+use crate::id::{CellId, CoreId, NodeId};
+use crate::report::{CellPhase, CorePhase, CrashKind};
+use crate::size::ByteSize;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// What the machine has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineInfo {
+    /// The cores.
+    pub cores: Vec<CoreInfo>,
+    /// All memory that can be given to cells.
+    pub memory_total: ByteSize,
+    /// Of it, what a cell can be given.
+    pub memory_free: ByteSize,
+    /// Of that, what is not known to be zero: it is scrubbed when there is nothing else to do, or before a cell
+    /// gets it.
+    pub memory_dirty: ByteSize,
+    /// Memory that is kept out of use for good, as something that did not come back could write to it.
+    pub memory_quarantined: ByteSize,
+    /// What the supervisor keeps for itself.
+    pub memory_supervisor: ByteSize,
+    /// Network devices that can be given to cells.
+    pub devices_total: u32,
+    /// Of them, what no cell has.
+    pub devices_free: u32,
+    /// Rate of the time-stamp counter.
+    pub tsc_hz: u64,
+    /// From the supervisor's first instruction to the first request that it could answer, in ns.
+    pub boot_ns: u64,
+    /// Since then, in ns.
+    pub uptime_ns: u64,
+}
+
+/// A core of the machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoreInfo {
+    /// Its number.
+    pub id: CoreId,
+    /// The NUMA node it belongs to.
+    pub node: NodeId,
+    /// Who has it.
+    pub owner: CoreOwner,
+}
+
+/// Who has a core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum CoreOwner {
+    /// The supervisor runs on it.
+    Supervisor,
+    /// Nobody.
+    Free,
+    /// That cell.
+    Cell(CellId),
+    /// It did not come up, or did not come back: it is not used again.
+    Failed,
+}
+
+/// What the supervisor holds a cell for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum CellState {
+    /// It has what it was given, and was not started, or not again.
+    Created,
+    /// Its cores run it.
+    Running,
+    /// It was asked to stop.
+    Stopping,
+    /// The application returned.
+    Exited,
+    /// It went wrong.
+    Crashed,
+    /// It was stopped by force, as asked.
+    Killed,
+}
+
+impl CellState {
+    /// Whether a cell in this state has ended: what it was given is not its any more.
+    pub fn has_ended(self) -> bool {
+        match self {
+            Self::Created | Self::Running | Self::Stopping => false,
+            Self::Exited | Self::Crashed | Self::Killed => true,
+        }
+    }
+}
+
+impl fmt::Display for CellState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Exited => "exited",
+            Self::Crashed => "crashed",
+            Self::Killed => "killed",
+        })
+    }
+}
+
+/// A cell as it is now. Of one that has ended it is told what it had used by then; it holds nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellInfo {
+    /// Its id.
+    pub id: CellId,
+    /// What it was asked to be.
+    pub spec: CellSpec,
+    /// What the supervisor holds it for.
+    pub state: CellState,
+    /// What it says of itself.
+    pub phase: CellPhase,
+    /// The application's exit code, once there is one.
+    pub exit_code: Option<i32>,
+    /// What its cores did. Those of a cell that has ended are not its any more.
+    pub cores: Vec<CoreUsage>,
+    /// Memory that it holds: none once it has ended.
+    pub memory: ByteSize,
+    /// Length of its image in memory.
+    pub image: ByteSize,
+    /// What it uses of its memory.
+    pub memory_usage: MemoryUsage,
+    /// Its address in the network, while it has one.
+    pub address: Option<core::net::Ipv4Addr>,
+    /// Traffic.
+    pub network: NetworkUsage,
+    /// Cycles and events by activity, over all cores.
+    pub activities: Vec<ActivityUsage>,
+    /// What went wrong, where something did.
+    pub crash: Option<Crash>,
+    /// Time of day of its first creation, in ns since 1970-01-01 UTC.
+    pub created_unix_ns: u64,
+    /// Time of day of its last start.
+    pub started_unix_ns: Option<u64>,
+    /// How long its latest creation, start and reclaim took.
+    pub durations: Durations,
+}
+
+/// How long the supervisor took, in ns; `None` for what has not been done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Durations {
+    /// From the request to the cell being ready to start.
+    pub create_ns: Option<u64>,
+    /// From the request to its cores being on their way.
+    pub start_ns: Option<u64>,
+    /// From there to the cell saying that it runs.
+    pub first_sign_ns: Option<u64>,
+    /// From the request, or the crash, to all that it held being back.
+    pub reclaim_ns: Option<u64>,
+}
+
+/// What a core of a cell did since the cell started. Cycles are of the time-stamp counter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoreUsage {
+    /// The core.
+    pub id: CoreId,
+    /// What it does.
+    pub phase: CorePhase,
+    /// Interrupts taken.
+    pub interrupts: u64,
+    /// Cycles halted.
+    pub idle_cycles: u64,
+    /// Cycles of the event loop itself.
+    pub loop_cycles: u64,
+    /// Cycles of interrupt handlers.
+    pub interrupt_cycles: u64,
+    /// Cycles of events.
+    pub event_cycles: u64,
+}
+
+/// What a cell uses of its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUsage {
+    /// What it can use.
+    pub total: ByteSize,
+    /// What it uses.
+    pub used: ByteSize,
+    /// The most it ever used.
+    pub peak: ByteSize,
+}
+
+/// Traffic of a cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkUsage {
+    /// Frames received.
+    pub received_frames: u64,
+    /// Bytes of those.
+    pub received_bytes: u64,
+    /// Frames sent.
+    pub sent_frames: u64,
+    /// Bytes of those.
+    pub sent_bytes: u64,
+    /// Frames dropped.
+    pub dropped_frames: u64,
+}
+
+/// What an activity used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActivityUsage {
+    /// Its name.
+    pub name: String,
+    /// Cycles of its events.
+    pub cycles: u64,
+    /// Events run.
+    pub events: u64,
+}
+
+/// What went wrong in a cell. Addresses are the image's: whoever has the image can name them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Crash {
+    /// What kind of thing.
+    pub kind: CrashKind,
+    /// On which core.
+    pub core: Option<CoreId>,
+    /// The exception's vector, where it was one.
+    pub vector: u32,
+    /// Its error code.
+    pub error_code: u64,
+    /// The address that was accessed, of a page fault.
+    pub fault_address: u64,
+    /// Where execution stood.
+    pub instruction: u64,
+    /// The stack pointer there.
+    pub stack_pointer: u64,
+    /// Return addresses, innermost first.
+    pub backtrace: Vec<u64>,
+    /// What the program said.
+    pub message: String,
+}
+
+/// A piece of what a cell printed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPiece {
+    /// Number of the first byte: larger than what was asked for, where older ones are gone.
+    pub from: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Bytes that were printed so far.
+    pub end: u64,
+}

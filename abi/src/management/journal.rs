@@ -1,0 +1,49 @@
+//! What the supervisor did and saw.
+
+use super::ManagementError;
+use crate::id::CoreId;
+use crate::report::CrashKind;
+use alloc::string::String;
+use serde::{Deserialize, Serialize};
+
+/// Something that the supervisor did or saw.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalEntry {
+    /// Number of the entry, from 0.
+    pub number: u64,
+    /// Time of day, in ns since 1970-01-01 UTC.
+    pub unix_ns: u64,
+    /// How long it took, in ns.
+    pub duration_ns: u64,
+    /// The cell's name, where it was about one.
+    pub cell: Option<String>,
+    /// What it was.
+    pub event: JournalEvent,
+}
+
+/// What the journal records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JournalEvent {
+    /// The machine came up.
+    Boot,
+    /// A cell was created.
+    Create,
+    /// A cell that had ended was created once more.
+    Recreate,
+    /// A cell was started.
+    Start,
+    /// A cell's application returned with this code, and what it held is back.
+    Exit(i32),
+    /// A cell went wrong, and what it held is back.
+    Crash(CrashKind),
+    /// A cell was stopped by force, and what it held is back.
+    Kill,
+    /// A cell was forgotten, with what it still held given back.
+    Destroy,
+    /// A core did not come back; the memory of the cell that it was in is kept out of use.
+    CoreLost(CoreId),
+    /// A cell's device could not be reset; it and the cell's memory are kept out of use.
+    DeviceLost,
+    /// A request was refused.
+    Refused(ManagementError),
+}

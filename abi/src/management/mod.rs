@@ -1,0 +1,179 @@
+//! The management protocol: what the host tool asks of the supervisor, and what it is answered.
+//!
+//! One request, one response of the same `sequence`, in the order in which they complete: a `Stop` that waits
+//! for its cell does not hold up a `List`. The first request of a connection is a [`RequestBody::Hello`].
+//! All types also serialise to JSON, which is what `isola -o json` prints.
+//!
+//! | file | what |
+//! |---|---|
+//! | this | requests, responses, limits |
+//! | `spec` | what a cell shall be |
+//! | `info` | what is told of cells and machine |
+//! | `journal` | what the supervisor did and saw |
+//! | `error` | why a request, or an image, was refused |
+
+mod error;
+mod info;
+mod journal;
+mod spec;
+
+pub use error::{ImageFault, ManagementError};
+pub use info::{
+    ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage, Crash, Durations, LogPiece,
+    MachineInfo, MemoryUsage, NetworkUsage,
+};
+pub use journal::{JournalEntry, JournalEvent};
+pub use spec::{CellSpec, NetworkSpec};
+
+use crate::frame::MAX_CHUNK;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// Longest name of a cell, in bytes.
+pub const MAX_NAME_LEN: usize = 63;
+
+/// Most arguments of a cell, and the most bytes of all of them together.
+pub const MAX_ARGUMENTS: usize = 64;
+
+/// See [`MAX_ARGUMENTS`].
+pub const MAX_ARGUMENT_BYTES: usize = 4096;
+
+/// Most cells that a supervisor keeps, those that have ended included.
+pub const MAX_CELLS: usize = 64;
+
+/// Largest image that the supervisor takes, in bytes.
+pub const MAX_IMAGE: u64 = 64 << 20;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by the asker; the response carries it.
+    pub sequence: u32,
+    /// What is asked.
+    pub body: RequestBody,
+}
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum RequestBody {
+    /// Says which version the asker speaks; drops a half-sent image of an earlier connection.
+    Hello {
+        /// [`crate::VERSION`] of the asker.
+        version: u32,
+    },
+    /// What the machine has, and how much of it is free.
+    Machine,
+    /// Begins to send an image.
+    ImageBegin {
+        /// Its length, in bytes; at most [`MAX_IMAGE`].
+        len_bytes: u64,
+    },
+    /// The next bytes of the image.
+    ImageChunk {
+        /// Where in the image they belong: the number of bytes sent before.
+        offset: u64,
+        /// At most [`MAX_CHUNK`] of them.
+        bytes: Vec<u8>,
+    },
+    /// Creates a cell from the image that was sent.
+    Create(CellSpec),
+    /// Gives a cell that has ended what its specification says once more, built from the image that was sent.
+    /// Its id and its log go on. A refusal leaves it as it was.
+    Recreate {
+        /// The cell's name.
+        name: String,
+    },
+    /// Starts a cell that was created, or created once more.
+    Start {
+        /// The cell's name.
+        name: String,
+    },
+    /// Asks a cell to stop, and ends it by force where it does not within the time. What it held is free when
+    /// this is answered.
+    Stop {
+        /// The cell's name.
+        name: String,
+        /// How long it may take, in ms; 0 is by force at once.
+        timeout_ms: u32,
+    },
+    /// Forgets a cell that is not running. One that was created and not started gives back what it holds.
+    Destroy {
+        /// The cell's name.
+        name: String,
+    },
+    /// All cells.
+    List,
+    /// One cell, with all that is known of it.
+    Inspect {
+        /// The cell's name.
+        name: String,
+    },
+    /// What a cell printed.
+    Logs {
+        /// The cell's name.
+        name: String,
+        /// From which byte on, counted from the cell's first.
+        from: u64,
+        /// At most so many bytes; at most [`MAX_CHUNK`].
+        max_bytes: u32,
+    },
+    /// The journal.
+    Events {
+        /// From which entry on.
+        from: u64,
+        /// At most so many entries.
+        max_entries: u32,
+    },
+    /// Ends the machine.
+    PowerOff,
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Response {
+    /// The request's.
+    pub sequence: u32,
+    /// The answer.
+    pub body: Result<ResponseBody, ManagementError>,
+}
+
+/// What can be answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ResponseBody {
+    /// It is done.
+    Done,
+    /// Answers [`RequestBody::Hello`].
+    Hello {
+        /// [`crate::VERSION`] of the supervisor.
+        version: u32,
+    },
+    /// Answers [`RequestBody::Machine`].
+    Machine(MachineInfo),
+    /// Answers [`RequestBody::Create`], [`RequestBody::Recreate`], [`RequestBody::Start`],
+    /// [`RequestBody::Stop`] and [`RequestBody::Inspect`]: the cell as it is now.
+    Cell(alloc::boxed::Box<CellInfo>),
+    /// Answers [`RequestBody::List`].
+    Cells(Vec<CellInfo>),
+    /// Answers [`RequestBody::Logs`].
+    Logs(LogPiece),
+    /// Answers [`RequestBody::Events`].
+    Events(Vec<JournalEntry>),
+}
+
+const _: () = assert!(MAX_CHUNK + 1024 < crate::frame::MAX_FRAME);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Decoder, encode};
+    use alloc::vec;
+
+    #[test]
+    fn a_largest_chunk_fits_in_a_frame() {
+        let body = RequestBody::ImageChunk { offset: u64::MAX, bytes: vec![0xff; MAX_CHUNK] };
+        let request = Request { sequence: u32::MAX, body };
+        let bytes = encode(&request).unwrap();
+        assert_eq!(Decoder::new().next::<Request>(&mut &bytes[..]), Some(Ok(request)));
+    }
+}

@@ -1,0 +1,114 @@
+//! What a cell shall be.
+
+use super::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError};
+use crate::descriptor::NetworkAddress;
+use crate::size::ByteSize;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// What a cell shall be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellSpec {
+    /// Its name: letters, digits, `-`, `_` and `.`, a letter or digit first, at most [`MAX_NAME_LEN`] bytes.
+    pub name: String,
+    /// Name of the image, for people.
+    pub image_name: String,
+    /// How many cores.
+    pub cores: u32,
+    /// How much memory, image and stacks included; rounded up to whole chunks of 2 MiB.
+    pub memory: ByteSize,
+    /// Arguments for the application.
+    pub arguments: Vec<String>,
+    /// Its place in the network.
+    pub network: NetworkSpec,
+    /// A cell whose event loop stands still for so long, in ms, without being halted, has crashed; 0: never.
+    pub watchdog_ms: u32,
+}
+
+/// A cell's place in the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NetworkSpec {
+    /// No network device.
+    None,
+    /// A device, and an address from the network's DHCP server.
+    Dhcp,
+    /// A device, and this address.
+    Static(NetworkAddress),
+}
+impl CellSpec {
+    /// Checks what can be checked without the machine.
+    ///
+    /// # Errors
+    /// [`ManagementError::BadName`] or [`ManagementError::OutOfLimits`].
+    pub fn validate(&self) -> Result<(), ManagementError> {
+        let mut bytes = self.name.bytes();
+        let first = bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+        let rest = bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+        if !first || !rest || self.name.len() > MAX_NAME_LEN {
+            let mut name = self.name.clone();
+            let end = name.floor_char_boundary(MAX_NAME_LEN);
+            name.truncate(end);
+            return Err(ManagementError::BadName(name));
+        }
+        let argument_bytes: usize = self.arguments.iter().map(|argument| argument.len() + 1).sum();
+        let limit = |what: &str| Err(ManagementError::OutOfLimits(what.into()));
+        if self.cores == 0 {
+            return limit("a cell needs at least one core");
+        }
+        if self.memory.0 == 0 {
+            return limit("a cell needs memory");
+        }
+        if self.image_name.len() > 4 * MAX_NAME_LEN {
+            return limit("the image's name is longer than 252 bytes");
+        }
+        if self.arguments.len() > MAX_ARGUMENTS || argument_bytes > MAX_ARGUMENT_BYTES {
+            return limit("a cell takes at most 64 arguments of 4096 bytes together");
+        }
+        if let NetworkSpec::Static(address) = self.network
+            && !(1..=31).contains(&address.prefix_len)
+        {
+            return limit("the prefix of a network is 1 to 31 bits long");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn spec(name: &str) -> CellSpec {
+        CellSpec {
+            name: name.into(),
+            image_name: "kv".into(),
+            cores: 1,
+            memory: ByteSize(16 << 20),
+            arguments: vec![],
+            network: NetworkSpec::Dhcp,
+            watchdog_ms: 0,
+        }
+    }
+
+    #[test]
+    fn names_are_checked() {
+        for good in ["kv", "a", "kv-1.test_2", "0"] {
+            assert_eq!(spec(good).validate(), Ok(()), "{good}");
+        }
+        let long = "x".repeat(MAX_NAME_LEN + 1);
+        for bad in ["", "-kv", ".", "k v", "k/v", "kä", &long] {
+            assert!(matches!(spec(bad).validate(), Err(ManagementError::BadName(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn limits_are_checked() {
+        let none = CellSpec { cores: 0, ..spec("kv") };
+        let small = CellSpec { memory: ByteSize(0), ..spec("kv") };
+        let wordy = CellSpec { arguments: vec!["x".repeat(MAX_ARGUMENT_BYTES)], ..spec("kv") };
+        for bad in [none, small, wordy] {
+            assert!(matches!(bad.validate(), Err(ManagementError::OutOfLimits(_))));
+        }
+    }
+}

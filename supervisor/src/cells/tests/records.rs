@@ -1,0 +1,147 @@
+//! Cells that have ended: what is still told of them, and how they begin anew.
+
+use super::*;
+use isola_abi::management::MAX_CELLS;
+
+/// Has a cell use something, and crash.
+fn use_and_crash(cells: &mut Cells<FakeMachine>, report: &Report) {
+    says(report, CellPhase::Running);
+    signs(report, 0, CorePhase::Running, 7);
+    report.cores[0].interrupts.store(11, Ordering::Relaxed);
+    report.memory.peak_bytes.store(5000, Ordering::Relaxed);
+    report.network.sent_frames.store(3, Ordering::Relaxed);
+    report.ipv4_address.store(0x0a00_0210, Ordering::Relaxed);
+    report.activity_count.store(1, Ordering::Relaxed);
+    crate::report::tests::write(&report.activity_names[0], "work");
+    crate::logs::tests::print(report, b"so far\n");
+    crashes(report, CrashKind::Panic, "oh");
+    cells.doorbell();
+}
+
+fn log(cells: &mut Cells<FakeMachine>, name: &str) -> Vec<u8> {
+    cells.logs(name, 0, usize::MAX).unwrap().bytes
+}
+
+#[test]
+fn what_a_cell_used_is_told_after_its_end_though_others_have_its_memory() {
+    let mut cells = machine(1);
+    let report = run(&mut cells, spec("bad"));
+    use_and_crash(&mut cells, &report);
+    // The report is memory of the next cell now.
+    report.memory.peak_bytes.store(6, Ordering::Relaxed);
+    report.cores[0].interrupts.store(6, Ordering::Relaxed);
+    report.crash.claimed_by.store(0, Ordering::Relaxed);
+    run(&mut cells, CellSpec { memory: ByteSize(62 * MIB), ..spec("next") });
+    let ended = info(&mut cells, "bad");
+    assert_eq!((ended.state, ended.memory, ended.address), (CellState::Crashed, ByteSize(0), None));
+    assert_eq!((ended.cores[0].id, ended.cores[0].interrupts), (CoreId(1), 11));
+    assert_eq!((ended.memory_usage.peak, ended.network.sent_frames), (ByteSize(5000), 3));
+    assert_eq!((&*ended.activities[0].name, &*ended.crash.unwrap().message), ("work", "oh"));
+    assert_eq!(log(&mut cells, "bad"), b"so far\n");
+    let next = info(&mut cells, "next").id;
+    assert_eq!(cells.machine().cores[1].owner, CoreOwner::Cell(next));
+    cells.destroy("bad").unwrap();
+    assert_eq!(cells.machine().cores[1].owner, CoreOwner::Cell(next), "it was not the record's to give");
+}
+
+#[test]
+fn a_cell_begins_anew_under_its_id_and_with_its_log() {
+    let mut cells = machine(1);
+    let before = resources(&cells);
+    let report = run(&mut cells, spec("bad"));
+    use_and_crash(&mut cells, &report);
+    let old = info(&mut cells, "bad");
+    cells.effects().images.clear();
+    // The fake machine checks that the memory is clean.
+    assert_eq!(recreate(&mut cells, "bad"), Ok(old.id));
+    assert_eq!(cells.effects().images[&old.id], image());
+    let created = info(&mut cells, "bad");
+    assert_eq!((created.state, created.crash, created.memory), (CellState::Created, None, ByteSize(4 * MIB)));
+    assert_eq!((created.created_unix_ns, created.network.sent_frames), (old.created_unix_ns, 0));
+    assert_eq!(created.durations.reclaim_ns, None);
+    cells.start("bad").unwrap();
+    assert_eq!(info(&mut cells, "bad").state, CellState::Running);
+    let report = cells.effects().reports[&old.id].clone();
+    crate::logs::tests::print(&report, b"again\n");
+    says(&report, CellPhase::Exited);
+    cells.doorbell();
+    assert_eq!(log(&mut cells, "bad"), b"so far\nagain\n");
+    assert_eq!(resources(&cells), before);
+    let expected = [
+        JournalEvent::Boot,
+        JournalEvent::Create,
+        JournalEvent::Start,
+        JournalEvent::Crash(CrashKind::Panic),
+        JournalEvent::Recreate,
+        JournalEvent::Start,
+        JournalEvent::Exit(0),
+    ];
+    assert_eq!(events(&cells), expected);
+}
+
+#[test]
+fn a_cell_whose_cores_another_one_has_stays_as_it_was() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("bad") });
+    use_and_crash(&mut cells, &report);
+    let ended = info(&mut cells, "bad");
+    run(&mut cells, spec("thief"));
+    assert_eq!(recreate(&mut cells, "bad"), Err(ManagementError::CoresExhausted { wanted: 2, free: 1 }));
+    assert_eq!(info(&mut cells, "bad"), ended);
+    cells.stop("thief", 0).unwrap();
+    recreate(&mut cells, "bad").unwrap();
+}
+
+#[test]
+fn only_what_has_ended_is_created_once_more_and_only_with_an_image() {
+    let mut cells = machine(2);
+    let wrong = |state| ManagementError::WrongState { name: "kv".into(), state };
+    create(&mut cells, spec("kv")).unwrap();
+    assert_eq!(recreate(&mut cells, "kv"), Err(wrong(CellState::Created)));
+    cells.start("kv").unwrap();
+    assert_eq!(recreate(&mut cells, "kv"), Err(wrong(CellState::Running)));
+    cells.stop("kv", 0).unwrap();
+    assert_eq!(cells.start("kv"), Err(wrong(CellState::Killed)), "it holds nothing to start with");
+    assert_eq!(cells.recreate("kv", &mut None), Err(ManagementError::NoImage));
+    assert_eq!(recreate(&mut cells, "x"), Err(ManagementError::NoSuchCell("x".into())));
+    recreate(&mut cells, "kv").unwrap();
+}
+
+#[test]
+fn a_cell_that_has_ended_unseen_is_not_taken_to_run() {
+    let mut cells = machine(1);
+    let report = run(&mut cells, spec("kv"));
+    // No doorbell came.
+    says(&report, CellPhase::Exited);
+    recreate(&mut cells, "kv").unwrap();
+    cells.start("kv").unwrap();
+    says(&cells.effects().reports.values().next().unwrap().clone(), CellPhase::Exited);
+    cells.destroy("kv").unwrap();
+}
+
+#[test]
+fn records_are_bounded() {
+    let mut cells = machine(1);
+    for number in 0..MAX_CELLS {
+        run(&mut cells, spec(&alloc::format!("cell-{number}")));
+        cells.stop(&alloc::format!("cell-{number}"), 0).unwrap();
+    }
+    assert!(matches!(create(&mut cells, spec("more")), Err(ManagementError::OutOfLimits(_))));
+    cells.destroy("cell-7").unwrap();
+    create(&mut cells, spec("more")).unwrap();
+}
+
+#[test]
+fn free_memory_is_scrubbed_in_slices_while_nothing_else_is_to_be_done() {
+    let mut cells = machine(1);
+    assert_eq!(cells.machine().memory_dirty, cells.machine().memory_free);
+    let mut slices = 0;
+    while cells.scrub() == crate::inventory::Scrub::Unfinished {
+        slices += 1;
+    }
+    assert!(slices > 1);
+    assert_eq!(cells.machine().memory_dirty, ByteSize(0));
+    run(&mut cells, spec("kv"));
+    cells.stop("kv", 0).unwrap();
+    assert_eq!(cells.machine().memory_dirty, ByteSize(6 * MIB), "the cell's and the image's");
+}
