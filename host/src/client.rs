@@ -176,6 +176,14 @@ impl Client {
         self.cell(RequestBody::Create(spec))
     }
 
+    /// Gives a cell that has ended what it needs once more, built from the image that was sent.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn recreate(&mut self, name: &str) -> Result<CellInfo, ClientError> {
+        self.cell(RequestBody::Recreate { name: name.to_owned() })
+    }
+
     /// Starts a cell.
     ///
     /// # Errors
@@ -202,7 +210,7 @@ impl Client {
         }
     }
 
-    /// Gives back what a cell holds.
+    /// Forgets a cell that does not run.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -10,7 +10,7 @@
 pub mod ports;
 
 use crate::client::{Client, ClientError};
-use crate::image::CellImage;
+use crate::image::{CellImage, FindError};
 use crate::machine::cells::{Afterwards, CellRecord};
 use crate::machine::network::{NetworkError, NetworkWish, address};
 use crate::machine::qmp::QmpError;
@@ -110,6 +110,24 @@ pub enum CellError {
     /// There is no address for the cell.
     #[error(transparent)]
     Network(#[from] NetworkError),
+    /// The copy of the cell's image is gone.
+    #[error(
+        "the image that cell {name:?} was made from is not kept here any more, so it cannot be started again: remove it with `isola rm {name}`, and run the image anew"
+    )]
+    ImageGone {
+        /// The cell.
+        name: String,
+    },
+    /// The copy of the cell's image cannot be used.
+    #[error(
+        "the image that cell {name:?} was made from was changed where it is kept, so it cannot be started again: {error}; remove it with `isola rm {name}`, and run the image anew"
+    )]
+    ImageSpoiled {
+        /// The cell.
+        name: String,
+        /// What is wrong with it.
+        error: FindError,
+    },
     /// A file cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
@@ -185,18 +203,44 @@ pub fn run(
     started
 }
 
-/// Starts a cell that has ended, and publishes its ports again.
+/// Starts a cell that has ended, and publishes its ports again. Its image is sent once more, from the copy that
+/// was kept of it; `progress` is told how much there is and how much is sent, and can break off.
 ///
 /// # Errors
 /// [`CellError`].
-pub fn start(root: &StateRoot, held: &Held, client: &mut Client, name: &str) -> Result<CellInfo, CellError> {
-    let cell = look_up(held, client, name)?;
+pub fn start(
+    root: &StateRoot,
+    held: &Held,
+    client: &mut Client,
+    name: &str,
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<CellInfo, CellError> {
+    let mut cell = look_up(held, client, name)?;
     if is_running(&cell) {
         return Ok(cell);
     }
     // What a crash left published is published anew, as the cell's address may be another one now.
     unpublish_all(held, &cell)?;
+    if has_ended(&cell) {
+        let record = held.cells().load(name, cell.id);
+        let record = record.ok_or_else(|| CellError::ImageGone { name: name.to_owned() })?;
+        // What is known to fail is not worth sending an image for.
+        check_ports(root, held, name, cell.spec.network, &record.publish)?;
+        let image = kept_image(held, name)?;
+        let len = image.bytes.len() as u64;
+        client.upload(&image.bytes, &mut |sent| progress(sent, len))?;
+        cell = client.recreate(name)?;
+    }
     start_created(root, held, client, &cell)
+}
+
+/// The copy that was kept of a cell's image when the cell was made.
+fn kept_image(held: &Held, name: &str) -> Result<CellImage, CellError> {
+    let path = held.cells().image(name);
+    if !path.exists() {
+        return Err(CellError::ImageGone { name: name.to_owned() });
+    }
+    CellImage::read(path).map_err(|error| CellError::ImageSpoiled { name: name.to_owned(), error })
 }
 
 fn start_created(
@@ -206,6 +250,9 @@ fn start_created(
     cell: &CellInfo,
 ) -> Result<CellInfo, CellError> {
     let name = &cell.spec.name;
+    // The cell may have got the device of one that has ended since this command looked, and with the device that
+    // one's address: its ports must not lead here.
+    unpublish_ended(held, &client.list()?)?;
     let publish = held.cells().load(name, cell.id).map(|record| record.publish).unwrap_or_default();
     let early = matches!(cell.spec.network, NetworkSpec::Static(_));
     if early {
@@ -289,7 +336,7 @@ fn force_stop(client: &mut Client, name: &str) -> Result<(), CellError> {
     Ok(())
 }
 
-/// Removes a cell that does not run: its memory and cores go back, its ports and records are gone.
+/// Removes a cell that does not run: its ports and all that is known of it are gone.
 ///
 /// # Errors
 /// [`CellError`].
@@ -303,11 +350,13 @@ pub fn remove(held: &Held, client: &mut Client, cell: &CellInfo) -> Result<(), C
     Ok(())
 }
 
-/// Removes the cells that were to be removed when they have ended; returns their names.
+/// Removes the cells that were to be removed when they have ended, and ends what is still published of the
+/// others that have; returns the names of those that were removed.
 ///
 /// # Errors
 /// [`CellError`].
 pub fn sweep(held: &Held, client: &mut Client, cells: &[CellInfo]) -> Result<Vec<String>, CellError> {
+    unpublish_ended(held, cells)?;
     let store = held.cells();
     let mut swept = Vec::new();
     for cell in cells.iter().filter(|cell| has_ended(cell)) {
@@ -320,8 +369,12 @@ pub fn sweep(held: &Held, client: &mut Client, cells: &[CellInfo]) -> Result<Vec
     Ok(swept)
 }
 
+/// Ends what is published of cells that have ended: their addresses can be others' any time.
+fn unpublish_ended(held: &Held, cells: &[CellInfo]) -> Result<(), CellError> {
+    cells.iter().filter(|cell| has_ended(cell)).try_for_each(|cell| unpublish_all(held, cell))
+}
+
 /// Whether a cell has run and does not any more.
 pub fn has_ended(cell: &CellInfo) -> bool {
-    use isola_abi::management::CellState::{Crashed, Exited, Killed};
-    matches!(cell.state, Exited | Crashed | Killed)
+    cell.state.has_ended()
 }

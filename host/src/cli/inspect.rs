@@ -6,7 +6,7 @@ use crate::machine::Held;
 use crate::output::view::{CellView, MachineView};
 use crate::output::{Format, human, table};
 use clap::Args;
-use isola_abi::management::{CellInfo, MachineInfo};
+use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage};
 use isola_abi::size::ByteSize;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -77,10 +77,7 @@ fn machine_text(view: &MachineView, info: &MachineInfo, cells: &[CellInfo]) -> S
         "network",
         format!("{}; {} of {} devices free", view.network, info.devices_free, info.devices_total),
     );
-    line(
-        "memory",
-        format!("{} of {} free; supervisor {}", info.memory_free, info.memory_total, info.memory_supervisor),
-    );
+    line("memory", memory_text(info));
     line("clock", format!("{} MHz", info.tsc_hz / 1_000_000));
     line(
         "boot",
@@ -104,6 +101,18 @@ fn machine_text(view: &MachineView, info: &MachineInfo, cells: &[CellInfo]) -> S
     text
 }
 
+fn memory_text(info: &MachineInfo) -> String {
+    let mut text = format!("{} of {} free", info.memory_free, info.memory_total);
+    if info.memory_dirty.0 > 0 {
+        let _ = write!(text, ", {} of that yet to be scrubbed", info.memory_dirty);
+    }
+    if info.memory_quarantined.0 > 0 {
+        let _ = write!(text, "; {} out of use", info.memory_quarantined);
+    }
+    let _ = write!(text, "; supervisor {}", info.memory_supervisor);
+    text
+}
+
 fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
@@ -113,13 +122,23 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
     line("state", format!("{}; uptime {}", show::state(cell), show::uptime(cell)));
     line("image", [std::slice::from_ref(&view.image), &view.arguments[..]].concat().join(" "));
     line("created", human::local_time(cell.created_unix_ns));
+    let MemoryUsage { total, used, peak } = cell.memory_usage;
     line(
         "memory",
-        format!(
-            "{}: image {}, pool {} ({} used, {} at most)",
-            cell.memory, cell.image, cell.memory_usage.total, cell.memory_usage.used, cell.memory_usage.peak
-        ),
+        match cell.state.has_ended() {
+            false => {
+                format!("{}: image {}, pool {total} ({used} used, {peak} at most)", cell.memory, cell.image)
+            }
+            true => format!(
+                "none now; it had {}: image {}, pool {total} ({used} used in the end, {peak} at most)",
+                cell.spec.memory, cell.image
+            ),
+        },
     );
+    if cell.state.has_ended() {
+        let ids: Vec<String> = cell.cores.iter().map(|core| core.id.to_string()).collect();
+        line("cores", format!("none now; it had {}", ids.join(", ")));
+    }
     line("address", format!("{} ({})", view.address.as_deref().unwrap_or("-"), view.network));
     let ports: Vec<String> =
         view.ports.iter().map(|port| format!("{} -> {}/{}", port.host, port.cell, port.protocol)).collect();

@@ -15,9 +15,11 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Lists the cells of a machine, those that have ended included: they hold what they were given
+/// Lists the cells of a machine, those that have ended included
 #[derive(Debug, Args)]
 #[command(after_help = "\
+A cell that has ended holds no cores and no memory; `isola inspect` shows what it had used.
+
 Examples:
   isola ps
   isola ps -a                             of all machines, with the images that run alone
@@ -114,8 +116,8 @@ fn cells(held: &Held) -> Result<Vec<Row>, Failure> {
         columns: vec![
             cell.spec.name.clone(),
             show::state(cell),
-            cell.spec.cores.to_string(),
-            cell.memory.to_string(),
+            show::held(cell, cell.spec.cores),
+            show::held(cell, cell.memory),
             cell.spec.image_name.clone(),
             address(cell).map_or_else(|| "-".to_owned(), |ip| ip.to_string()),
             show::ports_text(&show::ports(&held.dir, cell)),

@@ -8,7 +8,7 @@ use clap::Args;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-/// Removes cells that do not run: what they hold goes back to the machine
+/// Removes cells that do not run, with all that is known of them
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The cells

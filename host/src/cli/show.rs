@@ -49,6 +49,11 @@ pub(super) fn state(cell: &CellInfo) -> String {
     }
 }
 
+/// What a cell holds; of one that has ended a dash.
+pub(super) fn held(cell: &CellInfo, what: impl ToString) -> String {
+    if cell.state.has_ended() { "-".to_owned() } else { what.to_string() }
+}
+
 /// Ports in a few words.
 pub(super) fn ports_text(ports: &[Publication]) -> String {
     match ports {

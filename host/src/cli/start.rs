@@ -1,13 +1,25 @@
 //! `isola start`: starts cells that have ended.
 
+use super::interrupt::{INTERRUPTED, Interrupts};
 use super::{Context, Failure, complete, stop};
-use crate::cellctl;
+use crate::cellctl::{self, CellError};
+use crate::client::ClientError;
 use crate::machine::Held;
+use crate::output::progress::Progress;
 use clap::Args;
+use isola_abi::management::CellInfo;
 use std::process::ExitCode;
 
-/// Starts cells that have ended, from the beginning, with the memory and cores that they hold
+/// Starts cells that have ended, from the beginning
 #[derive(Debug, Args)]
+#[command(after_help = "\
+A cell that has ended holds nothing, so it needs as many cores and as much memory to be free as it had, and a
+network device if it had one. It is made from the image that it was made from first, of which isola keeps a copy.
+What it prints is added to what it printed before.
+
+Examples:
+  isola start kv
+  isola start kv primes")]
 pub(super) struct Arguments {
     /// The cells
     #[arg(required = true, add = complete::cells())]
@@ -15,8 +27,22 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn start(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    stop::each(context, &arguments.cells, |name| {
-        let held = Held::take_supervised(&context.root, &context.dir())?;
-        Ok(Some(cellctl::start(&context.root, &held, &mut held.client()?, name)?))
+    let interrupts = Interrupts::count()?;
+    stop::each(context, &arguments.cells, |name| start_one(context, name, &interrupts).map(Some))
+}
+
+fn start_one(context: &Context, name: &str, interrupts: &Interrupts) -> Result<CellInfo, Failure> {
+    let held = Held::take_supervised(&context.root, &context.dir())?;
+    let mut client = held.client()?;
+    let mut bar = None;
+    let started = cellctl::start(&context.root, &held, &mut client, name, &mut |sent, of| {
+        bar.get_or_insert_with(|| Progress::bytes(&context.output, "sending the image", of)).at(sent);
+        interrupts.check()
+    });
+    started.map_err(|error| match error {
+        CellError::Client(ClientError::Interrupted) => {
+            Failure::new(INTERRUPTED, "interrupted: the cell was not started")
+        }
+        error => error.into(),
     })
 }

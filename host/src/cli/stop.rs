@@ -11,11 +11,11 @@ use clap::Args;
 use isola_abi::management::CellInfo;
 use std::process::ExitCode;
 
-/// Stops cells: asks them, and takes their cores back by force where they do not stop in time
+/// Stops cells: asks them, and ends them by force where they do not stop in time
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A stopped cell keeps its memory and what it printed, until it is started again or removed. To stop a cell that
-does not run is no error.
+What a stopped cell had is free at once: cores, memory, device. What it printed and what it used is kept until it
+is removed. To stop a cell that does not run is no error.
 
 Examples:
   isola stop kv

@@ -68,6 +68,24 @@ pub struct CellImage {
     pub bytes: Vec<u8>,
 }
 
+impl CellImage {
+    /// The cell image in the file `path`.
+    ///
+    /// # Errors
+    /// [`FindError::Rejected`].
+    pub fn read(path: PathBuf) -> Result<Self, FindError> {
+        let rejected = |error| FindError::Rejected { path: path.clone(), error };
+        let file = fs::read(&path).map_err(|error| rejected(ImageError::Unreadable(error.to_string())))?;
+        let bytes = ElfImage::parse(&file).and_then(|image| {
+            image.check_note()?;
+            image.trimmed()
+        });
+        let bytes = bytes.map_err(rejected)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { name, path, bytes })
+    }
+}
+
 impl ImageStore {
     /// The folder `ISOLA_IMAGES` says, and the one of the running program.
     pub fn from_environment() -> Self {
@@ -107,16 +125,7 @@ impl ImageStore {
     /// # Errors
     /// [`FindError`].
     pub fn cell_image(&self, name: &str) -> Result<CellImage, FindError> {
-        let path = self.find(name)?;
-        let rejected = |error| FindError::Rejected { path: path.clone(), error };
-        let file = fs::read(&path).map_err(|error| rejected(ImageError::Unreadable(error.to_string())))?;
-        let bytes = ElfImage::parse(&file).and_then(|image| {
-            image.check_note()?;
-            image.trimmed()
-        });
-        let bytes = bytes.map_err(rejected)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(CellImage { name, path, bytes })
+        CellImage::read(self.find(name)?)
     }
 
     /// Names of all cell images in the folders.

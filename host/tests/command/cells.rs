@@ -57,6 +57,59 @@ fn a_cell_that_is_to_be_removed_goes_when_it_is_seen_to_have_ended() {
 }
 
 #[test]
+fn a_cell_that_has_ended_shows_what_it_used_and_holds_nothing() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "--name", "kv", "--cores", "3", "kv", "exit:0"]).ok();
+    let cell = sandbox.json(&["inspect", "kv"]);
+    assert_eq!((&cell["held_cores"], &cell["held_bytes"]), (&0.into(), &0.into()), "{cell}");
+    assert_eq!((cell["cores"].as_array().unwrap().len(), &cell["memory_bytes"]), (3, &(64 << 20).into()));
+    let text = sandbox.isola(&["inspect", "kv"]).ok();
+    for part in ["none now; it had 64 MiB", "none now; it had 1, 2, 3", "2 MiB at most", "infrastructure"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let ps = sandbox.isola(&["ps"]).ok();
+    let line: Vec<&str> = ps.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(line[..5], ["kv", "exited", "(0)", "-", "-"], "{ps}");
+    let machine = sandbox.isola(&["inspect"]).ok();
+    assert!(
+        machine.contains("256 MiB of that yet to be scrubbed") && !machine.contains("cell kv"),
+        "{machine}"
+    );
+    // Another one gets the cores.
+    sandbox.isola(&["run", "-d", "--name", "next", "--cores", "1", "kv"]).ok();
+    sandbox.isola(&["start", "kv"]).failed(1, "3 wanted, 2 free");
+    assert_eq!(sandbox.json(&["inspect", "kv"])["state"], "exited");
+}
+
+#[test]
+fn a_cell_starts_again_from_the_image_that_it_was_made_from() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "--name", "victim", "kv", "crash"]).failed(134, "page fault");
+    // What is built anew meanwhile is for new cells.
+    fs::write(sandbox.images().join("kv"), "another program").unwrap();
+    sandbox.isola(&["start", "victim"]).ok();
+    let lines = sandbox.isola(&["logs", "victim"]).ok();
+    assert_eq!(lines, "victim: started [crash]\nvictim: started [crash]\n");
+    let events = sandbox.isola(&["events"]).ok();
+    assert!(events.contains("recreate   victim"), "{events}");
+}
+
+#[test]
+fn a_cell_whose_image_is_gone_or_damaged_is_not_started_again() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "--name", "kv", "kv", "exit:0"]).ok();
+    let kept = sandbox.state().join("default/cells/kv/image.elf");
+    let image = fs::read(&kept).unwrap();
+    fs::write(&kept, &image[..100]).unwrap();
+    sandbox.isola(&["start", "kv"]).failed(1, "was changed where it is kept");
+    fs::remove_file(&kept).unwrap();
+    sandbox.isola(&["start", "kv"]).failed(1, "is not kept here any more");
+    assert_eq!(sandbox.json(&["inspect", "kv"])["state"], "exited");
+    fs::write(&kept, image).unwrap();
+    sandbox.isola(&["start", "kv"]).ok();
+}
+
+#[test]
 fn a_cell_without_a_name_gets_one() {
     let sandbox = Sandbox::up();
     let name = sandbox.isola(&["run", "-d", "kv"]).ok();

@@ -36,6 +36,8 @@ pub struct Supervisor {
 
 struct Cell {
     info: CellInfo,
+    /// The image that it was first made from.
+    image: Vec<u8>,
     log: Vec<u8>,
     started: Option<Instant>,
 }
@@ -114,11 +116,11 @@ impl Supervisor {
             let first = cell.info.spec.arguments.first().cloned().unwrap_or_default();
             if let Some(code) = first.strip_prefix("exit:") {
                 cell.log.extend(b"bye\n");
-                cell.info.state = CellState::Exited;
+                cell.end(CellState::Exited);
                 cell.info.exit_code = code.parse().ok();
                 events.push((cell.info.spec.name.clone(), JournalEvent::Exit(code.parse().unwrap())));
             } else if first == "crash" {
-                cell.info.state = CellState::Crashed;
+                cell.end(CellState::Crashed);
                 cell.info.crash = Some(crash());
                 events.push((cell.info.spec.name.clone(), JournalEvent::Crash(CrashKind::Exception)));
             }
@@ -129,7 +131,7 @@ impl Supervisor {
         let mut answers = Vec::new();
         for Pending { sequence, name, end, .. } in due {
             if let Some(cell) = self.cells.iter_mut().find(|cell| cell.info.spec.name == name) {
-                cell.info.state = end;
+                cell.end(end);
                 cell.info.exit_code = (end == CellState::Exited).then_some(0);
                 answers.push((sequence, Ok(ResponseBody::Cell(Box::new(cell.info.clone())))));
                 let event = if end == CellState::Killed { JournalEvent::Kill } else { JournalEvent::Exit(0) };
@@ -178,10 +180,13 @@ impl Supervisor {
                 ResponseBody::Done
             }
             RequestBody::Create(spec) => ResponseBody::Cell(Box::new(self.create(spec)?)),
+            RequestBody::Recreate { name } => ResponseBody::Cell(Box::new(self.recreate(name)?)),
             RequestBody::Start { name } => {
                 let cell = self.cell(&name)?;
+                if cell.info.state != CellState::Created {
+                    return Err(ManagementError::WrongState { name, state: cell.info.state });
+                }
                 cell.info.state = CellState::Running;
-                cell.info.crash = None;
                 cell.info.started_unix_ns = Some(now());
                 cell.started = Some(Instant::now());
                 let words = cell.info.spec.arguments.join(" ");
@@ -245,31 +250,53 @@ impl Supervisor {
         found.ok_or_else(|| ManagementError::NoSuchCell(name.to_owned()))
     }
 
-    fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ManagementError> {
-        spec.validate()?;
+    /// The image that was sent, which a cell of these cores is made from.
+    fn take_image(&mut self, cores: u32) -> Result<Vec<u8>, ManagementError> {
         let (len, image) = self.image.take().ok_or(ManagementError::NoImage)?;
         if image.len() as u64 != len {
             return Err(ManagementError::NoImage);
         }
+        let free = self.free_cores();
+        if cores > free {
+            return Err(ManagementError::CoresExhausted { wanted: cores, free });
+        }
+        Ok(image)
+    }
+
+    fn recreate(&mut self, name: String) -> Result<CellInfo, ManagementError> {
+        let old = self.cell(&name)?.info.clone();
+        if !old.state.has_ended() {
+            return Err(ManagementError::WrongState { name, state: old.state });
+        }
+        let image = self.take_image(old.spec.cores)?;
+        let new = self.info(old.spec, image.len() as u64);
+        let cell = self.cell(&name)?;
+        assert_eq!(cell.image, image, "the image that the cell was first made from is sent");
+        cell.info = CellInfo { id: old.id, created_unix_ns: old.created_unix_ns, ..new };
+        let info = cell.info.clone();
+        self.note(Some(&name), JournalEvent::Recreate);
+        Ok(info)
+    }
+
+    fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ManagementError> {
+        spec.validate()?;
         if self.cell(&spec.name).is_ok() {
             return Err(ManagementError::NameTaken(spec.name));
         }
-        let free = self.free_cores();
-        if spec.cores > free {
-            return Err(ManagementError::CoresExhausted { wanted: spec.cores, free });
-        }
-        let info = self.info(spec, len);
+        let image = self.take_image(spec.cores)?;
+        let info = self.info(spec, image.len() as u64);
         self.next_id += 1;
         self.note(Some(&info.spec.name), JournalEvent::Create);
         // A cell that has printed more than is kept.
         let chatty = info.spec.arguments.first().is_some_and(|first| first == "chatty");
         let log = if chatty { b"0123456789abcde\n".repeat(1024) } else { Vec::new() };
-        self.cells.push(Cell { info: info.clone(), log, started: None });
+        self.cells.push(Cell { info: info.clone(), image, log, started: None });
         Ok(info)
     }
 
     fn free_cores(&self) -> u32 {
-        CORES - self.cells.iter().map(|cell| cell.info.spec.cores).sum::<u32>()
+        let held = self.cells.iter().filter(|cell| !cell.info.state.has_ended());
+        CORES - held.map(|cell| cell.info.spec.cores).sum::<u32>()
     }
 
     fn info(&self, spec: CellSpec, image_len: u64) -> CellInfo {
@@ -314,7 +341,9 @@ impl Supervisor {
     fn machine(&self) -> MachineInfo {
         let mut cores = vec![CoreInfo { id: CoreId(0), node: NodeId(0), owner: CoreOwner::Supervisor }];
         for id in 1..=CORES {
-            let of = |cell: &&Cell| cell.info.cores.iter().any(|core| core.id == CoreId(id));
+            let of = |cell: &&Cell| {
+                !cell.info.state.has_ended() && cell.info.cores.iter().any(|core| core.id == CoreId(id))
+            };
             let owner =
                 self.cells.iter().find(of).map_or(CoreOwner::Free, |cell| CoreOwner::Cell(cell.info.id));
             cores.push(CoreInfo { id: CoreId(id), node: NodeId(0), owner });
@@ -323,6 +352,8 @@ impl Supervisor {
             cores,
             memory_total: ByteSize(1 << 30),
             memory_free: ByteSize(1 << 29),
+            memory_dirty: ByteSize(1 << 28),
+            memory_quarantined: ByteSize(0),
             memory_supervisor: ByteSize(8 << 20),
             devices_total: 8,
             devices_free: 7,
@@ -330,6 +361,14 @@ impl Supervisor {
             boot_ns: 12_000_000,
             uptime_ns: 1_000_000_000,
         }
+    }
+}
+
+impl Cell {
+    fn end(&mut self, state: CellState) {
+        self.info.state = state;
+        self.info.memory = ByteSize(0);
+        self.info.address = None;
     }
 }
 

@@ -84,6 +84,23 @@ fn a_cell_with_dhcp_is_published_at_the_address_it_gets() {
 }
 
 #[test]
+fn what_a_crash_left_published_does_not_lead_to_the_next_cell() {
+    let sandbox = Sandbox::up();
+    let port = free_port();
+    let publish = format!("{port}:80");
+    let run = ["run", "-d", "--name", "old", "--network", "dhcp", "-p", &publish, "kv", "crash"];
+    sandbox.isola(&run).ok();
+    sandbox.wait("the cell crashes", || sandbox.json(&["inspect", "old"])["state"] == "crashed");
+    // By DHCP it gets the address that the other one had.
+    sandbox.isola(&["run", "-d", "--name", "new", "--network", "dhcp", "kv"]).ok();
+    assert!(is_free(port));
+    assert_eq!(sandbox.json(&["port", "old"]).as_array().unwrap().len(), 0);
+    sandbox.isola(&["kill", "new"]).ok();
+    sandbox.isola(&["start", "old"]).ok();
+    assert_eq!(sandbox.json(&["port", "old"]).as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn where_there_is_nothing_to_publish_to_it_is_said() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--network", "none", "-p", "80", "kv"]).failed(125, "has no network");

@@ -77,7 +77,7 @@ fn step(event: &EventView) -> String {
     let cell = event.cell.as_deref().unwrap_or_default();
     match event.event {
         "boot" => "boot the supervisor".to_owned(),
-        "exit" | "kill" => format!("stop {cell:?}, and take its cores back"),
+        "exit" | "kill" => format!("stop {cell:?}, and take back what it had"),
         "crash" => format!("take back what {cell:?} had when it crashed"),
         other => format!("{other} {cell:?}"),
     }

@@ -25,10 +25,14 @@ pub struct CellView {
     pub image: String,
     /// The application's arguments.
     pub arguments: Vec<String>,
-    /// Its cores.
+    /// What its cores did; once it has ended, up to then.
     pub cores: Vec<CoreView>,
-    /// What it was given.
+    /// How many of these it has: none once it has ended.
+    pub held_cores: u32,
+    /// The memory that it was given.
     pub memory_bytes: u64,
+    /// How much memory it has: none once it has ended.
+    pub held_bytes: u64,
     /// What its image takes of it.
     pub image_bytes: u64,
     /// What its page allocator has.
@@ -61,7 +65,7 @@ pub struct CellView {
     pub start_ns: Option<u64>,
     /// How long it took from there until it said that it runs.
     pub first_sign_ns: Option<u64>,
-    /// How long it took to take its cores back.
+    /// How long it took to take back what it had.
     pub reclaim_ns: Option<u64>,
     /// What went wrong.
     pub crash: Option<CrashView>,
@@ -136,7 +140,9 @@ impl CellView {
             image: cell.spec.image_name.clone(),
             arguments: cell.spec.arguments.clone(),
             cores: cell.cores.iter().map(CoreView::new).collect(),
-            memory_bytes: cell.memory.0,
+            held_cores: if cell.state.has_ended() { 0 } else { cell.spec.cores },
+            memory_bytes: if cell.state.has_ended() { cell.spec.memory.0 } else { cell.memory.0 },
+            held_bytes: cell.memory.0,
             image_bytes: cell.image.0,
             pool_bytes: cell.memory_usage.total.0,
             used_bytes: cell.memory_usage.used.0,

@@ -14,7 +14,8 @@ pub struct EventView {
     pub number: u64,
     /// When.
     pub time: String,
-    /// `boot`, `create`, `start`, `exit`, `crash`, `kill`, `destroy`, `core-lost` or `refused`.
+    /// `boot`, `create`, `recreate`, `start`, `exit`, `crash`, `kill`, `destroy`, `core-lost`, `device-lost` or
+    /// `refused`.
     pub event: &'static str,
     /// The cell that it is about.
     pub cell: Option<String>,
@@ -30,12 +31,14 @@ impl EventView {
         let (event, detail) = match &entry.event {
             JournalEvent::Boot => ("boot", None),
             JournalEvent::Create => ("create", None),
+            JournalEvent::Recreate => ("recreate", None),
             JournalEvent::Start => ("start", None),
             JournalEvent::Exit(code) => ("exit", Some(format!("code {code}"))),
             JournalEvent::Crash(kind) => ("crash", Some(crash_kind(*kind).to_owned())),
             JournalEvent::Kill => ("kill", None),
             JournalEvent::Destroy => ("destroy", None),
             JournalEvent::CoreLost(core) => ("core-lost", Some(format!("core {core}"))),
+            JournalEvent::DeviceLost => ("device-lost", None),
             JournalEvent::Refused(error) => ("refused", Some(error.to_string())),
         };
         Self {

@@ -38,8 +38,12 @@ pub struct SupervisorView {
     pub cores: Vec<MachineCoreView>,
     /// Memory for cells.
     pub memory_bytes: u64,
-    /// Of that, what no cell has.
+    /// Of that, what a cell can be given.
     pub free_bytes: u64,
+    /// Of that, what is yet to be scrubbed.
+    pub dirty_bytes: u64,
+    /// What is kept out of use, as something that did not come back could write to it.
+    pub quarantined_bytes: u64,
     /// What the supervisor keeps.
     pub supervisor_bytes: u64,
     /// Network devices for cells.
@@ -103,6 +107,8 @@ impl SupervisorView {
             cores: info.cores.iter().map(core).collect(),
             memory_bytes: info.memory_total.0,
             free_bytes: info.memory_free.0,
+            dirty_bytes: info.memory_dirty.0,
+            quarantined_bytes: info.memory_quarantined.0,
             supervisor_bytes: info.memory_supervisor.0,
             devices: info.devices_total,
             free_devices: info.devices_free,

@@ -323,8 +323,9 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
     server.doorbell();
     // As many again, that have ended as well.
     for number in 31..MAX_CELLS {
-        let spec =
-            CellSpec { cores: 31, network: NetworkSpec::None, ..spec(&alloc::format!("{number:063}")) };
+        let name = alloc::format!("{number:063}");
+        let memory = ByteSize(12 * MIB);
+        let spec = CellSpec { cores: 31, memory, network: NetworkSpec::None, ..spec(&name) };
         let id = run(&mut server, spec).id;
         crashes(&server.cells().effects().reports[&id].clone(), CrashKind::Panic, &"\u{fffd}".repeat(170));
         server.doorbell();
