@@ -2,8 +2,8 @@
 
 use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
 use isola_abi::management::{
-    CellInfo, CellSpec, CellState, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request,
-    RequestBody, Response, ResponseBody,
+    CellInfo, CellSpec, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request, RequestBody,
+    Response, ResponseBody,
 };
 use isola_abi::size::ByteSize;
 use std::collections::VecDeque;
@@ -132,6 +132,12 @@ impl Client {
         cell(self.ask(RequestBody::Create(spec)))
     }
 
+    /// Creates a cell that has ended once more.
+    pub fn recreate(&mut self, image: &[u8], name: &str) -> CellInfo {
+        self.upload(image);
+        cell(self.ask(RequestBody::Recreate { name: name.into() }))
+    }
+
     /// Starts a cell.
     pub fn start(&mut self, name: &str) -> CellInfo {
         cell(self.ask(RequestBody::Start { name: name.into() }))
@@ -190,9 +196,16 @@ impl Client {
 
     /// Waits until a cell has ended by itself, whichever way.
     pub fn wait_for_end(&mut self, name: &str) -> CellInfo {
-        self.wait_for(name, |info| {
-            matches!(info.state, CellState::Exited | CellState::Crashed | CellState::Killed)
-        })
+        self.wait_for(name, |info| info.state.has_ended())
+    }
+
+    /// Waits until all free memory is scrubbed.
+    pub fn wait_for_scrubbing(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.machine().memory_dirty.0 > 0 {
+            assert!(Instant::now() < deadline, "scrubbing comes to no end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::images;
 use crate::management::Client;
 use crate::qemu::{Machine, MachineType, Outcome, Running};
 use isola_abi::management::{CoreOwner, MachineInfo, RequestBody, ResponseBody};
+use isola_abi::size::ByteSize;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -64,7 +65,15 @@ impl Supervised {
 
     /// What of the machine must be as before once everything is given back.
     pub fn resources(&mut self) -> MachineInfo {
-        MachineInfo { uptime_ns: 0, ..self.client.machine() }
+        MachineInfo { uptime_ns: 0, memory_dirty: ByteSize(0), ..self.client.machine() }
+    }
+
+    /// Memory of the host that QEMU uses, in MiB.
+    pub fn resident_mib(&self) -> u64 {
+        let id = self.qemu.as_ref().expect("the machine runs").id();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() >> 10
     }
 
     /// CPU time that QEMU has used so far.

@@ -81,8 +81,11 @@ fn two_hundred_cells_in_a_row_leave_nothing_behind() {
             let expected = [CellState::Exited, CellState::Crashed, CellState::Killed, CellState::Exited]
                 [number as usize % 4];
             assert_eq!(ended.state, expected, "{ended:?}");
-            machine.client.destroy(&name);
             if number % 20 == 0 {
+                assert_eq!(machine.resources(), before, "{name} has ended");
+            }
+            machine.client.destroy(&name);
+            if number % 20 == 10 {
                 assert_eq!(machine.resources(), before, "after {name}");
             }
         }
@@ -113,6 +116,7 @@ fn every_way_to_go_wrong_is_told_and_no_other_cell_notices() {
         assert_eq!((crash.kind, crash.vector), (kind, vector), "{way}: {crash:?}");
         assert!(crash.message.contains(message), "{way}: {crash:?}");
         assert!(crash.core.is_some() && !crash.backtrace.is_empty(), "{way}: {crash:?}");
+        assert_eq!(machine.resources(), before, "{way}: all is back while it can still be looked at");
         machine.client.destroy("bad");
         assert_eq!(machine.resources(), before, "{way}");
     }
@@ -172,26 +176,72 @@ fn a_cell_that_ended_can_be_started_again() {
     let mut machine = Supervised::boot(Setup::default());
     let before = machine.resources();
     for (way, state) in [("memory", CellState::Exited), ("panic", CellState::Crashed)] {
-        run(&mut machine, spec(way, 1, 8, &[way]));
+        let first = run(&mut machine, spec(way, 1, 8, &[way]));
+        assert_eq!((first.state, first.memory), (state, ByteSize(0)));
         for _ in 0..3 {
+            assert_eq!(machine.client.recreate(probe(), way).state, CellState::Created);
             machine.client.start(way);
             let ended = machine.client.wait_for_end(way);
-            assert_eq!(ended.state, state);
+            assert_eq!((ended.id, ended.state), (first.id, state));
             assert!(ended.exit_code.is_none_or(|code| code == 0), "memory was not zeroed: {ended:?}");
         }
+        assert_eq!(machine.resources(), before);
         machine.client.destroy(way);
     }
     assert_eq!(machine.resources(), before);
 }
 
 #[test]
+fn a_crashed_cell_is_a_record_that_begins_anew_with_its_log() {
+    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let before = machine.resources();
+    let wide = CellSpec { network: NetworkSpec::Dhcp, ..spec("wide", 2, 8, &["exit", "3"]) };
+    let ended = run(&mut machine, wide);
+    assert_eq!((ended.memory, ended.cores.len()), (ByteSize(0), 2));
+    assert_eq!(machine.resources(), before);
+    // It has nothing to be started with, and what it would need is another's.
+    let start = machine.client.ask(RequestBody::Start { name: "wide".into() });
+    assert!(matches!(start, Err(ManagementError::WrongState { state: CellState::Exited, .. })), "{start:?}");
+    machine.client.create(probe(), spec("thief", 1, 4, &["serve"]));
+    machine.client.start("thief");
+    machine.client.upload(probe());
+    let refused = machine.client.ask(RequestBody::Recreate { name: "wide".into() });
+    assert_eq!(refused, Err(ManagementError::CoresExhausted { wanted: 2, free: 1 }));
+    assert_eq!(machine.client.inspect("wide"), ended);
+    machine.client.stop("thief", 0);
+    machine.client.recreate(probe(), "wide");
+    machine.client.start("wide");
+    machine.client.wait_for_end("wide");
+    assert_eq!(machine.client.logs("wide"), "hello from wide on 2 cores\n".repeat(2));
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
 fn memory_comes_to_a_cell_without_what_was_in_it() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
-    for mib in [2, 40, 80, 4, 100, 16] {
-        let ended = run(&mut machine, spec("reader", 1, mib, &["memory"]));
-        assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(0)), "{mib} MiB: {ended:?}");
-        machine.client.destroy("reader");
+    for wait in [false, true] {
+        for mib in [2, 40, 80, 4, 100, 16] {
+            // Scrubbed at the last moment, and in the background.
+            if wait {
+                machine.client.wait_for_scrubbing();
+            }
+            let ended = run(&mut machine, spec("reader", 1, mib, &["memory"]));
+            assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(0)), "{mib} MiB: {ended:?}");
+            machine.client.destroy("reader");
+        }
     }
+}
+
+#[test]
+fn memory_that_nobody_uses_costs_the_host_nothing() {
+    let mut machine = Supervised::boot(Setup { memory_mib: 1024, ..Setup::default() });
+    for _ in 0..2 {
+        run(&mut machine, spec("large", 1, 800, &["exit"]));
+        machine.client.wait_for_scrubbing();
+        machine.client.destroy("large");
+    }
+    let resident = machine.resident_mib();
+    assert!(resident < 400, "QEMU uses {resident} MiB");
 }
 
 #[test]
@@ -331,6 +381,7 @@ fn it_sleeps_when_nobody_asks_for_anything() {
         machine.client.create(probe(), spec("idle", 2, 4, &["serve"]));
         machine.client.start("idle");
         machine.client.wait_for("idle", |info| info.phase == CellPhase::Running);
+        machine.client.wait_for_scrubbing();
         std::thread::sleep(Duration::from_millis(500));
         let used = used_in(&machine, Duration::from_secs(4));
         assert!(used < Duration::from_millis(200), "{used:?} of CPU time in 4 s");
