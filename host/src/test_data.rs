@@ -24,6 +24,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
         phase: CellPhase::Silent,
         exit_code: None,
         cores: vec![],
+        memory_given: ByteSize(64 << 20),
         memory: ByteSize(64 << 20),
         image: ByteSize(1 << 20),
         memory_usage: MemoryUsage::default(),

@@ -116,7 +116,9 @@ pub struct CellInfo {
     pub exit_code: Option<i32>,
     /// What its cores did. Those of a cell that has ended are not its any more.
     pub cores: Vec<CoreUsage>,
-    /// Memory that it holds: none once it has ended.
+    /// Memory that it was given.
+    pub memory_given: ByteSize,
+    /// How much of that it holds: none once it has ended.
     pub memory: ByteSize,
     /// Length of its image in memory.
     pub image: ByteSize,

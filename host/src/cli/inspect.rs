@@ -131,7 +131,7 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
             }
             true => format!(
                 "none now; it had {}: image {}, pool {total} ({used} used in the end, {peak} at most)",
-                cell.spec.memory, cell.image
+                cell.memory_given, cell.image
             ),
         },
     );

@@ -316,6 +316,7 @@ impl Supervisor {
             phase: CellPhase::Silent,
             exit_code: None,
             cores: (first..first + spec.cores).map(usage).collect(),
+            memory_given: spec.memory,
             memory: spec.memory,
             image: ByteSize(image_len),
             memory_usage: MemoryUsage {

@@ -17,7 +17,9 @@ pub(super) struct Cell<E: Effects> {
     pub(super) body: Body<E>,
     /// The cores that it was given, in the order of core indices.
     pub(super) core_ids: Vec<CoreId>,
-    /// Memory that its image takes.
+    /// The memory that it was given.
+    pub(super) memory_bytes: u64,
+    /// What of it its image takes.
     pub(super) image_bytes: u64,
     pub(super) run: Run,
     pub(super) log: Log,
@@ -42,7 +44,6 @@ pub(super) struct Held<E: Effects> {
     pub(super) space: E::Space,
     pub(super) cores: Vec<E::Core>,
     pub(super) device: Option<E::Device>,
-    pub(super) memory_bytes: u64,
 }
 
 /// How a cell ended.

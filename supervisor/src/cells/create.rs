@@ -18,6 +18,7 @@ use isola_abi::size::ByteSize;
 struct Built<E: Effects> {
     held: Held<E>,
     core_ids: Vec<CoreId>,
+    memory_bytes: u64,
     image_bytes: u64,
 }
 
@@ -41,13 +42,14 @@ impl<E: Effects> Cells<E> {
             return Err(ManagementError::OutOfLimits(what));
         }
         let id = CellId(self.next_id);
-        let Built { held, core_ids, image_bytes } = self.build(id, &spec, staged)?;
+        let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec, staged)?;
         self.next_id += 1;
         let now = self.effects.now_ns();
         let cell = Cell {
             id,
             body: Body::Held(held),
             core_ids,
+            memory_bytes,
             image_bytes,
             run: Run::Created,
             log: Log::new(),
@@ -84,11 +86,12 @@ impl<E: Effects> Cells<E> {
             return Err(cell.wrong_state());
         }
         let spec = cell.spec.clone();
-        let Built { held, core_ids, image_bytes } = self.build(id, &spec, staged)?;
+        let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec, staged)?;
         let now = self.effects.now_ns();
         let cell = self.cells.get_mut(&id).ok_or_else(gone)?;
         cell.body = Body::Held(held);
         cell.core_ids = core_ids;
+        cell.memory_bytes = memory_bytes;
         cell.image_bytes = image_bytes;
         cell.run = Run::Created;
         cell.log.restart();
@@ -138,7 +141,7 @@ impl<E: Effects> Cells<E> {
         let cell = self.cells.remove(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         if let Body::Held(mut held) = cell.body {
             let device_is_back = self.reset(&mut held);
-            self.take_back(held, device_is_back);
+            self.take_back(held, cell.memory_bytes, device_is_back);
             if !device_is_back {
                 self.record(began, Some(name), JournalEvent::DeviceLost);
             }
@@ -171,8 +174,8 @@ impl<E: Effects> Cells<E> {
                     staged.release(&mut self.inventory.memory);
                 }
                 let core_ids = cores.iter().map(CoreToken::id).collect();
-                let held = Held { space, cores, device, memory_bytes };
-                Ok(Built { held, core_ids, image_bytes: plan.memory_bytes() })
+                let held = Held { space, cores, device };
+                Ok(Built { held, core_ids, memory_bytes, image_bytes: plan.memory_bytes() })
             }
             Err(BuildFailure { memory, cause }) => {
                 self.inventory.memory.put(memory);

@@ -175,9 +175,9 @@ impl<E: Effects> Cells<E> {
             }
         };
         cell.run = Run::Ended(end);
-        let name = cell.spec.name.clone();
+        let (name, memory_bytes) = (cell.spec.name.clone(), cell.memory_bytes);
         if let Body::Held(held) = core::mem::replace(&mut cell.body, Body::Gone(usage)) {
-            self.take_back(held, device_is_back && lost.is_empty());
+            self.take_back(held, memory_bytes, device_is_back && lost.is_empty());
         }
         for core in lost {
             self.inventory.cores.lose(core);
@@ -199,10 +199,10 @@ impl<E: Effects> Cells<E> {
         held.device.as_mut().is_none_or(|device| self.effects.reset(device))
     }
 
-    /// Gives back what a cell held that has ended, its cores being those that came back. Where something else
+    /// Gives back what a cell of so much memory held, its cores being those that came back. Where something else
     /// did not, memory and device are kept out of use: it could still write to the memory.
-    pub(super) fn take_back(&mut self, held: Held<E>, memory_is_safe: bool) {
-        let Held { space, cores, device, memory_bytes } = held;
+    pub(super) fn take_back(&mut self, held: Held<E>, memory_bytes: u64, memory_is_safe: bool) {
+        let Held { space, cores, device } = held;
         cores.into_iter().for_each(|core| self.inventory.cores.put(core));
         if memory_is_safe {
             device.into_iter().for_each(|device| self.inventory.devices.put(device));

@@ -106,7 +106,7 @@ impl<E: Effects> Cells<E> {
 impl<E: Effects> Cell<E> {
     fn info(&self, effects: &E, detail: Detail) -> CellInfo {
         let (mut usage, memory_bytes) = match &self.body {
-            Body::Held(held) => (Usage::read(effects.report(&held.space), &self.core_ids), held.memory_bytes),
+            Body::Held(held) => (Usage::read(effects.report(&held.space), &self.core_ids), self.memory_bytes),
             // What was its address may be another cell's by now.
             Body::Gone(usage) => (Usage { address: None, ..Usage::clone(usage) }, 0),
         };
@@ -130,6 +130,7 @@ impl<E: Effects> Cell<E> {
             phase: usage.phase,
             exit_code: self.exit_code,
             cores: usage.cores,
+            memory_given: ByteSize(self.memory_bytes),
             memory: ByteSize(memory_bytes),
             image: ByteSize(self.image_bytes),
             memory_usage: usage.memory,

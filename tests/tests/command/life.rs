@@ -62,6 +62,7 @@ fn a_cell_is_run_looked_at_stopped_started_and_removed() {
         let stopped = isola.json(&["stop", "cache"]);
         assert_eq!((&stopped[0]["state"], &stopped[0]["exit_code"]), (&json!("exited"), &json!(0)));
         assert!(TcpListener::bind(address).is_ok(), "the port is free while the cell does not run");
+        assert_eq!(isola.inventory(), before, "what it had is free already");
         isola.run(&["run", "-d", "--name", "cache", "kv"]).failed(125, "cache");
         let started = isola.json(&["start", "cache"]);
         assert_eq!(started[0]["state"], "running");
@@ -74,7 +75,7 @@ fn a_cell_is_run_looked_at_stopped_started_and_removed() {
         let seen = events(&isola);
         let of_cell = seen.iter().filter(|entry| entry["cell"] == "cache");
         let kinds: Vec<&str> = of_cell.map(|entry| entry["event"].as_str().unwrap()).collect();
-        assert_eq!(kinds, ["create", "start", "exit", "start", "kill", "destroy"], "{seen:#?}");
+        assert_eq!(kinds, ["create", "start", "exit", "recreate", "start", "kill", "destroy"], "{seen:#?}");
         assert!(isola.run(&["logs", "--supervisor"]).ok().contains("cache"));
         assert_eq!(isola.json(&["down"]), json!(["default"]));
         assert!(!is_alive(qemu) && !isola.machine_folder("default").exists());

@@ -141,7 +141,7 @@ impl CellView {
             arguments: cell.spec.arguments.clone(),
             cores: cell.cores.iter().map(CoreView::new).collect(),
             held_cores: if cell.state.has_ended() { 0 } else { cell.spec.cores },
-            memory_bytes: if cell.state.has_ended() { cell.spec.memory.0 } else { cell.memory.0 },
+            memory_bytes: cell.memory_given.0,
             held_bytes: cell.memory.0,
             image_bytes: cell.image.0,
             pool_bytes: cell.memory_usage.total.0,

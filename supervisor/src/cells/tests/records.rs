@@ -34,6 +34,7 @@ fn what_a_cell_used_is_told_after_its_end_though_others_have_its_memory() {
     run(&mut cells, CellSpec { memory: ByteSize(62 * MIB), ..spec("next") });
     let ended = info(&mut cells, "bad");
     assert_eq!((ended.state, ended.memory, ended.address), (CellState::Crashed, ByteSize(0), None));
+    assert_eq!(ended.memory_given, ByteSize(4 * MIB));
     assert_eq!((ended.cores[0].id, ended.cores[0].interrupts), (CoreId(1), 11));
     assert_eq!((ended.memory_usage.peak, ended.network.sent_frames), (ByteSize(5000), 3));
     assert_eq!((&*ended.activities[0].name, &*ended.crash.unwrap().message), ("work", "oh"));
