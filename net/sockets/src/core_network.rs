@@ -79,6 +79,15 @@ impl CoreNetwork {
         result
     }
 
+    /// Runs `work` on the stack for the network's sake, tells the application what happened, and sends what comes of
+    /// both. The flush stands behind the tasks that are woken, so that what they send is in it.
+    fn take_in(&self, work: impl FnOnce(&mut Stack)) {
+        if self.stack.borrow_mut().as_mut().map(work).is_some() {
+            self.take_events();
+            self.queue_flush();
+        }
+    }
+
     /// Looks at the stack without touching it.
     pub fn look<T>(&self, work: impl FnOnce(&Stack) -> T) -> Option<T> {
         self.stack.borrow().as_ref().map(work)
@@ -87,7 +96,7 @@ impl CoreNetwork {
     /// Takes received frames.
     pub fn receive(&self, batch: Vec<ReceivedFrame>) {
         let now = stack_now();
-        self.with(|stack| {
+        self.take_in(|stack| {
             for ReceivedFrame { frame, checksum } in batch {
                 let checksum = match checksum {
                     ReceivedChecksum::Unchecked => RxChecksum::Unverified,
@@ -96,7 +105,6 @@ impl CoreNetwork {
                 stack.receive(now, frame, checksum);
             }
         });
-        self.take_events();
     }
 
     /// Takes the memory of a sent frame back.
@@ -108,14 +116,12 @@ impl CoreNetwork {
 
     /// Sets the address that another core's stack was given.
     pub fn set_address(&self, address: Option<Ipv4Config>) {
-        self.with(|stack| stack.set_ipv4(stack_now(), address));
-        self.take_events();
+        self.take_in(|stack| stack.set_ipv4(stack_now(), address));
     }
 
     /// Learns a neighbour that another core's stack heard of.
     pub fn learn(&self, ip: Ipv4Addr, mac: MacAddr) {
-        self.with(|stack| stack.learn(stack_now(), ip, mac));
-        self.take_events();
+        self.take_in(|stack| stack.learn(stack_now(), ip, mac));
     }
 
     /// Listens at a port, for all who connect by a flow of this core.
@@ -218,7 +224,9 @@ impl CoreNetwork {
         let mut frames = Vec::new();
         let deadline = match self.stack.borrow_mut().as_mut() {
             Some(stack) => {
-                frames.extend(core::iter::from_fn(|| stack.poll_transmit(now)));
+                while let Some(frame) = stack.poll_transmit(now) {
+                    frames.push(frame);
+                }
                 stack.next_deadline()
             }
             None => None,
@@ -232,7 +240,6 @@ impl CoreNetwork {
     }
 
     fn ring(&self) {
-        self.with(|stack| stack.on_timer(stack_now()));
-        self.take_events();
+        self.take_in(|stack| stack.on_timer(stack_now()));
     }
 }

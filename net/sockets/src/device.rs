@@ -172,49 +172,63 @@ impl Queues {
 
     /// Hands frames to the device, behind those that wait already.
     fn send(&self, frames: Vec<Frame>) {
-        let mut dropped = 0;
-        let mut waiting = self.waiting.borrow_mut();
-        for frame in frames {
-            if waiting.len() >= MAX_WAITING {
-                dropped += 1;
-                continue;
-            }
+        self.send_all(frames.into_iter().map(|frame| {
             let checksum = match frame.checksum {
                 Some(offload) => ChecksumOffload::Partial { start: offload.start, offset: offload.offset },
                 None => ChecksumOffload::None,
             };
-            waiting.push_back(FrameToSend { frame: frame.into_chain(), checksum });
-        }
-        drop(waiting);
-        if dropped > 0 {
-            platform().report().network.dropped_frames.fetch_add(dropped, Ordering::Relaxed);
-        }
-        self.send_waiting();
+            FrameToSend { frame: frame.into_chain(), checksum }
+        }));
     }
 
     fn send_waiting(&self) {
-        let mut waiting = self.waiting.borrow_mut();
-        if waiting.is_empty() {
-            return;
+        if !self.waiting.borrow().is_empty() {
+            self.send_all(core::iter::empty());
         }
+    }
+
+    /// Hands the frames that wait to the device, and then `frames`. What it has no room for waits.
+    fn send_all(&self, frames: impl Iterator<Item = FrameToSend>) {
         let mut queue = self.queue.borrow_mut();
-        let Some(queue) = queue.as_mut() else { return };
-        let (mut frames, mut bytes) = (0, 0);
-        while let Some(sent) = queue.reclaim() {
-            NETWORK.recycle(sent);
+        let mut queue = queue.as_deref_mut();
+        let mut waiting = self.waiting.borrow_mut();
+        let (mut sent, mut sent_bytes, mut dropped) = (0, 0, 0);
+        while let Some(done) = queue.as_mut().and_then(|queue| queue.reclaim()) {
+            NETWORK.recycle(done);
         }
-        while let Some(frame) = waiting.pop_front() {
+        // A core may have frames to send before it has its queue.
+        let mut hand_over = |frame: FrameToSend| {
             let len = frame.frame.len() as u64;
-            if let Err(frame) = queue.send(frame) {
+            match &mut queue {
+                Some(queue) => queue.send(frame).map(|()| (sent, sent_bytes) = (sent + 1, sent_bytes + len)),
+                None => Err(frame),
+            }
+        };
+        while let Some(frame) = waiting.pop_front() {
+            if let Err(frame) = hand_over(frame) {
                 waiting.push_front(frame);
                 break;
             }
-            (frames, bytes) = (frames + 1, bytes + len);
         }
-        queue.flush();
+        for frame in frames {
+            if waiting.is_empty() {
+                if let Err(frame) = hand_over(frame) {
+                    waiting.push_back(frame);
+                }
+            } else if waiting.len() < MAX_WAITING {
+                waiting.push_back(frame);
+            } else {
+                dropped += 1;
+            }
+        }
         let report = &platform().report().network;
-        report.sent_frames.fetch_add(frames, Ordering::Relaxed);
-        report.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        report.sent_frames.fetch_add(sent, Ordering::Relaxed);
+        report.sent_bytes.fetch_add(sent_bytes, Ordering::Relaxed);
+        if dropped > 0 {
+            report.dropped_frames.fetch_add(dropped, Ordering::Relaxed);
+        }
+        let Some(queue) = queue else { return };
+        queue.flush();
         if !waiting.is_empty() {
             // The device works off its queue meanwhile; a pass of the loop later there may be room.
             self.queue_poll();

@@ -93,18 +93,23 @@ impl Stack {
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
         self.at(now);
         self.poll_dhcp();
-        let mut frame = self.interface.pop();
-        if frame.is_none() {
-            frame = self.tcp.transmit(&mut around!(self));
+        if let Some(frame) = self.interface.pop() {
+            return self.counted(frame);
         }
-        if frame.is_none() {
-            frame = self.interface.pop();
+        if let Some(frame) = self.tcp.transmit(&mut around!(self)) {
+            return self.counted(frame);
         }
-        if let Some(frame) = &frame {
-            self.counters.bump(Counter::FramesOut);
-            self.counters.add(Counter::BytesOut, frame.len() as u64);
-        }
-        frame
+        // What the connections had to say may have gone by way of the interface.
+        let frame = self.interface.pop()?;
+        self.counted(frame)
+    }
+
+    /// Counts a frame that leaves.
+    #[inline(always)]
+    fn counted(&mut self, frame: Frame) -> Option<Frame> {
+        self.counters.bump(Counter::FramesOut);
+        self.counters.add(Counter::BytesOut, frame.len() as u64);
+        Some(frame)
     }
 
     /// Gives a frame back that the device is done with, so that the memory of its headers serves another one.
