@@ -109,7 +109,6 @@ impl<E: Effects> Cells<E> {
     pub fn start(&mut self, name: &str) -> Result<CellId, ManagementError> {
         let began = self.effects.now_ns();
         let id = self.find(name)?;
-        self.poll(id);
         let cell = self.cells.get_mut(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
         if !matches!(cell.run, Run::Created) {

@@ -61,12 +61,13 @@ fn a_cell_begins_anew_under_its_id_and_with_its_log() {
     assert_eq!((created.created_unix_ns, created.network.sent_frames), (old.created_unix_ns, 0));
     assert_eq!(created.durations.reclaim_ns, None);
     cells.start("bad").unwrap();
-    assert_eq!(info(&mut cells, "bad").state, CellState::Running);
+    // Before anybody looks, so that nothing else puts the log back.
     let report = cells.effects().reports[&old.id].clone();
-    crate::logs::tests::print(&report, b"again\n");
+    crate::logs::tests::print(&report, b"once more, and longer\n");
+    assert_eq!(info(&mut cells, "bad").state, CellState::Running);
     says(&report, CellPhase::Exited);
     cells.doorbell();
-    assert_eq!(log(&mut cells, "bad"), b"so far\nagain\n");
+    assert_eq!(log(&mut cells, "bad"), b"so far\nonce more, and longer\n");
     assert_eq!(resources(&cells), before);
     let expected = [
         JournalEvent::Boot,
