@@ -84,11 +84,11 @@ pub enum Body {
         /// How much of it is the key.
         key_len: u8,
     },
-    /// A large value in the frames it came in.
+    /// A large value: in the frames it came in, or in blocks.
     Parts(Arc<Parts>),
 }
 
-/// The key and the views of a value that was not copied.
+/// The key and the views of a large value.
 #[derive(Debug)]
 pub struct Parts {
     /// The key, in memory of its own.

@@ -14,6 +14,13 @@ use super::slab::Place;
 const ALLOCATION_OVERHEAD: usize = 16;
 const ALLOCATION_GRAIN: usize = 16;
 
+/// Bytes in a block of a large value: with an allocation's overhead, 64 KiB.
+///
+/// One piece of memory for a value of 1 MiB and its key takes a run of 257 pages, and such a run begins in a free
+/// block of 2 MiB: after a few of them there is none left, with half of the memory free. Blocks of a power of two
+/// fit wherever another has been.
+const BLOCK_LEN: usize = (64 << 10) - ALLOCATION_OVERHEAD;
+
 /// The smallest value that may stay in the frames it came in. Below, one copy costs less than the views.
 const SMALLEST_VIEWED_VALUE: usize = 16 << 10;
 
@@ -90,7 +97,7 @@ fn viewed_bytes<'a>(views: impl Iterator<Item = &'a IoBuf>) -> usize {
     views.map(|view| allocation_bytes(view.storage_len()) + size_of::<IoBuf>()).sum()
 }
 
-/// Builds the body of an item: a copy in memory of exactly its size, or the views of a large value in frames
+/// Builds the body of an item: a copy in memory of its size, or the views of a large value in frames
 /// that it nearly fills.
 ///
 /// A small value has to be copied: its view would keep a whole received frame alive. A large one in frames
@@ -107,8 +114,13 @@ pub(super) fn build_body(key: &[u8], value: Payload) -> Body {
     join_body(key, len, value.parts().map(|part| &**part))
 }
 
-/// Builds a body of `key` and `pieces`, whose lengths add up to `value_len`, by copying them.
+/// Builds a body of `key` and `pieces`, whose lengths add up to `value_len`, by copying them: into one piece of
+/// memory, or a large value into blocks.
 pub(super) fn join_body<'a>(key: &'a [u8], value_len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Body {
+    if key.len() + value_len > BLOCK_LEN {
+        let value = join_in_blocks(value_len, pieces);
+        return Body::Parts(Arc::new(Parts { key: IoBuf::copy_from_slice(key), value }));
+    }
     let mut bytes = IoBufMut::with_room(0, key.len() + value_len);
     if let Some(mut room) = bytes.append(key.len() + value_len) {
         for piece in core::iter::once(key).chain(pieces) {
@@ -120,10 +132,33 @@ pub(super) fn join_body<'a>(key: &'a [u8], value_len: usize, pieces: impl Iterat
     Body::Whole { bytes: bytes.freeze(), key_len: key.len() as u8 }
 }
 
+/// Copies `pieces`, whose lengths add up to `len`, into blocks.
+fn join_in_blocks<'a>(len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Chain {
+    let mut blocks = Chain::new();
+    let mut left = len;
+    let mut block = IoBufMut::with_room(0, left.min(BLOCK_LEN));
+    for mut piece in pieces {
+        while left > 0 && !piece.is_empty() {
+            if block.tailroom() == 0 {
+                let next = IoBufMut::with_room(0, left.min(BLOCK_LEN));
+                blocks.push_back(core::mem::replace(&mut block, next).freeze());
+            }
+            let (here, rest) = piece.split_at(piece.len().min(block.tailroom()));
+            // Cannot fail: the piece was cut at the room.
+            let _ = block.append_slice(here);
+            left -= here.len();
+            piece = rest;
+        }
+    }
+    blocks.push_back(block.freeze());
+    blocks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use alloc::vec;
+    use alloc::vec::Vec;
 
     fn frames(count: usize, storage: usize, used: usize) -> Payload {
         let mut chain = Chain::new();
@@ -151,6 +186,24 @@ mod tests {
         let body = build_body(b"key", value);
         assert_eq!(body.value().front().unwrap().as_ptr(), address);
         assert!(body_bytes(&body) >= 20 * 1500);
+    }
+
+    #[test]
+    fn a_value_of_the_largest_size_takes_no_large_piece_of_memory() {
+        let value: Vec<u8> = (0..1 << 20).map(|number: u32| (number / 5) as u8).collect();
+        let mut chain = Chain::new();
+        for piece in value.chunks(1460) {
+            let mut frame = vec![0; 2048];
+            frame[..piece.len()].copy_from_slice(piece);
+            let mut frame = IoBuf::from(frame);
+            frame.truncate(piece.len());
+            chain.push_back(frame);
+        }
+        let body = build_body(b"key", Payload::Many(chain));
+        assert_eq!((body.key(), body.value_len()), (&b"key"[..], 1 << 20));
+        assert!(body.value().to_vec() == value);
+        assert!(body.value().parts().all(|part| allocation_bytes(part.storage_len()) <= 64 << 10));
+        assert!(body_bytes(&body) < (1 << 20) + 4096);
     }
 
     #[test]
