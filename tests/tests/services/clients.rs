@@ -90,6 +90,23 @@ fn a_client_library_is_served_by_a_cell() {
     service.end();
 }
 
+/// More large values than there is memory for: the least recently used ones go, and the cell goes on.
+#[test]
+fn large_values_make_room_for_each_other() {
+    let service = Service::published(&[], &["--cores", "2", "--memory", "64M"]);
+    let mut connection = service.connect();
+    for number in 0..80 {
+        // Of sizes just above and below those of memory.
+        let large = value(number, LARGEST - 999 * (number as usize % 3));
+        connection.set(&format!("large{number}"), &large).unwrap();
+        assert!(connection.get(&format!("large{number}")).unwrap().as_ref() == Some(&large));
+    }
+    assert_eq!(connection.get("large0").unwrap(), None);
+    let items = connection.stat("curr_items").unwrap();
+    assert!((40..=48).contains(&items), "48 MiB hold {items} items of 1 MiB");
+    service.end();
+}
+
 #[test]
 fn libmemcached_is_served_by_a_cell() {
     let service = Service::published(&["--machine", "microvm"], &["--cores", "2"]);
