@@ -105,7 +105,7 @@ kinds! {
     Cell: "cell-up-2-cores", "ms", None, Aim::None,
         "the same of a cell of 2 cores";
     Cell: "cell-destroy", "ms", None, Aim::None,
-        "stopped and destroyed: cores back, device reset, memory scrubbed";
+        "stopped and destroyed: cores back, device reset; its memory is scrubbed behind that";
     Cell: "cell-memory", "MiB", Memcached, Aim::Value(2.0),
         "memory in use while it serves, image and stacks included, as the cell says; Linux: as /proc/meminfo says";
     Cell: "cell-smallest", "MiB", None, Aim::Value(2.0),

@@ -30,6 +30,8 @@ pub struct Setting {
     pub processors: usize,
     /// The host's kernel.
     pub host_kernel: String,
+    /// The host's load average when it began: 0 where nobody else was at work.
+    pub host_load: String,
     /// QEMU's version.
     pub qemu: String,
     /// The machine that both systems ran on.

@@ -123,6 +123,8 @@ pub struct Session {
     pub images: ImageStore,
     linux: LinuxGuest,
     plugin: Plugin,
+    /// The commit that the tree is at, before anything is written into it.
+    tree: String,
     _folder: TempDir,
 }
 
@@ -153,7 +155,8 @@ impl Session {
         let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
         let cache = cache();
         let linux = LinuxGuest::prepare(&cache, &this.with_file_name("linux-echo"))?;
-        Ok(Self { plan, qemu, images: ImageStore::from_environment(), linux, plugin, _folder: folder })
+        let images = ImageStore::from_environment();
+        Ok(Self { plan, qemu, images, linux, plugin, tree: tree(), _folder: folder })
     }
 
     /// What boots `system` with `service`.
@@ -233,9 +236,10 @@ impl Session {
             processor: model.map(|(_, model)| model.to_owned()).unwrap_or_default(),
             processors: std::thread::available_parallelism().map_or(0, usize::from),
             host_kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            host_load: read("/proc/loadavg").split_ascii_whitespace().next().unwrap_or_default().to_owned(),
             qemu: self.qemu.version.clone(),
             machine: format!("q35, TCG, -cpu {CPU}, {MEMORY_MIB} MiB, virtio-net on a tap device"),
-            isola: tree(),
+            isola: self.tree.clone(),
             linux: self.linux.kernel_version.clone(),
             memcached: self.linux.memcached_version.clone(),
             linux_command_line: self.linux.command_line(1),

@@ -73,7 +73,8 @@ fn markdown(record: &Record) -> String {
     let load: String = setting.load.iter().map(|(what, how)| format!("; {what}: {how}")).collect();
     let _ = writeln!(
         text,
-        "\n{runs} runs, {}: Isola {} beside {}, {} under QEMU {} ({}), on {} x {}, Linux {}{load}. Again: `{}`; raw \
+        "\n{runs} runs, {}: Isola {} beside {}, {} under QEMU {} ({}), on {} x {}, Linux {}, with a load \
+         average of {} when it began{load}. Again: `{}`; raw \
          data: [data/{name}.json](data/{name}.json).",
         record.taken,
         setting.isola,
@@ -84,6 +85,7 @@ fn markdown(record: &Record) -> String {
         setting.processors,
         setting.processor,
         setting.host_kernel,
+        setting.host_load,
         record.command,
     );
     text
