@@ -14,6 +14,7 @@ use isola_abi::size::ByteSize;
 use isola_host::client::{Client, ClientError, SOCKET};
 use isola_host::image::{CellImage, SUPERVISOR};
 use std::ops::ControlFlow;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Cores of the machine: one for the supervisor, two for a cell.
@@ -33,6 +34,9 @@ const STOP_MS: u32 = 10_000;
 
 /// How long a cell that is too small is waited for.
 const SMALL_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long after its first answer a cell is asked for its memory.
+const SETTLING: Duration = Duration::from_millis(500);
 
 /// The name of each cell.
 const NAME: &str = "bench";
@@ -133,6 +137,8 @@ impl Divided {
         self.client.start(NAME)?;
         Service::Kv.first_answer(&mut self.machine)?;
         let start_ms = ms_since(start);
+        // A cell says what it uses when it comes to it.
+        sleep(SETTLING);
         let used_bytes = used(&self.client.inspect(NAME)?);
 
         let start = Instant::now();
