@@ -22,6 +22,11 @@ pub enum OptionsError {
     Unknown(String),
     /// An option without its value, or with one that is no number in its range.
     BadValue(&'static str),
+    /// More memory for items than the cell can spare.
+    MemoryTooLarge {
+        /// The most that it can, in MiB.
+        most_mib: usize,
+    },
 }
 
 impl fmt::Display for OptionsError {
@@ -29,6 +34,12 @@ impl fmt::Display for OptionsError {
         match self {
             Self::Unknown(option) => {
                 write!(f, "{option:?} is no option; usage: kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES]")
+            }
+            Self::MemoryTooLarge { most_mib } => {
+                write!(
+                    f,
+                    "-m is more than this cell can spare: at most {most_mib}, or run it with more memory"
+                )
             }
             Self::BadValue(option) => write!(f, "{option} wants a number that makes sense for it"),
         }
@@ -49,6 +60,10 @@ impl Options {
                     let megabytes: usize = number("-m", rest.next())?;
                     options.memory_bytes =
                         megabytes.checked_mul(1 << 20).ok_or(OptionsError::BadValue("-m"))?;
+                    let most = memory_total / 8 * 7;
+                    if options.memory_bytes > most {
+                        return Err(OptionsError::MemoryTooLarge { most_mib: most >> 20 });
+                    }
                 }
                 "-I" => options.max_value_len = number("-I", rest.next())?,
                 other => return Err(OptionsError::Unknown(other.to_string())),

@@ -12,11 +12,12 @@
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
-use core::cell::{Cell, RefCell};
+use core::cell::{Cell, OnceCell, RefCell};
 use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
+use core::time::Duration;
 use isola::ebbs::{CellEbb, CoreIndex, Ebb, Representative, current_core};
-use isola::events::{sleep, spawn_on, spawn_task};
+use isola::events::{Instant, now, sleep, spawn_on, spawn_task};
 use isola::iobuf::Chain;
 use isola::net::{StreamError, TcpStream};
 use isola::prelude::*;
@@ -25,6 +26,12 @@ use isola_kv::{Response, Server, Session, Shard, ShardId, Ticket, UnixTime, Work
 
 static SERVER: CellEbb<Shared> = CellEbb::new();
 static STORE: Ebb<Store> = Ebb::new();
+
+/// How often connections are asked at most to look at what they hold.
+const ASK_AGAIN: Duration = Duration::from_millis(1);
+
+/// What any connection may hold, in bytes.
+const SMALLEST_SHARE: usize = 4 << 10;
 
 /// Bytes handed to a connection at once.
 const WRITE_PIECE: usize = 64 << 10;
@@ -46,13 +53,55 @@ struct Store {
     shard: RefCell<Shard>,
     inboxes: RefCell<BTreeMap<u64, Rc<Inbox>>>,
     next_connection: Cell<u64>,
+    /// When connections were last asked to look at what they hold.
+    asked_at: Cell<Instant>,
 }
 
-/// Responses of other cores for a connection of this one.
+/// What others tell a connection of this core.
 #[derive(Default)]
 struct Inbox {
+    /// Responses of other cores.
     responses: RefCell<Vec<(Ticket, Response)>>,
-    waiting: Cell<Option<Waker>>,
+    /// Whether it is to look at what it holds.
+    measure: Cell<bool>,
+    /// Wakes the connection's task, which has one waker for life.
+    waker: OnceCell<Waker>,
+}
+
+impl Inbox {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Store {
+    /// Where less than a sixteenth part of the cell's memory is left, has all connections of this core look at what
+    /// they hold: those with more than their share end.
+    ///
+    /// What clients send and do not finish, and what they ask for and do not read, is bounded by connection, but not
+    /// in sum. Somebody has to go then, or the cell ends for want of memory, and that is whoever takes the most.
+    fn relieve(&self) {
+        if isola::memory_free() >= isola::memory_total() / 16 {
+            return;
+        }
+        let now = now();
+        if now.since(self.asked_at.get()) < ASK_AGAIN {
+            return;
+        }
+        self.asked_at.set(now);
+        for inbox in self.inboxes.borrow().values() {
+            inbox.measure.set(true);
+            inbox.wake();
+        }
+    }
+
+    /// What a connection may hold while memory is short, in bytes: its part of a sixteenth of the cell's memory.
+    fn share(&self) -> usize {
+        let connections = self.inboxes.borrow().len().max(1) * isola::core_count();
+        (isola::memory_total() / 16 / connections).max(SMALLEST_SHARE)
+    }
 }
 
 impl Representative for Store {
@@ -60,7 +109,7 @@ impl Representative for Store {
         let id = ShardId(current_core().0 as u16);
         let shard = RefCell::new(Shard::new(id, &server().config));
         spawn_task(reclaim()).detach();
-        Self { shard, inboxes: RefCell::default(), next_connection: Cell::new(0) }
+        Self { shard, inboxes: RefCell::default(), next_connection: Cell::new(0), asked_at: Cell::new(now()) }
     }
 }
 
@@ -81,8 +130,9 @@ fn server() -> &'static Arc<Server> {
 /// Takes expired items out, a few at a time, while there are any.
 async fn reclaim() {
     loop {
-        sleep(core::time::Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(1)).await;
         STORE.shard.borrow_mut().reclaim(unix_time(), 512);
+        STORE.relieve();
     }
 }
 
@@ -118,6 +168,11 @@ struct Connection {
 impl Connection {
     /// Goes on until nothing moves; completes when the connection is over.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        self.inbox.waker.get_or_init(|| context.waker().clone());
+        if self.inbox.measure.take() && self.held_bytes() > STORE.share() {
+            return Poll::Ready(Err(StreamError::Closed));
+        }
+        STORE.relieve();
         let now = unix_time();
         for (ticket, response) in self.inbox.responses.take() {
             self.session.complete(ticket, response);
@@ -133,12 +188,15 @@ impl Connection {
                 return Poll::Ready(Ok(()));
             }
             if self.poll_input(context)?.is_pending() {
-                if self.session.in_flight() > 0 {
-                    self.inbox.waiting.set(Some(context.waker().clone()));
-                }
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Memory that is the connection's alone, about, in bytes. Frames that were not read take up more than they carry.
+    fn held_bytes(&self) -> usize {
+        let stream = self.stream.statistics().map_or(0, |stream| stream.unacked + 2 * stream.unread);
+        self.session.held_bytes() + self.output.len() + stream
     }
 
     /// Carries out what the session asks for: here, or on the core that owns the shard.
@@ -216,9 +274,7 @@ fn execute_for(home: CoreIndex, connection: u64, batch: Vec<Work>) {
         // A connection that has ended meanwhile wants no responses.
         if let Some(inbox) = inbox {
             inbox.responses.borrow_mut().extend(responses);
-            if let Some(waiting) = inbox.waiting.take() {
-                waiting.wake();
-            }
+            inbox.wake();
         }
     });
 }

@@ -59,6 +59,12 @@ pub(crate) fn publish() {
     HEAP.pages().statistics().publish(&cell::report().memory);
 }
 
+/// Bytes of pages that nobody has.
+pub(crate) fn free_bytes() -> usize {
+    let pages = HEAP.pages().statistics();
+    pages.total_bytes.saturating_sub(pages.used_bytes)
+}
+
 /// Length of the last object that there was no memory for, in bytes.
 pub(crate) fn refused_len() -> usize {
     REFUSED_LEN.load(Ordering::Relaxed)

@@ -149,6 +149,10 @@ impl Platform for Bare {
         network::open(&made.descriptor, core::mem::take(&mut *made.devices.lock()))
     }
 
+    fn memory_free(&self) -> usize {
+        heap::free_bytes()
+    }
+
     fn entropy(&self) -> u64 {
         // Without a generator in the processor, the counter's low bits are the best there is: enough to keep two runs
         // apart, not to keep an attacker out.

@@ -37,6 +37,7 @@ pub mod timer;
 pub use activity::{current_activity, register_activity};
 pub use event::{Event, EventTag, Label, Placement, ResourceId, current_tag, spawn, spawn_on};
 pub use event_loop::{exit, run};
+pub use isola_platform::Instant;
 pub use parallel::parallel;
 pub use task::{Task, spawn_task, spawn_task_for, spawn_task_on, yield_now};
 pub use timer::{Alarm, now, sleep, sleep_until, timeout};

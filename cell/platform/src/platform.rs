@@ -83,6 +83,9 @@ pub trait Platform: Sync {
     /// Takes the network devices into use. Empty where there are none, and on every call but the first.
     fn open_network(&self) -> Vec<NetworkPort>;
 
+    /// Memory of the cell that nobody uses, in bytes: a few loads.
+    fn memory_free(&self) -> usize;
+
     /// 64 bits that an attacker cannot guess.
     fn entropy(&self) -> u64;
 }

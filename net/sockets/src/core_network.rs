@@ -13,7 +13,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::net::Ipv4Addr;
-use isola_ebbs::{Ebb, Representative, current_core};
+use core::sync::atomic::Ordering;
+use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::Event;
 use isola_events::{Alarm, now};
@@ -49,6 +50,15 @@ impl Representative for CoreNetwork {
         }
         network
     }
+}
+
+/// Longest frame that is taken while memory is short, in bytes.
+const LONGEST_IN_NEED: usize = 128;
+
+/// Whether less than a thirty-second part of the cell's memory is left.
+fn memory_is_short() -> bool {
+    let total = platform().report().memory.total_bytes.load(Ordering::Relaxed) as usize;
+    platform().memory_free() < total / 32
 }
 
 /// The time, as the stack counts it.
@@ -93,11 +103,18 @@ impl CoreNetwork {
         self.stack.borrow().as_ref().map(work)
     }
 
-    /// Takes received frames.
+    /// Takes received frames. While next to no memory is left, long ones are dropped, as if the wire had lost them:
+    /// what they carry would stay until somebody reads it, and the cell would end for want of memory. Short ones, with
+    /// acknowledgements among them, are what gets memory back.
     pub fn receive(&self, batch: Vec<ReceivedFrame>) {
         let now = stack_now();
+        let longest = if memory_is_short() { LONGEST_IN_NEED } else { usize::MAX };
         self.take_in(|stack| {
             for ReceivedFrame { frame, checksum } in batch {
+                if frame.len() > longest {
+                    platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
                 let checksum = match checksum {
                     ReceivedChecksum::Unchecked => RxChecksum::Unverified,
                     ReceivedChecksum::Valid => RxChecksum::Verified,

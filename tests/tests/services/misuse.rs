@@ -89,6 +89,39 @@ fn who_does_not_read_holds_up_nobody_and_little_memory() {
     });
 }
 
+/// Each holds what it may, and there are so many of them that all together would take more than the cell has.
+#[test]
+fn those_who_take_the_most_go_before_memory_runs_out() {
+    namespace::run(|| {
+        let service = Service::on_tap("2", "64M");
+        let mut good = service.connect();
+        good.set("large", &value(1, MIB)).unwrap();
+        // Values that never end.
+        let unfinished = [b"set half 0 0 1048576\r\n", &value(2, MIB - 1000)[..]].concat();
+        let mut bad: Vec<Connection> = Vec::new();
+        for _ in 0..100 {
+            let mut connection = Connection::open(service.address).unwrap();
+            // It may be over before it has sent it all.
+            let _ = connection.send(&unfinished);
+            bad.push(connection);
+        }
+        is_served(&mut good, "values that never end");
+        assert!(good.stat("curr_connections").unwrap() < 101, "nobody had to go");
+        bad.clear();
+        wait_until_alone(&mut good);
+        // Answers that nobody reads.
+        for _ in 0..150 {
+            let mut connection = Connection::open(service.address).unwrap();
+            let _ = connection.send(&b"get large\r\n".repeat(2000));
+            bad.push(connection);
+        }
+        is_served(&mut good, "answers that nobody reads");
+        drop(bad);
+        wait_until_alone(&mut good);
+        service.end();
+    });
+}
+
 #[test]
 fn a_half_closed_connection_gets_all_its_answers() {
     namespace::run(|| {
