@@ -59,6 +59,11 @@ pub(crate) fn publish() {
     HEAP.pages().statistics().publish(&cell::report().memory);
 }
 
+/// Bytes of all pages.
+pub(crate) fn total_bytes() -> usize {
+    HEAP.pages().statistics().total_bytes
+}
+
 /// Bytes of pages that nobody has.
 pub(crate) fn free_bytes() -> usize {
     let pages = HEAP.pages().statistics();

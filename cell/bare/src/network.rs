@@ -27,12 +27,19 @@ use isola_platform::network::{
 use spin::Mutex;
 
 use crate::console;
+use crate::heap;
 
 /// The vector of the first queue of the first device on PCI; the others follow.
 const FIRST_VECTOR: u8 = 0x40;
 
-/// Buffers that a device can have of each kind.
-const QUEUE_SIZE: u16 = 256;
+/// Buffers that a queue of a device can have of each kind, in a cell that has memory for so many.
+const LARGEST_QUEUE: usize = 256;
+
+/// The same in the smallest cell: what comes at once waits in front of the device.
+const SMALLEST_QUEUE: usize = 16;
+
+/// The part of a cell's memory that receive buffers may take before anything has come.
+const BUFFERS_PART: usize = 64;
 
 /// Length of a receive buffer: half a page, enough for a header and a frame of Ethernet.
 const BUFFER_LEN: usize = 2048;
@@ -40,8 +47,15 @@ const BUFFER_LEN: usize = 2048;
 /// Longest IP packet that a buffer has room for.
 const MAX_MTU: u16 = 1500;
 
-/// Received buffers that are watched for their last view: as many as can be on their way through the stack.
-const WATCHED: usize = 1024;
+/// Received buffers that are watched for their last view, for each that the device has: as many as can be on their way
+/// through the stack.
+const WATCHED_PER_BUFFER: usize = 4;
+
+/// How many buffers each queue of a device with so many pairs has.
+fn queue_size(pairs: u8) -> u16 {
+    let room = heap::total_bytes() / BUFFERS_PART / BUFFER_LEN / usize::from(pairs.max(1));
+    room.clamp(SMALLEST_QUEUE, LARGEST_QUEUE) as u16
+}
 
 /// Takes network devices into use.
 pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, Windows)>) -> Vec<NetworkPort> {
@@ -84,7 +98,8 @@ fn start(
     first_vector: u8,
 ) -> Result<NetworkPort, isola_drivers::device::DeviceError> {
     let line = matches!(interrupts, NetInterrupts::Line);
-    let options = NetOptions { pairs: pairs.into(), queue_size: QUEUE_SIZE, max_mtu: MAX_MTU, interrupts };
+    let queue_size = queue_size(pairs);
+    let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu: MAX_MTU, interrupts };
     let (mut device, queues) = NetDevice::start(transport, &options, &mut DmaRegion::new)?;
     let (mac, mtu) = (device.mac(), device.mtu());
     if queues.len() > 1 {
@@ -100,6 +115,7 @@ fn start(
                 line,
                 vector,
                 watched: VecDeque::new(),
+                most_watched: usize::from(queue_size) * WATCHED_PER_BUFFER,
                 faulty: false,
                 _device: device.clone(),
             };
@@ -145,6 +161,8 @@ struct BareQueue {
     vector: u8,
     /// A view of each of the last received buffers.
     watched: VecDeque<IoBuf>,
+    /// How many at most.
+    most_watched: usize,
     /// Whether the device broke its rules, and was complained about.
     faulty: bool,
     _device: Arc<Mutex<NetDevice>>,
@@ -215,7 +233,7 @@ impl NetworkQueue for BareQueue {
         buffer.advance(HEADER_LEN);
         buffer.truncate(len);
         let frame = buffer.freeze();
-        if self.watched.len() < WATCHED {
+        if self.watched.len() < self.most_watched {
             self.watched.push_back(frame.clone());
         }
         let fresh = self.buffer();
