@@ -39,7 +39,10 @@ async fn main(arguments: Arguments) -> ExitCode {
             return ExitCode::USAGE;
         }
     };
-    let memory = config.memory_limit_bytes() >> 20;
+    let memory = match config.memory_limit_bytes() {
+        bytes @ ..0x10_0000 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{} MiB", bytes >> 20),
+    };
     serve::prepare(Server {
         hasher: KeyHasher::new(isola::entropy()),
         pid: isola::cell_id(),
@@ -55,7 +58,7 @@ async fn main(arguments: Arguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    println!("kv: TCP port {}, {} cores, {memory} MiB for items", options.port, isola::core_count());
+    println!("kv: TCP port {}, {} cores, {memory} for items", options.port, isola::core_count());
     isola::stop_requested().await;
     ExitCode::SUCCESS
 }

@@ -46,12 +46,18 @@ impl fmt::Display for OptionsError {
     }
 }
 
+/// Memory that is never for items, in bytes: what the network, the cores and a few connections take in any cell.
+const NEVER_FOR_ITEMS: usize = 512 << 10;
+
 impl Options {
     /// Reads the arguments of a server whose cell has `memory_total` bytes of memory. Without `-m`, three quarters
-    /// of them are for items; the rest is for connections and what they have under way.
+    /// of them are for items, in a small cell fewer; the rest is for connections and what they have under way.
     pub fn parse(arguments: &Arguments, memory_total: usize) -> Result<Self, OptionsError> {
-        let mut options =
-            Self { port: 11211, memory_bytes: memory_total / 4 * 3, max_value_len: DEFAULT_MAX_VALUE_LEN };
+        let mut options = Self {
+            port: 11211,
+            memory_bytes: without(memory_total, 4),
+            max_value_len: DEFAULT_MAX_VALUE_LEN,
+        };
         let mut rest = arguments.iter();
         while let Some(option) = rest.next() {
             match option {
@@ -60,7 +66,7 @@ impl Options {
                     let megabytes: usize = number("-m", rest.next())?;
                     options.memory_bytes =
                         megabytes.checked_mul(1 << 20).ok_or(OptionsError::BadValue("-m"))?;
-                    let most = memory_total / 8 * 7;
+                    let most = without(memory_total, 8);
                     if options.memory_bytes > most {
                         return Err(OptionsError::MemoryTooLarge { most_mib: most >> 20 });
                     }
@@ -76,6 +82,11 @@ impl Options {
     pub fn config(&self, cores: u16) -> Result<Config, ConfigError> {
         Config::new(self.memory_bytes, cores)?.with_max_value_len(self.max_value_len)
     }
+}
+
+/// What is left of the memory without one of so many parts, and without what is never for items.
+fn without(memory_total: usize, parts: usize) -> usize {
+    memory_total.saturating_sub((memory_total / parts).max(NEVER_FOR_ITEMS))
 }
 
 fn number<T: core::str::FromStr>(option: &'static str, text: Option<&str>) -> Result<T, OptionsError> {
