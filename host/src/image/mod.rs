@@ -92,6 +92,8 @@ impl ImageStore {
         let named =
             env::var_os("ISOLA_IMAGES").filter(|value: &OsString| !value.is_empty()).map(PathBuf::from);
         let own = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+        // One folder is one place to look, however often it is named.
+        let own = own.filter(|own| Some(own) != named.as_ref());
         Self { folders: named.into_iter().chain(own).collect() }
     }
 
