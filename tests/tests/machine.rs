@@ -139,6 +139,28 @@ fn walls_hold_alone_too() {
     }
 }
 
+#[test]
+fn an_application_that_names_the_hardened_allocator_is_told_what_it_does_wrong_with_memory() {
+    let run = |argument: &str| {
+        let machine = Machine::new(MachineType::Microvm, "hardened");
+        machine.command_line(&format!("-- {argument}")).run()
+    };
+    let well = run("nothing");
+    assert_eq!(well.exit_code, Some(0), "{}", well.serial);
+    for (misdeed, says) in [
+        ("FreeTwice", "was freed twice"),
+        ("FreeAsLarger", "was freed as one of 32 bytes"),
+        ("WriteBehind", "was written to 0 bytes behind its end"),
+        ("WriteBefore", "was written to 1 bytes in front of its start"),
+        ("WriteAfterFree", "was written to at offset 8 after it was freed"),
+    ] {
+        let outcome = run(misdeed);
+        assert_eq!(outcome.exit_code, Some(101), "{misdeed}: {}", outcome.serial);
+        assert!(outcome.serial.contains("of 24 bytes, aligned at 8"), "{misdeed}: {}", outcome.serial);
+        assert!(outcome.serial.contains(says), "{misdeed}: {}", outcome.serial);
+    }
+}
+
 /// `divide` runs cells that end in all the ways there are, and looks whether everything comes back.
 fn divide(kind: MachineType, cores: usize, cpu: &str, rounds: usize) {
     let machine = Machine::new(kind, "divide").cores(cores).cpu(cpu).memory_mib(40).module("small-cell");

@@ -19,6 +19,7 @@
 //! | [`events`] | events, tasks, timers, fork-join over the cores |
 //! | [`net`] | TCP and UDP |
 //! | [`ebbs`] | components with one representative a core |
+//! | [`memory`] | the heap, and what may stand in its place |
 //! | [`iobuf`] | buffers without copies |
 //! | [`prelude`] | what nearly every application uses |
 //!
@@ -50,6 +51,13 @@ pub mod ebbs {
     pub use isola_platform::CoreIndex;
 }
 
+/// The cell's memory, and allocators that an application may use in place of the heap.
+pub mod memory {
+    pub use isola_bare::heap::CellHeap;
+    pub use isola_memory::Hardened;
+    pub use isola_memory::hardened::misdeed;
+}
+
 /// Breaking the rules on purpose, for tests of what happens then.
 pub mod mishap {
     pub use isola_bare::machine::mishap::{Mishap, commit};
@@ -74,11 +82,19 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use isola_ebbs::platform;
 
-/// Makes the binary a cell image. `$main` is an `async fn(Arguments) -> ExitCode`.
+/// Makes the binary a cell image. `$main` is an `async fn(Arguments) -> ExitCode`. An application that wants another
+/// global allocator than the cell's heap names it, with its type:
+///
+/// ```ignore
+/// isola::app!(main, allocator: Hardened<CellHeap> = Hardened::new(CellHeap));
+/// ```
 #[macro_export]
 macro_rules! app {
     ($main:path) => {
-        $crate::bare::cell_image!(isola_app_begin);
+        $crate::app!($main, allocator: $crate::memory::CellHeap = $crate::memory::CellHeap);
+    };
+    ($main:path, allocator: $allocator:ty = $new:expr) => {
+        $crate::bare::cell_image!(isola_app_begin, $allocator = $new);
 
         fn isola_app_begin() {
             $crate::begin($main);

@@ -26,10 +26,11 @@ pub mod platform;
 pub mod start;
 
 /// Makes the binary a cell image. `$begin` is a `fn()` that queues the application's first event; it runs on the first
-/// core, before its loop.
+/// core, before its loop. `$new`, of type `$allocator`, is the global allocator: [`heap::CellHeap`], or the application's
+/// own.
 #[macro_export]
 macro_rules! cell_image {
-    ($begin:path) => {
+    ($begin:path, $allocator:ty = $new:expr) => {
         $crate::machine::cell_image!($crate::start::enter_core, $crate::start::before_boot);
 
         #[allow(unsafe_code, reason = "the entry of the library OS finds the application by this name")]
@@ -39,7 +40,7 @@ macro_rules! cell_image {
         }
 
         #[global_allocator]
-        static HEAP: $crate::heap::CellHeap = $crate::heap::CellHeap;
+        static ALLOCATOR: $allocator = $new;
 
         #[panic_handler]
         fn panic(info: &::core::panic::PanicInfo<'_>) -> ! {

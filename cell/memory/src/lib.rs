@@ -15,6 +15,7 @@
 //!   core that asks; what is larger comes from [`Pages`] directly.
 //! - [`CoreSource`] says which core asks: in a cell, [`ThisCore`]. It is all that the heap wants to know of
 //!   the platform.
+//! - [`Hardened`] is for tests: an allocator around another one that finds what a program does wrong.
 //!
 //! No per-object header exists: the size that Rust passes when it frees is what tells the class.
 //!
@@ -28,8 +29,10 @@
 #![no_std]
 #![allow(unsafe_code, reason = "an allocator makes owned memory out of addresses, which has no safe form")]
 
+pub mod hardened;
 pub mod heap;
 pub mod pages;
 
+pub use hardened::Hardened;
 pub use heap::{CoreSource, Heap, ThisCore};
 pub use pages::Pages;

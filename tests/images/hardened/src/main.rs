@@ -1,0 +1,25 @@
+//! A test image: an application that names its own allocator, and does wrong with memory what its argument says.
+#![no_std]
+#![no_main]
+
+use isola::memory::misdeed::{Misdeed, commit};
+use isola::memory::{CellHeap, Hardened};
+use isola::prelude::*;
+
+isola::app!(main, allocator: Hardened<CellHeap> = Hardened::new(CellHeap));
+
+/// The objects that are made meanwhile: more than are kept back.
+const OTHERS: u64 = 1000;
+
+async fn main(arguments: Arguments) -> ExitCode {
+    let wanted = arguments.get(0).unwrap_or_default();
+    if let Some(misdeed) = Misdeed::ALL.into_iter().find(|misdeed| format!("{misdeed:?}") == wanted) {
+        commit(misdeed, &ALLOCATOR);
+    }
+    for number in 0..OTHERS {
+        let other = core::hint::black_box(Box::new(number));
+        assert_eq!(*other, number, "the allocator works");
+    }
+    println!("{} objects were made and freed", OTHERS);
+    ExitCode::SUCCESS
+}
