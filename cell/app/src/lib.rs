@@ -17,6 +17,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`events`] | events, tasks, timers, fork-join over the cores |
+//! | [`future`] | joins, races, errors that flow to the first handler |
 //! | [`net`] | TCP and UDP |
 //! | [`ebbs`] | components with one representative a core |
 //! | [`memory`] | the heap, and what may stand in its place |
@@ -41,6 +42,7 @@ pub use begin::begin;
 #[doc(hidden)]
 pub use isola_bare as bare;
 pub use isola_events as events;
+pub use isola_events::future;
 pub use isola_iobuf as iobuf;
 pub use isola_net as net;
 pub use stop::stop_requested;

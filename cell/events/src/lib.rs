@@ -8,6 +8,7 @@
 //! | [`mailbox`] | events from other cores |
 //! | [`mod@parallel`] | fork-join over the cell's cores |
 //! | [`task`] | `async` on events |
+//! | [`future`] | futures together: joins, races, errors that flow to the first handler |
 //! | [`timer`] | alarms and sleeping, without any periodic tick |
 //! | [`interrupt`] | interrupts as events |
 //! | [`idle`] | what a core does before it halts: polling |
@@ -27,6 +28,7 @@ extern crate alloc;
 pub mod activity;
 pub mod event;
 pub mod event_loop;
+pub mod future;
 pub mod idle;
 pub mod interrupt;
 pub mod mailbox;
@@ -39,5 +41,5 @@ pub use event::{Event, EventTag, Label, Placement, ResourceId, current_tag, spaw
 pub use event_loop::{exit, run};
 pub use isola_platform::Instant;
 pub use parallel::parallel;
-pub use task::{Task, spawn_task, spawn_task_for, spawn_task_on, yield_now};
+pub use task::{CancelOnDrop, Task, spawn_task, spawn_task_for, spawn_task_on, start_task, yield_now};
 pub use timer::{Alarm, now, sleep, sleep_until, timeout};

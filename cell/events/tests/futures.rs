@@ -1,0 +1,143 @@
+//! Futures as an application uses them, and how many events they cost.
+
+use isola_events::future::{Either, TryFutureExt, join, join_all, ready, select, try_join};
+use isola_events::{exit, run, sleep, spawn, spawn_task, start_task, yield_now};
+use isola_hosted::Settings;
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Runs `main` as a task of a cell of one core.
+fn cell<F: Future<Output = ()> + 'static>(main: impl Fn() -> F + Sync) {
+    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
+        let main = main();
+        spawn_task(async move {
+            main.await;
+            exit(0);
+        })
+        .detach();
+        run()
+    });
+    assert_eq!(codes, [0]);
+}
+
+/// Events that the application has had on this core so far.
+fn events() -> u64 {
+    isola_ebbs::platform().report().cores[0].activities[0].events.load(Ordering::Relaxed)
+}
+
+#[test]
+fn what_is_ready_runs_on_without_a_trip_through_the_queue() {
+    cell(|| async {
+        let before = events();
+        let mut sum = 0;
+        for number in 0..100 {
+            sum += ready(number).await;
+            sum += start_task(async move { ready(number).await }).await;
+        }
+        assert_eq!((sum, events() - before), (9900, 0));
+        for number in 0..100 {
+            sum += spawn_task(async move { number }).await;
+        }
+        assert_eq!((sum, events() - before), (14850, 200), "a spawned task is an event, and waking another");
+    });
+}
+
+#[test]
+fn a_started_task_runs_before_its_maker_goes_on_and_may_await_later() {
+    cell(|| async {
+        let steps = Rc::new(RefCell::new(Vec::new()));
+        let log = steps.clone();
+        let task = start_task(async move {
+            log.borrow_mut().push("first poll");
+            yield_now().await;
+            log.borrow_mut().push("second poll");
+        });
+        steps.borrow_mut().push("maker");
+        task.await;
+        assert_eq!(*steps.borrow(), ["first poll", "maker", "second poll"]);
+    });
+}
+
+#[test]
+fn a_task_that_its_own_first_poll_wakes_is_polled_again() {
+    cell(|| async {
+        // Each level is started within the poll of the one above.
+        fn nested(levels: u32) -> std::pin::Pin<Box<dyn Future<Output = u32>>> {
+            Box::pin(async move {
+                yield_now().await;
+                if levels == 0 { 0 } else { 1 + start_task(nested(levels - 1)).await }
+            })
+        }
+        assert_eq!(start_task(nested(50)).await, 50);
+    });
+}
+
+#[test]
+fn joins_wait_for_all_and_races_for_the_first() {
+    async fn after<T>(ms: u64, value: T) -> T {
+        sleep(Duration::from_millis(ms)).await;
+        value
+    }
+    cell(|| async {
+        assert_eq!(join(after(3, 'a'), after(1, 'b')).await, ('a', 'b'));
+        let all = (0..50).map(|number| after(number % 7, number));
+        assert_eq!(join_all(all).await, (0..50).collect::<Vec<_>>());
+        let race = select(Box::pin(after(1, "fast")), Box::pin(pending::<&str>())).await;
+        assert!(matches!(race, Either::Left(("fast", _))));
+    });
+}
+
+#[test]
+fn an_error_passes_what_does_not_handle_it_and_reaches_the_first_that_does() {
+    #[derive(Debug, PartialEq)]
+    struct Refused;
+    async fn address(known: bool) -> Result<u32, Refused> {
+        yield_now().await;
+        if known { Ok(7) } else { Err(Refused) }
+    }
+    async fn send(known: bool) -> Result<u32, Refused> {
+        let address = address(known).await?;
+        Ok(address * 2)
+    }
+    cell(|| async {
+        let handled = Rc::new(Cell::new(0));
+        let count = handled.clone();
+        let value = send(false)
+            .and_then(|sent| async move { Ok::<_, Refused>(sent + 1) })
+            .or_else(|Refused| async move {
+                count.set(count.get() + 1);
+                Ok::<_, Refused>(0)
+            })
+            .and_then(|value| ready(Ok(value + 5)));
+        assert_eq!((value.await, handled.get()), (Ok(5), 1));
+        assert_eq!(send(true).await, Ok(14));
+        // The other is dropped as soon as one fails: this would never complete.
+        assert_eq!(try_join(pending::<Result<(), Refused>>(), send(false)).await, Err(Refused));
+    });
+}
+
+#[test]
+fn a_task_that_is_tied_to_a_guard_ends_with_it_and_else_gives_its_output() {
+    struct Dropped(Rc<Cell<bool>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.set(true);
+        }
+    }
+    cell(|| async {
+        let ended = Rc::new(Cell::new(false));
+        let guard = Dropped(ended.clone());
+        let tied = start_task(async move {
+            let _guard = guard;
+            pending::<()>().await;
+        })
+        .cancel_on_drop();
+        spawn(move || drop(tied));
+        yield_now().await;
+        assert!(ended.get(), "the task outlives its guard");
+        assert_eq!(spawn_task(async { 6 * 7 }).cancel_on_drop().await, 42);
+    });
+}
