@@ -21,6 +21,7 @@
 //! | [`net`] | TCP and UDP |
 //! | [`ebbs`] | components with one representative a core |
 //! | [`memory`] | the heap, and what may stand in its place |
+//! | [`console`] | where `println!` goes |
 //! | [`iobuf`] | buffers without copies |
 //! | [`prelude`] | what nearly every application uses |
 //!
@@ -34,6 +35,7 @@ pub extern crate alloc;
 
 mod arguments;
 mod begin;
+pub mod console;
 mod stop;
 
 pub use arguments::{Arguments, ExitCode};
@@ -49,7 +51,10 @@ pub use stop::stop_requested;
 
 /// Components with one representative a core, and the cores themselves.
 pub mod ebbs {
-    pub use isola_ebbs::{CellEbb, Ebb, Representative, current_core, cycles};
+    pub use isola_ebbs::{
+        CellEbb, DynamicEbb, Ebb, EbbId, Handover, InUse, MachineId, NoId, Representative, RootedRepresentative,
+        current_core, cycles, ebb_id,
+    };
     pub use isola_platform::CoreIndex;
 }
 
@@ -108,13 +113,8 @@ macro_rules! app {
 #[macro_export]
 macro_rules! println {
     ($($argument:tt)*) => {
-        $crate::print_line(::core::format_args!($($argument)*))
+        $crate::console::print_line(::core::format_args!($($argument)*))
     };
-}
-
-#[doc(hidden)]
-pub fn print_line(text: core::fmt::Arguments<'_>) {
-    platform().print(alloc::format!("{text}\n").as_bytes());
 }
 
 /// How many cores the cell has.

@@ -5,14 +5,19 @@
 //! gs:8    the core's own representatives: one word an Ebb       (EbbTable)
 //!         the cell's representatives, shared by its cores       (&EbbTable)
 //!         the platform                                          (&dyn Platform)
+//!         which representatives are being made, and were made   (off the path of an invocation)
 //! ```
 //!
 //! Invariant: a core runs cell code only after [`CoreBlock::enter`] was called on it with a block of its own,
 //! whose address is then the segment's base for good. All functions of this crate stand on that; the
 //! platforms (`cell/bare`, `cell/hosted`) uphold it before they run anything else.
 
-use crate::ebb::EbbTable;
+use crate::handover::{Folds, Made};
+use crate::table::{EbbTable, MAX_EBBS};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::arch::asm;
+use core::cell::{Cell, RefCell};
 use core::mem::offset_of;
 use isola_abi::id::MAX_CORES;
 use isola_platform::{CoreIndex, Platform};
@@ -25,6 +30,9 @@ pub struct CoreBlock {
     pub(crate) cell: &'static EbbTable,
     platform: &'static dyn Platform,
     address: *const CoreBlock,
+    /// The slots whose representatives are being made, a bit each.
+    in_making: [Cell<u64>; MAX_EBBS / 64],
+    made: RefCell<Vec<Made>>,
 }
 
 impl CoreBlock {
@@ -35,7 +43,55 @@ impl CoreBlock {
     pub const fn new(index: CoreIndex, cell: &'static EbbTable, platform: &'static dyn Platform) -> Self {
         assert!((index.0 as usize) < MAX_CORES, "a cell has at most MAX_CORES cores");
         let own = EbbTable::new();
-        Self { index: index.0 as u64, own, cell, platform, address: core::ptr::null() }
+        let in_making = [const { Cell::new(0) }; MAX_EBBS / 64];
+        let made = RefCell::new(Vec::new());
+        Self { index: index.0 as u64, own, cell, platform, address: core::ptr::null(), in_making, made }
+    }
+
+    /// The core's index; below `MAX_CORES`.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> usize {
+        self.index as usize
+    }
+
+    /// Runs `make`, which makes the representative for a slot.
+    ///
+    /// # Panics
+    /// Where that is being done already: `make` invoked the Ebb that it makes a representative of.
+    pub(crate) fn making<T>(&self, slot: usize, make: impl FnOnce() -> T) -> T {
+        let (word, bit) = (&self.in_making[slot / 64], 1 << (slot % 64));
+        assert!(word.get() & bit == 0, "a representative invoked the Ebb that it is made for");
+        word.set(word.get() | bit);
+        let made = make();
+        word.set(word.get() & !bit);
+        made
+    }
+
+    /// Notes a representative of an Ebb that is there for good.
+    pub(crate) fn remember(&self, made: &'static dyn Folds) {
+        self.made.borrow_mut().push(Made::Static(made));
+    }
+
+    /// Notes a representative of an Ebb that may be torn down.
+    pub(crate) fn remember_dynamic(&self, made: impl Folds + 'static) {
+        let mut all = self.made.borrow_mut();
+        // Whenever the list would grow: what is dead is at most as much as what lives, and a constant.
+        if all.len() == all.capacity() {
+            all.retain(Made::is_alive);
+        }
+        all.push(Made::Dynamic(Box::new(made)));
+    }
+
+    /// The representatives that were made, which are forgotten until they are put back.
+    pub(crate) fn take_made(&self) -> Vec<Made> {
+        self.made.take()
+    }
+
+    /// Puts them back, before those that were made meanwhile.
+    pub(crate) fn put_back_made(&self, mut made: Vec<Made>) {
+        let mut all = self.made.borrow_mut();
+        made.append(&mut all);
+        *all = made;
     }
 
     /// Makes this the calling core's block. `set_gs_base` has to make the address it is given the base of

@@ -1,14 +1,23 @@
 //! Ebbs: components with one representative a core, made on first use (EbbRT 2.2, 3.3.2).
 //!
-//! - [`Ebb`]: a typed reference, declared once as a `static`. Invoking it finds this core's representative
-//!   with two loads and one predictable branch, and makes it where there is none: that is why a core joins
-//!   a cell without any initialisation.
-//! - [`CellEbb`]: the same with one representative for all cores of the cell.
+//! | kind | representatives | declared |
+//! |---|---|---|
+//! | [`Ebb`] | one a core | as a `static` |
+//! | [`CellEbb`] | one for all cores of the cell | as a `static` |
+//! | [`DynamicEbb`] | one a core, torn down with the last reference | made while the cell runs |
+//!
+//! Invoking an [`Ebb`] finds this core's representative with two loads and one predictable branch, and makes it where
+//! there is none: that is why a core joins a cell without any initialisation. No invocation takes a lock or does an atomic
+//! read-modify-write.
+//!
+//! - [`Representative`] and [`RootedRepresentative`]: what stands for an Ebb; with the fault handler that makes it, which an
+//!   application may [replace](Ebb::replace).
+//! - [`fold_this_core`]: a core that leaves hands on what its representatives hold.
+//! - [`EbbId`], [`ebb_id!`], [`MachineId`]: names that hold on all machines of an application. Who wants to be called from
+//!   another machine needs one; an Ebb that stays in its cell does not.
 //! - [`CoreBlock`]: what a core knows of itself: its index, its platform, its representatives.
 //!
 //! The core block is found through the GS segment, in a bare cell as in a process: one load, no system call.
-//! Identifiers are given out when an Ebb is first used, so that two cannot clash; ids that hold across
-//! machines, teardown and folding are not here yet.
 #![no_std]
 #![allow(
     unsafe_code,
@@ -17,8 +26,20 @@
 
 extern crate alloc;
 
+mod cell_ebb;
 mod core_block;
+mod dynamic;
 mod ebb;
+mod handover;
+mod id;
+mod maker;
+mod table;
 
+pub use cell_ebb::CellEbb;
 pub use core_block::{CoreBlock, current_core, cycles, platform};
-pub use ebb::{CellEbb, Ebb, EbbTable, MAX_EBBS, Representative};
+pub use dynamic::{DynamicEbb, RootedRepresentative};
+pub use ebb::{Ebb, Representative};
+pub use handover::{Handover, fold_this_core};
+pub use id::{EbbId, MachineId, NoId};
+pub use maker::InUse;
+pub use table::{EbbTable, MAX_EBBS};

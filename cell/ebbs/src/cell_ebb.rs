@@ -1,0 +1,76 @@
+//! Ebbs with one representative for all cores of a cell.
+
+use crate::core_block::current;
+use crate::ebb::Representative;
+use crate::maker::{InUse, Maker};
+use crate::table::Slot;
+use alloc::boxed::Box;
+use core::ops::Deref;
+use core::sync::atomic::Ordering;
+
+/// A reference to an Ebb with one representative for all cores of a cell, made by the first that needs it.
+pub struct CellEbb<T> {
+    slot: Slot,
+    maker: Maker<T>,
+}
+
+impl<T: Representative + Send + Sync> CellEbb<T> {
+    /// A reference. Each is an Ebb of its own: declare it as a `static`.
+    pub const fn new() -> Self {
+        Self { slot: Slot::new(), maker: Maker::new() }
+    }
+
+    /// As [`Ebb::replace`](crate::Ebb::replace).
+    ///
+    /// # Errors
+    /// [`InUse`], where the Ebb was invoked already.
+    pub fn replace(&self, create: fn() -> T) -> Result<(), InUse> {
+        if self.slot.is_assigned() {
+            return Err(InUse);
+        }
+        self.maker.replace(create);
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fault(&self) -> &'static T {
+        let core = current();
+        let number = self.slot.assigned();
+        let slot = &core.cell.slots[number];
+        let made = core.making(number, || Box::into_raw(Box::new(self.maker.make())));
+        // Two cores may make one at the same time; the first to publish it wins, and the other's is dropped.
+        match slot.compare_exchange(core::ptr::null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: just made, and never freed from here on.
+            Ok(_) => unsafe { &*made },
+            Err(winner) => {
+                // SAFETY: just made, and never published.
+                drop(unsafe { Box::from_raw(made) });
+                // SAFETY: see `deref`.
+                unsafe { &*winner.cast::<T>() }
+            }
+        }
+    }
+}
+
+impl<T: Representative + Send + Sync> Default for CellEbb<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Representative + Send + Sync> Deref for CellEbb<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        let slot = self.slot.get() as usize;
+        let representative = current().cell.slots[slot].load(Ordering::Acquire).cast::<T>();
+        if representative.is_null() {
+            return self.fault();
+        }
+        // SAFETY: the word of a slot is written by `fault` alone, with a leaked `T` of the one Ebb that has the
+        // slot; it lives for good, and `T` may be shared between cores.
+        unsafe { &*representative }
+    }
+}
