@@ -2,7 +2,9 @@
 
 use crate::activity::APPLICATION;
 use crate::event_loop::EVENTS;
-use crate::mailbox::{self, Message};
+use crate::mailbox::SentEvent;
+use crate::overload::Overloaded;
+use crate::room::HasRoom;
 use crate::task::TaskId;
 use alloc::boxed::Box;
 use isola_abi::id::ActivityId;
@@ -122,7 +124,7 @@ impl Event {
         Self { dependency: Some(dependency), ..self }
     }
 
-    /// Makes the event.
+    /// Makes the event. Where its core has no room for it, it waits on this one.
     ///
     /// # Panics
     /// Where the placement names a core that the cell does not have.
@@ -132,7 +134,34 @@ impl Event {
         if core == current_core() {
             EVENTS.enqueue(QueuedEvent { work: Work::Call(Box::new(work)), tag });
         } else {
-            mailbox::send(core, Message::Event { work: Box::new(work), tag });
+            EVENTS.outbox.send(core, SentEvent { work: Box::new(work), tag });
+        }
+    }
+
+    /// Makes the event, where its core has room for it: for work that can be done without, or later.
+    ///
+    /// # Errors
+    /// Gives the work back where the core is overloaded. [`room`](crate::overload::room) tells when it no longer is.
+    ///
+    /// # Panics
+    /// Where the placement names a core that the cell does not have.
+    pub fn try_spawn<W: FnOnce() + Send + 'static>(self, work: W) -> Result<(), Overloaded<W>> {
+        let core = self.placement.core();
+        match Self::room_at(core) {
+            HasRoom::Yes => {
+                self.at(Placement::Core(core)).spawn(work);
+                Ok(())
+            }
+            HasRoom::No => Err(Overloaded { core, work }),
+        }
+    }
+
+    /// Whether an event on `core` runs behind a bounded number of others.
+    pub(crate) fn room_at(core: CoreIndex) -> HasRoom {
+        match core == current_core() {
+            true if EVENTS.is_long() => HasRoom::No,
+            true => HasRoom::Yes,
+            false => EVENTS.outbox.look(core),
         }
     }
 
@@ -154,7 +183,8 @@ pub fn spawn(work: impl FnOnce() + 'static) {
     EVENTS.enqueue(QueuedEvent { work: Work::Call(Box::new(work)), tag: Event::new().tag() });
 }
 
-/// Makes an event on `core`, for the activity that makes it. The core is woken where it sleeps.
+/// Makes an event on `core`, for the activity that makes it. The core is woken where it sleeps. Where it has no room,
+/// the event waits on this core: see [`Event::try_spawn`].
 ///
 /// # Panics
 /// Where the cell has no such core.

@@ -1,7 +1,8 @@
 //! The loop of a core.
 //!
 //! ```text
-//! pass:  1  interrupts let in and handled, due alarms run, messages of other cores queued
+//! pass:  1  interrupts let in and handled, due alarms run, messages of other cores queued, what could not be sent to
+//!           other cores sent now
 //!        2  one queued event
 //!        3  where there was none: the idle handlers
 //!        4  where they found nothing: the timer armed for the next alarm, halt
@@ -11,9 +12,11 @@
 
 use crate::activity::{self, Accounting, Charge, add};
 use crate::event::{EventTag, QueuedEvent, Work};
+use crate::halt::MayHalt;
 use crate::idle::{Idle, IdleHandlers};
 use crate::interrupt::Handlers;
-use crate::mailbox::{self, Mailbox, MayHalt, Message, Received};
+use crate::mailbox::{self, Mailbox, Mailboxes, Message};
+use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::task::Tasks;
 use crate::timer::Timers;
 use alloc::collections::VecDeque;
@@ -29,13 +32,15 @@ pub(crate) static EVENTS: Ebb<EventLoop> = Ebb::new();
 /// The event manager of a core.
 pub(crate) struct EventLoop {
     queue: RefCell<VecDeque<QueuedEvent>>,
-    exit: Cell<Option<i32>>,
+    /// Whether there is anything in the outbox: what most passes have to look at.
+    chores: Cell<bool>,
     /// Of the running event, or of the last one.
     tag: Cell<EventTag>,
     pub tasks: Tasks,
     pub timers: Timers,
     pub handlers: Handlers,
     pub idle: IdleHandlers,
+    pub outbox: Outbox,
     pub accounting: Accounting,
 }
 
@@ -43,12 +48,13 @@ impl Representative for EventLoop {
     fn create() -> Self {
         Self {
             queue: RefCell::new(VecDeque::new()),
-            exit: Cell::new(None),
+            chores: Cell::new(false),
             tag: Cell::new(EventTag::new()),
             tasks: Tasks::default(),
             timers: Timers::default(),
             handlers: Handlers::default(),
             idle: IdleHandlers::default(),
+            outbox: Outbox::default(),
             accounting: Accounting::new(),
         }
     }
@@ -60,27 +66,21 @@ impl Representative for EventLoop {
 /// representatives.
 pub fn run() -> i32 {
     let core = current_core();
-    let mailbox = mailbox::of(core);
+    let mailboxes = mailbox::all();
     if core == CoreIndex(0) {
-        mailbox.finish_halt();
         activity::start();
     } else {
-        while mailbox.prepare_halt() == MayHalt::Yes {
+        while mailboxes.prepare_halt(core) == MayHalt::Yes {
             platform().halt();
         }
-        mailbox.finish_halt();
     }
-    EVENTS.run(mailbox)
+    mailboxes.of(core).finish_halt();
+    EVENTS.run(mailboxes)
 }
 
-/// Ends the cell: every core leaves its loop after the event that it runs.
+/// Ends the cell: every core leaves its loop after the event that it runs. The first code counts.
 pub fn exit(code: i32) {
-    let here = current_core();
-    let cores = platform().descriptor().cores.len() as u32;
-    (0..cores).map(CoreIndex).filter(|core| *core != here).for_each(|core| {
-        mailbox::send(core, Message::Exit(code));
-    });
-    EVENTS.exit.set(Some(code));
+    mailbox::all().end(code);
 }
 
 impl EventLoop {
@@ -100,22 +100,39 @@ impl EventLoop {
         self.accounting.switch(Charge::Activity(activity));
     }
 
-    fn run(&self, mailbox: &Mailbox) -> i32 {
+    /// Whether the queue is so long that it does not grow by what others send.
+    pub fn is_long(&self) -> bool {
+        self.queue.borrow().len() >= LONG_QUEUE
+    }
+
+    /// Has the next passes look at the outbox, until it is empty.
+    pub fn has_chores(&self) {
+        self.chores.set(true);
+    }
+
+    fn run(&self, mailboxes: &Mailboxes) -> i32 {
+        let mailbox = mailboxes.of(current_core());
         let report = self.accounting.report();
         self.set_phase(CorePhase::Running);
         loop {
             add(&report.passes, 1);
             self.handlers.run_pending(&self.accounting);
             self.timers.run_due(&self.accounting);
-            self.receive(mailbox);
-            if let Some(code) = self.exit.get() {
+            if !mailbox.is_empty() {
+                self.receive(mailboxes, mailbox);
+            }
+            if self.chores.get() {
+                self.outbox.flush();
+                self.chores.set(!self.outbox.is_empty());
+            }
+            if let Some(code) = mailboxes.exit_code() {
                 self.accounting.switch(Charge::Loop);
                 return code;
             }
             let event = self.queue.borrow_mut().pop_front();
             match event {
                 Some(event) => self.run_event(event),
-                None => self.idle(mailbox),
+                None => self.idle(mailboxes, mailbox),
             }
         }
     }
@@ -130,24 +147,35 @@ impl EventLoop {
         self.accounting.switch(Charge::Loop);
     }
 
-    fn receive(&self, mailbox: &Mailbox) {
-        // No more than were there at the start of the pass can be counted on to end: a bound keeps a flood
-        // of messages from holding up the core's own events.
-        for _ in 0..64 {
+    /// Queues what other cores have sent: a bounded part of it, so that a flood of messages holds up neither the core's
+    /// own events nor fills its memory.
+    fn receive(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) {
+        let most = if self.is_long() { 1 } else { MESSAGES_A_PASS };
+        let mut events = 0;
+        for _ in 0..most {
             match mailbox.receive() {
-                Some(Received::Event(event)) => self.enqueue(event),
-                Some(Received::Wake(task)) => self.tasks.schedule(task),
-                Some(Received::Exit(code)) => self.exit.set(Some(code)),
-                None => return,
+                Some(Message::Event(event)) => {
+                    self.enqueue(event.queued());
+                    events += 1;
+                }
+                Some(Message::Wake(task)) => self.tasks.schedule(task),
+                None => break,
+            }
+        }
+        if events > 0 {
+            let mut waiting = mailbox.room.give_back(events);
+            while waiting != 0 {
+                mailboxes.wake(CoreIndex(waiting.trailing_zeros()));
+                waiting &= waiting - 1;
             }
         }
     }
 
-    fn idle(&self, mailbox: &Mailbox) {
-        if self.idle.run() != Idle::MayHalt || !self.queue.borrow().is_empty() || self.exit.get().is_some() {
+    fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) {
+        if self.idle.run() != Idle::MayHalt || !self.queue.borrow().is_empty() {
             return;
         }
-        if mailbox.prepare_halt() == MayHalt::No {
+        if mailboxes.prepare_halt(current_core()) == MayHalt::No {
             return;
         }
         if self.timers.arm() == MayHalt::Yes {

@@ -6,6 +6,7 @@
 //! | [`event`] | what an event is: a closure or a task's poll, at a resource, for an activity |
 //! | [`event_loop`] | the loop of a core: interrupts, one event, idle handlers, halt |
 //! | [`mailbox`] | events from other cores |
+//! | [`overload`] | what happens where more events are made than run |
 //! | [`mod@parallel`] | fork-join over the cell's cores |
 //! | [`task`] | `async` on events |
 //! | [`future`] | futures together: joins, races, errors that flow to the first handler |
@@ -29,10 +30,14 @@ pub mod activity;
 pub mod event;
 pub mod event_loop;
 pub mod future;
+mod halt;
 pub mod idle;
 pub mod interrupt;
 pub mod mailbox;
+pub mod overload;
 pub mod parallel;
+mod room;
+mod sync;
 pub mod task;
 pub mod timer;
 
@@ -40,6 +45,7 @@ pub use activity::{current_activity, register_activity};
 pub use event::{Event, EventTag, Label, Placement, ResourceId, current_tag, spawn, spawn_on};
 pub use event_loop::{exit, run};
 pub use isola_platform::Instant;
+pub use overload::{Overloaded, room};
 pub use parallel::parallel;
 pub use task::{CancelOnDrop, Task, spawn_task, spawn_task_for, spawn_task_on, start_task, yield_now};
 pub use timer::{Alarm, now, sleep, sleep_until, timeout};

@@ -1,23 +1,17 @@
 //! Events from other cores.
 //!
-//! Each core has a mailbox: an unbounded queue that all cores push to and its own pops from, and a flag that
-//! says that the core is halted, or about to. Who clears the flag wakes the core:
-//!
-//! ```text
-//! sender                          receiver
-//!   push message                    halted := true
-//!   fence                           fence
-//!   if swap(halted, false):         if a message is there: halted := false, go on
-//!     wake the core                 else: halt (a wake-up that came before returns at once)
-//! ```
-//!
-//! With the fences, either the sender sees the flag or the receiver sees the message. A running core is never
-//! interrupted: it finds the message on its next pass.
+//! Each core has a mailbox: a queue that all cores push to and its own pops from, with [`Room`] for a bounded number
+//! of events, and a [`HaltFlag`] that says whether the core has to be woken. Wake-ups of tasks need no room: there is
+//! one a task at most. The end of the cell is not a message but a word that all cores look at, so that it gets through
+//! however full the mailboxes are.
 
 use crate::event::{EventTag, QueuedEvent, Work};
+use crate::halt::{HaltFlag, MayHalt, MustWake};
+use crate::overload::MAX_MAILBOX_EVENTS;
+use crate::room::{HasRoom, Room};
 use crate::task::TaskId;
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 use isola_ebbs::{CellEbb, Representative, platform};
@@ -25,97 +19,132 @@ use isola_platform::CoreIndex;
 
 static MAILBOXES: CellEbb<Mailboxes> = CellEbb::new();
 
+/// Set in the word that says how the cell ends, beside the exit code.
+const ENDED: u64 = 1 << 32;
+
 /// What a core is told by another.
 pub(crate) enum Message {
     /// To run an event.
-    Event { work: Box<dyn FnOnce() + Send>, tag: EventTag },
+    Event(SentEvent),
     /// To poll a task, which something that it waits for has happened to.
     Wake(TaskId),
-    /// To leave the loop with this exit code.
-    Exit(i32),
 }
 
-/// What comes of a message at its receiver.
-pub(crate) enum Received {
-    Event(QueuedEvent),
-    Wake(TaskId),
-    Exit(i32),
+/// An event on its way to another core.
+pub(crate) struct SentEvent {
+    pub work: Box<dyn FnOnce() + Send>,
+    pub tag: EventTag,
 }
 
-struct Mailboxes {
+impl SentEvent {
+    pub fn queued(self) -> QueuedEvent {
+        QueuedEvent { work: Work::Call(self.work), tag: self.tag }
+    }
+}
+
+/// The mailboxes of a cell.
+pub(crate) struct Mailboxes {
     cores: Box<[CachePadded<Mailbox>]>,
+    /// [`ENDED`] and the exit code, once the cell ends.
+    end: CachePadded<AtomicU64>,
 }
 
 /// What other cores have for a core.
 pub(crate) struct Mailbox {
     messages: SegQueue<Message>,
-    halted: AtomicBool,
+    pub room: Room,
+    halt: HaltFlag,
 }
 
 impl Representative for Mailboxes {
     fn create() -> Self {
-        // A core that was never needed is halted since its cell started.
-        let asleep =
-            || CachePadded::new(Mailbox { messages: SegQueue::new(), halted: AtomicBool::new(true) });
-        Self { cores: platform().descriptor().cores.iter().map(|_| asleep()).collect() }
+        let empty = || {
+            let (messages, room, halt) = (SegQueue::new(), Room::new(MAX_MAILBOX_EVENTS), HaltFlag::asleep());
+            CachePadded::new(Mailbox { messages, room, halt })
+        };
+        let cores = platform().descriptor().cores.iter().map(|_| empty()).collect();
+        Self { cores, end: CachePadded::new(AtomicU64::new(0)) }
+    }
+}
+
+/// The mailboxes of the calling core's cell.
+pub(crate) fn all() -> &'static Mailboxes {
+    &MAILBOXES
+}
+
+impl Mailboxes {
+    /// The mailbox of `core`.
+    ///
+    /// # Panics
+    /// Where the cell has no such core.
+    pub fn of(&self, core: CoreIndex) -> &Mailbox {
+        match self.cores.get(core.0 as usize) {
+            Some(mailbox) => mailbox,
+            None => panic!("core {} does not exist: the cell has {}", core.0, self.cores.len()),
+        }
+    }
+
+    /// Tells `core` to poll a task, and wakes it where it is halted.
+    pub fn wake_task(&self, core: CoreIndex, task: TaskId) {
+        self.of(core).messages.push(Message::Wake(task));
+        self.wake(core);
+    }
+
+    /// Sends an event to `core` and wakes it where it is halted.
+    ///
+    /// # Errors
+    /// Gives the event back where there is no room.
+    pub fn send(&self, core: CoreIndex, event: SentEvent) -> Result<(), SentEvent> {
+        let mailbox = self.of(core);
+        if mailbox.room.take() == HasRoom::No {
+            return Err(event);
+        }
+        mailbox.messages.push(Message::Event(event));
+        self.wake(core);
+        Ok(())
+    }
+
+    /// Wakes `core` where it is halted.
+    pub fn wake(&self, core: CoreIndex) {
+        if self.of(core).halt.must_wake() == MustWake::Yes {
+            platform().wake(core);
+        }
+    }
+
+    /// Ends the cell. The first exit code counts.
+    pub fn end(&self, code: i32) {
+        let word = ENDED | u64::from(code as u32);
+        let _ = self.end.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed);
+        (0..self.cores.len() as u32).map(CoreIndex).for_each(|core| self.wake(core));
+    }
+
+    /// How the cell ends, once it does.
+    #[inline]
+    pub fn exit_code(&self) -> Option<i32> {
+        let word = self.end.load(Ordering::Acquire);
+        (word != 0).then_some(word as u32 as i32)
+    }
+
+    /// Says that `core` is about to halt. Returns whether it may: not where messages have come, or the end.
+    pub fn prepare_halt(&self, core: CoreIndex) -> MayHalt {
+        let mailbox = self.of(core);
+        mailbox.halt.prepare(|| !mailbox.is_empty() || self.exit_code().is_some())
     }
 }
 
 impl Mailbox {
-    pub fn receive(&self) -> Option<Received> {
-        Some(match self.messages.pop()? {
-            Message::Event { work, tag } => Received::Event(QueuedEvent { work: Work::Call(work), tag }),
-            Message::Wake(task) => Received::Wake(task),
-            Message::Exit(code) => Received::Exit(code),
-        })
+    /// The next message.
+    pub fn receive(&self) -> Option<Message> {
+        self.messages.pop()
     }
 
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Says that the core is about to halt. Returns whether it may: not where messages have come.
-    pub fn prepare_halt(&self) -> MayHalt {
-        self.halted.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if self.is_empty() {
-            return MayHalt::Yes;
-        }
-        self.halted.store(false, Ordering::Relaxed);
-        MayHalt::No
-    }
-
     /// Says that the core is up again.
     pub fn finish_halt(&self) {
-        self.halted.store(false, Ordering::Relaxed);
-    }
-}
-
-/// Whether a core may halt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MayHalt {
-    Yes,
-    No,
-}
-
-/// The mailbox of `core`.
-///
-/// # Panics
-/// Where the cell has no such core.
-pub(crate) fn of(core: CoreIndex) -> &'static Mailbox {
-    let cores: &'static [CachePadded<Mailbox>] = &MAILBOXES.cores;
-    match cores.get(core.0 as usize) {
-        Some(mailbox) => mailbox,
-        None => panic!("core {} does not exist: the cell has {}", core.0, cores.len()),
-    }
-}
-
-/// Tells `core` something, and wakes it where it is halted.
-pub(crate) fn send(core: CoreIndex, message: Message) {
-    let mailbox = of(core);
-    mailbox.messages.push(message);
-    fence(Ordering::SeqCst);
-    if mailbox.halted.load(Ordering::Relaxed) && mailbox.halted.swap(false, Ordering::Relaxed) {
-        platform().wake(core);
+        self.halt.finish();
     }
 }

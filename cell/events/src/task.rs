@@ -6,7 +6,7 @@
 
 use crate::event::{EventTag, QueuedEvent, Work, current_tag, spawn_on};
 use crate::event_loop::EVENTS;
-use crate::mailbox::{self, Message};
+use crate::mailbox;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -64,7 +64,7 @@ impl Wake for TaskWaker {
         if self.core == current_core() {
             EVENTS.tasks.schedule(self.task);
         } else {
-            mailbox::send(self.core, Message::Wake(self.task));
+            mailbox::all().wake_task(self.core, self.task);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::activity::{Accounting, Charge};
 use crate::event_loop::EVENTS;
-use crate::mailbox::MayHalt;
+use crate::halt::MayHalt;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};

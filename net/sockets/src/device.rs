@@ -2,7 +2,9 @@
 //!
 //! A queue is served by one core. Its interrupt masks itself and makes an event; the event takes frames in
 //! batches and makes itself again while there are more; once there are none, the interrupt is let in again. So a
-//! busy queue is polled between the core's other events, and an idle one costs nothing.
+//! busy queue is polled between the core's other events, and an idle one costs nothing. A core that does not keep up
+//! with its events looks at its device more and more rarely, and the device drops what it has no room for; frames for
+//! another core that does not keep up are dropped here.
 
 use crate::core_network::NETWORK;
 use alloc::boxed::Box;
@@ -97,8 +99,16 @@ pub(crate) fn transmit(frames: Vec<Frame>) {
         QUEUES.send(frames);
     } else {
         let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
-        event.spawn(move || QUEUES.send(frames));
+        let count = frames.len();
+        if event.try_spawn(move || QUEUES.send(frames)).is_err() {
+            count_dropped(count);
+        }
     }
+}
+
+/// Notes frames that a core had no room for, whether to send or received. What matters comes again.
+fn count_dropped(frames: usize) {
+    platform().report().network.dropped_frames.fetch_add(frames as u64, Ordering::Relaxed);
 }
 
 impl Queues {
@@ -154,7 +164,10 @@ impl Queues {
                 NETWORK.receive(batch);
             } else {
                 let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
-                event.spawn(move || NETWORK.receive(batch));
+                let count = batch.len();
+                if event.try_spawn(move || NETWORK.receive(batch)).is_err() {
+                    count_dropped(count);
+                }
             }
         }
         self.send_waiting();
@@ -225,7 +238,7 @@ impl Queues {
         report.sent_frames.fetch_add(sent, Ordering::Relaxed);
         report.sent_bytes.fetch_add(sent_bytes, Ordering::Relaxed);
         if dropped > 0 {
-            report.dropped_frames.fetch_add(dropped, Ordering::Relaxed);
+            count_dropped(dropped);
         }
         let Some(queue) = queue else { return };
         queue.flush();
