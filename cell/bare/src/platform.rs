@@ -127,8 +127,12 @@ impl Platform for Bare {
     }
 
     fn wake(&self, core: CoreIndex) {
+        self.interrupt(core, WAKE_VECTOR);
+    }
+
+    fn interrupt(&self, core: CoreIndex, vector: u8) {
         if let Some(core) = self.descriptor().cores.get(core.0 as usize) {
-            local::send(core.apic, WAKE_VECTOR);
+            local::send(core.apic, vector);
         }
     }
 

@@ -1,18 +1,35 @@
 //! The library OS's platform in an ordinary Linux process: a thread is a core.
 //!
-//! - [`run`]: runs a cell of some cores and returns what each of them returned.
-//! - [`Hosted`]: the platform that its cores see.
-//! - [`link`]: a network of two cells, in memory.
+//! | module | what |
+//! |---|---|
+//! | [`cell`] | [`run`]: a cell of some cores, from its settings to what each core returned |
+//! | [`platform`] | what the cores see: [`Hosted`] |
+//! | [`core`] | a thread as a core: its interrupts, its timer, and how it halts |
+//! | [`pending`] | interrupts on their way to a core, and the one flag that says whether it must be woken |
+//! | [`file`] | a file of Linux as a device that interrupts |
+//! | [`mod@link`] | a network of two cells, in memory |
 //!
-//! So far this is what tests need: cores, interrupts, one-shot timers and a report that can be looked at. Pinned
-//! threads, a network and off-load come with the hosted platform in full.
+//! What the hardware does for a bare cell, Linux does here:
+//!
+//! | bare | hosted |
+//! |---|---|
+//! | a processor | a thread, pinned to a processor where it is asked for and there are enough |
+//! | an interrupt of another core | a bit, and an eventfd where the core is halted |
+//! | the local APIC's timer | a timerfd |
+//! | a device's interrupt | a file that epoll watches |
+//! | `hlt` | `epoll_wait` |
 #![allow(
     unsafe_code,
     reason = "gives each thread a GS segment base of its own, which is what makes it a core"
 )]
 
-mod link;
-mod platform;
+pub mod cell;
+pub mod core;
+pub mod file;
+pub mod link;
+pub mod pending;
+pub mod platform;
 
+pub use cell::{Pinning, Settings, run};
 pub use link::{Loss, link};
-pub use platform::{Hosted, Settings, run};
+pub use platform::Hosted;

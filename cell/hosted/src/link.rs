@@ -1,6 +1,6 @@
 //! A network of two cells of one process, in memory: what one sends, the other receives.
 
-use crate::platform::HostedCore;
+use crate::core::HostedCore;
 use isola_iobuf::{Chain, IoBuf};
 use isola_platform::network::{
     FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedChecksum, ReceivedFrame,

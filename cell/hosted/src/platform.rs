@@ -1,129 +1,31 @@
-//! Threads as cores.
-//!
-//! A core's interrupts are a set of vectors under a lock, and a condition variable that its halted thread waits
-//! on. Its one-shot timer is the time-out of that wait: it needs no vector, as waking is all that it is for.
+//! What the cores of a hosted cell see of their machine.
 
-use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, InterruptMode, NetworkAddress, Request};
+use crate::cell::Settings;
+use crate::core::HostedCore;
+use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId};
 use isola_abi::report::Report;
-use isola_ebbs::{CoreBlock, EbbTable, current_core, cycles};
+use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
 use isola_platform::{Clock, CoreIndex, PendingVectors, Platform};
-use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// What a hosted cell is given.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Its name.
-    pub name: String,
-    /// How many cores; at most 64.
-    pub cores: usize,
-    /// Arguments for the application.
-    pub arguments: Vec<String>,
-    /// Its address in the network; without one it asks by DHCP.
-    pub address: Option<NetworkAddress>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { name: "hosted".into(), cores: 1, arguments: Vec::new(), address: None }
-    }
-}
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The platform of a hosted cell.
 pub struct Hosted {
     descriptor: Descriptor,
     report: Box<Report>,
     clock: Clock,
-    cores: Box<[HostedCore]>,
+    cores: Box<[&'static HostedCore]>,
     network: Mutex<Vec<NetworkPort>>,
     request: AtomicU32,
 }
 
-thread_local! {
-    /// The core that the thread is.
-    static THIS_CORE: Cell<Option<&'static HostedCore>> = const { Cell::new(None) };
-}
-
-/// A core of a hosted cell, as a device sees it.
-#[derive(Default)]
-pub(crate) struct HostedCore {
-    state: Mutex<CoreState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct CoreState {
-    vectors: PendingVectors,
-    woken: bool,
-    /// When the timer is due, in cycles.
-    deadline: Option<u64>,
-}
-
-impl HostedCore {
-    /// A core that panicked while it held its lock ends its test anyway; the state is plain data.
-    fn lock(&self) -> MutexGuard<'_, CoreState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The core that the calling thread is; `None` for threads that are none.
-    pub fn current() -> Option<&'static Self> {
-        THIS_CORE.get()
-    }
-
-    /// Interrupts the core.
-    pub fn interrupt(&self, vector: u8) {
-        self.lock().vectors.insert(vector);
-        self.changed.notify_one();
-    }
-}
-
-/// Runs `body` on every core of a cell of its own, and returns what each returned, core 0 first. The cell's memory
-/// is never given back: its cores' representatives may be referred to for good.
-///
-/// # Panics
-/// Where `body` does on a core, or the settings ask for no core or more than 64.
-pub fn run<T: Send>(
-    settings: Settings,
-    network: Vec<NetworkPort>,
-    body: impl Fn(&'static Hosted) -> T + Sync,
-) -> Vec<T> {
-    let platform: &'static Hosted = Box::leak(Box::new(Hosted::new(settings, network)));
-    let representatives: &'static EbbTable = Box::leak(Box::new(EbbTable::new()));
-    let body = &body;
-    thread::scope(|scope| {
-        let cores: Vec<_> = (0..platform.cores.len() as u32)
-            .map(|index| {
-                scope.spawn(move || {
-                    let block =
-                        Box::leak(Box::new(CoreBlock::new(CoreIndex(index), representatives, platform)));
-                    // SAFETY: the thread is new, so that it has no block; the block is its own, and its index is
-                    // given out once in this cell. `set_gs_base` sets the segment's base for this thread,
-                    // which nothing else on x86-64 Linux uses.
-                    unsafe { block.enter(set_gs_base) };
-                    THIS_CORE.set(platform.cores.get(index as usize));
-                    body(platform)
-                })
-            })
-            .collect();
-        cores.into_iter().map(|core| core.join().expect("no core of a hosted cell panics")).collect()
-    })
-}
-
-fn set_gs_base(base: *const CoreBlock) {
-    const ARCH_SET_GS: libc::c_int = 0x1001;
-    // SAFETY: the call changes the calling thread's GS base and nothing else.
-    let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_SET_GS, base) };
-    assert_eq!(result, 0, "Linux lets a thread set its GS base");
-}
-
 impl Hosted {
-    fn new(settings: Settings, network: Vec<NetworkPort>) -> Self {
+    pub(crate) fn new(settings: Settings, network: Vec<NetworkPort>) -> Self {
         assert!((1..=MAX_CORES).contains(&settings.cores), "a cell has 1 to {MAX_CORES} cores");
         let clock = calibrate();
         let core = |id: usize| Core { id: CoreId(id as u32), apic: ApicId(id as u32), node: NodeId(0) };
@@ -143,17 +45,14 @@ impl Hosted {
         };
         // SAFETY: a report is atomic integers and arrays of them, for which zero is a value.
         let report = unsafe { Box::<Report>::new_zeroed().assume_init() };
-        let cores = (0..settings.cores).map(|_| HostedCore::default()).collect();
+        let core = |_| HostedCore::take().expect("Linux gives three file descriptors a core: see ulimit -n");
+        let cores = (0..settings.cores).map(core).collect();
         let clock = Clock::new(&clock);
         Self { descriptor, report, clock, cores, network: Mutex::new(network), request: AtomicU32::new(0) }
     }
 
-    /// Interrupts a core, as a device would.
-    ///
-    /// # Panics
-    /// Where the cell has no such core.
-    pub fn interrupt(&self, core: CoreIndex, vector: u8) {
-        self.cores[core.0 as usize].interrupt(vector);
+    pub(crate) fn cores(&self) -> &[&'static HostedCore] {
+        &self.cores
     }
 
     /// Asks the cell for something, as a supervisor would.
@@ -162,14 +61,14 @@ impl Hosted {
         self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
     }
 
-    fn this_core(&self) -> &HostedCore {
-        &self.cores[current_core().0 as usize]
+    fn this_core(&self) -> &'static HostedCore {
+        self.cores[current_core().0 as usize]
     }
 }
 
 /// Measures the cycle counter against the process's clock. 5 ms give it to better than a thousandth.
 fn calibrate() -> ClockWords {
-    let (start, start_cycles) = (std::time::Instant::now(), cycles());
+    let (start, start_cycles) = (Instant::now(), cycles());
     thread::sleep(Duration::from_millis(5));
     let (elapsed, end_cycles) = (start.elapsed(), cycles());
     let tsc_hz = u128::from(end_cycles - start_cycles) * 1_000_000_000 / elapsed.as_nanos().max(1);
@@ -196,39 +95,27 @@ impl Platform for Hosted {
     }
 
     fn take_interrupts(&self) -> PendingVectors {
-        std::mem::take(&mut self.this_core().lock().vectors)
+        self.this_core().take_interrupts()
     }
 
     fn halt(&self) {
-        let core = self.this_core();
-        let mut state = core.lock();
-        while state.vectors.is_empty() && !std::mem::take(&mut state.woken) {
-            let wait = state.deadline.map(|deadline| {
-                let now = self.clock.instant(cycles());
-                self.clock.instant(deadline).since(now)
-            });
-            match wait {
-                Some(Duration::ZERO) => {
-                    state.deadline = None;
-                    return;
-                }
-                Some(wait) => {
-                    let waited = core.changed.wait_timeout(state, wait);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                }
-                None => state = core.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            }
-        }
+        self.this_core().halt();
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {
-        self.this_core().lock().deadline = deadline;
+        let delay = deadline.map(|deadline| {
+            let now = self.clock.instant(cycles());
+            self.clock.instant(deadline).since(now)
+        });
+        self.this_core().arm_timer(delay);
     }
 
     fn wake(&self, core: CoreIndex) {
-        let core = &self.cores[core.0 as usize];
-        core.lock().woken = true;
-        core.changed.notify_one();
+        self.cores[core.0 as usize].wake();
+    }
+
+    fn interrupt(&self, core: CoreIndex, vector: u8) {
+        self.cores[core.0 as usize].interrupt(vector);
     }
 
     fn print(&self, text: &[u8]) {

@@ -71,6 +71,9 @@ pub trait Platform: Sync {
     /// Interrupts another core, so that it returns from [`Platform::halt`].
     fn wake(&self, core: CoreIndex);
 
+    /// Interrupts a core of this cell, the calling one included, by `vector`: as a device would.
+    fn interrupt(&self, core: CoreIndex, vector: u8);
+
     /// Prints.
     fn print(&self, text: &[u8]);
 

@@ -1,0 +1,122 @@
+//! Interrupts on their way to a core: a bit a vector, set by any thread, taken by the core.
+//!
+//! Who sets a bit wakes the core only where it is halted, or about to be:
+//!
+//! ```text
+//! sender                            core
+//!   set the vector's bit              asleep := true
+//!   fence                             fence
+//!   if swap(asleep, false):           if a bit is set: asleep := false, go on
+//!     ring the core's eventfd         else: epoll_wait
+//! ```
+//!
+//! With the fences, either the sender sees the flag or the core sees the bit. A core that runs costs its senders no
+//! system call. A ring that comes late, after the core has woken for another reason, ends its next halt early, which
+//! a core must be ready for anyway.
+
+use isola_platform::PendingVectors;
+use std::array;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+/// Interrupts on their way to a core.
+#[derive(Debug, Default)]
+pub struct Pending {
+    words: [AtomicU64; 4],
+    /// Whether the core is to return from its next halt though no vector is set.
+    woken: AtomicBool,
+    asleep: AtomicBool,
+}
+
+/// Whether a core has to be rung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Ring {
+    /// It halts, or is about to.
+    Needed,
+    /// It runs, and finds out by itself.
+    NotNeeded,
+}
+
+/// Whether a core may halt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum MayHalt {
+    /// Until it is rung.
+    Yes,
+    /// Something came.
+    No,
+}
+
+impl Pending {
+    /// Sets a vector.
+    pub fn insert(&self, vector: u8) -> Ring {
+        self.words[vector as usize / 64].fetch_or(1 << (vector % 64), Ordering::Release);
+        self.ring()
+    }
+
+    /// Has the core return from its halt, or from the next one.
+    pub fn wake(&self) -> Ring {
+        self.woken.store(true, Ordering::Release);
+        self.ring()
+    }
+
+    fn ring(&self) -> Ring {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            Ring::Needed
+        } else {
+            Ring::NotNeeded
+        }
+    }
+
+    /// Takes all vectors. On the core alone.
+    pub fn take(&self) -> PendingVectors {
+        PendingVectors::from_words(array::from_fn(|index| match self.words[index].load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.words[index].swap(0, Ordering::Acquire),
+        }))
+    }
+
+    /// Says that the core is about to halt. Returns whether it may.
+    pub fn prepare_halt(&self) -> MayHalt {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let vectors = self.words.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed));
+        if vectors == 0 && !self.woken.load(Ordering::Relaxed) { MayHalt::Yes } else { MayHalt::No }
+    }
+
+    /// Says that the core is up again, whether it halted or not.
+    pub fn finish_halt(&self) {
+        self.asleep.store(false, Ordering::Relaxed);
+        self.woken.swap(false, Ordering::Acquire);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_that_runs_is_not_rung_and_one_that_halts_is_rung_once() {
+        let pending = Pending::default();
+        assert_eq!(pending.insert(3), Ring::NotNeeded);
+        assert_eq!(pending.take().collect::<Vec<_>>(), [3]);
+        assert_eq!(pending.prepare_halt(), MayHalt::Yes);
+        assert_eq!(pending.insert(200), Ring::Needed);
+        assert_eq!(pending.insert(7), Ring::NotNeeded);
+        pending.finish_halt();
+        assert_eq!(pending.take().collect::<Vec<_>>(), [7, 200]);
+    }
+
+    #[test]
+    fn what_came_before_a_halt_prevents_it() {
+        let pending = Pending::default();
+        assert_eq!(pending.wake(), Ring::NotNeeded);
+        assert_eq!(pending.prepare_halt(), MayHalt::No);
+        pending.finish_halt();
+        assert_eq!(pending.prepare_halt(), MayHalt::Yes);
+        pending.finish_halt();
+        assert_eq!(pending.insert(64), Ring::NotNeeded);
+        assert_eq!(pending.prepare_halt(), MayHalt::No);
+    }
+}
