@@ -1,0 +1,147 @@
+//! Events: their order, their core, whom they are charged to.
+
+use crate::support::until_set;
+use crate::{Outcome, cores, on_core, others};
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use isola_ebbs::{current_core, cycles, platform};
+use isola_events::event::{Event, Label, Placement};
+use isola_events::{current_activity, parallel, register_activity, spawn, spawn_on, spawn_task, yield_now};
+use isola_platform::CoreIndex;
+
+pub async fn events_of_a_core_run_in_the_order_they_were_made_in() -> Outcome {
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let done = Rc::new(Cell::new(false));
+    for number in 0..100 {
+        let order = order.clone();
+        spawn(move || order.borrow_mut().push(number));
+    }
+    let last = done.clone();
+    spawn(move || last.set(true));
+    until_set(&done).await;
+    ensure!(order.borrow().iter().copied().eq(0..100), "{:?}", order.borrow());
+    Ok(())
+}
+
+pub async fn an_event_runs_on_the_core_it_was_made_for() -> Outcome {
+    for core in (0..cores() as u32).map(CoreIndex) {
+        let ran_on = Arc::new(AtomicUsize::new(usize::MAX));
+        let told = ran_on.clone();
+        spawn_on(core, move || told.store(current_core().0 as usize, Ordering::Release));
+        while ran_on.load(Ordering::Acquire) == usize::MAX {
+            yield_now().await;
+        }
+        let ran_on = ran_on.load(Ordering::Acquire);
+        ensure!(ran_on == core.0 as usize, "made for {core:?}, ran on {ran_on}");
+    }
+    Ok(())
+}
+
+pub async fn messages_of_all_cores_arrive() -> Outcome {
+    const EACH: usize = 500;
+    let here = current_core();
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let counted = arrived.clone();
+    parallel(cores(), move |_| {
+        let counted = counted.clone();
+        async move {
+            for _ in 0..EACH {
+                let counted = counted.clone();
+                spawn_on(here, move || {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+        }
+    })
+    .await;
+    while arrived.load(Ordering::Relaxed) < EACH * cores() {
+        yield_now().await;
+    }
+    ensure!(arrived.load(Ordering::Relaxed) == EACH * cores(), "more arrived than were sent");
+    Ok(())
+}
+
+pub async fn no_wake_up_is_lost_between_cores_that_halt() -> Outcome {
+    fn pass_on(turn: usize, home: CoreIndex, left: usize, done: Arc<AtomicUsize>) {
+        let next = match left {
+            0 => return done.store(1, Ordering::Release),
+            1 => home,
+            _ => CoreIndex(((turn + 1) % cores()) as u32),
+        };
+        spawn_on(next, move || pass_on(turn + 1, home, left - 1, done));
+    }
+    let done = Arc::new(AtomicUsize::new(0));
+    let told = done.clone();
+    let home = current_core();
+    // The first core halts as well, until the last message comes.
+    let waiting = spawn_task(async move {
+        while told.load(Ordering::Acquire) == 0 {
+            isola_events::sleep(core::time::Duration::from_millis(20)).await;
+        }
+    });
+    pass_on(home.0 as usize, home, 500, done);
+    waiting.await;
+    Ok(())
+}
+
+pub async fn events_inherit_their_activity() -> Outcome {
+    let own = current_activity();
+    let Some(query) = register_activity("conformance") else { return Ok(()) };
+    ensure!(query != own, "{query:?} is taken");
+    let seen = Arc::new(AtomicUsize::new(usize::MAX));
+    let told = seen.clone();
+    let there = others().next().unwrap_or(current_core());
+    Event::new().charged_to(query).spawn(move || {
+        spawn_on(there, move || {
+            spawn_task(async move {
+                yield_now().await;
+                told.store(current_activity().0.into(), Ordering::Release);
+            })
+            .detach();
+        });
+    });
+    while seen.load(Ordering::Acquire) == usize::MAX {
+        yield_now().await;
+    }
+    let seen = seen.load(Ordering::Acquire);
+    ensure!(seen == usize::from(query.0), "{query:?} made an event of activity {seen}");
+    ensure!(current_activity() == own, "the check itself is charged to {:?}", current_activity());
+    Ok(())
+}
+
+pub async fn affinity_labels_keep_to_a_core_of_the_cell() -> Outcome {
+    let core_of = |label| Placement::Affine(Label(label)).core();
+    let placed: Vec<_> = (0..1_000).map(core_of).collect();
+    for core in (0..cores() as u32).map(CoreIndex) {
+        ensure!(placed.contains(&core), "no label of a thousand means {core:?}");
+    }
+    ensure!(placed.iter().all(|core| (core.0 as usize) < cores()), "a label means a core that is none");
+    ensure!((0..1_000).map(core_of).eq(placed), "labels have changed their cores");
+    Ok(())
+}
+
+pub async fn cycles_are_charged_to_whom_they_belong() -> Outcome {
+    const WORK: u64 = 2_000_000;
+    let Some(worker) = register_activity("worker") else { return Ok(()) };
+    let core = others().next().unwrap_or(current_core());
+    let report = &platform().report().cores[core.0 as usize];
+    let charged = || report.activities[worker.0 as usize].cycles.load(Ordering::Relaxed);
+    let before = charged();
+    let done = Arc::new(AtomicUsize::new(0));
+    let told = done.clone();
+    Event::new().at(Placement::Core(core)).charged_to(worker).spawn(move || {
+        let start = cycles();
+        while cycles() - start < WORK {}
+        told.store(1, Ordering::Release);
+    });
+    while done.load(Ordering::Acquire) == 0 {
+        yield_now().await;
+    }
+    // The event has ended once its core has run another.
+    on_core(core, || async {}).await;
+    ensure!(charged() - before >= WORK, "{} cycles charged of {WORK}", charged() - before);
+    Ok(())
+}

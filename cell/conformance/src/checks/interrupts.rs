@@ -1,0 +1,73 @@
+//! Interrupts as events.
+
+use crate::support::until_set;
+use crate::{Outcome, cores, on_core, others};
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use isola_ebbs::{current_core, platform};
+use isola_events::interrupt::on_interrupt;
+use isola_events::{sleep, yield_now};
+
+/// Vectors that nothing else uses.
+const FIRST: u8 = 0xa0;
+
+pub async fn a_core_is_interrupted_by_itself() -> Outcome {
+    for _ in 0..100 {
+        let came = Rc::new(Cell::new(false));
+        let told = came.clone();
+        on_interrupt(FIRST, move || told.set(true));
+        platform().interrupt(current_core(), FIRST);
+        ensure!(!came.get(), "a handler ran within an event");
+        until_set(&came).await;
+    }
+    Ok(())
+}
+
+pub async fn cores_interrupt_each_other() -> Outcome {
+    const TURNS: usize = 50;
+    let here = current_core();
+    for core in others() {
+        let back = Arc::new(AtomicUsize::new(0));
+        let counted = back.clone();
+        on_interrupt(FIRST, move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        on_core(core, move || async move {
+            // Where the cell has one core, each interrupt would make another for ever.
+            on_interrupt(FIRST + 1, move || platform().interrupt(here, FIRST));
+        })
+        .await;
+        for turn in 0..TURNS {
+            platform().interrupt(core, FIRST + 1);
+            while back.load(Ordering::Relaxed) <= turn {
+                // Both cores halt, and are woken by nothing else.
+                match turn % 2 {
+                    0 => yield_now().await,
+                    _ => sleep(core::time::Duration::from_micros(200)).await,
+                }
+            }
+        }
+        let back = back.load(Ordering::Relaxed);
+        ensure!(back == TURNS, "{TURNS} interrupts to {core:?}, {back} back, of {} cores", cores());
+    }
+    Ok(())
+}
+
+pub async fn every_vector_has_its_own_handler() -> Outcome {
+    let seen = Rc::new(Cell::new(0_u64));
+    for vector in 0..32 {
+        let seen = seen.clone();
+        on_interrupt(FIRST + vector, move || seen.set(seen.get() | 1 << vector));
+    }
+    for vector in (0..32).filter(|vector| vector % 3 != 1) {
+        platform().interrupt(current_core(), FIRST + vector);
+    }
+    let expected: u64 = (0..32).filter(|vector| vector % 3 != 1).map(|vector| 1 << vector).sum();
+    while seen.get().count_ones() < expected.count_ones() {
+        yield_now().await;
+    }
+    ensure!(seen.get() == expected, "{:x} instead of {expected:x}", seen.get());
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! The heap, as an application sees it.
+
+use crate::{Outcome, cores};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use isola_events::parallel;
+
+/// Sizes of all kinds: the smallest, around the borders of size classes, of pages, and beyond.
+const SIZES: [usize; 14] = [1, 8, 16, 17, 64, 100, 128, 129, 1_000, 4_095, 4_096, 4_097, 33_000, 300_000];
+
+/// A word that is like no other object's.
+fn mark(seed: usize, index: usize) -> u8 {
+    (seed.wrapping_mul(31) ^ index.wrapping_mul(7)) as u8
+}
+
+fn make(seed: usize, len: usize) -> Box<[u8]> {
+    (0..len).map(|index| mark(seed, index)).collect()
+}
+
+fn is_whole(seed: usize, object: &[u8]) -> bool {
+    object.iter().enumerate().all(|(index, byte)| *byte == mark(seed, index))
+}
+
+pub async fn objects_of_all_sizes_are_apart_and_aligned() -> Outcome {
+    #[repr(align(4096))]
+    struct Page([u8; 4096]);
+    let broken = parallel(cores(), |core| async move {
+        let objects: Vec<_> = (0..56).map(|turn| make(core + turn, SIZES[turn % SIZES.len()])).collect();
+        let pages: Vec<_> = (0..4).map(|turn| Box::new(Page([turn; 4096]))).collect();
+        let whole = objects.iter().enumerate().all(|(turn, object)| is_whole(core + turn, object));
+        let aligned = pages.iter().all(|page| (&raw const **page).addr().is_multiple_of(4096));
+        let kept = pages.iter().zip(0..).all(|(page, turn)| page.0.iter().all(|byte| *byte == turn));
+        !(whole && aligned && kept)
+    });
+    let broken = broken.await;
+    ensure!(!broken.contains(&true), "by core: {broken:?}");
+    Ok(())
+}
+
+pub async fn objects_are_freed_by_other_cores() -> Outcome {
+    for round in 0..4 {
+        let made = parallel(cores(), move |core| async move {
+            (0..48).map(|turn| make(round + core + turn, SIZES[(core + turn) % 12])).collect::<Vec<_>>()
+        });
+        let mut made = made.await;
+        made.rotate_left(1);
+        let (made, count) = (alloc::sync::Arc::new(Shelves::of(made)), cores());
+        let whole = parallel(cores(), move |core| {
+            let made = made.clone();
+            async move {
+                let (objects, maker) = (made.take(core), (core + 1) % count);
+                objects.iter().enumerate().all(|(turn, object)| is_whole(round + maker + turn, object))
+            }
+        });
+        let whole = whole.await;
+        ensure!(!whole.contains(&false), "round {round}, by core: {whole:?}");
+    }
+    Ok(())
+}
+
+pub async fn what_was_freed_can_be_had_again() -> Outcome {
+    // In sum more than a small cell has.
+    for turn in 0..32_usize {
+        let block = vec![turn as u8; 256 << 10];
+        ensure!(block.iter().all(|byte| *byte == turn as u8), "turn {turn}");
+        let objects: Vec<_> = (0..64).map(|index| make(index, 1 + turn * 32)).collect();
+        ensure!(objects.iter().enumerate().all(|(index, object)| is_whole(index, object)), "turn {turn}");
+    }
+    Ok(())
+}
+
+type Objects = Vec<Box<[u8]>>;
+
+/// What each core is to take.
+struct Shelves(Vec<spin::Mutex<Objects>>);
+
+impl Shelves {
+    fn of(all: Vec<Objects>) -> Self {
+        Self(all.into_iter().map(spin::Mutex::new).collect())
+    }
+
+    fn take(&self, core: usize) -> Objects {
+        core::mem::take(&mut self.0[core].lock())
+    }
+}

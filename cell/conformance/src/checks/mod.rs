@@ -1,0 +1,62 @@
+//! The checks, by what they are about.
+
+mod ebbs;
+mod events;
+mod idle;
+mod interrupts;
+mod iobuf;
+mod memory;
+mod parallel;
+mod platform;
+mod tasks;
+mod timers;
+
+use crate::Check;
+use alloc::boxed::Box;
+
+/// Makes the table of checks, of a path a line.
+macro_rules! checks {
+    ($($module:ident::$name:ident,)+) => {
+        /// All checks, in the order in which they run.
+        pub const CHECKS: &[Check] = &[$(Check {
+            name: concat!(stringify!($module), "::", stringify!($name)),
+            run: || Box::pin($module::$name()),
+        }),+];
+    };
+}
+
+checks! {
+    platform::time_goes_on_and_is_the_same_on_all_cores,
+    platform::random_words_differ,
+    platform::what_the_cell_has_is_what_it_was_told,
+    ebbs::each_core_has_its_own_representative,
+    ebbs::a_representative_is_made_when_it_is_first_used,
+    ebbs::a_cell_has_one_representative_for_all_cores,
+    events::events_of_a_core_run_in_the_order_they_were_made_in,
+    events::an_event_runs_on_the_core_it_was_made_for,
+    events::messages_of_all_cores_arrive,
+    events::no_wake_up_is_lost_between_cores_that_halt,
+    events::events_inherit_their_activity,
+    events::affinity_labels_keep_to_a_core_of_the_cell,
+    events::cycles_are_charged_to_whom_they_belong,
+    tasks::a_task_gives_its_output_to_who_awaits_it,
+    tasks::a_task_that_is_cancelled_is_dropped,
+    tasks::a_task_that_yields_lets_others_run,
+    tasks::a_task_is_woken_from_another_core,
+    timers::alarms_ring_in_the_order_of_their_deadlines,
+    timers::a_sleep_is_never_short,
+    timers::an_alarm_that_is_unset_does_not_ring,
+    timers::time_outs_end_what_takes_too_long,
+    timers::alarms_ring_on_every_core,
+    interrupts::a_core_is_interrupted_by_itself,
+    interrupts::cores_interrupt_each_other,
+    interrupts::every_vector_has_its_own_handler,
+    idle::an_idle_handler_runs_until_it_is_dropped,
+    parallel::parts_run_on_all_cores_and_results_keep_their_order,
+    parallel::work_within_work_is_done,
+    memory::objects_of_all_sizes_are_apart_and_aligned,
+    memory::objects_are_freed_by_other_cores,
+    memory::what_was_freed_can_be_had_again,
+    iobuf::a_chain_is_taken_apart_and_put_together,
+    iobuf::views_of_one_memory_are_read_on_all_cores,
+}

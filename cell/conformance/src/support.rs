@@ -1,0 +1,41 @@
+//! What many checks need.
+
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use core::cell::Cell;
+use core::future::Future;
+use isola_ebbs::{current_core, platform};
+use isola_events::{parallel, yield_now};
+use isola_platform::CoreIndex;
+
+/// How many cores the cell has.
+pub fn cores() -> usize {
+    platform().descriptor().cores.len()
+}
+
+/// All cores but the calling one; the calling one, where it is alone.
+pub fn others() -> impl Iterator<Item = CoreIndex> {
+    let (here, count) = (current_core().0, cores() as u32);
+    (1..count.max(2)).map(move |distance| CoreIndex((here + distance) % count))
+}
+
+/// What `work` makes on `core`. Its future is made there.
+pub async fn on_core<T, F>(core: CoreIndex, work: impl Fn() -> F + Send + Sync + 'static) -> Option<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    let work = Arc::new(work);
+    let results = parallel(core.0 as usize + 1, move |part| {
+        let work = work.clone();
+        async move { if part == core.0 as usize { Some(work().await) } else { None } }
+    });
+    results.await.pop().flatten()
+}
+
+/// Completes when `flag` is set by another event of this core.
+pub(crate) async fn until_set(flag: &Rc<Cell<bool>>) {
+    while !flag.get() {
+        yield_now().await;
+    }
+}

@@ -1,0 +1,42 @@
+//! All checks, with threads as cores.
+
+use isola_conformance::run_all;
+use isola_ebbs::current_core;
+use isola_events::{exit, run, spawn_task};
+use isola_hosted::Settings;
+use isola_platform::CoreIndex;
+
+fn holds_on(cores: usize) {
+    let settings = Settings { cores, ..Settings::default() };
+    let codes = isola_hosted::run(settings, Vec::new(), |_| {
+        if current_core() == CoreIndex(0) {
+            spawn_task(async {
+                let summary = run_all(|line| println!("{line}")).await;
+                exit(if summary.failed == 0 { 0 } else { 1 });
+            })
+            .detach();
+        }
+        run()
+    });
+    assert_eq!(codes, vec![0; cores], "what is broken stands above");
+}
+
+#[test]
+fn every_check_holds_on_1_core() {
+    holds_on(1);
+}
+
+#[test]
+fn every_check_holds_on_2_cores() {
+    holds_on(2);
+}
+
+#[test]
+fn every_check_holds_on_4_cores() {
+    holds_on(4);
+}
+
+#[test]
+fn every_check_holds_on_24_cores() {
+    holds_on(24);
+}
