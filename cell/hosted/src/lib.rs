@@ -4,9 +4,9 @@
 //! |---|---|
 //! | [`cell`] | [`run`]: a cell of some cores, from its settings to what each core returned |
 //! | [`platform`] | what the cores see: [`Hosted`] |
-//! | [`core`] | a thread as a core: its interrupts, its timer, and how it halts |
+//! | [`mod@core`] | a thread as a core: its interrupts, its timer, and how it halts |
 //! | [`pending`] | interrupts on their way to a core, and the one flag that says whether it must be woken |
-//! | [`file`] | a file of Linux as a device that interrupts |
+//! | [`mod@file`] | a file of Linux as a device that interrupts |
 //! | [`mod@link`] | a network of two cells, in memory |
 //!
 //! What the hardware does for a bare cell, Linux does here:
