@@ -68,6 +68,9 @@ pub struct Descriptor {
     pub cores: Vec<Core>,
     /// Memory that the cell may use as it likes: whole pages, zeroed, in the direct map.
     pub pool: Vec<PhysRange>,
+    /// The page tables of [`crate::layout::REGIONS`], the topmost first; zeroed, and mapped at
+    /// [`crate::layout::REGION_TABLES`]. Empty where the cell maps nothing itself.
+    pub region_tables: PhysRange,
     /// Where the image's pages are, by segment: for the device addresses of constants.
     pub image: Vec<ImageSegment>,
     /// The devices, initialised by nobody.
@@ -267,6 +270,7 @@ mod tests {
             arguments: vec!["--port".into(), "11211".into()],
             cores: vec![Core { id: CoreId(1), apic: ApicId(1), node: NodeId(0) }],
             pool: vec![PhysRange::new(PhysAddr(0x20_0000), 0x20_0000)],
+            region_tables: PhysRange::new(PhysAddr(0x10_0000), 0x8000),
             image: vec![],
             devices: vec![Device {
                 kind: DeviceKind::Network,

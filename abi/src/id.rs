@@ -59,7 +59,7 @@ impl fmt::Display for CellId {
 }
 
 /// A range of physical memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PhysRange {
     /// First byte.
     pub start: PhysAddr,

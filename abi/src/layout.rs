@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! 0xffff_8000_0000_0000  DIRECT_MAP   physical address + this; the cell's pool memory alone       RW  NX
+//! 0xffff_b000_0000_0000  REGIONS      what the cell maps itself, by the tables below                  RW  NX
+//! 0xffff_b080_0000_0000  REGION_TABLES  the page tables of REGIONS                                 RW  NX
 //! 0xffff_c000_0000_0000  STACKS       a slot a core: guard | stack | guard | NMI | guard | fault   RW  NX
 //! 0xffff_d000_0000_0000  DEVICES      registers: the local APIC, then the cell's device functions  RW  NX uncached
 //! 0xffff_e000_0000_0000  SHARED       the switch page                                              R   X
@@ -12,7 +14,9 @@
 //! ```
 //!
 //! Everything else is unmapped, the lower half included: a null pointer faults. The image's pages, the page
-//! tables and the descriptor tables are not in the direct map: no second, writable name for them exists.
+//! tables and the descriptor tables are not in the direct map: no second, writable name for them exists. The
+//! tables of `REGIONS` are the only ones that a cell can write, by their name in `REGION_TABLES`; whatever
+//! stands in them, nothing in `REGIONS` is ever executable.
 //!
 //! The supervisor's own address space uses `DIRECT_MAP` (for all memory), `DEVICES`, `SHARED` and `IMAGE` at
 //! the same places. The switch page stands at [`SHARED`] in every address space: code there can change from
@@ -23,6 +27,15 @@ pub const PAGE_SIZE: u64 = 4096;
 
 /// Where physical address 0 would be mapped.
 pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
+
+/// Where the virtual memory begins that a cell maps itself. A whole entry of the topmost table.
+pub const REGIONS: u64 = 0xffff_b000_0000_0000;
+
+/// Size of that memory, in bytes: 512 GiB.
+pub const REGIONS_SIZE: u64 = 1 << 39;
+
+/// Where the page tables of [`REGIONS`] are mapped, the topmost first.
+pub const REGION_TABLES: u64 = REGIONS + REGIONS_SIZE;
 
 /// Where the stacks of core index 0 begin.
 pub const STACKS: u64 = 0xffff_c000_0000_0000;
@@ -72,6 +85,28 @@ pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
 /// What the physical address of an image that boots alone is offset by: segment at `IMAGE + p` is loaded at
 /// physical address `p`.
 pub const IMAGE_MAX_SIZE: u64 = 0x4000_0000;
+
+/// A size that pages have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PageSize {
+    /// 4 KiB.
+    FourKib,
+    /// 2 MiB.
+    TwoMib,
+    /// 1 GiB, which not every processor has.
+    OneGib,
+}
+
+impl PageSize {
+    /// The size in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::FourKib => 1 << 12,
+            Self::TwoMib => 1 << 21,
+            Self::OneGib => 1 << 30,
+        }
+    }
+}
 
 const _: () = assert!(size_of::<crate::report::Report>() as u64 <= REPORT_SIZE);
 const _: () = assert!(PAGE_SIZE + STACK_SIZE + PAGE_SIZE <= NMI_STACK_OFFSET);

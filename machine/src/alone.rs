@@ -12,7 +12,7 @@ use crate::space::{CellSpace, InPlace, Plan, Segment, SegmentBytes};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind};
-use isola_abi::id::{CellId, PhysAddr};
+use isola_abi::id::{CellId, PhysAddr, PhysRange};
 use isola_abi::layout::IMAGE;
 
 /// The entry of the image's note.
@@ -38,6 +38,7 @@ fn become_cell(machine: Machine) -> ! {
         arguments: command_line.arguments,
         cores,
         pool: Vec::new(),
+        region_tables: PhysRange::default(),
         image: Vec::new(),
         devices: Vec::new(),
         clock,

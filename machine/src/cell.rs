@@ -5,9 +5,12 @@
 //! what is returned here faults there, and ends the program.
 
 use crate::apic::local;
+use crate::cpu::Features;
 use crate::device::Windows;
 use crate::dma;
+use crate::image::Bounds;
 use crate::registers::Registers;
+use crate::window::{OwnMemory, Tables, Window};
 use alloc::vec::Vec;
 use core::fmt;
 use core::ptr::NonNull;
@@ -15,7 +18,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::descriptor::{
     BODY_OFFSET, Descriptor, DescriptorError, DeviceKind, LiveWords, Request, Transport,
 };
-use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, REPORT};
+use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, PageSize, REGION_TABLES, REPORT};
 use isola_abi::report::Report;
 
 /// A cell.
@@ -25,6 +28,8 @@ pub struct Cell {
     pub descriptor: Descriptor,
     /// Its pool, in the direct map: zeroed, and whole pages.
     pub pool: Vec<&'static mut [u8]>,
+    /// The virtual memory that it maps itself.
+    pub window: Window,
     /// Its devices.
     pub devices: Vec<(DeviceKind, Windows)>,
 }
@@ -87,8 +92,21 @@ impl Cell {
                 core::slice::from_raw_parts_mut(start, range.len_bytes as usize)
             })
             .collect();
-        Ok(Self { descriptor, pool, devices })
+        let window = window(&descriptor);
+        Ok(Self { descriptor, pool, window, devices })
     }
+}
+
+/// The window of the cell.
+fn window(descriptor: &Descriptor) -> Window {
+    let base = NonNull::new(REGION_TABLES as *mut u8).unwrap_or(NonNull::dangling());
+    // SAFETY: who built the cell has mapped zeroed tables there, as many as the descriptor says, for good; they are
+    // handed out this once.
+    let tables = unsafe { Tables::new(base, descriptor.region_tables) };
+    let variables = Bounds::of_image().data_start;
+    let data = descriptor.image.iter().find(|segment| segment.virt == variables).copied();
+    let largest = if Features::read().gib_pages { PageSize::OneGib } else { PageSize::TwoMib };
+    Window::new(tables, OwnMemory::new(descriptor.pool.clone(), data), largest)
 }
 
 /// What the cell tells. Each field is written as `isola_abi::report` says.

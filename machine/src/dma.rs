@@ -15,7 +15,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use isola_abi::descriptor::ImageSegment;
-use isola_abi::layout::{DIRECT_MAP, IMAGE, PAGE_SIZE, STACKS};
+use isola_abi::layout::{DIRECT_MAP, IMAGE, PAGE_SIZE, REGIONS};
 
 /// Where the image's segments stand, once it is known. Leaked on purpose: it is set once a run.
 static IMAGE_SEGMENTS: AtomicPtr<Vec<ImageSegment>> = AtomicPtr::new(core::ptr::null_mut());
@@ -26,7 +26,7 @@ pub fn set_image(segments: Vec<ImageSegment>) {
     IMAGE_SEGMENTS.store(segments, Ordering::Release);
 }
 
-/// The address by which devices know the memory at `address`: `None` for stacks and registers, and for the
+/// The address by which devices know the memory at `address`: `None` for regions, stacks and registers, and for the
 /// image before [`set_image`].
 ///
 /// On a host, where tests run and no direct map exists, devices are simulated and know memory by its virtual
@@ -42,7 +42,7 @@ pub fn device_address(address: *const u8) -> Option<u64> {
             })?;
             Some(segment.memory.start.0 + (address - segment.virt))
         }
-        STACKS.. => None,
+        REGIONS.. => None,
         DIRECT_MAP.. => Some(address - DIRECT_MAP),
         _ => Some(address),
     }
@@ -220,9 +220,10 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_stacks_and_registers_are_no_device_s() {
+    fn addresses_of_regions_stacks_and_registers_are_no_device_s() {
         assert_eq!(device_address((DIRECT_MAP + 0x1234) as *const u8), Some(0x1234));
-        assert_eq!(device_address(STACKS as *const u8), None);
+        assert_eq!(device_address(REGIONS as *const u8), None);
+        assert_eq!(device_address(isola_abi::layout::STACKS as *const u8), None);
         assert_eq!(device_address(isola_abi::layout::DEVICES as *const u8), None);
     }
 }

@@ -11,6 +11,7 @@
 //! | [`apic`] | interrupt controllers: of a core (also its timer), and of the machine |
 //! | [`smp`] | the machine's other cores |
 //! | [`space`] | the address space of a cell |
+//! | [`window`] | the virtual memory that a cell maps itself |
 //! | [`cell`] | a cell as its own code finds it |
 //! | [`alone`] | a cell image that boots without a supervisor |
 //! | [`clock`] | how fast clocks run, and the time of day |
@@ -61,3 +62,4 @@ pub mod smp;
 pub mod space;
 mod switch;
 mod tables;
+pub mod window;

@@ -25,6 +25,8 @@ pub enum Mishap {
     InterruptTable,
     /// An instruction that doesn't exist.
     NoInstruction,
+    /// Reading at an address where nothing is any more.
+    ReadAt(usize),
 }
 
 /// Commits a mishap. Returns where nothing has stopped it.
@@ -48,6 +50,12 @@ pub fn commit(mishap: Mishap) {
             let code = DATA;
             // SAFETY: stacks are mapped without the right to execute: the call faults.
             unsafe { asm!("call {}", in(reg) core::hint::black_box(&code).as_ptr(), clobber_abi("C")) };
+        }
+        Mishap::ReadAt(address) => {
+            // SAFETY: the byte is thrown away.
+            unsafe {
+                asm!("mov al, byte ptr [{}]", in(reg) address, out("al") _, options(nostack, readonly))
+            };
         }
         Mishap::NoInstruction => {
             // SAFETY: the instruction does nothing but raise its exception.

@@ -9,16 +9,16 @@ use core::fmt;
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 
-const PRESENT: u64 = 1;
-const WRITABLE: u64 = 1 << 1;
+pub(crate) const PRESENT: u64 = 1;
+pub(crate) const WRITABLE: u64 = 1 << 1;
 /// Write-through and cache-disable: entry 3 of the page attribute table, which is "uncached" from reset on.
 const UNCACHED: u64 = 1 << 3 | 1 << 4;
 /// Set beforehand, so that the processor has no reason to write to tables.
-const ACCESSED: u64 = 1 << 5;
-const DIRTY: u64 = 1 << 6;
-const LARGE: u64 = 1 << 7;
-const NO_EXECUTE: u64 = 1 << 63;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+pub(crate) const ACCESSED: u64 = 1 << 5;
+pub(crate) const DIRTY: u64 = 1 << 6;
+pub(crate) const LARGE: u64 = 1 << 7;
+pub(crate) const NO_EXECUTE: u64 = 1 << 63;
+pub(crate) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// What may be done with a page's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -147,6 +147,22 @@ impl AddressSpace {
         Ok(())
     }
 
+    /// Has a table that somebody else fills, of 512 entries of 1 GiB, say what is mapped from `virt` on.
+    /// Whatever it says, nothing there can be executed.
+    ///
+    /// # Errors
+    /// [`MapError::Misaligned`], [`MapError::AlreadyMapped`].
+    pub fn link(&mut self, virt: u64, table: PhysAddr) -> Result<(), MapError> {
+        if !virt.is_multiple_of(leaf_bytes(3)) || !table.0.is_multiple_of(PAGE_SIZE) {
+            return Err(MapError::Misaligned(virt | table.0));
+        }
+        if read_entry(self.root, index(virt, 3)) != 0 {
+            return Err(MapError::AlreadyMapped(virt));
+        }
+        write_entry(self.root, index(virt, 3), table.0 | PRESENT | WRITABLE | ACCESSED | NO_EXECUTE);
+        Ok(())
+    }
+
     /// What the tables say of `virt`; `None` where nothing is mapped.
     pub fn translate(&self, virt: u64) -> Option<Translation> {
         let (entry, level) = self.leaf(virt)?;
@@ -217,11 +233,11 @@ impl AddressSpace {
 }
 
 /// Bytes of a leaf at a level: 0 for the lowest.
-const fn leaf_bytes(level: u32) -> u64 {
+pub(crate) const fn leaf_bytes(level: u32) -> u64 {
     PAGE_SIZE << (9 * level)
 }
 
-const fn index(virt: u64, level: u32) -> usize {
+pub(crate) const fn index(virt: u64, level: u32) -> usize {
     (virt >> (12 + 9 * level) & 511) as usize
 }
 
@@ -317,6 +333,20 @@ mod tests {
         assert_eq!(map(3 * MIB, PAGE_SIZE), Err(MapError::AlreadyMapped(3 * MIB)));
         assert_eq!(map(5 * MIB, PAGE_SIZE), Ok(()));
         assert_eq!(map(4 * MIB, 2 * MIB), Err(MapError::AlreadyMapped(4 * MIB)));
+    }
+
+    #[test]
+    fn a_linked_table_is_the_only_one_of_its_part_of_the_space() {
+        let (mut space, mut stock) = space(LargestPage::TwoMib);
+        let virt = isola_abi::layout::REGIONS;
+        let table = PhysAddr(Region::into_range(stock.take(PAGE_SIZE).unwrap()).start.0);
+        assert_eq!(space.link(virt, table), Ok(()));
+        assert_eq!(space.link(virt, table), Err(MapError::AlreadyMapped(virt)));
+        assert_eq!(space.link(virt + GIB, table), Err(MapError::Misaligned((virt + GIB) | table.0)));
+        assert_eq!(space.translate(virt), None);
+        write_entry(table, 3, (7 * GIB) | PRESENT | WRITABLE | LARGE | NO_EXECUTE);
+        assert_eq!(space.translate(virt + 3 * GIB + 5).map(|found| found.phys), Some(PhysAddr(7 * GIB + 5)));
+        assert_ne!(read_entry(space.root, index(virt, 3)) & NO_EXECUTE, 0);
     }
 
     #[test]

@@ -22,6 +22,7 @@
 //! | [`ebbs`] | components with one representative a core |
 //! | [`memory`] | the heap, and what may stand in its place |
 //! | [`console`] | where `println!` goes |
+//! | [`regions`] | virtual memory that a pager fills |
 //! | [`iobuf`] | buffers without copies |
 //! | [`prelude`] | what nearly every application uses |
 //!
@@ -63,6 +64,14 @@ pub mod memory {
     pub use isola_bare::heap::CellHeap;
     pub use isola_memory::Hardened;
     pub use isola_memory::hardened::misdeed;
+}
+
+/// Virtual memory that a pager fills, which the application chooses or writes.
+pub mod regions {
+    pub use isola_memory::regions::{
+        Colored, Contents, FillError, Filled, Filler, FrameChoice, OnDemand, PageSize, Pager, Prefault,
+        Region, RegionError, Stack,
+    };
 }
 
 /// Breaking the rules on purpose, for tests of what happens then.

@@ -14,6 +14,7 @@ use isola_abi::report::{BACKTRACE_LEN, CRASH_MESSAGE_LEN, CellPhase, CrashKind, 
 use isola_ebbs::current_core;
 use isola_machine::interrupts::{self, ExceptionFrame, vector};
 use isola_machine::{backtrace, cell, cpu, power};
+use isola_memory::regions::{self, FaultError, FillError};
 
 /// The exit code of an image that crashes alone.
 const CRASH_CODE: i32 = 101;
@@ -28,6 +29,13 @@ struct Place {
     instruction: u64,
     stack_pointer: u64,
     frame_pointer: u64,
+}
+
+impl Place {
+    /// Of an exception.
+    fn of(frame: &ExceptionFrame) -> Self {
+        Self { instruction: frame.rip, stack_pointer: frame.rsp, frame_pointer: frame.rbp }
+    }
 }
 
 /// The panic handler of every cell image.
@@ -62,8 +70,23 @@ impl Write for Expected {
     }
 }
 
+/// A page of a region was touched that its pager cannot fill.
+pub(crate) fn not_filled(frame: &ExceptionFrame, address: u64, error: FaultError) -> ! {
+    let kind = match error {
+        FaultError::Pager(_, FillError::OutOfMemory(_) | FillError::OutOfTables) => CrashKind::OutOfMemory,
+        _ => CrashKind::Exception,
+    };
+    crash(kind, &Place::of(frame), Some(frame), format_args!("access to {address:#x}: {error}"))
+}
+
+/// A pager has touched a region.
+pub(crate) fn fault_in_fault(frame: &ExceptionFrame, address: u64) -> ! {
+    let message = format_args!("access to {address:#x}: a pager has touched a region, which it must not");
+    crash(CrashKind::Exception, &Place::of(frame), Some(frame), message)
+}
+
 fn exception(frame: &ExceptionFrame) -> ! {
-    let place = Place { instruction: frame.rip, stack_pointer: frame.rsp, frame_pointer: frame.rbp };
+    let place = Place::of(frame);
     let address = cpu::fault_address();
     match frame.vector {
         vector::NON_MASKABLE => crash(
@@ -75,7 +98,13 @@ fn exception(frame: &ExceptionFrame) -> ! {
         vector::DOUBLE_FAULT if in_guard(address) => {
             crash(CrashKind::DoubleFault, &place, Some(frame), format_args!("stack overflow"))
         }
-        vector::DOUBLE_FAULT => crash(CrashKind::DoubleFault, &place, Some(frame), format_args!("{frame}")),
+        vector::DOUBLE_FAULT => match regions::region_at(address as usize) {
+            Some(name) => {
+                let message = format_args!("overflow of the stack {name:?}");
+                crash(CrashKind::DoubleFault, &place, Some(frame), message)
+            }
+            None => crash(CrashKind::DoubleFault, &place, Some(frame), format_args!("{frame}")),
+        },
         vector::PAGE_FAULT => {
             crash(CrashKind::Exception, &place, Some(frame), format_args!("{frame}: access to {address:#x}"))
         }

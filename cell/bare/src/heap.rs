@@ -9,7 +9,7 @@ use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use isola_machine::cell;
-use isola_memory::{Heap, ThisCore};
+use isola_memory::{Heap, Pages, ThisCore};
 
 static HEAP: Heap = Heap::new(ThisCore);
 
@@ -57,6 +57,11 @@ unsafe fn add(start: *mut u8, len: usize) {
 /// Says in the report what is used. A few loads and stores; called where a core has time, or was interrupted anyway.
 pub(crate) fn publish() {
     HEAP.pages().statistics().publish(&cell::report().memory);
+}
+
+/// The pages, for who fills regions with them.
+pub(crate) fn pages() -> &'static Pages {
+    HEAP.pages()
 }
 
 /// Bytes of all pages.

@@ -7,6 +7,7 @@
 //! | [`console`] | what the cell prints |
 //! | [`crash`] | panics, exceptions, and the report of them |
 //! | [`heap`] | the cell's memory as the global allocator |
+//! | [`window`] | virtual memory that pagers fill: page tables, page faults |
 //! | [`network`] | virtio network devices as the stack's queues |
 //!
 //! An application's image gets all of it by [`cell_image!`], which the `isola` crate calls.
@@ -24,6 +25,7 @@ pub mod heap;
 pub mod network;
 pub mod platform;
 pub mod start;
+pub mod window;
 
 /// Makes the binary a cell image. `$begin` is a `fn()` that queues the application's first event; it runs on the first
 /// core, before its loop. `$new`, of type `$allocator`, is the global allocator: [`heap::CellHeap`], or the application's

@@ -1,6 +1,6 @@
 //! What the cores of a cell see of their machine.
 
-use crate::{console, heap, network};
+use crate::{console, heap, network, window};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind, Request};
@@ -104,6 +104,7 @@ impl Platform for Bare {
 
     fn take_interrupts(&self) -> PendingVectors {
         interrupts::window();
+        window::pass();
         let words = &PENDING[current_core().0 as usize];
         PendingVectors::from_words(core::array::from_fn(|index| match words[index].load(Ordering::Relaxed) {
             0 => 0,
@@ -116,7 +117,9 @@ impl Platform for Bare {
 
     fn halt(&self) {
         heap::publish();
+        window::before_halt();
         interrupts::halt();
+        window::after_halt();
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {

@@ -3,7 +3,7 @@
 //! All cores of a cell enter at the same time. The first makes the cell; the others halt until it needs them.
 
 use crate::platform;
-use crate::{console, crash, heap};
+use crate::{console, crash, heap, window as regions};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::id::MAX_CORES;
@@ -48,6 +48,7 @@ pub fn enter_core(core_index: u64) -> ! {
             interrupts::halt();
         }
     }
+    regions::after_halt();
     finish(core, isola_events::run())
 }
 
@@ -68,8 +69,9 @@ fn enter_block(core: CoreIndex) {
 fn make_cell() {
     heap::start();
     crash::start();
-    let Cell { descriptor, pool, devices } = Cell::open().unwrap_or_else(|error| panic!("{error}"));
+    let Cell { descriptor, pool, window, devices } = Cell::open().unwrap_or_else(|error| panic!("{error}"));
     heap::add_pool(pool);
+    regions::start(window);
     console::start(descriptor.supervisor.is_none());
     platform::start(descriptor, devices);
     platform::say(CellPhase::Running);

@@ -3,7 +3,7 @@
 use crate::cell::Settings;
 use crate::core::HostedCore;
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, InterruptMode, Request};
-use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId};
+use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::report::Report;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
@@ -36,6 +36,7 @@ impl Hosted {
             arguments: settings.arguments,
             cores: (0..settings.cores).map(core).collect(),
             pool: Vec::new(),
+            region_tables: PhysRange::default(),
             image: Vec::new(),
             devices: Vec::new(),
             clock,

@@ -29,9 +29,12 @@
 #![no_std]
 #![allow(unsafe_code, reason = "an allocator makes owned memory out of addresses, which has no safe form")]
 
+extern crate alloc;
+
 pub mod hardened;
 pub mod heap;
 pub mod pages;
+pub mod regions;
 
 pub use hardened::Hardened;
 pub use heap::{CoreSource, Heap, ThisCore};

@@ -72,6 +72,7 @@ impl Run {
 #[derive(Clone, Debug)]
 enum Step {
     Allocate { pages: usize, align_order: u32 },
+    Color { color: u32, colors_order: u32 },
     Free { which: usize },
     Resize { which: usize, pages: usize },
 }
@@ -80,6 +81,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let size = prop_oneof![4 => 1..9usize, 2 => 1..70usize, 1 => 1..PAGES];
     let step = prop_oneof![
         3 => (size.clone(), 0..7u32).prop_map(|(pages, align_order)| Step::Allocate { pages, align_order }),
+        2 => (0..70u32, 0..8u32).prop_map(|(color, colors_order)| Step::Color { color, colors_order }),
         2 => any::<usize>().prop_map(|which| Step::Free { which }),
         2 => (any::<usize>(), size).prop_map(|(which, pages)| Step::Resize { which, pages }),
     ];
@@ -118,6 +120,15 @@ proptest! {
                     runs.push(Run { start, pages: len, mark });
                     runs.last().unwrap().fill();
                 }
+                Step::Color { color, colors_order } => {
+                    let (color, colors) = (color % (1 << colors_order), 1 << colors_order);
+                    let Some(start) = pages.allocate_colored(color, colors) else { continue };
+                    prop_assert_eq!((start.addr().get() / PAGE_SIZE) as u32 % colors, color);
+                    prop_assert!(arenas.iter().any(|arena| arena.contains(start, PAGE_SIZE)));
+                    in_use += PAGE_SIZE;
+                    runs.push(Run { start, pages: 1, mark });
+                    runs.last().unwrap().fill();
+                }
                 Step::Free { .. } | Step::Resize { .. } if runs.is_empty() => {}
                 Step::Free { which } => {
                     let run = runs.swap_remove(which % runs.len());
@@ -150,6 +161,16 @@ proptest! {
         prop_assert_eq!(pages.statistics().used_bytes, before.used_bytes);
         prop_assert_eq!(profile(&pages), profile_before);
     }
+}
+
+#[test]
+fn pages_of_a_colour_come_out_of_what_is_left_of_others() {
+    // The first range begins at a multiple of 16 pages with its records, of which it has 3.
+    let arenas = [Arena::new(515 * PAGE_SIZE, 16 * PAGE_SIZE)];
+    let pages = pages_of(&arenas);
+    let of_color = |color| std::iter::from_fn(|| pages.allocate_colored(color, 16)).count();
+    assert_eq!((of_color(5), of_color(6), of_color(5)), (32, 32, 0));
+    assert_eq!((of_color(15), of_color(0)), (32, 32));
 }
 
 #[test]

@@ -4,17 +4,23 @@
 //! while it waits, in [`halt`]. So handlers run at known points, on the stack of whoever opened the window,
 //! with nothing to save; they share data with everything else on their core without locks.
 //!
-//! Exceptions come at any time. Nothing goes on after them: Isola's own code raises none that it could recover
-//! from. Their handler gets the registers and does not return.
+//! Exceptions come at any time. One kind may be recovered from: a page fault at a page that is not there, in the
+//! part of the address space that a cell maps itself ([`window`](crate::window)). Its handler maps the page and
+//! returns, and the instruction is executed again. It runs on the stack of the code that faulted, in the middle of
+//! it, with interrupts off; all registers are kept.
+//!
+//! Nothing goes on after any other: Isola's own code raises none that it could recover from. Their handler gets the
+//! registers and does not return.
 
 mod frame;
 
 pub use frame::{ExceptionFrame, vector};
 
 use crate::apic::local;
-use crate::{power, serial_line};
+use crate::{cpu, power, serial_line};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use isola_abi::layout::{REGIONS, REGIONS_SIZE};
 
 global_asm!(include_str!("vectors.s"), options(att_syntax));
 
@@ -30,6 +36,14 @@ pub type InterruptHandler = fn(u8);
 /// What is done at an exception.
 pub type ExceptionHandler = fn(&ExceptionFrame) -> !;
 
+/// What is done at a page fault that may be recovered from. Given the registers and the address. Where it returns,
+/// the access is tried again.
+pub type PageFaultHandler = fn(&ExceptionFrame, u64);
+
+/// In a page fault's error code: the page was there, or what was wanted was an instruction.
+const NOT_MISSING: u64 = 1 | 1 << 4;
+
+static PAGE_FAULT_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static INTERRUPT_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static EXCEPTION_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -42,6 +56,12 @@ pub fn set_interrupt_handler(handler: InterruptHandler) {
 /// is ended.
 pub fn set_exception_handler(handler: ExceptionHandler) {
     EXCEPTION_HANDLER.store(handler as *mut (), Ordering::Release);
+}
+
+/// Sets what is done at page faults that may be recovered from, on all cores. Until then they are exceptions like
+/// any other.
+pub fn set_page_fault_handler(handler: PageFaultHandler) {
+    PAGE_FAULT_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
 /// Lets interrupts in for a moment: those that are pending are handled before this returns.
@@ -89,10 +109,24 @@ extern "sysv64" fn isola_interrupt(vector: u64) {
 
 /// Called by `vectors.s`.
 #[unsafe(no_mangle)]
+extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
+    let address = cpu::fault_address();
+    let handler = PAGE_FAULT_HANDLER.load(Ordering::Acquire);
+    let in_window = address.wrapping_sub(REGIONS) < REGIONS_SIZE;
+    if handler.is_null() || !in_window || frame.error_code & NOT_MISSING != 0 {
+        isola_exception(frame);
+    }
+    // SAFETY: not null, so it came from `set_page_fault_handler`.
+    let handler = unsafe { core::mem::transmute::<*mut (), PageFaultHandler>(handler) };
+    handler(frame, address);
+}
+
+/// Called by `vectors.s`.
+#[unsafe(no_mangle)]
 extern "sysv64" fn isola_exception(frame: &ExceptionFrame) -> ! {
     let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
-        serial_line!("{frame}, address {:#x}", crate::cpu::fault_address());
+        serial_line!("{frame}, address {:#x}", cpu::fault_address());
         power::exit(1);
     }
     // SAFETY: not null, so it came from `set_exception_handler`.

@@ -1,8 +1,10 @@
 # The entry points of the 256 interrupt vectors, 16 bytes apart, and what they lead to.
 #
 # Vectors from 32 on are interrupts. They come only in `window` and `halt` (mod.rs), which declare that all
-# registers a call may change are lost there: so nothing is saved here. Those below are exceptions, after which
-# nothing goes on: all registers are kept for the report, in the order of `ExceptionFrame` (frame.rs).
+# registers a call may change are lost there: so nothing is saved here. Those below are exceptions: all registers
+# are kept for the report, in the order of `ExceptionFrame` (frame.rs). Nothing goes on after them, but after a page
+# fault that was handled: then all registers are as they were, those of SSE included, which Rust's code uses
+# everywhere. (x87, MMX and AVX are used by nobody; the rounding of SSE is changed by nobody.)
 
 .altmacro
 .macro vector number, has_code
@@ -12,7 +14,11 @@
             push $0
         .endif
         push $\number
-        jmp isola_exception_entry
+        .if \number == 14
+            jmp isola_page_fault_entry
+        .else
+            jmp isola_exception_entry
+        .endif
     .else
         push $\number
         jmp isola_interrupt_entry
@@ -42,8 +48,7 @@ isola_interrupt_entry:
     add $8, %rsp
     iretq
 
-.balign 16
-isola_exception_entry:
+.macro push_all
     push %rax
     push %rbx
     push %rcx
@@ -60,6 +65,53 @@ isola_exception_entry:
     push %r14
     push %r15
     cld
+.endm
+
+.macro for_each_sse instruction
+    .set number, 0
+    .rept 16
+        \instruction %number
+        .set number, number + 1
+    .endr
+.endm
+.macro save_sse number
+    movaps %xmm\number, 16 * \number(%rsp)
+.endm
+.macro restore_sse number
+    movaps 16 * \number(%rsp), %xmm\number
+.endm
+
+# The processor has aligned the stack at 16 bytes before it pushed six words; with 16 more it is aligned again.
+.balign 16
+isola_page_fault_entry:
+    push_all
+    mov %rsp, %rdi
+    sub $256, %rsp
+    for_each_sse save_sse
+    call isola_page_fault
+    for_each_sse restore_sse
+    add $256, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %r11
+    pop %r10
+    pop %r9
+    pop %r8
+    pop %rbp
+    pop %rdi
+    pop %rsi
+    pop %rdx
+    pop %rcx
+    pop %rbx
+    pop %rax
+    add $16, %rsp
+    iretq
+
+.balign 16
+isola_exception_entry:
+    push_all
     mov %rsp, %rdi
     and $-16, %rsp
     call isola_exception

@@ -1,7 +1,7 @@
 //! Building a cell's address space.
 
 use super::layout::{map_stacks, stack_tops};
-use super::pool::pool_tables;
+use super::pool::{pool_tables, region_tables};
 use super::{Built, CellSpace, Share};
 use crate::apic::io::{InterruptLines, RouteError, Trigger};
 use crate::boot::OwnSpace;
@@ -18,8 +18,8 @@ use isola_abi::descriptor::{
 };
 use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::{
-    DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, EXCEPTION_STACK_SIZE, LOCAL_APIC, PAGE_SIZE, REPORT,
-    REPORT_SIZE, SHARED, STACK_SIZE, TABLES,
+    DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, EXCEPTION_STACK_SIZE, LOCAL_APIC, PAGE_SIZE,
+    REGION_TABLES, REGIONS, REPORT, REPORT_SIZE, SHARED, STACK_SIZE, TABLES,
 };
 
 /// The first of the vectors by which devices on interrupt lines interrupt a cell, and how many there are.
@@ -128,7 +128,7 @@ impl From<MapError> for BuildError {
 /// Memory that a cell takes before it has any pool: for an image whose segments take `image_bytes` in whole
 /// pages, and so many cores. In bytes, and a little more than it is.
 pub fn needed_bytes(image_bytes: u64, cores: usize) -> u64 {
-    let tables = 40 + image_bytes.div_ceil(1 << 21);
+    let tables = 44 + image_bytes.div_ceil(1 << 21);
     let per_core = STACK_SIZE + 2 * EXCEPTION_STACK_SIZE + 2 * PAGE_SIZE;
     image_bytes + REPORT_SIZE + DESCRIPTOR_SIZE + tables * PAGE_SIZE + cores as u64 * per_core
 }
@@ -228,6 +228,7 @@ impl Builder {
         let core_pages = self.add_tables(vectors, core_count)?;
         let report = self.add_area(REPORT, REPORT_SIZE, Rights::ReadWrite)?.into_range().start;
         let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
+        descriptor.region_tables = self.add_region_tables()?;
         descriptor.pool = self.add_pool()?;
         let body = descriptor.encode().map_err(BuildError::Descriptor)?;
         let place = area.bytes_mut().get_mut(BODY_OFFSET..BODY_OFFSET + body.len());
@@ -287,6 +288,18 @@ impl Builder {
             tables::fill_core_page(page, virt + index * PAGE_SIZE, stack_tops(index, STACK_SIZE).1);
         }
         Ok(pages.into_range().start)
+    }
+
+    /// Sets aside the tables of the virtual memory that the cell maps itself, by which it maps it.
+    fn add_region_tables(&mut self) -> Result<PhysRange, MapError> {
+        let tables = self.add_area(
+            REGION_TABLES,
+            region_tables(self.stock.len_bytes()) * PAGE_SIZE,
+            Rights::ReadWrite,
+        )?;
+        let range = tables.into_range();
+        self.space.link(REGIONS, range.start)?;
+        Ok(range)
     }
 
     /// Maps what is left as the pool. The tables for that are taken first, as many as it can need.
@@ -384,6 +397,7 @@ mod tests {
             arguments: Vec::new(),
             cores,
             pool: Vec::new(),
+            region_tables: PhysRange::default(),
             image: Vec::new(),
             devices: Vec::new(),
             clock: Clock { tsc_hz: 1, apic_timer_hz: 1, tsc_at_epoch: 0, unix_ns_at_epoch: 0 },

@@ -24,6 +24,12 @@ pub(super) fn pool_tables(regions: &[Region], largest: LargestPage) -> u64 {
         .sum()
 }
 
+/// How many tables a cell with so much memory gets for the virtual memory that it maps itself: enough for pages of
+/// 4 KiB in twice as much of it as it has memory, and 0.4 % of the memory.
+pub(super) fn region_tables(memory_bytes: u64) -> u64 {
+    4 + (memory_bytes >> 20)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

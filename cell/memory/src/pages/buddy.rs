@@ -15,6 +15,9 @@ use super::ranges::{Range, Ranges};
 
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
+/// So many blocks of a size are looked at for a page of a colour.
+const BLOCKS_LOOKED_AT: usize = 64;
+
 /// The free blocks.
 pub(crate) struct Buddy {
     lists: [BlockList; ORDERS],
@@ -66,6 +69,38 @@ impl Buddy {
         self.remove(ranges, range, block, order);
         self.cut(ranges, range, block, order, pages);
         Some((range, block))
+    }
+
+    /// Hands out a page whose number leaves the remainder `color` when divided by `1 << colors_order`: out of what is
+    /// too small to have pages of all colours, where that is found soon.
+    pub fn take_colored<'a>(
+        &mut self,
+        ranges: &'a Ranges,
+        color: u32,
+        colors_order: u32,
+    ) -> Option<(&'a Range, PageNumber)> {
+        let mask = 1_u32.checked_shl(colors_order)? - 1;
+        let page_in = |block: PageNumber| block.plus(color.wrapping_sub(block.0) & mask);
+        let small = (0..colors_order.min(MAX_ORDER + 1)).find_map(|order| {
+            let mut blocks = self.lists.get(order as usize)?.iter(ranges).take(BLOCKS_LOOKED_AT);
+            blocks.find(|block| page_in(*block).since(*block) < 1 << order).map(|block| (block, order))
+        });
+        let (block, order) = small.or_else(|| {
+            let orders = colors_order..=MAX_ORDER;
+            orders.into_iter().find_map(|order| Some((self.lists.get(order as usize)?.first()?, order)))
+        })?;
+        let range = ranges.find(block)?;
+        self.remove(ranges, range, block, order);
+        let page = page_in(block);
+        let mut rest = block;
+        for order in (0..order).rev() {
+            let upper = rest.plus(1 << order);
+            let free =
+                if page.since(rest) < 1 << order { upper } else { core::mem::replace(&mut rest, upper) };
+            self.insert(ranges, range, free, order);
+        }
+        range.info(page).set_state(BlockState::Used { order: 0 });
+        Some((range, page))
     }
 
     /// Takes a run back.

@@ -19,6 +19,14 @@ impl BlockList {
         (self.first != PageNumber::NONE).then_some(self.first)
     }
 
+    /// All blocks, the one that was put in last first.
+    pub fn iter<'a>(&self, ranges: &'a Ranges) -> impl Iterator<Item = PageNumber> + use<'a> {
+        core::iter::successors(self.first(), |block| {
+            let next = ranges.find(*block)?.info(*block).next();
+            (next != PageNumber::NONE).then_some(next)
+        })
+    }
+
     /// Puts a block, which is in `range`, at the front.
     pub fn push(&mut self, ranges: &Ranges, range: &Range, block: PageNumber) {
         let info = range.info(block);

@@ -131,6 +131,16 @@ impl Pages {
         Some(range.memory(first))
     }
 
+    /// Hands out a page whose address, in pages, leaves the remainder `color` when divided by `colors` (rounded up to
+    /// a power of two); `None` where there is none. To be freed as any other.
+    pub fn allocate_colored(&self, color: u32, colors: u32) -> Option<NonNull<u8>> {
+        let colors_order = colors.checked_next_power_of_two()?.ilog2();
+        let mut buddy = self.buddy.lock();
+        let (range, page) = buddy.take_colored(&self.ranges, color, colors_order)?;
+        self.account(&buddy);
+        Some(range.memory(page))
+    }
+
     /// Takes pages back.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ use crate::serve::vector;
 use crate::time::Time;
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Doorbell, InterruptMode, Request};
-use isola_abi::id::CoreId;
+use isola_abi::id::{CoreId, PhysRange};
 use isola_abi::management::NetworkSpec;
 use isola_abi::report::Report;
 use isola_machine::apic::io::InterruptLines;
@@ -85,6 +85,7 @@ impl Hardware {
             arguments: spec.arguments.clone(),
             cores: cores.collect(),
             pool: Vec::new(),
+            region_tables: PhysRange::default(),
             image: Vec::new(),
             devices: Vec::new(),
             clock: self.time.clock(),

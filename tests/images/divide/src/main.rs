@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use elf::ElfBytes;
 use elf::endian::LittleEndian;
 use isola_abi::descriptor::{Descriptor, Doorbell, Request};
-use isola_abi::id::CellId;
+use isola_abi::id::{CellId, PhysRange};
 use isola_abi::note::ImageNote;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_machine::apic::local;
@@ -107,6 +107,7 @@ fn run_cell(
         arguments: alloc::vec![String::from(argument)],
         cores: parked.iter().map(|core| core.core()).collect(),
         pool: Vec::new(),
+        region_tables: PhysRange::default(),
         image: Vec::new(),
         devices: Vec::new(),
         clock: machine.clock,

@@ -1,0 +1,183 @@
+//! The window of regions on bare hardware: page tables of the cell's own, memory from its heap's pages.
+//!
+//! A core's loop calls [`pass`] at each pass, and [`before_halt`] and [`after_halt`] around a halt: that is when it
+//! forgets pages that are gone.
+
+use crate::crash;
+use crate::heap::pages;
+use core::arch::x86_64::{__m128i, _mm_setzero_si128, _mm_store_si128};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+use isola_abi::id::MAX_CORES;
+use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
+use isola_ebbs::current_core;
+use isola_machine::interrupts::{self, ExceptionFrame};
+use isola_machine::window::{Window, WindowError, flush};
+use isola_memory::regions::{
+    self, Contents, Extent, FillError, Filled, FrameChoice, Grace, Retired, collect,
+};
+use spin::Once;
+
+static WINDOW: Once<BareWindow> = Once::new();
+static GRACE: Grace<MAX_CORES> = Grace::new();
+
+/// Whether a core is in a page fault.
+static FAULTING: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; MAX_CORES];
+
+const FRAME: usize = PageSize::FourKib.bytes();
+
+struct BareWindow {
+    window: Window,
+}
+
+/// Takes the window into use, on the first core.
+pub(crate) fn start(window: Window) {
+    regions::install(WINDOW.call_once(|| BareWindow { window }));
+    interrupts::set_page_fault_handler(page_fault);
+}
+
+/// Has this core forget pages that are gone.
+#[inline]
+pub(crate) fn pass() {
+    if GRACE.pass(current_core().0 as usize, flush) {
+        collect();
+    }
+}
+
+/// Before this core halts.
+pub(crate) fn before_halt() {
+    GRACE.halt(current_core().0 as usize);
+}
+
+/// Before this core does anything else, after it was halted or when it begins.
+pub(crate) fn after_halt() {
+    GRACE.wake(current_core().0 as usize);
+    pass();
+}
+
+/// A page of the window was touched that is not there.
+fn page_fault(frame: &ExceptionFrame, address: u64) {
+    let faulting = &FAULTING[current_core().0 as usize];
+    if faulting.swap(true, Ordering::Relaxed) {
+        crash::fault_in_fault(frame, address);
+    }
+    if let Err(error) = regions::fault(address as usize) {
+        crash::not_filled(frame, address, error);
+    }
+    faulting.store(false, Ordering::Relaxed);
+}
+
+// SAFETY: pages are filled with memory that the heap's pages have handed out, which the window shows at the one
+// address until it is collected; retired memory is collected when every core that runs has flushed.
+unsafe impl regions::Window for BareWindow {
+    fn extent(&self) -> Extent {
+        Extent { start: REGIONS as usize, len: REGIONS_SIZE as usize }
+    }
+
+    fn table_count(&self) -> usize {
+        self.window.table_count()
+    }
+
+    fn largest_page(&self) -> PageSize {
+        self.window.largest_page()
+    }
+
+    unsafe fn fill(
+        &self,
+        address: usize,
+        size: PageSize,
+        frame: FrameChoice,
+        contents: Contents<'_>,
+    ) -> Result<Filled, FillError> {
+        let memory = match frame {
+            FrameChoice::Any => pages().allocate(size.bytes() / FRAME, size.bytes() / FRAME),
+            FrameChoice::Colored { color, colors } if size == PageSize::FourKib => colored(color, colors),
+            FrameChoice::Colored { .. } => return Err(FillError::NoSuchSize(size)),
+        };
+        let memory = memory.ok_or(FillError::OutOfMemory(size.bytes()))?;
+        // SAFETY: just handed out, as many bytes, on whole pages.
+        unsafe { clear(memory, size) };
+        if let Contents::Written(write) = contents {
+            // SAFETY: just handed out and written.
+            write(unsafe { NonNull::slice_from_raw_parts(memory, size.bytes()).as_mut() });
+        }
+        // SAFETY: the memory is nobody else's; that the address is free to be filled is the caller's.
+        let mapped = unsafe { self.window.map(address as u64, memory, size) };
+        if mapped.is_err() {
+            // SAFETY: handed out above with this length, and mapped nowhere.
+            unsafe { pages().free(memory, size.bytes() / FRAME) };
+        }
+        match mapped {
+            Ok(()) => Ok(Filled::Now),
+            Err(WindowError::Occupied(_)) if self.page_at(address) == Some(size) => Ok(Filled::Before),
+            Err(WindowError::Occupied(_)) => Err(FillError::Occupied),
+            Err(WindowError::OutOfTables) => Err(FillError::OutOfTables),
+            Err(WindowError::NoSuchSize(size)) => Err(FillError::NoSuchSize(size)),
+            Err(WindowError::NoPage(_) | WindowError::NotOwned(_)) => Err(FillError::NoPage(address)),
+        }
+    }
+
+    fn page_at(&self, address: usize) -> Option<PageSize> {
+        self.window.page_at(address as u64)
+    }
+
+    unsafe fn retire(&self, address: usize, len: usize) -> Retired {
+        // SAFETY: the caller's promise.
+        unsafe { self.window.retire(address as u64, len as u64) };
+        let retired = GRACE.retire();
+        GRACE.pass(current_core().0 as usize, flush);
+        retired
+    }
+
+    fn is_over(&self, retired: Retired) -> bool {
+        GRACE.is_over(retired)
+    }
+
+    unsafe fn collect(&self, address: usize, len: usize) {
+        let free = &mut |memory: NonNull<u8>, size: PageSize| {
+            // SAFETY: what is mapped came from `fill`, with that length; nobody uses it any more.
+            unsafe { pages().free(memory, size.bytes() / FRAME) };
+        };
+        // SAFETY: the caller's promise; that the retirement is over means that all cores have flushed.
+        unsafe { self.window.collect(address as u64, len as u64, free) };
+    }
+}
+
+/// Makes a page zero.
+///
+/// # Safety
+/// It is at `memory`, aligned, and the caller's.
+unsafe fn clear(memory: NonNull<u8>, size: PageSize) {
+    let start = memory.cast::<[__m128i; 8]>();
+    for index in 0..size.bytes() / size_of::<[__m128i; 8]>() {
+        // SAFETY: within the page.
+        let place = unsafe { start.add(index) }.cast::<__m128i>();
+        for word in 0..8 {
+            // SAFETY: within the eight words, aligned at 16 bytes; every processor of this architecture has SSE2.
+            unsafe { _mm_store_si128(place.add(word).as_ptr(), _mm_setzero_si128()) };
+        }
+    }
+}
+
+/// A page of memory of that colour.
+fn colored(color: u32, colors: u32) -> Option<NonNull<u8>> {
+    // Pages of the image, whose addresses say nothing of their colour; each with the address of the next.
+    let mut others: Option<NonNull<Option<NonNull<u8>>>> = None;
+    let found = loop {
+        let Some(page) = pages().allocate_colored(color, colors) else { break None };
+        if (page.addr().get() as u64) < REGIONS {
+            break Some(page);
+        }
+        let link = page.cast::<Option<NonNull<u8>>>();
+        // SAFETY: just handed out, and nobody else's.
+        unsafe { link.write(others.map(NonNull::cast)) };
+        others = Some(link);
+    };
+    while let Some(link) = others {
+        // SAFETY: written above, and still nobody else's.
+        others = unsafe { link.read() }.map(NonNull::cast);
+        // SAFETY: handed out above.
+        unsafe { pages().free(link.cast(), 1) };
+    }
+    found
+}

@@ -1,0 +1,217 @@
+//! Which region is where, and what happens at a fault.
+//!
+//! Three areas of the window, so that page tables are shared by regions of a kind alone:
+//!
+//! | area | regions | their tables |
+//! |---|---|---|
+//! | small | of less than 2 MiB: stacks | stay: many regions share one |
+//! | large | of 2 MiB and more, at multiples of 2 MiB | of the last level: free with the region |
+//! | huge | of pages of 1 GiB | none |
+//!
+//! Tables are counted when a region is made, so that no fault finds none left: those of the last level with the
+//! region, those above (and the small area's) as far as the area was ever used.
+//!
+//! The lock is held while the book is looked into, for tens of instructions: nothing is allocated, filled or freed
+//! meanwhile. It may be taken in a fault, see the module's head.
+
+use super::addresses::Addresses;
+use super::pager::Filler;
+use super::region::{Inner, RegionError};
+use super::window::{Extent, FillError, Retired, window};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use isola_abi::layout::PageSize;
+use spin::Mutex;
+
+static BOOK: Mutex<Option<Book>> = Mutex::new(None);
+
+/// How many regions are retired and not collected yet.
+static RETIRED: AtomicUsize = AtomicUsize::new(0);
+
+struct Book {
+    /// Small, large, huge.
+    areas: [Addresses<Entry>; 3],
+    /// Page tables that no region counts on.
+    tables: usize,
+}
+
+struct Entry {
+    state: State,
+    /// Page tables that are free with the region.
+    tables: usize,
+}
+
+enum State {
+    /// A region.
+    Live(Arc<Inner>),
+    /// What was one.
+    Retired(Retired),
+    /// The same, while its memory is made free.
+    Collected,
+}
+
+/// Why a page that was touched cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultError {
+    /// There is no region.
+    NoRegion,
+    /// The pager of the region of that name has failed.
+    Pager(&'static str, FillError),
+    /// The pager of the region of that name has filled other pages.
+    NotFilled(&'static str),
+}
+
+impl fmt::Display for FaultError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRegion => f.write_str("no region is there"),
+            Self::Pager(name, error) => write!(f, "region {name:?}: {error}"),
+            Self::NotFilled(name) => {
+                write!(
+                    f,
+                    "region {name:?}: its pager has not filled the page: it fills the one at the offset it is given"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for FaultError {}
+
+/// Has the page at `address` filled. Called by the platform when it was touched and not there, on the core that
+/// touched it; where it returns, the page is there.
+///
+/// # Errors
+/// A [`FaultError`].
+#[inline]
+pub fn fault(address: usize) -> Result<(), FaultError> {
+    let inner = BOOK.lock().as_mut().and_then(|book| book.live(address)).ok_or(FaultError::NoRegion)?;
+    let offset = address - inner.start();
+    inner.count_fault();
+    let filler = Filler::new(&inner, Some(offset));
+    inner.pager.fault(offset, &filler).map_err(|error| FaultError::Pager(inner.name, error))?;
+    if filler.is_satisfied() { Ok(()) } else { Err(FaultError::NotFilled(inner.name)) }
+}
+
+/// The name of the region at `address`. For a crash: it does not wait where the book is in use.
+pub fn region_at(address: usize) -> Option<&'static str> {
+    BOOK.try_lock()?.as_mut()?.live(address).map(|inner| inner.name)
+}
+
+/// Makes the memory of regions that are gone free, as far as every core has forgotten it. A load where there is
+/// nothing to do.
+pub fn collect() {
+    if RETIRED.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let Some(window) = window() else { return };
+    loop {
+        let over = |state: &State| matches!(state, State::Retired(retired) if window.is_over(*retired));
+        let found = BOOK.lock().as_mut().and_then(|book| {
+            let mut entries = book.areas.iter_mut().flat_map(Addresses::iter_mut);
+            let (range, entry) = entries.find(|(_, entry)| over(&entry.state))?;
+            entry.state = State::Collected;
+            Some(range)
+        });
+        let Some(range) = found else { return };
+        // SAFETY: the region was retired in `retire`, and that is over; the state keeps everybody else away.
+        unsafe { window.collect(range.start, range.len) };
+        RETIRED.fetch_sub(1, Ordering::Relaxed);
+        if let Some(book) = BOOK.lock().as_mut() {
+            let entry = book.areas.iter_mut().find_map(|area| area.free(range.start));
+            book.tables += entry.map_or(0, |entry| entry.tables);
+        }
+    }
+}
+
+/// Finds addresses for a region, and enters it.
+pub(super) fn enter(inner: &Arc<Inner>) -> Result<(), RegionError> {
+    let window = window().ok_or(RegionError::NoWindow)?;
+    loop {
+        let mut guard = BOOK.lock();
+        let book = guard.get_or_insert_with(|| Book::new(window.extent(), window.table_count()));
+        let area = book.area(inner);
+        if area.room() > 0 {
+            return book.enter(inner);
+        }
+        let wanted = 2 * area.len() + 16;
+        drop(guard);
+        let mut larger = Vec::new();
+        larger.try_reserve(wanted).map_err(|_| RegionError::Fill(FillError::OutOfMemory(wanted)))?;
+        // What is dropped is dropped when the lock is free again: the heap is never called with it held.
+        let smaller = BOOK.lock().as_mut().map(|book| book.area(inner).make_room(larger));
+        drop(smaller);
+    }
+}
+
+/// Retires a region. Nobody uses its memory any more.
+pub(super) fn retire(inner: &Inner) {
+    let Some(window) = window() else { return };
+    let start = inner.start();
+    // SAFETY: the region's owner is dropping it; the addresses stay taken in the book.
+    let retired = unsafe { window.retire(start, inner.span_bytes()) };
+    RETIRED.fetch_add(1, Ordering::Relaxed);
+    let live = BOOK.lock().as_mut().and_then(|book| {
+        let (_, entry) = book.area(inner).at(start)?;
+        Some(core::mem::replace(&mut entry.state, State::Retired(retired)))
+    });
+    drop(live);
+    collect();
+}
+
+impl Book {
+    fn new(extent: Extent, tables: usize) -> Self {
+        let eighth = extent.len / 8;
+        let part = |from: usize, eighths: usize| {
+            Addresses::new(Extent { start: extent.start + from * eighth, len: eighths * eighth })
+        };
+        Self { areas: [part(0, 1), part(1, 3), part(4, 4)], tables }
+    }
+
+    /// The area that a region belongs in.
+    fn area(&mut self, inner: &Inner) -> &mut Addresses<Entry> {
+        let [small, large, huge] = &mut self.areas;
+        match (inner.page, inner.span_bytes()) {
+            (PageSize::OneGib, _) => huge,
+            (_, bytes) if bytes >= PageSize::TwoMib.bytes() => large,
+            _ => small,
+        }
+    }
+
+    fn enter(&mut self, inner: &Arc<Inner>) -> Result<(), RegionError> {
+        let bytes = inner.span_bytes();
+        let is_small = bytes < PageSize::TwoMib.bytes();
+        let align = if is_small { PageSize::FourKib } else { inner.page.max(PageSize::TwoMib) };
+        let area = self.area(inner);
+        let range = area.find_free(bytes, align.bytes()).ok_or(RegionError::OutOfAddresses(bytes))?;
+        let used_end = area.used_end();
+        let grown = |size: PageSize| {
+            let whole = |end: usize| end.div_ceil(size.bytes());
+            whole(range.end()).saturating_sub(whole(used_end))
+        };
+        let of_region = match inner.page {
+            PageSize::FourKib if !is_small => bytes / PageSize::TwoMib.bytes(),
+            _ => 0,
+        };
+        let for_good = match inner.page {
+            PageSize::OneGib => 0,
+            _ if is_small => grown(PageSize::OneGib) + grown(PageSize::TwoMib),
+            _ => grown(PageSize::OneGib),
+        };
+        let left = self.tables.checked_sub(of_region + for_good);
+        self.tables = left.ok_or(RegionError::Fill(FillError::OutOfTables))?;
+        inner.set_start(range.start);
+        self.area(inner).take(range, Entry { state: State::Live(inner.clone()), tables: of_region });
+        Ok(())
+    }
+
+    /// The region at an address.
+    fn live(&mut self, address: usize) -> Option<Arc<Inner>> {
+        self.areas.iter_mut().find_map(|area| match area.at(address)?.1.state {
+            State::Live(ref inner) => Some(inner.clone()),
+            State::Retired(_) | State::Collected => None,
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! Which memory is the cell's own: what its window may show.
+
+use crate::memory::direct;
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+use isola_abi::descriptor::ImageSegment;
+use isola_abi::id::{PhysAddr, PhysRange};
+
+/// The memory of a cell that it may write to.
+#[derive(Debug)]
+pub(crate) struct OwnMemory {
+    /// Its pool, in ascending order.
+    pool: Vec<PhysRange>,
+    /// The variables of its image.
+    data: Option<ImageSegment>,
+}
+
+impl OwnMemory {
+    /// The pool, and the variables of the image.
+    pub(crate) fn new(mut pool: Vec<PhysRange>, data: Option<ImageSegment>) -> Self {
+        pool.sort_unstable();
+        Self { pool, data }
+    }
+
+    /// Where the page of `bytes` bytes at `frame` is; `None` where it is not the cell's, as a whole.
+    pub(crate) fn phys(&self, frame: NonNull<u8>, bytes: u64) -> Option<PhysAddr> {
+        let address = frame.addr().get() as u64;
+        let data = self.data.and_then(|data| {
+            let offset = address.checked_sub(data.virt)?;
+            (offset.checked_add(bytes)? <= data.memory.len_bytes).then_some(data.memory.start.0 + offset)
+        });
+        let phys = match data {
+            Some(phys) => phys,
+            None => {
+                let phys = address.checked_sub(direct(PhysAddr(0)).addr() as u64)?;
+                self.in_pool(phys, bytes).then_some(phys)?
+            }
+        };
+        phys.is_multiple_of(bytes).then_some(PhysAddr(phys))
+    }
+
+    /// By which address the cell knows memory of its own.
+    pub(crate) fn frame(&self, phys: PhysAddr) -> Option<NonNull<u8>> {
+        if self.in_pool(phys.0, 1) {
+            return NonNull::new(direct(phys));
+        }
+        let data = self.data.filter(|data| data.memory.contains(phys))?;
+        NonNull::new((data.virt + (phys.0 - data.memory.start.0)) as *mut u8)
+    }
+
+    fn in_pool(&self, phys: u64, bytes: u64) -> bool {
+        let behind = self.pool.partition_point(|range| range.start.0 <= phys);
+        let range = behind.checked_sub(1).and_then(|index| self.pool.get(index));
+        range.is_some_and(|range| phys.checked_add(bytes).is_some_and(|end| end <= range.end().0))
+    }
+}

@@ -1,0 +1,40 @@
+//! A test image: virtual memory that is filled by pagers, those of the library OS and the application's own.
+//!
+//! Its first argument says what it does: `check` tries what has to work, and ends with exit code 0; everything else
+//! goes wrong in one way, and ends the cell.
+#![no_std]
+#![no_main]
+
+mod check;
+mod wrong;
+
+use isola::prelude::*;
+use isola::regions::{Contents, FillError, Filler, FrameChoice, PageSize, Pager};
+
+isola::app!(main);
+
+/// Bytes of a small page.
+const PAGE: usize = PageSize::FourKib.bytes();
+
+async fn main(arguments: Arguments) -> ExitCode {
+    match arguments.get(0) {
+        Some("check") => check::all().await,
+        Some(way) => {
+            wrong::go(way);
+            println!("{way} went well");
+            ExitCode::FAILURE
+        }
+        None => ExitCode::USAGE,
+    }
+}
+
+/// The application's own pager: every page begins with its number, as if it had been read from somewhere.
+struct Numbered;
+
+impl Pager for Numbered {
+    fn fault(&self, offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
+        let page = offset / PAGE;
+        let mut write = |bytes: &mut [u8]| bytes[..8].copy_from_slice(&page.to_le_bytes());
+        filler.fill(page * PAGE, PageSize::FourKib, FrameChoice::Any, Contents::Written(&mut write)).map(drop)
+    }
+}

@@ -1,0 +1,89 @@
+//! What ends the cell.
+
+use crate::PAGE;
+use core::hint::black_box;
+use isola::prelude::*;
+use isola::regions::{Contents, FillError, Filler, FrameChoice, OnDemand, PageSize, Pager, Prefault, Region};
+
+/// Goes wrong in the way of that name.
+pub fn go(way: &str) {
+    match way {
+        "guard" => touch("guarded", GuardedAt(3), 3),
+        "lazy" => touch("lazy", Lazy, 1),
+        "refused" => touch("refused", Beyond, 1),
+        "nested" => nested(),
+        "exhaust" => exhaust(),
+        "gone" => gone(),
+        other => println!("no way of going wrong is called {other:?}"),
+    }
+}
+
+/// Touches that page of a region.
+fn touch(name: &'static str, pager: impl Pager + 'static, page: usize) {
+    let region = Region::new(name, 16 * PAGE, pager).expect("a region");
+    black_box(region[page * PAGE + 8]);
+}
+
+fn fill(offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
+    filler.fill(offset, PageSize::FourKib, FrameChoice::Any, Contents::Zero).map(drop)
+}
+
+/// Has a guard at that page.
+struct GuardedAt(usize);
+
+impl Pager for GuardedAt {
+    fn fault(&self, offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
+        if offset / PAGE == self.0 { Err(FillError::Guard) } else { fill(offset - offset % PAGE, filler) }
+    }
+}
+
+/// Fills another page than the one that was touched.
+struct Lazy;
+
+impl Pager for Lazy {
+    fn fault(&self, _: usize, filler: &Filler<'_>) -> Result<(), FillError> {
+        fill(7 * PAGE, filler)
+    }
+}
+
+/// Fills behind its region.
+struct Beyond;
+
+impl Pager for Beyond {
+    fn fault(&self, _: usize, filler: &Filler<'_>) -> Result<(), FillError> {
+        fill(filler.len_bytes(), filler)
+    }
+}
+
+/// Touches another region in a fault.
+struct Touching(Region);
+
+impl Pager for Touching {
+    fn fault(&self, offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
+        black_box(self.0[offset]);
+        fill(offset - offset % PAGE, filler)
+    }
+}
+
+fn nested() {
+    let other = Region::new("touched", 16 * PAGE, OnDemand::new(PageSize::FourKib)).expect("a region");
+    touch("touching", Touching(other), 2);
+}
+
+/// Touches more pages than there is memory.
+fn exhaust() {
+    let all = Region::new("everything", 2 * isola::memory_total(), Prefault { page: PageSize::FourKib });
+    println!("at once: {}", all.expect_err("there is not so much"));
+    let mut region =
+        Region::new("too much", isola::memory_total(), OnDemand::new(PageSize::FourKib)).expect("addresses");
+    region.chunks_mut(PAGE).for_each(|page| page[0] = 1);
+}
+
+/// Reads by an address that it had, of a region that is gone.
+fn gone() {
+    let region = Region::new("gone", 16 * PAGE, OnDemand::new(PageSize::FourKib)).expect("a region");
+    black_box(region[0]);
+    let address = region.as_ptr();
+    drop(region);
+    isola::mishap::commit(isola::mishap::Mishap::ReadAt(address.addr()));
+}

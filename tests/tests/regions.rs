@@ -1,0 +1,52 @@
+//! Virtual memory of cells: pagers fill it, on one core and on several, and what goes wrong is told by its name.
+
+use isola_tests::qemu::{MACHINE_TYPES, Machine, MachineType, Outcome};
+
+fn regions(cores: usize, memory_mib: usize, cpu: &str, way: &str) -> Outcome {
+    let machine = Machine::new(MachineType::Q35, "regions").cores(cores).memory_mib(memory_mib).cpu(cpu);
+    machine.command_line(&format!("-- {way}")).run()
+}
+
+#[test]
+fn pagers_fill_regions_on_1_2_and_4_cores() {
+    for cores in [1, 2, 4] {
+        let outcome = regions(cores, 128, "max", "check");
+        assert_eq!(outcome.exit_code, Some(0), "{cores} cores:\n{}", outcome.serial);
+    }
+}
+
+#[test]
+fn pagers_fill_regions_on_every_kind_of_machine() {
+    for kind in MACHINE_TYPES {
+        let machine = Machine::new(kind, "regions").cores(2).memory_mib(128);
+        let outcome = machine.command_line("-- check").run();
+        assert_eq!(outcome.exit_code, Some(0), "{kind:?}:\n{}", outcome.serial);
+    }
+}
+
+#[test]
+fn pages_of_1_gib_are_used_where_there_are_any() {
+    let outcome = regions(2, 4096, "max", "check");
+    assert!(outcome.serial.contains("1 GiB page: ok"), "{}", outcome.serial);
+    assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
+    let outcome = regions(1, 128, "qemu64", "check");
+    assert!(outcome.serial.contains("1 GiB page: there are no pages of"), "{}", outcome.serial);
+    assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
+}
+
+#[test]
+fn a_fault_that_cannot_be_filled_ends_the_cell_and_names_the_region() {
+    for (way, said) in [
+        ("guard", "region \"guarded\": nothing is there: a guard page was hit"),
+        ("lazy", "region \"lazy\": its pager has not filled the page"),
+        ("refused", "region \"refused\": no page that its pager may fill begins at offset 0x10000"),
+        ("nested", "a pager has touched a region, which it must not"),
+        ("exhaust", "region \"too much\": memory ran out: a page of 4096 bytes was wanted"),
+        ("gone", "no region is there"),
+    ] {
+        let outcome = regions(1, 64, "max", way);
+        let crash = outcome.serial.lines().find(|line| line.contains("crashed")).unwrap_or_default();
+        assert!(crash.contains(said), "{way}:\n{}", outcome.serial);
+        assert_eq!(outcome.exit_code, Some(101), "{way}:\n{}", outcome.serial);
+    }
+}
