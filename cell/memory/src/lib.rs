@@ -1,4 +1,4 @@
-//! A cell's memory: pages, and the heap on top of them (EbbRT 3.3.3).
+//! A cell's memory: pages, the heap on top of them (EbbRT 3.3.3), and virtual regions (XOS IV-B).
 //!
 //! ```text
 //!   core 0      core 1      core 2         GlobalAlloc
@@ -15,6 +15,7 @@
 //!   core that asks; what is larger comes from [`Pages`] directly.
 //! - [`CoreSource`] says which core asks: in a cell, [`ThisCore`]. It is all that the heap wants to know of
 //!   the platform.
+//! - [`regions`]: virtual memory that a pager fills, which the application chooses or writes.
 //! - [`Hardened`] is for tests: an allocator around another one that finds what a program does wrong.
 //!
 //! No per-object header exists: the size that Rust passes when it frees is what tells the class.
@@ -25,7 +26,7 @@
 //!
 //! What is *not* here: the memory itself (the platform adds ranges at start, from the descriptor's pool or
 //! from the machine's memory map), what happens when memory has run out (the platform's allocation error
-//! handler), virtual memory that is filled on demand (the pager), and device addresses (the platforms).
+//! handler), page tables (the platforms), and device addresses (the platforms).
 #![no_std]
 #![allow(unsafe_code, reason = "an allocator makes owned memory out of addresses, which has no safe form")]
 

@@ -317,7 +317,7 @@ mod tests {
         refused(end - PAGE_SIZE, PageSize::TwoMib);
         refused(start + 8, PageSize::FourKib);
         refused(start + MIB, PageSize::TwoMib);
-        refused(u64::MAX & !0xfff, PageSize::FourKib);
+        refused(!0xfff, PageSize::FourKib);
         let whole = frame(pool, 0);
         assert_eq!(map(&window, 5, whole, PageSize::FourKib), Err(WindowError::NoPage(REGIONS + 5)));
         assert_eq!(map(&window, MIB, whole, PageSize::TwoMib), Err(WindowError::NoPage(REGIONS + MIB)));
