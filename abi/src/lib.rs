@@ -10,6 +10,7 @@
 //! | [`report`] | cell to supervisor | what the cell says of itself: state, console, ledger, crash |
 //! | [`management`] | host tool and supervisor | requests and responses of the management console |
 //! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
+//! | [`hosted`] | host tool and hosted cell | what a cell in a Linux process is given |
 //! | [`size`] | people and tools | byte sizes as people write them: `64M`, `1GiB` |
 //!
 //! Encoding is postcard: a compact, documented, stable format. A change of any encoded type changes
@@ -21,6 +22,7 @@ extern crate alloc;
 
 pub mod descriptor;
 pub mod frame;
+pub mod hosted;
 pub mod id;
 pub mod layout;
 pub mod management;

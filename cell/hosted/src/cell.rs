@@ -1,6 +1,7 @@
 //! A cell in this process: from its settings to what its cores returned.
 
-use crate::platform::Hosted;
+use crate::heap;
+use crate::platform::{Hosted, Memory};
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{CoreBlock, EbbTable};
 use isola_platform::CoreIndex;
@@ -55,7 +56,7 @@ pub fn run<T: Send>(
         Pinning::Free => Vec::new(),
         Pinning::WherePossible => enough_processors(settings.cores),
     };
-    start(Box::leak(Box::new(Hosted::new(settings, network))), &processors, body)
+    start(Box::leak(Box::new(Hosted::new(settings, Memory::Host, network))), &processors, body)
 }
 
 /// As [`run`], for a platform that was made before, and on these processors: none, or one a core.
@@ -79,6 +80,9 @@ pub(crate) fn start<T: Send>(
                     // which nothing else on x86-64 Linux uses.
                     unsafe { block.enter(set_gs_base) };
                     core.enter();
+                    if platform.memory() == Memory::Pool {
+                        heap::enter_core();
+                    }
                     processor.into_iter().for_each(pin);
                     body(platform)
                 })

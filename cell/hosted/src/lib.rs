@@ -8,6 +8,9 @@
 //! | [`pending`] | interrupts on their way to a core, and the one flag that says whether it must be woken |
 //! | [`mod@file`] | a file of Linux as a device that interrupts |
 //! | [`mod@link`] | a network of two cells, in memory |
+//! | [`tap`] | a network device: a TAP interface of the host |
+//! | [`heap`] | the cell's memory: a pool, and the global allocator on it |
+//! | [`mod@process`] | a process that is one cell: what an application's binary becomes |
 //!
 //! What the hardware does for a bare cell, Linux does here:
 //!
@@ -20,15 +23,19 @@
 //! | `hlt` | `epoll_wait` |
 #![allow(
     unsafe_code,
-    reason = "gives each thread a GS segment base of its own, which is what makes it a core"
+    reason = "gives each thread a GS segment base of its own, which is what makes it a core; memory and TAP interfaces \
+              come from Linux by raw calls"
 )]
 
 pub mod cell;
 pub mod core;
 pub mod file;
+pub mod heap;
 pub mod link;
 pub mod pending;
 pub mod platform;
+pub mod process;
+pub mod tap;
 
 pub use cell::{Pinning, Settings, run};
 pub use link::{Loss, link};

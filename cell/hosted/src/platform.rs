@@ -2,6 +2,7 @@
 
 use crate::cell::Settings;
 use crate::core::HostedCore;
+use crate::heap;
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::report::Report;
@@ -22,10 +23,20 @@ pub struct Hosted {
     cores: Box<[&'static HostedCore]>,
     network: Mutex<Vec<NetworkPort>>,
     request: AtomicU32,
+    memory: Memory,
+}
+
+/// Where a cell's memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// The process takes it from its host, as much as there is.
+    Host,
+    /// The process's pool is the cell's: see [`crate::heap`].
+    Pool,
 }
 
 impl Hosted {
-    pub(crate) fn new(settings: Settings, network: Vec<NetworkPort>) -> Self {
+    pub(crate) fn new(settings: Settings, memory: Memory, network: Vec<NetworkPort>) -> Self {
         assert!((1..=MAX_CORES).contains(&settings.cores), "a cell has 1 to {MAX_CORES} cores");
         let clock = calibrate();
         let core = |id: usize| Core { id: CoreId(id as u32), apic: ApicId(id as u32), node: NodeId(0) };
@@ -49,7 +60,22 @@ impl Hosted {
         let core = |_| HostedCore::take().expect("Linux gives three file descriptors a core: see ulimit -n");
         let cores = (0..settings.cores).map(core).collect();
         let clock = Clock::new(&clock);
-        Self { descriptor, report, clock, cores, network: Mutex::new(network), request: AtomicU32::new(0) }
+        let (network, request) = (Mutex::new(network), AtomicU32::new(0));
+        let platform = Self { descriptor, report, clock, cores, network, request, memory };
+        platform.publish_memory();
+        platform
+    }
+
+    /// Where the cell's memory comes from.
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory
+    }
+
+    /// Says in the report what is used. A few loads and stores.
+    fn publish_memory(&self) {
+        if self.memory == Memory::Pool {
+            heap::publish(&self.report.memory);
+        }
     }
 
     pub(crate) fn cores(&self) -> &[&'static HostedCore] {
@@ -100,6 +126,7 @@ impl Platform for Hosted {
     }
 
     fn halt(&self) {
+        self.publish_memory();
         self.this_core().halt();
     }
 
@@ -122,7 +149,8 @@ impl Platform for Hosted {
     fn print(&self, text: &[u8]) {
         use std::io::Write;
         // Whoever closed the process's output does not want to read it.
-        let _ = std::io::stdout().write_all(text);
+        let mut output = std::io::stdout().lock();
+        let _ = output.write_all(text).and_then(|()| output.flush());
     }
 
     fn ring_supervisor(&self) {}
@@ -135,9 +163,12 @@ impl Platform for Hosted {
         std::mem::take(&mut self.network.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The process takes what it needs from its host.
     fn memory_free(&self) -> usize {
-        usize::MAX
+        match self.memory {
+            // Asking the host takes a system call, and its answer would be everybody's, not the cell's.
+            Memory::Host => usize::MAX,
+            Memory::Pool => heap::free_bytes(),
+        }
     }
 
     fn entropy(&self) -> u64 {

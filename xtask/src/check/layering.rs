@@ -67,11 +67,17 @@ const LAYERS: &[Layer] = &[
         folders: &["linux"],
         stands_on: &["abi", "iobuf", "platform", "cell", "services", "linux"],
     },
+    // What connects a hosted cell to its host: a cell itself, with Linux's sockets.
+    Layer {
+        name: "gateway",
+        folders: &["net/gateway"],
+        stands_on: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
+    },
     // What applications link: the one place that picks the platform.
     Layer {
         name: "application library",
         folders: &["cell/app"],
-        stands_on: &["abi", "iobuf", "platform", "cell", "services", "bare", "hosted"],
+        stands_on: &["abi", "iobuf", "platform", "cell", "services", "bare", "hosted", "gateway"],
     },
     Layer {
         name: "apps",
@@ -112,8 +118,18 @@ const LAYERS: &[Layer] = &[
 ];
 
 /// The layers on the cell's side of the wall.
-const CELL_SIDE: &[&str] =
-    &["iobuf", "platform", "cell", "bare", "hosted", "services", "linux", "application library", "apps"];
+const CELL_SIDE: &[&str] = &[
+    "iobuf",
+    "platform",
+    "cell",
+    "bare",
+    "hosted",
+    "services",
+    "gateway",
+    "linux",
+    "application library",
+    "apps",
+];
 
 /// One package standing on another.
 struct Edge<'a> {
@@ -219,6 +235,8 @@ mod tests {
             ("linux", "fs"),
             ("cell/app", "cell/bare"),
             ("cell/app", "net/sockets"),
+            ("cell/app", "net/gateway"),
+            ("net/gateway", "cell/hosted"),
             ("apps/kv", "cell/app"),
             ("tests/images/crash", "cell/app"),
             ("tests/images/hello", "machine"),
@@ -246,6 +264,9 @@ mod tests {
             ("cell/platform", "cell/events"),
             ("net/stack", "drivers"),
             ("net/stack", "linux"),
+            ("net/sockets", "cell/hosted"),
+            ("net/sockets", "net/gateway"),
+            ("apps/kv", "net/gateway"),
             ("apps/kv", "apps/primes"),
             ("apps/kv", "cell/bare"),
             ("host", "machine"),

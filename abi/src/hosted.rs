@@ -1,0 +1,279 @@
+//! What a hosted cell is given, host tool to process: a line of words in an environment variable.
+//!
+//! ```text
+//! ISOLA_CELL="name=cache cores=2 memory=64M network=user forward=tcp:127.0.0.1:11211:11211"
+//! ```
+//!
+//! The arguments of the process are the application's. People may write the line as well.
+
+use crate::descriptor::NetworkAddress;
+use crate::id::MAX_CORES;
+use crate::size::ByteSize;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::str::FromStr;
+
+/// The environment variable.
+pub const VARIABLE: &str = "ISOLA_CELL";
+
+/// What a hosted cell is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostedSpec {
+    /// Its name; the program's, where none is given.
+    pub name: Option<String>,
+    /// How many cores.
+    pub cores: u32,
+    /// How much memory.
+    pub memory: ByteSize,
+    /// Its network.
+    pub network: HostedNetwork,
+    /// Ports of the host that lead to it.
+    pub forwards: Vec<Forward>,
+    /// The process that it is to end with.
+    pub parent: Option<u32>,
+}
+
+impl Default for HostedSpec {
+    fn default() -> Self {
+        let (memory, network) = (ByteSize(256 << 20), HostedNetwork::User);
+        Self { name: None, cores: 1, memory, network, forwards: Vec::new(), parent: None }
+    }
+}
+
+/// The network of a hosted cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostedNetwork {
+    /// None.
+    None,
+    /// A network in the process, from which the host is reached: no rights are needed.
+    User,
+    /// A TAP interface of the host.
+    Tap {
+        /// Its name.
+        interface: String,
+        /// The cell's address; without one it asks by DHCP.
+        address: Option<NetworkAddress>,
+    },
+}
+
+/// What is forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP connections.
+    Tcp,
+    /// UDP datagrams.
+    Udp,
+}
+
+/// A port of the host that leads to one of the cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// What is forwarded.
+    pub transport: Transport,
+    /// Where on the host.
+    pub host: SocketAddrV4,
+    /// The cell's port.
+    pub cell_port: u16,
+}
+
+/// A line that says no hosted cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostedSpecError {
+    /// A word that is none of the known ones.
+    Unknown(String),
+    /// A known word with a value that makes no sense for it.
+    BadValue(String),
+    /// More cores than a cell can have, or none.
+    Cores(u32),
+    /// Ports are forwarded in the process's own network alone.
+    ForwardWithoutUser,
+}
+
+impl fmt::Display for HostedSpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(word) => write!(
+                f,
+                "{word:?} says nothing of a hosted cell: write name=, cores=, memory=, network=user|none|tap:INTERFACE, \
+                 address=IP/PREFIX[,GATEWAY] or forward=tcp|udp:IP:PORT:CELL_PORT"
+            ),
+            Self::BadValue(word) => {
+                write!(f, "{word:?} does not make sense: correct what follows the equals sign")
+            }
+            Self::Cores(cores) => write!(f, "a cell has 1 to {MAX_CORES} cores, not {cores}"),
+            Self::ForwardWithoutUser => f.write_str(
+                "forward= goes with network=user: with a TAP interface the cell's own address is reached",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for HostedSpecError {}
+
+impl FromStr for HostedSpec {
+    type Err = HostedSpecError;
+
+    fn from_str(line: &str) -> Result<Self, HostedSpecError> {
+        let mut spec = Self::default();
+        let mut own_address = None;
+        for word in line.split_whitespace() {
+            let bad = || HostedSpecError::BadValue(word.to_string());
+            let (key, value) =
+                word.split_once('=').ok_or_else(|| HostedSpecError::Unknown(word.to_string()))?;
+            match key {
+                "name" => spec.name = Some(value.to_string()),
+                "cores" => spec.cores = value.parse().map_err(|_| bad())?,
+                "memory" => spec.memory = value.parse().map_err(|_| bad())?,
+                "network" => spec.network = network(value).ok_or_else(bad)?,
+                "address" => own_address = Some(address(value).ok_or_else(bad)?),
+                "forward" => spec.forwards.push(forward(value).ok_or_else(bad)?),
+                "parent" => spec.parent = Some(value.parse().map_err(|_| bad())?),
+                _ => return Err(HostedSpecError::Unknown(word.to_string())),
+            }
+        }
+        match (&mut spec.network, own_address) {
+            (_, None) => {}
+            (HostedNetwork::Tap { address, .. }, Some(own)) => *address = Some(own),
+            (_, Some(_)) => return Err(HostedSpecError::BadValue("address= without a TAP interface".into())),
+        }
+        if !(1..=MAX_CORES as u32).contains(&spec.cores) {
+            return Err(HostedSpecError::Cores(spec.cores));
+        }
+        if !spec.forwards.is_empty() && spec.network != HostedNetwork::User {
+            return Err(HostedSpecError::ForwardWithoutUser);
+        }
+        Ok(spec)
+    }
+}
+
+fn network(text: &str) -> Option<HostedNetwork> {
+    match (text, text.strip_prefix("tap:")) {
+        ("none", _) => Some(HostedNetwork::None),
+        ("user", _) => Some(HostedNetwork::User),
+        // Linux has names of up to 15 bytes.
+        (_, Some(interface)) if (1..16).contains(&interface.len()) => {
+            Some(HostedNetwork::Tap { interface: interface.to_string(), address: None })
+        }
+        _ => None,
+    }
+}
+
+fn address(text: &str) -> Option<NetworkAddress> {
+    let (text, gateway) = match text.split_once(',') {
+        Some((text, gateway)) => (text, Some(gateway.parse().ok()?)),
+        None => (text, None),
+    };
+    let (ip, prefix_len) = text.split_once('/')?;
+    let prefix_len = prefix_len.parse().ok().filter(|len| *len <= 32)?;
+    Some(NetworkAddress { ip: ip.parse().ok()?, prefix_len, gateway })
+}
+
+fn forward(text: &str) -> Option<Forward> {
+    let (transport, rest) = text.split_once(':')?;
+    let transport = match transport {
+        "tcp" => Transport::Tcp,
+        "udp" => Transport::Udp,
+        _ => return None,
+    };
+    let (host, cell_port) = rest.rsplit_once(':')?;
+    let cell_port = cell_port.parse().ok().filter(|port| *port != 0)?;
+    Some(Forward { transport, host: host.parse().ok()?, cell_port })
+}
+
+impl fmt::Display for HostedSpec {
+    /// The line that says so.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cores={} memory={}", self.cores, self.memory.0)?;
+        if let Some(name) = &self.name {
+            write!(f, " name={name}")?;
+        }
+        match &self.network {
+            HostedNetwork::None => f.write_str(" network=none")?,
+            HostedNetwork::User => f.write_str(" network=user")?,
+            HostedNetwork::Tap { interface, address } => {
+                write!(f, " network=tap:{interface}")?;
+                if let Some(NetworkAddress { ip, prefix_len, gateway }) = address {
+                    write!(f, " address={ip}/{prefix_len}")?;
+                    gateway.map_or(Ok(()), |gateway: Ipv4Addr| write!(f, ",{gateway}"))?;
+                }
+            }
+        }
+        for Forward { transport, host, cell_port } in &self.forwards {
+            write!(f, " forward={transport}:{host}:{cell_port}")?;
+        }
+        self.parent.map_or(Ok(()), |parent| write!(f, " parent={parent}"))
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_was_written() {
+        let forward = |transport, port| Forward {
+            transport,
+            host: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port),
+            cell_port: port + 1,
+        };
+        let address = Some(NetworkAddress {
+            ip: [10, 0, 0, 2].into(),
+            prefix_len: 24,
+            gateway: Some([10, 0, 0, 1].into()),
+        });
+        let tap = HostedNetwork::Tap { interface: "tap0".into(), address };
+        let forwards = alloc::vec![forward(Transport::Tcp, 80), forward(Transport::Udp, 7000)];
+        let memory = ByteSize(64 << 20);
+        for spec in [
+            HostedSpec::default(),
+            HostedSpec {
+                name: Some("cache".into()),
+                cores: 3,
+                memory,
+                parent: Some(7),
+                ..HostedSpec::default()
+            },
+            HostedSpec { network: tap, ..HostedSpec::default() },
+            HostedSpec { network: HostedNetwork::None, ..HostedSpec::default() },
+            HostedSpec { forwards, ..HostedSpec::default() },
+        ] {
+            assert_eq!(spec.to_string().parse(), Ok(spec.clone()), "{spec}");
+        }
+        assert_eq!("".parse(), Ok(HostedSpec::default()));
+        assert_eq!("memory=64M".parse::<HostedSpec>().map(|spec| spec.memory), Ok(memory));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        for bad in [
+            "cores",
+            "cores=0",
+            "cores=65",
+            "cores=-1",
+            "memory=much",
+            "network=tap:",
+            "network=tap:a-name-too-long-for-linux",
+            "network=wifi",
+            "address=10.0.0.2/24",
+            "network=tap:t address=10.0.0.2",
+            "forward=80",
+            "forward=tcp:127.0.0.1:80:0",
+            "network=none forward=tcp:127.0.0.1:80:80",
+            "colour=red",
+        ] {
+            let refused = bad.parse::<HostedSpec>();
+            assert!(refused.is_err(), "{bad}: {refused:?}");
+        }
+    }
+}

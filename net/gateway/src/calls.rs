@@ -1,0 +1,313 @@
+//! Connections and datagrams of the cell to its host.
+//!
+//! The cell calls the gateway's address, at any port, and means the same port of the host's `127.0.0.1`. The gateway's
+//! own stack knows ports by name only, so what comes from the cell is looked at before the stack gets it:
+//!
+//! - The first segment of a connection is held back while Linux is asked for that port. Where somebody listens there, the
+//!   gateway begins to listen too, and the segment goes on; where nobody does, the stack answers it as it answers
+//!   any call to a port without a listener. So the cell is refused what its host would refuse, before it is connected.
+//! - The first datagram for a port opens that port.
+
+use crate::gateway::GATEWAY;
+use crate::linux;
+use crate::relay::relay;
+use isola_ebbs::{Ebb, Representative, current_core, platform};
+use isola_events::{sleep, spawn_task, timeout};
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::tcp::Listening;
+use isola_net::{TcpStream, UdpSocket, listen};
+use isola_platform::network::{FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedFrame};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+static CALLS: Ebb<Calls> = Ebb::new();
+
+/// Connections that are being made at one time; further ones are left to try again.
+const MAX_CALLS: usize = 1024;
+
+/// For how long Linux, and then the cell, may be silent before a call has failed.
+const CALL_LIMIT: Duration = Duration::from_secs(20);
+
+/// UDP ports of the host that the cell may use at one time.
+const MAX_PORTS: usize = 256;
+
+/// Sockets of the cell that may use one of them.
+const MAX_SOCKETS: usize = 256;
+
+/// For how long a socket of the cell is remembered after the host's last answer.
+const SOCKET_LIMIT: Duration = Duration::from_secs(60);
+
+/// The cell's port, and the host's.
+type Key = (u16, u16);
+
+/// The calls that are being made. On the gateway's one core.
+#[derive(Default)]
+struct Calls {
+    /// The host's side of each, once it is there.
+    calls: RefCell<BTreeMap<Key, Option<linux::TcpStream>>>,
+    /// Ports that are listened at for calls whose last segment of the handshake is still to come.
+    listening: RefCell<BTreeMap<u16, (Listening, usize)>>,
+    /// First segments that go on.
+    released: RefCell<VecDeque<ReceivedFrame>>,
+    /// UDP ports that are open.
+    ports: RefCell<BTreeSet<u16>>,
+}
+
+impl Representative for Calls {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// Has what comes by `port` looked at.
+pub(crate) fn watch(port: NetworkPort) -> NetworkPort {
+    let queues = port.queues.into_iter();
+    let watched = queues.map(|queue| Box::new(WatchedQueue { queue }) as Box<dyn NetworkQueue + Send>);
+    NetworkPort { queues: watched.collect(), ..port }
+}
+
+struct WatchedQueue {
+    queue: Box<dyn NetworkQueue + Send>,
+}
+
+impl NetworkQueue for WatchedQueue {
+    fn vector(&self) -> u8 {
+        self.queue.vector()
+    }
+
+    fn offloads_checksums(&self) -> bool {
+        self.queue.offloads_checksums()
+    }
+
+    fn attach(&mut self) {
+        self.queue.attach();
+    }
+
+    fn receive(&mut self) -> Option<ReceivedFrame> {
+        if let Some(released) = CALLS.released.borrow_mut().pop_front() {
+            return Some(released);
+        }
+        loop {
+            let received = self.queue.receive()?;
+            match Call::of(&received.frame) {
+                Some(Call::Connection(key)) => CALLS.connection(key, received, self.queue.vector()),
+                Some(Call::Datagram(port)) => {
+                    CALLS.datagram(port);
+                    return Some(received);
+                }
+                None => return Some(received),
+            }
+        }
+    }
+
+    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+        self.queue.send(frame)
+    }
+
+    fn flush(&mut self) {
+        self.queue.flush();
+    }
+
+    fn reclaim(&mut self) -> Option<Chain> {
+        self.queue.reclaim()
+    }
+
+    fn enable_interrupts(&mut self) -> FramesPending {
+        match self.queue.enable_interrupts() {
+            FramesPending::No if CALLS.released.borrow().is_empty() => FramesPending::No,
+            _ => FramesPending::Yes,
+        }
+    }
+
+    fn disable_interrupts(&mut self) {
+        self.queue.disable_interrupts();
+    }
+}
+
+/// What a frame begins.
+#[derive(Debug, PartialEq, Eq)]
+enum Call {
+    /// A connection.
+    Connection(Key),
+    /// An exchange of datagrams with a port, or goes on with one.
+    Datagram(u16),
+}
+
+impl Call {
+    /// What a frame begins, where it begins anything.
+    fn of(frame: &[u8]) -> Option<Self> {
+        const SYN: u8 = 0x02;
+        const ACK: u8 = 0x10;
+        let (ethernet, packet) = frame.split_first_chunk::<14>()?;
+        let header = packet.first_chunk::<20>()?;
+        let first = u16::from_be_bytes([header[6], header[7]]) & 0x1fff == 0;
+        if ethernet[12..] != [8, 0] || header[0] >> 4 != 4 || header[16..] != GATEWAY.octets() || !first {
+            return None;
+        }
+        let payload = packet.get(usize::from(header[0] & 15) * 4..)?;
+        let ports = payload.first_chunk::<4>()?;
+        let (from, to) = (u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]]));
+        match header[9] {
+            6 if payload.get(13)? & (SYN | ACK) == SYN => Some(Self::Connection((from, to))),
+            17 => Some(Self::Datagram(to)),
+            _ => None,
+        }
+    }
+}
+
+impl Calls {
+    /// Holds a first segment back while Linux is asked.
+    fn connection(&self, key: Key, segment: ReceivedFrame, vector: u8) {
+        let mut calls = self.calls.borrow_mut();
+        // A segment that is sent again changes nothing.
+        if calls.len() < MAX_CALLS && !calls.contains_key(&key) {
+            calls.insert(key, None);
+            spawn_task(call(key, segment, vector)).detach();
+        }
+    }
+
+    /// Opens a UDP port, where it is not open.
+    fn datagram(&self, port: u16) {
+        let mut ports = self.ports.borrow_mut();
+        if ports.len() < MAX_PORTS
+            && !ports.contains(&port)
+            // Where it is bound, it is for answers of the cell to somebody.
+            && let Ok(socket) = UdpSocket::bind(port)
+        {
+            ports.insert(port);
+            spawn_task(carry(socket, port)).detach();
+        }
+    }
+
+    /// Listens at a port for one more call.
+    fn expect(&self, port: u16) {
+        let mut listening = self.listening.borrow_mut();
+        match listening.get_mut(&port) {
+            Some((_, calls)) => *calls += 1,
+            None => {
+                if let Ok(listener) = listen(port, MAX_CALLS, move |stream| accept(stream, port)) {
+                    listening.insert(port, (listener, 1));
+                }
+            }
+        }
+    }
+
+    /// The host's side of a call that was expected, which is no longer.
+    fn take(&self, key: Key) -> Option<linux::TcpStream> {
+        let host = self.calls.borrow_mut().remove(&key)??;
+        let mut listening = self.listening.borrow_mut();
+        let over = listening.get_mut(&key.1).is_some_and(|(_, calls)| {
+            *calls -= 1;
+            *calls == 0
+        });
+        let listener = if over { listening.remove(&key.1) } else { None };
+        drop(listening);
+        drop(listener);
+        Some(host)
+    }
+}
+
+/// Asks Linux, and lets the first segment go on.
+async fn call(key: Key, segment: ReceivedFrame, vector: u8) {
+    let host = timeout(CALL_LIMIT, linux::TcpStream::connect((Ipv4Addr::LOCALHOST, key.1).into())).await;
+    let connected = match host {
+        Ok(Ok(host)) => {
+            CALLS.calls.borrow_mut().insert(key, Some(host));
+            CALLS.expect(key.1);
+            true
+        }
+        _ => {
+            CALLS.calls.borrow_mut().remove(&key);
+            false
+        }
+    };
+    CALLS.released.borrow_mut().push_back(segment);
+    platform().interrupt(current_core(), vector);
+    if connected {
+        sleep(CALL_LIMIT).await;
+        // Where the cell is not there any more, nobody has taken it.
+        drop(CALLS.take(key));
+    }
+}
+
+/// Serves a connection of the cell to a port of the host.
+async fn accept(stream: TcpStream, port: u16) {
+    let from = stream.peer().map_or(0, |peer| peer.port());
+    match CALLS.take((from, port)) {
+        Some(host) => relay(stream, host).await,
+        None => stream.abort(),
+    }
+}
+
+/// Carries datagrams of the cell to a port of the host, and answers back.
+async fn carry(socket: UdpSocket, port: u16) {
+    let cell_side = Rc::new(socket);
+    let mut sockets: BTreeMap<SocketAddr, Rc<linux::UdpSocket>> = BTreeMap::new();
+    loop {
+        let datagram = cell_side.receive().await;
+        let from = datagram.remote;
+        if !sockets.contains_key(&from) {
+            sockets.retain(|_, socket| Rc::strong_count(socket) > 1);
+            if sockets.len() >= MAX_SOCKETS {
+                continue;
+            }
+            let host = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+            let Ok(socket) = linux::UdpSocket::connect(host).map(Rc::new) else { continue };
+            spawn_task(answer(socket.clone(), cell_side.clone(), from)).detach();
+            sockets.insert(from, socket);
+        }
+        if let Some(socket) = sockets.get(&from) {
+            socket.send(&datagram.payload);
+        }
+    }
+}
+
+/// Carries the host's answers to a socket of the cell, until there are none for long.
+async fn answer(host: Rc<linux::UdpSocket>, cell: Rc<UdpSocket>, to: SocketAddr) {
+    while let Ok(received) = timeout(SOCKET_LIMIT, host.receive()).await {
+        // An error is about a datagram that was sent: nobody listens there now.
+        if let Ok((data, _)) = received {
+            let _ = cell.send_to(to, IoBuf::from(data).into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame to the gateway with this protocol and these bytes behind the IP header.
+    fn frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 2, 15]);
+        frame.extend(GATEWAY.octets());
+        frame.extend(payload);
+        frame
+    }
+
+    #[test]
+    fn first_segments_and_datagrams_are_told_from_all_else() {
+        let segment = |flags| {
+            let mut segment = vec![0x9c, 0x40, 0, 80];
+            segment.extend([0; 9]);
+            segment.push(flags);
+            segment.extend([0; 6]);
+            segment
+        };
+        assert_eq!(Call::of(&frame(6, &segment(0x02))), Some(Call::Connection((40_000, 80))));
+        assert_eq!(Call::of(&frame(6, &segment(0x12))), None);
+        assert_eq!(Call::of(&frame(6, &segment(0x10))), None);
+        assert_eq!(Call::of(&frame(17, &[0, 1, 0, 53, 0, 8, 0, 0])), Some(Call::Datagram(53)));
+        assert_eq!(Call::of(&frame(1, &[0; 20])), None);
+        let whole = frame(6, &segment(0x02));
+        (0..whole.len() - 7).for_each(|len| assert_eq!(Call::of(&whole[..len]), None, "{len}"));
+        for (index, byte) in [(12, 9), (14, 0x65), (33, 3), (21, 1)] {
+            let mut other = whole.clone();
+            other[index] = byte;
+            assert_eq!(Call::of(&other), None, "{index}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The gateway's own cell, from the ports it is to publish to its loop.
+
+use crate::{calls, published};
+use isola_abi::descriptor::NetworkAddress;
+use isola_abi::hosted::{Forward, Transport};
+use isola_events::{run, spawn_task};
+use isola_hosted::{Loss, Settings, link};
+use isola_platform::network::NetworkPort;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
+use std::sync::Mutex;
+use std::thread;
+
+/// The address at which the cell finds its host.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+
+/// The cell's address.
+pub const CELL: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+
+/// Length of the network's prefix.
+const PREFIX_LEN: u8 = 24;
+
+/// Why there is no gateway.
+#[derive(Debug)]
+pub enum GatewayError {
+    /// A port of the host cannot be had.
+    Port {
+        /// Where.
+        host: SocketAddrV4,
+        /// For what.
+        transport: Transport,
+        /// What Linux says.
+        error: io::Error,
+    },
+    /// Linux gives no thread.
+    Thread(io::Error),
+}
+
+impl fmt::Display for GatewayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port { host, transport, error } => {
+                write!(f, "port {host}/{transport} cannot be published: {error}")?;
+                f.write_str(match error.kind() {
+                    io::ErrorKind::AddrInUse => "; choose another host port, or end the program that has it",
+                    io::ErrorKind::PermissionDenied => "; ports below 1024 are for root: choose a higher one",
+                    io::ErrorKind::AddrNotAvailable => "; the address is not one of this host's",
+                    _ => "",
+                })
+            }
+            Self::Thread(error) => write!(f, "the gateway gets no thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for GatewayError {}
+
+/// A port of the host that is the gateway's.
+pub(crate) enum Door {
+    /// For connections to that port of the cell.
+    Tcp(TcpListener, u16),
+    /// For datagrams to that port of the cell.
+    Udp(UdpSocket, u16),
+}
+
+/// Starts a gateway for one cell, and publishes these ports of the host. It ends with the process. Returns the cell's
+/// network device, and its address there.
+///
+/// # Errors
+/// [`GatewayError`]; then nothing is published.
+pub fn start(forwards: &[Forward]) -> Result<(NetworkPort, NetworkAddress), GatewayError> {
+    let doors = forwards.iter().map(open).collect::<Result<Vec<Door>, GatewayError>>()?;
+    raise_limit();
+    let (inner, outer) = link(Loss::Never);
+    let outer = calls::watch(outer);
+    let (doors, outer) = (Mutex::new(Some(doors)), vec![outer]);
+    let address = |ip, gateway| NetworkAddress { ip, prefix_len: PREFIX_LEN, gateway };
+    let settings =
+        Settings { name: "gateway".into(), address: Some(address(GATEWAY, None)), ..Settings::default() };
+    let cell = move || {
+        isola_hosted::run(settings, outer, |_| {
+            isola_net::start().expect("the gateway has a device and a fixed address");
+            let doors = doors.lock().ok().and_then(|mut doors| doors.take()).unwrap_or_default();
+            for door in doors {
+                match door {
+                    Door::Tcp(listener, port) => spawn_task(published::serve(listener, port)).detach(),
+                    Door::Udp(socket, port) => spawn_task(published::carry(socket, port)).detach(),
+                }
+            }
+            run()
+        });
+    };
+    thread::Builder::new().name("gateway".into()).spawn(cell).map_err(GatewayError::Thread)?;
+    Ok((inner, address(CELL, Some(GATEWAY))))
+}
+
+fn open(forward: &Forward) -> Result<Door, GatewayError> {
+    let Forward { transport, host, cell_port } = *forward;
+    match transport {
+        Transport::Tcp => TcpListener::bind(host).map(|listener| Door::Tcp(listener, cell_port)),
+        Transport::Udp => UdpSocket::bind(host).map(|socket| Door::Udp(socket, cell_port)),
+    }
+    .map_err(|error| GatewayError::Port { host, transport, error })
+}
+
+/// Lets the process have as many file descriptors as it may: a connection takes one.
+fn raise_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // Where it cannot be, connections are refused earlier.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}

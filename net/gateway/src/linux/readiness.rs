@@ -1,0 +1,146 @@
+//! Who waits for which socket of this core.
+
+use isola_ebbs::{Ebb, Representative};
+use isola_events::interrupt::on_interrupt;
+use isola_hosted::file::{FileInterrupt, Interest};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fd::{AsFd, OwnedFd};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+static READINESS: Ebb<Readiness> = Ebb::new();
+
+/// The interrupt of a core's sockets.
+const VECTOR: u8 = 0x7f;
+
+/// Events taken from epoll at once.
+const BATCH: usize = 64;
+
+/// What can be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// The sockets of a core.
+struct Readiness {
+    epoll: Arc<OwnedFd>,
+    interrupt: FileInterrupt,
+    sources: RefCell<BTreeMap<u64, Rc<Source>>>,
+    next: Cell<u64>,
+}
+
+/// Who waits for a socket.
+#[derive(Default)]
+struct Source {
+    reader: Cell<Option<Waker>>,
+    writer: Cell<Option<Waker>>,
+}
+
+impl Representative for Readiness {
+    fn create() -> Self {
+        let made = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).and_then(|epoll| {
+            let epoll = Arc::new(epoll);
+            Ok((FileInterrupt::attach(epoll.clone(), Interest::Readable, VECTOR)?, epoll))
+        });
+        let (interrupt, epoll) =
+            made.expect("Linux gives a file descriptor for the sockets of a core: see ulimit -n");
+        on_interrupt(VECTOR, || READINESS.wake_ready());
+        Self { epoll, interrupt, sources: RefCell::default(), next: Cell::new(0) }
+    }
+}
+
+impl Readiness {
+    /// Wakes all who wait for sockets that are ready.
+    fn wake_ready(&self) {
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; BATCH];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&now)) {
+            for event in events {
+                let (number, flags) = (event.data.u64(), event.flags);
+                let Some(source) = self.sources.borrow().get(&number).cloned() else { continue };
+                let ended = EventFlags::HUP | EventFlags::ERR;
+                if flags.intersects(EventFlags::IN | EventFlags::RDHUP | ended) {
+                    source.reader.take().into_iter().for_each(Waker::wake);
+                }
+                if flags.intersects(EventFlags::OUT | ended) {
+                    source.writer.take().into_iter().for_each(Waker::wake);
+                }
+            }
+        }
+        // More of them, and those that become ready from now on, interrupt again.
+        self.interrupt.unmask();
+    }
+}
+
+/// A socket that does not block, and who waits for it.
+pub(super) struct Watched<T> {
+    socket: T,
+    number: u64,
+    source: Rc<Source>,
+}
+
+impl<T: AsFd> Watched<T> {
+    pub fn new(socket: T) -> io::Result<Self> {
+        let number = READINESS.next.get();
+        READINESS.next.set(number + 1);
+        // By edges: an attempt is made before anybody waits.
+        let all = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&READINESS.epoll, &socket, EventData::new_u64(number), all)?;
+        let source = Rc::<Source>::default();
+        READINESS.sources.borrow_mut().insert(number, source.clone());
+        Ok(Self { socket, number, source })
+    }
+
+    /// The socket itself.
+    pub fn get(&self) -> &T {
+        &self.socket
+    }
+
+    /// Tries, and waits for the socket where it is not ready.
+    pub fn poll<R>(
+        &self,
+        context: &mut Context<'_>,
+        direction: Direction,
+        mut attempt: impl FnMut(&T) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        loop {
+            match attempt(&self.socket) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let waiting = match direction {
+                        Direction::Read => &self.source.reader,
+                        Direction::Write => &self.source.writer,
+                    };
+                    // The edge that ends the wait is still to come: it is taken by this core, in another event.
+                    waiting.set(Some(context.waker().clone()));
+                    return Poll::Pending;
+                }
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    /// As [`Self::poll`], as a future.
+    pub async fn when_ready<R>(
+        &self,
+        direction: Direction,
+        mut attempt: impl FnMut(&T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        std::future::poll_fn(|context| self.poll(context, direction, &mut attempt)).await
+    }
+}
+
+impl<T> Drop for Watched<T> {
+    fn drop(&mut self) {
+        // Closing the socket, which follows, takes it out of the epoll.
+        READINESS.sources.borrow_mut().remove(&self.number);
+    }
+}

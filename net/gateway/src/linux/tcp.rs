@@ -1,0 +1,156 @@
+//! TCP sockets of Linux.
+
+use super::readiness::{Direction, Watched};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io::{self, IoSlice, Write};
+use std::net::{self, Shutdown, SocketAddr};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Bytes read at once.
+const PIECE: usize = 16 << 10;
+
+/// Parts of a chain that are written at once.
+const MOST_PARTS: usize = 16;
+
+/// A port of the host that is listened at.
+pub struct TcpListener(Watched<net::TcpListener>);
+
+impl TcpListener {
+    /// Listens.
+    ///
+    /// # Errors
+    /// What Linux says.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        Self::from_std(net::TcpListener::bind(address)?)
+    }
+
+    /// A listener that was made elsewhere.
+    ///
+    /// # Errors
+    /// What Linux says.
+    pub fn from_std(listener: net::TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self(Watched::new(listener)?))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// What Linux says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.get().local_addr()
+    }
+
+    /// The next connection, once there is one.
+    ///
+    /// # Errors
+    /// What Linux says: where it has no more file descriptors for the process, a later call may go better.
+    pub async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = self.0.when_ready(Direction::Read, net::TcpListener::accept).await?;
+        TcpStream::from_std(stream)
+    }
+}
+
+/// A connection of Linux.
+pub struct TcpStream(Watched<net::TcpStream>);
+
+impl TcpStream {
+    fn from_std(stream: net::TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self(Watched::new(stream)?))
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// What Linux says, most often that nobody listens there.
+    pub async fn connect(address: SocketAddr) -> io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let stream = Self::from_std(socket.into())?;
+        // It is connected once it has a peer.
+        let connected = |socket: &net::TcpStream| match socket.take_error()? {
+            Some(error) => Err(error),
+            None => match socket.peer_addr() {
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                    Err(io::ErrorKind::WouldBlock.into())
+                }
+                peer => peer.map(drop),
+            },
+        };
+        stream.0.when_ready(Direction::Write, connected).await?;
+        Ok(stream)
+    }
+
+    /// What has come, once there is something; `None` after the peer's last.
+    ///
+    /// # Errors
+    /// What Linux says of the connection.
+    pub fn poll_read(&self, context: &mut Context<'_>) -> Poll<io::Result<Option<IoBuf>>> {
+        self.0.poll(context, Direction::Read, |socket| {
+            let mut buffer = IoBufMut::with_room(0, PIECE);
+            let Some(room) = buffer.append(PIECE) else { return Ok(None) };
+            let len = io::Read::read(&mut &*socket, room)?;
+            buffer.truncate(len);
+            Ok((len > 0).then(|| buffer.freeze()))
+        })
+    }
+
+    /// Hands data over, and takes from `data` what was; completes when all was.
+    ///
+    /// # Errors
+    /// What Linux says of the connection.
+    pub fn poll_write(&self, context: &mut Context<'_>, data: &mut Chain) -> Poll<io::Result<()>> {
+        while !data.is_empty() {
+            let written = self.0.poll(context, Direction::Write, |mut socket| {
+                let mut slices = [IoSlice::new(&[]); MOST_PARTS];
+                let count = data.parts().len().min(MOST_PARTS);
+                slices.iter_mut().zip(data.parts()).for_each(|(slice, part)| *slice = IoSlice::new(part));
+                socket.write_vectored(&slices[..count])
+            });
+            match written {
+                Poll::Ready(Ok(count)) => data.advance(count),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// As [`Self::poll_read`], as a future.
+    ///
+    /// # Errors
+    /// As [`Self::poll_read`].
+    pub async fn read(&self) -> io::Result<Option<IoBuf>> {
+        std::future::poll_fn(|context| self.poll_read(context)).await
+    }
+
+    /// Writes all bytes.
+    ///
+    /// # Errors
+    /// As [`Self::poll_write`].
+    pub async fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut data = Chain::from(IoBuf::copy_from_slice(bytes));
+        std::future::poll_fn(|context| self.poll_write(context, &mut data)).await
+    }
+
+    /// Says that nothing more will be sent.
+    pub fn shutdown(&self) {
+        // A connection that has ended needs not be told.
+        let _ = self.0.get().shutdown(Shutdown::Write);
+    }
+
+    /// Ends the connection by a reset.
+    pub fn abort(self) {
+        // Where it cannot be, it ends in good order.
+        let _ = sockopt::set_socket_linger(self.0.get(), Some(Duration::ZERO));
+    }
+}

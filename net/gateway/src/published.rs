@@ -1,0 +1,117 @@
+//! Ports of the host that lead to the cell.
+
+use crate::gateway::CELL;
+use crate::linux;
+use crate::relay::relay;
+use isola_events::{sleep, spawn_task, timeout};
+use isola_iobuf::IoBuf;
+use isola_net::UdpSocket;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Connections of a published port at one time; further ones wait in Linux's queue.
+const MAX_CONNECTIONS: usize = 4096;
+
+/// For how long the cell may be silent before a connection to it has failed.
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long nothing is accepted after it went wrong, as it does where the process has no more file descriptors.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Senders of datagrams to a published port that are told apart at one time.
+const MAX_PEERS: usize = 512;
+
+/// For how long a sender of datagrams is remembered after its last.
+const PEER_LIMIT: Duration = Duration::from_secs(60);
+
+/// The ports by which the cell tells senders of datagrams apart.
+const PEER_PORTS: std::ops::Range<u16> = 40_000..60_000;
+
+/// Leads connections that come to `listener` to a port of the cell.
+pub(crate) async fn serve(listener: TcpListener, cell_port: u16) {
+    let Ok(listener) = linux::TcpListener::from_std(listener) else { return };
+    let connections = Rc::new(Cell::new(0));
+    loop {
+        if connections.get() >= MAX_CONNECTIONS {
+            sleep(PAUSE).await;
+            continue;
+        }
+        match listener.accept().await {
+            Ok(client) => {
+                connections.set(connections.get() + 1);
+                let connections = connections.clone();
+                spawn_task(async move {
+                    match timeout(CONNECT_LIMIT, isola_net::connect((CELL, cell_port).into())).await {
+                        Ok(Ok(cell)) => relay(cell, client).await,
+                        // As if the cell itself had refused.
+                        _ => client.abort(),
+                    }
+                    connections.set(connections.get() - 1);
+                })
+                .detach();
+            }
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// A sender of datagrams.
+struct Peer {
+    socket: Rc<UdpSocket>,
+    /// Datagrams of it, counted.
+    sent: Rc<Cell<u64>>,
+}
+
+/// Leads datagrams that come to `socket` to a port of the cell, and answers back.
+pub(crate) async fn carry(socket: std::net::UdpSocket, cell_port: u16) {
+    let Ok(socket) = linux::UdpSocket::from_std(socket).map(Rc::new) else { return };
+    let mut peers: BTreeMap<SocketAddr, Peer> = BTreeMap::new();
+    loop {
+        // An error is about a datagram that was sent, which is lost then.
+        let Ok((data, from)) = socket.receive().await else { continue };
+        if !peers.contains_key(&from) {
+            // Who has let go of its socket has been silent for long.
+            peers.retain(|_, peer| Rc::strong_count(&peer.socket) > 1);
+            match free_port() {
+                Some(bound) if peers.len() < MAX_PEERS => {
+                    let peer = Peer { socket: Rc::new(bound), sent: Rc::default() };
+                    spawn_task(answer(peer.socket.clone(), peer.sent.clone(), socket.clone(), from)).detach();
+                    peers.insert(from, peer);
+                }
+                // As a wire loses datagrams, so do full tables.
+                _ => continue,
+            }
+        }
+        if let Some(peer) = peers.get(&from) {
+            peer.sent.set(peer.sent.get() + 1);
+            let _ = peer.socket.send_to((CELL, cell_port).into(), IoBuf::from(data).into());
+        }
+    }
+}
+
+/// A UDP port of the gateway that nobody has.
+fn free_port() -> Option<UdpSocket> {
+    thread_local! {
+        static NEXT: Cell<u16> = const { Cell::new(PEER_PORTS.start) };
+    }
+    (0..MAX_PEERS + 1).find_map(|_| {
+        let port = NEXT.get();
+        NEXT.set(if port + 1 < PEER_PORTS.end { port + 1 } else { PEER_PORTS.start });
+        UdpSocket::bind(port).ok()
+    })
+}
+
+/// Carries the cell's answers to a sender, until neither has sent for long.
+async fn answer(cell: Rc<UdpSocket>, sent: Rc<Cell<u64>>, linux: Rc<linux::UdpSocket>, to: SocketAddr) {
+    loop {
+        let before = sent.get();
+        match timeout(PEER_LIMIT, cell.receive()).await {
+            Ok(datagram) => linux.send_to(to, &datagram.payload),
+            Err(_) if sent.get() == before => return,
+            Err(_) => {}
+        }
+    }
+}
