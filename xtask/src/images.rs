@@ -16,7 +16,9 @@ pub struct Args {}
 
 /// Builds the images and prints where they are.
 pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
-    for image in build(workspace)? {
+    let images = build(workspace)?;
+    build_hosted(workspace)?;
+    for image in images {
         let meta =
             fs::metadata(&image.path).map_err(|source| Error::Read { path: image.path.clone(), source })?;
         println!("{:>9}  {}", format!("{} KiB", meta.len().div_ceil(1024)), workspace.relative(&image.path));
@@ -36,6 +38,15 @@ pub fn build(workspace: &Workspace) -> Result<Vec<Image>, Error> {
     let mut command = cargo(workspace);
     command.args(["build", "--quiet", "--release", OPTIMISED_AS_A_WHOLE]).args(selection(&images));
     if images.is_empty() || succeeds(&mut command)? { Ok(images) } else { Err(Error::ImagesNotBuilt) }
+}
+
+/// Builds the applications as Linux processes, which `cargo hosted` does as well.
+///
+/// # Errors
+/// [`Error::ImagesNotBuilt`] when cargo fails; cargo has printed why.
+pub fn build_hosted(workspace: &Workspace) -> Result<(), Error> {
+    let built = succeeds(cargo(workspace).args(["hosted", "--quiet"]))?;
+    if built { Ok(()) } else { Err(Error::ImagesNotBuilt) }
 }
 
 /// The arguments by which cargo selects `images` and nothing else.

@@ -110,6 +110,7 @@ fn run_machine(workspace: &Workspace) -> Result<Tally, Error> {
         return Ok(Tally::default());
     }
     let images: Vec<Image> = images::build(workspace)?;
+    images::build_hosted(workspace)?;
     println!("{} images", images.len());
     if !succeeds(cargo(workspace).args(["build", "--quiet", "--release", "--package", HOST_TOOL]))? {
         return Ok(Tally::broken("the host tool does not build".into()));

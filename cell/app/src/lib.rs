@@ -27,7 +27,7 @@
 //! | [`prelude`] | what nearly every application uses |
 //!
 //! `main` is a task of the cell's first core; the cell ends with its exit code when it returns. This crate is also
-//! the one place that picks the platform: `isola-bare`.
+//! the one place that picks the platform: bare hardware, or a Linux process with the feature `hosted`.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -39,11 +39,15 @@ mod begin;
 pub mod console;
 mod stop;
 
+// The one switch: what differs between the platforms is in these two files and below.
+#[cfg_attr(not(feature = "hosted"), path = "on_bare.rs")]
+#[cfg_attr(feature = "hosted", path = "on_hosted.rs")]
+#[doc(hidden)]
+pub mod on;
+
 pub use arguments::{Arguments, ExitCode};
 #[doc(hidden)]
 pub use begin::begin;
-#[doc(hidden)]
-pub use isola_bare as bare;
 pub use isola_events as events;
 pub use isola_events::future;
 pub use isola_iobuf as iobuf;
@@ -61,7 +65,7 @@ pub mod ebbs {
 
 /// The cell's memory, and allocators that an application may use in place of the heap.
 pub mod memory {
-    pub use isola_bare::heap::CellHeap;
+    pub use crate::on::CellHeap;
     pub use isola_memory::Hardened;
     pub use isola_memory::hardened::misdeed;
 }
@@ -74,10 +78,8 @@ pub mod regions {
     };
 }
 
-/// Breaking the rules on purpose, for tests of what happens then.
-pub mod mishap {
-    pub use isola_bare::machine::mishap::{Mishap, commit};
-}
+#[cfg(not(feature = "hosted"))]
+pub use on::mishap;
 
 /// What cores share where they must.
 pub mod sync {
@@ -98,7 +100,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use isola_ebbs::platform;
 
-/// Makes the binary a cell image. `$main` is an `async fn(Arguments) -> ExitCode`. An application that wants another
+/// Makes the binary a cell image, or a Linux process with the feature `hosted`. `$main` is an `async fn(Arguments) -> ExitCode`. An application that wants another
 /// global allocator than the cell's heap names it, with its type:
 ///
 /// ```ignore
@@ -110,11 +112,7 @@ macro_rules! app {
         $crate::app!($main, allocator: $crate::memory::CellHeap = $crate::memory::CellHeap);
     };
     ($main:path, allocator: $allocator:ty = $new:expr) => {
-        $crate::bare::cell_image!(isola_app_begin, $allocator = $new);
-
-        fn isola_app_begin() {
-            $crate::begin($main);
-        }
+        $crate::isola_binary!($main, $allocator = $new);
     };
 }
 

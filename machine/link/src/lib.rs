@@ -5,8 +5,12 @@
 
 use std::path::Path;
 
-/// Makes Cargo link the binaries of the package whose build script calls this as images.
+/// Makes Cargo link the binaries of the package whose build script calls this as images; as ordinary programs, where the
+/// package is built with its feature `hosted`.
 pub fn emit() {
+    if std::env::var_os("CARGO_FEATURE_HOSTED").is_some() {
+        return;
+    }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("link.ld");
     println!("cargo::rerun-if-changed={}", script.display());
     for argument in [
