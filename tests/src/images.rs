@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 /// The file of an image, by the name of its binary. Its package is called the same, after `isola-`.
 ///
@@ -29,6 +29,7 @@ fn folder() -> Option<PathBuf> {
 pub fn for_users() -> PathBuf {
     folder().unwrap_or_else(|| {
         let paths = ["faulty", "kv", "primes", "supervisor"].map(path);
+        build_hosted();
         paths[0].parent().expect("a file is in a folder").to_owned()
     })
 }
@@ -47,6 +48,17 @@ pub fn command() -> PathBuf {
 fn existing(path: PathBuf) -> PathBuf {
     assert!(path.is_file(), "{} is not there: `cargo xtask test machine` builds it", path.display());
     path
+}
+
+/// Builds the applications as processes, where the command looks for them, once.
+fn build_hosted() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut command = Command::new(env!("CARGO"));
+        command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).args(["hosted", "--quiet"]);
+        let status = command.env_remove("RUSTFLAGS").status().expect("cargo starts");
+        assert!(status.success(), "the applications do not build as processes");
+    });
 }
 
 /// Builds the binary of a package, once.

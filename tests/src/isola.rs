@@ -202,9 +202,14 @@ impl Outcome {
 }
 
 impl Running {
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.as_ref().expect("it is there until it is waited for").id()
+    }
+
     /// Sends it a signal, by the shell's name for it.
     pub fn signal(&self, name: &str) {
-        signal(name, self.child.as_ref().expect("it is there until it is waited for").id());
+        signal(name, self.id());
     }
 
     /// Waits for its end.

@@ -10,6 +10,7 @@ mod down;
 mod events;
 mod failure;
 mod follow;
+mod hosted;
 mod inspect;
 mod interrupt;
 mod logs;

@@ -2,6 +2,7 @@
 
 use super::failure::{REFUSED, USAGE};
 use super::follow::Follower;
+use super::hosted::{self, Hosted};
 use super::interrupt::{INTERRUPTED, Interrupts};
 use super::standalone::{Alone, Attachment};
 use super::up::PlatformArguments;
@@ -32,10 +33,10 @@ const NO_CELL_IMAGE: u8 = 126;
 const NO_IMAGE: u8 = 127;
 
 /// Exit code where the cell crashed: what a shell gives a program that aborts.
-const CRASHED: u8 = 134;
+pub(super) const CRASHED: u8 = 134;
 
 /// Exit code where the cell was stopped by force: what a shell gives a program that is killed.
-const KILLED: u8 = 137;
+pub(super) const KILLED: u8 = 137;
 
 /// How long a cell may take to stop after ^C.
 const STOP_TIMEOUT_MS: u32 = 10_000;
@@ -59,7 +60,8 @@ Examples:
   isola run -d --name kv --cores 2 --memory 64M -p 11211:11211 kv
   isola run --rm primes 7001
   isola run -f isola.toml
-  isola run --standalone ./target/release/kv")]
+  isola run --standalone ./target/release/kv
+  isola run --hosted -p 11211:11211 kv")]
 pub(super) struct Arguments {
     // One list, so that what follows the image is never taken for options of isola.
     /// The image, and arguments for the application
@@ -96,6 +98,12 @@ pub(super) struct Arguments {
     /// Boots the image alone on a virtual machine, without a supervisor
     #[arg(long)]
     standalone: bool,
+    /// Runs the application as a process of this host, without a machine (built by `cargo hosted`)
+    #[arg(long, conflicts_with_all = ["detach", "standalone", "watchdog"])]
+    hosted: bool,
+    /// With --hosted: user, or tap:INTERFACE [default: user]
+    #[arg(long, value_name = "NETWORK", requires = "hosted")]
+    net: Option<Uplink>,
     #[command(flatten, next_help_heading = "With --standalone")]
     platform: PlatformArguments,
 }
@@ -107,6 +115,9 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, F
     };
     let named = arguments.command.first().or(manifest.image.as_ref());
     let named = named.ok_or_else(|| Failure::new(USAGE, "the manifest names no image, and none is given"))?;
+    if arguments.hosted {
+        return run_hosted(context, arguments, manifest).map_err(|failure| failure.or_code(NOT_RUN));
+    }
     let image = context.images.cell_image(named).map_err(|error| {
         let code = if matches!(error, FindError::Rejected { .. }) { NO_CELL_IMAGE } else { NO_IMAGE };
         Failure::new(code, error.to_string())
@@ -225,6 +236,25 @@ fn exit_code(cell: &CellInfo) -> u8 {
         },
         (_, None) => 0,
     }
+}
+
+fn run_hosted(context: &Context, arguments: Arguments, manifest: Manifest) -> Result<ExitCode, Failure> {
+    let named = arguments.command.first().or(manifest.image.as_ref()).map_or("", String::as_str);
+    let program = context.images.hosted(named).map_err(|error| {
+        let code = if matches!(error, FindError::NotHosted(_)) { NO_CELL_IMAGE } else { NO_IMAGE };
+        Failure::new(code, error.to_string())
+    })?;
+    let hosted = Hosted {
+        program,
+        name: arguments.name.or(manifest.name),
+        cores: arguments.cores.or(manifest.cores).unwrap_or(1),
+        memory: arguments.memory.or(manifest.memory),
+        uplink: arguments.net.unwrap_or(Uplink::User),
+        network: arguments.network.or(manifest.network).unwrap_or_default(),
+        publish: or_else(arguments.publish, manifest.publish),
+        arguments: or_else(application_arguments(arguments.command), manifest.arguments),
+    };
+    hosted::run(context, hosted)
 }
 
 fn run_alone(

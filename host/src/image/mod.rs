@@ -43,6 +43,25 @@ pub enum FindError {
         /// Where it was looked for.
         folders: String,
     },
+    /// No program of that name.
+    #[error(
+        "no application is built as a process under the name {name:?}{}; looked in {folders}: build them with \
+         `cargo hosted`, or give a path",
+        did_you_mean(meant)
+    )]
+    NoHosted {
+        /// The name.
+        name: String,
+        /// A program whose name is near.
+        meant: Option<String>,
+        /// Where it was looked for.
+        folders: String,
+    },
+    /// It runs in a cell, and not as a process.
+    #[error(
+        "{0} is a cell image, and no process: leave --hosted out, or build the applications with `cargo hosted`"
+    )]
+    NotHosted(PathBuf),
     /// It is no cell image.
     #[error("{path} cannot run as a cell: {error}")]
     Rejected {
@@ -122,6 +141,32 @@ impl ImageStore {
         })
     }
 
+    /// Where the application `name` is as a process; what contains a `/` is a path.
+    ///
+    /// # Errors
+    /// [`FindError::NoFile`], [`FindError::NoHosted`] or [`FindError::NotHosted`].
+    pub fn hosted(&self, name: &str) -> Result<PathBuf, FindError> {
+        let path = if name.contains('/') {
+            self.find(name)?
+        } else {
+            // Cargo builds images into `release` and processes into `hosted`, beside it.
+            let beside = |folder: &PathBuf| folder.parent().map(|parent| parent.join("hosted"));
+            let inside = |folder: &PathBuf| Some(folder.join("hosted"));
+            let folders: Vec<PathBuf> =
+                self.folders.iter().flat_map(|folder| [inside(folder), beside(folder)]).flatten().collect();
+            let found = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+            found.filter(|_| !name.is_empty()).ok_or_else(|| {
+                let known = programs(&folders);
+                FindError::NoHosted {
+                    name: name.to_owned(),
+                    meant: nearest(name, known.iter().map(String::as_str)).map(str::to_owned),
+                    folders: folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", "),
+                }
+            })?
+        };
+        if is_cell_image(&path) { Err(FindError::NotHosted(path)) } else { Ok(path) }
+    }
+
     /// The cell image `name`, ready to send.
     ///
     /// # Errors
@@ -142,6 +187,14 @@ impl ImageStore {
         names.dedup();
         names
     }
+}
+
+/// Names of the programs in these folders: cargo leaves other files beside them, with a dot in their names.
+fn programs(folders: &[PathBuf]) -> Vec<String> {
+    let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let files = files.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let names = files.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| !name.contains('.')).collect()
 }
 
 fn is_cell_image(path: &Path) -> bool {

@@ -6,8 +6,10 @@
 //! |---|---|
 //! | [`life`] | machines and cells from their beginning to their end |
 //! | [`foreground`] | commands that stay with what they run |
+//! | [`hosted`] | applications as processes of this host |
 //! | [`recovery`] | what was killed trips nobody up |
 
 mod foreground;
+mod hosted;
 mod life;
 mod recovery;

@@ -1,0 +1,154 @@
+//! `isola run --hosted`: an application as a process of this host, without a machine.
+//!
+//! The process is a child of the command, in a process group of its own: ^C is the command's, which asks the cell to
+//! stop, and ends it by force when ^C comes again. It ends with the command in any case.
+
+use super::failure::USAGE;
+use super::interrupt::Interrupts;
+use super::{Context, Failure};
+use crate::machine::network::NetworkWish;
+use crate::machine::options::Uplink;
+use crate::publish::{Protocol, PublishSpec};
+use isola_abi::hosted::{Forward, HostedNetwork, HostedSpec, Transport, VARIABLE};
+use isola_abi::id::MAX_CORES;
+use isola_abi::size::ByteSize;
+use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// How often the process, and ^C, are looked at.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Memory of a hosted cell for which none is given.
+const DEFAULT_MEMORY: ByteSize = ByteSize(256 << 20);
+
+/// An application to run as a process.
+pub(super) struct Hosted {
+    pub(super) program: PathBuf,
+    pub(super) name: Option<String>,
+    pub(super) cores: u32,
+    pub(super) memory: Option<ByteSize>,
+    pub(super) uplink: Uplink,
+    pub(super) network: NetworkWish,
+    pub(super) publish: Vec<PublishSpec>,
+    pub(super) arguments: Vec<String>,
+}
+
+pub(super) fn run(context: &Context, hosted: Hosted) -> Result<ExitCode, Failure> {
+    let spec = spec(context, &hosted)?;
+    let interrupts = Interrupts::count()?;
+    let mut command = Command::new(&hosted.program);
+    command.args(&hosted.arguments).env(VARIABLE, spec.to_string()).process_group(0);
+    let child = command.spawn().map_err(|error| {
+        Failure::new(
+            super::failure::REFUSED,
+            format!("{} cannot be started: {error}", hosted.program.display()),
+        )
+    })?;
+    attend(child, &interrupts)
+}
+
+/// What the process is told.
+fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
+    let usage = |text: String| Failure::new(USAGE, text);
+    if !(1..=MAX_CORES as u32).contains(&hosted.cores) {
+        return Err(usage(format!("a cell has 1 to {MAX_CORES} cores, not {}", hosted.cores)));
+    }
+    if let Some(name) =
+        hosted.name.as_ref().filter(|name| name.is_empty() || name.contains(char::is_whitespace))
+    {
+        return Err(usage(format!("{name:?} is no name for a cell: use letters, digits and hyphens")));
+    }
+    let network = match (&hosted.uplink, hosted.network) {
+        (_, NetworkWish::None) => HostedNetwork::None,
+        (Uplink::User, NetworkWish::Auto) => HostedNetwork::User,
+        (Uplink::User, _) => {
+            return Err(usage(
+                "a hosted cell on the user-mode network has a fixed address: leave --network out, or use --net tap:INTERFACE"
+                    .into(),
+            ));
+        }
+        (Uplink::Tap { queues: Some(_), .. }, _) => {
+            return Err(usage(
+                "a hosted cell has a queue a core where the interface has several: leave queues= out".into(),
+            ));
+        }
+        (Uplink::Tap { interface, queues: None }, wish) => {
+            let address = if let NetworkWish::Fixed(address) = wish { Some(address) } else { None };
+            HostedNetwork::Tap { interface: interface.clone(), address }
+        }
+    };
+    if !hosted.publish.is_empty() && network != HostedNetwork::User {
+        return Err(usage(
+            "-p goes with the user-mode network: on a TAP interface the cell is reached at its own address"
+                .into(),
+        ));
+    }
+    let forwards =
+        hosted.publish.iter().map(|wish| forward(context, wish)).collect::<Result<_, Failure>>()?;
+    Ok(HostedSpec {
+        name: hosted.name.clone(),
+        cores: hosted.cores,
+        memory: hosted.memory.unwrap_or(DEFAULT_MEMORY),
+        network,
+        forwards,
+        parent: Some(std::process::id()),
+    })
+}
+
+fn forward(context: &Context, wish: &PublishSpec) -> Result<Forward, Failure> {
+    let host = wish.free_host_port()?;
+    if wish.host_port == 0 {
+        context
+            .output
+            .note(&format!("port {} of the cell is published on {host}/{}", wish.cell_port, wish.protocol));
+    }
+    let transport = match wish.protocol {
+        Protocol::Tcp => Transport::Tcp,
+        Protocol::Udp => Transport::Udp,
+    };
+    Ok(Forward { transport, host, cell_port: wish.cell_port })
+}
+
+/// Stays with the process until it has ended; returns its exit code.
+fn attend(mut child: Child, interrupts: &Interrupts) -> Result<ExitCode, Failure> {
+    let mut told = 0;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(ExitCode::from(exit_code(status)));
+        }
+        let wanted = interrupts.so_far();
+        if wanted > told {
+            let signal = if told == 0 { Signal::TERM } else { Signal::KILL };
+            told = wanted;
+            // Where it has ended meanwhile, the next turn sees it.
+            let pid = Pid::from_child(&child);
+            let _ = kill_process(pid, signal);
+        }
+        sleep(INTERVAL);
+    }
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) if signal == Signal::KILL.as_raw() => super::run::KILLED,
+        (None, _) => super::run::CRASHED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_crashed_and_one_that_was_killed_are_told_apart() {
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(Signal::KILL.as_raw())), 137);
+        assert_eq!(exit_code(ExitStatus::from_raw(Signal::ABORT.as_raw())), 134);
+        assert_eq!(exit_code(ExitStatus::from_raw(Signal::SEGV.as_raw())), 134);
+    }
+}

@@ -1,0 +1,113 @@
+//! Applications as processes of this host: `isola run --hosted`.
+
+use isola_tests::isola::{Isola, is_alive};
+use isola_tests::kv::{Connection, Load};
+use isola_tests::namespace::{self, QUEUES, SHARED, Tap};
+use isola_tests::{images, wait};
+use std::fs;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::time::Duration;
+
+/// A port of the host that nobody has, as it is published for `cell`'s port, and its address.
+fn free_port(cell: &str) -> (String, SocketAddr) {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    (format!("{}:{cell}", address.port()), address)
+}
+
+/// The processes that were started by `parent`.
+fn children(parent: u32) -> Vec<u32> {
+    let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+#[test]
+fn the_key_value_server_serves_as_a_process_until_it_is_interrupted() {
+    let isola = Isola::new();
+    let (port, address) = free_port("11211");
+    let run =
+        isola.spawn(&["run", "--hosted", "--cores", "3", "--memory", "64M", "-p", &port, "kv", "-m", "32"]);
+    Connection::establish(address).set("key", b"value").unwrap();
+    let load = Load::start(address, 8);
+    load.wait_for(2_000);
+    load.end();
+    assert_eq!(Connection::establish(address).get("key").unwrap().as_deref(), Some(&b"value"[..]));
+    run.signal("INT");
+    let ended = run.wait().ended_with(0);
+    assert_eq!(ended.out, "kv: TCP port 11211, 3 cores, 32 MiB for items\n");
+    assert!(TcpListener::bind(address).is_ok(), "the port is free again");
+}
+
+#[test]
+fn a_hosted_cell_ends_with_its_command_however_that_ends() {
+    let isola = Isola::new();
+    let (port, address) = free_port("7");
+    let run = isola.spawn(&["run", "--hosted", "-p", &port, "echo"]);
+    wait::until_true("it serves", || std::net::TcpStream::connect(address).is_ok());
+    let process = children(run.id())[0];
+    run.signal("KILL");
+    drop(run);
+    wait::until_true("the process is gone", || !is_alive(process));
+}
+
+#[test]
+fn primes_are_counted_by_all_cores_of_a_process() {
+    let isola = Isola::new();
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let publish = format!("{port}:7000/udp");
+    let run = isola.spawn(&["run", "--hosted", "--cores", "4", "-p", &publish, "primes"]);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(("127.0.0.1", port)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let answer = wait::until("an answer", || {
+        let mut buffer = [0; 64];
+        client.send(b"1000000").ok()?;
+        let len = client.recv(&mut buffer).ok()?;
+        Some(String::from_utf8_lossy(&buffer[..len]).into_owned())
+    });
+    assert_eq!(answer, "1000000 78498\n");
+    run.signal("TERM");
+    run.wait().ended_with(0);
+}
+
+#[test]
+fn what_a_process_cannot_do_is_refused_by_name() {
+    let isola = Isola::new();
+    let refused = |arguments: &[&str], code: i32, words: &str| {
+        isola.run(&[&["run", "--hosted"], arguments].concat()).failed(code, words);
+    };
+    refused(&["no-such-program"], 127, "cargo hosted");
+    refused(&["kvv"], 127, "did you mean \"kv\"");
+    refused(&[images::path("kv").to_str().unwrap()], 126, "is a cell image");
+    refused(&["--network", "10.0.2.20/24", "kv"], 2, "--net tap:INTERFACE");
+    refused(&["--network", "none", "-p", "11211", "kv"], 2, "-p goes with");
+    refused(&["--cores", "65", "kv"], 2, "1 to 64 cores");
+    refused(&["-d", "kv"], 2, "--detach");
+    refused(&["--standalone", "kv"], 2, "--standalone");
+    refused(&["--net", "tap:no-such-tap-0123456789", "kv"], 2, "is no network");
+    refused(&["--net", "tap:shared,queues=2", "kv"], 2, "queues=");
+    refused(&["kv", "--no-such-option"], 2, "");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("{}:11211", taken.local_addr().unwrap().port());
+    refused(&["-p", &port, "kv"], 125, "in use by another program");
+    isola.run(&["run", "--net", "tap:x", "kv"]).failed(2, "--hosted");
+}
+
+#[test]
+fn a_hosted_cell_is_on_a_tap_interface_with_one_queue_and_with_several() {
+    fn serves(tap: Tap, interface: &str) {
+        let isola = Isola::new();
+        let network = format!("{}/{}", tap.cell(), namespace::PREFIX_LEN);
+        let run = ["run", "--hosted", "--cores", "2", "--net", interface, "--network", &network, "kv"];
+        let run = isola.spawn(&run);
+        let address = (tap.cell(), 11211).into();
+        let load = Load::start(address, 16);
+        load.wait_for(3_000);
+        load.end();
+        run.signal("INT");
+        run.wait().ended_with(0);
+    }
+    namespace::run(|| {
+        serves(SHARED, "tap:shared");
+        serves(QUEUES, "tap:queues");
+    });
+}
