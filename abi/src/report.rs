@@ -125,6 +125,10 @@ pub struct CoreReport {
     pub loop_cycles: AtomicU64,
     /// Cycles of interrupt handlers.
     pub interrupt_cycles: AtomicU64,
+    /// Events that ran for longer than the core's limit.
+    pub long_events: AtomicU64,
+    /// Cycles of the event that ran for longest.
+    pub longest_event_cycles: AtomicU64,
     /// What each activity used on this core.
     pub activities: [ActivityReport; MAX_ACTIVITIES],
 }

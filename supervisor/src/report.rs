@@ -34,6 +34,8 @@ pub fn cores(report: &Report, ids: &[CoreId]) -> Vec<CoreUsage> {
         idle_cycles: get(&core.idle_cycles),
         loop_cycles: get(&core.loop_cycles),
         interrupt_cycles: get(&core.interrupt_cycles),
+        long_events: get(&core.long_events),
+        longest_event_cycles: get(&core.longest_event_cycles),
         event_cycles: sum(core.activities.iter().map(|activity| &activity.cycles)),
     };
     report.cores.iter().zip(ids).map(usage).collect()

@@ -170,6 +170,10 @@ pub struct CoreUsage {
     pub interrupt_cycles: u64,
     /// Cycles of events.
     pub event_cycles: u64,
+    /// Events that ran for longer than the core's limit.
+    pub long_events: u64,
+    /// Cycles of the event that ran for longest.
+    pub longest_event_cycles: u64,
 }
 
 /// What a cell uses of its memory.

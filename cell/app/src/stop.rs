@@ -1,5 +1,6 @@
 //! Being asked to stop.
 
+use crate::println;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::future::poll_fn;
@@ -26,7 +27,7 @@ impl Representative for Stop {
 
 /// Takes the supervisor's requests, on the first core.
 pub(crate) fn listen() {
-    on_interrupt(REQUEST_VECTOR, || {
+    let listening = on_interrupt(REQUEST_VECTOR, || {
         if platform().request() != Request::Stop {
             return;
         }
@@ -36,6 +37,10 @@ pub(crate) fn listen() {
             exit(0);
         }
     });
+    match listening {
+        Ok(interrupt) => interrupt.keep(),
+        Err(error) => println!("requests of the supervisor: {error}"),
+    }
 }
 
 /// Completes when the cell is asked to stop; the application then finishes what it does and returns. To be

@@ -17,6 +17,7 @@ use isola_drivers::net::{
 use isola_drivers::transport::{self, Transport};
 use isola_drivers::virtqueue::Pending;
 use isola_ebbs::{current_core, platform};
+use isola_events::interrupt::QUEUE_VECTORS;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_machine::apic;
 use isola_machine::device::Windows;
@@ -28,9 +29,6 @@ use spin::Mutex;
 
 use crate::console;
 use crate::heap;
-
-/// The vector of the first queue of the first device on PCI; the others follow.
-const FIRST_VECTOR: u8 = 0x40;
 
 /// Buffers that a queue of a device can have of each kind, in a cell that has memory for so many.
 const LARGEST_QUEUE: usize = 256;
@@ -65,7 +63,9 @@ pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, Windows)>)
 
 fn open_device(descriptor: &Descriptor, index: usize, windows: Windows) -> Option<NetworkPort> {
     let cores = descriptor.cores.len() as u8;
-    let first_vector = FIRST_VECTOR + index as u8 * cores;
+    let Some(first_vector) = first_vector(index, cores) else {
+        return complain(&"there are no interrupt vectors left for its queues");
+    };
     let here = descriptor.cores.first()?.apic;
     let messages: Option<Vec<_>> =
         (0..cores).map(|queue| apic::message(here, first_vector + queue)).collect();
@@ -84,6 +84,13 @@ fn open_device(descriptor: &Descriptor, index: usize, windows: Windows) -> Optio
         Ok(port) => Some(port),
         Err(error) => complain(&error),
     }
+}
+
+/// The vector of the first queue of a device that has one a core; the others follow. `None` where they do not all have one.
+fn first_vector(index: usize, cores: u8) -> Option<u8> {
+    let all = usize::from(*QUEUE_VECTORS.start())..=usize::from(*QUEUE_VECTORS.end());
+    let first = all.start() + index * usize::from(cores);
+    all.contains(&(first + usize::from(cores.max(1)) - 1)).then_some(first as u8)
 }
 
 fn complain<T>(error: &dyn core::fmt::Display) -> Option<T> {

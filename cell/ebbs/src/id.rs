@@ -121,7 +121,9 @@ impl EbbId {
     /// The id that stands in a message; `None` where the number is none.
     pub const fn from_u64(number: u64) -> Option<Self> {
         match NonZeroU64::new(number) {
-            Some(id) if number & WELL_KNOWN != 0 || (number >> 32 != 0 && number as u32 != 0) => Some(Self(id)),
+            Some(id) if number & WELL_KNOWN != 0 || (number >> 32 != 0 && number as u32 != 0) => {
+                Some(Self(id))
+            }
             _ => None,
         }
     }

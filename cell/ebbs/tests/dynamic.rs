@@ -1,6 +1,8 @@
 //! Ebbs that are made and torn down while cells run.
 
-use isola_ebbs::{DynamicEbb, EbbId, Handover, MachineId, NoId, RootedRepresentative, current_core, fold_this_core};
+use isola_ebbs::{
+    DynamicEbb, EbbId, Handover, MachineId, NoId, RootedRepresentative, current_core, fold_this_core,
+};
 use isola_hosted::Settings;
 use std::cell::Cell;
 use std::collections::BTreeSet;

@@ -133,7 +133,7 @@ async fn interrupts(platform: &'static Hosted) -> u64 {
     const VECTOR: u8 = 0x41;
     let came = Rc::new(Cell::new(0));
     let count = came.clone();
-    on_interrupt(VECTOR, move || count.set(count.get() + 1));
+    let _interrupt = on_interrupt(VECTOR, move || count.set(count.get() + 1));
     let start = cycles();
     for number in 1..=COUNT {
         platform.interrupt(CoreIndex(0), VECTOR);

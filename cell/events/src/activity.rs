@@ -6,6 +6,7 @@
 //! without asking. Each is written by its core alone: a load and a store, no locked instruction.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::id::ActivityId;
@@ -40,6 +41,13 @@ fn name(activity: ActivityId, text: &str) {
     let text: String = text.chars().filter(|letter| !letter.is_control()).collect();
     let end = text.floor_char_boundary(ACTIVITY_NAME_LEN);
     slot.iter().zip(text[..end].bytes()).for_each(|(place, byte)| place.store(byte, Ordering::Relaxed));
+}
+
+/// The name of an activity.
+pub(crate) fn name_of(activity: ActivityId) -> String {
+    let slot = &platform().report().activity_names[activity.0 as usize];
+    let bytes = slot.iter().map(|byte| byte.load(Ordering::Relaxed)).take_while(|byte| *byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
 /// A new activity of that name, cut to 24 bytes; `None` once the cell has [`MAX_ACTIVITIES`] of them.
@@ -116,10 +124,17 @@ impl Accounting {
         now
     }
 
-    /// The boundary at the start of an event.
+    /// The boundary at the start of an event. Returns the reading of the cycle counter.
     #[inline]
-    pub fn begin_event(&self, activity: ActivityId) {
-        self.switch(Charge::Activity(activity));
+    pub fn begin_event(&self, activity: ActivityId) -> u64 {
+        let now = self.switch(Charge::Activity(activity));
         add(&self.report.activities[activity.0 as usize].events, 1);
+        now
+    }
+
+    /// The reading of the cycle counter at the last boundary.
+    #[inline]
+    pub fn last_boundary(&self) -> u64 {
+        self.since.get()
     }
 }

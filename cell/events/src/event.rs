@@ -7,6 +7,7 @@ use crate::overload::Overloaded;
 use crate::room::HasRoom;
 use crate::task::TaskId;
 use alloc::boxed::Box;
+use core::panic::Location;
 use isola_abi::id::ActivityId;
 use isola_ebbs::{current_core, platform};
 use isola_platform::CoreIndex;
@@ -63,6 +64,8 @@ pub(crate) enum Work {
 pub(crate) struct QueuedEvent {
     pub work: Work,
     pub tag: EventTag,
+    /// The place in the source that made it.
+    pub made_at: &'static Location<'static>,
 }
 
 /// What is known of an event beside what it does.
@@ -128,13 +131,14 @@ impl Event {
     ///
     /// # Panics
     /// Where the placement names a core that the cell does not have.
+    #[track_caller]
     pub fn spawn(self, work: impl FnOnce() + Send + 'static) {
         let core = self.placement.core();
-        let tag = self.tag();
+        let (tag, made_at) = (self.tag(), Location::caller());
         if core == current_core() {
-            EVENTS.enqueue(QueuedEvent { work: Work::Call(Box::new(work)), tag });
+            EVENTS.enqueue(QueuedEvent { work: Work::Call(Box::new(work)), tag, made_at });
         } else {
-            EVENTS.outbox.send(core, SentEvent { work: Box::new(work), tag });
+            EVENTS.outbox.send(core, SentEvent { work: Box::new(work), tag, made_at });
         }
     }
 
@@ -145,6 +149,7 @@ impl Event {
     ///
     /// # Panics
     /// Where the placement names a core that the cell does not have.
+    #[track_caller]
     pub fn try_spawn<W: FnOnce() + Send + 'static>(self, work: W) -> Result<(), Overloaded<W>> {
         let core = self.placement.core();
         match Self::room_at(core) {
@@ -179,8 +184,10 @@ impl Default for Event {
 
 /// Makes an event on this core, for the activity that makes it. The closure stays here, so that it need not be
 /// `Send`.
+#[track_caller]
 pub fn spawn(work: impl FnOnce() + 'static) {
-    EVENTS.enqueue(QueuedEvent { work: Work::Call(Box::new(work)), tag: Event::new().tag() });
+    let (work, tag) = (Work::Call(Box::new(work)), Event::new().tag());
+    EVENTS.enqueue(QueuedEvent { work, tag, made_at: Location::caller() });
 }
 
 /// Makes an event on `core`, for the activity that makes it. The core is woken where it sleeps. Where it has no room,
@@ -188,6 +195,7 @@ pub fn spawn(work: impl FnOnce() + 'static) {
 ///
 /// # Panics
 /// Where the cell has no such core.
+#[track_caller]
 pub fn spawn_on(core: CoreIndex, work: impl FnOnce() + Send + 'static) {
     Event::new().at(Placement::Core(core)).spawn(work);
 }

@@ -1,7 +1,8 @@
 //! The loop of a core.
 //!
 //! ```text
-//! pass:  1  interrupts let in and handled, due alarms run, messages of other cores queued, what could not be sent to
+//! pass:  0  the boundary between two events: deferred work looked at, where there is any
+//!        1  interrupts let in and handled, due alarms run, messages of other cores queued, what could not be sent to
 //!           other cores sent now
 //!        2  one queued event
 //!        3  where there was none: the idle handlers
@@ -17,8 +18,10 @@ use crate::idle::{Idle, IdleHandlers};
 use crate::interrupt::Handlers;
 use crate::mailbox::{self, Mailbox, Mailboxes, Message};
 use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
+use crate::quiescence::{self, Quiescence};
 use crate::task::Tasks;
 use crate::timer::Timers;
+use crate::watchdog::Watchdog;
 use alloc::collections::VecDeque;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
@@ -41,6 +44,8 @@ pub(crate) struct EventLoop {
     pub handlers: Handlers,
     pub idle: IdleHandlers,
     pub outbox: Outbox,
+    pub quiescence: Quiescence,
+    pub watchdog: Watchdog,
     pub accounting: Accounting,
 }
 
@@ -55,6 +60,8 @@ impl Representative for EventLoop {
             handlers: Handlers::default(),
             idle: IdleHandlers::default(),
             outbox: Outbox::default(),
+            quiescence: Quiescence::new(),
+            watchdog: Watchdog::new(),
             accounting: Accounting::new(),
         }
     }
@@ -70,6 +77,7 @@ pub fn run() -> i32 {
     if core == CoreIndex(0) {
         activity::start();
     } else {
+        quiescence::stay_away();
         while mailboxes.prepare_halt(core) == MayHalt::Yes {
             platform().halt();
         }
@@ -113,8 +121,10 @@ impl EventLoop {
     fn run(&self, mailboxes: &Mailboxes) -> i32 {
         let mailbox = mailboxes.of(current_core());
         let report = self.accounting.report();
+        self.quiescence.join();
         self.set_phase(CorePhase::Running);
         loop {
+            self.quiescence.pass();
             add(&report.passes, 1);
             self.handlers.run_pending(&self.accounting);
             self.timers.run_due(&self.accounting);
@@ -132,19 +142,28 @@ impl EventLoop {
             let event = self.queue.borrow_mut().pop_front();
             match event {
                 Some(event) => self.run_event(event),
-                None => self.idle(mailboxes, mailbox),
+                None => {
+                    self.idle(mailboxes, mailbox);
+                    // What time it is by now is what alarms ring by.
+                    self.accounting.switch(Charge::Loop);
+                }
             }
         }
     }
 
     fn run_event(&self, event: QueuedEvent) {
         self.tag.set(event.tag);
-        self.accounting.begin_event(event.tag.activity);
+        let began = self.accounting.begin_event(event.tag.activity);
         match event.work {
             Work::Call(work) => work(),
             Work::Poll(task) => self.tasks.poll(task),
         }
-        self.accounting.switch(Charge::Loop);
+        let ended = self.accounting.switch(Charge::Loop);
+        let spent_cycles = ended.wrapping_sub(began);
+        if self.watchdog.must_look(spent_cycles) {
+            let report = self.accounting.report();
+            self.watchdog.look(report, self.tag.get(), event.made_at, spent_cycles, ended);
+        }
     }
 
     /// Queues what other cores have sent: a bounded part of it, so that a flood of messages holds up neither the core's
@@ -175,6 +194,14 @@ impl EventLoop {
         if self.idle.run() != Idle::MayHalt || !self.queue.borrow().is_empty() {
             return;
         }
+        if self.quiescence.leave() == MayHalt::No {
+            return;
+        }
+        self.halt(mailboxes, mailbox);
+        self.quiescence.join();
+    }
+
+    fn halt(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) {
         if mailboxes.prepare_halt(current_core()) == MayHalt::No {
             return;
         }

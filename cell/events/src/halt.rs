@@ -69,8 +69,8 @@ impl HaltFlag {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use alloc::vec::Vec;
     use crate::sync::AtomicUsize;
+    use alloc::vec::Vec;
     use loom::sync::Arc;
     use loom::thread;
 

@@ -1,11 +1,31 @@
 //! Interrupts as events: a handler runs in the loop, between events, with interrupts off, to completion.
+//!
+//! Who needs a vector and does not mind which has one allocated ([`allocate_interrupt`], EbbRT 3.3.1); who has to take the
+//! one that the machine is wired for binds it ([`on_interrupt`]). A vector has one handler a core, until the
+//! [`Interrupt`] is dropped.
+//!
+//! ```text
+//! 0x20-0x3f   bound: as the supervisor or the firmware says
+//! 0x40-0xbf   bound: the queues of network devices
+//! 0xc0-0xdf   allocated, on each core by itself
+//! 0xe0-0xff   bound: interrupt lines, requests of the supervisor; timer, wake-ups: they need no handler
+//! ```
 
 use crate::activity::{Accounting, Charge, add};
 use crate::event_loop::EVENTS;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use core::cell::RefCell;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::RangeInclusive;
 use isola_ebbs::platform;
+
+/// The vectors that are allocated.
+pub const ALLOCATED_VECTORS: RangeInclusive<u8> = 0xc0..=0xdf;
+
+/// The vectors that platforms give to the queues of network devices.
+pub const QUEUE_VECTORS: RangeInclusive<u8> = 0x40..=0xbf;
 
 /// The handlers of a core, by vector.
 #[derive(Default)]
@@ -13,15 +33,99 @@ pub(crate) struct Handlers {
     by_vector: RefCell<BTreeMap<u8, Rc<dyn Fn()>>>,
 }
 
+/// Why there is no handler for an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterruptError {
+    /// The vector has a handler on this core.
+    Taken {
+        /// The vector.
+        vector: u8,
+    },
+    /// All vectors that can be allocated have handlers on this core.
+    NoneFree,
+}
+
+impl fmt::Display for InterruptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken { vector } => {
+                write!(
+                    f,
+                    "interrupt {vector:#x} has a handler on this core: drop that first, or allocate a vector"
+                )
+            }
+            Self::NoneFree => {
+                f.write_str("this core has no interrupt vector left: drop one, or take one on another core")
+            }
+        }
+    }
+}
+
+impl core::error::Error for InterruptError {}
+
+/// A vector with a handler, on the core that it was made on; dropping it removes the handler and frees the vector.
+#[derive(Debug)]
+#[must_use = "the handler is removed when this is dropped"]
+pub struct Interrupt {
+    vector: u8,
+    /// It stays on its core.
+    here: PhantomData<Rc<()>>,
+}
+
+impl Interrupt {
+    /// The vector.
+    pub fn vector(&self) -> u8 {
+        self.vector
+    }
+
+    /// Leaves the handler in place for good.
+    pub fn keep(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        let handler = EVENTS.handlers.by_vector.borrow_mut().remove(&self.vector);
+        // Without a borrow: what the handler holds may be interrupts as well.
+        drop(handler);
+    }
+}
+
 /// Has `handler` called on this core after each arrival of the interrupt `vector`; several arrivals that come
-/// close together may be one call. Replaces a handler that the vector had.
-pub fn on_interrupt(vector: u8, handler: impl Fn() + 'static) {
-    EVENTS.handlers.by_vector.borrow_mut().insert(vector, Rc::new(handler));
+/// close together may be one call.
+///
+/// # Errors
+/// [`InterruptError::Taken`], where the vector has a handler on this core.
+pub fn on_interrupt(vector: u8, handler: impl Fn() + 'static) -> Result<Interrupt, InterruptError> {
+    EVENTS.handlers.bind(vector, Rc::new(handler))
+}
+
+/// Has `handler` called on this core after each arrival of an interrupt whose vector nobody else has here.
+///
+/// # Errors
+/// [`InterruptError::NoneFree`], where all of [`ALLOCATED_VECTORS`] are in use on this core.
+pub fn allocate_interrupt(handler: impl Fn() + 'static) -> Result<Interrupt, InterruptError> {
+    let free = {
+        let handlers = EVENTS.handlers.by_vector.borrow();
+        ALLOCATED_VECTORS.into_iter().find(|vector| !handlers.contains_key(vector))
+    };
+    EVENTS.handlers.bind(free.ok_or(InterruptError::NoneFree)?, Rc::new(handler))
 }
 
 impl Handlers {
+    fn bind(&self, vector: u8, handler: Rc<dyn Fn()>) -> Result<Interrupt, InterruptError> {
+        let mut handlers = self.by_vector.borrow_mut();
+        if handlers.contains_key(&vector) {
+            return Err(InterruptError::Taken { vector });
+        }
+        handlers.insert(vector, handler);
+        Ok(Interrupt { vector, here: PhantomData })
+    }
+
     /// Lets interrupts in, and runs the handlers of those that came. A vector without a handler is counted and
     /// otherwise ignored: it has done its work if it woke the core.
+    #[inline]
     pub fn run_pending(&self, accounting: &Accounting) {
         let pending = platform().take_interrupts();
         if pending.is_empty() {

@@ -12,6 +12,9 @@
 //! | [`future`] | futures together: joins, races, errors that flow to the first handler |
 //! | [`timer`] | alarms and sleeping, without any periodic tick |
 //! | [`interrupt`] | interrupts as events |
+//! | [`polling`] | interrupts while they are few, polling while there is much to find |
+//! | [`quiescence`] | work that waits until no event that runs now still does |
+//! | [`watchdog`] | events that run for too long are named |
 //! | [`idle`] | what a core does before it halts: polling |
 //! | [`activity`] | whom work is charged to, and the cycle accounting at the boundary between events |
 //!
@@ -30,16 +33,20 @@ pub mod activity;
 pub mod event;
 pub mod event_loop;
 pub mod future;
+mod grace;
 mod halt;
 pub mod idle;
 pub mod interrupt;
 pub mod mailbox;
 pub mod overload;
 pub mod parallel;
+pub mod polling;
+pub mod quiescence;
 mod room;
 mod sync;
 pub mod task;
 pub mod timer;
+pub mod watchdog;
 
 pub use activity::{current_activity, register_activity};
 pub use event::{Event, EventTag, Label, Placement, ResourceId, current_tag, spawn, spawn_on};
@@ -47,5 +54,6 @@ pub use event_loop::{exit, run};
 pub use isola_platform::Instant;
 pub use overload::{Overloaded, room};
 pub use parallel::parallel;
+pub use quiescence::defer;
 pub use task::{CancelOnDrop, Task, spawn_task, spawn_task_for, spawn_task_on, start_task, yield_now};
 pub use timer::{Alarm, now, sleep, sleep_until, timeout};

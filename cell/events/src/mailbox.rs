@@ -11,6 +11,7 @@ use crate::overload::MAX_MAILBOX_EVENTS;
 use crate::room::{HasRoom, Room};
 use crate::task::TaskId;
 use alloc::boxed::Box;
+use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
@@ -34,11 +35,12 @@ pub(crate) enum Message {
 pub(crate) struct SentEvent {
     pub work: Box<dyn FnOnce() + Send>,
     pub tag: EventTag,
+    pub made_at: &'static Location<'static>,
 }
 
 impl SentEvent {
     pub fn queued(self) -> QueuedEvent {
-        QueuedEvent { work: Work::Call(self.work), tag: self.tag }
+        QueuedEvent { work: Work::Call(self.work), tag: self.tag, made_at: self.made_at }
     }
 }
 

@@ -87,8 +87,10 @@ mod models {
                     thread::spawn(move || room.take())
                 })
                 .collect();
-            let taken =
-                senders.into_iter().filter_map(|sender| (sender.join().unwrap() == HasRoom::Yes).then_some(())).count();
+            let taken = senders
+                .into_iter()
+                .filter_map(|sender| (sender.join().unwrap() == HasRoom::Yes).then_some(()))
+                .count();
             assert!(taken <= 1, "{taken} places of 1 were taken");
         });
     }

@@ -4,3 +4,31 @@
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// A lock that is held for a few instructions, and not on any ordinary path.
+#[cfg(not(loom))]
+#[derive(Default)]
+pub(crate) struct Lock<T> {
+    inner: spin::Mutex<T>,
+}
+
+#[cfg(not(loom))]
+impl<T> Lock<T> {
+    /// Calls `with` while no other core does.
+    pub fn with<R>(&self, with: impl FnOnce(&mut T) -> R) -> R {
+        with(&mut self.inner.lock())
+    }
+}
+
+#[cfg(loom)]
+#[derive(Default)]
+pub(crate) struct Lock<T> {
+    inner: loom::sync::Mutex<T>,
+}
+
+#[cfg(loom)]
+impl<T> Lock<T> {
+    pub fn with<R>(&self, with: impl FnOnce(&mut T) -> R) -> R {
+        with(&mut self.inner.lock().expect("no model panics with the lock held"))
+    }
+}

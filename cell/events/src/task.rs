@@ -14,6 +14,7 @@ use alloc::task::Wake;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::future::{Future, poll_fn};
+use core::panic::Location;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
@@ -36,6 +37,8 @@ struct Entry {
     /// Out while the task is being polled.
     future: Option<TaskFuture>,
     tag: EventTag,
+    /// The place in the source that spawned it.
+    made_at: &'static Location<'static>,
     waker: Arc<TaskWaker>,
 }
 
@@ -70,13 +73,13 @@ impl Wake for TaskWaker {
 }
 
 impl Tasks {
-    fn spawn(&self, future: TaskFuture, tag: EventTag) -> TaskId {
+    fn spawn(&self, future: TaskFuture, tag: EventTag, made_at: &'static Location<'static>) -> TaskId {
         let serial = self.serial.replace(self.serial.get() + 1);
         let mut entries = self.entries.borrow_mut();
         let vacant = entries.vacant_entry();
         let task = TaskId { place: vacant.key(), serial };
         let waker = Arc::new(TaskWaker { core: current_core(), task, queued: AtomicBool::new(true) });
-        vacant.insert(Entry { serial, future: Some(future), tag, waker });
+        vacant.insert(Entry { serial, future: Some(future), tag, made_at, waker });
         task
     }
 
@@ -84,7 +87,7 @@ impl Tasks {
     pub fn schedule(&self, task: TaskId) {
         let entries = self.entries.borrow();
         let Some(entry) = entries.get(task.place).filter(|entry| entry.serial == task.serial) else { return };
-        EVENTS.enqueue(QueuedEvent { work: Work::Poll(task), tag: entry.tag });
+        EVENTS.enqueue(QueuedEvent { work: Work::Poll(task), tag: entry.tag, made_at: entry.made_at });
     }
 
     /// Polls a task, where it still lives.
@@ -195,16 +198,18 @@ impl<T> fmt::Debug for Task<T> {
 
 /// Runs `future` on this core, for the activity that spawns it. Its first poll is an event of its own: see
 /// [`start_task`] for a future that is often ready at once.
+#[track_caller]
 pub fn spawn_task<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     spawn_task_for(current_tag().activity, future)
 }
 
 /// Runs `future` on this core, for `activity`: for who spawns tasks on behalf of others.
+#[track_caller]
 pub fn spawn_task_for<T: 'static>(
     activity: ActivityId,
     future: impl Future<Output = T> + 'static,
 ) -> Task<T> {
-    let task = make(EventTag { activity, ..current_tag() }, future);
+    let task = make(EventTag { activity, ..current_tag() }, Location::caller(), future);
     EVENTS.tasks.schedule(task.task);
     task
 }
@@ -213,14 +218,19 @@ pub fn spawn_task_for<T: 'static>(
 /// without a trip through the queue (EbbRT 3.4, `Then` of a fulfilled future). Later polls are events as ever.
 ///
 /// The future must not rely on what its maker does after this call: it may be done by then.
+#[track_caller]
 pub fn start_task<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
-    let task = make(current_tag(), future);
+    let task = make(current_tag(), Location::caller(), future);
     EVENTS.tasks.poll(task.task);
     task
 }
 
 /// A task that nothing polls yet.
-fn make<T: 'static>(tag: EventTag, future: impl Future<Output = T> + 'static) -> Task<T> {
+fn make<T: 'static>(
+    tag: EventTag,
+    made_at: &'static Location<'static>,
+    future: impl Future<Output = T> + 'static,
+) -> Task<T> {
     let join = Rc::new(Join { output: Cell::new(None), waiting: Cell::new(None) });
     let outcome = join.clone();
     let future = Box::pin(async move {
@@ -229,19 +239,24 @@ fn make<T: 'static>(tag: EventTag, future: impl Future<Output = T> + 'static) ->
             waiting.wake();
         }
     });
-    Task { task: EVENTS.tasks.spawn(future, tag), join }
+    Task { task: EVENTS.tasks.spawn(future, tag, made_at), join }
 }
 
-/// Runs the future that `make` makes on `core`, for the activity that spawns it. The future is made there, so
+/// Runs the future that `future` makes on `core`, for the activity that spawns it. The future is made there, so
 /// that it need not be `Send`.
 ///
 /// # Panics
 /// Where the cell has no such core.
+#[track_caller]
 pub fn spawn_task_on<F: Future<Output = ()> + 'static>(
     core: CoreIndex,
-    make: impl FnOnce() -> F + Send + 'static,
+    future: impl FnOnce() -> F + Send + 'static,
 ) {
-    spawn_on(core, move || spawn_task(make()).detach());
+    let made_at = Location::caller();
+    spawn_on(core, move || {
+        let task = make(current_tag(), made_at, future());
+        EVENTS.tasks.schedule(task.task);
+    });
 }
 
 /// Lets the other events of this core that wait run first.

@@ -5,7 +5,10 @@ use isola_abi::report::{CorePhase, Report};
 use isola_events::activity::{APPLICATION, charge_to};
 use isola_events::event::{Event, Label, Placement, current_tag};
 use isola_events::idle::{Idle, on_idle};
-use isola_events::interrupt::on_interrupt;
+use isola_events::interrupt::{
+    ALLOCATED_VECTORS, Interrupt, InterruptError, allocate_interrupt, on_interrupt,
+};
+use isola_events::watchdog::set_event_limit;
 use isola_events::{
     Alarm, current_activity, exit, now, parallel, register_activity, run, sleep, spawn, spawn_on, spawn_task,
     spawn_task_on, timeout, yield_now,
@@ -275,10 +278,76 @@ fn a_waker_works_from_another_core_and_after_its_task_has_ended() {
 #[test]
 fn interrupts_run_their_handlers_between_events() {
     cell(1, |platform| {
-        on_interrupt(0x41, || exit(0x41));
+        on_interrupt(0x41, || exit(0x41)).unwrap().keep();
         spawn(|| platform.interrupt(CoreIndex(0), 0x40));
         spawn(|| platform.interrupt(CoreIndex(0), 0x41));
     });
+}
+
+#[test]
+fn vectors_are_allocated_until_none_is_free_and_freed_when_dropped() {
+    cell(1, |platform| {
+        let seen: &'static Mutex<Vec<u8>> = Box::leak(Box::new(Mutex::new(Vec::new())));
+        let vectors: Vec<_> =
+            (0..ALLOCATED_VECTORS.len()).map(|_| allocate_interrupt(|| ()).unwrap()).collect();
+        assert_eq!(
+            vectors.iter().map(Interrupt::vector).collect::<Vec<_>>(),
+            ALLOCATED_VECTORS.collect::<Vec<_>>()
+        );
+        assert_eq!(allocate_interrupt(|| ()).unwrap_err(), InterruptError::NoneFree);
+        drop(vectors);
+        let first = allocate_interrupt(|| seen.lock().unwrap().push(1)).unwrap();
+        let second = allocate_interrupt(|| seen.lock().unwrap().push(2)).unwrap();
+        let (gone, stays) = (first.vector(), second.vector());
+        assert_ne!(gone, stays);
+        drop(first);
+        second.keep();
+        spawn(move || {
+            platform.interrupt(CoreIndex(0), gone);
+            platform.interrupt(CoreIndex(0), stays);
+            spawn(|| exit(i32::from(*seen.lock().unwrap() != [2])));
+        });
+    });
+}
+
+#[test]
+fn a_vector_has_one_handler_a_core_at_a_time() {
+    let (codes, _) = cell(2, |_| {
+        let first = on_interrupt(0x41, || ()).unwrap();
+        assert_eq!(on_interrupt(0x41, || ()).unwrap_err(), InterruptError::Taken { vector: 0x41 });
+        drop(first);
+        on_interrupt(0x41, || ()).unwrap().keep();
+        spawn_on(CoreIndex(1), || {
+            let here = on_interrupt(0x41, || ());
+            exit(i32::from(here.is_err()));
+        });
+    });
+    assert_eq!(codes, [0, 0]);
+}
+
+#[test]
+fn an_event_that_runs_for_too_long_is_counted_and_what_is_short_is_not() {
+    let (_, platform) = cell(1, |_| {
+        let spin = |ms| {
+            let start = now();
+            while now() - start < Duration::from_millis(ms) {}
+        };
+        set_event_limit(Some(Duration::from_secs(100)));
+        spawn(move || spin(3));
+        spawn(|| set_event_limit(Some(Duration::from_millis(2))));
+        spawn(move || spin(5));
+        spawn_task(async move { spin(8) }).detach();
+        spawn(|| set_event_limit(None));
+        spawn(move || {
+            spin(30);
+            exit(0);
+        });
+    });
+    let core = &platform.report().cores[0];
+    assert_eq!(core.long_events.load(Ordering::Relaxed), 2);
+    let longest = platform.clock().cycles(isola_events::Instant::default() + Duration::from_millis(30))
+        - platform.clock().cycles(isola_events::Instant::default());
+    assert!(core.longest_event_cycles.load(Ordering::Relaxed) >= longest);
 }
 
 #[test]

@@ -188,12 +188,17 @@ fn cores_table(view: &CellView) -> String {
             core.phase.to_owned(),
             human::count(core.interrupts),
             human::count(core.event_cycles),
+            human::count(core.longest_event_cycles),
+            human::count(core.long_events),
             human::count(core.interrupt_cycles),
             human::count(core.loop_cycles),
             human::count(core.idle_cycles),
         ]
     });
-    table(&["CORE", "PHASE", "INTERRUPTS", "EVENT CYCLES", "INTERRUPT", "LOOP", "IDLE"], rows)
+    table(
+        &["CORE", "PHASE", "INTERRUPTS", "EVENT CYCLES", "LONGEST", "TOO LONG", "INTERRUPT", "LOOP", "IDLE"],
+        rows,
+    )
 }
 
 /// Who used the cores of a cell, as a table.

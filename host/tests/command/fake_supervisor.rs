@@ -309,6 +309,8 @@ impl Supervisor {
             loop_cycles: 2_000,
             interrupt_cycles: 3_000,
             event_cycles: 4_000,
+            long_events: 0,
+            longest_event_cycles: 1_500,
         };
         CellInfo {
             id: CellId(self.next_id),

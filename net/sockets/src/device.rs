@@ -2,13 +2,16 @@
 //!
 //! A queue is served by one core. Its interrupt masks itself and makes an event; the event takes frames in
 //! batches and makes itself again while there are more; once there are none, the interrupt is let in again. So a
-//! busy queue is polled between the core's other events, and an idle one costs nothing. A core that does not keep up
+//! busy queue is polled between the core's other events, and an idle one costs nothing. Where interrupts come at a high
+//! rate all the same, they stay masked, and the event makes itself again whether it finds frames or not
+//! ([`isola_events::polling`]). A core that does not keep up
 //! with its events looks at its device more and more rarely, and the device drops what it has no room for; frames for
 //! another core that does not keep up are dropped here.
 
 use crate::core_network::NETWORK;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -16,7 +19,8 @@ use core::sync::atomic::Ordering;
 use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::{Event, Placement};
-use isola_events::interrupt::on_interrupt;
+use isola_events::interrupt::{Interrupt, on_interrupt};
+use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::spawn_on;
 use isola_net_stack::{Frame, core_of_frame};
 use isola_platform::CoreIndex;
@@ -53,6 +57,13 @@ struct Queues {
     /// UDP ports whose datagrams all go to one core.
     datagram_cores: RefCell<BTreeMap<u16, CoreIndex>>,
     poll_queued: Cell<bool>,
+    served: RefCell<Option<Served>>,
+}
+
+/// How a queue is served.
+struct Served {
+    polling: AdaptivePolling,
+    _interrupt: Interrupt,
 }
 
 impl Representative for Queues {
@@ -91,6 +102,19 @@ pub(crate) fn steer_datagrams(port: u16, core: Option<CoreIndex>) {
     }
 }
 
+/// Sets from which rates on the queues of the cell's network device are polled, and from which they interrupt again.
+pub fn set_polling(thresholds: Thresholds) {
+    let owners = OWNERS.owners.get().map_or(&[][..], |owners| owners);
+    for owner in owners {
+        let set = move || {
+            if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
+                served.polling = AdaptivePolling::new(thresholds);
+            }
+        };
+        if *owner == current_core() { set() } else { spawn_on(*owner, set) }
+    }
+}
+
 /// Sends what a core's stack has ready.
 pub(crate) fn transmit(frames: Vec<Frame>) {
     let Some(owners) = OWNERS.owners.get().filter(|owners| !owners.is_empty()) else { return };
@@ -116,12 +140,22 @@ impl Queues {
         queue.attach();
         let vector = queue.vector();
         self.queue.replace(Some(queue));
-        on_interrupt(vector, || {
+        let interrupt = on_interrupt(vector, || {
             if let Some(queue) = QUEUES.queue.borrow_mut().as_mut() {
                 queue.disable_interrupts();
             }
+            if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
+                served.polling.interrupted();
+            }
             QUEUES.queue_poll();
         });
+        match interrupt {
+            Ok(interrupt) => {
+                let polling = AdaptivePolling::new(Thresholds::default());
+                self.served.replace(Some(Served { polling, _interrupt: interrupt }));
+            }
+            Err(error) => platform().print(format!("network: {error}\n").as_bytes()),
+        }
         // Whatever came before somebody looked made no interrupt.
         self.queue_poll();
     }
@@ -150,7 +184,10 @@ impl Queues {
                     None => batches.push((core, vec![received])),
                 }
             }
-            let more = taken == BATCH || queue.enable_interrupts() == FramesPending::Yes;
+            let mode = self.served.borrow_mut().as_mut().map(|served| served.polling.looked(taken));
+            let more = mode == Some(Mode::Polling)
+                || taken == BATCH
+                || queue.enable_interrupts() == FramesPending::Yes;
             if more {
                 queue.disable_interrupts();
                 self.queue_poll();

@@ -23,6 +23,7 @@ pub mod interface;
 pub mod tcp;
 pub mod udp;
 
+pub use device::set_polling;
 pub use interface::{address, start, wait_for_address};
 pub use isola_net_stack::{ConnectError, FailReason, Ipv4Config};
 pub use tcp::{StreamError, TcpStream, connect, listen};

@@ -3,10 +3,11 @@
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::current_core;
 use isola_events::activity::{APPLICATION, charge_to};
+use isola_events::polling::Thresholds;
 use isola_events::{current_activity, exit, register_activity, run, sleep, spawn_task, timeout};
 use isola_hosted::{Loss, Settings, link};
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, start};
+use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, set_polling, start};
 use isola_platform::CoreIndex;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -260,4 +261,48 @@ fn datagrams_of_all_flows_come_to_the_core_that_bound_the_port() {
     }
     cells(3, Loss::Never, serve, client);
     assert!(RECEIVED.load(Ordering::Relaxed) >= 32);
+}
+
+#[test]
+fn a_device_that_is_polled_loses_nothing_and_takes_interrupts_again_when_it_is_quiet() {
+    fn interrupts() -> u64 {
+        isola_ebbs::platform().report().cores[0].interrupts.load(Ordering::Relaxed)
+    }
+    fn idle_cycles() -> u64 {
+        isola_ebbs::platform().report().cores[0].idle_cycles.load(Ordering::Relaxed)
+    }
+    // Two interrupts in a window of a second are too many; a second later less than one thing a second is found.
+    const POLLED: Thresholds =
+        Thresholds { poll_above: 2, interrupt_below: 1, window: Duration::from_secs(1) };
+    cells(
+        1,
+        Loss::Never,
+        || serve_echo(7),
+        || async {
+            set_polling(POLLED);
+            let mut stream = connect(address_of(7)).await.unwrap();
+            for _ in 0..5 {
+                stream.write(Chain::from(IoBuf::from(vec![1; 100]))).await.unwrap();
+                stream.read().await.unwrap();
+            }
+            let (before, idle) = (interrupts(), idle_cycles());
+            for _ in 0..100 {
+                stream.write(Chain::from(IoBuf::from(vec![1; 100]))).await.unwrap();
+                stream.read().await.unwrap();
+            }
+            assert_eq!(
+                (interrupts(), idle_cycles()),
+                (before, idle),
+                "the device interrupts, or the core halts"
+            );
+            // Until two windows have gone by in which nothing comes.
+            sleep(Duration::from_millis(2_500)).await;
+            let idle = idle_cycles();
+            sleep(Duration::from_millis(20)).await;
+            assert!(idle_cycles() > idle, "the core still polls");
+            stream.write(Chain::from(IoBuf::from(vec![1; 100]))).await.unwrap();
+            stream.read().await.unwrap();
+            assert!(interrupts() > before, "the device does not interrupt any more");
+        },
+    );
 }

@@ -57,6 +57,8 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 idle_cycles: word(FILL),
                 loop_cycles: word(FILL),
                 interrupt_cycles: word(FILL),
+                long_events: word(FILL),
+                longest_event_cycles: word(FILL),
                 activities: [const { ActivityReport { cycles: word(FILL), events: word(FILL) } };
                     MAX_ACTIVITIES],
             }

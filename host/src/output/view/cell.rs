@@ -88,6 +88,10 @@ pub struct CoreView {
     pub interrupt_cycles: u64,
     /// Cycles of events.
     pub event_cycles: u64,
+    /// Events that ran for longer than the core's limit.
+    pub long_events: u64,
+    /// Cycles of the event that ran for longest.
+    pub longest_event_cycles: u64,
 }
 
 /// A published port.
@@ -203,6 +207,8 @@ impl CoreView {
             loop_cycles: core.loop_cycles,
             interrupt_cycles: core.interrupt_cycles,
             event_cycles: core.event_cycles,
+            long_events: core.long_events,
+            longest_event_cycles: core.longest_event_cycles,
         }
     }
 }

@@ -1,0 +1,106 @@
+//! Events that run for too long are named: they hold up all others of their core.
+//!
+//! The cycles of an event are known at its end anyway, so that an ordinary event costs one comparison. One that takes longer
+//! than the core's limit is counted in the report and printed, with the place in the source that made it and whom it is
+//! charged to. What never ends is the supervisor's to find: it makes the core say where it hangs.
+
+use crate::activity::{add, name_of};
+use crate::event::EventTag;
+use crate::event_loop::EVENTS;
+use core::cell::Cell;
+use core::panic::Location;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use isola_abi::report::CoreReport;
+use isola_ebbs::platform;
+use isola_platform::Instant;
+
+/// The limit of a core that was told no other: more than what an emulator on a busy host adds by itself.
+pub const DEFAULT_LIMIT: Duration = Duration::from_millis(100);
+
+/// What is printed of a core in a second at most is one line.
+const SAY_AGAIN: Duration = Duration::from_secs(1);
+
+/// A core's limit.
+pub(crate) struct Watchdog {
+    /// From how many cycles on an event is looked at: the limit, or what the longest so far took.
+    look_from: Cell<u64>,
+    limit_cycles: Cell<u64>,
+    /// Cycles from which on a line may be printed again.
+    say_from: Cell<u64>,
+    /// Long events that were not printed since then.
+    unsaid: Cell<u64>,
+}
+
+/// Names events of this core that run for longer than `limit`; none for `None`. An event that runs already counts as the
+/// others.
+pub fn set_event_limit(limit: Option<Duration>) {
+    EVENTS.watchdog.set_limit(limit);
+}
+
+fn to_cycles(duration: Duration) -> u64 {
+    let clock = platform().clock();
+    clock.cycles(Instant::default() + duration) - clock.cycles(Instant::default())
+}
+
+fn from_cycles(cycles: u64) -> Duration {
+    let clock = platform().clock();
+    clock.instant(clock.cycles(Instant::default()).saturating_add(cycles)) - Instant::default()
+}
+
+impl Watchdog {
+    pub fn new() -> Self {
+        let (look_from, limit_cycles) = (Cell::new(0), Cell::new(0));
+        let watchdog = Self { look_from, limit_cycles, say_from: Cell::new(0), unsaid: Cell::new(0) };
+        watchdog.set_limit(Some(DEFAULT_LIMIT));
+        watchdog
+    }
+
+    fn set_limit(&self, limit: Option<Duration>) {
+        self.limit_cycles.set(limit.map_or(u64::MAX, to_cycles));
+        self.look_from.set(0);
+    }
+
+    /// Whether an event is longer than all before it, or than the limit.
+    #[inline]
+    pub fn must_look(&self, spent_cycles: u64) -> bool {
+        spent_cycles > self.look_from.get()
+    }
+
+    /// Takes note of an event for which [`Self::must_look`] holds, and which ended at the reading `now`.
+    #[cold]
+    pub fn look(
+        &self,
+        report: &CoreReport,
+        tag: EventTag,
+        made_at: &Location<'_>,
+        spent_cycles: u64,
+        now: u64,
+    ) {
+        let limit = self.limit_cycles.get();
+        let longest = report.longest_event_cycles.load(Ordering::Relaxed).max(spent_cycles);
+        report.longest_event_cycles.store(longest, Ordering::Relaxed);
+        self.look_from.set(longest.min(limit));
+        if spent_cycles <= limit {
+            return;
+        }
+        add(&report.long_events, 1);
+        if now < self.say_from.get() {
+            self.unsaid.set(self.unsaid.get() + 1);
+            return;
+        }
+        self.say_from.set(now.saturating_add(to_cycles(SAY_AGAIN)));
+        let ms = |cycles| from_cycles(cycles).as_millis();
+        let (activity, unsaid) = (name_of(tag.activity), self.unsaid.take());
+        let mut text = alloc::format!(
+            "watchdog: an event for {activity}, made at {made_at}, held its core up for {} ms; the limit is {} ms",
+            ms(spent_cycles),
+            ms(limit),
+        );
+        if unsaid > 0 {
+            text += &alloc::format!("; {unsaid} others since the last line");
+        }
+        text.push('\n');
+        platform().print(text.as_bytes());
+    }
+}
