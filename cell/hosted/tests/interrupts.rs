@@ -36,13 +36,17 @@ fn end_late() {
     .detach();
 }
 
+fn bind(vector: u8, handler: impl Fn() + 'static) {
+    on_interrupt(vector, handler).unwrap().keep();
+}
+
 #[test]
 fn an_interrupt_of_any_thread_wakes_a_halted_core_each_time() {
     let code = cell(Settings::default(), |platform| {
         let count = Rc::new(Cell::new(0));
         let (ask, answer) = std::sync::mpsc::channel();
         let ask_again = ask.clone();
-        on_interrupt(VECTOR, move || {
+        bind(VECTOR, move || {
             count.set(count.get() + 1);
             match count.get() {
                 5_000 => exit(0),
@@ -61,10 +65,10 @@ fn a_core_interrupts_itself_and_others() {
     let settings = Settings { cores: 2, ..Settings::default() };
     let code = cell(settings, |platform| {
         spawn_on(CoreIndex(1), move || {
-            on_interrupt(VECTOR, || spawn_on(CoreIndex(0), || exit(0)));
+            bind(VECTOR, || spawn_on(CoreIndex(0), || exit(0)));
             spawn_on(CoreIndex(0), move || platform.interrupt(CoreIndex(0), VECTOR));
         });
-        on_interrupt(VECTOR, move || platform.interrupt(CoreIndex(1), VECTOR));
+        bind(VECTOR, move || platform.interrupt(CoreIndex(1), VECTOR));
         end_late();
     });
     assert_eq!(code, 0);
@@ -84,7 +88,7 @@ fn a_file_interrupts_a_halted_core_and_a_busy_one() {
         let (interrupt, reader, mut writer) = attach();
         let read = Rc::new(Cell::new(0));
         let (seen, again) = (read.clone(), interrupt.clone());
-        on_interrupt(VECTOR, move || {
+        bind(VECTOR, move || {
             let mut byte = [0];
             (&reader).read_exact(&mut byte).unwrap();
             seen.set(seen.get() + byte[0]);
@@ -119,7 +123,7 @@ fn a_masked_file_does_not_interrupt_and_neither_does_one_that_was_let_go_of() {
         let (interrupt, _reader, mut writer) = attach();
         let count = Rc::new(Cell::new(0));
         let counted = count.clone();
-        on_interrupt(VECTOR, move || counted.set(counted.get() + 1));
+        bind(VECTOR, move || counted.set(counted.get() + 1));
         spawn_task(async move {
             let _reader = _reader;
             writer.write_all(&[1, 2]).unwrap();
@@ -179,7 +183,7 @@ fn cells_that_have_ended_leave_no_descriptors_open() {
 #[test]
 fn time_outs_hold_while_a_core_is_interrupted_all_the_time() {
     let code = cell(Settings::default(), |platform| {
-        on_interrupt(VECTOR, move || spawn(move || platform.interrupt(CoreIndex(0), VECTOR)));
+        bind(VECTOR, move || spawn(move || platform.interrupt(CoreIndex(0), VECTOR)));
         platform.interrupt(CoreIndex(0), VECTOR);
         spawn_task(async {
             let late = timeout(Duration::from_millis(20), std::future::pending::<()>()).await;

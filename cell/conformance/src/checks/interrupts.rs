@@ -1,23 +1,32 @@
 //! Interrupts as events.
 
 use crate::support::until_set;
-use crate::{Outcome, cores, on_core, others};
+use crate::{Broken, Outcome, cores, on_core, others};
 use alloc::rc::Rc;
+use alloc::string::ToString;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_ebbs::{current_core, platform};
-use isola_events::interrupt::on_interrupt;
+use isola_events::interrupt::{Interrupt, InterruptError, on_interrupt};
 use isola_events::{sleep, yield_now};
 
 /// Vectors that nothing else uses.
 const FIRST: u8 = 0xa0;
 
+/// The vector by which another core is asked to interrupt back.
+const THERE: u8 = FIRST - 1;
+
+fn bind(vector: u8, handler: impl Fn() + 'static) -> Result<Interrupt, Broken> {
+    on_interrupt(vector, handler).map_err(|error| Broken(error.to_string()))
+}
+
 pub async fn a_core_is_interrupted_by_itself() -> Outcome {
     for _ in 0..100 {
         let came = Rc::new(Cell::new(false));
         let told = came.clone();
-        on_interrupt(FIRST, move || told.set(true));
+        let _interrupt = bind(FIRST, move || told.set(true))?;
         platform().interrupt(current_core(), FIRST);
         ensure!(!came.get(), "a handler ran within an event");
         until_set(&came).await;
@@ -31,16 +40,17 @@ pub async fn cores_interrupt_each_other() -> Outcome {
     for core in others() {
         let back = Arc::new(AtomicUsize::new(0));
         let counted = back.clone();
-        on_interrupt(FIRST, move || {
+        let _interrupt = bind(FIRST, move || {
             counted.fetch_add(1, Ordering::Relaxed);
-        });
+        })?;
         on_core(core, move || async move {
             // Where the cell has one core, each interrupt would make another for ever.
-            on_interrupt(FIRST + 1, move || platform().interrupt(here, FIRST));
+            let bound = on_interrupt(THERE, move || platform().interrupt(here, FIRST)).map(Interrupt::keep);
+            assert!(matches!(bound, Ok(()) | Err(InterruptError::Taken { .. })));
         })
         .await;
         for turn in 0..TURNS {
-            platform().interrupt(core, FIRST + 1);
+            platform().interrupt(core, THERE);
             while back.load(Ordering::Relaxed) <= turn {
                 // Both cores halt, and are woken by nothing else.
                 match turn % 2 {
@@ -57,9 +67,10 @@ pub async fn cores_interrupt_each_other() -> Outcome {
 
 pub async fn every_vector_has_its_own_handler() -> Outcome {
     let seen = Rc::new(Cell::new(0_u64));
+    let mut interrupts = Vec::new();
     for vector in 0..32 {
         let seen = seen.clone();
-        on_interrupt(FIRST + vector, move || seen.set(seen.get() | 1 << vector));
+        interrupts.push(bind(FIRST + vector, move || seen.set(seen.get() | 1 << vector))?);
     }
     for vector in (0..32).filter(|vector| vector % 3 != 1) {
         platform().interrupt(current_core(), FIRST + vector);

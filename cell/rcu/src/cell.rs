@@ -1,0 +1,84 @@
+//! One value that is read everywhere and replaced now and then: a configuration, a routing table.
+
+use crate::retired::{check, retire};
+use alloc::boxed::Box;
+use core::fmt;
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use isola_events::quiescence::{self, Domain};
+use spin::Mutex;
+
+/// A value of a cell's cores. To be made by the cell that uses it, as a representative of an Ebb for one.
+pub struct RcuCell<T> {
+    value: AtomicPtr<T>,
+    writers: Mutex<()>,
+    domain: Domain,
+    owned: PhantomData<T>,
+}
+
+// SAFETY: cores read the value at the same time (`Sync`), and it is dropped on whichever core (`Send`).
+unsafe impl<T: Send + Sync> Sync for RcuCell<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Send for RcuCell<T> {}
+
+impl<T: Send + Sync + 'static> RcuCell<T> {
+    /// That value, for the calling core's cell.
+    pub fn new(value: T) -> Self {
+        let value = AtomicPtr::new(Box::into_raw(Box::new(value)));
+        Self { value, writers: Mutex::new(()), domain: Domain::current(), owned: PhantomData }
+    }
+
+    /// Calls `look` with the value.
+    ///
+    /// # Panics
+    /// On a core of another cell.
+    #[inline]
+    pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        check(self.domain);
+        quiescence::read(|| {
+            // SAFETY: the pointer is of a box, which is freed only after this event (the crate's argument).
+            look(unsafe { &*self.value.load(Ordering::Acquire) })
+        })
+    }
+
+    /// Puts `value` in the place of what is there.
+    ///
+    /// # Panics
+    /// On a core of another cell.
+    pub fn set(&self, value: T) {
+        check(self.domain);
+        self.replace(Box::into_raw(Box::new(value)));
+    }
+
+    /// Puts what `change` makes of the value in its place. No other writer comes between; `change` may not write to
+    /// this cell itself.
+    ///
+    /// # Panics
+    /// On a core of another cell.
+    pub fn update(&self, change: impl FnOnce(&T) -> T) {
+        check(self.domain);
+        let writing = self.writers.lock();
+        let next = self.read(change);
+        self.replace(Box::into_raw(Box::new(next)));
+        drop(writing);
+    }
+
+    fn replace(&self, next: *mut T) {
+        let before = self.value.swap(next, Ordering::AcqRel);
+        // SAFETY: the swap gave this caller alone the pointer, of a box that nobody finds from now on.
+        unsafe { retire(before) };
+    }
+}
+
+impl<T> Drop for RcuCell<T> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the cell any more, and readers do not outlive their borrow of it.
+        drop(unsafe { Box::from_raw(*self.value.get_mut()) });
+    }
+}
+
+impl<T: Send + Sync + fmt::Debug + 'static> fmt::Debug for RcuCell<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.read(|value| f.debug_tuple("RcuCell").field(value).finish())
+    }
+}
