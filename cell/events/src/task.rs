@@ -47,6 +47,8 @@ struct Entry {
 pub(crate) struct Tasks {
     entries: RefCell<Slab<Entry>>,
     serial: Cell<u64>,
+    /// Polls that are going on, one within the other.
+    polls: Cell<u32>,
 }
 
 struct TaskWaker {
@@ -101,7 +103,9 @@ impl Tasks {
         };
         // Before the poll: what wakes the task while it is polled has to queue it again.
         waker.queued.store(false, Ordering::Release);
+        self.polls.set(self.polls.get() + 1);
         let done = future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker))).is_ready();
+        self.polls.set(self.polls.get() - 1);
         let mut entries = self.entries.borrow_mut();
         let Some(entry) = entries.get_mut(task.place).filter(|entry| entry.serial == task.serial) else {
             // Cancelled in its own poll; dropped without a borrow, as dropping may wake and spawn.
@@ -257,6 +261,11 @@ pub fn spawn_task_on<F: Future<Output = ()> + 'static>(
         let task = make(current_tag(), made_at, future());
         EVENTS.tasks.schedule(task.task);
     });
+}
+
+/// How many polls of tasks are going on, one within the other: more than one where a task has started another.
+pub fn nested_polls() -> u32 {
+    EVENTS.tasks.polls.get()
 }
 
 /// Lets the other events of this core that wait run first.
