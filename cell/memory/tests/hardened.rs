@@ -74,7 +74,7 @@ fn what_is_kept_back_is_given_back_before_memory_runs_out() {
         // SAFETY: the object is freed once.
         unsafe {
             let object = allocator.alloc(layout);
-            assert!(!object.is_null() && object.addr() % 4096 == 0);
+            assert!(!object.is_null() && object.addr().is_multiple_of(4096));
             allocator.dealloc(object, layout);
         }
     }
@@ -95,7 +95,7 @@ proptest! {
                     let size = 1 + random.below(most);
                     let layout = Layout::from_size_align(size, 1 << random.below(9)).unwrap();
                     let object = allocator.alloc(layout);
-                    prop_assert!(object.addr() % layout.align() == 0);
+                    prop_assert!(object.addr().is_multiple_of(layout.align()));
                     object.write_bytes(value, size);
                     objects.push((object, layout, value));
                 } else {

@@ -154,7 +154,7 @@ proptest! {
         prop_assert_eq!(at_last.large_bytes, 0);
         prop_assert_eq!(at_last.cached_bytes, 0);
         // The caches themselves, all in one span, are what remains.
-        prop_assert!(at_last.object_bytes <= 3 * 768);
+        prop_assert!(at_last.object_bytes <= 3 * 1024);
         let remaining = at_last.pages.used_bytes - at_first.pages.used_bytes;
         prop_assert_eq!(remaining, at_last.span_bytes);
         prop_assert!(remaining <= 8192, "{} bytes did not come back", remaining);
@@ -177,13 +177,13 @@ fn figures_follow_what_is_handed_out() {
     let large = Object::new(&heap, Layout::from_size_align(100_000, 8).unwrap(), 2).unwrap();
     let figures = heap.statistics();
     assert_eq!(figures.large_bytes, 25 * PAGE_SIZE);
-    assert_eq!(figures.object_bytes, 40 * 112 + 768);
+    assert_eq!(figures.object_bytes, 40 * 112 + 1024);
     assert!(figures.refills > 0 && figures.spills == 0 && figures.shortages == 0);
     large.free(&heap);
     objects.into_iter().for_each(|object| object.free(&heap));
     heap.empty_cache();
     assert_eq!(count(100), (0, 0, 1), "one empty span is kept");
-    assert_eq!(heap.statistics().object_bytes, 768);
+    assert_eq!(heap.statistics().object_bytes, 1024);
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn cores_free_what_others_have_made() {
     });
     squeeze(&heap);
     let figures = heap.statistics();
-    assert_eq!((figures.large_bytes, figures.cached_bytes, figures.object_bytes), (0, 0, CORES * 768));
+    assert_eq!((figures.large_bytes, figures.cached_bytes, figures.object_bytes), (0, 0, CORES * 1024));
     assert!(figures.spills > 0);
 }
 

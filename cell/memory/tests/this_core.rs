@@ -53,5 +53,5 @@ fn each_core_of_a_cell_has_its_own_cache() {
     let class = given.heap.class_statistics().find(|class| class.size_bytes == 64).unwrap();
     assert_eq!(class.used, 0);
     assert!(class.cached >= CORES, "every core keeps some");
-    assert_eq!(given.heap.statistics().object_bytes, CORES * 768, "the caches themselves");
+    assert_eq!(given.heap.statistics().object_bytes, CORES * 1024, "the caches themselves");
 }

@@ -6,12 +6,17 @@
 //!
 //! ```text
 //! cargo run --release -p isola-memory-compare --features peers
+//! cargo run --release -p isola-memory-compare --features peers --config 'profile.release.lto="fat"' -- time
 //! ```
 //!
-//! The size is not known to the compiler, as in a program that is built without link-time optimisation. In
-//! place of `gs:`, which valgrind does not know, the heap reads its core's index from the thread's `fs:`; that
-//! is one instruction as well.
+//! With `time` it takes times instead, natively, with 1 to 24 threads ([`timing`]): what counts there is how a program
+//! is built that cares for speed, as a whole.
+//!
+//! The size is not known to the compiler but in the workload `box`. In place of `gs:`, which valgrind does not know, the
+//! heap reads its core's index from the thread's `fs:`; that is one instruction as well.
 #![allow(unsafe_code, reason = "an allocator's interface is unsafe")]
+
+pub mod timing;
 
 use std::alloc::Layout;
 use std::hint::black_box;
@@ -19,6 +24,8 @@ use std::hint::black_box;
 /// What is done with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
+    /// An object of 8 bytes, which the compiler knows, is made and freed, over and over.
+    Box,
     /// An object is made and freed, over and over.
     Pair {
         /// Size of the object, in bytes.
@@ -35,7 +42,8 @@ pub enum Workload {
 
 impl Workload {
     /// All that are compared.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
+        Self::Box,
         Self::Pair { size: 8 },
         Self::Pair { size: 64 },
         Self::Pair { size: 2048 },
@@ -48,6 +56,7 @@ impl Workload {
     /// Its name on the command line.
     pub fn name(self) -> String {
         match self {
+            Self::Box => "box".into(),
             Self::Pair { size } => format!("pair-{size}"),
             Self::Burst { size } => format!("burst-{size}"),
             Self::Churn => "churn".into(),
@@ -63,6 +72,11 @@ impl Workload {
     pub fn run(self, count: usize) {
         let layout = |size| Layout::from_size_align(black_box(size), 8).unwrap_or(Layout::new::<u64>());
         match self {
+            Self::Box => {
+                for number in 0..count {
+                    drop(black_box(Box::new(number)));
+                }
+            }
             Self::Pair { size } => {
                 for _ in 0..count {
                     let layout = layout(size);
@@ -107,16 +121,22 @@ fn free(object: *mut u8, layout: Layout) {
     unsafe { std::alloc::dealloc(object, layout) }
 }
 
-/// The program: `with-... WORKLOAD COUNT`.
-pub fn main() {
+/// The program: `with-... WORKLOAD COUNT`, or `with-... WORKLOAD COUNT THREADS`, which prints times. `become_core` tells
+/// the allocator that the thread that calls it is the core of that index.
+pub fn main(become_core: fn(usize)) {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let workload = arguments.first().and_then(|name| Workload::named(name));
     let count = arguments.get(1).and_then(|count| count.parse().ok());
-    match (workload, count) {
-        (Some(workload), Some(count)) => workload.run(count),
+    let threads = arguments.get(2).map(|threads| threads.parse().ok());
+    match (workload, count, threads) {
+        (Some(workload), Some(count), None) => workload.run(count),
+        (Some(workload), Some(count), Some(Some(threads))) => {
+            let times = timing::run(workload, count, threads, become_core);
+            println!("{}", times.iter().sum::<f64>() / times.len() as f64);
+        }
         _ => {
             let names = Workload::ALL.map(Workload::name).join(", ");
-            eprintln!("usage: with-ALLOCATOR WORKLOAD COUNT, where WORKLOAD is one of {names}");
+            eprintln!("usage: with-ALLOCATOR WORKLOAD COUNT [THREADS], where WORKLOAD is one of {names}");
             std::process::exit(2);
         }
     }

@@ -47,8 +47,8 @@ impl Central {
         Self { spans: Mutex::new(Spans { partial: BlockList::new(), empty: 0, count: 0, used: 0 }) }
     }
 
-    /// Moves up to `wanted` (at least one) objects to `to`; returns how many. 0: memory has run out.
-    pub fn take(&self, pages: &Pages, class: Class, to: &FreeList, wanted: usize) -> usize {
+    /// Hands up to `wanted` (at least one) objects to `to`; returns how many. 0: memory has run out.
+    pub fn take(&self, pages: &Pages, class: Class, wanted: usize, mut to: impl FnMut(NonNull<u8>)) -> usize {
         let mut spans = self.spans.lock();
         let mut taken = 0;
         while taken < wanted {
@@ -61,7 +61,7 @@ impl Central {
                     None => break,
                 },
             };
-            taken += spans.take_from(pages, class, span, to, wanted - taken);
+            taken += spans.take_from(pages, class, span, wanted - taken, &mut to);
         }
         taken
     }
@@ -73,7 +73,7 @@ impl Central {
     ///
     /// # Safety
     /// The objects are of that class and of this heap.
-    pub unsafe fn give(&self, pages: &Pages, class: Class, from: &FreeList) {
+    pub unsafe fn give(&self, pages: &Pages, class: Class, mut from: FreeList) {
         let mut spans = self.spans.lock();
         while let Some(object) = from.pop() {
             // SAFETY: the caller's promise.
@@ -112,14 +112,14 @@ impl Spans {
         Some(span)
     }
 
-    /// Moves up to `wanted` objects of a span of the list to `to`; returns how many, at least one.
+    /// Hands up to `wanted` objects of a span of the list to `to`; returns how many, at least one.
     fn take_from(
         &mut self,
         pages: &Pages,
         class: Class,
         span: PageNumber,
-        to: &FreeList,
         wanted: usize,
+        to: &mut impl FnMut(NonNull<u8>),
     ) -> usize {
         let shape = class.shape();
         let Some(range) = pages.ranges().find(span) else { return 0 };
@@ -145,8 +145,7 @@ impl Spans {
             } else {
                 fresh += 1;
             }
-            // SAFETY: the object is free, and in no list any more.
-            unsafe { to.push(object) };
+            to(object);
             taken += 1;
         }
         if info.used() == 0 {

@@ -34,6 +34,9 @@ pub(crate) struct ClassShape {
     pub most_cached: u16,
 }
 
+/// Most objects of a class that a core keeps for itself.
+pub(crate) const MOST_CACHED: usize = 128;
+
 /// Most bytes of a class that a core keeps for itself, where that is more than two objects.
 const MOST_CACHED_BYTES: usize = 64 * 1024;
 
@@ -84,7 +87,7 @@ const fn shape_of(index: usize) -> ClassShape {
         span_pages *= 2;
     }
     let most_cached = MOST_CACHED_BYTES / size;
-    let most_cached = if most_cached > 128 { 128 } else { most_cached };
+    let most_cached = if most_cached > MOST_CACHED { MOST_CACHED } else { most_cached };
     let most_cached = if most_cached < 2 { 2 } else { most_cached };
     ClassShape {
         size: size as u32,
@@ -121,6 +124,12 @@ impl Class {
     /// The class with that index, which is less than [`CLASSES`].
     pub const fn index(self) -> usize {
         self.0 as usize
+    }
+
+    /// What a limit of so many objects for a core becomes when it was too small: twice as many, up to
+    /// what the class allows.
+    pub fn raised(self, limit: usize) -> usize {
+        (limit * 2).max(2).min(limit.max(self.shape().most_cached.into()))
     }
 
     /// What is fixed for it.

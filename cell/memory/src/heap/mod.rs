@@ -103,13 +103,18 @@ impl<C: CoreSource> Heap<C> {
             return Some(cache);
         }
         let class = const { Class::of(Layout::new::<CoreCache>()) }?;
-        let list = FreeList::new();
-        entry(&self.central, class).take(&self.pages, class, &list, 1);
-        let cache = list.pop()?.cast::<CoreCache>();
+        let cache = self.take_one(class)?.cast::<CoreCache>();
         // SAFETY: an object of the class of that layout, which nobody else has.
-        unsafe { cache.write(CoreCache::new()) };
+        unsafe { CoreCache::make(cache) };
         self.caches.get(self.cores.current_core())?.store(cache.as_ptr(), Ordering::Release);
         Some(self.cache())
+    }
+
+    /// An object from the central list.
+    fn take_one(&self, class: Class) -> Option<NonNull<u8>> {
+        let mut object = None;
+        entry(&self.central, class).take(&self.pages, class, 1, |taken| object = Some(taken));
+        object
     }
 
     /// An object when the cache has none.
@@ -118,26 +123,26 @@ impl<C: CoreSource> Heap<C> {
     fn refill(&self, class: Class) -> *mut u8 {
         let central = entry(&self.central, class);
         let Some(cache) = self.cache_or_new() else {
-            let list = FreeList::new();
-            if central.take(&self.pages, class, &list, 1) == 0 {
+            let object = self.take_one(class).or_else(|| {
                 self.report_shortage();
-                central.take(&self.pages, class, &list, 1);
-            }
-            return list.pop().map_or(ptr::null_mut(), NonNull::as_ptr);
+                self.take_one(class)
+            });
+            return object.map_or(ptr::null_mut(), NonNull::as_ptr);
         };
         self.relieve_shortage(cache);
         bump(&cache.refills);
         let bin = cache.bin(class);
-        bin.raise_limit(class.shape().most_cached.into());
-        let wanted = bin.limit() as usize / 2;
-        let mut taken = central.take(&self.pages, class, bin.list, wanted.max(1));
-        if taken == 0 {
+        bin.raise_limit(class.raised(bin.limit()));
+        // SAFETY: an object from the central list is nobody's. There is room: the bin is empty.
+        let put = |object| assert!(unsafe { bin.push(object) }.is_ok());
+        if central.take(&self.pages, class, bin.limit() / 2, put) == 0 {
             self.report_shortage();
-            taken = central.take(&self.pages, class, bin.list, 1);
+            // Which has taken the bin's right to hold anything.
+            return self.take_one(class).map_or(ptr::null_mut(), NonNull::as_ptr);
         }
-        let Some(object) = bin.list.pop() else { return ptr::null_mut() };
-        bin.set_room(bin.limit() - (taken as u32 - 1));
-        object.as_ptr()
+        let object = bin.pop();
+        cache.note(class);
+        object.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
     /// Takes an object back when the cache has no room.
@@ -148,38 +153,42 @@ impl<C: CoreSource> Heap<C> {
     #[inline(never)]
     unsafe fn spill(&self, object: NonNull<u8>, class: Class) {
         let central = entry(&self.central, class);
-        let Some(cache) = self.cache_or_new() else {
-            let list = FreeList::new();
-            // SAFETY: the caller's promise.
-            unsafe { list.push(object) };
-            // SAFETY: as above.
-            unsafe { central.give(&self.pages, class, &list) };
-            return;
-        };
-        self.relieve_shortage(cache);
-        let bin = cache.bin(class);
-        if bin.limit() < class.shape().most_cached.into() {
-            bin.raise_limit(class.shape().most_cached.into());
-        } else {
-            bump(&cache.spills);
-            let kept = bin.limit() / 2;
-            // SAFETY: the bin's objects are of its class.
-            unsafe { central.give(&self.pages, class, &bin.list.take_behind(kept as usize)) };
-            bin.set_room(bin.limit() - kept);
+        let mut surplus = FreeList::new();
+        match self.cache_or_new() {
+            None => {
+                // SAFETY: the caller's promise.
+                unsafe { surplus.push(object) };
+            }
+            Some(cache) => {
+                self.relieve_shortage(cache);
+                let bin = cache.bin(class);
+                match class.raised(bin.limit()) {
+                    raised if raised > bin.limit() => bin.raise_limit(raised),
+                    limit => {
+                        bump(&cache.spills);
+                        surplus = bin.take_below(limit / 2);
+                    }
+                }
+                // SAFETY: the caller's promise. There is room: the limit was raised, or half of it is free.
+                assert!(unsafe { bin.push(object) }.is_ok());
+                cache.note(class);
+            }
         }
-        // SAFETY: the caller's promise.
-        unsafe { bin.list.push(object) };
-        bin.set_room(bin.room() - 1);
+        if surplus.len() > 0 {
+            // SAFETY: the objects are of the class.
+            unsafe { central.give(&self.pages, class, surplus) };
+        }
     }
 
     /// Gives everything in a cache, which is this core's, back.
     fn empty(&self, cache: &CoreCache) {
         for class in Class::all() {
             let list = cache.bin(class).empty();
-            if !list.is_empty() {
+            cache.note(class);
+            if list.len() > 0 {
                 bump(&cache.spills);
                 // SAFETY: the bin's objects are of its class.
-                unsafe { entry(&self.central, class).give(&self.pages, class, &list) };
+                unsafe { entry(&self.central, class).give(&self.pages, class, list) };
             }
         }
     }
@@ -265,24 +274,18 @@ impl<C: CoreSource> Heap<C> {
 
     #[inline(always)]
     fn take_cached(&self, class: Class) -> Option<NonNull<u8>> {
-        let bin = self.cache().bin(class);
-        let object = bin.list.pop()?;
-        bin.set_room(bin.room() + 1);
-        Some(object)
+        self.cache().bin(class).pop()
     }
 
     /// # Safety
     /// The object is of that class and of this heap, and nobody uses it.
     #[inline(always)]
     unsafe fn free_cached(&self, object: NonNull<u8>, class: Class) {
-        let bin = self.cache().bin(class);
-        let Some(room) = bin.room().checked_sub(1) else {
-            // SAFETY: the caller's promise.
-            return unsafe { self.spill(object, class) };
-        };
-        bin.set_room(room);
         // SAFETY: the caller's promise.
-        unsafe { bin.list.push(object) };
+        if let Err(object) = unsafe { self.cache().bin(class).push(object) } {
+            // SAFETY: the caller's promise.
+            unsafe { self.spill(object, class) };
+        }
     }
 }
 

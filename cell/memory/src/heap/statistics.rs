@@ -1,12 +1,14 @@
 //! What the heap does with its memory.
 
-use super::cache::CoreCache;
+use super::cache::{CoreCache, NO_CACHE};
 use super::class::{Class, entry};
 use super::{CoreSource, Heap};
 use crate::pages::{PAGE_SIZE, PageStatistics};
+use core::ptr;
 use core::sync::atomic::Ordering;
 
-/// Figures of a heap. They are read while other cores work, so they may miss each other by a little.
+/// Figures of a heap. They are read while other cores work, so they may miss each other by a little; what another core
+/// keeps is what it kept after its last batch, or when it last called [`Heap::note`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapStatistics {
     /// The pages below.
@@ -43,6 +45,14 @@ pub struct ClassStatistics {
 }
 
 impl<C: CoreSource> Heap<C> {
+    /// Notes how much the core that runs keeps, for statistics.
+    pub fn note(&self) {
+        let cache = self.cache();
+        if !ptr::eq(cache, &NO_CACHE) {
+            Class::all().for_each(|class| cache.note(class));
+        }
+    }
+
     /// What the heap does with its memory. Takes the lock of each class in turn.
     pub fn statistics(&self) -> HeapStatistics {
         let mut figures = HeapStatistics {
@@ -65,10 +75,11 @@ impl<C: CoreSource> Heap<C> {
 
     /// The same by size class, smallest first.
     pub fn class_statistics(&self) -> impl Iterator<Item = ClassStatistics> {
+        self.note();
         Class::all().map(|class| {
             let shape = class.shape();
             let central = entry(&self.central, class).statistics();
-            let cached = self.all_caches().map(|cache| cache.bin(class).held() as usize).sum();
+            let cached = self.all_caches().map(|cache| cache.noted(class)).sum();
             ClassStatistics {
                 size_bytes: shape.size as usize,
                 spans: central.spans,
@@ -82,7 +93,7 @@ impl<C: CoreSource> Heap<C> {
     /// The caches of all cores, for their counters; those of cores without one are all zero.
     fn all_caches(&self) -> impl Iterator<Item = &CoreCache> {
         // SAFETY: the pointers are of `NO_CACHE` or of caches that were written before they were stored with
-        // release order, and never go away. Lists are left alone.
+        // release order, and never go away. Bins are left alone.
         self.caches.iter().map(|cache| unsafe { &*cache.load(Ordering::Acquire) })
     }
 }

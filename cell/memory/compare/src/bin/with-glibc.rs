@@ -4,5 +4,5 @@
 static ALLOCATOR: std::alloc::System = std::alloc::System;
 
 fn main() {
-    isola_memory_compare::main();
+    isola_memory_compare::main(|_| {});
 }

@@ -10,10 +10,11 @@ thread_local! {
     static CORE: Cell<usize> = const { Cell::new(0) };
 }
 
-struct OnlyCore;
+struct ThreadCores;
 
-// SAFETY: the program has one thread.
-unsafe impl CoreSource for OnlyCore {
+// SAFETY: threads say that they are a core before they make objects, each another one, all of them below the most that
+// a heap has; the first is core 0.
+unsafe impl CoreSource for ThreadCores {
     #[inline(always)]
     fn current_core(&self) -> usize {
         CORE.get()
@@ -22,7 +23,7 @@ unsafe impl CoreSource for OnlyCore {
 
 /// Isola's heap; memory is added by `before_main`.
 #[global_allocator]
-static HEAP: Heap<OnlyCore> = Heap::new(OnlyCore);
+static HEAP: Heap<ThreadCores> = Heap::new(ThreadCores);
 
 /// What the heap gets.
 const MEMORY: Layout = match Layout::from_size_align(64 << 20, 2 << 20) {
@@ -45,7 +46,5 @@ extern "C" fn before_main() {
 }
 
 fn main() {
-    // Or else the compiler knows that nobody ever does.
-    CORE.set(std::env::args().count().min(1));
-    isola_memory_compare::main();
+    isola_memory_compare::main(|core| CORE.set(core));
 }

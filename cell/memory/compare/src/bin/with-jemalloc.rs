@@ -4,5 +4,5 @@
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() {
-    isola_memory_compare::main();
+    isola_memory_compare::main(|_| {});
 }

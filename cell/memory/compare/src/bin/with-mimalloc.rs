@@ -4,5 +4,5 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    isola_memory_compare::main();
+    isola_memory_compare::main(|_| {});
 }
