@@ -67,7 +67,7 @@ pub struct Descriptor {
     /// The cores, in the order of core indices. The first is the one that starts the cell.
     pub cores: Vec<Core>,
     /// Memory that the cell may use as it likes: whole pages, zeroed, in the direct map.
-    pub pool: Vec<PhysRange>,
+    pub pool: Vec<PoolRange>,
     /// The page tables of [`crate::layout::REGIONS`], the topmost first; zeroed, and mapped at
     /// [`crate::layout::REGION_TABLES`]. Empty where the cell maps nothing itself.
     pub region_tables: PhysRange,
@@ -93,6 +93,15 @@ pub struct Core {
     /// What interrupts to it are addressed with.
     pub apic: ApicId,
     /// The NUMA node it belongs to.
+    pub node: NodeId,
+}
+
+/// Memory of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRange {
+    /// Where it is.
+    pub memory: PhysRange,
+    /// The NUMA node that all of it belongs to.
     pub node: NodeId,
 }
 
@@ -269,7 +278,10 @@ mod tests {
             name: "kv".into(),
             arguments: vec!["--port".into(), "11211".into()],
             cores: vec![Core { id: CoreId(1), apic: ApicId(1), node: NodeId(0) }],
-            pool: vec![PhysRange::new(PhysAddr(0x20_0000), 0x20_0000)],
+            pool: vec![PoolRange {
+                memory: PhysRange::new(PhysAddr(0x20_0000), 0x20_0000),
+                node: NodeId(1),
+            }],
             region_tables: PhysRange::new(PhysAddr(0x10_0000), 0x8000),
             image: vec![],
             devices: vec![Device {

@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::descriptor::{
     BODY_OFFSET, Descriptor, DescriptorError, DeviceKind, LiveWords, Request, Transport,
 };
+use isola_abi::id::NodeId;
 use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, PageSize, REGION_TABLES, REPORT};
 use isola_abi::report::Report;
 
@@ -26,8 +27,8 @@ use isola_abi::report::Report;
 pub struct Cell {
     /// What the cell was told.
     pub descriptor: Descriptor,
-    /// Its pool, in the direct map: zeroed, and whole pages.
-    pub pool: Vec<&'static mut [u8]>,
+    /// Its pool, in the direct map: zeroed, and whole pages; each range with the node that it belongs to.
+    pub pool: Vec<(NodeId, &'static mut [u8])>,
     /// The virtual memory that it maps itself.
     pub window: Window,
     /// Its devices.
@@ -88,8 +89,8 @@ impl Cell {
             // SAFETY: who built the cell has mapped its pool there, for good; the pool is handed out this
             // once. Any byte is a value.
             .map(|range| unsafe {
-                let start = (DIRECT_MAP + range.start.0) as *mut u8;
-                core::slice::from_raw_parts_mut(start, range.len_bytes as usize)
+                let start = (DIRECT_MAP + range.memory.start.0) as *mut u8;
+                (range.node, core::slice::from_raw_parts_mut(start, range.memory.len_bytes as usize))
             })
             .collect();
         let window = window(&descriptor);

@@ -3,11 +3,12 @@
 use super::mp_table::MpTable;
 use super::start_info::StartInfo;
 use crate::acpi::{Acpi, IoApicEntry, PciSegment};
+use crate::memory::MemoryNodes;
 use crate::memory::physical::Physical;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use isola_abi::descriptor::Core;
-use isola_abi::id::{ApicId, CoreId, MAX_CORES, NodeId, PhysRange};
+use isola_abi::id::{ApicId, CoreId, MAX_CORES, NodeId};
 
 /// What firmware says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,8 +17,8 @@ pub struct Firmware {
     pub cores: Vec<Core>,
     /// The I/O APICs.
     pub io_apics: Vec<IoApicEntry>,
-    /// Which node memory belongs to; what is in none of the ranges belongs to node 0.
-    pub memory_nodes: Vec<(PhysRange, NodeId)>,
+    /// Which node memory belongs to.
+    pub memory_nodes: MemoryNodes,
     /// Where PCI configuration space is in memory.
     pub pci_segments: Vec<PciSegment>,
     /// I/O port of ACPI's timer.
@@ -62,34 +63,13 @@ impl Firmware {
         Self {
             cores: cores.collect(),
             io_apics: acpi.io_apics,
-            memory_nodes: acpi.memory_domains.iter().map(|(range, domain)| (*range, node(*domain))).collect(),
+            memory_nodes: MemoryNodes::new(
+                acpi.memory_domains.iter().map(|(range, domain)| (*range, node(*domain))).collect(),
+            ),
             microvm_devices: acpi.hardware_reduced && acpi.pci_segments.is_empty(),
             pci_segments: acpi.pci_segments,
             timer_port: acpi.timer_port,
         }
-    }
-
-    /// Cuts ranges where they go from one node to another.
-    pub fn by_node(&self, ranges: &[PhysRange]) -> Vec<(NodeId, PhysRange)> {
-        let mut found = Vec::new();
-        for range in ranges {
-            let mut start = range.start;
-            while start < range.end() {
-                let here = self.memory_nodes.iter().find(|(memory, _)| memory.contains(start));
-                let end = match here {
-                    Some((memory, _)) => memory.end(),
-                    None => {
-                        let later = self.memory_nodes.iter().map(|(memory, _)| memory.start);
-                        later.filter(|next| *next > start).min().unwrap_or(range.end())
-                    }
-                };
-                let end = end.min(range.end());
-                let node = here.map_or(NodeId(0), |(_, node)| *node);
-                found.push((node, PhysRange::new(start, end.0 - start.0)));
-                start = end;
-            }
-        }
-        found
     }
 }
 
@@ -97,7 +77,6 @@ impl Firmware {
 mod tests {
     use super::*;
     use crate::memory::physical::fake::FakeMemory;
-    use isola_abi::id::PhysAddr;
 
     #[test]
     fn a_machine_that_says_nothing_has_the_core_that_runs() {
@@ -105,23 +84,5 @@ mod tests {
         let firmware = Firmware::read(&memory, &StartInfo::default(), ApicId(7));
         let core = Core { id: CoreId(0), apic: ApicId(7), node: NodeId(0) };
         assert_eq!(firmware.cores, [core]);
-    }
-
-    #[test]
-    fn memory_is_cut_at_nodes() {
-        let range = |start: u64, end: u64| PhysRange::new(PhysAddr(start), end - start);
-        let firmware = Firmware {
-            memory_nodes: alloc::vec![(range(0x1000, 0x4000), NodeId(1)), (range(0x6000, 0x8000), NodeId(2))],
-            ..Firmware::default()
-        };
-        let expected = [
-            (NodeId(0), range(0, 0x1000)),
-            (NodeId(1), range(0x1000, 0x4000)),
-            (NodeId(0), range(0x4000, 0x6000)),
-            (NodeId(2), range(0x6000, 0x8000)),
-            (NodeId(0), range(0x8000, 0x9000)),
-        ];
-        assert_eq!(firmware.by_node(&[range(0, 0x9000)]), expected);
-        assert_eq!(Firmware::default().by_node(&[range(0, 5)]), [(NodeId(0), range(0, 5))]);
     }
 }

@@ -117,7 +117,7 @@ pub fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
     let (mut mark, own) = own.split(PAGE_SIZE).expect("the image's own memory has more than a page");
     let hypervisor = cpu::Features::read().hypervisor;
     let freshness = Freshness::find_out(&start_info.ram, hypervisor, mark.bytes_mut());
-    let space = OwnSpace::build(&bounds, &start_info.ram, &firmware.cores, boot_core, own)
+    let space = OwnSpace::build(&bounds, &start_info.ram, &firmware.cores, boot_core, own, firmware.memory_nodes.clone())
         .expect("enough memory for the image's own address space");
 
     let (root, stack_top) = (space.root().0, OwnSpace::boot_stack_top(boot_core));
@@ -171,7 +171,8 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
 
     let modules = start_info.modules.iter().map(|module| take_module(*module)).collect();
     let memory = firmware
-        .by_node(&free)
+        .memory_nodes
+        .cut(&free)
         .into_iter()
         .flat_map(|(node, range)| freshness.split(range).map(move |part| (node, part)))
         // SAFETY: the ranges are RAM in the direct map that nothing uses, and don't overlap.

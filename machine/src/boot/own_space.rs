@@ -9,7 +9,7 @@
 //! ```
 
 use crate::image::Bounds;
-use crate::memory::{Region, Stock, direct};
+use crate::memory::{MemoryNodes, Region, Stock, direct};
 use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights};
 use crate::registers::Registers;
 use crate::space::{map_stacks, stack_tops};
@@ -37,6 +37,7 @@ pub struct OwnSpace {
     interrupt_table: PhysAddr,
     parked_interrupt_table: PhysAddr,
     largest: LargestPage,
+    pub(crate) nodes: MemoryNodes,
 }
 
 impl OwnSpace {
@@ -55,6 +56,7 @@ impl OwnSpace {
         cores: &[Core],
         boot_core: Core,
         memory: Region,
+        nodes: MemoryNodes,
     ) -> Result<Self, MapError> {
         let largest = if cpu::Features::read().gib_pages { LargestPage::OneGib } else { LargestPage::TwoMib };
         let mut stock = Stock::new(alloc::vec![memory]);
@@ -97,6 +99,7 @@ impl OwnSpace {
             interrupt_table: interrupts.into_range().start,
             parked_interrupt_table: parked.into_range().start,
             largest,
+            nodes,
         })
     }
 

@@ -1,9 +1,11 @@
 //! Physical memory: the firmware's map of it, reading what firmware left in it, and owning it.
 
 pub mod map;
+mod nodes;
 pub mod physical;
 mod region;
 
+pub(crate) use nodes::MemoryNodes;
 pub(crate) use region::direct;
 #[cfg(test)]
 pub(crate) use region::tests::region as test_region;

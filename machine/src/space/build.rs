@@ -7,14 +7,14 @@ use crate::apic::io::{InterruptLines, RouteError, Trigger};
 use crate::boot::OwnSpace;
 use crate::boot::own_space::LOCAL_APIC_PHYS;
 use crate::device::{Device, Function};
-use crate::memory::{Contents, Region, Stock};
+use crate::memory::{Contents, MemoryNodes, Region, Stock};
 use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights};
 use crate::tables;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use isola_abi::descriptor::{
-    self, BODY_OFFSET, Descriptor, DescriptorError, ImageSegment, InterruptMode, Transport,
+    self, BODY_OFFSET, Descriptor, DescriptorError, ImageSegment, InterruptMode, PoolRange, Transport,
 };
 use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::{
@@ -190,6 +190,7 @@ struct Builder {
     largest: LargestPage,
     switch_page: PhysAddr,
     next_device: u64,
+    nodes: MemoryNodes,
 }
 
 impl Builder {
@@ -198,7 +199,8 @@ impl Builder {
         let largest = own.largest_page();
         let space = AddressSpace::new(&mut stock, largest)?;
         let next_device = DEVICES + PAGE_SIZE;
-        Ok(Self { space, stock, largest, switch_page: own.switch_page, next_device })
+        let nodes = own.nodes.clone();
+        Ok(Self { space, stock, largest, switch_page: own.switch_page, next_device, nodes })
     }
 
     fn build(
@@ -303,7 +305,7 @@ impl Builder {
     }
 
     /// Maps what is left as the pool. The tables for that are taken first, as many as it can need.
-    fn add_pool(&mut self) -> Result<Vec<PhysRange>, MapError> {
+    fn add_pool(&mut self) -> Result<Vec<PoolRange>, MapError> {
         let mut left = core::mem::take(&mut self.stock).into_regions();
         let needed = pool_tables(&left, self.largest) * PAGE_SIZE;
         let mut stock = Stock::new(left);
@@ -321,7 +323,8 @@ impl Builder {
                 _ => pool.push(range),
             }
         }
-        Ok(pool)
+        let cut = self.nodes.cut(&pool).into_iter();
+        Ok(cut.map(|(node, memory)| PoolRange { memory, node }).collect())
     }
 
     fn add_devices(

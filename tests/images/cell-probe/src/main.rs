@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use isola_abi::descriptor::{Descriptor, FIRST_FREE_VECTOR, REQUEST_VECTOR, Request};
+use isola_abi::id::NodeId;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind};
 use isola_machine::apic::local;
 use isola_machine::cell::{self, Cell};
@@ -136,9 +137,9 @@ fn wait_for_timer(descriptor: &Descriptor, ms: u64) -> ! {
 }
 
 /// Exits with the number of words of the pool that were not zero, and leaves something in every page.
-fn check_memory(pool: Vec<&'static mut [u8]>) -> ! {
+fn check_memory(pool: Vec<(NodeId, &'static mut [u8])>) -> ! {
     let mut dirty = 0;
-    for memory in pool {
+    for (_, memory) in pool {
         let (words, _) = memory.as_chunks_mut::<8>();
         for word in words {
             dirty += i32::from(*word != [0; 8]);

@@ -100,8 +100,8 @@ fn entry(core_index: u64) -> ! {
 fn look_around(cell: &mut Cell) {
     let descriptor = &cell.descriptor;
     assert_eq!(local::id(), descriptor.cores[0].apic);
-    assert!(cell.pool.iter().map(|range| range.len()).sum::<usize>() > 0x8_0000, "the pool is too small");
-    for range in &mut cell.pool {
+    assert!(cell.pool.iter().map(|(_, range)| range.len()).sum::<usize>() > 0x8_0000, "the pool is too small");
+    for (_, range) in &mut cell.pool {
         let (words, rest) = range.as_chunks_mut::<8>();
         assert!(
             rest.is_empty() && words.iter().all(|word| u64::from_ne_bytes(*word) == 0),
