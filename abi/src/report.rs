@@ -113,8 +113,8 @@ impl CorePhase {
 pub struct CoreReport {
     /// A [`CorePhase`].
     pub phase: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
+    /// The activity whose event runs, or ran last.
+    pub activity: AtomicU32,
     /// Passes of the event loop: what stands still in a core that is not halted, hangs.
     pub passes: AtomicU64,
     /// Interrupts taken.
@@ -140,6 +140,11 @@ pub struct ActivityReport {
     pub cycles: AtomicU64,
     /// Events run.
     pub events: AtomicU64,
+    /// Bytes that the heap handed out while events of the activity ran, less those that it took back: counted when a
+    /// core's cache is filled or emptied by a batch, and for objects that are too large for it. Modulo 2^64: an activity
+    /// that frees what others have made has less than none. The sum over all cores and activities is what is in use, or
+    /// kept by cores.
+    pub memory_bytes: AtomicU64,
 }
 
 /// Memory of the cell, in bytes.
@@ -151,6 +156,34 @@ pub struct MemoryReport {
     pub used_bytes: AtomicU64,
     /// The most that was ever handed out.
     pub peak_bytes: AtomicU64,
+    /// A [`MemoryPressure`].
+    pub pressure: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+}
+
+/// How short a cell's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum MemoryPressure {
+    /// It is not.
+    None = 0,
+    /// Less than a sixteenth is free: who can do without some of what it holds gives it back.
+    Low = 1,
+    /// Less than a thirty-second is free: nothing new is begun.
+    Critical = 2,
+}
+
+impl MemoryPressure {
+    /// The level of that number, where there is one.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        Some(match value {
+            0 => Self::None,
+            1 => Self::Low,
+            2 => Self::Critical,
+            _ => return None,
+        })
+    }
 }
 
 /// Network traffic of the cell.

@@ -166,6 +166,7 @@ fn figures_follow_what_is_handed_out() {
     let arena = Arena::new(4 << 20, PAGE_SIZE);
     let heap = heap_of(&arena);
     let count = |size: usize| {
+        heap.note();
         let class = heap.class_statistics().find(|class| class.size_bytes >= size).unwrap();
         (class.used, class.cached, class.spans)
     };
@@ -175,6 +176,7 @@ fn figures_follow_what_is_handed_out() {
     assert_eq!((used, spans), (40, 2));
     assert!(cached < 64);
     let large = Object::new(&heap, Layout::from_size_align(100_000, 8).unwrap(), 2).unwrap();
+    heap.note();
     let figures = heap.statistics();
     assert_eq!(figures.large_bytes, 25 * PAGE_SIZE);
     assert_eq!(figures.object_bytes, 40 * 112 + 1024);
@@ -243,6 +245,7 @@ fn what_one_core_keeps_comes_back_when_another_runs_short() {
     ThreadCores::become_core(0);
     let objects: Vec<_> = (0..100).map(|_| Object::new(&heap, layout, 1).unwrap()).collect();
     objects.into_iter().for_each(|object| object.free(&heap));
+    heap.note();
     let kept = heap.statistics().cached_bytes;
     assert!(kept >= 16 * 1024);
     heap.relieve();

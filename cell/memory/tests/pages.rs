@@ -194,7 +194,13 @@ fn figures_follow_what_is_handed_out() {
 }
 
 fn isola_abi_report() -> isola_abi::report::MemoryReport {
-    isola_abi::report::MemoryReport { total_bytes: 0.into(), used_bytes: 0.into(), peak_bytes: 0.into() }
+    isola_abi::report::MemoryReport {
+        total_bytes: 0.into(),
+        used_bytes: 0.into(),
+        peak_bytes: 0.into(),
+        pressure: 0.into(),
+        reserved: 0.into(),
+    }
 }
 
 #[test]

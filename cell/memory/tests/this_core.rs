@@ -49,6 +49,7 @@ fn each_core_of_a_cell_has_its_own_cache() {
             // SAFETY: as above.
             unsafe { cores.heap.dealloc(object, layout) };
         }
+        cores.heap.note();
     });
     let class = given.heap.class_statistics().find(|class| class.size_bytes == 64).unwrap();
     assert_eq!(class.used, 0);

@@ -39,7 +39,13 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
             backtrace: [const { word(FILL) }; BACKTRACE_LEN],
             message: [const { AtomicU8::new(FILL) }; CRASH_MESSAGE_LEN],
         },
-        memory: MemoryReport { total_bytes: word(FILL), used_bytes: word(FILL), peak_bytes: word(FILL) },
+        memory: MemoryReport {
+            total_bytes: word(FILL),
+            used_bytes: word(FILL),
+            peak_bytes: word(FILL),
+            pressure: half(FILL),
+            reserved: half(FILL),
+        },
         network: NetworkReport {
             received_frames: word(FILL),
             received_bytes: word(FILL),
@@ -51,7 +57,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
         cores: [const {
             CoreReport {
                 phase: half(FILL),
-                reserved: half(FILL),
+                activity: half(FILL),
                 passes: word(FILL),
                 interrupts: word(FILL),
                 idle_cycles: word(FILL),
@@ -59,7 +65,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 interrupt_cycles: word(FILL),
                 long_events: word(FILL),
                 longest_event_cycles: word(FILL),
-                activities: [const { ActivityReport { cycles: word(FILL), events: word(FILL) } };
+                activities: [const { ActivityReport { cycles: word(FILL), events: word(FILL), memory_bytes: word(FILL) } };
                     MAX_ACTIVITIES],
             }
         }; MAX_CORES],

@@ -1,4 +1,4 @@
-//! The central list of a class: its spans, for all cores, behind a lock.
+//! The central list of a node and a class: its spans, for all cores, behind a lock.
 //!
 //! ```text
 //! a span      | used | free | used | free | free | never touched ...            |
@@ -11,7 +11,7 @@
 
 use super::class::{Class, GRAIN};
 use super::free_list::FreeList;
-use crate::pages::{BlockList, PAGE_SIZE, PageNumber, Pages};
+use crate::pages::{BlockList, NodeIndex, PAGE_SIZE, PageNumber, Pages};
 use core::ptr::NonNull;
 use spin::Mutex;
 
@@ -26,11 +26,11 @@ struct Spans {
     /// Spans that have a free object.
     partial: BlockList,
     /// How many of them have only free objects.
-    empty: usize,
+    empty: u32,
     /// How many spans there are.
-    count: usize,
+    count: u32,
     /// How many of their objects are out.
-    used: usize,
+    used: u32,
 }
 
 /// Figures of a central list.
@@ -48,7 +48,14 @@ impl Central {
     }
 
     /// Hands up to `wanted` (at least one) objects to `to`; returns how many. 0: memory has run out.
-    pub fn take(&self, pages: &Pages, class: Class, wanted: usize, mut to: impl FnMut(NonNull<u8>)) -> usize {
+    pub fn take(
+        &self,
+        pages: &Pages,
+        node: NodeIndex,
+        class: Class,
+        wanted: usize,
+        to: &mut impl FnMut(NonNull<u8>),
+    ) -> usize {
         let mut spans = self.spans.lock();
         let mut taken = 0;
         while taken < wanted {
@@ -56,12 +63,12 @@ impl Central {
                 Some(span) => span,
                 // Half-full hands are better than a span that may not be needed.
                 None if taken > 0 => break,
-                None => match spans.add(pages, class) {
+                None => match spans.add(pages, node, class) {
                     Some(span) => span,
                     None => break,
                 },
             };
-            taken += spans.take_from(pages, class, span, wanted - taken, &mut to);
+            taken += spans.take_from(pages, class, span, wanted - taken, to);
         }
         taken
     }
@@ -90,15 +97,15 @@ impl Central {
     /// Figures.
     pub fn statistics(&self) -> CentralStatistics {
         let spans = self.spans.lock();
-        CentralStatistics { spans: spans.count, used: spans.used }
+        CentralStatistics { spans: spans.count as usize, used: spans.used as usize }
     }
 }
 
 impl Spans {
     /// Gets another span.
-    fn add(&mut self, pages: &Pages, class: Class) -> Option<PageNumber> {
+    fn add(&mut self, pages: &Pages, node: NodeIndex, class: Class) -> Option<PageNumber> {
         let span_pages = class.shape().span_pages as usize;
-        let memory = pages.allocate(span_pages, span_pages)?;
+        let memory = pages.allocate_on(node, span_pages, span_pages)?;
         let span = PageNumber::of(memory.addr().get());
         let range = pages.ranges().find(span)?;
         let info = range.info(span);
@@ -154,7 +161,7 @@ impl Spans {
         info.set_first_free(first_free);
         info.set_fresh(fresh);
         info.set_used(info.used() + taken as u16);
-        self.used += taken;
+        self.used += taken as u32;
         if info.used() == shape.capacity {
             self.partial.remove(pages.ranges(), range, span);
         }

@@ -2,7 +2,11 @@
 //!
 //! An object of up to 32 KiB is taken from the list of its size class ([`class`]) in the cache of the core
 //! that asks ([`cache`]), and freed into the cache of the core that frees it. Caches get objects from, and
-//! give objects to, the classes' central lists ([`central`]) in batches; those make them of pages.
+//! give objects to, the central lists of classes and nodes ([`central`]) in batches; those make them of pages.
+//!
+//! A core gets objects of its own node as long as there are such. An object that is freed on another core stays there
+//! until that core has too many: then it goes back, with a batch, to the list of the node that it is of. Nothing is sorted,
+//! locked or counted before (decision 0014).
 //!
 //! When the pages have run out, the core that notices gives back everything in its cache and all empty
 //! spans, tries again, and makes the others empty their caches when they next get to it.
@@ -12,17 +16,20 @@ mod central;
 mod class;
 mod core_source;
 mod free_list;
+mod ledger;
 mod statistics;
 
 use self::cache::{CoreCache, NO_CACHE, bump};
 use self::central::Central;
 use self::class::{CLASSES, Class, GRAIN, entry};
 use self::free_list::FreeList;
-use crate::pages::{PAGE_SIZE, Pages};
+use self::ledger::Ledger;
+use crate::pages::{MAX_NODES, NodeIndex, PAGE_SIZE, PageNumber, Pages};
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use isola_abi::id::MAX_CORES;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use isola_abi::id::{MAX_CORES, NodeId};
+use isola_abi::report::Report;
 
 pub use self::class::LARGEST;
 pub use self::core_source::{CoreSource, ThisCore};
@@ -41,8 +48,11 @@ pub struct Heap<C = ThisCore> {
     cores: C,
     /// Of each core; `NO_CACHE` until it has one. A core writes its own alone.
     caches: [AtomicPtr<CoreCache>; MAX_CORES],
-    central: [Central; CLASSES],
+    /// The node that each core belongs to.
+    nodes: [AtomicU8; MAX_CORES],
+    central: [[Central; CLASSES]; MAX_NODES],
     pages: Pages,
+    ledger: Ledger,
     /// Pages that are handed out as objects of their own.
     large_pages: AtomicUsize,
     /// How often the pages have run out.
@@ -55,8 +65,10 @@ impl<C: CoreSource> Heap<C> {
         Self {
             cores,
             caches: [const { AtomicPtr::new((&raw const NO_CACHE).cast_mut()) }; MAX_CORES],
-            central: [const { Central::new() }; CLASSES],
+            nodes: [const { AtomicU8::new(0) }; MAX_CORES],
+            central: [const { [const { Central::new() }; CLASSES] }; MAX_NODES],
             pages: Pages::new(),
+            ledger: Ledger::new(),
             large_pages: AtomicUsize::new(0),
             shortages: AtomicU32::new(0),
         }
@@ -65,6 +77,19 @@ impl<C: CoreSource> Heap<C> {
     /// The pages below: to add memory, and for who wants pages.
     pub fn pages(&self) -> &Pages {
         &self.pages
+    }
+
+    /// Says which node a core belongs to: where it gets its memory from, as long as there is some. So far it is node 0.
+    pub fn set_node(&self, core: usize, node: NodeId) {
+        if let Some(place) = self.nodes.get(core) {
+            place.store(NodeIndex::of(node).index() as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the report say from now on how short memory is, and what each activity uses.
+    pub fn report_to(&self, report: &'static Report) {
+        self.pages.report_to(&report.memory);
+        self.ledger.report_to(report);
     }
 
     /// Empties the cache of the core that runs: before it goes away, or when memory is short.
@@ -110,18 +135,67 @@ impl<C: CoreSource> Heap<C> {
         Some(self.cache())
     }
 
-    /// An object from the central list.
+    /// The node of the core that runs.
+    fn node(&self) -> NodeIndex {
+        let node = self.nodes.get(self.cores.current_core()).map_or(0, |node| node.load(Ordering::Relaxed));
+        NodeIndex::of(NodeId(node.into()))
+    }
+
+    /// The central list of a node's objects of a class.
+    fn central(&self, node: NodeIndex, class: Class) -> &Central {
+        entry(node.entry(&self.central), class)
+    }
+
+    /// Hands up to `wanted` objects from a central list to `to`: of the core's node, or else of one that has some.
+    /// Returns how many.
+    fn take(&self, class: Class, wanted: usize, mut to: impl FnMut(NonNull<u8>)) -> usize {
+        let nodes = self.pages.nodes_from(self.node());
+        let taken = nodes
+            .map(|node| self.central(node, class).take(&self.pages, node, class, wanted, &mut to))
+            .find(|&taken| taken > 0);
+        let taken = taken.unwrap_or(0);
+        self.ledger.add(self.cores.current_core(), taken * class.shape().size as usize);
+        taken
+    }
+
+    /// One of them.
     fn take_one(&self, class: Class) -> Option<NonNull<u8>> {
         let mut object = None;
-        entry(&self.central, class).take(&self.pages, class, 1, |taken| object = Some(taken));
+        self.take(class, 1, |taken| object = Some(taken));
         object
+    }
+
+    /// Gives objects back to the central lists of the nodes that they are of.
+    ///
+    /// # Safety
+    /// The objects are of that class and of this heap.
+    unsafe fn give(&self, class: Class, mut objects: FreeList) {
+        self.ledger.subtract(self.cores.current_core(), objects.len() * class.shape().size as usize);
+        let mut by_node = [const { FreeList::new() }; MAX_NODES];
+        let [first, ..] = &mut by_node;
+        if self.pages.is_uniform() {
+            core::mem::swap(first, &mut objects);
+        }
+        while let Some(object) = objects.pop() {
+            let page = PageNumber::of(object.addr().get());
+            let node = self.pages.ranges().find(page).map_or(0, |range| range.node.index());
+            if let Some(list) = by_node.get_mut(node) {
+                // SAFETY: the caller's promise.
+                unsafe { list.push(object) };
+            }
+        }
+        for (node, list) in NodeIndex::all().zip(by_node) {
+            if list.len() > 0 {
+                // SAFETY: the caller's promise.
+                unsafe { self.central(node, class).give(&self.pages, class, list) };
+            }
+        }
     }
 
     /// An object when the cache has none.
     #[cold]
     #[inline(never)]
     fn refill(&self, class: Class) -> *mut u8 {
-        let central = entry(&self.central, class);
         let Some(cache) = self.cache_or_new() else {
             let object = self.take_one(class).or_else(|| {
                 self.report_shortage();
@@ -135,7 +209,7 @@ impl<C: CoreSource> Heap<C> {
         bin.raise_limit(class.raised(bin.limit()));
         // SAFETY: an object from the central list is nobody's. There is room: the bin is empty.
         let put = |object| assert!(unsafe { bin.push(object) }.is_ok());
-        if central.take(&self.pages, class, bin.limit() / 2, put) == 0 {
+        if self.take(class, bin.limit() / 2, put) == 0 {
             self.report_shortage();
             // Which has taken the bin's right to hold anything.
             return self.take_one(class).map_or(ptr::null_mut(), NonNull::as_ptr);
@@ -152,7 +226,6 @@ impl<C: CoreSource> Heap<C> {
     #[cold]
     #[inline(never)]
     unsafe fn spill(&self, object: NonNull<u8>, class: Class) {
-        let central = entry(&self.central, class);
         let mut surplus = FreeList::new();
         match self.cache_or_new() {
             None => {
@@ -176,7 +249,7 @@ impl<C: CoreSource> Heap<C> {
         }
         if surplus.len() > 0 {
             // SAFETY: the objects are of the class.
-            unsafe { central.give(&self.pages, class, surplus) };
+            unsafe { self.give(class, surplus) };
         }
     }
 
@@ -188,7 +261,7 @@ impl<C: CoreSource> Heap<C> {
             if list.len() > 0 {
                 bump(&cache.spills);
                 // SAFETY: the bin's objects are of its class.
-                unsafe { entry(&self.central, class).give(&self.pages, class, list) };
+                unsafe { self.give(class, list) };
             }
         }
     }
@@ -197,8 +270,8 @@ impl<C: CoreSource> Heap<C> {
     fn report_shortage(&self) {
         self.shortages.fetch_add(1, Ordering::Relaxed);
         self.relieve();
-        for class in Class::all() {
-            entry(&self.central, class).trim(&self.pages, class);
+        for node in self.pages.nodes_from(self.node()) {
+            Class::all().for_each(|class| self.central(node, class).trim(&self.pages, class));
         }
     }
 
@@ -223,12 +296,14 @@ impl<C: CoreSource> Heap<C> {
         }
         let pages = layout.size().div_ceil(PAGE_SIZE);
         let align_pages = layout.align().div_ceil(PAGE_SIZE);
-        let memory = self.pages.allocate(pages, align_pages).or_else(|| {
+        let node = NodeId(self.node().index() as u32);
+        let memory = self.pages.allocate_near(node, pages, align_pages).or_else(|| {
             self.report_shortage();
-            self.pages.allocate(pages, align_pages)
+            self.pages.allocate_near(node, pages, align_pages)
         });
         if memory.is_some() {
             self.large_pages.fetch_add(pages, Ordering::Relaxed);
+            self.ledger.add(self.cores.current_core(), pages * PAGE_SIZE);
         }
         memory.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
@@ -248,6 +323,7 @@ impl<C: CoreSource> Heap<C> {
         // SAFETY: the caller's promise; it came from there in `allocate_unusual`, with that many pages.
         unsafe { self.pages.free(object, pages) };
         self.large_pages.fetch_sub(pages, Ordering::Relaxed);
+        self.ledger.subtract(self.cores.current_core(), pages * PAGE_SIZE);
     }
 
     /// Makes an object one of another size where it is; true when it is done.
@@ -264,7 +340,9 @@ impl<C: CoreSource> Heap<C> {
                 let done =
                     wanted > 0 && (pages == wanted || unsafe { self.pages.resize(object, pages, wanted) });
                 if done {
-                    self.large_pages.fetch_add(wanted.wrapping_sub(pages), Ordering::Relaxed);
+                    let more = wanted.wrapping_sub(pages);
+                    self.large_pages.fetch_add(more, Ordering::Relaxed);
+                    self.ledger.add(self.cores.current_core(), more.wrapping_mul(PAGE_SIZE));
                 }
                 done
             }

@@ -7,8 +7,8 @@ use crate::pages::{PAGE_SIZE, PageStatistics};
 use core::ptr;
 use core::sync::atomic::Ordering;
 
-/// Figures of a heap. They are read while other cores work, so they may miss each other by a little; what another core
-/// keeps is what it kept after its last batch, or when it last called [`Heap::note`].
+/// Figures of a heap. They are read while other cores work, so they may miss each other by a little; what a core keeps is
+/// what it kept after its last batch, or when it last called [`Heap::note`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapStatistics {
     /// The pages below.
@@ -75,16 +75,20 @@ impl<C: CoreSource> Heap<C> {
 
     /// The same by size class, smallest first.
     pub fn class_statistics(&self) -> impl Iterator<Item = ClassStatistics> {
-        self.note();
         Class::all().map(|class| {
             let shape = class.shape();
-            let central = entry(&self.central, class).statistics();
+            let (mut spans, mut used) = (0, 0);
+            for lists in &self.central {
+                let central = entry(lists, class).statistics();
+                spans += central.spans;
+                used += central.used;
+            }
             let cached = self.all_caches().map(|cache| cache.noted(class)).sum();
             ClassStatistics {
                 size_bytes: shape.size as usize,
-                spans: central.spans,
+                spans,
                 span_bytes: shape.span_pages as usize * PAGE_SIZE,
-                used: central.used.saturating_sub(cached),
+                used: used.saturating_sub(cached),
                 cached,
             }
         })

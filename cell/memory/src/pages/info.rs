@@ -8,11 +8,11 @@
 //!
 //! | field | of a free block | of a piece in use |
 //! |---|---|---|
-//! | `state` | with the pages' lock | with the pages' lock |
-//! | `next`, `prev` | with the pages' lock | span: with the lock of its class |
+//! | `state` | with the node's lock | with the node's lock |
+//! | `next`, `prev` | with the node's lock | span: with the lock of its class |
 //! | all others | nobody | span: with the lock of its class |
 //!
-//! Taking a block from the pages and giving it back goes through the pages' lock, which orders the accesses
+//! Taking a block from the pages and giving it back goes through its node's lock, which orders the accesses
 //! of its owners.
 
 use core::ptr::NonNull;

@@ -1,23 +1,29 @@
 //! Pages: the memory of a cell, handed out as runs of 4 KiB pages.
 //!
-//! A buddy system ([`buddy`]) over several ranges ([`ranges`]), with a record a page ([`info`]). One lock; it
-//! is not on the heap's fast path.
+//! A buddy system a NUMA node (`buddy`) over several ranges (`ranges`), with a record a page (`info`), and the sum of what
+//! is used (`usage`). A lock a node; none is on the heap's fast path.
 
 mod buddy;
 mod info;
 mod list;
+mod node;
 mod ranges;
 mod statistics;
+mod usage;
 
 use self::buddy::Buddy;
 use self::ranges::Range;
+use self::usage::Usage;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use isola_abi::id::NodeId;
+use isola_abi::report::{MemoryPressure, MemoryReport};
 use spin::Mutex;
 
 pub(crate) use self::info::PageNumber;
 pub(crate) use self::list::BlockList;
+pub(crate) use self::node::NodeIndex;
 pub use self::ranges::MAX_RANGES;
 pub(crate) use self::ranges::Ranges;
 pub use self::statistics::PageStatistics;
@@ -30,14 +36,18 @@ pub const MAX_ORDER: u32 = 20;
 
 const _: () = assert!(PAGE_SIZE == 1 << info::PAGE_SHIFT);
 
+/// Most nodes that are told apart; a node of a larger number counts as the one of that number modulo this.
+pub const MAX_NODES: usize = 8;
+
 /// The page allocator.
 pub struct Pages {
     ranges: Ranges,
-    buddy: Mutex<Buddy>,
-    /// The next three are written with the lock held, read without. In pages.
-    total: AtomicUsize,
-    used: AtomicUsize,
-    peak: AtomicUsize,
+    /// Held while a range is added.
+    adding: Mutex<()>,
+    nodes: [Mutex<Buddy>; MAX_NODES],
+    /// One more than the number of the last node that has memory.
+    node_count: AtomicUsize,
+    usage: Usage,
 }
 
 /// Why a range of memory cannot be added.
@@ -70,14 +80,26 @@ impl Pages {
     pub const fn new() -> Self {
         Self {
             ranges: Ranges::new(),
-            buddy: Mutex::new(Buddy::new()),
-            total: AtomicUsize::new(0),
-            used: AtomicUsize::new(0),
-            peak: AtomicUsize::new(0),
+            adding: Mutex::new(()),
+            nodes: [const { Mutex::new(Buddy::new()) }; MAX_NODES],
+            node_count: AtomicUsize::new(0),
+            usage: Usage::new(),
         }
     }
 
-    /// Adds `len_bytes` bytes from `start` on, at start-up or later.
+    /// Adds `len_bytes` bytes from `start` on, memory of node 0, at start-up or later.
+    ///
+    /// # Errors
+    /// As [`Self::add_range_of`].
+    ///
+    /// # Safety
+    /// As [`Self::add_range_of`].
+    pub unsafe fn add_range(&self, start: NonNull<u8>, len_bytes: usize) -> Result<(), AddRangeError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.add_range_of(NodeId(0), start, len_bytes) }
+    }
+
+    /// Adds `len_bytes` bytes from `start` on, memory of `node`, at start-up or later.
     ///
     /// Only whole pages are used, and one in 256 of them for the records, which count as used. The other
     /// pages are not touched. Runs do not cross from one range into another, so neighbours are better added
@@ -89,7 +111,12 @@ impl Pages {
     /// # Safety
     /// The memory may be read and written, and from now on nobody else does so, for as long as the allocator
     /// or anything that comes from it exists.
-    pub unsafe fn add_range(&self, start: NonNull<u8>, len_bytes: usize) -> Result<(), AddRangeError> {
+    pub unsafe fn add_range_of(
+        &self,
+        node: NodeId,
+        start: NonNull<u8>,
+        len_bytes: usize,
+    ) -> Result<(), AddRangeError> {
         let skipped_bytes = start.addr().get().wrapping_neg() % PAGE_SIZE;
         let whole_pages = len_bytes.saturating_sub(skipped_bytes) / PAGE_SIZE;
         let record_pages = (whole_pages * size_of::<info::PageInfo>()).div_ceil(PAGE_SIZE);
@@ -107,27 +134,43 @@ impl Pages {
         if PageNumber::of(records.addr().get()).0 as usize + whole_pages > u32::MAX as usize {
             return Err(AddRangeError::Collides);
         }
-        let range = Range { base, records: records.cast(), first, pages: pages as u32 };
+        let node = NodeIndex::of(node);
+        let range = Range { base, records: records.cast(), first, pages: pages as u32, node };
 
-        let mut buddy = self.buddy.lock();
+        let adding = self.adding.lock();
         if self.ranges.iter().any(|other| other.collides(&range)) {
             return Err(AddRangeError::Collides);
         }
         // SAFETY: the lock is held.
         unsafe { self.ranges.push(range) }.map_err(|_| AddRangeError::TooManyRanges)?;
-        buddy.adopt(&self.ranges, &range);
-        self.total.store(self.total.load(Ordering::Relaxed) + whole_pages, Ordering::Relaxed);
-        self.account(&buddy);
+        self.usage.add(whole_pages, record_pages);
+        self.buddy(node).lock().adopt(&self.ranges, &range);
+        self.node_count.fetch_max(node.index() + 1, Ordering::Relaxed);
+        drop(adding);
         Ok(())
     }
 
     /// Hands out `pages` pages in a row, the first at an address that is a multiple of `align_pages` pages
-    /// (a power of two); `None` where there are not that many, or `pages` is 0.
+    /// (a power of two), of whichever node has them; `None` where there are not that many, or `pages` is 0.
     pub fn allocate(&self, pages: usize, align_pages: usize) -> Option<NonNull<u8>> {
+        self.allocate_near(NodeId(0), pages, align_pages)
+    }
+
+    /// The same, from `node` if that has them.
+    pub fn allocate_near(&self, node: NodeId, pages: usize, align_pages: usize) -> Option<NonNull<u8>> {
+        self.nodes_from(NodeIndex::of(node)).find_map(|node| self.allocate_on(node, pages, align_pages))
+    }
+
+    /// The same, from that node alone.
+    pub(crate) fn allocate_on(
+        &self,
+        node: NodeIndex,
+        pages: usize,
+        align_pages: usize,
+    ) -> Option<NonNull<u8>> {
         let pages = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
-        let mut buddy = self.buddy.lock();
-        let (range, first) = buddy.take(&self.ranges, pages, align_pages.max(1).ilog2())?;
-        self.account(&buddy);
+        let (range, first) = self.buddy(node).lock().take(&self.ranges, pages, align_pages.max(1).ilog2())?;
+        self.usage.take(pages as usize);
         Some(range.memory(first))
     }
 
@@ -152,10 +195,9 @@ impl Pages {
     /// it any more.
     pub unsafe fn free(&self, start: NonNull<u8>, pages: usize) {
         let first = PageNumber::of(start.addr().get());
-        let mut buddy = self.buddy.lock();
         let range = self.range_of(first, pages);
-        buddy.give(&self.ranges, range, first, pages as u32);
-        self.account(&buddy);
+        self.buddy(range.node).lock().give(&self.ranges, range, first, pages as u32);
+        self.usage.give(pages);
     }
 
     /// Makes a run of `pages` pages one of `wanted` (at least one) pages where it is; true when it is done.
@@ -169,26 +211,55 @@ impl Pages {
     pub unsafe fn resize(&self, start: NonNull<u8>, pages: usize, wanted: usize) -> bool {
         let first = PageNumber::of(start.addr().get());
         let Ok(wanted) = u32::try_from(wanted) else { return false };
-        let mut buddy = self.buddy.lock();
         let range = self.range_of(first, pages);
-        let pages = pages as u32;
-        let done = if wanted > pages {
-            buddy.grow(&self.ranges, range, first, pages, wanted)
-        } else {
-            buddy.shrink(&self.ranges, range, first, pages, wanted);
-            true
-        };
-        self.account(&buddy);
+        let mut buddy = self.buddy(range.node).lock();
+        let had = pages as u32;
+        if wanted <= had {
+            buddy.shrink(&self.ranges, range, first, had, wanted);
+            self.usage.give(pages - wanted as usize);
+            return true;
+        }
+        let done = buddy.grow(&self.ranges, range, first, had, wanted);
+        if done {
+            self.usage.take(wanted as usize - pages);
+        }
         done
     }
 
     /// How much there is, and how much of it is in use.
     pub fn statistics(&self) -> PageStatistics {
-        PageStatistics {
-            total_bytes: self.total.load(Ordering::Relaxed) * PAGE_SIZE,
-            used_bytes: self.used.load(Ordering::Relaxed) * PAGE_SIZE,
-            peak_bytes: self.peak.load(Ordering::Relaxed) * PAGE_SIZE,
-        }
+        self.usage.statistics()
+    }
+
+    /// How short memory is.
+    pub fn pressure(&self) -> MemoryPressure {
+        self.usage.pressure()
+    }
+
+    /// Has the report say from now on how short memory is.
+    pub fn report_to(&self, report: &'static MemoryReport) {
+        self.usage.report_to(report);
+    }
+
+    /// Bytes of `node` that nobody has.
+    pub fn free_bytes_of(&self, node: NodeId) -> usize {
+        self.buddy(NodeIndex::of(node)).lock().free_pages() * PAGE_SIZE
+    }
+
+    /// All nodes that may have memory, `node` first.
+    pub(crate) fn nodes_from(&self, node: NodeIndex) -> impl Iterator<Item = NodeIndex> {
+        let count = self.node_count.load(Ordering::Relaxed);
+        let others = NodeIndex::all().take(count).filter(move |other| *other != node);
+        core::iter::once(node).chain(others)
+    }
+
+    /// Whether all memory is of one node, the first.
+    pub(crate) fn is_uniform(&self) -> bool {
+        self.node_count.load(Ordering::Relaxed) <= 1
+    }
+
+    fn buddy(&self, node: NodeIndex) -> &Mutex<Buddy> {
+        node.entry(&self.nodes)
     }
 
     /// The ranges, for who keeps spans.
@@ -202,15 +273,6 @@ impl Pages {
         match self.ranges.find(first) {
             Some(range) if range.contains(first, pages) => range,
             _ => panic!("memory freed that the page allocator does not have"),
-        }
-    }
-
-    /// Brings the figures up to date; with the lock held.
-    fn account(&self, buddy: &Buddy) {
-        let used = self.total.load(Ordering::Relaxed).saturating_sub(buddy.free_pages());
-        self.used.store(used, Ordering::Relaxed);
-        if used > self.peak.load(Ordering::Relaxed) {
-            self.peak.store(used, Ordering::Relaxed);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Ranges are added and never removed. A reader takes no lock: a slot is written before the count that
 //! covers it is stored (release), and not changed after.
 
+use super::NodeIndex;
 use super::info::{InfoRef, PageInfo, PageNumber};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -23,6 +24,8 @@ pub(crate) struct Range {
     pub first: PageNumber,
     /// How many pages it has.
     pub pages: u32,
+    /// The node that all of it belongs to.
+    pub node: NodeIndex,
 }
 
 impl Range {
@@ -64,8 +67,8 @@ pub(crate) struct Ranges {
     slots: [UnsafeCell<MaybeUninit<Range>>; MAX_RANGES],
 }
 
-// SAFETY: slots below the count are only read, the others are only written, by the one that holds the pages'
-// lock (see `push`). The pointers in a `Range` are used under the rules of `info`.
+// SAFETY: slots below the count are only read, the others are only written, by the one that holds the lock
+// for that (see `push`). The pointers in a `Range` are used under the rules of `info`.
 unsafe impl Sync for Ranges {}
 // SAFETY: nothing in it belongs to a core.
 unsafe impl Send for Ranges {}
@@ -95,7 +98,7 @@ impl Ranges {
     /// Adds a range; gives it back where there is no slot left.
     ///
     /// # Safety
-    /// The caller holds the pages' lock.
+    /// The caller holds the lock for adding ranges.
     pub unsafe fn push(&self, range: Range) -> Result<(), Range> {
         let count = self.count.load(Ordering::Relaxed);
         let Some(slot) = self.slots.get(count) else { return Err(range) };
