@@ -17,8 +17,9 @@ use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use isola::ebbs::{CellEbb, CoreIndex, Ebb, Representative, current_core};
-use isola::events::{Instant, now, sleep, spawn_on, spawn_task};
+use isola::events::{sleep, spawn_on, spawn_task};
 use isola::iobuf::Chain;
+use isola::memory::{MemoryPressure, PressureHandler, on_memory_pressure};
 use isola::net::{StreamError, TcpStream};
 use isola::prelude::*;
 use isola::sync::Once;
@@ -26,9 +27,6 @@ use isola_kv::{Response, Server, Session, Shard, ShardId, Ticket, UnixTime, Work
 
 static SERVER: CellEbb<Shared> = CellEbb::new();
 static STORE: Ebb<Store> = Ebb::new();
-
-/// How often connections are asked at most to look at what they hold.
-const ASK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What any connection may hold, in bytes.
 const SMALLEST_SHARE: usize = 4 << 10;
@@ -53,8 +51,7 @@ struct Store {
     shard: RefCell<Shard>,
     inboxes: RefCell<BTreeMap<u64, Rc<Inbox>>>,
     next_connection: Cell<u64>,
-    /// When connections were last asked to look at what they hold.
-    asked_at: Cell<Instant>,
+    _pressure: PressureHandler,
 }
 
 /// What others tell a connection of this core.
@@ -77,20 +74,11 @@ impl Inbox {
 }
 
 impl Store {
-    /// Where less than a sixteenth part of the cell's memory is left, has all connections of this core look at what
-    /// they hold: those with more than their share end.
+    /// Has all connections of this core look at what they hold, as memory is short: those with more than their share end.
     ///
     /// What clients send and do not finish, and what they ask for and do not read, is bounded by connection, but not
     /// in sum. Somebody has to go then, or the cell ends for want of memory, and that is whoever takes the most.
     fn relieve(&self) {
-        if isola::memory_free() >= isola::memory_total() / 16 {
-            return;
-        }
-        let now = now();
-        if now.since(self.asked_at.get()) < ASK_AGAIN {
-            return;
-        }
-        self.asked_at.set(now);
         for inbox in self.inboxes.borrow().values() {
             inbox.measure.set(true);
             inbox.wake();
@@ -109,7 +97,12 @@ impl Representative for Store {
         let id = ShardId(current_core().0 as u16);
         let shard = RefCell::new(Shard::new(id, &server().config));
         spawn_task(reclaim()).detach();
-        Self { shard, inboxes: RefCell::default(), next_connection: Cell::new(0), asked_at: Cell::new(now()) }
+        let _pressure = on_memory_pressure(|pressure| {
+            if pressure > MemoryPressure::None {
+                STORE.relieve();
+            }
+        });
+        Self { shard, inboxes: RefCell::default(), next_connection: Cell::new(0), _pressure }
     }
 }
 
@@ -132,7 +125,6 @@ async fn reclaim() {
     loop {
         sleep(Duration::from_secs(1)).await;
         STORE.shard.borrow_mut().reclaim(unix_time(), 512);
-        STORE.relieve();
     }
 }
 
@@ -172,7 +164,6 @@ impl Connection {
         if self.inbox.measure.take() && self.held_bytes() > STORE.share() {
             return Poll::Ready(Err(StreamError::Closed));
         }
-        STORE.relieve();
         let now = unix_time();
         for (ticket, response) in self.inbox.responses.take() {
             self.session.complete(ticket, response);

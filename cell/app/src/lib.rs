@@ -66,6 +66,8 @@ pub mod ebbs {
 /// The cell's memory, and allocators that an application may use in place of the heap.
 pub mod memory {
     pub use crate::on::CellHeap;
+    pub use isola_abi::report::MemoryPressure;
+    pub use isola_events::pressure::{PressureHandler, memory_pressure, on_memory_pressure};
     pub use isola_memory::Hardened;
     pub use isola_memory::hardened::misdeed;
 }

@@ -8,6 +8,8 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use isola_abi::descriptor::Core;
+use isola_abi::id::NodeId;
 use isola_machine::cell;
 use isola_memory::{Heap, Pages, ThisCore};
 
@@ -32,26 +34,35 @@ pub(crate) fn start() {
     static STARTED: AtomicBool = AtomicBool::new(false);
     if !STARTED.swap(true, Ordering::Relaxed) {
         // SAFETY: the range is a static that nobody else uses.
-        unsafe { add(FIRST.0.get().cast::<u8>(), FIRST_LEN) };
+        unsafe { add(NodeId(0), FIRST.0.get().cast::<u8>(), FIRST_LEN) };
     }
 }
 
-/// Gives the heap the cell's pool.
-pub(crate) fn add_pool(pool: Vec<&'static mut [u8]>) {
-    for range in pool {
+/// Gives the heap the cell's pool, and tells it whose memory is near to which core. On the first core, before the others
+/// run.
+pub(crate) fn add_pool(pool: Vec<(NodeId, &'static mut [u8])>, cores: &[Core]) {
+    for (node, range) in pool {
         // SAFETY: the memory is owned, for good, and given away here.
-        unsafe { add(range.as_mut_ptr(), range.len()) };
+        unsafe { add(node, range.as_mut_ptr(), range.len()) };
     }
+    cores.iter().enumerate().for_each(|(index, core)| HEAP.set_node(index, core.node));
+    HEAP.report_to(cell::report());
     publish();
 }
 
 /// # Safety
-/// As [`isola_memory::Pages::add_range`].
-unsafe fn add(start: *mut u8, len: usize) {
+/// As [`isola_memory::Pages::add_range_of`].
+unsafe fn add(node: NodeId, start: *mut u8, len: usize) {
     if let Some(start) = NonNull::new(start) {
         // SAFETY: the caller's promise. A range too small to be of use is left alone.
-        let _ = unsafe { HEAP.pages().add_range(start, len) };
+        let _ = unsafe { HEAP.pages().add_range_of(node, start, len) };
     }
+}
+
+/// Gives back what this core keeps, if another has run short since it last did. A few loads; called where a core has
+/// time.
+pub(crate) fn relieve() {
+    HEAP.relieve();
 }
 
 /// Says in the report what is used. A few loads and stores; called where a core has time, or was interrupted anyway.

@@ -116,6 +116,7 @@ impl Platform for Bare {
     }
 
     fn halt(&self) {
+        heap::relieve();
         heap::publish();
         window::before_halt();
         interrupts::halt();

@@ -70,7 +70,7 @@ fn make_cell() {
     heap::start();
     crash::start();
     let Cell { descriptor, pool, window, devices } = Cell::open().unwrap_or_else(|error| panic!("{error}"));
-    heap::add_pool(pool);
+    heap::add_pool(pool, &descriptor.cores);
     regions::start(window);
     console::start(descriptor.supervisor.is_none());
     platform::start(descriptor, devices);

@@ -114,6 +114,10 @@ impl Accounting {
     pub fn switch(&self, to: Charge) -> u64 {
         let now = cycles();
         let spent = now.wrapping_sub(self.since.replace(now));
+        if let Charge::Activity(activity) = to {
+            // For the heap, which knows no events.
+            self.report.activity.store(activity.0.into(), Ordering::Relaxed);
+        }
         let counter = match self.charge.replace(to) {
             Charge::Activity(activity) => &self.report.activities[activity.0 as usize].cycles,
             Charge::Loop => &self.report.loop_cycles,

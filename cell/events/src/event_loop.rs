@@ -3,7 +3,7 @@
 //! ```text
 //! pass:  0  the boundary between two events: deferred work looked at, where there is any
 //!        1  interrupts let in and handled, due alarms run, messages of other cores queued, what could not be sent to
-//!           other cores sent now
+//!           other cores sent now, who is to be told that memory runs low told
 //!        2  one queued event
 //!        3  where there was none: the idle handlers
 //!        4  where they found nothing: the timer armed for the next alarm, halt
@@ -18,6 +18,7 @@ use crate::idle::{Idle, IdleHandlers};
 use crate::interrupt::Handlers;
 use crate::mailbox::{self, Mailbox, Mailboxes, Message};
 use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
+use crate::pressure::PressureHandlers;
 use crate::quiescence::{self, Quiescence};
 use crate::task::Tasks;
 use crate::timer::Timers;
@@ -46,6 +47,7 @@ pub(crate) struct EventLoop {
     pub outbox: Outbox,
     pub quiescence: Quiescence,
     pub watchdog: Watchdog,
+    pub pressure: PressureHandlers,
     pub accounting: Accounting,
 }
 
@@ -62,6 +64,7 @@ impl Representative for EventLoop {
             outbox: Outbox::default(),
             quiescence: Quiescence::new(),
             watchdog: Watchdog::new(),
+            pressure: PressureHandlers::default(),
             accounting: Accounting::new(),
         }
     }
@@ -135,6 +138,7 @@ impl EventLoop {
                 self.outbox.flush();
                 self.chores.set(!self.outbox.is_empty());
             }
+            self.pressure.look(&self.accounting);
             if let Some(code) = mailboxes.exit_code() {
                 self.accounting.switch(Charge::Loop);
                 return code;

@@ -8,6 +8,7 @@
 //! | [`mailbox`] | events from other cores |
 //! | [`overload`] | what happens where more events are made than run |
 //! | [`mod@parallel`] | fork-join over the cell's cores |
+//! | [`pressure`] | being told that memory runs low |
 //! | [`task`] | `async` on events |
 //! | [`future`] | futures together: joins, races, errors that flow to the first handler |
 //! | [`timer`] | alarms and sleeping, without any periodic tick |
@@ -41,6 +42,7 @@ pub mod mailbox;
 pub mod overload;
 pub mod parallel;
 pub mod polling;
+pub mod pressure;
 pub mod quiescence;
 mod room;
 mod sync;
@@ -54,6 +56,7 @@ pub use event_loop::{exit, run};
 pub use isola_platform::Instant;
 pub use overload::{Overloaded, room};
 pub use parallel::parallel;
+pub use pressure::{memory_pressure, on_memory_pressure};
 pub use quiescence::defer;
 pub use task::{CancelOnDrop, Task, spawn_task, spawn_task_for, spawn_task_on, start_task, yield_now};
 pub use timer::{Alarm, now, sleep, sleep_until, timeout};

@@ -14,10 +14,11 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::net::Ipv4Addr;
 use core::sync::atomic::Ordering;
+use isola_abi::report::MemoryPressure;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::Event;
-use isola_events::{Alarm, now};
+use isola_events::{Alarm, memory_pressure, now};
 use isola_iobuf::Chain;
 use isola_net_stack::{self as stack, ConnId, Ipv4Config, ListenerId, MacAddr, RxChecksum, Stack, UdpId};
 use isola_platform::CoreIndex;
@@ -54,12 +55,6 @@ impl Representative for CoreNetwork {
 
 /// Longest frame that is taken while memory is short, in bytes.
 const LONGEST_IN_NEED: usize = 128;
-
-/// Whether less than a thirty-second part of the cell's memory is left.
-fn memory_is_short() -> bool {
-    let total = platform().report().memory.total_bytes.load(Ordering::Relaxed) as usize;
-    platform().memory_free() < total / 32
-}
 
 /// The time, as the stack counts it.
 pub(crate) fn stack_now() -> stack::Instant {
@@ -108,7 +103,7 @@ impl CoreNetwork {
     /// acknowledgements among them, are what gets memory back.
     pub fn receive(&self, batch: Vec<ReceivedFrame>) {
         let now = stack_now();
-        let longest = if memory_is_short() { LONGEST_IN_NEED } else { usize::MAX };
+        let longest = if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
         self.take_in(|stack| {
             for ReceivedFrame { frame, checksum } in batch {
                 if frame.len() > longest {

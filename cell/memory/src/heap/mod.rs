@@ -86,10 +86,13 @@ impl<C: CoreSource> Heap<C> {
         }
     }
 
-    /// Has the report say from now on how short memory is, and what each activity uses.
+    /// Has the report say from now on how short memory is, and what each activity uses. To be called once, on the one core
+    /// that has used memory: what that is counts as the activity's that runs.
     pub fn report_to(&self, report: &'static Report) {
         self.pages.report_to(&report.memory);
         self.ledger.report_to(report);
+        let HeapStatistics { object_bytes, cached_bytes, large_bytes, .. } = self.statistics();
+        self.ledger.add(self.cores.current_core(), object_bytes + cached_bytes + large_bytes);
     }
 
     /// Empties the cache of the core that runs: before it goes away, or when memory is short.
