@@ -278,10 +278,7 @@ mod tests {
             name: "kv".into(),
             arguments: vec!["--port".into(), "11211".into()],
             cores: vec![Core { id: CoreId(1), apic: ApicId(1), node: NodeId(0) }],
-            pool: vec![PoolRange {
-                memory: PhysRange::new(PhysAddr(0x20_0000), 0x20_0000),
-                node: NodeId(1),
-            }],
+            pool: vec![PoolRange { memory: PhysRange::new(PhysAddr(0x20_0000), 0x20_0000), node: NodeId(1) }],
             region_tables: PhysRange::new(PhysAddr(0x10_0000), 0x8000),
             image: vec![],
             devices: vec![Device {

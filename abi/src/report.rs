@@ -163,10 +163,11 @@ pub struct MemoryReport {
 }
 
 /// How short a cell's memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum MemoryPressure {
     /// It is not.
+    #[default]
     None = 0,
     /// Less than a sixteenth is free: who can do without some of what it holds gives it back.
     Low = 1,

@@ -7,7 +7,9 @@ use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use isola_abi::id::CoreId;
 use isola_abi::management::{ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage};
-use isola_abi::report::{CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MAX_ACTIVITIES, Report};
+use isola_abi::report::{
+    CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MAX_ACTIVITIES, MemoryPressure, Report,
+};
 use isola_abi::size::ByteSize;
 
 /// How far the cell says it has come. What is no phase counts as silence.
@@ -49,6 +51,11 @@ pub fn activities(report: &Report, core_count: usize) -> Vec<ActivityUsage> {
         name: text(name),
         cycles: sum(cores().filter_map(|core| core.activities.get(index)).map(|activity| &activity.cycles)),
         events: sum(cores().filter_map(|core| core.activities.get(index)).map(|activity| &activity.events)),
+        // Parts below 0 are written modulo 2^64, and so is their sum.
+        memory_bytes: cores()
+            .filter_map(|core| core.activities.get(index))
+            .fold(0, |sum: u64, activity| sum.wrapping_add(get(&activity.memory_bytes)))
+            .cast_signed(),
     };
     report.activity_names.iter().enumerate().take(count).map(usage).collect()
 }
@@ -59,6 +66,8 @@ pub fn memory(report: &Report) -> MemoryUsage {
         total: ByteSize(get(&report.memory.total_bytes)),
         used: ByteSize(get(&report.memory.used_bytes)),
         peak: ByteSize(get(&report.memory.peak_bytes)),
+        pressure: MemoryPressure::from_u32(report.memory.pressure.load(Ordering::Relaxed))
+            .unwrap_or_default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::CellSpec;
 use crate::id::{CellId, CoreId, NodeId};
-use crate::report::{CellPhase, CorePhase, CrashKind};
+use crate::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use crate::size::ByteSize;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -185,6 +185,8 @@ pub struct MemoryUsage {
     pub used: ByteSize,
     /// The most it ever used.
     pub peak: ByteSize,
+    /// How short it is.
+    pub pressure: MemoryPressure,
 }
 
 /// Traffic of a cell.
@@ -211,6 +213,9 @@ pub struct ActivityUsage {
     pub cycles: u64,
     /// Events run.
     pub events: u64,
+    /// Bytes of memory that it took, less those that it gave back: see
+    /// [`crate::report::ActivityReport::memory_bytes`].
+    pub memory_bytes: i64,
 }
 
 /// What went wrong in a cell. Addresses are the image's: whoever has the image can name them.

@@ -7,6 +7,7 @@ use crate::output::view::{CellView, MachineView};
 use crate::output::{Format, human, table};
 use clap::Args;
 use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage};
+use isola_abi::report::MemoryPressure;
 use isola_abi::size::ByteSize;
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -122,12 +123,20 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
     line("state", format!("{}; uptime {}", show::state(cell), show::uptime(cell)));
     line("image", [std::slice::from_ref(&view.image), &view.arguments[..]].concat().join(" "));
     line("created", human::local_time(cell.created_unix_ns));
-    let MemoryUsage { total, used, peak } = cell.memory_usage;
+    let MemoryUsage { total, used, peak, pressure } = cell.memory_usage;
+    let short = match pressure {
+        MemoryPressure::None => "",
+        MemoryPressure::Low => ", low",
+        MemoryPressure::Critical => ", critical",
+    };
     line(
         "memory",
         match cell.state.has_ended() {
             false => {
-                format!("{}: image {}, pool {total} ({used} used, {peak} at most)", cell.memory, cell.image)
+                format!(
+                    "{}: image {}, pool {total} ({used} used, {peak} at most){short}",
+                    cell.memory, cell.image
+                )
             }
             true => format!(
                 "none now; it had {}: image {}, pool {total} ({used} used in the end, {peak} at most)",
@@ -213,9 +222,16 @@ pub(super) fn activities_table(view: &CellView, tsc_hz: u64) -> String {
             time,
             format!("{share:.1} %"),
             human::count(activity.events),
+            signed_size(activity.memory_bytes),
         ]
     });
-    table(&["ACTIVITY", "CYCLES", "TIME", "SHARE", "EVENTS"], rows)
+    table(&["ACTIVITY", "CYCLES", "TIME", "SHARE", "EVENTS", "MEMORY"], rows)
+}
+
+/// A size that may be below 0: of who frees what others have made.
+fn signed_size(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "" };
+    format!("{sign}{}", ByteSize(bytes.unsigned_abs()))
 }
 
 /// How long so many cycles take, in ns.

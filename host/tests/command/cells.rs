@@ -189,11 +189,19 @@ fn a_cell_can_be_inspected_by_people_and_programs() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "--network", "10.0.2.50/24,10.0.2.2", "kv"]).ok();
     let text = sandbox.isola(&["inspect", "kv"]).ok();
-    for part in ["10.0.2.50 (static)", "infrastructure", "4,000", "pool 60 MiB (1 MiB used, 2 MiB at most)"] {
+    for part in [
+        "10.0.2.50 (static)",
+        "infrastructure",
+        "4,000",
+        "pool 60 MiB (1 MiB used, 2 MiB at most), low",
+        "-2 KiB",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let json = sandbox.json(&["inspect", "kv"]);
     assert_eq!(json["activities"][0]["cycles"], 4000);
+    assert_eq!(json["activities"][0]["memory_bytes"], -2048);
+    assert_eq!(json["pressure"], "low");
     assert_eq!(json["traffic"]["received_frames"], 5);
     assert!(json["uptime_ms"].as_u64().is_some(), "{json}");
     sandbox.isola(&["run", "-d", "--network", "10.0.2.50/24", "kv"]).failed(125, "has the address 10.0.2.50");

@@ -12,7 +12,7 @@ use isola_abi::descriptor::NetworkAddress;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::management::*;
-use isola_abi::report::{CellPhase, CorePhase, CrashKind};
+use isola_abi::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use isola_abi::size::ByteSize;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -325,6 +325,7 @@ impl Supervisor {
                 total: ByteSize(60 << 20),
                 used: ByteSize(1 << 20),
                 peak: ByteSize(2 << 20),
+                pressure: MemoryPressure::Low,
             },
             address: match spec.network {
                 NetworkSpec::None => None,
@@ -332,7 +333,12 @@ impl Supervisor {
                 NetworkSpec::Static(NetworkAddress { ip, .. }) => Some(ip),
             },
             network: NetworkUsage { received_frames: 5, received_bytes: 500, ..NetworkUsage::default() },
-            activities: vec![ActivityUsage { name: "infrastructure".into(), cycles: 4_000, events: 7 }],
+            activities: vec![ActivityUsage {
+                name: "infrastructure".into(),
+                cycles: 4_000,
+                events: 7,
+                memory_bytes: -2048,
+            }],
             crash: None,
             created_unix_ns: now(),
             started_unix_ns: None,

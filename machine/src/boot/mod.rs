@@ -117,8 +117,15 @@ pub fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
     let (mut mark, own) = own.split(PAGE_SIZE).expect("the image's own memory has more than a page");
     let hypervisor = cpu::Features::read().hypervisor;
     let freshness = Freshness::find_out(&start_info.ram, hypervisor, mark.bytes_mut());
-    let space = OwnSpace::build(&bounds, &start_info.ram, &firmware.cores, boot_core, own, firmware.memory_nodes.clone())
-        .expect("enough memory for the image's own address space");
+    let space = OwnSpace::build(
+        &bounds,
+        &start_info.ram,
+        &firmware.cores,
+        boot_core,
+        own,
+        firmware.memory_nodes.clone(),
+    )
+    .expect("enough memory for the image's own address space");
 
     let (root, stack_top) = (space.root().0, OwnSpace::boot_stack_top(boot_core));
     let discovery = Discovery {

@@ -103,7 +103,8 @@ impl CoreNetwork {
     /// acknowledgements among them, are what gets memory back.
     pub fn receive(&self, batch: Vec<ReceivedFrame>) {
         let now = stack_now();
-        let longest = if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
+        let longest =
+            if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
         self.take_in(|stack| {
             for ReceivedFrame { frame, checksum } in batch {
                 if frame.len() > longest {

@@ -65,8 +65,9 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 interrupt_cycles: word(FILL),
                 long_events: word(FILL),
                 longest_event_cycles: word(FILL),
-                activities: [const { ActivityReport { cycles: word(FILL), events: word(FILL), memory_bytes: word(FILL) } };
-                    MAX_ACTIVITIES],
+                activities: [const {
+                    ActivityReport { cycles: word(FILL), events: word(FILL), memory_bytes: word(FILL) }
+                }; MAX_ACTIVITIES],
             }
         }; MAX_CORES],
         console: ConsoleRing {
@@ -105,10 +106,15 @@ fn usage_is_summed_over_the_cell_s_cores() {
     for (index, core) in report.cores.iter().enumerate().take(3) {
         core.activities[1].cycles.store(10 + index as u64, Ordering::Relaxed);
         core.activities[1].events.store(1, Ordering::Relaxed);
+        let freed_elsewhere = 1000_u64.wrapping_sub(3000 * index as u64);
+        core.activities[1].memory_bytes.store(freed_elsewhere, Ordering::Relaxed);
     }
     // The third core is not the cell's.
     let activities = activities(&report, 2);
-    assert_eq!(activities[1], ActivityUsage { name: "kv".into(), cycles: 21, events: 2 });
+    assert_eq!(
+        activities[1],
+        ActivityUsage { name: "kv".into(), cycles: 21, events: 2, memory_bytes: -1000 }
+    );
     let cores = cores(&report, &[CoreId(4), CoreId(6)]);
     assert_eq!((cores.len(), cores[1].id, cores[1].event_cycles), (2, CoreId(6), 11));
 }

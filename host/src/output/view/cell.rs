@@ -5,7 +5,7 @@ use crate::machine::network::address;
 use crate::output::human::{rfc3339, since};
 use crate::publish::Publication;
 use isola_abi::management::{CellInfo, NetworkSpec};
-use isola_abi::report::CorePhase;
+use isola_abi::report::{CorePhase, MemoryPressure};
 use serde::Serialize;
 
 /// A cell: of `ps` (an array of them), `inspect`, `run -d`, `start`, `stop`.
@@ -41,6 +41,8 @@ pub struct CellView {
     pub used_bytes: u64,
     /// The most that ever was.
     pub peak_bytes: u64,
+    /// How short it is: `none`, `low` or `critical`.
+    pub pressure: &'static str,
     /// `static`, `dhcp` or `none`.
     pub network: &'static str,
     /// Its address.
@@ -129,6 +131,8 @@ pub struct ActivityView {
     pub cycles: u64,
     /// Its events.
     pub events: u64,
+    /// Bytes of memory that it took, less those that it gave back.
+    pub memory_bytes: i64,
 }
 
 impl CellView {
@@ -151,6 +155,11 @@ impl CellView {
             pool_bytes: cell.memory_usage.total.0,
             used_bytes: cell.memory_usage.used.0,
             peak_bytes: cell.memory_usage.peak.0,
+            pressure: match cell.memory_usage.pressure {
+                MemoryPressure::None => "none",
+                MemoryPressure::Low => "low",
+                MemoryPressure::Critical => "critical",
+            },
             network: match cell.spec.network {
                 NetworkSpec::None => "none",
                 NetworkSpec::Dhcp => "dhcp",
@@ -172,6 +181,7 @@ impl CellView {
                     name: used.name.clone(),
                     cycles: used.cycles,
                     events: used.events,
+                    memory_bytes: used.memory_bytes,
                 })
                 .collect(),
             watchdog_ms: cell.spec.watchdog_ms,

@@ -100,7 +100,10 @@ fn entry(core_index: u64) -> ! {
 fn look_around(cell: &mut Cell) {
     let descriptor = &cell.descriptor;
     assert_eq!(local::id(), descriptor.cores[0].apic);
-    assert!(cell.pool.iter().map(|(_, range)| range.len()).sum::<usize>() > 0x8_0000, "the pool is too small");
+    assert!(
+        cell.pool.iter().map(|(_, range)| range.len()).sum::<usize>() > 0x8_0000,
+        "the pool is too small"
+    );
     for (_, range) in &mut cell.pool {
         let (words, rest) = range.as_chunks_mut::<8>();
         assert!(
