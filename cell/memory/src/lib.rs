@@ -4,9 +4,9 @@
 //!   core 0      core 1      core 2         GlobalAlloc
 //!  [ cache ]   [ cache ]   [ cache ]       a free list a size class; neither lock nor atomic operation
 //!      \___________|___________/           batches
-//!   [ central list of a size class ]       spans of equal objects; a lock a class
+//!   [ central list of a node and a class ] spans of equal objects; a lock each
 //!      ____________|___________
-//!   [ pages: buddy system over the cell's memory ]   one lock
+//!   [ pages: a buddy system a node ]       a lock each
 //! ```
 //!
 //! - [`Pages`] owns ranges of memory and hands out runs of 4 KiB pages, physically contiguous wherever the
@@ -18,9 +18,12 @@
 //! - [`regions`]: virtual memory that a pager fills, which the application chooses or writes.
 //! - [`Hardened`] is for tests: an allocator around another one that finds what a program does wrong.
 //!
+//! How short memory is, and what each activity uses, stands in the cell's report: see [`isola_abi::report`]; upcalls are
+//! made of the one by `isola-events`.
+//!
 //! No per-object header exists: the size that Rust passes when it frees is what tells the class.
 //!
-//! Lock order: a class's central list, then the pages. Neither is held while anything else is called. No
+//! Lock order: a central list, then a node's pages. Neither is held while anything else is called. No
 //! interrupt handler may run while a core is within an allocator; in a cell, interrupts are taken between
 //! events only.
 //!

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Arena, Random, ThreadCores, heap_of};
+use isola_abi::report::MemoryPressure;
 use isola_memory::Heap;
 use isola_memory::heap::LARGEST;
 use isola_memory::pages::PAGE_SIZE;
@@ -327,4 +328,24 @@ fn a_producer_and_a_consumer_do_not_eat_up_memory() {
         drop(sender);
     });
     assert!(heap.statistics().pages.peak_bytes < 512 * 1024);
+}
+
+#[test]
+fn a_core_with_nothing_to_do_keeps_nothing_while_memory_is_low() {
+    let arena = Arena::new(4 << 20, PAGE_SIZE);
+    let heap = heap_of(&arena);
+    let free = |object: Object| object.free(&heap);
+    let layout = Layout::from_size_align(1024, 8).unwrap();
+    (0..40).map(|_| Object::new(&heap, layout, 1).unwrap()).collect::<Vec<_>>().into_iter().for_each(free);
+    heap.note();
+    let kept = heap.statistics().cached_bytes;
+    assert!(kept > 10 << 10);
+    let most = Layout::from_size_align(64 << 10, 8).unwrap();
+    let large: Vec<_> = std::iter::from_fn(|| {
+        (heap.pages().pressure() == MemoryPressure::None).then(|| Object::new(&heap, most, 2).unwrap())
+    })
+    .collect();
+    heap.relieve();
+    assert_eq!(heap.statistics().cached_bytes, 0);
+    large.into_iter().for_each(free);
 }

@@ -1,0 +1,111 @@
+//! What the heap writes into the cell's report: memory by activity, and how short memory is.
+#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+
+mod common;
+
+use common::{Arena, ThreadCores, heap_of};
+use isola_abi::report::{MemoryPressure, Report};
+use isola_memory::Heap;
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::atomic::Ordering;
+
+fn report() -> &'static Report {
+    // SAFETY: a report is atomic integers and arrays of them, for which zero is a value.
+    Box::leak(unsafe { Box::<Report>::new_zeroed().assume_init() })
+}
+
+/// Bytes of an activity on a core.
+fn bytes(report: &Report, core: usize, activity: usize) -> i64 {
+    report.cores[core].activities[activity].memory_bytes.load(Ordering::Relaxed).cast_signed()
+}
+
+/// Has the thread be that core, where that activity runs.
+fn run(report: &Report, core: usize, activity: u32) {
+    ThreadCores::become_core(core);
+    report.cores[core].activity.store(activity, Ordering::Relaxed);
+}
+
+fn all(report: &Report) -> i64 {
+    let cores = report.cores.iter().flat_map(|core| &core.activities);
+    cores.map(|activity| activity.memory_bytes.load(Ordering::Relaxed).cast_signed()).sum()
+}
+
+/// What is in use, or kept by cores.
+fn in_use(heap: &Heap<ThreadCores>) -> i64 {
+    let figures = heap.statistics();
+    (figures.object_bytes + figures.cached_bytes + figures.large_bytes) as i64
+}
+
+#[test]
+fn memory_counts_as_the_activity_s_that_ran_when_a_batch_came_or_went() {
+    let (arena, report) = (Arena::new(8 << 20, 4096), report());
+    let heap = heap_of(&arena);
+    ThreadCores::become_core(0);
+    let layout = Layout::from_size_align(1024, 8).unwrap();
+    // SAFETY: the size is not 0; objects are freed once.
+    unsafe {
+        let early = heap.alloc(layout);
+        heap.report_to(report);
+        assert_eq!(all(report), in_use(&heap), "what was used before counts as well");
+        let before = bytes(report, 0, 0);
+        run(report, 0, 3);
+        let objects: Vec<_> = (0..1000).map(|_| heap.alloc(layout)).collect();
+        assert!((1_000 << 10..1_100 << 10).contains(&bytes(report, 0, 3)), "to within what a core keeps");
+        assert_eq!(bytes(report, 0, 0), before);
+        run(report, 1, 4);
+        objects.into_iter().for_each(|object| heap.dealloc(object, layout));
+        heap.empty_cache();
+        assert!(bytes(report, 1, 4) < -(1_000 << 10) + (100 << 10), "who frees what others have made");
+        run(report, 0, 5);
+        let large = Layout::from_size_align(100_000, 8).unwrap();
+        let object = heap.alloc(large);
+        assert_eq!(bytes(report, 0, 5), 25 * 4096, "large objects at once");
+        let object = heap.realloc(object, large, 200_000);
+        assert_eq!(bytes(report, 0, 5), 49 * 4096);
+        assert_eq!(all(report), in_use(&heap));
+        heap.dealloc(object, Layout::from_size_align(200_000, 8).unwrap());
+        assert_eq!(bytes(report, 0, 5), 0);
+        heap.dealloc(early, layout);
+    }
+    assert_eq!(all(report), in_use(&heap));
+}
+
+#[test]
+fn an_activity_that_cannot_be_is_charged_nothing() {
+    let (arena, report) = (Arena::new(1 << 20, 4096), report());
+    let heap = heap_of(&arena);
+    heap.report_to(report);
+    run(report, 0, u32::MAX);
+    // SAFETY: the size is not 0.
+    assert!(!unsafe { heap.alloc(Layout::new::<u64>()) }.is_null());
+}
+
+#[test]
+fn the_report_says_when_memory_is_short_and_when_it_no_longer_is() {
+    let (arena, report) = (Arena::new(32 << 20, 1 << 20), report());
+    let heap = heap_of(&arena);
+    heap.report_to(report);
+    let pressure = || MemoryPressure::from_u32(report.memory.pressure.load(Ordering::Relaxed)).unwrap();
+    let chunk = Layout::from_size_align(1 << 18, 8).unwrap();
+    let mut objects = Vec::new();
+    let mut seen = Vec::new();
+    loop {
+        // SAFETY: the size is not 0.
+        let object = unsafe { heap.alloc(chunk) };
+        if object.is_null() {
+            break;
+        }
+        objects.push(object);
+        seen.push(pressure());
+        assert_eq!(pressure(), heap.pages().pressure());
+    }
+    assert!(
+        seen.is_sorted()
+            && seen.ends_with(&[MemoryPressure::Critical])
+            && seen.contains(&MemoryPressure::Low)
+    );
+    assert_eq!(seen.iter().filter(|level| **level > MemoryPressure::None).count(), 8, "less than 2 MiB free");
+    // SAFETY: freed once.
+    objects.drain(..20).for_each(|object| unsafe { heap.dealloc(object, chunk) });
+    assert_eq!(pressure(), MemoryPressure::None);
+}
