@@ -107,7 +107,11 @@ fn window(descriptor: &Descriptor) -> Window {
     let variables = Bounds::of_image().data_start;
     let data = descriptor.image.iter().find(|segment| segment.virt == variables).copied();
     let largest = if Features::read().gib_pages { PageSize::OneGib } else { PageSize::TwoMib };
-    Window::new(tables, OwnMemory::new(descriptor.pool.clone(), data), largest)
+    Window::new(
+        tables,
+        OwnMemory::new(descriptor.pool.iter().map(|range| range.memory).collect(), data),
+        largest,
+    )
 }
 
 /// What the cell tells. Each field is written as `isola_abi::report` says.

@@ -75,6 +75,11 @@ pub(crate) fn pages() -> &'static Pages {
     HEAP.pages()
 }
 
+/// The node whose memory is near to the core that runs.
+pub(crate) fn near() -> NodeId {
+    HEAP.near()
+}
+
 /// Bytes of all pages.
 pub(crate) fn total_bytes() -> usize {
     HEAP.pages().statistics().total_bytes

@@ -4,7 +4,7 @@
 //! forgets pages that are gone.
 
 use crate::crash;
-use crate::heap::pages;
+use crate::heap::{near, pages};
 use core::arch::x86_64::{__m128i, _mm_setzero_si128, _mm_store_si128};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -90,7 +90,7 @@ unsafe impl regions::Window for BareWindow {
         contents: Contents<'_>,
     ) -> Result<Filled, FillError> {
         let memory = match frame {
-            FrameChoice::Any => pages().allocate(size.bytes() / FRAME, size.bytes() / FRAME),
+            FrameChoice::Any => pages().allocate_near(near(), size.bytes() / FRAME, size.bytes() / FRAME),
             FrameChoice::Colored { color, colors } if size == PageSize::FourKib => colored(color, colors),
             FrameChoice::Colored { .. } => return Err(FillError::NoSuchSize(size)),
         };

@@ -87,6 +87,11 @@ impl<C: CoreSource> Heap<C> {
         }
     }
 
+    /// The node of the core that runs, for who wants pages.
+    pub fn near(&self) -> NodeId {
+        NodeId(self.node().index() as u32)
+    }
+
     /// Has the report say from now on how short memory is, and what each activity uses. To be called once, on the one core
     /// that has used memory: what that is counts as the activity's that runs.
     pub fn report_to(&self, report: &'static Report) {
@@ -304,10 +309,9 @@ impl<C: CoreSource> Heap<C> {
         }
         let pages = layout.size().div_ceil(PAGE_SIZE);
         let align_pages = layout.align().div_ceil(PAGE_SIZE);
-        let node = NodeId(self.node().index() as u32);
-        let memory = self.pages.allocate_near(node, pages, align_pages).or_else(|| {
+        let memory = self.pages.allocate_near(self.near(), pages, align_pages).or_else(|| {
             self.report_shortage();
-            self.pages.allocate_near(node, pages, align_pages)
+            self.pages.allocate_near(self.near(), pages, align_pages)
         });
         if memory.is_some() {
             self.large_pages.fetch_add(pages, Ordering::Relaxed);

@@ -178,9 +178,10 @@ impl Pages {
     /// a power of two); `None` where there is none. To be freed as any other.
     pub fn allocate_colored(&self, color: u32, colors: u32) -> Option<NonNull<u8>> {
         let colors_order = colors.checked_next_power_of_two()?.ilog2();
-        let mut buddy = self.buddy.lock();
-        let (range, page) = buddy.take_colored(&self.ranges, color, colors_order)?;
-        self.account(&buddy);
+        let nodes = self.nodes_from(NodeIndex::of(NodeId(0)));
+        let (range, page) = { nodes }
+            .find_map(|node| self.buddy(node).lock().take_colored(&self.ranges, color, colors_order))?;
+        self.usage.take(1);
         Some(range.memory(page))
     }
 
