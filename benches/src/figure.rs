@@ -13,11 +13,13 @@ pub enum Group {
     Cell,
     /// Requests of a key-value service, and of an echo service
     Kv,
+    /// The heap beside other allocators, natively
+    Memory,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 3] = [Self::Boot, Self::Cell, Self::Kv];
+    pub const ALL: [Self; 4] = [Self::Boot, Self::Cell, Self::Kv, Self::Memory];
 
     /// Its name, on the command line and of its file.
     pub fn name(self) -> &'static str {
@@ -25,7 +27,13 @@ impl Group {
             Self::Boot => "boot",
             Self::Cell => "cell",
             Self::Kv => "kv",
+            Self::Memory => "memory",
         }
+    }
+
+    /// Whether machines are booted for it.
+    pub fn needs_machines(self) -> bool {
+        self != Self::Memory
     }
 }
 
@@ -38,6 +46,12 @@ pub enum Peer {
     Memcached,
     /// The Linux guest with a small echo server.
     Echo,
+    /// The C library's allocator.
+    Glibc,
+    /// jemalloc.
+    Jemalloc,
+    /// mimalloc.
+    Mimalloc,
 }
 
 /// What is aimed at.
@@ -132,6 +146,25 @@ kinds! {
         "processor time of the host a round trip";
     Kv: "echo-round-trip", "us", Echo, Aim::None,
         "median time of a round trip";
+    Memory: "memory-box-glibc", "ns", Glibc, Aim::None,
+        "an object of 8 bytes made and freed, by a program that is optimised as a whole: one thread";
+    Memory: "memory-box-jemalloc", "ns", Jemalloc, Aim::Ratio(0.667), "the same beside jemalloc";
+    Memory: "memory-box-mimalloc", "ns", Mimalloc, Aim::Ratio(1.0), "the same beside mimalloc";
+    Memory: "memory-box-24-glibc", "ns", Glibc, Aim::None,
+        "the same on each of 24 threads, in their own processor time: per-core state, not parallel speed";
+    Memory: "memory-box-24-jemalloc", "ns", Jemalloc, Aim::Ratio(0.667), "the same beside jemalloc";
+    Memory: "memory-box-24-mimalloc", "ns", Mimalloc, Aim::Ratio(1.0), "the same beside mimalloc";
+    Memory: "memory-pair-glibc", "ns", Glibc, Aim::None, "one thread, the size not known to the compiler";
+    Memory: "memory-pair-jemalloc", "ns", Jemalloc, Aim::Ratio(0.667), "the same beside jemalloc";
+    Memory: "memory-pair-mimalloc", "ns", Mimalloc, Aim::Ratio(1.0), "the same beside mimalloc";
+    Memory: "memory-churn-glibc", "ns", Glibc, Aim::None,
+        "the oldest of 4096 objects freed and one of another size made, 16 to 1039 bytes";
+    Memory: "memory-churn-jemalloc", "ns", Jemalloc, Aim::None, "the same beside jemalloc";
+    Memory: "memory-churn-mimalloc", "ns", Mimalloc, Aim::None, "the same beside mimalloc";
+    Memory: "memory-instructions-glibc", "instructions", Glibc, Aim::None,
+        "instructions of an object of 8 bytes made and freed, the loop around it included";
+    Memory: "memory-instructions-jemalloc", "instructions", Jemalloc, Aim::None, "the same beside jemalloc";
+    Memory: "memory-instructions-mimalloc", "instructions", Mimalloc, Aim::None, "the same beside mimalloc";
 }
 
 /// A figure: several runs of both systems as one line.

@@ -27,13 +27,19 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), BenchError> {
-    session::fetch()?;
-    network::enter()?;
+    let needs_machines = cli.groups().into_iter().any(Group::needs_machines);
+    if needs_machines {
+        session::fetch()?;
+        network::enter()?;
+    }
     interrupt::listen().map_err(BenchError::file("the signals of this process"))?;
-    let session = Session::open(cli.plan())?;
+    let session = if needs_machines { Some(Session::open(cli.plan())?) } else { None };
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     for group in cli.groups() {
-        let record = groups::run(group, &session, cli.line(group))?;
+        let record = match &session {
+            Some(session) => groups::run(group, session, cli.line(group))?,
+            None => groups::memory::run(cli.plan(), cli.line(group))?,
+        };
         print(cli.output, &record);
         let kept = record.save(&home.join("../.bench-cache/data"))?;
         eprintln!("bench: raw data: {}", kept.display());

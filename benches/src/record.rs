@@ -32,7 +32,7 @@ pub struct Setting {
     pub host_kernel: String,
     /// The host's load average when it began: 0 where nobody else was at work.
     pub host_load: String,
-    /// QEMU's version.
+    /// QEMU's version; empty where no machine was booted, and everything that follows about machines with it.
     pub qemu: String,
     /// The machine that both systems ran on.
     pub machine: String,
@@ -94,6 +94,9 @@ impl Record {
             Peer::None => None,
             Peer::Memcached => Some(format!("{}, {}", self.setting.linux, self.setting.memcached)),
             Peer::Echo => Some(format!("{}, a blocking echo server", self.setting.linux)),
+            Peer::Glibc => Some("glibc".into()),
+            Peer::Jemalloc => Some("jemalloc".into()),
+            Peer::Mimalloc => Some("mimalloc".into()),
         }
     }
 

@@ -226,25 +226,32 @@ impl Session {
 
     /// On what, and with what, is measured; `load` says under what load.
     pub fn setting(&self, load: BTreeMap<String, String>) -> Setting {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let cpuinfo = read("/proc/cpuinfo");
-        let model = cpuinfo
-            .lines()
-            .find(|line| line.starts_with("model name"))
-            .and_then(|line| line.split_once(": "));
         Setting {
-            processor: model.map(|(_, model)| model.to_owned()).unwrap_or_default(),
-            processors: std::thread::available_parallelism().map_or(0, usize::from),
-            host_kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            host_load: read("/proc/loadavg").split_ascii_whitespace().next().unwrap_or_default().to_owned(),
             qemu: self.qemu.version.clone(),
             machine: format!("q35, TCG, -cpu {CPU}, {MEMORY_MIB} MiB, virtio-net on a tap device"),
             isola: self.tree.clone(),
             linux: self.linux.kernel_version.clone(),
             memcached: self.linux.memcached_version.clone(),
             linux_command_line: self.linux.command_line(1),
-            load,
+            ..host_setting(load)
         }
+    }
+}
+
+/// On what is measured, and `load` says with what, where no machine is booted.
+pub fn host_setting(load: BTreeMap<String, String>) -> Setting {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model =
+        cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
+    Setting {
+        processor: model.map(|(_, model)| model.to_owned()).unwrap_or_default(),
+        processors: std::thread::available_parallelism().map_or(0, usize::from),
+        host_kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        host_load: read("/proc/loadavg").split_ascii_whitespace().next().unwrap_or_default().to_owned(),
+        isola: tree(),
+        load,
+        ..Setting::default()
     }
 }
 

@@ -14,7 +14,7 @@ pub fn plain(record: &Record) -> String {
         "{:<20} {:>12} {:>12} {:>7}  {:<9} {:>7}  unit\n",
         record.group().name(),
         "Isola",
-        "Linux",
+        "peer",
         "ratio",
         "aim",
         "spread"
@@ -45,12 +45,19 @@ pub fn publish(readme: &str, records: &[Record]) -> Option<String> {
     Some(format!("{before}{BEGIN}{tables}\n{END}{after}"))
 }
 
+/// What stands beside Isola.
+fn peers(record: &Record) -> &'static str {
+    if record.group().needs_machines() { "Linux" } else { "the other" }
+}
+
 /// A record as a section of a document.
 fn markdown(record: &Record) -> String {
     let setting = &record.setting;
     let name = record.group().name();
-    let mut text =
-        format!("\n### {name}\n\n| figure | unit | Isola | Linux | ratio | aim | spread | what it is |\n");
+    let mut text = format!(
+        "\n### {name}\n\n| figure | unit | Isola | {} | ratio | aim | spread | what it is |\n",
+        peers(record)
+    );
     text += "|---|---|---:|---:|---:|---|---|---|\n";
     for (kind, figure) in figures(record) {
         let (peer, ratio) = (cell(figure.peer, number), cell(figure.ratio, ratio));
@@ -71,17 +78,18 @@ fn markdown(record: &Record) -> String {
     }
     let runs = record.figures.values().map(|series| series.isola.len()).max().unwrap_or_default();
     let load: String = setting.load.iter().map(|(what, how)| format!("; {what}: {how}")).collect();
+    let machines = match setting.qemu.as_str() {
+        "" => "natively".to_owned(),
+        qemu => {
+            format!("beside {}, {} under QEMU {qemu} ({})", setting.linux, setting.memcached, setting.machine)
+        }
+    };
     let _ = writeln!(
         text,
-        "\n{runs} runs, {}: Isola {} beside {}, {} under QEMU {} ({}), on {} x {}, Linux {}, with a load \
-         average of {} when it began{load}. Again: `{}`; raw \
-         data: [data/{name}.json](data/{name}.json).",
+        "\n{runs} runs, {}: Isola {} {machines}, on {} x {}, Linux {}, with a load average of {} when it began{load}. \
+         Again: `{}`; raw data: [data/{name}.json](data/{name}.json).",
         record.taken,
         setting.isola,
-        setting.linux,
-        setting.memcached,
-        setting.qemu,
-        setting.machine,
         setting.processors,
         setting.processor,
         setting.host_kernel,

@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: Isola beside a Linux guest, in figures.
 //!
 //! The benchmarks are a program of their own (package `isola-benches`), which knows its own options; here it is built,
-//! optimised, with the images that it boots.
+//! optimised, with the images that it boots, or the programs with other allocators.
 
 use std::ffi::OsString;
 
@@ -15,6 +15,11 @@ use crate::workspace::Workspace;
 const PACKAGE: &str = "isola-benches";
 /// Its program.
 const PROGRAM: &str = "isola-bench";
+/// The group of figures about allocators, and the package of its programs.
+const MEMORY: &str = "memory";
+const ALLOCATORS: &str = "isola-memory-compare";
+/// The groups for which machines boot images.
+const WITH_MACHINES: [&str; 3] = ["boot", "cell", "kv"];
 /// Tells it where the images are.
 const IMAGES: &str = "ISOLA_IMAGES";
 
@@ -29,9 +34,19 @@ pub struct Args {
 
 /// Builds what is needed and takes the figures.
 pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
-    let only_asks = args.arguments.iter().any(|argument| argument == "-h" || argument == "--help");
-    if !only_asks {
+    let named = |word: &str| args.arguments.iter().any(|argument| argument == word);
+    let only_asks = named("-h") || named("--help");
+    let with_machines = WITH_MACHINES.iter().any(|group| named(group));
+    if !only_asks && (with_machines || !named(MEMORY)) {
         images::build(workspace)?;
+    }
+    if !only_asks && (named(MEMORY) || !with_machines) {
+        let mut allocators = cargo(workspace);
+        allocators.args(["build", "--quiet", "--release", images::OPTIMISED_AS_A_WHOLE, "--bins"]);
+        allocators.args(["--package", ALLOCATORS, "--features", "peers"]);
+        if !succeeds(&mut allocators)? {
+            return Err(Error::BenchmarksNotBuilt);
+        }
     }
     if !succeeds(cargo(workspace).args(["build", "--quiet", "--release", "--package", PACKAGE]))? {
         return Err(Error::BenchmarksNotBuilt);

@@ -3,6 +3,7 @@
 mod boot;
 mod cell;
 mod kv;
+pub mod memory;
 
 use crate::error::BenchError;
 use crate::figure::Group;
@@ -17,10 +18,10 @@ use std::collections::BTreeMap;
 pub fn run(group: Group, session: &Session, command: String) -> Result<Record, BenchError> {
     let load = match group {
         Group::Kv => kv::load(session),
+        Group::Memory => return memory::run(session.plan, command),
         Group::Boot | Group::Cell => BTreeMap::new(),
     };
-    let now = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string();
-    let mut record = Record::new(group, now, command, session.setting(load));
+    let mut record = Record::new(group, now(), command, session.setting(load));
     let runs = session.plan.runs;
     let mut kv = kv::Kv::default();
     for run in 0..runs {
@@ -33,10 +34,16 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Boot => boot::run(session, system, &mut record)?,
                 Group::Cell => cell::run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
+                Group::Memory => {}
             }
         }
     }
     Ok(record)
+}
+
+/// The time, as records have it.
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 /// Notes a number of a system.

@@ -1,0 +1,124 @@
+//! The heap beside the allocators that servers use, natively: programs of `cell/memory/compare`, each the same with
+//! another global allocator.
+
+use super::now;
+use crate::error::BenchError;
+use crate::figure::Group;
+use crate::program;
+use crate::record::Record;
+use crate::session::{Plan, host_setting};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The allocators that Isola's is compared with.
+const PEERS: [&str; 3] = ["glibc", "jemalloc", "mimalloc"];
+
+/// What is timed: the figure without its peer, the workload, threads, and objects a thread.
+const TIMES: [(&str, &str, u32, u32); 4] = [
+    ("memory-box", "box", 1, 20_000_000),
+    ("memory-box-24", "box", 24, 2_000_000),
+    ("memory-pair", "pair-8", 1, 20_000_000),
+    ("memory-churn", "churn", 1, 5_000_000),
+];
+
+/// Objects of a run whose instructions are counted, and of one that is subtracted from it.
+const COUNTED: [u32; 2] = [300_000, 100_000];
+
+/// Takes the figures.
+///
+/// # Errors
+/// What goes wrong.
+pub fn run(plan: Plan, command: String) -> Result<Record, BenchError> {
+    let programs = Programs::find()?;
+    let mut record = Record::new(Group::Memory, now(), command, host_setting(versions()));
+    for run in 0..plan.runs {
+        eprintln!("bench: memory, run {} of {}", run + 1, plan.runs);
+        for (figure, workload, threads, count) in TIMES {
+            let time = |allocator: &str| programs.time(allocator, workload, count, threads);
+            note(&mut record, figure, time)?;
+        }
+        if run == 0 {
+            note(&mut record, "memory-instructions", |allocator| programs.instructions(allocator))?;
+        }
+    }
+    Ok(record)
+}
+
+/// Notes a figure of Isola's heap and of all peers. Isola's is taken anew beside each.
+fn note(
+    record: &mut Record,
+    figure: &str,
+    take: impl Fn(&str) -> Result<f64, BenchError>,
+) -> Result<(), BenchError> {
+    for peer in PEERS {
+        let name = format!("{figure}-{peer}");
+        record.isola(&name, take("isola")?);
+        record.peer(&name, take(peer)?);
+    }
+    Ok(())
+}
+
+/// Where the programs are.
+struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    /// Beside this one, where `cargo xtask bench` puts them.
+    fn find() -> Result<Self, BenchError> {
+        let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
+        Ok(Self { folder: this.parent().unwrap_or(Path::new(".")).to_owned() })
+    }
+
+    fn program(&self, allocator: &str) -> PathBuf {
+        self.folder.join(format!("with-{allocator}"))
+    }
+
+    /// Nanoseconds of processor time that an object costs a thread.
+    fn time(&self, allocator: &str, workload: &str, count: u32, threads: u32) -> Result<f64, BenchError> {
+        let mut command = Command::new(self.program(allocator));
+        command.args([workload, &count.to_string(), &threads.to_string()]);
+        let said = program::run_in(&mut command)?;
+        said.trim().parse().map_err(|_| BenchError::Program { line: format!("{command:?}"), said })
+    }
+
+    /// Instructions that a box of 8 bytes costs, the loop around it included.
+    fn instructions(&self, allocator: &str) -> Result<f64, BenchError> {
+        let [many, few] = COUNTED;
+        let more = self.instructions_of(allocator, many)? - self.instructions_of(allocator, few)?;
+        Ok(more / f64::from(many - few))
+    }
+
+    fn instructions_of(&self, allocator: &str, count: u32) -> Result<f64, BenchError> {
+        let log = tempfile::NamedTempFile::new().map_err(BenchError::file(std::env::temp_dir()))?;
+        program::need(&[("valgrind", "valgrind")])?;
+        let mut command = Command::new("valgrind");
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+        command.arg(format!("--log-file={}", log.path().display())).arg(self.program(allocator));
+        program::run_in(command.args(["box", &count.to_string()]))?;
+        let said = fs::read_to_string(log.path()).map_err(BenchError::file(log.path()))?;
+        let collected = said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+        collected.ok_or_else(|| BenchError::Program { line: format!("{command:?}"), said })
+    }
+}
+
+/// The versions of the peers, as far as they say.
+fn versions() -> BTreeMap<String, String> {
+    let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock");
+    let lock = fs::read_to_string(lock).unwrap_or_default();
+    let version = |package: &str| {
+        let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
+        Some(format!("{package} {}", rest.split_once('"')?.0))
+    };
+    let mut found: BTreeMap<String, String> =
+        [("jemalloc", "tikv-jemalloc-sys"), ("mimalloc", "libmimalloc-sys")]
+            .into_iter()
+            .filter_map(|(peer, package)| Some((peer.to_owned(), version(package)?)))
+            .collect();
+    if let Ok(text) = program::run_in(Command::new("getconf").arg("GNU_LIBC_VERSION")) {
+        found.insert("glibc".into(), text.trim().to_owned());
+    }
+    found
+}
