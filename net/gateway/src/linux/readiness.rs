@@ -1,7 +1,7 @@
 //! Who waits for which socket of this core.
 
 use isola_ebbs::{Ebb, Representative};
-use isola_events::interrupt::on_interrupt;
+use isola_events::interrupt::{Interrupt, allocate_interrupt};
 use isola_hosted::file::{FileInterrupt, Interest};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -15,9 +15,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 static READINESS: Ebb<Readiness> = Ebb::new();
-
-/// The interrupt of a core's sockets.
-const VECTOR: u8 = 0x7f;
 
 /// Events taken from epoll at once.
 const BATCH: usize = 64;
@@ -33,6 +30,7 @@ pub(super) enum Direction {
 struct Readiness {
     epoll: Arc<OwnedFd>,
     interrupt: FileInterrupt,
+    _handler: Interrupt,
     sources: RefCell<BTreeMap<u64, Rc<Source>>>,
     next: Cell<u64>,
 }
@@ -46,14 +44,14 @@ struct Source {
 
 impl Representative for Readiness {
     fn create() -> Self {
+        let handler = allocate_interrupt(|| READINESS.wake_ready()).expect("a core has interrupts to spare");
         let made = epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from).and_then(|epoll| {
             let epoll = Arc::new(epoll);
-            Ok((FileInterrupt::attach(epoll.clone(), Interest::Readable, VECTOR)?, epoll))
+            Ok((FileInterrupt::attach(epoll.clone(), Interest::Readable, handler.vector())?, epoll))
         });
         let (interrupt, epoll) =
             made.expect("Linux gives a file descriptor for the sockets of a core: see ulimit -n");
-        on_interrupt(VECTOR, || READINESS.wake_ready());
-        Self { epoll, interrupt, sources: RefCell::default(), next: Cell::new(0) }
+        Self { epoll, interrupt, _handler: handler, sources: RefCell::default(), next: Cell::new(0) }
     }
 }
 
