@@ -1,73 +1,22 @@
 //! Two cells of this process, connected by a link in memory, talking as applications do.
 
-use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::current_core;
 use isola_events::activity::{APPLICATION, charge_to};
 use isola_events::polling::Thresholds;
-use isola_events::{current_activity, exit, register_activity, run, sleep, spawn_task, timeout};
-use isola_hosted::{Loss, Settings, link};
+use isola_events::{current_activity, register_activity, sleep, spawn_task, timeout};
+use isola_gateway::two_cells::{SERVER, dial, read_exactly, talk};
+use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, set_polling, start};
+use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, set_polling};
 use isola_platform::CoreIndex;
 use std::collections::BTreeSet;
-use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
 fn address_of(port: u16) -> SocketAddr {
     (SERVER, port).into()
-}
-
-fn settings(ip: Ipv4Addr, cores: usize) -> Settings {
-    let address = Some(NetworkAddress { ip, prefix_len: 24, gateway: None });
-    Settings { cores, address, ..Settings::default() }
-}
-
-/// Runs a server cell of `cores` cores and a client cell of one. Each begins with its future, which for the server
-/// sets it up, and ends with the client's.
-fn cells<S, C>(cores: usize, loss: Loss, server: fn() -> S, client: fn() -> C)
-where
-    S: Future<Output = ()> + 'static,
-    C: Future<Output = ()> + 'static,
-{
-    let (server_port, client_port) = link(loss);
-    let done = Arc::new(AtomicUsize::new(0));
-    let server_done = done.clone();
-    let server = thread::spawn(move || {
-        isola_hosted::run(settings(SERVER, cores), vec![server_port], move |_| {
-            if current_core() == CoreIndex(0) {
-                start().unwrap();
-                let done = server_done.clone();
-                spawn_task(async move {
-                    spawn_task(server()).detach();
-                    while done.load(Ordering::Acquire) == 0 {
-                        sleep(Duration::from_millis(2)).await;
-                    }
-                    exit(0);
-                })
-                .detach();
-            }
-            run()
-        })
-    });
-    isola_hosted::run(settings(CLIENT, 1), vec![client_port], move |_| {
-        start().unwrap();
-        spawn_task(async move {
-            let outcome = timeout(Duration::from_secs(60), client()).await;
-            exit(if outcome.is_ok() { 0 } else { 1 });
-        })
-        .detach();
-        let code = run();
-        assert_eq!(code, 0, "the client took too long");
-    });
-    done.store(1, Ordering::Release);
-    server.join().unwrap();
 }
 
 async fn echo(mut stream: TcpStream) {
@@ -83,25 +32,6 @@ async fn serve_echo(port: u16) {
     let listening = listen(port, 64, echo).unwrap();
     std::future::pending::<()>().await;
     drop(listening);
-}
-
-/// Connects to the server, which begins to listen at its own pace.
-async fn dial(port: u16) -> TcpStream {
-    loop {
-        match connect(address_of(port)).await {
-            Ok(stream) => return stream,
-            Err(StreamError::Failed(FailReason::Refused)) => sleep(Duration::from_millis(5)).await,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-async fn read_exactly(stream: &mut TcpStream, len: usize) -> Vec<u8> {
-    let mut all = Chain::new();
-    while all.len() < len {
-        all.append(stream.read().await.unwrap().expect("more data"));
-    }
-    all.to_vec()
 }
 
 /// Sends megabytes one way and the other at once, and checks every byte.
@@ -122,12 +52,12 @@ async fn transfer() {
 
 #[test]
 fn a_stream_carries_megabytes_both_ways() {
-    cells(1, Loss::Never, || serve_echo(7), transfer);
+    talk(1, Loss::Never, || serve_echo(7), transfer);
 }
 
 #[test]
 fn a_stream_carries_megabytes_over_a_link_that_loses_frames() {
-    cells(2, Loss::EveryNth(37), || serve_echo(7), transfer);
+    talk(2, Loss::EveryNth(37), || serve_echo(7), transfer);
 }
 
 #[test]
@@ -163,8 +93,10 @@ fn connections_spread_over_the_cores_and_stay_on_theirs() {
             client.await;
         }
     }
-    cells(3, Loss::Never, serve, client);
+    talk(3, Loss::Never, serve, client);
     assert_eq!(SERVED.lock().unwrap().len(), 3);
+    talk(24, Loss::Never, serve, client);
+    assert!(SERVED.lock().unwrap().len() > 12, "64 flows make use of most cores");
 }
 
 /// Says which activity a connection is served for.
@@ -176,7 +108,7 @@ async fn name_the_activity(mut stream: TcpStream) {
 
 #[test]
 fn connections_are_charged_to_the_activity_that_listens() {
-    cells(
+    talk(
         1,
         Loss::Never,
         || async {
@@ -202,7 +134,7 @@ fn a_port_where_nobody_listens_refuses() {
         let refused = connect(address_of(4)).await.unwrap_err();
         assert_eq!(refused, StreamError::Failed(FailReason::Refused));
     }
-    cells(2, Loss::Never, || async {}, client);
+    talk(2, Loss::Never, || async {}, client);
 }
 
 #[test]
@@ -218,7 +150,7 @@ fn a_port_is_listened_at_once_and_again_after_the_listener_is_gone() {
         stream.write(IoBuf::from_static(b"hello").into()).await.unwrap();
         assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
     }
-    cells(1, Loss::Never, serve, client);
+    talk(1, Loss::Never, serve, client);
 }
 
 #[test]
@@ -232,7 +164,7 @@ fn a_dropped_stream_ends_for_its_peer() {
         let mut stream = dial(6).await;
         assert!(matches!(stream.read().await, Ok(None)));
     }
-    cells(2, Loss::Never, serve, client);
+    talk(2, Loss::Never, serve, client);
 }
 
 #[test]
@@ -259,7 +191,7 @@ fn datagrams_of_all_flows_come_to_the_core_that_bound_the_port() {
             }
         }
     }
-    cells(3, Loss::Never, serve, client);
+    talk(3, Loss::Never, serve, client);
     assert!(RECEIVED.load(Ordering::Relaxed) >= 32);
 }
 
@@ -274,7 +206,7 @@ fn a_device_that_is_polled_loses_nothing_and_takes_interrupts_again_when_it_is_q
     // Two interrupts in a window of a second are too many; a second later less than one thing a second is found.
     const POLLED: Thresholds =
         Thresholds { poll_above: 2, interrupt_below: 1, window: Duration::from_secs(1) };
-    cells(
+    talk(
         1,
         Loss::Never,
         || serve_echo(7),
