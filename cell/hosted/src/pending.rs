@@ -16,6 +16,10 @@
 
 use isola_platform::PendingVectors;
 use std::array;
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Interrupts on their way to a core.
@@ -92,7 +96,55 @@ impl Pending {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// Has each of `send` done by a thread of its own while a core is about to halt. One of them rings the core where
+    /// it halts, whatever the others do, and the core sees all that was sent.
+    fn model(send: &'static [fn(&Pending) -> Ring], vectors: &'static [u8]) {
+        loom::model(move || {
+            let pending = Arc::new(Pending::default());
+            let senders: Vec<_> = send
+                .iter()
+                .map(|send| {
+                    let pending = pending.clone();
+                    thread::spawn(move || send(&pending))
+                })
+                .collect();
+            let halts = pending.prepare_halt();
+            let rings = senders.into_iter().map(|sender| sender.join().unwrap());
+            let rings = rings.filter(|ring| *ring == Ring::Needed).count();
+            match halts {
+                MayHalt::Yes => assert_eq!(rings, 1),
+                MayHalt::No => assert!(rings <= 1),
+            }
+            pending.finish_halt();
+            assert_eq!(pending.take().collect::<Vec<_>>(), vectors);
+            assert_eq!(pending.prepare_halt(), MayHalt::Yes);
+        });
+    }
+
+    #[test]
+    fn an_interrupt_of_a_core_that_halts_rings_it_or_is_seen() {
+        model(&[|pending| pending.insert(5)], &[5]);
+    }
+
+    #[test]
+    fn a_wake_up_of_a_core_that_halts_rings_it_or_is_seen() {
+        model(&[|pending| pending.wake()], &[]);
+    }
+
+    #[test]
+    fn of_several_who_interrupt_one_rings() {
+        model(&[|pending| pending.insert(5), |pending| pending.insert(70)], &[5, 70]);
+        model(&[|pending| pending.insert(5), |pending| pending.wake()], &[5]);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

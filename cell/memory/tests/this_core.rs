@@ -23,7 +23,7 @@ unsafe impl Send for Given {}
 
 #[test]
 fn each_core_of_a_cell_has_its_own_cache() {
-    const CORES: usize = 4;
+    const CORES: usize = 24;
     let arena = Arena::new(4 << 20, PAGE_SIZE);
     let heap = Heap::new(ThisCore);
     // SAFETY: the arena goes with the heap.

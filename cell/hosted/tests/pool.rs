@@ -1,0 +1,79 @@
+//! A process whose global allocator is its cell's heap, as an application's is.
+#![cfg(not(loom))]
+#![allow(unsafe_code, reason = "sets the environment, which the process reads once")]
+
+use isola_events::{exit, parallel, run, spawn_task};
+use isola_hosted::heap::CellHeap;
+use isola_hosted::process::Process;
+use std::sync::mpsc::channel;
+use std::thread;
+
+#[global_allocator]
+static ALLOCATOR: CellHeap = CellHeap;
+
+const MIB: usize = 1 << 20;
+
+fn free() -> usize {
+    isola_ebbs::platform().memory_free()
+}
+
+/// Vectors of all sizes that say what they are.
+fn objects(seed: u8) -> Vec<Vec<u8>> {
+    (0..2_000_usize).map(|turn| vec![seed ^ turn as u8; 1 + turn * 7 % 5_000]).collect()
+}
+
+fn are_whole(seed: u8, objects: &[Vec<u8>]) -> bool {
+    (0..).zip(objects).all(|(turn, object): (usize, _)| object.iter().all(|byte| *byte == seed ^ turn as u8))
+}
+
+async fn main() {
+    let total = isola_ebbs::platform().report().memory.total_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    assert!((60 * MIB as u64..=64 * MIB as u64).contains(&total), "{total} bytes");
+    let before = free();
+    let held = vec![1_u8; 8 * MIB];
+    assert!(before - free() >= 8 * MIB && free() > 32 * MIB, "{before}, then {}", free());
+    drop(held);
+
+    // Threads that are no cores allocate elsewhere, and free what the cores made; and the other way round.
+    let (to_thread, from_core) = channel::<Vec<Vec<u8>>>();
+    let (to_core, from_thread) = channel();
+    let thread = thread::spawn(move || {
+        let before = objects(7);
+        for (turn, mut made) in (0_u8..).zip(from_core) {
+            assert!(are_whole(turn, &made));
+            made[0].reserve(10_000);
+            assert_eq!(made[0][0], turn);
+            to_core.send(objects(turn)).unwrap();
+        }
+        assert!(are_whole(7, &before));
+    });
+    for turn in 0..10 {
+        to_thread.send(objects(turn)).unwrap();
+        let mut made = from_thread.recv().unwrap();
+        assert!(are_whole(turn, &made));
+        made[1].reserve(10_000);
+        assert_eq!(made[1][0], turn ^ 1);
+    }
+    drop(to_thread);
+    thread.join().unwrap();
+
+    let whole = parallel(8, |part| async move { are_whole(part as u8, &objects(part as u8)) });
+    assert!(!whole.await.contains(&false));
+
+    // What is more than the pool fails, whatever the host has; and the cell goes on.
+    let mut much = Vec::<u8>::new();
+    assert!(much.try_reserve_exact(65 * MIB).is_err());
+    assert!(much.try_reserve_exact(16 * MIB).is_ok());
+    drop(much);
+    assert!(before - free() < 4 * MIB, "{before}, then {}", free());
+    exit(3);
+}
+
+#[test]
+fn the_cores_of_a_process_allocate_from_its_pool_and_no_other_thread_does() {
+    // SAFETY: no other thread of this process reads or writes the environment now.
+    unsafe { std::env::set_var(isola_abi::hosted::VARIABLE, "cores=2 memory=64M network=none") };
+    let process = Process::open().unwrap();
+    let code = process.run(Vec::new(), None, || spawn_task(main()).detach(), run);
+    assert_eq!(code, Ok(3));
+}
