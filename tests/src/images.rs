@@ -55,7 +55,11 @@ fn build_hosted() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
         let mut command = Command::new(env!("CARGO"));
-        command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).args(["hosted", "--quiet"]);
+        command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).args([
+            "hosted",
+            "--quiet",
+            "--package=isola-conformance-image",
+        ]);
         let status = command.env_remove("RUSTFLAGS").status().expect("cargo starts");
         assert!(status.success(), "the applications do not build as processes");
     });

@@ -1,29 +1,72 @@
-//! The library OS on bare hardware keeps what it promises on every platform: the checks of `cell/conformance`, which
-//! also run on threads, in an image alone on a machine and in a cell.
+//! The library OS keeps what it promises on every platform: the checks of `cell/conformance`, which also run in its own
+//! tests, in an application alone on a machine, in a cell, and in a Linux process.
 
 use isola_tests::images;
 use isola_tests::isola::Isola;
 use isola_tests::qemu::{MACHINE_TYPES, Machine};
+use std::io::{Read, Write};
+use std::net::{TcpListener, UdpSocket};
+use std::thread;
 use std::time::Duration;
+
+/// The application.
+const NAME: &str = "conformance-image";
+
+/// Sends back what comes by TCP and UDP to a port of this host; returns how cells name it.
+fn peer() -> String {
+    let streams = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = streams.local_addr().unwrap().port();
+    let datagrams = UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    thread::spawn(move || {
+        for mut stream in streams.incoming().flatten() {
+            thread::spawn(move || {
+                let mut all = Vec::new();
+                stream.read_to_end(&mut all).and_then(|_| stream.write_all(&all))
+            });
+        }
+    });
+    thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while let Ok((len, from)) = datagrams.recv_from(&mut buffer) {
+            let _ = datagrams.send_to(&buffer[..len], from);
+        }
+    });
+    format!("10.0.2.2:{port}")
+}
+
+#[track_caller]
+fn all_hold(said: &str, cores: &str) {
+    assert!(said.contains(&format!(", 0 are broken, on {cores} cores")), "{said}");
+    assert!(said.contains("network: ok"), "{said}");
+}
 
 #[test]
 fn every_check_holds_alone_on_1_2_and_4_cores() {
     for (kind, cores) in MACHINE_TYPES.into_iter().zip([1, 2, 4]) {
-        let machine = Machine::new(kind, "conformance-image").cores(cores).limit(Duration::from_secs(600));
-        let outcome = machine.run();
-        let serial = &outcome.serial;
-        assert!(serial.contains(&format!(", 0 are broken, on {cores} cores")), "{serial}");
-        assert_eq!(outcome.exit_code, Some(0), "{serial}");
+        let machine = Machine::new(kind, NAME).cores(cores).limit(Duration::from_secs(600));
+        let machine = machine.argument("-netdev").argument("user,id=n0").virtio("net", ",netdev=n0");
+        let outcome = machine.command_line(&format!("-- {}", peer())).run();
+        all_hold(&outcome.serial, &cores.to_string());
+        assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
     }
 }
 
 #[test]
 fn every_check_holds_in_cells_of_1_and_3_cores() {
     let isola = Isola::up(&[]);
-    let image = images::path("conformance-image").to_string_lossy().into_owned();
+    let image = images::path(NAME);
     for cores in ["1", "3"] {
-        let run = ["run", "--rm", "--cores", cores, "--network", "none", &image];
-        let said = isola.run(&run).ok();
-        assert!(said.contains(&format!(", 0 are broken, on {cores} cores")), "{said}");
+        let run = ["run", "--rm", "--cores", cores, image.to_str().unwrap(), &peer()];
+        all_hold(&isola.run(&run).ok(), cores);
+    }
+}
+
+#[test]
+fn every_check_holds_in_processes_of_1_2_4_and_24_cores() {
+    let isola = Isola::new();
+    images::for_users();
+    for cores in ["1", "2", "4", "24"] {
+        let run = ["run", "--hosted", "--cores", cores, "--memory", "64M", NAME, &peer()];
+        all_hold(&isola.run(&run).ok(), cores);
     }
 }

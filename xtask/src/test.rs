@@ -3,7 +3,8 @@
 //! 1. the checks of the tree, each one test;
 //! 2. unit, property and documentation tests of every package, on the host;
 //! 3. models of lock-free structures under loom, in the packages that have any;
-//! 4. tests that boot machines in QEMU (package `isola-tests`), with the host tool and the images built anew.
+//! 4. the library OS's conformance checks under valgrind, where it is installed;
+//! 5. tests that boot machines in QEMU (package `isola-tests`), with the host tool and the images built anew.
 //!
 //! A stage that breaks down without a failed test (it does not compile, it is killed) counts as one failure.
 //! The last line reads `N passed, N failed`, alone on its line.
@@ -24,6 +25,8 @@ use crate::{Verdict, check, images};
 
 /// The tests that need a machine.
 const MACHINE_TESTS: &str = "isola-tests";
+/// The package of the library OS's conformance checks.
+const CONFORMANCE: &str = "isola-conformance";
 /// The package of the host tool.
 const HOST_TOOL: &str = "isola-host";
 /// Tells the host tool and the tests where the images are.
@@ -47,6 +50,8 @@ enum Stage {
     Host,
     /// Models of lock-free structures under loom
     Models,
+    /// The conformance checks of the library OS under valgrind's memcheck
+    Memcheck,
     /// Tests that boot machines in QEMU
     Machine,
 }
@@ -57,6 +62,7 @@ impl Stage {
             Self::Check => Ok(check::run_all(workspace).into()),
             Self::Host => run_host(workspace),
             Self::Models => run_models(workspace),
+            Self::Memcheck => run_memcheck(workspace),
             Self::Machine => run_machine(workspace),
         }
     }
@@ -102,6 +108,29 @@ fn run_models(workspace: &Workspace) -> Result<Tally, Error> {
         sum.add(follow(&mut command)?);
     }
     Ok(sum)
+}
+
+/// Runs the conformance checks on threads under memcheck: on so few cores that a run takes a minute, as valgrind runs one
+/// thread at a time.
+fn run_memcheck(workspace: &Workspace) -> Result<Tally, Error> {
+    if !Command::new("valgrind")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        println!("skipped: valgrind is not installed");
+        return Ok(Tally::default());
+    }
+    let mut command = cargo(workspace);
+    // Fair scheduling: a core that waits for another does not sleep.
+    command.env(
+        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
+        "valgrind --quiet --error-exitcode=9 --fair-sched=yes",
+    );
+    command.args(["test", "--package", CONFORMANCE, "--test", "hosted", "--"]);
+    command.args(["--test-threads=1", "on_1_core", "on_2_cores"]);
+    follow(&mut command)
 }
 
 fn run_machine(workspace: &Workspace) -> Result<Tally, Error> {

@@ -1,13 +1,33 @@
 //! A test image: the library OS's conformance checks, as an application of a cell. Says of each whether it holds, and
 //! ends with exit code 0 where all do.
+//!
+//! `conformance-image [IP:PORT]`, where somebody sends back what comes there by TCP and UDP.
 #![no_std]
 #![no_main]
 
+mod network;
+
+use core::net::SocketAddr;
 use isola::prelude::*;
 
 isola::app!(main);
 
-async fn main(_: Arguments) -> ExitCode {
+async fn main(arguments: Arguments) -> ExitCode {
+    let peer: Option<SocketAddr> = match arguments.get(0).map(str::parse).transpose() {
+        Ok(peer) => peer,
+        Err(_) => {
+            println!("usage: conformance-image [IP:PORT]");
+            return ExitCode::USAGE;
+        }
+    };
     let summary = isola_conformance::run_all(|line| println!("{line}")).await;
-    if summary.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let network = match peer {
+        Some(peer) => network::check(peer).await,
+        None => Ok(()),
+    };
+    match &network {
+        Ok(()) => println!("network: {}", if peer.is_some() { "ok" } else { "not looked at" }),
+        Err(error) => println!("network: BROKEN: {error}"),
+    }
+    if summary.failed == 0 && network.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,0 +1,55 @@
+//! The network, with a peer that sends back what it gets: on the host, which is at the same address for a cell in QEMU and
+//! for one in a process.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use isola::events::{parallel, timeout};
+use isola::iobuf::{Chain, IoBuf};
+use isola::net::{StreamError, UdpSocket, connect, wait_for_address};
+use isola::prelude::*;
+
+/// Bytes that each connection carries there and back.
+const LEN: usize = 100_000;
+
+/// The port by which datagrams are exchanged.
+const OWN_PORT: u16 = 5_353;
+
+/// Checks the network with the peer at `peer`; says what does not hold.
+pub async fn check(peer: SocketAddr) -> Result<(), String> {
+    wait_for_address().await;
+    let streams = parallel(2 * isola::core_count(), move |part| async move {
+        stream(peer, part).await.map_err(|error| format!("connection {part}: {error}"))
+    });
+    streams.await.into_iter().collect::<Result<Vec<()>, String>>()?;
+    datagrams(peer).await
+}
+
+async fn stream(peer: SocketAddr, part: usize) -> Result<(), String> {
+    let said = |error: StreamError| error.to_string();
+    let mut stream = connect(peer).await.map_err(said)?;
+    let sent: Vec<u8> = (0..LEN).map(|index| (index * 7 + part) as u8).collect();
+    stream.write(IoBuf::copy_from_slice(&sent).into()).await.map_err(said)?;
+    stream.shutdown();
+    let mut back = Chain::new();
+    while let Some(data) = stream.read().await.map_err(said)? {
+        back.append(data);
+    }
+    if back.to_vec() == sent { Ok(()) } else { Err(format!("{} other bytes came back", back.len())) }
+}
+
+async fn datagrams(peer: SocketAddr) -> Result<(), String> {
+    let socket = UdpSocket::bind(OWN_PORT).map_err(|error| error.to_string())?;
+    for turn in 0..20_u8 {
+        // A datagram may get lost: it is sent again.
+        loop {
+            let data = IoBuf::copy_from_slice(&[turn; 64]);
+            socket.send_to(peer, data.into()).map_err(|error| error.to_string())?;
+            match timeout(Duration::from_millis(500), socket.receive()).await {
+                Ok(datagram) if *datagram.payload == [turn; 64] => break,
+                Ok(datagram) if datagram.remote != peer => return Err(format!("{}", datagram.remote)),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
