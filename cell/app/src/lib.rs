@@ -80,6 +80,8 @@ pub mod regions {
     };
 }
 
+#[cfg(feature = "hosted")]
+pub use on::linux;
 #[cfg(not(feature = "hosted"))]
 pub use on::mishap;
 

@@ -1,5 +1,6 @@
 //! An application in a Linux process.
 
+pub use isola_gateway::linux;
 #[doc(hidden)]
 pub use isola_gateway::process::run;
 #[doc(hidden)]
