@@ -4,8 +4,8 @@ use crate::heap;
 use crate::platform::{Hosted, Memory};
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{CoreBlock, EbbTable};
-use isola_platform::CoreIndex;
 use isola_platform::network::NetworkPort;
+use isola_platform::{CoreIndex, Platform};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::thread;
 
@@ -81,7 +81,7 @@ pub(crate) fn start<T: Send>(
                     unsafe { block.enter(set_gs_base) };
                     core.enter();
                     if platform.memory() == Memory::Pool {
-                        heap::enter_core();
+                        heap::enter_core(index as usize, platform.report());
                     }
                     processor.into_iter().for_each(pin);
                     body(platform)

@@ -14,7 +14,7 @@
 //! the host may have memory.
 
 use isola_abi::id::MAX_CORES;
-use isola_abi::report::MemoryReport;
+use isola_abi::report::{MemoryReport, Report};
 use isola_memory::pages::PageStatistics;
 use isola_memory::{CoreSource, Heap};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -31,10 +31,8 @@ static HEAP: Heap<ThisThread> = Heap::new(ThisThread);
 static POOL_START: AtomicUsize = AtomicUsize::new(0);
 static POOL_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// How many caches are given out.
-static CACHES: AtomicUsize = AtomicUsize::new(0);
-
-/// The cache of all threads that are no cores, which use it in turn.
+/// The cache of all threads that are no cores, which use it in turn. A cell of so many cores that its last has this one
+/// has a last core that allocates as other threads do.
 const OTHERS: usize = MAX_CORES - 1;
 
 /// Of a thread that has no cache.
@@ -47,8 +45,8 @@ thread_local! {
 /// The heap's cache of the thread that runs. Asked on threads alone that have one.
 struct ThisThread;
 
-// SAFETY: `enter_core` gives each thread an index of its own, below `OTHERS`; that one is set under a lock, for as long
-// as its holder is in the heap. No thread is interrupted by another in the allocator.
+// SAFETY: `enter_core` gives each core of the process's one cell its own index, below `OTHERS`; that one is set under a
+// lock, for as long as its holder is in the heap. No thread is interrupted by another in the allocator.
 unsafe impl CoreSource for ThisThread {
     #[inline(always)]
     fn current_core(&self) -> usize {
@@ -81,12 +79,21 @@ pub(crate) fn start(len: usize) -> io::Result<()> {
     unsafe { HEAP.pages().add_range(start, len) }.map_err(io::Error::other)
 }
 
-/// Gives the calling thread, a core of the cell, a cache of its own. Without one, where the process has had too many
-/// cores, it allocates as threads do that are no cores.
-pub(crate) fn enter_core() {
-    let cache = CACHES.fetch_add(1, Ordering::Relaxed);
-    if cache < OTHERS && POOL_LEN.load(Ordering::Acquire) > 0 {
-        CACHE.set(cache);
+/// Gives the calling thread, that core of the process's one cell, a cache of its own. The first core has the pool say in
+/// the cell's report how short memory is.
+pub(crate) fn enter_core(core: usize, report: &'static Report) {
+    if core < OTHERS && POOL_LEN.load(Ordering::Acquire) > 0 {
+        CACHE.set(core);
+        if core == 0 {
+            HEAP.report_to(report);
+        }
+    }
+}
+
+/// Gives back what this core keeps, if memory is short. A few loads.
+pub(crate) fn relieve() {
+    if CellHeap::is_core() {
+        HEAP.relieve();
     }
 }
 

@@ -61,21 +61,15 @@ impl Hosted {
         let cores = (0..settings.cores).map(core).collect();
         let clock = Clock::new(&clock);
         let (network, request) = (Mutex::new(network), AtomicU32::new(0));
-        let platform = Self { descriptor, report, clock, cores, network, request, memory };
-        platform.publish_memory();
-        platform
+        if memory == Memory::Pool {
+            heap::publish(&report.memory);
+        }
+        Self { descriptor, report, clock, cores, network, request, memory }
     }
 
     /// Where the cell's memory comes from.
     pub(crate) fn memory(&self) -> Memory {
         self.memory
-    }
-
-    /// Says in the report what is used. A few loads and stores.
-    fn publish_memory(&self) {
-        if self.memory == Memory::Pool {
-            heap::publish(&self.report.memory);
-        }
     }
 
     pub(crate) fn cores(&self) -> &[&'static HostedCore] {
@@ -126,7 +120,10 @@ impl Platform for Hosted {
     }
 
     fn halt(&self) {
-        self.publish_memory();
+        if self.memory == Memory::Pool {
+            heap::publish(&self.report.memory);
+            heap::relieve();
+        }
         self.this_core().halt();
     }
 

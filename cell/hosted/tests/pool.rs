@@ -2,9 +2,13 @@
 #![cfg(not(loom))]
 #![allow(unsafe_code, reason = "sets the environment, which the process reads once")]
 
-use isola_events::{exit, parallel, run, spawn_task};
+use isola_abi::report::MemoryPressure;
+use isola_events::pressure::on_memory_pressure;
+use isola_events::{exit, parallel, run, spawn_task, yield_now};
 use isola_hosted::heap::CellHeap;
 use isola_hosted::process::Process;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -65,6 +69,18 @@ async fn main() {
     assert!(much.try_reserve_exact(65 * MIB).is_err());
     assert!(much.try_reserve_exact(16 * MIB).is_ok());
     drop(much);
+
+    // Who can do without some is called when little is left.
+    let called = Rc::new(Cell::new(false));
+    let seen = called.clone();
+    let handler = on_memory_pressure(move |level| seen.set(seen.get() || level != MemoryPressure::None));
+    let mut blocks = Vec::new();
+    while !called.get() {
+        blocks.push(vec![1_u8; MIB / 16]);
+        yield_now().await;
+    }
+    assert!(free() > MIB, "{} bytes are left", free());
+    drop((blocks, handler));
     assert!(before - free() < 4 * MIB, "{before}, then {}", free());
     exit(3);
 }
