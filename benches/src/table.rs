@@ -11,7 +11,7 @@ const END: &str = "<!-- figures: end -->\n";
 /// A table of a record's figures for a terminal.
 pub fn plain(record: &Record) -> String {
     let mut text = format!(
-        "{:<20} {:>12} {:>12} {:>7}  {:<9} {:>7}  unit\n",
+        "{:<30} {:>12} {:>12} {:>7}  {:<9} {:>7}  unit\n",
         record.group().name(),
         "Isola",
         "peer",
@@ -24,7 +24,7 @@ pub fn plain(record: &Record) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:<20} {:>12} {:>12} {:>7}  {:<9} {:>7}  {}",
+            "{:<30} {:>12} {:>12} {:>7}  {:<9} {:>7}  {}",
             figure.name,
             number(figure.isola),
             peer,
