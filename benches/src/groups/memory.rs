@@ -110,7 +110,8 @@ fn versions() -> BTreeMap<String, String> {
     let lock = fs::read_to_string(lock).unwrap_or_default();
     let version = |package: &str| {
         let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
-        Some(format!("{package} {}", rest.split_once('"')?.0))
+        // Behind a dash follows a commit, which says little.
+        Some(format!("{package} {}", rest.split(['"', '-']).next()?))
     };
     let mut found: BTreeMap<String, String> =
         [("jemalloc", "tikv-jemalloc-sys"), ("mimalloc", "libmimalloc-sys")]
