@@ -2,6 +2,7 @@
 
 use crate::heap;
 use crate::platform::{Hosted, Memory};
+use crate::window;
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{CoreBlock, EbbTable};
 use isola_platform::network::NetworkPort;
@@ -65,6 +66,7 @@ pub(crate) fn start<T: Send>(
     processors: &[usize],
     body: impl Fn(&'static Hosted) -> T + Sync,
 ) -> Vec<T> {
+    window::start();
     let representatives: &'static EbbTable = Box::leak(Box::new(EbbTable::new()));
     let body = &body;
     let results = thread::scope(|scope| {
@@ -73,6 +75,7 @@ pub(crate) fn start<T: Send>(
             .map(|(index, core)| {
                 let processor = processors.get(index as usize).copied();
                 scope.spawn(move || {
+                    window::enter_core();
                     let block =
                         Box::leak(Box::new(CoreBlock::new(CoreIndex(index), representatives, platform)));
                     // SAFETY: the thread is new, so that it has no block; the block is its own, and its index is

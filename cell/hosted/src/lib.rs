@@ -7,6 +7,7 @@
 //! | [`mod@core`] | a thread as a core: its interrupts, its timer, and how it halts |
 //! | [`pending`] | interrupts on their way to a core, and the one flag that says whether it must be woken |
 //! | [`mod@file`] | a file of Linux as a device that interrupts |
+//! | [`window`] | virtual memory that pagers fill: mappings, SIGSEGV |
 //! | [`mod@link`] | a network of two cells, in memory |
 //! | [`tap`] | a network device: a TAP interface of the host |
 //! | [`heap`] | the cell's memory: a pool, and the global allocator on it |
@@ -36,6 +37,7 @@ pub mod pending;
 pub mod platform;
 pub mod process;
 pub mod tap;
+pub mod window;
 
 pub use cell::{Pinning, Settings, run};
 pub use link::{Loss, link};

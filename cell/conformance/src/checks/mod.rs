@@ -8,6 +8,7 @@ mod iobuf;
 mod memory;
 mod parallel;
 mod platform;
+mod regions;
 mod tasks;
 mod timers;
 
@@ -57,6 +58,12 @@ checks! {
     memory::objects_of_all_sizes_are_apart_and_aligned,
     memory::objects_are_freed_by_other_cores,
     memory::what_was_freed_can_be_had_again,
+    regions::pages_come_when_they_are_touched,
+    regions::pages_come_in_groups_and_in_other_sizes,
+    regions::what_is_there_from_the_beginning_never_faults,
+    regions::an_application_s_own_pager_fills_pages_once_whoever_touches_them,
+    regions::regions_of_all_cores_are_apart_and_come_back,
+    regions::what_cannot_be_is_refused,
     iobuf::a_chain_is_taken_apart_and_put_together,
     iobuf::views_of_one_memory_are_read_on_all_cores,
 }
