@@ -28,6 +28,7 @@ const MAY: &[&str] = &[
     "cell/bare",
     "cell/hosted",
     "cell/ebbs",
+    "cell/fibers",
     "cell/memory",
     "cell/rcu",
     "link/src/ring",

@@ -1,0 +1,58 @@
+//! Stacks of fibers.
+
+use core::fmt;
+use core::num::NonZeroUsize;
+use corosensei::stack::{STACK_ALIGNMENT, Stack as FiberStack, StackPointer};
+use isola_memory::regions::{RegionError, Stack};
+
+/// Length of a fiber's stack that says nothing else, in bytes.
+pub const STACK_LEN: usize = 64 * 1024;
+
+/// The length of what is kept free below a stack, in bytes.
+const GUARD_LEN: usize = 4096;
+
+/// Why there is no fiber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FiberError {
+    /// There is no memory for its stack.
+    Stack(RegionError),
+}
+
+impl fmt::Display for FiberError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stack(error) => write!(f, "no stack for another fiber: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for FiberError {}
+
+/// A stack for one fiber at a time.
+pub(crate) struct Owned(Stack);
+
+impl Owned {
+    pub fn new(len_bytes: usize) -> Result<Self, FiberError> {
+        // corosensei wants a page at the least.
+        Stack::new("fiber", len_bytes.max(GUARD_LEN)).map(Self).map_err(FiberError::Stack)
+    }
+
+    pub fn len_bytes(&self) -> usize {
+        self.0.len_bytes()
+    }
+}
+
+// SAFETY: the region is readable and writable from bottom to top, for as long as the stack lives, at least a page long,
+// begins and ends at pages, and has a page below it that faults.
+unsafe impl FiberStack for Owned {
+    fn base(&self) -> StackPointer {
+        self.0.top().addr()
+    }
+
+    fn limit(&self) -> StackPointer {
+        let guard = self.0.bottom().addr().get() - GUARD_LEN;
+        NonZeroUsize::new(guard).unwrap_or(StackPointer::MIN)
+    }
+}
+
+const _: () = assert!(GUARD_LEN.is_multiple_of(STACK_ALIGNMENT));

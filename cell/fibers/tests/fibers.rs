@@ -1,0 +1,265 @@
+//! Fibers as code that blocks sees them, and the events beside it.
+
+use isola_ebbs::current_core;
+use isola_events::activity::{APPLICATION, charge_to};
+use isola_events::future::{join, join_all, ready};
+use isola_events::{
+    current_activity, exit, quiescence, register_activity, run, sleep, spawn, spawn_task, spawn_task_for,
+    start_task, timeout, yield_now,
+};
+use isola_fibers::{STACK_LEN, block_on, is_in_fiber, spawn_fiber, spawn_fiber_with_stack};
+use isola_hosted::Settings;
+use isola_platform::CoreIndex;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::future::{pending, poll_fn};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Runs `main` as a task of the first of a cell's cores.
+fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + Sync) {
+    let settings = Settings { cores, ..Settings::default() };
+    let codes = isola_hosted::run(settings, Vec::new(), |_| {
+        if current_core() == CoreIndex(0) {
+            let main = main();
+            spawn_task(async move {
+                main.await;
+                exit(0);
+            })
+            .detach();
+        }
+        run()
+    });
+    assert!(codes.iter().all(|code| *code == 0));
+}
+
+/// A library that blocks, some calls deep.
+fn recurse(depth: u32, sum: u64) -> u64 {
+    let mut on_stack = [depth; 16];
+    std::hint::black_box(&mut on_stack);
+    if depth == 0 {
+        block_on(sleep(Duration::from_micros(100)));
+        return sum;
+    }
+    if depth.is_multiple_of(7) {
+        block_on(yield_now());
+    }
+    let result = recurse(depth - 1, sum + u64::from(depth));
+    assert!(on_stack.iter().all(|value| *value == depth));
+    result
+}
+
+#[test]
+fn many_fibers_block_deep_down_while_events_run_beside_them() {
+    cell(1, || async {
+        let ticks = Rc::new(Cell::new(0));
+        let count = ticks.clone();
+        let ticking = spawn_task(async move {
+            loop {
+                yield_now().await;
+                count.set(count.get() + 1);
+            }
+        })
+        .cancel_on_drop();
+        let fibers: Vec<_> =
+            (0..200_u64).map(|number| spawn_fiber(move || recurse(50, number)).unwrap()).collect();
+        let results = join_all(fibers).await;
+        assert_eq!(results, (0..200).map(|number| number + 1275).collect::<Vec<_>>());
+        assert!(ticks.get() > 200);
+        drop(ticking);
+    });
+}
+
+#[test]
+fn what_is_ready_returns_at_once_and_what_is_not_is_waited_for_once() {
+    fn events() -> u64 {
+        isola_ebbs::platform().report().cores[0].activities[0].events.load(Ordering::Relaxed)
+    }
+    cell(1, || async {
+        let fiber = spawn_fiber(|| {
+            let before = events();
+            let sum: u32 = (0..100).map(|number| block_on(ready(number))).sum();
+            assert_eq!((sum, events()), (4950, before));
+            (0..100).for_each(|_| block_on(yield_now()));
+            assert_eq!(events(), before + 100);
+        });
+        fiber.unwrap().await;
+    });
+}
+
+#[test]
+fn a_fiber_goes_on_for_the_activity_that_it_was_charged_to() {
+    cell(1, || async {
+        let (query, other) = (register_activity("query").unwrap(), register_activity("other").unwrap());
+        let noise = spawn_task(async move {
+            charge_to(other);
+            loop {
+                yield_now().await;
+                charge_to(other);
+            }
+        })
+        .cancel_on_drop();
+        let fiber = spawn_task_for(query, async move {
+            let fiber = spawn_fiber(move || {
+                assert_eq!(current_activity(), query);
+                block_on(yield_now());
+                assert_eq!(current_activity(), query);
+                charge_to(other);
+                block_on(sleep(Duration::from_micros(200)));
+                assert_eq!(current_activity(), other);
+                charge_to(APPLICATION);
+                (0..10).for_each(|_| block_on(yield_now()));
+                assert_eq!(current_activity(), APPLICATION);
+            });
+            fiber.unwrap().await;
+            assert_eq!(current_activity(), query);
+        });
+        fiber.await;
+        drop(noise);
+    });
+}
+
+#[test]
+fn stacks_are_used_again_and_no_two_fibers_have_the_same() {
+    fn address() -> usize {
+        let local = 0_u8;
+        (&raw const local).addr() / STACK_LEN / 2
+    }
+    cell(1, || async {
+        let mut one_by_one = BTreeSet::new();
+        for _ in 0..50 {
+            one_by_one.insert(spawn_fiber(address).unwrap().await);
+        }
+        assert!(one_by_one.len() <= 2, "{} places for fibers that run one after the other", one_by_one.len());
+        let addresses = Rc::new(RefCell::new(Vec::new()));
+        let fibers = (0..20).map(|_| {
+            let addresses = addresses.clone();
+            let body = move || {
+                let local = Cell::new(0_u64);
+                addresses.borrow_mut().push(local.as_ptr().addr());
+                for round in 0..20 {
+                    local.set(round);
+                    block_on(yield_now());
+                    assert_eq!(local.get(), round);
+                }
+            };
+            spawn_fiber(body).unwrap()
+        });
+        join_all(fibers.collect::<Vec<_>>()).await;
+        let distinct: BTreeSet<_> = addresses.borrow().iter().copied().collect();
+        assert_eq!(distinct.len(), 20);
+    });
+}
+
+#[test]
+fn a_fiber_may_spawn_and_wait_for_fibers_tasks_and_time_outs() {
+    cell(1, || async {
+        let fiber = spawn_fiber(|| {
+            let inner = spawn_fiber_with_stack(256 * 1024, || {
+                block_on(sleep(Duration::from_micros(50)));
+                let large = std::hint::black_box([7_u8; 128 * 1024]);
+                u32::from(large[100])
+            });
+            let task = start_task(async {
+                assert!(!is_in_fiber(), "a task that a fiber has started is none");
+                yield_now().await;
+                5
+            });
+            assert!(is_in_fiber());
+            assert!(block_on(timeout(Duration::from_millis(1), pending::<()>())).is_err());
+            let (inner, task) = block_on(join(inner.unwrap(), task));
+            inner + task
+        });
+        assert!(!is_in_fiber());
+        assert_eq!(fiber.unwrap().await, 12);
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost_that_comes_while_a_poll_blocks() {
+    cell(1, || async {
+        let fiber = spawn_fiber(|| {
+            let came = Rc::new(Cell::new(false));
+            let mut asked = false;
+            let tell = came.clone();
+            block_on(poll_fn(move |context| {
+                if came.get() {
+                    return Poll::Ready(());
+                }
+                if !asked {
+                    asked = true;
+                    let (tell, waker) = (tell.clone(), context.waker().clone());
+                    spawn(move || {
+                        tell.set(true);
+                        waker.wake();
+                    });
+                    // The wake-up comes in here, and the answer to the question above is no longer true.
+                    (0..5).for_each(|_| block_on(yield_now()));
+                }
+                Poll::Pending
+            }));
+        });
+        fiber.unwrap().await;
+    });
+}
+
+#[test]
+fn fibers_run_on_the_core_that_spawned_them() {
+    cell(3, || async {
+        let cores = isola_events::parallel(30, |_| async {
+            let fiber = spawn_fiber(|| {
+                let before = current_core();
+                for _ in 0..20 {
+                    block_on(sleep(Duration::from_micros(20)));
+                    block_on(yield_now());
+                    assert_eq!(current_core(), before);
+                }
+                before
+            });
+            fiber.unwrap().await
+        })
+        .await;
+        assert_eq!(cores, (0..30).map(|part| CoreIndex(part % 3)).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_fiber_whose_handle_is_dropped_runs_on_and_one_that_waits_for_ever_holds_up_nobody() {
+    cell(1, || async {
+        let done = Rc::new(Cell::new(false));
+        let tell = done.clone();
+        drop(spawn_fiber(move || {
+            block_on(sleep(Duration::from_micros(100)));
+            tell.set(true);
+        }));
+        spawn_fiber(|| block_on(pending::<()>())).unwrap().detach();
+        while !done.get() {
+            yield_now().await;
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "no core of a hosted cell panics")]
+fn blocking_outside_of_a_fiber_is_refused() {
+    cell(1, || async { block_on(yield_now()) });
+}
+
+#[test]
+#[should_panic(expected = "no core of a hosted cell panics")]
+fn blocking_in_a_task_that_a_fiber_has_started_is_refused() {
+    cell(1, || async {
+        let fiber = spawn_fiber(|| start_task(async { block_on(yield_now()) }).detach());
+        fiber.unwrap().await;
+    });
+}
+
+#[test]
+#[should_panic(expected = "no core of a hosted cell panics")]
+fn blocking_within_a_read_is_refused() {
+    cell(1, || async {
+        spawn_fiber(|| quiescence::read(|| block_on(yield_now()))).unwrap().await;
+    });
+}
