@@ -18,6 +18,8 @@
 //! |---|---|
 //! | [`events`] | events, tasks, timers, fork-join over the cores |
 //! | [`future`] | joins, races, errors that flow to the first handler |
+//! | [`fibers`] | stacks for code that blocks |
+//! | [`rcu`] | cells and tables that cores read without locks |
 //! | [`net`] | TCP and UDP |
 //! | [`ebbs`] | components with one representative a core |
 //! | [`memory`] | the heap, and what may stand in its place |
@@ -50,8 +52,10 @@ pub use arguments::{Arguments, ExitCode};
 pub use begin::begin;
 pub use isola_events as events;
 pub use isola_events::future;
+pub use isola_fibers as fibers;
 pub use isola_iobuf as iobuf;
 pub use isola_net as net;
+pub use isola_rcu as rcu;
 pub use stop::stop_requested;
 
 /// Components with one representative a core, and the cores themselves.

@@ -133,8 +133,17 @@ impl Event {
     /// Where the placement names a core that the cell does not have.
     #[track_caller]
     pub fn spawn(self, work: impl FnOnce() + Send + 'static) {
+        self.spawn_from(Location::caller(), work);
+    }
+
+    /// Makes the event, for code at `made_at`.
+    pub(crate) fn spawn_from(
+        self,
+        made_at: &'static Location<'static>,
+        work: impl FnOnce() + Send + 'static,
+    ) {
         let core = self.placement.core();
-        let (tag, made_at) = (self.tag(), Location::caller());
+        let tag = self.tag();
         if core == current_core() {
             EVENTS.enqueue(QueuedEvent { work: Work::Call(Box::new(work)), tag, made_at });
         } else {

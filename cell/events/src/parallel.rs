@@ -1,11 +1,12 @@
 //! Fork-join over the cores of the cell (multicore IncludeOS III): the parts of one piece of work run one a core,
 //! cores that sleep are woken for it, and the core that asked gets the results.
 
-use crate::task::spawn_task_on;
+use crate::task::spawn_task_from;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
+use core::panic::Location;
 use core::task::{Poll, Waker};
 use crossbeam_queue::ArrayQueue;
 use isola_ebbs::platform;
@@ -22,7 +23,17 @@ struct Join<T> {
 /// in that order. Each part is a task of its core: where it awaits, the core goes on with other work.
 ///
 /// Dropping the future loses the results; the parts run to their end.
-pub async fn parallel<T, F, W>(parts: usize, work: W) -> Vec<T>
+#[track_caller]
+pub fn parallel<T, F, W>(parts: usize, work: W) -> impl Future<Output = Vec<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+    W: Fn(usize) -> F + Send + Sync + 'static,
+{
+    run_parts(Location::caller(), parts, work)
+}
+
+async fn run_parts<T, F, W>(made_at: &'static Location<'static>, parts: usize, work: W) -> Vec<T>
 where
     T: Send + 'static,
     F: Future<Output = T> + 'static,
@@ -38,7 +49,7 @@ where
     for part in 0..parts {
         let (join, work) = (join.clone(), work.clone());
         let core = CoreIndex((part % cores) as u32);
-        spawn_task_on(core, move || async move {
+        spawn_task_from(made_at, core, move || async move {
             let result = work(part).await;
             // Both have room: a slot takes its one result, and `done` a mark a part.
             let _ = join.results[part].push(result);

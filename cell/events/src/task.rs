@@ -4,7 +4,7 @@
 //! it sends a message, from its own it queues the event directly; a task that is queued already is not queued
 //! twice.
 
-use crate::event::{EventTag, QueuedEvent, Work, current_tag, spawn_on};
+use crate::event::{Event, EventTag, Placement, QueuedEvent, Work, current_tag};
 use crate::event_loop::EVENTS;
 use crate::mailbox;
 use alloc::boxed::Box;
@@ -256,8 +256,16 @@ pub fn spawn_task_on<F: Future<Output = ()> + 'static>(
     core: CoreIndex,
     future: impl FnOnce() -> F + Send + 'static,
 ) {
-    let made_at = Location::caller();
-    spawn_on(core, move || {
+    spawn_task_from(Location::caller(), core, future);
+}
+
+/// The same for code at `made_at`.
+pub(crate) fn spawn_task_from<F: Future<Output = ()> + 'static>(
+    made_at: &'static Location<'static>,
+    core: CoreIndex,
+    future: impl FnOnce() -> F + Send + 'static,
+) {
+    Event::new().at(Placement::Core(core)).spawn_from(made_at, move || {
         let task = make(current_tag(), made_at, future());
         EVENTS.tasks.schedule(task.task);
     });

@@ -2,12 +2,14 @@
 
 mod ebbs;
 mod events;
+mod fibers;
 mod idle;
 mod interrupts;
 mod iobuf;
 mod memory;
 mod parallel;
 mod platform;
+mod quiescence;
 mod regions;
 mod tasks;
 mod timers;
@@ -64,6 +66,10 @@ checks! {
     regions::an_application_s_own_pager_fills_pages_once_whoever_touches_them,
     regions::regions_of_all_cores_are_apart_and_come_back,
     regions::what_cannot_be_is_refused,
+    quiescence::deferred_work_of_all_cores_runs,
+    quiescence::a_table_is_read_whole_while_it_is_written,
+    fibers::fibers_block_deep_down_while_events_run,
+    fibers::fibers_stay_on_their_core_and_use_stacks_again,
     iobuf::a_chain_is_taken_apart_and_put_together,
     iobuf::views_of_one_memory_are_read_on_all_cores,
 }
