@@ -1,11 +1,12 @@
 //! A test image: virtual memory that is filled by pagers, those of the library OS and the application's own.
 //!
-//! Its first argument says what it does: `check` tries what has to work, and ends with exit code 0; everything else
-//! goes wrong in one way, and ends the cell.
+//! Its first argument says what it does: `check` tries what has to work, and ends with exit code 0; `touch MIB` says how
+//! long it takes to touch so much; everything else goes wrong in one way, and ends the cell.
 #![no_std]
 #![no_main]
 
 mod check;
+mod touch;
 mod wrong;
 
 use isola::prelude::*;
@@ -19,6 +20,7 @@ const PAGE: usize = PageSize::FourKib.bytes();
 async fn main(arguments: Arguments) -> ExitCode {
     match arguments.get(0) {
         Some("check") => check::all().await,
+        Some("touch") => touch::all(arguments.get(1).and_then(|mib| mib.parse().ok()).unwrap_or(1)).await,
         Some(way) => {
             wrong::go(way);
             println!("{way} went well");
