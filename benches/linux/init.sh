@@ -19,8 +19,13 @@ memcached -u root -U 0 -t "$memcached_threads" -m 64 &
 linux-echo 7 &
 echo 'guest: services'
 
-# Says what memory is in use when it is asked: all that is not available to a program, in KiB.
-while read -r question; do
+# Says what memory is in use when it is asked: all that is not available to a program, in KiB. Touches so many MiB when
+# it is asked to, with small pages or large ones.
+while read -r question amount; do
+    case $question in
+        touch) echo never >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
+        touch-large) echo always >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
+    esac
     if [ "$question" = memory ]; then
         while read -r name amount _; do
             case $name in

@@ -15,11 +15,13 @@ pub enum Group {
     Kv,
     /// The heap beside other allocators, natively
     Memory,
+    /// Page faults: a large region touched
+    Pager,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 4] = [Self::Boot, Self::Cell, Self::Kv, Self::Memory];
+    pub const ALL: [Self; 5] = [Self::Boot, Self::Cell, Self::Kv, Self::Memory, Self::Pager];
 
     /// Its name, on the command line and of its file.
     pub fn name(self) -> &'static str {
@@ -28,6 +30,7 @@ impl Group {
             Self::Cell => "cell",
             Self::Kv => "kv",
             Self::Memory => "memory",
+            Self::Pager => "pager",
         }
     }
 
@@ -52,6 +55,8 @@ pub enum Peer {
     Jemalloc,
     /// mimalloc.
     Mimalloc,
+    /// A process of the Linux guest that touches memory.
+    Touch,
 }
 
 /// What is aimed at.
@@ -165,6 +170,22 @@ kinds! {
         "instructions of an object of 8 bytes made and freed, the loop around it included";
     Memory: "memory-instructions-jemalloc", "instructions", Jemalloc, Aim::None, "the same beside jemalloc";
     Memory: "memory-instructions-mimalloc", "instructions", Mimalloc, Aim::None, "the same beside mimalloc";
+    Pager: "page-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "a page of 4 KiB touched that is not there, filled on demand";
+    Pager: "page-time", "ns", Touch, Aim::None,
+        "time of that";
+    Pager: "page-around-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same where a fault fills 16 pages";
+    Pager: "page-around-time", "ns", Touch, Aim::None,
+        "time of that";
+    Pager: "page-prefault-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same where all pages are filled beforehand, by the page, filling included";
+    Pager: "page-prefault-time", "ns", Touch, Aim::None,
+        "time of that";
+    Pager: "page-2m-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same with pages of 2 MiB, by 4 KiB; Linux: with transparent huge pages";
+    Pager: "page-2m-time", "ns", Touch, Aim::None,
+        "time of that";
 }
 
 /// A figure: several runs of both systems as one line.

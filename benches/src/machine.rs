@@ -45,8 +45,21 @@ pub struct Boot {
     pub command_line: String,
     /// Number of processors.
     pub cores: u32,
+    /// Memory, in MiB.
+    pub memory_mib: u32,
+    /// What the machine's clocks go by.
+    pub pace: Pace,
     /// Arguments of QEMU besides.
     pub extra: Vec<OsString>,
+}
+
+/// What a machine's clocks go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// The host's time.
+    Host,
+    /// The instructions of its processors: one a ns. They take turns, on one of the host's.
+    Instructions,
 }
 
 /// A machine that runs. Dropped, it is killed.
@@ -160,6 +173,17 @@ impl Machine {
         self.wait_until(&format!("{text:?}"), |said| said.contains(text).then_some(()))
     }
 
+    /// Waits until it has written `label`, and the number that follows it to the end of a line.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`].
+    pub fn wait_for_number(&mut self, label: &str) -> Result<u64, BenchError> {
+        self.wait_until(label, |said| {
+            let (number, _) = said.split_once(label)?.1.split_once('\n')?;
+            number.trim().parse().ok()
+        })
+    }
+
     /// Writes a line to the serial line, and waits for the number that follows `answer` on a line of its own.
     ///
     /// # Errors
@@ -236,7 +260,8 @@ impl Drop for Machine {
 
 /// QEMU's arguments.
 fn arguments(boot: &Boot) -> Vec<OsString> {
-    let memory = format!("memory-backend-memfd,id={MEMORY_NAME},size={MEMORY_MIB}M,share=on");
+    let is_counted = boot.pace == Pace::Instructions;
+    let memory = format!("memory-backend-memfd,id={MEMORY_NAME},size={}M,share=on", boot.memory_mib);
     let device = format!("virtio-net-pci,netdev=net,mac={GUEST_MAC},disable-legacy=on");
     let tap = format!("tap,id=net,ifname={TAP},script=no,downscript=no");
     let mut line: Vec<OsString> =
@@ -246,15 +271,20 @@ fn arguments(boot: &Boot) -> Vec<OsString> {
     for (option, value) in [
         ("-machine", format!("q35,memory-backend={MEMORY_NAME}")),
         ("-object", memory),
-        ("-accel", "tcg,thread=multi".into()),
-        ("-cpu", CPU.into()),
+        ("-accel", if is_counted { "tcg,thread=single" } else { "tcg,thread=multi" }.into()),
+        // QEMU cannot count instructions with a local APIC whose timer is read by an instruction of its own.
+        ("-cpu", if is_counted { format!("{CPU},x2apic=off") } else { CPU.into() }),
         ("-smp", boot.cores.to_string()),
-        ("-m", format!("{MEMORY_MIB}M")),
+        ("-m", format!("{}M", boot.memory_mib)),
         ("-netdev", tap),
         ("-device", device),
         ("-append", boot.command_line.clone()),
     ] {
         line.extend([option.into(), value.into()]);
+    }
+    if is_counted {
+        let count = ["-icount", "shift=0,sleep=off", "-rtc", "base=2026-01-01,clock=vm"];
+        line.extend(count.map(Into::into));
     }
     line.extend(["-kernel".into(), boot.kernel.clone().into()]);
     line.extend(boot.initrd.iter().flat_map(|initrd| ["-initrd".into(), initrd.clone().into()]));
@@ -305,6 +335,8 @@ mod tests {
             initrd: initrd.map(Into::into),
             command_line: name.into(),
             cores: 1,
+            memory_mib: MEMORY_MIB,
+            pace: Pace::Host,
             extra: Vec::new(),
         };
         let of = |boot: &Boot| {

@@ -93,6 +93,7 @@ impl Record {
         match peer {
             Peer::None => None,
             Peer::Memcached => Some(format!("{}, {}", self.setting.linux, self.setting.memcached)),
+            Peer::Touch => Some(format!("{}, a process", self.setting.linux)),
             Peer::Echo => Some(format!("{}, a blocking echo server", self.setting.linux)),
             Peer::Glibc => Some("glibc".into()),
             Peer::Jemalloc => Some("jemalloc".into()),

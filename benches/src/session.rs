@@ -5,7 +5,7 @@ use crate::instructions::Plugin;
 use crate::linux::packages::Packages;
 use crate::linux::{LinuxGuest, READY};
 use crate::load::{Outcome, first_answer};
-use crate::machine::{Boot, CPU, MEMORY_MIB, Machine};
+use crate::machine::{Boot, CPU, MEMORY_MIB, Machine, Pace};
 use crate::network::{GUEST_NETWORK, service};
 use crate::program;
 use crate::record::Setting;
@@ -128,6 +128,9 @@ pub struct Session {
     _folder: TempDir,
 }
 
+/// Programs of this package that run in the Linux guest.
+const PROGRAMS: [&str; 2] = ["linux-echo", "linux-touch"];
+
 /// What is fetched is kept here, in the root of the tree.
 fn cache() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.bench-cache")
@@ -154,7 +157,7 @@ impl Session {
         let plugin = Plugin::build(&qemu.program, folder.path())?;
         let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
         let cache = cache();
-        let linux = LinuxGuest::prepare(&cache, &this.with_file_name("linux-echo"))?;
+        let linux = LinuxGuest::prepare(&cache, &PROGRAMS.map(|name| this.with_file_name(name)))?;
         let images = ImageStore::from_environment();
         Ok(Self { plan, qemu, images, linux, plugin, tree: tree(), _folder: folder })
     }
@@ -172,6 +175,8 @@ impl Session {
                 initrd: None,
                 command_line: format!("ip={GUEST_NETWORK} --"),
                 cores,
+                memory_mib: MEMORY_MIB,
+                pace: Pace::Host,
                 extra: Vec::new(),
             },
             System::Linux => Boot {
@@ -180,6 +185,8 @@ impl Session {
                 initrd: Some(self.linux.initramfs.clone()),
                 command_line: self.linux.command_line(cores),
                 cores,
+                memory_mib: MEMORY_MIB,
+                pace: Pace::Host,
                 extra: Vec::new(),
             },
         })

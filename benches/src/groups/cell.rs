@@ -3,7 +3,7 @@
 
 use crate::error::BenchError;
 use crate::linux::MEMORY_ANSWER;
-use crate::machine::{Boot, Machine};
+use crate::machine::{Boot, MEMORY_MIB, Machine, Pace};
 use crate::network::GUEST;
 use crate::record::Record;
 use crate::session::{Counting, Service, Session, System, mib, ms, ms_since};
@@ -111,6 +111,8 @@ impl Divided {
             initrd: None,
             command_line: String::new(),
             cores: CORES,
+            memory_mib: MEMORY_MIB,
+            pace: Pace::Host,
             extra: extra.map(Into::into).into(),
         };
         let mut machine = session.machine(&boot, Counting::Off)?;

@@ -4,6 +4,7 @@ mod boot;
 mod cell;
 mod kv;
 pub mod memory;
+mod pager;
 
 use crate::error::BenchError;
 use crate::figure::Group;
@@ -19,6 +20,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
     let load = match group {
         Group::Kv => kv::load(session),
         Group::Memory => return memory::run(session.plan, command),
+        Group::Pager => pager::load(),
         Group::Boot | Group::Cell => BTreeMap::new(),
     };
     let mut record = Record::new(group, now(), command, session.setting(load));
@@ -35,6 +37,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Cell => cell::run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
                 Group::Memory => {}
+                Group::Pager => pager::run(session, system, &mut record)?,
             }
         }
     }

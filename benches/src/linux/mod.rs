@@ -57,14 +57,15 @@ pub struct LinuxGuest {
 }
 
 impl LinuxGuest {
-    /// Fetches what is not in `cache` yet, and puts the guest together there. `echo` is the program that echoes.
+    /// Fetches what is not in `cache` yet, and puts the guest together there. `programs` are
+    /// those of ours that run there.
     ///
     /// # Errors
     /// What fetching says, or what is missing in a package.
-    pub fn prepare(cache: &Path, echo: &Path) -> Result<Self, BenchError> {
+    pub fn prepare(cache: &Path, programs: &[PathBuf]) -> Result<Self, BenchError> {
         let packages = Packages::fetch(cache)?;
         let initramfs = cache.join("initramfs");
-        let bytes = file_system(&packages, echo)?;
+        let bytes = file_system(&packages, programs)?;
         fs::write(&initramfs, bytes).map_err(BenchError::file(&initramfs))?;
         Ok(Self {
             kernel: packages.kernel()?,
@@ -85,7 +86,7 @@ impl LinuxGuest {
 }
 
 /// The initial file system.
-fn file_system(packages: &Packages, echo: &Path) -> Result<Vec<u8>, BenchError> {
+fn file_system(packages: &Packages, programs: &[PathBuf]) -> Result<Vec<u8>, BenchError> {
     let read = |path: &Path| fs::read(path).map_err(BenchError::file(path));
     let mut system = Initramfs::default();
     for folder in ["bin", "dev", "etc", "lib", "lib/x86_64-linux-gnu", "lib64", "modules", "proc", "sys"] {
@@ -97,8 +98,9 @@ fn file_system(packages: &Packages, echo: &Path) -> Result<Vec<u8>, BenchError> 
     system.file("etc/passwd", Mode::Data, b"root:x:0:0::/:/bin/sh\n");
     system.file("bin/busybox", Mode::Program, &read(&packages.find(&["bin/busybox", "usr/bin/busybox"])?)?);
     let memcached = read(&packages.find(&["usr/bin/memcached"])?)?;
-    let echo = read(echo)?;
-    for library in libraries::closure(&[&memcached, &echo], |name| packages.library(name))? {
+    let ours: Vec<Vec<u8>> = programs.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+    let all: Vec<&[u8]> = ours.iter().chain([&memcached]).map(Vec::as_slice).collect();
+    for library in libraries::closure(&all, |name| packages.library(name))? {
         let place = match library.name.as_str() {
             "ld-linux-x86-64.so.2" => LOADER.to_owned(),
             name => format!("{LIBRARY_FOLDER}/{name}"),
@@ -106,7 +108,10 @@ fn file_system(packages: &Packages, echo: &Path) -> Result<Vec<u8>, BenchError> 
         system.file(&place, Mode::Program, &library.bytes);
     }
     system.file("bin/memcached", Mode::Program, &memcached);
-    system.file("bin/linux-echo", Mode::Program, &echo);
+    for (path, bytes) in programs.iter().zip(&ours) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        system.file(&format!("bin/{name}"), Mode::Program, bytes);
+    }
     for module in MODULES {
         // What is built into the kernel has no file.
         if let Some(path) = packages.module(module)? {

@@ -5,14 +5,13 @@
 
 use crate::crash;
 use crate::heap::{near, pages};
-use core::arch::x86_64::{__m128i, _mm_setzero_si128, _mm_store_si128};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use isola_abi::id::MAX_CORES;
 use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
 use isola_ebbs::current_core;
 use isola_machine::interrupts::{self, ExceptionFrame};
-use isola_machine::window::{Window, WindowError, flush};
+use isola_machine::window::{Window, WindowError, clear, flush};
 use isola_memory::regions::{
     self, Contents, Extent, FillError, Filled, FrameChoice, Grace, Retired, collect,
 };
@@ -23,6 +22,19 @@ static GRACE: Grace<MAX_CORES> = Grace::new();
 
 /// Whether a core is in a page fault.
 static FAULTING: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; MAX_CORES];
+
+/// Pages of memory that a core has got from its heap and not used yet: one after the other. Its own alone; atomic so
+/// that they can be a `static`.
+static STOCKS: [Stock; MAX_CORES] =
+    [const { Stock { next: AtomicPtr::new(core::ptr::null_mut()), left: AtomicUsize::new(0) } }; MAX_CORES];
+
+struct Stock {
+    next: AtomicPtr<u8>,
+    left: AtomicUsize,
+}
+
+/// So many pages are got at once: most faults then need not ask the heap.
+const STOCK: usize = 16;
 
 const FRAME: usize = PageSize::FourKib.bytes();
 
@@ -90,6 +102,7 @@ unsafe impl regions::Window for BareWindow {
         contents: Contents<'_>,
     ) -> Result<Filled, FillError> {
         let memory = match frame {
+            FrameChoice::Any if size == PageSize::FourKib => from_stock(),
             FrameChoice::Any => pages().allocate_near(near(), size.bytes() / FRAME, size.bytes() / FRAME),
             FrameChoice::Colored { color, colors } if size == PageSize::FourKib => colored(color, colors),
             FrameChoice::Colored { .. } => return Err(FillError::NoSuchSize(size)),
@@ -143,20 +156,20 @@ unsafe impl regions::Window for BareWindow {
     }
 }
 
-/// Makes a page zero.
-///
-/// # Safety
-/// It is at `memory`, aligned, and the caller's.
-unsafe fn clear(memory: NonNull<u8>, size: PageSize) {
-    let start = memory.cast::<[__m128i; 8]>();
-    for index in 0..size.bytes() / size_of::<[__m128i; 8]>() {
-        // SAFETY: within the page.
-        let place = unsafe { start.add(index) }.cast::<__m128i>();
-        for word in 0..8 {
-            // SAFETY: within the eight words, aligned at 16 bytes; every processor of this architecture has SSE2.
-            unsafe { _mm_store_si128(place.add(word).as_ptr(), _mm_setzero_si128()) };
-        }
+/// A page of 4 KiB, from this core's stock.
+fn from_stock() -> Option<NonNull<u8>> {
+    let stock = &STOCKS[current_core().0 as usize];
+    let left = stock.left.load(Ordering::Relaxed);
+    if left == 0 {
+        let Some(first) = pages().allocate_apart(STOCK) else { return pages().allocate(1, 1) };
+        stock.next.store(first.as_ptr().wrapping_add(FRAME), Ordering::Relaxed);
+        stock.left.store(STOCK - 1, Ordering::Relaxed);
+        return Some(first);
     }
+    let next = stock.next.load(Ordering::Relaxed);
+    stock.next.store(next.wrapping_add(FRAME), Ordering::Relaxed);
+    stock.left.store(left - 1, Ordering::Relaxed);
+    NonNull::new(next)
 }
 
 /// A page of memory of that colour.

@@ -73,6 +73,7 @@ impl Run {
 enum Step {
     Allocate { pages: usize, align_order: u32 },
     Color { color: u32, colors_order: u32 },
+    Apart { pages: usize },
     Free { which: usize },
     Resize { which: usize, pages: usize },
 }
@@ -82,6 +83,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => (size.clone(), 0..7u32).prop_map(|(pages, align_order)| Step::Allocate { pages, align_order }),
         2 => (0..70u32, 0..8u32).prop_map(|(color, colors_order)| Step::Color { color, colors_order }),
+        1 => (1..20usize).prop_map(|pages| Step::Apart { pages }),
         2 => any::<usize>().prop_map(|which| Step::Free { which }),
         2 => (any::<usize>(), size).prop_map(|(which, pages)| Step::Resize { which, pages }),
     ];
@@ -128,6 +130,16 @@ proptest! {
                     in_use += PAGE_SIZE;
                     runs.push(Run { start, pages: 1, mark });
                     runs.last().unwrap().fill();
+                }
+                Step::Apart { pages: count } => {
+                    let Some(first) = pages.allocate_apart(count) else { continue };
+                    prop_assert!(arenas.iter().any(|arena| arena.contains(first, count * PAGE_SIZE)));
+                    in_use += count * PAGE_SIZE;
+                    for page in 0..count {
+                        // SAFETY: within what was handed out.
+                        runs.push(Run { start: unsafe { first.add(page * PAGE_SIZE) }, pages: 1, mark });
+                        runs.last().unwrap().fill();
+                    }
                 }
                 Step::Free { .. } | Step::Resize { .. } if runs.is_empty() => {}
                 Step::Free { which } => {

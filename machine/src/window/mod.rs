@@ -222,6 +222,37 @@ fn size_of_level(level: u32) -> PageSize {
     }
 }
 
+/// Makes a page of memory zero.
+///
+/// By moves of 16 bytes, and not by the image's `memset`, which moves eight: a page has to be cleared in many faults.
+///
+/// # Safety
+/// It is at `page`, aligned at 16 bytes, and the caller's.
+pub unsafe fn clear(page: NonNull<u8>, size: PageSize) {
+    // SAFETY: the caller's promise; sizes are multiples of 128.
+    unsafe {
+        asm!(
+            "xorps {zero}, {zero}",
+            "2:",
+            "movaps [{place}], {zero}",
+            "movaps [{place} + 16], {zero}",
+            "movaps [{place} + 32], {zero}",
+            "movaps [{place} + 48], {zero}",
+            "movaps [{place} + 64], {zero}",
+            "movaps [{place} + 80], {zero}",
+            "movaps [{place} + 96], {zero}",
+            "movaps [{place} + 112], {zero}",
+            "add {place}, 128",
+            "cmp {place}, {end}",
+            "jne 2b",
+            place = inout(reg) page.as_ptr() => _,
+            end = in(reg) page.as_ptr().wrapping_add(size.bytes()),
+            zero = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
 /// Has this core forget all translations that it remembers.
 pub fn flush() {
     // SAFETY: the register keeps its value. No page is global, so that loading it empties the translation cache.

@@ -66,25 +66,31 @@ impl Tables {
     }
 
     /// What an entry leads to.
+    #[inline]
     pub(super) fn below(&self, entry: u64) -> Below<'_> {
         match entry {
             0 => Below::Nothing,
             _ if entry & PRESENT == 0 || entry & LARGE != 0 => Below::Page,
-            _ => match self.number(entry) {
-                Some(number) => Below::Table(self.numbered(number)),
+            _ => match (entry & ADDRESS).wrapping_sub(self.memory.start.0) {
+                offset if offset < self.memory.len_bytes => Below::Table(self.at(offset as usize)),
                 // Somebody has written to the tables who should not have: nothing is there that can be followed.
-                None => Below::Page,
+                _ => Below::Page,
             },
         }
     }
 
     /// The table that `place` leads to, made if need be; `None` where a page is there, or no table is left.
+    #[inline]
     pub(super) fn below_or_new(&self, place: &AtomicU64) -> Option<Table<'_>> {
         match self.below(place.load(Ordering::Acquire)) {
-            Below::Table(table) => return Some(table),
-            Below::Page => return None,
-            Below::Nothing => {}
+            Below::Table(table) => Some(table),
+            Below::Page => None,
+            Below::Nothing => self.new_below(place),
         }
+    }
+
+    #[cold]
+    fn new_below(&self, place: &AtomicU64) -> Option<Table<'_>> {
         let number = self.take()?;
         let table = self.memory.start.0 + number as u64 * PAGE_SIZE;
         let entry = table | PRESENT | WRITABLE | ACCESSED;
@@ -135,9 +141,15 @@ impl Tables {
     }
 
     fn numbered(&self, number: usize) -> Table<'_> {
-        // SAFETY: numbers are of tables within the memory, see `take` and `number`; the memory is there for as long as
-        // the value, and consists of atomics.
-        unsafe { self.base.add(number * PAGE_SIZE as usize).cast::<[AtomicU64; ENTRIES]>().as_ref() }
+        self.at(number * PAGE_SIZE as usize)
+    }
+
+    /// The table at an offset: a multiple of the page size within the memory.
+    #[inline]
+    fn at(&self, offset: usize) -> Table<'_> {
+        // SAFETY: numbers are of tables within the memory, see `take` and `number`, and so are the addresses in
+        // entries, see `below`; the memory is there for as long as the value, and consists of atomics.
+        unsafe { self.base.add(offset).cast::<[AtomicU64; ENTRIES]>().as_ref() }
     }
 }
 

@@ -174,6 +174,18 @@ impl Pages {
         Some(range.memory(first))
     }
 
+    /// Hands out `pages` runs of one page each, one after the other; returns the first.
+    pub fn allocate_apart(&self, pages: usize) -> Option<NonNull<u8>> {
+        let count = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
+        let mut buddy = self.buddy.lock();
+        let (range, first) = buddy.take(&self.ranges, count, 0)?;
+        for page in 0..count {
+            range.info(first.plus(page)).set_state(info::BlockState::Used { order: 0 });
+        }
+        self.account(&buddy);
+        Some(range.memory(first))
+    }
+
     /// Hands out a page whose address, in pages, leaves the remainder `color` when divided by `colors` (rounded up to
     /// a power of two); `None` where there is none. To be freed as any other.
     pub fn allocate_colored(&self, color: u32, colors: u32) -> Option<NonNull<u8>> {

@@ -40,6 +40,11 @@ impl<T> Addresses<T> {
         larger
     }
 
+    /// The first address behind the area.
+    pub fn end(&self) -> usize {
+        self.area.end()
+    }
+
     /// The end of what was ever taken.
     pub fn used_end(&self) -> usize {
         self.used_end
@@ -69,6 +74,7 @@ impl<T> Addresses<T> {
     }
 
     /// What is taken at an address.
+    #[inline]
     pub fn at(&mut self, address: usize) -> Option<(Extent, &mut T)> {
         let behind = self.taken.partition_point(|(taken, _)| taken.start <= address);
         let (range, what) = self.taken.get_mut(behind.checked_sub(1)?)?;

@@ -208,10 +208,12 @@ impl Book {
     }
 
     /// The region at an address.
+    #[inline]
     fn live(&mut self, address: usize) -> Option<Arc<Inner>> {
-        self.areas.iter_mut().find_map(|area| match area.at(address)?.1.state {
+        let area = self.areas.iter_mut().find(|area| address < area.end())?;
+        match area.at(address)?.1.state {
             State::Live(ref inner) => Some(inner.clone()),
             State::Retired(_) | State::Collected => None,
-        })
+        }
     }
 }

@@ -37,8 +37,8 @@ fn region(name: &'static str, len: usize, pager: impl Pager + 'static) -> Region
 
 /// Waits until all memory of regions that are gone is free again: a pass of each core's loop or two.
 async fn settle(free: usize) {
-    // Bookkeeping and caches keep a little.
-    let slack = 256 << 10;
+    // Bookkeeping keeps a little, and so does each core for the next fault.
+    let slack = 512 << 10;
     for _ in 0..10_000 {
         if isola::memory_free() + slack >= free {
             return;

@@ -1,0 +1,91 @@
+//! Touching every page of a large region, filled by one pager after the other, beside a Linux process that touches as
+//! much fresh memory.
+//!
+//! Instructions are counted by the guests' own clocks, which an emulator that counts instructions drives: one a ns.
+
+use crate::error::BenchError;
+use crate::linux::READY;
+use crate::machine::{Boot, Pace};
+use crate::record::Record;
+use crate::session::{Counting, Service, Session, System};
+use std::collections::BTreeMap;
+
+/// What is touched, in MiB.
+const REGION_MIB: u32 = 1024;
+
+/// Memory of the machines, in MiB.
+const MACHINE_MIB: u32 = 2048;
+
+/// Pages of 4 KiB in the region.
+const PAGES: f64 = (REGION_MIB * 256) as f64;
+
+/// The image.
+const IMAGE: &str = "regions";
+
+/// What each of Isola's pagers is called in its answer, and in figures; and how Linux is asked for what it is compared
+/// with.
+const PAGERS: [(&str, &str, &str); 4] = [
+    ("on-demand", "page", "touch"),
+    ("around", "page-around", "touch"),
+    ("prefault", "page-prefault", "touch"),
+    ("large", "page-2m", "touch-large"),
+];
+
+/// Under which load is measured.
+pub fn load() -> BTreeMap<String, String> {
+    let what = format!(
+        "one byte of each page of {REGION_MIB} MiB, in order, on machines of {MACHINE_MIB} MiB; Linux without \
+         transparent huge pages, for 2 MiB with"
+    );
+    [("touched".to_owned(), what)].into()
+}
+
+/// Boots twice: for instructions, and for times.
+pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
+    for pace in [Pace::Instructions, Pace::Host] {
+        let boot = session.boot(system, Service::Kv)?;
+        let boot = Boot { memory_mib: MACHINE_MIB, pace, ..boot };
+        match system {
+            System::Isola => isola(session, boot, record)?,
+            System::Linux => linux(session, boot, record)?,
+        }
+    }
+    Ok(())
+}
+
+fn isola(session: &Session, boot: Boot, record: &mut Record) -> Result<(), BenchError> {
+    let (kernel, command_line) = (session.images.find(IMAGE)?, format!("-- touch {REGION_MIB}"));
+    let pace = boot.pace;
+    let boot = Boot { name: format!("Isola's {IMAGE}"), kernel, command_line, ..boot };
+    let mut machine = session.machine(&boot, Counting::Off)?;
+    for (pager, figure, _) in PAGERS {
+        let ns = machine.wait_for_number(&format!("touched {pager}: "))?;
+        let (figure, value) = figure_of(figure, pace, ns);
+        record.isola(&figure, value);
+    }
+    Ok(())
+}
+
+fn linux(session: &Session, boot: Boot, record: &mut Record) -> Result<(), BenchError> {
+    let mut machine = session.machine(&boot, Counting::Off)?;
+    machine.wait_for(READY)?;
+    let mut asked: BTreeMap<&str, u64> = BTreeMap::new();
+    for (_, figure, question) in PAGERS {
+        let ns = match asked.get(question) {
+            Some(ns) => *ns,
+            None => machine.ask(&format!("{question} {REGION_MIB}"), "guest: touched ")?,
+        };
+        asked.insert(question, ns);
+        let (figure, value) = figure_of(figure, boot.pace, ns);
+        record.peer(&figure, value);
+    }
+    Ok(())
+}
+
+/// The figure for so many ns, and its value.
+fn figure_of(name: &str, pace: Pace, ns: u64) -> (String, f64) {
+    match pace {
+        Pace::Instructions => (format!("{name}-instructions"), ns as f64 / PAGES),
+        Pace::Host => (format!("{name}-time"), ns as f64 / PAGES),
+    }
+}
