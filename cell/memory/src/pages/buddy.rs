@@ -9,7 +9,7 @@
 //! reached into it would have to contain its neighbour as well.
 
 use super::MAX_ORDER;
-use super::info::{BlockState, PageNumber};
+use super::info::{BlockState, Contents, PageNumber};
 use super::list::BlockList;
 use super::ranges::{Range, Ranges};
 
@@ -38,12 +38,12 @@ impl Buddy {
     }
 
     /// Makes all pages of a new range free.
-    pub fn adopt(&mut self, ranges: &Ranges, range: &Range) {
+    pub fn adopt(&mut self, ranges: &Ranges, range: &Range, contents: Contents) {
         let end = range.first.plus(range.pages);
         let mut block = range.first;
         while block != end {
             let order = block.0.trailing_zeros().min(end.since(block).ilog2()).min(MAX_ORDER);
-            self.insert(ranges, range, block, order);
+            self.insert(ranges, range, block, order, contents);
             block = block.plus(1 << order);
         }
     }
@@ -54,7 +54,7 @@ impl Buddy {
         ranges: &'a Ranges,
         pages: u32,
         align_order: u32,
-    ) -> Option<(&'a Range, PageNumber)> {
+    ) -> Option<(&'a Range, PageNumber, Contents)> {
         let order = pages.checked_next_power_of_two()?.ilog2().max(align_order);
         if order > MAX_ORDER {
             return None;
@@ -66,9 +66,9 @@ impl Buddy {
         let order = order + large_enough.trailing_zeros();
         let block = self.lists.get(order as usize)?.first()?;
         let range = ranges.find(block)?;
-        self.remove(ranges, range, block, order);
-        self.cut(ranges, range, block, order, pages);
-        Some((range, block))
+        let contents = self.remove(ranges, range, block, order);
+        self.cut(ranges, range, block, order, pages, contents);
+        Some((range, block, contents))
     }
 
     /// Hands out a page whose number leaves the remainder `color` when divided by `1 << colors_order`: out of what is
@@ -78,7 +78,7 @@ impl Buddy {
         ranges: &'a Ranges,
         color: u32,
         colors_order: u32,
-    ) -> Option<(&'a Range, PageNumber)> {
+    ) -> Option<(&'a Range, PageNumber, Contents)> {
         let mask = 1_u32.checked_shl(colors_order)? - 1;
         let page_in = |block: PageNumber| block.plus(color.wrapping_sub(block.0) & mask);
         let small = (0..colors_order.min(MAX_ORDER + 1)).find_map(|order| {
@@ -90,17 +90,17 @@ impl Buddy {
             orders.into_iter().find_map(|order| Some((self.lists.get(order as usize)?.first()?, order)))
         })?;
         let range = ranges.find(block)?;
-        self.remove(ranges, range, block, order);
+        let contents = self.remove(ranges, range, block, order);
         let page = page_in(block);
         let mut rest = block;
         for order in (0..order).rev() {
             let upper = rest.plus(1 << order);
             let free =
                 if page.since(rest) < 1 << order { upper } else { core::mem::replace(&mut rest, upper) };
-            self.insert(ranges, range, free, order);
+            self.insert(ranges, range, free, order, contents);
         }
         range.info(page).set_state(BlockState::Used { order: 0 });
-        Some((range, page))
+        Some((range, page, contents))
     }
 
     /// Takes a run back.
@@ -132,7 +132,7 @@ impl Buddy {
             if done >= kept {
                 self.release(ranges, range, block, order);
             } else if done + len > kept {
-                self.cut(ranges, range, block, order, kept - done);
+                self.cut(ranges, range, block, order, kept - done, Contents::Unknown);
             }
             done += len;
         }
@@ -152,15 +152,15 @@ impl Buddy {
         }
         let mut found = pages;
         while found < wanted {
-            let BlockState::Free { order } = range.info(start.plus(found)).state() else { return false };
+            let BlockState::Free { order, .. } = range.info(start.plus(found)).state() else { return false };
             found += 1 << order;
         }
         let mut done = pages;
         while done < wanted {
             let block = start.plus(done);
-            let BlockState::Free { order } = range.info(block).state() else { return false };
-            self.remove(ranges, range, block, order);
-            self.cut(ranges, range, block, order, (wanted - done).min(1 << order));
+            let BlockState::Free { order, .. } = range.info(block).state() else { return false };
+            let contents = self.remove(ranges, range, block, order);
+            self.cut(ranges, range, block, order, (wanted - done).min(1 << order), contents);
             done += 1 << order;
         }
         true
@@ -168,7 +168,7 @@ impl Buddy {
 
     /// Marks the first `pages` pages of a block, which is in no list, as blocks in use, and the others as
     /// free ones. A free one has no free buddy: the buddy is in use, or contains what is.
-    fn cut(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32, pages: u32) {
+    fn cut(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32, pages: u32, contents: Contents) {
         let mut done = 0;
         while done < pages {
             let order = (pages - done).ilog2();
@@ -177,7 +177,7 @@ impl Buddy {
         }
         while done < 1 << order {
             let order = done.trailing_zeros();
-            self.insert(ranges, range, block.plus(done), order);
+            self.insert(ranges, range, block.plus(done), order, contents);
             done += 1 << order;
         }
     }
@@ -187,19 +187,19 @@ impl Buddy {
         let (mut block, mut order) = (block, order);
         while order < MAX_ORDER {
             let buddy = PageNumber(block.0 ^ (1 << order));
-            if !range.contains(buddy, 1 << order) || range.info(buddy).state() != (BlockState::Free { order })
-            {
+            let is_free = |state| matches!(state, BlockState::Free { order: free, .. } if free == order);
+            if !range.contains(buddy, 1 << order) || !is_free(range.info(buddy).state()) {
                 break;
             }
             self.remove(ranges, range, buddy, order);
             block = PageNumber(block.0 & !(1 << order));
             order += 1;
         }
-        self.insert(ranges, range, block, order);
+        self.insert(ranges, range, block, order, Contents::Unknown);
     }
 
-    fn insert(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) {
-        range.info(block).set_state(BlockState::Free { order });
+    fn insert(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32, contents: Contents) {
+        range.info(block).set_state(BlockState::Free { order, contents });
         if let Some(list) = self.lists.get_mut(order as usize) {
             list.push(ranges, range, block);
             self.occupied |= 1 << order;
@@ -207,13 +207,18 @@ impl Buddy {
         }
     }
 
-    fn remove(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) {
+    /// Takes a free block out, and says what is known of its bytes.
+    fn remove(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) -> Contents {
         if let Some(list) = self.lists.get_mut(order as usize) {
             list.remove(ranges, range, block);
             if list.first().is_none() {
                 self.occupied &= !(1 << order);
             }
             self.free_pages -= 1 << order;
+        }
+        match range.info(block).state() {
+            BlockState::Free { contents, .. } => contents,
+            BlockState::Used { .. } => Contents::Unknown,
         }
     }
 }

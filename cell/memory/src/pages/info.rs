@@ -50,12 +50,22 @@ impl PageNumber {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockState {
     /// Free, `1 << order` pages.
-    Free { order: u32 },
+    Free { order: u32, contents: Contents },
     /// Handed out, `1 << order` pages.
     Used { order: u32 },
 }
 
+/// What is known of the bytes of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// All zero: they were when the memory was added, and were never handed out.
+    Zero,
+    /// Anything.
+    Unknown,
+}
+
 const FREE: u8 = 0x80;
+const ZERO: u8 = 0x40;
 
 /// The record.
 #[repr(C)]
@@ -116,10 +126,14 @@ impl InfoRef {
         state, set_state, state: u8 => BlockState,
         |raw: u8| match raw & FREE {
             0 => BlockState::Used { order: raw.into() },
-            _ => BlockState::Free { order: (raw & !FREE).into() },
+            _ => BlockState::Free {
+                order: (raw & !(FREE | ZERO)).into(),
+                contents: if raw & ZERO == 0 { Contents::Unknown } else { Contents::Zero },
+            },
         },
         |state| match state {
-            BlockState::Free { order } => FREE | order as u8,
+            BlockState::Free { order, contents: Contents::Zero } => FREE | ZERO | order as u8,
+            BlockState::Free { order, contents: Contents::Unknown } => FREE | order as u8,
             BlockState::Used { order } => order as u8,
         }
     }
