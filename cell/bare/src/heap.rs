@@ -43,7 +43,9 @@ pub(crate) fn start() {
 pub(crate) fn add_pool(pool: Vec<(NodeId, &'static mut [u8])>, cores: &[Core]) {
     for (node, range) in pool {
         // SAFETY: the memory is owned, for good, and given away here.
-        unsafe { add(node, range.as_mut_ptr(), range.len()) };
+        let Some(start) = NonNull::new(range.as_mut_ptr()) else { continue };
+        // SAFETY: as above; a cell's pool is zero at first. A range too small to be of use is left alone.
+        let _ = unsafe { HEAP.pages().add_zero_range_of(node, start, range.len()) };
     }
     cores.iter().enumerate().for_each(|(index, core)| HEAP.set_node(index, core.node));
     HEAP.report_to(cell::report());

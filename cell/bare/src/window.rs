@@ -12,6 +12,7 @@ use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
 use isola_ebbs::current_core;
 use isola_machine::interrupts::{self, ExceptionFrame};
 use isola_machine::window::{Window, WindowError, clear, flush};
+use isola_memory::pages::{self, Frame};
 use isola_memory::regions::{
     self, Contents, Extent, FillError, Filled, FrameChoice, Grace, Retired, collect,
 };
@@ -25,12 +26,18 @@ static FAULTING: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; MA
 
 /// Pages of memory that a core has got from its heap and not used yet: one after the other. Its own alone; atomic so
 /// that they can be a `static`.
-static STOCKS: [Stock; MAX_CORES] =
-    [const { Stock { next: AtomicPtr::new(core::ptr::null_mut()), left: AtomicUsize::new(0) } }; MAX_CORES];
+static STOCKS: [Stock; MAX_CORES] = [const {
+    Stock {
+        next: AtomicPtr::new(core::ptr::null_mut()),
+        left: AtomicUsize::new(0),
+        is_zero: AtomicBool::new(false),
+    }
+}; MAX_CORES];
 
 struct Stock {
     next: AtomicPtr<u8>,
     left: AtomicUsize,
+    is_zero: AtomicBool,
 }
 
 /// So many pages are got at once: most faults then need not ask the heap.
@@ -103,13 +110,15 @@ unsafe impl regions::Window for BareWindow {
     ) -> Result<Filled, FillError> {
         let memory = match frame {
             FrameChoice::Any if size == PageSize::FourKib => from_stock(),
-            FrameChoice::Any => pages().allocate_near(near(), size.bytes() / FRAME, size.bytes() / FRAME),
+            FrameChoice::Any => pages().frame_near(near(), size.bytes() / FRAME, size.bytes() / FRAME),
             FrameChoice::Colored { color, colors } if size == PageSize::FourKib => colored(color, colors),
             FrameChoice::Colored { .. } => return Err(FillError::NoSuchSize(size)),
         };
-        let memory = memory.ok_or(FillError::OutOfMemory(size.bytes()))?;
-        // SAFETY: just handed out, as many bytes, on whole pages.
-        unsafe { clear(memory, size) };
+        let Frame { memory, contents: before } = memory.ok_or(FillError::OutOfMemory(size.bytes()))?;
+        if before == pages::Contents::Unknown {
+            // SAFETY: just handed out, as many bytes, on whole pages.
+            unsafe { clear(memory, size) };
+        }
         if let Contents::Written(write) = contents {
             // SAFETY: just handed out and written.
             write(unsafe { NonNull::slice_from_raw_parts(memory, size.bytes()).as_mut() });
@@ -157,31 +166,34 @@ unsafe impl regions::Window for BareWindow {
 }
 
 /// A page of 4 KiB, from this core's stock.
-fn from_stock() -> Option<NonNull<u8>> {
+fn from_stock() -> Option<Frame> {
     let stock = &STOCKS[current_core().0 as usize];
     let left = stock.left.load(Ordering::Relaxed);
     if left == 0 {
-        let Some(first) = pages().allocate_apart(STOCK) else { return pages().allocate(1, 1) };
-        stock.next.store(first.as_ptr().wrapping_add(FRAME), Ordering::Relaxed);
+        let Some(first) = pages().frames_near(near(), STOCK) else { return pages().frame_near(near(), 1, 1) };
+        stock.next.store(first.memory.as_ptr().wrapping_add(FRAME), Ordering::Relaxed);
         stock.left.store(STOCK - 1, Ordering::Relaxed);
+        stock.is_zero.store(first.contents == pages::Contents::Zero, Ordering::Relaxed);
         return Some(first);
     }
     let next = stock.next.load(Ordering::Relaxed);
     stock.next.store(next.wrapping_add(FRAME), Ordering::Relaxed);
     stock.left.store(left - 1, Ordering::Relaxed);
-    NonNull::new(next)
+    let is_zero = stock.is_zero.load(Ordering::Relaxed);
+    let contents = if is_zero { pages::Contents::Zero } else { pages::Contents::Unknown };
+    Some(Frame { memory: NonNull::new(next)?, contents })
 }
 
 /// A page of memory of that colour.
-fn colored(color: u32, colors: u32) -> Option<NonNull<u8>> {
+fn colored(color: u32, colors: u32) -> Option<Frame> {
     // Pages of the image, whose addresses say nothing of their colour; each with the address of the next.
     let mut others: Option<NonNull<Option<NonNull<u8>>>> = None;
     let found = loop {
-        let Some(page) = pages().allocate_colored(color, colors) else { break None };
-        if (page.addr().get() as u64) < REGIONS {
+        let Some(page) = pages().frame_of_color(color, colors) else { break None };
+        if (page.memory.addr().get() as u64) < REGIONS {
             break Some(page);
         }
-        let link = page.cast::<Option<NonNull<u8>>>();
+        let link = page.memory.cast::<Option<NonNull<u8>>>();
         // SAFETY: just handed out, and nobody else's.
         unsafe { link.write(others.map(NonNull::cast)) };
         others = Some(link);

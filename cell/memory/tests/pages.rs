@@ -4,8 +4,9 @@
 mod common;
 
 use common::Arena;
+use isola_abi::id::NodeId;
 use isola_memory::Pages;
-use isola_memory::pages::{AddRangeError, MAX_RANGES, PAGE_SIZE};
+use isola_memory::pages::{AddRangeError, Contents, MAX_RANGES, PAGE_SIZE};
 use proptest::prelude::*;
 use std::ptr::NonNull;
 
@@ -124,7 +125,7 @@ proptest! {
                 }
                 Step::Color { color, colors_order } => {
                     let (color, colors) = (color % (1 << colors_order), 1 << colors_order);
-                    let Some(start) = pages.allocate_colored(color, colors) else { continue };
+                    let Some(start) = pages.frame_of_color(color, colors).map(|frame| frame.memory) else { continue };
                     prop_assert_eq!((start.addr().get() / PAGE_SIZE) as u32 % colors, color);
                     prop_assert!(arenas.iter().any(|arena| arena.contains(start, PAGE_SIZE)));
                     in_use += PAGE_SIZE;
@@ -132,7 +133,7 @@ proptest! {
                     runs.last().unwrap().fill();
                 }
                 Step::Apart { pages: count } => {
-                    let Some(first) = pages.allocate_apart(count) else { continue };
+                    let Some(first) = pages.frames_near(NodeId(0), count).map(|frame| frame.memory) else { continue };
                     prop_assert!(arenas.iter().any(|arena| arena.contains(first, count * PAGE_SIZE)));
                     in_use += count * PAGE_SIZE;
                     for page in 0..count {
@@ -180,9 +181,43 @@ fn pages_of_a_colour_come_out_of_what_is_left_of_others() {
     // The first range begins at a multiple of 16 pages with its records, of which it has 3.
     let arenas = [Arena::new(515 * PAGE_SIZE, 16 * PAGE_SIZE)];
     let pages = pages_of(&arenas);
-    let of_color = |color| std::iter::from_fn(|| pages.allocate_colored(color, 16)).count();
+    let of_color = |color| std::iter::from_fn(|| pages.frame_of_color(color, 16)).count();
     assert_eq!((of_color(5), of_color(6), of_color(5)), (32, 32, 0));
     assert_eq!((of_color(15), of_color(0)), (32, 32));
+}
+
+#[test]
+fn pages_are_known_to_be_zero_until_they_were_handed_out() {
+    let arenas = [Arena::new(600 * PAGE_SIZE, 512 * PAGE_SIZE)];
+    // SAFETY: the arena is that large, and the test's.
+    unsafe { arenas[0].start.write_bytes(0, arenas[0].len_bytes()) };
+    let pages = Pages::new();
+    // SAFETY: the arena outlives the allocator, and is zero.
+    unsafe { pages.add_zero_range_of(NodeId(0), arenas[0].start, arenas[0].len_bytes()) }.unwrap();
+    let frame = |pages: &Pages| pages.frame_near(NodeId(0), 1, 1).unwrap();
+    let first = frame(&pages);
+    assert_eq!(first.contents, Contents::Zero);
+    let more = pages.frames_near(NodeId(0), 40).unwrap();
+    assert_eq!(more.contents, Contents::Zero);
+    assert_eq!(pages.frame_of_color(3, 8).unwrap().contents, Contents::Zero);
+    // What was handed out may have been written to; its neighbours were not.
+    // SAFETY: it came from there.
+    unsafe { pages.free(first.memory, 1) };
+    // SAFETY: as above.
+    unsafe { pages.free(more.memory, 1) };
+    let all: Vec<_> = std::iter::from_fn(|| pages.frame_near(NodeId(0), 1, 1)).collect();
+    for frame in &all {
+        // SAFETY: handed out.
+        unsafe { frame.memory.write_bytes(0x5a, PAGE_SIZE) };
+    }
+    let unknown = all.iter().filter(|frame| frame.contents == Contents::Unknown).count();
+    assert!((2..12).contains(&unknown), "{unknown} of {} pages are not known to be zero", all.len());
+    for frame in all {
+        // SAFETY: it came from there.
+        unsafe { pages.free(frame.memory, 1) };
+    }
+    let run = pages.frame_near(NodeId(0), 64, 1).unwrap();
+    assert_eq!(run.contents, Contents::Unknown);
 }
 
 #[test]

@@ -168,7 +168,15 @@ impl Buddy {
 
     /// Marks the first `pages` pages of a block, which is in no list, as blocks in use, and the others as
     /// free ones. A free one has no free buddy: the buddy is in use, or contains what is.
-    fn cut(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32, pages: u32, contents: Contents) {
+    fn cut(
+        &mut self,
+        ranges: &Ranges,
+        range: &Range,
+        block: PageNumber,
+        order: u32,
+        pages: u32,
+        contents: Contents,
+    ) {
         let mut done = 0;
         while done < pages {
             let order = (pages - done).ilog2();

@@ -4,6 +4,7 @@
 //! is used (`usage`). A lock a node; none is on the heap's fast path.
 
 mod buddy;
+mod frames;
 mod info;
 mod list;
 mod node;
@@ -21,6 +22,8 @@ use isola_abi::id::NodeId;
 use isola_abi::report::{MemoryPressure, MemoryReport};
 use spin::Mutex;
 
+pub use self::frames::Frame;
+pub use self::info::Contents;
 pub(crate) use self::info::PageNumber;
 pub(crate) use self::list::BlockList;
 pub(crate) use self::node::NodeIndex;
@@ -117,6 +120,36 @@ impl Pages {
         start: NonNull<u8>,
         len_bytes: usize,
     ) -> Result<(), AddRangeError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.add(node, start, len_bytes, Contents::Unknown) }
+    }
+
+    /// As [`Self::add_range_of`], memory that is all zero: who wants zeroed pages gets them without clearing.
+    ///
+    /// # Errors
+    /// As [`Self::add_range_of`].
+    ///
+    /// # Safety
+    /// As [`Self::add_range_of`], and all bytes are zero.
+    pub unsafe fn add_zero_range_of(
+        &self,
+        node: NodeId,
+        start: NonNull<u8>,
+        len_bytes: usize,
+    ) -> Result<(), AddRangeError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.add(node, start, len_bytes, Contents::Zero) }
+    }
+
+    /// # Safety
+    /// As [`Self::add_range_of`], and the contents are as is said.
+    unsafe fn add(
+        &self,
+        node: NodeId,
+        start: NonNull<u8>,
+        len_bytes: usize,
+        contents: Contents,
+    ) -> Result<(), AddRangeError> {
         let skipped_bytes = start.addr().get().wrapping_neg() % PAGE_SIZE;
         let whole_pages = len_bytes.saturating_sub(skipped_bytes) / PAGE_SIZE;
         let record_pages = (whole_pages * size_of::<info::PageInfo>()).div_ceil(PAGE_SIZE);
@@ -144,7 +177,7 @@ impl Pages {
         // SAFETY: the lock is held.
         unsafe { self.ranges.push(range) }.map_err(|_| AddRangeError::TooManyRanges)?;
         self.usage.add(whole_pages, record_pages);
-        self.buddy(node).lock().adopt(&self.ranges, &range);
+        self.buddy(node).lock().adopt(&self.ranges, &range, contents);
         self.node_count.fetch_max(node.index() + 1, Ordering::Relaxed);
         drop(adding);
         Ok(())
@@ -169,32 +202,10 @@ impl Pages {
         align_pages: usize,
     ) -> Option<NonNull<u8>> {
         let pages = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
-        let (range, first) = self.buddy(node).lock().take(&self.ranges, pages, align_pages.max(1).ilog2())?;
+        let (range, first, _) =
+            self.buddy(node).lock().take(&self.ranges, pages, align_pages.max(1).ilog2())?;
         self.usage.take(pages as usize);
         Some(range.memory(first))
-    }
-
-    /// Hands out `pages` runs of one page each, one after the other; returns the first.
-    pub fn allocate_apart(&self, pages: usize) -> Option<NonNull<u8>> {
-        let count = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
-        let mut buddy = self.buddy.lock();
-        let (range, first) = buddy.take(&self.ranges, count, 0)?;
-        for page in 0..count {
-            range.info(first.plus(page)).set_state(info::BlockState::Used { order: 0 });
-        }
-        self.account(&buddy);
-        Some(range.memory(first))
-    }
-
-    /// Hands out a page whose address, in pages, leaves the remainder `color` when divided by `colors` (rounded up to
-    /// a power of two); `None` where there is none. To be freed as any other.
-    pub fn allocate_colored(&self, color: u32, colors: u32) -> Option<NonNull<u8>> {
-        let colors_order = colors.checked_next_power_of_two()?.ilog2();
-        let nodes = self.nodes_from(NodeIndex::of(NodeId(0)));
-        let (range, page) = { nodes }
-            .find_map(|node| self.buddy(node).lock().take_colored(&self.ranges, color, colors_order))?;
-        self.usage.take(1);
-        Some(range.memory(page))
     }
 
     /// Takes pages back.
