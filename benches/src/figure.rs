@@ -171,21 +171,29 @@ kinds! {
     Memory: "memory-instructions-jemalloc", "instructions", Jemalloc, Aim::None, "the same beside jemalloc";
     Memory: "memory-instructions-mimalloc", "instructions", Mimalloc, Aim::None, "the same beside mimalloc";
     Pager: "page-instructions", "instructions", Touch, Aim::Ratio(0.2),
-        "a page of 4 KiB touched that is not there, filled on demand";
-    Pager: "page-time", "ns", Touch, Aim::None,
-        "time of that";
+        "a page of 4 KiB touched that is not there, filled on demand, of memory that is known to be zero";
+    Pager: "page-time", "ns", Touch, Aim::None, "time of that";
+    Pager: "page-again-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same of memory that was used before and has to be cleared";
+    Pager: "page-again-time", "ns", Touch, Aim::None, "time of that";
     Pager: "page-around-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same where a fault fills 16 pages";
-    Pager: "page-around-time", "ns", Touch, Aim::None,
-        "time of that";
+    Pager: "page-around-time", "ns", Touch, Aim::None, "time of that";
+    Pager: "page-around-again-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same of memory that was used before and has to be cleared";
+    Pager: "page-around-again-time", "ns", Touch, Aim::None, "time of that";
     Pager: "page-prefault-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same where all pages are filled beforehand, by the page, filling included";
-    Pager: "page-prefault-time", "ns", Touch, Aim::None,
-        "time of that";
+    Pager: "page-prefault-time", "ns", Touch, Aim::None, "time of that";
+    Pager: "page-prefault-again-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same of memory that was used before and has to be cleared";
+    Pager: "page-prefault-again-time", "ns", Touch, Aim::None, "time of that";
     Pager: "page-2m-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same with pages of 2 MiB, by 4 KiB; Linux: with transparent huge pages";
-    Pager: "page-2m-time", "ns", Touch, Aim::None,
-        "time of that";
+    Pager: "page-2m-time", "ns", Touch, Aim::None, "time of that";
+    Pager: "page-2m-again-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same of memory that was used before and has to be cleared";
+    Pager: "page-2m-again-time", "ns", Touch, Aim::None, "time of that";
 }
 
 /// A figure: several runs of both systems as one line.

@@ -54,14 +54,16 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
 }
 
 fn isola(session: &Session, boot: Boot, record: &mut Record) -> Result<(), BenchError> {
-    let (kernel, command_line) = (session.images.find(IMAGE)?, format!("-- touch {REGION_MIB}"));
-    let pace = boot.pace;
-    let boot = Boot { name: format!("Isola's {IMAGE}"), kernel, command_line, ..boot };
-    let mut machine = session.machine(&boot, Counting::Off)?;
+    let kernel = session.images.find(IMAGE)?;
     for (pager, figure, _) in PAGERS {
-        let ns = machine.wait_for_number(&format!("touched {pager}: "))?;
-        let (figure, value) = figure_of(figure, pace, ns);
-        record.isola(&figure, value);
+        let (name, command_line) = (format!("Isola's {IMAGE}"), format!("-- touch {pager} {REGION_MIB}"));
+        let boot = Boot { name, kernel: kernel.clone(), command_line, ..boot.clone() };
+        let mut machine = session.machine(&boot, Counting::Off)?;
+        for (turn, figure) in [("first", figure.to_owned()), ("again", format!("{figure}-again"))] {
+            let ns = machine.wait_for_number(&format!("touched {turn}: "))?;
+            let (figure, value) = figure_of(&figure, boot.pace, ns);
+            record.isola(&figure, value);
+        }
     }
     Ok(())
 }
@@ -76,8 +78,10 @@ fn linux(session: &Session, boot: Boot, record: &mut Record) -> Result<(), Bench
             None => machine.ask(&format!("{question} {REGION_MIB}"), "guest: touched ")?,
         };
         asked.insert(question, ns);
-        let (figure, value) = figure_of(figure, boot.pace, ns);
-        record.peer(&figure, value);
+        for figure in [figure.to_owned(), format!("{figure}-again")] {
+            let (figure, value) = figure_of(&figure, boot.pace, ns);
+            record.peer(&figure, value);
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A test image: virtual memory that is filled by pagers, those of the library OS and the application's own.
 //!
-//! Its first argument says what it does: `check` tries what has to work, and ends with exit code 0; `touch MIB` says how
+//! Its first argument says what it does: `check` tries what has to work, and ends with exit code 0; `touch PAGER MIB` says how
 //! long it takes to touch so much; everything else goes wrong in one way, and ends the cell.
 #![no_std]
 #![no_main]
@@ -20,7 +20,10 @@ const PAGE: usize = PageSize::FourKib.bytes();
 async fn main(arguments: Arguments) -> ExitCode {
     match arguments.get(0) {
         Some("check") => check::all().await,
-        Some("touch") => touch::all(arguments.get(1).and_then(|mib| mib.parse().ok()).unwrap_or(1)).await,
+        Some("touch") => {
+            let mib = arguments.get(2).and_then(|mib| mib.parse().ok()).unwrap_or(1);
+            touch::twice(arguments.get(1).unwrap_or_default(), mib).await
+        }
         Some(way) => {
             wrong::go(way);
             println!("{way} went well");

@@ -6,23 +6,32 @@ use isola::events::{now, yield_now};
 use isola::prelude::*;
 use isola::regions::{OnDemand, PageSize, Pager, Prefault, Region};
 
-/// Touches a region of so many MiB with one pager after the other.
-pub async fn all(mib: usize) -> ExitCode {
+/// Touches a region of so many MiB that the pager of that name fills, and then another: of memory that was used before,
+/// and has to be cleared.
+pub async fn twice(pager: &str, mib: usize) -> ExitCode {
     let len = mib << 20;
-    touch("on-demand", len, OnDemand::new(PageSize::FourKib)).await;
-    touch("around", len, OnDemand::new(PageSize::FourKib).around(16)).await;
-    touch("large", len, OnDemand::new(PageSize::TwoMib)).await;
-    touch("prefault", len, Prefault { page: PageSize::FourKib }).await;
+    for turn in ["first", "again"] {
+        match pager {
+            "on-demand" => touch(turn, len, OnDemand::new(PageSize::FourKib)).await,
+            "around" => touch(turn, len, OnDemand::new(PageSize::FourKib).around(16)).await,
+            "large" => touch(turn, len, OnDemand::new(PageSize::TwoMib)).await,
+            "prefault" => touch(turn, len, Prefault { page: PageSize::FourKib }).await,
+            other => {
+                println!("no pager is called {other:?}");
+                return ExitCode::USAGE;
+            }
+        }
+    }
     ExitCode::SUCCESS
 }
 
-async fn touch(name: &'static str, len: usize, pager: impl Pager + 'static) {
+async fn touch(turn: &'static str, len: usize, pager: impl Pager + 'static) {
     let start = now();
-    let mut region = Region::new(name, len, pager).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let mut region = Region::new("touched", len, pager).unwrap_or_else(|error| panic!("{error}"));
     region.chunks_mut(PAGE).for_each(|page| page[0] = 1);
     black_box(&mut region);
     let took = now().since(start);
-    println!("touched {name}: {}", took.as_nanos());
+    println!("touched {turn}: {}", took.as_nanos());
     drop(region);
     yield_now().await;
 }
