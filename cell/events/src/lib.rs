@@ -3,6 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`elsewhere()`] | a future of another core, awaited here |
 //! | [`event`] | what an event is: a closure or a task's poll, at a resource, for an activity |
 //! | [`event_loop`] | the loop of a core: interrupts, one event, idle handlers, halt |
 //! | [`mailbox`] | events from other cores |
@@ -31,6 +32,7 @@
 extern crate alloc;
 
 pub mod activity;
+mod elsewhere;
 pub mod event;
 pub mod event_loop;
 pub mod future;
@@ -51,6 +53,7 @@ pub mod timer;
 pub mod watchdog;
 
 pub use activity::{current_activity, register_activity};
+pub use elsewhere::elsewhere;
 pub use event::{Event, EventTag, Label, Placement, ResourceId, current_tag, spawn, spawn_on};
 pub use event_loop::{exit, run};
 pub use isola_platform::Instant;

@@ -8,7 +8,7 @@
 //! | [`pending`] | interrupts on their way to a core, and the one flag that says whether it must be woken |
 //! | [`mod@file`] | a file of Linux as a device that interrupts |
 //! | [`window`] | virtual memory that pagers fill: mappings, SIGSEGV |
-//! | [`mod@link`] | a network of two cells, in memory |
+//! | [`mod@link`] | a network of two cells, or of several, in memory |
 //! | [`tap`] | a network device: a TAP interface of the host |
 //! | [`heap`] | the cell's memory: a pool, and the global allocator on it |
 //! | [`mod@process`] | a process that is one cell: what an application's binary becomes |

@@ -25,16 +25,26 @@ pub enum Loss {
 
 /// Two network devices that are connected to each other.
 pub fn link(loss: Loss) -> (NetworkPort, NetworkPort) {
-    let (there, back) = (Arc::new(Wire::new(loss)), Arc::new(Wire::new(loss)));
-    let port = |number, outgoing: &Arc<Wire>, incoming: &Arc<Wire>| NetworkPort {
-        mac: [0x02, 0, 0, 0, 0, number],
-        mtu: 1500,
-        queues: vec![Box::new(LinkQueue { outgoing: outgoing.clone(), incoming: incoming.clone() })],
-    };
-    (port(1, &there, &back), port(2, &back, &there))
+    let [one, other] = switch(loss);
+    (one, other)
 }
 
-/// One direction.
+/// `N` network devices on one switch: a frame reaches the device whose address it has, or all others.
+pub fn switch<const N: usize>(loss: Loss) -> [NetworkPort; N] {
+    let wires: Arc<[Wire]> = (0..N).map(|_| Wire::new(loss)).collect();
+    core::array::from_fn(|own| NetworkPort {
+        mac: mac(own),
+        mtu: 1500,
+        queues: vec![Box::new(LinkQueue { wires: wires.clone(), own })],
+    })
+}
+
+/// The address of a switch's device.
+fn mac(number: usize) -> [u8; 6] {
+    [0x02, 0, 0, 0, 0, number as u8 + 1]
+}
+
+/// What comes to one device.
 struct Wire {
     loss: Loss,
     state: Mutex<WireState>,
@@ -58,11 +68,40 @@ impl Wire {
     fn lock(&self) -> MutexGuard<'_, WireState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Brings a frame to the device, if it does not get lost on the way.
+    fn put(&self, frame: Vec<u8>) {
+        let mut wire = self.lock();
+        wire.sent += 1;
+        let lost = matches!(self.loss, Loss::EveryNth(nth) if wire.sent.is_multiple_of(nth));
+        if lost || wire.frames.len() >= CAPACITY {
+            return;
+        }
+        wire.frames.push_back(frame);
+        if core::mem::take(&mut wire.armed)
+            && let Some(receiver) = wire.receiver
+        {
+            receiver.interrupt(VECTOR);
+        }
+    }
 }
 
 struct LinkQueue {
-    outgoing: Arc<Wire>,
-    incoming: Arc<Wire>,
+    wires: Arc<[Wire]>,
+    own: usize,
+}
+
+impl LinkQueue {
+    fn incoming(&self) -> &Wire {
+        &self.wires[self.own]
+    }
+
+    /// The devices that a frame is for.
+    fn receivers(&self, frame: &[u8]) -> Vec<usize> {
+        let others = (0..self.wires.len()).filter(|number| *number != self.own);
+        let named = frame.get(..6).and_then(|to| others.clone().find(|number| mac(*number) == to));
+        named.map_or_else(|| others.collect(), |number| vec![number])
+    }
 }
 
 impl NetworkQueue for LinkQueue {
@@ -75,29 +114,24 @@ impl NetworkQueue for LinkQueue {
     }
 
     fn attach(&mut self) {
-        self.incoming.lock().receiver = HostedCore::current();
+        self.incoming().lock().receiver = HostedCore::current();
     }
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
-        let frame = self.incoming.lock().frames.pop_front()?;
+        let frame = self.incoming().lock().frames.pop_front()?;
         Some(ReceivedFrame { frame: IoBuf::from(frame), checksum: ReceivedChecksum::Unchecked })
     }
 
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
-        let mut wire = self.outgoing.lock();
-        if wire.frames.len() >= CAPACITY {
+        let bytes = frame.frame.to_vec();
+        let receivers = self.receivers(&bytes);
+        // A frame for several reaches those that have room; one for a single device waits for it.
+        if let [only] = receivers[..]
+            && self.wires[only].lock().frames.len() >= CAPACITY
+        {
             return Err(frame);
         }
-        wire.sent += 1;
-        if matches!(self.outgoing.loss, Loss::EveryNth(nth) if wire.sent.is_multiple_of(nth)) {
-            return Ok(());
-        }
-        wire.frames.push_back(frame.frame.to_vec());
-        if core::mem::take(&mut wire.armed)
-            && let Some(receiver) = wire.receiver
-        {
-            receiver.interrupt(VECTOR);
-        }
+        receivers.into_iter().for_each(|number| self.wires[number].put(bytes.clone()));
         Ok(())
     }
 
@@ -108,7 +142,7 @@ impl NetworkQueue for LinkQueue {
     }
 
     fn enable_interrupts(&mut self) -> FramesPending {
-        let mut wire = self.incoming.lock();
+        let mut wire = self.incoming().lock();
         if wire.frames.is_empty() {
             wire.armed = true;
             FramesPending::No
@@ -118,6 +152,6 @@ impl NetworkQueue for LinkQueue {
     }
 
     fn disable_interrupts(&mut self) {
-        self.incoming.lock().armed = false;
+        self.incoming().lock().armed = false;
     }
 }

@@ -1,0 +1,50 @@
+//! So many at once, and no more: the others wait.
+
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::future::poll_fn;
+use core::task::{Poll, Waker};
+
+/// A number of places.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    free: Cell<usize>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+/// A place, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place(Rc<Limit>);
+
+impl Limit {
+    pub fn new(places: usize) -> Rc<Self> {
+        Rc::new(Self { free: Cell::new(places), waiting: RefCell::default() })
+    }
+
+    /// A place, where there is one.
+    pub fn try_take(self: &Rc<Self>) -> Option<Place> {
+        self.free.set(self.free.get().checked_sub(1)?);
+        Some(Place(self.clone()))
+    }
+
+    /// A place, as soon as there is one.
+    pub async fn take(self: &Rc<Self>) -> Place {
+        poll_fn(|context| match self.try_take() {
+            Some(place) => Poll::Ready(place),
+            None => {
+                self.waiting.borrow_mut().push(context.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.free.set(self.0.free.get() + 1);
+        // All of them: one that has given up would keep the others waiting.
+        self.0.waiting.take().into_iter().for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,80 @@
+//! The Ebbs that this machine answers for.
+
+use crate::MAX_CALLS;
+use crate::frame::{MAX_PAYLOAD, Refusal};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use core::cell::RefCell;
+use core::future::Future;
+use core::pin::Pin;
+use isola_ebbs::{EbbId, MachineId};
+use isola_iobuf::Chain;
+
+/// A call from a machine: another, or this one.
+#[derive(Debug)]
+pub struct Call {
+    /// Who calls.
+    pub from: MachineId,
+    /// What it asks, as it came: hostile bytes.
+    pub request: Chain,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Chain, Refusal>>>>;
+type Handler = Rc<dyn Fn(Call) -> Answer>;
+
+/// The handlers, by Ebb.
+#[derive(Default)]
+pub(crate) struct Served {
+    handlers: RefCell<BTreeMap<EbbId, Handler>>,
+    /// Calls that are being answered, by caller.
+    under_way: RefCell<BTreeMap<MachineId, usize>>,
+}
+
+impl Served {
+    /// Adds a handler; false where the Ebb has one.
+    pub fn add<F>(&self, ebb: EbbId, handler: impl Fn(Call) -> F + 'static) -> bool
+    where
+        F: Future<Output = Result<Chain, Refusal>> + 'static,
+    {
+        let mut handlers = self.handlers.borrow_mut();
+        let free = !handlers.contains_key(&ebb);
+        if free {
+            handlers.insert(ebb, Rc::new(move |call| Box::pin(handler(call))));
+        }
+        free
+    }
+
+    /// Removes a handler. Calls that it is at go on.
+    pub fn remove(&self, ebb: EbbId) {
+        let removed = self.handlers.borrow_mut().remove(&ebb);
+        drop(removed);
+    }
+
+    /// Answers a call.
+    pub async fn answer(&self, ebb: EbbId, call: Call) -> Result<Chain, Refusal> {
+        let handler = self.handlers.borrow().get(&ebb).cloned();
+        let answer = handler.ok_or(Refusal::NoSuchEbb)?(call).await?;
+        if answer.len() > MAX_PAYLOAD { Err(Refusal::TooLong) } else { Ok(answer) }
+    }
+
+    /// Counts a call of another machine; false where it has [`MAX_CALLS`] here already.
+    pub fn begin(&self, from: MachineId) -> bool {
+        let mut under_way = self.under_way.borrow_mut();
+        let count = under_way.entry(from).or_default();
+        let room = *count < MAX_CALLS;
+        *count += usize::from(room);
+        room
+    }
+
+    /// Counts the end of a call.
+    pub fn end(&self, from: MachineId) {
+        let mut under_way = self.under_way.borrow_mut();
+        if let Some(count) = under_way.get_mut(&from) {
+            *count -= 1;
+            if *count == 0 {
+                under_way.remove(&from);
+            }
+        }
+    }
+}

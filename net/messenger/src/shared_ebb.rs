@@ -1,0 +1,137 @@
+//! Ebbs that have one representative in the whole application; elsewhere, a call becomes a message.
+
+use crate::error::{CallError, ServeError};
+use crate::frame::Refusal;
+use crate::id_map;
+use crate::messenger::{Serving, call, serve};
+use crate::served::Call;
+use core::cell::Cell;
+use core::fmt;
+use core::future::Future;
+use core::marker::PhantomData;
+use isola_ebbs::{Ebb, EbbId, MachineId, Representative};
+use isola_iobuf::Chain;
+
+/// What is sent as bytes. What comes may be anything: `from_chain` checks it.
+pub trait Message: Sized {
+    /// The message as bytes.
+    fn into_chain(self) -> Chain;
+
+    /// The message that the bytes are; `None` where they are none.
+    fn from_chain(bytes: Chain) -> Option<Self>;
+}
+
+/// What can be asked of a [`SharedEbb`].
+pub trait Interface: 'static {
+    /// What it is asked.
+    type Request: Message + 'static;
+    /// What it answers.
+    type Answer: Message + 'static;
+}
+
+/// A reference to an Ebb with one representative in the whole application, declared as a `static`.
+///
+/// The machine that [serves](Self::serve) it is its home. On every other machine, and core, it is asked by
+/// [`SharedEbb::ask`] all the same.
+pub struct SharedEbb<I> {
+    id: EbbId,
+    home: Ebb<Home>,
+    interface: PhantomData<fn() -> I>,
+}
+
+/// The home of an Ebb, as far as a core knows it.
+struct Home(Cell<Option<MachineId>>);
+
+impl Representative for Home {
+    fn create() -> Self {
+        Self(Cell::new(None))
+    }
+}
+
+/// Why a [`SharedEbb`] did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskError {
+    /// No machine of the application serves it.
+    NoHome,
+    /// What its home answered was no answer.
+    Malformed,
+    /// The call came to nothing.
+    Call(CallError),
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHome => f.write_str("no machine of the application serves that Ebb"),
+            Self::Malformed => {
+                f.write_str("the machine that serves the Ebb answered nonsense: is it of the same version?")
+            }
+            Self::Call(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for AskError {}
+
+impl From<CallError> for AskError {
+    fn from(error: CallError) -> Self {
+        Self::Call(error)
+    }
+}
+
+impl<I: Interface> SharedEbb<I> {
+    /// A reference to the Ebb of that id: `SharedEbb::new(ebb_id!(FILES))` for `static FILES`.
+    pub const fn new(id: EbbId) -> Self {
+        Self { id, home: Ebb::new(), interface: PhantomData }
+    }
+
+    /// Makes this machine the Ebb's home: `handler` answers what it is asked, from here on and until what is returned is
+    /// dropped. Tells the other machines.
+    ///
+    /// # Errors
+    /// [`ServeError`], and the outer one where the first machine cannot be told.
+    pub async fn serve<F>(
+        &self,
+        handler: impl Fn(MachineId, I::Request) -> F + 'static,
+    ) -> Result<Result<Serving, ServeError>, CallError>
+    where
+        F: Future<Output = Result<I::Answer, Refusal>> + 'static,
+    {
+        let serving = serve(self.id, move |Call { from, request }| {
+            let answer = I::Request::from_chain(request).map(|request| handler(from, request));
+            async move { Ok(answer.ok_or(Refusal::Malformed)?.await?.into_chain()) }
+        });
+        let Ok(serving) = serving else { return Ok(serving) };
+        id_map::set(self.id, &MachineId::here().number().to_be_bytes()).await?;
+        Ok(Ok(serving))
+    }
+
+    /// Asks the Ebb, wherever it is.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub async fn ask(&self, request: I::Request) -> Result<I::Answer, AskError> {
+        let home = match self.home.0.get() {
+            Some(home) => home,
+            None => self.find().await?,
+        };
+        let answer = call(home, self.id, request.into_chain()).await;
+        if let Err(
+            CallError::NoSuchMachine
+            | CallError::Refused(Refusal::NoSuchEbb | Refusal::Gone | Refusal::NoSuchMachine),
+        ) = answer
+        {
+            // It may have another home by now: the next call looks.
+            self.home.0.set(None);
+        }
+        I::Answer::from_chain(answer?).ok_or(AskError::Malformed)
+    }
+
+    async fn find(&self) -> Result<MachineId, AskError> {
+        let value = id_map::get(self.id).await?.ok_or(AskError::NoHome)?;
+        let number = <[u8; 4]>::try_from(value.as_slice()).map(u32::from_be_bytes);
+        let home = number.ok().and_then(MachineId::new).ok_or(AskError::Malformed)?;
+        self.home.0.set(Some(home));
+        Ok(home)
+    }
+}
