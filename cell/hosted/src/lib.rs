@@ -40,5 +40,5 @@ pub mod tap;
 pub mod window;
 
 pub use cell::{Pinning, Settings, run};
-pub use link::{Loss, link};
+pub use link::{Loss, link, switch};
 pub use platform::Hosted;

@@ -6,8 +6,8 @@ use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{
-    AskError, CallError, Interface, JoinError, MAX_PAYLOAD, MachineId, Message, Refusal, ServeError, SharedEbb, call,
-    host, id_map, join, serve,
+    AskError, CallError, Interface, JoinError, MAX_PAYLOAD, MachineId, Message, Refusal, ServeError,
+    SharedEbb, call, host, id_map, join, serve,
 };
 use isola_net::{FailReason, StreamError, TcpStream, connect, start};
 use isola_platform::CoreIndex;
@@ -76,7 +76,9 @@ async fn join_first() -> MachineId {
     loop {
         match join(first()).await {
             Ok(number) => return number,
-            Err(JoinError::Connect(StreamError::Failed(FailReason::Refused))) => sleep(Duration::from_millis(5)).await,
+            Err(JoinError::Connect(StreamError::Failed(FailReason::Refused))) => {
+                sleep(Duration::from_millis(5)).await
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -111,10 +113,7 @@ fn every_machine_asks_every_other_and_itself_from_any_core() {
                 let answer = isola_events::elsewhere(core, move || call(there, ECHO, request)).await;
                 assert_eq!(answer.unwrap().to_vec(), text);
             }
-            assert_eq!(
-                call(there, NOBODY, Chain::new()).await,
-                Err(CallError::Refused(Refusal::NoSuchEbb))
-            );
+            assert_eq!(call(there, NOBODY, Chain::new()).await, Err(CallError::Refused(Refusal::NoSuchEbb)));
         }
         let fourth = MachineId::new(4).unwrap();
         let expected = if here == MachineId::FIRST {

@@ -1,0 +1,245 @@
+//! File operations within one directory.
+
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, FileExt, FileType, Metadata, OpenOptions};
+use cap_std::time::SystemTime;
+use isola_fs::{Answer, Entry, FileKind, FileRequest, MAX_ENTRIES, Refused, Status};
+use isola_iobuf::{Chain, IoBuf};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+/// What may be done with the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// They are read.
+    ReadOnly,
+    /// They are read and written.
+    ReadWrite,
+}
+
+/// A directory of the host. Its operations wait for the host: they are not for cores.
+#[derive(Debug)]
+pub struct Directory {
+    root: Dir,
+    access: Access,
+}
+
+impl Directory {
+    /// The directory at `path`.
+    ///
+    /// # Errors
+    /// Where there is none, or it may not be opened.
+    pub fn open(path: &Path, access: Access) -> io::Result<Self> {
+        Ok(Self { root: Dir::open_ambient_dir(path, ambient_authority())?, access })
+    }
+
+    /// Does what is asked.
+    pub fn answer(&self, request: FileRequest) -> Answer {
+        let answer = match request {
+            FileRequest::Status { path } => self.status(&path),
+            FileRequest::Read { path, offset, len } => self.read(&path, offset, len),
+            FileRequest::List { path, after } => self.list(&path, &after),
+            FileRequest::Write { path, offset, data } => self.write(&path, offset, &data),
+        };
+        answer.unwrap_or_else(Answer::Refused)
+    }
+
+    fn status(&self, path: &str) -> Result<Answer, Refused> {
+        self.root.metadata(within(path)).map(|found| Answer::Status(status_of(&found))).map_err(refused)
+    }
+
+    fn read(&self, path: &str, offset: u64, len: u32) -> Result<Answer, Refused> {
+        // Without waiting: a named pipe without a writer would keep the thread for ever.
+        let mut options = OpenOptions::new();
+        options.read(true);
+        nonblocking(&mut options);
+        let file = self.root.open_with(within(path), &options).map_err(refused)?;
+        if !file.metadata().map_err(refused)?.is_file() {
+            return Err(Refused::NotAFile);
+        }
+        let mut bytes = vec![0; len as usize];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read_at(&mut bytes[filled..], offset.saturating_add(filled as u64)) {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(Answer::Data(Chain::from(IoBuf::from(bytes))))
+    }
+
+    fn list(&self, path: &str, after: &str) -> Result<Answer, Refused> {
+        let entries = self.root.read_dir(within(path)).map_err(|error| match error.kind() {
+            ErrorKind::NotADirectory => Refused::NotADirectory,
+            _ => refused(error),
+        })?;
+        // The first so many of all that follow, however large the directory.
+        let mut first: BTreeMap<String, FileKind> = BTreeMap::new();
+        for entry in entries {
+            let entry = entry.map_err(refused)?;
+            // A name that is no text cannot be asked for either.
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if name.as_str() <= after {
+                continue;
+            }
+            first.insert(name, entry.file_type().map_or(FileKind::Other, kind_of));
+            if first.len() > MAX_ENTRIES {
+                first.pop_last();
+            }
+        }
+        let entries = first.into_iter().map(|(name, kind)| Entry { name, kind });
+        Ok(Answer::Entries(entries.collect()))
+    }
+
+    fn write(&self, path: &str, offset: u64, data: &Chain) -> Result<Answer, Refused> {
+        if self.access == Access::ReadOnly {
+            return Err(Refused::ReadOnly);
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create(true);
+        nonblocking(&mut options);
+        let file = self.root.open_with(within(path), &options).map_err(refused)?;
+        if !file.metadata().map_err(refused)?.is_file() {
+            return Err(Refused::NotAFile);
+        }
+        let mut offset = offset;
+        for part in data.parts() {
+            file.write_all_at(part, offset).map_err(refused)?;
+            offset = offset.checked_add(part.len() as u64).ok_or(Refused::Host)?;
+        }
+        Ok(Answer::Written)
+    }
+}
+
+fn nonblocking(options: &mut OpenOptions) {
+    use cap_std::fs::OpenOptionsExt;
+    /// `O_NONBLOCK` of Linux on x86-64.
+    const NONBLOCK: i32 = 0o4000;
+    options.custom_flags(NONBLOCK);
+}
+
+/// The path below the directory: a leading `/` means the directory itself.
+fn within(path: &str) -> &str {
+    match path.trim_start_matches('/') {
+        "" => ".",
+        path => path,
+    }
+}
+
+fn kind_of(kind: FileType) -> FileKind {
+    if kind.is_file() {
+        FileKind::File
+    } else if kind.is_dir() {
+        FileKind::Directory
+    } else {
+        FileKind::Other
+    }
+}
+
+fn status_of(found: &Metadata) -> Status {
+    let epoch = SystemTime::from_std(std::time::SystemTime::UNIX_EPOCH);
+    let modified = found.modified().ok().and_then(|modified| modified.duration_since(epoch).ok());
+    let modified_s = modified.map_or(0, |since| since.as_secs());
+    Status { kind: kind_of(found.file_type()), len_bytes: found.len(), modified_s }
+}
+
+fn refused(error: io::Error) -> Refused {
+    match error.kind() {
+        ErrorKind::NotFound => Refused::NotFound,
+        // What `cap-std` says of a path that leads out, and Linux of a file that is not for the process.
+        ErrorKind::PermissionDenied => Refused::NotAllowed,
+        ErrorKind::IsADirectory | ErrorKind::NotADirectory => Refused::NotAFile,
+        ErrorKind::InvalidInput => Refused::NotAllowed,
+        // Too many symbolic links, and too long a name.
+        _ if matches!(error.raw_os_error(), Some(36 | 40)) => Refused::NotAllowed,
+        _ => Refused::Host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn bytes(answer: Answer) -> Vec<u8> {
+        match answer {
+            Answer::Data(data) => data.to_vec(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn read(directory: &Directory, path: &str, offset: u64, len: u32) -> Answer {
+        directory.answer(FileRequest::Read { path: path.into(), offset, len })
+    }
+
+    #[test]
+    fn nothing_outside_of_the_directory_is_reached() {
+        let all = tempfile::tempdir().unwrap();
+        let inside = all.path().join("inside");
+        fs::create_dir(&inside).unwrap();
+        fs::write(all.path().join("secret"), "secret").unwrap();
+        fs::write(inside.join("file"), "0123456789").unwrap();
+        symlink("../secret", inside.join("up")).unwrap();
+        symlink("/etc/passwd", inside.join("away")).unwrap();
+        symlink("file", inside.join("here")).unwrap();
+        let directory = Directory::open(&inside, Access::ReadWrite).unwrap();
+        for path in ["../secret", "up", "away", "/../secret", "x/../../secret", "here/../../secret"] {
+            let answer = read(&directory, path, 0, 10);
+            assert!(matches!(answer, Answer::Refused(_)), "{path}: {answer:?}");
+            let write =
+                FileRequest::Write { path: path.into(), offset: 0, data: Chain::from(IoBuf::from(vec![0])) };
+            assert!(matches!(directory.answer(write), Answer::Refused(_)), "{path}");
+        }
+        assert_eq!(fs::read(all.path().join("secret")).unwrap(), b"secret");
+        assert_eq!(bytes(read(&directory, "here", 0, 10)), b"0123456789");
+        assert_eq!(bytes(read(&directory, "/file", 8, 10)), b"89");
+        assert!(bytes(read(&directory, "file", 10, 10)).is_empty());
+        assert!(bytes(read(&directory, "file", u64::MAX - 3, 0)).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read_and_nobody_waits_for_it() {
+        let all = tempfile::tempdir().unwrap();
+        let fifo = all.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let directory = Directory::open(all.path(), Access::ReadWrite).unwrap();
+        assert_eq!(read(&directory, "fifo", 0, 1), Answer::Refused(Refused::NotAFile));
+        assert_eq!(read(&directory, "/", 0, 1), Answer::Refused(Refused::NotAFile));
+        assert_eq!(read(&directory, "none", 0, 1), Answer::Refused(Refused::NotFound));
+        let list =
+            |path: &str| directory.answer(FileRequest::List { path: path.into(), after: String::new() });
+        assert_eq!(list("fifo"), Answer::Refused(Refused::NotADirectory));
+    }
+
+    #[test]
+    fn a_directory_that_is_exported_to_be_read_stays_as_it_is() {
+        let all = tempfile::tempdir().unwrap();
+        let directory = Directory::open(all.path(), Access::ReadOnly).unwrap();
+        let write = FileRequest::Write { path: "new".into(), offset: 0, data: Chain::new() };
+        assert_eq!(directory.answer(write), Answer::Refused(Refused::ReadOnly));
+        assert!(fs::read_dir(all.path()).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_large_directory_is_listed_in_parts_and_in_order() {
+        let all = tempfile::tempdir().unwrap();
+        let mut names: Vec<String> = (0..MAX_ENTRIES + 40).map(|number| format!("n{number}")).collect();
+        names.iter().for_each(|name| fs::write(all.path().join(name), name).unwrap());
+        names.sort();
+        let directory = Directory::open(all.path(), Access::ReadOnly).unwrap();
+        let list = |after: &str| match directory
+            .answer(FileRequest::List { path: "/".into(), after: after.into() })
+        {
+            Answer::Entries(entries) => entries.into_iter().map(|entry| entry.name).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        let first = list("");
+        assert_eq!(first, names[..MAX_ENTRIES]);
+        assert_eq!(list(&first[MAX_ENTRIES - 1]), names[MAX_ENTRIES..]);
+    }
+}

@@ -1,0 +1,46 @@
+//! Being the home of the files.
+
+use crate::directory::{Access, Directory};
+use crate::off_core::off_core;
+use isola_fs::FILES;
+use isola_messenger::{CallError, ServeError, Serving};
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Why a directory is not exported.
+#[derive(Debug)]
+pub enum ExportError {
+    /// It cannot be opened.
+    Open(io::Error),
+    /// This machine cannot serve it.
+    Serve(ServeError),
+    /// The other machines cannot be told.
+    Call(CallError),
+}
+
+impl fmt::Display for ExportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(error) => write!(f, "the directory cannot be opened: {error}"),
+            Self::Serve(error) => error.fmt(f),
+            Self::Call(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ExportError {}
+
+/// Exports the directory at `path` to all machines of the application, for as long as what is returned lives.
+///
+/// # Errors
+/// [`ExportError`].
+pub async fn export(path: &Path, access: Access) -> Result<Serving, ExportError> {
+    let directory = Arc::new(Directory::open(path, access).map_err(ExportError::Open)?);
+    let serving = FILES.serve(move |_, request| {
+        let directory = directory.clone();
+        async move { Ok(off_core(move || directory.answer(request)).await) }
+    });
+    serving.await.map_err(ExportError::Call)?.map_err(ExportError::Serve)
+}

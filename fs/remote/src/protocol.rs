@@ -1,0 +1,262 @@
+//! What is asked of the home of the files, and what it answers: a head in postcard's format, and the bytes of a file as
+//! they are behind it.
+
+use crate::error::Refused;
+use alloc::string::String;
+use alloc::vec::Vec;
+use isola_iobuf::{Chain, IoBuf};
+use isola_messenger::Message;
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of one read or write.
+pub const MAX_READ: usize = 256 << 10;
+
+/// Longest path, in bytes.
+pub const MAX_PATH: usize = 4096;
+
+/// Most entries of one answer to a listing.
+pub const MAX_ENTRIES: usize = 256;
+
+/// Longest head of a message, in bytes: a full answer to a listing, of the longest names that Linux has.
+const MAX_HEAD: usize = MAX_ENTRIES * 320 + MAX_PATH;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileRequest {
+    /// What the path names.
+    Status {
+        /// The path.
+        path: String,
+    },
+    /// Bytes of a file.
+    Read {
+        /// Its path.
+        path: String,
+        /// The first byte.
+        offset: u64,
+        /// How many at most; no more than [`MAX_READ`].
+        len: u32,
+    },
+    /// The entries of a directory, in the order of their names.
+    List {
+        /// Its path.
+        path: String,
+        /// Those behind this name; empty: from the first.
+        after: String,
+    },
+    /// To write bytes into a file, which is made if need be.
+    Write {
+        /// Its path.
+        path: String,
+        /// Where the first byte goes.
+        offset: u64,
+        /// The bytes.
+        data: Chain,
+    },
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// To a [`FileRequest::Status`].
+    Status(Status),
+    /// To a [`FileRequest::Read`]: less than asked for at the file's end alone.
+    Data(Chain),
+    /// To a [`FileRequest::List`]: [`MAX_ENTRIES`] of them where there may be more.
+    Entries(Vec<Entry>),
+    /// To a [`FileRequest::Write`]: all is written.
+    Written,
+    /// It came to nothing.
+    Refused(Refused),
+}
+
+/// What is at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// What it is.
+    pub kind: FileKind,
+    /// Length of a file, in bytes.
+    pub len_bytes: u64,
+    /// When it was changed last, in s since 1970-01-01 UTC; 0 where the host does not say.
+    pub modified_s: u64,
+}
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileKind {
+    /// A file.
+    File,
+    /// A directory.
+    Directory,
+    /// Something else: a socket, a device, a symbolic link that leads nowhere.
+    Other,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// What it is; a symbolic link counts as [`FileKind::Other`].
+    pub kind: FileKind,
+}
+
+#[derive(Serialize, Deserialize)]
+enum RequestHead {
+    Status { path: String },
+    Read { path: String, offset: u64, len: u32 },
+    List { path: String, after: String },
+    Write { path: String, offset: u64 },
+}
+
+#[derive(Serialize, Deserialize)]
+enum AnswerHead {
+    Status(Status),
+    Data,
+    Entries(Vec<Entry>),
+    Written,
+    Refused(Refused),
+}
+
+/// A head, and data behind it.
+fn join<H: Serialize>(head: &H, data: Chain) -> Chain {
+    // Only a writer that runs full fails, which a vector does not.
+    let head = postcard::to_allocvec(head).unwrap_or_default();
+    let mut all = Chain::from(IoBuf::from(head));
+    all.append(data);
+    all
+}
+
+/// The head that the bytes begin with, and what is behind it.
+fn split<H: for<'a> Deserialize<'a>>(mut bytes: Chain) -> Option<(H, Chain)> {
+    let mut front = alloc::vec![0; bytes.len().min(MAX_HEAD)];
+    bytes.cursor().read_slice(&mut front)?;
+    let (head, behind) = postcard::take_from_bytes(&front).ok()?;
+    bytes.advance(front.len() - behind.len());
+    Some((head, bytes))
+}
+
+fn is_path(path: &str) -> bool {
+    path.len() <= MAX_PATH && !path.contains('\0')
+}
+
+impl Message for FileRequest {
+    fn into_chain(self) -> Chain {
+        match self {
+            Self::Status { path } => join(&RequestHead::Status { path }, Chain::new()),
+            Self::Read { path, offset, len } => join(&RequestHead::Read { path, offset, len }, Chain::new()),
+            Self::List { path, after } => join(&RequestHead::List { path, after }, Chain::new()),
+            Self::Write { path, offset, data } => join(&RequestHead::Write { path, offset }, data),
+        }
+    }
+
+    fn from_chain(bytes: Chain) -> Option<Self> {
+        let (head, data) = split(bytes)?;
+        let request = match head {
+            RequestHead::Status { path } if is_path(&path) => Self::Status { path },
+            RequestHead::Read { path, offset, len } if is_path(&path) && len as usize <= MAX_READ => {
+                Self::Read { path, offset, len }
+            }
+            RequestHead::List { path, after } if is_path(&path) && is_path(&after) => {
+                Self::List { path, after }
+            }
+            RequestHead::Write { path, offset } if is_path(&path) && data.len() <= MAX_READ => {
+                return Some(Self::Write { path, offset, data });
+            }
+            _ => return None,
+        };
+        data.is_empty().then_some(request)
+    }
+}
+
+impl Message for Answer {
+    fn into_chain(self) -> Chain {
+        match self {
+            Self::Status(status) => join(&AnswerHead::Status(status), Chain::new()),
+            Self::Data(data) => join(&AnswerHead::Data, data),
+            Self::Entries(entries) => join(&AnswerHead::Entries(entries), Chain::new()),
+            Self::Written => join(&AnswerHead::Written, Chain::new()),
+            Self::Refused(refused) => join(&AnswerHead::Refused(refused), Chain::new()),
+        }
+    }
+
+    fn from_chain(bytes: Chain) -> Option<Self> {
+        let (head, data) = split(bytes)?;
+        let answer = match head {
+            AnswerHead::Data if data.len() <= MAX_READ => return Some(Self::Data(data)),
+            AnswerHead::Data => return None,
+            AnswerHead::Status(status) => Self::Status(status),
+            AnswerHead::Entries(entries) if entries.len() <= MAX_ENTRIES => Self::Entries(entries),
+            AnswerHead::Entries(_) => return None,
+            AnswerHead::Written => Self::Written,
+            AnswerHead::Refused(refused) => Self::Refused(refused),
+        };
+        data.is_empty().then_some(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn data() -> impl Strategy<Value = Chain> {
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 1..50), 0..4)
+            .prop_map(|parts| parts.iter().map(|part| IoBuf::copy_from_slice(part)).collect())
+    }
+
+    fn request() -> impl Strategy<Value = FileRequest> {
+        let path = "[a-z/. ]{0,40}";
+        prop_oneof![
+            path.prop_map(|path| FileRequest::Status { path }),
+            (path, any::<u64>(), 0..=MAX_READ as u32).prop_map(|(path, offset, len)| FileRequest::Read {
+                path,
+                offset,
+                len
+            }),
+            (path, path).prop_map(|(path, after)| FileRequest::List { path, after }),
+            (path, any::<u64>(), data()).prop_map(|(path, offset, data)| FileRequest::Write {
+                path,
+                offset,
+                data
+            }),
+        ]
+    }
+
+    fn answer() -> impl Strategy<Value = Answer> {
+        let kind = prop::sample::select(&[FileKind::File, FileKind::Directory, FileKind::Other][..]);
+        let entry = ("[a-z]{1,255}", kind.clone()).prop_map(|(name, kind)| Entry { name, kind });
+        prop_oneof![
+            (kind, any::<u64>(), any::<u64>()).prop_map(|(kind, len_bytes, modified_s)| Answer::Status(
+                Status { kind, len_bytes, modified_s }
+            )),
+            data().prop_map(Answer::Data),
+            prop::collection::vec(entry, 0..=MAX_ENTRIES).prop_map(Answer::Entries),
+            Just(Answer::Written),
+            Just(Answer::Refused(Refused::NotFound)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn requests_and_answers_come_out_as_they_went_in(request in request(), answer in answer()) {
+            prop_assert_eq!(FileRequest::from_chain(request.clone().into_chain()), Some(request));
+            prop_assert_eq!(Answer::from_chain(answer.clone().into_chain()), Some(answer));
+        }
+
+        #[test]
+        fn any_bytes_are_a_message_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let chain = || Chain::from(IoBuf::copy_from_slice(&bytes));
+            let _ = (FileRequest::from_chain(chain()), Answer::from_chain(chain()));
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_is_no_request() {
+        let path = "x".repeat(MAX_PATH + 1);
+        assert_eq!(FileRequest::from_chain(FileRequest::Status { path }.into_chain()), None);
+        let read = FileRequest::Read { path: "x".into(), offset: 0, len: MAX_READ as u32 + 1 };
+        assert_eq!(FileRequest::from_chain(read.into_chain()), None);
+        assert_eq!(FileRequest::from_chain(FileRequest::Status { path: "a\0b".into() }.into_chain()), None);
+    }
+}
