@@ -26,6 +26,8 @@
 //! | [`console`] | where `println!` goes |
 //! | [`regions`] | virtual memory that a pager fills |
 //! | [`iobuf`] | buffers without copies |
+//! | [`messenger`] | calls between the machines of an application |
+//! | [`files`] | files of the hosted process, on every machine |
 //! | [`prelude`] | what nearly every application uses |
 //!
 //! `main` is a task of the cell's first core; the cell ends with its exit code when it returns. This crate is also
@@ -39,6 +41,7 @@ pub extern crate alloc;
 mod arguments;
 mod begin;
 pub mod console;
+pub mod files;
 mod stop;
 
 // The one switch: what differs between the platforms is in these two files and below.
@@ -54,6 +57,7 @@ pub use isola_events as events;
 pub use isola_events::future;
 pub use isola_fibers as fibers;
 pub use isola_iobuf as iobuf;
+pub use isola_messenger as messenger;
 pub use isola_net as net;
 pub use isola_rcu as rcu;
 pub use stop::stop_requested;

@@ -1,5 +1,9 @@
 //! An application on bare hardware: a cell image.
 
+use alloc::string::String;
+use isola_fs::Access;
+use isola_messenger::Serving;
+
 #[doc(hidden)]
 pub use isola_bare as bare;
 pub use isola_bare::heap::CellHeap;
@@ -7,6 +11,11 @@ pub use isola_bare::heap::CellHeap;
 /// Breaking the rules on purpose, for tests of what happens then.
 pub mod mishap {
     pub use isola_bare::machine::mishap::{Mishap, commit};
+}
+
+/// There is no directory to export.
+pub(crate) async fn export(_: &str, _: Access) -> Result<Serving, String> {
+    Err("a cell has no directories of its own: export them from the application run with --hosted".into())
 }
 
 #[doc(hidden)]

@@ -1,11 +1,22 @@
 //! An application in a Linux process.
 
+use alloc::format;
+use alloc::string::String;
+use isola_fs::Access;
+use isola_messenger::Serving;
+
 pub use isola_gateway::linux;
 #[doc(hidden)]
 pub use isola_gateway::process::run;
 #[doc(hidden)]
 pub use isola_hosted as hosted;
 pub use isola_hosted::heap::CellHeap;
+
+/// Exports a directory of this process's host.
+pub(crate) async fn export(directory: &str, access: Access) -> Result<Serving, String> {
+    let serving = isola_fs_export::export(directory.as_ref(), access).await;
+    serving.map_err(|error| format!("{directory}: {error}"))
+}
 
 #[doc(hidden)]
 #[macro_export]

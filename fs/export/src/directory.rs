@@ -3,20 +3,11 @@
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, FileExt, FileType, Metadata, OpenOptions};
 use cap_std::time::SystemTime;
-use isola_fs::{Answer, Entry, FileKind, FileRequest, MAX_ENTRIES, Refused, Status};
+use isola_fs::{Access, Answer, Entry, FileKind, FileRequest, MAX_ENTRIES, Refused, Status};
 use isola_iobuf::{Chain, IoBuf};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-
-/// What may be done with the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// They are read.
-    ReadOnly,
-    /// They are read and written.
-    ReadWrite,
-}
 
 /// A directory of the host. Its operations wait for the host: they are not for cores.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Being the home of the files.
 
-use crate::directory::{Access, Directory};
+use crate::directory::Directory;
 use crate::off_core::off_core;
-use isola_fs::FILES;
+use isola_fs::{Access, FILES};
 use isola_messenger::{CallError, ServeError, Serving};
 use std::fmt;
 use std::io;

@@ -14,6 +14,6 @@ mod directory;
 mod export;
 mod off_core;
 
-pub use directory::{Access, Directory};
+pub use directory::Directory;
 pub use export::{ExportError, export};
 pub use off_core::off_core;

@@ -3,8 +3,8 @@
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::current_core;
 use isola_events::{exit, run, sleep, spawn_task, timeout};
-use isola_fs::{FileError, FileKind, MAX_READ, Refused, list, read, status, write};
-use isola_fs_export::{Access, export};
+use isola_fs::{Access, FileError, FileKind, MAX_READ, Refused, list, read, status, write};
+use isola_fs_export::export;
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{AskError, JoinError, host, id_map, join};

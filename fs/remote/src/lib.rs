@@ -18,10 +18,12 @@
 
 extern crate alloc;
 
+mod access;
 mod error;
 mod files;
 mod protocol;
 
+pub use access::Access;
 pub use error::{FileError, Refused};
 pub use files::{FILES, FileSystem, list, read, status, write};
 pub use protocol::{Answer, Entry, FileKind, FileRequest, MAX_ENTRIES, MAX_PATH, MAX_READ, Status};

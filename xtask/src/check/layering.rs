@@ -70,7 +70,7 @@ const LAYERS: &[Layer] = &[
     // What connects a hosted cell to its host: a cell itself, with Linux's sockets.
     Layer {
         name: "gateway",
-        folders: &["net/gateway"],
+        folders: &["net/gateway", "fs/export"],
         stands_on: &["abi", "iobuf", "platform", "cell", "services", "hosted"],
     },
     // What applications link: the one place that picks the platform.

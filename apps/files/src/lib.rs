@@ -1,0 +1,11 @@
+//! The parts of `files` that need no cell: what a request asks for, and how a response begins.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod head;
+mod request;
+
+pub use head::{Body, head};
+pub use request::{MAX_REQUEST, Method, Rejected, Request};

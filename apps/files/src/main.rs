@@ -1,0 +1,161 @@
+//! Serves files of the host over HTTP, from a cell that has none (EbbRT 4.3's off-load).
+//!
+//! The same program is both machines of the application:
+//!
+//! ```text
+//! isola run --hosted -p 9000:9000 files export DIRECTORY          the hosted process, which has the files
+//! isola run -p 8080:80 files serve 10.0.2.2:9000                  a native cell, which serves them
+//! ```
+#![no_std]
+#![no_main]
+
+use core::net::SocketAddr;
+use isola::files::{Access, FileError, FileKind, MAX_READ, Refused};
+use isola::iobuf::{Chain, IoBuf};
+use isola::messenger;
+use isola::net::{self, TcpStream};
+use isola::prelude::*;
+use isola_files::{Body, Method, Rejected, Request, head};
+
+isola::app!(main);
+
+const USAGE: &str =
+    "usage: files export DIRECTORY [PORT]        makes a directory of this process's host available
+       files serve ADDRESS:PORT [HTTP-PORT]    serves the files of whoever exports them at that address";
+
+/// Where an export is joined, unless another port is given.
+const EXPORT_PORT: u16 = 9000;
+
+const HTTP_PORT: u16 = 80;
+
+/// Connections that wait on a core to be taken.
+const BACKLOG: usize = 128;
+
+async fn main(arguments: Arguments) -> ExitCode {
+    let words = [arguments.get(0), arguments.get(1), arguments.get(2), arguments.get(3)];
+    let port = |text: Option<&str>, default| text.map_or(Some(default), |text| text.parse().ok());
+    let outcome = match words {
+        [Some("export"), Some(directory), text, None] => match port(text, EXPORT_PORT) {
+            Some(port) => export(directory, port).await,
+            None => return usage(),
+        },
+        [Some("serve"), Some(first), text, None] => match (first.parse(), port(text, HTTP_PORT)) {
+            (Ok(first), Some(port)) => serve(first, port).await,
+            _ => return usage(),
+        },
+        _ => return usage(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("files: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    println!("{USAGE}");
+    ExitCode::USAGE
+}
+
+async fn export(directory: &str, port: u16) -> Result<(), String> {
+    let _listening = messenger::host(port).map_err(|error| error.to_string())?;
+    let _map = messenger::id_map::keep().map_err(|error| error.to_string())?;
+    let _files = isola::files::export(directory, Access::ReadOnly).await?;
+    println!("files: {directory} is exported at port {port}");
+    isola::stop_requested().await;
+    Ok(())
+}
+
+async fn serve(first: SocketAddr, port: u16) -> Result<(), String> {
+    net::wait_for_address().await;
+    let number = messenger::join(first).await.map_err(|error| error.to_string())?;
+    let _listening = net::listen(port, BACKLOG, answer).map_err(|error| error.to_string())?;
+    println!("files: machine {}, TCP port {port}", number.number());
+    isola::stop_requested().await;
+    Ok(())
+}
+
+/// Answers one request, and closes the connection.
+async fn answer(mut stream: TcpStream) {
+    let mut come = Chain::new();
+    let request = loop {
+        match Request::parse(&come.to_vec()) {
+            Ok(Some(request)) => break Ok(request),
+            Ok(None) => match stream.read().await {
+                Ok(Some(more)) => come.append(more),
+                _ => return,
+            },
+            Err(rejected) => break Err(rejected),
+        }
+    };
+    // Who is gone needs no answer.
+    let _ = match request {
+        Ok(request) => respond(&mut stream, &request).await,
+        Err(Rejected::Method) => say(&mut stream, "405 Method Not Allowed", "GET and HEAD alone\n").await,
+        Err(Rejected::TooLong) => say(&mut stream, "431 Request Header Fields Too Large", "too long\n").await,
+        Err(Rejected::Malformed) => say(&mut stream, "400 Bad Request", "no request\n").await,
+    };
+    stream.shutdown();
+}
+
+type Sent = Result<(), net::StreamError>;
+
+async fn respond(stream: &mut TcpStream, request: &Request) -> Sent {
+    let path = request.path.as_str();
+    let found = match isola::files::status(path).await {
+        Ok(found) => found,
+        Err(error) => return refuse(stream, &error).await,
+    };
+    match (found.kind, request.method) {
+        (FileKind::File, Method::Head) => send(stream, head("200 OK", Body::File(found.len_bytes))).await,
+        (FileKind::File, Method::Get) => send_file(stream, path, found.len_bytes).await,
+        (FileKind::Directory, _) => match isola::files::list(path).await {
+            Ok(entries) => {
+                let mark = |kind| if kind == FileKind::Directory { "/" } else { "" };
+                let lines = entries.iter().map(|entry| format!("{}{}\n", entry.name, mark(entry.kind)));
+                say(stream, "200 OK", &lines.collect::<String>()).await
+            }
+            Err(error) => refuse(stream, &error).await,
+        },
+        (FileKind::Other, _) => refuse(stream, &FileError::Refused(Refused::NotAFile)).await,
+    }
+}
+
+/// Sends a file's bytes, in the buffers in which they came from its home.
+async fn send_file(stream: &mut TcpStream, path: &str, len_bytes: u64) -> Sent {
+    send(stream, head("200 OK", Body::File(len_bytes))).await?;
+    let mut sent = 0;
+    while sent < len_bytes {
+        let wanted = (len_bytes - sent).min(MAX_READ as u64) as usize;
+        match isola::files::read(path, sent, wanted).await {
+            Ok(data) if !data.is_empty() => {
+                sent += data.len() as u64;
+                stream.write(data).await?;
+            }
+            // It has become shorter, or its home is gone: the client sees that bytes are missing.
+            _ => return Err(net::StreamError::Closed),
+        }
+    }
+    Ok(())
+}
+
+async fn refuse(stream: &mut TcpStream, error: &FileError) -> Sent {
+    let status = match error {
+        FileError::Refused(Refused::NotFound | Refused::NotADirectory) => "404 Not Found",
+        FileError::Refused(Refused::NotAllowed | Refused::NotAFile | Refused::ReadOnly) => "403 Forbidden",
+        FileError::Refused(Refused::Host) => "500 Internal Server Error",
+        FileError::Ask(_) => "502 Bad Gateway",
+    };
+    say(stream, status, &format!("{error}\n")).await
+}
+
+async fn say(stream: &mut TcpStream, status: &str, text: &str) -> Sent {
+    send(stream, head(status, Body::Text(text.len()))).await?;
+    send(stream, text.to_string()).await
+}
+
+async fn send(stream: &mut TcpStream, text: String) -> Sent {
+    stream.write(Chain::from(IoBuf::from(text.into_bytes()))).await
+}

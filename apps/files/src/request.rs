@@ -1,0 +1,110 @@
+//! A request, as far as it matters here: HTTP/1.1's method and path (RFC 9112, 2 and 3).
+
+use alloc::string::String;
+use percent_encoding::percent_decode_str;
+
+/// Longest head of a request, in bytes.
+pub const MAX_REQUEST: usize = 8192;
+
+/// Header fields of a request at most.
+const MAX_FIELDS: usize = 64;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// How.
+    pub method: Method,
+    /// The path, decoded and without a query.
+    pub path: String,
+}
+
+/// The methods that are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// The head and the body.
+    Get,
+    /// The head alone.
+    Head,
+}
+
+/// Why a request is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// It is no HTTP, or its path is no text.
+    Malformed,
+    /// Another method.
+    Method,
+    /// Its head is longer than [`MAX_REQUEST`], or has too many fields.
+    TooLong,
+}
+
+impl Request {
+    /// The request that `bytes` begin with; `None` where more is to come.
+    ///
+    /// # Errors
+    /// [`Rejected`].
+    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, Rejected> {
+        let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+        let mut request = httparse::Request::new(&mut fields);
+        match request.parse(bytes) {
+            Ok(httparse::Status::Complete(_)) => {}
+            Ok(httparse::Status::Partial) if bytes.len() < MAX_REQUEST => return Ok(None),
+            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+                return Err(Rejected::TooLong);
+            }
+            Err(_) => return Err(Rejected::Malformed),
+        }
+        let method = match request.method {
+            Some("GET") => Method::Get,
+            Some("HEAD") => Method::Head,
+            _ => return Err(Rejected::Method),
+        };
+        let target = request.path.ok_or(Rejected::Malformed)?;
+        let path = target.split(['?', '#']).next().unwrap_or_default();
+        let path = percent_decode_str(path).decode_utf8().map_err(|_| Rejected::Malformed)?;
+        if !path.starts_with('/') || path.contains('\0') {
+            return Err(Rejected::Malformed);
+        }
+        Ok(Some(Self { method, path: path.into_owned() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn get(path: &str) -> Result<Option<Request>, Rejected> {
+        Ok(Some(Request { method: Method::Get, path: path.into() }))
+    }
+
+    #[test]
+    fn the_path_is_decoded_and_its_query_dropped() {
+        assert_eq!(Request::parse(b"GET /a%20b/c?d=e HTTP/1.1\r\nHost: x\r\n\r\n"), get("/a b/c"));
+        assert_eq!(Request::parse(b"GET /%C3%BC HTTP/1.0\r\n\r\n"), get("/\u{fc}"));
+        let head = Request::parse(b"HEAD / HTTP/1.1\r\n\r\n").unwrap().unwrap();
+        assert_eq!(head.method, Method::Head);
+    }
+
+    #[test]
+    fn what_is_unfinished_is_waited_for_up_to_a_limit() {
+        assert_eq!(Request::parse(b""), Ok(None));
+        assert_eq!(Request::parse(b"GET / HTTP/1.1\r\nHost"), Ok(None));
+        let mut long = b"GET / HTTP/1.1\r\nX: ".to_vec();
+        long.extend(vec![b'a'; MAX_REQUEST]);
+        assert_eq!(Request::parse(&long), Err(Rejected::TooLong));
+    }
+
+    #[test]
+    fn what_is_no_request_is_rejected() {
+        for bytes in [
+            &b"\x00\x01\x02\x03"[..],
+            b"GET /%ff HTTP/1.1\r\n\r\n",
+            b"GET /%00 HTTP/1.1\r\n\r\n",
+            b"GET x HTTP/1.1\r\n\r\n",
+        ] {
+            assert_eq!(Request::parse(bytes), Err(Rejected::Malformed), "{bytes:?}");
+        }
+        assert_eq!(Request::parse(b"PUT / HTTP/1.1\r\n\r\n"), Err(Rejected::Method));
+    }
+}

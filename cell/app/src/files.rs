@@ -1,0 +1,16 @@
+//! Files of the hosted process, on every machine of the application.
+
+use alloc::string::String;
+pub use isola_fs::{
+    Access, Entry, FileError, FileKind, MAX_READ, Refused, Status, list, read, status, write,
+};
+use isola_messenger::Serving;
+
+/// Makes a directory of this process's host available to all machines of the application, for as long as what is returned
+/// lives. For the first core of the application's first machine.
+///
+/// # Errors
+/// What to tell the user: among others, that a cell on bare hardware has no host.
+pub async fn export(directory: &str, access: Access) -> Result<Serving, String> {
+    crate::on::export(directory, access).await
+}
