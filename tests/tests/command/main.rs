@@ -9,6 +9,7 @@
 //! | [`hosted`] | applications as processes of this host |
 //! | [`recovery`] | what was killed trips nobody up |
 
+mod files;
 mod foreground;
 mod hosted;
 mod life;
