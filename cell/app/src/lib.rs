@@ -28,10 +28,12 @@
 //! | [`iobuf`] | buffers without copies |
 //! | [`messenger`] | calls between the machines of an application |
 //! | [`files`] | files of the hosted process, on every machine |
+//! | [`sync`] | what cores share where they must |
 //! | [`prelude`] | what nearly every application uses |
 //!
 //! `main` is a task of the cell's first core; the cell ends with its exit code when it returns. This crate is also
-//! the one place that picks the platform: bare hardware, or a Linux process with the feature `hosted`.
+//! the one place that picks the platform: bare hardware, or a Linux process with the feature `hosted`. Two modules belong
+//! to one platform: `linux`, Linux's sockets, to processes, and `mishap`, for tests of crashes, to cells.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -112,8 +114,9 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use isola_ebbs::platform;
 
-/// Makes the binary a cell image, or a Linux process with the feature `hosted`. `$main` is an `async fn(Arguments) -> ExitCode`. An application that wants another
-/// global allocator than the cell's heap names it, with its type:
+/// Makes the binary a cell image, or a Linux process with the feature `hosted`. `$main` is an
+/// `async fn(Arguments) -> ExitCode`. An application that wants another global allocator than the cell's heap names it,
+/// with its type:
 ///
 /// ```ignore
 /// isola::app!(main, allocator: Hardened<CellHeap> = Hardened::new(CellHeap));

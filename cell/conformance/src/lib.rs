@@ -15,8 +15,8 @@
 //! would notice; they wait for what they want to see and never expect it within a time; they share state by `Arc` or
 //! Ebbs, not by `static`s, as several cells of one process run them at once.
 //!
-//! [`run_all`] is called by `tests/hosted.rs` here (threads as cores: 1, 2, 4 and 24), and by the image
-//! `tests/images/conformance` (1, 2 and 4 cores in QEMU, alone and in a cell).
+//! [`run_all`] is called by `tests/hosted.rs` here (threads as cores: 1, 2, 4 and 24), and by `tests/images/conformance`:
+//! in QEMU alone on 1, 2 and 4 cores, there in cells of 1 and 3, and as processes of 1, 2, 4 and 24.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! What a core does before it halts. A driver that expects work soon polls here instead of taking interrupts.
+//! What a core does before it halts: what can wait until it has nothing else to do. Drivers that poll do so in events
+//! ([`polling`](crate::polling)), as a core that is always busy never comes here.
 
 use crate::event_loop::EVENTS;
 use alloc::rc::{Rc, Weak};

@@ -17,7 +17,7 @@
 //! | [`polling`] | interrupts while they are few, polling while there is much to find |
 //! | [`quiescence`] | work that waits until no event that runs now still does |
 //! | [`watchdog`] | events that run for too long are named |
-//! | [`idle`] | what a core does before it halts: polling |
+//! | [`idle`] | what a core does before it halts |
 //! | [`activity`] | whom work is charged to, and the cycle accounting at the boundary between events |
 //!
 //! An event runs to completion, or to the next `await` of its task, on the core that it was made for. Nothing

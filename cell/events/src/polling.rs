@@ -9,9 +9,10 @@
 //! ```
 //!
 //! A driver that polls does so in an event that queues itself again, and not in an idle handler: a core that always has
-//! events is never idle, and would not look at its device any more. Between the two rates nothing changes: that is what keeps a load near one of them from switching all the time. A driver
-//! tells of each interrupt, or of what it found while it polled, and does what it is told; the rates are measured over
-//! windows of the cycle counter, so that a call costs an addition and two comparisons.
+//! events is never idle, and would not look at its device any more. Between the two rates nothing changes: that is what
+//! keeps a load near one of them from switching all the time. A driver tells of each interrupt, or of what it found while
+//! it polled, and does what it is told; the rates are measured over windows of the cycle counter, so that a call costs an
+//! addition and two comparisons.
 
 use crate::event_loop::EVENTS;
 use core::time::Duration;

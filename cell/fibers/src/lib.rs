@@ -7,8 +7,8 @@
 //! - [`Fiber`]: awaiting it gives what the closure returns.
 //!
 //! A fiber is a task whose future is a stack: each time it goes on is an event, at the resource and for the activity that
-//! it was spawned for, or for whom it has charged itself to since. It never leaves its core. What is written for events should be
-//! `async` instead: a fiber costs a stack of [`STACK_LEN`] bytes, a blocked task what it holds.
+//! it was spawned for, or for whom it has charged itself to since. It never leaves its core. What is written for events
+//! should be `async` instead: a fiber costs a stack of [`STACK_LEN`] bytes, a blocked task what it holds.
 //!
 //! **No fiber is cancelled.** What is on its stack would have to be dropped in the middle of a call that does not know of
 //! it. Dropping a [`Fiber`] lets it run on, and a cell that ends leaves its fibers as they are. To end one early, have what it

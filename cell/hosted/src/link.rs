@@ -1,4 +1,4 @@
-//! A network of two cells of one process, in memory: what one sends, the other receives.
+//! A network of two cells of one process, or of several, in memory: what one sends, the other receives, or all others.
 
 use crate::core::HostedCore;
 use isola_iobuf::{Chain, IoBuf};

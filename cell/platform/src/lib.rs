@@ -1,5 +1,5 @@
 //! What the library OS needs from below, as traits. What differs between a bare cell and a hosted one is
-//! behind these, and nowhere else.
+//! behind these; but for virtual memory, whose trait (`isola_memory::regions::Window`) stands with what needs it.
 //!
 //! - [`Platform`]: cores, interrupts, timer, console, report, descriptor.
 //! - [`network::NetworkQueue`]: a queue pair of a network device.

@@ -1,8 +1,8 @@
 //! The id map: what is known of an Ebb on all machines of an application, kept by the first (EbbRT's `GlobalIdMap`).
 //!
 //! A value is a few bytes that mean something to the Ebb's representatives: where the one is that does the work, for
-//! example. Messages are `1 | id | value` to set it (answered by nothing), and `2 | id` to get it (answered by `1 | value`, or `0`
-//! where there is none).
+//! example. Messages are `1 | id | value` to set it (answered by nothing), and `2 | id` to get it (answered by
+//! `1 | value`, or `0` where there is none).
 
 use crate::error::{CallError, ServeError};
 use crate::frame::Refusal;

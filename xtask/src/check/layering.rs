@@ -5,7 +5,7 @@
 //!   \
 //!    <- platform <- cell <- grid, link, net, fs <- linux <- apps
 //!        (on iobuf)     \
-//!                        <- bare (also on machine and drivers), hosted
+//!                        <- bare (also on machine and drivers), hosted <- gateway (also on net, fs)
 //! ```
 //!
 //! The law is [`LAYERS`]: a layer is a set of folders, and names the layers that it may stand on. A package
@@ -67,7 +67,7 @@ const LAYERS: &[Layer] = &[
         folders: &["linux"],
         stands_on: &["abi", "iobuf", "platform", "cell", "services", "linux"],
     },
-    // What connects a hosted cell to its host: a cell itself, with Linux's sockets.
+    // What connects a hosted cell to its host: its sockets, its files.
     Layer {
         name: "gateway",
         folders: &["net/gateway", "fs/export"],

@@ -80,7 +80,8 @@ impl<C: CoreSource> Heap<C> {
         &self.pages
     }
 
-    /// Says which node a core belongs to: where it gets its memory from, as long as there is some. So far it is node 0.
+    /// Says which node a core belongs to: where it gets its memory from, as long as there is some. Until
+    /// then it is node 0.
     pub fn set_node(&self, core: usize, node: NodeId) {
         if let Some(place) = self.nodes.get(core) {
             place.store(NodeIndex::of(node).index() as u8, Ordering::Relaxed);
