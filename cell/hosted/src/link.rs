@@ -1,4 +1,5 @@
-//! A network of two cells of one process, or of several, in memory: what one sends, the other receives, or all others.
+//! A network of two cells of one process, or of several, in memory: a frame reaches the cell whose address it has, or all
+//! others.
 
 use crate::core::HostedCore;
 use isola_iobuf::{Chain, IoBuf};
