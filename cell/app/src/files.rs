@@ -7,7 +7,8 @@ pub use isola_fs::{
 use isola_messenger::Serving;
 
 /// Makes a directory of this process's host available to all machines of the application, for as long as what is returned
-/// lives. For the first core of the application's first machine.
+/// lives. For the cell's first core; the application's first machine has to keep the id map
+/// ([`keep`](isola_messenger::id_map::keep)).
 ///
 /// # Errors
 /// What to tell the user: among others, that a cell on bare hardware has no host.

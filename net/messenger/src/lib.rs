@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`host`], [`join`] | the first machine, and those that join it |
 //! | [`serve`], [`call`] | the messenger: one representative of an Ebb asks that of another machine |
-//! | [`id_map`] | what is known of an Ebb on all machines |
-//! | [`SharedEbb`] | an Ebb with one representative in the whole application, asked from anywhere |
+//! | [`id_map`] | what is known of an Ebb on all machines; the first [keeps](id_map::keep) it |
+//! | [`SharedEbb`] | an Ebb with one representative in the whole application, asked from anywhere; found by the id map |
 //!
 //! Machines speak in frames over TCP. What comes from another machine is hostile: it is checked,
 //! bounded and paced, and a machine that breaks the rules loses its connection.
@@ -17,7 +17,9 @@
 //! | [`MAX_CALLS`] | calls of a machine to another under way; further ones wait at the caller |
 //! | 8 × [`MAX_PAYLOAD`] | bytes on their way to a machine, which counts as one that does not read beyond that |
 //!
-//! There is no secret between machines, and no encryption: whoever reaches the first machine's port is one of them.
+//! There is no secret between machines, and no encryption: whoever reaches the first machine's port is one of them
+//! (docs/decisions/0018-machines-of-an-application.md). Not here: joining again after a connection has ended, and time
+//! limits for calls; both are the application's ([`join`], `isola_events::timeout`).
 #![no_std]
 #![forbid(unsafe_code)]
 
