@@ -7,6 +7,7 @@ use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::{Loss, Settings, link};
 use isola_net::{FailReason, StreamError, TcpStream, connect, start};
 use isola_platform::CoreIndex;
+use isola_platform::network::NetworkPort;
 use std::future::Future;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -37,7 +38,22 @@ pub fn talk<S, C>(
     S: Future<Output = ()> + 'static,
     C: Future<Output = ()> + 'static,
 {
-    let (server_port, client_port) = link(loss);
+    talk_over(link(loss), cores, server, client);
+}
+
+/// As [`talk`], over these network devices: the server's and the client's.
+///
+/// # Panics
+/// As [`talk`].
+pub fn talk_over<S, C>(
+    (server_port, client_port): (NetworkPort, NetworkPort),
+    cores: usize,
+    server: impl Fn() -> S + Send + Sync + 'static,
+    client: impl Fn() -> C + Sync,
+) where
+    S: Future<Output = ()> + 'static,
+    C: Future<Output = ()> + 'static,
+{
     let done = Arc::new(AtomicBool::new(false));
     let client_done = done.clone();
     let server = thread::spawn(move || {

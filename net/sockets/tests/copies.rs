@@ -1,0 +1,175 @@
+//! No copy between device and application, in either direction: counted by where bytes stand.
+//!
+//! The server's device is watched. What the application gets has to stand in the very buffers that the device filled, and
+//! what the device is given to send in the application's own memory. A byte that stands elsewhere was copied.
+
+use isola_gateway::two_cells::{dial, read_exactly, talk_over};
+use isola_hosted::{Loss, link};
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::{TcpStream, listen};
+use isola_platform::network::{FrameToSend, FramesPending, NetworkQueue, ReceivedFrame};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+const PORT: u16 = 7;
+
+/// Bytes each way: many frames, of several sizes.
+const LEN: usize = 1_000_003;
+
+/// Buffers, which are kept so that no other is at their place.
+#[derive(Default)]
+struct Kept {
+    buffers: Vec<IoBuf>,
+}
+
+impl Kept {
+    fn keep(&mut self, buffer: &IoBuf) {
+        self.buffers.push(buffer.clone());
+    }
+
+    fn ranges(&self) -> Vec<Range<usize>> {
+        let mut ranges: Vec<_> = self.buffers.iter().map(|buffer| range(buffer)).collect();
+        ranges.sort_by_key(|range| range.start);
+        ranges
+    }
+
+    /// Bytes of `other` that stand in none of these.
+    fn count_copied(&self, other: &Kept) -> usize {
+        let ranges = self.ranges();
+        let is_within = |byte: usize| {
+            let before = ranges.partition_point(|range| range.start <= byte);
+            ranges[..before].iter().rev().take(4).any(|range| range.contains(&byte))
+        };
+        other.ranges().into_iter().flatten().filter(|byte| !is_within(*byte)).count()
+    }
+
+    fn len(&self) -> usize {
+        self.buffers.iter().map(|buffer| buffer.len()).sum()
+    }
+}
+
+fn range(bytes: &[u8]) -> Range<usize> {
+    let range = bytes.as_ptr_range();
+    range.start as usize..range.end as usize
+}
+
+/// What the device and the application had in their hands.
+#[derive(Default)]
+struct Seen {
+    device_received: Kept,
+    device_sent: Kept,
+    application_received: Kept,
+    application_sent: Kept,
+}
+
+/// A device that notes what goes through it.
+struct Watched {
+    inner: Box<dyn NetworkQueue + Send>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl NetworkQueue for Watched {
+    fn vector(&self) -> u8 {
+        self.inner.vector()
+    }
+
+    fn offloads_checksums(&self) -> bool {
+        self.inner.offloads_checksums()
+    }
+
+    fn attach(&mut self) {
+        self.inner.attach();
+    }
+
+    fn receive(&mut self) -> Option<ReceivedFrame> {
+        let received = self.inner.receive()?;
+        self.seen.lock().unwrap().device_received.keep(&received.frame);
+        Some(received)
+    }
+
+    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+        frame.frame.parts().for_each(|part| self.seen.lock().unwrap().device_sent.keep(part));
+        self.inner.send(frame)
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn reclaim(&mut self) -> Option<Chain> {
+        self.inner.reclaim()
+    }
+
+    fn enable_interrupts(&mut self) -> FramesPending {
+        self.inner.enable_interrupts()
+    }
+
+    fn disable_interrupts(&mut self) {
+        self.inner.disable_interrupts();
+    }
+}
+
+fn pattern(len: usize, step: usize) -> Vec<u8> {
+    (0..len).map(|n| (n * step % 251) as u8).collect()
+}
+
+/// Takes [`LEN`] bytes, and sends as many of its own.
+async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Seen>>) {
+    let mut come = Chain::new();
+    while come.len() < LEN {
+        come.append(stream.read().await.unwrap().expect("more data"));
+    }
+    come.parts().for_each(|part| seen.lock().unwrap().application_received.keep(part));
+    assert!(come.to_vec() == pattern(LEN, 7));
+    let own = pattern(LEN, 11);
+    let sizes = [1, 64, 1460, 4096, 65_536];
+    let mut rest = own.as_slice();
+    let mut pieces = sizes.iter().cycle();
+    while !rest.is_empty() {
+        let (piece, behind) = rest.split_at(rest.len().min(*pieces.next().unwrap()));
+        let piece = IoBuf::copy_from_slice(piece);
+        seen.lock().unwrap().application_sent.keep(&piece);
+        stream.write(piece.into()).await.unwrap();
+        rest = behind;
+    }
+    stream.shutdown();
+}
+
+fn exchange(loss: Loss) -> Seen {
+    let (mut server_port, client_port) = link(loss);
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    server_port.queues = server_port
+        .queues
+        .into_iter()
+        .map(|inner| Box::new(Watched { inner, seen: seen.clone() }) as Box<dyn NetworkQueue + Send>)
+        .collect();
+    let server_seen = seen.clone();
+    let server = move || {
+        let seen = server_seen.clone();
+        async move {
+            let _listening = listen(PORT, 4, move |stream| serve(stream, seen.clone())).unwrap();
+            std::future::pending::<()>().await;
+        }
+    };
+    talk_over((server_port, client_port), 1, server, || async {
+        let mut stream = dial(PORT).await;
+        stream.write(Chain::from(IoBuf::from(pattern(LEN, 7)))).await.unwrap();
+        assert!(read_exactly(&mut stream, LEN).await == pattern(LEN, 11));
+    });
+    std::mem::take(&mut *seen.lock().unwrap())
+}
+
+#[test]
+fn what_the_application_gets_stands_where_the_device_put_it() {
+    let seen = exchange(Loss::Never);
+    assert_eq!(seen.application_received.len(), LEN);
+    assert_eq!(seen.device_received.count_copied(&seen.application_received), 0, "bytes were copied");
+}
+
+#[test]
+fn what_the_device_sends_stands_where_the_application_put_it() {
+    // With frames lost: what is sent again is not copied for that either.
+    let seen = exchange(Loss::EveryNth(53));
+    assert_eq!(seen.application_sent.len(), LEN);
+    assert_eq!(seen.device_sent.count_copied(&seen.application_sent), 0, "bytes were copied");
+}
