@@ -17,11 +17,13 @@ pub enum Group {
     Memory,
     /// Page faults: a large region touched
     Pager,
+    /// Calls of Ebbs, events, interrupts
+    Library,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 5] = [Self::Boot, Self::Cell, Self::Kv, Self::Memory, Self::Pager];
+    pub const ALL: [Self; 6] = [Self::Boot, Self::Cell, Self::Kv, Self::Memory, Self::Pager, Self::Library];
 
     /// Its name, on the command line and of its file.
     pub fn name(self) -> &'static str {
@@ -31,6 +33,7 @@ impl Group {
             Self::Kv => "kv",
             Self::Memory => "memory",
             Self::Pager => "pager",
+            Self::Library => "library",
         }
     }
 
@@ -57,6 +60,12 @@ pub enum Peer {
     Mimalloc,
     /// A process of the Linux guest that touches memory.
     Touch,
+    /// A method of an object at hand, which is inlined.
+    Inlined,
+    /// The same, called.
+    NotInlined,
+    /// The same, called by the object's table.
+    Virtual,
 }
 
 /// What is aimed at.
@@ -194,6 +203,29 @@ kinds! {
     Pager: "page-2m-again-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same of memory that was used before and has to be cleared";
     Pager: "page-2m-again-time", "ns", Touch, Aim::None, "time of that";
+    Library: "ebb-inlined", "cycles", Inlined, Aim::Ratio(1.1),
+        "a method of an Ebb called through its reference, in a process: cycles of the cycle counter";
+    Library: "ebb-not-inlined", "cycles", NotInlined, Aim::None, "the same beside a call";
+    Library: "ebb-virtual", "cycles", Virtual, Aim::None, "the same beside a call by a table";
+    Library: "ebb-dynamic", "cycles", Inlined, Aim::None, "a method of an Ebb that is made while the cell runs";
+    Library: "ebb-instructions", "instructions", Inlined, Aim::None,
+        "the first of these on a machine, the loop around it included; a bare cell runs the same instructions as a process";
+    Library: "spawn", "ns", None, Aim::Value(60.0), "an event made, until it runs on the same core, in a process";
+    Library: "spawn-instructions", "instructions", None, Aim::None,
+        "the same on a machine: allocated, queued, taken, charged, run, freed, and a pass of the loop";
+    Library: "task", "ns", None, Aim::None, "a task spawned, run and awaited, in a process";
+    Library: "task-instructions", "instructions", None, Aim::None, "the same on a machine";
+    Library: "start-task", "ns", None, Aim::None,
+        "a task that is ready at its first poll, which runs at once: no trip through the queue";
+    Library: "start-task-instructions", "instructions", None, Aim::None, "the same on a machine";
+    Library: "yield-instructions", "instructions", None, Aim::None, "a task that lets others run first: a pass of the loop";
+    Library: "other-core", "ns", None, Aim::None,
+        "an event made on another core, which is awake, until its answer is seen, in a process";
+    Library: "interrupt", "ns", None, Aim::None, "from raising an interrupt to its handler, in a process";
+    Library: "interrupt-instructions", "instructions", None, Aim::None,
+        "the same on a machine: the local APIC written to, the pass finished, the entry, the handler found";
+    Library: "alarm-instructions", "instructions", None, Aim::None,
+        "from the moment an alarm is set for to its handler, on a machine whose core is halted";
 }
 
 /// A figure: several runs of both systems as one line.

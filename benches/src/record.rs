@@ -98,6 +98,9 @@ impl Record {
             Peer::Glibc => Some("glibc".into()),
             Peer::Jemalloc => Some("jemalloc".into()),
             Peer::Mimalloc => Some("mimalloc".into()),
+            Peer::Inlined => Some("the method inlined".into()),
+            Peer::NotInlined => Some("the method called".into()),
+            Peer::Virtual => Some("the method called by a table".into()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Figures for people: on a terminal, and in `benches/README.md`.
 
-use crate::figure::{Aim, Figure, Kind, figures};
+use crate::figure::{Aim, Figure, Group, Kind, figures};
 use crate::record::Record;
 use std::fmt::Write;
 
@@ -47,7 +47,10 @@ pub fn publish(readme: &str, records: &[Record]) -> Option<String> {
 
 /// What stands beside Isola.
 fn peers(record: &Record) -> &'static str {
-    if record.group().needs_machines() { "Linux" } else { "the other" }
+    match record.group() {
+        Group::Memory | Group::Library => "the other",
+        Group::Boot | Group::Cell | Group::Kv | Group::Pager => "Linux",
+    }
 }
 
 /// A record as a section of a document.
@@ -146,7 +149,6 @@ fn aim(kind: &Kind, figure: &Figure) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figure::Group;
     use crate::record::tests::record;
     use std::path::Path;
 

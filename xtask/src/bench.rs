@@ -19,7 +19,9 @@ const PROGRAM: &str = "isola-bench";
 const MEMORY: &str = "memory";
 const ALLOCATORS: &str = "isola-memory-compare";
 /// The groups for which machines boot images.
-const WITH_MACHINES: [&str; 3] = ["boot", "cell", "kv"];
+const WITH_MACHINES: [&str; 5] = ["boot", "cell", "kv", "pager", LIBRARY];
+/// The one of them that runs in a process of the host as well.
+const LIBRARY: &str = "library";
 /// Tells it where the images are.
 const IMAGES: &str = "ISOLA_IMAGES";
 
@@ -39,6 +41,10 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let with_machines = WITH_MACHINES.iter().any(|group| named(group));
     if !only_asks && (with_machines || !named(MEMORY)) {
         images::build(workspace)?;
+    }
+    let all = !with_machines && !named(MEMORY);
+    if !only_asks && (named(LIBRARY) || all) {
+        images::build_hosted(workspace)?;
     }
     if !only_asks && (named(MEMORY) || !with_machines) {
         let mut allocators = cargo(workspace);

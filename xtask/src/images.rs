@@ -40,12 +40,13 @@ pub fn build(workspace: &Workspace) -> Result<Vec<Image>, Error> {
     if images.is_empty() || succeeds(&mut command)? { Ok(images) } else { Err(Error::ImagesNotBuilt) }
 }
 
-/// Builds the applications as Linux processes, which `cargo hosted` does as well, and the one for tests.
+/// Builds the applications as Linux processes, which `cargo hosted` does as well, and those for tests and figures.
 ///
 /// # Errors
 /// [`Error::ImagesNotBuilt`] when cargo fails; cargo has printed why.
 pub fn build_hosted(workspace: &Workspace) -> Result<(), Error> {
-    let built = succeeds(cargo(workspace).args(["hosted", "--quiet", "--package=isola-conformance-image"]))?;
+    let others = ["--package=isola-conformance-image", "--package=isola-costs"];
+    let built = succeeds(cargo(workspace).args(["hosted", "--quiet"]).args(others))?;
     if built { Ok(()) } else { Err(Error::ImagesNotBuilt) }
 }
 

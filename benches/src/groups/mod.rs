@@ -3,6 +3,7 @@
 mod boot;
 mod cell;
 mod kv;
+mod library;
 pub mod memory;
 mod pager;
 
@@ -21,6 +22,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Kv => kv::load(session),
         Group::Memory => return memory::run(session.plan, command),
         Group::Pager => pager::load(),
+        Group::Library => return library::run(session, command),
         Group::Boot | Group::Cell => BTreeMap::new(),
     };
     let mut record = Record::new(group, now(), command, session.setting(load));
@@ -36,7 +38,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Boot => boot::run(session, system, &mut record)?,
                 Group::Cell => cell::run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
-                Group::Memory => {}
+                Group::Memory | Group::Library => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
             }
         }

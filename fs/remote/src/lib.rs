@@ -9,7 +9,7 @@
 //! | [`status`] | what a path names, and how long it is |
 //! | [`read`] | bytes of a file from an offset on: at most [`MAX_READ`] |
 //! | [`list`] | what is in a directory |
-//! | [`write`] | bytes into a file from an offset on, where the export allows it |
+//! | [`write()`] | bytes into a file from an offset on, where the export allows it |
 //!
 //! Paths are relative to the exported directory, with `/` between names. One that leads out of it, by `..` or by a
 //! symbolic link, is refused by the home.

@@ -1,0 +1,86 @@
+//! What the library OS itself costs: the image `costs`, in a process for times, and on a machine whose clocks go by its
+//! instructions.
+
+use super::now;
+use crate::error::BenchError;
+use crate::figure::Group;
+use crate::machine::{Boot, Pace};
+use crate::program;
+use crate::record::Record;
+use crate::session::{Counting, Service, Session, System};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// The image, and the process.
+const COSTS: &str = "costs";
+
+/// Times: the figure, what the program calls it, and what it calls the peer's.
+const CALLS: [(&str, &str, &str); 4] = [
+    ("ebb-inlined", "call-ebb", "call-inlined"),
+    ("ebb-not-inlined", "call-ebb", "call-not-inlined"),
+    ("ebb-virtual", "call-ebb", "call-virtual"),
+    ("ebb-dynamic", "call-dynamic-ebb", "call-inlined"),
+];
+
+/// Times that have no peer, in ns.
+const TIMES: [&str; 5] = ["spawn", "task", "start-task", "other-core", "interrupt"];
+
+/// Instructions: what the program calls it.
+const INSTRUCTIONS: [&str; 6] = ["spawn", "task", "start-task", "yield", "interrupt", "alarm"];
+
+/// Takes the figures.
+pub fn run(session: &Session, command: String) -> Result<Record, BenchError> {
+    let mut record = Record::new(Group::Library, now(), command, session.setting(BTreeMap::new()));
+    let runs = session.plan.runs;
+    for run in 0..runs {
+        eprintln!("bench: library, run {} of {runs}", run + 1);
+        process(&mut record)?;
+    }
+    // Instructions repeat exactly.
+    machine(session, &mut record)?;
+    Ok(record)
+}
+
+/// The cycles that a line of the program says.
+fn said(text: &str, name: &str) -> Option<f64> {
+    let lines = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    lines?.trim().parse().ok().map(|hundredths: f64| hundredths / 100.0)
+}
+
+fn process(record: &mut Record) -> Result<(), BenchError> {
+    let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
+    let program = this.parent().unwrap_or(Path::new(".")).join("../hosted").join(COSTS);
+    let mut command = Command::new(&program);
+    command.env("ISOLA_CELL", "cores=2");
+    let text = program::run_in(&mut command)?;
+    let wanted = |name: &str| {
+        said(&text, name)
+            .ok_or_else(|| BenchError::Program { line: format!("{command:?}"), said: text.clone() })
+    };
+    for (figure, isola, peer) in CALLS {
+        record.isola(figure, wanted(isola)?);
+        record.peer(figure, wanted(peer)?);
+    }
+    let cycles_per_ns = wanted("cycles-per-second")? * 100.0 / 1e9;
+    for figure in TIMES {
+        record.isola(figure, wanted(figure)? / cycles_per_ns);
+    }
+    Ok(())
+}
+
+fn machine(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    let boot = session.boot(System::Isola, Service::Kv)?;
+    let (name, kernel) = (format!("Isola's {COSTS}"), session.images.find(COSTS)?);
+    let boot = Boot { name, kernel, pace: Pace::Instructions, ..boot };
+    let mut machine = session.machine(&boot, Counting::Off)?;
+    machine.wait_for("costs: all taken")?;
+    let mut number =
+        |name: &str| machine.wait_for_number(&format!("{name}: ")).map(|number| number as f64 / 100.0);
+    record.isola("ebb-instructions", number("call-ebb")?);
+    record.peer("ebb-instructions", number("call-inlined")?);
+    for name in INSTRUCTIONS {
+        record.isola(&format!("{name}-instructions"), number(&format!("\n{name}"))?);
+    }
+    Ok(())
+}
