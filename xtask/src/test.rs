@@ -95,6 +95,7 @@ fn run_host(workspace: &Workspace) -> Result<Tally, Error> {
     follow(&mut command)
 }
 
+/// Models stand beside what they are models of. Other tests are not for loom: its types work in a model alone.
 fn run_models(workspace: &Workspace) -> Result<Tally, Error> {
     let mut sum = Tally::default();
     for package in workspace.members() {
@@ -102,7 +103,7 @@ fn run_models(workspace: &Workspace) -> Result<Tally, Error> {
             continue;
         }
         let mut command = cargo(workspace);
-        command.args(["test", "--release", "--no-fail-fast", "--lib", "--tests", "--package", &package.name]);
+        command.args(["test", "--release", "--no-fail-fast", "--lib", "--package", &package.name]);
         command.env("RUSTFLAGS", "--cfg loom");
         command.env("CARGO_TARGET_DIR", workspace.metadata().target_directory.join("loom"));
         sum.add(follow(&mut command)?);
@@ -129,7 +130,7 @@ fn run_memcheck(workspace: &Workspace) -> Result<Tally, Error> {
         "valgrind --quiet --error-exitcode=9 --fair-sched=yes",
     );
     command.args(["test", "--package", CONFORMANCE, "--test", "hosted", "--"]);
-    command.args(["--test-threads=1", "on_1_core", "on_2_cores"]);
+    command.args(["--ignored", "what_needs_no_regions_holds"]);
     follow(&mut command)
 }
 

@@ -1,5 +1,4 @@
 //! Futures as an application uses them, and how many events they cost.
-#![cfg(not(loom))]
 
 use isola_events::future::{Either, TryFutureExt, join, join_all, ready, select, try_join};
 use isola_events::{exit, run, sleep, spawn, spawn_task, start_task, yield_now};

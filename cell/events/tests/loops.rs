@@ -1,5 +1,4 @@
 //! The event loop as an application sees it, on threads as cores.
-#![cfg(not(loom))]
 
 use isola_abi::report::{CorePhase, Report};
 use isola_events::activity::{APPLICATION, charge_to};

@@ -1,5 +1,4 @@
 //! What happens where more events are made than run (docs/decisions/0012-overload.md).
-#![cfg(not(loom))]
 
 use isola_ebbs::current_core;
 use isola_events::overload::{LONG_QUEUE, MAX_MAILBOX_EVENTS};

@@ -1,5 +1,4 @@
 //! Who registers is told when memory runs low, on its own core, and once more as long as it is.
-#![cfg(not(loom))]
 
 use isola_abi::report::MemoryPressure::{self, Critical, Low, None};
 use isola_ebbs::{current_core, platform};

@@ -1,5 +1,4 @@
 //! Deferred work: when it runs, and whom it does not wake.
-#![cfg(not(loom))]
 
 use isola_ebbs::current_core;
 use isola_events::{

@@ -1,5 +1,4 @@
 //! Interrupts of a hosted cell, as its event loop sees them.
-#![cfg(not(loom))]
 
 use isola_events::interrupt::on_interrupt;
 use isola_events::{exit, run, sleep, spawn, spawn_on, spawn_task, timeout, yield_now};

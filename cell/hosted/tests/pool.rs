@@ -1,5 +1,4 @@
 //! A process whose global allocator is its cell's heap, as an application's is.
-#![cfg(not(loom))]
 #![allow(unsafe_code, reason = "sets the environment, which the process reads once")]
 
 use isola_abi::report::MemoryPressure;
