@@ -209,7 +209,8 @@ impl EventLoop {
         if mailboxes.prepare_halt(current_core()) == MayHalt::No {
             return;
         }
-        if self.timers.arm() == MayHalt::Yes {
+        let must_stay = self.chores.get() && self.outbox.is_due();
+        if !must_stay && self.timers.arm() == MayHalt::Yes {
             self.set_phase(CorePhase::Halted);
             self.accounting.switch(Charge::Idle);
             platform().halt();

@@ -119,6 +119,16 @@ impl Outbox {
         told.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
+    /// Whether some of it can be done now. To be asked once this core counts as halted: from there on it is woken when
+    /// there is room, while what made room before may have found it running, past its last look.
+    pub fn is_due(&self) -> bool {
+        let mailboxes = mailbox::all();
+        let here = current_core();
+        let has_room = |core: CoreIndex| mailboxes.of(core).room.want(1 << here.0) == HasRoom::Yes;
+        self.events.borrow().keys().any(|core| has_room(*core))
+            || self.waiting.borrow().iter().any(|(core, _)| *core == here || has_room(*core))
+    }
+
     fn wait(&self, core: CoreIndex, waker: &Waker) {
         let mut waiting = self.waiting.borrow_mut();
         if !waiting.iter().any(|(of, known)| *of == core && known.will_wake(waker)) {

@@ -1,9 +1,11 @@
 //! What happens where more events are made than run (docs/decisions/0012-overload.md).
 
-use isola_ebbs::current_core;
+use isola_abi::report::CorePhase;
+use isola_ebbs::{current_core, platform};
+use isola_events::idle::{Idle, on_idle};
 use isola_events::overload::{LONG_QUEUE, MAX_MAILBOX_EVENTS};
 use isola_events::{
-    Event, Placement, exit, room, run, spawn, spawn_on, spawn_task, spawn_task_on, yield_now,
+    Event, Placement, exit, room, run, sleep, spawn, spawn_on, spawn_task, spawn_task_on, yield_now,
 };
 use isola_hosted::Settings;
 use isola_platform::CoreIndex;
@@ -96,6 +98,43 @@ fn events_for_a_full_core_wait_with_their_senders_and_arrive_in_order() {
         });
     });
     assert_eq!(*NEXT.lock().unwrap(), [0, EACH, EACH, EACH]);
+}
+
+#[test]
+fn what_a_core_sends_last_before_it_halts_arrives_once_there_is_room() {
+    static STALLED: AtomicBool = AtomicBool::new(false);
+    static FULL: AtomicBool = AtomicBool::new(false);
+    let codes = cell(2, || {
+        spawn_on(CoreIndex(1), || {
+            STALLED.store(true, Ordering::Release);
+            let of_sender = &platform().report().cores[0].phase;
+            while of_sender.load(Ordering::Acquire) != CorePhase::Halted as u32 {
+                std::thread::yield_now();
+            }
+            spawn_task(async {
+                sleep(std::time::Duration::from_secs(20)).await;
+                exit(1);
+            })
+            .detach();
+        });
+        let idle = on_idle(|| {
+            if FULL.swap(false, Ordering::Relaxed) {
+                at(1).spawn(|| exit(0));
+            }
+            Idle::MayHalt
+        });
+        spawn_task(async move {
+            while !STALLED.load(Ordering::Acquire) {
+                yield_now().await;
+            }
+            while at(1).try_spawn(|| ()).is_ok() {}
+            FULL.store(true, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+            drop(idle);
+        })
+        .detach();
+    });
+    assert_eq!(codes, [0, 0], "a core halts with events that it has not sent, and nobody wakes it");
 }
 
 #[test]
