@@ -28,8 +28,27 @@ pub(crate) struct Timers {
     /// Cycles at which the first alarm is due; the end of time where there is none.
     next: Cell<u64>,
     /// What the hardware timer was last armed for.
-    armed: Cell<Option<u64>>,
+    armed: Cell<Option<Armed>>,
     serial: Cell<u64>,
+}
+
+/// What the hardware timer is armed for, in cycles.
+#[derive(Clone, Copy)]
+struct Armed {
+    deadline: u64,
+    at: u64,
+}
+
+/// Hardware timers end longer delays early. In cycles: some tens of seconds.
+const LONG_DELAY: u64 = 1 << 36;
+
+impl Armed {
+    /// Whether the timer may have fired by `now`, before its deadline: it counts by a clock of its own, which was measured,
+    /// and not for as long as one likes. It is not wrong by half.
+    fn may_have_fired(self, now: u64) -> bool {
+        let delay = self.deadline.saturating_sub(self.at);
+        now.saturating_sub(self.at) >= (delay / 2).min(LONG_DELAY)
+    }
 }
 
 impl Default for Timers {
@@ -82,14 +101,18 @@ impl Timers {
 
     /// Arms the hardware for the first alarm. The core may not halt where it is due already.
     pub fn arm(&self) -> MayHalt {
-        let next = self.next.get();
-        if next <= cycles() {
+        let (next, now) = (self.next.get(), cycles());
+        if next <= now {
             return MayHalt::No;
         }
         let wanted = (next != u64::MAX).then_some(next);
-        if self.armed.get() != wanted {
+        let is_armed = match self.armed.get() {
+            Some(armed) => wanted == Some(armed.deadline) && !armed.may_have_fired(now),
+            None => wanted.is_none(),
+        };
+        if !is_armed {
             platform().arm_timer(wanted);
-            self.armed.set(wanted);
+            self.armed.set(wanted.map(|deadline| Armed { deadline, at: now }));
         }
         MayHalt::Yes
     }

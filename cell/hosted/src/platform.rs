@@ -89,9 +89,10 @@ impl Hosted {
 
 /// Measures the cycle counter against the process's clock. 5 ms give it to better than a thousandth.
 fn calibrate() -> ClockWords {
-    let (start, start_cycles) = (Instant::now(), cycles());
+    let (start, start_cycles) = both_clocks();
     thread::sleep(Duration::from_millis(5));
-    let (elapsed, end_cycles) = (start.elapsed(), cycles());
+    let (end, end_cycles) = both_clocks();
+    let elapsed = end.duration_since(start);
     let tsc_hz = u128::from(end_cycles - start_cycles) * 1_000_000_000 / elapsed.as_nanos().max(1);
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     ClockWords {
@@ -100,6 +101,18 @@ fn calibrate() -> ClockWords {
         tsc_at_epoch: end_cycles,
         unix_ns_at_epoch: unix.as_nanos() as u64,
     }
+}
+
+/// The process's clock and the cycle counter, of the same moment: of several readings the one that took the shortest, as
+/// Linux may have had the thread wait between two clocks.
+fn both_clocks() -> (Instant, u64) {
+    let reading = |_| {
+        let before = cycles();
+        let now = Instant::now();
+        (cycles().wrapping_sub(before), now, before)
+    };
+    let shortest = (0..16).map(reading).min_by_key(|(took, ..)| *took);
+    shortest.map_or_else(|| (Instant::now(), cycles()), |(_, now, before)| (now, before))
 }
 
 impl Platform for Hosted {
