@@ -82,7 +82,11 @@ impl AdaptivePolling {
         Self {
             mode: Mode::Interrupts,
             poll_above: a_window(thresholds.poll_above).max(1),
-            interrupt_below: a_window(thresholds.interrupt_below.min(thresholds.poll_above)),
+            // Less than one a window is none in it.
+            interrupt_below: match thresholds.interrupt_below.min(thresholds.poll_above) {
+                0 => 0,
+                rate => a_window(rate).max(1),
+            },
             window_cycles: clock.cycles(zero + window) - clock.cycles(zero),
             window_start: 0,
             count: 0,
@@ -220,6 +224,13 @@ mod tests {
         let mut polling = polling(10_000, 50_000);
         let told = interrupts(&mut polling, 60_000, 0, 10).unwrap();
         assert_eq!(looks(&mut polling, 20_000, told, 100), None);
+    }
+
+    #[test]
+    fn a_lower_threshold_of_less_than_one_thing_a_window_goes_back_all_the_same() {
+        let mut polling = polling(50_000, 500);
+        let told = interrupts(&mut polling, 200_000, 0, 10).unwrap();
+        assert!(looks(&mut polling, 100, told, 20).is_some());
     }
 
     #[test]
