@@ -12,11 +12,15 @@
 //! ```
 //!
 //! A *retired* page faults when it is touched by a core that has flushed. Its entry remembers the frame, so that
-//! no memory is needed to take it out of use. Entries change by compare-and-swap: several cores map pages at the
-//! same time, also the same page, of which one wins.
+//! no memory is needed to take it out of use. A table whose whole range is retired is so too: processors remember
+//! the entries that lead to tables as well, and may read what is present at any time, by mere speculation. The
+//! table will serve other addresses, and by then no core may remember it. Entries change by compare-and-swap:
+//! several cores map pages at the same time, also the same page, of which one wins.
 
 mod frames;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use frames::OwnMemory;
 pub(crate) use tables::Tables;
@@ -145,7 +149,7 @@ impl Window {
         let retire = &mut |place: &AtomicU64, entry: u64, _: PageSize| {
             place.store(entry & !PRESENT, Ordering::Release);
         };
-        self.walk(top, TOP, (address, address.saturating_add(len)), Walk::Keep, retire);
+        self.walk(top, TOP, (address, address.saturating_add(len)), Walk::RetireTables, retire);
     }
 
     /// Takes the retired pages from `address` on, within `len` bytes, out, and passes each to `take`: the address
@@ -180,13 +184,18 @@ impl Window {
             address = next;
             let place = &table[index(first, level)];
             let entry = place.load(Ordering::Acquire);
-            match self.tables.below(entry) {
+            let is_whole = stop - first == step;
+            match self.tables.below(if level > 0 { tables::restored(entry) } else { entry }) {
                 Below::Nothing => {}
                 Below::Table(below) if level > 0 => {
                     self.walk(below, level - 1, (first, stop), tables, visit);
-                    if tables == Walk::FreeTables && stop - first == step && tables::is_empty(below) {
-                        place.store(0, Ordering::Release);
-                        self.tables.give_back(entry);
+                    match tables {
+                        Walk::RetireTables if is_whole => place.store(entry & !PRESENT, Ordering::Release),
+                        Walk::FreeTables if is_whole && tables::is_empty(below) => {
+                            place.store(0, Ordering::Release);
+                            self.tables.give_back(entry);
+                        }
+                        _ => {}
                     }
                 }
                 _ => visit(place, entry, size_of_level(level)),
@@ -195,10 +204,12 @@ impl Window {
     }
 }
 
-/// What becomes of tables that a walk finds empty.
+/// What becomes of tables whose whole range is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Walk {
-    Keep,
+    /// They are retired as pages are.
+    RetireTables,
+    /// They are free again, if they are empty.
     FreeTables,
 }
 
@@ -259,122 +270,4 @@ pub fn flush() {
     unsafe {
         asm!("mov {root}, cr3", "mov cr3, {root}", root = out(reg) _, options(nostack, preserves_flags))
     };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::{Region, test_region};
-    use alloc::vec::Vec;
-    use isola_abi::id::PhysRange;
-    use isola_abi::layout::PAGE_SIZE;
-
-    const MIB: u64 = 1 << 20;
-
-    /// A window with so many tables, and its pool, of 4 MiB from a multiple of 2 MiB on.
-    fn window(tables: u64) -> (Window, PhysRange) {
-        let mut tables = test_region(tables + 1);
-        tables.scrub();
-        let pool = test_region(4 * MIB / PAGE_SIZE).range();
-        let base = NonNull::new(crate::memory::direct(tables.range().start)).unwrap();
-        // SAFETY: the region is given up for it.
-        let tables = unsafe { Tables::new(base, Region::into_range(tables)) };
-        (Window::new(tables, OwnMemory::new(alloc::vec![pool], None), PageSize::TwoMib), pool)
-    }
-
-    fn frame(pool: PhysRange, offset: u64) -> NonNull<u8> {
-        NonNull::new((pool.start.0 + offset) as *mut u8).unwrap()
-    }
-
-    fn map(window: &Window, offset: u64, frame: NonNull<u8>, size: PageSize) -> Result<(), WindowError> {
-        // SAFETY: tables of a test, which no processor uses.
-        unsafe { window.map(REGIONS + offset, frame, size) }
-    }
-
-    fn retire_and_collect(window: &Window, offset: u64, len: u64) -> Vec<(u64, PageSize)> {
-        let mut taken = Vec::new();
-        // SAFETY: tables of a test, which no processor uses.
-        unsafe {
-            window.retire(REGIONS + offset, len);
-            assert_eq!(window.page_at(REGIONS + offset), None);
-            window.collect(REGIONS + offset, len, &mut |frame, size| {
-                taken.push((frame.addr().get() as u64, size))
-            });
-        }
-        taken
-    }
-
-    #[test]
-    fn pages_are_where_they_were_mapped_until_they_are_collected() {
-        let (window, pool) = window(8);
-        assert_eq!(map(&window, 0, frame(pool, 2 * MIB), PageSize::TwoMib), Ok(()));
-        assert_eq!(map(&window, 2 * MIB, frame(pool, 0x5000), PageSize::FourKib), Ok(()));
-        assert_eq!(map(&window, 2 * MIB + 0x3000, frame(pool, 0), PageSize::FourKib), Ok(()));
-        let at = |offset| window.page_at(REGIONS + offset);
-        assert_eq!([at(0), at(2 * MIB - 1)], [Some(PageSize::TwoMib); 2]);
-        assert_eq!([at(2 * MIB), at(2 * MIB + 0x3fff)], [Some(PageSize::FourKib); 2]);
-        assert_eq!([at(2 * MIB + 0x1000), at(4 * MIB), at(1 << 30)], [None; 3]);
-        let expected = [(2 * MIB, PageSize::TwoMib), (0x5000, PageSize::FourKib), (0, PageSize::FourKib)];
-        let taken = retire_and_collect(&window, 0, 4 * MIB);
-        assert_eq!(taken, expected.map(|(offset, size)| (pool.start.0 + offset, size)));
-        assert_eq!(retire_and_collect(&window, 0, 4 * MIB), []);
-    }
-
-    #[test]
-    fn a_page_is_mapped_once_and_not_over_retired_ones() {
-        let (window, pool) = window(8);
-        let page = frame(pool, 0);
-        assert_eq!(map(&window, 0, page, PageSize::FourKib), Ok(()));
-        let occupied = |offset| Err(WindowError::Occupied(REGIONS + offset));
-        assert_eq!(map(&window, 0, page, PageSize::FourKib), occupied(0));
-        assert_eq!(map(&window, 0, page, PageSize::TwoMib), occupied(0));
-        // SAFETY: tables of a test, which no processor uses.
-        unsafe { window.retire(REGIONS, PAGE_SIZE) };
-        assert_eq!(map(&window, 0, page, PageSize::FourKib), occupied(0));
-        assert_eq!(map(&window, 2 * MIB, page, PageSize::TwoMib), Ok(()));
-        assert_eq!(map(&window, 3 * MIB, page, PageSize::FourKib), occupied(3 * MIB));
-    }
-
-    #[test]
-    fn nothing_but_the_cell_s_own_memory_is_mapped() {
-        let (window, pool) = window(8);
-        let refused = |address: u64, size| {
-            let result = map(&window, 0, NonNull::new(address as *mut u8).unwrap(), size);
-            assert_eq!(result, Err(WindowError::NotOwned(address)), "{address:#x}");
-        };
-        let (start, end) = (pool.start.0, pool.end().0);
-        refused(start - PAGE_SIZE, PageSize::FourKib);
-        refused(end, PageSize::FourKib);
-        refused(end - PAGE_SIZE, PageSize::TwoMib);
-        refused(start + 8, PageSize::FourKib);
-        refused(start + MIB, PageSize::TwoMib);
-        refused(!0xfff, PageSize::FourKib);
-        let whole = frame(pool, 0);
-        assert_eq!(map(&window, 5, whole, PageSize::FourKib), Err(WindowError::NoPage(REGIONS + 5)));
-        assert_eq!(map(&window, MIB, whole, PageSize::TwoMib), Err(WindowError::NoPage(REGIONS + MIB)));
-        let outside = map(&window, REGIONS_SIZE, whole, PageSize::FourKib);
-        assert_eq!(outside, Err(WindowError::NoPage(REGIONS + REGIONS_SIZE)));
-        let one_gib = map(&window, 0, whole, PageSize::OneGib);
-        assert_eq!(one_gib, Err(WindowError::NoSuchSize(PageSize::OneGib)));
-    }
-
-    #[test]
-    fn tables_come_back_when_their_whole_range_is_collected() {
-        let (window, pool) = window(3);
-        for round in 0..10 {
-            let offset = round * 2 * MIB;
-            assert_eq!(map(&window, offset, frame(pool, 0), PageSize::FourKib), Ok(()));
-            assert_eq!(map(&window, offset + 2 * MIB, frame(pool, 0x1000), PageSize::FourKib), Ok(()));
-            assert_eq!(
-                map(&window, offset + 4 * MIB, frame(pool, 0x2000), PageSize::FourKib),
-                Err(WindowError::OutOfTables)
-            );
-            assert_eq!(retire_and_collect(&window, offset, 4 * MIB).len(), 2);
-        }
-        // Half a table's range: the table stays, and serves again.
-        assert_eq!(map(&window, 0, frame(pool, 0), PageSize::FourKib), Ok(()));
-        assert_eq!(retire_and_collect(&window, 0, MIB).len(), 1);
-        assert_eq!(map(&window, 0, frame(pool, 0), PageSize::TwoMib), Err(WindowError::Occupied(REGIONS)));
-        assert_eq!(map(&window, MIB, frame(pool, 0), PageSize::FourKib), Ok(()));
-    }
 }

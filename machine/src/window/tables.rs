@@ -153,6 +153,11 @@ impl Tables {
     }
 }
 
+/// An entry above the lowest level as it was before it was retired, where it led to a table.
+pub(super) fn restored(entry: u64) -> u64 {
+    if entry != 0 && entry & LARGE == 0 { entry | PRESENT } else { entry }
+}
+
 /// Whether a table leads nowhere.
 pub(super) fn is_empty(table: Table<'_>) -> bool {
     table.iter().all(|entry| entry.load(Ordering::Relaxed) == 0)

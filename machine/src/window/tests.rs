@@ -1,0 +1,140 @@
+//! Windows whose tables no processor uses.
+
+use super::*;
+use crate::memory::{Region, test_region};
+use alloc::vec::Vec;
+use isola_abi::id::PhysRange;
+use isola_abi::layout::PAGE_SIZE;
+
+const MIB: u64 = 1 << 20;
+
+/// A window with so many tables, and its pool, of 4 MiB from a multiple of 2 MiB on.
+fn window(tables: u64) -> (Window, PhysRange) {
+    let mut tables = test_region(tables + 1);
+    tables.scrub();
+    let pool = test_region(4 * MIB / PAGE_SIZE).range();
+    let base = NonNull::new(crate::memory::direct(tables.range().start)).unwrap();
+    // SAFETY: the region is given up for it.
+    let tables = unsafe { Tables::new(base, Region::into_range(tables)) };
+    (Window::new(tables, OwnMemory::new(alloc::vec![pool], None), PageSize::TwoMib), pool)
+}
+
+fn frame(pool: PhysRange, offset: u64) -> NonNull<u8> {
+    NonNull::new((pool.start.0 + offset) as *mut u8).unwrap()
+}
+
+fn map(window: &Window, offset: u64, frame: NonNull<u8>, size: PageSize) -> Result<(), WindowError> {
+    // SAFETY: tables of a test, which no processor uses.
+    unsafe { window.map(REGIONS + offset, frame, size) }
+}
+
+fn retire_and_collect(window: &Window, offset: u64, len: u64) -> Vec<(u64, PageSize)> {
+    let mut taken = Vec::new();
+    // SAFETY: tables of a test, which no processor uses.
+    unsafe {
+        window.retire(REGIONS + offset, len);
+        assert_eq!(window.page_at(REGIONS + offset), None);
+        window
+            .collect(REGIONS + offset, len, &mut |frame, size| taken.push((frame.addr().get() as u64, size)));
+    }
+    taken
+}
+
+#[test]
+fn pages_are_where_they_were_mapped_until_they_are_collected() {
+    let (window, pool) = window(8);
+    assert_eq!(map(&window, 0, frame(pool, 2 * MIB), PageSize::TwoMib), Ok(()));
+    assert_eq!(map(&window, 2 * MIB, frame(pool, 0x5000), PageSize::FourKib), Ok(()));
+    assert_eq!(map(&window, 2 * MIB + 0x3000, frame(pool, 0), PageSize::FourKib), Ok(()));
+    let at = |offset| window.page_at(REGIONS + offset);
+    assert_eq!([at(0), at(2 * MIB - 1)], [Some(PageSize::TwoMib); 2]);
+    assert_eq!([at(2 * MIB), at(2 * MIB + 0x3fff)], [Some(PageSize::FourKib); 2]);
+    assert_eq!([at(2 * MIB + 0x1000), at(4 * MIB), at(1 << 30)], [None; 3]);
+    let expected = [(2 * MIB, PageSize::TwoMib), (0x5000, PageSize::FourKib), (0, PageSize::FourKib)];
+    let taken = retire_and_collect(&window, 0, 4 * MIB);
+    assert_eq!(taken, expected.map(|(offset, size)| (pool.start.0 + offset, size)));
+    assert_eq!(retire_and_collect(&window, 0, 4 * MIB), []);
+}
+
+#[test]
+fn a_page_is_mapped_once_and_not_over_retired_ones() {
+    let (window, pool) = window(8);
+    let page = frame(pool, 0);
+    assert_eq!(map(&window, 0, page, PageSize::FourKib), Ok(()));
+    let occupied = |offset| Err(WindowError::Occupied(REGIONS + offset));
+    assert_eq!(map(&window, 0, page, PageSize::FourKib), occupied(0));
+    assert_eq!(map(&window, 0, page, PageSize::TwoMib), occupied(0));
+    // SAFETY: tables of a test, which no processor uses.
+    unsafe { window.retire(REGIONS, PAGE_SIZE) };
+    assert_eq!(map(&window, 0, page, PageSize::FourKib), occupied(0));
+    assert_eq!(map(&window, 2 * MIB, page, PageSize::TwoMib), Ok(()));
+    assert_eq!(map(&window, 3 * MIB, page, PageSize::FourKib), occupied(3 * MIB));
+}
+
+#[test]
+fn nothing_but_the_cell_s_own_memory_is_mapped() {
+    let (window, pool) = window(8);
+    let refused = |address: u64, size| {
+        let result = map(&window, 0, NonNull::new(address as *mut u8).unwrap(), size);
+        assert_eq!(result, Err(WindowError::NotOwned(address)), "{address:#x}");
+    };
+    let (start, end) = (pool.start.0, pool.end().0);
+    refused(start - PAGE_SIZE, PageSize::FourKib);
+    refused(end, PageSize::FourKib);
+    refused(end - PAGE_SIZE, PageSize::TwoMib);
+    refused(start + 8, PageSize::FourKib);
+    refused(start + MIB, PageSize::TwoMib);
+    refused(!0xfff, PageSize::FourKib);
+    let whole = frame(pool, 0);
+    assert_eq!(map(&window, 5, whole, PageSize::FourKib), Err(WindowError::NoPage(REGIONS + 5)));
+    assert_eq!(map(&window, MIB, whole, PageSize::TwoMib), Err(WindowError::NoPage(REGIONS + MIB)));
+    let outside = map(&window, REGIONS_SIZE, whole, PageSize::FourKib);
+    assert_eq!(outside, Err(WindowError::NoPage(REGIONS + REGIONS_SIZE)));
+    let one_gib = map(&window, 0, whole, PageSize::OneGib);
+    assert_eq!(one_gib, Err(WindowError::NoSuchSize(PageSize::OneGib)));
+}
+
+#[test]
+fn no_entry_of_a_whole_table_s_range_is_present_once_it_is_retired() {
+    let (window, pool) = window(8);
+    assert_eq!(map(&window, 0, frame(pool, 0), PageSize::FourKib), Ok(()));
+    assert_eq!(map(&window, 2 * MIB, frame(pool, 0x1000), PageSize::FourKib), Ok(()));
+    let entry = |offset: u64| {
+        let top = window.tables.top().unwrap();
+        let Below::Table(table) = window.tables.below(top[0].load(Ordering::Relaxed)) else { panic!() };
+        table[index(REGIONS + offset, 1)].load(Ordering::Relaxed)
+    };
+    // SAFETY: tables of a test, which no processor uses.
+    unsafe { window.retire(REGIONS, 2 * MIB) };
+    assert!(entry(0) != 0 && entry(0) & PRESENT == 0, "a walk of a processor remembers {:#x}", entry(0));
+    assert_ne!(entry(2 * MIB) & PRESENT, 0);
+    let again = map(&window, 0, frame(pool, 0), PageSize::FourKib);
+    assert_eq!(again, Err(WindowError::Occupied(REGIONS)), "the retirement is not over");
+    // Part of a table's range: others use the rest.
+    // SAFETY: as above.
+    unsafe { window.retire(REGIONS + 2 * MIB, MIB) };
+    assert_ne!(entry(2 * MIB) & PRESENT, 0);
+    // SAFETY: as above.
+    unsafe { window.collect(REGIONS, 2 * MIB, &mut |_, _| ()) };
+    assert_eq!(entry(0), 0);
+}
+
+#[test]
+fn tables_come_back_when_their_whole_range_is_collected() {
+    let (window, pool) = window(3);
+    for round in 0..10 {
+        let offset = round * 2 * MIB;
+        assert_eq!(map(&window, offset, frame(pool, 0), PageSize::FourKib), Ok(()));
+        assert_eq!(map(&window, offset + 2 * MIB, frame(pool, 0x1000), PageSize::FourKib), Ok(()));
+        assert_eq!(
+            map(&window, offset + 4 * MIB, frame(pool, 0x2000), PageSize::FourKib),
+            Err(WindowError::OutOfTables)
+        );
+        assert_eq!(retire_and_collect(&window, offset, 4 * MIB).len(), 2);
+    }
+    // Half a table's range: the table stays, and serves again.
+    assert_eq!(map(&window, 0, frame(pool, 0), PageSize::FourKib), Ok(()));
+    assert_eq!(retire_and_collect(&window, 0, MIB).len(), 1);
+    assert_eq!(map(&window, 0, frame(pool, 0), PageSize::TwoMib), Err(WindowError::Occupied(REGIONS)));
+    assert_eq!(map(&window, MIB, frame(pool, 0), PageSize::FourKib), Ok(()));
+}
