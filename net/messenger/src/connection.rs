@@ -1,17 +1,23 @@
 //! A connection to another machine, on the core that it belongs to: frames out and frames in, until either side ends it.
 
-use crate::frame::{Broken, Frame};
+use crate::frame::{Broken, Frame, GREETING_LEN};
 use crate::outgoing::{Next, Outgoing};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use isola_iobuf::Chain;
+use isola_iobuf::{Chain, IoBuf};
 use isola_net::TcpStream;
 
 /// What is done with frames that came: nothing more is read until it is done.
 type Delivery = Pin<Box<dyn Future<Output = Result<(), Broken>>>>;
+
+/// Parts that may always be kept of what has come.
+const FEW_PARTS: usize = 64;
+
+/// Bytes from which on another part may be kept.
+const BYTES_A_PART: usize = 512;
 
 /// A connection.
 pub(crate) struct Connection {
@@ -32,14 +38,17 @@ impl Connection {
         self.stream.write(frame.encode()).await.map_err(|_| Broken)
     }
 
-    /// The next frame that comes.
-    pub async fn receive(&mut self) -> Result<Frame, Broken> {
+    /// The greeting that comes: a frame without a payload, so that nobody has more kept than that before it is known.
+    pub async fn receive_greeting(&mut self) -> Result<Frame, Broken> {
         loop {
             if let Some(frame) = Frame::take(&mut self.come)? {
                 return Ok(frame);
             }
+            if self.come.len() >= GREETING_LEN {
+                return Err(Broken);
+            }
             match self.stream.read().await {
-                Ok(Some(data)) => self.come.append(data),
+                Ok(Some(data)) => keep(&mut self.come, data),
                 _ => return Err(Broken),
             }
         }
@@ -75,6 +84,8 @@ impl Connection {
             match self.stream.poll_write(context, &mut self.sending) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
+                // Who does not read leaves it at that, while the queue fills.
+                Poll::Pending if outgoing.has_ended(context.waker()) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -99,7 +110,7 @@ impl Connection {
                 }
             }
             match self.stream.poll_read(context) {
-                Poll::Ready(Ok(Some(data))) => self.come.append(data),
+                Poll::Ready(Ok(Some(data))) => keep(&mut self.come, data),
                 Poll::Ready(_) => return Poll::Ready(()),
                 Poll::Pending => return Poll::Pending,
             }
@@ -115,5 +126,34 @@ impl Connection {
                 *delivery = Some(Box::pin(deliver(frames)));
             }
         }
+    }
+}
+
+/// Adds what has come. Its parts stay in the network's frames, each of which is kept alive by a single byte: where there
+/// are more of them than their bytes are worth, they are copied into one.
+fn keep(come: &mut Chain, data: Chain) {
+    come.append(data);
+    if come.parts().len() > FEW_PARTS + come.len() / BYTES_A_PART {
+        *come = Chain::from(IoBuf::from(come.to_vec()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sends_a_byte_a_frame_does_not_have_all_frames_kept() {
+        let frame = IoBuf::from(alloc::vec![7; 2048]);
+        let mut come = Chain::new();
+        for bytes in 1..=20_000 {
+            keep(&mut come, Chain::from(frame.slice(5..6).unwrap()));
+            assert!(come.len() == bytes && come.parts().len() <= FEW_PARTS + bytes / BYTES_A_PART);
+        }
+        assert!(come.to_vec().iter().all(|byte| *byte == 7));
+        // Full frames are not copied.
+        let mut come = Chain::new();
+        (0..500).for_each(|_| keep(&mut come, Chain::from(frame.clone())));
+        assert_eq!(come.parts().len(), 500);
     }
 }

@@ -29,6 +29,9 @@ pub const MAX_PAYLOAD: usize = 1 << 20;
 const LENGTH: usize = 4;
 const HEADER: usize = 28;
 
+/// Length of a hello or a welcome, in bytes.
+pub(crate) const GREETING_LEN: usize = LENGTH + HEADER;
+
 /// A frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Frame {

@@ -145,7 +145,7 @@ async fn join_here(address: SocketAddr) -> Result<MachineId, JoinError> {
     let greeting = async {
         let mut connection = Connection::new(stream);
         connection.send(Frame::Hello { before }).await?;
-        match connection.receive().await? {
+        match connection.receive_greeting().await? {
             Frame::Welcome { you } => Ok((connection, you)),
             _ => Err(Broken),
         }
@@ -167,7 +167,9 @@ async fn join_here(address: SocketAddr) -> Result<MachineId, JoinError> {
 /// Serves a machine that joins: on the core of its connection.
 async fn welcome(stream: TcpStream) {
     let mut connection = Connection::new(stream);
-    let Ok(Ok(Frame::Hello { before })) = timeout(GREETING, connection.receive()).await else { return };
+    let Ok(Ok(Frame::Hello { before })) = timeout(GREETING, connection.receive_greeting()).await else {
+        return;
+    };
     let outgoing = Arc::new(Outgoing::default());
     let its = outgoing.clone();
     let Some(you) = at_home(move || MESSENGER.admit(before, its)).await else { return };

@@ -83,6 +83,13 @@ impl Outgoing {
         sender.into_iter().chain(waiting).for_each(Waker::wake);
     }
 
+    /// Whether the connection has to end, for the task that sends, which is woken when it has.
+    pub fn has_ended(&self, sender: &Waker) -> bool {
+        let mut state = self.state.lock();
+        state.sender = Some(sender.clone());
+        state.ended
+    }
+
     /// All that is queued, for the task that sends.
     pub fn take(&self, sender: &Waker) -> Next {
         let (queue, waiting) = {

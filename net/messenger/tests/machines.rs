@@ -6,8 +6,8 @@ use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{
-    AskError, CallError, Interface, JoinError, MAX_PAYLOAD, MachineId, Message, Refusal, ServeError,
-    SharedEbb, call, host, id_map, join, serve,
+    AskError, CallError, Interface, JoinError, MAX_CALLS, MAX_PAYLOAD, MachineId, Message, Refusal,
+    ServeError, SharedEbb, call, host, id_map, join, serve,
 };
 use isola_net::{FailReason, StreamError, TcpStream, connect, start};
 use isola_platform::CoreIndex;
@@ -15,7 +15,7 @@ use isola_platform::network::NetworkPort;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -297,6 +297,13 @@ fn calls_to_a_machine_that_goes_away_end_and_it_may_come_back() {
             let mut stream = dial().await;
             stream.write(bytes(&[0xff; 64])).await.unwrap();
             assert!(matches!(stream.read().await, Ok(None) | Err(_)));
+            // Nor is the rest of a long frame waited for of who has not said who it is.
+            let mut stream = dial().await;
+            let mut long = hello().to_vec();
+            long[..4].copy_from_slice(&(MAX_PAYLOAD as u32).to_be_bytes());
+            stream.write(bytes(&long)).await.unwrap();
+            let ended = timeout(Duration::from_secs(5), stream.read()).await;
+            assert!(matches!(ended, Ok(Ok(None) | Err(_))));
             // A raw connection, so that it can be cut.
             let mut raw = dial().await;
             raw.write(hello()).await.unwrap();
@@ -326,6 +333,45 @@ fn calls_to_a_machine_that_goes_away_end_and_it_may_come_back() {
                 }
             }
             raw.abort();
+        }),
+    ];
+    machines.into_iter().for_each(|machine| machine.join().unwrap());
+}
+
+#[test]
+fn a_machine_that_does_not_read_is_left_and_who_asks_it_is_told() {
+    static JOINED: AtomicBool = AtomicBool::new(false);
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let [a, b, c] = switch(Loss::Never);
+    let done = Arc::new(AtomicUsize::new(0));
+    let is_set = |flag: &'static AtomicBool| async move {
+        while !flag.load(Ordering::Acquire) {
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let machines = [
+        machine(1, 1, a, &done, 3, serve_all),
+        machine(2, 1, b, &done, 3, move || async move {
+            let mut raw = dial().await;
+            raw.write(hello()).await.unwrap();
+            // The welcome, and nothing behind it.
+            assert!(raw.read().await.unwrap().is_some());
+            JOINED.store(true, Ordering::Release);
+            is_set(&TOLD).await;
+        }),
+        machine(3, 1, c, &done, 3, move || async move {
+            is_set(&JOINED).await;
+            join_first().await;
+            let second = MachineId::new(2).unwrap();
+            let block = bytes(&vec![7; MAX_PAYLOAD]);
+            let calls = (0..MAX_CALLS).map(|_| call(second, ECHO, block.clone()));
+            let answers = isola_events::future::join_all(calls).await;
+            TOLD.store(true, Ordering::Release);
+            // The machine has left, for those of the calls that came late.
+            let is_told = |answer: &Result<_, _>| {
+                matches!(answer, Err(CallError::Refused(Refusal::Gone | Refusal::NoSuchMachine)))
+            };
+            assert!(answers.iter().all(is_told), "{answers:?}");
         }),
     ];
     machines.into_iter().for_each(|machine| machine.join().unwrap());
