@@ -47,7 +47,10 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
     /// On a core of another cell.
     pub fn set(&self, value: T) {
         check(self.domain);
-        self.replace(Box::into_raw(Box::new(value)));
+        let next = Box::into_raw(Box::new(value));
+        let writing = self.writers.lock();
+        self.replace(next);
+        drop(writing);
     }
 
     /// Puts what `change` makes of the value in its place. No other writer comes between; `change` may not write to

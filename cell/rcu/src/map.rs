@@ -24,9 +24,23 @@ use core::hash::{BuildHasher, Hash};
 use core::marker::PhantomData;
 use core::ptr::{from_mut, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use foldhash::fast::RandomState;
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
+use isola_ebbs::{CellEbb, Representative, platform};
 use isola_events::quiescence::{self, Domain};
 use spin::Mutex;
+
+static SEEDS: CellEbb<Seeds> = CellEbb::new();
+
+/// What the cell's hashes begin with. foldhash would take addresses for that, which are the same in every run of an
+/// image.
+struct Seeds(SharedSeed);
+
+impl Representative for Seeds {
+    fn create() -> Self {
+        Self(SharedSeed::from_u64(platform().entropy()))
+    }
+}
 
 /// Buckets of the smallest table.
 const FEWEST_BUCKETS: usize = 8;
@@ -49,7 +63,7 @@ struct Table<K, V> {
 }
 
 /// A hash table of a cell's cores. To be made by the cell that uses it, as a representative of an Ebb for one.
-pub struct RcuMap<K, V, S = RandomState> {
+pub struct RcuMap<K, V, S = SeedableRandomState> {
     table: AtomicPtr<Table<K, V>>,
     /// Changed by writers alone.
     len: AtomicUsize,
@@ -126,7 +140,7 @@ where
 {
     /// An empty table for the calling core's cell, with a hash that differs from run to run.
     pub fn new() -> Self {
-        Self::with_hasher(RandomState::default())
+        Self::with_hasher(SeedableRandomState::with_seed(platform().entropy(), &SEEDS.0))
     }
 }
 

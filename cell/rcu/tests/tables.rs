@@ -304,6 +304,36 @@ fn a_cell_gives_one_of_its_values_whole_and_updates_are_not_lost() {
 }
 
 #[test]
+fn what_is_set_during_an_update_is_set_after_it() {
+    static UPDATING: AtomicBool = AtomicBool::new(false);
+    static SET: AtomicUsize = AtomicUsize::new(0);
+    cell(2, || {
+        let value = Arc::new(RcuCell::new(0));
+        let shared = value.clone();
+        spawn_on(CoreIndex(1), move || {
+            while !UPDATING.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            shared.set(7);
+            SET.store(1, Ordering::Release);
+        });
+        spawn_task(async move {
+            value.update(|value| {
+                UPDATING.store(true, Ordering::Release);
+                std::thread::sleep(Duration::from_millis(50));
+                value + 1
+            });
+            while SET.load(Ordering::Acquire) == 0 {
+                yield_now().await;
+            }
+            assert_eq!(value.read(|value| *value), 7, "a value that was set is lost");
+            exit(0);
+        })
+        .detach();
+    });
+}
+
+#[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
 fn what_one_cell_shares_is_not_read_by_another() {
     use std::sync::Mutex;
