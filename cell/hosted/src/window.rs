@@ -45,7 +45,9 @@ pub(crate) fn start() {
 /// Gives the calling thread, a core, a signal stack that pagers can run on. Never given back.
 pub(crate) fn enter_core() {
     const LEN: usize = 64 << 10;
-    let Some(start) = reserve(LEN) else { return };
+    /// Below it, where nothing is: a pager that runs over the end ends the process.
+    const GUARD: usize = PageSize::FourKib.bytes();
+    let Some(start) = reserve(GUARD + LEN).map(|guard| guard + GUARD) else { return };
     // SAFETY: the memory was reserved here, and is nobody else's.
     let allowed =
         unsafe { libc::mprotect(start as *mut c_void, LEN, libc::PROT_READ | libc::PROT_WRITE) } == 0;
