@@ -19,7 +19,7 @@ impl OnDemand {
     /// So many pages at a time, those that stand between two multiples of that many: fewer faults where what is
     /// touched stands together.
     pub const fn around(self, pages: usize) -> Self {
-        Self { around: self.page.bytes() * if pages == 0 { 1 } else { pages }, ..self }
+        Self { around: self.page.bytes().saturating_mul(if pages == 0 { 1 } else { pages }), ..self }
     }
 }
 
