@@ -128,9 +128,12 @@ fn libmemcached_is_served_by_a_cell() {
         assert_eq!(tool("memccat", address, &["small"]).unwrap().trim_end(), "small");
         tool("memcexist", address, &["small"]);
         tool("memctouch", address, &["--expire=100", "small"]);
+        // Beside what the checks of memccapable have left behind: items past their end count until they are taken out.
+        let before = service.connect().stat("curr_items").unwrap();
         tool("memcrm", address, &["small"]);
         assert_eq!(service.connect().get("small").unwrap(), None);
-        assert!(tool("memcstat", address, &[]).unwrap().contains("curr_items: 1"));
+        let said = tool("memcstat", address, &[]).unwrap();
+        assert!(said.contains(&format!("curr_items: {}\n", before - 1)), "{before} before, then {said}");
         tool("memcflush", address, &[]);
         assert_eq!(service.connect().get("large").unwrap(), None);
     }
