@@ -148,23 +148,32 @@ impl PublishSpec {
             && (self.host_ip == ip || everywhere(self.host_ip) || everywhere(ip))
     }
 
-    /// Publishes: from now on the host's port leads to `cell_ip`.
+    /// What fulfils the wish for the cell that has `cell_ip`; nothing is published by that yet.
     ///
     /// # Errors
-    /// [`PublishError`], where nothing is published.
-    pub fn publish(&self, qmp: &mut Qmp, cell_ip: Ipv4Addr) -> Result<Publication, PublishError> {
+    /// As [`PublishSpec::free_host_port`].
+    pub fn resolve(&self, cell_ip: Ipv4Addr) -> Result<Publication, PublishError> {
         let host = self.free_host_port()?;
-        let publication =
-            Publication { protocol: self.protocol, host, cell: SocketAddrV4::new(cell_ip, self.cell_port) };
-        let answer = qmp.human(&format!("hostfwd_add {UPLINK_ID} {}", publication.rule()))?;
-        match answer.trim() {
-            "" => Ok(publication),
-            answer => Err(PublishError::Forward { host, protocol: self.protocol, answer: answer.to_owned() }),
-        }
+        Ok(Publication { protocol: self.protocol, host, cell: SocketAddrV4::new(cell_ip, self.cell_port) })
     }
 }
 
 impl Publication {
+    /// Publishes: from now on the host's port leads to the cell.
+    ///
+    /// # Errors
+    /// [`PublishError::Forward`] and [`PublishError::Qmp`], where nothing is published.
+    pub fn begin(&self, qmp: &mut Qmp) -> Result<(), PublishError> {
+        let answer = qmp.human(&format!("hostfwd_add {UPLINK_ID} {}", self.rule()))?;
+        match answer.trim() {
+            "" => Ok(()),
+            answer => {
+                let answer = answer.to_owned();
+                Err(PublishError::Forward { host: self.host, protocol: self.protocol, answer })
+            }
+        }
+    }
+
     /// Ends the publication. One that QEMU does not know has ended already.
     ///
     /// # Errors

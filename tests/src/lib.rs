@@ -9,6 +9,7 @@
 //! | [`service`] | a machine with the key-value server in a cell |
 //! | [`namespace`] | a network of its own, for tests that need more than QEMU's user-mode network |
 //! | [`kv`] | a plain client of the key-value server, and a load that checks every answer |
+//! | [`ports`] | ports of this host that stay free until a test uses them |
 //! | [`wait`] | waiting until something is the case |
 //!
 //! The tests are in `tests/`, a file or folder a part of Isola. Each boots machines of its own, and leaves nothing
@@ -19,6 +20,7 @@ pub mod isola;
 pub mod kv;
 pub mod management;
 pub mod namespace;
+pub mod ports;
 pub mod qemu;
 pub mod service;
 pub mod supervised;

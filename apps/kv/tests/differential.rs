@@ -15,13 +15,14 @@ mod common;
 
 use std::fmt;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use common::Engine;
 use common::packet::{Request, count_extras, store_extras};
+use isola_tests::ports;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
@@ -42,7 +43,7 @@ impl Drop for Memcached {
 impl Memcached {
     /// Starts one, or says why there is none.
     fn start() -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = ports::free();
         let process = Command::new("memcached")
             .args(["-l", "127.0.0.1", "-t", "1", "-m", "64", "-u", "nobody", "-p", &port.to_string()])
             .stdout(Stdio::null())

@@ -1,6 +1,7 @@
 //! The ports of cells: published when a cell starts, and while it runs.
 //!
-//! What is published is written down at once, so that a command that is killed leaves no port that nobody knows.
+//! What is to be published is written down before QEMU is told, so that a command that is killed leaves no port that
+//! nobody knows: to end one that QEMU has never heard of does no harm.
 
 use super::{CellError, look_up, wait_for_address};
 use crate::client::Client;
@@ -144,20 +145,19 @@ pub(super) fn publish_ports(
         if record.published.iter().any(|port| spec.host_port != 0 && spec.collides_with(port)) {
             continue;
         }
-        let published = check_port(root, spec).and_then(|()| spec.publish(&mut qmp, ip));
-        match published {
-            Ok(port) => {
+        let begun = check_port(root, spec).and_then(|()| spec.resolve(ip)).map_err(CellError::from).and_then(
+            |port| {
                 new.push(port);
-                // Written down at once: a command that is killed here leaves a port that is known.
                 record.published.push(port);
                 store.save(&cell.spec.name, &record)?;
-            }
-            Err(error) => {
-                end_all(held, &new)?;
-                record.published.retain(|port| !new.contains(port));
-                store.save(&cell.spec.name, &record)?;
-                return Err(error.into());
-            }
+                Ok(port.begin(&mut qmp)?)
+            },
+        );
+        if let Err(error) = begun {
+            end_all(held, &new)?;
+            record.published.retain(|port| !new.contains(port));
+            store.save(&cell.spec.name, &record)?;
+            return Err(error);
         }
     }
     Ok(new)

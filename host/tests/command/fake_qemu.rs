@@ -9,6 +9,7 @@
 //! | `silent` | its supervisor never answers |
 //! | `dies` | it ends as soon as it is asked something |
 //! | `version` | its supervisor speaks another version |
+//! | `halts` | it forwards the first port, and never says so |
 //! | `exits` | an image that runs alone prints something, and ends with code 7 |
 
 use crate::fake_supervisor::Supervisor;
@@ -41,7 +42,8 @@ fn serve() {
         process::exit(1);
     });
     let qmp = UnixListener::bind("qmp.sock").unwrap();
-    thread::spawn(move || serve_qmp(&qmp));
+    let halts = behaviour == "halts";
+    thread::spawn(move || serve_qmp(&qmp, halts));
     let supervised = arguments.contains(&"virtserialport,chardev=mgmt");
     let management = supervised.then(|| UnixListener::bind("management.sock").unwrap());
     fs::write("serial.log", "isola: the fake supervisor's log\n").unwrap();
@@ -77,15 +79,19 @@ enum Forward {
     Udp { _socket: UdpSocket },
 }
 
-fn serve_qmp(listener: &UnixListener) {
+fn serve_qmp(listener: &UnixListener, mut halts: bool) {
     let mut forwards = HashMap::new();
     for stream in listener.incoming() {
         // A client that goes away is no reason to end.
-        let _ = serve_client(stream.unwrap(), &mut forwards);
+        let _ = serve_client(stream.unwrap(), &mut forwards, &mut halts);
     }
 }
 
-fn serve_client(mut stream: UnixStream, forwards: &mut HashMap<String, Forward>) -> std::io::Result<()> {
+fn serve_client(
+    mut stream: UnixStream,
+    forwards: &mut HashMap<String, Forward>,
+    halts: &mut bool,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut say = |value: Value| writeln!(stream, "{value}");
     say(json!({"QMP": {"version": {}, "capabilities": []}}))?;
@@ -102,7 +108,10 @@ fn serve_client(mut stream: UnixStream, forwards: &mut HashMap<String, Forward>)
             }
             "human-monitor-command" => {
                 let command = request["arguments"]["command-line"].as_str().unwrap();
-                say(json!({"return": monitor(command, forwards)}))?;
+                let answer = monitor(command, forwards);
+                if !(command.starts_with("hostfwd_add") && std::mem::take(halts)) {
+                    say(json!({"return": answer}))?;
+                }
             }
             other => say(json!({"error": {"class": "CommandNotFound", "desc": format!("no {other}")}}))?,
         }

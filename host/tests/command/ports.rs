@@ -1,20 +1,17 @@
 //! Publishing: who has a port, who gets it, and when it is free again.
 
 use crate::sandbox::Sandbox;
+use isola_tests::ports;
 use std::net::{TcpListener, UdpSocket};
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn is_free(port: u16) -> bool {
+pub fn is_free(port: u16) -> bool {
     TcpListener::bind(("127.0.0.1", port)).is_ok()
 }
 
 #[test]
 fn a_port_is_published_while_the_cell_runs() {
     let sandbox = Sandbox::up();
-    let port = free_port();
+    let port = ports::free();
     sandbox.isola(&["run", "-d", "--name", "kv", "-p", &format!("{port}:11211"), "kv"]).ok();
     assert!(!is_free(port));
     assert_eq!(sandbox.isola(&["port", "kv"]).ok(), format!("11211/tcp -> 127.0.0.1:{port}\n"));
@@ -47,7 +44,7 @@ fn a_port_that_is_taken_is_not_published_and_the_cell_not_made() {
 #[test]
 fn two_ports_of_one_cell_of_which_one_is_taken_leave_neither() {
     let sandbox = Sandbox::up();
-    let port = free_port();
+    let port = ports::free();
     let twice = format!("{port}:80");
     sandbox.isola(&["run", "-d", "--name", "kv", "-p", &twice, "-p", &format!("{port}:81"), "kv"]);
     sandbox.isola(&["rm", "-f", "kv"]);
@@ -59,7 +56,7 @@ fn ports_come_and_go_while_the_cell_runs() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
     assert_eq!(sandbox.isola(&["port", "kv"]).ok(), "");
-    let port = free_port();
+    let port = ports::free();
     let spec = format!("{port}:11211");
     sandbox.isola(&["publish", "kv", &spec]).ok();
     assert!(!is_free(port));
@@ -86,7 +83,7 @@ fn a_cell_with_dhcp_is_published_at_the_address_it_gets() {
 #[test]
 fn what_a_crash_left_published_does_not_lead_to_the_next_cell() {
     let sandbox = Sandbox::up();
-    let port = free_port();
+    let port = ports::free();
     let publish = format!("{port}:80");
     let run = ["run", "-d", "--name", "old", "--network", "dhcp", "-p", &publish, "kv", "crash"];
     sandbox.isola(&run).ok();

@@ -1,6 +1,8 @@
 //! What is left behind by what was killed trips nobody up.
 
+use crate::ports::is_free;
 use crate::sandbox::{Outcome, Sandbox, is_alive, signal};
+use isola_tests::ports;
 use std::fs;
 
 #[test]
@@ -24,6 +26,22 @@ fn up_follows_a_crash_without_further_ado() {
     let outcome = sandbox.isola(&["down"]);
     assert!(outcome.err.contains("cleaned up"), "{outcome:?}");
     assert_eq!(outcome.ok(), "default\n");
+}
+
+#[test]
+fn a_run_that_was_killed_while_it_published_a_port_leaves_none_that_nobody_knows() {
+    let sandbox = Sandbox::with_behaviour("halts");
+    sandbox.isola(&["up", "--accel", "tcg"]).ok();
+    let port = ports::free();
+    let run = ["run", "-d", "--name", "kv", "-p", &format!("{port}:11211"), "kv"];
+    let killed = sandbox.spawn(&run);
+    sandbox.wait("the port is published", || !is_free(port));
+    signal("KILL", killed.id());
+    killed.wait_with_output().unwrap();
+    assert!(!is_free(port));
+    sandbox.isola(&["rm", "-f", "kv"]).ok();
+    assert!(is_free(port));
+    sandbox.isola(&run).ok();
 }
 
 #[test]

@@ -1,14 +1,10 @@
 //! Files of a hosted process, served by a native cell: `files export` and `files serve`.
 
 use isola_tests::isola::Isola;
-use isola_tests::wait;
+use isola_tests::{ports, wait};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
+use std::net::{SocketAddr, TcpStream};
 
 /// The status line and the body that come for a request, where there is a response.
 fn request(port: u16, head: &str) -> Option<(String, Vec<u8>)> {
@@ -29,7 +25,7 @@ fn a_cell_serves_the_files_of_a_hosted_process() {
     fs::write(directory.path().join("a name"), "text\n").unwrap();
     fs::create_dir(directory.path().join("sub")).unwrap();
     let isola = Isola::new();
-    let (export, http) = (free_port(), free_port());
+    let (export, http) = (ports::free(), ports::free());
     let exported = format!("{export}:9000");
     let path = directory.path().to_str().unwrap();
     let home = isola.spawn(&["run", "--hosted", "-p", &exported, "files", "export", path]);

@@ -2,13 +2,13 @@
 
 use isola_tests::isola::{Isola, is_alive};
 use isola_tests::kv::Connection;
-use isola_tests::wait;
-use std::net::{SocketAddr, TcpListener};
+use isola_tests::{ports, wait};
+use std::net::SocketAddr;
 
 /// A port of the host that nobody has, and its address.
 fn free_port() -> (String, SocketAddr) {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    (format!("{}:11211", address.port()), address)
+    let port = ports::free();
+    (format!("{port}:11211"), SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
 #[test]

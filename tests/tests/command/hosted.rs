@@ -3,15 +3,15 @@
 use isola_tests::isola::{Isola, is_alive};
 use isola_tests::kv::{Connection, Load};
 use isola_tests::namespace::{self, QUEUES, SHARED, Tap};
-use isola_tests::{images, wait};
+use isola_tests::{images, ports, wait};
 use std::fs;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 /// A port of the host that nobody has, as it is published for `cell`'s port, and its address.
 fn free_port(cell: &str) -> (String, SocketAddr) {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    (format!("{}:{cell}", address.port()), address)
+    let port = ports::free();
+    (format!("{port}:{cell}"), SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
 /// The processes that were started by `parent`.
@@ -52,7 +52,7 @@ fn a_hosted_cell_ends_with_its_command_however_that_ends() {
 #[test]
 fn primes_are_counted_by_all_cores_of_a_process() {
     let isola = Isola::new();
-    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = ports::free();
     let publish = format!("{port}:7000/udp");
     let run = isola.spawn(&["run", "--hosted", "--cores", "4", "-p", &publish, "primes"]);
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -2,6 +2,7 @@
 
 use isola_tests::isola::{Isola, is_alive};
 use isola_tests::kv::Connection;
+use isola_tests::ports;
 use isola_tests::service::published;
 use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpListener};
@@ -10,11 +11,6 @@ use std::net::{SocketAddr, TcpListener};
 fn events(isola: &Isola) -> Vec<Value> {
     let lines = isola.run(&["events", "-o", "json"]).ok();
     lines.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
-}
-
-/// A port of the host that nobody has.
-fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
 fn stores(address: SocketAddr) {
@@ -95,13 +91,13 @@ fn a_port_that_somebody_has_is_refused_and_leaves_no_cell() {
     };
     run("first", &port).failed(125, "in use by another program");
     assert_eq!(isola.inventory(), before);
-    let port = free_port();
+    let port = ports::free().to_string();
     run("first", &port).ok();
     run("second", &port).failed(125, "\"first\"");
     assert_eq!(isola.run(&["ps", "-q"]).ok(), "first\n");
     stores(format!("127.0.0.1:{port}").parse().unwrap());
     // A second port leads to the same cell, while it runs.
-    let further = free_port();
+    let further = ports::free().to_string();
     isola.run(&["publish", "first", &format!("{further}:11211")]).ok();
     let mut connection = Connection::establish(format!("127.0.0.1:{further}").parse().unwrap());
     assert_eq!(connection.get("key").unwrap().as_deref(), Some(&b"value"[..]));

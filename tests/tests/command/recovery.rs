@@ -3,9 +3,8 @@
 use isola_tests::isola::{Isola, is_alive, signal};
 use isola_tests::kv::Connection;
 use isola_tests::service::published;
-use isola_tests::wait;
+use isola_tests::{ports, wait};
 use serde_json::Value;
-use std::net::TcpListener;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -42,7 +41,7 @@ fn a_machine_whose_qemu_was_killed_is_told_of_and_replaced() {
 fn a_run_that_is_killed_leaves_a_machine_that_works() {
     let isola = Isola::up(&["--nics", "2"]);
     let before = isola.inventory();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = ports::free();
     let run = ["run", "-d", "--name", "cache", "-p", &format!("{port}:11211"), "kv"];
     let mut made = 0;
     for wait_ms in (0..96).step_by(4) {
