@@ -205,11 +205,14 @@ kinds! {
     Pager: "page-2m-again-time", "ns", Touch, Aim::None, "time of that";
     Library: "ebb-inlined", "cycles", Inlined, Aim::Ratio(1.1),
         "a method of an Ebb called through its reference, in a process: cycles of the cycle counter";
+    Library: "ebb-afresh", "cycles", Inlined, Aim::None,
+        "the same where each call looks the Ebb up, as an event that makes one call does";
     Library: "ebb-not-inlined", "cycles", NotInlined, Aim::None, "the same beside a call";
     Library: "ebb-virtual", "cycles", Virtual, Aim::None, "the same beside a call by a table";
     Library: "ebb-dynamic", "cycles", Inlined, Aim::None, "a method of an Ebb that is made while the cell runs";
     Library: "ebb-instructions", "instructions", Inlined, Aim::None,
         "the first of these on a machine, the loop around it included; a bare cell runs the same instructions as a process";
+    Library: "ebb-afresh-instructions", "instructions", Inlined, Aim::None, "the second of these on a machine";
     Library: "spawn", "ns", None, Aim::Value(60.0), "an event made, until it runs on the same core, in a process";
     Library: "spawn-instructions", "instructions", None, Aim::None,
         "the same on a machine: allocated, queued, taken, charged, run, freed, and a pass of the loop";

@@ -70,3 +70,17 @@ fn every_check_holds_in_processes_of_1_2_4_and_24_cores() {
         all_hold(&isola.run(&run).ok(), cores);
     }
 }
+
+#[test]
+fn an_application_puts_its_own_event_manager_timers_and_console_in_the_place_of_isola_s() {
+    let machine = Machine::new(MACHINE_TYPES[0], "own-ebbs").cores(2).run();
+    assert_eq!(machine.exit_code, Some(0), "{}", machine.serial);
+    images::for_users();
+    let process = Isola::new().run(&["run", "--hosted", "--cores", "2", "own-ebbs"]).ok();
+    let lines = ["core 0: events cdab", "core 0: alarms xzwy", "core 1: events cdab", "core 1: alarms xzwy"];
+    for said in [machine.serial, process] {
+        for (number, line) in (1..).zip(lines) {
+            assert!(said.contains(&format!("{number}. {line}")), "{said}");
+        }
+    }
+}

@@ -45,7 +45,7 @@ pub fn build(workspace: &Workspace) -> Result<Vec<Image>, Error> {
 /// # Errors
 /// [`Error::ImagesNotBuilt`] when cargo fails; cargo has printed why.
 pub fn build_hosted(workspace: &Workspace) -> Result<(), Error> {
-    let others = ["--package=isola-conformance-image", "--package=isola-costs"];
+    let others = ["--package=isola-conformance-image", "--package=isola-costs", "--package=isola-own-ebbs"];
     let built = succeeds(cargo(workspace).args(["hosted", "--quiet"]).args(others))?;
     if built { Ok(()) } else { Err(Error::ImagesNotBuilt) }
 }

@@ -16,8 +16,9 @@ use std::process::Command;
 const COSTS: &str = "costs";
 
 /// Times: the figure, what the program calls it, and what it calls the peer's.
-const CALLS: [(&str, &str, &str); 4] = [
+const CALLS: [(&str, &str, &str); 5] = [
     ("ebb-inlined", "call-ebb", "call-inlined"),
+    ("ebb-afresh", "call-ebb-afresh", "call-inlined-afresh"),
     ("ebb-not-inlined", "call-ebb", "call-not-inlined"),
     ("ebb-virtual", "call-ebb", "call-virtual"),
     ("ebb-dynamic", "call-dynamic-ebb", "call-inlined"),
@@ -79,6 +80,8 @@ fn machine(session: &Session, record: &mut Record) -> Result<(), BenchError> {
         |name: &str| machine.wait_for_number(&format!("{name}: ")).map(|number| number as f64 / 100.0);
     record.isola("ebb-instructions", number("call-ebb")?);
     record.peer("ebb-instructions", number("call-inlined")?);
+    record.isola("ebb-afresh-instructions", number("call-ebb-afresh")?);
+    record.peer("ebb-afresh-instructions", number("call-inlined-afresh")?);
     for name in INSTRUCTIONS {
         record.isola(&format!("{name}-instructions"), number(&format!("\n{name}"))?);
     }

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use core::fmt;
 use isola_ebbs::{CellEbb, Representative, platform};
 
-/// The console of the application. [`CellEbb::replace`] it, first thing in `main`, to have lines go elsewhere as well, or
-/// instead.
+/// The console of the application. [`CellEbb::replace`] it to have lines go elsewhere as well, or instead: in the function
+/// that names the application's components ([`app!`](crate::app)), or first thing in `main`.
 pub static CONSOLE: CellEbb<Box<dyn Console>> = CellEbb::new();
 
 /// What takes the lines that an application prints.

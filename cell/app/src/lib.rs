@@ -54,7 +54,7 @@ pub mod on;
 
 pub use arguments::{Arguments, ExitCode};
 #[doc(hidden)]
-pub use begin::begin;
+pub use begin::{begin, no_components};
 pub use isola_events as events;
 pub use isola_events::future;
 pub use isola_fibers as fibers;
@@ -121,13 +121,32 @@ use isola_ebbs::platform;
 /// ```ignore
 /// isola::app!(main, allocator: Hardened<CellHeap> = Hardened::new(CellHeap));
 /// ```
+///
+/// One that wants other components than Isola's names a `fn() -> Result<(), InUse>`, which replaces them on the first core
+/// before any is used:
+///
+/// ```ignore
+/// isola::app!(main, components: components);
+///
+/// fn components() -> Result<(), InUse> {
+///     CONSOLE.replace(|| Box::new(Quiet))?;
+///     NETWORK_MANAGER.replace(|| Box::new(Firewall))
+/// }
+/// ```
+///
+/// Both are named in this order: `allocator`, `components`.
 #[macro_export]
 macro_rules! app {
-    ($main:path) => {
-        $crate::app!($main, allocator: $crate::memory::CellHeap = $crate::memory::CellHeap);
+    ($main:path $(, components: $components:path)?) => {
+        $crate::app!(
+            $main, allocator: $crate::memory::CellHeap = $crate::memory::CellHeap $(, components: $components)?
+        );
     };
     ($main:path, allocator: $allocator:ty = $new:expr) => {
-        $crate::isola_binary!($main, $allocator = $new);
+        $crate::app!($main, allocator: $allocator = $new, components: $crate::no_components);
+    };
+    ($main:path, allocator: $allocator:ty = $new:expr, components: $components:path) => {
+        $crate::isola_binary!($main, $components, $allocator = $new);
     };
 }
 

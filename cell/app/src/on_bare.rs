@@ -21,11 +21,11 @@ pub(crate) async fn export(_: &str, _: Access) -> Result<Serving, String> {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! isola_binary {
-    ($main:path, $allocator:ty = $new:expr) => {
+    ($main:path, $components:path, $allocator:ty = $new:expr) => {
         $crate::on::bare::cell_image!(isola_app_begin, $allocator = $new);
 
         fn isola_app_begin() {
-            $crate::begin($main);
+            $crate::begin($components, $main);
         }
     };
 }

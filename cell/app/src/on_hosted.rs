@@ -21,7 +21,7 @@ pub(crate) async fn export(directory: &str, access: Access) -> Result<Serving, S
 #[doc(hidden)]
 #[macro_export]
 macro_rules! isola_binary {
-    ($main:path, $allocator:ty = $new:expr) => {
+    ($main:path, $components:path, $allocator:ty = $new:expr) => {
         $crate::on::hosted::process!(isola_app_run, $allocator = $new);
 
         fn isola_app_run() -> i32 {
@@ -29,7 +29,7 @@ macro_rules! isola_binary {
         }
 
         fn isola_app_begin() {
-            $crate::begin($main);
+            $crate::begin($components, $main);
         }
     };
 }

@@ -8,13 +8,13 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::id::MAX_CORES;
 use isola_abi::report::CellPhase;
-use isola_ebbs::{CoreBlock, EbbTable};
+use isola_ebbs::{CellTable, CoreBlock};
 use isola_machine::cell::{self, Cell};
 use isola_machine::{cpu, interrupts, power};
 use isola_platform::CoreIndex;
 
 static BLOCKS: Blocks = Blocks([const { UnsafeCell::new(None) }; MAX_CORES]);
-static CELL_EBBS: EbbTable = EbbTable::new();
+static CELL_EBBS: CellTable = CellTable::new();
 
 /// Whether the first core has made what all cores need.
 static READY: AtomicBool = AtomicBool::new(false);

@@ -2,34 +2,32 @@
 
 use crate::core_block::current;
 use crate::ebb::Representative;
-use crate::maker::{InUse, Maker};
+use crate::maker::InUse;
 use crate::table::Slot;
 use alloc::boxed::Box;
+use core::marker::PhantomData;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
 /// A reference to an Ebb with one representative for all cores of a cell, made by the first that needs it.
 pub struct CellEbb<T> {
     slot: Slot,
-    maker: Maker<T>,
+    makes: PhantomData<fn() -> T>,
 }
 
 impl<T: Representative + Send + Sync> CellEbb<T> {
     /// A reference. Each is an Ebb of its own: declare it as a `static`.
     pub const fn new() -> Self {
-        Self { slot: Slot::new(), maker: Maker::new() }
+        Self { slot: Slot::new(), makes: PhantomData }
     }
 
     /// As [`Ebb::replace`](crate::Ebb::replace).
     ///
     /// # Errors
-    /// [`InUse`], where the Ebb was invoked already.
+    /// [`InUse`], where the Ebb was invoked in this cell or replaced already.
     pub fn replace(&self, create: fn() -> T) -> Result<(), InUse> {
-        if self.slot.is_assigned() {
-            return Err(InUse);
-        }
-        self.maker.replace(create);
-        Ok(())
+        // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
+        unsafe { current().cell.makers.replace(self.slot.assigned(), create) }
     }
 
     #[cold]
@@ -37,8 +35,10 @@ impl<T: Representative + Send + Sync> CellEbb<T> {
     fn fault(&self) -> &'static T {
         let core = current();
         let number = self.slot.assigned();
-        let slot = &core.cell.slots[number];
-        let made = core.making(number, || Box::into_raw(Box::new(self.maker.make())));
+        let slot = &core.cell.representatives.slots[number];
+        // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
+        let made: *mut T =
+            core.making(number, || Box::into_raw(Box::new(unsafe { core.cell.makers.make(number) })));
         // Two cores may make one at the same time; the first to publish it wins, and the other's is dropped.
         match slot.compare_exchange(core::ptr::null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: just made, and never freed from here on.
@@ -65,7 +65,7 @@ impl<T: Representative + Send + Sync> Deref for CellEbb<T> {
     #[inline]
     fn deref(&self) -> &T {
         let slot = self.slot.get() as usize;
-        let representative = current().cell.slots[slot].load(Ordering::Acquire).cast::<T>();
+        let representative = current().cell.representatives.slots[slot].load(Ordering::Acquire).cast::<T>();
         if representative.is_null() {
             return self.fault();
         }

@@ -3,7 +3,7 @@
 //! ```text
 //! gs:0    index of the core
 //! gs:8    the core's own representatives: one word an Ebb       (EbbTable)
-//!         the cell's representatives, shared by its cores       (&EbbTable)
+//!         the cell's representatives, and who makes them        (&CellTable)
 //!         the platform                                          (&dyn Platform)
 //!         which representatives are being made, and were made   (off the path of an invocation)
 //! ```
@@ -11,9 +11,12 @@
 //! Invariant: a core runs cell code only after [`CoreBlock::enter`] was called on it with a block of its own,
 //! whose address is then the segment's base for good. All functions of this crate stand on that; the
 //! platforms (`cell/bare`, `cell/hosted`) uphold it before they run anything else.
+//!
+//! What is read here on the path of an invocation changes once at most, from nothing to what it is for good. The compiler
+//! is told so (`nomem`), and reads it once where code invokes an Ebb several times.
 
 use crate::handover::{Folds, Made};
-use crate::table::{EbbTable, MAX_EBBS};
+use crate::table::{CellTable, EbbTable, MAX_EBBS};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::arch::asm;
@@ -27,7 +30,7 @@ use isola_platform::{CoreIndex, Platform};
 pub struct CoreBlock {
     index: u64,
     pub(crate) own: EbbTable,
-    pub(crate) cell: &'static EbbTable,
+    pub(crate) cell: &'static CellTable,
     platform: &'static dyn Platform,
     address: *const CoreBlock,
     /// The slots whose representatives are being made, a bit each.
@@ -40,7 +43,7 @@ impl CoreBlock {
     ///
     /// # Panics
     /// Where a cell cannot have so many cores: what is kept by core is indexed without a look at its bounds.
-    pub const fn new(index: CoreIndex, cell: &'static EbbTable, platform: &'static dyn Platform) -> Self {
+    pub const fn new(index: CoreIndex, cell: &'static CellTable, platform: &'static dyn Platform) -> Self {
         assert!((index.0 as usize) < MAX_CORES, "a cell has at most MAX_CORES cores");
         let own = EbbTable::new();
         let in_making = [const { Cell::new(0) }; MAX_EBBS / 64];
@@ -95,12 +98,14 @@ impl CoreBlock {
     }
 
     /// Makes this the calling core's block. `set_gs_base` has to make the address it is given the base of
-    /// the core's GS segment.
+    /// the core's GS segment. Never inlined: the compiler may move a look at the block, which it takes for something that
+    /// never changes, but not across this call.
     ///
     /// # Safety
     /// The caller is a core (in a process: a thread) that has no block so far, no other core uses this one or
     /// has the same index in the same cell, and `set_gs_base` does what it is said to, for as long as the core
     /// runs cell code.
+    #[inline(never)]
     pub unsafe fn enter(&'static mut self, set_gs_base: impl FnOnce(*const CoreBlock)) {
         self.address = self;
         set_gs_base(self);
@@ -115,7 +120,7 @@ pub(crate) fn current() -> &'static CoreBlock {
     // The block never moves or goes away once entered.
     unsafe {
         asm!("mov {}, gs:[{offset}]", out(reg) address, offset = const offset_of!(CoreBlock, address),
-             options(nostack, pure, readonly, preserves_flags));
+             options(nostack, pure, nomem, preserves_flags));
         &*address
     }
 }
@@ -127,7 +132,7 @@ pub fn current_core() -> CoreIndex {
     // SAFETY: as in `current`.
     unsafe {
         asm!("mov {}, gs:[{offset}]", out(reg) index, offset = const offset_of!(CoreBlock, index),
-             options(nostack, pure, readonly, preserves_flags));
+             options(nostack, pure, nomem, preserves_flags));
     }
     CoreIndex(index as u32)
 }

@@ -3,7 +3,7 @@
 use crate::core_block::current;
 use crate::handover::{Folds, Handover};
 use crate::id::{EbbId, NoId};
-use crate::table::EbbTable;
+use crate::table::CellTable;
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use core::fmt;
@@ -44,7 +44,7 @@ struct Instance<T: RootedRepresentative> {
     id: EbbId,
     root: T::Root,
     /// What tells the cell that it was made in from others of the same process, whose cores have the same indices.
-    cell: &'static EbbTable,
+    cell: &'static CellTable,
     /// By core of that cell. A core writes its own alone.
     representatives: [AtomicPtr<T>; MAX_CORES],
 }

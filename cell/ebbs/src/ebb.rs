@@ -2,10 +2,11 @@
 
 use crate::core_block::{CoreBlock, current};
 use crate::handover::{Folds, Handover};
-use crate::maker::{InUse, Maker};
+use crate::maker::InUse;
 use crate::table::{EbbTable, Slot};
 use alloc::boxed::Box;
 use core::arch::asm;
+use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
@@ -38,26 +39,23 @@ impl<T: Representative> Folds for T {
 /// leave the core unless its type may be shared between cores anyway (`Sync`).
 pub struct Ebb<T> {
     slot: Slot,
-    maker: Maker<T>,
+    makes: PhantomData<fn() -> T>,
 }
 
 impl<T: Representative> Ebb<T> {
     /// A reference. Each is an Ebb of its own: declare it as a `static`.
     pub const fn new() -> Self {
-        Self { slot: Slot::new(), maker: Maker::new() }
+        Self { slot: Slot::new(), makes: PhantomData }
     }
 
-    /// Has `create` make the representatives in place of [`Representative::create`]: how an application puts its own
-    /// component in the place of Isola's.
+    /// Has `create` make the representatives of this cell in place of [`Representative::create`]: how an application puts
+    /// its own component in the place of Isola's. Other cells of the process, where it has any, are not concerned.
     ///
     /// # Errors
-    /// [`InUse`], where the Ebb was invoked already.
+    /// [`InUse`], where the Ebb was invoked in this cell or replaced already.
     pub fn replace(&self, create: fn() -> T) -> Result<(), InUse> {
-        if self.slot.is_assigned() {
-            return Err(InUse);
-        }
-        self.maker.replace(create);
-        Ok(())
+        // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
+        unsafe { current().cell.makers.replace(self.slot.assigned(), create) }
     }
 
     #[cold]
@@ -72,7 +70,8 @@ impl<T: Representative> Ebb<T> {
             return unsafe { &*existing };
         }
         core.making(number, || {
-            let made: &'static T = Box::leak(Box::new(self.maker.make()));
+            // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
+            let made: &'static T = Box::leak(Box::new(unsafe { core.cell.makers.make(number) }));
             slot.store(core::ptr::from_ref(made).cast_mut().cast(), Ordering::Relaxed);
             core.remember(made);
             made
@@ -90,15 +89,22 @@ impl<T: Representative> Deref for Ebb<T> {
     type Target = T;
 
     #[inline(always)]
+    #[expect(
+        clippy::pointers_in_nomem_asm_block,
+        reason = "what is read there is what it is for good, or nothing"
+    )]
     fn deref(&self) -> &T {
-        let slot = u64::from(self.slot.get());
         let representative: *const T;
         // SAFETY: the segment's base is the core's block (see `core_block`), and slots are below `MAX_EBBS`, so that the
-        // word read is in the block's own table.
+        // word read is in the block's own table. `nomem`, though two words are read: both change once, from nothing to
+        // what they are for good, so that the compiler may use what it read before. Should that be nothing, `fault`
+        // looks again.
         unsafe {
-            asm!("mov {}, gs:[{} * 8 + {offset}]", out(reg) representative, in(reg) slot,
+            asm!("mov {found:e}, [{slot}]",
+                 "mov {found}, gs:[{found} * 8 + {offset}]",
+                 slot = in(reg) self.slot.address(), found = lateout(reg) representative,
                  offset = const offset_of!(CoreBlock, own) + offset_of!(EbbTable, slots),
-                 options(nostack, pure, readonly, preserves_flags));
+                 options(nostack, pure, nomem, preserves_flags));
         }
         if representative.is_null() {
             return self.fault();

@@ -7,8 +7,8 @@
 //! | [`DynamicEbb`] | one a core, torn down with the last reference | made while the cell runs |
 //!
 //! Invoking an [`Ebb`] finds this core's representative with two loads and one predictable branch, and makes it where
-//! there is none: that is why a core joins a cell without any initialisation. No invocation takes a lock or does an atomic
-//! read-modify-write.
+//! there is none: that is why a core joins a cell without any initialisation. Code that invokes an Ebb several times looks
+//! once. No invocation takes a lock or does an atomic read-modify-write.
 //!
 //! - [`Representative`] and [`RootedRepresentative`]: what stands for an Ebb; with the fault handler that makes it, which an
 //!   application may [replace](Ebb::replace).
@@ -42,4 +42,4 @@ pub use ebb::{Ebb, Representative};
 pub use handover::{Handover, fold_this_core};
 pub use id::{EbbId, MachineId, NoId};
 pub use maker::InUse;
-pub use table::{EbbTable, MAX_EBBS};
+pub use table::{CellTable, MAX_EBBS};

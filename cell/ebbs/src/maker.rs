@@ -1,47 +1,52 @@
-//! What makes the representatives of an Ebb: its fault handler, which an application can replace.
+//! What makes the representatives of an Ebb in a cell: its fault handler, which an application can replace.
 
 use crate::ebb::Representative;
+use crate::table::MAX_EBBS;
 use core::fmt;
-use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// What makes representatives of type `T`: [`Representative::create`], or what was named in its place.
-pub(crate) struct Maker<T> {
-    named: AtomicPtr<()>,
-    makes: PhantomData<fn() -> T>,
-}
+/// What makes the representatives of each Ebb of a cell, by slot: null until the first is made or another maker is named,
+/// and for good from then on.
+pub(crate) struct Makers([AtomicPtr<()>; MAX_EBBS]);
 
-/// An Ebb cannot be replaced any more: it was used, so that representatives of it may exist.
+/// An Ebb cannot be replaced any more: representatives of it exist in this cell, or it was replaced already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InUse;
 
 impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the Ebb is in use already: replace it before it is first invoked")
+        f.write_str("the Ebb is in use already: replace it once, before it is first invoked")
     }
 }
 
 impl core::error::Error for InUse {}
 
-impl<T: Representative> Maker<T> {
-    /// The one that the type has.
+impl Makers {
+    /// None named yet.
     pub const fn new() -> Self {
-        Self { named: AtomicPtr::new(core::ptr::null_mut()), makes: PhantomData }
+        Self([const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_EBBS])
     }
 
-    /// Names another.
-    pub fn replace(&self, create: fn() -> T) {
-        self.named.store(create as *mut (), Ordering::Release);
+    /// Names what makes the representatives of the Ebb that has `slot`.
+    ///
+    /// # Safety
+    /// The Ebb's representatives are of type `T`.
+    pub unsafe fn replace<T>(&self, slot: usize, create: fn() -> T) -> Result<(), InUse> {
+        let (none, create) = (core::ptr::null_mut(), create as *mut ());
+        let replaced = self.0[slot].compare_exchange(none, create, Ordering::Release, Ordering::Relaxed);
+        replaced.map(drop).map_err(|_| InUse)
     }
 
-    /// Makes a representative.
-    pub fn make(&self) -> T {
-        let named = self.named.load(Ordering::Acquire);
-        if named.is_null() {
-            return T::create();
+    /// Makes a representative of the Ebb that has `slot`.
+    ///
+    /// # Safety
+    /// The Ebb's representatives are of type `T`.
+    pub unsafe fn make<T: Representative>(&self, slot: usize) -> T {
+        let (none, own) = (core::ptr::null_mut(), T::create as fn() -> T);
+        match self.0[slot].compare_exchange(none, own as *mut (), Ordering::Acquire, Ordering::Acquire) {
+            Ok(_) => own(),
+            // SAFETY: what stands in a slot is a function that makes what its Ebb has, which is `T`.
+            Err(named) => unsafe { core::mem::transmute::<*mut (), fn() -> T>(named)() },
         }
-        // SAFETY: `replace` alone stores anything, which is a function of this type.
-        let create = unsafe { core::mem::transmute::<*mut (), fn() -> T>(named) };
-        create()
     }
 }

@@ -1,5 +1,6 @@
 //! The tables in which a core and a cell find the representatives of Ebbs that are declared as statics.
 
+use crate::maker::Makers;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// Most Ebbs that an image declares.
@@ -13,7 +14,7 @@ static NEXT_SLOT: AtomicU32 = AtomicU32::new(UNASSIGNED + 1);
 
 /// Representatives by slot: of one core, or of a cell.
 #[repr(C)]
-pub struct EbbTable {
+pub(crate) struct EbbTable {
     pub(crate) slots: [AtomicPtr<()>; MAX_EBBS],
 }
 
@@ -24,7 +25,21 @@ impl EbbTable {
     }
 }
 
-impl Default for EbbTable {
+/// What the cores of a cell share.
+pub struct CellTable {
+    /// The representatives of Ebbs that have one a cell.
+    pub(crate) representatives: EbbTable,
+    pub(crate) makers: Makers,
+}
+
+impl CellTable {
+    /// Of a cell in which no Ebb was invoked.
+    pub const fn new() -> Self {
+        Self { representatives: EbbTable::new(), makers: Makers::new() }
+    }
+}
+
+impl Default for CellTable {
     fn default() -> Self {
         Self::new()
     }
@@ -45,9 +60,10 @@ impl Slot {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether there is one.
-    pub fn is_assigned(&self) -> bool {
-        self.get() != UNASSIGNED
+    /// Where the slot's number stands: for who reads it as [`Slot::get`] does, in a way of its own.
+    #[inline(always)]
+    pub fn address(&self) -> *const u32 {
+        self.0.as_ptr()
     }
 
     /// The slot, given out now where there is none.
@@ -55,8 +71,9 @@ impl Slot {
     /// # Panics
     /// Where the image has more than [`MAX_EBBS`].
     pub fn assigned(&self) -> usize {
-        if self.is_assigned() {
-            return self.get() as usize;
+        let assigned = self.get();
+        if assigned != UNASSIGNED {
+            return assigned as usize;
         }
         let fresh = NEXT_SLOT.fetch_add(1, Ordering::Relaxed);
         assert!((fresh as usize) < MAX_EBBS, "an image declares at most {MAX_EBBS} Ebbs");

@@ -60,12 +60,24 @@ pub(crate) enum Work {
     Poll(TaskId),
 }
 
-/// An event in the queue of its core.
-pub(crate) struct QueuedEvent {
-    pub work: Work,
-    pub tag: EventTag,
+/// An event that waits for its core.
+pub struct QueuedEvent {
+    pub(crate) work: Work,
+    pub(crate) tag: EventTag,
     /// The place in the source that made it.
-    pub made_at: &'static Location<'static>,
+    pub(crate) made_at: &'static Location<'static>,
+}
+
+impl QueuedEvent {
+    /// What is known of it beside what it does.
+    pub fn tag(&self) -> EventTag {
+        self.tag
+    }
+
+    /// The place in the source that made it.
+    pub fn made_at(&self) -> &'static Location<'static> {
+        self.made_at
+    }
 }
 
 /// What is known of an event beside what it does.

@@ -19,11 +19,12 @@ use crate::interrupt::Handlers;
 use crate::mailbox::{self, Mailbox, Mailboxes, Message};
 use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::pressure::PressureHandlers;
+use crate::queue::{EventQueue, Fifo};
 use crate::quiescence::{self, Quiescence};
 use crate::task::Tasks;
-use crate::timer::Timers;
+use crate::timer::{TIMERS, Timers};
 use crate::watchdog::Watchdog;
-use alloc::collections::VecDeque;
+use alloc::boxed::Box;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
@@ -31,34 +32,42 @@ use isola_abi::report::CorePhase;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_platform::CoreIndex;
 
-pub(crate) static EVENTS: Ebb<EventLoop> = Ebb::new();
+/// The event manager of each core.
+pub static EVENTS: Ebb<EventLoop> = Ebb::new();
 
 /// The event manager of a core.
-pub(crate) struct EventLoop {
-    queue: RefCell<VecDeque<QueuedEvent>>,
+pub struct EventLoop {
+    queue: RefCell<Box<dyn EventQueue>>,
     /// Whether there is anything in the outbox: what most passes have to look at.
     chores: Cell<bool>,
     /// Of the running event, or of the last one.
     tag: Cell<EventTag>,
-    pub tasks: Tasks,
-    pub timers: Timers,
-    pub handlers: Handlers,
-    pub idle: IdleHandlers,
-    pub outbox: Outbox,
-    pub quiescence: Quiescence,
-    pub watchdog: Watchdog,
-    pub pressure: PressureHandlers,
-    pub accounting: Accounting,
+    pub(crate) tasks: Tasks,
+    timers: &'static Timers,
+    pub(crate) handlers: Handlers,
+    pub(crate) idle: IdleHandlers,
+    pub(crate) outbox: Outbox,
+    pub(crate) quiescence: Quiescence,
+    pub(crate) watchdog: Watchdog,
+    pub(crate) pressure: PressureHandlers,
+    pub(crate) accounting: Accounting,
 }
 
 impl Representative for EventLoop {
     fn create() -> Self {
+        Self::with_queue(Fifo::default())
+    }
+}
+
+impl EventLoop {
+    /// An event manager that keeps its events in `queue`.
+    pub fn with_queue(queue: impl EventQueue + 'static) -> Self {
         Self {
-            queue: RefCell::new(VecDeque::new()),
+            queue: RefCell::new(Box::new(queue)),
             chores: Cell::new(false),
             tag: Cell::new(EventTag::new()),
             tasks: Tasks::default(),
-            timers: Timers::default(),
+            timers: &TIMERS,
             handlers: Handlers::default(),
             idle: IdleHandlers::default(),
             outbox: Outbox::default(),
@@ -96,28 +105,28 @@ pub fn exit(code: i32) {
 
 impl EventLoop {
     /// Puts an event behind the others of this core.
-    pub fn enqueue(&self, event: QueuedEvent) {
-        self.queue.borrow_mut().push_back(event);
+    pub(crate) fn enqueue(&self, event: QueuedEvent) {
+        self.queue.borrow_mut().push(event);
     }
 
     /// The tag of the running event.
-    pub fn current_tag(&self) -> EventTag {
+    pub(crate) fn current_tag(&self) -> EventTag {
         self.tag.get()
     }
 
     /// Charges the rest of the running event to `activity`.
-    pub fn retag(&self, activity: ActivityId) {
+    pub(crate) fn retag(&self, activity: ActivityId) {
         self.tag.set(EventTag { activity, ..self.tag.get() });
         self.accounting.switch(Charge::Activity(activity));
     }
 
     /// Whether the queue is so long that it does not grow by what others send.
-    pub fn is_long(&self) -> bool {
+    pub(crate) fn is_long(&self) -> bool {
         self.queue.borrow().len() >= LONG_QUEUE
     }
 
     /// Has the next passes look at the outbox, until it is empty.
-    pub fn has_chores(&self) {
+    pub(crate) fn has_chores(&self) {
         self.chores.set(true);
     }
 
@@ -143,7 +152,7 @@ impl EventLoop {
                 self.accounting.switch(Charge::Loop);
                 return code;
             }
-            let event = self.queue.borrow_mut().pop_front();
+            let event = self.queue.borrow_mut().pop();
             match event {
                 Some(event) => self.run_event(event),
                 None => {

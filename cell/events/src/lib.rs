@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`elsewhere()`] | a future of another core, awaited here |
 //! | [`event`] | what an event is: a closure or a task's poll, at a resource, for an activity |
+//! | [`alarms`], [`queue`] | what a core keeps alarms and events in, which an application can replace |
 //! | [`event_loop`] | the loop of a core: interrupts, one event, idle handlers, halt |
 //! | [`mailbox`] | events from other cores |
 //! | [`overload`] | what happens where more events are made than run |
@@ -24,14 +25,15 @@
 //! else runs there meanwhile: per-core state needs no locks and no atomics. An event that runs for long holds
 //! up all others of its core.
 //!
-//! What is not here: schedulers between resources and activities (every core's queue is first in, first out
-//! so far), and the ledgers that are built on the counters of [`activity`].
+//! What is not here: schedulers between resources and activities (every core's queue is first in, first out unless the
+//! application names another), and the ledgers that are built on the counters of [`activity`].
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 pub mod activity;
+pub mod alarms;
 mod elsewhere;
 pub mod event;
 pub mod event_loop;
@@ -40,11 +42,13 @@ mod grace;
 mod halt;
 pub mod idle;
 pub mod interrupt;
+mod leave;
 pub mod mailbox;
 pub mod overload;
 pub mod parallel;
 pub mod polling;
 pub mod pressure;
+pub mod queue;
 pub mod quiescence;
 mod room;
 mod sync;
@@ -54,12 +58,13 @@ pub mod watchdog;
 
 pub use activity::{current_activity, register_activity};
 pub use elsewhere::elsewhere;
-pub use event::{Event, EventTag, Label, Placement, ResourceId, current_tag, spawn, spawn_on};
-pub use event_loop::{exit, run};
+pub use event::{Event, EventTag, Label, Placement, QueuedEvent, ResourceId, current_tag, spawn, spawn_on};
+pub use event_loop::{EVENTS, EventLoop, exit, run};
 pub use isola_platform::Instant;
+pub use leave::fold_into;
 pub use overload::{Overloaded, room};
 pub use parallel::parallel;
 pub use pressure::{memory_pressure, on_memory_pressure};
 pub use quiescence::defer;
 pub use task::{CancelOnDrop, Task, spawn_task, spawn_task_for, spawn_task_on, start_task, yield_now};
-pub use timer::{Alarm, now, sleep, sleep_until, timeout};
+pub use timer::{Alarm, TIMERS, Timers, now, sleep, sleep_until, timeout};

@@ -2,29 +2,25 @@
 //! core halts, and not at all while it runs, as the loop looks at the cycle counter on each pass anyway.
 
 use crate::activity::{Accounting, Charge};
-use crate::event_loop::EVENTS;
+use crate::alarms::{AlarmKey, Alarms, Ring, Rung, Sorted};
 use crate::halt::MayHalt;
-use alloc::collections::BTreeMap;
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
 use core::future::{Future, poll_fn};
+use core::marker::PhantomData;
 use core::pin::{Pin, pin};
-use core::task::{Context, Poll, Waker};
+use core::task::{Context, Poll};
 use core::time::Duration;
-use isola_ebbs::{cycles, platform};
+use isola_ebbs::{Ebb, Representative, cycles, platform};
 use isola_platform::Instant;
 
-/// Deadline in cycles, then order of setting: what alarms ring in.
-type Key = (u64, u64);
+/// The timers of each core.
+pub static TIMERS: Ebb<Timers> = Ebb::new();
 
-enum Ring {
-    Call(Rc<dyn Fn()>),
-    Wake(Waker),
-}
-
-/// The alarms of a core.
-pub(crate) struct Timers {
-    alarms: RefCell<BTreeMap<Key, Ring>>,
+/// The timers of a core.
+pub struct Timers {
+    alarms: RefCell<Box<dyn Alarms>>,
     /// Cycles at which the first alarm is due; the end of time where there is none.
     next: Cell<u64>,
     /// What the hardware timer was last armed for.
@@ -51,39 +47,45 @@ impl Armed {
     }
 }
 
-impl Default for Timers {
-    fn default() -> Self {
-        let (alarms, next) = (RefCell::default(), Cell::new(u64::MAX));
-        Self { alarms, next, armed: Cell::new(None), serial: Cell::new(0) }
+impl Representative for Timers {
+    fn create() -> Self {
+        Self::with_alarms(Sorted::default())
     }
 }
 
 impl Timers {
-    fn set(&self, deadline: Instant, ring: Ring) -> Key {
-        let key = (platform().clock().cycles(deadline), self.serial.get());
-        self.serial.set(key.1 + 1);
-        self.alarms.borrow_mut().insert(key, ring);
-        self.next.set(self.next.get().min(key.0));
+    /// Timers that keep their alarms in `alarms`.
+    pub fn with_alarms(alarms: impl Alarms + 'static) -> Self {
+        let (alarms, next) = (RefCell::new(Box::new(alarms) as _), Cell::new(u64::MAX));
+        Self { alarms, next, armed: Cell::new(None), serial: Cell::new(0) }
+    }
+
+    fn set(&self, deadline: Instant, rung: Rung) -> AlarmKey {
+        let deadline_cycles = platform().clock().cycles(deadline);
+        let key = AlarmKey { deadline_cycles, serial: self.serial.get() };
+        self.serial.set(key.serial + 1);
+        self.alarms.borrow_mut().insert(key, Ring(rung));
+        self.next.set(self.next.get().min(deadline_cycles));
         key
     }
 
-    fn cancel(&self, key: Key) {
+    fn cancel(&self, key: AlarmKey) {
         let mut alarms = self.alarms.borrow_mut();
-        if alarms.remove(&key).is_some() && key.0 == self.next.get() {
-            self.next.set(alarms.first_key_value().map_or(u64::MAX, |(first, _)| first.0));
+        if alarms.remove(key) && key.deadline_cycles == self.next.get() {
+            self.next.set(first_deadline(&**alarms));
         }
     }
 
-    fn pop_due(&self, now: u64) -> Option<Ring> {
+    fn pop_due(&self, now: u64) -> Option<Rung> {
         let mut alarms = self.alarms.borrow_mut();
-        let ring = alarms.first_entry().filter(|first| first.key().0 <= now).map(|first| first.remove());
-        self.next.set(alarms.first_key_value().map_or(u64::MAX, |(first, _)| first.0));
-        ring
+        let ring = alarms.pop_due(now);
+        self.next.set(first_deadline(&**alarms));
+        ring.map(|Ring(rung)| rung)
     }
 
     /// Rings all alarms that are due.
     #[inline]
-    pub fn run_due(&self, accounting: &Accounting) {
+    pub(crate) fn run_due(&self, accounting: &Accounting) {
         // A few instructions old: the counter is read at each boundary anyway.
         let now = accounting.last_boundary();
         if now < self.next.get() {
@@ -92,15 +94,15 @@ impl Timers {
         accounting.switch(Charge::Interrupt);
         while let Some(ring) = self.pop_due(now) {
             match ring {
-                Ring::Call(handler) => handler(),
-                Ring::Wake(waker) => waker.wake(),
+                Rung::Call(handler) => handler(),
+                Rung::Wake(waker) => waker.wake(),
             }
         }
         accounting.switch(Charge::Loop);
     }
 
     /// Arms the hardware for the first alarm. The core may not halt where it is due already.
-    pub fn arm(&self) -> MayHalt {
+    pub(crate) fn arm(&self) -> MayHalt {
         let (next, now) = (self.next.get(), cycles());
         if next <= now {
             return MayHalt::No;
@@ -118,6 +120,10 @@ impl Timers {
     }
 }
 
+fn first_deadline(alarms: &dyn Alarms) -> u64 {
+    alarms.first().map_or(u64::MAX, |first| first.deadline_cycles)
+}
+
 /// The time.
 pub fn now() -> Instant {
     platform().clock().instant(cycles())
@@ -126,7 +132,7 @@ pub fn now() -> Instant {
 /// Calls a handler on this core at a moment that can be set again and again.
 pub struct Alarm {
     handler: Rc<dyn Fn()>,
-    set: Rc<Cell<Option<Key>>>,
+    set: Rc<Cell<Option<AlarmKey>>>,
 }
 
 impl Alarm {
@@ -145,9 +151,9 @@ impl Alarm {
     /// Sets the alarm to ring at `deadline`, or never for `None`. Replaces what was set before.
     pub fn set(&self, deadline: Option<Instant>) {
         if let Some(key) = self.set.take() {
-            EVENTS.timers.cancel(key);
+            TIMERS.cancel(key);
         }
-        let ring = |deadline| EVENTS.timers.set(deadline, Ring::Call(self.handler.clone()));
+        let ring = |deadline| TIMERS.set(deadline, Rung::Call(self.handler.clone()));
         self.set.set(deadline.map(ring));
     }
 
@@ -155,7 +161,8 @@ impl Alarm {
     /// it rings, and sets it again. Costs little where deadlines move on all the time.
     pub fn set_no_later(&self, deadline: Option<Instant>) {
         let Some(deadline) = deadline else { return };
-        let earlier = self.set.get().is_some_and(|(set, _)| set <= platform().clock().cycles(deadline));
+        let earlier =
+            self.set.get().is_some_and(|key| key.deadline_cycles <= platform().clock().cycles(deadline));
         if !earlier {
             self.set(Some(deadline));
         }
@@ -175,7 +182,7 @@ impl Drop for Alarm {
 
 /// Completes at `deadline`.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep { deadline, set: None }
+    Sleep { deadline, set: None, _core: PhantomData }
 }
 
 /// Completes after `duration`.
@@ -188,7 +195,9 @@ pub fn sleep(duration: Duration) -> Sleep {
 #[must_use = "futures do nothing until they are awaited"]
 pub struct Sleep {
     deadline: Instant,
-    set: Option<Key>,
+    set: Option<AlarmKey>,
+    /// The alarm is one of this core's: the future stays where it was polled.
+    _core: PhantomData<*const ()>,
 }
 
 impl Future for Sleep {
@@ -196,12 +205,12 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         if let Some(key) = self.set.take() {
-            EVENTS.timers.cancel(key);
+            TIMERS.cancel(key);
         }
         if now() >= self.deadline {
             return Poll::Ready(());
         }
-        self.set = Some(EVENTS.timers.set(self.deadline, Ring::Wake(context.waker().clone())));
+        self.set = Some(TIMERS.set(self.deadline, Rung::Wake(context.waker().clone())));
         Poll::Pending
     }
 }
@@ -209,7 +218,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(key) = self.set.take() {
-            EVENTS.timers.cancel(key);
+            TIMERS.cancel(key);
         }
     }
 }

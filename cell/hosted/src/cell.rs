@@ -4,7 +4,7 @@ use crate::heap;
 use crate::platform::{Hosted, Memory};
 use crate::window;
 use isola_abi::descriptor::NetworkAddress;
-use isola_ebbs::{CoreBlock, EbbTable};
+use isola_ebbs::{CellTable, CoreBlock};
 use isola_platform::network::NetworkPort;
 use isola_platform::{CoreIndex, Platform};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -67,7 +67,7 @@ pub(crate) fn start<T: Send>(
     body: impl Fn(&'static Hosted) -> T + Sync,
 ) -> Vec<T> {
     window::start();
-    let representatives: &'static EbbTable = Box::leak(Box::new(EbbTable::new()));
+    let ebbs: &'static CellTable = Box::leak(Box::new(CellTable::new()));
     let body = &body;
     let results = thread::scope(|scope| {
         let cores: Vec<_> = (0_u32..)
@@ -76,8 +76,7 @@ pub(crate) fn start<T: Send>(
                 let processor = processors.get(index as usize).copied();
                 scope.spawn(move || {
                     window::enter_core();
-                    let block =
-                        Box::leak(Box::new(CoreBlock::new(CoreIndex(index), representatives, platform)));
+                    let block = Box::leak(Box::new(CoreBlock::new(CoreIndex(index), ebbs, platform)));
                     // SAFETY: the thread is new, so that it has no block; the block is its own, and its index is
                     // given out once in this cell. `set_gs_base` sets the segment's base for this thread,
                     // which nothing else on x86-64 Linux uses.

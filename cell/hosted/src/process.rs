@@ -18,6 +18,7 @@ use std::env;
 use std::io;
 use std::path::Path;
 use std::process::exit;
+use std::sync::Barrier;
 use std::thread;
 
 /// Exit code where the cell cannot begin.
@@ -94,10 +95,13 @@ impl Process {
             Settings { name: self.name, cores, arguments: self.arguments, address, ..Settings::default() };
         let platform: &'static Hosted = Box::leak(Box::new(Hosted::new(settings, Memory::Pool, network)));
         listen(platform).map_err(|error| format!("signals cannot be taken: {error}"))?;
+        // No core invokes an Ebb before the application could replace it.
+        let begun = Barrier::new(cores);
         let codes = start(platform, &processors, |_| {
             if current_core() == CoreIndex(0) {
                 begin();
             }
+            begun.wait();
             run()
         });
         Ok(codes.first().copied().unwrap_or_default())

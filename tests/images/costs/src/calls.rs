@@ -69,6 +69,9 @@ pub fn measure() {
     let chosen = black_box(objects)[black_box(0)];
     round("call-inlined", || object.inlined());
     round("call-ebb", || EBB.inlined());
+    // Looked up for each call, as where there is but one call in an event.
+    round("call-ebb-afresh", || black_box(&EBB).inlined());
+    round("call-inlined-afresh", || black_box(object).inlined());
     round("call-not-inlined", || object.not_inlined());
     round("call-virtual", || chosen.called());
     match DynamicEbb::<Object>::new(()) {

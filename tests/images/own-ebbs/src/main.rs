@@ -1,0 +1,59 @@
+//! A test image: an application that puts an event manager, timers and a console of its own in the place of Isola's, and
+//! says what comes of it.
+#![no_std]
+#![no_main]
+
+mod console;
+mod list;
+mod urgent_first;
+
+use core::time::Duration;
+use isola::console::CONSOLE;
+use isola::ebbs::{CoreIndex, InUse};
+use isola::events::{EVENTS, Event, EventLoop, TIMERS, Timers, elsewhere, now, sleep_until, yield_now};
+use isola::future::join_all;
+use isola::prelude::*;
+use isola::sync::Mutex;
+use list::List;
+use urgent_first::{URGENT, UrgentFirst};
+
+isola::app!(main, components: components);
+
+/// What was done, in the order in which it was.
+static DONE: Mutex<String> = Mutex::new(String::new());
+
+fn components() -> Result<(), InUse> {
+    EVENTS.replace(|| EventLoop::with_queue(UrgentFirst::default()))?;
+    TIMERS.replace(|| Timers::with_alarms(List::default()))?;
+    CONSOLE.replace(|| Box::new(console::Numbered::default()))
+}
+
+async fn main(_: Arguments) -> ExitCode {
+    for core in 0..isola::core_count() as u32 {
+        println!("core {core}: events {}", elsewhere(CoreIndex(core), events).await);
+        println!("core {core}: alarms {}", elsewhere(CoreIndex(core), alarms).await);
+    }
+    ExitCode::SUCCESS
+}
+
+/// Makes four events, of which the last two are urgent.
+async fn events() -> String {
+    let make = |event: Event, name: char| event.spawn(move || DONE.lock().push(name));
+    make(Event::new(), 'a');
+    make(Event::new(), 'b');
+    make(Event::new().resource(URGENT), 'c');
+    make(Event::new().resource(URGENT), 'd');
+    yield_now().await;
+    core::mem::take(&mut DONE.lock())
+}
+
+/// Sleeps for four times, of which the last to begin are not the last to end.
+async fn alarms() -> String {
+    let begin = now();
+    let sleeps = [(3, 'w'), (1, 'x'), (4, 'y'), (2, 'z')].map(|(ms, name)| async move {
+        sleep_until(begin + Duration::from_millis(ms)).await;
+        DONE.lock().push(name);
+    });
+    join_all(sleeps).await;
+    core::mem::take(&mut DONE.lock())
+}
