@@ -19,7 +19,7 @@ use crate::interrupt::Handlers;
 use crate::mailbox::{self, Mailbox, Mailboxes, Message};
 use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::pressure::PressureHandlers;
-use crate::queue::{EventQueue, Fifo};
+use crate::queue::{EventQueue, Fifo, Queue};
 use crate::quiescence::{self, Quiescence};
 use crate::task::Tasks;
 use crate::timer::{TIMERS, Timers};
@@ -37,7 +37,7 @@ pub static EVENTS: Ebb<EventLoop> = Ebb::new();
 
 /// The event manager of a core.
 pub struct EventLoop {
-    queue: RefCell<Box<dyn EventQueue>>,
+    queue: RefCell<Queue>,
     /// Whether there is anything in the outbox: what most passes have to look at.
     chores: Cell<bool>,
     /// Of the running event, or of the last one.
@@ -55,15 +55,19 @@ pub struct EventLoop {
 
 impl Representative for EventLoop {
     fn create() -> Self {
-        Self::with_queue(Fifo::default())
+        Self::on(Queue::Fifo(Fifo::default()))
     }
 }
 
 impl EventLoop {
     /// An event manager that keeps its events in `queue`.
     pub fn with_queue(queue: impl EventQueue + 'static) -> Self {
+        Self::on(Queue::Own(Box::new(queue)))
+    }
+
+    fn on(queue: Queue) -> Self {
         Self {
-            queue: RefCell::new(Box::new(queue)),
+            queue: RefCell::new(queue),
             chores: Cell::new(false),
             tag: Cell::new(EventTag::new()),
             tasks: Tasks::default(),
