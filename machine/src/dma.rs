@@ -1,13 +1,15 @@
 //! Memory that drivers and devices share, and the addresses by which devices know it.
 //!
-//! The heap of a supervisor or a cell is in its direct map, physically contiguous within each allocation, never
-//! paged: every buffer on it can be handed to a device as it is. Constants of the image can be read by devices
-//! too, once [`set_image`] has said where the image stands.
+//! The heap of a supervisor or a cell is never paged: every buffer on it can be handed to a device as it is. Most of it is
+//! in the direct map, physically contiguous within each allocation. Large objects of a cell may be in pieces, in its
+//! window, once [`set_window`] has told of it: [`device_piece`] says where each piece is. Constants of the image can be
+//! read by devices too, once [`set_image`] has said where the image stands.
 //!
 //! What is not here: who may use a buffer when. A driver keeps a buffer that it lent to a device until the
 //! device has returned it, and resets the device before it lets go of one that the device has not.
 
 use crate::dma_peer::Block;
+use crate::window::Window;
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -15,7 +17,8 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use isola_abi::descriptor::ImageSegment;
-use isola_abi::layout::{DIRECT_MAP, IMAGE, PAGE_SIZE, REGIONS};
+use isola_abi::id::PhysRange;
+use isola_abi::layout::{DIRECT_MAP, IMAGE, PAGE_SIZE, REGION_TABLES, REGIONS};
 
 /// Where the image's segments stand, once it is known. Leaked on purpose: it is set once a run.
 static IMAGE_SEGMENTS: AtomicPtr<Vec<ImageSegment>> = AtomicPtr::new(core::ptr::null_mut());
@@ -26,8 +29,44 @@ pub fn set_image(segments: Vec<ImageSegment>) {
     IMAGE_SEGMENTS.store(segments, Ordering::Release);
 }
 
-/// The address by which devices know the memory at `address`: `None` for regions, stacks and registers, and for the
-/// image before [`set_image`].
+/// The window of the cell, once it is known.
+static WINDOW: AtomicPtr<Window> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Says which window the running cell has.
+pub fn set_window(window: &'static Window) {
+    WINDOW.store(core::ptr::from_ref(window).cast_mut(), Ordering::Release);
+}
+
+/// Where devices find the memory from `address` on, and how many of its `len` bytes (at least one) are in a row there:
+/// the rest is elsewhere. `None` as for [`device_address`].
+#[inline]
+pub fn device_piece(address: *const u8, len: usize) -> Option<(u64, usize)> {
+    let start = device_address(address)?;
+    let is_whole = !(REGIONS..REGION_TABLES).contains(&(address as u64));
+    Some((start, if is_whole { len } else { len_in_a_row(address as u64, start, len) }))
+}
+
+/// How many of `len` bytes from an address of the window on follow each other.
+#[cold]
+fn len_in_a_row(address: u64, start: u64, len: usize) -> usize {
+    let mut found = 0;
+    while found < len as u64 {
+        match memory_at(address + found) {
+            Some(piece) if piece.start.0 == start + found => found += piece.len_bytes,
+            _ => break,
+        }
+    }
+    len.min(found as usize)
+}
+
+/// Where the memory is that is present at an address of the window.
+fn memory_at(address: u64) -> Option<PhysRange> {
+    // SAFETY: the pointer is null or came from a reference that lives for good.
+    unsafe { WINDOW.load(Ordering::Acquire).as_ref() }?.memory_at(address)
+}
+
+/// The address by which devices know the memory at `address`: `None` for stacks and registers, for what is not there of
+/// regions, and for the image before [`set_image`]. What follows may be elsewhere in the window: see [`device_piece`].
 ///
 /// On a host, where tests run and no direct map exists, devices are simulated and know memory by its virtual
 /// address.
@@ -42,7 +81,8 @@ pub fn device_address(address: *const u8) -> Option<u64> {
             })?;
             Some(segment.memory.start.0 + (address - segment.virt))
         }
-        REGIONS.. => None,
+        REGION_TABLES.. => None,
+        REGIONS.. => memory_at(address).map(|memory| memory.start.0),
         DIRECT_MAP.. => Some(address - DIRECT_MAP),
         _ => Some(address),
     }
@@ -114,13 +154,16 @@ macro_rules! accessors {
 }
 
 impl DmaRegion {
-    /// A region of at least `len` bytes, rounded up to whole pages.
+    /// A region of at least `len` bytes, rounded up to whole pages. Where no so many are in a row, memory has run out.
     pub fn new(len: usize) -> Self {
         let len = len.max(1).next_multiple_of(PAGE_SIZE as usize);
         let layout = Layout::from_size_align(len, PAGE_SIZE as usize).expect("a region of sane length");
         // SAFETY: the layout's size is not zero.
         let base = unsafe { alloc_zeroed(layout) };
         let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        if device_piece(base.as_ptr(), len).is_some_and(|(_, in_a_row)| in_a_row < len) {
+            handle_alloc_error(layout);
+        }
         Self { base, len, backing: Backing::Heap(layout) }
     }
 
@@ -220,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_regions_stacks_and_registers_are_no_device_s() {
+    fn addresses_where_no_page_is_stacks_and_registers_are_no_device_s() {
         assert_eq!(device_address((DIRECT_MAP + 0x1234) as *const u8), Some(0x1234));
         assert_eq!(device_address(REGIONS as *const u8), None);
         assert_eq!(device_address(isola_abi::layout::STACKS as *const u8), None);

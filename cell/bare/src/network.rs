@@ -15,7 +15,7 @@ use isola_drivers::net::{
     ReceivedChecksum as DriverChecksum,
 };
 use isola_drivers::transport::{self, Transport};
-use isola_drivers::virtqueue::Pending;
+use isola_drivers::virtqueue::{Pending, Refusal, Refused};
 use isola_ebbs::{current_core, platform};
 use isola_events::interrupt::QUEUE_VECTORS;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
@@ -261,9 +261,15 @@ impl NetworkQueue for BareQueue {
             ChecksumOffload::None => Offload::None,
             ChecksumOffload::Partial { start, offset } => Offload::Checksum { start, offset },
         };
-        self.queue
-            .transmit(Sent(frame), offload)
-            .map_err(|refused| FrameToSend { frame: refused.buffer.0, checksum })
+        let refused = match self.queue.transmit(Sent(frame), offload) {
+            Ok(()) => return Ok(()),
+            // A frame of very many views, or of views that cross from one page of an object in pieces to the next.
+            Err(Refused { buffer: Sent(frame), reason: Refusal::TooManySegments }) => {
+                self.queue.transmit(Sent(IoBuf::copy_from_slice(&frame.to_vec()).into()), offload)
+            }
+            Err(refused) => Err(refused),
+        };
+        refused.map_err(|refused| FrameToSend { frame: refused.buffer.0, checksum })
     }
 
     fn flush(&mut self) {

@@ -10,11 +10,12 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use isola_abi::id::MAX_CORES;
 use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
 use isola_ebbs::current_core;
+use isola_machine::dma::set_window;
 use isola_machine::interrupts::{self, ExceptionFrame};
 use isola_machine::window::{Window, WindowError, clear, flush};
 use isola_memory::pages::{self, Frame};
 use isola_memory::regions::{
-    self, Contents, Extent, FillError, Filled, FrameChoice, Grace, Retired, collect,
+    self, Carry, Contents, Extent, FillError, Filled, FrameChoice, Grace, Retired, collect,
 };
 use spin::Once;
 
@@ -51,7 +52,9 @@ struct BareWindow {
 
 /// Takes the window into use, on the first core.
 pub(crate) fn start(window: Window) {
-    regions::install(WINDOW.call_once(|| BareWindow { window }));
+    let window = WINDOW.call_once(|| BareWindow { window });
+    set_window(&window.window);
+    regions::install(window);
     interrupts::set_page_fault_handler(page_fault);
 }
 
@@ -132,10 +135,7 @@ unsafe impl regions::Window for BareWindow {
         match mapped {
             Ok(()) => Ok(Filled::Now),
             Err(WindowError::Occupied(_)) if self.page_at(address) == Some(size) => Ok(Filled::Before),
-            Err(WindowError::Occupied(_)) => Err(FillError::Occupied),
-            Err(WindowError::OutOfTables) => Err(FillError::OutOfTables),
-            Err(WindowError::NoSuchSize(size)) => Err(FillError::NoSuchSize(size)),
-            Err(WindowError::NoPage(_) | WindowError::NotOwned(_)) => Err(FillError::NoPage(address)),
+            Err(error) => Err(refused(error, address)),
         }
     }
 
@@ -145,10 +145,8 @@ unsafe impl regions::Window for BareWindow {
 
     unsafe fn retire(&self, address: usize, len: usize) -> Retired {
         // SAFETY: the caller's promise.
-        unsafe { self.window.retire(address as u64, len as u64) };
-        let retired = GRACE.retire();
-        GRACE.pass(current_core().0 as usize, flush);
-        retired
+        unsafe { self.window.retire(address as u64, len as u64, &mut |_, _, _| ()) };
+        retired()
     }
 
     fn is_over(&self, retired: Retired) -> bool {
@@ -162,6 +160,72 @@ unsafe impl regions::Window for BareWindow {
         };
         // SAFETY: the caller's promise; that the retirement is over means that all cores have flushed.
         unsafe { self.window.collect(address as u64, len as u64, free) };
+    }
+
+    unsafe fn map(
+        &self,
+        address: usize,
+        memory: NonNull<u8>,
+        len: usize,
+        _: Carry,
+    ) -> Result<(), FillError> {
+        let two_mib = PageSize::TwoMib;
+        let mut done = 0;
+        while done < len {
+            let (to, page) = (address + done, memory.map_addr(|start| start.saturating_add(done)));
+            let starts = (to | page.addr().get()).is_multiple_of(two_mib.bytes());
+            let size = if starts && len - done >= two_mib.bytes() { two_mib } else { PageSize::FourKib };
+            // SAFETY: the memory and the addresses are the caller's.
+            if let Err(error) = unsafe { self.window.map(to as u64, page, size) } {
+                // SAFETY: nobody has used what was mapped here.
+                unsafe { self.retire(address, done) };
+                return Err(refused(error, to));
+            }
+            done += size.bytes();
+        }
+        Ok(())
+    }
+
+    unsafe fn unmap(&self, address: usize, len: usize, take: &mut dyn FnMut(NonNull<u8>, usize)) -> Retired {
+        let see = &mut |_, memory, size: PageSize| take(memory, size.bytes());
+        // SAFETY: the caller's promise.
+        unsafe { self.window.retire(address as u64, len as u64, see) };
+        retired()
+    }
+
+    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired {
+        let see = &mut |address: u64, memory: NonNull<u8>, size: PageSize| {
+            let address = address - from as u64 + to as u64;
+            // SAFETY: the page was just taken out of use where it was; that its new place is free is the caller's promise.
+            let mapped = unsafe { self.window.map(address, memory, size) };
+            assert_eq!(mapped, Ok(()), "pages of an object that moves have a place");
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.window.retire(from as u64, len as u64, see) };
+        retired()
+    }
+
+    unsafe fn forget(&self, address: usize, len: usize) {
+        // SAFETY: the caller's promise; that the retirement is over means that all cores have flushed. The memory
+        // was given back when it was retired.
+        unsafe { self.window.collect(address as u64, len as u64, &mut |_, _| ()) };
+    }
+}
+
+/// Notes that entries were made not present; this core forgets them at once.
+fn retired() -> Retired {
+    let retired = GRACE.retire();
+    GRACE.pass(current_core().0 as usize, flush);
+    retired
+}
+
+/// Why no page is at an address.
+fn refused(error: WindowError, address: usize) -> FillError {
+    match error {
+        WindowError::Occupied(_) => FillError::Occupied,
+        WindowError::OutOfTables => FillError::OutOfTables,
+        WindowError::NoSuchSize(size) => FillError::NoSuchSize(size),
+        WindowError::NoPage(_) | WindowError::NotOwned(_) => FillError::NoPage(address),
     }
 }
 

@@ -36,4 +36,4 @@ mod suite;
 mod support;
 
 pub use suite::{Broken, Check, Outcome, Summary, run_all, run_some};
-pub use support::{cores, on_core, others};
+pub use support::{cores, cut_up_memory, on_core, others};

@@ -2,6 +2,7 @@
 
 use alloc::rc::Rc;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::cell::Cell;
 use core::future::Future;
 use isola_ebbs::{current_core, platform};
@@ -31,6 +32,29 @@ where
         async move { if part == core.0 as usize { Some(work().await) } else { None } }
     });
     results.await.pop().flatten()
+}
+
+/// Takes the cell's memory in small objects and gives every second one back, so that half of it is free and nothing larger
+/// in a row. Returns those that are in between; none where the cell's memory is its host's.
+pub fn cut_up_memory() -> Vec<Vec<u8>> {
+    const PIECE: usize = 64 << 10;
+    /// What others need meanwhile.
+    const LEFT: usize = 4 * PIECE;
+    let free = platform().memory_free();
+    if free == usize::MAX {
+        return Vec::new();
+    }
+    let mut held = Vec::with_capacity(free / PIECE);
+    let mut given_back = Vec::with_capacity(free / PIECE);
+    while platform().memory_free() > LEFT {
+        for pieces in [&mut held, &mut given_back] {
+            let mut piece: Vec<u8> = Vec::new();
+            if piece.try_reserve_exact(PIECE).is_ok() {
+                pieces.push(piece);
+            }
+        }
+    }
+    held
 }
 
 /// Completes when `flag` is set by another event of this core.

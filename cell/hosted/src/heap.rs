@@ -10,12 +10,15 @@
 //! another        the C library       either; of the pool, through one cache for all, behind a lock
 //! ```
 //!
+//! Objects in pieces are in the window of regions, and of the pool as well: their memory is taken out of it.
+//!
 //! What the cell uses is what of the pool is handed out. Where the pool has run out, the cell's allocations fail, though
 //! the host may have memory.
 
 use isola_abi::id::MAX_CORES;
 use isola_abi::report::{MemoryReport, Report};
-use isola_memory::pages::PageStatistics;
+use isola_memory::mapped::is_mapped;
+use isola_memory::pages::{PAGE_SIZE, PageStatistics};
 use isola_memory::{CoreSource, Heap};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -116,8 +119,12 @@ impl CellHeap {
         CACHE.get() != NONE
     }
 
-    fn is_of_pool(object: *mut u8) -> bool {
-        object.addr().wrapping_sub(POOL_START.load(Ordering::Relaxed)) < POOL_LEN.load(Ordering::Relaxed)
+    #[inline]
+    fn is_of_pool(object: *mut u8, layout: Layout) -> bool {
+        let offset = object.addr().wrapping_sub(POOL_START.load(Ordering::Relaxed));
+        // What is smaller is never in pieces.
+        let is_large = layout.size().max(layout.align()) >= PAGE_SIZE;
+        offset < POOL_LEN.load(Ordering::Relaxed) || is_large && is_mapped(object.addr())
     }
 
     /// Frees an object of the pool on a thread that is no core.
@@ -148,7 +155,7 @@ unsafe impl GlobalAlloc for CellHeap {
     unsafe fn dealloc(&self, object: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise.
         unsafe {
-            match (Self::is_of_pool(object), Self::is_core()) {
+            match (Self::is_of_pool(object, layout), Self::is_core()) {
                 (true, true) => HEAP.dealloc(object, layout),
                 (true, false) => Self::dealloc_elsewhere(object, layout),
                 (false, _) => System.dealloc(object, layout),
@@ -160,7 +167,7 @@ unsafe impl GlobalAlloc for CellHeap {
     unsafe fn realloc(&self, object: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         // SAFETY: the caller's promise; `len` is a size as `layout` has one.
         unsafe {
-            match (Self::is_of_pool(object), Self::is_core()) {
+            match (Self::is_of_pool(object, layout), Self::is_core()) {
                 (true, true) => return HEAP.realloc(object, layout, len),
                 (false, _) => return System.realloc(object, layout, len),
                 (true, false) => {}

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | an entry of a page table | a mapping that may be read and written, which was reserved before |
 //! | a page fault | SIGSEGV, on a signal stack of its own |
+//! | memory of the heap at two addresses | memory that is given back to Linux at the one, and taken from it at the other |
 //! | a page with contents, filled before anybody sees it | a mapping made elsewhere and moved into place |
 //! | cores forget what was retired when they pass their loops | `mmap` returns when all have |
 //!
@@ -11,12 +12,13 @@
 
 use isola_abi::layout::PageSize;
 use isola_memory::regions::{
-    self, Contents, Extent, FaultError, FillError, Filled, FrameChoice, Retired, Window,
+    self, Carry, Contents, Extent, FaultError, FillError, Filled, FrameChoice, Retired, Window,
 };
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::Write;
-use std::ptr;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 /// Length of the window, in bytes.
@@ -29,6 +31,7 @@ struct HostedWindow {
     extent: Extent,
     /// The pages that are filled. The lock is taken in faults: nothing is touched with it held that could fault.
     pages: Mutex<BTreeMap<usize, PageSize>>,
+    memory: MappedMemory,
 }
 
 /// Takes the window into use, once a process.
@@ -37,7 +40,8 @@ pub(crate) fn start() {
     STARTED.call_once(|| {
         let Some(start) = reserve(LEN + ALIGN) else { return };
         let extent = Extent { start: start.next_multiple_of(ALIGN), len: LEN };
-        regions::install(Box::leak(Box::new(HostedWindow { extent, pages: Mutex::default() })));
+        let Some(memory) = MappedMemory::new(extent) else { return };
+        regions::install(Box::leak(Box::new(HostedWindow { extent, pages: Mutex::default(), memory })));
         catch_faults();
     });
 }
@@ -139,10 +143,8 @@ unsafe impl Window for HostedWindow {
         let mut pages = self.pages();
         let mut behind = pages.split_off(&address);
         pages.append(&mut behind.split_off(&(address + len)));
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // SAFETY: the addresses were reserved, are the caller's, and nobody uses them. What was there is gone.
-        let reserved = unsafe { libc::mmap(address as *mut c_void, len, libc::PROT_NONE, flags, -1, 0) };
-        assert_ne!(reserved, libc::MAP_FAILED, "what was reserved once can be reserved again");
+        // SAFETY: the caller's promise.
+        unsafe { reserve_again(address, len) };
         Retired(0)
     }
 
@@ -151,6 +153,143 @@ unsafe impl Window for HostedWindow {
     }
 
     unsafe fn collect(&self, _: usize, _: usize) {}
+
+    unsafe fn map(
+        &self,
+        address: usize,
+        memory: NonNull<u8>,
+        len: usize,
+        carry: Carry,
+    ) -> Result<(), FillError> {
+        // SAFETY: memory and addresses are the caller's.
+        let there = unsafe {
+            match carry {
+                Carry::Contents => take_along(memory.addr().get(), len, address),
+                Carry::Nothing => allow(address, len) && discard(memory.addr().get(), len),
+            }
+        };
+        if !there {
+            return Err(FillError::OutOfMemory(len));
+        }
+        self.memory.set(address, memory, len);
+        Ok(())
+    }
+
+    unsafe fn unmap(&self, address: usize, len: usize, take: &mut dyn FnMut(NonNull<u8>, usize)) -> Retired {
+        // SAFETY: the caller's promise.
+        unsafe { reserve_again(address, len) };
+        self.memory.take(address, len).for_each(|(_, memory)| take(memory, FRAME));
+        Retired(0)
+    }
+
+    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired {
+        for (address, memory) in self.memory.take(from, len) {
+            let to = address - from + to;
+            // SAFETY: the caller's promise.
+            let moved = unsafe { take_along(address, FRAME, to) };
+            assert!(moved, "Linux has memory for a page that is moved");
+            self.memory.set(to, memory, FRAME);
+        }
+        // SAFETY: the caller's promise; what was there is gone.
+        unsafe { reserve_again(from, len) };
+        Retired(0)
+    }
+
+    unsafe fn forget(&self, _: usize, _: usize) {}
+}
+
+/// Length of a page, in bytes.
+const FRAME: usize = PageSize::FourKib.bytes();
+
+/// Which page of the heap's memory each page of the window stands for, if any: a word a page, which Linux provides when
+/// it is written.
+struct MappedMemory {
+    window: Extent,
+    words: &'static [AtomicUsize],
+}
+
+impl MappedMemory {
+    fn new(window: Extent) -> Option<Self> {
+        let count = window.len / FRAME;
+        let len = count * size_of::<AtomicUsize>();
+        let start = reserve(len)?;
+        // SAFETY: just reserved, for good.
+        if !unsafe { allow(start, len) } {
+            return None;
+        }
+        // SAFETY: the memory is there for good, and zero: values of the type.
+        Some(Self { window, words: unsafe { std::slice::from_raw_parts(start as *const AtomicUsize, count) } })
+    }
+
+    fn word(&self, address: usize) -> &AtomicUsize {
+        &self.words[(address - self.window.start) / FRAME]
+    }
+
+    fn set(&self, address: usize, memory: NonNull<u8>, len: usize) {
+        for offset in (0..len).step_by(FRAME) {
+            self.word(address + offset).store(memory.addr().get() + offset, Ordering::Relaxed);
+        }
+    }
+
+    /// The pages of a range that stand for some, which they do no longer, with these.
+    fn take(&self, address: usize, len: usize) -> impl Iterator<Item = (usize, NonNull<u8>)> {
+        (address..address + len).step_by(FRAME).filter_map(|page| {
+            let memory = self.word(page).swap(0, Ordering::Relaxed);
+            Some((page, NonNull::new(ptr::with_exposed_provenance_mut(memory))?))
+        })
+    }
+}
+
+/// Makes addresses as they were when they were reserved. What was there is gone.
+///
+/// # Safety
+/// They were reserved, are the caller's, and nobody uses them.
+unsafe fn reserve_again(address: usize, len: usize) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the caller's promise.
+    let reserved = unsafe { libc::mmap(address as *mut c_void, len, libc::PROT_NONE, flags, -1, 0) };
+    assert_ne!(reserved, libc::MAP_FAILED, "what was reserved once can be reserved again");
+}
+
+/// Has Linux provide memory for addresses that were reserved when it is touched; false where it refuses.
+///
+/// # Safety
+/// The addresses are the caller's.
+unsafe fn allow(address: usize, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { libc::mprotect(address as *mut c_void, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
+}
+
+/// Gives memory back to Linux, which provides zeros when it is touched again.
+///
+/// # Safety
+/// The memory is whole pages and the caller's, and what is in it is of no use.
+unsafe fn discard(address: usize, len: usize) -> bool {
+    // SAFETY: the caller's promise. Where Linux does not do it, the memory stays, and nothing is wrong.
+    unsafe { libc::madvise(address as *mut c_void, len, libc::MADV_DONTNEED) };
+    true
+}
+
+/// Has what is in memory appear at addresses that were reserved, and no longer where it was; false where Linux refuses.
+///
+/// # Safety
+/// Memory and addresses are the caller's.
+unsafe fn take_along(from: usize, len: usize, to: usize) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    // SAFETY: the caller's promise. The memory stays mapped where it was.
+    let moved = unsafe { libc::mremap(from as *mut c_void, len, len, flags, to as *mut c_void) };
+    if moved != libc::MAP_FAILED {
+        return true;
+    }
+    // A Linux that does not know this yet, or a process of too many mappings.
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !allow(to, len) {
+            return false;
+        }
+        ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len);
+        discard(from, len)
+    }
 }
 
 /// Has Linux provide memory for addresses that were reserved; false where it has none.

@@ -12,7 +12,7 @@
 //! - [`Pages`] owns ranges of memory and hands out runs of 4 KiB pages, physically contiguous wherever the
 //!   range is: all memory of a cell that comes from here can be given to a device.
 //! - [`Heap`] is the general allocator: objects of up to 32 KiB in 40 size classes, from the cache of the
-//!   core that asks; what is larger comes from [`Pages`] directly.
+//!   core that asks; what is larger comes from [`Pages`] directly, and in pieces ([`mapped`]) where no run is long enough.
 //! - [`CoreSource`] says which core asks: in a cell, [`ThisCore`]. It is all that the heap wants to know of
 //!   the platform.
 //! - [`regions`]: virtual memory that a pager fills, which the application chooses or writes.
@@ -23,7 +23,8 @@
 //!
 //! No per-object header exists: the size that Rust passes when it frees is what tells the class.
 //!
-//! Lock order: a central list, then a node's pages. Neither is held while anything else is called. No
+//! Lock order: a central list, then a node's pages. Neither is held while anything else is called. Objects in pieces and
+//! regions have locks of their own, with which the heap is never called, nor are they called with one of the heap's. No
 //! interrupt handler may run while a core is within an allocator; in a cell, interrupts are taken between
 //! events only.
 //!
@@ -37,6 +38,7 @@ extern crate alloc;
 
 pub mod hardened;
 pub mod heap;
+pub mod mapped;
 pub mod pages;
 pub mod regions;
 

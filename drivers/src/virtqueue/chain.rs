@@ -1,7 +1,7 @@
 //! Chains of descriptors: the segments of one buffer (virtio 1.2, 2.7.5).
 
 use super::fault::Refusal;
-use isola_machine::dma::{DmaRegion, device_address};
+use isola_machine::dma::{DmaRegion, device_piece};
 
 /// Most descriptors of a chain, its header's included. A queue with fewer takes no longer ones than it has.
 pub const MAX_CHAIN: u16 = 32;
@@ -117,16 +117,20 @@ impl<'a> ChainWriter<'a> {
         }
     }
 
-    /// Adds a segment of a buffer. Empty ones are left out.
+    /// Adds a segment of a buffer, as a descriptor for each piece of it that is in a row. Empty ones are left out.
     #[inline]
     pub(super) fn push_segment(&mut self, start: *const u8, len: usize, access: Access) {
-        if len == 0 {
-            return;
-        }
-        match (device_address(start), u32::try_from(len)) {
-            (Some(address), Ok(len)) => self.push(address, len, access),
-            (None, _) => self.give_up(Refusal::NotDeviceMemory),
-            (_, Err(_)) => self.give_up(Refusal::TooLong),
+        let (mut start, mut len) = (start, len);
+        while len > 0 {
+            match device_piece(start, len).map(|(address, len)| (address, u32::try_from(len))) {
+                Some((address, Ok(piece))) => {
+                    self.push(address, piece, access);
+                    start = start.wrapping_add(piece as usize);
+                    len -= piece as usize;
+                }
+                Some((_, Err(_))) => return self.give_up(Refusal::TooLong),
+                None => return self.give_up(Refusal::NotDeviceMemory),
+            }
         }
     }
 

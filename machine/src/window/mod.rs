@@ -30,7 +30,7 @@ use core::arch::asm;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
-use isola_abi::id::PhysAddr;
+use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
 use tables::{Below, Table};
 
@@ -129,25 +129,42 @@ impl Window {
 
     /// The size of the page that is present at `address`.
     pub fn page_at(&self, address: u64) -> Option<PageSize> {
+        self.entry_at(address).map(|(_, size)| size)
+    }
+
+    /// Where the memory is that is present at `address`, and how many bytes from there on are.
+    pub fn memory_at(&self, address: u64) -> Option<PhysRange> {
+        let (entry, size) = self.entry_at(address)?;
+        let offset = address % size.bytes() as u64;
+        let start = PhysAddr(frame_of(entry, size).0 + offset);
+        Some(PhysRange { start, len_bytes: size.bytes() as u64 - offset })
+    }
+
+    /// The entry of the page that is present at `address`.
+    fn entry_at(&self, address: u64) -> Option<(u64, PageSize)> {
         let mut table = in_window(address).then(|| self.tables.top())??;
         for (level, size) in [(2, PageSize::OneGib), (1, PageSize::TwoMib), (0, PageSize::FourKib)] {
             let entry = table[index(address, level)].load(Ordering::Acquire);
             match self.tables.below(entry) {
                 Below::Table(next) if level > 0 => table = next,
-                _ => return (entry & PRESENT != 0).then_some(size),
+                _ => return (entry & PRESENT != 0).then_some((entry, size)),
             }
         }
         None
     }
 
-    /// Retires all pages from `address` on, within `len` bytes. Each page has to be in that range as a whole.
+    /// Retires all pages from `address` on, within `len` bytes, and passes each that was present to `see`: its address,
+    /// that of its page of memory, and its size. Each page has to be in that range as a whole.
     ///
     /// # Safety
     /// Nobody uses the memory by these addresses any more, or maps pages there.
-    pub unsafe fn retire(&self, address: u64, len: u64) {
+    pub unsafe fn retire(&self, address: u64, len: u64, see: &mut dyn FnMut(u64, NonNull<u8>, PageSize)) {
         let Some(top) = self.tables.top() else { return };
-        let retire = &mut |place: &AtomicU64, entry: u64, _: PageSize| {
+        let retire = &mut |place: &AtomicU64, entry: u64, size: PageSize, address: u64| {
             place.store(entry & !PRESENT, Ordering::Release);
+            if entry & PRESENT != 0 {
+                self.memory.frame(frame_of(entry, size)).into_iter().for_each(|page| see(address, page, size));
+            }
         };
         self.walk(top, TOP, (address, address.saturating_add(len)), Walk::RetireTables, retire);
     }
@@ -159,10 +176,9 @@ impl Window {
     /// All pages there were retired, and since then each core that uses the window has called [`flush`].
     pub unsafe fn collect(&self, address: u64, len: u64, take: &mut dyn FnMut(NonNull<u8>, PageSize)) {
         let Some(top) = self.tables.top() else { return };
-        let collect = &mut |place: &AtomicU64, entry: u64, size: PageSize| {
+        let collect = &mut |place: &AtomicU64, entry: u64, size: PageSize, _: u64| {
             place.store(0, Ordering::Release);
-            let phys = entry & ADDRESS & !(size.bytes() as u64 - 1);
-            self.memory.frame(PhysAddr(phys)).into_iter().for_each(|frame| take(frame, size));
+            self.memory.frame(frame_of(entry, size)).into_iter().for_each(|frame| take(frame, size));
         };
         self.walk(top, TOP, (address, address.saturating_add(len)), Walk::FreeTables, collect);
     }
@@ -174,7 +190,7 @@ impl Window {
         level: u32,
         (start, end): (u64, u64),
         tables: Walk,
-        visit: &mut dyn FnMut(&AtomicU64, u64, PageSize),
+        visit: &mut dyn FnMut(&AtomicU64, u64, PageSize, u64),
     ) {
         let step = leaf_bytes(level);
         let mut address = start;
@@ -198,7 +214,7 @@ impl Window {
                         _ => {}
                     }
                 }
-                _ => visit(place, entry, size_of_level(level)),
+                _ => visit(place, entry, size_of_level(level), first - first % step),
             }
         }
     }
@@ -211,6 +227,11 @@ enum Walk {
     RetireTables,
     /// They are free again, if they are empty.
     FreeTables,
+}
+
+/// The page of memory that an entry names.
+fn frame_of(entry: u64, size: PageSize) -> PhysAddr {
+    PhysAddr(entry & ADDRESS & !(size.bytes() as u64 - 1))
 }
 
 fn in_window(address: u64) -> bool {

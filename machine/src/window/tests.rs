@@ -3,7 +3,6 @@
 use super::*;
 use crate::memory::{Region, test_region};
 use alloc::vec::Vec;
-use isola_abi::id::PhysRange;
 use isola_abi::layout::PAGE_SIZE;
 
 const MIB: u64 = 1 << 20;
@@ -32,7 +31,7 @@ fn retire_and_collect(window: &Window, offset: u64, len: u64) -> Vec<(u64, PageS
     let mut taken = Vec::new();
     // SAFETY: tables of a test, which no processor uses.
     unsafe {
-        window.retire(REGIONS + offset, len);
+        window.retire(REGIONS + offset, len, &mut |_, _, _| ());
         assert_eq!(window.page_at(REGIONS + offset), None);
         window
             .collect(REGIONS + offset, len, &mut |frame, size| taken.push((frame.addr().get() as u64, size)));
@@ -65,7 +64,7 @@ fn a_page_is_mapped_once_and_not_over_retired_ones() {
     assert_eq!(map(&window, 0, page, PageSize::FourKib), occupied(0));
     assert_eq!(map(&window, 0, page, PageSize::TwoMib), occupied(0));
     // SAFETY: tables of a test, which no processor uses.
-    unsafe { window.retire(REGIONS, PAGE_SIZE) };
+    unsafe { window.retire(REGIONS, PAGE_SIZE, &mut |_, _, _| ()) };
     assert_eq!(map(&window, 0, page, PageSize::FourKib), occupied(0));
     assert_eq!(map(&window, 2 * MIB, page, PageSize::TwoMib), Ok(()));
     assert_eq!(map(&window, 3 * MIB, page, PageSize::FourKib), occupied(3 * MIB));
@@ -105,14 +104,14 @@ fn no_entry_of_a_whole_table_s_range_is_present_once_it_is_retired() {
         table[index(REGIONS + offset, 1)].load(Ordering::Relaxed)
     };
     // SAFETY: tables of a test, which no processor uses.
-    unsafe { window.retire(REGIONS, 2 * MIB) };
+    unsafe { window.retire(REGIONS, 2 * MIB, &mut |_, _, _| ()) };
     assert!(entry(0) != 0 && entry(0) & PRESENT == 0, "a walk of a processor remembers {:#x}", entry(0));
     assert_ne!(entry(2 * MIB) & PRESENT, 0);
     let again = map(&window, 0, frame(pool, 0), PageSize::FourKib);
     assert_eq!(again, Err(WindowError::Occupied(REGIONS)), "the retirement is not over");
     // Part of a table's range: others use the rest.
     // SAFETY: as above.
-    unsafe { window.retire(REGIONS + 2 * MIB, MIB) };
+    unsafe { window.retire(REGIONS + 2 * MIB, MIB, &mut |_, _, _| ()) };
     assert_ne!(entry(2 * MIB) & PRESENT, 0);
     // SAFETY: as above.
     unsafe { window.collect(REGIONS, 2 * MIB, &mut |_, _| ()) };

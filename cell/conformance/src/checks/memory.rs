@@ -1,10 +1,12 @@
 //! The heap, as an application sees it.
 
-use crate::{Outcome, cores};
+use crate::{Outcome, cores, cut_up_memory};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use isola_events::parallel;
+use isola_ebbs::platform;
+use isola_events::{parallel, yield_now};
 
 /// Sizes of all kinds: the smallest, around the borders of size classes, of pages, and beyond.
 const SIZES: [usize; 14] = [1, 8, 16, 17, 64, 100, 128, 129, 1_000, 4_095, 4_096, 4_097, 33_000, 300_000];
@@ -67,6 +69,45 @@ pub async fn what_was_freed_can_be_had_again() -> Outcome {
         let objects: Vec<_> = (0..64).map(|index| make(index, 1 + turn * 32)).collect();
         ensure!(objects.iter().enumerate().all(|(index, object)| is_whole(index, object)), "turn {turn}");
     }
+    Ok(())
+}
+
+pub async fn large_objects_are_had_from_memory_that_is_cut_up() -> Outcome {
+    let held = cut_up_memory();
+    let len = (platform().memory_free() / 2).min(8 << 20);
+    let mut large: Vec<u8> = Vec::new();
+    ensure!(large.try_reserve_exact(len).is_ok(), "{len} bytes in pieces of {} objects", held.len());
+    large.extend((0..len).map(|index| mark(len, index)));
+    let wall = vec![1_u8; 100_000];
+    ensure!(large.try_reserve_exact(len / 4).is_ok(), "{} bytes more", len / 4);
+    large.extend((len..len + len / 4).map(|index| mark(len, index)));
+    let large = Arc::new(large);
+    let shared = large.clone();
+    let whole = parallel(cores(), move |_| {
+        let large = shared.clone();
+        async move { is_whole(len, &large) }
+    });
+    let whole = whole.await;
+    ensure!(!whole.contains(&false), "by core: {whole:?}");
+    drop((held, wall));
+    ensure!(is_whole(len, &large), "what is between the pieces was freed");
+    Ok(())
+}
+
+pub async fn memory_that_is_cut_up_is_not_used_up() -> Outcome {
+    let held = cut_up_memory();
+    let len = (platform().memory_free() / 2).min(3 << 20);
+    for turn in 0..1000_usize {
+        let mut large: Vec<u8> = Vec::new();
+        let wanted = len - turn * 997 % (len / 2);
+        ensure!(large.try_reserve_exact(wanted).is_ok(), "turn {turn}: {wanted} bytes");
+        large.resize(wanted, turn as u8);
+        ensure!(large.last() == Some(&(turn as u8)), "turn {turn}");
+        if turn % 10 == 0 {
+            yield_now().await;
+        }
+    }
+    drop(held);
     Ok(())
 }
 

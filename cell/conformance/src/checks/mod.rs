@@ -61,6 +61,8 @@ checks! {
     memory::objects_of_all_sizes_are_apart_and_aligned,
     memory::objects_are_freed_by_other_cores,
     memory::what_was_freed_can_be_had_again,
+    memory::large_objects_are_had_from_memory_that_is_cut_up,
+    memory::memory_that_is_cut_up_is_not_used_up,
     regions::pages_come_when_they_are_touched,
     regions::pages_come_in_groups_and_in_other_sizes,
     regions::what_is_there_from_the_beginning_never_faults,

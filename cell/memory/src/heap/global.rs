@@ -1,13 +1,14 @@
 //! The heap as Rust's global allocator.
 
 use super::class::{Class, GRAIN, LARGEST};
+use super::large::Move;
 use super::{CoreSource, Heap};
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
 
 // SAFETY: objects are handed out once until they are freed, are at least as large as asked for and aligned
 // as asked for: a class's size is a multiple of the alignment and spans begin at multiples of their size
-// (`class`), and runs of pages are aligned by the page allocator. `alloc` and `dealloc` derive the same
+// (`class`), and runs of pages are aligned by the page allocator, as are addresses of objects in pieces. `alloc` and `dealloc` derive the same
 // class from the same layout, and `resize` lets an object change its layout within its class or as a run
 // only. Panics mean that memory is corrupt, and end a cell.
 unsafe impl<C: CoreSource> GlobalAlloc for Heap<C> {
@@ -54,14 +55,21 @@ unsafe impl<C: CoreSource> GlobalAlloc for Heap<C> {
         if unsafe { self.resize(whole, layout, wanted) } {
             return whole.as_ptr();
         }
+        // SAFETY: the caller's promise.
+        if let Some(moved) = unsafe { self.relocate(whole, layout, wanted, Move::WhereBetter) } {
+            return moved.as_ptr();
+        }
         // SAFETY: the caller's promise: `new_size` is not 0.
         let moved = unsafe { self.alloc(wanted) };
-        if !moved.is_null() {
-            // SAFETY: both are at least that large, and the new one is nobody else's.
-            unsafe { ptr::copy_nonoverlapping(object, moved, layout.size().min(new_size)) };
-            // SAFETY: the caller's promise; what was in it has moved.
-            unsafe { self.dealloc(object, layout) };
+        if moved.is_null() {
+            // SAFETY: the caller's promise.
+            let moved = unsafe { self.relocate(whole, layout, wanted, Move::Always) };
+            return moved.map_or(ptr::null_mut(), NonNull::as_ptr);
         }
+        // SAFETY: both are at least that large, and the new one is nobody else's.
+        unsafe { ptr::copy_nonoverlapping(object, moved, layout.size().min(new_size)) };
+        // SAFETY: the caller's promise; what was in it has moved.
+        unsafe { self.dealloc(object, layout) };
         moved
     }
 }

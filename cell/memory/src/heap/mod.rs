@@ -8,6 +8,8 @@
 //! until that core has too many: then it goes back, with a batch, to the list of the node that it is of. Nothing is sorted,
 //! locked or counted before (decision 0014).
 //!
+//! What is larger is a run of pages, or in pieces ([`mapped`](crate::mapped)) where no run is long enough.
+//!
 //! When the pages have run out, the core that notices gives back everything in its cache and all empty
 //! spans, tries again, and makes the others empty their caches when they next get to it.
 
@@ -17,6 +19,7 @@ mod class;
 mod core_source;
 mod free_list;
 mod global;
+mod large;
 mod ledger;
 mod statistics;
 
@@ -25,7 +28,8 @@ use self::central::Central;
 use self::class::{CLASSES, Class, entry};
 use self::free_list::FreeList;
 use self::ledger::Ledger;
-use crate::pages::{MAX_NODES, NodeIndex, PAGE_SIZE, PageNumber, Pages};
+use crate::pages::{MAX_NODES, NodeIndex, PageNumber, Pages};
+use crate::regions::collect;
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -56,6 +60,8 @@ pub struct Heap<C = ThisCore> {
     ledger: Ledger,
     /// Pages that are handed out as objects of their own.
     large_pages: AtomicUsize,
+    /// Of them, those of objects in pieces.
+    mapped_pages: AtomicUsize,
     /// How often the pages have run out.
     shortages: AtomicU32,
 }
@@ -71,6 +77,7 @@ impl<C: CoreSource> Heap<C> {
             pages: Pages::new(),
             ledger: Ledger::new(),
             large_pages: AtomicUsize::new(0),
+            mapped_pages: AtomicUsize::new(0),
             shortages: AtomicU32::new(0),
         }
     }
@@ -287,6 +294,7 @@ impl<C: CoreSource> Heap<C> {
         for node in self.pages.nodes_from(self.node()) {
             Class::all().for_each(|class| self.central(node, class).trim(&self.pages, class));
         }
+        collect();
     }
 
     /// Empties this core's cache if there was a shortage since it last did.
@@ -295,71 +303,6 @@ impl<C: CoreSource> Heap<C> {
         if cache.shortages_seen.load(Ordering::Relaxed) != shortages {
             cache.shortages_seen.store(shortages, Ordering::Relaxed);
             self.empty(cache);
-        }
-    }
-
-    /// An object that is aligned at more than 16 bytes or larger than the largest class.
-    #[cold]
-    #[inline(never)]
-    fn allocate_unusual(&self, layout: Layout) -> *mut u8 {
-        if let Some(class) = Class::of(layout) {
-            return match self.take_cached(class) {
-                Some(object) => object.as_ptr(),
-                None => self.refill(class),
-            };
-        }
-        let pages = layout.size().div_ceil(PAGE_SIZE);
-        let align_pages = layout.align().div_ceil(PAGE_SIZE);
-        let memory = self.pages.allocate_near(self.near(), pages, align_pages).or_else(|| {
-            self.report_shortage();
-            self.pages.allocate_near(self.near(), pages, align_pages)
-        });
-        if memory.is_some() {
-            self.large_pages.fetch_add(pages, Ordering::Relaxed);
-            self.ledger.add(self.cores.current_core(), pages * PAGE_SIZE);
-        }
-        memory.map_or(ptr::null_mut(), NonNull::as_ptr)
-    }
-
-    /// Takes such an object back.
-    ///
-    /// # Safety
-    /// It is of that layout and of this heap, and nobody uses it.
-    #[cold]
-    #[inline(never)]
-    unsafe fn free_unusual(&self, object: NonNull<u8>, layout: Layout) {
-        if let Some(class) = Class::of(layout) {
-            // SAFETY: the caller's promise.
-            return unsafe { self.free_cached(object, class) };
-        }
-        let pages = layout.size().div_ceil(PAGE_SIZE);
-        // SAFETY: the caller's promise; it came from there in `allocate_unusual`, with that many pages.
-        unsafe { self.pages.free(object, pages) };
-        self.large_pages.fetch_sub(pages, Ordering::Relaxed);
-        self.ledger.subtract(self.cores.current_core(), pages * PAGE_SIZE);
-    }
-
-    /// Makes an object one of another size where it is; true when it is done.
-    ///
-    /// # Safety
-    /// It is of that layout and of this heap.
-    unsafe fn resize(&self, object: NonNull<u8>, layout: Layout, wanted: Layout) -> bool {
-        match (Class::of(layout), Class::of(wanted)) {
-            (Some(class), Some(wanted)) => class == wanted,
-            (None, None) => {
-                let pages = layout.size().div_ceil(PAGE_SIZE);
-                let wanted = wanted.size().div_ceil(PAGE_SIZE);
-                // SAFETY: the caller's promise; it came from there with that many pages.
-                let done =
-                    wanted > 0 && (pages == wanted || unsafe { self.pages.resize(object, pages, wanted) });
-                if done {
-                    let more = wanted.wrapping_sub(pages);
-                    self.large_pages.fetch_add(more, Ordering::Relaxed);
-                    self.ledger.add(self.cores.current_core(), more.wrapping_mul(PAGE_SIZE));
-                }
-                done
-            }
-            _ => false,
         }
     }
 

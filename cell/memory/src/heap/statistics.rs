@@ -21,6 +21,8 @@ pub struct HeapStatistics {
     pub cached_bytes: usize,
     /// Bytes of objects that are too large for a class, in whole pages.
     pub large_bytes: usize,
+    /// Of them, in objects in pieces.
+    pub mapped_bytes: usize,
     /// How often a core's cache got objects from a central list.
     pub refills: u64,
     /// How often it gave objects to one.
@@ -58,6 +60,7 @@ impl<C: CoreSource> Heap<C> {
         let mut figures = HeapStatistics {
             pages: self.pages.statistics(),
             large_bytes: self.large_pages.load(Ordering::Relaxed) * PAGE_SIZE,
+            mapped_bytes: self.mapped_pages.load(Ordering::Relaxed) * PAGE_SIZE,
             shortages: self.shortages.load(Ordering::Relaxed),
             ..HeapStatistics::default()
         };

@@ -103,6 +103,51 @@ impl Buddy {
         Some((range, page, contents))
     }
 
+    /// Hands out the largest block of at most `most` (at least one) pages that there is, cut from a larger one if need
+    /// be. Each of its pages is a block of its own then. Says how many they are.
+    pub fn take_largest<'a>(
+        &mut self,
+        ranges: &'a Ranges,
+        most: u32,
+    ) -> Option<(&'a Range, PageNumber, Contents, u32)> {
+        let order = most.ilog2().min(MAX_ORDER);
+        let at_most = self.occupied & ((2 << order) - 1);
+        let order = if self.occupied >> order == 0 { at_most.checked_ilog2()? } else { order };
+        let (range, first, contents) = self.take(ranges, 1 << order, 0)?;
+        set_apart(range, first, 1 << order);
+        Some((range, first, contents, 1 << order))
+    }
+
+    /// Makes each page of a run a block of its own.
+    ///
+    /// # Panics
+    /// As [`Self::give`].
+    pub fn take_apart(&mut self, range: &Range, start: PageNumber, pages: u32) {
+        let mut done = 0;
+        while done < pages {
+            let block = start.plus(done);
+            let len = 1 << order_in_use(range, block);
+            done += len;
+            assert!(done <= pages, "memory taken apart that has another size");
+            set_apart(range, block, len);
+        }
+    }
+
+    /// Takes pages in a row back, each of which is a block of its own.
+    ///
+    /// # Panics
+    /// Where it finds that they are not; no promise is made to find that.
+    pub fn give_apart(&mut self, ranges: &Ranges, range: &Range, start: PageNumber, pages: u32) {
+        let mut done = 0;
+        while done < pages {
+            let block = start.plus(done);
+            let order = block.0.trailing_zeros().min((pages - done).ilog2()).min(MAX_ORDER);
+            assert_eq!(order_in_use(range, block), 0, "pages freed one by one that are a run");
+            self.release(ranges, range, block, order);
+            done += 1 << order;
+        }
+    }
+
     /// Takes a run back.
     ///
     /// # Panics
@@ -228,6 +273,13 @@ impl Buddy {
             BlockState::Free { contents, .. } => contents,
             BlockState::Used { .. } => Contents::Unknown,
         }
+    }
+}
+
+/// Makes each of some pages in use a block.
+fn set_apart(range: &Range, first: PageNumber, pages: u32) {
+    for page in 0..pages {
+        range.info(first.plus(page)).set_state(BlockState::Used { order: 0 });
     }
 }
 

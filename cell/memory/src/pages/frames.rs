@@ -1,6 +1,6 @@
 //! Pages as frames: for who fills virtual memory with them, and wants to know what is in them.
 
-use super::info::{BlockState, Contents};
+use super::info::Contents;
 use super::node::NodeIndex;
 use super::{PageNumber, Pages};
 use crate::pages::ranges::Range;
@@ -33,10 +33,7 @@ impl Pages {
         let taken = self.nodes_from(NodeIndex::of(node)).find_map(|node| {
             let mut buddy = self.buddy(node).lock();
             let taken = buddy.take(&self.ranges, count, 0)?;
-            let (range, first, _) = taken;
-            for page in 0..count {
-                range.info(first.plus(page)).set_state(BlockState::Used { order: 0 });
-            }
+            buddy.take_apart(taken.0, taken.1, count);
             Some(taken)
         });
         self.frame(taken?, pages)
@@ -50,6 +47,37 @@ impl Pages {
             .nodes_from(NodeIndex::of(NodeId(0)))
             .find_map(|node| self.buddy(node).lock().take_colored(&self.ranges, color, colors_order));
         self.frame(taken?, 1)
+    }
+
+    /// Hands out the largest block of at most `most` pages that the nearest node with any has, as runs of one page each;
+    /// returns the first, and how many they are.
+    pub(crate) fn largest_near(&self, node: NodeId, most: usize) -> Option<(Frame, usize)> {
+        let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
+        let (range, first, contents, count) = self
+            .nodes_from(NodeIndex::of(node))
+            .find_map(|node| self.buddy(node).lock().take_largest(&self.ranges, most))?;
+        Some((self.frame((range, first, contents), count as usize)?, count as usize))
+    }
+
+    /// Makes a run of `pages` pages so many runs of one page.
+    ///
+    /// # Safety
+    /// `start` came from this allocator with that many pages.
+    pub(crate) unsafe fn take_apart(&self, start: NonNull<u8>, pages: usize) {
+        let first = PageNumber::of(start.addr().get());
+        let range = self.range_of(first, pages);
+        self.buddy(range.node).lock().take_apart(range, first, pages as u32);
+    }
+
+    /// Takes back `pages` runs of one page each, one after the other.
+    ///
+    /// # Safety
+    /// They came from this allocator, and nobody uses them any more.
+    pub(crate) unsafe fn free_apart(&self, start: NonNull<u8>, pages: usize) {
+        let first = PageNumber::of(start.addr().get());
+        let range = self.range_of(first, pages);
+        self.buddy(range.node).lock().give_apart(&self.ranges, range, first, pages as u32);
+        self.usage.give(pages);
     }
 
     fn frame(&self, (range, first, contents): (&Range, PageNumber, Contents), pages: usize) -> Option<Frame> {

@@ -94,13 +94,6 @@ impl<T> Addresses<T> {
     }
 }
 
-impl Extent {
-    /// The first address behind it.
-    pub const fn end(&self) -> usize {
-        self.start + self.len
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! Which region is where, and what happens at a fault.
 //!
-//! Three areas of the window, so that page tables are shared by regions of a kind alone:
+//! Three areas of the window (the rest of it is [objects'](crate::mapped)), so that page tables are shared by regions of a kind alone:
 //!
 //! | area | regions | their tables |
 //! |---|---|---|
@@ -18,6 +18,7 @@ use super::addresses::Addresses;
 use super::pager::Filler;
 use super::region::{Inner, RegionError};
 use super::window::{Extent, FillError, Retired, window};
+use crate::mapped;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -100,9 +101,10 @@ pub fn region_at(address: usize) -> Option<&'static str> {
     BOOK.try_lock()?.as_mut()?.live(address).map(|inner| inner.name)
 }
 
-/// Makes the memory of regions that are gone free, as far as every core has forgotten it. A load where there is
-/// nothing to do.
+/// Makes the memory of regions that are gone free, as far as every core has forgotten it, and the addresses of objects. A
+/// load of each where there is nothing to do.
 pub fn collect() {
+    mapped::collect();
     if RETIRED.load(Ordering::Relaxed) == 0 {
         return;
     }
@@ -146,6 +148,23 @@ pub(super) fn enter(inner: &Arc<Inner>) -> Result<(), RegionError> {
     }
 }
 
+/// Counts page tables for objects in pieces, as for regions; false where there are not so many.
+pub(crate) fn take_tables(count: usize) -> bool {
+    let Some(window) = window() else { return false };
+    let mut guard = BOOK.lock();
+    let book = guard.get_or_insert_with(|| Book::new(window.extent(), window.table_count()));
+    let left = book.tables.checked_sub(count);
+    book.tables = left.unwrap_or(book.tables);
+    left.is_some()
+}
+
+/// Counts page tables as free again.
+pub(crate) fn give_tables(count: usize) {
+    if let Some(book) = BOOK.lock().as_mut() {
+        book.tables += count;
+    }
+}
+
 /// Retires a region. Nobody uses its memory any more.
 pub(super) fn retire(inner: &Inner) {
     let Some(window) = window() else { return };
@@ -163,11 +182,8 @@ pub(super) fn retire(inner: &Inner) {
 
 impl Book {
     fn new(extent: Extent, tables: usize) -> Self {
-        let eighth = extent.len / 8;
-        let part = |from: usize, eighths: usize| {
-            Addresses::new(Extent { start: extent.start + from * eighth, len: eighths * eighth })
-        };
-        Self { areas: [part(0, 1), part(1, 3), part(4, 4)], tables }
+        let part = |first: usize, count: usize| Addresses::new(extent.eighths(first, count));
+        Self { areas: [part(0, 1), part(1, 3), part(4, 2)], tables }
     }
 
     /// The area that a region belongs in.

@@ -19,14 +19,14 @@
 //! - [`Grace`]: when every core has forgotten pages that are gone.
 //!
 //! What makes a fault safe in the middle of anything: the code that faulted touched a region, and nothing in this
-//! crate does that with a lock held, nor does the heap, whose own memory is never in a region. So no lock that the
-//! way of a fault takes can be held by what faulted. A pager of the application must see to the same for its own.
+//! crate does that with a lock held, nor does the heap, whose own memory is never in a region (objects in pieces are in
+//! the window, but all of them is there). So no lock that the way of a fault takes can be held by what faulted. A pager of the application must see to the same for its own.
 //!
 //! A page that was filled stays until its region is dropped. Its memory and addresses are used again when every
 //! core of the cell has passed its loop, and has forgotten them.
 //!
-//! What is *not* here: the heap's memory, which is physically contiguous, never paged, and can be given to devices;
-//! that of regions can not.
+//! What is *not* here: the heap's memory, which is never paged; its large objects in pieces, which have a part of the
+//! window of their own ([`mapped`](crate::mapped)).
 
 mod addresses;
 mod book;
@@ -38,10 +38,12 @@ mod stack;
 mod window;
 
 pub use self::book::{FaultError, collect, fault, region_at};
+pub(crate) use self::book::{give_tables, take_tables};
 pub use self::grace::Grace;
 pub use self::pager::{Filler, Pager};
 pub use self::pagers::{Colored, OnDemand, Prefault};
 pub use self::region::{Region, RegionError};
 pub use self::stack::Stack;
-pub use self::window::{Contents, Extent, FillError, Filled, FrameChoice, Retired, Window, install};
+pub use self::window::{Carry, Contents, Extent, FillError, Filled, FrameChoice, Retired, Window, install};
+pub(crate) use self::window::window;
 pub use isola_abi::layout::PageSize;

@@ -1,6 +1,7 @@
 //! What a platform provides: addresses, and pages at them.
 
 use core::fmt;
+use core::ptr::NonNull;
 use isola_abi::layout::PageSize;
 use spin::Once;
 
@@ -52,6 +53,41 @@ pub unsafe trait Window: Sync {
     /// # Safety
     /// They were retired, and that is over.
     unsafe fn collect(&self, address: usize, len: usize);
+
+    /// Puts memory, whole pages of it, at `address` too: in the largest pages that both allow.
+    ///
+    /// # Errors
+    /// A [`FillError`]; then nothing is there.
+    ///
+    /// # Safety
+    /// No page is at these addresses; they are the caller's, and so is the memory, which the caller uses by them alone.
+    unsafe fn map(
+        &self,
+        address: usize,
+        memory: NonNull<u8>,
+        len: usize,
+        carry: Carry,
+    ) -> Result<(), FillError>;
+
+    /// Takes all pages from `address` on, `len` bytes, out of use that came by [`Self::map`], and passes their memory to
+    /// `take`, with its length. It is the caller's again, and may hold anything.
+    ///
+    /// # Safety
+    /// They are the caller's, and nobody uses them any more. The addresses count as retired.
+    unsafe fn unmap(&self, address: usize, len: usize, take: &mut dyn FnMut(NonNull<u8>, usize)) -> Retired;
+
+    /// Moves all pages from `from` on, `len` bytes, that came by [`Self::map`] to the addresses from `to` on, with what
+    /// is in them. The addresses where they were count as retired.
+    ///
+    /// # Safety
+    /// As for [`Self::unmap`]; no page is where they go, those addresses are the caller's, and there are enough tables.
+    unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired;
+
+    /// Makes addresses free where pages were that came by [`Self::map`].
+    ///
+    /// # Safety
+    /// They were retired, and that is over.
+    unsafe fn forget(&self, address: usize, len: usize);
 }
 
 /// A range of addresses.
@@ -61,6 +97,28 @@ pub struct Extent {
     pub start: usize,
     /// How many, in bytes; a multiple of 1 GiB.
     pub len: usize,
+}
+
+impl Extent {
+    /// The first address behind it.
+    pub const fn end(&self) -> usize {
+        self.start + self.len
+    }
+
+    /// So many eighths of it, from one on.
+    pub(crate) const fn eighths(&self, first: usize, count: usize) -> Self {
+        let eighth = self.len / 8;
+        Self { start: self.start + first * eighth, len: count * eighth }
+    }
+}
+
+/// Whether what is in memory is of use where it appears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carry {
+    /// It is there too.
+    Contents,
+    /// Anything is there.
+    Nothing,
 }
 
 /// Which page of memory is wanted.
@@ -147,6 +205,6 @@ pub fn install(window: &'static dyn Window) {
 }
 
 /// The window, where the platform has one.
-pub(super) fn window() -> Option<&'static dyn Window> {
+pub(crate) fn window() -> Option<&'static dyn Window> {
     WINDOW.get().copied()
 }

@@ -14,9 +14,10 @@ const LEN: usize = 100_000;
 /// The port by which datagrams are exchanged.
 const OWN_PORT: u16 = 5_353;
 
-/// Checks the network with the peer at `peer`; says what does not hold.
+/// Checks the network with the peer at `peer`; says what does not hold. What is sent is in pieces, as memory is cut up.
 pub async fn check(peer: SocketAddr) -> Result<(), String> {
     wait_for_address().await;
+    let _held = isola_conformance::cut_up_memory();
     let streams = parallel(2 * isola::core_count(), move |part| async move {
         stream(peer, part).await.map_err(|error| format!("connection {part}: {error}"))
     });

@@ -1,0 +1,367 @@
+//! Which addresses of an area are taken: a bit a unit.
+//!
+//! Addresses that were given back cannot be used before every core has forgotten them. They stay taken, and wait in one
+//! of two sets: what is given back goes into the *open* one; the *closed* one does not grow, so that its wait ends. Once
+//! it is empty, the two change places.
+//!
+//! Nothing is allocated here: whoever wants addresses beyond those that bits exist for is asked for more of them.
+
+use crate::regions::{Extent, Retired};
+use alloc::vec::Vec;
+
+/// Bits of some units: those that are taken, and of them those that wait, by set.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Word {
+    taken: u64,
+    waiting: [u64; 2],
+}
+
+/// Units of a word.
+const WORD: usize = u64::BITS as usize;
+
+/// Words of a block. A block is an object of the heap that has a size class: no place is needed for it.
+pub(super) const BLOCK_WORDS: usize = 256;
+
+/// Units of a block.
+const BLOCK: usize = BLOCK_WORDS * WORD;
+
+/// Most blocks of an area.
+const BLOCKS: usize = 128;
+
+const _: () = assert!(BLOCK_WORDS * size_of::<Word>() <= crate::heap::LARGEST);
+
+/// Addresses, as units from the first on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Units {
+    /// The first.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
+}
+
+/// What came of the search for addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// They are there, and free.
+    At(Units),
+    /// They would be there if the next block existed: see [`Places::add_block`].
+    NoBlock,
+    /// There are none.
+    Nowhere,
+}
+
+/// Addresses that wait.
+#[derive(Debug)]
+struct Waiting {
+    /// When the last of them were given back.
+    since: Retired,
+    /// Where they are, about: all are within.
+    from: usize,
+    to: usize,
+}
+
+impl Waiting {
+    const NONE: Self = Self { since: Retired(0), from: usize::MAX, to: 0 };
+}
+
+/// The addresses of an area.
+#[derive(Debug)]
+pub(super) struct Places {
+    area: Extent,
+    unit_bytes: usize,
+    blocks: [Vec<Word>; BLOCKS],
+    block_count: usize,
+    /// All units below are taken.
+    first_free: usize,
+    /// No unit from here on was ever taken.
+    used_end: usize,
+    waiting: [Waiting; 2],
+    /// Which of the sets is open.
+    open: usize,
+}
+
+impl Places {
+    /// An area of which nothing is taken.
+    pub const fn new(area: Extent, unit_bytes: usize) -> Self {
+        Self {
+            area,
+            unit_bytes,
+            blocks: [const { Vec::new() }; BLOCKS],
+            block_count: 0,
+            first_free: 0,
+            used_end: 0,
+            waiting: [const { Waiting::NONE }; 2],
+            open: 0,
+        }
+    }
+
+    /// Where the area is.
+    pub fn area(&self) -> Extent {
+        self.area
+    }
+
+    /// Length of a unit, in bytes.
+    pub fn unit_bytes(&self) -> usize {
+        self.unit_bytes
+    }
+
+    /// So many bytes from `address` on, as units; the last may be part of one.
+    pub fn units(&self, address: usize, bytes: usize) -> Units {
+        let first = (address - self.area.start) / self.unit_bytes;
+        Units { first, count: bytes.div_ceil(self.unit_bytes) }
+    }
+
+    /// The addresses of some units.
+    pub fn extent(&self, units: Units) -> Extent {
+        Extent {
+            start: self.area.start + units.first * self.unit_bytes,
+            len: units.count * self.unit_bytes,
+        }
+    }
+
+    /// The end of what was ever taken, as an address.
+    pub fn used_end(&self) -> usize {
+        self.area.start + self.used_end * self.unit_bytes
+    }
+
+    /// Adds bits for further units.
+    pub fn add_block(&mut self, words: Vec<Word>) -> Option<Vec<Word>> {
+        match self.blocks.get_mut(self.block_count) {
+            Some(block) if words.len() == BLOCK_WORDS => {
+                *block = words;
+                self.block_count += 1;
+                None
+            }
+            _ => Some(words),
+        }
+    }
+
+    /// Where the first `bytes` bytes are that are free and begin at a multiple of `align` (a power of two).
+    pub fn find(&mut self, bytes: usize, align: usize) -> Found {
+        let count = bytes.div_ceil(self.unit_bytes);
+        let total = self.area.len / self.unit_bytes;
+        self.first_free = self.next(Bit::Free, self.first_free, total);
+        let aligned = |unit: usize| {
+            let address = self.area.start.checked_add(unit * self.unit_bytes)?.checked_next_multiple_of(align)?;
+            Some((address - self.area.start).div_ceil(self.unit_bytes))
+        };
+        let mut unit = self.first_free;
+        while let Some(first) = aligned(unit).filter(|first| total.saturating_sub(*first) >= count) {
+            let end = first + count;
+            match self.next(Bit::Taken, first, end) {
+                taken if taken < end => unit = self.next(Bit::Free, taken, total),
+                _ if end <= self.block_count * BLOCK => return Found::At(Units { first, count }),
+                _ if self.block_count < BLOCKS => return Found::NoBlock,
+                _ => break,
+            }
+        }
+        Found::Nowhere
+    }
+
+    /// Whether these units are there and free.
+    pub fn are_free(&self, units: Units) -> bool {
+        let end = units.first + units.count;
+        let there = (self.area.len / self.unit_bytes).min(self.block_count * BLOCK);
+        end <= there && self.next(Bit::Taken, units.first, end) == end
+    }
+
+    /// Takes units, which are free.
+    pub fn take(&mut self, units: Units) {
+        self.each_word(units, |word, bits| word.taken |= bits);
+        self.used_end = self.used_end.max(units.first + units.count);
+    }
+
+    /// Gives units back, which wait from now on.
+    pub fn give(&mut self, units: Units, since: Retired) {
+        let open = self.open;
+        self.each_word(units, |word, bits| word.waiting[open] |= bits);
+        let set = &mut self.waiting[open];
+        set.since = set.since.max(since);
+        set.from = set.from.min(units.first);
+        set.to = set.to.max(units.first + units.count);
+    }
+
+    /// Units, at most `most` in a row, whose wait is over. They are free when [`Self::free`] is called.
+    pub fn next_over(&mut self, most: usize, is_over: impl Fn(Retired) -> bool) -> Option<Units> {
+        let closed = 1 - self.open;
+        if self.waiting[closed].from >= self.waiting[closed].to {
+            self.waiting[closed] = Waiting::NONE;
+            self.open = closed;
+        }
+        let closed = 1 - self.open;
+        let Waiting { since, from, to } = self.waiting[closed];
+        if from >= to || !is_over(since) {
+            return None;
+        }
+        let first = self.next(Bit::Waiting(closed), from, to);
+        let end = self.next(Bit::NotWaiting(closed), first, to.min(first.saturating_add(most)));
+        self.waiting[closed].from = end;
+        let units = Units { first, count: end - first };
+        self.each_word(units, |word, bits| word.waiting[closed] &= !bits);
+        (units.count > 0).then_some(units)
+    }
+
+    /// Makes units free whose wait is over.
+    pub fn free(&mut self, units: Units) {
+        self.each_word(units, |word, bits| word.taken &= !bits);
+        self.first_free = self.first_free.min(units.first);
+    }
+
+    /// The first unit from `from` on whose bit is so; `to` where none is before.
+    fn next(&self, bit: Bit, from: usize, to: usize) -> usize {
+        let mut unit = from;
+        while unit < to {
+            let word = self.word(unit / WORD).copied().unwrap_or_default();
+            let bits = match bit {
+                Bit::Free => !word.taken,
+                Bit::Taken => word.taken,
+                Bit::Waiting(set) => word.waiting[set],
+                Bit::NotWaiting(set) => !word.waiting[set],
+            };
+            let rest = bits >> (unit % WORD);
+            if rest != 0 {
+                return to.min(unit + rest.trailing_zeros() as usize);
+            }
+            unit = (unit / WORD + 1) * WORD;
+        }
+        to
+    }
+
+    fn word(&self, index: usize) -> Option<&Word> {
+        self.blocks.get(index / BLOCK_WORDS)?.get(index % BLOCK_WORDS)
+    }
+
+    /// Passes each word of some units, with their bits.
+    fn each_word(&mut self, units: Units, change: impl Fn(&mut Word, u64)) {
+        let (mut unit, end) = (units.first, units.first + units.count);
+        while unit < end {
+            let (index, shift) = (unit / WORD, unit % WORD);
+            let count = (end - unit).min(WORD - shift);
+            let bits = (u64::MAX >> (WORD - count)) << shift;
+            let block = self.blocks.get_mut(index / BLOCK_WORDS);
+            if let Some(word) = block.and_then(|block| block.get_mut(index % BLOCK_WORDS)) {
+                change(word, bits);
+            }
+            unit += count;
+        }
+    }
+}
+
+/// What is asked of a unit.
+#[derive(Clone, Copy)]
+enum Bit {
+    Free,
+    Taken,
+    Waiting(usize),
+    NotWaiting(usize),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UNIT: usize = 16;
+    const AREA: Extent = Extent { start: 1 << 20, len: 300 * UNIT };
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take { bytes: usize, align_order: u32 },
+        Extend { which: usize, count: usize },
+        Give { which: usize },
+        /// So many grace periods end, and so many runs at most of what waited for them are made free.
+        Collect { periods: u64, runs: usize },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            5 => (1..900_usize, 0..9_u32).prop_map(|(bytes, align_order)| Step::Take { bytes, align_order }),
+            2 => (any::<usize>(), 1..70_usize).prop_map(|(which, count)| Step::Extend { which, count }),
+            4 => any::<usize>().prop_map(|which| Step::Give { which }),
+            2 => (0..3_u64, 0..4_usize).prop_map(|(periods, runs)| Step::Collect { periods, runs }),
+        ];
+        prop::collection::vec(step, 0..80)
+    }
+
+    proptest! {
+        /// The model: for each unit nothing, or since when it has waited (`u64::MAX`: it is in use).
+        #[test]
+        fn addresses_are_taken_once_and_wait_until_all_have_forgotten_them(steps in steps()) {
+            let mut places = Places::new(AREA, UNIT);
+            let mut model = [None; 300];
+            let mut taken: Vec<Units> = Vec::new();
+            let (mut now, mut over) = (0, 0);
+            for step in steps {
+                match step {
+                    Step::Take { bytes, align_order } => {
+                        let (align, count) = (1 << align_order, bytes.div_ceil(UNIT));
+                        let fits = |first: &usize| (AREA.start + first * UNIT).is_multiple_of(align)
+                            && model[*first..].len() >= count && model[*first..first + count].iter().all(Option::is_none);
+                        let expected = (0..300).find(fits);
+                        let mut found = places.find(bytes, align);
+                        if found == Found::NoBlock {
+                            prop_assert!(places.add_block(vec_of_words()).is_none());
+                            found = places.find(bytes, align);
+                        }
+                        let expected = expected.map_or(Found::Nowhere, |first| Found::At(Units { first, count }));
+                        prop_assert_eq!(found, expected);
+                        if let Found::At(units) = found {
+                            places.take(units);
+                            model[units.first..units.first + units.count].fill(Some(u64::MAX));
+                            taken.push(units);
+                        }
+                    }
+                    Step::Extend { which, count } if !taken.is_empty() => {
+                        let which = which % taken.len();
+                        let units = &mut taken[which];
+                        let behind = Units { first: units.first + units.count, count };
+                        let free = model.get(behind.first..behind.first + count);
+                        let free = free.is_some_and(|units| units.iter().all(Option::is_none));
+                        prop_assert_eq!(places.are_free(behind), free);
+                        if free {
+                            places.take(behind);
+                            model[behind.first..behind.first + count].fill(Some(u64::MAX));
+                            units.count += count;
+                        }
+                    }
+                    Step::Give { which } if !taken.is_empty() => {
+                        let units = taken.swap_remove(which % taken.len());
+                        now += 1;
+                        places.give(units, Retired(now));
+                        model[units.first..units.first + units.count].fill(Some(now));
+                    }
+                    Step::Extend { .. } | Step::Give { .. } => {}
+                    Step::Collect { periods, runs } => {
+                        over = now.min(over + periods);
+                        for _ in 0..runs {
+                            let Some(units) = places.next_over(40, |retired| retired.0 <= over) else { break };
+                            prop_assert!((1..=40).contains(&units.count));
+                            for unit in &mut model[units.first..units.first + units.count] {
+                                prop_assert!(unit.is_some_and(|since| since <= over), "made free too early");
+                                *unit = None;
+                            }
+                            places.free(units);
+                        }
+                    }
+                }
+            }
+            // Everything comes back.
+            for units in taken {
+                places.give(units, Retired(now));
+            }
+            while let Some(units) = places.next_over(7, |_| true) {
+                places.free(units);
+                model[units.first..units.first + units.count].fill(None);
+            }
+            while let Some(units) = places.next_over(7, |_| true) {
+                places.free(units);
+            }
+            let all = Units { first: 0, count: 300 };
+            prop_assert!(places.block_count == 0 || places.find(AREA.len, 1) == Found::At(all));
+        }
+    }
+
+    fn vec_of_words() -> Vec<Word> {
+        alloc::vec![Word::default(); BLOCK_WORDS]
+    }
+}
