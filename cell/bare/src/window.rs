@@ -162,13 +162,7 @@ unsafe impl regions::Window for BareWindow {
         unsafe { self.window.collect(address as u64, len as u64, free) };
     }
 
-    unsafe fn map(
-        &self,
-        address: usize,
-        memory: NonNull<u8>,
-        len: usize,
-        _: Carry,
-    ) -> Result<(), FillError> {
+    unsafe fn map(&self, address: usize, memory: NonNull<u8>, len: usize, _: Carry) -> Result<(), FillError> {
         let two_mib = PageSize::TwoMib;
         let mut done = 0;
         while done < len {

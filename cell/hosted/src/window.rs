@@ -218,7 +218,10 @@ impl MappedMemory {
             return None;
         }
         // SAFETY: the memory is there for good, and zero: values of the type.
-        Some(Self { window, words: unsafe { std::slice::from_raw_parts(start as *const AtomicUsize, count) } })
+        Some(Self {
+            window,
+            words: unsafe { std::slice::from_raw_parts(start as *const AtomicUsize, count) },
+        })
     }
 
     fn word(&self, address: usize) -> &AtomicUsize {

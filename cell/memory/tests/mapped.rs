@@ -95,7 +95,8 @@ impl std::fmt::Debug for Object {
 /// Takes every page, and gives those back for which `is_free` says so.
 fn cut_up(heap: &Heap<ThreadCores>, is_free: impl Fn(usize) -> bool) -> Vec<NonNull<u8>> {
     let pages: Vec<_> = std::iter::from_fn(|| heap.pages().allocate(1, 1)).collect();
-    let (free, held): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| is_free(page.addr().get() / PAGE_SIZE));
+    let (free, held): (Vec<_>, Vec<_>) =
+        pages.into_iter().partition(|page| is_free(page.addr().get() / PAGE_SIZE));
     give(heap, free);
     held
 }
@@ -112,11 +113,21 @@ fn free_bytes(heap: &Heap<ThreadCores>) -> usize {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Allocate { len: usize, align_order: u32 },
-    Free { which: usize },
-    Resize { which: usize, len: usize },
+    Allocate {
+        len: usize,
+        align_order: u32,
+    },
+    Free {
+        which: usize,
+    },
+    Resize {
+        which: usize,
+        len: usize,
+    },
     /// A page in so many is held from now on, as far as it is free.
-    Cut { nth: usize },
+    Cut {
+        nth: usize,
+    },
     /// All that is held so is free again.
     Mend,
 }

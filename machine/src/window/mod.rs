@@ -163,7 +163,10 @@ impl Window {
         let retire = &mut |place: &AtomicU64, entry: u64, size: PageSize, address: u64| {
             place.store(entry & !PRESENT, Ordering::Release);
             if entry & PRESENT != 0 {
-                self.memory.frame(frame_of(entry, size)).into_iter().for_each(|page| see(address, page, size));
+                self.memory
+                    .frame(frame_of(entry, size))
+                    .into_iter()
+                    .for_each(|page| see(address, page, size));
             }
         };
         self.walk(top, TOP, (address, address.saturating_add(len)), Walk::RetireTables, retire);

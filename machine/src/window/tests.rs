@@ -137,3 +137,22 @@ fn tables_come_back_when_their_whole_range_is_collected() {
     assert_eq!(map(&window, 0, frame(pool, 0), PageSize::TwoMib), Err(WindowError::Occupied(REGIONS)));
     assert_eq!(map(&window, MIB, frame(pool, 0), PageSize::FourKib), Ok(()));
 }
+
+#[test]
+fn devices_find_memory_of_the_window_piece_by_piece() {
+    let (window, pool) = window(8);
+    let offset = 64 * MIB;
+    let pages = [0x4000, 0x5000, 0x9000];
+    for (index, page) in (0..).zip(pages) {
+        assert_eq!(map(&window, offset + index * PAGE_SIZE, frame(pool, page), PageSize::FourKib), Ok(()));
+    }
+    assert_eq!(map(&window, offset + 2 * MIB, frame(pool, 2 * MIB), PageSize::TwoMib), Ok(()));
+    crate::dma::set_window(alloc::boxed::Box::leak(alloc::boxed::Box::new(window)));
+    let piece = |offset, len| crate::dma::device_piece((REGIONS + offset) as *const u8, len);
+    let at = |offset: u64, len: usize| Some((pool.start.0 + offset, len));
+    assert_eq!(piece(offset + 8, 100), at(0x4008, 100));
+    assert_eq!(piece(offset + 8, 9000), at(0x4008, 8184), "two pages are in a row");
+    assert_eq!(piece(offset + 0x2010, 4096), at(0x9010, 4080), "nothing is behind");
+    assert_eq!(piece(offset + 0x3000, 1), None);
+    assert_eq!(piece(offset + 2 * MIB + 5, MIB as usize), at(2 * MIB + 5, MIB as usize));
+}

@@ -159,7 +159,8 @@ pub(crate) unsafe fn relocate(
     let from = object.addr().get();
     let there = if is_mapped(from) { pages_there(window, from, had) } else { had };
     let start = take_place(window, wanted.max(there), align)?;
-    if there < wanted && !(has_room(pages, wanted - there) && fill(window, pages, node, start, there..wanted)) {
+    if there < wanted && !(has_room(pages, wanted - there) && fill(window, pages, node, start, there..wanted))
+    {
         // SAFETY: nobody knows of the place.
         unsafe { give_place(window, pages, start, wanted) };
         return None;
@@ -263,9 +264,7 @@ fn lengthen_place(start: usize, had: usize, wanted: usize) -> bool {
 /// Takes units, which are free, and counts the page tables that they can need; false where these are not to be had.
 fn take_units(places: &mut Places, units: Units) -> bool {
     let extent = places.extent(units);
-    let grown = |bytes: usize| {
-        extent.end().div_ceil(bytes).saturating_sub(places.used_end().div_ceil(bytes))
-    };
+    let grown = |bytes: usize| extent.end().div_ceil(bytes).saturating_sub(places.used_end().div_ceil(bytes));
     let with = tables_with(places, units);
     let for_good = grown(PageSize::OneGib.bytes()) + if with == 0 { grown(LARGE_UNIT) } else { 0 };
     let has_tables = take_tables(with + for_good);

@@ -113,10 +113,7 @@ impl Places {
 
     /// The addresses of some units.
     pub fn extent(&self, units: Units) -> Extent {
-        Extent {
-            start: self.area.start + units.first * self.unit_bytes,
-            len: units.count * self.unit_bytes,
-        }
+        Extent { start: self.area.start + units.first * self.unit_bytes, len: units.count * self.unit_bytes }
     }
 
     /// The end of what was ever taken, as an address.
@@ -142,7 +139,8 @@ impl Places {
         let total = self.area.len / self.unit_bytes;
         self.first_free = self.next(Bit::Free, self.first_free, total);
         let aligned = |unit: usize| {
-            let address = self.area.start.checked_add(unit * self.unit_bytes)?.checked_next_multiple_of(align)?;
+            let address =
+                self.area.start.checked_add(unit * self.unit_bytes)?.checked_next_multiple_of(align)?;
             Some((address - self.area.start).div_ceil(self.unit_bytes))
         };
         let mut unit = self.first_free;
@@ -266,11 +264,22 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Take { bytes: usize, align_order: u32 },
-        Extend { which: usize, count: usize },
-        Give { which: usize },
+        Take {
+            bytes: usize,
+            align_order: u32,
+        },
+        Extend {
+            which: usize,
+            count: usize,
+        },
+        Give {
+            which: usize,
+        },
         /// So many grace periods end, and so many runs at most of what waited for them are made free.
-        Collect { periods: u64, runs: usize },
+        Collect {
+            periods: u64,
+            runs: usize,
+        },
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {

@@ -44,6 +44,6 @@ pub use self::pager::{Filler, Pager};
 pub use self::pagers::{Colored, OnDemand, Prefault};
 pub use self::region::{Region, RegionError};
 pub use self::stack::Stack;
-pub use self::window::{Carry, Contents, Extent, FillError, Filled, FrameChoice, Retired, Window, install};
 pub(crate) use self::window::window;
+pub use self::window::{Carry, Contents, Extent, FillError, Filled, FrameChoice, Retired, Window, install};
 pub use isola_abi::layout::PageSize;
