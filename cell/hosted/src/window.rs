@@ -218,10 +218,8 @@ impl MappedMemory {
             return None;
         }
         // SAFETY: the memory is there for good, and zero: values of the type.
-        Some(Self {
-            window,
-            words: unsafe { std::slice::from_raw_parts(start as *const AtomicUsize, count) },
-        })
+        let words = unsafe { std::slice::from_raw_parts(start as *const AtomicUsize, count) };
+        Some(Self { window, words })
     }
 
     fn word(&self, address: usize) -> &AtomicUsize {

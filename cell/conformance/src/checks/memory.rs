@@ -74,7 +74,7 @@ pub async fn what_was_freed_can_be_had_again() -> Outcome {
 
 pub async fn large_objects_are_had_from_memory_that_is_cut_up() -> Outcome {
     let held = cut_up_memory();
-    let len = (platform().memory_free() / 2).min(8 << 20);
+    let len = (platform().memory_free() / 2).min(2 << 20);
     let mut large: Vec<u8> = Vec::new();
     ensure!(large.try_reserve_exact(len).is_ok(), "{len} bytes in pieces of {} objects", held.len());
     large.extend((0..len).map(|index| mark(len, index)));
@@ -96,7 +96,7 @@ pub async fn large_objects_are_had_from_memory_that_is_cut_up() -> Outcome {
 
 pub async fn memory_that_is_cut_up_is_not_used_up() -> Outcome {
     let held = cut_up_memory();
-    let len = (platform().memory_free() / 2).min(3 << 20);
+    let len = (platform().memory_free() / 2).min(1 << 20);
     for turn in 0..1000_usize {
         let mut large: Vec<u8> = Vec::new();
         let wanted = len - turn * 997 % (len / 2);
