@@ -1,10 +1,10 @@
 //! One value that is read everywhere and replaced now and then: a configuration, a routing table.
 
 use crate::retired::{check, retire};
+use crate::sync::{AtomicPtr, Ordering};
 use alloc::boxed::Box;
 use core::fmt;
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use isola_events::quiescence::{self, Domain};
 use spin::Mutex;
 
@@ -76,7 +76,7 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
 impl<T> Drop for RcuCell<T> {
     fn drop(&mut self) {
         // SAFETY: nobody else has the cell any more, and readers do not outlive their borrow of it.
-        drop(unsafe { Box::from_raw(*self.value.get_mut()) });
+        drop(unsafe { Box::from_raw(self.value.load(Ordering::Relaxed)) });
     }
 }
 

@@ -24,6 +24,7 @@ extern crate alloc;
 mod cell;
 mod map;
 mod retired;
+mod sync;
 
 pub use cell::RcuCell;
 pub use map::RcuMap;
