@@ -77,6 +77,9 @@ impl Timers {
     }
 
     fn pop_due(&self, now: u64) -> Option<Rung> {
+        if now < self.next.get() {
+            return None;
+        }
         let mut alarms = self.alarms.borrow_mut();
         let ring = alarms.pop_due(now);
         self.next.set(first_deadline(&**alarms));
