@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use isola_abi::descriptor::Core;
 use isola_abi::id::NodeId;
 use isola_machine::cell;
+use isola_machine::window::clear;
 use isola_memory::{Heap, Pages, ThisCore};
 
 static HEAP: Heap = Heap::new(ThisCore);
@@ -65,6 +66,12 @@ unsafe fn add(node: NodeId, start: *mut u8, len: usize) {
 /// time.
 pub(crate) fn relieve() {
     HEAP.relieve();
+}
+
+/// Makes a few free pages zero; false where all are known to be. For a core that has nothing else to do.
+pub(crate) fn clear_some() -> bool {
+    // SAFETY: the memory is free, whole pages, and passed to be cleared.
+    HEAP.pages().clear_some(HEAP.near(), |memory, len| unsafe { clear(memory, len) })
 }
 
 /// Says in the report what is used. A few loads and stores; called where a core has time, or was interrupted anyway.

@@ -61,6 +61,27 @@ fn note(vector: u8) {
     word.store(word.load(Ordering::Relaxed) | 1 << (vector % 64), Ordering::Relaxed);
 }
 
+/// How far clearing pages went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cleared {
+    /// There is nothing more to clear, or another core does it.
+    AllThatIsFree,
+    /// An interrupt came.
+    Some,
+}
+
+/// Clears free pages until an interrupt comes, on a core that would halt otherwise.
+fn clear_pages() -> Cleared {
+    let words = &PENDING[current_core().0 as usize];
+    while heap::clear_some() {
+        interrupts::window();
+        if words.iter().any(|word| word.load(Ordering::Relaxed) != 0) {
+            return Cleared::Some;
+        }
+    }
+    Cleared::AllThatIsFree
+}
+
 /// Tells the supervisor how far the cell is.
 pub(crate) fn say(phase: CellPhase) {
     let report = cell::report();
@@ -119,7 +140,9 @@ impl Platform for Bare {
         heap::relieve();
         heap::publish();
         window::before_halt();
-        interrupts::halt();
+        if clear_pages() == Cleared::AllThatIsFree {
+            interrupts::halt();
+        }
         window::after_halt();
     }
 

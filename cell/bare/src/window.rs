@@ -120,7 +120,7 @@ unsafe impl regions::Window for BareWindow {
         let Frame { memory, contents: before } = memory.ok_or(FillError::OutOfMemory(size.bytes()))?;
         if before == pages::Contents::Unknown {
             // SAFETY: just handed out, as many bytes, on whole pages.
-            unsafe { clear(memory, size) };
+            unsafe { clear(memory, size.bytes()) };
         }
         if let Contents::Written(write) = contents {
             // SAFETY: just handed out and written.

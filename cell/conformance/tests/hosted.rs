@@ -10,10 +10,14 @@ fn holds_on(cores: usize) {
     hold_on(cores, |_| true);
 }
 
-/// Regions, and fibers on stacks of them, need more address space than memcheck leaves.
-fn holds_without_regions_on(cores: usize) {
-    hold_on(cores, |name| !name.starts_with("regions::") && !name.starts_with("fibers::"));
+/// To memcheck, a page that comes when it is touched is an error: it looks before the access, when nothing is there. What
+/// regions have from the beginning, and stacks of fibers, it can follow.
+fn holds_without_faults_on(cores: usize) {
+    hold_on(cores, |name| !name.starts_with("regions::") || WITHOUT_FAULTS.contains(&name));
 }
+
+const WITHOUT_FAULTS: [&str; 2] =
+    ["regions::what_is_there_from_the_beginning_never_faults", "regions::what_cannot_be_is_refused"];
 
 fn hold_on(cores: usize, is_wanted: fn(&str) -> bool) {
     let settings = Settings { cores, ..Settings::default() };
@@ -52,7 +56,7 @@ fn every_check_holds_on_24_cores() {
 
 #[test]
 #[ignore = "for memcheck: `cargo xtask test memcheck`"]
-fn what_needs_no_regions_holds_on_1_core_and_on_2() {
-    holds_without_regions_on(1);
-    holds_without_regions_on(2);
+fn what_needs_no_page_faults_holds_on_1_core_and_on_2() {
+    holds_without_faults_on(1);
+    holds_without_faults_on(2);
 }

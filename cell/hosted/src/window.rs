@@ -17,12 +17,16 @@ use isola_memory::regions::{
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::Write;
+use std::iter;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-/// Length of the window, in bytes.
+/// Length of the window, in bytes, where the process may have so many addresses; else half of it, or of that, and so on.
 const LEN: usize = 128 << 30;
+
+/// Its length at least: an eighth of it is a multiple of 1 GiB.
+const SHORTEST: usize = 8 << 30;
 
 /// The window starts at a multiple of this.
 const ALIGN: usize = PageSize::OneGib.bytes();
@@ -38,8 +42,10 @@ struct HostedWindow {
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let Some(start) = reserve(LEN + ALIGN) else { return };
-        let extent = Extent { start: start.next_multiple_of(ALIGN), len: LEN };
+        let lengths = iter::successors(Some(LEN), |len| (len / 2 >= SHORTEST).then_some(len / 2));
+        let reserved = lengths.filter_map(|len| Some((reserve(len + ALIGN)?, len))).next();
+        let Some((start, len)) = reserved else { return };
+        let extent = Extent { start: start.next_multiple_of(ALIGN), len };
         let Some(memory) = MappedMemory::new(extent) else { return };
         regions::install(Box::leak(Box::new(HostedWindow { extent, pages: Mutex::default(), memory })));
         catch_faults();

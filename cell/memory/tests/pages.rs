@@ -38,6 +38,11 @@ fn profile(pages: &Pages) -> Vec<usize> {
     profile
 }
 
+fn clear_some(pages: &Pages) -> bool {
+    // SAFETY: the memory is free, and passed to be cleared.
+    pages.clear_some(NodeId(0), |memory, len| unsafe { memory.write_bytes(0, len) })
+}
+
 /// A run that is in use: every page is filled with its mark at both ends.
 struct Run {
     start: NonNull<u8>,
@@ -77,6 +82,7 @@ enum Step {
     Apart { pages: usize },
     Free { which: usize },
     Resize { which: usize, pages: usize },
+    Clear { times: usize },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -87,6 +93,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (1..20usize).prop_map(|pages| Step::Apart { pages }),
         2 => any::<usize>().prop_map(|which| Step::Free { which }),
         2 => (any::<usize>(), size).prop_map(|(which, pages)| Step::Resize { which, pages }),
+        1 => (1..60usize).prop_map(|times| Step::Clear { times }),
     ];
     prop::collection::vec(step, 1..if cfg!(miri) { 40 } else { 200 })
 }
@@ -116,7 +123,12 @@ proptest! {
             let mark = mark as u64;
             match step {
                 Step::Allocate { pages: len, align_order } => {
-                    let Some(start) = pages.allocate(len, 1 << align_order) else { continue };
+                    // What is known to be zero is so.
+                    let Some(frame) = pages.frame_near(NodeId(0), len, 1 << align_order) else { continue };
+                    let start = frame.memory;
+                    // SAFETY: just handed out.
+                    let bytes = unsafe { NonNull::slice_from_raw_parts(start, len * PAGE_SIZE).as_ref() };
+                    prop_assert!(frame.contents == Contents::Unknown || bytes.iter().all(|byte| *byte == 0));
                     prop_assert_eq!(start.addr().get() % (PAGE_SIZE << align_order), 0);
                     prop_assert!(arenas.iter().any(|arena| arena.contains(start, len * PAGE_SIZE)));
                     in_use += len * PAGE_SIZE;
@@ -140,6 +152,12 @@ proptest! {
                         // SAFETY: within what was handed out.
                         runs.push(Run { start: unsafe { first.add(page * PAGE_SIZE) }, pages: 1, mark });
                         runs.last().unwrap().fill();
+                    }
+                }
+                Step::Clear { times } => {
+                    let mut cleared = 0;
+                    while cleared < times && clear_some(&pages) {
+                        cleared += 1;
                     }
                 }
                 Step::Free { .. } | Step::Resize { .. } if runs.is_empty() => {}
@@ -218,6 +236,41 @@ fn pages_are_known_to_be_zero_until_they_were_handed_out() {
     }
     let run = pages.frame_near(NodeId(0), 64, 1).unwrap();
     assert_eq!(run.contents, Contents::Unknown);
+}
+
+#[test]
+fn pages_that_were_used_are_cleared_and_known_to_be_zero_again() {
+    let arenas = [Arena::new(600 * PAGE_SIZE, 512 * PAGE_SIZE)];
+    let pages = pages_of(&arenas);
+    // SAFETY: the runs are the test's.
+    let free = |runs: Vec<NonNull<u8>>| runs.into_iter().for_each(|run| unsafe { pages.free(run, 1) });
+    let used = pages.statistics().used_bytes;
+    let mut times = 0;
+    while clear_some(&pages) {
+        times += 1;
+        assert_eq!(pages.statistics().used_bytes, used, "what is cleared is free");
+    }
+    assert!((600 / 4..600 / 4 + 10).contains(&times), "{times} times");
+    let run = pages.frame_near(NodeId(0), 256, 1).unwrap();
+    assert_eq!(run.contents, Contents::Zero);
+    // SAFETY: the run is the test's.
+    unsafe { pages.free(run.memory, 256) };
+    let all: Vec<_> = std::iter::from_fn(|| pages.allocate(1, 1)).collect();
+    free(all);
+    // Part of the longest row is cleared, and then all of it is wanted in a row, by who does not care.
+    for _ in 0..110 {
+        assert!(clear_some(&pages));
+    }
+    let run = pages.allocate(256, 256).expect("free pages are put together, whatever is in them");
+    // SAFETY: the run is the test's.
+    unsafe { pages.free(run, 256) };
+    assert!(clear_some(&pages));
+    // Who wants zeros gets them, and who does not leaves them.
+    let (zero, any) = (pages.frame_near(NodeId(0), 1, 1).unwrap(), pages.allocate(1, 1).unwrap());
+    assert_eq!(zero.contents, Contents::Zero);
+    let next = pages.frame_near(NodeId(0), 1, 1).unwrap();
+    assert_eq!(next.contents, Contents::Zero);
+    free(vec![zero.memory, any, next.memory]);
 }
 
 #[test]

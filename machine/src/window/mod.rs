@@ -257,14 +257,14 @@ fn size_of_level(level: u32) -> PageSize {
     }
 }
 
-/// Makes a page of memory zero.
+/// Makes `len` bytes of memory zero.
 ///
 /// By moves of 16 bytes, and not by the image's `memset`, which moves eight: a page has to be cleared in many faults.
 ///
 /// # Safety
-/// It is at `page`, aligned at 16 bytes, and the caller's.
-pub unsafe fn clear(page: NonNull<u8>, size: PageSize) {
-    // SAFETY: the caller's promise; sizes are multiples of 128.
+/// They are whole pages, at least one, from `page` on, and the caller's.
+pub unsafe fn clear(page: NonNull<u8>, len: usize) {
+    // SAFETY: the caller's promise; the length of a page is a multiple of 128.
     unsafe {
         asm!(
             "xorps {zero}, {zero}",
@@ -281,7 +281,7 @@ pub unsafe fn clear(page: NonNull<u8>, size: PageSize) {
             "cmp {place}, {end}",
             "jne 2b",
             place = inout(reg) page.as_ptr() => _,
-            end = in(reg) page.as_ptr().wrapping_add(size.bytes()),
+            end = in(reg) page.as_ptr().wrapping_add(len),
             zero = out(xmm_reg) _,
             options(nostack),
         );

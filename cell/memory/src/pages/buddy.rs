@@ -7,11 +7,15 @@
 //! first page tells its order and whether it is free.* From that follows that the buddy of a block always
 //! begins where some block begins, so that its record may be read: a block that began before it and
 //! reached into it would have to contain its neighbour as well.
+//!
+//! What is known to be zero stands on lists of its own. Free buddies are put together at once where both are zero or
+//! neither is; where one is, when a larger block is wanted and there is none ([`Buddy::put_together`]).
 
 use super::MAX_ORDER;
 use super::info::{BlockState, Contents, PageNumber};
 use super::list::BlockList;
 use super::ranges::{Range, Ranges};
+use core::ptr::NonNull;
 
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
@@ -20,16 +24,38 @@ const BLOCKS_LOOKED_AT: usize = 64;
 
 /// The free blocks.
 pub(crate) struct Buddy {
-    lists: [BlockList; ORDERS],
+    /// By order, and by what is known of their contents.
+    lists: [Lists; 2],
+    free_pages: usize,
+    /// Whether there may be free buddies that are not put together.
+    is_mixed: bool,
+}
+
+/// Free blocks of a kind.
+struct Lists {
+    by_order: [BlockList; ORDERS],
     /// Bit n: list n has a block.
     occupied: u32,
-    free_pages: usize,
+}
+
+impl Lists {
+    const fn new() -> Self {
+        Self { by_order: [const { BlockList::new() }; ORDERS], occupied: 0 }
+    }
+}
+
+/// Where the lists of blocks with these contents are.
+const fn kind(contents: Contents) -> usize {
+    match contents {
+        Contents::Zero => 0,
+        Contents::Unknown => 1,
+    }
 }
 
 impl Buddy {
     /// A system without pages.
     pub const fn new() -> Self {
-        Self { lists: [const { BlockList::new() }; ORDERS], occupied: 0, free_pages: 0 }
+        Self { lists: [Lists::new(), Lists::new()], free_pages: 0, is_mixed: false }
     }
 
     /// Pages of all free blocks.
@@ -48,27 +74,82 @@ impl Buddy {
         }
     }
 
-    /// Hands out `pages` (at least one) pages in a row, the first aligned at `1 << align_order` pages.
+    /// Hands out `pages` (at least one) pages in a row, the first aligned at `1 << align_order` pages; of blocks with the
+    /// wanted contents if there are such.
     pub fn take<'a>(
         &mut self,
         ranges: &'a Ranges,
         pages: u32,
         align_order: u32,
+        wanted: Contents,
     ) -> Option<(&'a Range, PageNumber, Contents)> {
         let order = pages.checked_next_power_of_two()?.ilog2().max(align_order);
-        if order > MAX_ORDER {
+        if order > MAX_ORDER || self.free_pages >> order == 0 {
             return None;
         }
-        let large_enough = self.occupied >> order;
-        if large_enough == 0 {
-            return None;
-        }
-        let order = order + large_enough.trailing_zeros();
-        let block = self.lists.get(order as usize)?.first()?;
+        let found = self.first_of(order, wanted).or_else(|| {
+            self.put_together(ranges);
+            self.first_of(order, wanted)
+        });
+        let (block, order) = found?;
         let range = ranges.find(block)?;
         let contents = self.remove(ranges, range, block, order);
         self.cut(ranges, range, block, order, pages, contents);
         Some((range, block, contents))
+    }
+
+    /// A block of that order, or of the next that there is, and its order.
+    fn first_of(&self, order: u32, wanted: Contents) -> Option<(PageNumber, u32)> {
+        let wanted = kind(wanted);
+        [wanted, 1 - wanted].into_iter().find_map(|kind| {
+            let lists = self.lists.get(kind)?;
+            let order = order + first_set(lists.occupied.checked_shr(order)?)?;
+            Some((lists.by_order.get(order as usize)?.first()?, order))
+        })
+    }
+
+    /// Bit n: there is a block of that order.
+    fn occupied(&self) -> u32 {
+        self.lists.iter().fold(0, |orders, lists| orders | lists.occupied)
+    }
+
+    /// Puts free buddies together of which one is known to be zero; that is forgotten.
+    fn put_together(&mut self, ranges: &Ranges) {
+        if !core::mem::take(&mut self.is_mixed) {
+            return;
+        }
+        for order in 0..MAX_ORDER {
+            let [zero, _] = &self.lists;
+            let mut next = zero.by_order.get(order as usize).and_then(BlockList::first);
+            while let Some(block) = next {
+                let Some(range) = ranges.find(block) else { break };
+                next = Some(range.info(block).next()).filter(|next| *next != PageNumber::NONE);
+                if contents_of_free(range, buddy_of(block, order), order).is_some() {
+                    self.remove(ranges, range, block, order);
+                    // Its buddy is of the other kind: were it not, they would be together.
+                    self.release(ranges, range, block, order, Contents::Unknown);
+                }
+            }
+        }
+        self.is_mixed = false;
+    }
+
+    /// Makes up to `1 << order` free pages zero, by means of `clear`; false where all are known to be.
+    pub fn clear(&mut self, ranges: &Ranges, order: u32, clear: impl FnOnce(NonNull<u8>, usize)) -> bool {
+        let [_, unknown] = &self.lists;
+        let Some(found) = first_set(unknown.occupied) else { return false };
+        let Some(block) = unknown.by_order.get(found as usize).and_then(BlockList::first) else {
+            return false;
+        };
+        let Some(range) = ranges.find(block) else { return false };
+        self.remove(ranges, range, block, found);
+        for rest in (order..found).rev() {
+            self.insert(ranges, range, block.plus(1 << rest), rest, Contents::Unknown);
+        }
+        let order = order.min(found);
+        clear(range.memory(block), 1 << order);
+        self.release(ranges, range, block, order, Contents::Zero);
+        true
     }
 
     /// Hands out a page whose number leaves the remainder `color` when divided by `1 << colors_order`: out of what is
@@ -82,13 +163,12 @@ impl Buddy {
         let mask = 1_u32.checked_shl(colors_order)? - 1;
         let page_in = |block: PageNumber| block.plus(color.wrapping_sub(block.0) & mask);
         let small = (0..colors_order.min(MAX_ORDER + 1)).find_map(|order| {
-            let mut blocks = self.lists.get(order as usize)?.iter(ranges).take(BLOCKS_LOOKED_AT);
+            let lists = self.lists.iter().filter_map(|lists| lists.by_order.get(order as usize));
+            let mut blocks = lists.flat_map(|list| list.iter(ranges).take(BLOCKS_LOOKED_AT));
             blocks.find(|block| page_in(*block).since(*block) < 1 << order).map(|block| (block, order))
         });
-        let (block, order) = small.or_else(|| {
-            let orders = colors_order..=MAX_ORDER;
-            orders.into_iter().find_map(|order| Some((self.lists.get(order as usize)?.first()?, order)))
-        })?;
+        let large = |order| self.first_of(order, Contents::Zero);
+        let (block, order) = small.or_else(|| large(colors_order.min(MAX_ORDER + 1)))?;
         let range = ranges.find(block)?;
         let contents = self.remove(ranges, range, block, order);
         let page = page_in(block);
@@ -111,9 +191,12 @@ impl Buddy {
         most: u32,
     ) -> Option<(&'a Range, PageNumber, Contents, u32)> {
         let order = most.ilog2().min(MAX_ORDER);
-        let at_most = self.occupied & ((2 << order) - 1);
-        let order = if self.occupied >> order == 0 { at_most.checked_ilog2()? } else { order };
-        let (range, first, contents) = self.take(ranges, 1 << order, 0)?;
+        if self.occupied() >> order == 0 {
+            self.put_together(ranges);
+        }
+        let at_most = self.occupied() & ((2 << order) - 1);
+        let order = if self.occupied() >> order == 0 { at_most.checked_ilog2()? } else { order };
+        let (range, first, contents) = self.take(ranges, 1 << order, 0, Contents::Unknown)?;
         set_apart(range, first, 1 << order);
         Some((range, first, contents, 1 << order))
     }
@@ -143,7 +226,7 @@ impl Buddy {
             let block = start.plus(done);
             let order = block.0.trailing_zeros().min((pages - done).ilog2()).min(MAX_ORDER);
             assert_eq!(order_in_use(range, block), 0, "pages freed one by one that are a run");
-            self.release(ranges, range, block, order);
+            self.release(ranges, range, block, order, Contents::Unknown);
             done += 1 << order;
         }
     }
@@ -159,7 +242,7 @@ impl Buddy {
             let order = order_in_use(range, block);
             done += 1 << order;
             assert!(done <= pages, "memory freed with a size that it does not have");
-            self.release(ranges, range, block, order);
+            self.release(ranges, range, block, order, Contents::Unknown);
         }
     }
 
@@ -175,7 +258,7 @@ impl Buddy {
             let len = 1 << order;
             assert!(done + len <= pages, "memory resized that has another size");
             if done >= kept {
-                self.release(ranges, range, block, order);
+                self.release(ranges, range, block, order, Contents::Unknown);
             } else if done + len > kept {
                 self.cut(ranges, range, block, order, kept - done, Contents::Unknown);
             }
@@ -235,44 +318,66 @@ impl Buddy {
         }
     }
 
-    /// Makes a block free, and one with its buddy as long as that is free.
-    fn release(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) {
+    /// Makes a block free, and one with its buddy as long as that is free and of the same kind.
+    fn release(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32, contents: Contents) {
         let (mut block, mut order) = (block, order);
         while order < MAX_ORDER {
-            let buddy = PageNumber(block.0 ^ (1 << order));
-            let is_free = |state| matches!(state, BlockState::Free { order: free, .. } if free == order);
-            if !range.contains(buddy, 1 << order) || !is_free(range.info(buddy).state()) {
-                break;
+            let buddy = buddy_of(block, order);
+            match contents_of_free(range, buddy, order) {
+                Some(same) if same == contents => {}
+                other => {
+                    self.is_mixed |= other.is_some();
+                    break;
+                }
             }
             self.remove(ranges, range, buddy, order);
             block = PageNumber(block.0 & !(1 << order));
             order += 1;
         }
-        self.insert(ranges, range, block, order, Contents::Unknown);
+        self.insert(ranges, range, block, order, contents);
     }
 
     fn insert(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32, contents: Contents) {
         range.info(block).set_state(BlockState::Free { order, contents });
-        if let Some(list) = self.lists.get_mut(order as usize) {
+        let lists = &mut self.lists[kind(contents)];
+        if let Some(list) = lists.by_order.get_mut(order as usize) {
             list.push(ranges, range, block);
-            self.occupied |= 1 << order;
+            lists.occupied |= 1 << order;
             self.free_pages += 1 << order;
         }
     }
 
     /// Takes a free block out, and says what is known of its bytes.
     fn remove(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) -> Contents {
-        if let Some(list) = self.lists.get_mut(order as usize) {
+        let BlockState::Free { contents, .. } = range.info(block).state() else { return Contents::Unknown };
+        let lists = &mut self.lists[kind(contents)];
+        if let Some(list) = lists.by_order.get_mut(order as usize) {
             list.remove(ranges, range, block);
             if list.first().is_none() {
-                self.occupied &= !(1 << order);
+                lists.occupied &= !(1 << order);
             }
             self.free_pages -= 1 << order;
         }
-        match range.info(block).state() {
-            BlockState::Free { contents, .. } => contents,
-            BlockState::Used { .. } => Contents::Unknown,
-        }
+        contents
+    }
+}
+
+/// The lowest bit that is set.
+fn first_set(bits: u32) -> Option<u32> {
+    (bits != 0).then(|| bits.trailing_zeros())
+}
+
+/// The block that makes one of the next order with it.
+fn buddy_of(block: PageNumber, order: u32) -> PageNumber {
+    PageNumber(block.0 ^ (1 << order))
+}
+
+/// What is known of the bytes of a block, if it is in the range, free and of that order.
+fn contents_of_free(range: &Range, block: PageNumber, order: u32) -> Option<Contents> {
+    let state = range.contains(block, 1 << order).then(|| range.info(block).state())?;
+    match state {
+        BlockState::Free { order: free, contents } if free == order => Some(contents),
+        _ => None,
     }
 }
 

@@ -2,10 +2,13 @@
 
 use super::info::Contents;
 use super::node::NodeIndex;
-use super::{PageNumber, Pages};
+use super::{PAGE_SIZE, PageNumber, Pages};
 use crate::pages::ranges::Range;
 use core::ptr::NonNull;
 use isola_abi::id::NodeId;
+
+/// Binary logarithm of the pages that are cleared at once, with a node's lock held.
+const CLEARED_ORDER: u32 = 2;
 
 /// Pages that were handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,13 +20,25 @@ pub struct Frame {
 }
 
 impl Pages {
+    /// Makes some free pages zero that are not known to be, by means of `clear`, to which they are passed with their
+    /// length in bytes; false where there are none, or another core has to do with them. For a core that has time: the
+    /// pages cannot be had meanwhile, but for which they are few.
+    pub fn clear_some(&self, node: NodeId, mut clear: impl FnMut(NonNull<u8>, usize)) -> bool {
+        self.nodes_from(NodeIndex::of(node)).any(|node| {
+            let buddy = self.buddy(node).try_lock();
+            buddy.is_some_and(|mut buddy| {
+                buddy.clear(&self.ranges, CLEARED_ORDER, |memory, pages| clear(memory, pages * PAGE_SIZE))
+            })
+        })
+    }
+
     /// As [`Self::allocate_near`].
     pub fn frame_near(&self, node: NodeId, pages: usize, align_pages: usize) -> Option<Frame> {
         let count = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
         let align_order = align_pages.max(1).ilog2();
         let taken = self
             .nodes_from(NodeIndex::of(node))
-            .find_map(|node| self.buddy(node).lock().take(&self.ranges, count, align_order));
+            .find_map(|node| self.buddy(node).lock().take(&self.ranges, count, align_order, Contents::Zero));
         self.frame(taken?, pages)
     }
 
@@ -32,7 +47,7 @@ impl Pages {
         let count = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
         let taken = self.nodes_from(NodeIndex::of(node)).find_map(|node| {
             let mut buddy = self.buddy(node).lock();
-            let taken = buddy.take(&self.ranges, count, 0)?;
+            let taken = buddy.take(&self.ranges, count, 0, Contents::Zero)?;
             buddy.take_apart(taken.0, taken.1, count);
             Some(taken)
         });

@@ -2,7 +2,7 @@
 //!
 //! A record is valid where a block begins: a free one, a piece of a run, or a span. Records of other pages
 //! hold garbage, so that a new range costs nothing but the records of its few blocks. Nothing is ever
-//! written to a free page.
+//! written to a free page but zeros.
 //!
 //! Who may access which field, and when:
 //!
@@ -58,7 +58,7 @@ pub(crate) enum BlockState {
 /// What is known of the bytes of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// All zero: they were when the memory was added, and were never handed out.
+    /// All zero: they were when the memory was added and were never handed out, or a core has cleared them.
     Zero,
     /// Anything.
     Unknown,

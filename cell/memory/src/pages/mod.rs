@@ -202,8 +202,9 @@ impl Pages {
         align_pages: usize,
     ) -> Option<NonNull<u8>> {
         let pages = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;
+        let align_order = align_pages.max(1).ilog2();
         let (range, first, _) =
-            self.buddy(node).lock().take(&self.ranges, pages, align_pages.max(1).ilog2())?;
+            self.buddy(node).lock().take(&self.ranges, pages, align_order, Contents::Unknown)?;
         self.usage.take(pages as usize);
         Some(range.memory(first))
     }

@@ -10,14 +10,47 @@ use isola_abi::report::{MemoryPressure, MemoryReport};
 
 /// The figures, in pages. Each is one word that all nodes share: whoever changes it has just held a node's lock, so that
 /// another locked operation is little.
-pub(super) struct Usage {
-    total: AtomicUsize,
-    used: AtomicUsize,
-    peak: AtomicUsize,
-    pressure: AtomicUsize,
+pub(super) struct Usage<W = AtomicUsize> {
+    total: W,
+    used: W,
+    peak: W,
+    pressure: W,
     /// Where the level is told; null: nowhere.
     report: AtomicPtr<MemoryReport>,
 }
+
+/// A word that cores share: the processor's, or a model's.
+pub(super) trait Word {
+    fn load(&self, order: Ordering) -> usize;
+    fn swap(&self, value: usize, order: Ordering) -> usize;
+    fn fetch_add(&self, value: usize, order: Ordering) -> usize;
+    fn fetch_sub(&self, value: usize, order: Ordering) -> usize;
+    fn fetch_max(&self, value: usize, order: Ordering) -> usize;
+}
+
+macro_rules! word {
+    ($atomic:ty) => {
+        impl Word for $atomic {
+            fn load(&self, order: Ordering) -> usize {
+                <$atomic>::load(self, order)
+            }
+            fn swap(&self, value: usize, order: Ordering) -> usize {
+                <$atomic>::swap(self, value, order)
+            }
+            fn fetch_add(&self, value: usize, order: Ordering) -> usize {
+                <$atomic>::fetch_add(self, value, order)
+            }
+            fn fetch_sub(&self, value: usize, order: Ordering) -> usize {
+                <$atomic>::fetch_sub(self, value, order)
+            }
+            fn fetch_max(&self, value: usize, order: Ordering) -> usize {
+                <$atomic>::fetch_max(self, value, order)
+            }
+        }
+    };
+}
+
+word!(AtomicUsize);
 
 impl Usage {
     /// Of no pages.
@@ -30,7 +63,9 @@ impl Usage {
             report: AtomicPtr::new(ptr::null_mut()),
         }
     }
+}
 
+impl<W: Word> Usage<W> {
     /// There are `pages` more, of which `used` are.
     pub fn add(&self, pages: usize, used: usize) {
         self.total.fetch_add(pages, Ordering::SeqCst);
@@ -144,5 +179,58 @@ mod tests {
     #[test]
     fn without_memory_there_is_no_pressure() {
         assert_eq!(level(0, 0, None), None);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    extern crate std;
+
+    use super::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    word!(loom::sync::atomic::AtomicUsize);
+
+    /// 64 pages, of which 6 are free. Memory is low below 4, and no longer so from 5 on; critical below 2.
+    fn usage() -> Arc<Usage<loom::sync::atomic::AtomicUsize>> {
+        let word = loom::sync::atomic::AtomicUsize::new;
+        let (total, used, peak, pressure) = (word(64), word(58), word(58), word(0));
+        Arc::new(Usage { total, used, peak, pressure, report: AtomicPtr::new(ptr::null_mut()) })
+    }
+
+    /// Has two cores do that at the same time.
+    fn both(
+        one: fn(&Usage<loom::sync::atomic::AtomicUsize>),
+        other: fn(&Usage<loom::sync::atomic::AtomicUsize>),
+        expected: MemoryPressure,
+    ) {
+        loom::model(move || {
+            let usage = usage();
+            let shared = usage.clone();
+            let core = thread::spawn(move || one(&shared));
+            other(&usage);
+            core.join().unwrap();
+            assert_eq!(usage.pressure(), expected, "with {} pages in use", usage.used.load(Ordering::SeqCst));
+        });
+    }
+
+    #[test]
+    fn memory_is_not_low_when_everything_has_come_back() {
+        let take_and_give = |usage: &Usage<_>| {
+            usage.take(3);
+            usage.give(3);
+        };
+        both(take_and_give, |usage| usage.take(1), MemoryPressure::None);
+    }
+
+    #[test]
+    fn memory_is_low_when_two_have_taken_what_one_alone_may() {
+        both(|usage| usage.take(2), |usage| usage.take(1), MemoryPressure::Low);
+    }
+
+    #[test]
+    fn memory_is_low_when_one_has_taken_much_and_another_given_little() {
+        both(|usage| usage.take(5), |usage| usage.give(2), MemoryPressure::Low);
     }
 }

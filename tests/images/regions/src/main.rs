@@ -22,7 +22,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         Some("check") => check::all().await,
         Some("touch") => {
             let mib = arguments.get(2).and_then(|mib| mib.parse().ok()).unwrap_or(1);
-            touch::twice(arguments.get(1).unwrap_or_default(), mib).await
+            touch::thrice(arguments.get(1).unwrap_or_default(), mib).await
         }
         Some(way) => {
             wrong::go(way);

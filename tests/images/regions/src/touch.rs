@@ -2,15 +2,19 @@
 
 use crate::PAGE;
 use core::hint::black_box;
-use isola::events::{now, yield_now};
+use core::time::Duration;
+use isola::events::{now, sleep, yield_now};
 use isola::prelude::*;
 use isola::regions::{OnDemand, PageSize, Pager, Prefault, Region};
 
-/// Touches a region of so many MiB that the pager of that name fills, and then another: of memory that was used before,
-/// and has to be cleared.
-pub async fn twice(pager: &str, mib: usize) -> ExitCode {
+/// Touches a region of so many MiB that the pager of that name fills; then another, of memory that was used before and has
+/// to be cleared; and one of memory that the cell has had the time to clear.
+pub async fn thrice(pager: &str, mib: usize) -> ExitCode {
     let len = mib << 20;
-    for turn in ["first", "again"] {
+    for turn in ["first", "again", "cleared"] {
+        if turn == "cleared" {
+            sleep(Duration::from_millis(mib as u64)).await;
+        }
         match pager {
             "on-demand" => touch(turn, len, OnDemand::new(PageSize::FourKib)).await,
             "around" => touch(turn, len, OnDemand::new(PageSize::FourKib).around(16)).await,
