@@ -68,7 +68,7 @@ pub(crate) fn touch() {
 
 impl CoreNetwork {
     fn begin(&self, beginning: Beginning) {
-        // The interface checked the address, and the device the rest.
+        // The interface has checked it.
         let Ok(mut stack) = Stack::new(beginning.config, stack_now()) else { return };
         beginning.neighbours.into_iter().for_each(|(ip, mac)| stack.learn(stack_now(), ip, mac));
         self.stack.replace(Some(stack));

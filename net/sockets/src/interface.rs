@@ -5,6 +5,7 @@
 
 use crate::core_network::{self, NETWORK};
 use crate::device;
+use crate::manager::{NETWORK_MANAGER, NetworkManager, NetworkSettings};
 use crate::tcp::Listener;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -13,10 +14,9 @@ use core::fmt;
 use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
-use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_events::spawn_on;
-use isola_net_stack::{Addressing, Config, CoreShare, Ipv4Config, MacAddr, Secret, TxChecksum};
+use isola_net_stack::{Addressing, Config, ConfigError, CoreShare, Ipv4Config, MacAddr, Secret, TxChecksum};
 use isola_platform::CoreIndex;
 use spin::Mutex;
 
@@ -41,12 +41,12 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-/// What the device is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
-    pub mac: [u8; 6],
-    pub mtu: u16,
-    pub tx_checksum: TxChecksum,
+/// What the device is, and what the stacks are set to.
+struct Link {
+    mac: [u8; 6],
+    mtu: u16,
+    tx_checksum: TxChecksum,
+    settings: NetworkSettings,
 }
 
 impl Representative for Interface {
@@ -60,33 +60,46 @@ impl Representative for Interface {
 pub enum NetworkError {
     /// The cell has no network device.
     NoDevice,
-    /// The address that the cell was given cannot be a host's.
-    BadAddress,
+    /// The network manager, or whoever runs the cell, wants what cannot be.
+    Config(ConfigError),
 }
 
 impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoDevice => "the cell has no network device: run it with a network",
-            Self::BadAddress => "the cell's address cannot be a host's: give it another",
-        })
+        match self {
+            Self::NoDevice => f.write_str("the cell has no network device: run it with a network"),
+            Self::Config(error) => error.fmt(f),
+        }
     }
 }
 
 impl core::error::Error for NetworkError {}
 
-/// Takes the cell's network device into use, on the calling core. To be called once, before anything else of this
-/// crate.
+/// Takes the network into use that the cell's network manager gives, on the calling core. To be called once, before
+/// anything else of this crate.
 ///
 /// # Errors
-/// [`NetworkError`], where the cell has no device or a bad address.
+/// [`NetworkError`], where there is no device, or what the manager gives cannot be.
 pub fn start() -> Result<(), NetworkError> {
-    let port = platform().open_network().into_iter().next().ok_or(NetworkError::NoDevice)?;
+    start_with(&**NETWORK_MANAGER)
+}
+
+/// As [`start`], with this network manager: for a cell that is no application's, in a process that has such a one, too.
+///
+/// # Errors
+/// [`NetworkError`].
+pub fn start_with(manager: &dyn NetworkManager) -> Result<(), NetworkError> {
+    let port = manager.open().ok_or(NetworkError::NoDevice)?;
     let offloads = !port.queues.is_empty() && port.queues.iter().all(|queue| queue.offloads_checksums());
     let tx_checksum = if offloads { TxChecksum::Device } else { TxChecksum::Software };
-    let address = platform().descriptor().address.map(ipv4_config).transpose()?;
+    let link = Link { mac: port.mac, mtu: port.mtu, tx_checksum, settings: manager.settings() };
+    link.config(CoreIndex(0)).validate().map_err(NetworkError::Config)?;
+    let address = match link.settings.addressing {
+        Addressing::Static(address) => Some(address),
+        Addressing::Dhcp | Addressing::Unset => None,
+    };
     let mut state = INTERFACE.state.lock();
-    state.link = Some(Link { mac: port.mac, mtu: port.mtu, tx_checksum });
+    state.link = Some(link);
     state.address = address;
     drop(state);
     device::start(port.queues);
@@ -98,14 +111,16 @@ pub fn start() -> Result<(), NetworkError> {
     Ok(())
 }
 
-fn ipv4_config(address: NetworkAddress) -> Result<Ipv4Config, NetworkError> {
-    let config = Ipv4Config::new(address.ip, address.prefix_len, address.gateway);
-    if config.is_valid() { Ok(config) } else { Err(NetworkError::BadAddress) }
-}
-
 /// The cell's address, once it has one.
 pub fn address() -> Option<Ipv4Config> {
     INTERFACE.state.lock().address
+}
+
+/// Gives the cell an address in the place of that which it has, or none; DHCP ends with that. One that no host can have
+/// counts as none. Connections on another address fail.
+pub fn set_address(address: Option<Ipv4Config>) {
+    // Its stack tells the others.
+    spawn_on(CoreIndex(0), move || NETWORK.set_address(address));
 }
 
 /// Completes when the cell has an address.
@@ -188,21 +203,28 @@ pub(crate) struct Beginning {
 pub(crate) fn join() -> Option<Beginning> {
     let core = current_core();
     let state = INTERFACE.state.lock();
-    let link = state.link?;
+    let link = state.link.as_ref()?;
     INTERFACE.joined.fetch_or(1 << core.0, Ordering::AcqRel);
-    let secret: Vec<u8> = (0..4).flat_map(|_| platform().entropy().to_ne_bytes()).collect();
-    let mut config = Config::new(MacAddr(link.mac), Secret(secret.try_into().ok()?));
-    config.mtu = usize::from(link.mtu);
-    config.tx_checksum = link.tx_checksum;
-    config.core = CoreShare { index: core.0 as u16, count: platform().descriptor().cores.len() as u16 };
-    config.addressing = match state.address {
-        Some(address) => Addressing::Static(address),
-        None if core == CoreIndex(0) => Addressing::Dhcp,
-        None => Addressing::Unset,
-    };
+    let mut config = link.config(core);
+    if let Some(address) = state.address {
+        config.addressing = Addressing::Static(address);
+    }
     Some(Beginning {
         config,
         neighbours: state.neighbours.iter().map(|(ip, mac)| (*ip, *mac)).collect(),
         listeners: state.listeners.iter().map(|(port, listener)| (*port, listener.clone())).collect(),
     })
+}
+
+impl Link {
+    /// What a core's stack is made from, as long as the cell has no other address.
+    fn config(&self, core: CoreIndex) -> Config {
+        let mut secret = Secret([0; 32]);
+        secret.0.as_chunks_mut().0.iter_mut().for_each(|word| *word = platform().entropy().to_ne_bytes());
+        let NetworkSettings { addressing, limits, tcp } = self.settings.clone();
+        let addressing = if core == CoreIndex(0) { addressing } else { Addressing::Unset };
+        let core = CoreShare { index: core.0 as u16, count: platform().descriptor().cores.len() as u16 };
+        let (mtu, tx_checksum) = (usize::from(self.mtu), self.tx_checksum);
+        Config { addressing, mtu, tx_checksum, core, limits, tcp, ..Config::new(MacAddr(self.mac), secret) }
+    }
 }

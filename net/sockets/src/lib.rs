@@ -5,6 +5,9 @@
 //! | [`tcp`] | listening, connecting, and [`tcp::TcpStream`] |
 //! | [`udp`] | [`udp::UdpSocket`] |
 //! | [`interface`] | start, the cell's address |
+//! | [`manager`] | what the network is made of: an Ebb that an application can replace |
+//! | [`mod@filter`] | something between the device and the stack |
+//! | [`port`] | what a network device is |
 //!
 //! Each core has a stack of its own (`isola-net-stack`), made when the first frame for the core arrives. A flow
 //! belongs to the core that its hash names: all of its frames, its connection and the application's handler
@@ -19,12 +22,19 @@ extern crate alloc;
 
 mod core_network;
 mod device;
+pub mod filter;
 pub mod interface;
+pub mod manager;
 pub mod tcp;
 pub mod udp;
 
 pub use device::set_polling;
-pub use interface::{address, start, wait_for_address};
-pub use isola_net_stack::{ConnectError, FailReason, Ipv4Config};
+pub use filter::{Filter, filter};
+pub use interface::{address, set_address, start, start_with, wait_for_address};
+pub use isola_net_stack::{
+    Addressing, ConfigError, ConnectError, FailReason, Ipv4Config, Limits, MacAddr, TcpConfig,
+};
+pub use isola_platform::network as port;
+pub use manager::{CellNetwork, NETWORK_MANAGER, NetworkManager, NetworkSettings};
 pub use tcp::{StreamError, TcpStream, connect, listen};
 pub use udp::UdpSocket;

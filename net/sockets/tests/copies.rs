@@ -6,8 +6,8 @@
 use isola_gateway::two_cells::{dial, read_exactly, talk_over};
 use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::{TcpStream, listen};
-use isola_platform::network::{FrameToSend, FramesPending, NetworkQueue, ReceivedFrame};
+use isola_net::port::{FrameToSend, ReceivedFrame};
+use isola_net::{Filter, TcpStream, filter, listen};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -62,50 +62,18 @@ struct Seen {
     application_sent: Kept,
 }
 
-/// A device that notes what goes through it.
-struct Watched {
-    inner: Box<dyn NetworkQueue + Send>,
-    seen: Arc<Mutex<Seen>>,
-}
+/// Notes what goes through a device.
+struct Watched(Arc<Mutex<Seen>>);
 
-impl NetworkQueue for Watched {
-    fn vector(&self) -> u8 {
-        self.inner.vector()
+impl Filter for Watched {
+    fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
+        self.0.lock().unwrap().device_received.keep(&frame.frame);
+        Some(frame)
     }
 
-    fn offloads_checksums(&self) -> bool {
-        self.inner.offloads_checksums()
-    }
-
-    fn attach(&mut self) {
-        self.inner.attach();
-    }
-
-    fn receive(&mut self) -> Option<ReceivedFrame> {
-        let received = self.inner.receive()?;
-        self.seen.lock().unwrap().device_received.keep(&received.frame);
-        Some(received)
-    }
-
-    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
-        frame.frame.parts().for_each(|part| self.seen.lock().unwrap().device_sent.keep(part));
-        self.inner.send(frame)
-    }
-
-    fn flush(&mut self) {
-        self.inner.flush();
-    }
-
-    fn reclaim(&mut self) -> Option<Chain> {
-        self.inner.reclaim()
-    }
-
-    fn enable_interrupts(&mut self) -> FramesPending {
-        self.inner.enable_interrupts()
-    }
-
-    fn disable_interrupts(&mut self) {
-        self.inner.disable_interrupts();
+    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
+        frame.frame.parts().for_each(|part| self.0.lock().unwrap().device_sent.keep(part));
+        Some(frame)
     }
 }
 
@@ -136,13 +104,9 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Seen>>) {
 }
 
 fn exchange(loss: Loss) -> Seen {
-    let (mut server_port, client_port) = link(loss);
+    let (server_port, client_port) = link(loss);
     let seen = Arc::new(Mutex::new(Seen::default()));
-    server_port.queues = server_port
-        .queues
-        .into_iter()
-        .map(|inner| Box::new(Watched { inner, seen: seen.clone() }) as Box<dyn NetworkQueue + Send>)
-        .collect();
+    let server_port = filter(server_port, |_| Watched(seen.clone()));
     let server_seen = seen.clone();
     let server = move || {
         let seen = server_seen.clone();

@@ -168,8 +168,11 @@ impl Config {
         }
     }
 
-    /// Checks what the stack relies on.
-    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+    /// Checks what a stack relies on, as [`Stack::new`](crate::Stack::new) does.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn validate(&self) -> Result<(), ConfigError> {
         if !self.mac.is_unicast() {
             return Err(ConfigError::Mac(self.mac));
         }

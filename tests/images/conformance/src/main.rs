@@ -10,7 +10,7 @@ mod network;
 use core::net::SocketAddr;
 use isola::prelude::*;
 
-isola::app!(main);
+isola::app!(main, components: network::components);
 
 async fn main(arguments: Arguments) -> ExitCode {
     let peer: Option<SocketAddr> = match arguments.get(0).map(str::parse).transpose() {

@@ -1,11 +1,17 @@
 //! The network, with a peer that sends back what it gets: on the host, which is at the same address for a cell in QEMU and
-//! for one in a process.
+//! for one in a process. The application has a network manager of its own, which counts frames.
 
 use core::net::SocketAddr;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
+use isola::ebbs::InUse;
 use isola::events::{parallel, timeout};
 use isola::iobuf::{Chain, IoBuf};
-use isola::net::{StreamError, UdpSocket, connect, wait_for_address};
+use isola::net::port::{FrameToSend, NetworkPort, ReceivedFrame};
+use isola::net::{
+    CellNetwork, Filter, NETWORK_MANAGER, NetworkManager, StreamError, UdpSocket, connect, filter,
+    wait_for_address,
+};
 use isola::prelude::*;
 
 /// Bytes that each connection carries there and back.
@@ -13,6 +19,36 @@ const LEN: usize = 100_000;
 
 /// The port by which datagrams are exchanged.
 const OWN_PORT: u16 = 5_353;
+
+static RECEIVED: AtomicUsize = AtomicUsize::new(0);
+static SENT: AtomicUsize = AtomicUsize::new(0);
+
+/// Puts the application's network manager in the place of Isola's.
+pub fn components() -> Result<(), InUse> {
+    NETWORK_MANAGER.replace(|| Box::new(Counted))
+}
+
+struct Counted;
+
+impl NetworkManager for Counted {
+    fn open(&self) -> Option<NetworkPort> {
+        Some(filter(CellNetwork.open()?, |_| Counter))
+    }
+}
+
+struct Counter;
+
+impl Filter for Counter {
+    fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
+        RECEIVED.fetch_add(1, Ordering::Relaxed);
+        Some(frame)
+    }
+
+    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
+        SENT.fetch_add(1, Ordering::Relaxed);
+        Some(frame)
+    }
+}
 
 /// Checks the network with the peer at `peer`; says what does not hold. What is sent is in pieces, as memory is cut up.
 pub async fn check(peer: SocketAddr) -> Result<(), String> {
@@ -22,7 +58,14 @@ pub async fn check(peer: SocketAddr) -> Result<(), String> {
         stream(peer, part).await.map_err(|error| format!("connection {part}: {error}"))
     });
     streams.await.into_iter().collect::<Result<Vec<()>, String>>()?;
-    datagrams(peer).await
+    datagrams(peer).await?;
+    // A frame carries 1500 bytes at most.
+    let least = 2 * isola::core_count() * LEN / 1500;
+    let (received, sent) = (RECEIVED.load(Ordering::Relaxed), SENT.load(Ordering::Relaxed));
+    if received.min(sent) < least {
+        return Err(format!("the network manager saw {received} frames come and {sent} go of {least}"));
+    }
+    Ok(())
 }
 
 async fn stream(peer: SocketAddr, part: usize) -> Result<(), String> {

@@ -1,0 +1,80 @@
+//! Something between a network device and the stack: it sees every frame, and lets through what it wants to.
+
+use alloc::boxed::Box;
+use isola_iobuf::Chain;
+use isola_platform::network::{FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedFrame};
+
+/// Frames that are dropped in a row before others get their turn on the core.
+const MAX_DROPPED: usize = 64;
+
+/// What sees the frames of one queue, on the core that has it. What it gives back goes on, changed or as it was; what it
+/// keeps, or lets go of, does not.
+pub trait Filter: Send {
+    /// A frame has come.
+    fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
+        Some(frame)
+    }
+
+    /// A frame is to be sent. Where the device has no room, the same frame comes again.
+    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
+        Some(frame)
+    }
+}
+
+/// The device with what `make` makes, for the queue of that number, between each of its queues and the stack.
+pub fn filter<F: Filter + 'static>(port: NetworkPort, make: impl Fn(usize) -> F) -> NetworkPort {
+    let queues = port.queues.into_iter().enumerate();
+    let filtered = queues.map(|(number, queue)| {
+        Box::new(FilteredQueue { queue, filter: make(number) }) as Box<dyn NetworkQueue + Send>
+    });
+    NetworkPort { queues: filtered.collect(), ..port }
+}
+
+struct FilteredQueue<F> {
+    queue: Box<dyn NetworkQueue + Send>,
+    filter: F,
+}
+
+impl<F: Filter> NetworkQueue for FilteredQueue<F> {
+    fn vector(&self) -> u8 {
+        self.queue.vector()
+    }
+
+    fn offloads_checksums(&self) -> bool {
+        self.queue.offloads_checksums()
+    }
+
+    fn attach(&mut self) {
+        self.queue.attach();
+    }
+
+    fn receive(&mut self) -> Option<ReceivedFrame> {
+        // Who finds none asks for interrupts, is told that more wait, and comes again behind the core's other events.
+        for _ in 0..MAX_DROPPED {
+            if let Some(frame) = self.filter.received(self.queue.receive()?) {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+        self.filter.sending(frame).map_or(Ok(()), |frame| self.queue.send(frame))
+    }
+
+    fn flush(&mut self) {
+        self.queue.flush();
+    }
+
+    fn reclaim(&mut self) -> Option<Chain> {
+        self.queue.reclaim()
+    }
+
+    fn enable_interrupts(&mut self) -> FramesPending {
+        self.queue.enable_interrupts()
+    }
+
+    fn disable_interrupts(&mut self) {
+        self.queue.disable_interrupts();
+    }
+}

@@ -1,0 +1,129 @@
+//! An application's own network manager, in the place of Isola's.
+
+use isola_abi::descriptor::NetworkAddress;
+use isola_ebbs::platform;
+use isola_events::timeout;
+use isola_gateway::two_cells::{CLIENT, SERVER, dial, read_exactly, talk};
+use isola_hosted::{Loss, Settings};
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::interface::NetworkError;
+use isola_net::port::{FrameToSend, NetworkPort, ReceivedFrame};
+use isola_net::{
+    Addressing, CellNetwork, ConfigError, Filter, Ipv4Config, MacAddr, NETWORK_MANAGER, NetworkManager,
+    NetworkSettings, TcpStream, connect, filter, listen, set_address, start, wait_for_address,
+};
+use std::net::Ipv4Addr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A port that the server's network manager lets nobody reach.
+const CLOSED: u16 = 8;
+
+/// A cell whose network manager is careless.
+const CARELESS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 3);
+
+/// The address that the client gives itself.
+const CHOSEN: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 77);
+
+static DROPPED: AtomicUsize = AtomicUsize::new(0);
+static SENT: AtomicUsize = AtomicUsize::new(0);
+
+/// The network manager of all cells of this process: the server's has a wall, the client's chooses its address.
+struct Own;
+
+impl NetworkManager for Own {
+    fn open(&self) -> Option<NetworkPort> {
+        let mut port = CellNetwork.open()?;
+        match own_address() {
+            SERVER => Some(filter(port, |_| Wall)),
+            CARELESS => {
+                port.mac = [0xff; 6];
+                Some(port)
+            }
+            _ => Some(port),
+        }
+    }
+
+    fn settings(&self) -> NetworkSettings {
+        let settings = NetworkSettings::default();
+        if own_address() == CLIENT {
+            NetworkSettings { addressing: Addressing::Unset, ..settings }
+        } else {
+            settings
+        }
+    }
+}
+
+fn own_address() -> Ipv4Addr {
+    platform().descriptor().address.unwrap().ip
+}
+
+struct Wall;
+
+impl Filter for Wall {
+    fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
+        // Of a TCP segment over IPv4 without options, the port that it is for.
+        let is_for_it = frame.frame.get(36..38) == Some(&CLOSED.to_be_bytes()) && frame.frame[23] == 6;
+        if is_for_it {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(frame)
+    }
+
+    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
+        SENT.fetch_add(1, Ordering::Relaxed);
+        Some(frame)
+    }
+}
+
+fn replace() {
+    static REPLACED: Once = Once::new();
+    REPLACED.call_once(|| NETWORK_MANAGER.replace(|| Box::new(Own)).unwrap());
+}
+
+/// Says to whom it talks.
+async fn name(mut stream: TcpStream) {
+    let peer = stream.peer().unwrap().ip().to_string();
+    stream.write(Chain::from(IoBuf::from(peer.into_bytes()))).await.unwrap();
+    stream.shutdown();
+}
+
+#[test]
+fn an_application_s_own_network_manager_sees_every_frame_and_chooses_the_address() {
+    replace();
+    let server = || async {
+        let _listening = [7, CLOSED].map(|port| listen(port, 4, name).unwrap());
+        std::future::pending::<()>().await;
+    };
+    talk(2, Loss::Never, server, || async {
+        assert_eq!(isola_net::address(), None);
+        set_address(Some(Ipv4Config::new(CHOSEN, 24, None)));
+        assert_eq!(wait_for_address().await.address, CHOSEN);
+        let mut stream = dial(7).await;
+        let expected = CHOSEN.to_string();
+        assert_eq!(read_exactly(&mut stream, expected.len()).await, expected.as_bytes());
+        assert!(SENT.load(Ordering::Relaxed) > 0);
+        assert_eq!(DROPPED.load(Ordering::Relaxed), 0);
+        let walled = timeout(Duration::from_millis(300), connect((SERVER, CLOSED).into())).await;
+        assert!(walled.is_err(), "the wall lets it through: {walled:?}");
+        assert!(DROPPED.load(Ordering::Relaxed) > 0);
+        // The wall is at that port alone.
+        dial(7).await;
+    });
+}
+
+#[test]
+fn a_network_manager_that_gives_what_cannot_be_is_refused_by_name() {
+    replace();
+    let address = Some(NetworkAddress { ip: CARELESS, prefix_len: 24, gateway: None });
+    let (port, _other) = isola_hosted::link(Loss::Never);
+    isola_hosted::run(Settings { address, ..Settings::default() }, vec![port], |_| {
+        let refused = NetworkError::Config(ConfigError::Mac(MacAddr([0xff; 6])));
+        assert_eq!(start(), Err(refused));
+        assert!(refused.to_string().contains("unicast"));
+        // Nor is there a network then.
+        assert_eq!(isola_net::address(), None);
+    });
+}
