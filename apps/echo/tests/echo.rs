@@ -1,6 +1,6 @@
 //! The server in one cell of this process, a client in another, on a link in memory.
 
-use isola_gateway::two_cells::{dial, read_exactly, talk};
+use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::listen;

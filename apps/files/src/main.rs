@@ -10,6 +10,7 @@
 #![no_main]
 
 use core::net::SocketAddr;
+use isola::events::spawn_task;
 use isola::files::{Access, FileError, FileKind, MAX_READ, Refused};
 use isola::iobuf::{Chain, IoBuf};
 use isola::messenger;
@@ -73,8 +74,19 @@ async fn serve(first: SocketAddr, port: u16) -> Result<(), String> {
     let number = messenger::join(first).await.map_err(|error| error.to_string())?;
     let _listening = net::listen(port, BACKLOG, answer).map_err(|error| error.to_string())?;
     println!("files: machine {}, TCP port {port}", number.number());
+    let _joined = spawn_task(stay_joined(first)).cancel_on_drop();
     isola::stop_requested().await;
     Ok(())
+}
+
+/// Joins again whenever the process that exports the files has gone, and come back. Requests are refused meanwhile.
+async fn stay_joined(first: SocketAddr) {
+    loop {
+        messenger::parted().await;
+        println!("files: the export at {first} is gone");
+        messenger::rejoin(first).await;
+        println!("files: the export at {first} is back");
+    }
 }
 
 /// Answers one request, and closes the connection.
@@ -145,7 +157,7 @@ async fn refuse(stream: &mut TcpStream, error: &FileError) -> Sent {
     let status = match error {
         FileError::Refused(Refused::NotFound | Refused::NotADirectory) => "404 Not Found",
         FileError::Refused(Refused::NotAllowed | Refused::NotAFile | Refused::ReadOnly) => "403 Forbidden",
-        FileError::Refused(Refused::Host) => "500 Internal Server Error",
+        FileError::Refused(Refused::Host | Refused::TooLarge) => "500 Internal Server Error",
         FileError::Ask(_) => "502 Bad Gateway",
     };
     say(stream, status, &format!("{error}\n")).await

@@ -2,7 +2,8 @@
 
 use alloc::string::String;
 pub use isola_fs::{
-    Access, Entry, FileError, FileKind, MAX_READ, Refused, Status, list, read, status, write,
+    Access, Entry, FileError, FileKind, MAX_LISTED, MAX_READ, Refused, Status, list, list_after, read,
+    status, write,
 };
 use isola_messenger::Serving;
 

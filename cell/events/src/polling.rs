@@ -105,7 +105,7 @@ impl AdaptivePolling {
         self.interrupted_at(EVENTS.accounting.last_boundary())
     }
 
-    /// The driver looked, and found so many things. Returns how it is to go on.
+    /// The driver looked, and found so many things: they count while it polls. Returns how it is to go on.
     #[inline]
     pub fn looked(&mut self, found: usize) -> Mode {
         self.looked_at(EVENTS.accounting.last_boundary(), found)
@@ -124,8 +124,12 @@ impl AdaptivePolling {
     }
 
     fn looked_at(&mut self, now: u64, found: usize) -> Mode {
+        // While interrupts tell of things, they are what is counted.
+        if self.mode == Mode::Interrupts {
+            return self.mode;
+        }
         self.count += found as u64;
-        if self.mode == Mode::Polling && now.wrapping_sub(self.window_start) >= self.window_cycles {
+        if now.wrapping_sub(self.window_start) >= self.window_cycles {
             if self.count < self.interrupt_below {
                 self.mode = Mode::Interrupts;
             }
@@ -183,6 +187,16 @@ mod tests {
                 None,
                 "{rate} a second"
             );
+        }
+    }
+
+    #[test]
+    fn few_interrupts_that_tell_of_many_things_never_poll() {
+        let mut polling = polling(50_000, 10_000);
+        // 5,000 interrupts a second, of 64 things each.
+        for now in (0..100_000_000_u64).step_by(200_000) {
+            assert_eq!(polling.interrupted_at(now), Mode::Interrupts);
+            assert_eq!(polling.looked_at(now, 64), Mode::Interrupts);
         }
     }
 

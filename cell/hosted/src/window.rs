@@ -373,6 +373,7 @@ fn catch_faults() {
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 extern "C" fn fault(_: i32, info: *const libc::siginfo_t, _: *const c_void) {
+    let _errno = Errno::kept();
     // SAFETY: Linux passes the information of a SIGSEGV, which has an address.
     let address = unsafe { (*info).si_addr() }.addr();
     match regions::fault(address) {
@@ -384,6 +385,23 @@ extern "C" fn fault(_: i32, info: *const libc::siginfo_t, _: *const c_void) {
     let before = BEFORE.get().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: what was there before is there again.
     unsafe { libc::sigaction(libc::SIGSEGV, before, ptr::null_mut()) };
+}
+
+/// The number of the last error, as the code that faulted had it: Linux's calls on the way of a fault leave their own.
+struct Errno(libc::c_int);
+
+impl Errno {
+    fn kept() -> Self {
+        // SAFETY: it is the calling thread's own, and there for as long as that.
+        Self(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.0 };
+    }
 }
 
 /// Says what is wrong, without any lock: whoever faulted may hold all of them.

@@ -1,9 +1,9 @@
 //! Being the home of the files.
 
 use crate::directory::Directory;
-use crate::off_core::off_core;
+use crate::off_core::{Panicked, off_core};
 use isola_fs::{Access, FILES};
-use isola_messenger::{CallError, ServeError, Serving};
+use isola_messenger::{CallError, Refusal, ServeError, Serving};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -40,7 +40,7 @@ pub async fn export(path: &Path, access: Access) -> Result<Serving, ExportError>
     let directory = Arc::new(Directory::open(path, access).map_err(ExportError::Open)?);
     let serving = FILES.serve(move |_, request| {
         let directory = directory.clone();
-        async move { Ok(off_core(move || directory.answer(request)).await) }
+        async move { off_core(move || directory.answer(request)).await.map_err(|Panicked| Refusal::Failed) }
     });
     serving.await.map_err(ExportError::Call)?.map_err(ExportError::Serve)
 }

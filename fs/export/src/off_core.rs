@@ -7,7 +7,9 @@ use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
 use isola_events::interrupt::{Interrupt, allocate_interrupt};
 use isola_platform::{CoreIndex, Platform};
 use std::cell::OnceCell;
+use std::fmt;
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -41,6 +43,7 @@ fn serve(next: &Mutex<Receiver<Work>>) {
     loop {
         let work = lock(next).recv();
         match work {
+            // It catches its panics itself.
             Ok(work) => work(),
             Err(_) => return,
         }
@@ -75,9 +78,21 @@ impl Completions {
     }
 }
 
+/// The work has panicked: what it was to give is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panicked;
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("work beside the cores has panicked: what the process said then tells why")
+    }
+}
+
+impl std::error::Error for Panicked {}
+
 /// What comes back from a thread.
 struct Slot<T> {
-    output: Option<T>,
+    output: Option<Result<T, Panicked>>,
     waiting: Option<Waker>,
 }
 
@@ -93,7 +108,12 @@ struct Notice {
 /// more.
 ///
 /// A core without a free interrupt vector does it itself, and waits.
-pub async fn off_core<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+///
+/// # Errors
+/// [`Panicked`], where the process is built so that it survives that: applications are not, and end. What the work had in
+/// its hands may be half done.
+pub async fn off_core<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Panicked> {
+    let work = move || catch_unwind(AssertUnwindSafe(work)).map_err(|_| Panicked);
     let Some(vector) = COMPLETIONS.vector() else { return work() };
     let notice =
         Notice { platform: platform(), core: current_core(), vector, done: COMPLETIONS.done.clone() };

@@ -1,93 +1,68 @@
 //! A native cell reads and writes files of the hosted process, through the messenger and the network.
 
-use isola_abi::descriptor::NetworkAddress;
-use isola_ebbs::current_core;
 use isola_events::{exit, run, sleep, spawn_task, timeout};
-use isola_fs::{Access, FileError, FileKind, MAX_READ, Refused, list, read, status, write};
-use isola_fs_export::export;
+use isola_fs::{
+    Access, Answer, Entry, FILES, FileError, FileKind, FileRequest, MAX_ENTRIES, MAX_LISTED, MAX_READ,
+    Refused, list, list_after, read, status, write,
+};
+use isola_fs_export::{Panicked, export, off_core};
+use isola_gateway::test_cells::{SERVER, TestCell, run_cells};
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_messenger::{AskError, JoinError, host, id_map, join};
-use isola_net::{FailReason, StreamError, start};
+use isola_net::{FailReason, StreamError};
 use isola_platform::CoreIndex;
-use isola_platform::network::NetworkPort;
 use std::fs;
 use std::future::Future;
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 const PORT: u16 = 9000;
 
-fn ip(number: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 9, 0, number)
-}
-
-/// Runs a cell until its future ends.
-fn cell<F: Future<Output = ()> + 'static>(
-    number: u8,
-    cores: usize,
-    port: NetworkPort,
-    body: impl FnOnce() -> F + Send + 'static,
-) -> thread::JoinHandle<()> {
-    thread::spawn(move || {
-        let address = Some(NetworkAddress { ip: ip(number), prefix_len: 24, gateway: None });
-        let body = Mutex::new(Some(body));
-        let codes = isola_hosted::run(Settings { cores, address, ..Settings::default() }, vec![port], |_| {
-            if current_core() == CoreIndex(0) {
-                start().unwrap();
-                let body = body.lock().unwrap().take().unwrap();
-                spawn_task(async move {
-                    let outcome = timeout(Duration::from_secs(60), body()).await;
-                    exit(i32::from(outcome.is_err()));
-                })
-                .detach();
+/// A first machine that is the home of files as `serve` says, beside a native cell of two cores, which does `native`.
+fn beside<S, F>(serve: impl FnOnce() -> S + Send + 'static, native: impl FnOnce() -> F + Send)
+where
+    S: Future<Output = ()> + 'static,
+    F: Future<Output = ()> + 'static,
+{
+    let [a, b] = switch(Loss::EveryNth(211));
+    let home = || async {
+        let _listening = host(PORT).unwrap();
+        let _map = id_map::keep().unwrap();
+        serve().await;
+    };
+    let native = || {
+        let body = native();
+        async {
+            loop {
+                match join((SERVER, PORT).into()).await {
+                    Ok(_) => break,
+                    Err(JoinError::Connect(StreamError::Failed(FailReason::Refused))) => {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
             }
-            run()
-        });
-        assert_eq!(codes[0], 0, "cell {number} took too long");
-    })
+            while status("/").await == Err(FileError::Ask(AskError::NoHome)) {
+                sleep(Duration::from_millis(5)).await;
+            }
+            body.await;
+        }
+    };
+    run_cells([TestCell::new(1, 1, a, home).until_others_end(), TestCell::new(2, 2, b, native)]);
 }
 
-/// Exports `directory` beside a native cell of two cores, which does `native`.
+/// Exports `directory` beside a native cell, which does `native`.
 fn offload<F: Future<Output = ()> + 'static>(
     directory: PathBuf,
     access: Access,
-    native: impl FnOnce() -> F + Send + 'static,
+    native: impl FnOnce() -> F + Send,
 ) {
-    let [a, b] = switch(Loss::EveryNth(211));
-    let done = Arc::new(AtomicBool::new(false));
-    let (home_done, native_done) = (done.clone(), done);
-    let home = cell(1, 1, a, move || async move {
-        let _listening = host(PORT).unwrap();
-        let _map = id_map::keep().unwrap();
+    let serve = move || async move {
         let _files = export(&directory, access).await.unwrap();
-        while !home_done.load(Ordering::Acquire) {
-            sleep(Duration::from_millis(2)).await;
-        }
-    });
-    let native = cell(2, 2, b, move || async move {
-        loop {
-            match join((ip(1), PORT).into()).await {
-                Ok(_) => break,
-                Err(JoinError::Connect(StreamError::Failed(FailReason::Refused))) => {
-                    sleep(Duration::from_millis(5)).await;
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
-        while status("/").await == Err(FileError::Ask(AskError::NoHome)) {
-            sleep(Duration::from_millis(5)).await;
-        }
-        native().await;
-        native_done.store(true, Ordering::Release);
-    });
-    native.join().unwrap();
-    home.join().unwrap();
+        std::future::pending::<()>().await;
+    };
+    beside(serve, native);
 }
 
 #[test]
@@ -138,4 +113,54 @@ fn what_a_native_cell_writes_is_in_the_hosts_directory() {
     });
     assert!(fs::read(path.join("file")).unwrap() == expected);
     assert_eq!(fs::read(path.join("made")).unwrap(), b"");
+}
+
+/// Entries of endless names behind that one; none of them is ever the last.
+fn endless(after: &str) -> Vec<Entry> {
+    let begin = after.parse().map_or(0, |last: usize| last + 1);
+    let names = (begin..).take(MAX_ENTRIES).map(|number| format!("{number:09}"));
+    names.map(|name| Entry { name, kind: FileKind::File }).collect()
+}
+
+#[test]
+fn a_home_without_an_end_of_names_fills_nobody_s_memory() {
+    let serve = || async {
+        let answer = |_, request| async move {
+            Ok(match request {
+                FileRequest::List { path, after } if path == "endless" => Answer::Entries(endless(&after)),
+                // The same ones again and again.
+                FileRequest::List { .. } => Answer::Entries(endless("")),
+                _ => Answer::Refused(Refused::NotFound),
+            })
+        };
+        let _files = FILES.serve(answer).await.unwrap().unwrap();
+        std::future::pending::<()>().await;
+    };
+    beside(serve, || async {
+        assert_eq!(list("endless").await, Err(FileError::Refused(Refused::TooLarge)));
+        assert_eq!(list("again").await, Err(FileError::Ask(AskError::Malformed)));
+        // Parts of it can be had, however large it is.
+        let last = format!("{:09}", 2 * MAX_LISTED);
+        let part = list_after("endless", &last).await.unwrap();
+        assert_eq!((part.len(), part[0].name.clone()), (MAX_ENTRIES, format!("{:09}", 2 * MAX_LISTED + 1)));
+    });
+}
+
+#[test]
+fn who_waits_for_work_that_panics_is_told_and_its_thread_goes_on() {
+    let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
+        spawn_task(async {
+            let work = async {
+                for _ in 0..10 {
+                    assert_eq!(off_core::<()>(|| panic!("on purpose")).await, Err(Panicked));
+                }
+                off_core(|| 7).await
+            };
+            let outcome = timeout(Duration::from_secs(60), work).await;
+            exit(i32::from(outcome != Ok(Ok(7))));
+        })
+        .detach();
+        run()
+    });
+    assert_eq!(codes, [0]);
 }

@@ -28,6 +28,8 @@ pub enum Refused {
     ReadOnly,
     /// The host could not do it: a full or broken disk, for example.
     Host,
+    /// The directory has more entries than are listed as a whole.
+    TooLarge,
 }
 
 impl fmt::Display for Refused {
@@ -39,6 +41,7 @@ impl fmt::Display for Refused {
             Self::NotADirectory => "this is no directory",
             Self::ReadOnly => "the files are exported to be read only",
             Self::Host => "the host could not do it",
+            Self::TooLarge => "the directory has too many entries to be listed as a whole: ask for parts",
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{FileError, Refused};
 use crate::protocol::{Answer, Entry, FileRequest, MAX_ENTRIES, MAX_READ, Status};
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use isola_ebbs::ebb_id;
 use isola_iobuf::Chain;
@@ -10,6 +10,9 @@ use isola_messenger::{AskError, Interface, SharedEbb};
 
 /// The files. Their home is the machine that exports them.
 pub static FILES: SharedEbb<FileSystem> = SharedEbb::new(ebb_id!(FILES));
+
+/// Most entries of a directory that is listed as a whole: with the longest names they take some 5 MiB.
+pub const MAX_LISTED: usize = 16_384;
 
 /// What can be asked of [`FILES`].
 #[derive(Debug)]
@@ -43,26 +46,44 @@ pub async fn read(path: &str, offset: u64, len: usize) -> Result<Chain, FileErro
     }
 }
 
-/// All that is in a directory, in the order of the names.
+/// All that is in a directory, in the order of the names: up to [`MAX_LISTED`] entries. Of a larger one, ask for
+/// [parts](list_after).
 ///
 /// # Errors
-/// [`FileError`].
+/// [`FileError`]: `Refused(TooLarge)` where there are more.
 pub async fn list(path: &str) -> Result<Vec<Entry>, FileError> {
     let mut all: Vec<Entry> = Vec::new();
     loop {
-        let after = all.last().map_or_else(String::new, |last| last.name.clone());
-        match ask(FileRequest::List { path: path.to_string(), after: after.clone() }).await? {
-            // A home that repeats itself would keep this going for ever.
-            Answer::Entries(more) if more.iter().all(|entry| entry.name > after) => {
-                let is_full = more.len() == MAX_ENTRIES;
-                all.extend(more);
-                if !is_full {
-                    return Ok(all);
-                }
-            }
-            other => return Err(unexpected(&other)),
+        let after = all.last().map_or("", |last| last.name.as_str());
+        let more = list_after(path, after).await?;
+        if all.len() + more.len() > MAX_LISTED {
+            return Err(FileError::Refused(Refused::TooLarge));
+        }
+        let is_full = more.len() == MAX_ENTRIES;
+        all.extend(more);
+        if !is_full {
+            return Ok(all);
         }
     }
+}
+
+/// The next entries of a directory whose names are behind `after`, in the order of the names: [`MAX_ENTRIES`] of them where
+/// there may be more. An empty name is before all.
+///
+/// # Errors
+/// [`FileError`].
+pub async fn list_after(path: &str, after: &str) -> Result<Vec<Entry>, FileError> {
+    match ask(FileRequest::List { path: path.to_string(), after: after.to_string() }).await? {
+        // A home that repeats itself would keep its callers going for ever.
+        Answer::Entries(more) if is_behind(after, &more) => Ok(more),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Whether names are in order, and behind that one.
+fn is_behind(after: &str, entries: &[Entry]) -> bool {
+    let names = entries.iter().map(|entry| entry.name.as_str());
+    core::iter::once(after).chain(names).is_sorted_by(|one, next| one < next)
 }
 
 /// Writes bytes into a file from `offset` on, however many. The file is made if need be; it is not made shorter.
@@ -97,5 +118,22 @@ fn unexpected(answer: &Answer) -> FileError {
 impl From<Refused> for Answer {
     fn from(refused: Refused) -> Self {
         Self::Refused(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::FileKind;
+
+    #[test]
+    fn a_home_that_repeats_itself_or_mixes_names_up_is_no_home() {
+        let entries = |names: &[&str]| -> Vec<Entry> {
+            names.iter().map(|name| Entry { name: name.to_string(), kind: FileKind::File }).collect()
+        };
+        assert!(is_behind("", &entries(&[])) && is_behind("a", &entries(&["b", "c"])));
+        for names in [&["a"][..], &["b", "b"], &["c", "b"], &[""]] {
+            assert!(!is_behind("a", &entries(names)), "{names:?}");
+        }
     }
 }

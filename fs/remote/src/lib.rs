@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`status`] | what a path names, and how long it is |
 //! | [`read`] | bytes of a file from an offset on: at most [`MAX_READ`] |
-//! | [`list`] | what is in a directory |
+//! | [`list`] | what is in a directory, up to [`MAX_LISTED`] entries; [`list_after`]: a part of it |
 //! | [`write()`] | bytes into a file from an offset on, where the export allows it |
 //!
 //! Paths are relative to the exported directory, with `/` between names. One that leads out of it, by `..` or by a
@@ -25,5 +25,5 @@ mod protocol;
 
 pub use access::Access;
 pub use error::{FileError, Refused};
-pub use files::{FILES, FileSystem, list, read, status, write};
+pub use files::{FILES, FileSystem, MAX_LISTED, list, list_after, read, status, write};
 pub use protocol::{Answer, Entry, FileKind, FileRequest, MAX_ENTRIES, MAX_PATH, MAX_READ, Status};

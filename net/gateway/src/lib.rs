@@ -7,7 +7,7 @@
 //! | [`published`] | ports of the host that lead to the cell |
 //! | [`calls`] | connections and datagrams of the cell to the host |
 //! | [`process`] | a process that is one cell, with the network that it is told to have |
-//! | [`two_cells`] | two cells on a link, for tests of what talks |
+//! | [`test_cells`] | cells on a network in memory, for tests of what talks |
 //! | [`relay`] | a connection of the one and one of the other, end to end |
 //!
 //! The gateway is a cell of its own in the same process, of one core. It is on a link in memory with the cell it serves,
@@ -33,6 +33,6 @@ pub mod linux;
 pub mod process;
 pub mod published;
 pub mod relay;
-pub mod two_cells;
+pub mod test_cells;
 
 pub use gateway::{CELL, GATEWAY, GatewayError, start};

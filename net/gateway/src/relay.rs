@@ -2,9 +2,55 @@
 
 use crate::linux;
 use isola_iobuf::Chain;
-use isola_net::TcpStream;
+use isola_net::{StreamError, TcpStream};
 use std::future::poll_fn;
+use std::io;
 use std::task::{Context, Poll};
+
+/// One end of a connection.
+trait Stream {
+    /// Why it failed: the other end is told by a reset, and no more.
+    type Error;
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Chain>, Self::Error>>;
+
+    /// Takes what it can off `data`. Ready: all of it.
+    fn poll_write(&mut self, context: &mut Context<'_>, data: &mut Chain) -> Poll<Result<(), Self::Error>>;
+
+    fn shutdown(&mut self);
+}
+
+impl Stream for TcpStream {
+    type Error = StreamError;
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Chain>, StreamError>> {
+        TcpStream::poll_read(self, context)
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, data: &mut Chain) -> Poll<Result<(), StreamError>> {
+        TcpStream::poll_write(self, context, data)
+    }
+
+    fn shutdown(&mut self) {
+        TcpStream::shutdown(self);
+    }
+}
+
+impl Stream for linux::TcpStream {
+    type Error = io::Error;
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Option<Chain>>> {
+        linux::TcpStream::poll_read(self, context).map_ok(|data| data.map(Chain::from))
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, data: &mut Chain) -> Poll<io::Result<()>> {
+        linux::TcpStream::poll_write(self, context, data)
+    }
+
+    fn shutdown(&mut self) {
+        linux::TcpStream::shutdown(self);
+    }
+}
 
 /// One way: what is on it, and whether more can come.
 #[derive(Default)]
@@ -15,82 +61,66 @@ struct Way {
     told: bool,
 }
 
-/// Which side failed.
-#[derive(Clone, Copy)]
+/// Which end of a way failed.
 enum Failed {
+    Sender,
+    Receiver,
+}
+
+impl Way {
+    /// Carries bytes until one of the ends is not ready.
+    fn carry(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut impl Stream,
+        to: &mut impl Stream,
+    ) -> Result<(), Failed> {
+        while !self.told {
+            if !self.held.is_empty() {
+                match to.poll_write(context, &mut self.held) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(_)) => return Err(Failed::Receiver),
+                    Poll::Pending => return Ok(()),
+                }
+            } else if self.ended {
+                to.shutdown();
+                self.told = true;
+            } else {
+                match from.poll_read(context) {
+                    Poll::Ready(Ok(Some(data))) => self.held = data,
+                    Poll::Ready(Ok(None)) => self.ended = true,
+                    Poll::Ready(Err(_)) => return Err(Failed::Sender),
+                    Poll::Pending => return Ok(()),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is left when one side has failed: the other, to be reset.
+enum Left {
     Cell,
     Linux,
 }
 
 /// Carries bytes until both sides have said their last, or one fails: then the other gets a reset.
-pub async fn relay(mut cell: TcpStream, linux: linux::TcpStream) {
+pub async fn relay(mut cell: TcpStream, mut linux: linux::TcpStream) {
     let (mut inwards, mut outwards) = (Way::default(), Way::default());
     let ended = poll_fn(|context| {
-        move_in(context, &linux, &mut cell, &mut inwards)?;
-        move_out(context, &linux, &mut cell, &mut outwards)?;
-        if inwards.told && outwards.told { Poll::Ready(Ok::<(), Failed>(())) } else { Poll::Pending }
+        inwards.carry(context, &mut linux, &mut cell).map_err(|failed| match failed {
+            Failed::Sender => Left::Cell,
+            Failed::Receiver => Left::Linux,
+        })?;
+        outwards.carry(context, &mut cell, &mut linux).map_err(|failed| match failed {
+            Failed::Sender => Left::Linux,
+            Failed::Receiver => Left::Cell,
+        })?;
+        if inwards.told && outwards.told { Poll::Ready(Ok::<(), Left>(())) } else { Poll::Pending }
     });
     match ended.await {
         Ok(()) => {}
-        Err(Failed::Linux) => cell.abort(),
-        Err(Failed::Cell) => linux.abort(),
+        Err(Left::Cell) => cell.abort(),
+        Err(Left::Linux) => linux.abort(),
     }
-}
-
-/// From Linux to the cell, until one of them is not ready.
-fn move_in(
-    context: &mut Context<'_>,
-    linux: &linux::TcpStream,
-    cell: &mut TcpStream,
-    way: &mut Way,
-) -> Result<(), Failed> {
-    while !way.told {
-        if !way.held.is_empty() {
-            match cell.poll_write(context, &mut way.held) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(_)) => return Err(Failed::Cell),
-                Poll::Pending => return Ok(()),
-            }
-        } else if way.ended {
-            cell.shutdown();
-            way.told = true;
-        } else {
-            match linux.poll_read(context) {
-                Poll::Ready(Ok(Some(data))) => way.held.push_back(data),
-                Poll::Ready(Ok(None)) => way.ended = true,
-                Poll::Ready(Err(_)) => return Err(Failed::Linux),
-                Poll::Pending => return Ok(()),
-            }
-        }
-    }
-    Ok(())
-}
-
-/// From the cell to Linux, until one of them is not ready.
-fn move_out(
-    context: &mut Context<'_>,
-    linux: &linux::TcpStream,
-    cell: &mut TcpStream,
-    way: &mut Way,
-) -> Result<(), Failed> {
-    while !way.told {
-        if !way.held.is_empty() {
-            match linux.poll_write(context, &mut way.held) {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(_)) => return Err(Failed::Linux),
-                Poll::Pending => return Ok(()),
-            }
-        } else if way.ended {
-            linux.shutdown();
-            way.told = true;
-        } else {
-            match cell.poll_read(context) {
-                Poll::Ready(Ok(Some(data))) => way.held = data,
-                Poll::Ready(Ok(None)) => way.ended = true,
-                Poll::Ready(Err(_)) => return Err(Failed::Cell),
-                Poll::Pending => return Ok(()),
-            }
-        }
-    }
-    Ok(())
 }

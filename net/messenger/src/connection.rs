@@ -2,13 +2,15 @@
 
 use crate::frame::{Broken, Frame, GREETING_LEN};
 use crate::outgoing::{Next, Outgoing};
+use crate::patience::Patience;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll};
+use core::time::Duration;
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::TcpStream;
+use isola_net::{KeepAlive, TcpStream};
 
 /// What is done with frames that came: nothing more is read until it is done.
 type Delivery = Pin<Box<dyn Future<Output = Result<(), Broken>>>>;
@@ -19,6 +21,12 @@ const FEW_PARTS: usize = 64;
 /// Bytes from which on another part may be kept.
 const BYTES_A_PART: usize = 512;
 
+/// How long a machine may be silent before it is looked whether it is there.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// How long an answer to that is waited for, and how often; then it is not.
+const SILENCE_PROBES: (Duration, u8) = (Duration::from_secs(1), 5);
+
 /// A connection.
 pub(crate) struct Connection {
     stream: TcpStream,
@@ -26,11 +34,18 @@ pub(crate) struct Connection {
     sending: Chain,
     /// What has come and is no whole frame yet.
     come: Chain,
+    patience: Patience,
 }
 
 impl Connection {
-    pub fn new(stream: TcpStream) -> Self {
-        Self { stream, sending: Chain::new(), come: Chain::new() }
+    /// A connection to a machine for which so much patience is had.
+    pub fn new(stream: TcpStream, patience: Duration) -> Self {
+        let mut stream = stream;
+        // A machine that is gone without a word is found out by that.
+        let (interval, probes) = SILENCE_PROBES;
+        let (idle, interval) = (SILENCE.into(), interval.into());
+        stream.set_keep_alive(Some(KeepAlive { idle, interval, probes }));
+        Self { stream, sending: Chain::new(), come: Chain::new(), patience: Patience::of(patience) }
     }
 
     /// Sends one frame.
@@ -77,16 +92,22 @@ impl Connection {
             if self.sending.is_empty() {
                 match outgoing.take(context.waker()) {
                     Next::End => return Poll::Ready(()),
-                    Next::Send(frames) if frames.is_empty() => return Poll::Pending,
+                    Next::Send(frames) if frames.is_empty() => {
+                        self.patience.rest();
+                        return Poll::Pending;
+                    }
                     Next::Send(frames) => self.sending = frames,
                 }
             }
-            match self.stream.poll_write(context, &mut self.sending) {
+            let before = self.sending.len();
+            let written = self.stream.poll_write(context, &mut self.sending);
+            self.patience.taken(before - self.sending.len());
+            match written {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
-                // Who does not read leaves it at that, while the queue fills.
+                // Who does not read leaves it at that, while the queue fills, or others wait for room in it.
                 Poll::Pending if outgoing.has_ended(context.waker()) => return Poll::Ready(()),
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => return self.patience.poll(context),
             }
         }
     }

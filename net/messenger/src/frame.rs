@@ -74,10 +74,12 @@ pub enum Refusal {
     TooMany,
     /// The machine left before it answered.
     Gone,
+    /// It is another machine's, which is still there.
+    NotYours,
 }
 
 impl Refusal {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::NoSuchEbb,
         Self::NoSuchMachine,
         Self::Malformed,
@@ -85,6 +87,7 @@ impl Refusal {
         Self::TooLong,
         Self::TooMany,
         Self::Gone,
+        Self::NotYours,
     ];
 
     fn code(self) -> u64 {
@@ -106,6 +109,7 @@ impl fmt::Display for Refusal {
             Self::TooLong => "the answer is too long for one message",
             Self::TooMany => "this machine has too many calls there already",
             Self::Gone => "the machine left before it answered",
+            Self::NotYours => "it is another machine's: that has to give it up, or leave",
         })
     }
 }

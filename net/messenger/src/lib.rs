@@ -2,7 +2,7 @@
 //!
 //! | item | what |
 //! |---|---|
-//! | [`host`], [`join`] | the first machine, and those that join it |
+//! | [`host`], [`join`] | the first machine, and those that join it; [`rejoin`] after they have [`parted`](parted()) |
 //! | [`serve`], [`call`] | the messenger: one representative of an Ebb asks that of another machine |
 //! | [`id_map`] | what is known of an Ebb on all machines; the first [keeps](id_map::keep) it |
 //! | [`SharedEbb`] | an Ebb with one representative in the whole application, asked from anywhere; found by the id map |
@@ -15,11 +15,13 @@
 //! | [`MAX_MACHINES`] | machines that join an application |
 //! | [`MAX_PAYLOAD`] | bytes of a request, and of an answer |
 //! | [`MAX_CALLS`] | calls of a machine to another under way; further ones wait at the caller |
-//! | 8 × [`MAX_PAYLOAD`] | bytes on their way to a machine, which counts as one that does not read beyond that |
+//! | [`MAX_PAYLOAD`] | bytes on their way to a machine; what else is for it waits, and whatever its sender says behind that |
+//! | 10 s | for which a machine may leave what waits for it, before it is left; to say who it is |
+//! | 64 | connections a core that have not said who they are; then the oldest goes |
 //!
 //! There is no secret between machines, and no encryption: whoever reaches the first machine's port is one of them
-//! (docs/decisions/0018-machines-of-an-application.md). Not here: joining again after a connection has ended, and time
-//! limits for calls; both are the application's ([`join`], `isola_events::timeout`).
+//! (docs/decisions/0018-machines-of-an-application.md). Not here: time limits for calls (`isola_events::timeout`), and
+//! when to join again, which the application knows.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -30,20 +32,28 @@ mod connection;
 mod error;
 mod frame;
 pub mod id_map;
+mod joining;
 mod limit;
 mod machines;
 mod messenger;
 mod outgoing;
+mod patience;
 mod served;
 mod shared_ebb;
+mod strangers;
 
 /// Most calls of a machine to another that are under way.
 pub const MAX_CALLS: usize = 16;
 
+/// How long a machine that joins may take to say who it is, or to be told.
+const GREETING: Duration = Duration::from_secs(10);
+
+use core::time::Duration;
 pub use error::{CallError, JoinError, ServeError};
 pub use frame::{MAX_PAYLOAD, Refusal};
 pub use isola_ebbs::{EbbId, MachineId};
+pub use joining::{join, parted, rejoin};
 pub use machines::MAX_MACHINES;
-pub use messenger::{Serving, call, host, join, serve};
+pub use messenger::{Serving, call, host, serve};
 pub use served::Call;
 pub use shared_ebb::{AskError, Interface, Message, SharedEbb};

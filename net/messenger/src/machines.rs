@@ -12,8 +12,10 @@ use isola_ebbs::MachineId;
 /// Most machines that join an application.
 pub const MAX_MACHINES: usize = 1024;
 
+/// The largest number of a machine.
+const MAX_NUMBER: u32 = u32::MAX >> 1;
+
 /// The connected machines.
-#[derive(Default)]
 pub(crate) struct Machines {
     connected: RefCell<BTreeMap<MachineId, Arc<Outgoing>>>,
     /// The last number that was given out.
@@ -23,25 +25,47 @@ pub(crate) struct Machines {
 }
 
 impl Machines {
-    /// Gives a machine that joins its number: the one that it had before, where nobody else has it.
+    /// None. Where this is the first machine, it counts the others from about `start` on: a random number, so that one that
+    /// has started anew does not give out numbers that machines of before have.
+    pub fn counting_from(start: u32) -> Self {
+        let last = Cell::new(start & MAX_NUMBER);
+        Self { connected: RefCell::default(), last, passed_on: RefCell::default() }
+    }
+
+    /// Gives a machine that joins its number: the one that it had before, where nobody else has it, and otherwise a new one;
+    /// `None` where there are too many machines.
     pub fn number(&self, before: Option<MachineId>) -> Option<MachineId> {
         let connected = self.connected.borrow();
         if connected.len() >= MAX_MACHINES {
             return None;
         }
-        let last = self.last.get().max(MachineId::FIRST.number());
-        let known = before.filter(|before| {
-            before.number() <= last && *before != MachineId::FIRST && !connected.contains_key(before)
-        });
-        known.or_else(|| {
-            self.last.set(last + 1);
-            MachineId::new(last + 1)
+        let is_free = |number: &MachineId| *number != MachineId::FIRST && !connected.contains_key(number);
+        before.filter(is_free).or_else(|| {
+            // One of so many is free.
+            (0..MAX_MACHINES + 2).find_map(|_| {
+                self.last.set(self.last.get() % MAX_NUMBER + 1);
+                MachineId::new(self.last.get()).filter(is_free)
+            })
         })
+    }
+
+    /// Whether a machine is connected to this one.
+    pub fn is_connected(&self, machine: MachineId) -> bool {
+        self.connected.borrow().contains_key(&machine)
     }
 
     /// Adds a machine.
     pub fn add(&self, machine: MachineId, outgoing: Arc<Outgoing>) {
         self.connected.borrow_mut().insert(machine, outgoing);
+    }
+
+    /// Removes a machine, unless it has another connection by now. Returns whether it did.
+    pub fn remove_if(&self, machine: MachineId, outgoing: &Arc<Outgoing>) -> bool {
+        let connected = self.connected.borrow().get(&machine).is_some_and(|its| Arc::ptr_eq(its, outgoing));
+        if connected {
+            self.remove(machine);
+        }
+        connected
     }
 
     /// Removes a machine, and tells those that wait for its answers.
@@ -76,32 +100,97 @@ impl Machines {
         }
     }
 
-    /// Passes a message between two other machines on: as the first machine.
-    pub fn pass_on(&self, message: Message) {
+    /// Passes a message between two other machines on, as soon as there is room for it: as the first machine.
+    pub async fn pass_on(&self, message: Message) {
         let Message { to, from, call, .. } = message;
-        match message.body {
-            Body::Call { .. } => {
-                if !self.connected.borrow().contains_key(&to) {
-                    return self.refuse(to, from, call, Refusal::NoSuchMachine);
-                }
-                let mut passed_on = self.passed_on.borrow_mut();
-                let calls = passed_on.entry((to, from)).or_default();
-                if calls.len() >= MAX_CALLS {
-                    drop(passed_on);
-                    return self.refuse(to, from, call, Refusal::TooMany);
-                }
-                calls.push(call);
+        let way = self.connected.borrow().get(&to).cloned();
+        let is_call = matches!(message.body, Body::Call { .. });
+        let Some(way) = way else {
+            if is_call {
+                self.refuse(to, from, call, Refusal::NoSuchMachine);
             }
-            Body::Answer(_) | Body::Refusal(_) => {
-                let mut passed_on = self.passed_on.borrow_mut();
-                let Some(calls) = passed_on.get_mut(&(from, to)) else { return };
-                let Some(index) = calls.iter().position(|known| *known == call) else { return };
-                calls.swap_remove(index);
-                if calls.is_empty() {
-                    passed_on.remove(&(from, to));
-                }
-            }
+            return;
+        };
+        let room = way.room().await;
+        // Its machine may have left meanwhile: nobody wants to know any more.
+        if !self.is_connected(from) {
+            return;
         }
-        self.send(message);
+        if is_call {
+            if room.is_err() {
+                return self.refuse(to, from, call, Refusal::Gone);
+            }
+            if !self.note_call(to, from, call) {
+                return self.refuse(to, from, call, Refusal::TooMany);
+            }
+        } else if !self.take_call(from, to, call) {
+            return;
+        }
+        // From here on, where there is no way any more nobody misses it: all calls to its machine are lost.
+        let _ = way.push(Frame::Message(message).encode());
+    }
+
+    /// Notes a call that is passed on; false where the caller has [`MAX_CALLS`] there already.
+    fn note_call(&self, callee: MachineId, caller: MachineId, call: u64) -> bool {
+        let mut passed_on = self.passed_on.borrow_mut();
+        let calls = passed_on.entry((callee, caller)).or_default();
+        let has_room = calls.len() < MAX_CALLS;
+        if has_room {
+            calls.push(call);
+        }
+        has_room
+    }
+
+    /// Takes a call off those that wait for an answer; false where it is none of them.
+    fn take_call(&self, callee: MachineId, caller: MachineId, call: u64) -> bool {
+        let mut passed_on = self.passed_on.borrow_mut();
+        let Some(calls) = passed_on.get_mut(&(callee, caller)) else { return false };
+        let Some(index) = calls.iter().position(|known| *known == call) else { return false };
+        calls.swap_remove(index);
+        if calls.is_empty() {
+            passed_on.remove(&(callee, caller));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(machines: &Machines, before: Option<MachineId>) -> MachineId {
+        let number = machines.number(before).unwrap();
+        machines.add(number, Arc::default());
+        number
+    }
+
+    #[test]
+    fn every_machine_has_a_number_of_its_own_wherever_the_count_begins() {
+        for start in [0, 1, 7, MAX_NUMBER - 3, MAX_NUMBER, u32::MAX] {
+            let machines = Machines::counting_from(start);
+            let mut numbers: Vec<_> = (0..MAX_MACHINES).map(|_| joined(&machines, None)).collect();
+            assert_eq!(machines.number(None), None, "there is no room");
+            numbers.sort();
+            numbers.dedup();
+            assert_eq!(numbers.len(), MAX_MACHINES);
+            assert!(!numbers.contains(&MachineId::FIRST));
+        }
+    }
+
+    #[test]
+    fn a_machine_of_before_gets_its_number_back_unless_another_has_it() {
+        let machines = Machines::counting_from(100);
+        let (old, first) = (MachineId::new(70), Some(MachineId::FIRST));
+        assert_eq!(Some(joined(&machines, old)), old, "even of a first machine before this one");
+        assert_ne!(Some(joined(&machines, old)), old);
+        assert_ne!(Some(joined(&machines, first)), first);
+        // Nor does somebody else get a number that is in use when the count comes to it.
+        let ahead = MachineId::new(joined(&machines, None).number() + 1);
+        assert_eq!(Some(joined(&machines, ahead)), ahead);
+        assert_ne!(Some(joined(&machines, None)), ahead);
+        let left = joined(&machines, None);
+        machines.remove(left);
+        assert_ne!(joined(&machines, None), left, "it may come back");
+        assert_eq!(joined(&machines, Some(left)), left);
     }
 }

@@ -3,53 +3,58 @@
 //! The machines of an application are a star: the first listens, the others join it, and it passes on what they have to
 //! say to each other. Connections are on whichever core their flow belongs to; what they bring is taken on the first.
 
-use crate::MAX_CALLS;
 use crate::calls::Calls;
 use crate::connection::Connection;
-use crate::error::{CallError, JoinError, ServeError};
+use crate::error::{CallError, ServeError};
 use crate::frame::{Body, Broken, Frame, MAX_PAYLOAD, Message, Refusal};
 use crate::limit::Limit;
 use crate::machines::Machines;
 use crate::outgoing::Outgoing;
+use crate::patience::WITH_OTHERS;
 use crate::served::{Call, Served};
+use crate::strangers::greeted;
+use crate::{GREETING, MAX_CALLS};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::future::Future;
-use core::net::SocketAddr;
-use core::time::Duration;
-use isola_ebbs::{Ebb, EbbId, MachineId, Representative, current_core};
+use core::task::Waker;
+use isola_ebbs::{Ebb, EbbId, MachineId, Representative, current_core, platform};
 use isola_events::{elsewhere, spawn_task, timeout};
 use isola_iobuf::Chain;
 use isola_net::tcp::{Listening, PortInUse};
-use isola_net::{TcpStream, connect, listen};
+use isola_net::{TcpStream, listen};
 use isola_platform::CoreIndex;
 
 /// The core that has the messenger.
-const HOME: CoreIndex = CoreIndex(0);
-
-/// How long a machine that joins may take to say who it is, or to be told.
-const GREETING: Duration = Duration::from_secs(10);
+pub(crate) const HOME: CoreIndex = CoreIndex(0);
 
 /// Connections that wait on a core to be taken.
 const BACKLOG: usize = 16;
 
-static MESSENGER: Ebb<Messenger> = Ebb::new();
+pub(crate) static MESSENGER: Ebb<Messenger> = Ebb::new();
 
-#[derive(Default)]
-struct Messenger {
-    machines: Machines,
+pub(crate) struct Messenger {
+    pub machines: Machines,
     calls: Calls,
     served: Served,
     /// Calls of this machine under way, by the machine that is called.
     places: RefCell<BTreeMap<MachineId, Rc<Limit>>>,
+    /// Who waits for the connection to the first machine to end.
+    pub parting: RefCell<Vec<Waker>>,
 }
 
 impl Representative for Messenger {
     fn create() -> Self {
-        Self::default()
+        Self {
+            machines: Machines::counting_from(platform().entropy() as u32),
+            calls: Calls::default(),
+            served: Served::default(),
+            places: RefCell::default(),
+            parting: RefCell::default(),
+        }
     }
 }
 
@@ -61,15 +66,6 @@ impl Representative for Messenger {
 /// [`PortInUse`].
 pub fn host(port: u16) -> Result<Listening, PortInUse> {
     listen(port, BACKLOG, welcome)
-}
-
-/// Joins the application whose first machine listens at `address`, and returns the number that this machine has from
-/// now on. After the connection has ended, it can be joined again, and is told the same number if it is free.
-///
-/// # Errors
-/// [`JoinError`].
-pub async fn join(address: SocketAddr) -> Result<MachineId, JoinError> {
-    elsewhere(HOME, move || join_here(address)).await
 }
 
 /// Has `handler` answer calls to `ebb`, until what is returned is dropped. For the cell's first core, which has the
@@ -87,7 +83,12 @@ where
     if !MESSENGER.served.add(ebb, handler) {
         return Err(ServeError::Taken);
     }
-    Ok(Serving { ebb, here: core::marker::PhantomData })
+    Ok(Serving { ebb, released: None, here: core::marker::PhantomData })
+}
+
+/// Whether this machine answers calls to `ebb`: on the first core.
+pub(crate) fn is_served(ebb: EbbId) -> bool {
+    MESSENGER.served.contains(ebb)
 }
 
 /// Calls are answered for as long as this lives.
@@ -95,13 +96,27 @@ where
 #[must_use = "calls are not answered any more once this is dropped"]
 pub struct Serving {
     ebb: EbbId,
+    /// What else is done then.
+    released: Option<fn(EbbId)>,
     /// Not `Send`: it is dropped on the core that serves.
     here: core::marker::PhantomData<Rc<()>>,
+}
+
+impl Serving {
+    /// Has `released` called when calls are not answered any more.
+    pub(crate) fn on_release(self, released: fn(EbbId)) -> Self {
+        let mut serving = self;
+        serving.released = Some(released);
+        serving
+    }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
         MESSENGER.served.remove(self.ebb);
+        if let Some(released) = self.released {
+            released(self.ebb);
+        }
     }
 }
 
@@ -139,54 +154,26 @@ async fn call_here(machine: MachineId, ebb: EbbId, request: Chain) -> Result<Cha
     pending.await
 }
 
-async fn join_here(address: SocketAddr) -> Result<MachineId, JoinError> {
-    let before = Some(MachineId::here()).filter(|here| *here != MachineId::FIRST);
-    let stream = connect(address).await.map_err(JoinError::Connect)?;
-    let greeting = async {
-        let mut connection = Connection::new(stream);
-        connection.send(Frame::Hello { before }).await?;
-        match connection.receive_greeting().await? {
-            Frame::Welcome { you } => Ok((connection, you)),
-            _ => Err(Broken),
-        }
-    };
-    let greeted = timeout(GREETING, greeting).await.map_err(|_| JoinError::NotAnswered)?;
-    let (connection, you) = greeted.map_err(|Broken| JoinError::NotTheProtocol)?;
-    you.become_here().map_err(JoinError::Numbered)?;
-    let outgoing = Arc::new(Outgoing::default());
-    MESSENGER.machines.add(MachineId::FIRST, outgoing.clone());
-    spawn_task(async move {
-        connection.run(&outgoing, |frames| async { MESSENGER.take(MachineId::FIRST, frames) }).await;
-        MESSENGER.machines.remove(MachineId::FIRST);
-        MESSENGER.calls.lose(|_| true);
-    })
-    .detach();
-    Ok(you)
-}
-
 /// Serves a machine that joins: on the core of its connection.
 async fn welcome(stream: TcpStream) {
-    let mut connection = Connection::new(stream);
-    let Ok(Ok(Frame::Hello { before })) = timeout(GREETING, connection.receive_greeting()).await else {
-        return;
-    };
+    let mut connection = Connection::new(stream, WITH_OTHERS);
+    let Some(Ok(Frame::Hello { before })) = greeted(connection.receive_greeting()).await else { return };
     let outgoing = Arc::new(Outgoing::default());
     let its = outgoing.clone();
-    let Some(you) = at_home(move || MESSENGER.admit(before, its)).await else { return };
+    let Some(you) = at_home(move || async move { MESSENGER.admit(before, its) }).await else { return };
     let welcomed = timeout(GREETING, connection.send(Frame::Welcome { you })).await;
     if matches!(welcomed, Ok(Ok(()))) {
         let deliver = |frames| at_home(move || MESSENGER.take(you, frames));
         connection.run(&outgoing, deliver).await;
     }
-    at_home(move || MESSENGER.leave(you)).await;
+    at_home(move || async move { MESSENGER.leave(you) }).await;
 }
 
-/// What `work` gives on the core that has the messenger.
-async fn at_home<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    if current_core() == HOME {
-        return work();
-    }
-    elsewhere(HOME, move || async { work() }).await
+/// What the future that `make` makes on the core that has the messenger gives.
+async fn at_home<T: Send + 'static, F: Future<Output = T> + 'static>(
+    make: impl FnOnce() -> F + Send + 'static,
+) -> T {
+    if current_core() == HOME { make().await } else { elsewhere(HOME, make).await }
 }
 
 impl Messenger {
@@ -198,14 +185,28 @@ impl Messenger {
         Some(you)
     }
 
+    /// Forgets the connection to the first machine, which has ended.
+    pub fn part(&self, outgoing: &Arc<Outgoing>) {
+        if self.machines.remove_if(MachineId::FIRST, outgoing) {
+            self.calls.lose(|_| true);
+            self.parting.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Whether a machine is this one, or connected to it.
+    pub fn is_there(&self, machine: MachineId) -> bool {
+        machine == MachineId::here() || self.machines.is_connected(machine)
+    }
+
     fn leave(&self, machine: MachineId) {
         self.machines.remove(machine);
         self.calls.lose(|to| to == machine);
         self.places.borrow_mut().remove(&machine);
     }
 
-    /// Takes frames of a neighbour.
-    fn take(&'static self, neighbour: MachineId, frames: Vec<Frame>) -> Result<(), Broken> {
+    /// Takes frames of a neighbour. What is for a machine that has no room waits for that, and whatever the neighbour says
+    /// behind it with it.
+    pub async fn take(&'static self, neighbour: MachineId, frames: Vec<Frame>) -> Result<(), Broken> {
         let here = MachineId::here();
         for frame in frames {
             let Frame::Message(message) = frame else { return Err(Broken) };
@@ -218,7 +219,7 @@ impl Messenger {
                 return Err(Broken);
             }
             if message.to != here {
-                self.machines.pass_on(message);
+                self.machines.pass_on(message).await;
                 continue;
             }
             let Message { from, call, body, .. } = message;

@@ -10,7 +10,8 @@ use spin::Mutex;
 /// Bytes in a queue from which on who can wait does.
 const FULL: usize = MAX_PAYLOAD;
 
-/// Bytes in a queue at which its machine counts as one that does not read, and is left.
+/// Bytes in a queue at which its machine counts as one that does not read, and is left: of what cannot wait, such as
+/// refusals of what it asks.
 const TOO_FULL: usize = 8 * MAX_PAYLOAD;
 
 /// The queue of a connection.

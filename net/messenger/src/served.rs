@@ -45,6 +45,11 @@ impl Served {
         free
     }
 
+    /// Whether the Ebb has a handler.
+    pub fn contains(&self, ebb: EbbId) -> bool {
+        self.handlers.borrow().contains_key(&ebb)
+    }
+
     /// Removes a handler. Calls that it is at go on.
     pub fn remove(&self, ebb: EbbId) {
         let removed = self.handlers.borrow_mut().remove(&ebb);

@@ -3,13 +3,14 @@
 use crate::error::{CallError, ServeError};
 use crate::frame::Refusal;
 use crate::id_map;
-use crate::messenger::{Serving, call, serve};
+use crate::messenger::{Serving, call, is_served, serve};
 use crate::served::Call;
 use core::cell::Cell;
 use core::fmt;
 use core::future::Future;
 use core::marker::PhantomData;
 use isola_ebbs::{Ebb, EbbId, MachineId, Representative};
+use isola_events::spawn_task;
 use isola_iobuf::Chain;
 
 /// What is sent as bytes. What comes may be anything: `from_chain` checks it.
@@ -79,6 +80,17 @@ impl From<CallError> for AskError {
     }
 }
 
+/// Has any machine become the home of an Ebb that this one does not serve any more.
+fn release(ebb: EbbId) {
+    spawn_task(async move {
+        // It may be served again by now. Where the first machine is not reached, it forgets this machine's claim.
+        if !is_served(ebb) {
+            let _ = id_map::remove(ebb).await;
+        }
+    })
+    .detach();
+}
+
 impl<I: Interface> SharedEbb<I> {
     /// A reference to the Ebb of that id: `SharedEbb::new(ebb_id!(FILES))` for `static FILES`.
     pub const fn new(id: EbbId) -> Self {
@@ -89,7 +101,8 @@ impl<I: Interface> SharedEbb<I> {
     /// dropped. Tells the other machines.
     ///
     /// # Errors
-    /// [`ServeError`], and the outer one where the first machine cannot be told.
+    /// [`ServeError`], and the outer one where the first machine cannot be told, or the Ebb's home is another machine that is
+    /// still there (`Refused(NotYours)`).
     pub async fn serve<F>(
         &self,
         handler: impl Fn(MachineId, I::Request) -> F + 'static,
@@ -103,7 +116,7 @@ impl<I: Interface> SharedEbb<I> {
         });
         let Ok(serving) = serving else { return Ok(serving) };
         id_map::set(self.id, &MachineId::here().number().to_be_bytes()).await?;
-        Ok(Ok(serving))
+        Ok(Ok(serving.on_release(release)))
     }
 
     /// Asks the Ebb, wherever it is.

@@ -32,7 +32,7 @@ pub use device::set_polling;
 pub use filter::{Filter, filter};
 pub use interface::{address, set_address, start, start_with, wait_for_address};
 pub use isola_net_stack::{
-    Addressing, ConfigError, ConnectError, FailReason, Ipv4Config, Limits, MacAddr, TcpConfig,
+    Addressing, ConfigError, ConnectError, FailReason, Ipv4Config, KeepAlive, Limits, MacAddr, TcpConfig,
 };
 pub use isola_platform::network as port;
 pub use manager::{CellNetwork, NETWORK_MANAGER, NetworkManager, NetworkSettings};

@@ -12,7 +12,7 @@ use core::net::SocketAddr;
 use core::task::{Poll, Waker};
 use isola_events::{current_activity, spawn_task_for};
 use isola_iobuf::Chain;
-use isola_net_stack::{ConnId, ConnectError, ConnectionStats, FailReason, SendError};
+use isola_net_stack::{ConnId, ConnectError, ConnectionStats, FailReason, KeepAlive, SendError};
 
 /// Who listens at a port, on every core.
 pub(crate) struct Listener {
@@ -254,6 +254,13 @@ impl TcpStream {
     pub fn shutdown(&mut self) {
         let id = self.id();
         NETWORK.with(|stack| stack.shutdown(id));
+    }
+
+    /// Sets whether the peer is probed when it is silent, and the connection ended where it does not answer. A peer that is
+    /// gone without a word is found out by that alone, as long as nothing is to be sent.
+    pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
+        let id = self.id();
+        NETWORK.with(|stack| stack.set_keep_alive(id, keep_alive));
     }
 
     /// Ends the connection at once, by a reset; what was not sent is lost.

@@ -3,7 +3,7 @@
 //! The server's device is watched. What the application gets has to stand in the very buffers that the device filled, and
 //! what the device is given to send in the application's own memory. A byte that stands elsewhere was copied.
 
-use isola_gateway::two_cells::{dial, read_exactly, talk_over};
+use isola_gateway::test_cells::{dial, read_exactly, talk_over};
 use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::port::{FrameToSend, ReceivedFrame};

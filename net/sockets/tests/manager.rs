@@ -3,7 +3,7 @@
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::platform;
 use isola_events::timeout;
-use isola_gateway::two_cells::{CLIENT, SERVER, dial, read_exactly, talk};
+use isola_gateway::test_cells::{CLIENT, SERVER, dial, read_exactly, talk};
 use isola_hosted::{Loss, Settings};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::interface::NetworkError;

@@ -4,7 +4,7 @@ use isola_ebbs::current_core;
 use isola_events::activity::{APPLICATION, charge_to};
 use isola_events::polling::Thresholds;
 use isola_events::{current_activity, register_activity, sleep, spawn_task, timeout};
-use isola_gateway::two_cells::{SERVER, dial, read_exactly, talk};
+use isola_gateway::test_cells::{SERVER, dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, set_polling};

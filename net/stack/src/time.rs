@@ -33,6 +33,13 @@ impl Instant {
     }
 }
 
+impl From<core::time::Duration> for Duration {
+    /// What is longer than 584 years counts as that.
+    fn from(duration: core::time::Duration) -> Self {
+        Self(duration.as_nanos().try_into().unwrap_or(u64::MAX))
+    }
+}
+
 impl Duration {
     /// No time at all.
     pub const ZERO: Self = Self(0);

@@ -166,6 +166,19 @@ fn a_silent_peer_is_probed_where_asked_for_and_given_up() {
 }
 
 #[test]
+fn each_connection_has_its_silent_peer_probed_or_not() {
+    use isola_net_stack::{Duration, KeepAlive};
+    let (mut peer, talk) = connected();
+    assert_eq!(peer.stack.next_deadline(), None, "nobody asked for it");
+    let (idle, interval) = (Duration::from_secs(5), Duration::from_secs(1));
+    peer.stack.set_keep_alive(talk.conn, Some(KeepAlive { idle, interval, probes: 1 }));
+    assert_eq!(peer.next_timer(), idle);
+    peer.segment();
+    peer.stack.set_keep_alive(talk.conn, None);
+    assert_eq!(peer.stack.next_deadline(), None, "nor any more");
+}
+
+#[test]
 fn a_peers_own_probe_is_answered() {
     let (mut peer, talk) = connected();
     peer.send(Segment::new(4000, 80, talk.seq - 1, Some(talk.ack)));

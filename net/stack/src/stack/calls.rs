@@ -6,7 +6,7 @@
 use super::{Stack, around};
 use crate::event::{ConnId, ListenerId, UdpId};
 use crate::tcp::tables::Around;
-use crate::tcp::{ConnectError, ConnectionStats, ListenError, SendError};
+use crate::tcp::{ConnectError, ConnectionStats, KeepAlive, ListenError, SendError};
 use crate::time::Instant;
 use crate::udp::{self, BindError, Datagram, SendToError};
 use core::net::{IpAddr, SocketAddr};
@@ -73,6 +73,12 @@ impl Stack {
     /// before stays offered. Zero makes the peer wait.
     pub fn set_window(&mut self, conn: ConnId, bytes: u32) {
         self.tcp.adjust(conn, &mut around!(self), |connection| connection.set_window(bytes));
+    }
+
+    /// Sets whether the peer is probed when it is silent, and the connection given up where it does not answer: at first as
+    /// `TcpConfig::keep_alive` says.
+    pub fn set_keep_alive(&mut self, conn: ConnId, keep_alive: Option<KeepAlive>) {
+        self.tcp.adjust(conn, &mut around!(self), |connection| connection.set_keep_alive(keep_alive));
     }
 
     /// Ends this side's direction after what is queued; the peer may go on sending (half-close).

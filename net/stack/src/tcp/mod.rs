@@ -67,7 +67,7 @@ pub struct TcpConfig {
     pub time_wait: Duration,
     /// How long a connection that the application closed waits for the peer's end.
     pub fin_wait_2: Duration,
-    /// Probing of idle connections; off where `None`.
+    /// Probing of idle connections, unless `set_keep_alive` says something else; off where `None`.
     pub keep_alive: Option<KeepAlive>,
     /// What decides how much may be under way.
     pub congestion: Algorithm,

@@ -3,7 +3,6 @@
 use super::sender::Patience;
 use super::{Connection, Env, Held, Place, State};
 use crate::event::FailReason;
-use crate::tcp::TcpConfig;
 use crate::time::Instant;
 
 /// What is left to do after a timer.
@@ -17,13 +16,13 @@ pub(crate) enum Expiry {
 
 impl Connection {
     /// The next moment at which [`Self::on_timer`] has something to do; `None` for one that merely idles.
-    pub fn deadline(&mut self, now: Instant, config: &TcpConfig) -> Option<Instant> {
+    pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
         if self.is_over() {
             return None;
         }
         self.sender.arm(now);
         let halves = earlier(self.sender.deadline(), self.receiver.deadline());
-        earlier(earlier(halves, self.fin_wait_until), self.keep_alive_at(config))
+        earlier(earlier(halves, self.fin_wait_until), self.keep_alive_at())
     }
 
     /// Acts on what is due.
@@ -46,23 +45,23 @@ impl Connection {
         if self.fin_wait_until.is_some_and(|at| env.now >= at) {
             return Expiry::GiveUp(FailReason::TimedOut);
         }
-        if self.keep_alive_at(env.config).is_some_and(|at| env.now >= at) {
-            return self.probe_silence(env);
+        if self.keep_alive_at().is_some_and(|at| env.now >= at) {
+            return self.probe_silence();
         }
         Expiry::GoOn
     }
 
     /// When the peer's silence is to be questioned: only while nothing is under way, as timeouts do it then.
-    fn keep_alive_at(&self, config: &TcpConfig) -> Option<Instant> {
-        let settings = config.keep_alive?;
+    fn keep_alive_at(&self) -> Option<Instant> {
+        let settings = self.keep_alive?;
         let open = matches!(self.state, State::Established | State::CloseWait | State::FinWait2);
         let waits = open && self.sender.deadline().is_none();
         let silence = settings.idle + settings.interval.times(u64::from(self.keep_alive_probes));
         waits.then(|| self.heard_at + silence)
     }
 
-    fn probe_silence(&mut self, env: &Env<'_>) -> Expiry {
-        let allowed = env.config.keep_alive.map_or(0, |settings| settings.probes);
+    fn probe_silence(&mut self) -> Expiry {
+        let allowed = self.keep_alive.map_or(0, |settings| settings.probes);
         if self.keep_alive_probes >= allowed {
             return Expiry::GiveUp(FailReason::TimedOut);
         }

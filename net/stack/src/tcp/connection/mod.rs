@@ -27,7 +27,7 @@ pub(crate) use signals::{Signal, Signals};
 
 use super::segment::{DEFAULT_MSS, MIN_MSS, SynOptions};
 use super::seq::Seq;
-use super::{ConnectionStats, SendError, TcpConfig};
+use super::{ConnectionStats, KeepAlive, SendError, TcpConfig};
 use crate::address::Flow;
 use crate::arp::Known;
 use crate::counters::Counters;
@@ -102,7 +102,8 @@ pub(crate) struct Connection {
     local_mss: u16,
     /// When a closed connection stops waiting for the peer's end.
     fin_wait_until: Option<Instant>,
-    /// When the peer was last heard, and how often it was probed since.
+    /// Whether a silent peer is probed; when it was last heard, and how often it was probed since.
+    keep_alive: Option<KeepAlive>,
     heard_at: Instant,
     keep_alive_probes: u8,
     keep_alive_due: Place,
@@ -145,6 +146,7 @@ impl Connection {
             receiver: Receiver::new(capacity, u32::from(mtu_mss), config.reassembly_pieces),
             local_mss: mtu_mss,
             fin_wait_until: None,
+            keep_alive: config.keep_alive,
             heard_at: env.now,
             keep_alive_probes: 0,
             keep_alive_due: Place::Out,
@@ -240,6 +242,11 @@ impl Connection {
     pub fn set_send_limit(&mut self, limit: usize) {
         self.sender.limit = limit;
         self.signal_space();
+    }
+
+    /// Sets whether the peer is probed when it is silent.
+    pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
+        self.keep_alive = keep_alive;
     }
 
     /// Takes the next piece of what came in.

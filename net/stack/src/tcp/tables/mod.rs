@@ -100,7 +100,7 @@ impl Tcp {
         if connection.searching == Place::Out && connection.has_output() {
             self.ready.push_new(index);
         }
-        if let Some(at) = connection.deadline(around.now, &self.config) {
+        if let Some(at) = connection.deadline(around.now) {
             self.timers.no_later_than(index, at);
         }
         if connection.held == Held::Yes && !connection.signals.is_empty() {
@@ -239,7 +239,7 @@ impl Tcp {
     pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
         let mut connections = None;
         while let Some((at, index)) = self.timers.first() {
-            let truth = self.connections.at_mut(index).and_then(|c| c.deadline(now, &self.config));
+            let truth = self.connections.at_mut(index).and_then(|c| c.deadline(now));
             match truth {
                 None => self.timers.remove(index),
                 Some(truth) if truth > at => self.timers.set(index, truth),

@@ -1,0 +1,221 @@
+//! Cells of this process on a network in memory, as tests of what talks over a network need them: a server and its client
+//! ([`talk`]), or any number ([`run_cells`]).
+
+use isola_abi::descriptor::NetworkAddress;
+use isola_ebbs::current_core;
+use isola_events::{exit, run, sleep, spawn_task, timeout};
+use isola_hosted::{Loss, Settings, link};
+use isola_net::{FailReason, StreamError, TcpStream, connect, start};
+use isola_platform::CoreIndex;
+use isola_platform::network::NetworkPort;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// The server's address.
+pub const SERVER: Ipv4Addr = address(1);
+
+/// The client's address.
+pub const CLIENT: Ipv4Addr = address(2);
+
+/// A cell that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Exit code of a cell of which a core has panicked.
+const PANICKED: i32 = 101;
+
+/// The address of the cell of that number.
+pub const fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 9, 0, number)
+}
+
+type Body<'a> = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send + 'a>;
+
+/// A cell of a test.
+pub struct TestCell<'a> {
+    number: u8,
+    cores: usize,
+    port: NetworkPort,
+    body: Body<'a>,
+    end: End,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// When all that have something to say have said it.
+    OfItself,
+    /// With the others, whatever it is at.
+    WithTheOthers,
+}
+
+/// How far the cells are.
+#[derive(Default)]
+struct Progress {
+    /// Cells that have something to say.
+    busy: AtomicUsize,
+    /// A cell has gone wrong: there is nothing to wait for.
+    failed: AtomicBool,
+}
+
+impl Progress {
+    fn is_over(&self) -> bool {
+        self.busy.load(Ordering::Acquire) == 0 || self.failed.load(Ordering::Acquire)
+    }
+}
+
+impl<'a> TestCell<'a> {
+    /// The cell of that number and so many cores, which does what `body` says by a task of its first core.
+    pub fn new<F: Future<Output = ()> + 'static>(
+        number: u8,
+        cores: usize,
+        port: NetworkPort,
+        body: impl FnOnce() -> F + Send + 'a,
+    ) -> Self {
+        Self { number, cores, port, body: Box::new(|| Box::pin(body())), end: End::OfItself }
+    }
+
+    /// It does not end of itself: what it serves, it serves until the others are done.
+    pub fn until_others_end(self) -> Self {
+        Self { end: End::WithTheOthers, ..self }
+    }
+
+    /// Returns the cell's exit code.
+    fn run(self, progress: &Arc<Progress>) -> i32 {
+        let address = NetworkAddress { ip: address(self.number), prefix_len: 24, gateway: None };
+        let settings = Settings { cores: self.cores, address: Some(address), ..Settings::default() };
+        let body = Mutex::new(Some(self.body));
+        let begin = || {
+            start().expect("the cell has a device and an address");
+            let body = body.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let body = body.expect("a cell has one first core")();
+            let progress = progress.clone();
+            spawn_task(async move {
+                let outcome = if self.end == End::OfItself {
+                    let outcome = timeout(LIMIT, body).await;
+                    progress.busy.fetch_sub(1, Ordering::AcqRel);
+                    outcome
+                } else {
+                    spawn_task(body).detach();
+                    Ok(())
+                };
+                while !progress.is_over() {
+                    sleep(Duration::from_millis(2)).await;
+                }
+                exit(i32::from(outcome.is_err()));
+            })
+            .detach();
+        };
+        let codes = isola_hosted::run(settings, vec![self.port], |_| {
+            let work = || {
+                if current_core() == CoreIndex(0) {
+                    begin();
+                }
+                run()
+            };
+            // The other cores end, too.
+            catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                exit(PANICKED);
+                PANICKED
+            })
+        });
+        codes.into_iter().find(|code| *code != 0).unwrap_or_default()
+    }
+}
+
+/// Runs cells beside each other, until all that have something to say have said it: each serves the others until then.
+///
+/// # Panics
+/// Where one of them does, or takes too long.
+pub fn run_cells<'a>(cells: impl IntoIterator<Item = TestCell<'a>>) {
+    let cells: Vec<_> = cells.into_iter().collect();
+    let progress = Arc::new(Progress::default());
+    let busy = cells.iter().filter(|cell| cell.end == End::OfItself).count();
+    progress.busy.store(busy, Ordering::Release);
+    thread::scope(|scope| {
+        for cell in cells {
+            let progress = &progress;
+            scope.spawn(move || {
+                let number = cell.number;
+                let code = cell.run(progress);
+                if code != 0 {
+                    progress.failed.store(true, Ordering::Release);
+                }
+                assert_ne!(code, PANICKED, "cell {number} has panicked");
+                assert_eq!(code, 0, "cell {number} takes too long");
+            });
+        }
+    });
+}
+
+/// Runs a server cell of `cores` cores and a client cell of one. Each begins with a task of its first core; both end with
+/// the client's.
+///
+/// # Panics
+/// Where either of them does, or the client does not end.
+pub fn talk<S, C>(
+    cores: usize,
+    loss: Loss,
+    server: impl FnOnce() -> S + Send,
+    client: impl FnOnce() -> C + Send,
+) where
+    S: Future<Output = ()> + 'static,
+    C: Future<Output = ()> + 'static,
+{
+    talk_over(link(loss), cores, server, client);
+}
+
+/// As [`talk`], over these network devices: the server's and the client's.
+///
+/// # Panics
+/// As [`talk`].
+pub fn talk_over<S, C>(
+    (server_port, client_port): (NetworkPort, NetworkPort),
+    cores: usize,
+    server: impl FnOnce() -> S + Send,
+    client: impl FnOnce() -> C + Send,
+) where
+    S: Future<Output = ()> + 'static,
+    C: Future<Output = ()> + 'static,
+{
+    let server = TestCell::new(1, cores, server_port, server).until_others_end();
+    run_cells([server, TestCell::new(2, 1, client_port, client)]);
+}
+
+/// Connects to a port of the server, which begins to listen at its own pace.
+///
+/// # Panics
+/// As [`dial_to`].
+pub async fn dial(port: u16) -> TcpStream {
+    dial_to((SERVER, port).into()).await
+}
+
+/// Connects to whoever is to listen there, at its own pace.
+///
+/// # Panics
+/// Where the connection fails for any other reason than that nobody listens.
+pub async fn dial_to(there: SocketAddr) -> TcpStream {
+    loop {
+        match connect(there).await {
+            Ok(stream) => return stream,
+            Err(StreamError::Failed(FailReason::Refused)) => sleep(Duration::from_millis(5)).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The next so many bytes of a connection.
+///
+/// # Panics
+/// Where it ends before.
+pub async fn read_exactly(stream: &mut TcpStream, len: usize) -> Vec<u8> {
+    let mut all = isola_iobuf::Chain::new();
+    while all.len() < len {
+        all.append(stream.read().await.expect("the connection holds").expect("there is more"));
+    }
+    all.to_vec()
+}

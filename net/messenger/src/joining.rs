@@ -1,0 +1,88 @@
+//! Being a machine that joins: once, and again after the connection has ended.
+
+use crate::GREETING;
+use crate::connection::Connection;
+use crate::error::JoinError;
+use crate::frame::{Broken, Frame};
+use crate::messenger::{HOME, MESSENGER};
+use crate::outgoing::Outgoing;
+use crate::patience::WITH_THE_FIRST;
+use alloc::sync::Arc;
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use core::task::Poll;
+use core::time::Duration;
+use isola_ebbs::{MachineId, platform};
+use isola_events::{elsewhere, sleep, spawn_task, timeout};
+use isola_net::connect;
+
+/// The first pause of [`rejoin`].
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Joins the application whose first machine listens at `address`, and returns the number that this machine has from
+/// now on. After the connection has ended, it can be joined again, and is told the same number if it is free.
+///
+/// # Errors
+/// [`JoinError`].
+pub async fn join(address: SocketAddr) -> Result<MachineId, JoinError> {
+    elsewhere(HOME, move || join_here(address)).await
+}
+
+/// As [`join`], again and again until it succeeds, with pauses that get longer: for who was joined before, and has
+/// [parted](parted()). A first machine that has started anew takes machines of before under their old numbers.
+pub async fn rejoin(address: SocketAddr) -> MachineId {
+    let again = move || async move {
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            if let Ok(number) = join_here(address).await {
+                return number;
+            }
+            // Not all machines at one time.
+            sleep(pause / 2 + pause.mul_f32((platform().entropy() % 1024) as f32 / 2048.0)).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+    };
+    elsewhere(HOME, again).await
+}
+
+/// Completes when this machine is not, or no longer, joined to an application.
+pub async fn parted() {
+    let is_parted = || async {
+        poll_fn(|context| {
+            if MESSENGER.machines.is_connected(MachineId::FIRST) {
+                MESSENGER.parting.borrow_mut().push(context.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
+    };
+    elsewhere(HOME, is_parted).await;
+}
+
+async fn join_here(address: SocketAddr) -> Result<MachineId, JoinError> {
+    let before = Some(MachineId::here()).filter(|here| *here != MachineId::FIRST);
+    let stream = connect(address).await.map_err(JoinError::Connect)?;
+    let greeting = async {
+        let mut connection = Connection::new(stream, WITH_THE_FIRST);
+        connection.send(Frame::Hello { before }).await?;
+        match connection.receive_greeting().await? {
+            Frame::Welcome { you } => Ok((connection, you)),
+            _ => Err(Broken),
+        }
+    };
+    let greeted = timeout(GREETING, greeting).await.map_err(|_| JoinError::NotAnswered)?;
+    let (connection, you) = greeted.map_err(|Broken| JoinError::NotTheProtocol)?;
+    you.become_here().map_err(JoinError::Numbered)?;
+    let outgoing = Arc::new(Outgoing::default());
+    MESSENGER.machines.add(MachineId::FIRST, outgoing.clone());
+    spawn_task(async move {
+        connection.run(&outgoing, |frames| MESSENGER.take(MachineId::FIRST, frames)).await;
+        MESSENGER.part(&outgoing);
+    })
+    .detach();
+    Ok(you)
+}

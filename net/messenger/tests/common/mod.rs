@@ -1,0 +1,137 @@
+//! What tests of machines need: a first one that serves, and those that join it.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use isola_ebbs::EbbId;
+use isola_events::sleep;
+use isola_gateway::test_cells::{SERVER, TestCell, dial_to, run_cells};
+use isola_hosted::{Loss, switch};
+use isola_iobuf::{Chain, IoBuf};
+use isola_messenger::{JoinError, MAX_PAYLOAD, MachineId, Refusal, call, host, id_map, join, serve};
+use isola_net::{FailReason, StreamError, TcpStream};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+pub const PORT: u16 = 9000;
+
+/// Answers what it is asked.
+pub const ECHO: EbbId = EbbId::of_path(module_path!(), "ECHO");
+
+/// Answers nothing, after a while.
+pub const SLOW: EbbId = EbbId::of_path(module_path!(), "SLOW");
+
+/// Answers more than an answer may have.
+pub const HUGE: EbbId = EbbId::of_path(module_path!(), "HUGE");
+
+/// Is served nowhere.
+pub const NOBODY: EbbId = EbbId::of_path(module_path!(), "NOBODY");
+
+/// Where the first machine listens.
+pub fn first() -> SocketAddr {
+    (SERVER, PORT).into()
+}
+
+pub fn bytes(text: &[u8]) -> Chain {
+    Chain::from(IoBuf::copy_from_slice(text))
+}
+
+pub async fn echo(call: isola_messenger::Call) -> Result<Chain, Refusal> {
+    Ok(call.request)
+}
+
+/// Serves as the first machine, for as long as the test lasts.
+pub async fn serve_all() {
+    let _listening = host(PORT).unwrap();
+    let _map = id_map::keep().unwrap();
+    let _echo = serve(ECHO, echo).unwrap();
+    let _slow = serve(SLOW, |_| async {
+        sleep(Duration::from_millis(30)).await;
+        Ok(Chain::new())
+    })
+    .unwrap();
+    let _huge = serve(HUGE, |_| async { Ok(Chain::from(IoBuf::from(vec![7; MAX_PAYLOAD + 1]))) }).unwrap();
+    std::future::pending::<()>().await;
+}
+
+/// Runs a first machine and one that joins it; the first serves until the other is done.
+pub fn pair<F, G>(loss: Loss, one: impl FnOnce() -> F + Send, two: impl FnOnce() -> G + Send)
+where
+    F: Future<Output = ()> + 'static,
+    G: Future<Output = ()> + 'static,
+{
+    let [a, b] = switch(loss);
+    run_cells([TestCell::new(1, 1, a, one).until_others_end(), TestCell::new(2, 1, b, two)]);
+}
+
+/// Joins the first machine, which begins to listen at its own pace.
+pub async fn join_first() -> MachineId {
+    loop {
+        match join(first()).await {
+            Ok(number) => return number,
+            Err(JoinError::Connect(StreamError::Failed(FailReason::Refused))) => {
+                sleep(Duration::from_millis(5)).await
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Gives way until an Ebb answers on a machine.
+pub async fn first_answer(machine: MachineId, ebb: EbbId) {
+    while call(machine, ebb, Chain::new()).await.is_err() {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Completes when the flag is set.
+pub async fn is_set(flag: &AtomicBool) {
+    while !flag.load(Ordering::Acquire) {
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A machine that other cells of the test have to know.
+pub struct Known(AtomicU32);
+
+impl Known {
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    pub fn tell(&self, machine: MachineId) {
+        self.0.store(machine.number(), Ordering::Release);
+    }
+
+    /// Once it was told.
+    pub async fn get(&self) -> MachineId {
+        loop {
+            if let Some(machine) = MachineId::new(self.0.load(Ordering::Acquire)) {
+                return machine;
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+/// A connection to the first machine, and nothing else.
+pub async fn dial() -> TcpStream {
+    dial_to(first()).await
+}
+
+/// What a machine says first that has no number yet.
+pub fn hello() -> Chain {
+    let mut frame = 28_u32.to_be_bytes().to_vec();
+    frame.extend([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    frame.extend(0_u64.to_be_bytes());
+    frame.extend(b"isola\0\0\x01");
+    bytes(&frame)
+}
+
+/// Joins by hand; returns the number that it is told.
+pub async fn join_by_hand(raw: &mut TcpStream) -> MachineId {
+    raw.write(hello()).await.unwrap();
+    let welcome = raw.read().await.unwrap().expect("a welcome").to_vec();
+    assert_eq!((welcome.len(), welcome[7]), (32, 2));
+    MachineId::new(u32::from_be_bytes(welcome[8..12].try_into().unwrap())).unwrap()
+}

@@ -1,0 +1,68 @@
+//! Machines of which one says more than another takes at once.
+
+mod common;
+
+use common::{ECHO, Known, bytes, dial, echo, is_set, join_by_hand, join_first, serve_all};
+use isola_events::future::join_all;
+use isola_gateway::test_cells::{TestCell, run_cells};
+use isola_hosted::{Loss, switch};
+use isola_messenger::{CallError, MAX_CALLS, MAX_PAYLOAD, MachineId, Refusal, call, serve};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn a_machine_that_is_asked_more_than_it_takes_at_once_is_not_cut_off_for_that() {
+    static CALLEE: Known = Known::new();
+    let [a, b, c, d] = switch(Loss::Never);
+    async fn ask() {
+        join_first().await;
+        let block = vec![7; MAX_PAYLOAD];
+        let callee = CALLEE.get().await;
+        let calls = (0..MAX_CALLS).map(|_| call(callee, ECHO, bytes(&block)));
+        for answer in join_all(calls).await {
+            assert!(answer.unwrap().to_vec() == block);
+        }
+    }
+    run_cells([
+        TestCell::new(1, 1, a, serve_all).until_others_end(),
+        TestCell::new(2, 1, b, || async {
+            let number = join_first().await;
+            let _echo = serve(ECHO, echo).unwrap();
+            CALLEE.tell(number);
+            std::future::pending::<()>().await;
+        })
+        .until_others_end(),
+        TestCell::new(3, 1, c, ask),
+        TestCell::new(4, 1, d, ask),
+    ]);
+}
+
+#[test]
+fn a_machine_that_does_not_read_is_left_and_who_asks_it_is_told() {
+    static SILENT: Known = Known::new();
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let [a, b, c] = switch(Loss::Never);
+    run_cells([
+        TestCell::new(1, 1, a, serve_all).until_others_end(),
+        TestCell::new(2, 1, b, || async {
+            let mut raw = dial().await;
+            // The welcome, and nothing behind it.
+            SILENT.tell(join_by_hand(&mut raw).await);
+            is_set(&TOLD).await;
+        }),
+        TestCell::new(3, 1, c, || async {
+            let silent = SILENT.get().await;
+            join_first().await;
+            let block = bytes(&vec![7; MAX_PAYLOAD]);
+            let calls = (0..MAX_CALLS).map(|_| call(silent, ECHO, block.clone()));
+            let answers = join_all(calls).await;
+            // The machine has left, for those of the calls that came late.
+            let is_told = |answer: &Result<_, _>| {
+                matches!(answer, Err(CallError::Refused(Refusal::Gone | Refusal::NoSuchMachine)))
+            };
+            assert!(answers.iter().all(is_told), "{answers:?}");
+            // All others are still there.
+            assert!(call(MachineId::FIRST, ECHO, bytes(b"1")).await.is_ok());
+            TOLD.store(true, Ordering::Release);
+        }),
+    ]);
+}
