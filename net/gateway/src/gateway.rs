@@ -5,7 +5,6 @@ use isola_abi::descriptor::NetworkAddress;
 use isola_abi::hosted::{Forward, Transport};
 use isola_events::{run, spawn_task};
 use isola_hosted::{Loss, Settings, link};
-use isola_net::CellNetwork;
 use isola_platform::network::NetworkPort;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fmt;
@@ -82,8 +81,7 @@ pub fn start(forwards: &[Forward]) -> Result<(NetworkPort, NetworkAddress), Gate
         Settings { name: "gateway".into(), address: Some(address(GATEWAY, None)), ..Settings::default() };
     let cell = move || {
         isola_hosted::run(settings, outer, |_| {
-            // Whatever network manager the application has, it is not the gateway's.
-            isola_net::start_with(&CellNetwork).expect("the gateway has a device and a fixed address");
+            isola_net::start().expect("the gateway has a device and a fixed address");
             let doors = doors.lock().ok().and_then(|mut doors| doors.take()).unwrap_or_default();
             for door in doors {
                 match door {

@@ -2,7 +2,7 @@
 //! ([`talk`]), or any number ([`run_cells`]).
 
 use isola_abi::descriptor::NetworkAddress;
-use isola_ebbs::current_core;
+use isola_ebbs::{InUse, current_core};
 use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::{Loss, Settings, link};
 use isola_net::{FailReason, StreamError, TcpStream, connect, start};
@@ -42,6 +42,7 @@ pub struct TestCell<'a> {
     cores: usize,
     port: NetworkPort,
     body: Body<'a>,
+    components: fn() -> Result<(), InUse>,
     end: End,
 }
 
@@ -76,7 +77,13 @@ impl<'a> TestCell<'a> {
         port: NetworkPort,
         body: impl FnOnce() -> F + Send + 'a,
     ) -> Self {
-        Self { number, cores, port, body: Box::new(|| Box::pin(body())), end: End::OfItself }
+        let body: Body<'a> = Box::new(|| Box::pin(body()));
+        Self { number, cores, port, body, components: || Ok(()), end: End::OfItself }
+    }
+
+    /// It has components of its own, which `components` puts in the place of Isola's.
+    pub fn with_components(self, components: fn() -> Result<(), InUse>) -> Self {
+        Self { components, ..self }
     }
 
     /// It does not end of itself: what it serves, it serves until the others are done.
@@ -90,6 +97,7 @@ impl<'a> TestCell<'a> {
         let settings = Settings { cores: self.cores, address: Some(address), ..Settings::default() };
         let body = Mutex::new(Some(self.body));
         let begin = || {
+            (self.components)().expect("nothing is in use yet");
             start().expect("the cell has a device and an address");
             let body = body.lock().unwrap_or_else(PoisonError::into_inner).take();
             let body = body.expect("a cell has one first core")();

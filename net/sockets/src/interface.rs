@@ -5,7 +5,7 @@
 
 use crate::core_network::{self, NETWORK};
 use crate::device;
-use crate::manager::{NETWORK_MANAGER, NetworkManager, NetworkSettings};
+use crate::manager::{NETWORK_MANAGER, NetworkSettings};
 use crate::tcp::Listener;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -81,14 +81,7 @@ impl core::error::Error for NetworkError {}
 /// # Errors
 /// [`NetworkError`], where there is no device, or what the manager gives cannot be.
 pub fn start() -> Result<(), NetworkError> {
-    start_with(&**NETWORK_MANAGER)
-}
-
-/// As [`start`], with this network manager: for a cell that is no application's, in a process that has such a one, too.
-///
-/// # Errors
-/// [`NetworkError`].
-pub fn start_with(manager: &dyn NetworkManager) -> Result<(), NetworkError> {
+    let manager = &**NETWORK_MANAGER;
     let port = manager.open().ok_or(NetworkError::NoDevice)?;
     let offloads = !port.queues.is_empty() && port.queues.iter().all(|queue| queue.offloads_checksums());
     let tx_checksum = if offloads { TxChecksum::Device } else { TxChecksum::Software };

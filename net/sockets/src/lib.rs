@@ -30,7 +30,7 @@ pub mod udp;
 
 pub use device::set_polling;
 pub use filter::{Filter, filter};
-pub use interface::{address, set_address, start, start_with, wait_for_address};
+pub use interface::{address, set_address, start, wait_for_address};
 pub use isola_net_stack::{
     Addressing, ConfigError, ConnectError, FailReason, Ipv4Config, KeepAlive, Limits, MacAddr, TcpConfig,
 };

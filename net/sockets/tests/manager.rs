@@ -1,10 +1,8 @@
 //! An application's own network manager, in the place of Isola's.
 
-use isola_abi::descriptor::NetworkAddress;
-use isola_ebbs::platform;
 use isola_events::timeout;
-use isola_gateway::test_cells::{CLIENT, SERVER, dial, read_exactly, talk};
-use isola_hosted::{Loss, Settings};
+use isola_gateway::test_cells::{SERVER, TestCell, dial, read_exactly, run_cells};
+use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::interface::NetworkError;
 use isola_net::port::{FrameToSend, NetworkPort, ReceivedFrame};
@@ -13,15 +11,11 @@ use isola_net::{
     NetworkSettings, TcpStream, connect, filter, listen, set_address, start, wait_for_address,
 };
 use std::net::Ipv4Addr;
-use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A port that the server's network manager lets nobody reach.
 const CLOSED: u16 = 8;
-
-/// A cell whose network manager is careless.
-const CARELESS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 3);
 
 /// The address that the client gives itself.
 const CHOSEN: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 77);
@@ -29,34 +23,35 @@ const CHOSEN: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 77);
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 static SENT: AtomicUsize = AtomicUsize::new(0);
 
-/// The network manager of all cells of this process: the server's has a wall, the client's chooses its address.
-struct Own;
+/// The server's network manager: it has a wall.
+struct Walled;
 
-impl NetworkManager for Own {
+impl NetworkManager for Walled {
     fn open(&self) -> Option<NetworkPort> {
-        let mut port = CellNetwork.open()?;
-        match own_address() {
-            SERVER => Some(filter(port, |_| Wall)),
-            CARELESS => {
-                port.mac = [0xff; 6];
-                Some(port)
-            }
-            _ => Some(port),
-        }
-    }
-
-    fn settings(&self) -> NetworkSettings {
-        let settings = NetworkSettings::default();
-        if own_address() == CLIENT {
-            NetworkSettings { addressing: Addressing::Unset, ..settings }
-        } else {
-            settings
-        }
+        Some(filter(CellNetwork.open()?, |_| Wall))
     }
 }
 
-fn own_address() -> Ipv4Addr {
-    platform().descriptor().address.unwrap().ip
+/// The client's: it leaves the address open.
+struct Unaddressed;
+
+impl NetworkManager for Unaddressed {
+    fn open(&self) -> Option<NetworkPort> {
+        CellNetwork.open()
+    }
+
+    fn settings(&self) -> NetworkSettings {
+        NetworkSettings { addressing: Addressing::Unset, ..NetworkSettings::default() }
+    }
+}
+
+/// One whose device has an address that no device can have.
+struct Careless;
+
+impl NetworkManager for Careless {
+    fn open(&self) -> Option<NetworkPort> {
+        Some(NetworkPort { mac: [0xff; 6], ..CellNetwork.open()? })
+    }
 }
 
 struct Wall;
@@ -78,11 +73,6 @@ impl Filter for Wall {
     }
 }
 
-fn replace() {
-    static REPLACED: Once = Once::new();
-    REPLACED.call_once(|| NETWORK_MANAGER.replace(|| Box::new(Own)).unwrap());
-}
-
 /// Says to whom it talks.
 async fn name(mut stream: TcpStream) {
     let peer = stream.peer().unwrap().ip().to_string();
@@ -92,12 +82,11 @@ async fn name(mut stream: TcpStream) {
 
 #[test]
 fn an_application_s_own_network_manager_sees_every_frame_and_chooses_the_address() {
-    replace();
     let server = || async {
         let _listening = [7, CLOSED].map(|port| listen(port, 4, name).unwrap());
         std::future::pending::<()>().await;
     };
-    talk(2, Loss::Never, server, || async {
+    let client = || async {
         assert_eq!(isola_net::address(), None);
         set_address(Some(Ipv4Config::new(CHOSEN, 24, None)));
         assert_eq!(wait_for_address().await.address, CHOSEN);
@@ -111,15 +100,21 @@ fn an_application_s_own_network_manager_sees_every_frame_and_chooses_the_address
         assert!(DROPPED.load(Ordering::Relaxed) > 0);
         // The wall is at that port alone.
         dial(7).await;
-    });
+    };
+    let [a, b] = switch(Loss::Never);
+    run_cells([
+        TestCell::new(1, 2, a, server)
+            .with_components(|| NETWORK_MANAGER.replace(|| Box::new(Walled)))
+            .until_others_end(),
+        TestCell::new(2, 1, b, client).with_components(|| NETWORK_MANAGER.replace(|| Box::new(Unaddressed))),
+    ]);
 }
 
 #[test]
 fn a_network_manager_that_gives_what_cannot_be_is_refused_by_name() {
-    replace();
-    let address = Some(NetworkAddress { ip: CARELESS, prefix_len: 24, gateway: None });
-    let (port, _other) = isola_hosted::link(Loss::Never);
-    isola_hosted::run(Settings { address, ..Settings::default() }, vec![port], |_| {
+    let [port] = switch(Loss::Never);
+    isola_hosted::run(Settings::default(), vec![port], |_| {
+        NETWORK_MANAGER.replace(|| Box::new(Careless)).unwrap();
         let refused = NetworkError::Config(ConfigError::Mac(MacAddr([0xff; 6])));
         assert_eq!(start(), Err(refused));
         assert!(refused.to_string().contains("unicast"));

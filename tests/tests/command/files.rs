@@ -48,6 +48,14 @@ fn a_cell_serves_the_files_of_a_hosted_process() {
     home.wait().ended_with(0);
     let gone = wait::until("an answer", || Some(get("/large").0).filter(|status| status.contains("502")));
     assert_eq!(gone, "HTTP/1.1 502 Bad Gateway");
+    // Its home back, it serves again.
+    fs::write(directory.path().join("large"), b"another").unwrap();
+    let home = isola.spawn(&["run", "--hosted", "-p", &exported, "files", "export", path]);
+    let back =
+        wait::until("an answer", || Some(get("/large")).filter(|(status, _)| *status == "HTTP/1.1 200 OK"));
+    assert_eq!(back.1, b"another");
+    home.signal("INT");
+    home.wait().ended_with(0);
     isola.run(&["down"]).ended_with(0);
 }
 
