@@ -105,9 +105,9 @@ impl IdMap {
         let ebb = words.read_u64_be().and_then(EbbId::from_u64).ok_or(Refusal::Malformed)?;
         let mut bytes = alloc::vec![0; words.remaining()];
         let mut values = self.values.borrow_mut();
-        let is_anothers = |value: &Value| value.owner != call.from && MESSENGER.is_there(value.owner);
+        let is_taken = |value: &Value| value.owner != call.from && MESSENGER.is_there(value.owner);
         match kind {
-            SET | REMOVE if values.get(&ebb).is_some_and(is_anothers) => Err(Refusal::NotYours),
+            SET | REMOVE if values.get(&ebb).is_some_and(is_taken) => Err(Refusal::NotYours),
             SET if bytes.len() <= MAX_VALUE => {
                 if values.len() >= MAX_VALUES && !values.contains_key(&ebb) {
                     return Err(Refusal::Failed);
