@@ -24,7 +24,8 @@
 //! wherever it runs. What the gateway holds of a connection is bounded: one piece each way, and the windows of both
 //! stacks.
 //!
-//! What is not here: the way to other machines (`isola-hosted`'s TAP interface has it), DNS, and IPv6.
+//! It leads to the host alone, and there to `127.0.0.1`: what listens at another address of the host is not reached. What is
+//! not here: the way to other machines (`isola-hosted`'s TAP interface has it), DNS, and IPv6.
 #![forbid(unsafe_code)]
 
 pub mod calls;

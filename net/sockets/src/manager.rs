@@ -3,7 +3,7 @@
 //!
 //! It is asked once, when the network starts: for the device by which the cell talks, and for the settings of the protocol
 //! stack. A manager of the application's may give another device than the cell's (a tunnel, a link within the process), its
-//! own between the device and the stack ([`crate::filter`]), none at all, or an address of its own. It is not on the path
+//! own between the device and the stack ([`crate::filter()`]), none at all, or an address of its own. It is not on the path
 //! of a packet: only what it put there is.
 //!
 //! ```ignore
