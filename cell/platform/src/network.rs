@@ -73,7 +73,7 @@ pub trait NetworkQueue {
     /// Hands a frame to the device, which starts on it at the latest at the next [`Self::flush`].
     ///
     /// # Errors
-    /// Gives the frame back where the queue is full.
+    /// Gives the frame back where the queue is full: it is the next to be handed over.
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend>;
 
     /// Tells the device of all frames handed over.

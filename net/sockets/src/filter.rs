@@ -8,14 +8,14 @@ use isola_platform::network::{FrameToSend, FramesPending, NetworkPort, NetworkQu
 const MAX_DROPPED: usize = 64;
 
 /// What sees the frames of one queue, on the core that has it. What it gives back goes on, changed or as it was; what it
-/// keeps, or lets go of, does not.
+/// keeps, or lets go of, does not. Who changes a frame changes what it says of its checksum with it.
 pub trait Filter: Send {
     /// A frame has come.
     fn received(&mut self, frame: ReceivedFrame) -> Option<ReceivedFrame> {
         Some(frame)
     }
 
-    /// A frame is to be sent. Where the device has no room, the same frame comes again.
+    /// A frame is to be sent. It is seen once, however often the device has no room for it.
     fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
         Some(frame)
     }
@@ -25,7 +25,8 @@ pub trait Filter: Send {
 pub fn filter<F: Filter + 'static>(port: NetworkPort, make: impl Fn(usize) -> F) -> NetworkPort {
     let queues = port.queues.into_iter().enumerate();
     let filtered = queues.map(|(number, queue)| {
-        Box::new(FilteredQueue { queue, filter: make(number) }) as Box<dyn NetworkQueue + Send>
+        let filter = make(number);
+        Box::new(FilteredQueue { queue, filter, seen: Seen::No }) as Box<dyn NetworkQueue + Send>
     });
     NetworkPort { queues: filtered.collect(), ..port }
 }
@@ -33,6 +34,13 @@ pub fn filter<F: Filter + 'static>(port: NetworkPort, make: impl Fn(usize) -> F)
 struct FilteredQueue<F> {
     queue: Box<dyn NetworkQueue + Send>,
     filter: F,
+    /// Whether the filter has seen the frame that is to be sent next.
+    seen: Seen,
+}
+
+enum Seen {
+    Yes,
+    No,
 }
 
 impl<F: Filter> NetworkQueue for FilteredQueue<F> {
@@ -59,7 +67,13 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
     }
 
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
-        self.filter.sending(frame).map_or(Ok(()), |frame| self.queue.send(frame))
+        // What the device had no room for comes first again.
+        let frame = match core::mem::replace(&mut self.seen, Seen::No) {
+            Seen::Yes => Some(frame),
+            Seen::No => self.filter.sending(frame),
+        };
+        let Some(frame) = frame else { return Ok(()) };
+        self.queue.send(frame).inspect_err(|_| self.seen = Seen::Yes)
     }
 
     fn flush(&mut self) {

@@ -5,13 +5,16 @@ use isola_gateway::test_cells::{SERVER, TestCell, dial, read_exactly, run_cells}
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::interface::NetworkError;
-use isola_net::port::{FrameToSend, NetworkPort, ReceivedFrame};
+use isola_net::port::{
+    ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedFrame,
+};
 use isola_net::{
     Addressing, CellNetwork, ConfigError, Filter, Ipv4Config, MacAddr, NETWORK_MANAGER, NetworkManager,
     NetworkSettings, TcpStream, connect, filter, listen, set_address, start, wait_for_address,
 };
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A port that the server's network manager lets nobody reach.
@@ -121,4 +124,73 @@ fn a_network_manager_that_gives_what_cannot_be_is_refused_by_name() {
         // Nor is there a network then.
         assert_eq!(isola_net::address(), None);
     });
+}
+
+/// A device that has room for every other frame alone.
+#[derive(Default)]
+struct Narrow {
+    tries: usize,
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl NetworkQueue for Narrow {
+    fn vector(&self) -> u8 {
+        0x40
+    }
+
+    fn offloads_checksums(&self) -> bool {
+        false
+    }
+
+    fn attach(&mut self) {}
+
+    fn receive(&mut self) -> Option<ReceivedFrame> {
+        None
+    }
+
+    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+        self.tries += 1;
+        if self.tries % 2 == 1 {
+            return Err(frame);
+        }
+        self.sent.lock().unwrap().push(frame.frame.to_vec());
+        Ok(())
+    }
+
+    fn flush(&mut self) {}
+
+    fn reclaim(&mut self) -> Option<Chain> {
+        None
+    }
+
+    fn enable_interrupts(&mut self) -> FramesPending {
+        FramesPending::No
+    }
+
+    fn disable_interrupts(&mut self) {}
+}
+
+/// Puts a byte before every frame.
+struct Tunnel;
+
+impl Filter for Tunnel {
+    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
+        let mut packed = Chain::from(IoBuf::from_static(b">"));
+        packed.append(frame.frame);
+        Some(FrameToSend { frame: packed, ..frame })
+    }
+}
+
+#[test]
+fn what_the_device_has_no_room_for_is_filtered_once() {
+    let narrow = Narrow::default();
+    let sent = narrow.sent.clone();
+    let port = NetworkPort { mac: [2; 6], mtu: 1500, queues: vec![Box::new(narrow)] };
+    let mut queue = filter(port, |_| Tunnel).queues.remove(0);
+    for name in ["a", "b", "c"] {
+        let frame = Chain::from(IoBuf::copy_from_slice(name.as_bytes()));
+        let refused = queue.send(FrameToSend { frame, checksum: ChecksumOffload::None }).unwrap_err();
+        queue.send(refused).unwrap();
+    }
+    assert_eq!(*sent.lock().unwrap(), [b">a", b">b", b">c"]);
 }
