@@ -17,8 +17,9 @@
 
 use isola_abi::id::MAX_CORES;
 use isola_abi::report::{MemoryReport, Report};
+use isola_memory::heap::LARGEST_OF_PAGES;
 use isola_memory::mapped::is_mapped;
-use isola_memory::pages::{PAGE_SIZE, PageStatistics};
+use isola_memory::pages::PageStatistics;
 use isola_memory::{CoreSource, Heap};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -123,7 +124,7 @@ impl CellHeap {
     fn is_of_pool(object: *mut u8, layout: Layout) -> bool {
         let offset = object.addr().wrapping_sub(POOL_START.load(Ordering::Relaxed));
         // What is smaller is never in pieces.
-        let is_large = layout.size().max(layout.align()) >= PAGE_SIZE;
+        let is_large = layout.size().max(layout.align()) > LARGEST_OF_PAGES;
         offset < POOL_LEN.load(Ordering::Relaxed) || is_large && is_mapped(object.addr())
     }
 

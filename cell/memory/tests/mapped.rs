@@ -209,6 +209,29 @@ fn an_object_is_had_in_pieces_where_every_second_page_is_taken() {
 }
 
 #[test]
+fn objects_of_classes_are_had_where_no_span_is() {
+    make_window();
+    let arena = Arena::new(4 * MIB, PAGE_SIZE);
+    let heap = heap_of(&arena);
+    // Each core has what it keeps for itself before.
+    Object::new(&heap, 64, 8, 0).unwrap().free(&heap);
+    let held = cut_up(&heap, |page| page % 2 == 0);
+    let free = free_bytes(&heap);
+    for len in [513, 1024, 4096, 5000, 8192, 20_000, 32_768] {
+        let align = if len == 8192 { 8192 } else { 8 };
+        let objects: Vec<_> = (0..).map_while(|mark| Object::new(&heap, len, align, mark)).collect();
+        let bytes = objects.len() * len.next_multiple_of(PAGE_SIZE);
+        assert!(bytes + 2 * len + 16 * PAGE_SIZE > free, "{bytes} bytes of {free} as objects of {len}");
+        assert!(heap.statistics().mapped_bytes >= bytes - 2 * MIB / 16);
+        objects.into_iter().for_each(|object| object.free(&heap));
+        heap.empty_cache();
+        assert_eq!((heap.statistics().mapped_bytes, heap.statistics().cached_bytes), (0, 0));
+    }
+    assert!(free_bytes(&heap) + 16 * PAGE_SIZE > free);
+    give(&heap, held);
+}
+
+#[test]
 fn an_object_that_has_most_of_memory_grows_by_its_pages() {
     make_window();
     let arena = Arena::new(16 * MIB, 2 * MIB);

@@ -81,6 +81,9 @@ pub async fn large_objects_are_had_from_memory_that_is_cut_up() -> Outcome {
     let wall = vec![1_u8; 100_000];
     ensure!(large.try_reserve_exact(len / 4).is_ok(), "{} bytes more", len / 4);
     large.extend((len..len + len / 4).map(|index| mark(len, index)));
+    // Of classes whose spans are longer than what is free in a row.
+    let objects: Vec<_> = (0..40).map(|turn| make(turn, 20_000 + turn * 300)).collect();
+    ensure!((0..).zip(&objects).all(|(turn, object)| is_whole(turn, object)), "objects of classes");
     let large = Arc::new(large);
     let shared = large.clone();
     let whole = parallel(cores(), move |_| {

@@ -14,6 +14,9 @@ pub(crate) const CLASSES: usize = 40;
 /// Size of the largest class, in bytes. What is larger comes from the pages directly.
 pub const LARGEST: usize = 32 * 1024;
 
+/// Size of the largest class whose spans are of one page, in bytes. No object of that size or less is ever in pieces.
+pub const LARGEST_OF_PAGES: usize = 512;
+
 /// Sizes and alignments are multiples of this.
 pub(crate) const GRAIN: usize = 16;
 
@@ -185,6 +188,7 @@ mod tests {
             assert!(shape.capacity as usize * shape.size as usize * 8 >= span * 7);
             assert!(span / GRAIN <= u16::MAX as usize, "offsets are 16 bits");
             assert!(shape.capacity >= shape.most_cached.min(4));
+            assert_eq!(shape.span_pages == 1, shape.size as usize <= LARGEST_OF_PAGES);
         }
     }
 }

@@ -3,8 +3,11 @@
 //! An object that grows and cannot do so where it is goes to a longer run, and its bytes are copied. Two kinds take
 //! their pages with them instead, without a copy: those that are in pieces, and those of 2 MiB and more, as then the
 //! processor's large pages can be moved. So does any other for which there is no memory to be copied to.
+//!
+//! An object of a class that cannot get a span, which is a run, is in pieces as well.
 
-use super::class::Class;
+use super::class::{Class, LARGEST_OF_PAGES};
+use super::free_list::FreeList;
 use super::{CoreSource, Heap};
 use crate::mapped::{self, is_mapped};
 use crate::pages::PAGE_SIZE;
@@ -128,6 +131,42 @@ impl<C: CoreSource> Heap<C> {
         self.count_large(object, had.wrapping_neg());
         self.count_large(moved, pages);
         Some(moved)
+    }
+
+    /// An object of a class for which there is no span, but memory.
+    pub(super) fn take_piece(&self, class: Class) -> Option<NonNull<u8>> {
+        let size = class.shape().size as usize;
+        if size <= LARGEST_OF_PAGES {
+            return None;
+        }
+        let (pages, align) = (size.div_ceil(PAGE_SIZE), PAGE_SIZE.max(1 << size.trailing_zeros()));
+        let object = mapped::allocate(&self.pages, self.near(), pages, align)?;
+        self.pieces.fetch_add(1, Ordering::Relaxed);
+        self.mapped_pages.fetch_add(pages, Ordering::Relaxed);
+        self.ledger.add(self.cores.current_core(), size);
+        Some(object)
+    }
+
+    /// Takes those objects of a class back that are in pieces; returns the others.
+    ///
+    /// # Safety
+    /// They are of that class and of this heap, and nobody uses them.
+    #[cold]
+    pub(super) unsafe fn give_pieces(&self, class: Class, mut objects: FreeList) -> FreeList {
+        let pages = (class.shape().size as usize).div_ceil(PAGE_SIZE);
+        let mut others = FreeList::new();
+        while let Some(object) = objects.pop() {
+            if is_mapped(object.addr().get()) {
+                self.pieces.fetch_sub(1, Ordering::Relaxed);
+                self.mapped_pages.fetch_sub(pages, Ordering::Relaxed);
+                // SAFETY: the caller's promise; it came from `take_piece`.
+                unsafe { mapped::free(&self.pages, object, pages) };
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { others.push(object) };
+            }
+        }
+        others
     }
 
     /// Counts `more` pages of an object, modulo 2^64.

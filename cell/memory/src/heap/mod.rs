@@ -36,7 +36,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use isola_abi::id::{MAX_CORES, NodeId};
 use isola_abi::report::{MemoryPressure, Report};
 
-pub use self::class::LARGEST;
+pub use self::class::{LARGEST, LARGEST_OF_PAGES};
 pub use self::core_source::{CoreSource, ThisCore};
 pub use self::statistics::{ClassStatistics, HeapStatistics};
 
@@ -60,8 +60,10 @@ pub struct Heap<C = ThisCore> {
     ledger: Ledger,
     /// Pages that are handed out as objects of their own.
     large_pages: AtomicUsize,
-    /// Of them, those of objects in pieces.
+    /// Those of objects in pieces.
     mapped_pages: AtomicUsize,
+    /// How many objects of classes are in pieces.
+    pieces: AtomicUsize,
     /// How often the pages have run out.
     shortages: AtomicU32,
 }
@@ -78,6 +80,7 @@ impl<C: CoreSource> Heap<C> {
             ledger: Ledger::new(),
             large_pages: AtomicUsize::new(0),
             mapped_pages: AtomicUsize::new(0),
+            pieces: AtomicUsize::new(0),
             shortages: AtomicU32::new(0),
         }
     }
@@ -192,6 +195,10 @@ impl<C: CoreSource> Heap<C> {
     /// The objects are of that class and of this heap.
     unsafe fn give(&self, class: Class, mut objects: FreeList) {
         self.ledger.subtract(self.cores.current_core(), objects.len() * class.shape().size as usize);
+        if self.pieces.load(Ordering::Relaxed) > 0 {
+            // SAFETY: the caller's promise.
+            objects = unsafe { self.give_pieces(class, objects) };
+        }
         let mut by_node = [const { FreeList::new() }; MAX_NODES];
         let [first, ..] = &mut by_node;
         if self.pages.is_uniform() {
@@ -231,9 +238,12 @@ impl<C: CoreSource> Heap<C> {
         // SAFETY: an object from the central list is nobody's. There is room: the bin is empty.
         let put = |object| assert!(unsafe { bin.push(object) }.is_ok());
         if self.take(class, bin.limit() / 2, put) == 0 {
-            self.report_shortage();
-            // Which has taken the bin's right to hold anything.
-            return self.take_one(class).map_or(ptr::null_mut(), NonNull::as_ptr);
+            let object = self.take_piece(class).or_else(|| {
+                self.report_shortage();
+                // Which has taken the bin's right to hold anything.
+                self.take_one(class).or_else(|| self.take_piece(class))
+            });
+            return object.map_or(ptr::null_mut(), NonNull::as_ptr);
         }
         let object = bin.pop();
         cache.note(class);

@@ -21,7 +21,7 @@ pub struct HeapStatistics {
     pub cached_bytes: usize,
     /// Bytes of objects that are too large for a class, in whole pages.
     pub large_bytes: usize,
-    /// Of them, in objects in pieces.
+    /// Bytes of objects in pieces, in whole pages: such large ones, and those of classes.
     pub mapped_bytes: usize,
     /// How often a core's cache got objects from a central list.
     pub refills: u64,

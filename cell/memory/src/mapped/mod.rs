@@ -5,75 +5,28 @@
 //! beginning, never paged. An object of several MiB that does not fit any more where it is moves in the same way: its
 //! pages come to stand in front of further ones, and its bytes stay where they are (decision 0019).
 //!
-//! ```text
-//!   the last quarter of the window
-//!   ├── small: objects of up to 1 MiB, in units of 16 KiB     their page tables stay
-//!   └── large: in units of 2 MiB                              a page table each, free with them
-//! ```
+//! Their addresses are the last quarter of the window (`areas`), a bit a unit (`places`).
+//!
+//! An object of a size class comes here too where its class cannot get a span, which is a run of up to 32 pages. It is freed
+//! into a core's cache like any other, and its pages come back when the cache gives it back.
 //!
 //! No record says what is where. That an address is of such an object is told by the window it is in, how long the
 //! object is by who frees it, and which pages it has by the page tables.
 //!
 //! **What waits.** Pages of an object that is gone are free at once: a core may remember that they were at its
 //! addresses, but nobody uses these any more. The addresses and the page tables must wait until all cores have
-//! forgotten: [`collect`].
-//!
-//! Lock order: [`AREAS`], then the book of regions, for page tables. Nothing is allocated, mapped or touched with it held.
+//! forgotten (`areas::collect`).
 
+mod areas;
 mod places;
 
-use self::places::{BLOCK_WORDS, Found, Places, Units, Word};
+use self::areas::{BYTES_AT_ONCE, end_of, give_units, lengthen_place, mapped_part, take_place};
 use crate::pages::{PAGE_SIZE, Pages};
-use crate::regions::{Carry, Extent, PageSize, Retired, Window, give_tables, take_tables, window};
-use alloc::vec::Vec;
+use crate::regions::{Carry, PageSize, Retired, Window, window};
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::id::NodeId;
-use spin::Mutex;
 
-/// Units of small objects, in bytes.
-const SMALL_UNIT: usize = 16 << 10;
-
-/// Longest small object: no range of small ones, with what is behind it in its unit, is all that a page table is of.
-const SMALL_MAX: usize = 1 << 20;
-
-/// Units of large objects, in bytes: a page table each.
-const LARGE_UNIT: usize = PageSize::TwoMib.bytes();
-
-/// So many units are made free at once, and so many bytes are taken out of use: less than a table of the second level
-/// is of. Of small units, less than a table of the last one is of.
-const UNITS_AT_ONCE: usize = 64;
-const BYTES_AT_ONCE: usize = UNITS_AT_ONCE * LARGE_UNIT;
-
-const _: () = assert!(UNITS_AT_ONCE * SMALL_UNIT <= SMALL_MAX && SMALL_MAX < LARGE_UNIT);
-
-static AREAS: Mutex<Option<Areas>> = Mutex::new(None);
-
-/// How many units wait.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
-
-struct Areas {
-    small: Places,
-    large: Places,
-}
-
-impl Areas {
-    fn new(window: Extent) -> Self {
-        let Extent { start, len } = mapped_part(window);
-        let small = Extent { start, len: len / 4 };
-        let large = Extent { start: small.end(), len: len - small.len };
-        Self { small: Places::new(small, SMALL_UNIT), large: Places::new(large, LARGE_UNIT) }
-    }
-
-    fn at(&mut self, address: usize) -> &mut Places {
-        if address < self.small.area().end() { &mut self.small } else { &mut self.large }
-    }
-}
-
-/// Which part of the window is for objects; regions have the other.
-fn mapped_part(window: Extent) -> Extent {
-    window.eighths(6, 2)
-}
+pub(crate) use self::areas::collect;
 
 /// Whether the object at `address` is in pieces.
 pub fn is_mapped(address: usize) -> bool {
@@ -187,96 +140,10 @@ pub(crate) unsafe fn relocate(
     NonNull::new(ptr::with_exposed_provenance_mut(start))
 }
 
-/// Makes addresses that wait free, as far as every core has forgotten them. A load where there are none.
-pub(crate) fn collect() {
-    if WAITING.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    let Some(window) = window() else { return };
-    loop {
-        let over = AREAS.lock().as_mut().and_then(|areas| {
-            let Areas { small, large } = areas;
-            [small, large].into_iter().find_map(|places| {
-                let units = places.next_over(UNITS_AT_ONCE, |retired| window.is_over(retired))?;
-                Some((units, places.extent(units)))
-            })
-        });
-        let Some((units, extent)) = over else { return };
-        // SAFETY: they were retired when they were given back, and that is over; they are taken until they are freed below.
-        unsafe { window.forget(extent.start, extent.len) };
-        WAITING.fetch_sub(units.count, Ordering::Relaxed);
-        if let Some(areas) = AREAS.lock().as_mut() {
-            let places = areas.at(extent.start);
-            places.free(units);
-            give_tables(tables_with(places, units));
-        }
-    }
-}
-
 /// Whether so many pages are free, as far as that can be known.
 fn has_room(pages: &Pages, count: usize) -> bool {
     let figures = pages.statistics();
     count <= figures.total_bytes.saturating_sub(figures.used_bytes) / PAGE_SIZE
-}
-
-/// Takes addresses for `count` pages. Returns the first.
-fn take_place(window: &dyn Window, count: usize, align: usize) -> Option<usize> {
-    let bytes = count.checked_mul(PAGE_SIZE)?;
-    collect();
-    loop {
-        let mut guard = AREAS.lock();
-        let areas = guard.get_or_insert_with(|| Areas::new(window.extent()));
-        let is_small = bytes <= SMALL_MAX && align <= SMALL_MAX;
-        let places = if is_small { &mut areas.small } else { &mut areas.large };
-        match places.find(bytes, align) {
-            Found::At(units) => return take_units(places, units).then(|| places.extent(units).start),
-            Found::Nowhere => return None,
-            Found::NoBlock => {}
-        }
-        drop(guard);
-        let mut words: Vec<Word> = Vec::new();
-        words.try_reserve_exact(BLOCK_WORDS).ok()?;
-        words.resize(BLOCK_WORDS, Word::default());
-        let mut guard = AREAS.lock();
-        let unused = guard.as_mut().and_then(|areas| {
-            let places = if is_small { &mut areas.small } else { &mut areas.large };
-            places.add_block(words)
-        });
-        // The heap is not called with the lock held.
-        drop(guard);
-        drop(unused);
-    }
-}
-
-/// Takes the addresses behind an object of `had` pages for one of `wanted`; false where it cannot have them.
-fn lengthen_place(start: usize, had: usize, wanted: usize) -> bool {
-    let mut guard = AREAS.lock();
-    let Some(areas) = guard.as_mut() else { return false };
-    if start < areas.small.area().end() && wanted * PAGE_SIZE > SMALL_MAX {
-        return false;
-    }
-    let places = areas.at(start);
-    let (old, new) = (places.units(start, had * PAGE_SIZE), places.units(start, wanted * PAGE_SIZE));
-    let more = Units { first: old.first + old.count, count: new.count - old.count };
-    more.count == 0 || (places.are_free(more) && take_units(places, more))
-}
-
-/// Takes units, which are free, and counts the page tables that they can need; false where these are not to be had.
-fn take_units(places: &mut Places, units: Units) -> bool {
-    let extent = places.extent(units);
-    let grown = |bytes: usize| extent.end().div_ceil(bytes).saturating_sub(places.used_end().div_ceil(bytes));
-    let with = tables_with(places, units);
-    let for_good = grown(PageSize::OneGib.bytes()) + if with == 0 { grown(LARGE_UNIT) } else { 0 };
-    let has_tables = take_tables(with + for_good);
-    if has_tables {
-        places.take(units);
-    }
-    has_tables
-}
-
-/// How many page tables are of these units alone: free with them. Those of small units stay.
-fn tables_with(places: &Places, units: Units) -> usize {
-    if places.unit_bytes() == LARGE_UNIT { units.count } else { 0 }
 }
 
 /// Has memory come to an object's pages: the largest blocks there are. False where it has run out; then nothing is there.
@@ -360,27 +227,6 @@ fn parts(start: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
     core::iter::successors(first, move |(offset, before)| {
         let offset = offset + before;
         (offset < len).then(|| (offset, part(offset)))
-    })
-}
-
-/// Has the units of an object of `had` pages wait that one of `kept` does not need.
-fn give_units(start: usize, kept: usize, had: usize, retired: Retired) {
-    if let Some(areas) = AREAS.lock().as_mut() {
-        let places = areas.at(start);
-        let (kept, had) = (places.units(start, kept * PAGE_SIZE), places.units(start, had * PAGE_SIZE));
-        let units = Units { first: kept.first + kept.count, count: had.count - kept.count };
-        if units.count > 0 {
-            WAITING.fetch_add(units.count, Ordering::Relaxed);
-            places.give(units, retired);
-        }
-    }
-}
-
-/// The end of the last unit of an object.
-fn end_of(start: usize, count: usize) -> usize {
-    AREAS.lock().as_mut().map_or(start, |areas| {
-        let places = areas.at(start);
-        places.extent(places.units(start, count * PAGE_SIZE)).end()
     })
 }
 

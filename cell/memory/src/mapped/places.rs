@@ -7,7 +7,7 @@
 //! Nothing is allocated here: whoever wants addresses beyond those that bits exist for is asked for more of them.
 
 use crate::regions::{Extent, Retired};
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 
 /// Bits of some units: those that are taken, and of them those that wait, by set.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,16 +19,19 @@ pub(super) struct Word {
 /// Units of a word.
 const WORD: usize = u64::BITS as usize;
 
-/// Words of a block. A block is an object of the heap that has a size class: no place is needed for it.
-pub(super) const BLOCK_WORDS: usize = 256;
+/// Bits of further units. An object of the heap of a class that single pages are enough for: no place is needed for it.
+pub(super) type Block = [Word; BLOCK_WORDS];
+
+/// Words of a block.
+pub(super) const BLOCK_WORDS: usize = 16;
 
 /// Units of a block.
 const BLOCK: usize = BLOCK_WORDS * WORD;
 
 /// Most blocks of an area.
-const BLOCKS: usize = 128;
+const BLOCKS: usize = 512;
 
-const _: () = assert!(BLOCK_WORDS * size_of::<Word>() <= crate::heap::LARGEST);
+const _: () = assert!(size_of::<Block>() <= crate::heap::LARGEST_OF_PAGES);
 
 /// Addresses, as units from the first on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +72,7 @@ impl Waiting {
 pub(super) struct Places {
     area: Extent,
     unit_bytes: usize,
-    blocks: [Vec<Word>; BLOCKS],
+    blocks: [Option<Box<Block>>; BLOCKS],
     block_count: usize,
     /// All units below are taken.
     first_free: usize,
@@ -86,7 +89,7 @@ impl Places {
         Self {
             area,
             unit_bytes,
-            blocks: [const { Vec::new() }; BLOCKS],
+            blocks: [const { None }; BLOCKS],
             block_count: 0,
             first_free: 0,
             used_end: 0,
@@ -121,15 +124,15 @@ impl Places {
         self.area.start + self.used_end * self.unit_bytes
     }
 
-    /// Adds bits for further units.
-    pub fn add_block(&mut self, words: Vec<Word>) -> Option<Vec<Word>> {
+    /// Adds bits for further units; gives them back where there are enough.
+    pub fn add_block(&mut self, block: Box<Block>) -> Option<Box<Block>> {
         match self.blocks.get_mut(self.block_count) {
-            Some(block) if words.len() == BLOCK_WORDS => {
-                *block = words;
+            Some(place) => {
+                *place = Some(block);
                 self.block_count += 1;
                 None
             }
-            _ => Some(words),
+            None => Some(block),
         }
     }
 
@@ -226,7 +229,7 @@ impl Places {
     }
 
     fn word(&self, index: usize) -> Option<&Word> {
-        self.blocks.get(index / BLOCK_WORDS)?.get(index % BLOCK_WORDS)
+        self.blocks.get(index / BLOCK_WORDS)?.as_ref()?.get(index % BLOCK_WORDS)
     }
 
     /// Passes each word of some units, with their bits.
@@ -237,7 +240,7 @@ impl Places {
             let count = (end - unit).min(WORD - shift);
             let bits = (u64::MAX >> (WORD - count)) << shift;
             let block = self.blocks.get_mut(index / BLOCK_WORDS);
-            if let Some(word) = block.and_then(|block| block.get_mut(index % BLOCK_WORDS)) {
+            if let Some(word) = block.and_then(|block| block.as_mut()?.get_mut(index % BLOCK_WORDS)) {
                 change(word, bits);
             }
             unit += count;
@@ -257,6 +260,7 @@ enum Bit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     const UNIT: usize = 16;
@@ -309,7 +313,7 @@ mod tests {
                         let expected = (0..300).find(fits);
                         let mut found = places.find(bytes, align);
                         if found == Found::NoBlock {
-                            prop_assert!(places.add_block(vec_of_words()).is_none());
+                            prop_assert!(places.add_block(Box::default()).is_none());
                             found = places.find(bytes, align);
                         }
                         let expected = expected.map_or(Found::Nowhere, |first| Found::At(Units { first, count }));
@@ -368,9 +372,5 @@ mod tests {
             let all = Units { first: 0, count: 300 };
             prop_assert!(places.block_count == 0 || places.find(AREA.len, 1) == Found::At(all));
         }
-    }
-
-    fn vec_of_words() -> Vec<Word> {
-        alloc::vec![Word::default(); BLOCK_WORDS]
     }
 }
