@@ -4,6 +4,7 @@
 //! The area begins with a [`LiveWords`], which the supervisor changes while the cell runs, followed at
 //! [`BODY_OFFSET`] by the length of the encoded [`Descriptor`] (`u32`, little-endian) and the encoding itself.
 
+use crate::growth::Grown;
 use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
 use crate::layout::DESCRIPTOR_SIZE;
 use alloc::string::String;
@@ -14,7 +15,7 @@ use core::sync::atomic::AtomicU32;
 use serde::{Deserialize, Serialize};
 
 /// Where in the descriptor area the encoded descriptor begins.
-pub const BODY_OFFSET: usize = 64;
+pub const BODY_OFFSET: usize = 2048;
 
 /// Most bytes of an encoded descriptor.
 pub const MAX_BODY: usize = DESCRIPTOR_SIZE as usize - BODY_OFFSET - 4;
@@ -31,7 +32,13 @@ pub const FIRST_FREE_VECTOR: u8 = 0x20;
 pub struct LiveWords {
     /// What the supervisor asks of the cell: a value of [`Request`].
     pub request: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+    /// What the cell has got since it was built.
+    pub grown: Grown,
 }
+
+const _: () = assert!(size_of::<LiveWords>() <= BODY_OFFSET);
 
 /// What the supervisor asks of a running cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +75,10 @@ pub struct Descriptor {
     pub cores: Vec<Core>,
     /// Memory that the cell may use as it likes: whole pages, zeroed, in the direct map.
     pub pool: Vec<PoolRange>,
+    /// All memory that the cell was given, image and stacks included, in bytes.
+    pub memory_bytes: u64,
+    /// The most that it may have, in bytes: what it has not got yet it may ask for, see [`crate::growth`].
+    pub memory_max_bytes: u64,
     /// The page tables of [`crate::layout::REGIONS`], the topmost first; zeroed, and mapped at
     /// [`crate::layout::REGION_TABLES`]. Empty where the cell maps nothing itself.
     pub region_tables: PhysRange,
@@ -279,6 +290,8 @@ mod tests {
             arguments: vec!["--port".into(), "11211".into()],
             cores: vec![Core { id: CoreId(1), apic: ApicId(1), node: NodeId(0) }],
             pool: vec![PoolRange { memory: PhysRange::new(PhysAddr(0x20_0000), 0x20_0000), node: NodeId(1) }],
+            memory_bytes: 0x80_0000,
+            memory_max_bytes: 0x100_0000,
             region_tables: PhysRange::new(PhysAddr(0x10_0000), 0x8000),
             image: vec![],
             devices: vec![Device {

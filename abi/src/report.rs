@@ -7,8 +7,9 @@
 //! beyond what the cell says of itself.
 //!
 //! After changing [`Report::phase`] a cell rings the supervisor's doorbell, as it does when the console ring
-//! holds more than half of what it can.
+//! holds more than half of what it can, and after a new [`Report::wish`].
 
+use crate::growth::Wish;
 use crate::id::MAX_CORES;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,8 @@ pub struct Report {
     pub crash: CrashReport,
     /// Memory.
     pub memory: MemoryReport,
+    /// Memory that the cell wants on top.
+    pub wish: Wish,
     /// Network.
     pub network: NetworkReport,
     /// The names of the activities, filled up with zero bytes.
@@ -156,13 +159,15 @@ pub struct MemoryReport {
     pub used_bytes: AtomicU64,
     /// The most that was ever handed out.
     pub peak_bytes: AtomicU64,
+    /// What may still be added to the pool; 0 while the supervisor has none to give.
+    pub room_bytes: AtomicU64,
     /// A [`MemoryPressure`].
     pub pressure: AtomicU32,
     /// Not used.
     pub reserved: AtomicU32,
 }
 
-/// How short a cell's memory is.
+/// How short a cell's memory is. What may still be added counts as free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum MemoryPressure {

@@ -6,7 +6,8 @@
 use crate::image::ImagePlan;
 use crate::inventory::{Chunk, CoreToken};
 use alloc::vec::Vec;
-use isola_abi::id::{CellId, CoreId};
+use isola_abi::growth::Answer;
+use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::management::CellSpec;
 use isola_abi::report::Report;
 
@@ -25,6 +26,8 @@ pub struct Blueprint<'a, E: Effects + ?Sized> {
     pub id: CellId,
     /// What it shall be.
     pub spec: &'a CellSpec,
+    /// The most memory that it may have, in bytes.
+    pub memory_max_bytes: u64,
     /// How its image is laid out.
     pub plan: &'a ImagePlan,
     /// The image's bytes, which the plan was made from.
@@ -101,6 +104,21 @@ pub trait Effects {
 
     /// Sends all cores into the cell. Does not wait for them.
     fn start(&mut self, space: &mut Self::Space, cores: &mut [Self::Core]);
+
+    /// Gives a running cell memory on top, all of it zero: one block, a power of two of chunks at a multiple of its
+    /// length. It is in the cell's address space, and among what the cell is told to own, when this returns.
+    ///
+    /// # Errors
+    /// The memory, where the cell has no place for it.
+    fn extend(
+        &mut self,
+        space: &mut Self::Space,
+        memory: Self::Memory,
+        node: NodeId,
+    ) -> Result<(), Self::Memory>;
+
+    /// Tells a running cell what came of its wish of that number.
+    fn answer(&self, space: &Self::Space, number: u32, answer: Answer);
 
     /// Asks the running cell to stop.
     fn request_stop(&mut self, space: &Self::Space, first: &Self::Core);

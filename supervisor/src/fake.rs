@@ -11,6 +11,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
+use isola_abi::growth::{Answer, Grown};
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::management::{CellSpec, NetworkSpec};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
@@ -119,6 +120,7 @@ pub(crate) struct FakeDevice;
 pub(crate) struct FakeSpace {
     id: CellId,
     report: Rc<Report>,
+    grown: Rc<Grown>,
     memory: Vec<FakeMemory>,
 }
 
@@ -144,6 +146,10 @@ pub(crate) struct FakeMachine {
     pub(crate) lost: BTreeSet<CoreId>,
     pub(crate) device_is_stuck: bool,
     pub(crate) build_error: Option<BuildError>,
+    /// What cells that were last built have got since.
+    pub(crate) grown: BTreeMap<CellId, Rc<Grown>>,
+    /// Cells have no place for more memory.
+    pub(crate) spaces_are_full: bool,
 }
 
 impl Effects for FakeMachine {
@@ -177,7 +183,9 @@ impl Effects for FakeMachine {
         self.actions.push(Action::Build(blueprint.id));
         self.images.insert(blueprint.id, blueprint.image.to_vec());
         self.reports.insert(blueprint.id, report.clone());
-        Ok(FakeSpace { id: blueprint.id, report, memory })
+        let grown = Rc::new(Grown::default());
+        self.grown.insert(blueprint.id, grown.clone());
+        Ok(FakeSpace { id: blueprint.id, report, grown, memory })
     }
 
     fn dismantle(&mut self, space: FakeSpace) -> Vec<FakeMemory> {
@@ -190,6 +198,22 @@ impl Effects for FakeMachine {
 
     fn start(&mut self, space: &mut FakeSpace, _: &mut [FakeCore]) {
         self.actions.push(Action::Start(space.id));
+    }
+
+    fn extend(&mut self, space: &mut FakeSpace, memory: FakeMemory, node: NodeId) -> Result<(), FakeMemory> {
+        assert!(memory.holds_nothing(), "memory is not zeroed");
+        let range = memory.range;
+        assert!(range.len_bytes.is_power_of_two() && range.start.0.is_multiple_of(range.len_bytes));
+        if self.spaces_are_full || !space.grown.push(range, node) {
+            return Err(memory);
+        }
+        memory.soil();
+        space.memory.push(memory);
+        Ok(())
+    }
+
+    fn answer(&self, space: &FakeSpace, number: u32, answer: Answer) {
+        space.grown.reply(number, answer);
     }
 
     fn request_stop(&mut self, space: &FakeSpace, _: &FakeCore) {
@@ -240,6 +264,7 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         image_name: "image".into(),
         cores: 1,
         memory: ByteSize(4 * MIB),
+        memory_max: None,
         arguments: Vec::new(),
         network: NetworkSpec::Dhcp,
         watchdog_ms: 0,

@@ -17,7 +17,7 @@
 //! | [`effects`] | what all this needs from a machine |
 //!
 //! What is not here: restart policies (the host tool's), and anything that a cell needs while it runs. Cells
-//! never wait for the supervisor.
+//! do not wait for the supervisor but for memory, where they may have more of it, and that not for ever.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use isola_abi::id::CoreId;
+use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
+use isola_abi::id::{CoreId, NodeId};
 use isola_abi::management::{ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage};
 use isola_abi::report::{
     CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MAX_ACTIVITIES, MemoryPressure, Report,
@@ -66,8 +67,35 @@ pub fn memory(report: &Report) -> MemoryUsage {
         total: ByteSize(get(&report.memory.total_bytes)),
         used: ByteSize(get(&report.memory.used_bytes)),
         peak: ByteSize(get(&report.memory.peak_bytes)),
+        room: ByteSize(get(&report.memory.room_bytes)),
         pressure: MemoryPressure::from_u32(report.memory.pressure.load(Ordering::Relaxed))
             .unwrap_or_default(),
+    }
+}
+
+/// Memory that a cell wishes to have on top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wished {
+    /// The wish's number; 0: there was none yet.
+    pub number: u32,
+    /// The least that will do: a power of two, from [`SMALLEST_CHUNK`] on. Anything above [`LARGEST_CHUNK`] is
+    /// more than any cell gets at once.
+    pub least_bytes: u64,
+    /// The most that is wanted; any number.
+    pub largest_bytes: u64,
+    /// Where; any number.
+    pub node: NodeId,
+}
+
+/// What the cell wishes to have on top.
+pub fn wish(report: &Report) -> Wished {
+    let number = report.wish.number.load(Ordering::Acquire);
+    let least = get(&report.wish.least_bytes).clamp(SMALLEST_CHUNK, LARGEST_CHUNK + 1);
+    Wished {
+        number,
+        least_bytes: least.next_power_of_two(),
+        largest_bytes: get(&report.wish.largest_bytes),
+        node: NodeId(report.wish.node.load(Ordering::Relaxed)),
     }
 }
 

@@ -185,6 +185,8 @@ pub struct MemoryUsage {
     pub used: ByteSize,
     /// The most it ever used.
     pub peak: ByteSize,
+    /// What it may still get on top.
+    pub room: ByteSize,
     /// How short it is.
     pub pressure: MemoryPressure,
 }

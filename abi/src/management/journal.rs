@@ -1,8 +1,10 @@
 //! What the supervisor did and saw.
 
 use super::ManagementError;
+use crate::growth::Refusal;
 use crate::id::CoreId;
 use crate::report::CrashKind;
+use crate::size::ByteSize;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +34,20 @@ pub enum JournalEvent {
     Recreate,
     /// A cell was started.
     Start,
+    /// A cell asked for more memory, and got it. It took from the moment at which the supervisor saw the wish.
+    Grow {
+        /// How much more.
+        by: ByteSize,
+        /// How much it has now.
+        to: ByteSize,
+    },
+    /// A cell asked for more memory, and gets none: entered once, until it gets some.
+    GrowthRefused {
+        /// The least that would have done.
+        wanted: ByteSize,
+        /// Why.
+        refusal: Refusal,
+    },
     /// A cell's application returned with this code, and what it held is back.
     Exit(i32),
     /// A cell went wrong, and what it held is back.

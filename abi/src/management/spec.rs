@@ -18,6 +18,9 @@ pub struct CellSpec {
     pub cores: u32,
     /// How much memory, image and stacks included; rounded up to whole chunks of 2 MiB.
     pub memory: ByteSize,
+    /// How much it may have when it asks for more while it runs; rounded down to whole chunks. `None`: no more than
+    /// `memory`. Nothing is set aside for it.
+    pub memory_max: Option<ByteSize>,
     /// Arguments for the application.
     pub arguments: Vec<String>,
     /// Its place in the network.
@@ -59,6 +62,9 @@ impl CellSpec {
         if self.memory.0 == 0 {
             return limit("a cell needs memory");
         }
+        if self.memory_max.is_some_and(|most| most < self.memory) {
+            return limit("the most memory that a cell may have is less than what it begins with");
+        }
         if self.image_name.len() > 4 * MAX_NAME_LEN {
             return limit("the image's name is longer than 252 bytes");
         }
@@ -85,6 +91,7 @@ mod tests {
             image_name: "kv".into(),
             cores: 1,
             memory: ByteSize(16 << 20),
+            memory_max: None,
             arguments: vec![],
             network: NetworkSpec::Dhcp,
             watchdog_ms: 0,
@@ -107,7 +114,8 @@ mod tests {
         let none = CellSpec { cores: 0, ..spec("kv") };
         let small = CellSpec { memory: ByteSize(0), ..spec("kv") };
         let wordy = CellSpec { arguments: vec!["x".repeat(MAX_ARGUMENT_BYTES)], ..spec("kv") };
-        for bad in [none, small, wordy] {
+        let shrinking = CellSpec { memory_max: Some(ByteSize(8 << 20)), ..spec("kv") };
+        for bad in [none, small, wordy, shrinking] {
             assert!(matches!(bad.validate(), Err(ManagementError::OutOfLimits(_))));
         }
     }

@@ -1,5 +1,6 @@
 //! A cell's record.
 
+use super::grow::Growth;
 use super::info::Usage;
 use super::watch::Watch;
 use crate::effects::Effects;
@@ -17,8 +18,9 @@ pub(super) struct Cell<E: Effects> {
     pub(super) body: Body<E>,
     /// The cores that it was given, in the order of core indices.
     pub(super) core_ids: Vec<CoreId>,
-    /// The memory that it was given.
+    /// The memory that it was given, what it has asked for since included.
     pub(super) memory_bytes: u64,
+    pub(super) growth: Growth,
     /// What of it its image takes.
     pub(super) image_bytes: u64,
     pub(super) run: Run,

@@ -1,6 +1,7 @@
 //! Create, create once more, start, destroy.
 
 use super::cell::{Body, Cell, Held, Run};
+use super::grow::{Growth, memory_max_bytes};
 use super::watch::Watch;
 use super::{Cells, shorten};
 use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
@@ -50,6 +51,7 @@ impl<E: Effects> Cells<E> {
             body: Body::Held(held),
             core_ids,
             memory_bytes,
+            growth: Growth::new(),
             image_bytes,
             run: Run::Created,
             log: Log::new(),
@@ -92,6 +94,7 @@ impl<E: Effects> Cells<E> {
         cell.body = Body::Held(held);
         cell.core_ids = core_ids;
         cell.memory_bytes = memory_bytes;
+        cell.growth = Growth::new();
         cell.image_bytes = image_bytes;
         cell.run = Run::Created;
         cell.log.restart();
@@ -166,7 +169,15 @@ impl<E: Effects> Cells<E> {
             NetworkSpec::None => None,
             NetworkSpec::Dhcp | NetworkSpec::Static(_) => self.inventory.devices.take(),
         };
-        let blueprint = Blueprint { id, spec, plan: &plan, image, cores: &cores, device: device.as_mut() };
+        let blueprint = Blueprint {
+            id,
+            spec,
+            memory_max_bytes: memory_max_bytes(spec, memory_bytes),
+            plan: &plan,
+            image,
+            cores: &cores,
+            device: device.as_mut(),
+        };
         match self.effects.build(blueprint, memory) {
             Ok(space) => {
                 if let Some(staged) = staged.take() {

@@ -96,7 +96,7 @@ impl<E: Effects> Cells<E> {
             (CellPhase::Exited, _) => self.finish(id, End::Exited, now),
             (CellPhase::Crashed, &Run::Examined { since_ns, end, .. }) => self.finish(id, end, since_ns),
             (CellPhase::Crashed, _) => self.finish(id, End::Crashed, now),
-            (CellPhase::Silent | CellPhase::Running, _) => {}
+            (CellPhase::Silent | CellPhase::Running, _) => self.grow(id),
         }
     }
 
@@ -106,6 +106,10 @@ impl<E: Effects> Cells<E> {
         match &mut cell.run {
             Run::Created | Run::Ended(_) => {}
             Run::Running { watch: Some(watch) } => {
+                if cell.growth.is_open() {
+                    // It waits, and can do nothing else.
+                    watch.forgive(now);
+                }
                 let Body::Held(held) = &cell.body else { return };
                 if let Some(suspect) = watch.look(self.effects.report(&held.space), now) {
                     let since_ns = now;

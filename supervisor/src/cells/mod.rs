@@ -27,12 +27,14 @@
 //! | `cell` | a cell's record |
 //! | `create` | create, create once more, start, destroy |
 //! | `end` | stop, doorbell, end |
+//! | `grow` | cells that ask for more memory |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
 
 mod cell;
 mod create;
 mod end;
+mod grow;
 mod info;
 mod watch;
 
@@ -142,16 +144,18 @@ impl<E: Effects> Cells<E> {
         core::mem::take(&mut self.ended)
     }
 
-    /// Scrubs free memory for a moment, so short that whatever comes meanwhile can wait. Returns whether there
-    /// is more to scrub.
+    /// Scrubs free memory for a moment, so short that whatever comes meanwhile can wait, and gives some to cells that
+    /// wait for it. Returns whether there is more to scrub.
     pub fn scrub(&mut self) -> Scrub {
         let end = self.effects.now_ns().saturating_add(SCRUB_SLICE_NS);
-        loop {
+        let scrub = loop {
             let scrub = self.inventory.memory.scrub(SCRUB_STEP);
             if scrub == Scrub::Finished || self.effects.now_ns() >= end {
-                return scrub;
+                break scrub;
             }
-        }
+        };
+        self.grow_waiting();
+        scrub
     }
 
     /// Time of day, in ns since 1970-01-01 UTC.

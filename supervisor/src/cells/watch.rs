@@ -37,6 +37,11 @@ impl Watch {
         self.next_ns
     }
 
+    /// Begins anew: if cores have stood still so far, they were right to.
+    pub(super) fn forgive(&mut self, now: u64) {
+        self.cores.iter_mut().for_each(|seen| seen.since_ns = now);
+    }
+
     /// Looks at the cell. Returns the index of a core that has stood still for the whole limit.
     pub(super) fn look(&mut self, report: &Report, now: u64) -> Option<usize> {
         self.next_ns = now.saturating_add(self.period_ns());

@@ -8,7 +8,8 @@
 //! All memory that a cell is given is zero. A bit a chunk says which free chunks are known to be; the others are
 //! *dirty*: what comes back from a cell, and what a machine has at boot that nobody vouches for. They are
 //! scrubbed piece by piece when there is nothing else to do ([`Memory::scrub`]), or at the last moment, when a
-//! cell is to have more than is known to be zero. Dirty blocks and zero ones are joined and cut alike.
+//! cell is to have more than is known to be zero; a cell that grows waits for that instead ([`Memory::take_block`]).
+//! Dirty blocks and zero ones are joined and cut alike.
 //!
 //! ```text
 //!             put                     scrub
@@ -21,12 +22,15 @@
 //! that is under way in a chunk is forgotten then. So a set bit is a promise about a chunk that nobody has.
 
 mod bits;
+mod block;
 mod node;
 
 use alloc::vec::Vec;
 use bits::BitMap;
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
 use node::{Node, ORDERS};
+
+pub use block::{Block, BlockWish};
 
 /// The smallest piece of memory that is given to a cell, in bytes.
 pub const CHUNK: u64 = 2 << 20;
@@ -159,11 +163,9 @@ impl<T: Chunk> Memory<T> {
         if len > self.free {
             return None;
         }
-        let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
-        nodes.sort_by_key(|&index| self.nodes.get(index).is_some_and(|at| at.id != node));
         let mut wanted = len / CHUNK;
         let mut taken = Vec::new();
-        for index in nodes {
+        for index in self.nodes_from(node) {
             for which in [Which::Zero, Which::Any] {
                 for order in (0..ORDERS).rev() {
                     while wanted >= 1 << order
@@ -239,6 +241,13 @@ impl<T: Chunk> Memory<T> {
         self.zero.set(chunk);
         self.dirty -= CHUNK;
         if self.dirty > 0 { Scrub::Unfinished } else { Scrub::Finished }
+    }
+
+    /// The places of all nodes, that of `node` first.
+    fn nodes_from(&self, node: NodeId) -> Vec<usize> {
+        let mut nodes: Vec<usize> = (0..self.nodes.len()).collect();
+        nodes.sort_by_key(|&index| self.nodes.get(index).is_some_and(|at| at.id != node));
+        nodes
     }
 
     fn find_dirty(&self) -> Option<u64> {

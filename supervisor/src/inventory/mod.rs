@@ -12,7 +12,7 @@ pub mod memory;
 
 pub use cores::{CoreToken, Cores};
 pub use devices::Devices;
-pub use memory::{CHUNK, Chunk, Memory, Scrub};
+pub use memory::{Block, BlockWish, CHUNK, Chunk, Memory, Scrub};
 
 /// All that can be given to cells.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use super::*;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, AtomicU32};
+use isola_abi::growth::Wish;
 use isola_abi::id::MAX_CORES;
 use isola_abi::report::{
     ACTIVITY_NAME_LEN, ActivityReport, BACKTRACE_LEN, CONSOLE_LEN, CRASH_MESSAGE_LEN, ConsoleRing,
@@ -43,9 +44,11 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
             total_bytes: word(FILL),
             used_bytes: word(FILL),
             peak_bytes: word(FILL),
+            room_bytes: word(FILL),
             pressure: half(FILL),
             reserved: half(FILL),
         },
+        wish: Wish { number: half(FILL), node: half(FILL), least_bytes: word(FILL), largest_bytes: word(FILL) },
         network: NetworkReport {
             received_frames: word(FILL),
             received_bytes: word(FILL),
@@ -147,4 +150,6 @@ fn a_report_full_of_ones_is_bounded() {
     assert_eq!(cores(&report, &ids)[0].event_cycles, u64::MAX);
     assert_eq!(activities(&report, 100).len(), MAX_ACTIVITIES);
     assert_eq!(sign(&report, 1000), (CorePhase::Asleep, 0));
+    assert_eq!(wish(&report).least_bytes, 2 * LARGEST_CHUNK);
+    assert_eq!(wish(&blank()).least_bytes, SMALLEST_CHUNK);
 }

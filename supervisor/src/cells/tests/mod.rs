@@ -68,6 +68,7 @@ fn events(cells: &Cells<FakeMachine>) -> Vec<JournalEvent> {
 }
 
 mod ends;
+mod growth;
 mod records;
 mod refusals;
 mod watch;

@@ -248,6 +248,45 @@ fn pieces_that_make_no_chunk_are_kept_out_of_use() {
     assert_eq!(memory.free(), memory.total() - 2 * MIB);
 }
 
+fn block_of(least_mib: u64, largest_mib: u64, node: u32) -> BlockWish {
+    BlockWish { least_bytes: least_mib * MIB, largest_bytes: largest_mib * MIB, node: NodeId(node) }
+}
+
+#[test]
+fn a_block_is_the_largest_that_is_zero_and_of_the_wish_s_node_if_that_has_one() {
+    let content = Content::default();
+    let mut memory = small(&content, true);
+    let range = PhysRange::new(PhysAddr(GIB), 64 * MIB);
+    assert!(memory.add(Token { range, content: content.clone(), known_zero: true }, NodeId(1)).is_empty());
+    let mut take = |wish| match memory.take_block(wish) {
+        Block::Given(block, node) => (block.range.len_bytes / MIB, node.0),
+        other => panic!("{other:?}"),
+    };
+    // Of the 8 MiB from 4 MiB on, no 8 are in one block.
+    assert_eq!(take(block_of(2, 16, 0)), (4, 0));
+    assert_eq!(take(block_of(8, 16, 0)), (16, 1));
+    assert_eq!(take(block_of(2, 2, 0)), (2, 0));
+    assert_eq!(take(block_of(2, 16, 0)), (2, 0));
+    assert_eq!(take(block_of(2, 1 << 20, 0)), (32, 1));
+    assert_eq!(memory.free(), 16 * MIB);
+}
+
+#[test]
+fn a_block_that_is_not_scrubbed_yet_comes_later_and_one_that_nobody_has_never() {
+    let content = Content::default();
+    let mut memory = small(&content, false);
+    content.borrow_mut().extend((1024..3072).step_by(3));
+    assert!(matches!(memory.take_block(block_of(2, 4, 0)), Block::Later));
+    assert!(matches!(memory.take_block(block_of(8, 8, 0)), Block::Exhausted));
+    while memory.scrub(64 << 10) == Scrub::Unfinished {
+        if let Block::Given(block, _) = memory.take_block(block_of(4, 4, 0)) {
+            assert!(block.holds_nothing());
+            return assert_eq!(memory.free(), 4 * MIB);
+        }
+    }
+    panic!("it did not come");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -255,7 +294,7 @@ proptest! {
     /// given is zero, what counts as zero is, and everything that is back is as in the beginning.
     #[test]
     fn every_chunk_has_exactly_one_owner(
-        steps in proptest::collection::vec((0u8..6, 1u64..700, any::<prop::sample::Index>()), 1..80)
+        steps in proptest::collection::vec((0u8..7, 1u64..700, any::<prop::sample::Index>()), 1..80)
     ) {
         let content = Content::default();
         let mut memory = memory(&content);
@@ -270,8 +309,24 @@ proptest! {
                     None => prop_assert!((size * MIB).next_multiple_of(CHUNK) > free),
                 },
                 2 => held.extend(memory.take_contiguous(size * MIB).map(|piece| vec![piece])),
+                3 => {
+                    let least = size.next_power_of_two().max(2);
+                    let wish = block_of(least, least << (size % 3), size as u32 % 2);
+                    match memory.take_block(wish) {
+                        Block::Given(block, _) => {
+                            let range = block.range;
+                            prop_assert!((wish.least_bytes..=wish.largest_bytes).contains(&range.len_bytes));
+                            prop_assert!(range.start.0.is_multiple_of(range.len_bytes));
+                            held.push(vec![block]);
+                        }
+                        Block::Later => prop_assert!(memory.dirty() > 0),
+                        Block::Exhausted => prop_assert!(
+                            blocks(&memory).iter().all(|block| block.len_bytes < wish.least_bytes)
+                        ),
+                    }
+                }
                 // In steps that end in the middle of chunks as well.
-                3 | 4 => for _ in 0..size {
+                4 | 5 => for _ in 0..size {
                     memory.scrub(4096 * (1 + size * 7 % 600));
                 },
                 _ if held.is_empty() => {}
@@ -287,7 +342,7 @@ proptest! {
                     memory.put(pieces);
                 }
             }
-            if let Some(newest) = held.last().filter(|_| kind < 3 && memory.free() < free) {
+            if let Some(newest) = held.last().filter(|_| kind < 4 && memory.free() < free) {
                 prop_assert!(kind == 2 || newest.iter().all(Token::holds_nothing), "somebody else's content");
                 newest.iter().for_each(Token::soil);
             }

@@ -10,6 +10,7 @@ enum Step {
     Upload,
     Noise(Vec<u8>),
     Say(u8, u32),
+    Wish(u8, u64, u64),
     Time(u64),
     Lose(u32),
 }
@@ -18,10 +19,11 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
     let name =
         prop_oneof![Just("a".into()), Just("b".into()), Just("c".into()), ".{0,70}".prop_map(String::from)];
     let name = name.boxed();
-    let spec = (name.clone(), 0u32..4, 0u64..20, 0u32..3, any::<bool>()).prop_map(
-        |(name, cores, mib, watchdog, networked)| CellSpec {
+    let spec = (name.clone(), 0u32..4, 0u64..20, proptest::option::of(0u64..40), 0u32..3, any::<bool>()).prop_map(
+        |(name, cores, mib, most_mib, watchdog, networked)| CellSpec {
             cores,
             memory: ByteSize(mib * MIB),
+            memory_max: most_mib.map(|mib| ByteSize(mib * MIB)),
             watchdog_ms: watchdog * 10,
             network: if networked { NetworkSpec::Dhcp } else { NetworkSpec::None },
             ..spec(&name)
@@ -50,6 +52,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Upload),
         1 => proptest::collection::vec(any::<u8>(), 0..200).prop_map(Step::Noise),
         4 => (any::<u8>(), 0u32..6).prop_map(|(cell, phase)| Step::Say(cell, phase)),
+        3 => (any::<u8>(), 0..16 * MIB, any::<u64>()).prop_map(|(cell, least, most)| Step::Wish(cell, least, most)),
         2 => (0u64..200).prop_map(Step::Time),
         1 => (0u32..40).prop_map(Step::Lose),
     ]
@@ -82,6 +85,14 @@ proptest! {
                     if let Some(report) = report.cloned() {
                         report.phase.store(phase, Ordering::Relaxed);
                         report.console.written.store(u64::from(which) << phase, Ordering::Relaxed);
+                        server.doorbell();
+                    }
+                }
+                Step::Wish(which, least, most) => {
+                    let reports = &server.cells().effects().reports;
+                    let report = reports.values().nth(which as usize % reports.len().max(1));
+                    if let Some(report) = report.cloned() {
+                        report.wish.make(least, most, isola_abi::id::NodeId(0));
                         server.doorbell();
                     }
                 }

@@ -1,0 +1,226 @@
+//! How a cell gets more memory while it runs (XOS IV-B, IV-E): it asks, and is told yes or no.
+//!
+//! ```text
+//!   cell                                          supervisor
+//!   Wish: least, largest, node; number + 1
+//!   rings the doorbell --------------------------> sees a number that it has not answered
+//!                                                  takes a block of zeros, maps it in the cell's direct map
+//!                                                  Grown: the chunk, then `count`
+//!   reads `answered`, as long as it has patience <- `answer`, then `answered` = number
+//! ```
+//!
+//! The wish is in the report, which the cell writes; what it got is in the descriptor's live words, which it
+//! cannot write: what a cell owns is never what it says. `count` is stored (release) after the chunk that it
+//! covers, and `answered` (release) after `answer` and `count`; numbers are stored (release) after the wish. An
+//! answer that comes late is as good: chunks are the cell's from `count` on, whether it waits or not.
+
+use crate::id::{NodeId, PhysAddr, PhysRange};
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use serde::{Deserialize, Serialize};
+
+/// Most chunks that a cell gets while it runs.
+pub const MAX_CHUNKS: usize = 48;
+
+/// The smallest chunk, in bytes. All are powers of two, and begin at a multiple of their length.
+pub const SMALLEST_CHUNK: u64 = 2 << 20;
+
+/// The largest chunk, in bytes.
+pub const LARGEST_CHUNK: u64 = 1 << 30;
+
+/// Memory that a cell wants, in its report.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Wish {
+    /// Counted up with each wish; stored last (release).
+    pub number: AtomicU32,
+    /// The [`NodeId`] whose memory is preferred.
+    pub node: AtomicU32,
+    /// The least that will do, in bytes.
+    pub least_bytes: AtomicU64,
+    /// The most that is wanted, in bytes.
+    pub largest_bytes: AtomicU64,
+}
+
+/// What a cell has got since it was built, in its descriptor's live words.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Grown {
+    /// The number of the last wish that was answered; stored last (release).
+    pub answered: AtomicU32,
+    /// An [`Answer`].
+    pub answer: AtomicU32,
+    /// How many chunks there are; stored (release) after them.
+    pub count: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+    /// The chunks, in the order in which they came.
+    pub chunks: [ChunkWords; MAX_CHUNKS],
+}
+
+/// A chunk: memory of one node, in the cell's direct map, zeroed when it came.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct ChunkWords {
+    /// Its first byte.
+    pub start: AtomicU64,
+    /// Its length.
+    pub len_bytes: AtomicU64,
+    /// Its [`NodeId`].
+    pub node: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
+}
+
+/// What came of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// There is a chunk more.
+    Given,
+    /// There is none.
+    Refused(Refusal),
+}
+
+/// Why a wish is not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum Refusal {
+    /// The cell would have more than it may have, or more chunks than [`MAX_CHUNKS`].
+    Limit = 1,
+    /// The machine has no such block free.
+    Exhausted = 2,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Limit => "it has all that it may have: give it a larger memory-max",
+            Self::Exhausted => "the machine has no such block free: stop a cell, or start a larger machine",
+        })
+    }
+}
+
+impl Answer {
+    /// The number by which it is told.
+    pub const fn to_u32(self) -> u32 {
+        match self {
+            Self::Given => 0,
+            Self::Refused(refusal) => refusal as u32,
+        }
+    }
+
+    /// The answer of that number; an unknown one refuses.
+    pub const fn from_u32(value: u32) -> Self {
+        match value {
+            0 => Self::Given,
+            1 => Self::Refused(Refusal::Limit),
+            _ => Self::Refused(Refusal::Exhausted),
+        }
+    }
+}
+
+impl Default for Grown {
+    fn default() -> Self {
+        Self {
+            answered: AtomicU32::new(0),
+            answer: AtomicU32::new(0),
+            count: AtomicU32::new(0),
+            reserved: AtomicU32::new(0),
+            chunks: [const { ChunkWords::new() }; MAX_CHUNKS],
+        }
+    }
+}
+
+impl ChunkWords {
+    const fn new() -> Self {
+        Self {
+            start: AtomicU64::new(0),
+            len_bytes: AtomicU64::new(0),
+            node: AtomicU32::new(0),
+            reserved: AtomicU32::new(0),
+        }
+    }
+
+    fn read(&self) -> (PhysRange, NodeId) {
+        let start = PhysAddr(self.start.load(Ordering::Relaxed));
+        let range = PhysRange::new(start, self.len_bytes.load(Ordering::Relaxed));
+        (range, NodeId(self.node.load(Ordering::Relaxed)))
+    }
+}
+
+impl Wish {
+    /// Makes a wish. Returns its number, which is never 0.
+    pub fn make(&self, least_bytes: u64, largest_bytes: u64, node: NodeId) -> u32 {
+        self.least_bytes.store(least_bytes, Ordering::Relaxed);
+        self.largest_bytes.store(largest_bytes, Ordering::Relaxed);
+        self.node.store(node.0, Ordering::Relaxed);
+        let number = self.number.load(Ordering::Relaxed).wrapping_add(1).max(1);
+        self.number.store(number, Ordering::Release);
+        number
+    }
+}
+
+impl Grown {
+    /// Enters a chunk. Returns whether there was a place for it.
+    #[must_use]
+    pub fn push(&self, memory: PhysRange, node: NodeId) -> bool {
+        let count = self.count.load(Ordering::Relaxed);
+        let Some(place) = self.chunks.get(count as usize) else { return false };
+        place.start.store(memory.start.0, Ordering::Relaxed);
+        place.len_bytes.store(memory.len_bytes, Ordering::Relaxed);
+        place.node.store(node.0, Ordering::Relaxed);
+        self.count.store(count + 1, Ordering::Release);
+        true
+    }
+
+    /// Answers the wish of that number.
+    pub fn reply(&self, number: u32, answer: Answer) {
+        self.answer.store(answer.to_u32(), Ordering::Relaxed);
+        self.answered.store(number, Ordering::Release);
+    }
+
+    /// What came of the wish of that number; `None` as long as it was not answered.
+    pub fn answer_to(&self, number: u32) -> Option<Answer> {
+        (self.answered.load(Ordering::Acquire) == number)
+            .then(|| Answer::from_u32(self.answer.load(Ordering::Relaxed)))
+    }
+
+    /// The chunks that came so far.
+    pub fn iter(&self) -> impl Iterator<Item = (PhysRange, NodeId)> {
+        let count = self.count.load(Ordering::Acquire) as usize;
+        self.chunks.iter().take(count).map(ChunkWords::read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_read_as_it_was_entered_and_no_more_come_than_there_are_places() {
+        let grown = Grown::default();
+        let chunk = |number: u64| {
+            (PhysRange::new(PhysAddr(number << 30), number << 20), NodeId(number as u32 % 3))
+        };
+        for number in 0..MAX_CHUNKS as u64 {
+            let (memory, node) = chunk(number);
+            assert!(grown.push(memory, node));
+            assert_eq!(grown.iter().last(), Some(chunk(number)));
+        }
+        assert!(!grown.push(PhysRange::default(), NodeId(0)));
+        assert!(grown.iter().eq((0..MAX_CHUNKS as u64).map(chunk)));
+    }
+
+    #[test]
+    fn an_answer_is_that_of_its_wish() {
+        let (wish, grown) = (Wish::default(), Grown::default());
+        for answer in [Answer::Given, Answer::Refused(Refusal::Limit), Answer::Refused(Refusal::Exhausted)] {
+            let number = wish.make(1, 2, NodeId(3));
+            assert_eq!(grown.answer_to(number), None);
+            grown.reply(number, answer);
+            assert_eq!(grown.answer_to(number), Some(answer));
+        }
+        wish.number.store(u32::MAX, Ordering::Relaxed);
+        assert_ne!(wish.make(1, 2, NodeId(3)), 0, "which counts as answered from the start");
+    }
+}

@@ -1,0 +1,143 @@
+//! Cells that grow while they run: a cell writes a wish into its report and rings, and is told yes or no.
+//!
+//! The supervisor does little for a wish, whatever it says: it looks through the free blocks, and maps one. It looks at
+//! one wish of a cell for each bell. Memory is never scrubbed for a wish: where there is a block that is not known to
+//! be zero, the wish is left open, and looked at again behind each slice of scrubbing, which goes on anyway. What a
+//! cell gets stays its own until it ends, so the number of chunks, and of entries in the journal, is bounded; and a
+//! refusal is entered once, until the cell gets something.
+
+use super::Cells;
+use super::cell::{Body, Cell, Run};
+use crate::effects::Effects;
+use crate::inventory::{Block, BlockWish, CHUNK, Chunk};
+use crate::report::{self, Wished};
+use isola_abi::growth::{Answer, LARGEST_CHUNK, MAX_CHUNKS, Refusal};
+use isola_abi::id::CellId;
+use isola_abi::management::{CellSpec, JournalEvent};
+use isola_abi::size::ByteSize;
+
+/// How far a cell's wishes have been looked after since it was built.
+#[derive(Debug)]
+pub(super) struct Growth {
+    /// The number of the last wish that was answered.
+    answered: u32,
+    /// Since when a wish has been open.
+    open_since_ns: Option<u64>,
+    /// How many more chunks the cell can get.
+    places_left: usize,
+    refusals: Refusals,
+}
+
+/// Whether the next refusal is worth an entry in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusals {
+    Untold,
+    Told,
+}
+
+impl Growth {
+    /// Of a cell that has just been built.
+    pub(super) fn new() -> Self {
+        Self { answered: 0, open_since_ns: None, places_left: MAX_CHUNKS, refusals: Refusals::Untold }
+    }
+
+    /// Whether a wish is open: the cell stands still, and does right to.
+    pub(super) fn is_open(&self) -> bool {
+        self.open_since_ns.is_some()
+    }
+}
+
+/// The most memory that a cell may have, in bytes: whole chunks.
+pub(super) fn memory_max_bytes(spec: &CellSpec, memory_bytes: u64) -> u64 {
+    spec.memory_max.map_or(memory_bytes, |most| (most.0 / CHUNK * CHUNK).max(memory_bytes))
+}
+
+impl<E: Effects> Cells<E> {
+    /// Looks at a live cell's wish, where there is a new one.
+    pub(super) fn grow(&mut self, id: CellId) {
+        let now = self.effects.now_ns();
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let (Body::Held(held), Run::Running { .. } | Run::Stopping { .. }) = (&mut cell.body, &cell.run) else {
+            return;
+        };
+        let wished = report::wish(self.effects.report(&held.space));
+        if wished.number == cell.growth.answered {
+            return;
+        }
+        let since_ns = *cell.growth.open_since_ns.get_or_insert(now);
+        let room = memory_max_bytes(&cell.spec, cell.memory_bytes) - cell.memory_bytes;
+        let block = match block_wish(&wished, room, cell.growth.places_left) {
+            Ok(wish) => self.inventory.memory.take_block(wish),
+            Err(Refusal::Limit) => return self.refuse(id, &wished, Refusal::Limit, since_ns),
+            Err(Refusal::Exhausted) => Block::Exhausted,
+        };
+        let (block, node) = match block {
+            Block::Given(block, node) => (block, node),
+            Block::Later => return,
+            Block::Exhausted => return self.refuse(id, &wished, Refusal::Exhausted, since_ns),
+        };
+        let len_bytes = block.range().len_bytes;
+        if let Err(block) = self.effects.extend(&mut held.space, block, node) {
+            self.inventory.memory.put(alloc::vec![block]);
+            cell.growth.places_left = 0;
+            return self.refuse(id, &wished, Refusal::Limit, since_ns);
+        }
+        cell.memory_bytes += len_bytes;
+        cell.growth.places_left -= 1;
+        cell.growth.refusals = Refusals::Untold;
+        let event = JournalEvent::Grow { by: ByteSize(len_bytes), to: ByteSize(cell.memory_bytes) };
+        self.answer(id, wished.number, Answer::Given);
+        self.enter(id, since_ns, event);
+    }
+
+    /// Looks at the wishes that were left open, as there is more memory now that is known to be zero.
+    pub(super) fn grow_waiting(&mut self) {
+        let waiting = |cell: &&Cell<E>| cell.growth.is_open();
+        let waiting: alloc::vec::Vec<CellId> =
+            self.cells.values().filter(waiting).map(|cell| cell.id).collect();
+        waiting.into_iter().for_each(|id| self.grow(id));
+    }
+
+    fn refuse(&mut self, id: CellId, wished: &Wished, refusal: Refusal, since_ns: u64) {
+        self.answer(id, wished.number, Answer::Refused(refusal));
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        if core::mem::replace(&mut cell.growth.refusals, Refusals::Told) == Refusals::Untold {
+            let wanted = ByteSize(wished.least_bytes);
+            self.enter(id, since_ns, JournalEvent::GrowthRefused { wanted, refusal });
+        }
+    }
+
+    fn answer(&mut self, id: CellId, number: u32, answer: Answer) {
+        let now = self.effects.now_ns();
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        cell.growth.answered = number;
+        if cell.growth.open_since_ns.take().is_some()
+            && let Run::Running { watch: Some(watch) } = &mut cell.run
+        {
+            watch.forgive(now);
+        }
+        if let Body::Held(held) = &cell.body {
+            self.effects.answer(&held.space, number, answer);
+        }
+    }
+
+    fn enter(&mut self, id: CellId, since_ns: u64, event: JournalEvent) {
+        let now = self.effects.now_ns();
+        let unix_ns = self.unix_ns(now);
+        let name = self.cells.get(&id).map(|cell| cell.spec.name.as_str());
+        self.journal.record(unix_ns, now.saturating_sub(since_ns), name, event);
+    }
+}
+
+/// Which block a cell is to have that wishes this, and may have so many bytes more, in so many chunks.
+fn block_wish(wished: &Wished, room: u64, places_left: usize) -> Result<BlockWish, Refusal> {
+    if places_left == 0 || wished.least_bytes > room {
+        return Err(Refusal::Limit);
+    }
+    if wished.least_bytes > LARGEST_CHUNK {
+        return Err(Refusal::Exhausted);
+    }
+    let largest = wished.largest_bytes.min(LARGEST_CHUNK).min(room).max(CHUNK);
+    let largest_bytes = (1 << largest.ilog2()).max(wished.least_bytes);
+    Ok(BlockWish { least_bytes: wished.least_bytes, largest_bytes, node: wished.node })
+}

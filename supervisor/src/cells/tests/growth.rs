@@ -1,0 +1,196 @@
+//! Cells that ask for more memory.
+
+use super::*;
+use crate::inventory::Scrub;
+use isola_abi::growth::{Answer, LARGEST_CHUNK, MAX_CHUNKS, Refusal};
+use isola_abi::id::NodeId;
+use proptest::prelude::*;
+
+/// A machine whose memory is all known to be zero.
+fn clean_machine(cores: u32) -> Cells<FakeMachine> {
+    let mut cells = machine(cores);
+    while cells.scrub() == Scrub::Unfinished {}
+    cells
+}
+
+/// A cell of 4 MiB that may have 20.
+fn elastic(name: &str) -> CellSpec {
+    CellSpec { memory_max: Some(ByteSize(20 * MIB)), ..spec(name) }
+}
+
+/// Has a cell ask for `least` to `largest` MiB, and ring. Returns the wish's number.
+fn wish(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64) -> u32 {
+    let number = report.wish.make(least.saturating_mul(MIB), largest.saturating_mul(MIB), NodeId(0));
+    cells.doorbell();
+    number
+}
+
+/// What the cell called that was answered.
+fn answer(cells: &mut Cells<FakeMachine>, name: &str, number: u32) -> Option<Answer> {
+    let id = cells.find(name).unwrap();
+    cells.effects().grown[&id].answer_to(number)
+}
+
+fn ask(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64) -> Option<Answer> {
+    let number = wish(cells, report, least, largest);
+    answer(cells, "kv", number)
+}
+
+/// The lengths of the chunks that the cell got, in MiB.
+fn chunks(cells: &mut Cells<FakeMachine>, name: &str) -> Vec<u64> {
+    let id = cells.find(name).unwrap();
+    cells.effects().grown[&id].iter().map(|(memory, _)| memory.len_bytes / MIB).collect()
+}
+
+const LIMIT: Option<Answer> = Some(Answer::Refused(Refusal::Limit));
+const EXHAUSTED: Option<Answer> = Some(Answer::Refused(Refusal::Exhausted));
+
+#[test]
+fn a_cell_gets_what_it_asks_for_up_to_its_limit_and_gives_all_of_it_back() {
+    let mut cells = clean_machine(1);
+    let before = resources(&cells);
+    let report = run(&mut cells, elastic("kv"));
+    assert_eq!(ask(&mut cells, &report, 2, 8), Some(Answer::Given));
+    assert_eq!(ask(&mut cells, &report, 3, 0), Some(Answer::Given), "4 is the least that holds 3");
+    let grown = info(&mut cells, "kv");
+    assert_eq!((grown.memory, grown.memory_given), (ByteSize(16 * MIB), ByteSize(16 * MIB)));
+    assert_eq!(cells.machine().memory_free.0, before.memory_free.0 - 16 * MIB);
+    assert_eq!(ask(&mut cells, &report, 5, 5), LIMIT, "8 would be too much");
+    assert_eq!(ask(&mut cells, &report, 1, 64), Some(Answer::Given), "as much as there is room for");
+    assert_eq!(ask(&mut cells, &report, 1, 1), LIMIT);
+    assert_eq!(chunks(&mut cells, "kv"), [8, 4, 4]);
+    let grow = |by, to| JournalEvent::Grow { by: ByteSize(by * MIB), to: ByteSize(to * MIB) };
+    let refused = |mib| JournalEvent::GrowthRefused { wanted: ByteSize(mib * MIB), refusal: Refusal::Limit };
+    assert_eq!(events(&cells)[3..], [grow(8, 12), grow(4, 16), refused(8), grow(4, 20), refused(2)]);
+    cells.stop("kv", 0).unwrap();
+    assert_eq!(resources(&cells), before);
+    assert_eq!(info(&mut cells, "kv").memory_given, ByteSize(20 * MIB));
+    // Once more, it begins as small as it did.
+    recreate(&mut cells, "kv").unwrap();
+    assert_eq!(info(&mut cells, "kv").memory, ByteSize(4 * MIB));
+}
+
+#[test]
+fn a_cell_without_a_larger_limit_gets_nothing() {
+    let mut cells = clean_machine(1);
+    let report = run(&mut cells, spec("kv"));
+    assert_eq!(ask(&mut cells, &report, 0, 0), LIMIT);
+    assert_eq!(info(&mut cells, "kv").memory, ByteSize(4 * MIB));
+}
+
+#[test]
+fn a_machine_without_memory_refuses_and_gives_when_it_has_some_again() {
+    let mut cells = clean_machine(2);
+    let report = run(&mut cells, elastic("kv"));
+    run(&mut cells, CellSpec { memory: ByteSize(58 * MIB), ..spec("large") });
+    assert_eq!(ask(&mut cells, &report, 4, 4), EXHAUSTED);
+    assert_eq!(ask(&mut cells, &report, 4, 4), EXHAUSTED);
+    let told = |event: &&JournalEvent| matches!(event, JournalEvent::GrowthRefused { .. });
+    assert_eq!(events(&cells).iter().filter(told).count(), 1, "a refusal is told once");
+    cells.stop("large", 0).unwrap();
+    let number = wish(&mut cells, &report, 8, 8);
+    // What the other one left has to be scrubbed.
+    assert_eq!(answer(&mut cells, "kv", number), None);
+    while cells.scrub() == Scrub::Unfinished {}
+    assert_eq!(answer(&mut cells, "kv", number), Some(Answer::Given));
+}
+
+#[test]
+fn who_waits_for_memory_to_be_scrubbed_does_not_hang() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { watchdog_ms: 200, ..elastic("kv") });
+    says(&report, CellPhase::Running);
+    signs(&report, 0, CorePhase::Running, 7);
+    let number = wish(&mut cells, &report, 8, 8);
+    (0..1000).for_each(|_| advance(&mut cells, 1));
+    assert_eq!(answer(&mut cells, "kv", number), None);
+    assert_eq!(info(&mut cells, "kv").state, CellState::Running);
+    while answer(&mut cells, "kv", number).is_none() {
+        assert_eq!(cells.scrub(), Scrub::Unfinished);
+    }
+    (0..150).for_each(|_| advance(&mut cells, 1));
+    assert_eq!(info(&mut cells, "kv").state, CellState::Running, "the time begins with the answer");
+    (0..200).for_each(|_| advance(&mut cells, 1));
+    assert_eq!(info(&mut cells, "kv").state, CellState::Crashed);
+}
+
+#[test]
+fn a_wish_is_forgotten_with_its_cell() {
+    let mut cells = machine(1);
+    let before = resources(&cells);
+    let report = run(&mut cells, elastic("kv"));
+    wish(&mut cells, &report, 8, 8);
+    cells.stop("kv", 0).unwrap();
+    while cells.scrub() == Scrub::Unfinished {}
+    assert_eq!(resources(&cells), before);
+    recreate(&mut cells, "kv").unwrap();
+    cells.start("kv").unwrap();
+    cells.doorbell();
+    assert_eq!(info(&mut cells, "kv").memory, ByteSize(4 * MIB));
+}
+
+#[test]
+fn memory_that_a_cell_has_no_place_for_stays_free() {
+    let mut cells = clean_machine(1);
+    let report = run(&mut cells, elastic("kv"));
+    let free = cells.machine().memory_free;
+    cells.effects().spaces_are_full = true;
+    assert_eq!(ask(&mut cells, &report, 2, 2), LIMIT);
+    assert_eq!(cells.machine().memory_free, free);
+    cells.effects().spaces_are_full = false;
+    assert_eq!(ask(&mut cells, &report, 2, 2), LIMIT, "nobody tries again and again");
+}
+
+#[test]
+fn a_flood_of_wishes_fills_neither_the_machine_nor_the_journal() {
+    let mut cells = clean_machine(1);
+    let report = run(&mut cells, CellSpec { memory_max: Some(ByteSize(1 << 40)), ..spec("kv") });
+    for _ in 0..2000 {
+        ask(&mut cells, &report, 1, 1);
+        assert_eq!(ask(&mut cells, &report, u64::MAX, u64::MAX), EXHAUSTED);
+        assert_eq!(ask(&mut cells, &report, LARGEST_CHUNK / MIB + 1, 0), EXHAUSTED);
+    }
+    assert!(chunks(&mut cells, "kv").len() <= MAX_CHUNKS);
+    assert!(events(&cells).len() < 3 * MAX_CHUNKS);
+}
+
+proptest! {
+    /// Whatever cells wish, none has more than it may have, all that they have was given to them, and all comes back.
+    #[test]
+    fn no_wish_gets_more_than_the_limit(
+        wishes in proptest::collection::vec(
+            (any::<bool>(), prop_oneof![0..64 * MIB, any::<u64>()], any::<u64>(), any::<u32>(), any::<u32>(), any::<bool>()),
+            1..60,
+        ),
+        most in 4..40u64,
+    ) {
+        let mut cells = machine(2);
+        let before = resources(&cells);
+        let spec = |name| CellSpec { memory_max: Some(ByteSize(most * MIB)), ..spec(name) };
+        let reports = ["a", "b"].map(|name| run(&mut cells, spec(name)));
+        for (second, least, largest, node, number, scrubs) in wishes {
+            let wish = &reports[usize::from(second)].wish;
+            wish.least_bytes.store(least, Ordering::Relaxed);
+            wish.largest_bytes.store(largest, Ordering::Relaxed);
+            wish.node.store(node, Ordering::Relaxed);
+            wish.number.store(number, Ordering::Relaxed);
+            cells.doorbell();
+            if scrubs {
+                cells.scrub();
+            }
+            let mut held = 0;
+            for name in ["a", "b"] {
+                let grown: u64 = chunks(&mut cells, name).iter().sum();
+                let memory = info(&mut cells, name).memory.0;
+                prop_assert_eq!(memory, (4 + grown) * MIB);
+                prop_assert!(memory <= most * MIB);
+                held += memory;
+            }
+            prop_assert_eq!(cells.machine().memory_free.0 + held, before.memory_total.0);
+        }
+        for name in ["a", "b"] {
+            cells.stop(name, 0).unwrap();
+        }
+        prop_assert_eq!(resources(&cells), before);
+    }
+}
