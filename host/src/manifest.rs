@@ -5,6 +5,7 @@
 //! name = "cache"
 //! cores = 2
 //! memory = "64M"
+//! memory_max = "256M"              # what it may have when it asks for more while it runs
 //! arguments = ["--verbose"]
 //! publish = ["11211:11211"]
 //! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]
@@ -35,6 +36,8 @@ pub struct Manifest {
     pub cores: Option<u32>,
     /// How much memory.
     pub memory: Option<ByteSize>,
+    /// How much it may have when it asks for more while it runs.
+    pub memory_max: Option<ByteSize>,
     /// Arguments for the application.
     #[serde(default)]
     pub arguments: Vec<String>,
@@ -137,11 +140,12 @@ mod tests {
     #[test]
     fn all_that_can_be_written_is_understood() {
         let manifest = read(
-            "image = \"kv\"\nname = \"cache\"\ncores = 2\nmemory = \"64M\"\narguments = [\"-v\"]\n\
+            "image = \"kv\"\nname = \"cache\"\ncores = 2\nmemory = \"64M\"\nmemory_max = \"1G\"\narguments = [\"-v\"]\n\
              publish = [\"11211:11211\", \"53/udp\"]\nnetwork = \"none\"\nwatchdog = \"5s\"\n",
         )
         .unwrap();
         assert_eq!(manifest.memory, Some(ByteSize(64 << 20)));
+        assert_eq!(manifest.memory_max, Some(ByteSize(1 << 30)));
         assert_eq!(manifest.publish.len(), 2);
         assert_eq!(manifest.network, Some(NetworkWish::None));
         assert_eq!(manifest.watchdog, Some(Watchdog { ms: 5000 }));

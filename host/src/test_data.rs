@@ -16,6 +16,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             image_name: "kv".into(),
             cores: 1,
             memory: ByteSize(64 << 20),
+            memory_max: None,
             arguments: vec![],
             network: NetworkSpec::None,
             watchdog_ms: 0,

@@ -38,6 +38,8 @@ fn become_cell(machine: Machine) -> ! {
         arguments: command_line.arguments,
         cores,
         pool: Vec::new(),
+        memory_bytes: 0,
+        memory_max_bytes: 0,
         region_tables: PhysRange::default(),
         image: Vec::new(),
         devices: Vec::new(),

@@ -4,6 +4,10 @@
 //! nothing is at these addresses, which are in the half of the address space that programs don't have: using
 //! what is returned here faults there, and ends the program.
 
+mod grown;
+
+pub use grown::{answer_to, has_grown, take_grown, wish};
+
 use crate::apic::local;
 use crate::cpu::Features;
 use crate::device::Windows;
@@ -109,7 +113,7 @@ fn window(descriptor: &Descriptor) -> Window {
     let largest = if Features::read().gib_pages { PageSize::OneGib } else { PageSize::TwoMib };
     Window::new(
         tables,
-        OwnMemory::new(descriptor.pool.iter().map(|range| range.memory).collect(), data),
+        OwnMemory::new(descriptor.pool.iter().map(|range| range.memory).collect(), data, &live().grown),
         largest,
     )
 }
@@ -122,9 +126,13 @@ pub fn report() -> &'static Report {
 
 /// What the supervisor asks of the cell.
 pub fn request() -> Request {
+    Request::from_u32(live().request.load(Ordering::Acquire))
+}
+
+/// What the supervisor changes while the cell runs.
+fn live() -> &'static LiveWords {
     // SAFETY: in every cell the words are mapped there, for good, and are atomics; elsewhere see above.
-    let live = unsafe { &*(DESCRIPTOR as *const LiveWords) };
-    Request::from_u32(live.request.load(Ordering::Acquire))
+    unsafe { &*(DESCRIPTOR as *const LiveWords) }
 }
 
 /// # Safety

@@ -224,6 +224,7 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         image_name: "cell-probe".into(),
         cores,
         memory: ByteSize(mib << 20),
+        memory_max: None,
         arguments: arguments.iter().map(|&argument| argument.into()).collect(),
         network: NetworkSpec::None,
         watchdog_ms: 0,

@@ -177,6 +177,7 @@ fn spec(image: &CellImage, cores: u32, mib: u64) -> CellSpec {
         image_name: image.name.clone(),
         cores,
         memory: ByteSize(mib << 20),
+        memory_max: None,
         arguments: Vec::new(),
         network: NetworkSpec::Static(NetworkAddress { ip: GUEST, prefix_len: 24, gateway: None }),
         watchdog_ms: 0,

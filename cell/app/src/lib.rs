@@ -168,12 +168,14 @@ pub fn cell_id() -> u32 {
     platform().descriptor().cell.0
 }
 
-/// Memory that the cell can use in all, in bytes.
+/// Memory that the cell can use in all, in bytes: what it has, and what it may still get.
 pub fn memory_total() -> usize {
-    platform().report().memory.total_bytes.load(Ordering::Relaxed) as usize
+    let memory = &platform().report().memory;
+    let [total, room] = [&memory.total_bytes, &memory.room_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
+    total.saturating_add(room) as usize
 }
 
-/// Memory of the cell that nobody uses now, in bytes. Asking costs a few loads.
+/// Memory of the cell that nobody uses now, in bytes, with what it may still get. Asking costs a few loads.
 pub fn memory_free() -> usize {
     platform().memory_free()
 }

@@ -4,6 +4,7 @@
 //! allocates or takes a lock: the core may hold any.
 
 use crate::console;
+use crate::grow::Shortage;
 use crate::heap;
 use crate::platform::{end_machine_if_alone, say};
 use core::fmt::{self, Write};
@@ -45,7 +46,7 @@ pub fn panicked(info: &PanicInfo<'_>) -> ! {
     // Who cannot go on without memory panics in `alloc`, which says so in these words.
     let mut rest = Expected(ALLOCATION_FAILED);
     if len > 0 && write!(rest, "{}", info.message()).is_ok() && rest.0.is_empty() {
-        let message = format_args!("memory ran out: {len} bytes were asked for");
+        let message = format_args!("memory ran out: {len} bytes were asked for; {Shortage}");
         crash(CrashKind::OutOfMemory, &place, None, message)
     }
     crash(CrashKind::Panic, &place, None, format_args!("{info}"))
@@ -72,11 +73,23 @@ impl Write for Expected {
 
 /// A page of a region was touched that its pager cannot fill.
 pub(crate) fn not_filled(frame: &ExceptionFrame, address: u64, error: FaultError) -> ! {
-    let kind = match error {
-        FaultError::Pager(_, FillError::OutOfMemory(_) | FillError::OutOfTables) => CrashKind::OutOfMemory,
-        _ => CrashKind::Exception,
-    };
-    crash(kind, &Place::of(frame), Some(frame), format_args!("access to {address:#x}: {error}"))
+    let place = Place::of(frame);
+    match error {
+        FaultError::Pager(_, FillError::OutOfMemory(_)) => {
+            let message = format_args!("access to {address:#x}: {error}; {Shortage}");
+            crash(CrashKind::OutOfMemory, &place, Some(frame), message)
+        }
+        FaultError::Pager(_, FillError::OutOfTables) => {
+            let message = format_args!("access to {address:#x}: {error}");
+            crash(CrashKind::OutOfMemory, &place, Some(frame), message)
+        }
+        _ => crash(
+            CrashKind::Exception,
+            &place,
+            Some(frame),
+            format_args!("access to {address:#x}: {error}"),
+        ),
+    }
 }
 
 /// A pager has touched a region.

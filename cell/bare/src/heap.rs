@@ -3,6 +3,7 @@
 //! The descriptor says what memory the cell has, and reading it takes memory: a small first range stands in the image
 //! itself, and the pool is added once it is known.
 
+use crate::grow::{self, Retry};
 use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -94,10 +95,16 @@ pub(crate) fn total_bytes() -> usize {
     HEAP.pages().statistics().total_bytes
 }
 
-/// Bytes of pages that nobody has.
+/// Bytes of pages that nobody has, those that may still be added included.
 pub(crate) fn free_bytes() -> usize {
     let pages = HEAP.pages().statistics();
-    pages.total_bytes.saturating_sub(pages.used_bytes)
+    (pages.total_bytes + pages.room_bytes).saturating_sub(pages.used_bytes)
+}
+
+/// Whether less than a sixteenth of the pages that there are is free. A few loads.
+pub(crate) fn is_low() -> bool {
+    let pages = HEAP.pages().statistics();
+    pages.total_bytes.saturating_sub(pages.used_bytes) < pages.total_bytes / 16
 }
 
 /// Length of the last object that there was no memory for, in bytes.
@@ -110,12 +117,18 @@ pub(crate) fn refused_len() -> usize {
 pub struct CellHeap;
 
 impl CellHeap {
-    #[inline]
-    fn check(pointer: *mut u8, len: usize) -> *mut u8 {
-        if pointer.is_null() {
-            REFUSED_LEN.store(len, Ordering::Relaxed);
+    /// Gets an object that `attempt` has just found no memory for, of so many bytes at a multiple of `align`, if the cell
+    /// can get more.
+    #[cold]
+    fn again(len: usize, align: usize, attempt: impl Fn() -> *mut u8) -> *mut u8 {
+        while grow::exhausted(len, align) == Retry::Yes {
+            let pointer = attempt();
+            if !pointer.is_null() {
+                return pointer;
+            }
         }
-        pointer
+        REFUSED_LEN.store(len, Ordering::Relaxed);
+        core::ptr::null_mut()
     }
 }
 
@@ -124,7 +137,9 @@ unsafe impl GlobalAlloc for CellHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
-        Self::check(unsafe { HEAP.alloc(layout) }, layout.size())
+        let attempt = || unsafe { HEAP.alloc(layout) };
+        let object = attempt();
+        if object.is_null() { Self::again(layout.size(), layout.align(), attempt) } else { object }
     }
 
     #[inline]
@@ -135,7 +150,9 @@ unsafe impl GlobalAlloc for CellHeap {
 
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        Self::check(unsafe { HEAP.realloc(pointer, layout, len) }, len)
+        // SAFETY: the caller's promise; what finds no memory leaves the object as it was.
+        let attempt = || unsafe { HEAP.realloc(pointer, layout, len) };
+        let object = attempt();
+        if object.is_null() { Self::again(len, layout.align(), attempt) } else { object }
     }
 }

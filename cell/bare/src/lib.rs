@@ -7,6 +7,7 @@
 //! | [`console`] | what the cell prints |
 //! | [`crash`] | panics, exceptions, and the report of them |
 //! | [`heap`] | the cell's memory as the global allocator |
+//! | [`grow`] | more memory, from the supervisor |
 //! | [`window`] | virtual memory that pagers fill: page tables, page faults |
 //! | [`network`] | virtio network devices as the stack's queues |
 //!
@@ -21,6 +22,7 @@ extern crate alloc;
 
 pub mod console;
 pub mod crash;
+pub mod grow;
 pub mod heap;
 pub mod network;
 pub mod platform;

@@ -1,6 +1,6 @@
 //! What the cores of a cell see of their machine.
 
-use crate::{console, heap, network, window};
+use crate::{console, grow, heap, network, window};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind, Request};
@@ -126,6 +126,7 @@ impl Platform for Bare {
     fn take_interrupts(&self) -> PendingVectors {
         interrupts::window();
         window::pass();
+        grow::pass();
         let words = &PENDING[current_core().0 as usize];
         PendingVectors::from_words(core::array::from_fn(|index| match words[index].load(Ordering::Relaxed) {
             0 => 0,

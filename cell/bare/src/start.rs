@@ -3,7 +3,7 @@
 //! All cores of a cell enter at the same time. The first makes the cell; the others halt until it needs them.
 
 use crate::platform;
-use crate::{console, crash, heap, window as regions};
+use crate::{console, crash, grow, heap, window as regions};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::id::MAX_CORES;
@@ -11,7 +11,7 @@ use isola_abi::report::CellPhase;
 use isola_ebbs::{CellTable, CoreBlock};
 use isola_machine::cell::{self, Cell};
 use isola_machine::{cpu, interrupts, power};
-use isola_platform::CoreIndex;
+use isola_platform::{CoreIndex, Platform};
 
 static BLOCKS: Blocks = Blocks([const { UnsafeCell::new(None) }; MAX_CORES]);
 static CELL_EBBS: CellTable = CellTable::new();
@@ -74,6 +74,7 @@ fn make_cell() {
     regions::start(window);
     console::start(descriptor.supervisor.is_none());
     platform::start(descriptor, devices);
+    grow::start(platform::BARE.descriptor());
     platform::say(CellPhase::Running);
     // SAFETY: `cell_image!` defines it with this signature.
     unsafe { isola_application_begin() };

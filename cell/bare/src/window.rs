@@ -4,6 +4,7 @@
 //! forgets pages that are gone.
 
 use crate::crash;
+use crate::grow::{self, Retry};
 use crate::heap::{near, pages};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -111,11 +112,16 @@ unsafe impl regions::Window for BareWindow {
         frame: FrameChoice,
         contents: Contents<'_>,
     ) -> Result<Filled, FillError> {
-        let memory = match frame {
-            FrameChoice::Any if size == PageSize::FourKib => from_stock(),
-            FrameChoice::Any => pages().frame_near(near(), size.bytes() / FRAME, size.bytes() / FRAME),
-            FrameChoice::Colored { color, colors } if size == PageSize::FourKib => colored(color, colors),
-            FrameChoice::Colored { .. } => return Err(FillError::NoSuchSize(size)),
+        let memory = loop {
+            let found = match frame {
+                FrameChoice::Any if size == PageSize::FourKib => from_stock(),
+                FrameChoice::Any => pages().frame_near(near(), size.bytes() / FRAME, size.bytes() / FRAME),
+                FrameChoice::Colored { color, colors } if size == PageSize::FourKib => colored(color, colors),
+                FrameChoice::Colored { .. } => return Err(FillError::NoSuchSize(size)),
+            };
+            if found.is_some() || grow::exhausted(size.bytes(), size.bytes()) == Retry::No {
+                break found;
+            }
         };
         let Frame { memory, contents: before } = memory.ok_or(FillError::OutOfMemory(size.bytes()))?;
         if before == pages::Contents::Unknown {

@@ -106,6 +106,11 @@ pub(crate) fn publish(report: &MemoryReport) {
     HEAP.pages().statistics().publish(report);
 }
 
+/// Bytes of the pool.
+pub(crate) fn total_bytes() -> usize {
+    HEAP.pages().statistics().total_bytes
+}
+
 /// Bytes of the pool that nobody has.
 pub(crate) fn free_bytes() -> usize {
     let PageStatistics { total_bytes, used_bytes, .. } = HEAP.pages().statistics();

@@ -40,6 +40,7 @@ impl Hosted {
         assert!((1..=MAX_CORES).contains(&settings.cores), "a cell has 1 to {MAX_CORES} cores");
         let clock = calibrate();
         let core = |id: usize| Core { id: CoreId(id as u32), apic: ApicId(id as u32), node: NodeId(0) };
+        let memory_bytes = if memory == Memory::Pool { heap::total_bytes() } else { 0 };
         let descriptor = Descriptor {
             version: isola_abi::VERSION,
             cell: CellId(0),
@@ -47,6 +48,8 @@ impl Hosted {
             arguments: settings.arguments,
             cores: (0..settings.cores).map(core).collect(),
             pool: Vec::new(),
+            memory_bytes: memory_bytes as u64,
+            memory_max_bytes: memory_bytes as u64,
             region_tables: PhysRange::default(),
             image: Vec::new(),
             devices: Vec::new(),

@@ -298,6 +298,7 @@ fn isola_abi_report() -> isola_abi::report::MemoryReport {
         total_bytes: 0.into(),
         used_bytes: 0.into(),
         peak_bytes: 0.into(),
+        room_bytes: 0.into(),
         pressure: 0.into(),
         reserved: 0.into(),
     }

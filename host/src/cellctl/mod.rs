@@ -47,6 +47,8 @@ pub struct NewCell {
     pub cores: u32,
     /// How much memory.
     pub memory: ByteSize,
+    /// How much it may have when it asks for more.
+    pub memory_max: Option<ByteSize>,
     /// Arguments for the application.
     pub arguments: Vec<String>,
     /// Its network.
@@ -176,6 +178,7 @@ pub fn run(
         image_name: new.image.name,
         cores: new.cores,
         memory: new.memory,
+        memory_max: new.memory_max,
         arguments: new.arguments,
         network: new.network.resolve(&held.record.options.uplink, &cells)?,
         watchdog_ms: new.watchdog_ms,

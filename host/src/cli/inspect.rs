@@ -3,7 +3,7 @@
 use super::{Context, Failure, complete, show, standalone};
 use crate::cellctl::look_up;
 use crate::machine::Held;
-use crate::output::view::{CellView, MachineView};
+use crate::output::view::{CellView, MachineView, most_memory};
 use crate::output::{Format, human, table};
 use clap::Args;
 use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage};
@@ -123,7 +123,11 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
     line("state", format!("{}; uptime {}", show::state(cell), show::uptime(cell)));
     line("image", [std::slice::from_ref(&view.image), &view.arguments[..]].concat().join(" "));
     line("created", human::local_time(cell.created_unix_ns));
-    let MemoryUsage { total, used, peak, pressure } = cell.memory_usage;
+    let MemoryUsage { total, used, peak, room: _, pressure } = cell.memory_usage;
+    let most = match cell.spec.memory_max {
+        Some(_) => format!(" of at most {}", most_memory(cell)),
+        None => String::new(),
+    };
     let short = match pressure {
         MemoryPressure::None => "",
         MemoryPressure::Low => ", low",
@@ -134,7 +138,7 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
         match cell.state.has_ended() {
             false => {
                 format!(
-                    "{}: image {}, pool {total} ({used} used, {peak} at most){short}",
+                    "{}{most}: image {}, pool {total} ({used} used, {peak} at most){short}",
                     cell.memory, cell.image
                 )
             }

@@ -117,7 +117,7 @@ fn cells(held: &Held) -> Result<Vec<Row>, Failure> {
             cell.spec.name.clone(),
             show::state(cell),
             show::held(cell, cell.spec.cores),
-            show::held(cell, cell.memory),
+            show::memory(cell),
             cell.spec.image_name.clone(),
             address(cell).map_or_else(|| "-".to_owned(), |ip| ip.to_string()),
             show::ports_text(&show::ports(&held.dir, cell)),

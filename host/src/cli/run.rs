@@ -58,6 +58,7 @@ Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80
 
 Examples:
   isola run -d --name kv --cores 2 --memory 64M -p 11211:11211 kv
+  isola run -d --memory 64M --memory-max 1G kv
   isola run --rm primes 7001
   isola run -f isola.toml
   isola run --standalone ./target/release/kv
@@ -83,6 +84,9 @@ pub(super) struct Arguments {
     /// How much memory [default: 64M]
     #[arg(short, long)]
     memory: Option<ByteSize>,
+    /// How much memory it may have when it asks for more while it runs; at once, alone or hosted [default: as --memory]
+    #[arg(long, value_name = "MEMORY")]
+    memory_max: Option<ByteSize>,
     /// Publishes a port: [IP:]HOST:CELL[/tcp|udp], or CELL for whichever host port is free
     #[arg(short, long, value_name = "PORT")]
     publish: Vec<PublishSpec>,
@@ -146,6 +150,7 @@ fn run_cell(
         name: arguments.name.or(manifest.name),
         cores: arguments.cores.or(manifest.cores).unwrap_or(1),
         memory: arguments.memory.or(manifest.memory).unwrap_or(DEFAULT_MEMORY),
+        memory_max: arguments.memory_max.or(manifest.memory_max),
         arguments: or_else(application_arguments(arguments.command), manifest.arguments),
         network: arguments.network.or(manifest.network).unwrap_or_default(),
         watchdog_ms: arguments.watchdog.or(manifest.watchdog).unwrap_or_default().ms,
@@ -244,11 +249,12 @@ fn run_hosted(context: &Context, arguments: Arguments, manifest: Manifest) -> Re
         let code = if matches!(error, FindError::NotHosted(_)) { NO_CELL_IMAGE } else { NO_IMAGE };
         Failure::new(code, error.to_string())
     })?;
+    let memory = whole_memory(&arguments, &manifest);
     let hosted = Hosted {
         program,
         name: arguments.name.or(manifest.name),
         cores: arguments.cores.or(manifest.cores).unwrap_or(1),
-        memory: arguments.memory.or(manifest.memory),
+        memory,
         uplink: arguments.net.unwrap_or(Uplink::User),
         network: arguments.network.or(manifest.network).unwrap_or_default(),
         publish: or_else(arguments.publish, manifest.publish),
@@ -257,13 +263,20 @@ fn run_hosted(context: &Context, arguments: Arguments, manifest: Manifest) -> Re
     hosted::run(context, hosted)
 }
 
+/// The memory of a cell that no supervisor looks after: at once the most that it may have. The host gives it memory when
+/// it is touched anyway.
+fn whole_memory(arguments: &Arguments, manifest: &Manifest) -> Option<ByteSize> {
+    let most = arguments.memory_max.or(manifest.memory_max);
+    most.max(arguments.memory.or(manifest.memory))
+}
+
 fn run_alone(
     context: &Context,
     arguments: Arguments,
     manifest: Manifest,
     image: CellImage,
 ) -> Result<ExitCode, Failure> {
-    let memory = arguments.memory.or(manifest.memory).unwrap_or(DEFAULT_MEMORY);
+    let memory = whole_memory(&arguments, &manifest).unwrap_or(DEFAULT_MEMORY);
     let network = arguments.network.or(manifest.network).unwrap_or_default();
     let (nics, address) = match network {
         NetworkWish::None => (0, None),

@@ -4,7 +4,7 @@ use crate::machine::Held;
 use crate::machine::cells::CellStore;
 use crate::machine::state::MachineDir;
 use crate::output::human;
-use crate::output::view::{CellView, CrashView, MachineView};
+use crate::output::view::{CellView, CrashView, MachineView, most_memory};
 use crate::publish::Publication;
 use crate::symbols::{Frame, Symbols, backtrace};
 use isola_abi::management::{CellInfo, CellState, Crash, MachineInfo};
@@ -52,6 +52,14 @@ pub(super) fn state(cell: &CellInfo) -> String {
 /// What a cell holds; of one that has ended a dash.
 pub(super) fn held(cell: &CellInfo, what: impl ToString) -> String {
     if cell.state.has_ended() { "-".to_owned() } else { what.to_string() }
+}
+
+/// The memory that a cell has, and where it may have more, how much.
+pub(super) fn memory(cell: &CellInfo) -> String {
+    match cell.spec.memory_max {
+        Some(_) if !cell.state.has_ended() => format!("{}/{}", cell.memory, most_memory(cell)),
+        _ => held(cell, cell.memory),
+    }
 }
 
 /// Ports in a few words.

@@ -25,6 +25,20 @@ fn a_cell_is_run_listed_stopped_and_removed() {
 }
 
 #[test]
+fn a_cell_that_may_have_more_memory_shows_how_much() {
+    let sandbox = Sandbox::up();
+    let run = ["run", "-d", "--name", "kv", "--memory", "32M", "--memory-max", "128M", "kv"];
+    sandbox.isola(&run).ok();
+    let ps = sandbox.isola(&["ps"]).ok();
+    assert!(ps.contains("32 MiB/128 MiB"), "{ps}");
+    let inspect = sandbox.isola(&["inspect", "kv"]).ok();
+    assert!(inspect.contains("32 MiB of at most 128 MiB: image"), "{inspect}");
+    assert_eq!(sandbox.json(&["inspect", "kv"])["memory_max_bytes"], 128 << 20);
+    let less = ["run", "-d", "--name", "less", "--memory", "32M", "--memory-max", "16M", "kv"];
+    sandbox.isola(&less).failed(125, "less than what it begins with");
+}
+
+#[test]
 fn a_cell_in_the_foreground_gives_its_exit_code() {
     let sandbox = Sandbox::up();
     let outcome = sandbox.isola(&["run", "--rm", "kv", "exit:3"]);

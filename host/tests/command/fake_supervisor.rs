@@ -326,6 +326,7 @@ impl Supervisor {
                 used: ByteSize(1 << 20),
                 peak: ByteSize(2 << 20),
                 pressure: MemoryPressure::Low,
+                ..MemoryUsage::default()
             },
             address: match spec.network {
                 NetworkSpec::None => None,

@@ -1,5 +1,6 @@
 //! Building a cell's address space.
 
+use super::annex::{Annex, growth_tables};
 use super::layout::{map_stacks, stack_tops};
 use super::pool::{pool_tables, region_tables};
 use super::{Built, CellSpace, Share};
@@ -38,7 +39,8 @@ pub struct Plan<'a> {
     pub memory: Vec<Region>,
     /// Its devices, which nobody else uses.
     pub devices: Vec<&'a mut Device>,
-    /// What it is to know. Pool, image and devices are filled in.
+    /// What it is to know. Memory, pool, image and devices are filled in; the most memory that it may have is what it
+    /// gets, where that is more than is said.
     pub descriptor: Descriptor,
 }
 
@@ -139,8 +141,10 @@ impl CellSpace {
     /// # Errors
     /// A [`BuildFailure`], which has the memory.
     pub fn build(plan: Plan<'_>, own: &OwnSpace, lines: &mut InterruptLines) -> Result<Self, BuildFailure> {
-        let Plan { segments, entry, vectors, memory, mut devices, descriptor } = plan;
+        let Plan { segments, entry, vectors, memory, mut devices, mut descriptor } = plan;
         let grant: Vec<PhysRange> = memory.iter().map(Region::range).collect();
+        descriptor.memory_bytes = grant.iter().map(|range| range.len_bytes).sum();
+        descriptor.memory_max_bytes = descriptor.memory_max_bytes.max(descriptor.memory_bytes);
         let mut builder = match Builder::new(memory, own) {
             Ok(builder) => builder,
             Err(error) => return Err(failure(error.into(), grant)),
@@ -158,7 +162,7 @@ impl CellSpace {
                     report: parts.report,
                 });
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));
-                Ok(Self { share })
+                Ok(Self { share, annex: Annex::new(builder.space, Stock::new(parts.growth_tables)) })
             }
             Err(error) => {
                 let own = devices.iter().filter(|device| !device.is_lent());
@@ -182,6 +186,8 @@ struct Parts {
     core_pages: PhysAddr,
     descriptor: PhysAddr,
     report: PhysAddr,
+    /// For the tables of what the cell may still get.
+    growth_tables: Vec<Region>,
 }
 
 struct Builder {
@@ -230,12 +236,17 @@ impl Builder {
         let core_pages = self.add_tables(vectors, core_count)?;
         let report = self.add_area(REPORT, REPORT_SIZE, Rights::ReadWrite)?.into_range().start;
         let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
-        descriptor.region_tables = self.add_region_tables()?;
+        let growth_bytes = descriptor.memory_max_bytes - descriptor.memory_bytes;
+        let growth_tables = match growth_tables(growth_bytes) {
+            0 => Vec::new(),
+            count => alloc::vec![self.stock.take(count * PAGE_SIZE).ok_or(MapError::OutOfMemory)?],
+        };
+        descriptor.region_tables = self.add_region_tables(growth_bytes)?;
         descriptor.pool = self.add_pool()?;
         let body = descriptor.encode().map_err(BuildError::Descriptor)?;
         let place = area.bytes_mut().get_mut(BODY_OFFSET..BODY_OFFSET + body.len());
         place.ok_or(BuildError::Descriptor(DescriptorError::TooLong))?.copy_from_slice(&body);
-        Ok(Parts { core_pages, descriptor: area.into_range().start, report })
+        Ok(Parts { core_pages, descriptor: area.into_range().start, report, growth_tables })
     }
 
     fn map(
@@ -293,12 +304,9 @@ impl Builder {
     }
 
     /// Sets aside the tables of the virtual memory that the cell maps itself, by which it maps it.
-    fn add_region_tables(&mut self) -> Result<PhysRange, MapError> {
-        let tables = self.add_area(
-            REGION_TABLES,
-            region_tables(self.stock.len_bytes()) * PAGE_SIZE,
-            Rights::ReadWrite,
-        )?;
+    fn add_region_tables(&mut self, growth_bytes: u64) -> Result<PhysRange, MapError> {
+        let count = region_tables(self.stock.len_bytes(), growth_bytes);
+        let tables = self.add_area(REGION_TABLES, count * PAGE_SIZE, Rights::ReadWrite)?;
         let range = tables.into_range();
         self.space.link(REGIONS, range.start)?;
         Ok(range)
@@ -400,6 +408,8 @@ mod tests {
             arguments: Vec::new(),
             cores,
             pool: Vec::new(),
+            memory_bytes: 0,
+            memory_max_bytes: 0,
             region_tables: PhysRange::default(),
             image: Vec::new(),
             devices: Vec::new(),

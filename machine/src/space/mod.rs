@@ -1,13 +1,14 @@
 //! The address space of a cell, as the supervisor has it: built, entered, looked into, taken apart.
 //!
 //! Where things are in it says `isola_abi::layout`. All of it is made of the memory that the cell was given:
-//! its pages, its tables, its descriptor, its report; what is left over is its pool.
+//! its pages, its tables, its descriptor, its report; what is left over is its pool. It can get more while it runs.
 //!
 //! While a core is in a cell, or a device works for it, the cell's memory belongs to nobody else: each
 //! [`AwayCore`] and each [`Device`](crate::device::Device) in use holds a share of the space, which it gives up
 //! when the core was reclaimed, or the device was reset. [`CellSpace::dissolve`] returns the memory when no
 //! share is left but the caller's.
 
+mod annex;
 mod build;
 mod layout;
 mod pool;
@@ -16,6 +17,7 @@ pub(crate) use layout::{map_stacks, stack_tops};
 
 pub use build::{BuildError, BuildFailure, InPlace, LINE_VECTORS, Plan, Segment, SegmentBytes, needed_bytes};
 
+use self::annex::Annex;
 use crate::apic::local;
 use crate::memory::{Contents, Region, direct};
 use crate::smp::{AwayCore, Entry, ParkedCore};
@@ -32,6 +34,7 @@ use isola_abi::report::Report;
 #[derive(Debug)]
 pub struct CellSpace {
     share: Share,
+    annex: Annex,
 }
 
 /// What keeps a cell's memory from being used for anything else.
@@ -70,12 +73,16 @@ impl CellSpace {
 
     /// Asks the cell for something, and interrupts its first core.
     pub fn request(&self, request: Request) {
-        // SAFETY: as for the report; the words begin the descriptor's area.
-        let live = unsafe { &*direct(self.share.descriptor).cast::<LiveWords>() };
-        live.request.store(request as u32, Ordering::Release);
+        self.live().request.store(request as u32, Ordering::Release);
         if let Some(first) = self.share.cores.first() {
             local::send(first.apic, REQUEST_VECTOR);
         }
+    }
+
+    /// What of the descriptor's area changes while the cell runs.
+    fn live(&self) -> &LiveWords {
+        // SAFETY: as for the report; the words begin the descriptor's area.
+        unsafe { &*direct(self.share.descriptor).cast::<LiveWords>() }
     }
 
     /// Sends a core into the cell, as its core `index`. Does not wait for it.
@@ -104,15 +111,20 @@ impl CellSpace {
         }
     }
 
-    /// Takes the space apart, and returns the memory that it was built from, as it was given, with whatever
-    /// the cell left in it.
+    /// Takes the space apart, and returns the memory that it was built from and has got since, as it was given, with
+    /// whatever the cell left in it.
     ///
     /// # Errors
     /// The space, where a core is in it, or was and is lost, or a device that works for it was not reset.
     pub fn dissolve(self) -> Result<Vec<Region>, Self> {
-        let built = Arc::try_unwrap(self.share).map_err(|share| Self { share })?;
-        // SAFETY: the ranges are those of the regions that `build` took in, and nothing has a share any more.
-        Ok(built.grant.into_iter().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())
+        let Self { share, annex } = self;
+        let built = match Arc::try_unwrap(share) {
+            Ok(built) => built,
+            Err(share) => return Err(Self { share, annex }),
+        };
+        let memory = built.grant.into_iter().chain(annex.into_grown());
+        // SAFETY: the ranges are those of the regions that `build` and `extend` took in, and nothing has a share any more.
+        Ok(memory.map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())
     }
 }
 

@@ -24,10 +24,11 @@ pub(super) fn pool_tables(regions: &[Region], largest: LargestPage) -> u64 {
         .sum()
 }
 
-/// How many tables a cell with so much memory gets for the virtual memory that it maps itself: enough for pages of
-/// 4 KiB in twice as much of it as it has memory, and 0.4 % of the memory.
-pub(super) fn region_tables(memory_bytes: u64) -> u64 {
-    4 + (memory_bytes >> 20)
+/// How many tables a cell with so much memory, which may get so much more, gets for the virtual memory that it maps
+/// itself: enough for pages of 4 KiB in twice as much of it as it may have memory, 0.4 % of that. No more than a
+/// sixteenth of what it begins with, though: who grows beyond sixteen times that maps larger pages.
+pub(super) fn region_tables(memory_bytes: u64, growth_bytes: u64) -> u64 {
+    4 + (memory_bytes.saturating_add(growth_bytes) >> 20).min(memory_bytes >> 16)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::memory::direct;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 use isola_abi::descriptor::ImageSegment;
+use isola_abi::growth::Grown;
 use isola_abi::id::{PhysAddr, PhysRange};
 
 /// The memory of a cell that it may write to.
@@ -13,13 +14,19 @@ pub(crate) struct OwnMemory {
     pool: Vec<PhysRange>,
     /// The variables of its image.
     data: Option<ImageSegment>,
+    /// What it has got since, as the supervisor says.
+    grown: &'static Grown,
 }
 
 impl OwnMemory {
-    /// The pool, and the variables of the image.
-    pub(crate) fn new(mut pool: Vec<PhysRange>, data: Option<ImageSegment>) -> Self {
+    /// The pool, the variables of the image, and what comes to be the cell's later.
+    pub(crate) fn new(
+        mut pool: Vec<PhysRange>,
+        data: Option<ImageSegment>,
+        grown: &'static Grown,
+    ) -> Self {
         pool.sort_unstable();
-        Self { pool, data }
+        Self { pool, data, grown }
     }
 
     /// Where the page of `bytes` bytes at `frame` is; `None` where it is not the cell's, as a whole.
@@ -51,6 +58,9 @@ impl OwnMemory {
     fn in_pool(&self, phys: u64, bytes: u64) -> bool {
         let behind = self.pool.partition_point(|range| range.start.0 <= phys);
         let range = behind.checked_sub(1).and_then(|index| self.pool.get(index));
-        range.is_some_and(|range| phys.checked_add(bytes).is_some_and(|end| end <= range.end().0))
+        let within = |range: PhysRange| {
+            range.start.0 <= phys && phys.checked_add(bytes).is_some_and(|end| end <= range.end().0)
+        };
+        range.is_some_and(|range| within(*range)) || self.grown.iter().any(|(chunk, _)| within(chunk))
     }
 }

@@ -256,6 +256,11 @@ impl Pages {
         self.usage.statistics()
     }
 
+    /// Says how much may still be added, in bytes: as long as that is so, memory is not short.
+    pub fn set_room(&self, len_bytes: usize) {
+        self.usage.set_room(len_bytes / PAGE_SIZE);
+    }
+
     /// How short memory is.
     pub fn pressure(&self) -> MemoryPressure {
         self.usage.pressure()

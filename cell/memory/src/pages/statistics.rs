@@ -12,6 +12,8 @@ pub struct PageStatistics {
     pub used_bytes: usize,
     /// The most that was ever used.
     pub peak_bytes: usize,
+    /// What may still be added.
+    pub room_bytes: usize,
 }
 
 impl PageStatistics {
@@ -20,5 +22,6 @@ impl PageStatistics {
         report.total_bytes.store(self.total_bytes as u64, Ordering::Relaxed);
         report.used_bytes.store(self.used_bytes as u64, Ordering::Relaxed);
         report.peak_bytes.store(self.peak_bytes as u64, Ordering::Relaxed);
+        report.room_bytes.store(self.room_bytes as u64, Ordering::Relaxed);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Memory is *low* when less than a sixteenth of it is free, and *critical* when less than a thirty-second is. It is no
 //! longer so when a quarter more than that mark is free: a level does not come and go with every page.
+//!
+//! Pages that may still be added count as there, and free: a cell that may grow is not short.
 
 use super::{PAGE_SIZE, PageStatistics};
 use core::ptr;
@@ -14,6 +16,8 @@ pub(super) struct Usage<W = AtomicUsize> {
     total: W,
     used: W,
     peak: W,
+    /// Pages that may still be added.
+    room: W,
     pressure: W,
     /// Where the level is told; null: nowhere.
     report: AtomicPtr<MemoryReport>,
@@ -59,6 +63,7 @@ impl Usage {
             total: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
+            room: AtomicUsize::new(0),
             pressure: AtomicUsize::new(MemoryPressure::None as usize),
             report: AtomicPtr::new(ptr::null_mut()),
         }
@@ -70,6 +75,12 @@ impl<W: Word> Usage<W> {
     pub fn add(&self, pages: usize, used: usize) {
         self.total.fetch_add(pages, Ordering::SeqCst);
         self.take(used);
+    }
+
+    /// So many may still be added.
+    pub fn set_room(&self, pages: usize) {
+        self.room.swap(pages, Ordering::SeqCst);
+        self.judge();
     }
 
     /// So many were handed out.
@@ -104,6 +115,7 @@ impl<W: Word> Usage<W> {
             total_bytes: self.total.load(Ordering::Relaxed) * PAGE_SIZE,
             used_bytes: self.used.load(Ordering::Relaxed) * PAGE_SIZE,
             peak_bytes: self.peak.load(Ordering::Relaxed) * PAGE_SIZE,
+            room_bytes: self.room.load(Ordering::Relaxed) * PAGE_SIZE,
         }
     }
 
@@ -113,7 +125,7 @@ impl<W: Word> Usage<W> {
     fn judge(&self) {
         loop {
             let before = self.pressure();
-            let total = self.total.load(Ordering::SeqCst);
+            let total = self.total.load(Ordering::SeqCst) + self.room.load(Ordering::SeqCst);
             let now = level(total, total.saturating_sub(self.used.load(Ordering::SeqCst)), before);
             if now == before {
                 return;
@@ -177,6 +189,17 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_may_still_come_count_as_free() {
+        let usage = Usage::new();
+        usage.add(3200, 3150);
+        assert_eq!(usage.pressure(), Critical);
+        usage.set_room(32_000);
+        assert_eq!((usage.pressure(), usage.statistics().room_bytes), (None, 32_000 * PAGE_SIZE));
+        usage.set_room(0);
+        assert_eq!(usage.pressure(), Critical);
+    }
+
+    #[test]
     fn without_memory_there_is_no_pressure() {
         assert_eq!(level(0, 0, None), None);
     }
@@ -195,8 +218,8 @@ mod models {
     /// 64 pages, of which 6 are free. Memory is low below 4, and no longer so from 5 on; critical below 2.
     fn usage() -> Arc<Usage<loom::sync::atomic::AtomicUsize>> {
         let word = loom::sync::atomic::AtomicUsize::new;
-        let (total, used, peak, pressure) = (word(64), word(58), word(58), word(0));
-        Arc::new(Usage { total, used, peak, pressure, report: AtomicPtr::new(ptr::null_mut()) })
+        let (total, used, peak, room, pressure) = (word(64), word(58), word(58), word(0), word(0));
+        Arc::new(Usage { total, used, peak, room, pressure, report: AtomicPtr::new(ptr::null_mut()) })
     }
 
     /// Has two cores do that at the same time.

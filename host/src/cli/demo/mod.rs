@@ -256,6 +256,7 @@ impl Demo<'_> {
             name: Some(name.to_owned()),
             cores,
             memory: ByteSize(64 << 20),
+            memory_max: None,
             arguments: arguments.iter().map(ToString::to_string).collect(),
             network: if publish.is_empty() { NetworkWish::None } else { NetworkWish::Auto },
             watchdog_ms: 0,

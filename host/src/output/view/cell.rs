@@ -6,6 +6,7 @@ use crate::output::human::{rfc3339, since};
 use crate::publish::Publication;
 use isola_abi::management::{CellInfo, NetworkSpec};
 use isola_abi::report::{CorePhase, MemoryPressure};
+use isola_abi::size::ByteSize;
 use serde::Serialize;
 
 /// A cell: of `ps` (an array of them), `inspect`, `run -d`, `start`, `stop`.
@@ -33,6 +34,8 @@ pub struct CellView {
     pub memory_bytes: u64,
     /// How much memory it has: none once it has ended.
     pub held_bytes: u64,
+    /// The most memory that it may have.
+    pub memory_max_bytes: u64,
     /// What its image takes of it.
     pub image_bytes: u64,
     /// What its page allocator has.
@@ -151,6 +154,7 @@ impl CellView {
             held_cores: if cell.state.has_ended() { 0 } else { cell.spec.cores },
             memory_bytes: cell.memory_given.0,
             held_bytes: cell.memory.0,
+            memory_max_bytes: most_memory(cell).0,
             image_bytes: cell.image.0,
             pool_bytes: cell.memory_usage.total.0,
             used_bytes: cell.memory_usage.used.0,
@@ -195,6 +199,11 @@ impl CellView {
             crash,
         }
     }
+}
+
+/// The most memory that a cell may have.
+pub fn most_memory(cell: &CellInfo) -> ByteSize {
+    cell.spec.memory_max.unwrap_or_default().max(cell.memory_given)
 }
 
 /// Whether a cell's cores run it.

@@ -14,8 +14,8 @@ pub struct EventView {
     pub number: u64,
     /// When.
     pub time: String,
-    /// `boot`, `create`, `recreate`, `start`, `exit`, `crash`, `kill`, `destroy`, `core-lost`, `device-lost` or
-    /// `refused`.
+    /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `exit`, `crash`, `kill`, `destroy`, `core-lost`,
+    /// `device-lost` or `refused`.
     pub event: &'static str,
     /// The cell that it is about.
     pub cell: Option<String>,
@@ -33,6 +33,10 @@ impl EventView {
             JournalEvent::Create => ("create", None),
             JournalEvent::Recreate => ("recreate", None),
             JournalEvent::Start => ("start", None),
+            JournalEvent::Grow { by, to } => ("grow", Some(format!("{by} more, {to} now"))),
+            JournalEvent::GrowthRefused { wanted, refusal } => {
+                ("not-grown", Some(format!("{wanted} wanted: {refusal}")))
+            }
             JournalEvent::Exit(code) => ("exit", Some(format!("code {code}"))),
             JournalEvent::Crash(kind) => ("crash", Some(crash_kind(*kind).to_owned())),
             JournalEvent::Kill => ("kill", None),

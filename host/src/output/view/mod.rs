@@ -15,7 +15,7 @@ pub mod crash;
 pub mod event;
 pub mod machine;
 
-pub use cell::{CellView, CoreView, PortView, is_running};
+pub use cell::{CellView, CoreView, PortView, is_running, most_memory};
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
 pub use machine::MachineView;

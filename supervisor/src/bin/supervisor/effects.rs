@@ -5,7 +5,8 @@ use crate::serve::vector;
 use crate::time::Time;
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Doorbell, InterruptMode, Request};
-use isola_abi::id::{CoreId, PhysRange};
+use isola_abi::growth::Answer;
+use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::management::NetworkSpec;
 use isola_abi::report::Report;
 use isola_machine::apic::io::InterruptLines;
@@ -85,6 +86,8 @@ impl Hardware {
             arguments: spec.arguments.clone(),
             cores: cores.collect(),
             pool: Vec::new(),
+            memory_bytes: 0,
+            memory_max_bytes: blueprint.memory_max_bytes,
             region_tables: PhysRange::default(),
             image: Vec::new(),
             devices: Vec::new(),
@@ -178,6 +181,14 @@ impl Effects for Hardware {
                 other => other,
             };
         }
+    }
+
+    fn extend(&mut self, space: &mut CellSpace, memory: Piece, node: NodeId) -> Result<(), Piece> {
+        space.extend(memory.0, node).map_err(Piece)
+    }
+
+    fn answer(&self, space: &CellSpace, number: u32, answer: Answer) {
+        space.answer(number, answer);
     }
 
     fn request_stop(&mut self, space: &CellSpace, _: &Core) {

@@ -107,6 +107,8 @@ fn run_cell(
         arguments: alloc::vec![String::from(argument)],
         cores: parked.iter().map(|core| core.core()).collect(),
         pool: Vec::new(),
+        memory_bytes: 0,
+        memory_max_bytes: 0,
         region_tables: PhysRange::default(),
         image: Vec::new(),
         devices: Vec::new(),
