@@ -302,6 +302,58 @@ fn cells_that_lie_and_flood_harm_nobody() {
 }
 
 #[test]
+fn a_cell_that_asks_gets_zeroed_memory_up_to_its_limit_and_gives_all_of_it_back() {
+    for kind in BOTH {
+        let mut machine = Supervised::boot(Setup { kind, ..Setup::default() });
+        let before = machine.resources();
+        for mib in [1, 8, 64] {
+            // What the one before has written is gone, whether it was scrubbed meanwhile or not.
+            let elastic = CellSpec { memory_max: Some(ByteSize(50 << 20)), ..spec("elastic", 1, 4, &["grow"]) };
+            let ended = run(&mut machine, CellSpec { arguments: vec!["grow".into(), mib.to_string()], ..elastic });
+            assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(0)), "{ended:?}");
+            assert_eq!((ended.memory_given, ended.memory), (ByteSize(50 << 20), ByteSize(0)), "{ended:?}");
+            assert_eq!(machine.client.logs("elastic"), "50 MiB in the end: Limit\n");
+            assert_eq!(machine.resources(), before);
+            machine.client.destroy("elastic");
+        }
+        let grown = |event: &JournalEvent| matches!(event, JournalEvent::Grow { to: ByteSize(0x320_0000), .. });
+        let events = machine.client.events(0);
+        assert_eq!(events.iter().filter(|entry| grown(&entry.event)).count(), 3, "{events:?}");
+    }
+}
+
+#[test]
+fn a_cell_gets_no_more_than_the_machine_has_and_another_gets_it_later() {
+    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let before = machine.resources();
+    let boundless = |name| CellSpec { memory_max: Some(ByteSize(1 << 40)), ..spec(name, 1, 4, &["grow", "64"]) };
+    for name in ["first", "second"] {
+        let ended = run(&mut machine, boundless(name));
+        assert_eq!(ended.exit_code, Some(0), "{ended:?}");
+        assert!(ended.memory_given.0 > before.memory_free.0 - (2 << 20), "{ended:?}");
+        assert!(machine.client.logs(name).ends_with("Exhausted\n"));
+    }
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
+fn a_greedy_cell_has_what_it_may_have_and_harms_nobody() {
+    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let before = machine.resources();
+    let greedy = CellSpec { memory_max: Some(ByteSize(20 << 20)), ..spec("greedy", 1, 4, &["greed"]) };
+    machine.client.create(probe(), greedy);
+    machine.client.start("greedy");
+    machine.client.wait_for("greedy", |info| info.memory == ByteSize(20 << 20));
+    let other = CellSpec { memory_max: Some(ByteSize(30 << 20)), ..spec("other", 1, 4, &["grow", "8"]) };
+    let other = run(&mut machine, other);
+    assert_eq!((other.exit_code, other.memory_given), (Some(0), ByteSize(30 << 20)), "{other:?}");
+    assert_eq!(machine.client.inspect("greedy").memory, ByteSize(20 << 20));
+    assert!(machine.client.events(0).len() < 30, "its refusals are told once");
+    machine.client.stop("greedy", 0);
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
 fn bad_frames_images_and_requests_are_refused_and_cost_nothing() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     machine.client.create(probe(), spec("bystander", 1, 4, &["serve"]));

@@ -5,6 +5,7 @@
 
 extern crate alloc;
 
+mod grow;
 mod said;
 mod wrong;
 
@@ -73,7 +74,8 @@ fn entry(core_index: u64) -> ! {
         "print" => print_lines(number),
         "cores" => wake_cores(&cell.descriptor),
         "timer" => wait_for_timer(&cell.descriptor, number),
-        "memory" => check_memory(cell.pool),
+        "memory" => exit(check_memory(cell.pool)),
+        "grow" => grow::go(&cell.descriptor, number),
         "devices" => exit(cell.devices.len() as i32),
         wrong => wrong::go(wrong, number),
     }
@@ -136,8 +138,8 @@ fn wait_for_timer(descriptor: &Descriptor, ms: u64) -> ! {
     exit(i32::from(took_ms + 1 < ms))
 }
 
-/// Exits with the number of words of the pool that were not zero, and leaves something in every page.
-fn check_memory(pool: Vec<(NodeId, &'static mut [u8])>) -> ! {
+/// Returns the number of words that were not zero, and leaves something in every page.
+fn check_memory(pool: impl IntoIterator<Item = (NodeId, &'static mut [u8])>) -> i32 {
     let mut dirty = 0;
     for (_, memory) in pool {
         let (words, _) = memory.as_chunks_mut::<8>();
@@ -146,5 +148,5 @@ fn check_memory(pool: Vec<(NodeId, &'static mut [u8])>) -> ! {
             *word = *b"secret! ";
         }
     }
-    exit(dirty)
+    dirty
 }

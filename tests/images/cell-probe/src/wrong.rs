@@ -3,8 +3,9 @@
 use crate::said::{self, print};
 use core::hint::black_box;
 use core::sync::atomic::Ordering;
+use isola_abi::id::NodeId;
 use isola_abi::report::{CellPhase, CorePhase};
-use isola_machine::cell::report;
+use isola_machine::cell::{self, report};
 use isola_machine::mishap::{Mishap, commit};
 use isola_machine::{interrupts, power};
 
@@ -29,6 +30,7 @@ pub fn go(way: &str, number: u64) -> ! {
         }
         "flood" => flood(),
         "lie" => lie(),
+        "greed" => greed(),
         other => panic!("no way of going wrong is called {other:?}"),
     }
     panic!("{way} went well")
@@ -79,4 +81,19 @@ fn lie() -> ! {
     report.cores.iter().for_each(|core| core.phase.store(u32::MAX, Ordering::Relaxed));
     said::say(CellPhase::Crashed);
     power::stop()
+}
+
+/// Wishes for memory without end, as much as there is and more, and does not look at what it gets.
+fn greed() -> ! {
+    for number in 0_u64.. {
+        let sizes = [0, 1, 2 << 20, 3 << 20, 1 << 30, (1 << 30) + 1, u64::MAX - 1, u64::MAX];
+        let [least, most] = [number, number / 8].map(|number| sizes[(number % 8) as usize]);
+        cell::wish(least, most, NodeId(number as u32));
+        if number % 3 == 0 {
+            // As if it had never been made, or been made already.
+            report().wish.number.store(number as u32 % 5, Ordering::Release);
+        }
+        said::say(CellPhase::Running);
+    }
+    unreachable!("numbers have no end")
 }

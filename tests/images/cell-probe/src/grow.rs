@@ -1,0 +1,36 @@
+//! A cell that asks for more memory than it began with.
+
+use crate::said::{exit, print, say};
+use crate::check_memory;
+use isola_abi::descriptor::Descriptor;
+use isola_abi::growth::{Answer, SMALLEST_CHUNK};
+use isola_abi::id::NodeId;
+use isola_abi::report::CellPhase;
+use isola_machine::cell;
+
+/// Asks for memory until it is refused, in chunks of up to so many MiB. Exits with the number of words that were not
+/// zero in what it got.
+pub fn go(descriptor: &Descriptor, mib: u64) -> ! {
+    let mut bytes = descriptor.memory_bytes;
+    let mut dirty = 0;
+    let refusal = loop {
+        let number = cell::wish(SMALLEST_CHUNK, mib << 20, NodeId(0));
+        say(CellPhase::Running);
+        let answer = loop {
+            if let Some(answer) = cell::answer_to(number) {
+                break answer;
+            }
+            core::hint::spin_loop();
+        };
+        let Answer::Refused(refusal) = answer else {
+            let (node, memory) = cell::take_grown().expect("what was given is there");
+            bytes += memory.len() as u64;
+            dirty += check_memory([(node, memory)]);
+            continue;
+        };
+        break refusal;
+    };
+    assert!(cell::take_grown().is_none(), "there is no more than was told");
+    print(format_args!("{} MiB in the end: {refusal:?}\n", bytes >> 20));
+    exit(dirty)
+}
