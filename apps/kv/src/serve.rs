@@ -23,7 +23,7 @@ use isola::memory::{MemoryPressure, PressureHandler, on_memory_pressure};
 use isola::net::{StreamError, TcpStream};
 use isola::prelude::*;
 use isola::sync::Once;
-use isola_kv::{Response, Server, Session, Shard, ShardId, Ticket, UnixTime, Work};
+use isola_kv::{Response, Server, Session, Shard, ShardId, Supply, Ticket, UnixTime, Work};
 
 static SERVER: CellEbb<Shared> = CellEbb::new();
 static STORE: Ebb<Store> = Ebb::new();
@@ -38,6 +38,8 @@ const WRITE_PIECE: usize = 64 << 10;
 #[derive(Default)]
 struct Shared {
     server: Once<Arc<Server>>,
+    /// Memory that the cell had, or was to get, when the server was made, in bytes.
+    promised_bytes: Once<usize>,
 }
 
 impl Representative for Shared {
@@ -98,11 +100,21 @@ impl Representative for Store {
         let shard = RefCell::new(Shard::new(id, &server().config));
         spawn_task(reclaim()).detach();
         let _pressure = on_memory_pressure(|pressure| {
+            STORE.shard.borrow_mut().set_supply(supply(pressure));
             if pressure > MemoryPressure::None {
                 STORE.relieve();
             }
         });
         Self { shard, inboxes: RefCell::default(), next_connection: Cell::new(0), _pressure }
+    }
+}
+
+/// Whether there is less memory than the items' limit was made for: the machine has none for this cell.
+fn supply(pressure: MemoryPressure) -> Supply {
+    let promised = SERVER.promised_bytes.get().copied().unwrap_or(0);
+    match pressure {
+        MemoryPressure::Low | MemoryPressure::Critical if isola::memory_total() < promised => Supply::Short,
+        _ => Supply::AsPromised,
     }
 }
 
@@ -113,6 +125,7 @@ pub fn unix_time() -> UnixTime {
 
 /// Says what the server is, before the first connection.
 pub fn prepare(server: Server) {
+    SERVER.promised_bytes.call_once(isola::memory_total);
     SERVER.server.call_once(|| Arc::new(server));
 }
 

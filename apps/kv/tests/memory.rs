@@ -49,6 +49,23 @@ fn what_was_used_last_stays() {
 }
 
 #[test]
+fn while_there_is_less_memory_than_promised_items_take_each_other_s_place() {
+    let mut shard = shard(1 << 20);
+    (0..100).for_each(|number| drop(shard.execute(START, set(number, 1_000, 0))));
+    shard.set_supply(Supply::Short);
+    let bytes = shard.bytes();
+    for number in 100..150 {
+        assert!(matches!(shard.execute(START, set(number, 1_000, 0)), Response::Stored { .. }));
+        shard.set_supply(Supply::Short);
+        assert!(shard.bytes() <= bytes);
+    }
+    assert!(!has(&mut shard, 0) && has(&mut shard, 149));
+    shard.set_supply(Supply::AsPromised);
+    (150..400).for_each(|number| drop(shard.execute(START, set(number, 1_000, 0))));
+    assert!(has(&mut shard, 149) && shard.bytes() > 2 * bytes);
+}
+
+#[test]
 fn small_items_make_room_for_large_ones_and_back() {
     let mut shard = shard(2 << 20);
     for round in 0..3 {

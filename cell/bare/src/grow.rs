@@ -36,6 +36,9 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 /// How long the cell does not ask again for what it was refused.
 const AGAIN_NS: u64 = 100_000_000;
 
+/// When no more chunks than these can be added, they are made large enough for what the cell may still get.
+const FEW_PLACES: usize = MAX_CHUNKS / 2;
+
 /// Whether the cell may get more: what every pass looks at.
 static MAY_GROW: AtomicBool = AtomicBool::new(false);
 
@@ -202,11 +205,16 @@ impl Growth {
         !self.refused.is_some_and(is_barred)
     }
 
-    /// Asks for at least so much: for an eighth of what there is, or for more where the places are few.
+    /// Asks for at least so much: for an eighth of what there is, for twice the least, as much of the least is beside
+    /// what is needed, or, where few places are left, for a part by which the last one will reach the limit.
     fn ask(&mut self, least_bytes: u64) {
-        let room = self.room_bytes();
-        let share = HAS_BYTES.load(Ordering::Relaxed) / 8;
-        let largest = share.max(room / self.places_left.max(1) as u64).max(least_bytes);
+        let eighth = HAS_BYTES.load(Ordering::Relaxed) / 8;
+        let part = match self.places_left {
+            places @ 1..=FEW_PLACES => self.room_bytes() / places as u64,
+            _ => 0,
+        };
+        let twice = if least_bytes > SMALLEST_CHUNK { 2 * least_bytes } else { 0 };
+        let largest = eighth.max(part).max(twice).max(least_bytes);
         let number = cell::wish(least_bytes, largest, near());
         self.open = Some(Open { number, least_bytes, patience: Patience::Fresh });
         platform::ring();

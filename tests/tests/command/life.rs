@@ -161,3 +161,35 @@ fn the_doctor_finds_what_is_there() {
     }
     assert!(["ok", "remark"].iter().any(|word| result("kvm") == *word), "{checks:#}");
 }
+
+#[test]
+fn a_cell_grows_to_its_limit_is_seen_to_and_gives_all_of_it_back() {
+    let isola = Isola::up(&["--memory", "256M"]);
+    let before = isola.inventory();
+    let run = |name, most| {
+        let cell = ["run", "--name", name, "--memory", "16M", "--memory-max", most, "faulty", "exhaust"];
+        let said = isola.run(&cell).ended_with(134).err;
+        (isola.cell(name), said)
+    };
+    let (cell, said) = run("limited", "64M");
+    assert!(said.contains("the cell has 64 MiB, and may have no more than 64 MiB"), "{said}");
+    assert_eq!((&cell["memory_bytes"], &cell["memory_max_bytes"]), (&json!(64 << 20), &json!(64 << 20)));
+    assert_eq!(cell["held_bytes"], 0);
+    assert!(cell["peak_bytes"].as_u64() > Some(48 << 20), "{cell:#}");
+    let (cell, said) = run("boundless", "1T");
+    assert!(said.contains("of the 1 TiB that it may have, and the machine has no more for it"), "{said}");
+    assert!(cell["memory_bytes"].as_u64() > Some(200 << 20), "{cell:#}");
+    let (cell, said) = run("fixed", "16M");
+    assert!(said.contains("the cell has 16 MiB, and may have no more than 16 MiB"), "{said}");
+    assert_eq!(cell["memory_bytes"], 16 << 20);
+    assert_eq!(isola.inventory(), before);
+
+    let seen = events(&isola);
+    let of = |name: &str, kind: &str| {
+        seen.iter().filter(|entry| entry["cell"] == name && entry["event"] == kind).collect::<Vec<_>>()
+    };
+    let grown = of("limited", "grow");
+    assert_eq!(grown.last().unwrap()["detail"].as_str().unwrap().split_once(", ").unwrap().1, "64 MiB now");
+    assert!(grown.iter().all(|entry| entry["duration_ns"].as_u64() > Some(0)), "{grown:#?}");
+    assert_eq!((of("boundless", "not-grown").len(), of("fixed", "grow").len()), (1, 0), "{seen:#?}");
+}

@@ -7,10 +7,12 @@
 //! | [`misuse`] | slow readers, half-closed and reset connections, garbage |
 //! | [`crowd`] | thousands of connections |
 //! | [`primes`] | a service that wakes its cores |
+//! | [`growth`] | a cell that gets more memory, or does not, while it serves |
 //! | [`faults`] | a cell at work beside others that go wrong |
 
 mod clients;
 mod crowd;
 mod faults;
+mod growth;
 mod misuse;
 mod primes;

@@ -1,0 +1,64 @@
+//! A cell that gets more memory, or does not, while it serves.
+
+use isola_tests::kv::Connection;
+use isola_tests::service::Service;
+
+const MIB: u64 = 1 << 20;
+
+/// Length of the values.
+const LEN: usize = 100_000;
+
+fn key(number: usize) -> String {
+    format!("key-{number}")
+}
+
+fn value(number: usize) -> Vec<u8> {
+    (number..number + LEN).map(|byte| byte as u8).collect()
+}
+
+fn fill(connection: &mut Connection, count: usize) {
+    (0..count).for_each(|number| connection.set(&key(number), &value(number)).unwrap());
+}
+
+/// What the server's statistics say of that.
+fn statistic(connection: &mut Connection, name: &str) -> u64 {
+    connection.send(b"stats\r\n").unwrap();
+    let mut found = None;
+    loop {
+        let line = connection.line().unwrap();
+        if line == "END" {
+            return found.unwrap_or_else(|| panic!("no {name}"));
+        }
+        found = line.strip_prefix(&format!("STAT {name} ")).map(|rest| rest.parse().unwrap()).or(found);
+    }
+}
+
+#[test]
+fn values_that_do_not_fit_in_the_first_memory_are_kept_in_what_is_asked_for() {
+    let service = Service::published(&[], &["--memory", "24M", "--memory-max", "96M"]);
+    assert_eq!(service.cell()["memory_bytes"], 24 * MIB);
+    let mut connection = service.connect();
+    fill(&mut connection, 500);
+    let held = service.cell()["held_bytes"].as_u64().unwrap();
+    assert!((50 * MIB..=96 * MIB).contains(&held), "{} MiB", held / MIB);
+    assert_eq!(statistic(&mut connection, "evictions"), 0);
+    for number in 0..500 {
+        assert_eq!(connection.get(&key(number)).unwrap().as_deref(), Some(&value(number)[..]), "{number}");
+    }
+    assert_eq!(service.cell()["pressure"], "none");
+    drop(connection);
+    service.end();
+}
+
+#[test]
+fn where_the_machine_has_no_more_values_go_that_were_not_used_for_longest() {
+    let service = Service::published(&["--memory", "128M"], &["--memory", "24M", "--memory-max", "1G"]);
+    let mut connection = service.connect();
+    fill(&mut connection, 2000);
+    assert!(statistic(&mut connection, "evictions") > 500);
+    assert!(service.cell()["held_bytes"].as_u64() > Some(80 * MIB));
+    assert_eq!(connection.get(&key(0)).unwrap(), None);
+    assert_eq!(connection.get(&key(1999)).unwrap().as_deref(), Some(&value(1999)[..]));
+    drop(connection);
+    service.end();
+}
