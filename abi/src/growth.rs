@@ -199,9 +199,8 @@ mod tests {
     #[test]
     fn a_chunk_is_read_as_it_was_entered_and_no_more_come_than_there_are_places() {
         let grown = Grown::default();
-        let chunk = |number: u64| {
-            (PhysRange::new(PhysAddr(number << 30), number << 20), NodeId(number as u32 % 3))
-        };
+        let chunk =
+            |number: u64| (PhysRange::new(PhysAddr(number << 30), number << 20), NodeId(number as u32 % 3));
         for number in 0..MAX_CHUNKS as u64 {
             let (memory, node) = chunk(number);
             assert!(grown.push(memory, node));

@@ -308,15 +308,18 @@ fn a_cell_that_asks_gets_zeroed_memory_up_to_its_limit_and_gives_all_of_it_back(
         let before = machine.resources();
         for mib in [1, 8, 64] {
             // What the one before has written is gone, whether it was scrubbed meanwhile or not.
-            let elastic = CellSpec { memory_max: Some(ByteSize(50 << 20)), ..spec("elastic", 1, 4, &["grow"]) };
-            let ended = run(&mut machine, CellSpec { arguments: vec!["grow".into(), mib.to_string()], ..elastic });
+            let elastic =
+                CellSpec { memory_max: Some(ByteSize(50 << 20)), ..spec("elastic", 1, 4, &["grow"]) };
+            let ended =
+                run(&mut machine, CellSpec { arguments: vec!["grow".into(), mib.to_string()], ..elastic });
             assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(0)), "{ended:?}");
             assert_eq!((ended.memory_given, ended.memory), (ByteSize(50 << 20), ByteSize(0)), "{ended:?}");
             assert_eq!(machine.client.logs("elastic"), "50 MiB in the end: Limit\n");
             assert_eq!(machine.resources(), before);
             machine.client.destroy("elastic");
         }
-        let grown = |event: &JournalEvent| matches!(event, JournalEvent::Grow { to: ByteSize(0x320_0000), .. });
+        let grown =
+            |event: &JournalEvent| matches!(event, JournalEvent::Grow { to: ByteSize(0x320_0000), .. });
         let events = machine.client.events(0);
         assert_eq!(events.iter().filter(|entry| grown(&entry.event)).count(), 3, "{events:?}");
     }
@@ -326,7 +329,8 @@ fn a_cell_that_asks_gets_zeroed_memory_up_to_its_limit_and_gives_all_of_it_back(
 fn a_cell_gets_no_more_than_the_machine_has_and_another_gets_it_later() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     let before = machine.resources();
-    let boundless = |name| CellSpec { memory_max: Some(ByteSize(1 << 40)), ..spec(name, 1, 4, &["grow", "64"]) };
+    let boundless =
+        |name| CellSpec { memory_max: Some(ByteSize(1 << 40)), ..spec(name, 1, 4, &["grow", "64"]) };
     for name in ["first", "second"] {
         let ended = run(&mut machine, boundless(name));
         assert_eq!(ended.exit_code, Some(0), "{ended:?}");

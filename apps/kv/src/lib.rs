@@ -57,5 +57,5 @@ pub use key::{Key, KeyHasher, MAX_KEY_LEN, ShardId, shard_of};
 pub use request::{Broadcast, Count, Direction, Operation, Payload, Request, Store, StoreMode};
 pub use response::{Body, Hit, NotStored, Parts, Response};
 pub use session::{Session, Ticket, Work};
-pub use shard::{Counters, SMALLEST_SHARD_BYTES, Shard, ShardReport, Supply};
+pub use shard::{Counters, SMALLEST_SHARD_BYTES, Shard, ShardReport};
 pub use time::{Deadline, Exptime, UnixTime};

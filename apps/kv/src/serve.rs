@@ -12,7 +12,7 @@
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
-use core::cell::{Cell, OnceCell, RefCell};
+use core::cell::{Cell, OnceCell, RefCell, RefMut};
 use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -23,7 +23,7 @@ use isola::memory::{MemoryPressure, PressureHandler, on_memory_pressure};
 use isola::net::{StreamError, TcpStream};
 use isola::prelude::*;
 use isola::sync::Once;
-use isola_kv::{Response, Server, Session, Shard, ShardId, Supply, Ticket, UnixTime, Work};
+use isola_kv::{Response, Server, Session, Shard, ShardId, Ticket, UnixTime, Work};
 
 static SERVER: CellEbb<Shared> = CellEbb::new();
 static STORE: Ebb<Store> = Ebb::new();
@@ -53,6 +53,8 @@ struct Store {
     shard: RefCell<Shard>,
     inboxes: RefCell<BTreeMap<u64, Rc<Inbox>>>,
     next_connection: Cell<u64>,
+    /// The cell's memory that the shard's limit is right for.
+    memory_bytes: Cell<usize>,
     _pressure: PressureHandler,
 }
 
@@ -76,6 +78,19 @@ impl Inbox {
 }
 
 impl Store {
+    /// The shard. Its items take the same part of the memory that there is as they were to take of what was promised: the
+    /// machine may have less for the cell than that.
+    fn shard(&self) -> RefMut<'_, Shard> {
+        let mut shard = self.shard.borrow_mut();
+        let memory_bytes = isola::memory_total();
+        if self.memory_bytes.replace(memory_bytes) != memory_bytes {
+            let limit_bytes = server().config.shard_limit_bytes() as u128;
+            let part = limit_bytes * memory_bytes as u128 / promised_bytes().max(1) as u128;
+            shard.set_limit_bytes((part.min(limit_bytes)) as usize);
+        }
+        shard
+    }
+
     /// Has all connections of this core look at what they hold, as memory is short: those with more than their share end.
     ///
     /// What clients send and do not finish, and what they ask for and do not read, is bounded by connection, but not
@@ -100,21 +115,12 @@ impl Representative for Store {
         let shard = RefCell::new(Shard::new(id, &server().config));
         spawn_task(reclaim()).detach();
         let _pressure = on_memory_pressure(|pressure| {
-            STORE.shard.borrow_mut().set_supply(supply(pressure));
             if pressure > MemoryPressure::None {
                 STORE.relieve();
             }
         });
-        Self { shard, inboxes: RefCell::default(), next_connection: Cell::new(0), _pressure }
-    }
-}
-
-/// Whether there is less memory than the items' limit was made for: the machine has none for this cell.
-fn supply(pressure: MemoryPressure) -> Supply {
-    let promised = SERVER.promised_bytes.get().copied().unwrap_or(0);
-    match pressure {
-        MemoryPressure::Low | MemoryPressure::Critical if isola::memory_total() < promised => Supply::Short,
-        _ => Supply::AsPromised,
+        let memory_bytes = Cell::new(promised_bytes());
+        Self { shard, inboxes: RefCell::default(), next_connection: Cell::new(0), memory_bytes, _pressure }
     }
 }
 
@@ -131,6 +137,11 @@ pub fn prepare(server: Server) {
 
 fn server() -> &'static Arc<Server> {
     SERVER.server.get().expect("main prepares the server before it listens")
+}
+
+/// Memory that the cell had, or was to get, when the server was made, in bytes.
+fn promised_bytes() -> usize {
+    SERVER.promised_bytes.get().copied().unwrap_or_default()
 }
 
 /// Takes expired items out, a few at a time, while there are any.
@@ -206,7 +217,7 @@ impl Connection {
     /// Carries out what the session asks for: here, or on the core that owns the shard.
     fn run_work(&mut self, now: UnixTime) {
         let mut elsewhere: Vec<(ShardId, Vec<Work>)> = Vec::new();
-        while let Some(work) = self.session.serve(&mut STORE.shard.borrow_mut(), now) {
+        while let Some(work) = self.session.serve(&mut STORE.shard(), now) {
             match elsewhere.iter_mut().find(|(shard, _)| *shard == work.shard) {
                 Some((_, batch)) => batch.push(work),
                 None => elsewhere.push((work.shard, vec![work])),
@@ -270,7 +281,7 @@ impl Connection {
 fn execute_for(home: CoreIndex, connection: u64, batch: Vec<Work>) {
     let now = unix_time();
     let responses: Vec<_> = {
-        let mut shard = STORE.shard.borrow_mut();
+        let mut shard = STORE.shard();
         batch.into_iter().map(|work| (work.ticket, shard.execute(now, work.request))).collect()
     };
     spawn_on(home, move || {

@@ -49,18 +49,18 @@ fn what_was_used_last_stays() {
 }
 
 #[test]
-fn while_there_is_less_memory_than_promised_items_take_each_other_s_place() {
+fn a_lower_limit_holds_from_the_next_store_on() {
     let mut shard = shard(1 << 20);
     (0..100).for_each(|number| drop(shard.execute(START, set(number, 1_000, 0))));
-    shard.set_supply(Supply::Short);
     let bytes = shard.bytes();
+    shard.set_limit_bytes(bytes / 2);
+    assert_eq!(shard.len(), 100);
     for number in 100..150 {
         assert!(matches!(shard.execute(START, set(number, 1_000, 0)), Response::Stored { .. }));
-        shard.set_supply(Supply::Short);
-        assert!(shard.bytes() <= bytes);
+        assert!(shard.bytes() <= bytes / 2);
     }
     assert!(!has(&mut shard, 0) && has(&mut shard, 149));
-    shard.set_supply(Supply::AsPromised);
+    shard.set_limit_bytes(1 << 20);
     (150..400).for_each(|number| drop(shard.execute(START, set(number, 1_000, 0))));
     assert!(has(&mut shard, 149) && shard.bytes() > 2 * bytes);
 }

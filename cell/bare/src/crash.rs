@@ -83,12 +83,9 @@ pub(crate) fn not_filled(frame: &ExceptionFrame, address: u64, error: FaultError
             let message = format_args!("access to {address:#x}: {error}");
             crash(CrashKind::OutOfMemory, &place, Some(frame), message)
         }
-        _ => crash(
-            CrashKind::Exception,
-            &place,
-            Some(frame),
-            format_args!("access to {address:#x}: {error}"),
-        ),
+        _ => {
+            crash(CrashKind::Exception, &place, Some(frame), format_args!("access to {address:#x}: {error}"))
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! More memory while the cell runs, where it may have more: from the supervisor, see [`isola_abi::growth`].
 //!
-//! **Ahead.** While less than a sixteenth of the pages is free, the cell asks for more in a pass of its loops, about an
+//! **Ahead.** While less than a quarter of the pages is free, the cell asks for more in a pass of its loops, about an
 //! eighth of what it has, and goes on: the memory is added in a later pass. So whoever takes memory little by little
-//! never waits.
+//! never waits; and where there is none, the cell knows while there is enough left to do something, though what is free
+//! may be in pieces.
 //!
 //! **In need.** Where an allocation or a page fault finds nothing, the core asks, and waits for the answer: in its
 //! allocator, so that no event runs meanwhile, and no interrupt comes. That takes as long as the supervisor takes to map a
@@ -14,8 +15,8 @@
 //! nobody holds who gets here. The supervisor waits for nothing. So nobody waits for ever.
 //!
 //! **Refused.** What may still come counts as free memory, so that nobody calls the cell short. When the supervisor has
-//! none, it no longer does: then memory is low at once, and who can do without some gives it back. The cell asks again
-//! [`AGAIN_NS`] later at the earliest, as long as it needs more.
+//! none, it no longer does: then memory is as short as it is, and who can do without some gives it back. The cell asks
+//! again [`AGAIN_NS`] later at the earliest, as long as it needs more.
 
 use crate::heap::{self, near, pages};
 use crate::platform;
@@ -130,13 +131,13 @@ pub(crate) fn pass() {
 /// A load, and a few more where the cell may grow.
 #[inline(never)]
 fn look() {
-    let is_low = heap::is_low();
-    if (is_low || cell::has_grown())
+    let is_filling = heap::is_filling();
+    if (is_filling || cell::has_grown())
         && let Some(mut growth) = GROWTH.try_lock()
     {
         growth.settle();
-        if is_low && growth.open.is_none() && growth.worth_asking(SMALLEST_CHUNK) {
-            growth.ask(SMALLEST_CHUNK);
+        if is_filling && growth.open.is_none() && growth.worth_asking(SMALLEST_CHUNK) {
+            growth.ask(SMALLEST_CHUNK, SMALLEST_CHUNK);
         }
     }
 }
@@ -147,10 +148,11 @@ pub(crate) fn exhausted(len: usize, align: usize) -> Retry {
     if !MAY_GROW.load(Ordering::Relaxed) {
         return Retry::No;
     }
-    let Some(least_bytes) = chunk_for(len, align) else {
+    let Some(block_bytes) = block_for(len, align) else {
         WHY.store(Why::TooLarge as u32, Ordering::Relaxed);
         return Retry::No;
     };
+    let least_bytes = (2 * block_bytes).max(SMALLEST_CHUNK);
     let added = ADDED.load(Ordering::Relaxed);
     let mut growth = GROWTH.lock();
     loop {
@@ -165,17 +167,17 @@ pub(crate) fn exhausted(len: usize, align: usize) -> Retry {
                 return Retry::No;
             }
             Some(_) => {}
-            None if growth.worth_asking(least_bytes) => growth.ask(least_bytes),
+            None if growth.worth_asking(least_bytes) => growth.ask(least_bytes, 4 * block_bytes),
             None => return Retry::No,
         }
     }
 }
 
-/// The smallest chunk that a run of so many bytes can be had from: runs are parts of blocks of a power of two, and the
-/// chunk's records go before.
-fn chunk_for(len: usize, align: usize) -> Option<u64> {
+/// The block that a run of so many bytes is part of; `None` where no chunk has one. Blocks are powers of two, and the
+/// records of a chunk go before all of them: a chunk of twice the length has one, of four times three.
+fn block_for(len: usize, align: usize) -> Option<u64> {
     let block = len.checked_next_power_of_two()?.max(align) as u64;
-    Some(block.checked_mul(2)?.max(SMALLEST_CHUNK)).filter(|chunk| *chunk <= LARGEST_CHUNK)
+    (block <= LARGEST_CHUNK / 2).then_some(block)
 }
 
 #[derive(PartialEq, Eq)]
@@ -201,20 +203,20 @@ impl Growth {
             WHY.store(Why::Limit as u32, Ordering::Relaxed);
             return false;
         }
-        let is_barred = |refused: Refused| least_bytes >= refused.least_bytes && cycles() < refused.until_cycles;
+        let is_barred =
+            |refused: Refused| least_bytes >= refused.least_bytes && cycles() < refused.until_cycles;
         !self.refused.is_some_and(is_barred)
     }
 
-    /// Asks for at least so much: for an eighth of what there is, for twice the least, as much of the least is beside
-    /// what is needed, or, where few places are left, for a part by which the last one will reach the limit.
-    fn ask(&mut self, least_bytes: u64) {
+    /// Asks for at least so much, preferably an ample amount, or an eighth of what there is, or, where few places are
+    /// left, a part by which the last one will reach the limit.
+    fn ask(&mut self, least_bytes: u64, ample_bytes: u64) {
         let eighth = HAS_BYTES.load(Ordering::Relaxed) / 8;
         let part = match self.places_left {
             places @ 1..=FEW_PLACES => self.room_bytes() / places as u64,
             _ => 0,
         };
-        let twice = if least_bytes > SMALLEST_CHUNK { 2 * least_bytes } else { 0 };
-        let largest = eighth.max(part).max(twice).max(least_bytes);
+        let largest = eighth.max(part).max(ample_bytes).max(least_bytes);
         let number = cell::wish(least_bytes, largest, near());
         self.open = Some(Open { number, least_bytes, patience: Patience::Fresh });
         platform::ring();

@@ -101,10 +101,10 @@ pub(crate) fn free_bytes() -> usize {
     (pages.total_bytes + pages.room_bytes).saturating_sub(pages.used_bytes)
 }
 
-/// Whether less than a sixteenth of the pages that there are is free. A few loads.
-pub(crate) fn is_low() -> bool {
+/// Whether less than a quarter of the pages that there are is free. A few loads.
+pub(crate) fn is_filling() -> bool {
     let pages = HEAP.pages().statistics();
-    pages.total_bytes.saturating_sub(pages.used_bytes) < pages.total_bytes / 16
+    pages.total_bytes.saturating_sub(pages.used_bytes) < pages.total_bytes / 4
 }
 
 /// Length of the last object that there was no memory for, in bytes.

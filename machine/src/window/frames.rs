@@ -20,11 +20,7 @@ pub(crate) struct OwnMemory {
 
 impl OwnMemory {
     /// The pool, the variables of the image, and what comes to be the cell's later.
-    pub(crate) fn new(
-        mut pool: Vec<PhysRange>,
-        data: Option<ImageSegment>,
-        grown: &'static Grown,
-    ) -> Self {
+    pub(crate) fn new(mut pool: Vec<PhysRange>, data: Option<ImageSegment>, grown: &'static Grown) -> Self {
         pool.sort_unstable();
         Self { pool, data, grown }
     }

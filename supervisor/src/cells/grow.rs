@@ -57,7 +57,8 @@ impl<E: Effects> Cells<E> {
     pub(super) fn grow(&mut self, id: CellId) {
         let now = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        let (Body::Held(held), Run::Running { .. } | Run::Stopping { .. }) = (&mut cell.body, &cell.run) else {
+        let (Body::Held(held), Run::Running { .. } | Run::Stopping { .. }) = (&mut cell.body, &cell.run)
+        else {
             return;
         };
         let wished = report::wish(self.effects.report(&held.space));

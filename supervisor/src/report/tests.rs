@@ -48,7 +48,12 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
             pressure: half(FILL),
             reserved: half(FILL),
         },
-        wish: Wish { number: half(FILL), node: half(FILL), least_bytes: word(FILL), largest_bytes: word(FILL) },
+        wish: Wish {
+            number: half(FILL),
+            node: half(FILL),
+            least_bytes: word(FILL),
+            largest_bytes: word(FILL),
+        },
         network: NetworkReport {
             received_frames: word(FILL),
             received_bytes: word(FILL),

@@ -6,7 +6,7 @@ use isola_tests::service::Service;
 const MIB: u64 = 1 << 20;
 
 /// Length of the values.
-const LEN: usize = 100_000;
+const LEN: usize = 60_000;
 
 fn key(number: usize) -> String {
     format!("key-{number}")
@@ -38,11 +38,11 @@ fn values_that_do_not_fit_in_the_first_memory_are_kept_in_what_is_asked_for() {
     let service = Service::published(&[], &["--memory", "24M", "--memory-max", "96M"]);
     assert_eq!(service.cell()["memory_bytes"], 24 * MIB);
     let mut connection = service.connect();
-    fill(&mut connection, 500);
+    fill(&mut connection, 800);
     let held = service.cell()["held_bytes"].as_u64().unwrap();
-    assert!((50 * MIB..=96 * MIB).contains(&held), "{} MiB", held / MIB);
+    assert!((46 * MIB..=96 * MIB).contains(&held), "{} MiB", held / MIB);
     assert_eq!(statistic(&mut connection, "evictions"), 0);
-    for number in 0..500 {
+    for number in 0..800 {
         assert_eq!(connection.get(&key(number)).unwrap().as_deref(), Some(&value(number)[..]), "{number}");
     }
     assert_eq!(service.cell()["pressure"], "none");
@@ -54,11 +54,11 @@ fn values_that_do_not_fit_in_the_first_memory_are_kept_in_what_is_asked_for() {
 fn where_the_machine_has_no_more_values_go_that_were_not_used_for_longest() {
     let service = Service::published(&["--memory", "128M"], &["--memory", "24M", "--memory-max", "1G"]);
     let mut connection = service.connect();
-    fill(&mut connection, 2000);
+    fill(&mut connection, 3000);
     assert!(statistic(&mut connection, "evictions") > 500);
     assert!(service.cell()["held_bytes"].as_u64() > Some(80 * MIB));
     assert_eq!(connection.get(&key(0)).unwrap(), None);
-    assert_eq!(connection.get(&key(1999)).unwrap().as_deref(), Some(&value(1999)[..]));
+    assert_eq!(connection.get(&key(2999)).unwrap().as_deref(), Some(&value(2999)[..]));
     drop(connection);
     service.end();
 }

@@ -43,23 +43,12 @@ pub(crate) struct Found<'a> {
     pub body: &'a Body,
 }
 
-/// Whether there is as much memory as the limit was made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Supply {
-    /// There is, or will be when it is needed.
-    AsPromised,
-    /// There is less, and it is short.
-    Short,
-}
-
 /// The items of one core.
 #[derive(Debug)]
 pub struct Shard {
     id: ShardId,
     table: Table,
     limit_bytes: usize,
-    /// What the items may take while there is less memory than the limit was made for.
-    short_limit_bytes: Option<usize>,
     max_value_len: usize,
     /// The version of the last store.
     last_cas: u64,
@@ -80,7 +69,6 @@ impl Shard {
             id,
             table: Table::new(),
             limit_bytes: config.shard_limit_bytes(),
-            short_limit_bytes: None,
             max_value_len: config.max_value_len(),
             last_cas: 0,
             flushed_cas: 0,
@@ -101,13 +89,9 @@ impl Shard {
         self.table.bytes()
     }
 
-    /// Has the items take no more than they do now, until there is as much memory as the limit was made for: what is stored
-    /// takes the place of what was not used for longest.
-    pub fn set_supply(&mut self, supply: Supply) {
-        self.short_limit_bytes = match supply {
-            Supply::AsPromised => None,
-            Supply::Short => Some(self.short_limit_bytes.unwrap_or(self.bytes())),
-        };
+    /// Sets another limit, of [`SMALLEST_SHARD_BYTES`] at least. What is above it goes with the next stores.
+    pub fn set_limit_bytes(&mut self, limit_bytes: usize) {
+        self.limit_bytes = limit_bytes.max(SMALLEST_SHARD_BYTES);
     }
 
     /// Number of items, with dead ones that are not taken out yet.

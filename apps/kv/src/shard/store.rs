@@ -122,8 +122,7 @@ impl Shard {
     /// Returns its version.
     pub(super) fn enter(&mut self, now: UnixTime, mut item: Item) -> u64 {
         let needed = body_bytes(&item.body);
-        let limit = self.short_limit_bytes.unwrap_or(usize::MAX).min(self.limit_bytes);
-        while self.table.bytes_with(needed) > limit && self.table.len() > 0 {
+        while self.table.bytes_with(needed) > self.limit_bytes && self.table.len() > 0 {
             self.evict(now);
         }
         self.last_cas += 1;

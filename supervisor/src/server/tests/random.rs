@@ -19,16 +19,15 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
     let name =
         prop_oneof![Just("a".into()), Just("b".into()), Just("c".into()), ".{0,70}".prop_map(String::from)];
     let name = name.boxed();
-    let spec = (name.clone(), 0u32..4, 0u64..20, proptest::option::of(0u64..40), 0u32..3, any::<bool>()).prop_map(
-        |(name, cores, mib, most_mib, watchdog, networked)| CellSpec {
+    let spec = (name.clone(), 0u32..4, 0u64..20, proptest::option::of(0u64..40), 0u32..3, any::<bool>())
+        .prop_map(|(name, cores, mib, most_mib, watchdog, networked)| CellSpec {
             cores,
             memory: ByteSize(mib * MIB),
             memory_max: most_mib.map(|mib| ByteSize(mib * MIB)),
             watchdog_ms: watchdog * 10,
             network: if networked { NetworkSpec::Dhcp } else { NetworkSpec::None },
             ..spec(&name)
-        },
-    );
+        });
     prop_oneof![
         1 => Just(RequestBody::Hello { version: isola_abi::VERSION }),
         1 => Just(RequestBody::Machine),

@@ -1,7 +1,7 @@
 //! A cell that asks for more memory than it began with.
 
-use crate::said::{exit, print, say};
 use crate::check_memory;
+use crate::said::{exit, print, say};
 use isola_abi::descriptor::Descriptor;
 use isola_abi::growth::{Answer, SMALLEST_CHUNK};
 use isola_abi::id::NodeId;
