@@ -142,17 +142,21 @@ fn look() {
     }
 }
 
-/// A request for `len` bytes at a multiple of `align` has found no memory. Gets more, where that can be.
+/// What has found no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A run of so many bytes at a multiple of its length: a power of two.
+    Run(usize),
+    /// So many bytes, which may be in pieces.
+    Pieces(usize),
+}
+
+/// A request has found no memory. Gets more, where that can be.
 #[cold]
-pub(crate) fn exhausted(len: usize, align: usize) -> Retry {
+pub(crate) fn exhausted(need: Need) -> Retry {
     if !MAY_GROW.load(Ordering::Relaxed) {
         return Retry::No;
     }
-    let Some(block_bytes) = block_for(len, align) else {
-        WHY.store(Why::TooLarge as u32, Ordering::Relaxed);
-        return Retry::No;
-    };
-    let least_bytes = (2 * block_bytes).max(SMALLEST_CHUNK);
     let added = ADDED.load(Ordering::Relaxed);
     let mut growth = GROWTH.lock();
     loop {
@@ -160,6 +164,13 @@ pub(crate) fn exhausted(len: usize, align: usize) -> Retry {
         if ADDED.load(Ordering::Relaxed) != added {
             return Retry::Yes;
         }
+        let Chunk { least_bytes, ample_bytes } = match need.chunk(growth.room_bytes()) {
+            Ok(chunk) => chunk,
+            Err(why) => {
+                WHY.store(why as u32, Ordering::Relaxed);
+                return Retry::No;
+            }
+        };
         let open = growth.open;
         match open {
             Some(open) if open.patience == Patience::Spent || growth.wait_for(open) == Waited::InVain => {
@@ -167,17 +178,43 @@ pub(crate) fn exhausted(len: usize, align: usize) -> Retry {
                 return Retry::No;
             }
             Some(_) => {}
-            None if growth.worth_asking(least_bytes) => growth.ask(least_bytes, 4 * block_bytes),
+            None if growth.worth_asking(least_bytes) => growth.ask(least_bytes, ample_bytes),
             None => return Retry::No,
         }
     }
 }
 
-/// The block that a run of so many bytes is part of; `None` where no chunk has one. Blocks are powers of two, and the
-/// records of a chunk go before all of them: a chunk of twice the length has one, of four times three.
-fn block_for(len: usize, align: usize) -> Option<u64> {
-    let block = len.checked_next_power_of_two()?.max(align) as u64;
-    (block <= LARGEST_CHUNK / 2).then_some(block)
+/// Which chunk to ask for.
+struct Chunk {
+    least_bytes: u64,
+    ample_bytes: u64,
+}
+
+impl Need {
+    /// The smallest chunk that will do, and an ample one, for a cell that may get so much more.
+    ///
+    /// The records of a chunk go before all of its blocks: one of twice a block's length has one, of four times three.
+    /// What may be in pieces is to come in a few chunks, so that the cell is not given all that there is for something
+    /// that cannot be had in the end.
+    fn chunk(self, room_bytes: u64) -> Result<Chunk, Why> {
+        match self {
+            Self::Run(len) if 2 * len as u64 > LARGEST_CHUNK => Err(Why::TooLarge),
+            Self::Run(len) => {
+                Ok(Chunk { least_bytes: (2 * len as u64).max(SMALLEST_CHUNK), ample_bytes: 4 * len as u64 })
+            }
+            Self::Pieces(len) => {
+                let missing = (len as u64).saturating_sub(heap::present_bytes() as u64);
+                if missing > room_bytes {
+                    return Err(Why::Limit);
+                }
+                let quarter = (missing / 4).clamp(SMALLEST_CHUNK, LARGEST_CHUNK);
+                Ok(Chunk {
+                    least_bytes: 1 << quarter.ilog2(),
+                    ample_bytes: missing.saturating_add(SMALLEST_CHUNK),
+                })
+            }
+        }
+    }
 }
 
 #[derive(PartialEq, Eq)]

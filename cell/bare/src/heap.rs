@@ -3,7 +3,7 @@
 //! The descriptor says what memory the cell has, and reading it takes memory: a small first range stands in the image
 //! itself, and the pool is added once it is known.
 
-use crate::grow::{self, Retry};
+use crate::grow::{self, Need, Retry};
 use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -101,10 +101,15 @@ pub(crate) fn free_bytes() -> usize {
     (pages.total_bytes + pages.room_bytes).saturating_sub(pages.used_bytes)
 }
 
+/// Bytes of pages that nobody has now.
+pub(crate) fn present_bytes() -> usize {
+    let pages = HEAP.pages().statistics();
+    pages.total_bytes.saturating_sub(pages.used_bytes)
+}
+
 /// Whether less than a quarter of the pages that there are is free. A few loads.
 pub(crate) fn is_filling() -> bool {
-    let pages = HEAP.pages().statistics();
-    pages.total_bytes.saturating_sub(pages.used_bytes) < pages.total_bytes / 4
+    present_bytes() < total_bytes() / 4
 }
 
 /// Length of the last object that there was no memory for, in bytes.
@@ -117,11 +122,10 @@ pub(crate) fn refused_len() -> usize {
 pub struct CellHeap;
 
 impl CellHeap {
-    /// Gets an object that `attempt` has just found no memory for, of so many bytes at a multiple of `align`, if the cell
-    /// can get more.
+    /// Gets an object that `attempt` has just found no memory for, of so many bytes, if the cell can get more.
     #[cold]
-    fn again(len: usize, align: usize, attempt: impl Fn() -> *mut u8) -> *mut u8 {
-        while grow::exhausted(len, align) == Retry::Yes {
+    fn again(len: usize, attempt: impl Fn() -> *mut u8) -> *mut u8 {
+        while grow::exhausted(Need::Pieces(len)) == Retry::Yes {
             let pointer = attempt();
             if !pointer.is_null() {
                 return pointer;
@@ -139,7 +143,7 @@ unsafe impl GlobalAlloc for CellHeap {
         // SAFETY: the caller's promise.
         let attempt = || unsafe { HEAP.alloc(layout) };
         let object = attempt();
-        if object.is_null() { Self::again(layout.size(), layout.align(), attempt) } else { object }
+        if object.is_null() { Self::again(layout.size(), attempt) } else { object }
     }
 
     #[inline]
@@ -153,6 +157,6 @@ unsafe impl GlobalAlloc for CellHeap {
         // SAFETY: the caller's promise; what finds no memory leaves the object as it was.
         let attempt = || unsafe { HEAP.realloc(pointer, layout, len) };
         let object = attempt();
-        if object.is_null() { Self::again(len, layout.align(), attempt) } else { object }
+        if object.is_null() { Self::again(len, attempt) } else { object }
     }
 }

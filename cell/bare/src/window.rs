@@ -4,7 +4,7 @@
 //! forgets pages that are gone.
 
 use crate::crash;
-use crate::grow::{self, Retry};
+use crate::grow::{self, Need, Retry};
 use crate::heap::{near, pages};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -119,7 +119,7 @@ unsafe impl regions::Window for BareWindow {
                 FrameChoice::Colored { color, colors } if size == PageSize::FourKib => colored(color, colors),
                 FrameChoice::Colored { .. } => return Err(FillError::NoSuchSize(size)),
             };
-            if found.is_some() || grow::exhausted(size.bytes(), size.bytes()) == Retry::No {
+            if found.is_some() || grow::exhausted(Need::Run(size.bytes())) == Retry::No {
                 break found;
             }
         };
