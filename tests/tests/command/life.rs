@@ -166,22 +166,25 @@ fn the_doctor_finds_what_is_there() {
 fn a_cell_grows_to_its_limit_is_seen_to_and_gives_all_of_it_back() {
     let isola = Isola::up(&["--memory", "256M"]);
     let before = isola.inventory();
-    let run = |name, most| {
-        let cell = ["run", "--name", name, "--memory", "16M", "--memory-max", most, "faulty", "exhaust"];
+    let run = |name, most, image| {
+        let cell = ["run", "--name", name, "--memory", "16M", "--memory-max", most, image, "exhaust"];
         let said = isola.run(&cell).ended_with(134).err;
         (isola.cell(name), said)
     };
-    let (cell, said) = run("limited", "64M");
+    let (cell, said) = run("limited", "64M", "faulty");
     assert!(said.contains("the cell has 64 MiB, and may have no more than 64 MiB"), "{said}");
     assert_eq!((&cell["memory_bytes"], &cell["memory_max_bytes"]), (&json!(64 << 20), &json!(64 << 20)));
     assert_eq!(cell["held_bytes"], 0);
     assert!(cell["peak_bytes"].as_u64() > Some(40 << 20), "{cell:#}");
-    let (cell, said) = run("boundless", "1T");
+    let (cell, said) = run("boundless", "1T", "faulty");
     assert!(said.contains("of the 1 TiB that it may have, and the machine has no more for it"), "{said}");
     assert!(cell["memory_bytes"].as_u64() > Some(200 << 20), "{cell:#}");
-    let (cell, said) = run("fixed", "16M");
+    let (cell, said) = run("fixed", "16M", "faulty");
     assert!(said.contains("the cell has 16 MiB, and may have no more than 16 MiB"), "{said}");
     assert_eq!(cell["memory_bytes"], 16 << 20);
+    let (cell, said) = run("paged", "48M", "regions");
+    assert!(said.contains("region \"too much\": memory ran out"), "{said}");
+    assert!(said.contains("may have no more than 48 MiB") && cell["memory_bytes"] == 48 << 20, "{said}");
     assert_eq!(isola.inventory(), before);
 
     let seen = events(&isola);
