@@ -15,7 +15,8 @@ use isola_abi::layout::PageSize;
 /// It is bytes, all of them there as far as whoever uses it can tell: a page that is touched and not there is filled
 /// meanwhile. Where that fails (memory has run out), the cell ends, and its report names the region.
 ///
-/// Devices cannot be given a region's memory: it is not contiguous.
+/// Devices can be given what is there of a region's memory, piece by piece, as it is not contiguous; they do not wait for a
+/// pager.
 pub struct Region {
     inner: Arc<Inner>,
 }
