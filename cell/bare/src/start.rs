@@ -31,6 +31,7 @@ unsafe extern "Rust" {
 }
 
 /// What an image that boots alone does before anything else, under the loader's entry: boot code takes memory.
+#[inline(never)]
 pub fn before_boot() {
     enter_block(CoreIndex(0));
     heap::start();
@@ -40,6 +41,12 @@ pub fn before_boot() {
 pub fn enter_core(core_index: u64) -> ! {
     let core = CoreIndex(core_index as u32);
     enter_block(core);
+    serve(core)
+}
+
+/// What a core does from when it has its block. Not inlined: see [`CoreBlock::enter`].
+#[inline(never)]
+fn serve(core: CoreIndex) -> ! {
     if core == CoreIndex(0) {
         make_cell();
         READY.store(true, Ordering::Release);

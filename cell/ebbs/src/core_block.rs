@@ -98,8 +98,8 @@ impl CoreBlock {
     }
 
     /// Makes this the calling core's block. `set_gs_base` has to make the address it is given the base of
-    /// the core's GS segment. Never inlined: the compiler may move a look at the block, which it takes for something that
-    /// never changes, but not across this call.
+    /// the core's GS segment. No function that calls this looks at the block or invokes an Ebb itself, nor does what may
+    /// be inlined into it: for the compiler the block never changes, so that it could look before it is there.
     ///
     /// # Safety
     /// The caller is a core (in a process: a thread) that has no block so far, no other core uses this one or

@@ -35,8 +35,8 @@ pub trait Alarms {
     /// Takes an alarm.
     fn insert(&mut self, key: AlarmKey, ring: Ring);
 
-    /// Forgets an alarm, and says whether it was there.
-    fn remove(&mut self, key: AlarmKey) -> bool;
+    /// Takes an alarm out; `None` where it is not there.
+    fn remove(&mut self, key: AlarmKey) -> Option<Ring>;
 
     /// The alarm that rings first. The core sleeps until its deadline.
     fn first(&self) -> Option<AlarmKey>;
@@ -54,8 +54,8 @@ impl Alarms for Sorted {
         self.0.insert(key, ring);
     }
 
-    fn remove(&mut self, key: AlarmKey) -> bool {
-        self.0.remove(&key).is_some()
+    fn remove(&mut self, key: AlarmKey) -> Option<Ring> {
+        self.0.remove(&key)
     }
 
     fn first(&self) -> Option<AlarmKey> {

@@ -71,9 +71,13 @@ impl Timers {
 
     fn cancel(&self, key: AlarmKey) {
         let mut alarms = self.alarms.borrow_mut();
-        if alarms.remove(key) && key.deadline_cycles == self.next.get() {
+        let removed = alarms.remove(key);
+        if removed.is_some() && key.deadline_cycles == self.next.get() {
             self.next.set(first_deadline(&**alarms));
         }
+        // Without a borrow: what a waker drops may cancel as well.
+        drop(alarms);
+        drop(removed);
     }
 
     fn pop_due(&self, now: u64) -> Option<Rung> {

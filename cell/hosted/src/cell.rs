@@ -81,12 +81,14 @@ pub(crate) fn start<T: Send>(
                     // given out once in this cell. `set_gs_base` sets the segment's base for this thread,
                     // which nothing else on x86-64 Linux uses.
                     unsafe { block.enter(set_gs_base) };
-                    core.enter();
-                    if platform.memory() == Memory::Pool {
-                        heap::enter_core(index as usize, platform.report());
-                    }
-                    processor.into_iter().for_each(pin);
-                    body(platform)
+                    serve(|| {
+                        core.enter();
+                        if platform.memory() == Memory::Pool {
+                            heap::enter_core(index as usize, platform.report());
+                        }
+                        processor.into_iter().for_each(pin);
+                        body(platform)
+                    })
                 })
             })
             .collect();
@@ -94,6 +96,12 @@ pub(crate) fn start<T: Send>(
     });
     platform.cores().iter().for_each(|core| core.give_back());
     results
+}
+
+/// What a core does from when it has its block. Not inlined: see [`CoreBlock::enter`].
+#[inline(never)]
+fn serve<T>(body: impl FnOnce() -> T) -> T {
+    body()
 }
 
 fn set_gs_base(base: *const CoreBlock) {

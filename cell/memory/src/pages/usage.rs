@@ -12,15 +12,45 @@ use isola_abi::report::{MemoryPressure, MemoryReport};
 
 /// The figures, in pages. Each is one word that all nodes share: whoever changes it has just held a node's lock, so that
 /// another locked operation is little.
-pub(super) struct Usage<W = AtomicUsize> {
+pub(super) struct Usage<W = AtomicUsize, T = Told> {
     total: W,
     used: W,
     peak: W,
     /// Pages that may still be added.
     room: W,
     pressure: W,
-    /// Where the level is told; null: nowhere.
-    report: AtomicPtr<MemoryReport>,
+    told: T,
+}
+
+/// Where the level is told, once somebody wants to know.
+pub(super) trait Tells {
+    /// What was told last: `None` where nobody wants to know.
+    fn last(&self) -> Option<MemoryPressure>;
+
+    /// Tells it.
+    fn tell(&self, level: MemoryPressure);
+}
+
+/// The report; null: nowhere.
+pub(super) struct Told(AtomicPtr<MemoryReport>);
+
+impl Told {
+    fn report(&self) -> Option<&MemoryReport> {
+        // SAFETY: it is null, or came from a reference that lives for good.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+impl Tells for Told {
+    fn last(&self) -> Option<MemoryPressure> {
+        MemoryPressure::from_u32(self.report()?.pressure.load(Ordering::SeqCst))
+    }
+
+    fn tell(&self, level: MemoryPressure) {
+        if let Some(report) = self.report() {
+            report.pressure.store(level as u32, Ordering::SeqCst);
+        }
+    }
 }
 
 /// A word that cores share: the processor's, or a model's.
@@ -65,12 +95,19 @@ impl Usage {
             peak: AtomicUsize::new(0),
             room: AtomicUsize::new(0),
             pressure: AtomicUsize::new(MemoryPressure::None as usize),
-            report: AtomicPtr::new(ptr::null_mut()),
+            told: Told(AtomicPtr::new(ptr::null_mut())),
         }
+    }
+
+    /// Has the level told there from now on.
+    pub fn report_to(&self, report: &'static MemoryReport) {
+        report.pressure.store(self.pressure() as u32, Ordering::SeqCst);
+        self.told.0.store(ptr::from_ref(report).cast_mut(), Ordering::Release);
+        self.judge();
     }
 }
 
-impl<W: Word> Usage<W> {
+impl<W: Word, T: Tells> Usage<W, T> {
     /// There are `pages` more, of which `used` are.
     pub fn add(&self, pages: usize, used: usize) {
         self.total.fetch_add(pages, Ordering::SeqCst);
@@ -103,12 +140,6 @@ impl<W: Word> Usage<W> {
         MemoryPressure::from_u32(self.pressure.load(Ordering::SeqCst) as u32).unwrap_or(MemoryPressure::None)
     }
 
-    /// Has the level told there from now on.
-    pub fn report_to(&self, report: &'static MemoryReport) {
-        report.pressure.store(self.pressure() as u32, Ordering::Relaxed);
-        self.report.store(ptr::from_ref(report).cast_mut(), Ordering::Release);
-    }
-
     /// In bytes.
     pub fn statistics(&self) -> PageStatistics {
         PageStatistics {
@@ -120,21 +151,18 @@ impl<W: Word> Usage<W> {
     }
 
     /// Brings the level up to date; after every change. Who finds it right may have looked before somebody else, who
-    /// looked earlier at what is used, sets it wrong: that one looks again when he has. One order over all accesses
-    /// (sequential consistency) has one of the two see the other's.
+    /// looked earlier at what is used, sets it wrong: that one looks again when he has, also at what was told, as that is
+    /// another word. One order over all accesses (sequential consistency) has one of the two see the other's.
     fn judge(&self) {
         loop {
             let before = self.pressure();
             let total = self.total.load(Ordering::SeqCst) + self.room.load(Ordering::SeqCst);
             let now = level(total, total.saturating_sub(self.used.load(Ordering::SeqCst)), before);
-            if now == before {
+            if now == before && self.told.last().is_none_or(|told| told == now) {
                 return;
             }
             self.pressure.swap(now as usize, Ordering::SeqCst);
-            // SAFETY: it is null, or came from a reference that lives for good.
-            if let Some(report) = unsafe { self.report.load(Ordering::Acquire).as_ref() } {
-                report.pressure.store(now as u32, Ordering::SeqCst);
-            }
+            self.told.tell(now);
         }
     }
 }
@@ -215,32 +243,49 @@ mod models {
 
     word!(loom::sync::atomic::AtomicUsize);
 
+    /// A report of a model. loom takes loads and stores in the one order over all accesses for weaker ones; not so what
+    /// reads and writes at once.
+    struct Report(loom::sync::atomic::AtomicUsize);
+
+    impl Tells for Report {
+        fn last(&self) -> Option<MemoryPressure> {
+            MemoryPressure::from_u32(self.0.fetch_add(0, Ordering::SeqCst) as u32)
+        }
+
+        fn tell(&self, level: MemoryPressure) {
+            self.0.swap(level as usize, Ordering::SeqCst);
+        }
+    }
+
+    type Model = Usage<loom::sync::atomic::AtomicUsize, Report>;
+
     /// 64 pages, of which 6 are free. Memory is low below 4, and no longer so from 5 on; critical below 2.
-    fn usage() -> Arc<Usage<loom::sync::atomic::AtomicUsize>> {
+    fn usage() -> Arc<Model> {
         let word = loom::sync::atomic::AtomicUsize::new;
         let (total, used, peak, room, pressure) = (word(64), word(58), word(58), word(0), word(0));
-        Arc::new(Usage { total, used, peak, room, pressure, report: AtomicPtr::new(ptr::null_mut()) })
+        Arc::new(Usage { total, used, peak, room, pressure, told: Report(word(0)) })
     }
 
     /// Has two cores do that at the same time.
-    fn both(
-        one: fn(&Usage<loom::sync::atomic::AtomicUsize>),
-        other: fn(&Usage<loom::sync::atomic::AtomicUsize>),
-        expected: MemoryPressure,
-    ) {
-        loom::model(move || {
+    fn both(one: fn(&Model), other: fn(&Model), expected: MemoryPressure) {
+        let mut builder = loom::model::Builder::new();
+        // All interleavings with so many switches from a core that could go on; without a bound they take minutes.
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
             let usage = usage();
             let shared = usage.clone();
             let core = thread::spawn(move || one(&shared));
             other(&usage);
             core.join().unwrap();
-            assert_eq!(usage.pressure(), expected, "with {} pages in use", usage.used.load(Ordering::SeqCst));
+            let used = usage.used.load(Ordering::SeqCst);
+            assert_eq!(usage.pressure(), expected, "with {used} pages in use");
+            assert_eq!(usage.told.last(), Some(expected), "told, with {used} pages in use");
         });
     }
 
     #[test]
     fn memory_is_not_low_when_everything_has_come_back() {
-        let take_and_give = |usage: &Usage<_>| {
+        let take_and_give = |usage: &Model| {
             usage.take(3);
             usage.give(3);
         };

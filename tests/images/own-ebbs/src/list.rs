@@ -18,8 +18,8 @@ impl Alarms for List {
         self.0.push((key, ring));
     }
 
-    fn remove(&mut self, key: AlarmKey) -> bool {
-        self.position(key).map(|at| self.0.swap_remove(at)).is_some()
+    fn remove(&mut self, key: AlarmKey) -> Option<Ring> {
+        self.position(key).map(|at| self.0.swap_remove(at).1)
     }
 
     fn first(&self) -> Option<AlarmKey> {
