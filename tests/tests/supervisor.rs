@@ -10,7 +10,7 @@ use isola_abi::size::ByteSize;
 use isola_tests::management::spec;
 use isola_tests::qemu::MachineType;
 use isola_tests::supervised::{Setup, Supervised, free_cores, probe};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const BOTH: [MachineType; 2] = [MachineType::Q35, MachineType::Microvm];
 
@@ -421,11 +421,12 @@ fn a_stop_that_waits_holds_nobody_up() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     machine.client.create(probe(), spec("stubborn", 1, 4, &["spin"]));
     machine.client.start("stubborn");
-    let stop = machine.client.send(RequestBody::Stop { name: "stubborn".into(), timeout_ms: 3000 });
-    let began = Instant::now();
+    let stop = machine.client.send(RequestBody::Stop { name: "stubborn".into(), timeout_ms: 600_000 });
     assert_eq!(machine.client.inspect("stubborn").state, CellState::Stopping);
     run(&mut machine, spec("other", 1, 4, &["exit"]));
-    assert!(began.elapsed() < Duration::from_secs(3), "a busy host, or held up");
+    assert_eq!(machine.client.inspect("stubborn").state, CellState::Stopping);
+    let now = machine.client.send(RequestBody::Stop { name: "stubborn".into(), timeout_ms: 0 });
+    machine.client.wait(now, Duration::from_secs(30)).expect("an answer at once");
     let stopped = machine.client.wait(stop, Duration::from_secs(30)).expect("an answer in the end");
     assert!(matches!(stopped.body, Ok(ResponseBody::Cell(info)) if info.state == CellState::Killed));
 }
