@@ -16,20 +16,28 @@
 //!
 //! **Refused.** What may still come counts as free memory, so that nobody calls the cell short. When the supervisor has
 //! none, it no longer does: then memory is as short as it is, and who can do without some gives it back. The cell asks
-//! again [`AGAIN_NS`] later at the earliest, as long as it needs more.
+//! again [`AGAIN_NS`] later at the earliest, as long as it needs more. While it does not, a pass that comes by anyway
+//! asks, at intervals that grow from [`AGAIN_NS`] to [`RARELY_NS`]: so the room is back some time after the machine has
+//! memory again. A cell that sleeps is not woken for it.
+
+mod need;
+mod shortage;
 
 use crate::heap::{self, near, pages};
 use crate::platform;
-use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use isola_abi::descriptor::Descriptor;
-use isola_abi::growth::{Answer, LARGEST_CHUNK, MAX_CHUNKS, Refusal, SMALLEST_CHUNK};
-use isola_abi::size::ByteSize;
+use isola_abi::growth::{Answer, MAX_CHUNKS, Refusal, SMALLEST_CHUNK};
 use isola_ebbs::cycles;
 use isola_machine::cell;
 use isola_memory::pages::MAX_RANGES;
+use need::Chunk;
+use shortage::Why;
 use spin::Mutex;
+
+pub(crate) use need::Need;
+pub(crate) use shortage::Shortage;
 
 /// How long a core waits for an answer.
 const PATIENCE_NS: u64 = 5_000_000_000;
@@ -37,14 +45,20 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 /// How long the cell does not ask again for what it was refused.
 const AGAIN_NS: u64 = 100_000_000;
 
+/// How long at the most a cell that was refused, and does not need more, does not ask whether there is some.
+const RARELY_NS: u64 = 12_800_000_000;
+
 /// When no more chunks than these can be added, they are made large enough for what the cell may still get.
 const FEW_PLACES: usize = MAX_CHUNKS / 2;
 
 /// Whether the cell may get more: what every pass looks at.
 static MAY_GROW: AtomicBool = AtomicBool::new(false);
 
-/// How often memory was added.
+/// How often memory was added. Counted behind it, and before [`MAY_GROW`] says that this was the last.
 static ADDED: AtomicUsize = AtomicUsize::new(0);
+
+/// When to ask for the room that a refusal took, in cycles; [`u64::MAX`]: it is there.
+static ASK_AT: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// All memory that the cell has, in bytes, and the most that it may have.
 static HAS_BYTES: AtomicU64 = AtomicU64::new(0);
@@ -53,7 +67,8 @@ static MAX_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Why the cell last got none: a [`Why`].
 static WHY: AtomicU32 = AtomicU32::new(Why::Limit as u32);
 
-static GROWTH: Mutex<Growth> = Mutex::new(Growth { places_left: 0, tsc_hz: 1, open: None, refused: None });
+static GROWTH: Mutex<Growth> =
+    Mutex::new(Growth { places_left: 0, tsc_hz: 1, open: None, refused: None, interval_ns: AGAIN_NS });
 
 /// What whoever asks has to know.
 struct Growth {
@@ -62,6 +77,8 @@ struct Growth {
     tsc_hz: u64,
     open: Option<Open>,
     refused: Option<Refused>,
+    /// How long from the next refusal on until a cell asks that does not need more.
+    interval_ns: u64,
 }
 
 /// A wish that was not answered yet.
@@ -86,19 +103,9 @@ struct Refused {
     until_cycles: u64,
 }
 
-/// Why there is no more memory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-enum Why {
-    Limit = 0,
-    Exhausted = 1,
-    Silence = 2,
-    TooLarge = 3,
-}
-
 /// Whether a request for memory that found none is worth another try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Retry {
+enum Retry {
     /// There is more memory now.
     Yes,
     /// There is not.
@@ -132,36 +139,61 @@ pub(crate) fn pass() {
 #[inline(never)]
 fn look() {
     let is_filling = heap::is_filling();
-    if (is_filling || cell::has_grown())
+    let ask_at = ASK_AT.load(Ordering::Relaxed);
+    let is_due = ask_at != u64::MAX && cycles() >= ask_at;
+    if (is_filling || is_due || cell::has_grown())
         && let Some(mut growth) = GROWTH.try_lock()
     {
         growth.settle();
-        if is_filling && growth.open.is_none() && growth.worth_asking(SMALLEST_CHUNK) {
+        if (is_filling || is_due)
+            && growth.stands_aside(SMALLEST_CHUNK)
+            && growth.worth_asking(SMALLEST_CHUNK)
+        {
             growth.ask(SMALLEST_CHUNK, SMALLEST_CHUNK);
+        }
+        if is_due && ASK_AT.load(Ordering::Relaxed) == ask_at {
+            // It was not refused just now: the answer is looked for when it has had time to come.
+            ASK_AT.store(growth.in_cycles(AGAIN_NS), Ordering::Relaxed);
         }
     }
 }
 
-/// What has found no memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// A run of so many bytes at a multiple of its length: a power of two.
-    Run(usize),
-    /// So many bytes, which may be in pieces.
-    Pieces(usize),
+/// A chunk for a need of which there is enough already: it may be in pieces too small.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spare {
+    /// There may be one.
+    Left,
+    /// There was one, and the need found no memory all the same.
+    Used,
 }
 
-/// A request has found no memory. Gets more, where that can be.
+/// `attempt` has found no memory. Tries again while there is more, and gets more, where that can be.
 #[cold]
-pub(crate) fn exhausted(need: Need) -> Retry {
-    if !MAY_GROW.load(Ordering::Relaxed) {
+pub(crate) fn retry<T>(need: Need, attempt: impl Fn() -> Option<T>) -> Option<T> {
+    let mut spare = Spare::Left;
+    loop {
+        // Before the attempt: what others add behind it is not missed, even if it was the last.
+        let added = ADDED.load(Ordering::Acquire);
+        let found = attempt();
+        if found.is_some() || exhausted(need, added, &mut spare) == Retry::No {
+            return found;
+        }
+    }
+}
+
+/// A request has found no memory, after memory had been added so often. Gets more, where that can be.
+fn exhausted(need: Need, added: usize, spare: &mut Spare) -> Retry {
+    let may_grow = MAY_GROW.load(Ordering::Acquire);
+    if ADDED.load(Ordering::Acquire) != added {
+        return Retry::Yes;
+    }
+    if !may_grow {
         return Retry::No;
     }
-    let added = ADDED.load(Ordering::Relaxed);
     let mut growth = GROWTH.lock();
     loop {
-        growth.settle();
-        if ADDED.load(Ordering::Relaxed) != added {
+        let settled = growth.settle();
+        if settled == Retry::Yes || ADDED.load(Ordering::Acquire) != added {
             return Retry::Yes;
         }
         let Chunk { least_bytes, ample_bytes } = match need.chunk(growth.room_bytes()) {
@@ -171,48 +203,21 @@ pub(crate) fn exhausted(need: Need) -> Retry {
                 return Retry::No;
             }
         };
-        let open = growth.open;
+        let open = growth.open.filter(|_| !growth.stands_aside(least_bytes));
         match open {
             Some(open) if open.patience == Patience::Spent || growth.wait_for(open) == Waited::InVain => {
                 WHY.store(Why::Silence as u32, Ordering::Relaxed);
                 return Retry::No;
             }
             Some(_) => {}
+            None if need.is_present() && core::mem::replace(spare, Spare::Used) == Spare::Used => {
+                if growth.refused.is_none() {
+                    WHY.store(Why::Scattered as u32, Ordering::Relaxed);
+                }
+                return Retry::No;
+            }
             None if growth.worth_asking(least_bytes) => growth.ask(least_bytes, ample_bytes),
             None => return Retry::No,
-        }
-    }
-}
-
-/// Which chunk to ask for.
-struct Chunk {
-    least_bytes: u64,
-    ample_bytes: u64,
-}
-
-impl Need {
-    /// The smallest chunk that will do, and an ample one, for a cell that may get so much more.
-    ///
-    /// The records of a chunk go before all of its blocks: one of twice a block's length has one, of four times three.
-    /// What may be in pieces is to come in a few chunks, so that the cell is not given all that there is for something
-    /// that cannot be had in the end.
-    fn chunk(self, room_bytes: u64) -> Result<Chunk, Why> {
-        match self {
-            Self::Run(len) if 2 * len as u64 > LARGEST_CHUNK => Err(Why::TooLarge),
-            Self::Run(len) => {
-                Ok(Chunk { least_bytes: (2 * len as u64).max(SMALLEST_CHUNK), ample_bytes: 4 * len as u64 })
-            }
-            Self::Pieces(len) => {
-                let missing = (len as u64).saturating_sub(heap::present_bytes() as u64);
-                if missing > room_bytes {
-                    return Err(Why::Limit);
-                }
-                let quarter = (missing / 4).clamp(SMALLEST_CHUNK, LARGEST_CHUNK);
-                Ok(Chunk {
-                    least_bytes: 1 << quarter.ilog2(),
-                    ample_bytes: missing.saturating_add(SMALLEST_CHUNK),
-                })
-            }
         }
     }
 }
@@ -245,9 +250,19 @@ impl Growth {
         !self.refused.is_some_and(is_barred)
     }
 
+    /// Whether no open wish is in the way of one for so much: there is none, or nobody waits for it any more, and it
+    /// asks for more than this one.
+    fn stands_aside(&self, least_bytes: u64) -> bool {
+        self.open.is_none_or(|open| open.patience == Patience::Spent && open.least_bytes > least_bytes)
+    }
+
     /// Asks for at least so much, preferably an ample amount, or an eighth of what there is, or, where few places are
     /// left, a part by which the last one will reach the limit.
     fn ask(&mut self, least_bytes: u64, ample_bytes: u64) {
+        if let Some(open) = self.open {
+            // This one takes its place. It is not made again at once: it was waited for long enough.
+            self.bar(open.least_bytes);
+        }
         let eighth = HAS_BYTES.load(Ordering::Relaxed) / 8;
         let part = match self.places_left {
             places @ 1..=FEW_PLACES => self.room_bytes() / places as u64,
@@ -273,11 +288,13 @@ impl Growth {
     }
 
     /// Takes note of the answer, if there is one, and adds what has come: in this order, as what is given comes first.
-    fn settle(&mut self) {
+    /// Whether there is more memory.
+    fn settle(&mut self) -> Retry {
         let answer = self.open.and_then(|open| Some((open, cell::answer_to(open.number)?)));
         let mut is_new = answer.is_some();
+        let mut more = Retry::No;
         while let Some((node, memory)) = cell::take_grown() {
-            is_new = true;
+            (is_new, more) = (true, Retry::Yes);
             let len = memory.len();
             HAS_BYTES.fetch_add(len as u64, Ordering::Relaxed);
             self.places_left = self.places_left.saturating_sub(1);
@@ -286,53 +303,63 @@ impl Growth {
                 // no room for is left alone.
                 let _ = unsafe { pages().add_zero_range_of(node, start, len) };
             }
-            ADDED.fetch_add(1, Ordering::Relaxed);
+            ADDED.fetch_add(1, Ordering::Release);
         }
         match answer {
-            Some((_, Answer::Given)) => (self.open, self.refused) = (None, None),
-            Some((open, Answer::Refused(refusal))) => {
-                let why = if refusal == Refusal::Limit { Why::Limit } else { Why::Exhausted };
-                WHY.store(why as u32, Ordering::Relaxed);
-                let until_cycles = cycles().saturating_add(self.cycles_of(AGAIN_NS));
+            Some((open, Answer::Given)) => {
+                more = Retry::Yes;
                 self.open = None;
-                self.refused = Some(Refused { least_bytes: open.least_bytes, until_cycles });
+                self.refused = self.refused.filter(|refused| refused.least_bytes > open.least_bytes);
+                self.interval_ns = AGAIN_NS;
+                ASK_AT.store(u64::MAX, Ordering::Relaxed);
+            }
+            Some((open, Answer::Refused(refusal))) => {
+                self.open = None;
+                self.refuse(open.least_bytes, refusal);
             }
             None => {}
         }
         if is_new {
             self.tell_room();
-            MAY_GROW.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::Relaxed);
+            MAY_GROW.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::Release);
         }
+        more
+    }
+
+    /// So much was refused.
+    fn refuse(&mut self, least_bytes: u64, refusal: Refusal) {
+        let why = if refusal == Refusal::Limit { Why::Limit } else { Why::Exhausted };
+        WHY.store(why as u32, Ordering::Relaxed);
+        self.bar(least_bytes);
+        if least_bytes > SMALLEST_CHUNK {
+            return;
+        }
+        if refusal == Refusal::Limit {
+            // Not even the least: there is no place for it, and there will be none.
+            self.places_left = 0;
+        }
+        ASK_AT.store(self.in_cycles(self.interval_ns), Ordering::Relaxed);
+        self.interval_ns = (2 * self.interval_ns).min(RARELY_NS);
+    }
+
+    /// So much is not asked for again for a while.
+    fn bar(&mut self, least_bytes: u64) {
+        self.refused = Some(Refused { least_bytes, until_cycles: self.in_cycles(AGAIN_NS) });
     }
 
     /// Says how much may still come: none, if not even the least is to be had.
     fn tell_room(&self) {
-        let is_refused = self.refused.is_some_and(|refused| refused.least_bytes <= SMALLEST_CHUNK);
-        pages().set_room(if is_refused { 0 } else { self.room_bytes() as usize });
+        let is_there = ASK_AT.load(Ordering::Relaxed) == u64::MAX;
+        pages().set_room(if is_there { self.room_bytes() as usize } else { 0 });
         heap::publish();
+    }
+
+    /// What the cycle counter says in so many ns.
+    fn in_cycles(&self, ns: u64) -> u64 {
+        cycles().saturating_add(self.cycles_of(ns))
     }
 
     fn cycles_of(&self, ns: u64) -> u64 {
         (u128::from(ns) * u128::from(self.tsc_hz) / 1_000_000_000) as u64
-    }
-}
-
-/// What is said of a cell whose memory has run out: how much it has and may have, and why it has no more.
-pub(crate) struct Shortage;
-
-impl fmt::Display for Shortage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let has = ByteSize(HAS_BYTES.load(Ordering::Relaxed));
-        let most = ByteSize(MAX_BYTES.load(Ordering::Relaxed));
-        let why = WHY.load(Ordering::Relaxed);
-        if has >= most || why == Why::Limit as u32 {
-            return write!(f, "the cell has {has}, and may have no more than {most}: give it more");
-        }
-        write!(f, "the cell has {has} of the {most} that it may have, and ")?;
-        f.write_str(match why {
-            why if why == Why::Exhausted as u32 => "the machine has no more for it",
-            why if why == Why::Silence as u32 => "the supervisor does not answer",
-            _ => "no cell gets so much at once while it runs: let it begin with more",
-        })
     }
 }

@@ -3,7 +3,7 @@
 //! The descriptor says what memory the cell has, and reading it takes memory: a small first range stands in the image
 //! itself, and the pool is added once it is known.
 
-use crate::grow::{self, Need, Retry};
+use crate::grow::{self, Need};
 use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -125,14 +125,14 @@ impl CellHeap {
     /// Gets an object that `attempt` has just found no memory for, of so many bytes, if the cell can get more.
     #[cold]
     fn again(len: usize, attempt: impl Fn() -> *mut u8) -> *mut u8 {
-        while grow::exhausted(Need::Pieces(len)) == Retry::Yes {
-            let pointer = attempt();
-            if !pointer.is_null() {
-                return pointer;
-            }
-        }
-        REFUSED_LEN.store(len, Ordering::Relaxed);
-        core::ptr::null_mut()
+        let found = grow::retry(Need::Pieces(len), || NonNull::new(attempt()));
+        found.map_or_else(
+            || {
+                REFUSED_LEN.store(len, Ordering::Relaxed);
+                core::ptr::null_mut()
+            },
+            NonNull::as_ptr,
+        )
     }
 }
 

@@ -4,7 +4,7 @@
 //! forgets pages that are gone.
 
 use crate::crash;
-use crate::grow::{self, Need, Retry};
+use crate::grow::{self, Need};
 use crate::heap::{near, pages};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -112,17 +112,15 @@ unsafe impl regions::Window for BareWindow {
         frame: FrameChoice,
         contents: Contents<'_>,
     ) -> Result<Filled, FillError> {
-        let memory = loop {
-            let found = match frame {
-                FrameChoice::Any if size == PageSize::FourKib => from_stock(),
-                FrameChoice::Any => pages().frame_near(near(), size.bytes() / FRAME, size.bytes() / FRAME),
-                FrameChoice::Colored { color, colors } if size == PageSize::FourKib => colored(color, colors),
-                FrameChoice::Colored { .. } => return Err(FillError::NoSuchSize(size)),
-            };
-            if found.is_some() || grow::exhausted(Need::Run(size.bytes())) == Retry::No {
-                break found;
-            }
+        if matches!(frame, FrameChoice::Colored { .. }) && size != PageSize::FourKib {
+            return Err(FillError::NoSuchSize(size));
+        }
+        let attempt = || match frame {
+            FrameChoice::Any if size == PageSize::FourKib => from_stock(),
+            FrameChoice::Any => pages().frame_near(near(), size.bytes() / FRAME, size.bytes() / FRAME),
+            FrameChoice::Colored { color, colors } => colored(color, colors),
         };
+        let memory = attempt().or_else(|| grow::retry(Need::Run(size.bytes()), attempt));
         let Frame { memory, contents: before } = memory.ok_or(FillError::OutOfMemory(size.bytes()))?;
         if before == pages::Contents::Unknown {
             // SAFETY: just handed out, as many bytes, on whole pages.

@@ -21,7 +21,7 @@ use isola_abi::size::ByteSize;
 pub(super) struct Growth {
     /// The number of the last wish that was answered.
     answered: u32,
-    /// Since when a wish has been open.
+    /// Since when a wish has been left open; none where all were answered at first sight.
     open_since_ns: Option<u64>,
     /// How many more chunks the cell can get.
     places_left: usize,
@@ -65,7 +65,7 @@ impl<E: Effects> Cells<E> {
         if wished.number == cell.growth.answered {
             return;
         }
-        let since_ns = *cell.growth.open_since_ns.get_or_insert(now);
+        let since_ns = cell.growth.open_since_ns.unwrap_or(now);
         let room = memory_max_bytes(&cell.spec, cell.memory_bytes) - cell.memory_bytes;
         let block = match block_wish(&wished, room, cell.growth.places_left) {
             Ok(wish) => self.inventory.memory.take_block(wish),
@@ -74,7 +74,10 @@ impl<E: Effects> Cells<E> {
         };
         let (block, node) = match block {
             Block::Given(block, node) => (block, node),
-            Block::Later => return,
+            Block::Later => {
+                cell.growth.open_since_ns = Some(since_ns);
+                return;
+            }
             Block::Exhausted => return self.refuse(id, &wished, Refusal::Exhausted, since_ns),
         };
         let len_bytes = block.range().len_bytes;
@@ -112,6 +115,7 @@ impl<E: Effects> Cells<E> {
         let now = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id) else { return };
         cell.growth.answered = number;
+        // Who was answered at once did not stand still for it, and is judged as before.
         if cell.growth.open_since_ns.take().is_some()
             && let Run::Running { watch: Some(watch) } = &mut cell.run
         {

@@ -148,13 +148,17 @@ impl<E: Effects> Cells<E> {
     /// wait for it. Returns whether there is more to scrub.
     pub fn scrub(&mut self) -> Scrub {
         let end = self.effects.now_ns().saturating_add(SCRUB_SLICE_NS);
+        let dirty = self.inventory.memory.dirty();
         let scrub = loop {
             let scrub = self.inventory.memory.scrub(SCRUB_STEP);
             if scrub == Scrub::Finished || self.effects.now_ns() >= end {
                 break scrub;
             }
         };
-        self.grow_waiting();
+        // Only a chunk more that is zero changes what who waits is told, or that there will be none.
+        if scrub == Scrub::Finished || self.inventory.memory.dirty() < dirty {
+            self.grow_waiting();
+        }
         scrub
     }
 

@@ -115,6 +115,33 @@ fn who_waits_for_memory_to_be_scrubbed_does_not_hang() {
 }
 
 #[test]
+fn wishes_that_are_answered_at_once_hide_no_core_that_hangs() {
+    let mut cells = clean_machine(2);
+    let report = run(&mut cells, CellSpec { watchdog_ms: 200, ..elastic("kv") });
+    says(&report, CellPhase::Running);
+    signs(&report, 0, CorePhase::Running, 7);
+    assert_eq!(ask(&mut cells, &report, 64, 64), LIMIT);
+    for _ in 0..8 {
+        wish(&mut cells, &report, 64, 64);
+        (0..50).for_each(|_| advance(&mut cells, 1));
+    }
+    assert_eq!(info(&mut cells, "kv").state, CellState::Crashed);
+}
+
+#[test]
+fn who_waits_is_told_when_others_took_all_that_was_to_be_scrubbed() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, elastic("kv"));
+    let number = wish(&mut cells, &report, 8, 8);
+    assert_eq!(answer(&mut cells, "kv", number), None);
+    let rest = cells.machine().memory_free.0;
+    let taken = cells.inventory().memory.take(rest, NodeId(0)).unwrap();
+    assert_eq!(cells.scrub(), Scrub::Finished);
+    assert_eq!(answer(&mut cells, "kv", number), EXHAUSTED);
+    cells.inventory().memory.put(taken);
+}
+
+#[test]
 fn a_wish_is_forgotten_with_its_cell() {
     let mut cells = machine(1);
     let before = resources(&cells);
