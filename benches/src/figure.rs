@@ -185,24 +185,36 @@ kinds! {
     Pager: "page-again-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same of memory that was used before and has to be cleared";
     Pager: "page-again-time", "ns", Touch, Aim::None, "time of that";
+    Pager: "page-cleared-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same of memory that was used before and cleared while the cell was idle";
+    Pager: "page-cleared-time", "ns", Touch, Aim::None, "time of that";
     Pager: "page-around-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same where a fault fills 16 pages";
     Pager: "page-around-time", "ns", Touch, Aim::None, "time of that";
     Pager: "page-around-again-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same of memory that was used before and has to be cleared";
     Pager: "page-around-again-time", "ns", Touch, Aim::None, "time of that";
+    Pager: "page-around-cleared-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same of memory that was used before and cleared while the cell was idle";
+    Pager: "page-around-cleared-time", "ns", Touch, Aim::None, "time of that";
     Pager: "page-prefault-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same where all pages are filled beforehand, by the page, filling included";
     Pager: "page-prefault-time", "ns", Touch, Aim::None, "time of that";
     Pager: "page-prefault-again-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same of memory that was used before and has to be cleared";
     Pager: "page-prefault-again-time", "ns", Touch, Aim::None, "time of that";
+    Pager: "page-prefault-cleared-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same of memory that was used before and cleared while the cell was idle";
+    Pager: "page-prefault-cleared-time", "ns", Touch, Aim::None, "time of that";
     Pager: "page-2m-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same with pages of 2 MiB, by 4 KiB; Linux: with transparent huge pages";
     Pager: "page-2m-time", "ns", Touch, Aim::None, "time of that";
     Pager: "page-2m-again-instructions", "instructions", Touch, Aim::Ratio(0.2),
         "the same of memory that was used before and has to be cleared";
     Pager: "page-2m-again-time", "ns", Touch, Aim::None, "time of that";
+    Pager: "page-2m-cleared-instructions", "instructions", Touch, Aim::Ratio(0.2),
+        "the same of memory that was used before and cleared while the cell was idle";
+    Pager: "page-2m-cleared-time", "ns", Touch, Aim::None, "time of that";
     Library: "ebb-inlined", "cycles", Inlined, Aim::Ratio(1.1),
         "a method of an Ebb called through its reference, in a process: cycles of the cycle counter";
     Library: "ebb-afresh", "cycles", Inlined, Aim::None,

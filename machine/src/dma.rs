@@ -38,12 +38,13 @@ pub fn set_window(window: &'static Window) {
 }
 
 /// Where devices find the memory from `address` on, and how many of its `len` bytes (at least one) are in a row there:
-/// the rest is elsewhere. `None` as for [`device_address`].
+/// the rest is elsewhere; at least one is. `None` as for [`device_address`], and where the memory is gone meanwhile.
 #[inline]
 pub fn device_piece(address: *const u8, len: usize) -> Option<(u64, usize)> {
     let start = device_address(address)?;
     let is_whole = !(REGIONS..REGION_TABLES).contains(&(address as u64));
-    Some((start, if is_whole { len } else { len_in_a_row(address as u64, start, len) }))
+    let in_a_row = if is_whole { len } else { len_in_a_row(address as u64, start, len) };
+    (in_a_row > 0).then_some((start, in_a_row))
 }
 
 /// How many of `len` bytes from an address of the window on follow each other.

@@ -31,11 +31,15 @@ const PAGERS: [(&str, &str, &str); 4] = [
     ("large", "page-2m", "touch-large"),
 ];
 
+/// What the image calls a turn, and what its figures' names end with: memory that was never used, memory that was and has
+/// to be cleared, and memory that was and that the cell has cleared while it was idle. It has no other.
+const TURNS: [(&str, &str); 3] = [("first", ""), ("again", "-again"), ("cleared", "-cleared")];
+
 /// Under which load is measured.
 pub fn load() -> BTreeMap<String, String> {
     let what = format!(
-        "one byte of each page of {REGION_MIB} MiB, in order, on machines of {MACHINE_MIB} MiB; Linux without \
-         transparent huge pages, for 2 MiB with"
+        "one byte of each page of {REGION_MIB} MiB, in order, on machines of {MACHINE_MIB} MiB, of which Isola's \
+         image takes the rest first; Linux without transparent huge pages, for 2 MiB with"
     );
     [("touched".to_owned(), what)].into()
 }
@@ -59,9 +63,9 @@ fn isola(session: &Session, boot: Boot, record: &mut Record) -> Result<(), Bench
         let (name, command_line) = (format!("Isola's {IMAGE}"), format!("-- touch {pager} {REGION_MIB}"));
         let boot = Boot { name, kernel: kernel.clone(), command_line, ..boot.clone() };
         let mut machine = session.machine(&boot, Counting::Off)?;
-        for (turn, figure) in [("first", figure.to_owned()), ("again", format!("{figure}-again"))] {
+        for (turn, suffix) in TURNS {
             let ns = machine.wait_for_number(&format!("touched {turn}: "))?;
-            let (figure, value) = figure_of(&figure, boot.pace, ns);
+            let (figure, value) = figure_of(&format!("{figure}{suffix}"), boot.pace, ns);
             record.isola(&figure, value);
         }
     }
@@ -78,8 +82,8 @@ fn linux(session: &Session, boot: Boot, record: &mut Record) -> Result<(), Bench
             None => machine.ask(&format!("{question} {REGION_MIB}"), "guest: touched ")?,
         };
         asked.insert(question, ns);
-        for figure in [figure.to_owned(), format!("{figure}-again")] {
-            let (figure, value) = figure_of(&figure, boot.pace, ns);
+        for (_, suffix) in TURNS {
+            let (figure, value) = figure_of(&format!("{figure}{suffix}"), boot.pace, ns);
             record.peer(&figure, value);
         }
     }

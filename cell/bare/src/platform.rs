@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind, Request};
 use isola_abi::id::MAX_CORES;
-use isola_abi::report::{CellPhase, Report};
+use isola_abi::report::{CellPhase, CorePhase, Report};
 use isola_ebbs::{current_core, cycles};
 use isola_machine::apic::local;
 use isola_machine::device::Windows;
@@ -68,6 +68,12 @@ enum Cleared {
     AllThatIsFree,
     /// An interrupt came.
     Some,
+}
+
+/// Whether this core was ever needed. One that was not does nothing at all: nobody is charged for it.
+fn has_joined() -> bool {
+    let report = cell::report().cores.get(current_core().0 as usize);
+    report.is_some_and(|core| core.phase.load(Ordering::Relaxed) != CorePhase::Asleep as u32)
 }
 
 /// Clears free pages until an interrupt comes, on a core that would halt otherwise.
@@ -141,7 +147,7 @@ impl Platform for Bare {
         heap::relieve();
         heap::publish();
         window::before_halt();
-        if clear_pages() == Cleared::AllThatIsFree {
+        if !has_joined() || clear_pages() == Cleared::AllThatIsFree {
             interrupts::halt();
         }
         window::after_halt();

@@ -18,7 +18,7 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use isola_abi::id::ActivityId;
-use isola_abi::report::MemoryPressure;
+use isola_abi::report::{CorePhase, MemoryPressure};
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_platform::{CoreIndex, Instant};
 
@@ -116,11 +116,17 @@ impl PressureHandlers {
     }
 }
 
-/// Wakes all other cores, if nobody has for that level.
+/// Wakes all other cores that have joined, if nobody has for that level.
 fn announce(level: u32) {
     if ANNOUNCED.level.swap(level, Ordering::Relaxed) != level {
         let here = current_core();
-        let cores = platform().descriptor().cores.len() as u32;
-        (0..cores).map(CoreIndex).filter(|core| *core != here).for_each(|core| platform().wake(core));
+        let cores = (0..platform().descriptor().cores.len() as u32).map(CoreIndex);
+        cores.filter(|core| *core != here && has_joined(*core)).for_each(|core| platform().wake(core));
     }
+}
+
+/// Whether that core was ever needed: one that was not has no handlers, and sleeps on.
+fn has_joined(core: CoreIndex) -> bool {
+    let report = platform().report().cores.get(core.0 as usize);
+    report.is_some_and(|core| core.phase.load(Ordering::Relaxed) != CorePhase::Asleep as u32)
 }

@@ -195,16 +195,6 @@ proptest! {
 }
 
 #[test]
-fn pages_of_a_colour_come_out_of_what_is_left_of_others() {
-    // The first range begins at a multiple of 16 pages with its records, of which it has 3.
-    let arenas = [Arena::new(515 * PAGE_SIZE, 16 * PAGE_SIZE)];
-    let pages = pages_of(&arenas);
-    let of_color = |color| std::iter::from_fn(|| pages.frame_of_color(color, 16)).count();
-    assert_eq!((of_color(5), of_color(6), of_color(5)), (32, 32, 0));
-    assert_eq!((of_color(15), of_color(0)), (32, 32));
-}
-
-#[test]
 fn pages_are_known_to_be_zero_until_they_were_handed_out() {
     let arenas = [Arena::new(600 * PAGE_SIZE, 512 * PAGE_SIZE)];
     // SAFETY: the arena is that large, and the test's.

@@ -15,12 +15,12 @@ const ENTRIES: usize = 512;
 pub(crate) struct Tables {
     base: NonNull<u8>,
     memory: PhysRange,
-    stock: Mutex<Stock>,
+    pub(super) stock: Mutex<Stock>,
 }
 
 /// Which tables nobody uses, by number.
 #[derive(Debug)]
-struct Stock {
+pub(super) struct Stock {
     /// The first that was never used; all behind it were not either. All zero, as those on the list are.
     fresh: usize,
     /// The first of those that were given back; the number of the next is in a table's first entry. 0: none.
@@ -89,31 +89,38 @@ impl Tables {
         }
     }
 
+    /// With the stock's lock held, so that of several cores who need a table there one takes it, and no more are out of
+    /// stock than were counted.
     #[cold]
     fn new_below(&self, place: &AtomicU64) -> Option<Table<'_>> {
-        let number = self.take()?;
+        let mut stock = self.stock.lock();
+        match self.below(place.load(Ordering::Acquire)) {
+            Below::Table(table) => return Some(table),
+            Below::Page => return None,
+            Below::Nothing => {}
+        }
+        let number = self.take(&mut stock)?;
         let table = self.memory.start.0 + number as u64 * PAGE_SIZE;
         let entry = table | PRESENT | WRITABLE | ACCESSED;
         match place.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Some(self.numbered(number)),
-            Err(other) => {
-                self.give(number);
-                match self.below(other) {
-                    Below::Table(table) => Some(table),
-                    Below::Page | Below::Nothing => None,
-                }
+            // A page: who makes tables waits for the lock.
+            Err(_) => {
+                self.give(&mut stock, number);
+                None
             }
         }
     }
 
     /// Takes the table that an entry leads to back. It is empty, and no core knows of it any more.
     pub(super) fn give_back(&self, entry: u64) {
-        self.number(entry).into_iter().for_each(|number| self.give(number));
+        if let Some(number) = self.number(entry) {
+            self.give(&mut self.stock.lock(), number);
+        }
     }
 
     /// Takes a table, which is all zero.
-    fn take(&self) -> Option<usize> {
-        let mut stock = self.stock.lock();
+    fn take(&self, stock: &mut Stock) -> Option<usize> {
         if stock.free != 0 {
             let number = stock.free;
             let link = &self.numbered(number)[0];
@@ -128,8 +135,7 @@ impl Tables {
         })
     }
 
-    fn give(&self, number: usize) {
-        let mut stock = self.stock.lock();
+    fn give(&self, stock: &mut Stock, number: usize) {
         self.numbered(number)[0].store(stock.free as u64, Ordering::Relaxed);
         stock.free = number;
     }

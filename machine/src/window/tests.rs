@@ -1,5 +1,7 @@
 //! Windows whose tables no processor uses.
 
+extern crate std;
+
 use super::*;
 use crate::memory::{Region, test_region};
 use alloc::boxed::Box;
@@ -140,6 +142,21 @@ fn tables_come_back_when_their_whole_range_is_collected() {
     assert_eq!(retire_and_collect(&window, 0, MIB).len(), 1);
     assert_eq!(map(&window, 0, frame(pool, 0), PageSize::TwoMib), Err(WindowError::Occupied(REGIONS)));
     assert_eq!(map(&window, MIB, frame(pool, 0), PageSize::FourKib), Ok(()));
+}
+
+#[test]
+fn cores_that_need_the_same_table_take_one() {
+    let (window, pool) = window(2);
+    assert_eq!(map(&window, 2 * MIB, frame(pool, 2 * MIB), PageSize::TwoMib), Ok(()));
+    let map = &|page: u64| map(&window, page * PAGE_SIZE, frame(pool, page * PAGE_SIZE), PageSize::FourKib);
+    std::thread::scope(|scope| {
+        // One table is left. Both find that there is none where they need it, and none can be made yet.
+        let held = window.tables.stock.lock();
+        let cores = [0, 1].map(|page| scope.spawn(move || map(page)));
+        std::thread::sleep(core::time::Duration::from_millis(20));
+        drop(held);
+        assert_eq!(cores.map(|core| core.join().unwrap()), [Ok(()); 2]);
+    });
 }
 
 #[test]

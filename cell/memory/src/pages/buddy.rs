@@ -19,7 +19,7 @@ use core::ptr::NonNull;
 
 const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// So many blocks of a size are looked at for a page of a colour.
+/// So many blocks of a size are looked at for a page of a colour, as long as there are larger ones.
 const BLOCKS_LOOKED_AT: usize = 64;
 
 /// The free blocks.
@@ -27,8 +27,8 @@ pub(crate) struct Buddy {
     /// By order, and by what is known of their contents.
     lists: [Lists; 2],
     free_pages: usize,
-    /// Whether there may be free buddies that are not put together.
-    is_mixed: bool,
+    /// Bit n: there may be free buddies of that order that are not put together.
+    mixed: u32,
 }
 
 /// Free blocks of a kind.
@@ -55,7 +55,7 @@ const fn kind(contents: Contents) -> usize {
 impl Buddy {
     /// A system without pages.
     pub const fn new() -> Self {
-        Self { lists: [Lists::new(), Lists::new()], free_pages: 0, is_mixed: false }
+        Self { lists: [Lists::new(), Lists::new()], free_pages: 0, mixed: 0 }
     }
 
     /// Pages of all free blocks.
@@ -88,7 +88,7 @@ impl Buddy {
             return None;
         }
         let found = self.first_of(order, wanted).or_else(|| {
-            self.put_together(ranges);
+            self.put_together(ranges, order);
             self.first_of(order, wanted)
         });
         let (block, order) = found?;
@@ -100,8 +100,7 @@ impl Buddy {
 
     /// A block of that order, or of the next that there is, and its order.
     fn first_of(&self, order: u32, wanted: Contents) -> Option<(PageNumber, u32)> {
-        let wanted = kind(wanted);
-        [wanted, 1 - wanted].into_iter().find_map(|kind| {
+        [kind(wanted), 1 - kind(wanted)].into_iter().find_map(|kind| {
             let lists = self.lists.get(kind)?;
             let order = order + first_set(lists.occupied.checked_shr(order)?)?;
             Some((lists.by_order.get(order as usize)?.first()?, order))
@@ -113,34 +112,35 @@ impl Buddy {
         self.lists.iter().fold(0, |orders, lists| orders | lists.occupied)
     }
 
-    /// Puts free buddies together of which one is known to be zero; that is forgotten.
-    fn put_together(&mut self, ranges: &Ranges) {
-        if !core::mem::take(&mut self.is_mixed) {
-            return;
-        }
-        for order in 0..MAX_ORDER {
-            let [zero, _] = &self.lists;
-            let mut next = zero.by_order.get(order as usize).and_then(BlockList::first);
-            while let Some(block) = next {
-                let Some(range) = ranges.find(block) else { break };
+    /// Puts free buddies together of which one is known to be zero, which is forgotten, until there is a block of that
+    /// order. Looks at the sizes alone that may have such, and of each at the shorter list.
+    fn put_together(&mut self, ranges: &Ranges, wanted: u32) {
+        while let Some(order) = first_set(self.mixed).filter(|order| *order < wanted)
+            && self.occupied() >> wanted == 0
+        {
+            self.mixed &= !(1 << order);
+            let [zero, unknown] = self.lists.each_ref().map(|lists| &lists.by_order[order as usize]);
+            let in_both = zero.iter(ranges).zip(unknown.iter(ranges)).count();
+            let shorter = if zero.iter(ranges).nth(in_both).is_none() { zero } else { unknown };
+            let mut next = shorter.first();
+            while let Some((block, range)) = next.and_then(|block| Some((block, ranges.find(block)?))) {
                 next = Some(range.info(block).next()).filter(|next| *next != PageNumber::NONE);
-                if contents_of_free(range, buddy_of(block, order), order).is_some() {
+                let buddy = buddy_of(block, order);
+                // It is of the other kind, if it is free: else they would be together.
+                if contents_of_free(range, buddy, order).is_some() {
                     self.remove(ranges, range, block, order);
-                    // Its buddy is of the other kind: were it not, they would be together.
-                    self.release(ranges, range, block, order, Contents::Unknown);
+                    self.remove(ranges, range, buddy, order);
+                    self.release(ranges, range, PageNumber(block.0 & buddy.0), order + 1, Contents::Unknown);
                 }
             }
         }
-        self.is_mixed = false;
     }
 
     /// Makes up to `1 << order` free pages zero, by means of `clear`; false where all are known to be.
     pub fn clear(&mut self, ranges: &Ranges, order: u32, clear: impl FnOnce(NonNull<u8>, usize)) -> bool {
         let [_, unknown] = &self.lists;
         let Some(found) = first_set(unknown.occupied) else { return false };
-        let Some(block) = unknown.by_order.get(found as usize).and_then(BlockList::first) else {
-            return false;
-        };
+        let Some(block) = unknown.by_order[found as usize].first() else { return false };
         let Some(range) = ranges.find(block) else { return false };
         self.remove(ranges, range, block, found);
         for rest in (order..found).rev() {
@@ -153,7 +153,7 @@ impl Buddy {
     }
 
     /// Hands out a page whose number leaves the remainder `color` when divided by `1 << colors_order`: out of what is
-    /// too small to have pages of all colours, where that is found soon.
+    /// too small to have pages of all colours, where that is found soon or nothing else is there.
     pub fn take_colored<'a>(
         &mut self,
         ranges: &'a Ranges,
@@ -162,13 +162,20 @@ impl Buddy {
     ) -> Option<(&'a Range, PageNumber, Contents)> {
         let mask = 1_u32.checked_shl(colors_order)? - 1;
         let page_in = |block: PageNumber| block.plus(color.wrapping_sub(block.0) & mask);
-        let small = (0..colors_order.min(MAX_ORDER + 1)).find_map(|order| {
-            let lists = self.lists.iter().filter_map(|lists| lists.by_order.get(order as usize));
-            let mut blocks = lists.flat_map(|list| list.iter(ranges).take(BLOCKS_LOOKED_AT));
-            blocks.find(|block| page_in(*block).since(*block) < 1 << order).map(|block| (block, order))
-        });
-        let large = |order| self.first_of(order, Contents::Zero);
-        let (block, order) = small.or_else(|| large(colors_order.min(MAX_ORDER + 1)))?;
+        let large = colors_order.min(MAX_ORDER + 1);
+        let small = |buddy: &Self, most: usize| {
+            (0..large).find_map(|order| {
+                let lists = buddy.lists.iter().filter_map(|lists| lists.by_order.get(order as usize));
+                let mut blocks = lists.flat_map(|list| list.iter(ranges).take(most));
+                blocks.find(|block| page_in(*block).since(*block) < 1 << order).map(|block| (block, order))
+            })
+        };
+        let mut found = small(self, BLOCKS_LOOKED_AT).or_else(|| self.first_of(large, Contents::Zero));
+        if found.is_none() {
+            self.put_together(ranges, large);
+            found = self.first_of(large, Contents::Zero).or_else(|| small(self, usize::MAX));
+        }
+        let (block, order) = found?;
         let range = ranges.find(block)?;
         let contents = self.remove(ranges, range, block, order);
         let page = page_in(block);
@@ -191,9 +198,7 @@ impl Buddy {
         most: u32,
     ) -> Option<(&'a Range, PageNumber, Contents, u32)> {
         let order = most.ilog2().min(MAX_ORDER);
-        if self.occupied() >> order == 0 {
-            self.put_together(ranges);
-        }
+        self.put_together(ranges, order);
         let at_most = self.occupied() & ((2 << order) - 1);
         let order = if self.occupied() >> order == 0 { at_most.checked_ilog2()? } else { order };
         let (range, first, contents) = self.take(ranges, 1 << order, 0, Contents::Unknown)?;
@@ -326,7 +331,7 @@ impl Buddy {
             match contents_of_free(range, buddy, order) {
                 Some(same) if same == contents => {}
                 other => {
-                    self.is_mixed |= other.is_some();
+                    self.mixed |= u32::from(other.is_some()) << order;
                     break;
                 }
             }
@@ -383,9 +388,7 @@ fn contents_of_free(range: &Range, block: PageNumber, order: u32) -> Option<Cont
 
 /// Makes each of some pages in use a block.
 fn set_apart(range: &Range, first: PageNumber, pages: u32) {
-    for page in 0..pages {
-        range.info(first.plus(page)).set_state(BlockState::Used { order: 0 });
-    }
+    (0..pages).for_each(|page| range.info(first.plus(page)).set_state(BlockState::Used { order: 0 }));
 }
 
 fn order_in_use(range: &Range, block: PageNumber) -> u32 {

@@ -7,10 +7,15 @@ use isola::events::{now, sleep, yield_now};
 use isola::prelude::*;
 use isola::regions::{OnDemand, PageSize, Pager, Prefault, Region};
 
+/// What is free beside a region when it is touched, in bytes.
+const SLACK: usize = 32 << 20;
+
 /// Touches a region of so many MiB that the pager of that name fills; then another, of memory that was used before and has
-/// to be cleared; and one of memory that the cell has had the time to clear.
+/// to be cleared; and one of memory that the cell has had the time to clear. All other memory is taken meanwhile, so that
+/// it is the same each time.
 pub async fn thrice(pager: &str, mib: usize) -> ExitCode {
     let len = mib << 20;
+    let others = take_others(len + SLACK);
     for turn in ["first", "again", "cleared"] {
         if turn == "cleared" {
             sleep(Duration::from_millis(mib as u64)).await;
@@ -26,7 +31,18 @@ pub async fn thrice(pager: &str, mib: usize) -> ExitCode {
             }
         }
     }
+    drop(others);
     ExitCode::SUCCESS
+}
+
+/// Takes memory until no more than `left` bytes are free. It is not touched.
+fn take_others(left: usize) -> Vec<Vec<u8>> {
+    const PIECE: usize = PageSize::TwoMib.bytes();
+    core::iter::from_fn(|| {
+        let mut piece = Vec::new();
+        (isola::memory_free() > left + PIECE && piece.try_reserve_exact(PIECE).is_ok()).then_some(piece)
+    })
+    .collect()
 }
 
 async fn touch(turn: &'static str, len: usize, pager: impl Pager + 'static) {
