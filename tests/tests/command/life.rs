@@ -53,7 +53,9 @@ fn a_cell_is_run_looked_at_stopped_started_and_removed() {
         assert!(activities.iter().any(|activity| activity["cycles"].as_u64() > Some(0)), "{cell:#}");
         let owner = isola.inventory()["cores"][1]["owner"].clone();
         assert_eq!(owner, cell["id"].to_string(), "the machine knows whose the core is");
-        assert_eq!(isola.run(&["logs", "cache"]).ok(), "kv: TCP port 11211, 2 cores, 16 MiB for items\n");
+        // Beside it, events that took long are named there, on a machine that is busy.
+        let log = isola.run(&["logs", "cache"]).ok();
+        assert!(log.lines().any(|line| line == "kv: TCP port 11211, 2 cores, 16 MiB for items"), "{log}");
 
         let stopped = isola.json(&["stop", "cache"]);
         assert_eq!((&stopped[0]["state"], &stopped[0]["exit_code"]), (&json!("exited"), &json!(0)));
