@@ -10,7 +10,9 @@ mod urgent_first;
 use core::time::Duration;
 use isola::console::CONSOLE;
 use isola::ebbs::{CoreIndex, InUse};
-use isola::events::{EVENTS, Event, EventLoop, TIMERS, Timers, elsewhere, now, sleep_until, yield_now};
+use isola::events::{
+    EVENTS, Event, EventLoop, TIMERS, Timers, elsewhere, now, sleep_until, spawn_task, yield_now,
+};
 use isola::future::join_all;
 use isola::prelude::*;
 use isola::sync::Mutex;
@@ -49,11 +51,14 @@ async fn events() -> String {
 
 /// Sleeps for four times, of which the last to begin are not the last to end.
 async fn alarms() -> String {
-    // All are set long before the first is due, however busy the machine is.
+    // All are set long before the first is due, however busy the machine is. Each is a task of its own: where several are
+    // due at once, they run in the order in which they were woken.
     let begin = now() + Duration::from_millis(200);
-    let sleeps = [(3, 'w'), (1, 'x'), (4, 'y'), (2, 'z')].map(|(ms, name)| async move {
-        sleep_until(begin + Duration::from_millis(ms)).await;
-        DONE.lock().push(name);
+    let sleeps = [(3, 'w'), (1, 'x'), (4, 'y'), (2, 'z')].map(|(ms, name)| {
+        spawn_task(async move {
+            sleep_until(begin + Duration::from_millis(ms)).await;
+            DONE.lock().push(name);
+        })
     });
     join_all(sleeps).await;
     core::mem::take(&mut DONE.lock())
