@@ -8,9 +8,9 @@ use core::ptr::{self, NonNull};
 
 // SAFETY: objects are handed out once until they are freed, are at least as large as asked for and aligned
 // as asked for: a class's size is a multiple of the alignment and spans begin at multiples of their size
-// (`class`), and runs of pages are aligned by the page allocator, as are addresses of objects in pieces. `alloc` and `dealloc` derive the same
-// class from the same layout, and `resize` lets an object change its layout within its class or as a run
-// only. Panics mean that memory is corrupt, and end a cell.
+// (`class`), and runs of pages are aligned by the page allocator, as are addresses of objects in pieces. `alloc`
+// and `dealloc` derive the same class from the same layout, and `resize` lets an object change its layout within
+// its class or as a run only. Panics mean that memory is corrupt, and end a cell.
 unsafe impl<C: CoreSource> GlobalAlloc for Heap<C> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
