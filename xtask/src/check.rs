@@ -7,6 +7,7 @@
 
 mod advisories;
 mod clippy;
+mod compliance;
 mod docs;
 mod fmt;
 mod layering;
@@ -33,6 +34,7 @@ const CHECKS: &[Check] = &[
     switch::CHECK,
     sizes::CHECK,
     text::CHECK,
+    compliance::CHECK,
     licences::CHECK,
     advisories::CHECK,
     spelling::CHECK,

@@ -16,6 +16,14 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// A file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The tree could not be listed.
     #[error("cannot list the files of the tree: {0}")]
     List(#[from] ignore::Error),

@@ -10,6 +10,7 @@
 mod bench;
 mod cargo;
 mod check;
+mod compliance;
 mod error;
 mod fuzz;
 mod images;
@@ -48,6 +49,8 @@ verbs! {
     bench => Bench;
     /// Proves the laws of the tree: layering, unsafe code, sizes, formatting, lints, licences, ...
     check => Check;
+    /// Writes docs/compliance.md: which rules of RFCs the tests prove
+    compliance => Compliance;
     /// Runs the fuzz targets of the parsers (needs a nightly toolchain and cargo-fuzz)
     fuzz => Fuzz;
     /// Builds every image of the tree and prints where it is and how large
