@@ -111,7 +111,7 @@ fn part(text: &str) -> Option<Part> {
 fn function(line: &str) -> Option<&str> {
     let words = line.strip_prefix("pub ").unwrap_or(line);
     let words = words.strip_prefix("async ").unwrap_or(words);
-    let end = words.find(|c: char| matches!(c, '(' | '<'))?;
+    let end = words.find(['(', '<'])?;
     words.get(..end)?.strip_prefix("fn ")
 }
 
