@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`tcp`] | listening, connecting, and [`tcp::TcpStream`] |
+//! | [`byte_stream`] | [`ByteStream`]: a stream behind the traits of `embedded-io-async`, by copying |
 //! | [`udp`] | [`udp::UdpSocket`] |
 //! | [`interface`] | start, the cell's address |
 //! | [`manager`] | what the network is made of: an Ebb that an application can replace |
@@ -14,27 +15,78 @@
 //! are there, and no other core ever touches them. The core that owns a device queue receives, looks at
 //! the flow and hands frames on in batches; frames to send go the other way.
 //!
-//! Buffers are not copied between the device and the application, in either direction.
+//! Buffers are not copied between the device and the application, in either direction. `docs/network.md` is the user's page.
+//!
+//! # An echo server
+//!
+//! What comes in goes back, in the very buffers that it came in, on the core that the connection's flow belongs to:
+//!
+//! ```
+//! use core::time::Duration;
+//! use isola_net::{KeepAlive, PortInUse, StreamError, TcpStream, listen};
+//!
+//! /// Connections that wait on a core to be taken.
+//! const BACKLOG: usize = 128;
+//!
+//! /// Sends back what comes, until the peer has nothing more to send.
+//! async fn echo(mut stream: TcpStream) -> Result<(), StreamError> {
+//!     // A chain of views of the frames that came: waiting for it costs nothing, and nobody copies it.
+//!     while let Some(data) = stream.read().await? {
+//!         // Waits for as long as the peer does not read. Nothing more is read meanwhile, so that the window closes, and
+//!         // the peer waits in its turn: no more memory is held than the window and the send limit allow.
+//!         stream.write(data).await?;
+//!     }
+//!     // The peer has ended its direction, this ends the other. Dropping the stream alone would do so as well.
+//!     stream.shutdown();
+//!     Ok(())
+//! }
+//!
+//! /// Serves until it is cancelled.
+//! async fn serve(port: u16) -> Result<(), PortInUse> {
+//!     let _listening = listen(port, BACKLOG, |mut stream: TcpStream| async move {
+//!         // A peer that is silent for long may be gone without a word: it is asked.
+//!         stream.set_keep_alive(Some(KeepAlive {
+//!             idle: Duration::from_secs(60).into(),
+//!             interval: Duration::from_secs(5).into(),
+//!             probes: 5,
+//!         }));
+//!         // Who is gone needs no answer.
+//!         let _ = echo(stream).await;
+//!     })?;
+//!     core::future::pending().await
+//! }
+//! # use isola_gateway::test_cells::{dial, read_exactly, talk};
+//! # let client = || async {
+//! #     let mut stream = dial(7).await;
+//! #     stream.write(isola_iobuf::IoBuf::from_static(b"hello").into()).await.unwrap();
+//! #     assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
+//! # };
+//! # talk(2, isola_hosted::Loss::Never, || async { serve(7).await.unwrap() }, client);
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod byte_stream;
 mod core_network;
 mod device;
 pub mod filter;
+mod halves;
 pub mod interface;
 pub mod manager;
 pub mod tcp;
 pub mod udp;
 
+pub use byte_stream::ByteStream;
 pub use device::set_polling;
 pub use filter::{Filter, filter};
+pub use halves::{ReadHalf, WriteHalf};
 pub use interface::{address, set_address, start, wait_for_address};
 pub use isola_net_stack::{
     Addressing, ConfigError, ConnectError, FailReason, Ipv4Config, KeepAlive, Limits, MacAddr, TcpConfig,
 };
 pub use isola_platform::network as port;
 pub use manager::{CellNetwork, NETWORK_MANAGER, NetworkManager, NetworkSettings};
-pub use tcp::{StreamError, TcpStream, connect, listen};
+pub use tcp::{PortInUse, StreamError, TcpStream, connect, listen};
 pub use udp::UdpSocket;

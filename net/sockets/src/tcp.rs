@@ -194,6 +194,14 @@ impl TcpStream {
         &mut self,
         context: &mut core::task::Context<'_>,
     ) -> Poll<Result<Option<Chain>, StreamError>> {
+        self.poll_incoming(context)
+    }
+
+    /// As [`Self::poll_read`], for the one who reads.
+    pub(crate) fn poll_incoming(
+        &self,
+        context: &mut core::task::Context<'_>,
+    ) -> Poll<Result<Option<Chain>, StreamError>> {
         if let Some(reason) = self.connection.ended.get() {
             return Poll::Ready(reason.map_or(Ok(None), |reason| Err(StreamError::Failed(reason))));
         }
@@ -233,6 +241,15 @@ impl TcpStream {
         context: &mut core::task::Context<'_>,
         data: &mut Chain,
     ) -> Poll<Result<(), StreamError>> {
+        self.poll_outgoing(context, data)
+    }
+
+    /// As [`Self::poll_write`], for the one who writes.
+    pub(crate) fn poll_outgoing(
+        &self,
+        context: &mut core::task::Context<'_>,
+        data: &mut Chain,
+    ) -> Poll<Result<(), StreamError>> {
         if data.is_empty() {
             return Poll::Ready(Ok(()));
         }
@@ -252,8 +269,32 @@ impl TcpStream {
 
     /// Says that nothing more will be sent; what was handed over still is. The peer may go on sending.
     pub fn shutdown(&mut self) {
+        self.end_outgoing();
+    }
+
+    /// As [`Self::shutdown`], for the one who writes.
+    pub(crate) fn end_outgoing(&self) {
         let id = self.id();
         NETWORK.with(|stack| stack.shutdown(id));
+    }
+
+    /// Sets how many bytes the peer may send ahead of what is read here: at most what the network manager's settings say
+    /// ([`TcpConfig::max_receive_window`](crate::TcpConfig)). What was offered before stays offered; zero makes the peer wait.
+    pub fn set_receive_window(&mut self, bytes: u32) {
+        let id = self.id();
+        NETWORK.with(|stack| stack.set_window(id, bytes));
+    }
+
+    /// Sets how many bytes are kept for sending and sending again: [`Self::write`] waits for room beyond that. Less than is
+    /// kept now is fine.
+    pub fn set_send_limit(&mut self, bytes: usize) {
+        let id = self.id();
+        NETWORK.with(|stack| stack.set_send_limit(id, bytes));
+    }
+
+    /// Bytes that [`Self::write`] takes now without waiting.
+    pub fn send_space(&self) -> usize {
+        NETWORK.look(|stack| stack.send_space(self.id())).unwrap_or(0)
     }
 
     /// Sets whether the peer is probed when it is silent, and the connection ended where it does not answer. A peer that is
@@ -272,6 +313,11 @@ impl TcpStream {
     /// The peer's address; `None` once the connection has ended.
     pub fn peer(&self) -> Option<SocketAddr> {
         NETWORK.look(|stack| stack.remote_addr(self.id())).flatten()
+    }
+
+    /// This side's address; `None` once the connection has ended.
+    pub fn local(&self) -> Option<SocketAddr> {
+        NETWORK.look(|stack| stack.local_addr(self.id())).flatten()
     }
 
     /// What the connection did so far; `None` once it has ended.
