@@ -333,6 +333,7 @@ mod tests {
         assert_eq!(ArpPacket::parse(&bytes), None);
     }
 
+    /// RFC 1122 2.3.2.1: requests for one address are a second apart
     #[test]
     fn a_search_asks_three_times_and_ends() {
         let (mut cache, mut counters) = cache(8);
@@ -351,6 +352,7 @@ mod tests {
         assert_eq!(asked, 3);
     }
 
+    /// RFC 1122 2.3.2.1: entries that are out of date are asked again by unicast, and flushed
     #[test]
     fn a_known_neighbour_is_asked_again_when_used_late_and_forgotten_when_silent() {
         let (mut cache, mut counters) = cache(8);

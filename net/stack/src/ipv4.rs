@@ -106,6 +106,7 @@ mod tests {
         assert_eq!((header.total_len, header.time_to_live, header.dont_fragment), (24, 64, true));
     }
 
+    /// RFC 894 Frame: padding of short frames is no part of the packet
     #[test]
     fn padding_is_cut_off() {
         let mut head = packet();
@@ -115,6 +116,7 @@ mod tests {
         assert_eq!(&*packet.into_payload(), b"abcd");
     }
 
+    /// RFC 791 3.1: impossible lengths and versions are refused
     #[test]
     fn each_defect_is_told_apart() {
         let defect = |change: fn(&mut [u8])| {

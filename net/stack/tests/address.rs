@@ -87,6 +87,7 @@ fn server(sim: &mut Sim<Node>) -> (&mut Mood, &mut Vec<u8>) {
 
 const GRANTED: Option<Ipv4Addr> = Some(Ipv4Addr::new(10, 0, 0, 50));
 
+/// RFC 2131 4.4.5: a lease is renewed after half of its time
 #[test]
 fn an_address_comes_within_milliseconds_and_is_renewed_in_time() {
     let mut sim = network();
@@ -98,6 +99,7 @@ fn an_address_comes_within_milliseconds_and_is_renewed_in_time() {
     assert_eq!(changes(&sim), [GRANTED]);
 }
 
+/// RFC 2131 4.4.5: the address goes with the end of its lease
 #[test]
 fn a_silent_server_costs_the_address_when_the_lease_ends_and_may_give_it_back() {
     let mut sim = network();
@@ -111,6 +113,7 @@ fn a_silent_server_costs_the_address_when_the_lease_ends_and_may_give_it_back() 
     assert_eq!(changes(&sim), [GRANTED, None, GRANTED]);
 }
 
+/// RFC 2131 3.2: DHCPNAK takes the address, and the client begins anew
 #[test]
 fn a_refused_renewal_takes_the_address_and_asking_goes_on_slowly() {
     let mut sim = network();

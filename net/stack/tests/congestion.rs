@@ -31,6 +31,8 @@ fn acknowledge(peer: &mut Peer, talk: &mut Talk, segments: usize) -> usize {
     sent
 }
 
+/// RFC 5681 3.1: slow start adds a segment for each one acknowledged
+/// RFC 6928 2: the first window is ten segments
 #[test]
 fn slow_start_doubles_the_window_each_round_trip() {
     let (mut peer, mut talk) = connected();
@@ -39,6 +41,7 @@ fn slow_start_doubles_the_window_each_round_trip() {
     assert_eq!(acknowledge(&mut peer, &mut talk, 2 * INITIAL), 4 * INITIAL);
 }
 
+/// RFC 5681 3.1: the window grows only for what is acknowledged of a window in use
 #[test]
 fn a_window_that_is_not_used_does_not_grow() {
     let (mut peer, mut talk) = connected();
@@ -50,6 +53,7 @@ fn a_window_that_is_not_used_does_not_grow() {
     assert_eq!(burst(&mut peer, &talk), INITIAL);
 }
 
+/// RFC 5681 4.1: after a pause longer than a timeout the window begins anew
 #[test]
 fn a_window_that_has_grown_begins_anew_after_a_pause() {
     let (mut peer, mut talk) = connected();

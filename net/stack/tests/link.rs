@@ -43,6 +43,8 @@ fn ping(from: u8, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// RFC 826 Reception: a request for the own address is answered to its sender, and others are not
+/// RFC 5227 2.3: a new address is announced
 #[test]
 fn the_address_is_announced_and_requests_for_it_are_answered() {
     let config = host_config(1);
@@ -63,6 +65,7 @@ fn the_address_is_announced_and_requests_for_it_are_answered() {
     assert_eq!(peer.stack.counters().get(Counter::DropArpNotForUs), 1);
 }
 
+/// RFC 1122 2.3.2.2: packets wait for the resolution of their address
 #[test]
 fn packets_wait_for_their_neighbour_and_then_go_in_order() {
     let mut peer = Peer::usual();
@@ -78,6 +81,7 @@ fn packets_wait_for_their_neighbour_and_then_go_in_order() {
     assert_eq!(payloads, (0..16).collect::<Vec<u8>>());
 }
 
+/// RFC 1122 2.3.2.1: requests for one address are a second apart
 #[test]
 fn a_connection_to_a_silent_neighbour_fails_and_one_through_it_waits_for_the_answer() {
     let mut peer = Peer::usual();
@@ -114,6 +118,7 @@ fn an_established_connection_whose_neighbour_falls_silent_times_out() {
     assert!(waited < Duration::from_secs(1400), "{waited:?}");
 }
 
+/// RFC 1122 3.3.1.1: what is not on the network goes to a gateway
 #[test]
 fn what_is_not_on_the_network_goes_to_the_gateway() {
     let mut peer = Peer::usual();
@@ -134,6 +139,8 @@ fn what_is_not_on_the_network_goes_to_the_gateway() {
     assert_eq!(sent, Err(SendToError::NoRoute));
 }
 
+/// RFC 792 Echo: an echo reply has the request's data
+/// RFC 1122 3.2.2.6: an echo request to a broadcast address may be dropped
 #[test]
 fn an_echo_request_comes_back_with_its_data_and_within_the_rate() {
     let mut config = host_config(1);
@@ -155,6 +162,8 @@ fn an_echo_request_comes_back_with_its_data_and_within_the_rate() {
     assert_eq!(peer.frames().len(), 0);
 }
 
+/// RFC 768 Interface: a datagram is told with its source
+/// RFC 1122 4.1.3.5: the specific destination address is told
 #[test]
 fn datagrams_arrive_with_their_sender_and_broadcasts_too() {
     let mut peer = Peer::usual();
@@ -181,6 +190,9 @@ fn a_datagram_goes_out_as_the_applications_memory() {
     isola_net_sim::check::frame(&frame.into_chain().to_vec(), 1500);
 }
 
+/// RFC 1122 4.1.3.1: a datagram for no port is answered with Port Unreachable
+/// RFC 1122 3.2.2: no ICMP error is sent about a broadcast
+/// RFC 792 Unreachable: an error quotes the header and 64 bits of the datagram
 #[test]
 fn a_datagram_for_nobody_is_refused_and_a_broadcast_is_not() {
     let mut peer = Peer::usual();
@@ -232,6 +244,7 @@ fn sockets_and_datagrams_that_cannot_be_are_refused() {
     peer.stack.udp_bind(53).unwrap();
 }
 
+/// RFC 1122 3.3.6: a packet for one address in a frame for all is dropped
 #[test]
 fn a_packet_for_one_in_a_frame_for_all_is_dropped() {
     let mut peer = Peer::listening();
@@ -242,6 +255,8 @@ fn a_packet_for_one_in_a_frame_for_all_is_dropped() {
     assert_eq!(peer.stack.counters().get(Counter::DropIpv4Address), 1);
 }
 
+/// RFC 1122 3.2.1.2: a packet with a wrong header checksum is dropped
+/// RFC 1122 3.2.1.3: a packet from an address that nobody can have is dropped
 #[test]
 fn frames_for_others_and_unknown_protocols_are_counted_by_reason() {
     let mut peer = Peer::usual();

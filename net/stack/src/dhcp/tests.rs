@@ -92,6 +92,7 @@ fn bound(options: &[u8]) -> Client {
     client
 }
 
+/// RFC 2131 3.1: DISCOVER, OFFER, REQUEST, ACK bring an address
 #[test]
 fn an_offer_is_requested_and_granted() {
     let mut client = client();
@@ -111,6 +112,7 @@ fn an_offer_is_requested_and_granted() {
     assert_eq!(client.deadline(), Some(Instant::ZERO + seconds(500)));
 }
 
+/// RFC 2131 4.1: messages are sent again with pauses that double
 #[test]
 fn silence_is_met_with_growing_pauses() {
     let mut client = client();
@@ -151,6 +153,7 @@ fn a_refusal_begins_anew_after_a_moment() {
     assert_eq!(say(&mut client, Instant::ZERO + seconds(1)).kind, 1);
 }
 
+/// RFC 2131 4.4.5: at T1 the server is asked by unicast
 #[test]
 fn a_lease_is_renewed_with_its_server_and_keeps_the_address() {
     let mut client = bound(&usual());
@@ -174,6 +177,7 @@ fn a_renewal_may_bring_another_router() {
     assert_eq!(config.gateway, Some(Ipv4Addr::new(10, 0, 2, 9)));
 }
 
+/// RFC 2131 4.4.5: at T2 any server is asked by broadcast
 #[test]
 fn a_silent_server_leads_to_rebinding_and_then_to_the_loss_of_the_address() {
     let mut client = bound(&usual());
@@ -204,6 +208,7 @@ fn a_refusal_of_a_renewal_takes_the_address_at_once() {
     assert_eq!(say(&mut client, t1).kind, 1);
 }
 
+/// RFC 2132 9.11: T1 and T2 are taken from the server
 #[test]
 fn times_that_the_server_tells_are_used_where_they_make_sense() {
     let times = |t1: u32, t2: u32| {
@@ -220,6 +225,7 @@ fn times_that_the_server_tells_are_used_where_they_make_sense() {
     assert_eq!(times(2000, 3000), 500);
 }
 
+/// RFC 2131 3.3: a lease of 0xffffffff seconds has no end
 #[test]
 fn a_lease_without_end_needs_nothing_and_a_tiny_one_is_a_minute() {
     let lease = |seconds: u32| {
@@ -232,6 +238,7 @@ fn a_lease_without_end_needs_nothing_and_a_tiny_one_is_a_minute() {
     assert_eq!(lease(1), Some(Instant::ZERO + seconds(30)));
 }
 
+/// RFC 2131 4.4.1: messages with another transaction id are dropped
 #[test]
 fn what_is_not_for_this_client_now_is_refused() {
     let mut client = client();

@@ -151,6 +151,7 @@ impl CongestionControl for NewReno {
 mod tests {
     use super::*;
 
+    /// RFC 5681 3.1: congestion avoidance adds one segment a round trip
     #[test]
     fn slow_start_doubles_and_avoidance_adds_one_segment_a_round() {
         let mut reno = NewReno::new(1000);
@@ -165,6 +166,7 @@ mod tests {
         assert_eq!(reno.window(), 11_000);
     }
 
+    /// RFC 5681 3.1: a timeout leaves a window of one segment and halves the threshold
     #[test]
     fn a_timeout_leaves_one_segment_and_a_repeated_one_keeps_the_threshold() {
         let mut reno = NewReno::new(1000);
@@ -176,6 +178,7 @@ mod tests {
         assert_eq!(reno.window(), 2000);
     }
 
+    /// RFC 6928 2: the first window is bounded in bytes
     #[test]
     fn large_segments_make_a_smaller_first_window() {
         assert_eq!(initial_window(1460), 14_600);

@@ -71,6 +71,8 @@ mod tests {
         Flow::new(a.into(), port, b.into(), 80)
     }
 
+    /// RFC 6528 3: the first number is a clock plus a keyed hash of the flow
+    /// RFC 9293 3.4.1: the clock of first numbers advances every 4 microseconds
     #[test]
     fn numbers_of_a_flow_advance_with_time_and_flows_differ() {
         let chooser = Chooser::new(&Secret([7; 32]));
@@ -82,6 +84,7 @@ mod tests {
         assert_ne!(other.initial_sequence(Instant::ZERO, &flow(1)), first);
     }
 
+    /// RFC 6056 3.2: the dynamic range is used for ports
     #[test]
     fn all_ports_of_the_range_are_tried_once() {
         let mut chooser = Chooser::new(&Secret([7; 32]));

@@ -51,6 +51,7 @@ impl AddAssign<u32> for Seq {
 mod tests {
     use super::*;
 
+    /// RFC 9293 3.4: comparisons of sequence numbers are modulo 2**32
     #[test]
     fn order_holds_across_the_wrap() {
         let low = Seq(u32::MAX - 5);

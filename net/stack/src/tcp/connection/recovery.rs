@@ -113,6 +113,7 @@ impl Recovery {
 mod tests {
     use super::*;
 
+    /// RFC 5681 3.2: the third duplicate begins fast recovery
     #[test]
     fn three_duplicates_are_a_loss_once() {
         let mut recovery = Recovery::new(Seq(0));
@@ -129,6 +130,7 @@ mod tests {
         assert_eq!(recovery.on_progress(Seq(11_001), 1000, 1000), Progress::Normal);
     }
 
+    /// RFC 6582 4: duplicates of what was sent again after a timeout do not begin another recovery
     #[test]
     fn duplicates_of_segments_sent_again_after_a_timeout_mean_nothing() {
         let mut recovery = Recovery::new(Seq(0));
