@@ -26,8 +26,9 @@ pub fn document(proofs: &[Proof]) -> String {
     }
     let mut text = HEAD.to_owned();
     for (rfc, rules) in &rules {
-        let title = title(*rfc).map(|title| format!(": {title}")).unwrap_or_default();
-        text += &format!("\n## RFC {rfc}{title}\n\n| section | rule | proved by |\n|---|---|---|\n");
+        // Titles are quoted: not all of them are spelt as this tree is.
+        let title = title(*rfc).map(|title| format!("\n`{title}`\n")).unwrap_or_default();
+        text += &format!("\n## RFC {rfc}\n{title}\n| section | rule | proved by |\n|---|---|---|\n");
         for (rule, tests) in rules {
             let tests: Vec<String> = tests.iter().map(|(file, test)| link(file, test)).collect();
             text += &format!("| {} | {} | {} |\n", section(rule), cell(&rule.text), tests.join(", "));
@@ -67,7 +68,7 @@ mod tests {
         let table = document.strip_prefix(HEAD).expect("the head");
         assert_eq!(
             table,
-            "\n## RFC 9293: Transmission Control Protocol (TCP)\n\n| section | rule | proved by |\n|---|---|---|\n\
+            "\n## RFC 9293\n\n`Transmission Control Protocol (TCP)`\n\n| section | rule | proved by |\n|---|---|---|\n\
              | 3.9 | a | [`first`](../net/a.rs), [`third`](../net/a.rs) |\n\
              | 3.10 | b \\| c | [`second`](../net/a.rs) |\n\
              \n## RFC 99999\n\n| section | rule | proved by |\n|---|---|---|\n| 1 | z | [`last`](../net/a.rs) |\n"
