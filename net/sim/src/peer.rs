@@ -17,7 +17,7 @@ pub struct Segment {
     pub seq: u32,
     /// Acknowledgement number, where the ACK flag is set.
     pub ack: Option<u32>,
-    /// SYN, FIN, RST, PSH as letters in this order: `"S"`, `"FP"`, ...
+    /// SYN, FIN, RST, PSH, ECE, CWR as letters in this order: `"S"`, `"FP"`, `"SEW"`, ...
     pub flags: String,
     /// The window field.
     pub window: u16,
@@ -25,6 +25,12 @@ pub struct Segment {
     pub mss: Option<u16>,
     /// The window scale option.
     pub scale: Option<u8>,
+    /// Whether the option is there that permits selective acknowledgements.
+    pub sack_permitted: bool,
+    /// The blocks of a selective acknowledgement: start and end each.
+    pub sack: Vec<(u32, u32)>,
+    /// The timestamps option: value and echo.
+    pub timestamps: Option<(u32, u32)>,
     /// The payload.
     pub payload: Vec<u8>,
 }
@@ -32,8 +38,20 @@ pub struct Segment {
 impl Segment {
     /// A segment without flags and payload, with the peer's usual window.
     pub fn new(from: u16, to: u16, seq: u32, ack: Option<u32>) -> Self {
-        let (flags, payload) = (String::new(), Vec::new());
-        Self { from, to, seq, ack, flags, window: 60_000, mss: None, scale: None, payload }
+        Self {
+            from,
+            to,
+            seq,
+            ack,
+            flags: String::new(),
+            window: 60_000,
+            mss: None,
+            scale: None,
+            sack_permitted: false,
+            sack: Vec::new(),
+            timestamps: None,
+            payload: Vec::new(),
+        }
     }
 
     /// With these flags (see [`Segment::flags`]).
@@ -61,6 +79,37 @@ impl Segment {
         self
     }
 
+    /// With the option that permits selective acknowledgements.
+    pub fn sack_permitted(mut self) -> Self {
+        self.sack_permitted = true;
+        self
+    }
+
+    /// With these blocks acknowledged selectively.
+    pub fn sack(mut self, blocks: &[(u32, u32)]) -> Self {
+        self.sack = blocks.to_vec();
+        self
+    }
+
+    /// With these timestamps.
+    pub fn timestamps(mut self, value: u32, echo: u32) -> Self {
+        self.timestamps = Some((value, echo));
+        self
+    }
+
+    fn option_elements(&self) -> Vec<TcpOptionElement> {
+        let mut options = Vec::new();
+        options.extend(self.mss.map(TcpOptionElement::MaximumSegmentSize));
+        options.extend(self.sack_permitted.then_some(TcpOptionElement::SelectiveAcknowledgementPermitted));
+        options.extend(self.timestamps.map(|(value, echo)| TcpOptionElement::Timestamp(value, echo)));
+        options.extend(self.scale.map(TcpOptionElement::WindowScale));
+        if let Some((&first, more)) = self.sack.split_first() {
+            let more = std::array::from_fn(|at| more.get(at).copied());
+            options.push(TcpOptionElement::SelectiveAcknowledgement(first, more));
+        }
+        options
+    }
+
     /// The segment in a frame from one host to another.
     pub fn frame(&self, source: Ipv4Addr, destination: Ipv4Addr) -> Vec<u8> {
         let mut builder = PacketBuilder::ethernet2(mac_of(source), mac_of(destination))
@@ -75,13 +124,12 @@ impl Segment {
                 'F' => builder.fin(),
                 'R' => builder.rst(),
                 'P' => builder.psh(),
+                'E' => builder.ece(),
+                'W' => builder.cwr(),
                 other => panic!("{other} is no flag"),
             };
         }
-        let mss = self.mss.map(TcpOptionElement::MaximumSegmentSize);
-        let scale = self.scale.map(TcpOptionElement::WindowScale);
-        let options: Vec<TcpOptionElement> = mss.into_iter().chain(scale).collect();
-        let builder = builder.options(&options).expect("options that fit");
+        let builder = builder.options(&self.option_elements()).expect("options that fit");
         let mut bytes = Vec::new();
         builder.write(&mut bytes, &self.payload).expect("a segment that fits");
         bytes
@@ -95,7 +143,14 @@ impl Segment {
             return None;
         };
         let header = tcp.to_header();
-        let letters = [(header.syn, 'S'), (header.fin, 'F'), (header.rst, 'R'), (header.psh, 'P')];
+        let letters = [
+            (header.syn, 'S'),
+            (header.fin, 'F'),
+            (header.rst, 'R'),
+            (header.psh, 'P'),
+            (header.ece, 'E'),
+            (header.cwr, 'W'),
+        ];
         let mut segment = Self::new(
             header.source_port,
             header.destination_port,
@@ -109,6 +164,11 @@ impl Segment {
             match option {
                 TcpOptionElement::MaximumSegmentSize(mss) => segment.mss = Some(mss),
                 TcpOptionElement::WindowScale(scale) => segment.scale = Some(scale),
+                TcpOptionElement::SelectiveAcknowledgementPermitted => segment.sack_permitted = true,
+                TcpOptionElement::Timestamp(value, echo) => segment.timestamps = Some((value, echo)),
+                TcpOptionElement::SelectiveAcknowledgement(first, more) => {
+                    segment.sack = [Some(first)].into_iter().chain(more).flatten().collect();
+                }
                 _ => {}
             }
         }
@@ -134,12 +194,15 @@ pub struct Talk {
     pub seq: u32,
     /// The stack's next sequence number, as far as the test has acknowledged.
     pub ack: u32,
+    /// The timestamps that the test's segments carry: its own clock, and the stack's as it heard it last.
+    pub timestamps: Option<(u32, u32)>,
 }
 
 impl Talk {
     /// A segment from the test at this point of the connection.
     pub fn segment(&self) -> Segment {
-        Segment::new(self.from, self.to, self.seq, Some(self.ack))
+        let segment = Segment::new(self.from, self.to, self.seq, Some(self.ack));
+        Segment { timestamps: self.timestamps, ..segment }
     }
 }
 
@@ -180,16 +243,23 @@ impl Peer {
 
     /// Connects to the stack's port 80 from `from`, with these options in the SYN.
     pub fn connect(&mut self, from: u16, mss: Option<u16>, scale: Option<u8>) -> Talk {
-        let seq = 1_000_000;
-        self.send(Segment::new(from, 80, seq, None).flags("S").options(mss, scale));
+        self.connect_with(Segment::new(from, 80, 1_000_000, None).flags("S").options(mss, scale))
+    }
+
+    /// Connects to the stack's port 80 with this SYN.
+    pub fn connect_with(&mut self, syn: Segment) -> Talk {
+        let (from, seq) = (syn.from, syn.seq.wrapping_add(1));
+        let clock = syn.timestamps.map(|(value, _)| value);
+        self.send(syn);
         let answer = self.segment();
-        assert_eq!((answer.flags.as_str(), answer.ack), ("S", Some(seq + 1)));
+        assert_eq!((answer.flags.get(..1), answer.ack), (Some("S"), Some(seq)));
         let ack = answer.seq.wrapping_add(1);
-        self.send(Segment::new(from, 80, seq + 1, Some(ack)));
+        let timestamps = clock.zip(answer.timestamps).map(|(value, (theirs, _))| (value, theirs));
+        self.send(Segment { timestamps, ..Segment::new(from, 80, seq, Some(ack)) });
         let events = self.events();
         let [Event::Accepted { conn, .. }] = events[..] else { panic!("one new connection: {events:?}") };
         self.silent();
-        Talk { conn, from, to: 80, seq: seq + 1, ack }
+        Talk { conn, from, to: 80, seq, ack, timestamps }
     }
 
     /// Sends data on a connection, and takes the stack's acknowledgement where it comes at once.

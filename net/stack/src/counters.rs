@@ -82,6 +82,9 @@ counters! {
     DropTcpPort = "drop_tcp_port",
     /// A TCP segment outside the receive window.
     DropTcpWindow = "drop_tcp_window",
+    /// A TCP segment from before the sequence numbers wrapped, as its timestamp tells, or without one where
+    /// both sides use them (RFC 7323).
+    DropTcpOld = "drop_tcp_old",
     /// A TCP segment that acknowledges what was never sent, or too old data.
     DropTcpAck = "drop_tcp_ack",
     /// A reset whose sequence number is not exactly the expected one (RFC 5961).

@@ -72,7 +72,14 @@ fn sequence_numbers_may_wrap() {
     let answer = peer.segment();
     peer.send(Segment::new(4000, 80, u32::MAX - 2, Some(answer.seq.wrapping_add(1))));
     let [Event::Accepted { conn, .. }] = peer.events()[..] else { panic!("accepted") };
-    let talk = Talk { conn, from: 4000, to: 80, seq: u32::MAX - 2, ack: answer.seq.wrapping_add(1) };
+    let talk = Talk {
+        conn,
+        from: 4000,
+        to: 80,
+        seq: u32::MAX - 2,
+        ack: answer.seq.wrapping_add(1),
+        timestamps: None,
+    };
     peer.send(ahead(&talk, 6, b"ghi"));
     peer.send(ahead(&talk, 0, b"abcdef"));
     assert_eq!(peer.read(conn), b"abcdefghi");

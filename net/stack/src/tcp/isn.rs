@@ -37,6 +37,11 @@ impl Chooser {
         Seq(((now.as_nanos() >> 12) as u32).wrapping_add(offset))
     }
 
+    /// Where a flow's timestamp clock begins (RFC 7323 5.4): independent of its sequence numbers.
+    pub fn timestamp_offset(&self, flow: &Flow) -> u32 {
+        (self.sequence.hash(&flow_bytes(flow)) >> 32) as u32
+    }
+
     /// Local ports to try for a connection to `remote`, in an order of their own for each peer.
     pub fn ports(&mut self, local: IpAddr, remote: SocketAddr) -> impl Iterator<Item = u16> + use<> {
         let flow = Flow { local: SocketAddr::new(local, 0), remote };

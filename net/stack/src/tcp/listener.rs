@@ -4,8 +4,11 @@
 //! flood shortens the time that a handshake may take, and nothing else. (SYN cookies are not here.)
 
 use super::connection::Handshake;
-use super::segment::{Flags, Header, Segment, SynOptions};
+use super::options::Options;
+use super::sack::SackBlocks;
+use super::segment::{Flags, Header, Segment};
 use super::seq::Seq;
+use super::timestamps::Stamps;
 use super::{ListenError, TcpConfig};
 use crate::address::Flow;
 use crate::event::ListenerId;
@@ -98,9 +101,17 @@ pub(crate) struct HalfOpen {
     /// The window that our answer tells.
     pub local_window: u16,
     /// What our answer says.
-    pub local_options: SynOptions,
+    pub local_options: Options,
     /// Times that our answer was sent by the timer.
     repeats: u8,
+}
+
+/// What this side begins a connection with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ours {
+    pub initial: Seq,
+    pub mss: u16,
+    pub stamps: Stamps,
 }
 
 impl HalfOpen {
@@ -109,8 +120,7 @@ impl HalfOpen {
         flow: Flow,
         listener: ListenerId,
         segment: &Segment,
-        initial: Seq,
-        mss: u16,
+        ours: Ours,
         now: Instant,
         config: &TcpConfig,
     ) -> Self {
@@ -118,16 +128,18 @@ impl HalfOpen {
             handshake: Handshake {
                 flow,
                 listener,
-                local_initial: initial,
+                local_initial: ours.initial,
                 remote_initial: segment.seq,
                 options: segment.options,
                 window: segment.window,
                 answered_at: Some(now),
             },
             local_window: config.receive_window.min(65_535) as u16,
-            local_options: SynOptions {
-                mss: Some(mss),
+            local_options: Options {
+                mss: Some(ours.mss),
                 window_scale: segment.options.window_scale.map(|_| config.window_scale()),
+                sack: segment.options.sack,
+                timestamps: segment.options.timestamps.map(|theirs| ours.stamps.answer(now, theirs)),
             },
             repeats: 0,
         }
@@ -143,6 +155,7 @@ impl HalfOpen {
             flags: Flags::SYN | Flags::ACK,
             window: self.local_window,
             options: self.local_options,
+            sack: SackBlocks::NONE,
         }
     }
 }

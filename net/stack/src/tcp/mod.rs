@@ -18,14 +18,17 @@ pub(crate) mod connection;
 mod flow_map;
 mod isn;
 mod listener;
+pub(crate) mod options;
 mod reassembly;
 mod receive_queue;
 mod rto;
+mod sack;
 pub(crate) mod segment;
 mod send_queue;
 mod seq;
 pub(crate) mod tables;
 mod time_wait;
+mod timestamps;
 
 pub use congestion::{Algorithm, CongestionControl, Timeout, WindowUse};
 

@@ -38,6 +38,26 @@ pub(crate) struct Bounds {
     pub pinned: usize,
 }
 
+/// What became of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Insertion {
+    /// All of it is there, and some was new.
+    Kept,
+    /// All of it was there already.
+    Known,
+    /// Some had no room.
+    Dropped,
+}
+
+impl Insertion {
+    fn with(self, kept: Kept) -> Self {
+        match (self, kept) {
+            (Self::Dropped, _) | (_, Kept::No) => Self::Dropped,
+            (_, Kept::Yes) => Self::Kept,
+        }
+    }
+}
+
 impl Reassembly {
     /// Whether there is nothing beyond a gap.
     pub fn is_empty(&self) -> bool {
@@ -45,33 +65,36 @@ impl Reassembly {
     }
 
     /// Keeps `data`, which begins at `start`, as far as its bytes are not there yet.
-    pub fn insert(&mut self, start: Seq, data: IoBuf, bounds: Bounds, counters: &mut Counters) {
+    pub fn insert(&mut self, start: Seq, data: IoBuf, bounds: Bounds, counters: &mut Counters) -> Insertion {
+        let mut insertion = Insertion::Known;
         let (mut start, mut data) = (start, data);
         // The first piece that ends behind the start: everything before it lies wholly before the data.
         let mut index = self.pieces.partition_point(|piece| !piece.end().after(start));
         while !data.is_empty() {
             let Some(next) = self.pieces.get(index) else {
-                self.keep(index, start, data, bounds, counters);
-                return;
+                return insertion.with(self.keep(index, start, data, bounds, counters));
             };
             let (next_start, next_end) = (next.start, next.end());
             if start.before(next_start) {
                 let gap = next_start.since(start) as usize;
-                let Some(front) = data.split_to(gap.min(data.len())) else { return };
+                let Some(front) = data.split_to(gap.min(data.len())) else { return Insertion::Dropped };
                 let len = front.len() as u32;
-                if self.keep(index, start, front, bounds, counters) == Kept::Yes {
+                let kept = self.keep(index, start, front, bounds, counters);
+                insertion = insertion.with(kept);
+                if kept == Kept::Yes {
                     index += 1;
                 }
                 start += len;
             }
             let covered = next_end.since(start) as usize;
             if covered >= data.len() {
-                return;
+                return insertion;
             }
             data.advance(covered);
             start = next_end;
             index += 1;
         }
+        insertion
     }
 
     fn keep(
@@ -127,7 +150,7 @@ impl Reassembly {
     }
 }
 
-#[derive(PartialEq)]
+#[derive(Clone, Copy, PartialEq)]
 enum Kept {
     Yes,
     No,

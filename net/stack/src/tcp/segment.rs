@@ -1,12 +1,14 @@
 //! Segments on the wire: what is read of one that came in, and the header of one that goes out.
 
+use super::options::Options;
+use super::sack::SackBlocks;
 use super::seq::Seq;
 use crate::checksum::Sum;
 use crate::config::RxChecksum;
 use crate::counters::Counter;
 use core::net::IpAddr;
 use core::ops::BitOr;
-use etherparse::{IpNumber, TcpHeaderSlice, TcpOptionElement};
+use etherparse::{IpNumber, TcpHeaderSlice};
 use isola_iobuf::{IoBuf, IoBufMut};
 
 /// Length of a header without options.
@@ -44,13 +46,6 @@ impl BitOr for Flags {
     }
 }
 
-/// The options of a SYN.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SynOptions {
-    pub mss: Option<u16>,
-    pub window_scale: Option<u8>,
-}
-
 /// A segment that came in.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
@@ -62,8 +57,10 @@ pub(crate) struct Segment {
     pub flags: Flags,
     /// As it stands in the header, not scaled.
     pub window: u16,
-    /// Of a SYN only.
-    pub options: SynOptions,
+    pub options: Options,
+    /// What the sender has beyond what it acknowledges.
+    #[expect(dead_code, reason = "the sending half does not use it yet")]
+    pub sack: SackBlocks,
     pub payload: IoBuf,
 }
 
@@ -89,6 +86,8 @@ impl Segment {
         if exclusive > 1 || header.source_port() == 0 || header.destination_port() == 0 {
             return Err(Counter::DropTcpFlags);
         }
+        let (options, sack) = Options::read(header.options());
+        let header_len = raw.len();
         let mut segment = Self {
             source_port: header.source_port(),
             destination_port: header.destination_port(),
@@ -96,13 +95,10 @@ impl Segment {
             ack: Seq(header.acknowledgment_number()),
             flags,
             window: header.window_size(),
-            options: SynOptions::default(),
+            options,
+            sack,
             payload: IoBuf::from_static(&[]),
         };
-        if flags.has(Flags::SYN) {
-            segment.options = read_options(&header);
-        }
-        let header_len = raw.len();
         bytes.advance(header_len);
         segment.payload = bytes;
         Ok(segment)
@@ -120,22 +116,6 @@ impl Segment {
     }
 }
 
-/// Reads the options up to the first that is malformed.
-fn read_options(header: &TcpHeaderSlice<'_>) -> SynOptions {
-    let mut options = SynOptions::default();
-    for option in header.options_iterator() {
-        match option {
-            Ok(TcpOptionElement::MaximumSegmentSize(mss)) => options.mss = Some(mss),
-            Ok(TcpOptionElement::WindowScale(scale)) => {
-                options.window_scale = Some(scale.min(super::MAX_WINDOW_SCALE));
-            }
-            Ok(_) => {}
-            Err(_) => break,
-        }
-    }
-    options
-}
-
 /// The header of a segment that goes out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
@@ -145,23 +125,14 @@ pub(crate) struct Header {
     pub ack: Seq,
     pub flags: Flags,
     pub window: u16,
-    pub options: SynOptions,
+    pub options: Options,
+    pub sack: SackBlocks,
 }
 
 impl Header {
     /// Puts the header in front, its checksum field zero. `None` where there is no room.
     pub fn prepend(&self, head: &mut IoBufMut) -> Option<()> {
-        let mut options = [0; 8];
-        let mut len = 0;
-        if let Some(mss) = self.options.mss {
-            let [high, low] = mss.to_be_bytes();
-            options[..4].copy_from_slice(&[2, 4, high, low]);
-            len += 4;
-        }
-        if let Some(scale) = self.options.window_scale {
-            options[len..len + 4].copy_from_slice(&[1, 3, 3, scale]);
-            len += 4;
-        }
+        let len = self.options.len(&self.sack);
         let (bytes, behind) = head.prepend(HEADER_LEN + len)?.split_first_chunk_mut::<HEADER_LEN>()?;
         bytes[0..2].copy_from_slice(&self.source_port.to_be_bytes());
         bytes[2..4].copy_from_slice(&self.destination_port.to_be_bytes());
@@ -171,7 +142,7 @@ impl Header {
         bytes[13] = self.flags.0;
         bytes[14..16].copy_from_slice(&self.window.to_be_bytes());
         bytes[16..20].fill(0);
-        behind.copy_from_slice(&options[..len]);
+        self.options.write(&self.sack, behind);
         Some(())
     }
 }
@@ -189,7 +160,8 @@ mod tests {
             ack: Seq(2),
             flags: Flags::SYN | Flags::ACK,
             window: 777,
-            options: SynOptions { mss: Some(1460), window_scale: Some(7) },
+            options: Options { mss: Some(1460), window_scale: Some(7), ..Options::default() },
+            sack: SackBlocks::NONE,
         }
     }
 
@@ -200,7 +172,7 @@ mod tests {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let segment = Segment::parse(head.freeze(), ip, ip, RxChecksum::Verified).unwrap();
         assert_eq!((segment.seq, segment.ack, segment.window), (Seq(1), Seq(2), 777));
-        assert_eq!(segment.options, SynOptions { mss: Some(1460), window_scale: Some(7) });
+        assert_eq!(segment.options, header().options);
         assert_eq!(segment.flags, Flags::SYN | Flags::ACK);
         assert_eq!(segment.len(), 1);
     }
@@ -225,7 +197,7 @@ mod tests {
     fn a_scale_beyond_the_limit_is_the_limit() {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let mut head = IoBufMut::with_room(60, 0);
-        let options = SynOptions { mss: None, window_scale: Some(200) };
+        let options = Options { mss: None, window_scale: Some(200), ..Options::default() };
         Header { options, ..header() }.prepend(&mut head).unwrap();
         let segment = Segment::parse(head.freeze(), ip, ip, RxChecksum::Verified).unwrap();
         assert_eq!(segment.options.window_scale, Some(14));

@@ -4,7 +4,9 @@
 //! Every entry lasts equally long, so the order of arrival is the order of expiry. A full table drops its
 //! oldest: with peers that choose new ports and random sequence numbers that is harmless.
 
-use super::segment::{Flags, Header, Segment, SynOptions};
+use super::options::Options;
+use super::sack::SackBlocks;
+use super::segment::{Flags, Header, Segment};
 use super::seq::Seq;
 use crate::address::Flow;
 use crate::order::Order;
@@ -41,7 +43,14 @@ impl TimeWait {
             return Answer::Ignore;
         }
         if segment.flags.has(Flags::SYN) {
-            let newer = !segment.flags.has(Flags::ACK) && segment.seq.after(end);
+            // Where both sides have clocks, theirs tells a new connection from an old segment (RFC 6191 2).
+            let ahead = match (self.ack.options.timestamps, segment.options.timestamps) {
+                (Some(last), Some(new)) if new.value != last.echo => {
+                    (new.value.wrapping_sub(last.echo) as i32) > 0
+                }
+                _ => segment.seq.after(end),
+            };
+            let newer = !segment.flags.has(Flags::ACK) && ahead;
             return if newer { Answer::Reuse(self.ack.seq) } else { Answer::Challenge };
         }
         if segment.flags.has(Flags::FIN) && segment.end() == end {
@@ -76,7 +85,8 @@ impl TimeWaitTable {
         {
             dropped = self.remove(oldest).map(|entry| (oldest, entry));
         }
-        let ack = Header { flags: Flags::ACK, options: SynOptions::default(), ..ack };
+        let options = Options::with_timestamps(ack.options.timestamps);
+        let ack = Header { flags: Flags::ACK, options, sack: SackBlocks::NONE, ..ack };
         let index = self.entries.insert(TimeWait { flow, ack, expires }).ok()?.index;
         self.order.push(index);
         Some((index, dropped))

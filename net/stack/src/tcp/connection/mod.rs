@@ -25,8 +25,10 @@ pub(crate) use output::Outgoing;
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
 
-use super::segment::{DEFAULT_MSS, MIN_MSS, SynOptions};
+use super::options::{Options, TIMESTAMPS_LEN};
+use super::segment::{DEFAULT_MSS, MIN_MSS};
 use super::seq::Seq;
+use super::timestamps::Stamps;
 use super::{ConnectionStats, KeepAlive, SendError, TcpConfig};
 use crate::address::Flow;
 use crate::arp::Known;
@@ -98,6 +100,8 @@ pub(crate) struct Connection {
     pub path: Option<(Known, u32)>,
     sender: Sender,
     receiver: Receiver,
+    /// The clocks of the timestamps option, where both sides use it.
+    stamps: Option<Stamps>,
     /// The segment size that this side announces.
     local_mss: u16,
     /// When a closed connection stops waiting for the peer's end.
@@ -120,7 +124,7 @@ pub(crate) struct Handshake {
     pub local_initial: Seq,
     pub remote_initial: Seq,
     /// What the peer's SYN said.
-    pub options: SynOptions,
+    pub options: Options,
     /// The window of the peer's SYN.
     pub window: u16,
     /// When our SYN went out, where it went out once only.
@@ -128,7 +132,7 @@ pub(crate) struct Handshake {
 }
 
 impl Connection {
-    fn new(flow: Flow, state: State, initial: Seq, mtu_mss: u16, env: &Env<'_>) -> Self {
+    fn new(flow: Flow, state: State, initial: Seq, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
         let config = env.config;
         let mss = u32::from(mtu_mss.min(DEFAULT_MSS));
         let capacity = config.receive_window.min(super::MAX_WINDOW);
@@ -144,6 +148,7 @@ impl Connection {
             path: None,
             sender: Sender::new(initial, mss, config, env.now),
             receiver: Receiver::new(capacity, u32::from(mtu_mss), config.reassembly_pieces),
+            stamps: Some(stamps),
             local_mss: mtu_mss,
             fin_wait_until: None,
             keep_alive: config.keep_alive,
@@ -156,14 +161,14 @@ impl Connection {
     }
 
     /// A connection that begins with our SYN.
-    pub fn connect(flow: Flow, initial: Seq, mtu_mss: u16, env: &Env<'_>) -> Self {
-        Self::new(flow, State::SynSent, initial, mtu_mss, env)
+    pub fn connect(flow: Flow, initial: Seq, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
+        Self::new(flow, State::SynSent, initial, mtu_mss, stamps, env)
     }
 
     /// A connection whose handshake a listener has done.
-    pub fn accept(handshake: Handshake, mtu_mss: u16, env: &Env<'_>) -> Self {
+    pub fn accept(handshake: Handshake, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
         let initial = handshake.local_initial;
-        let mut connection = Self::new(handshake.flow, State::Established, initial, mtu_mss, env);
+        let mut connection = Self::new(handshake.flow, State::Established, initial, mtu_mss, stamps, env);
         connection.listener = Some(handshake.listener);
         connection.synchronize(handshake.remote_initial, handshake.options, env);
         let window = u32::from(handshake.window);
@@ -176,15 +181,26 @@ impl Connection {
         connection
     }
 
-    /// Takes over what the peer's SYN says. Windows are scaled only where both sides say so.
-    fn synchronize(&mut self, remote_initial: Seq, options: SynOptions, env: &Env<'_>) {
+    /// Takes over what the peer's SYN says. Windows are scaled, times stamped and blocks acknowledged
+    /// selectively only where both sides say so.
+    fn synchronize(&mut self, remote_initial: Seq, options: Options, env: &Env<'_>) {
         self.receiver.synchronize(remote_initial, u32::from(self.receiver.initial_window()));
         if let Some(scale) = options.window_scale {
             self.sender.scale = scale;
             self.receiver.scale = env.config.window_scale();
         }
+        self.receiver.sack = options.sack;
+        match (&mut self.stamps, options.timestamps) {
+            (Some(stamps), Some(theirs)) => stamps.hear(env.now, theirs.value),
+            _ => self.stamps = None,
+        }
         let mss = options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS).min(self.local_mss);
-        self.sender.set_initial_mss(u32::from(mss));
+        self.sender.set_initial_mss(self.without_options(u32::from(mss)));
+    }
+
+    /// What is left for data of segments with `mss` bytes behind a header without options (RFC 9293 3.7.1).
+    fn without_options(&self, mss: u32) -> u32 {
+        if self.stamps.is_some() { mss - TIMESTAMPS_LEN as u32 } else { mss }
     }
 
     /// Takes data for sending, all of it or none.
@@ -349,9 +365,9 @@ impl Connection {
     }
 
     /// The acknowledgement with which the connection enters TIME-WAIT.
-    pub fn last_ack(&mut self) -> super::segment::Header {
+    pub fn last_ack(&mut self, now: Instant) -> super::segment::Header {
         self.segments_out += 1;
-        self.header(self.sender.idle_seq(), super::segment::Flags::ACK)
+        self.header(now, self.sender.idle_seq(), super::segment::Flags::ACK)
     }
 
     /// Whether the peer knows of the connection, so that it must be told of an abrupt end.
@@ -366,6 +382,7 @@ impl Connection {
 
     /// A link on the way takes packets only with `mss` bytes of payload.
     pub fn shrink_mss(&mut self, mss: u32) {
+        let mss = self.without_options(mss);
         if mss < self.sender.mss {
             self.sender.shrink_mss(mss);
         }

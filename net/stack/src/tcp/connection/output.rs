@@ -2,7 +2,10 @@
 
 use super::{Connection, Place, State};
 use crate::tcp::TcpConfig;
-use crate::tcp::segment::{Flags, Header, SynOptions};
+use crate::tcp::options::{Options, Sack};
+use crate::tcp::sack::SackBlocks;
+use crate::tcp::segment::{Flags, Header};
+use crate::tcp::seq::Seq;
 use crate::time::Instant;
 use isola_iobuf::Chain;
 
@@ -30,7 +33,7 @@ impl Connection {
             State::SynSent | State::SynReceived => false,
             _ => true,
         };
-        let (seq, flags, payload) = match self.sender.next(now) {
+        let (seq, flags, payload) = match self.sender.next(now, self.receiver.reports_len()) {
             Some(piece) => (piece.seq, piece.flags, piece.payload),
             None if !synchronised => return None,
             None if self.receiver.must_ack() => (self.sender.idle_seq(), Flags::NONE, Chain::new()),
@@ -41,14 +44,15 @@ impl Connection {
         self.keep_alive_due = Place::Out;
         self.segments_out += 1;
         let header = if flags.has(Flags::SYN) {
-            self.syn_header(config)
+            self.syn_header(now, config)
         } else {
-            self.header(seq, flags | Flags::ACK)
+            self.header(now, seq, flags | Flags::ACK)
         };
         Some(Outgoing { header, payload })
     }
 
-    pub(super) fn header(&mut self, seq: crate::tcp::seq::Seq, flags: Flags) -> Header {
+    pub(super) fn header(&mut self, now: Instant, seq: Seq, flags: Flags) -> Header {
+        let timestamps = self.stamps.map(|stamps| stamps.option(now));
         Header {
             source_port: self.flow.local.port(),
             destination_port: self.flow.remote.port(),
@@ -56,25 +60,29 @@ impl Connection {
             ack: self.receiver.nxt,
             flags,
             window: self.receiver.tell_window(),
-            options: SynOptions::default(),
+            options: Options::with_timestamps(timestamps),
+            sack: self.receiver.take_reports(),
         }
     }
 
     /// Our SYN, or our answer to a SYN that crossed it: then with a scale only where the peer had one.
-    fn syn_header(&self, config: &TcpConfig) -> Header {
+    fn syn_header(&self, now: Instant, config: &TcpConfig) -> Header {
         let answer = self.state == State::SynReceived;
         let scaled = !answer || self.receiver.scale > 0 || self.sender.scale > 0;
         Header {
             source_port: self.flow.local.port(),
             destination_port: self.flow.remote.port(),
             seq: self.sender.una,
-            ack: if answer { self.receiver.nxt } else { crate::tcp::seq::Seq(0) },
+            ack: if answer { self.receiver.nxt } else { Seq(0) },
             flags: if answer { Flags::SYN | Flags::ACK } else { Flags::SYN },
             window: self.receiver.initial_window(),
-            options: SynOptions {
+            options: Options {
                 mss: Some(self.local_mss),
                 window_scale: scaled.then(|| config.window_scale()),
+                sack: if answer { self.receiver.sack } else { Sack::Permitted },
+                timestamps: self.stamps.map(|stamps| stamps.option(now)),
             },
+            sack: SackBlocks::NONE,
         }
     }
 }

@@ -4,14 +4,18 @@
 //! edge never moves back, and moves forward only by steps worth a segment (RFC 9293 3.8.6.2.2).
 
 use crate::counters::{Counter, Counters};
-use crate::tcp::reassembly::{Bounds, Reassembly};
+use crate::tcp::options::Sack;
+use crate::tcp::reassembly::{Bounds, Insertion, Reassembly};
 use crate::tcp::receive_queue::{ReceiveQueue, pinned_limit};
+use crate::tcp::sack::{Block, Reports, SackBlocks};
 use crate::tcp::seq::Seq;
 use crate::time::{Duration, Instant};
 use isola_iobuf::IoBuf;
 
 /// Segments acknowledged at once at the beginning, so that the peer's slow start is not slowed further.
 const QUICK_ACKS: u8 = 16;
+/// Blocks that a segment reports at most: what fits beside timestamps.
+const REPORTED_BLOCKS: usize = 3;
 /// Segments that one acknowledgement may cover (RFC 5681 4.2).
 const ACK_EVERY: u8 = 2;
 
@@ -63,12 +67,17 @@ pub(crate) struct Receiver {
     pub nxt: Seq,
     /// The right edge of the window as it was last told.
     edge: Seq,
+    /// What was acknowledged last (Last.ACK.sent of RFC 7323).
+    pub acked: Seq,
     pub scale: u8,
+    /// Whether the peer takes reports of what came in beyond a gap.
+    pub sack: Sack,
     capacity: u32,
     /// Step in which the edge moves: the segment size that was announced.
     mss: u32,
     pub inbox: ReceiveQueue,
     reassembly: Reassembly,
+    reports: Reports,
     pieces: usize,
     /// Where the stream ends, where the peer has told.
     fin: Option<Seq>,
@@ -86,11 +95,14 @@ impl Receiver {
         Self {
             nxt: Seq(0),
             edge: Seq(0),
+            acked: Seq(0),
             scale: 0,
+            sack: Sack::Refused,
             capacity,
             mss,
             inbox: ReceiveQueue::default(),
             reassembly: Reassembly::default(),
+            reports: Reports::default(),
             pieces,
             fin: None,
             ended: EndCame::No,
@@ -105,6 +117,7 @@ impl Receiver {
     pub fn synchronize(&mut self, initial: Seq, told: u32) {
         self.nxt = initial + 1;
         self.edge = self.nxt + told;
+        self.acked = self.nxt;
     }
 
     /// The window that goes into a SYN, where no scale applies.
@@ -161,6 +174,7 @@ impl Receiver {
         }
         let mut start = seq;
         if seq.before(self.nxt) {
+            self.note_old(seq, payload.len() as u32);
             payload.advance(self.nxt.since(seq) as usize);
             start = self.nxt;
         }
@@ -173,9 +187,7 @@ impl Receiver {
             self.take_in_order(now, payload, delay, counters);
         } else {
             counters.bump(Counter::TcpOutOfOrder);
-            let pinned = pinned_limit(self.capacity).saturating_sub(self.inbox.pinned());
-            let bounds = Bounds { pieces: self.pieces, pinned };
-            self.reassembly.insert(start, payload, bounds, counters);
+            self.keep(start, payload, counters);
             self.owed = Owed::Now;
         }
         if self.fin == Some(self.nxt) {
@@ -183,9 +195,49 @@ impl Receiver {
             self.ended = EndCame::Yes;
             self.owed = Owed::Now;
             self.reassembly.clear();
+            self.reports.clear();
             arrival.end = EndCame::Yes;
         }
         arrival
+    }
+
+    /// Keeps data that is ahead of a gap. Until the gap is filled, and for a while after, the peer learns at once of
+    /// whatever comes in.
+    fn keep(&mut self, start: Seq, payload: IoBuf, counters: &mut Counters) {
+        let block = Block { start, end: start + payload.len() as u32 };
+        let pinned = pinned_limit(self.capacity).saturating_sub(self.inbox.pinned());
+        let bounds = Bounds { pieces: self.pieces, pinned };
+        let insertion = self.reassembly.insert(start, payload, bounds, counters);
+        self.quick = QUICK_ACKS;
+        match (self.sack, insertion) {
+            (Sack::Refused, _) | (_, Insertion::Dropped) => {}
+            (Sack::Permitted, Insertion::Kept) => self.reports.kept(block),
+            (Sack::Permitted, Insertion::Known) => {
+                // The run that it belongs to is told of as well (RFC 2883 4.2).
+                self.reports.kept(block);
+                self.reports.came_twice(block);
+            }
+        }
+    }
+
+    /// A segment of `len` bytes at `seq` came in; those before the next byte expected came twice.
+    pub fn note_old(&mut self, seq: Seq, len: u32) {
+        let end = if (seq + len).before(self.nxt) { seq + len } else { self.nxt };
+        if self.sack == Sack::Permitted && seq.before(end) {
+            self.reports.came_twice(Block { start: seq, end });
+        }
+    }
+
+    /// Bytes to leave in a segment for what is to be reported.
+    #[inline]
+    pub fn reports_len(&self) -> usize {
+        if self.reports.is_empty() { 0 } else { 4 + 8 * REPORTED_BLOCKS }
+    }
+
+    /// What a segment reports that goes out now.
+    #[inline]
+    pub fn take_reports(&mut self) -> SackBlocks {
+        self.reports.take(self.nxt, REPORTED_BLOCKS)
     }
 
     fn take_in_order(&mut self, now: Instant, payload: IoBuf, delay: Duration, counters: &mut Counters) {
@@ -259,6 +311,7 @@ impl Receiver {
         }
         self.owed = Owed::Nothing;
         self.unacked = 0;
+        self.acked = self.nxt;
         let window = if self.edge.after(self.nxt) { self.edge.since(self.nxt) } else { 0 };
         (window >> self.scale).min(65_535) as u16
     }
@@ -292,5 +345,6 @@ impl Receiver {
     pub fn clear(&mut self) {
         self.inbox.clear();
         self.reassembly.clear();
+        self.reports.clear();
     }
 }

@@ -8,6 +8,7 @@ use crate::counters::Counter;
 use crate::event::FailReason;
 use crate::limit::Allowed;
 use crate::tcp::segment::{Flags, Segment};
+use crate::tcp::timestamps::Age;
 
 /// What the owner is to do with the segment now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,19 +88,21 @@ impl Connection {
         let answer = self.state == State::SynReceived
             && segment.flags.has(Flags::SYN | Flags::ACK)
             && segment.seq + 1 == self.receiver.nxt;
-        if fit == Fit::Outside && !answer {
-            env.counters.bump(Counter::DropTcpWindow);
-            if segment.len() == 0 {
-                // A peer's keep-alive and a forged segment look alike: both get an answer, at a bounded rate.
-                self.challenge(env);
-            } else {
-                self.receiver.ack_now();
-            }
-            return Verdict::Done;
-        }
+        // Wherever it claims to be (RFC 5961 4.2).
         if segment.flags.has(Flags::SYN) && !answer {
             env.counters.bump(Counter::DropTcpFlags);
             self.challenge(env);
+            return Verdict::Done;
+        }
+        if self.stamps.is_some() && self.read_clock(&segment, fit, env) == Age::Old {
+            env.counters.bump(Counter::DropTcpOld);
+            self.answer_misplaced(&segment, env);
+            return Verdict::Done;
+        }
+        if fit == Fit::Outside && !answer {
+            env.counters.bump(Counter::DropTcpWindow);
+            self.receiver.note_old(segment.seq, segment.payload.len() as u32);
+            self.answer_misplaced(&segment, env);
             return Verdict::Done;
         }
         if !segment.flags.has(Flags::ACK) {
@@ -131,6 +134,29 @@ impl Connection {
         let verdict = self.take_data(segment, env);
         self.signal_end();
         verdict
+    }
+
+    /// Judges a segment by the peer's clock, and takes note of that (RFC 7323 4.3, 5.3). One without a clock
+    /// is as bad as one whose clock went back (RFC 7323 3.2).
+    fn read_clock(&mut self, segment: &Segment, fit: Fit, env: &Env<'_>) -> Age {
+        let (Some(stamps), Some(theirs)) = (&mut self.stamps, segment.options.timestamps) else {
+            return Age::Old;
+        };
+        let age = stamps.judge(env.now, theirs.value);
+        if age == Age::Fresh && fit != Fit::Outside && !segment.seq.after(self.receiver.acked) {
+            stamps.hear(env.now, theirs.value);
+        }
+        age
+    }
+
+    /// Tells the sender of a segment that is out of place where this side stands. A peer's keep-alive and a
+    /// forged segment look alike: both get an answer, at a bounded rate.
+    fn answer_misplaced(&mut self, segment: &Segment, env: &mut Env<'_>) {
+        if segment.len() == 0 {
+            self.challenge(env);
+        } else {
+            self.receiver.ack_now();
+        }
     }
 
     /// RFC 5961 3.2: only a reset at exactly the expected place counts; one elsewhere is questioned.

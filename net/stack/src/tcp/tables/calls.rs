@@ -7,6 +7,7 @@ use crate::event::{ConnId, FailReason, ListenerId};
 use crate::flow;
 use crate::tcp::connection::{Connection, Env, Place, Release, Signal};
 use crate::tcp::flow_map::Target;
+use crate::tcp::timestamps::Stamps;
 use crate::tcp::{ConnectError, ConnectionStats, ListenError, SendError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -51,13 +52,14 @@ impl Tcp {
         let flow = self.free_flow(local, remote).ok_or(ConnectError::NoPorts)?;
         let initial = self.chooser.initial_sequence(around.now, &flow);
         let mss = self.local_mss(around);
+        let stamps = Stamps::new(self.chooser.timestamp_offset(&flow), around.now);
         let env = Env {
             now: around.now,
             config: &self.config,
             counters: around.counters,
             challenges: &mut self.challenges,
         };
-        let mut connection = Box::new(Connection::connect(flow, initial, mss, &env));
+        let mut connection = Box::new(Connection::connect(flow, initial, mss, stamps, &env));
         connection.mapped = Place::In;
         let key = self.connections.insert(connection).map_err(|_| ConnectError::TooManyConnections)?;
         self.flows.insert(flow, Target::Connection(key.index));

@@ -14,7 +14,9 @@ use super::connection::{Connection, Env, Expiry, Held, Place, Signal, State};
 use super::flow_map::{FlowMap, Target};
 use super::isn::Chooser;
 use super::listener::{HalfOpenTable, Listeners, Overdue};
-use super::segment::{Flags, Header, SynOptions};
+use super::options::Options;
+use super::sack::SackBlocks;
+use super::segment::{Flags, Header};
 use super::time_wait::TimeWaitTable;
 use crate::config::{Config, CoreShare};
 use crate::counters::{Counter, Counters};
@@ -135,7 +137,7 @@ impl Tcp {
             self.flows.remove(&flow, Target::Connection(index));
             return;
         }
-        let ack = connection.last_ack();
+        let ack = connection.last_ack(around.now);
         self.send_bare(&flow, ack, around);
         let expires = around.now + self.config.time_wait;
         let Some((entry, dropped)) = self.time_wait.insert(flow, ack, expires) else { return };
@@ -175,7 +177,8 @@ impl Tcp {
                 ack,
                 flags: Flags::RST | Flags::ACK,
                 window: 0,
-                options: SynOptions::default(),
+                options: Options::default(),
+                sack: SackBlocks::NONE,
             };
             self.send_bare(&flow, header, around);
         }

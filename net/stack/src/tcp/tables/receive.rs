@@ -8,10 +8,13 @@ use crate::icmp::{ErrorKind, IcmpError};
 use crate::limit::Allowed;
 use crate::tcp::connection::{Connection, Env, Place, State, Verdict};
 use crate::tcp::flow_map::Target;
-use crate::tcp::listener::{HalfOpen, Room};
-use crate::tcp::segment::{Flags, HEADER_LEN, Header, Segment, SynOptions};
+use crate::tcp::listener::{HalfOpen, Ours, Room};
+use crate::tcp::options::Options;
+use crate::tcp::sack::SackBlocks;
+use crate::tcp::segment::{Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::time_wait::Answer;
+use crate::tcp::timestamps::Stamps;
 use crate::{config, ipv4};
 use alloc::boxed::Box;
 
@@ -97,6 +100,7 @@ impl Tcp {
             }
         }
         let mss = self.local_mss(around);
+        let stamps = Stamps::new(self.chooser.timestamp_offset(&flow), around.now);
         let env = Env {
             now: around.now,
             config: &self.config,
@@ -107,7 +111,7 @@ impl Tcp {
             around.counters.bump(Counter::DropTcpTableFull);
             return;
         }
-        let mut connection = Box::new(Connection::accept(entry.handshake, mss, &env));
+        let mut connection = Box::new(Connection::accept(entry.handshake, mss, stamps, &env));
         connection.mapped = Place::In;
         let Ok(key) = self.connections.insert(connection) else { return };
         self.half_open.remove(place);
@@ -174,8 +178,9 @@ impl Tcp {
         if let Some(least) = last.map(|last| last + REUSE_DISTANCE) {
             initial = initial.max(least);
         }
-        let mss = self.local_mss(around);
-        let entry = HalfOpen::new(*flow, listener, segment, initial, mss, around.now, &self.config);
+        let stamps = Stamps::new(self.chooser.timestamp_offset(flow), around.now);
+        let ours = Ours { initial, mss: self.local_mss(around), stamps };
+        let entry = HalfOpen::new(*flow, listener, segment, ours, around.now, &self.config);
         let Some((index, dropped)) = self.half_open.insert(entry, around.now, &self.config) else { return };
         if let Some((place, old)) = dropped {
             around.counters.bump(Counter::DropTcpHalfOpen);
@@ -208,7 +213,8 @@ impl Tcp {
             ack,
             flags,
             window: 0,
-            options: SynOptions::default(),
+            options: Options::default(),
+            sack: SackBlocks::NONE,
         };
         self.send_bare(flow, header, around);
     }

@@ -38,19 +38,19 @@ impl Sender {
             || (self.queue.unsent() == 0 && self.fin_fits(self.nxt))
     }
 
-    /// Makes the next segment's part of this half.
-    pub fn next(&mut self, now: Instant) -> Option<Piece> {
+    /// Makes the next segment's part of this half; `reserved` bytes of a full segment are taken already.
+    pub fn next(&mut self, now: Instant, reserved: usize) -> Option<Piece> {
         if self.handshake == Handshake::Open {
             return self.next_syn(now);
         }
         if self.resend == Due::Yes {
             self.resend = Due::No;
             if self.nxt.after(self.una) {
-                return Some(self.again(now));
+                return Some(self.again(now, reserved));
             }
         }
-        let len = self.sendable();
-        if len > 0 {
+        let len = self.sendable().min((self.mss as usize).saturating_sub(reserved).max(1));
+        if self.sendable() > 0 {
             self.probe = Due::No;
             return Some(self.next_data(now, len));
         }
@@ -77,9 +77,10 @@ impl Sender {
     }
 
     /// The first segment in flight once more.
-    fn again(&mut self, now: Instant) -> Piece {
-        let in_flight = self.nxt.since(self.una);
-        let payload = self.queue.front(self.mss.min(in_flight) as usize);
+    fn again(&mut self, now: Instant, reserved: usize) -> Piece {
+        let in_flight = self.nxt.since(self.una) as usize;
+        let full = (self.mss as usize).saturating_sub(reserved).max(1);
+        let payload = self.queue.front(full.min(in_flight));
         let end = self.una + payload.len() as u32;
         let mut flags = push_flag(&payload, self.queue.len());
         if self.fin == Fin::Wanted && end == self.end() && self.nxt.after(end) {

@@ -1,0 +1,216 @@
+//! TCP options: read from a header that came in, written behind one that goes out.
+//!
+//! Nearly every segment of a connection with timestamps carries `NOP NOP TS`, twelve bytes: that layout has
+//! a way of its own in both directions. Everything else, SYNs and selective acknowledgements, is rare.
+
+use super::sack::{Block, SackBlocks};
+use super::seq::Seq;
+use etherparse::{TcpOptionElement, TcpOptionsIterator};
+
+/// Bytes that timestamps take in a header, with padding.
+pub(crate) const TIMESTAMPS_LEN: usize = 12;
+/// Bytes of options that a header holds at most.
+const MAX_LEN: usize = 40;
+
+/// The timestamps option (RFC 7323 3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timestamps {
+    /// The sender's clock (TSval).
+    pub value: u32,
+    /// The receiver's clock as the sender heard it last (TSecr); meaningful with the ACK flag only.
+    pub echo: u32,
+}
+
+/// Whether selective acknowledgements may be sent (RFC 2018 2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Sack {
+    #[default]
+    Refused,
+    Permitted,
+}
+
+/// The options that say one thing each. All but the timestamps count in a SYN only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub mss: Option<u16>,
+    pub window_scale: Option<u8>,
+    pub sack: Sack,
+    pub timestamps: Option<Timestamps>,
+}
+
+impl Options {
+    /// Only timestamps, or nothing.
+    pub const fn with_timestamps(timestamps: Option<Timestamps>) -> Self {
+        Self { mss: None, window_scale: None, sack: Sack::Refused, timestamps }
+    }
+
+    /// Reads the options of a header, up to the first that is malformed.
+    #[inline]
+    pub fn read(bytes: &[u8]) -> (Self, SackBlocks) {
+        match *bytes {
+            [] => (Self::default(), SackBlocks::NONE),
+            [1, 1, 8, 10, a, b, c, d, e, f, g, h] => {
+                let value = u32::from_be_bytes([a, b, c, d]);
+                let echo = u32::from_be_bytes([e, f, g, h]);
+                (Self::with_timestamps(Some(Timestamps { value, echo })), SackBlocks::NONE)
+            }
+            _ => Self::read_any(bytes),
+        }
+    }
+
+    #[cold]
+    fn read_any(bytes: &[u8]) -> (Self, SackBlocks) {
+        let (mut options, mut blocks) = (Self::default(), SackBlocks::NONE);
+        for option in TcpOptionsIterator::from_slice(bytes) {
+            match option {
+                Ok(TcpOptionElement::MaximumSegmentSize(mss)) => options.mss = Some(mss),
+                Ok(TcpOptionElement::WindowScale(scale)) => {
+                    options.window_scale = Some(scale.min(super::MAX_WINDOW_SCALE));
+                }
+                Ok(TcpOptionElement::SelectiveAcknowledgementPermitted) => options.sack = Sack::Permitted,
+                Ok(TcpOptionElement::Timestamp(value, echo)) => {
+                    options.timestamps = Some(Timestamps { value, echo });
+                }
+                Ok(TcpOptionElement::SelectiveAcknowledgement(first, more)) => {
+                    let pairs = [Some(first)].into_iter().chain(more).flatten();
+                    pairs.for_each(|(start, end)| blocks.push(Block { start: Seq(start), end: Seq(end) }));
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        (options, blocks)
+    }
+
+    /// Bytes that these options and blocks take in a header.
+    #[inline]
+    pub fn len(&self, blocks: &SackBlocks) -> usize {
+        let mss = if self.mss.is_some() { 4 } else { 0 };
+        let scale = if self.window_scale.is_some() { 4 } else { 0 };
+        let timestamps = if self.timestamps.is_some() { TIMESTAMPS_LEN } else { 0 };
+        // Beside timestamps the permission takes the place of their padding.
+        let sack = if self.sack == Sack::Permitted && self.timestamps.is_none() { 4 } else { 0 };
+        mss + scale + timestamps + sack + blocks.option_len()
+    }
+
+    /// Writes the options into exactly as many bytes as [`len`](Self::len) says.
+    #[inline]
+    pub fn write(&self, blocks: &SackBlocks, into: &mut [u8]) {
+        if into.is_empty() {
+            return;
+        }
+        // Twelve bytes can also be the three other options of a SYN.
+        if let (Some(timestamps), Some(bytes)) = (self.timestamps, into.as_mut_array::<TIMESTAMPS_LEN>()) {
+            write_timestamps(self.before_timestamps(), timestamps, bytes);
+        } else {
+            self.write_any(blocks, into);
+        }
+    }
+
+    /// The two bytes in front of timestamps: padding, or the permission of selective acknowledgements.
+    #[inline]
+    const fn before_timestamps(&self) -> [u8; 2] {
+        match self.sack {
+            Sack::Permitted => [4, 2],
+            Sack::Refused => [1, 1],
+        }
+    }
+
+    #[cold]
+    fn write_any(&self, blocks: &SackBlocks, into: &mut [u8]) {
+        let mut bytes = [0; MAX_LEN];
+        let mut len = 0;
+        let mut put = |option: &[u8]| {
+            if let Some(place) = bytes.get_mut(len..len + option.len()) {
+                place.copy_from_slice(option);
+                len += option.len();
+            }
+        };
+        if let Some(mss) = self.mss {
+            let [high, low] = mss.to_be_bytes();
+            put(&[2, 4, high, low]);
+        }
+        match (self.timestamps, self.sack) {
+            (Some(timestamps), _) => {
+                let mut option = [0; TIMESTAMPS_LEN];
+                write_timestamps(self.before_timestamps(), timestamps, &mut option);
+                put(&option);
+            }
+            (None, Sack::Permitted) => put(&[1, 1, 4, 2]),
+            (None, Sack::Refused) => {}
+        }
+        if let Some(scale) = self.window_scale {
+            put(&[1, 3, 3, scale]);
+        }
+        if !blocks.is_empty() {
+            put(&[1, 1, 5, (2 + 8 * blocks.iter().count()) as u8]);
+            for block in blocks.iter() {
+                put(&block.start.0.to_be_bytes());
+                put(&block.end.0.to_be_bytes());
+            }
+        }
+        into.copy_from_slice(bytes.get(..into.len()).unwrap_or(&[]));
+    }
+}
+
+/// Writes timestamps behind the two bytes that align them.
+#[inline]
+fn write_timestamps(padding: [u8; 2], timestamps: Timestamps, into: &mut [u8; TIMESTAMPS_LEN]) {
+    let Timestamps { value, echo } = timestamps;
+    let words = [[padding[0], padding[1], 8, 10], value.to_be_bytes(), echo.to_be_bytes()];
+    into.copy_from_slice(words.as_flattened());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(options: Options, blocks: SackBlocks) -> alloc::vec::Vec<u8> {
+        let mut bytes = alloc::vec![0; options.len(&blocks)];
+        options.write(&blocks, &mut bytes);
+        bytes
+    }
+
+    /// RFC 7323 A: the layout that implementations read fastest.
+    #[test]
+    fn timestamps_alone_have_the_usual_layout() {
+        let timestamps = Timestamps { value: 0x0102_0304, echo: 0x0506_0708 };
+        let bytes = written(Options::with_timestamps(Some(timestamps)), SackBlocks::NONE);
+        assert_eq!(bytes, [1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(written(Options::default(), SackBlocks::NONE).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            mss in any::<Option<u16>>(),
+            scale in prop::option::of(0u8..15),
+            permitted in any::<bool>(),
+            timestamps in any::<Option<(u32, u32)>>(),
+            blocks in prop::collection::vec(any::<(u32, u32)>(), 0..3),
+        ) {
+            let options = Options {
+                mss,
+                window_scale: scale,
+                sack: if permitted { Sack::Permitted } else { Sack::Refused },
+                timestamps: timestamps.map(|(value, echo)| Timestamps { value, echo }),
+            };
+            let mut list = SackBlocks::NONE;
+            // A SYN's options leave no room for blocks, which a SYN never has.
+            if mss.is_none() && scale.is_none() {
+                blocks.into_iter().for_each(|(a, b)| list.push(Block { start: Seq(a), end: Seq(b) }));
+            }
+            let bytes = written(options, list);
+            prop_assert!(bytes.len() <= MAX_LEN && bytes.len().is_multiple_of(4));
+            let (read, read_blocks) = Options::read(&bytes);
+            prop_assert_eq!(read, options);
+            prop_assert!(read_blocks.iter().eq(list.iter()));
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..41)) {
+            let _ = Options::read(&bytes);
+        }
+    }
+}

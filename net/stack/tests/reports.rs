@@ -1,0 +1,126 @@
+//! Selective acknowledgements as the receiving side makes them (RFC 2018, RFC 2883).
+
+use isola_net_sim::{Peer, Segment, Talk, host_config};
+use isola_net_stack::{Config, Counter};
+
+fn connected_with(config: Config, timestamps: Option<(u32, u32)>) -> (Peer, Talk) {
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 1).unwrap();
+    let mut syn =
+        Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(1000), None).sack_permitted();
+    syn.timestamps = timestamps;
+    let talk = peer.connect_with(syn);
+    (peer, talk)
+}
+
+fn connected() -> (Peer, Talk) {
+    connected_with(host_config(1), None)
+}
+
+/// A segment of `len` bytes, `offset` bytes ahead of the talk's position.
+fn ahead(talk: &Talk, offset: u32, len: usize) -> Segment {
+    Segment { seq: talk.seq.wrapping_add(offset), ..talk.segment() }.payload(&vec![7; len])
+}
+
+/// The blocks of the acknowledgement that the stack sends now, relative to the talk's position.
+fn blocks(peer: &mut Peer, talk: &Talk) -> Vec<(u32, u32)> {
+    let relative = |(start, end): (u32, u32)| (start.wrapping_sub(talk.seq), end.wrapping_sub(talk.seq));
+    peer.segment().sack.into_iter().map(relative).collect()
+}
+
+/// RFC 2018 2: permission is given only where the peer's SYN gave it, and blocks are sent only then.
+#[test]
+fn without_permission_nothing_is_reported() {
+    let mut peer = Peer::listening();
+    peer.send(Segment::new(4000, 80, 7, None).flags("S"));
+    assert!(!peer.segment().sack_permitted);
+    let talk = peer.connect(4001, None, None);
+    peer.send(ahead(&talk, 10, 10));
+    assert_eq!(peer.segment().sack, []);
+    peer.send(Segment::new(4002, 80, 7, None).flags("S").sack_permitted());
+    assert!(peer.segment().sack_permitted);
+}
+
+/// RFC 2018 4: every acknowledgement while data waits beyond a gap reports it.
+/// RFC 2018 4: the first block is the run of the newest segment, the others follow, the newest first.
+#[test]
+fn data_beyond_a_gap_is_reported_the_newest_run_first() {
+    let (mut peer, talk) = connected();
+    let story = [
+        (10, vec![(10, 20)]),
+        (30, vec![(30, 40), (10, 20)]),
+        (50, vec![(50, 60), (30, 40), (10, 20)]),
+        (70, vec![(70, 80), (50, 60), (30, 40)]),
+        (20, vec![(10, 30 + 10), (70, 80), (50, 60)]),
+    ];
+    for (offset, expected) in story {
+        peer.send(ahead(&talk, offset, 10));
+        assert_eq!(blocks(&mut peer, &talk), expected);
+    }
+    // The gap is filled up to 40.
+    peer.send(ahead(&talk, 0, 10));
+    let answer = peer.segment();
+    assert_eq!(answer.ack, Some(talk.seq + 40));
+    assert_eq!(answer.sack, [(talk.seq + 70, talk.seq + 80), (talk.seq + 50, talk.seq + 60)]);
+    peer.send(ahead(&talk, 40, 40));
+    let answer = peer.segment();
+    assert_eq!((answer.ack, answer.sack), (Some(talk.seq + 80), vec![]));
+}
+
+/// RFC 2018 3: blocks and timestamps share the forty bytes.
+#[test]
+fn blocks_fit_beside_timestamps() {
+    let (mut peer, talk) = connected_with(host_config(1), Some((5, 0)));
+    for offset in [10, 30, 50, 70] {
+        peer.send(ahead(&talk, offset, 10));
+        let answer = peer.segment();
+        assert!(answer.timestamps.is_some() && answer.sack.len() <= 3);
+    }
+}
+
+/// RFC 2018 3: data carries blocks as well, and gets shorter so that the packet still fits.
+#[test]
+fn data_that_carries_blocks_leaves_room_for_them() {
+    let (mut peer, talk) = connected_with(host_config(1), Some((5, 0)));
+    peer.send(ahead(&talk, 10, 10));
+    peer.write(talk.conn, &[1; 1500]);
+    let sent = peer.segments();
+    assert_eq!(sent[0].sack, [(talk.seq + 10, talk.seq + 20)]);
+    assert!(sent[0].payload.len() + 12 + 12 <= 1000);
+    assert_eq!(sent.iter().map(|segment| segment.payload.len()).sum::<usize>(), 1500);
+}
+
+/// RFC 2883 4.1: a segment that came in twice, below what is acknowledged, is the first block, once.
+/// RFC 2883 4.2: one beyond the gap is followed by the run that it belongs to.
+/// RFC 2883 4.1.2: of a segment that came in partly before, only that part is told.
+#[test]
+fn what_comes_in_twice_is_told_once() {
+    let (mut peer, mut talk) = connected();
+    peer.say(&mut talk, &[7; 100]);
+    peer.segments();
+    let before = |start: u32, end: u32| (talk.seq - start, talk.seq - end);
+    peer.send(Segment { seq: talk.seq - 100, ..talk.segment() }.payload(&[7; 40]));
+    assert_eq!(peer.segment().sack, [before(100, 60)]);
+    peer.send(ahead(&talk, 50, 20));
+    assert_eq!(blocks(&mut peer, &talk), [(50, 70)]);
+    peer.send(ahead(&talk, 55, 5));
+    assert_eq!(blocks(&mut peer, &talk), [(55, 60), (50, 70)]);
+    peer.send(Segment { seq: talk.seq - 10, ..talk.segment() }.payload(&[7; 20]));
+    let answer = peer.segment();
+    assert_eq!(answer.ack, Some(talk.seq + 10));
+    assert_eq!(answer.sack, [before(10, 0), (talk.seq + 50, talk.seq + 70)]);
+}
+
+/// RFC 2018 8: what had no room is not reported, so that it is sent again.
+#[test]
+fn what_was_dropped_is_not_reported() {
+    let mut config = host_config(1);
+    config.tcp.reassembly_pieces = 2;
+    let (mut peer, talk) = connected_with(config, None);
+    for offset in [10, 30, 50] {
+        peer.send(ahead(&talk, offset, 10));
+    }
+    let last = peer.segments().pop().unwrap();
+    assert_eq!(last.sack, [(talk.seq + 30, talk.seq + 40), (talk.seq + 10, talk.seq + 20)]);
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpReassembly), 1);
+}

@@ -1,0 +1,210 @@
+//! The timestamps option: agreed on, echoed, and used against old segments (RFC 7323).
+
+use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
+use isola_net_stack::{Counter, Duration, Event};
+
+fn syn() -> Segment {
+    Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(1460), Some(7)).timestamps(500, 0)
+}
+
+/// A connection with timestamps, whose peer's clock shows 500.
+fn connected() -> (Peer, Talk) {
+    let mut peer = Peer::listening();
+    let talk = peer.connect_with(syn());
+    (peer, talk)
+}
+
+/// RFC 7323 3.2: the option is in the answer to a SYN that has it, and then in every segment.
+/// RFC 7323 4.2: the echo is the value heard last.
+/// RFC 9293 3.7.1: what the options take is taken from the data.
+#[test]
+fn both_sides_stamp_where_both_said_so() {
+    let mut peer = Peer::listening();
+    peer.send(syn());
+    let answer = peer.segment();
+    let (value, echo) = answer.timestamps.expect("the answer has the option");
+    assert_eq!(echo, 500);
+    peer.send(Segment::new(4000, 80, 1_000_001, Some(answer.seq.wrapping_add(1))).timestamps(501, value));
+    let [Event::Accepted { conn, .. }] = peer.events()[..] else { panic!("accepted") };
+    peer.now += Duration::from_secs(1);
+    peer.write(conn, &[1; 3000]);
+    let sent = peer.segments();
+    assert_eq!(sent[0].payload.len(), 1460 - 12);
+    for segment in sent {
+        let (later, echo) = segment.timestamps.expect("every segment has the option");
+        assert_eq!(echo, 501);
+        assert!((950..1000).contains(&later.wrapping_sub(value)), "a clock of milliseconds");
+    }
+    assert_eq!(peer.stack.connection_stats(conn).unwrap().mss, 1448);
+}
+
+/// RFC 7323 3.2: no option towards a peer whose SYN had none.
+#[test]
+fn a_peer_without_timestamps_gets_none() {
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, Some(1460), None);
+    peer.write(talk.conn, &[1; 2000]);
+    let sent = peer.segments();
+    assert!(sent.iter().all(|segment| segment.timestamps.is_none()));
+    assert_eq!(sent[0].payload.len(), 1460);
+}
+
+/// RFC 7323 2.2: our SYN offers scaling.
+/// RFC 7323 3.2: our SYN offers timestamps, and they are not used where the answer leaves them out.
+/// RFC 2018 2: our SYN offers selective acknowledgements.
+#[test]
+fn our_own_syn_offers_everything() {
+    for (stamped, mss) in [(true, 1448), (false, 1460)] {
+        let mut peer = Peer::usual();
+        let conn = peer.stack.connect(peer.now, (host_ip(2), 80).into()).unwrap();
+        let syn = peer.segment();
+        assert!(syn.sack_permitted && syn.scale.is_some());
+        let (value, echo) = syn.timestamps.unwrap();
+        assert_eq!(echo, 0);
+        let mut answer = Segment::new(80, syn.from, 9, Some(syn.seq.wrapping_add(1)))
+            .flags("S")
+            .options(Some(1460), Some(2));
+        answer.timestamps = stamped.then_some((77, value));
+        peer.send(answer);
+        assert_eq!(peer.segment().timestamps.map(|(_, echo)| echo), stamped.then_some(77));
+        assert_eq!(peer.stack.connection_stats(conn).unwrap().mss, mss);
+    }
+}
+
+/// RFC 7323 5.4: the clock's beginning is random for each flow, and goes on for the next connection of one.
+#[test]
+fn clocks_of_flows_tell_nothing_of_each_other() {
+    let mut peer = Peer::listening();
+    let value = |peer: &mut Peer, from: u16| {
+        peer.send(Segment { from, ..syn() });
+        peer.segment().timestamps.unwrap().0
+    };
+    let first = value(&mut peer, 4000);
+    let second = value(&mut peer, 4001);
+    assert!(first.wrapping_sub(second).min(second.wrapping_sub(first)) > 1000);
+    let mut other = Peer::listening();
+    assert_eq!(value(&mut other, 4000), first);
+}
+
+/// RFC 7323 5.3: a segment whose clock went back is dropped and answered.
+#[test]
+fn a_segment_from_before_is_dropped_and_answered() {
+    let (mut peer, mut talk) = connected();
+    talk.timestamps = Some((600, 0));
+    peer.say(&mut talk, b"new");
+    assert_eq!(peer.segment().timestamps.unwrap().1, 600);
+    peer.send(talk.segment().payload(b"old").timestamps(599, 0));
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+    assert_eq!(peer.read(talk.conn), b"new");
+    assert_eq!(peer.stack.counters().get(Counter::DropTcpOld), 1);
+    // The same moment is not before.
+    peer.say(&mut talk, b"same");
+    assert_eq!(peer.read(talk.conn), b"same");
+}
+
+/// RFC 7323 5.5: after 24 days of silence the peer's clock may show anything.
+#[test]
+fn after_24_days_a_clock_that_went_back_is_believed() {
+    let (mut peer, mut talk) = connected();
+    peer.now += Duration::from_secs(23 * 24 * 3600);
+    peer.send(talk.segment().payload(b"x").timestamps(400, 0));
+    peer.segment();
+    assert_eq!(peer.stack.read(talk.conn), None);
+    peer.now += Duration::from_secs(2 * 24 * 3600);
+    talk.timestamps = Some((400, 0));
+    peer.say(&mut talk, b"late");
+    assert_eq!(peer.read(talk.conn), b"late");
+    assert_eq!(peer.segment().timestamps.unwrap().1, 400);
+}
+
+/// RFC 7323 3.2: a segment without the option is dropped where it was agreed on; a reset is not.
+#[test]
+fn a_segment_without_the_option_is_dropped_but_a_reset() {
+    let (mut peer, talk) = connected();
+    let mut bare = talk.segment().payload(b"x");
+    bare.timestamps = None;
+    peer.send(bare);
+    assert_eq!((peer.stack.read(talk.conn), peer.stack.counters().get(Counter::DropTcpOld)), (None, 1));
+    peer.segment();
+    peer.send(Segment::new(4000, 80, talk.seq, None).flags("R"));
+    assert!(matches!(peer.events()[..], [Event::Failed(..)]));
+}
+
+/// RFC 7323 5.2: a reset is not judged by its clock.
+#[test]
+fn a_reset_needs_no_clock() {
+    let (mut peer, talk) = connected();
+    peer.send(Segment::new(4000, 80, talk.seq, None).flags("R").timestamps(3, 0));
+    assert!(matches!(peer.events()[..], [Event::Failed(..)]));
+}
+
+/// RFC 7323 4.3: the echo is of the first segment that an acknowledgement covers, and of none beyond a gap.
+#[test]
+fn the_echo_is_of_the_segment_that_moved_the_acknowledgement() {
+    let (mut peer, mut talk) = connected();
+    for round in 0..16 {
+        talk.timestamps = Some((510 + round, 0));
+        peer.say(&mut talk, b"warm");
+        peer.segment();
+    }
+    // Two segments, one acknowledgement: the echo is the first one's.
+    talk.timestamps = Some((600, 0));
+    peer.say(&mut talk, b"one");
+    peer.silent();
+    talk.timestamps = Some((601, 0));
+    peer.say(&mut talk, b"two");
+    assert_eq!(peer.segment().timestamps.unwrap().1, 600);
+    // Beyond a gap.
+    let ahead = Segment { seq: talk.seq + 5, ..talk.segment() }.payload(b"beyond").timestamps(700, 0);
+    peer.send(ahead);
+    assert_eq!(peer.segment().timestamps.unwrap().1, 600);
+    talk.timestamps = Some((701, 0));
+    peer.say(&mut talk, b"gap..");
+    assert_eq!(peer.segment().timestamps.unwrap().1, 701);
+}
+
+/// RFC 6191 2: a SYN whose clock went on begins a new connection in TIME-WAIT, whatever its number.
+#[test]
+fn time_wait_gives_way_to_a_clock_that_went_on() {
+    for (clock, begins) in [(800, true), (499, false)] {
+        let (mut peer, mut talk) = connected();
+        peer.stack.close(peer.now, talk.conn);
+        let fin = peer.segment();
+        talk.ack = fin.seq.wrapping_add(1);
+        peer.send(talk.segment().flags("F"));
+        peer.segments();
+        assert_eq!(peer.stack.occupancy().time_wait, 1);
+        peer.send(Segment { seq: 5, ..syn() }.timestamps(clock, 0));
+        assert_eq!(peer.segment().flags.contains('S'), begins);
+    }
+}
+
+/// RFC 7323 5.3: in a stream that wraps its sequence numbers, a segment of the last round is not taken.
+#[test]
+fn an_old_segment_that_fits_the_window_again_is_not_taken() {
+    let mut config = host_config(1);
+    config.tcp.receive_window = 1 << 20;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 1).unwrap();
+    let mut talk = peer.connect_with(syn());
+    let old = talk.segment().payload(&[0xee; 1000]);
+    let mut clock = 500;
+    let mut read = 0u64;
+    while read <= 1 << 32 {
+        clock += 1;
+        talk.timestamps = Some((clock, 0));
+        peer.say(&mut talk, &[1; 60_000]);
+        while let Some(piece) = peer.stack.read(talk.conn) {
+            assert!(piece.first() == Some(&1) && piece.last() == Some(&1));
+            read += piece.len() as u64;
+        }
+        peer.segments();
+        if read >= 1 << 32 {
+            let near = talk.seq.wrapping_sub(old.seq);
+            assert!(near < 1 << 20, "the window has come round: {near}");
+            peer.send(Segment { seq: talk.seq, ..old.clone() });
+            assert_eq!(peer.stack.read(talk.conn), None);
+            return;
+        }
+    }
+}
