@@ -4,15 +4,50 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-use isola_net::TcpStream;
+use isola_iobuf::Chain;
+use isola_net::{ConnectionHandler, TcpConnection};
 
-/// Sends back what comes, until the peer has nothing more to send.
-pub async fn serve(mut stream: TcpStream) {
-    while let Ok(Some(data)) = stream.read().await {
-        // A peer that is gone needs no answer.
-        if stream.write(data).await.is_err() {
-            return;
+/// Sends back what comes on a connection, until the peer has nothing more to send.
+#[derive(Debug, Default)]
+pub struct Echo {
+    /// What there is no room for yet.
+    unsent: Chain,
+    peer: Peer,
+}
+
+/// Whether the peer may send more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Peer {
+    #[default]
+    Open,
+    Closed,
+}
+
+impl Echo {
+    /// Sends what there is room for. While there is none for all of it the peer waits.
+    fn send(&mut self, connection: &TcpConnection) {
+        match connection.send_some(&mut self.unsent) {
+            Ok(_) if !self.unsent.is_empty() => connection.pause(),
+            Ok(_) if self.peer == Peer::Closed => connection.close(),
+            Ok(_) => connection.resume(),
+            // A peer that is gone needs no answer.
+            Err(_) => connection.abort(),
         }
     }
-    stream.shutdown();
+}
+
+impl ConnectionHandler for Echo {
+    fn received(&mut self, connection: &TcpConnection, data: Chain) {
+        self.unsent.append(data);
+        self.send(connection);
+    }
+
+    fn send_space(&mut self, connection: &TcpConnection) {
+        self.send(connection);
+    }
+
+    fn peer_closed(&mut self, connection: &TcpConnection) {
+        self.peer = Peer::Closed;
+        self.send(connection);
+    }
 }

@@ -23,7 +23,7 @@ async fn main(arguments: Arguments) -> ExitCode {
             return ExitCode::USAGE;
         }
     };
-    let _listening = match net::listen(port, BACKLOG, isola_echo::serve) {
+    let _listening = match net::listen_with(port, BACKLOG, |_| isola_echo::Echo::default()) {
         Ok(listening) => listening,
         Err(error) => {
             println!("echo: {error}");

@@ -3,7 +3,7 @@
 use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::listen;
+use isola_net::listen_with;
 use std::future::{Future, pending};
 
 const PORT: u16 = 7;
@@ -11,7 +11,7 @@ const PORT: u16 = 7;
 /// Runs the server on two cores until `client` has come to its end on a cell of its own.
 fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
     let server = || async {
-        let _listening = listen(PORT, 16, isola_echo::serve).unwrap();
+        let _listening = listen_with(PORT, 16, |_| isola_echo::Echo::default()).unwrap();
         pending::<()>().await;
     };
     talk(2, Loss::Never, server, client);

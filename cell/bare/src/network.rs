@@ -131,7 +131,7 @@ fn start(
             Box::new(queue) as Box<dyn NetworkQueue + Send>
         })
         .collect();
-    Ok(NetworkPort { mac, mtu, queues })
+    Ok(NetworkPort { mac, mtu, headroom: HEADER_LEN, queues })
 }
 
 /// A buffer for the device to fill: all of its memory is data.
@@ -151,13 +151,18 @@ impl ReceiveBuffer for Filled {
 }
 
 /// A frame for the device to read.
-struct Sent(Chain);
+struct Sent {
+    head: IoBufMut,
+    payload: Chain,
+}
 
-// SAFETY: the views' memory is on the heap or in the image's constants, kept by reference counts, and stays in place
-// and unchanged for as long as the views live.
+// SAFETY: the head's memory and the views' is on the heap or in the image's constants, owned or kept by reference counts,
+// and stays in place and unchanged for as long as they live.
 unsafe impl DmaBuffer for Sent {
+    #[inline]
     fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize)) {
-        self.0.parts().for_each(|part| visit(part.as_ptr(), part.len()));
+        visit(self.head.as_ptr(), self.head.len());
+        self.payload.parts().for_each(|part| visit(part.as_ptr(), part.len()));
     }
 }
 
@@ -190,6 +195,20 @@ impl BareQueue {
         let room = buffer.tailroom();
         buffer.append(room);
         Filled(buffer)
+    }
+
+    /// Lends the device a frame, with its header in the headroom, where there is room for it.
+    #[inline]
+    fn lend(&mut self, mut frame: Sent, offload: Offload) -> Result<(), Refused<Sent>> {
+        let Some(header) = self.queue.header(offload) else {
+            return Err(Refused { buffer: frame, reason: Refusal::NotOffered });
+        };
+        let Some(place) = frame.head.prepend(HEADER_LEN) else { return self.queue.transmit(frame, offload) };
+        place.copy_from_slice(&header);
+        self.queue.transmit_behind_header(frame).map_err(|mut refused| {
+            refused.buffer.head.advance(HEADER_LEN);
+            refused
+        })
     }
 
     /// Gives the device buffers until it has as many as it can have.
@@ -256,29 +275,33 @@ impl NetworkQueue for BareQueue {
     }
 
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
-        let FrameToSend { frame, checksum } = frame;
+        let FrameToSend { head, payload, checksum } = frame;
         let offload = match checksum {
             ChecksumOffload::None => Offload::None,
             ChecksumOffload::Partial { start, offset } => Offload::Checksum { start, offset },
         };
-        let refused = match self.queue.transmit(Sent(frame), offload) {
+        let refused = match self.lend(Sent { head, payload }, offload) {
             Ok(()) => return Ok(()),
             // A frame of very many views, or of views that cross from one page of an object in pieces to the next.
-            Err(Refused { buffer: Sent(frame), reason: Refusal::TooManySegments }) => {
-                self.queue.transmit(Sent(IoBuf::copy_from_slice(&frame.to_vec()).into()), offload)
+            Err(Refused { buffer: Sent { head, payload }, reason: Refusal::TooManySegments }) => {
+                let payload = IoBuf::copy_from_slice(&payload.to_vec()).into();
+                self.lend(Sent { head, payload }, offload)
             }
             Err(refused) => Err(refused),
         };
-        refused.map_err(|refused| FrameToSend { frame: refused.buffer.0, checksum })
+        refused.map_err(|refused| {
+            let Sent { head, payload } = refused.buffer;
+            FrameToSend { head, payload, checksum }
+        })
     }
 
     fn flush(&mut self) {
         self.queue.flush();
     }
 
-    fn reclaim(&mut self) -> Option<Chain> {
+    fn reclaim(&mut self) -> Option<IoBufMut> {
         match self.queue.reclaim() {
-            Ok(sent) => sent.map(|Sent(frame)| frame),
+            Ok(sent) => sent.map(|sent| sent.head),
             Err(_) => {
                 self.check();
                 None

@@ -2,7 +2,7 @@
 //! others.
 
 use crate::core::HostedCore;
-use isola_iobuf::{Chain, IoBuf};
+use isola_iobuf::{IoBuf, IoBufMut};
 use isola_platform::network::{
     FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedChecksum, ReceivedFrame,
 };
@@ -36,6 +36,7 @@ pub fn switch<const N: usize>(loss: Loss) -> [NetworkPort; N] {
     core::array::from_fn(|own| NetworkPort {
         mac: mac(own),
         mtu: 1500,
+        headroom: 0,
         queues: vec![Box::new(LinkQueue { wires: wires.clone(), own })],
     })
 }
@@ -124,7 +125,7 @@ impl NetworkQueue for LinkQueue {
     }
 
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
-        let bytes = frame.frame.to_vec();
+        let bytes = frame.to_vec();
         let receivers = self.receivers(&bytes);
         // A frame for several reaches those that have room; one for a single device waits for it.
         if let [only] = receivers[..]
@@ -138,7 +139,7 @@ impl NetworkQueue for LinkQueue {
 
     fn flush(&mut self) {}
 
-    fn reclaim(&mut self) -> Option<Chain> {
+    fn reclaim(&mut self) -> Option<IoBufMut> {
         None
     }
 

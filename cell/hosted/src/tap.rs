@@ -2,7 +2,7 @@
 //! are. It takes root's rights, or an interface that was made for the user.
 
 use crate::file::{FileInterrupt, Interest};
-use isola_iobuf::{Chain, IoBufMut};
+use isola_iobuf::IoBufMut;
 use isola_platform::network::{
     FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedChecksum, ReceivedFrame,
 };
@@ -39,7 +39,7 @@ pub fn open(interface: &str, queues: usize) -> io::Result<NetworkPort> {
     });
     let [a, b, c, d, e, ..] = RandomState::new().hash_one(interface).to_ne_bytes();
     // Locally administered, and of one station.
-    Ok(NetworkPort { mac: [0x02, a, b, c, d, e], mtu: MTU, queues: queues.collect() })
+    Ok(NetworkPort { mac: [0x02, a, b, c, d, e], mtu: MTU, headroom: 0, queues: queues.collect() })
 }
 
 fn attach(interface: &str, queues: usize, kind: libc::c_int) -> io::Result<Vec<OwnedFd>> {
@@ -91,7 +91,7 @@ impl NetworkQueue for TapQueue {
     }
 
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
-        let sent = write(&self.file, &frame.frame);
+        let sent = write(&self.file, &frame);
         match sent {
             Err(rustix::io::Errno::AGAIN) => Err(frame),
             // A frame that Linux does not take, for one while the interface is down, is lost as on any wire.
@@ -101,7 +101,7 @@ impl NetworkQueue for TapQueue {
 
     fn flush(&mut self) {}
 
-    fn reclaim(&mut self) -> Option<Chain> {
+    fn reclaim(&mut self) -> Option<IoBufMut> {
         None
     }
 
@@ -115,13 +115,12 @@ impl NetworkQueue for TapQueue {
     fn disable_interrupts(&mut self) {}
 }
 
-fn write(file: &OwnedFd, frame: &Chain) -> rustix::io::Result<usize> {
-    let parts = frame.parts();
-    if parts.len() > MOST_PARTS {
+fn write(file: &OwnedFd, frame: &FrameToSend) -> rustix::io::Result<usize> {
+    let count = 1 + frame.payload.parts().len();
+    if count > MOST_PARTS {
         return rustix::io::write(file, &frame.to_vec());
     }
     let mut slices = [IoSlice::new(&[]); MOST_PARTS];
-    let count = parts.len();
-    slices.iter_mut().zip(parts).for_each(|(slice, part)| *slice = IoSlice::new(part));
+    slices.iter_mut().zip(frame.pieces()).for_each(|(slice, piece)| *slice = IoSlice::new(piece));
     rustix::io::writev(file, &slices[..count])
 }

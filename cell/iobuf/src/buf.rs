@@ -150,6 +150,12 @@ impl IoBufMut {
         self.start
     }
 
+    /// Length of the whole memory, in bytes.
+    #[inline]
+    pub fn storage_len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Bytes that can still be appended.
     #[inline]
     pub fn tailroom(&self) -> usize {

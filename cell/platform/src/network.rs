@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use isola_iobuf::{Chain, IoBuf};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// A network device.
 pub struct NetworkPort {
@@ -10,6 +10,9 @@ pub struct NetworkPort {
     pub mac: [u8; 6],
     /// Longest IP packet that it carries, in bytes.
     pub mtu: u16,
+    /// Bytes that it wants free before each frame that is sent, for a header of its own. Where there are fewer it puts
+    /// that elsewhere, which costs more.
+    pub headroom: usize,
     /// Its queue pairs. Each can serve another core.
     pub queues: Vec<Box<dyn NetworkQueue + Send>>,
 }
@@ -32,13 +35,40 @@ pub enum ReceivedChecksum {
     Valid,
 }
 
-/// A frame to send.
+/// A frame to send: `head`, and behind it `payload`.
 #[derive(Debug)]
 pub struct FrameToSend {
-    /// The frame, from its Ethernet header on.
-    pub frame: Chain,
+    /// Its headers, from Ethernet's on: memory of the sender's own, which comes back to it by
+    /// [`NetworkQueue::reclaim`].
+    pub head: IoBufMut,
+    /// What follows the headers: views of memory that somebody may still read.
+    pub payload: Chain,
     /// What the device has to do to it.
     pub checksum: ChecksumOffload,
+}
+
+impl FrameToSend {
+    /// Length of the frame, in bytes.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload.len()
+    }
+
+    /// Whether the frame has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The frame's bytes, piece by piece.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        core::iter::once(&*self.head).chain(self.payload.parts().map(|part| &**part))
+    }
+
+    /// A copy of the frame in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len());
+        self.pieces().for_each(|piece| bytes.extend_from_slice(piece));
+        bytes
+    }
 }
 
 /// Whether a device fills in a checksum.
@@ -79,9 +109,9 @@ pub trait NetworkQueue {
     /// Tells the device of all frames handed over.
     fn flush(&mut self);
 
-    /// Takes back a frame that the device is done with, where there is one, so that its memory can be used
-    /// again. Frames that nobody takes back are let go of as their place in the queue is needed.
-    fn reclaim(&mut self) -> Option<Chain>;
+    /// Takes back the head of a frame that the device is done with, where there is one, so that its memory can be used
+    /// again. Those that nobody takes back are let go of as their place in the queue is needed.
+    fn reclaim(&mut self) -> Option<IoBufMut>;
 
     /// Asks for interrupts on received frames. Returns whether frames had arrived meanwhile: then the
     /// caller has to look again, as no interrupt will tell.

@@ -130,10 +130,27 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     /// Gives the frame back with the reason: [`Refusal::Full`] passes when frames are reclaimed.
     #[inline]
     pub fn transmit(&mut self, frame: Tx, offload: Offload) -> Result<(), Refused<Tx>> {
-        if offload != Offload::None && self.options.checksums == Offered::No {
-            return Err(Refused { buffer: frame, reason: Refusal::NotOffered });
+        match self.header(offload) {
+            Some(header) => self.transmit.lend_with_header(header, frame),
+            None => Err(Refused { buffer: frame, reason: Refusal::NotOffered }),
         }
-        self.transmit.lend_with_header(Header::to_send(offload), frame)
+    }
+
+    /// The header of a frame that is sent with this offload; `None` where the device does not offer that.
+    #[inline]
+    pub fn header(&self, offload: Offload) -> Option<[u8; HEADER_LEN]> {
+        let is_offered = offload == Offload::None || self.options.checksums == Offered::Yes;
+        is_offered.then(|| Header::to_send(offload))
+    }
+
+    /// As [`Self::transmit`], for a frame behind its [header](Self::header) in the same memory: a piece fewer for the
+    /// device to look at.
+    ///
+    /// # Errors
+    /// Gives the frame back with the reason.
+    #[inline]
+    pub fn transmit_behind_header(&mut self, frame: Tx) -> Result<(), Refused<Tx>> {
+        self.transmit.lend(frame, Access::DeviceReads)
     }
 
     /// The next frame that the device has sent and needs no more.

@@ -13,7 +13,7 @@ use crate::linux;
 use crate::relay::relay;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::{sleep, spawn_task, timeout};
-use isola_iobuf::{Chain, IoBuf};
+use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net::tcp::Listening;
 use isola_net::{TcpStream, UdpSocket, listen};
 use isola_platform::network::{FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedFrame};
@@ -111,7 +111,7 @@ impl NetworkQueue for WatchedQueue {
         self.queue.flush();
     }
 
-    fn reclaim(&mut self) -> Option<Chain> {
+    fn reclaim(&mut self) -> Option<IoBufMut> {
         self.queue.reclaim()
     }
 

@@ -296,9 +296,8 @@ impl Peer {
     pub fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while let Some(frame) = self.stack.poll_transmit(self.now) {
-            let chain = frame.into_chain();
-            let bytes = chain.to_vec();
-            self.stack.recycle(chain);
+            let bytes = frame.to_vec();
+            self.stack.recycle(frame.head);
             check::frame(&bytes, self.mtu);
             frames.push(bytes);
         }

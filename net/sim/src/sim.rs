@@ -153,9 +153,8 @@ impl<A: App> Sim<A> {
                     host.app.on_event(&mut host.stack, self.now, event);
                 }
                 let Some(frame) = host.stack.poll_transmit(self.now) else { break };
-                let chain = frame.into_chain();
-                frames.push(chain.to_vec());
-                host.stack.recycle(chain);
+                frames.push(frame.to_vec());
+                host.stack.recycle(frame.head);
             }
             let mtu = host.mtu;
             for bytes in frames {

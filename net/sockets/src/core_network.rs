@@ -1,11 +1,14 @@
 //! A core's own protocol stack, and what waits on its connections and sockets.
 //!
-//! Whatever touches the stack queues one *flush*: an event behind all others of the core, which sends what the stack
-//! has ready. Answers to a batch of requests thus leave in one batch, with the acknowledgements on them.
+//! What comes in is taken in as a batch; handlers are called, and what they answer is sent before the event is over.
+//! Whatever else touches the stack, tasks that were woken above all, queues one *flush*: an event behind all others of the
+//! core, which sends what the stack has ready. Answers to a batch of requests thus leave in one batch, with the
+//! acknowledgements on them.
 
+use crate::connection::Connection;
 use crate::device;
 use crate::interface::{self, Beginning};
-use crate::tcp::{Connection, Listener, TcpStream};
+use crate::tcp::Listener;
 use crate::udp::Socket;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -19,7 +22,7 @@ use isola_ebbs::{Ebb, Representative, current_core, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::Event;
 use isola_events::{Alarm, memory_pressure, now};
-use isola_iobuf::Chain;
+use isola_iobuf::IoBufMut;
 use isola_net_stack::{self as stack, ConnId, Ipv4Config, ListenerId, MacAddr, RxChecksum, Stack, UdpId};
 use isola_platform::CoreIndex;
 use isola_platform::network::{ReceivedChecksum, ReceivedFrame};
@@ -29,10 +32,15 @@ pub(crate) static NETWORK: Ebb<CoreNetwork> = Ebb::new();
 /// A core's own protocol stack.
 pub(crate) struct CoreNetwork {
     stack: RefCell<Option<Stack>>,
-    connections: RefCell<BTreeMap<ConnId, Rc<Connection>>>,
+    /// By the index of their ids.
+    connections: RefCell<Vec<Option<Rc<Connection>>>>,
     listeners: RefCell<BTreeMap<ListenerId, (u16, Arc<Listener>)>>,
     sockets: RefCell<BTreeMap<UdpId, Rc<Socket>>>,
     flush_queued: Cell<bool>,
+    /// Whether what came in is being taken in: what is to be sent is looked at when that is over.
+    taking_in: Cell<bool>,
+    /// Whether tasks were woken that may have something to send.
+    calls_expected: Cell<bool>,
     alarm: Alarm,
 }
 
@@ -44,6 +52,8 @@ impl Representative for CoreNetwork {
             listeners: RefCell::default(),
             sockets: RefCell::default(),
             flush_queued: Cell::new(false),
+            taking_in: Cell::new(false),
+            calls_expected: Cell::new(false),
             alarm: Alarm::new(|| NETWORK.ring()),
         };
         if let Some(beginning) = interface::join() {
@@ -78,19 +88,36 @@ impl CoreNetwork {
     /// Runs `work` on the stack, and sends what comes of it; `None` where the cell has no device.
     pub fn with<T>(&self, work: impl FnOnce(&mut Stack) -> T) -> Option<T> {
         let result = self.stack.borrow_mut().as_mut().map(work);
-        if result.is_some() {
+        if result.is_some() && !self.taking_in.get() {
             self.queue_flush();
         }
         result
     }
 
     /// Runs `work` on the stack for the network's sake, tells the application what happened, and sends what comes of
-    /// both. The flush stands behind the tasks that are woken, so that what they send is in it.
+    /// both: at once, or, where tasks were woken, behind them, so that what they send is in it.
     fn take_in(&self, work: impl FnOnce(&mut Stack)) {
         if self.stack.borrow_mut().as_mut().map(work).is_some() {
-            self.take_events();
-            self.queue_flush();
+            self.answer();
         }
+    }
+
+    /// Tells the application what happened, and sends.
+    pub fn answer(&self) {
+        self.taking_in.set(true);
+        self.calls_expected.set(false);
+        self.take_events();
+        self.taking_in.set(false);
+        if self.calls_expected.get() {
+            self.queue_flush();
+        } else {
+            self.flush();
+        }
+    }
+
+    /// Notes that a task was woken which may have something to send.
+    pub fn expect_calls(&self) {
+        self.calls_expected.set(true);
     }
 
     /// Looks at the stack without touching it.
@@ -98,32 +125,38 @@ impl CoreNetwork {
         self.stack.borrow().as_ref().map(work)
     }
 
-    /// Takes received frames. While next to no memory is left, long ones are dropped, as if the wire had lost them:
-    /// what they carry would stay until somebody reads it, and the cell would end for want of memory. Short ones, with
-    /// acknowledgements among them, are what gets memory back.
+    /// Takes frames that came for this core, and answers.
     pub fn receive(&self, batch: Vec<ReceivedFrame>) {
+        self.absorb(batch.into_iter());
+        self.answer();
+    }
+
+    /// Takes received frames; [`Self::answer`] is due. While next to no memory is left, long ones are dropped, as if the
+    /// wire had lost them: what they carry would stay until somebody reads it, and the cell would end for want of memory.
+    /// Short ones, with acknowledgements among them, are what gets memory back.
+    pub fn absorb(&self, frames: impl Iterator<Item = ReceivedFrame>) {
+        let mut stack = self.stack.borrow_mut();
         let now = stack_now();
         let longest =
             if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
-        self.take_in(|stack| {
-            for ReceivedFrame { frame, checksum } in batch {
-                if frame.len() > longest {
-                    platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                }
-                let checksum = match checksum {
-                    ReceivedChecksum::Unchecked => RxChecksum::Unverified,
-                    ReceivedChecksum::Valid => RxChecksum::Verified,
-                };
-                stack.receive(now, frame, checksum);
+        for ReceivedFrame { frame, checksum } in frames {
+            let Some(stack) = stack.as_mut() else { continue };
+            if frame.len() > longest {
+                platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
+                continue;
             }
-        });
+            let checksum = match checksum {
+                ReceivedChecksum::Unchecked => RxChecksum::Unverified,
+                ReceivedChecksum::Valid => RxChecksum::Verified,
+            };
+            stack.receive(now, frame, checksum);
+        }
     }
 
-    /// Takes the memory of a sent frame back.
-    pub fn recycle(&self, frame: Chain) {
+    /// Takes the memory of a sent frame's head back.
+    pub fn recycle(&self, head: IoBufMut) {
         if let Some(stack) = self.stack.borrow_mut().as_mut() {
-            stack.recycle(frame);
+            stack.recycle(head);
         }
     }
 
@@ -159,13 +192,30 @@ impl CoreNetwork {
     /// Has the events of a connection noted in the returned record.
     pub fn add_connection(&self, id: ConnId) -> Rc<Connection> {
         let connection = Rc::new(Connection::new(id));
-        self.connections.borrow_mut().insert(id, connection.clone());
+        let mut connections = self.connections.borrow_mut();
+        if connections.len() <= id.index() {
+            connections.resize(id.index() + 1, None);
+        }
+        connections[id.index()] = Some(connection.clone());
         connection
     }
 
     /// Forgets a connection that nobody waits for any more.
     pub fn remove_connection(&self, id: ConnId) {
-        self.connections.borrow_mut().remove(&id);
+        let mut connections = self.connections.borrow_mut();
+        if let Some(slot) = connections.get_mut(id.index())
+            && slot.as_ref().is_some_and(|connection| connection.id == id)
+        {
+            let removed = slot.take();
+            // Without a borrow: it may hold a handler.
+            drop(connections);
+            drop(removed);
+        }
+    }
+
+    fn connection(&self, id: ConnId) -> Option<Rc<Connection>> {
+        let connections = self.connections.borrow();
+        connections.get(id.index())?.as_ref().filter(|connection| connection.id == id).cloned()
     }
 
     /// Has the arrivals at a socket noted in the returned record.
@@ -190,30 +240,26 @@ impl CoreNetwork {
 
     fn handle(&self, event: stack::Event) {
         use stack::Event;
-        let tell = |id, what: &dyn Fn(&Connection)| {
-            let connection = self.connections.borrow().get(&id).cloned();
-            if let Some(connection) = connection {
-                what(&connection);
-            }
-        };
         match event {
             Event::Accepted { listener, conn } => {
                 let listener = self.listeners.borrow().get(&listener).map(|(_, listener)| listener.clone());
-                let stream = TcpStream::new(self.add_connection(conn));
                 match listener {
-                    Some(listener) => (listener.accept)(stream),
-                    None => drop(stream),
+                    Some(listener) => (listener.accept)(self.add_connection(conn)),
+                    None => _ = self.with(|stack| stack.close(stack_now(), conn)),
                 }
             }
-            Event::Connected(id) => tell(id, &Connection::connected),
-            Event::Readable(id) | Event::PeerClosed(id) => tell(id, &Connection::readable),
-            Event::SendSpace(id) => tell(id, &Connection::writable),
-            Event::Closed(id) => tell(id, &|connection| connection.ended(None)),
-            Event::Failed(id, reason) => tell(id, &|connection| connection.ended(Some(reason))),
+            Event::Connected(id) => self.connection(id).iter().for_each(|found| found.connected()),
+            Event::Readable(id) | Event::PeerClosed(id) => {
+                self.connection(id).iter().for_each(Connection::readable);
+            }
+            Event::SendSpace(id) => self.connection(id).iter().for_each(Connection::writable),
+            Event::Closed(id) => self.connection(id).iter().for_each(|found| found.ended(None)),
+            Event::Failed(id, reason) => {
+                self.connection(id).iter().for_each(|found| found.ended(Some(reason)));
+            }
             Event::Datagram(id) => {
-                if let Some(socket) = self.sockets.borrow().get(&id) {
-                    socket.readable();
-                }
+                let socket = self.sockets.borrow().get(&id).cloned();
+                socket.iter().for_each(|socket| socket.readable());
             }
             // The others hear of it from the first, and say so again.
             Event::AddressChanged(address) if current_core() == CoreIndex(0) => {
@@ -227,26 +273,21 @@ impl CoreNetwork {
     /// Has what the stack has ready sent, behind the events that wait now.
     pub fn queue_flush(&self) {
         if !self.flush_queued.replace(true) {
-            Event::new().charged_to(INFRASTRUCTURE).spawn(|| NETWORK.flush());
+            Event::new().charged_to(INFRASTRUCTURE).spawn(|| {
+                NETWORK.flush_queued.set(false);
+                NETWORK.flush();
+            });
         }
     }
 
     fn flush(&self) {
-        self.flush_queued.set(false);
-        let now = stack_now();
-        let mut frames = Vec::new();
         let deadline = match self.stack.borrow_mut().as_mut() {
             Some(stack) => {
-                while let Some(frame) = stack.poll_transmit(now) {
-                    frames.push(frame);
-                }
+                device::transmit(stack, stack_now());
                 stack.next_deadline()
             }
-            None => None,
+            None => return,
         };
-        if !frames.is_empty() {
-            device::transmit(frames);
-        }
         self.alarm
             .set_no_later(deadline.map(|deadline| isola_platform::Instant::from_ns(deadline.as_nanos())));
         self.take_events();

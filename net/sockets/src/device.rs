@@ -22,7 +22,8 @@ use isola_events::event::{Event, Placement};
 use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::spawn_on;
-use isola_net_stack::{Frame, core_of_frame};
+use isola_iobuf::IoBufMut;
+use isola_net_stack::{Frame, Instant, Stack, core_of_frame};
 use isola_platform::CoreIndex;
 use isola_platform::network::{ChecksumOffload, FrameToSend, FramesPending, NetworkQueue, ReceivedFrame};
 use spin::Once;
@@ -116,18 +117,30 @@ pub fn set_polling(thresholds: Thresholds) {
 }
 
 /// Sends what a core's stack has ready.
-pub(crate) fn transmit(frames: Vec<Frame>) {
+pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     let Some(owners) = OWNERS.owners.get().filter(|owners| !owners.is_empty()) else { return };
     let owner = owners[current_core().0 as usize % owners.len()];
     if owner == current_core() {
-        QUEUES.send(frames);
-    } else {
+        return QUEUES.send_from(stack, now);
+    }
+    let frames: Vec<FrameToSend> = core::iter::from_fn(|| stack.poll_transmit(now)).map(to_send).collect();
+    if !frames.is_empty() {
         let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
         let count = frames.len();
         if event.try_spawn(move || QUEUES.send(frames)).is_err() {
             count_dropped(count);
         }
     }
+}
+
+/// A frame of the stack's as the device takes it.
+#[inline]
+fn to_send(Frame { head, payload, checksum }: Frame) -> FrameToSend {
+    let checksum = match checksum {
+        Some(offload) => ChecksumOffload::Partial { start: offload.start, offset: offload.offset },
+        None => ChecksumOffload::None,
+    };
+    FrameToSend { head, payload, checksum }
 }
 
 /// Notes frames that a core had no room for, whether to send or received. What matters comes again.
@@ -166,74 +179,93 @@ impl Queues {
         }
     }
 
-    /// Takes a batch of frames and hands them to their cores.
+    /// Takes a batch of frames in, hands those of other cores on, and answers.
     fn poll(&self) {
         self.poll_queued.set(false);
-        let mut batches: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
-        let mut taken = 0;
-        let mut bytes = 0;
+        let here = current_core();
+        let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
+        let (mut taken, mut bytes) = (0, 0);
         if let Some(queue) = self.queue.borrow_mut().as_mut() {
-            while taken < BATCH
-                && let Some(received) = queue.receive()
-            {
-                taken += 1;
-                bytes += received.frame.len() as u64;
-                let core = self.core_of(&received.frame);
-                match batches.iter_mut().find(|(of, _)| *of == core) {
-                    Some((_, batch)) => batch.push(received),
-                    None => batches.push((core, vec![received])),
+            let cores = platform().descriptor().cores.len() as u16;
+            NETWORK.absorb(core::iter::from_fn(|| {
+                while taken < BATCH {
+                    let received = queue.receive()?;
+                    taken += 1;
+                    bytes += received.frame.len() as u64;
+                    let core = if cores == 1 { here } else { self.core_of(&received.frame, cores) };
+                    if core == here {
+                        return Some(received);
+                    }
+                    match elsewhere.iter_mut().find(|(of, _)| *of == core) {
+                        Some((_, batch)) => batch.push(received),
+                        None => elsewhere.push((core, vec![received])),
+                    }
                 }
-            }
-            let mode = self.served.borrow_mut().as_mut().map(|served| served.polling.looked(taken));
-            let more = mode == Some(Mode::Polling)
-                || taken == BATCH
-                || queue.enable_interrupts() == FramesPending::Yes;
-            if more {
-                queue.disable_interrupts();
-                self.queue_poll();
-            }
+                None
+            }));
         }
         let report = &platform().report().network;
         report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
         report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
-        for (core, batch) in batches {
-            if core == current_core() {
-                NETWORK.receive(batch);
-            } else {
-                let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
-                let count = batch.len();
-                if event.try_spawn(move || NETWORK.receive(batch)).is_err() {
-                    count_dropped(count);
-                }
+        for (core, batch) in elsewhere {
+            let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
+            let count = batch.len();
+            if event.try_spawn(move || NETWORK.receive(batch)).is_err() {
+                count_dropped(count);
             }
         }
+        if taken > 0 {
+            NETWORK.answer();
+        }
         self.send_waiting();
+        self.rest(taken);
     }
 
-    fn core_of(&self, frame: &[u8]) -> CoreIndex {
-        let cores = platform().descriptor().cores.len() as u16;
-        if cores == 1 {
-            return CoreIndex(0);
+    /// Lets interrupts in again, or looks at the queue again behind the core's other events: where there may be more, or
+    /// they come so often that polling is cheaper.
+    fn rest(&self, taken: usize) {
+        let mut queue = self.queue.borrow_mut();
+        let Some(queue) = queue.as_mut() else { return };
+        let mode = self.served.borrow_mut().as_mut().map(|served| served.polling.looked(taken));
+        let more = mode == Some(Mode::Polling)
+            || taken == BATCH
+            || queue.enable_interrupts() == FramesPending::Yes;
+        if more {
+            queue.disable_interrupts();
+            self.queue_poll();
         }
+    }
+
+    fn core_of(&self, frame: &[u8], cores: u16) -> CoreIndex {
         let bound =
             udp_destination_port(frame).and_then(|port| self.datagram_cores.borrow().get(&port).copied());
         bound.unwrap_or_else(|| CoreIndex(u32::from(core_of_frame(frame, cores))))
     }
 
-    /// Hands frames to the device, behind those that wait already.
-    fn send(&self, frames: Vec<Frame>) {
-        self.send_all(frames.into_iter().map(|frame| {
-            let checksum = match frame.checksum {
-                Some(offload) => ChecksumOffload::Partial { start: offload.start, offset: offload.offset },
-                None => ChecksumOffload::None,
-            };
-            FrameToSend { frame: frame.into_chain(), checksum }
-        }));
+    /// Hands frames of another core to the device, behind those that wait already.
+    fn send(&self, frames: Vec<FrameToSend>) {
+        self.reclaim(|head| NETWORK.recycle(head));
+        self.send_all(frames.into_iter());
+    }
+
+    /// Hands what the stack has ready to the device, behind the frames that wait already.
+    fn send_from(&self, stack: &mut Stack, now: Instant) {
+        self.reclaim(|head| stack.recycle(head));
+        self.send_all(core::iter::from_fn(|| stack.poll_transmit(now)).map(to_send));
     }
 
     fn send_waiting(&self) {
         if !self.waiting.borrow().is_empty() {
-            self.send_all(core::iter::empty());
+            self.send(Vec::new());
+        }
+    }
+
+    /// Takes back what the device is done with.
+    fn reclaim(&self, mut recycle: impl FnMut(IoBufMut)) {
+        let mut queue = self.queue.borrow_mut();
+        let Some(queue) = queue.as_mut() else { return };
+        while let Some(head) = queue.reclaim() {
+            recycle(head);
         }
     }
 
@@ -243,12 +275,9 @@ impl Queues {
         let mut queue = queue.as_deref_mut();
         let mut waiting = self.waiting.borrow_mut();
         let (mut sent, mut sent_bytes, mut dropped) = (0, 0, 0);
-        while let Some(done) = queue.as_mut().and_then(|queue| queue.reclaim()) {
-            NETWORK.recycle(done);
-        }
         // A core may have frames to send before it has its queue.
         let mut hand_over = |frame: FrameToSend| {
-            let len = frame.frame.len() as u64;
+            let len = frame.len() as u64;
             match &mut queue {
                 Some(queue) => queue.send(frame).map(|()| (sent, sent_bytes) = (sent + 1, sent_bytes + len)),
                 None => Err(frame),

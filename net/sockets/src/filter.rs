@@ -1,7 +1,7 @@
 //! Something between a network device and the stack: it sees every frame, and lets through what it wants to.
 
 use alloc::boxed::Box;
-use isola_iobuf::Chain;
+use isola_iobuf::IoBufMut;
 use isola_platform::network::{FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedFrame};
 
 /// Frames that are dropped in a row before others get their turn on the core.
@@ -80,7 +80,7 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
         self.queue.flush();
     }
 
-    fn reclaim(&mut self) -> Option<Chain> {
+    fn reclaim(&mut self) -> Option<IoBufMut> {
         self.queue.reclaim()
     }
 

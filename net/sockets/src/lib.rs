@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`tcp`] | listening, connecting, and [`tcp::TcpStream`] |
 //! | [`byte_stream`] | [`ByteStream`]: a stream behind the traits of `embedded-io-async`, by copying |
+//! | [`handler`] | connections served by handlers, called at once: the shortest way |
 //! | [`udp`] | [`udp::UdpSocket`] |
 //! | [`interface`] | start, the cell's address |
 //! | [`manager`] | what the network is made of: an Ebb that an application can replace |
@@ -69,10 +70,12 @@
 extern crate alloc;
 
 pub mod byte_stream;
+mod connection;
 mod core_network;
 mod device;
 pub mod filter;
 mod halves;
+pub mod handler;
 pub mod interface;
 pub mod manager;
 pub mod tcp;
@@ -82,6 +85,7 @@ pub use byte_stream::ByteStream;
 pub use device::set_polling;
 pub use filter::{Filter, filter};
 pub use halves::{ReadHalf, WriteHalf};
+pub use handler::{ConnectionHandler, TcpConnection, listen_with};
 pub use interface::{address, set_address, start, wait_for_address};
 pub use isola_net_stack::{
     Addressing, ConfigError, ConnectError, FailReason, Ipv4Config, KeepAlive, Limits, MacAddr, TcpConfig,

@@ -1,69 +1,25 @@
 //! TCP: who listens, who connects, and the stream that both get.
 
+use crate::connection::{AtEnd, Connection};
 use crate::core_network::{NETWORK, stack_now};
+use crate::handler::{ConnectionHandler, TcpConnection};
 use crate::interface;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
-use core::cell::Cell;
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::net::SocketAddr;
-use core::task::{Poll, Waker};
-use isola_events::{current_activity, spawn_task_for};
+use core::task::Poll;
+use isola_events::{current_activity, spawn, spawn_task_for};
 use isola_iobuf::Chain;
 use isola_net_stack::{ConnId, ConnectError, ConnectionStats, FailReason, KeepAlive, SendError};
 
 /// Who listens at a port, on every core.
 pub(crate) struct Listener {
     pub backlog: usize,
-    /// What each core does with a stream that came to it.
-    pub accept: Box<dyn Fn(TcpStream) + Send + Sync>,
-}
-
-/// What is known of a connection, and who waits for more.
-pub(crate) struct Connection {
-    id: ConnId,
-    connected: Cell<bool>,
-    /// Whether there may be something to read: data, or the peer's end.
-    unread: Cell<bool>,
-    /// Set once the id is void: `Some(None)` after a close in good order.
-    ended: Cell<Option<Option<FailReason>>>,
-    reader: Cell<Option<Waker>>,
-    writer: Cell<Option<Waker>>,
-}
-
-impl Connection {
-    pub fn new(id: ConnId) -> Self {
-        // Data may have come before somebody asked to be told.
-        let (connected, unread, ended) = (Cell::new(false), Cell::new(true), Cell::new(None));
-        Self { id, connected, unread, ended, reader: Cell::new(None), writer: Cell::new(None) }
-    }
-
-    pub fn connected(&self) {
-        self.connected.set(true);
-        self.writable();
-    }
-
-    pub fn readable(&self) {
-        self.unread.set(true);
-        if let Some(reader) = self.reader.take() {
-            reader.wake();
-        }
-    }
-
-    pub fn writable(&self) {
-        if let Some(writer) = self.writer.take() {
-            writer.wake();
-        }
-    }
-
-    pub fn ended(&self, reason: Option<FailReason>) {
-        self.ended.set(Some(reason));
-        NETWORK.remove_connection(self.id);
-        self.readable();
-        self.writable();
-    }
+    /// What each core does with a connection that came to it.
+    pub accept: Box<dyn Fn(Rc<Connection>) + Send + Sync>,
 }
 
 /// A port is taken: somebody in this cell listens there already.
@@ -83,6 +39,12 @@ impl core::error::Error for PortInUse {}
 #[must_use = "nobody listens any more once this is dropped"]
 pub struct Listening {
     port: u16,
+}
+
+impl Listening {
+    pub(crate) fn at(port: u16) -> Self {
+        Self { port }
+    }
 }
 
 impl Drop for Listening {
@@ -105,10 +67,14 @@ where
     F: Future<Output = ()> + 'static,
 {
     let activity = current_activity();
-    let accept = Box::new(move |stream| spawn_task_for(activity, serve(stream)).detach());
+    let accept = Box::new(move |connection| {
+        spawn_task_for(activity, serve(TcpStream::new(connection))).detach();
+        // What it sends is worth waiting for.
+        NETWORK.expect_calls();
+    });
     interface::publish_listener(port, Arc::new(Listener { backlog, accept }))
         .map_err(|()| PortInUse(port))?;
-    Ok(Listening { port })
+    Ok(Listening::at(port))
 }
 
 /// Connects to `remote`, from this core.
@@ -206,19 +172,11 @@ impl TcpStream {
             return Poll::Ready(reason.map_or(Ok(None), |reason| Err(StreamError::Failed(reason))));
         }
         if self.connection.unread.get() {
-            let id = self.id();
-            let mut data = Chain::new();
-            let read = NETWORK.with(|stack| {
-                core::iter::from_fn(|| stack.read(id)).for_each(|piece| data.push_back(piece));
-                stack.is_at_end(id)
-            });
-            // All of it is taken: until something is told again, only the peer's end can still be there.
-            let at_end = read.unwrap_or(true);
-            self.connection.unread.set(at_end);
+            let (data, at_end) = self.connection.take();
             if !data.is_empty() {
                 return Poll::Ready(Ok(Some(data)));
             }
-            if at_end {
+            if at_end == AtEnd::Yes {
                 return Poll::Ready(Ok(None));
             }
         }
@@ -265,6 +223,15 @@ impl TcpStream {
             Some(Err(_)) => Poll::Ready(Err(StreamError::Closed)),
             None => Poll::Ready(Err(StreamError::NoNetwork)),
         }
+    }
+
+    /// Has a handler serve the connection from now on, for the running event's activity.
+    pub fn serve_by(self, handler: impl ConnectionHandler) -> TcpConnection {
+        let connection = self.connection.clone();
+        connection.serve_by(Box::new(handler), current_activity());
+        let served = connection.clone();
+        spawn(move || served.resume());
+        TcpConnection::new(connection)
     }
 
     /// Says that nothing more will be sent; what was handed over still is. The peer may go on sending.
@@ -328,9 +295,12 @@ impl TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        let id = self.id();
-        NETWORK.remove_connection(id);
-        NETWORK.with(|stack| stack.close(stack_now(), id));
+        // What a handler serves goes on without the stream.
+        if self.connection.is_released() {
+            let id = self.id();
+            NETWORK.remove_connection(id);
+            NETWORK.with(|stack| stack.close(stack_now(), id));
+        }
     }
 }
 

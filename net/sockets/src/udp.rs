@@ -23,6 +23,7 @@ impl Socket {
     pub fn readable(&self) {
         if let Some(waiting) = self.waiting.take() {
             waiting.wake();
+            NETWORK.expect_calls();
         }
     }
 }

@@ -72,7 +72,7 @@ impl Filter for Watched {
     }
 
     fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
-        frame.frame.parts().for_each(|part| self.0.lock().unwrap().device_sent.keep(part));
+        frame.payload.parts().for_each(|part| self.0.lock().unwrap().device_sent.keep(part));
         Some(frame)
     }
 }

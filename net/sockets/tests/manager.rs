@@ -3,7 +3,7 @@
 use isola_events::timeout;
 use isola_gateway::test_cells::{SERVER, TestCell, dial, read_exactly, run_cells};
 use isola_hosted::{Loss, Settings, switch};
-use isola_iobuf::{Chain, IoBuf};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_net::interface::NetworkError;
 use isola_net::port::{
     ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedFrame,
@@ -153,13 +153,13 @@ impl NetworkQueue for Narrow {
         if self.tries % 2 == 1 {
             return Err(frame);
         }
-        self.sent.lock().unwrap().push(frame.frame.to_vec());
+        self.sent.lock().unwrap().push(frame.to_vec());
         Ok(())
     }
 
     fn flush(&mut self) {}
 
-    fn reclaim(&mut self) -> Option<Chain> {
+    fn reclaim(&mut self) -> Option<IoBufMut> {
         None
     }
 
@@ -174,10 +174,9 @@ impl NetworkQueue for Narrow {
 struct Tunnel;
 
 impl Filter for Tunnel {
-    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
-        let mut packed = Chain::from(IoBuf::from_static(b">"));
-        packed.append(frame.frame);
-        Some(FrameToSend { frame: packed, ..frame })
+    fn sending(&mut self, mut frame: FrameToSend) -> Option<FrameToSend> {
+        frame.head.prepend(1)?[0] = b'>';
+        Some(frame)
     }
 }
 
@@ -185,11 +184,13 @@ impl Filter for Tunnel {
 fn what_the_device_has_no_room_for_is_filtered_once() {
     let narrow = Narrow::default();
     let sent = narrow.sent.clone();
-    let port = NetworkPort { mac: [2; 6], mtu: 1500, queues: vec![Box::new(narrow)] };
+    let port = NetworkPort { mac: [2; 6], mtu: 1500, headroom: 0, queues: vec![Box::new(narrow)] };
     let mut queue = filter(port, |_| Tunnel).queues.remove(0);
     for name in ["a", "b", "c"] {
-        let frame = Chain::from(IoBuf::copy_from_slice(name.as_bytes()));
-        let refused = queue.send(FrameToSend { frame, checksum: ChecksumOffload::None }).unwrap_err();
+        let mut head = IoBufMut::with_room(1, 1);
+        head.append_slice(name.as_bytes()).unwrap();
+        let frame = FrameToSend { head, payload: Chain::new(), checksum: ChecksumOffload::None };
+        let refused = queue.send(frame).unwrap_err();
         queue.send(refused).unwrap();
     }
     assert_eq!(*sent.lock().unwrap(), [b">a", b">b", b">c"]);

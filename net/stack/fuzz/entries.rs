@@ -149,7 +149,7 @@ pub fn dhcp(data: &[u8]) {
     let mut transaction = [0; 4];
     for _ in 0..64 {
         while let Some(frame) = stack.poll_transmit(now) {
-            let bytes = frame.into_chain().to_vec();
+            let bytes = frame.to_vec();
             if let Some(&[a, b, c, d]) = bytes.get(46..50) {
                 transaction = [a, b, c, d];
             }

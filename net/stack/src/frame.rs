@@ -1,7 +1,7 @@
 //! What the stack hands to a device, and the memory that its headers live in.
 
 use alloc::vec::Vec;
-use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_iobuf::{Chain, IoBufMut};
 
 /// Where a device is to put the checksum that it completes, as virtio and most others take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +34,11 @@ impl Frame {
         self.len() == 0
     }
 
-    /// The frame as one chain, headers first. No copy.
-    pub fn into_chain(self) -> Chain {
-        let mut chain = self.payload;
-        chain.push_front(self.head.freeze());
-        chain
+    /// A copy of the frame in one piece: for tests and tools.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = self.head.to_vec();
+        self.payload.parts().for_each(|part| bytes.extend_from_slice(part));
+        bytes
     }
 }
 
@@ -66,15 +66,13 @@ impl HeadPool {
         self.free.pop().unwrap_or_else(|| IoBufMut::with_room(self.room, 0))
     }
 
-    /// Takes the memory of a header back, where nobody else views it and it is of this pool's size.
-    pub fn give(&mut self, head: IoBuf) {
+    /// Takes the memory of a header back, where it is of this pool's size.
+    pub fn give(&mut self, mut head: IoBufMut) {
         if self.free.len() >= POOL || head.storage_len() != self.room {
             return;
         }
-        if let Ok(mut head) = head.try_into_mut() {
-            head.reset(self.room);
-            self.free.push(head);
-        }
+        head.reset(self.room);
+        self.free.push(head);
     }
 }
 
@@ -83,17 +81,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_that_comes_back_is_used_again_and_one_in_use_is_not() {
+    fn a_header_that_comes_back_is_used_again_where_it_is_of_the_pool_s_size() {
         let mut pool = HeadPool::new(12);
-        let head = pool.take();
+        let mut head = pool.take();
         assert_eq!(head.headroom(), 12 + HEADERS);
-        let frozen = head.freeze();
-        pool.give(frozen.clone());
-        assert!(pool.free.is_empty());
-        pool.give(frozen);
+        head.prepend(40).unwrap();
+        pool.give(head);
         assert_eq!(pool.free.len(), 1);
         assert_eq!(pool.take().headroom(), 12 + HEADERS);
-        pool.give(IoBuf::copy_from_slice(&[0; 7]));
+        pool.give(IoBufMut::with_room(7, 0));
         assert!(pool.free.is_empty());
     }
 }

@@ -15,7 +15,7 @@ use crate::{ethernet, ipv4};
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv4Addr};
 use etherparse::{ArpOperation, EtherType, IpNumber};
-use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_iobuf::{Chain, IoBufMut};
 
 /// An IP packet without its IP header.
 pub(crate) struct Packet {
@@ -236,7 +236,7 @@ impl Interface {
     fn push(&mut self, frame: Frame, counters: &mut Counters) {
         if self.queue.len() >= self.queue_limit {
             counters.bump(Counter::DropTransmitQueue);
-            self.pool.give(frame.head.freeze());
+            self.pool.give(frame.head);
             return;
         }
         self.queue.push_back(frame);
@@ -253,7 +253,7 @@ impl Interface {
     }
 
     /// Takes a header's memory back.
-    pub fn recycle(&mut self, head: IoBuf) {
+    pub fn recycle(&mut self, head: IoBufMut) {
         self.pool.give(head);
     }
 }

@@ -65,7 +65,7 @@ impl Machine {
         let mut frames = Vec::new();
         for stack in &mut self.stacks {
             while let Some(frame) = stack.poll_transmit(Instant::ZERO) {
-                frames.push(frame.into_chain().to_vec());
+                frames.push(frame.to_vec());
             }
         }
         frames

@@ -49,7 +49,7 @@ fn ping(from: u8, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
 fn the_address_is_announced_and_requests_for_it_are_answered() {
     let config = host_config(1);
     let mut stack = Stack::new(config, Default::default()).unwrap();
-    let announcement = stack.poll_transmit(Default::default()).unwrap().into_chain().to_vec();
+    let announcement = stack.poll_transmit(Default::default()).unwrap().to_vec();
     assert_eq!(announcement[..6], [0xff; 6]);
     assert_eq!(announcement[28..32], host_ip(1).octets());
     assert_eq!(announcement[38..42], host_ip(1).octets());
@@ -187,7 +187,7 @@ fn a_datagram_goes_out_as_the_applications_memory() {
     peer.stack.udp_send_to(peer.now, socket, (host_ip(2), 9).into(), data.clone()).unwrap();
     let frame = peer.stack.poll_transmit(peer.now).unwrap();
     assert_eq!(frame.payload.front().unwrap().as_ptr(), data.as_ptr());
-    isola_net_sim::check::frame(&frame.into_chain().to_vec(), 1500);
+    isola_net_sim::check::frame(&frame.to_vec(), 1500);
 }
 
 /// RFC 1122 4.1.3.1: a datagram for no port is answered with Port Unreachable

@@ -181,7 +181,7 @@ fn the_device_gets_a_checksum_to_complete_where_it_can() {
     let frame = stack.poll_transmit(now).unwrap();
     let offload = frame.checksum.unwrap();
     assert_eq!((offload.start, offload.offset), (34, 16));
-    let mut bytes = frame.into_chain().to_vec();
+    let mut bytes = frame.to_vec();
     // What a device does: sum from `start` to the end, store the complement at `start + offset`.
     let sum: u32 = bytes[34..]
         .chunks(2)

@@ -17,7 +17,7 @@ use crate::time::Instant;
 use crate::udp::UdpSockets;
 use crate::{MacAddr, dhcp, udp};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use isola_iobuf::{Chain, IoBuf};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// One core's protocol state for one interface. See the crate's page for how it is driven.
 pub struct Stack {
@@ -112,12 +112,9 @@ impl Stack {
         Some(frame)
     }
 
-    /// Gives a frame back that the device is done with, so that the memory of its headers serves another one.
-    /// Optional, and harmless for any other chain: what is still viewed by somebody is just dropped.
-    pub fn recycle(&mut self, mut frame: Chain) {
-        if let Some(head) = frame.pop_front() {
-            self.interface.recycle(head);
-        }
+    /// Gives the head of a frame back that the device is done with, so that its memory serves another one. Optional.
+    pub fn recycle(&mut self, head: IoBufMut) {
+        self.interface.recycle(head);
     }
 
     /// When `on_timer` is to be called next; `None` while nothing waits for time to pass. Exact: an idle

@@ -1,0 +1,176 @@
+//! What a core knows of one of its connections, and who is told of it: the task that waits for it, or its handler.
+
+use crate::core_network::NETWORK;
+use crate::handler::{ConnectionHandler, TcpConnection};
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use core::cell::Cell;
+use core::task::Waker;
+use isola_abi::id::ActivityId;
+use isola_events::activity::charge_to;
+use isola_events::current_activity;
+use isola_iobuf::Chain;
+use isola_net_stack::{ConnId, FailReason};
+
+/// A connection of this core.
+pub(crate) struct Connection {
+    pub id: ConnId,
+    pub connected: Cell<bool>,
+    /// Whether there may be something to read: data, or the peer's end.
+    pub unread: Cell<bool>,
+    /// Set once the id is void: `Some(None)` after a close in good order.
+    pub ended: Cell<Option<Option<FailReason>>>,
+    pub reader: Cell<Option<Waker>>,
+    pub writer: Cell<Option<Waker>>,
+    /// Who is called in the place of tasks that are woken. Taken out while it is.
+    handler: Cell<Option<Box<dyn ConnectionHandler>>>,
+    /// Whom the handler's work is charged to; `None` where there is no handler.
+    activity: Cell<Option<ActivityId>>,
+    /// Whether the handler wants no data for now.
+    pub paused: Cell<bool>,
+}
+
+impl Connection {
+    pub fn new(id: ConnId) -> Self {
+        Self {
+            id,
+            connected: Cell::new(false),
+            // Data may have come before somebody asked to be told.
+            unread: Cell::new(true),
+            ended: Cell::new(None),
+            reader: Cell::new(None),
+            writer: Cell::new(None),
+            handler: Cell::new(None),
+            activity: Cell::new(None),
+            paused: Cell::new(false),
+        }
+    }
+
+    /// Has `handler` told of everything from now on, for `activity`.
+    pub fn serve_by(&self, handler: Box<dyn ConnectionHandler>, activity: ActivityId) {
+        self.handler.set(Some(handler));
+        self.activity.set(Some(activity));
+    }
+
+    pub fn connected(&self) {
+        self.connected.set(true);
+        wake(&self.writer);
+    }
+
+    /// Data came, or the peer's end.
+    pub fn readable(self: &Rc<Self>) {
+        self.unread.set(true);
+        match self.activity.get() {
+            Some(activity) => self.hand_over(activity),
+            None => wake(&self.reader),
+        }
+    }
+
+    /// There is room to send again.
+    pub fn writable(self: &Rc<Self>) {
+        match self.activity.get() {
+            Some(activity) => self.call(activity, |handler, connection| handler.send_space(connection)),
+            None => wake(&self.writer),
+        }
+    }
+
+    pub fn ended(self: &Rc<Self>, reason: Option<FailReason>) {
+        self.ended.set(Some(reason));
+        NETWORK.remove_connection(self.id);
+        match self.activity.get() {
+            Some(activity) => {
+                self.call(activity, |handler, _| handler.ended(reason));
+                self.release();
+            }
+            None => {
+                wake(&self.reader);
+                wake(&self.writer);
+            }
+        }
+    }
+
+    /// Takes all that has come, and whether the peer's end is there.
+    pub fn take(&self) -> (Chain, AtEnd) {
+        let mut data = Chain::new();
+        let at_end = NETWORK.with(|stack| {
+            while let Some(piece) = stack.read(self.id) {
+                data.push_back(piece);
+            }
+            stack.is_at_end(self.id)
+        });
+        let at_end = at_end.unwrap_or(true);
+        // All of it is taken: until something is told again, only the peer's end can still be there.
+        self.unread.set(at_end);
+        (data, if at_end { AtEnd::Yes } else { AtEnd::No })
+    }
+
+    /// Hands the handler what has come, unless it wants nothing now.
+    fn hand_over(self: &Rc<Self>, activity: ActivityId) {
+        // What it was given may have opened the window, and more may be there already.
+        while self.unread.get() && !self.paused.get() {
+            let (data, at_end) = self.take();
+            if !data.is_empty() {
+                self.call(activity, |handler, connection| handler.received(connection, data));
+            }
+            if at_end == AtEnd::Yes {
+                self.unread.set(false);
+                // A connection that has ended says so by itself.
+                if self.ended.get().is_none() {
+                    self.call(activity, |handler, connection| handler.peer_closed(connection));
+                }
+            }
+        }
+    }
+
+    /// Hands over what came while the handler wanted nothing, or before there was one.
+    pub fn resume(self: &Rc<Self>) {
+        let Some(activity) = self.activity.get() else { return };
+        self.hand_over(activity);
+        if let Some(reason) = self.ended.get() {
+            self.call(activity, |handler, _| handler.ended(reason));
+            self.release();
+        }
+    }
+
+    /// Calls the handler, unless it is gone: the application may have let go of the connection.
+    fn call(
+        self: &Rc<Self>,
+        activity: ActivityId,
+        tell: impl FnOnce(&mut dyn ConnectionHandler, &TcpConnection),
+    ) {
+        let Some(mut handler) = self.handler.take() else { return };
+        if current_activity() != activity {
+            charge_to(activity);
+        }
+        tell(&mut *handler, &TcpConnection::new(self.clone()));
+        if !self.is_released() {
+            self.handler.set(Some(handler));
+        }
+    }
+
+    /// Whether no handler serves the connection: it never had one, or the application has let go of it.
+    pub fn is_released(&self) -> bool {
+        self.activity.get().is_none()
+    }
+
+    /// The application lets go: the handler is told nothing more.
+    pub fn release(&self) {
+        self.activity.set(None);
+        drop(self.handler.take());
+    }
+}
+
+/// Whether the peer has sent all it will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtEnd {
+    Yes,
+    No,
+}
+
+/// Wakes a task, where one waits: what it sends is worth waiting for.
+fn wake(waiting: &Cell<Option<Waker>>) {
+    if let Some(waiting) = waiting.take() {
+        waiting.wake();
+        NETWORK.expect_calls();
+    }
+}
