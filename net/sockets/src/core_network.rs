@@ -135,11 +135,12 @@ impl CoreNetwork {
     /// wire had lost them: what they carry would stay until somebody reads it, and the cell would end for want of memory.
     /// Short ones, with acknowledgements among them, are what gets memory back.
     pub fn absorb(&self, frames: impl Iterator<Item = ReceivedFrame>) {
-        let mut stack = self.stack.borrow_mut();
         let now = stack_now();
         let longest =
             if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
         for ReceivedFrame { frame, checksum } in frames {
+            // Only now: what lies between the device and the stack may use the network itself.
+            let mut stack = self.stack.borrow_mut();
             let Some(stack) = stack.as_mut() else { continue };
             if frame.len() > longest {
                 platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
