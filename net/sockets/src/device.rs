@@ -227,9 +227,8 @@ impl Queues {
         let mut queue = self.queue.borrow_mut();
         let Some(queue) = queue.as_mut() else { return };
         let mode = self.served.borrow_mut().as_mut().map(|served| served.polling.looked(taken));
-        let more = mode == Some(Mode::Polling)
-            || taken == BATCH
-            || queue.enable_interrupts() == FramesPending::Yes;
+        let more =
+            mode == Some(Mode::Polling) || taken == BATCH || queue.enable_interrupts() == FramesPending::Yes;
         if more {
             queue.disable_interrupts();
             self.queue_poll();

@@ -86,7 +86,13 @@ pub fn start() -> Result<(), NetworkError> {
     let port = manager.open().ok_or(NetworkError::NoDevice)?;
     let offloads = !port.queues.is_empty() && port.queues.iter().all(|queue| queue.offloads_checksums());
     let tx_checksum = if offloads { TxChecksum::Device } else { TxChecksum::Software };
-    let link = Link { mac: port.mac, mtu: port.mtu, headroom: port.headroom, tx_checksum, settings: manager.settings() };
+    let link = Link {
+        mac: port.mac,
+        mtu: port.mtu,
+        headroom: port.headroom,
+        tx_checksum,
+        settings: manager.settings(),
+    };
     link.config(CoreIndex(0)).validate().map_err(NetworkError::Config)?;
     let address = match link.settings.addressing {
         Addressing::Static(address) => Some(address),
@@ -219,6 +225,15 @@ impl Link {
         let addressing = if core == CoreIndex(0) { addressing } else { Addressing::Unset };
         let core = CoreShare { index: core.0 as u16, count: platform().descriptor().cores.len() as u16 };
         let (mtu, headroom, tx_checksum) = (usize::from(self.mtu), self.headroom, self.tx_checksum);
-        Config { addressing, mtu, headroom, tx_checksum, core, limits, tcp, ..Config::new(MacAddr(self.mac), secret) }
+        Config {
+            addressing,
+            mtu,
+            headroom,
+            tx_checksum,
+            core,
+            limits,
+            tcp,
+            ..Config::new(MacAddr(self.mac), secret)
+        }
     }
 }
