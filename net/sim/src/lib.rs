@@ -4,6 +4,7 @@
 //!   delay, reorder and corrupt frames as [`Link`] says. Time is simulated, all chance comes from a seed: the
 //!   same seed gives the same run, frame by frame.
 //! - [`Peer`]: one stack against a hand that writes and reads single segments, for tests of the rules.
+//! - [`script`]: conversations written down segment by segment, for the same.
 //! - [`check`]: every frame that a stack sends is read by a wire-format crate that is not ours.
 //!
 //! For tests only: it panics where something is wrong.
@@ -12,11 +13,13 @@ pub mod check;
 mod link;
 mod peer;
 mod random;
+pub mod script;
 mod sim;
 
 pub use link::Link;
 pub use peer::{Peer, Segment, Talk};
 pub use random::Random;
+pub use script::Script;
 pub use sim::{App, Host, Sim, chain_of};
 
 use isola_net_stack::{Addressing, Config, Ipv4Config, MacAddr, Secret};

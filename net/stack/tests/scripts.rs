@@ -1,0 +1,37 @@
+//! Plays every script in `scripts/`, each as a test of its own, named as its file: `cargo test -p
+//! isola-net-stack --test scripts rfc9293` plays those of one RFC. How they are written: `isola_net_sim::script`.
+
+use isola_net_sim::Script;
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
+    let mut files = Vec::new();
+    scripts_in(&folder, &mut files);
+    files.sort();
+    assert!(!files.is_empty(), "no scripts in {}", folder.display());
+    let trials = files.into_iter().map(|path| {
+        let name = path.strip_prefix(&folder).unwrap_or(&path).with_extension("").display().to_string();
+        Trial::test(name, move || play(&path).map_err(Failed::from))
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+fn scripts_in(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the folder of the scripts") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            scripts_in(&path, files);
+        } else if path.extension().is_some_and(|end| end == "script") {
+            files.push(path);
+        }
+    }
+}
+
+fn play(path: &Path) -> Result<(), String> {
+    let text = fs::read_to_string(path).map_err(|why| format!("{}: {why}", path.display()))?;
+    Script::parse(&path.display().to_string(), &text)?.play()
+}
