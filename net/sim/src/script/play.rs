@@ -394,3 +394,54 @@ impl Connection {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Script;
+
+    const OPEN: &str = "listen\n< S 0:0(0)\n> S. 0:0(0) ack 1\n+0.1 < . 1:1(0) ack 1\naccept\n";
+
+    fn why(steps: &str) -> String {
+        let script = Script::parse("x.script", &format!("{OPEN}{steps}")).expect("a script");
+        script.play().expect_err("a failure")
+    }
+
+    #[test]
+    fn what_goes_as_it_should_passes() {
+        let script = Script::parse("x.script", OPEN).expect("a script");
+        assert_eq!(script.play(), Ok(()));
+    }
+
+    #[test]
+    fn another_segment_than_the_expected_one_is_shown_beside_it() {
+        let why = why("write 5\n> P. 1:7(6) ack 1\n");
+        assert!(why.starts_with("x.script:7: > P. 1:7(6) ack 1\n"), "{why}");
+        assert!(why.contains("expected: a at 0.1000 s .P 1:7(6) ack 1\n"), "{why}");
+        assert!(why.contains("got: a at 0.1000 s .P 1:6(5) ack 1 win 65535 <>"), "{why}");
+    }
+
+    #[test]
+    fn segments_too_early_too_late_or_never_are_failures() {
+        assert!(why("write 5\n+0.1 > P. 1:6(5) ack 1\n").contains("got: a at 0.1000 s"));
+        assert!(
+            why("write 5\n> P. 1:6(5) ack 1\n> P. 1:6(5) ack 1\n").contains("got: nothing; the next timer")
+        );
+        assert!(why("> . 1:1(0) ack 1\n").contains("got: nothing; no timer runs"));
+    }
+
+    #[test]
+    fn segments_that_nobody_expects_are_failures() {
+        assert!(why("write 5\n").starts_with("x.script: at its end\n  expected: nothing"));
+        assert!(why("write 5\n+0.1 < . 1:1(0) ack 6\n").starts_with("x.script:7: "));
+        assert!(why("write 5\nquiet 1\n").starts_with("x.script:7: quiet 1\n"));
+    }
+
+    #[test]
+    fn bytes_events_and_figures_are_compared() {
+        assert!(why("read 1\n").contains("expected: 1 bytes\n       got: 0"));
+        assert!(why("event closed\n").contains("expected: closed\n       got: []"));
+        assert!(why("assert mss 7\n").contains("expected: 7\n       got: 536"));
+        assert!(why("assert mood 7\n").contains("mood is no figure"));
+        assert!(why("b write 1\n").contains("there is no connection"));
+    }
+}

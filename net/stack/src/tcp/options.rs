@@ -5,7 +5,7 @@
 
 use super::sack::{Block, SackBlocks};
 use super::seq::Seq;
-use etherparse::{TcpOptionElement, TcpOptionsIterator};
+use etherparse::{TcpOptionElement, TcpOptionReadError, TcpOptionsIterator};
 
 /// Bytes that timestamps take in a header, with padding.
 pub(crate) const TIMESTAMPS_LEN: usize = 12;
@@ -44,7 +44,7 @@ impl Options {
         Self { mss: None, window_scale: None, sack: Sack::Refused, timestamps }
     }
 
-    /// Reads the options of a header, up to the first that is malformed.
+    /// Reads the options of a header, up to the first that is malformed. Others than these are skipped.
     #[inline]
     pub fn read(bytes: &[u8]) -> (Self, SackBlocks) {
         match *bytes {
@@ -61,7 +61,10 @@ impl Options {
     #[cold]
     fn read_any(bytes: &[u8]) -> (Self, SackBlocks) {
         let (mut options, mut blocks) = (Self::default(), SackBlocks::NONE);
-        for option in TcpOptionsIterator::from_slice(bytes) {
+        let mut elements = TcpOptionsIterator::from_slice(bytes);
+        loop {
+            let rest = elements.rest();
+            let Some(option) = elements.next() else { break };
             match option {
                 Ok(TcpOptionElement::MaximumSegmentSize(mss)) => options.mss = Some(mss),
                 Ok(TcpOptionElement::WindowScale(scale)) => {
@@ -76,6 +79,11 @@ impl Options {
                     pairs.for_each(|(start, end)| blocks.push(Block { start: Seq(start), end: Seq(end) }));
                 }
                 Ok(_) => {}
+                // Nothing of ours: what follows counts (RFC 9293 3.1, MUST-6).
+                Err(TcpOptionReadError::UnknownId(_)) => match behind(rest) {
+                    Some(rest) => elements = TcpOptionsIterator::from_slice(rest),
+                    None => break,
+                },
                 Err(_) => break,
             }
         }
@@ -159,6 +167,12 @@ fn write_timestamps(padding: [u8; 2], timestamps: Timestamps, into: &mut [u8; TI
     let Timestamps { value, echo } = timestamps;
     let words = [[padding[0], padding[1], 8, 10], value.to_be_bytes(), echo.to_be_bytes()];
     into.copy_from_slice(words.as_flattened());
+}
+
+/// What follows the option that `bytes` begin with; `None` where its length is impossible.
+fn behind(bytes: &[u8]) -> Option<&[u8]> {
+    let len = usize::from(*bytes.get(1)?);
+    bytes.get(len..).filter(|_| len >= 2)
 }
 
 #[cfg(test)]

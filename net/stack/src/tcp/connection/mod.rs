@@ -364,6 +364,11 @@ impl Connection {
         (self.sender.idle_seq(), self.receiver.nxt)
     }
 
+    /// Whether the peer waits for an acknowledgement.
+    pub fn owes_ack(&self) -> bool {
+        self.receiver.must_ack()
+    }
+
     /// The acknowledgement with which the connection enters TIME-WAIT.
     pub fn last_ack(&mut self, now: Instant) -> super::segment::Header {
         self.segments_out += 1;

@@ -137,8 +137,12 @@ impl Tcp {
             self.flows.remove(&flow, Target::Connection(index));
             return;
         }
+        // Of ends that crossed, the peer's was acknowledged before.
+        let owed = connection.owes_ack();
         let ack = connection.last_ack(around.now);
-        self.send_bare(&flow, ack, around);
+        if owed {
+            self.send_bare(&flow, ack, around);
+        }
         let expires = around.now + self.config.time_wait;
         let Some((entry, dropped)) = self.time_wait.insert(flow, ack, expires) else { return };
         if let Some((place, old)) = dropped {
