@@ -95,7 +95,7 @@ counters! {
     DropTcpReassembly = "drop_tcp_reassembly",
     /// The completion of a handshake for a listener whose backlog is full.
     DropTcpBacklog = "drop_tcp_backlog",
-    /// A half-open connection dropped for a newer one.
+    /// A handshake given up, because nothing came or the table is full.
     DropTcpHalfOpen = "drop_tcp_half_open",
     /// A connection not made because the connection table is full.
     DropTcpTableFull = "drop_tcp_table_full",
@@ -121,6 +121,12 @@ counters! {
     TcpAccepted = "tcp_accepted",
     /// Connections made by `connect`.
     TcpConnected = "tcp_connected",
+    /// SYNs that were answered with a cookie, as the table of half-open handshakes was full.
+    TcpCookiesOut = "tcp_cookies_out",
+    /// Handshakes completed by a cookie that came back.
+    TcpCookiesIn = "tcp_cookies_in",
+    /// Segments that might have brought a cookie back and did not.
+    TcpCookiesWrong = "tcp_cookies_wrong",
     /// Segments sent again after a timeout.
     TcpTimeouts = "tcp_timeouts",
     /// Segments sent again after duplicate acknowledgements.

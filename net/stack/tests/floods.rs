@@ -1,7 +1,7 @@
 //! Whatever comes in, tables and queues stay within their bounds, and what was there goes on.
 
 use isola_net_sim::{Peer, Segment, host_config, host_ip, host_mac};
-use isola_net_stack::{Counter, Event};
+use isola_net_stack::{Counter, Duration, Event};
 use std::net::Ipv4Addr;
 
 /// A SYN from any address on the network, through one neighbour.
@@ -12,8 +12,9 @@ fn syn(number: u32) -> Vec<u8> {
     frame
 }
 
+/// RFC 4987 3.6: a flood of SYNs fills a bounded table, and true clients get through beside it
 #[test]
-fn a_syn_flood_costs_half_open_entries_only_and_the_oldest_give_way() {
+fn a_syn_flood_costs_half_open_entries_only_and_clients_get_through() {
     let mut config = host_config(1);
     config.tcp.max_half_open = 100;
     let mut peer = Peer::new(config);
@@ -21,22 +22,51 @@ fn a_syn_flood_costs_half_open_entries_only_and_the_oldest_give_way() {
     let mut talk = peer.connect(5000, None, None);
     for number in 0..10_000 {
         peer.send_frame(syn(number));
+        // True clients, before the table is full and after.
+        if number % 1000 == 50 {
+            peer.frames();
+            let mut other = peer.connect(6000 + number as u16, None, None);
+            peer.say(&mut other, b"hello");
+            assert_eq!(peer.read(other.conn), b"hello");
+            peer.stack.abort(peer.now, other.conn);
+        }
+        peer.frames();
     }
     let occupancy = peer.stack.occupancy();
     assert_eq!((occupancy.half_open, occupancy.connections), (100, 1));
-    assert_eq!(peer.stack.counters().get(Counter::DropTcpHalfOpen), 9_900);
-    peer.frames();
-    // A connection from before goes on, and a handshake that is quick enough gets through.
+    let counters = peer.stack.counters();
+    assert_eq!(counters.get(Counter::TcpCookiesOut), 9_900 + 9);
+    assert_eq!((counters.get(Counter::TcpCookiesIn), counters.get(Counter::TcpAccepted)), (9, 11));
+    // A connection from before goes on.
     peer.say(&mut talk, b"still here");
     assert_eq!(peer.read(talk.conn), b"still here");
-    peer.frames();
-    peer.send(Segment::new(5001, 80, 7, None).flags("S"));
-    let answer = peer.segment();
-    for number in 0..50 {
-        peer.send_frame(syn(number));
+    peer.segment();
+    // The flood over, the table empties, and handshakes are kept as before.
+    peer.pass(Duration::from_secs(100));
+    peer.segments();
+    assert_eq!(peer.stack.occupancy().half_open, 0);
+    peer.events();
+    peer.connect(7000, None, None);
+    assert_eq!(peer.stack.counters().get(Counter::TcpCookiesIn), 9);
+}
+
+/// RFC 4987 3.6: acknowledgements that only guess make no connections
+#[test]
+fn a_flood_of_guesses_makes_no_connections() {
+    let mut config = host_config(1);
+    config.tcp.max_half_open = 1;
+    config.limits.resets_per_second = 5;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 16).unwrap();
+    (0..2).for_each(|number| peer.send_frame(syn(number)));
+    for guess in 0..10_000u32 {
+        peer.send(Segment::new(4000, 80, 1, Some(guess.wrapping_mul(0x9e37_79b9))));
+        peer.frames();
     }
-    peer.send(Segment::new(5001, 80, 8, Some(answer.seq.wrapping_add(1))));
-    assert!(peer.events().iter().any(|event| matches!(event, Event::Accepted { .. })));
+    let occupancy = peer.stack.occupancy();
+    assert_eq!((occupancy.half_open, occupancy.connections), (1, 0));
+    assert_eq!(peer.stack.counters().get(Counter::TcpCookiesWrong), 10_000);
+    assert_eq!(peer.stack.counters().get(Counter::TcpResetsOut), 5);
 }
 
 #[test]

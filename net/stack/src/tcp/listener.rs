@@ -1,7 +1,7 @@
 //! Listening ports, and the handshakes that have not come to an end: a bounded table of small entries.
 //!
-//! A SYN costs an entry here and no connection. When the table is full the oldest entry gives way, so a
-//! flood shortens the time that a handshake may take, and nothing else. (SYN cookies are not here.)
+//! A SYN costs an entry here and no connection. When the table is full, further SYNs are answered without one:
+//! see `cookies.rs`.
 
 use super::connection::Handshake;
 use super::options::Options;
@@ -12,7 +12,6 @@ use super::timestamps::Stamps;
 use super::{ListenError, TcpConfig};
 use crate::address::Flow;
 use crate::event::ListenerId;
-use crate::order::Order;
 use crate::slab::Slab;
 use crate::time::Instant;
 use crate::timers::Timers;
@@ -164,8 +163,6 @@ impl HalfOpen {
 #[derive(Debug)]
 pub(crate) struct HalfOpenTable {
     entries: Slab<HalfOpen>,
-    /// By age.
-    order: Order,
     timers: Timers,
 }
 
@@ -179,26 +176,19 @@ pub(crate) enum Overdue {
 
 impl HalfOpenTable {
     pub fn new(capacity: usize) -> Self {
-        Self { entries: Slab::new(capacity.max(1)), order: Order::new(), timers: Timers::new() }
+        Self { entries: Slab::new(capacity), timers: Timers::new() }
     }
 
-    /// Adds an entry, whose answer went out now. Returns its place, and the entry that gave way to it.
-    pub fn insert(
-        &mut self,
-        entry: HalfOpen,
-        now: Instant,
-        config: &TcpConfig,
-    ) -> Option<(u32, Option<(u32, HalfOpen)>)> {
-        let mut dropped = None;
-        if self.entries.is_full()
-            && let Some(oldest) = self.order.first()
-        {
-            dropped = self.remove(oldest).map(|entry| (oldest, entry));
-        }
+    /// Whether no further entry fits.
+    pub fn is_full(&self) -> bool {
+        self.entries.is_full()
+    }
+
+    /// Adds an entry, whose answer went out now, where there is room. Returns its place.
+    pub fn insert(&mut self, entry: HalfOpen, now: Instant, config: &TcpConfig) -> Option<u32> {
         let index = self.entries.insert(entry).ok()?.index;
-        self.order.push(index);
         self.timers.set(index, now + config.rto_initial);
-        Some((index, dropped))
+        Some(index)
     }
 
     pub fn get_mut(&mut self, index: u32) -> Option<&mut HalfOpen> {
@@ -207,7 +197,6 @@ impl HalfOpenTable {
 
     pub fn remove(&mut self, index: u32) -> Option<HalfOpen> {
         let key = self.entries.key_at(index)?;
-        self.order.remove(index);
         self.timers.remove(index);
         self.entries.remove(key)
     }
@@ -233,7 +222,7 @@ impl HalfOpenTable {
 
     /// Takes every entry out.
     pub fn drain(&mut self) -> Option<(u32, HalfOpen)> {
-        let index = self.order.first()?;
+        let index = self.entries.indices().next()?;
         self.remove(index).map(|entry| (index, entry))
     }
 

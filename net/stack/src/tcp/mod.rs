@@ -3,6 +3,7 @@
 //! ```text
 //!   segment in ─> FlowMap ─┬─> Connection (connection/): Sender + Receiver + the states between them
 //!                          ├─> half-open (listener.rs): a handshake that nobody pays a connection for yet
+//!                          │   (or, when there are too many, nothing at all: cookies.rs)
 //!                          ├─> TIME-WAIT (time_wait.rs): what is left of a connection that ended
 //!                          └─> a listener, or a reset
 //! ```
@@ -11,10 +12,11 @@
 //! neither tables nor devices: it takes segments, calls and time, and says what it wants sent, signalled and
 //! waited for. What it sends is made when the device asks for it, from views of the application's memory.
 //!
-//! Not here: urgent data (delivered in line, RFC 6093), SACK, timestamps, ECN, SYN cookies, Nagle's delay.
+//! Not here: urgent data (delivered in line, RFC 6093), SACK, timestamps, ECN, Nagle's delay.
 
 pub(crate) mod congestion;
 pub(crate) mod connection;
+mod cookies;
 mod flow_map;
 mod isn;
 mod listener;
@@ -40,7 +42,7 @@ use core::fmt;
 pub struct TcpConfig {
     /// Connections, those that the application has closed and that still finish included.
     pub max_connections: usize,
-    /// Handshakes that wait for their last segment; beyond it the oldest is dropped.
+    /// Handshakes that wait for their last segment; further ones are answered with SYN cookies (RFC 4987).
     pub max_half_open: usize,
     /// TIME-WAIT entries; beyond it the oldest is dropped.
     pub max_time_wait: usize,

@@ -11,6 +11,7 @@ pub(crate) use receive::SearchOutcome;
 
 use super::TcpConfig;
 use super::connection::{Connection, Env, Expiry, Held, Place, Signal, State};
+use super::cookies::Cookies;
 use super::flow_map::{FlowMap, Target};
 use super::isn::Chooser;
 use super::listener::{HalfOpenTable, Listeners, Overdue};
@@ -46,6 +47,7 @@ pub(crate) struct Tcp {
     flows: FlowMap,
     listeners: Listeners,
     half_open: HalfOpenTable,
+    cookies: Cookies,
     time_wait: TimeWaitTable,
     chooser: Chooser,
     /// The connections that have something to send, each once, in turns.
@@ -66,6 +68,7 @@ impl Tcp {
             flows: FlowMap::new(&config.secret),
             listeners: Listeners::new(tcp.max_listeners),
             half_open: HalfOpenTable::new(tcp.max_half_open),
+            cookies: Cookies::new(&config.secret),
             time_wait: TimeWaitTable::new(tcp.max_time_wait),
             chooser: Chooser::new(&config.secret),
             ready: Order::new(),

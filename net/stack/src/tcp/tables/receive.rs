@@ -6,12 +6,13 @@ use crate::counters::Counter;
 use crate::event::{FailReason, ListenerId};
 use crate::icmp::{ErrorKind, IcmpError};
 use crate::limit::Allowed;
-use crate::tcp::connection::{Connection, Env, Place, State, Verdict};
+use crate::tcp::connection::{Connection, Env, Handshake, Place, State, Verdict};
+use crate::tcp::cookies;
 use crate::tcp::flow_map::Target;
 use crate::tcp::listener::{HalfOpen, Ours, Room};
 use crate::tcp::options::Options;
 use crate::tcp::sack::SackBlocks;
-use crate::tcp::segment::{Flags, HEADER_LEN, Header, Segment};
+use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::time_wait::Answer;
 use crate::tcp::timestamps::Stamps;
@@ -28,7 +29,7 @@ impl Tcp {
             Some(Target::Connection(index)) => self.deliver(index, &flow, segment, around),
             Some(Target::HalfOpen(index)) => self.continue_handshake(index, &flow, segment, around),
             Some(Target::TimeWait(index)) => self.disturb_time_wait(index, &flow, segment, around),
-            None => self.open_or_refuse(&flow, &segment, None, around),
+            None => self.open_or_refuse(&flow, segment, None, around),
         }
     }
 
@@ -79,13 +80,20 @@ impl Tcp {
             around.counters.bump(Counter::DropTcpWindow);
             return;
         }
-        let entry = *entry;
-        self.promote(index, entry, segment, around);
+        let handshake = entry.handshake;
+        self.establish(handshake, Some(index), segment, around);
     }
 
-    /// A handshake is complete: it becomes a connection.
-    fn promote(&mut self, place: u32, entry: HalfOpen, segment: Segment, around: &mut Around<'_>) {
-        let (flow, listener) = (entry.handshake.flow, entry.handshake.listener);
+    /// A handshake is complete: it becomes a connection. `place` is its entry in the table of half-open ones,
+    /// where it has one.
+    fn establish(
+        &mut self,
+        handshake: Handshake,
+        place: Option<u32>,
+        segment: Segment,
+        around: &mut Around<'_>,
+    ) {
+        let (flow, listener) = (handshake.flow, handshake.listener);
         match self.listeners.has_room(listener) {
             Some(Room::Left) => {}
             Some(Room::Full) => {
@@ -93,8 +101,10 @@ impl Tcp {
                 return;
             }
             None => {
-                self.half_open.remove(place);
-                self.flows.remove(&flow, Target::HalfOpen(place));
+                if let Some(place) = place {
+                    self.half_open.remove(place);
+                    self.flows.remove(&flow, Target::HalfOpen(place));
+                }
                 self.refuse(&flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
                 return;
             }
@@ -111,10 +121,12 @@ impl Tcp {
             around.counters.bump(Counter::DropTcpTableFull);
             return;
         }
-        let mut connection = Box::new(Connection::accept(entry.handshake, mss, stamps, &env));
+        let mut connection = Box::new(Connection::accept(handshake, mss, stamps, &env));
         connection.mapped = Place::In;
         let Ok(key) = self.connections.insert(connection) else { return };
-        self.half_open.remove(place);
+        if let Some(place) = place {
+            self.half_open.remove(place);
+        }
         self.flows.insert(flow, Target::Connection(key.index));
         self.listeners.add_pending(listener);
         around.counters.bump(Counter::TcpAccepted);
@@ -134,22 +146,28 @@ impl Tcp {
                 Allowed::Yes => self.send_bare(flow, ack, around),
                 Allowed::No => around.counters.bump(Counter::ChallengeRate),
             },
+            // Its SYN comes again. A cookie would not keep the numbers apart.
+            Answer::Reuse(_) if self.half_open.is_full() => around.counters.bump(Counter::DropTcpHalfOpen),
             Answer::Reuse(last) => {
                 self.time_wait.remove(index);
                 self.flows.remove(flow, Target::TimeWait(index));
-                self.open_or_refuse(flow, &segment, Some(last), around);
+                self.open_or_refuse(flow, segment, Some(last), around);
             }
         }
     }
 
     /// A segment for no flow: the beginning of a connection, or a mistake. `last` is the last sequence number
     /// of the flow's connection before, where there was one just now.
-    fn open_or_refuse(&mut self, flow: &Flow, segment: &Segment, last: Option<Seq>, around: &mut Around<'_>) {
+    fn open_or_refuse(&mut self, flow: &Flow, segment: Segment, last: Option<Seq>, around: &mut Around<'_>) {
         if segment.flags.has(Flags::RST) {
             around.counters.bump(Counter::DropTcpPort);
             return;
         }
         let listener = self.listeners.at_port(flow.local.port());
+        if let Some(handshake) = listener.and_then(|listener| self.redeem(flow, listener, &segment, around)) {
+            self.establish(handshake, None, segment, around);
+            return;
+        }
         let Some(listener) = listener.filter(|_| !segment.flags.has(Flags::ACK)) else {
             around.counters.bump(Counter::DropTcpPort);
             self.refuse(flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
@@ -163,7 +181,7 @@ impl Tcp {
             around.counters.bump(Counter::DropTcpBacklog);
             return;
         }
-        self.begin(flow, listener, segment, last, around);
+        self.begin(flow, listener, &segment, last, around);
     }
 
     fn begin(
@@ -181,13 +199,55 @@ impl Tcp {
         let stamps = Stamps::new(self.chooser.timestamp_offset(flow), around.now);
         let ours = Ours { initial, mss: self.local_mss(around), stamps };
         let entry = HalfOpen::new(*flow, listener, segment, ours, around.now, &self.config);
-        let Some((index, dropped)) = self.half_open.insert(entry, around.now, &self.config) else { return };
-        if let Some((place, old)) = dropped {
-            around.counters.bump(Counter::DropTcpHalfOpen);
-            self.flows.remove(&old.handshake.flow, Target::HalfOpen(place));
-        }
+        let Some(index) = self.half_open.insert(entry, around.now, &self.config) else {
+            self.answer_with_cookie(entry, around);
+            return;
+        };
         self.flows.insert(*flow, Target::HalfOpen(index));
         self.send_bare(flow, entry.answer(), around);
+    }
+
+    /// Answers a SYN of which nothing is kept (RFC 4987 3.6).
+    fn answer_with_cookie(&mut self, entry: HalfOpen, around: &mut Around<'_>) {
+        let Handshake { flow, remote_initial, options, .. } = entry.handshake;
+        let mss = options.mss.unwrap_or(DEFAULT_MSS);
+        around.counters.bump(Counter::TcpCookiesOut);
+        let seq = self.cookies.make(around.now, &flow, remote_initial, mss);
+        let header = Header {
+            seq,
+            options: cookies::options_of_answer(entry.local_options, &options),
+            ..entry.answer()
+        };
+        self.send_bare(&flow, header, around);
+    }
+
+    /// The handshake that a segment completes by bringing a cookie back.
+    fn redeem(
+        &mut self,
+        flow: &Flow,
+        listener: ListenerId,
+        segment: &Segment,
+        around: &mut Around<'_>,
+    ) -> Option<Handshake> {
+        let completes = segment.flags.has(Flags::ACK) && !segment.flags.has(Flags::SYN);
+        if !completes || !self.cookies.are_out(around.now) {
+            return None;
+        }
+        let (cookie, remote_initial) = (segment.ack.back(1), segment.seq.back(1));
+        let Some(mss) = self.cookies.check(around.now, flow, remote_initial, cookie) else {
+            around.counters.bump(Counter::TcpCookiesWrong);
+            return None;
+        };
+        around.counters.bump(Counter::TcpCookiesIn);
+        Some(Handshake {
+            flow: *flow,
+            listener,
+            local_initial: cookie,
+            remote_initial,
+            options: cookies::options_of_syn(mss, &segment.options),
+            window: segment.window,
+            answered_at: None,
+        })
     }
 
     /// The segment size to announce: what fits into a packet of this link.

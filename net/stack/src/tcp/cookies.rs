@@ -1,0 +1,198 @@
+//! SYN cookies (RFC 4987 3.6): handshakes answered without keeping anything, while the table of half-open
+//! ones is full.
+//!
+//! What has to be known when the last segment of a handshake comes is in our first sequence number, which that
+//! segment acknowledges:
+//!
+//! ```text
+//!    31   30..28    27 .. 0
+//!   tick  segment   keyed hash of the flow, the peer's first sequence number, the tick and the segment size
+//!         size
+//! ```
+//!
+//! A tick lasts 64 s, and a cookie for what is left of its tick and the next one. The window's scale and the
+//! permission of selective acknowledgements fit into the lowest bits of our timestamp, where the peer uses
+//! timestamps and so echoes them; without, neither is used. The answer is not sent again by a timer.
+//!
+//! Cookies are believed only for as long as some that were sent may come back: an outsider who guesses has
+//! one chance in 2^28, and only during a flood.
+
+use super::isn::flow_bytes;
+use super::options::{Options, Sack, Timestamps};
+use super::seq::Seq;
+use crate::address::Flow;
+use crate::config::Secret;
+use crate::time::{Duration, Instant};
+use siphasher::sip::SipHasher24;
+
+/// How long a tick lasts.
+const TICK: Duration = Duration::from_secs(64);
+/// Segment sizes that a cookie can tell: the largest that is not beyond the peer's counts.
+const SIZES: [u16; 8] = [super::segment::MIN_MSS, 536, 1024, 1220, 1360, 1440, 1460, 8960];
+/// The bits of the hash.
+const HASH_BITS: u32 = 28;
+/// The bits of a timestamp that tell options: four of the scale, one of selective acknowledgements.
+const STAMP_BITS: u32 = 5;
+/// The scale that says that there is none.
+const NO_SCALE: u32 = 15;
+
+/// Makes and checks the cookies of one stack.
+#[derive(Debug)]
+pub(crate) struct Cookies {
+    hasher: SipHasher24,
+    /// The tick in which one was sent last.
+    sent: Option<u64>,
+}
+
+impl Cookies {
+    pub fn new(secret: &Secret) -> Self {
+        let (a, b) = secret.keys(4);
+        Self { hasher: SipHasher24::new_with_keys(a, b), sent: None }
+    }
+
+    /// The first sequence number with which a SYN is answered.
+    pub fn make(&mut self, now: Instant, flow: &Flow, remote_initial: Seq, mss: u16) -> Seq {
+        let tick = tick_at(now);
+        self.sent = Some(tick);
+        let size = SIZES.iter().rposition(|&size| size <= mss).unwrap_or(0) as u32;
+        Seq(self.cookie(tick, flow, remote_initial, size))
+    }
+
+    /// The segment size of the peer whose segment acknowledges `cookie`; `None` where it is none of ours.
+    pub fn check(&self, now: Instant, flow: &Flow, remote_initial: Seq, cookie: Seq) -> Option<u16> {
+        let size = cookie.0 >> HASH_BITS & 7;
+        let tick = tick_at(now);
+        // The one of the last two ticks that the cookie says.
+        let tick = if tick as u32 & 1 == cookie.0 >> 31 { tick } else { tick.checked_sub(1)? };
+        let ours = self.cookie(tick, flow, remote_initial, size) == cookie.0;
+        ours.then_some(*SIZES.get(size as usize)?)
+    }
+
+    /// Whether a cookie that was sent may still come back.
+    pub fn are_out(&self, now: Instant) -> bool {
+        self.sent.is_some_and(|sent| tick_at(now) <= sent + 1)
+    }
+
+    fn cookie(&self, tick: u64, flow: &Flow, remote_initial: Seq, size: u32) -> u32 {
+        let mut bytes = [0; 36 + 4 + 8 + 1];
+        let (ends, rest) = bytes.split_at_mut(36);
+        ends.copy_from_slice(&flow_bytes(flow));
+        let (initial, rest) = rest.split_at_mut(4);
+        initial.copy_from_slice(&remote_initial.0.to_be_bytes());
+        let (ticks, rest) = rest.split_at_mut(8);
+        ticks.copy_from_slice(&tick.to_be_bytes());
+        rest.fill(size as u8);
+        let hash = self.hasher.hash(&bytes) as u32 & ((1 << HASH_BITS) - 1);
+        (tick as u32) << 31 | size << HASH_BITS | hash
+    }
+}
+
+fn tick_at(now: Instant) -> u64 {
+    now.as_nanos() / TICK.as_nanos()
+}
+
+/// The options of an answer with a cookie, where `usual` would be those without one.
+pub(crate) fn options_of_answer(usual: Options, theirs: &Options) -> Options {
+    let Some(stamps) = usual.timestamps else { return Options { mss: usual.mss, ..Options::default() } };
+    let scale = theirs.window_scale.map_or(NO_SCALE, u32::from);
+    let sack = u32::from(theirs.sack == Sack::Permitted);
+    let mask = (1 << STAMP_BITS) - 1;
+    let mut value = stamps.value & !mask | scale << 1 | sack;
+    // The clock of the connection goes on from here, and never back.
+    if value.wrapping_sub(stamps.value) as i32 > 0 {
+        value = value.wrapping_sub(1 << STAMP_BITS);
+    }
+    Options { timestamps: Some(Timestamps { value, ..stamps }), ..usual }
+}
+
+/// The options of the SYN that was answered with a cookie, from those of the segment that brings it back.
+pub(crate) fn options_of_syn(mss: u16, echoed: &Options) -> Options {
+    let mut options = Options { mss: Some(mss), ..Options::with_timestamps(echoed.timestamps) };
+    if let Some(stamps) = echoed.timestamps {
+        let scale = stamps.echo >> 1 & NO_SCALE;
+        options.window_scale = (scale != NO_SCALE).then_some(scale as u8);
+        options.sack = if stamps.echo & 1 == 1 { Sack::Permitted } else { Sack::Refused };
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+    use proptest::prelude::*;
+
+    fn flow(port: u16) -> Flow {
+        let (a, b) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        Flow::new(a.into(), 80, b.into(), port)
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    /// RFC 4987 3.6: a cookie is good for a bounded time
+    #[test]
+    fn a_cookie_is_good_for_its_tick_and_the_next() {
+        for start in [0, 63, 64, 100, 127, 1_000_000] {
+            let mut cookies = Cookies::new(&Secret([7; 32]));
+            assert!(!cookies.are_out(at(start)));
+            let cookie = cookies.make(at(start), &flow(9), Seq(5), 1460);
+            let end = (start / 64 + 2) * 64;
+            assert_eq!(cookies.check(at(start), &flow(9), Seq(5), cookie), Some(1460));
+            assert_eq!(cookies.check(at(end - 1), &flow(9), Seq(5), cookie), Some(1460));
+            assert_eq!(cookies.check(at(end), &flow(9), Seq(5), cookie), None);
+            assert!(cookies.are_out(at(end - 1)) && !cookies.are_out(at(end)));
+        }
+    }
+
+    /// RFC 4987 3.6: a cookie is of one flow and one first number of the peer's, and cannot be made outside
+    #[test]
+    fn a_cookie_is_of_one_handshake_and_one_secret() {
+        let mut cookies = Cookies::new(&Secret([7; 32]));
+        let cookie = cookies.make(at(0), &flow(9), Seq(5), 1460);
+        assert_eq!(cookies.check(at(0), &flow(10), Seq(5), cookie), None);
+        assert_eq!(cookies.check(at(0), &flow(9), Seq(6), cookie), None);
+        assert_eq!(Cookies::new(&Secret([8; 32])).check(at(0), &flow(9), Seq(5), cookie), None);
+        let changed =
+            (0..32).filter(|bit| cookies.check(at(64), &flow(9), Seq(5), Seq(cookie.0 ^ 1 << bit)).is_some());
+        assert_eq!(changed.count(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn segments_are_never_larger_than_the_peer_takes(mss in 64u16.., seconds in 0u64..1_000_000) {
+            let mut cookies = Cookies::new(&Secret([7; 32]));
+            let cookie = cookies.make(at(seconds), &flow(9), Seq(5), mss);
+            let size = cookies.check(at(seconds), &flow(9), Seq(5), cookie).expect("a cookie of ours");
+            prop_assert!(size <= mss && (mss < 536 || size >= 536));
+        }
+
+        #[test]
+        fn timestamps_carry_the_other_options_and_never_go_back(
+            value in any::<u32>(), scale in prop::option::of(0u8..15), sack in any::<bool>(),
+        ) {
+            let sack = if sack { Sack::Permitted } else { Sack::Refused };
+            let theirs = Options { window_scale: scale, sack, ..Options::default() };
+            let usual = Options::with_timestamps(Some(Timestamps { value, echo: 9 }));
+            let answer = options_of_answer(usual, &theirs);
+            let sent = answer.timestamps.expect("timestamps");
+            prop_assert!(value.wrapping_sub(sent.value) < 64);
+            prop_assert_eq!(sent.echo, 9);
+            let back = Options::with_timestamps(Some(Timestamps { value: 1, echo: sent.value }));
+            let options = options_of_syn(1460, &back);
+            prop_assert_eq!((options.window_scale, options.sack, options.mss), (scale, sack, Some(1460)));
+        }
+    }
+
+    #[test]
+    fn without_timestamps_only_the_segment_size_is_known() {
+        let usual =
+            Options { mss: Some(1400), window_scale: Some(7), sack: Sack::Permitted, timestamps: None };
+        assert_eq!(options_of_answer(usual, &usual), Options { mss: Some(1400), ..Options::default() });
+        assert_eq!(
+            options_of_syn(536, &Options::default()),
+            Options { mss: Some(536), ..Options::default() }
+        );
+    }
+}
