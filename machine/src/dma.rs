@@ -41,10 +41,24 @@ pub fn set_window(window: &'static Window) {
 /// the rest is elsewhere; at least one is. `None` as for [`device_address`], and where the memory is gone meanwhile.
 #[inline]
 pub fn device_piece(address: *const u8, len: usize) -> Option<(u64, usize)> {
-    let start = device_address(address)?;
-    let is_whole = !(REGIONS..REGION_TABLES).contains(&(address as u64));
-    let in_a_row = if is_whole { len } else { len_in_a_row(address as u64, start, len) };
+    match in_direct_map(address as u64) {
+        Some(start) => Some((start, len)),
+        None => piece_elsewhere(address as u64, len),
+    }
+}
+
+fn piece_elsewhere(address: u64, len: usize) -> Option<(u64, usize)> {
+    let start = address_elsewhere(address)?;
+    let is_whole = !(REGIONS..REGION_TABLES).contains(&address);
+    let in_a_row = if is_whole { len } else { len_in_a_row(address, start, len) };
     (in_a_row > 0).then_some((start, in_a_row))
+}
+
+/// The address of memory in the direct map, as nearly all is.
+#[inline]
+fn in_direct_map(address: u64) -> Option<u64> {
+    let offset = address.wrapping_sub(DIRECT_MAP);
+    (offset < REGIONS - DIRECT_MAP).then_some(offset)
 }
 
 /// How many of `len` bytes from an address of the window on follow each other.
@@ -71,8 +85,12 @@ fn memory_at(address: u64) -> Option<PhysRange> {
 ///
 /// On a host, where tests run and no direct map exists, devices are simulated and know memory by its virtual
 /// address.
+#[inline]
 pub fn device_address(address: *const u8) -> Option<u64> {
-    let address = address as u64;
+    in_direct_map(address as u64).or_else(|| address_elsewhere(address as u64))
+}
+
+fn address_elsewhere(address: u64) -> Option<u64> {
     match address {
         IMAGE.. => {
             // SAFETY: the pointer is null or was leaked by `set_image`.
@@ -97,15 +115,15 @@ pub fn device_address(address: *const u8) -> Option<u64> {
 /// writing, that nobody else reads or writes them meanwhile.
 pub unsafe trait DmaBuffer {
     /// Calls `visit` with each contiguous piece of the memory, in order: address and length in bytes.
-    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize));
+    fn for_each_segment(&self, visit: impl FnMut(*const u8, usize));
 }
 
 // SAFETY: the segments are the elements', each of which promises the same for its own; the elements stay in
 // place while the vector is not borrowed mutably, and their segments also when the vector moves.
 unsafe impl<B: DmaBuffer> DmaBuffer for Vec<B> {
-    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize)) {
+    fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         for buffer in self {
-            buffer.for_each_segment(visit);
+            buffer.for_each_segment(&mut visit);
         }
     }
 }
@@ -204,6 +222,21 @@ impl DmaRegion {
         let place = unsafe { self.base.add(offset) }.cast::<T>();
         assert!(place.is_aligned(), "offset {offset:#x} is not aligned");
         place.as_ptr()
+    }
+
+    /// Writes two little-endian `u64`s, the first at `offset`: with one look at the bounds.
+    ///
+    /// # Panics
+    /// As writing one does.
+    #[inline]
+    pub fn write_two_u64(&mut self, offset: usize, values: [u64; 2]) {
+        let place = self.place::<[u64; 2]>(offset).cast::<u64>();
+        let [first, second] = values;
+        // SAFETY: `place` returns an aligned address within the region, which `self` owns, with room for both.
+        unsafe {
+            place.write_volatile(first.to_le());
+            place.add(1).write_volatile(second.to_le());
+        }
     }
 
     accessors! {

@@ -159,7 +159,7 @@ impl SharedBuffer {
 // SAFETY: the block stays in place while the buffer holds its share in it, and `take` gave the bytes to this
 // buffer alone; the buffer's own accesses need its reference, which whoever lent it does not have meanwhile.
 unsafe impl DmaBuffer for SharedBuffer {
-    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize)) {
+    fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         if let Some(base) = self.block.piece(self.offset, self.len) {
             visit(base.as_ptr(), self.len);
         }
@@ -263,7 +263,7 @@ mod tests {
 
     fn address_of(buffer: &SharedBuffer) -> u64 {
         let mut address = None;
-        buffer.for_each_segment(&mut |start, _| address = device_address(start));
+        buffer.for_each_segment(|start, _| address = device_address(start));
         address.unwrap()
     }
 

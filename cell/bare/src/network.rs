@@ -139,7 +139,8 @@ struct Filled(IoBufMut);
 
 // SAFETY: the memory is on the heap, owned by the one `IoBufMut`, and stays in place when that is moved.
 unsafe impl DmaBuffer for Filled {
-    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize)) {
+    #[inline]
+    fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         visit(self.0.as_ptr(), self.0.len());
     }
 }
@@ -160,7 +161,7 @@ struct Sent {
 // and stays in place and unchanged for as long as they live.
 unsafe impl DmaBuffer for Sent {
     #[inline]
-    fn for_each_segment(&self, visit: &mut dyn FnMut(*const u8, usize)) {
+    fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         visit(self.head.as_ptr(), self.head.len());
         self.payload.parts().for_each(|part| visit(part.as_ptr(), part.len()));
     }

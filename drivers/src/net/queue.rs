@@ -101,7 +101,7 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     #[inline]
     pub fn fill(&mut self, buffer: Rx) -> Result<(), Refused<Rx>> {
         let mut len = 0;
-        buffer.for_each_segment(&mut |_, segment| len += segment);
+        buffer.for_each_segment(|_, segment| len += segment);
         if len < self.options.receive_len {
             return Err(Refused { buffer, reason: Refusal::TooShort });
         }

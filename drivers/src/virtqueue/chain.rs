@@ -38,25 +38,6 @@ pub struct Part {
     pub access: Access,
 }
 
-/// Which descriptor follows which.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Links<'a> {
-    /// The list of free ones.
-    List(&'a [u16]),
-    /// The next one.
-    Consecutive,
-}
-
-impl Links<'_> {
-    #[inline]
-    fn after(&self, at: u16) -> u16 {
-        match self {
-            Self::List(links) => links.get(usize::from(at)).copied().unwrap_or(0),
-            Self::Consecutive => at.wrapping_add(1),
-        }
-    }
-}
-
 /// How many descriptors a chain can have.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -84,23 +65,25 @@ pub(super) struct ChainWriter<'a> {
     memory: &'a mut DmaRegion,
     /// Where in the memory descriptor 0 is.
     base: usize,
-    links: Links<'a>,
+    /// Which descriptor follows which.
+    links: &'a [u16],
     limits: Limits,
     next: u16,
     last: u16,
-    /// How many descriptors were asked for, and how many were written.
-    wanted: usize,
     count: u16,
     writable: u32,
+    /// How many descriptors there was no room for.
+    missing: usize,
     problem: Option<Refusal>,
 }
 
 impl<'a> ChainWriter<'a> {
     /// A chain that begins at `head`.
+    #[inline]
     pub(super) fn new(
         (memory, base): (&'a mut DmaRegion, usize),
         head: u16,
-        links: Links<'a>,
+        links: &'a [u16],
         limits: Limits,
     ) -> Self {
         Self {
@@ -110,9 +93,9 @@ impl<'a> ChainWriter<'a> {
             limits,
             next: head,
             last: head,
-            wanted: 0,
             count: 0,
             writable: 0,
+            missing: 0,
             problem: None,
         }
     }
@@ -120,25 +103,36 @@ impl<'a> ChainWriter<'a> {
     /// Adds a segment of a buffer, as a descriptor for each piece of it that is in a row. Empty ones are left out.
     #[inline]
     pub(super) fn push_segment(&mut self, start: *const u8, len: usize, access: Access) {
-        let (mut start, mut len) = (start, len);
-        while len > 0 {
-            match device_piece(start, len).map(|(address, len)| (address, u32::try_from(len))) {
-                Some((address, Ok(piece))) => {
-                    self.push(address, piece, access);
-                    start = start.wrapping_add(piece as usize);
-                    len -= piece as usize;
-                }
-                Some((_, Err(_))) => return self.give_up(Refusal::TooLong),
-                None => return self.give_up(Refusal::NotDeviceMemory),
+        match device_piece(start, len) {
+            _ if len == 0 => {}
+            Some((address, piece)) if piece == len && len <= u32::MAX as usize => {
+                self.push(address, len as u32, access);
             }
+            first => self.push_pieces(first, start, len, access),
+        }
+    }
+
+    #[cold]
+    fn push_pieces(&mut self, first: Option<(u64, usize)>, start: *const u8, len: usize, access: Access) {
+        let (mut start, mut len, mut next) = (start, len, first);
+        loop {
+            let Some((address, piece)) = next else { return self.give_up(Refusal::NotDeviceMemory) };
+            let Ok(short) = u32::try_from(piece) else { return self.give_up(Refusal::TooLong) };
+            self.push(address, short, access);
+            start = start.wrapping_add(piece);
+            len -= piece;
+            if len == 0 {
+                return;
+            }
+            next = device_piece(start, len);
         }
     }
 
     /// Adds a segment at a device address.
     #[inline]
     pub(super) fn push(&mut self, address: u64, len: u32, access: Access) {
-        self.wanted += 1;
         if self.count == self.limits.now {
+            self.missing += 1;
             return self.give_up(Refusal::Full);
         }
         let flags = match access {
@@ -153,20 +147,22 @@ impl<'a> ChainWriter<'a> {
             }
         };
         self.last = self.next;
-        self.next = self.links.after(self.last);
+        self.next = self.links.get(usize::from(self.last)).copied().unwrap_or(0);
         self.count += 1;
         let place = self.base + usize::from(self.last) * DESCRIPTOR_LEN;
         write_descriptor(self.memory, place, address, len, flags, self.next);
     }
 
+    #[cold]
     fn give_up(&mut self, reason: Refusal) {
         self.problem.get_or_insert(reason);
     }
 
     /// Ends the chain at the segment added last.
+    #[inline]
     pub(super) fn finish(self) -> Result<Written, Refusal> {
         match self.problem {
-            Some(Refusal::Full) if self.wanted > usize::from(self.limits.ever) => {
+            Some(Refusal::Full) if usize::from(self.count) + self.missing > usize::from(self.limits.ever) => {
                 return Err(Refusal::TooManySegments);
             }
             Some(problem) => return Err(problem),
@@ -189,6 +185,5 @@ pub(super) fn write_indirect(memory: &mut DmaRegion, place: usize, address: u64,
 
 #[inline]
 fn write_descriptor(memory: &mut DmaRegion, place: usize, address: u64, len: u32, flags: u16, next: u16) {
-    memory.write_u64(place, address);
-    memory.write_u64(place + 8, u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48);
+    memory.write_two_u64(place, [address, u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48]);
 }

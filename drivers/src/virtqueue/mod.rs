@@ -43,7 +43,7 @@ use crate::device::Liveness;
 use crate::transport::{Notify, QueueAddresses};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use chain::{ChainWriter, Limits, Links, Written};
+use chain::{ChainWriter, Limits, Written};
 use free::FreeList;
 use isola_machine::dma::{DmaBuffer, DmaRegion, read_barrier, write_barrier};
 use rings::Rings;
@@ -210,7 +210,7 @@ impl<B> VirtQueue<B> {
         B: DmaBuffer,
     {
         self.add(buffer, |buffer, chain| {
-            buffer.for_each_segment(&mut |start, len| chain.push_segment(start, len, access));
+            buffer.for_each_segment(|start, len| chain.push_segment(start, len, access));
         })
     }
 
@@ -234,11 +234,12 @@ impl<B> VirtQueue<B> {
         let header_address = headers.device_address(offset);
         self.add(buffer, |buffer, chain| {
             chain.push(header_address, HEADER_LEN as u32, Access::DeviceReads);
-            buffer.for_each_segment(&mut |start, len| chain.push_segment(start, len, Access::DeviceReads));
+            buffer.for_each_segment(|start, len| chain.push_segment(start, len, Access::DeviceReads));
         })
     }
 
     /// Adds a chain and keeps its owner.
+    #[inline]
     fn add(&mut self, buffer: B, visit: impl Fn(&B, &mut ChainWriter<'_>)) -> Result<(), Refused<B>> {
         if let Some(fault) = self.fault {
             return Err(Refused { buffer, reason: Refusal::Broken(fault) });
@@ -265,6 +266,7 @@ impl<B> VirtQueue<B> {
 
     /// Writes a chain into free descriptors: into the ring's own where it is short, else into a table where
     /// the device knows tables and one is free.
+    #[inline]
     fn write_chain(
         &mut self,
         buffer: &B,
@@ -278,8 +280,7 @@ impl<B> VirtQueue<B> {
         let longest = if table.is_some() { tables::DIRECT_MAX } else { MAX_CHAIN };
         let ever = if self.tables.is_empty() { MAX_CHAIN.min(self.size()) } else { MAX_CHAIN };
         let limits = Limits { now: longest.min(self.free.count()), ever };
-        let links = Links::List(self.free.links());
-        let mut chain = ChainWriter::new(self.rings.descriptors(), head, links, limits);
+        let mut chain = ChainWriter::new(self.rings.descriptors(), head, self.free.links(), limits);
         visit(buffer, &mut chain);
         match (chain.finish(), table) {
             (Err(Refusal::Full), Some(table)) => {
@@ -359,6 +360,7 @@ impl<B> VirtQueue<B> {
     }
 
     /// Finds the buffer that the device says it returns.
+    #[inline]
     fn reclaim(&mut self, id: u32, written: u32) -> Result<Returned<B>, Fault> {
         let (head, slot) = u16::try_from(id)
             .ok()

@@ -4,7 +4,7 @@
 //! look in another place. So short chains stand in the ring, and long ones in a table; there are fewer tables
 //! than descriptors, and a chain that finds none stands in the ring where it fits.
 
-use super::chain::{ChainWriter, DESCRIPTOR_LEN, Limits, Links, MAX_CHAIN, Written};
+use super::chain::{ChainWriter, DESCRIPTOR_LEN, Limits, MAX_CHAIN, Written};
 use super::fault::Refusal;
 use alloc::vec::Vec;
 use isola_machine::dma::DmaRegion;
@@ -20,6 +20,17 @@ const LIMITS: Limits = Limits { now: MAX_CHAIN, ever: MAX_CHAIN };
 
 /// Length of a table, in bytes.
 const TABLE_LEN: usize = MAX_CHAIN as usize * DESCRIPTOR_LEN;
+
+/// In a table each descriptor is followed by the next.
+static CONSECUTIVE: [u16; MAX_CHAIN as usize] = {
+    let mut links = [0; MAX_CHAIN as usize];
+    let mut index = 0;
+    while index < links.len() {
+        links[index] = index as u16 + 1;
+        index += 1;
+    }
+    links
+};
 
 /// A chain that was written into a table.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +81,7 @@ impl Tables {
     ) -> Result<InTable, Refusal> {
         let memory = self.memory.as_mut().ok_or(Refusal::Full)?;
         let base = usize::from(table) * TABLE_LEN;
-        let mut writer = ChainWriter::new((memory, base), 0, Links::Consecutive, LIMITS);
+        let mut writer = ChainWriter::new((memory, base), 0, &CONSECUTIVE, LIMITS);
         visit(&mut writer);
         let chain = writer.finish()?;
         let len = u32::from(chain.count) * DESCRIPTOR_LEN as u32;

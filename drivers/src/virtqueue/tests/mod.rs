@@ -81,6 +81,6 @@ fn content(buffer: &SharedBuffer) -> Vec<u8> {
 /// Device addresses and lengths of a buffer's segments.
 fn segments(buffer: &impl DmaBuffer) -> Vec<(u64, u32)> {
     let mut segments = Vec::new();
-    buffer.for_each_segment(&mut |start, len| segments.push((start as u64, len as u32)));
+    buffer.for_each_segment(|start, len| segments.push((start as u64, len as u32)));
     segments
 }
