@@ -179,7 +179,7 @@ impl Device {
         transport: Box<dyn Transport>,
         device_type: DeviceType,
         required: u64,
-        choose: impl FnOnce(&Self, u64) -> Result<u64, DeviceError>,
+        choose: impl FnOnce(&mut Self, u64) -> Result<u64, DeviceError>,
     ) -> Result<Self, DeviceError> {
         if transport.device_type() != device_type as u32 {
             return Err(DeviceError::OtherType { device_type: transport.device_type() });
@@ -194,7 +194,7 @@ impl Device {
             device.add_status(status::FAILED);
             return Err(DeviceError::FeaturesMissing { features: required & !offered });
         }
-        let features = offered & (required | choose(&device, offered)?);
+        let features = offered & (required | choose(&mut device, offered)?);
         device.transport.accept_features(features);
         device.add_status(status::FEATURES_OK);
         if device.transport.status() & status::FEATURES_OK == 0 {
@@ -213,6 +213,11 @@ impl Device {
     fn add_status(&mut self, bits: u8) {
         let status = self.transport.status();
         self.transport.set_status(status | bits);
+    }
+
+    /// How many descriptors a queue can have.
+    pub(crate) fn queue_limit(&mut self, index: QueueIndex) -> u16 {
+        self.transport.queue_limit(index)
     }
 
     /// Makes a queue, at most `size` long, and hands it to the device.

@@ -11,8 +11,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, DeviceKind};
 use isola_drivers::net::{
-    HEADER_LEN, NetDevice, NetInterrupts, NetOptions, NetQueue, Offered, Offload, ReceiveBuffer, Received,
-    ReceivedChecksum as DriverChecksum,
+    HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions, NetQueue, Offered, Offload, ReceiveBuffer,
+    Received, ReceivedChecksum as DriverChecksum, SegmentKind,
 };
 use isola_drivers::transport::{self, Transport};
 use isola_drivers::virtqueue::{Pending, Refusal, Refused};
@@ -23,7 +23,8 @@ use isola_machine::apic;
 use isola_machine::device::Windows;
 use isola_machine::dma::{DmaBuffer, DmaRegion};
 use isola_platform::network::{
-    ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedChecksum, ReceivedFrame,
+    ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum,
+    ReceivedFrame, Segmentation,
 };
 use spin::Mutex;
 
@@ -106,7 +107,8 @@ fn start(
 ) -> Result<NetworkPort, isola_drivers::device::DeviceError> {
     let line = matches!(interrupts, NetInterrupts::Line);
     let queue_size = queue_size(pairs);
-    let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu: MAX_MTU, interrupts };
+    let merging = Merging::Buffers { len: BUFFER_LEN };
+    let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu: MAX_MTU, merging, interrupts };
     let (mut device, queues) = NetDevice::start(transport, &options, &mut DmaRegion::new)?;
     let (mac, mtu) = (device.mac(), device.mtu());
     if queues.len() > 1 {
@@ -167,6 +169,18 @@ unsafe impl DmaBuffer for Sent {
     }
 }
 
+/// What the device has to do to a frame with headers of so many bytes.
+#[inline]
+fn offload(header_len: usize, checksum: ChecksumOffload, segmentation: Segmentation) -> Offload {
+    let ChecksumOffload::Partial { start, offset } = checksum else { return Offload::None };
+    let (kind, segment_len) = match segmentation {
+        Segmentation::None => return Offload::Checksum { start, offset },
+        Segmentation::TcpIpv4 { segment_len } => (SegmentKind::TcpIpv4, segment_len),
+        Segmentation::TcpIpv6 { segment_len } => (SegmentKind::TcpIpv6, segment_len),
+    };
+    Offload::Segment { kind, header_len: header_len as u16, segment_len, start, offset }
+}
+
 struct BareQueue {
     queue: NetQueue<Filled, Sent>,
     /// The device, where it has one interrupt line for all, which has to be acknowledged there.
@@ -222,6 +236,36 @@ impl BareQueue {
         }
     }
 
+    /// The first `len` bytes of a buffer that the device has filled. It gets a fresh one.
+    fn take(&mut self, mut buffer: IoBufMut, len: usize) -> IoBuf {
+        buffer.truncate(len);
+        let filled = buffer.freeze();
+        if self.watched.len() < self.most_watched {
+            self.watched.push_back(filled.clone());
+        }
+        let fresh = self.buffer();
+        if self.queue.fill(fresh).is_err() {
+            self.check();
+        }
+        filled
+    }
+
+    /// The further buffers of a frame.
+    #[cold]
+    fn take_more(&mut self, count: u16) -> Option<Chain> {
+        let mut rest = Chain::new();
+        for _ in 0..count {
+            match self.queue.receive_more() {
+                Ok((Filled(buffer), len)) => rest.push_back(self.take(buffer, len)),
+                Err(_) => {
+                    self.check();
+                    return None;
+                }
+            }
+        }
+        Some(rest)
+    }
+
     /// Complains, once, of a device that breaks its rules. It is of no use any more.
     fn check(&mut self) {
         if let Some(fault) = self.queue.fault()
@@ -237,8 +281,12 @@ impl NetworkQueue for BareQueue {
         self.vector
     }
 
-    fn offloads_checksums(&self) -> bool {
-        self.queue.transmit_checksums() == Offered::Yes
+    fn offloads(&self) -> Offloads {
+        Offloads {
+            checksums: self.queue.transmit_checksums() == Offered::Yes,
+            segments_ipv4: self.queue.transmit_segments(SegmentKind::TcpIpv4) == Offered::Yes,
+            segments_ipv6: self.queue.transmit_segments(SegmentKind::TcpIpv6) == Offered::Yes,
+        }
     }
 
     fn attach(&mut self) {
@@ -256,31 +304,21 @@ impl NetworkQueue for BareQueue {
                 return None;
             }
         };
-        let Received { buffer: Filled(mut buffer), len, checksum } = received;
+        let Received { buffer: Filled(mut buffer), len, more, checksum } = received;
         buffer.advance(HEADER_LEN);
-        buffer.truncate(len);
-        let frame = buffer.freeze();
-        if self.watched.len() < self.most_watched {
-            self.watched.push_back(frame.clone());
-        }
-        let fresh = self.buffer();
-        if self.queue.fill(fresh).is_err() {
-            self.check();
-        }
+        let frame = self.take(buffer, len);
+        let rest = if more == 0 { Chain::new() } else { self.take_more(more)? };
         let checksum = match checksum {
             DriverChecksum::Unchecked => ReceivedChecksum::Unchecked,
             // A partial checksum is one that another machine behind the same device left to it.
             DriverChecksum::Valid | DriverChecksum::Partial { .. } => ReceivedChecksum::Valid,
         };
-        Some(ReceivedFrame { frame, checksum })
+        Some(ReceivedFrame { frame, rest, checksum })
     }
 
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
-        let FrameToSend { head, payload, checksum } = frame;
-        let offload = match checksum {
-            ChecksumOffload::None => Offload::None,
-            ChecksumOffload::Partial { start, offset } => Offload::Checksum { start, offset },
-        };
+        let FrameToSend { head, payload, checksum, segmentation } = frame;
+        let offload = offload(head.len(), checksum, segmentation);
         let refused = match self.lend(Sent { head, payload }, offload) {
             Ok(()) => return Ok(()),
             // A frame of very many views, or of views that cross from one page of an object in pieces to the next.
@@ -292,7 +330,7 @@ impl NetworkQueue for BareQueue {
         };
         refused.map_err(|refused| {
             let Sent { head, payload } = refused.buffer;
-            FrameToSend { head, payload, checksum }
+            FrameToSend { head, payload, checksum, segmentation }
         })
     }
 

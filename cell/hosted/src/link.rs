@@ -2,9 +2,9 @@
 //! others.
 
 use crate::core::HostedCore;
-use isola_iobuf::{IoBuf, IoBufMut};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_platform::network::{
-    FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedChecksum, ReceivedFrame,
+    FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,8 +111,8 @@ impl NetworkQueue for LinkQueue {
         VECTOR
     }
 
-    fn offloads_checksums(&self) -> bool {
-        false
+    fn offloads(&self) -> Offloads {
+        Offloads::default()
     }
 
     fn attach(&mut self) {
@@ -121,7 +121,11 @@ impl NetworkQueue for LinkQueue {
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
         let frame = self.incoming().lock().frames.pop_front()?;
-        Some(ReceivedFrame { frame: IoBuf::from(frame), checksum: ReceivedChecksum::Unchecked })
+        Some(ReceivedFrame {
+            frame: IoBuf::from(frame),
+            rest: Chain::new(),
+            checksum: ReceivedChecksum::Unchecked,
+        })
     }
 
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {

@@ -2,9 +2,9 @@
 //! are. It takes root's rights, or an interface that was made for the user.
 
 use crate::file::{FileInterrupt, Interest};
-use isola_iobuf::IoBufMut;
+use isola_iobuf::{Chain, IoBufMut};
 use isola_platform::network::{
-    FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedChecksum, ReceivedFrame,
+    FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
 };
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -74,8 +74,8 @@ impl NetworkQueue for TapQueue {
         self.vector
     }
 
-    fn offloads_checksums(&self) -> bool {
-        false
+    fn offloads(&self) -> Offloads {
+        Offloads::default()
     }
 
     fn attach(&mut self) {
@@ -87,7 +87,11 @@ impl NetworkQueue for TapQueue {
         let mut buffer = IoBufMut::with_room(0, LONGEST);
         let len = rustix::io::read(&*self.file, buffer.append(LONGEST)?).ok()?;
         buffer.truncate(len);
-        Some(ReceivedFrame { frame: buffer.freeze(), checksum: ReceivedChecksum::Unchecked })
+        Some(ReceivedFrame {
+            frame: buffer.freeze(),
+            rest: Chain::new(),
+            checksum: ReceivedChecksum::Unchecked,
+        })
     }
 
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {

@@ -20,8 +20,10 @@ pub struct NetworkPort {
 /// A frame that was received.
 #[derive(Debug)]
 pub struct ReceivedFrame {
-    /// The frame, from its Ethernet header on.
+    /// The frame, from its Ethernet header on: all of it, or its beginning, with all headers.
     pub frame: IoBuf,
+    /// What follows: of a frame that a device has put together of several segments.
+    pub rest: Chain,
     /// What the device says of its TCP or UDP checksum.
     pub checksum: ReceivedChecksum,
 }
@@ -45,6 +47,8 @@ pub struct FrameToSend {
     pub payload: Chain,
     /// What the device has to do to it.
     pub checksum: ChecksumOffload,
+    /// Whether the device has to cut it. Only with a partial checksum.
+    pub segmentation: Segmentation,
 }
 
 impl FrameToSend {
@@ -86,13 +90,52 @@ pub enum ChecksumOffload {
     },
 }
 
+/// Whether a device cuts a TCP segment into several: it makes the headers of each from those of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segmentation {
+    /// The frame goes out as it is.
+    None,
+    /// It is a TCP segment over IPv4.
+    TcpIpv4 {
+        /// Payload of each segment but the last, in bytes.
+        segment_len: u16,
+    },
+    /// It is a TCP segment over IPv6.
+    TcpIpv6 {
+        /// Payload of each segment but the last, in bytes.
+        segment_len: u16,
+    },
+}
+
+/// What a device does to frames that are sent, where it is asked to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// It fills in TCP and UDP checksums.
+    pub checksums: bool,
+    /// It cuts TCP segments over IPv4, and fills in their checksums.
+    pub segments_ipv4: bool,
+    /// The same over IPv6.
+    pub segments_ipv6: bool,
+}
+
+impl Offloads {
+    /// What two devices both do.
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            checksums: self.checksums && other.checksums,
+            segments_ipv4: self.segments_ipv4 && other.segments_ipv4,
+            segments_ipv6: self.segments_ipv6 && other.segments_ipv6,
+        }
+    }
+}
+
 /// A queue pair of a network device. Used by one core at a time.
 pub trait NetworkQueue {
     /// The interrupt vector by which it calls for attention, on the core that [`Self::attach`] named last.
     fn vector(&self) -> u8;
 
-    /// Whether the device can fill in TCP and UDP checksums.
-    fn offloads_checksums(&self) -> bool;
+    /// What the device can do to frames that are sent.
+    fn offloads(&self) -> Offloads;
 
     /// Makes the calling core the one that is interrupted.
     fn attach(&mut self);

@@ -8,16 +8,18 @@ const NEEDS_CHECKSUM: u8 = 1;
 /// The device has checked the sums.
 const DATA_VALID: u8 = 2;
 
-/// How a long segment is cut into frames (`VIRTIO_NET_HDR_GSO_*`).
+/// Which segments a device cuts (`VIRTIO_NET_HDR_GSO_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Segmentation {
-    /// It is not.
-    None = 0,
+pub enum SegmentKind {
+    /// TCP over IPv4.
+    TcpIpv4 = 1,
+    /// TCP over IPv6.
+    TcpIpv6 = 4,
 }
 
 /// The header, in the device's order: `flags, gso_type, hdr_len, gso_size, csum_start, csum_offset, num_buffers`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Header {
     pub flags: u8,
     pub segmentation: u8,
@@ -44,6 +46,20 @@ pub enum Offload {
         /// Where the sum goes, counted from `start`.
         offset: u16,
     },
+    /// Cut the payload of a TCP segment into several, each behind headers made from the frame's, and sum each as for
+    /// [`Self::Checksum`].
+    Segment {
+        /// The protocols.
+        kind: SegmentKind,
+        /// Length of all headers, in bytes.
+        header_len: u16,
+        /// Payload of each segment but the last, in bytes.
+        segment_len: u16,
+        /// As for [`Self::Checksum`].
+        start: u16,
+        /// As for [`Self::Checksum`].
+        offset: u16,
+    },
 }
 
 /// What the device says of the TCP or UDP checksum of a received frame.
@@ -66,20 +82,21 @@ pub enum ReceivedChecksum {
 impl Header {
     /// The header of a frame that is sent.
     pub(super) fn to_send(offload: Offload) -> [u8; HEADER_LEN] {
-        let (flags, checksum_start, checksum_offset) = match offload {
-            Offload::None => (0, 0, 0),
-            Offload::Checksum { start, offset } => (NEEDS_CHECKSUM, start, offset),
-        };
-        Self {
-            flags,
-            segmentation: Segmentation::None as u8,
-            header_len: 0,
-            segment_len: 0,
-            checksum_start,
-            checksum_offset,
-            buffers: 0,
+        let mut header = Self::default();
+        match offload {
+            Offload::None => {}
+            Offload::Checksum { start, offset } => {
+                header.flags = NEEDS_CHECKSUM;
+                (header.checksum_start, header.checksum_offset) = (start, offset);
+            }
+            Offload::Segment { kind, header_len, segment_len, start, offset } => {
+                header.flags = NEEDS_CHECKSUM;
+                header.segmentation = kind as u8;
+                (header.header_len, header.segment_len) = (header_len, segment_len);
+                (header.checksum_start, header.checksum_offset) = (start, offset);
+            }
         }
-        .to_bytes()
+        header.to_bytes()
     }
 
     fn to_bytes(self) -> [u8; HEADER_LEN] {
@@ -133,6 +150,14 @@ mod tests {
         assert_eq!(header.to_bytes(), bytes);
         let sent = Header::to_send(Offload::Checksum { start: 34, offset: 16 });
         assert_eq!(sent, [1, 0, 0, 0, 0, 0, 34, 0, 16, 0, 0, 0]);
+        let cut = Offload::Segment {
+            kind: SegmentKind::TcpIpv6,
+            header_len: 86,
+            segment_len: 1428,
+            start: 54,
+            offset: 16,
+        };
+        assert_eq!(Header::to_send(cut), [1, 4, 86, 0, 0x94, 5, 54, 0, 16, 0, 0, 0]);
         assert_eq!(Header::to_send(Offload::None), [0; 12]);
     }
 

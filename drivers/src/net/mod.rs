@@ -13,13 +13,17 @@
 //!
 //! No byte of a frame is ever copied. In steady state nothing is allocated.
 //!
+//! # Long frames
+//! Where the device cuts TCP segments ([`Offload::Segment`]), it takes up to 64 KiB at once. Where it merges receive
+//! buffers, it hands over what it put together likewise, in as many buffers as it takes ([`Received::more`]): asked for
+//! only where the queue has room for the longest twice, as a frame for which there never is room would stop it.
+//!
 //! # Interrupts
 //! With message interrupts (PCI), each pair has one, for what it received and for what it sent; a pair that goes
 //! to another core takes it along ([`NetQueue::redirect`]). Otherwise (MMIO) the device has one line: its handler
 //! calls [`NetDevice::acknowledge`], then polls every pair. Pairs start with their interrupts off.
 //!
-//! What is not here: merged receive buffers and segmentation (nothing longer than a frame is sent or received),
-//! filters, and what to do about a link that is down.
+//! What is not here: segmentation of UDP, filters, and what to do about a link that is down.
 
 mod control;
 mod header;
@@ -28,7 +32,7 @@ mod queue;
 mod tests;
 
 pub use crate::virtqueue::HEADER_LEN;
-pub use header::{Offload, ReceivedChecksum};
+pub use header::{Offload, ReceivedChecksum, SegmentKind};
 pub use queue::{MAX_PIECES, NetQueue, Offered, ReceiveBuffer, Received};
 
 use crate::device::{Device, DeviceError, DeviceType, feature};
@@ -47,6 +51,11 @@ mod bits {
     pub const GUEST_CHECKSUM: u64 = 1 << 1;
     pub const MTU: u64 = 1 << 3;
     pub const MAC: u64 = 1 << 5;
+    pub const GUEST_SEGMENTS_IPV4: u64 = 1 << 7;
+    pub const GUEST_SEGMENTS_IPV6: u64 = 1 << 8;
+    pub const SEGMENTS_IPV4: u64 = 1 << 11;
+    pub const SEGMENTS_IPV6: u64 = 1 << 12;
+    pub const MERGED_BUFFERS: u64 = 1 << 15;
     pub const STATUS: u64 = 1 << 16;
     pub const CONTROL_QUEUE: u64 = 1 << 17;
     pub const CONTROL_RECEIVE: u64 = 1 << 18;
@@ -71,6 +80,10 @@ const LEAST_MTU: u16 = 68;
 /// What a frame is longer than its IP packet: Ethernet header and VLAN tag, in bytes.
 const FRAME_OVERHEAD: usize = 18;
 
+/// The longest frame that a device hands over in merged buffers, in bytes: an IP packet of the longest kind, with its
+/// Ethernet header and tag.
+const LONGEST_FRAME: usize = 65_535 + FRAME_OVERHEAD;
+
 /// How a device shall be used.
 #[derive(Clone, Copy, Debug)]
 pub struct NetOptions<'a> {
@@ -78,10 +91,24 @@ pub struct NetOptions<'a> {
     pub pairs: u16,
     /// The most descriptors a queue.
     pub queue_size: u16,
-    /// The longest IP packet to receive, in bytes: receive buffers have room for it.
+    /// The longest IP packet of the network, in bytes: receive buffers have room for it.
     pub max_mtu: u16,
+    /// Whether a received frame may take several buffers.
+    pub merging: Merging,
     /// How the device interrupts.
     pub interrupts: NetInterrupts<'a>,
+}
+
+/// Whether a received frame may take several buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merging {
+    /// It takes one.
+    Never,
+    /// It may, where the device does that, and the queue has room for the longest frame twice.
+    Buffers {
+        /// Length of a buffer, header included, in bytes.
+        len: usize,
+    },
 }
 
 /// How a network device interrupts.
@@ -135,6 +162,19 @@ impl NetDevice {
                 | bits::STATUS
                 | feature::EVENT_INDEX
                 | feature::INDIRECT_DESCRIPTORS;
+            if offered & bits::CHECKSUM != 0 {
+                wanted |= bits::SEGMENTS_IPV4 | bits::SEGMENTS_IPV6;
+            }
+            let buffers = usize::from(options.queue_size.min(device.queue_limit(QueueIndex(0))));
+            if let Merging::Buffers { len } = options.merging
+                && offered & bits::MERGED_BUFFERS != 0
+                && buffers * len >= 2 * LONGEST_FRAME
+            {
+                wanted |= bits::MERGED_BUFFERS;
+                if offered & bits::GUEST_CHECKSUM != 0 {
+                    wanted |= bits::GUEST_SEGMENTS_IPV4 | bits::GUEST_SEGMENTS_IPV6;
+                }
+            }
             if offered & bits::MTU != 0 && (LEAST_MTU..=options.max_mtu).contains(&read_mtu(device)?) {
                 wanted |= bits::MTU;
             }
@@ -155,8 +195,12 @@ impl NetDevice {
             1
         };
         let pairs = pair_count(options, device_pairs, entries)?;
+        let offered = |feature| if device.has(feature) { Offered::Yes } else { Offered::No };
         let pair_options = PairOptions {
-            checksums: if device.has(bits::CHECKSUM) { Offered::Yes } else { Offered::No },
+            checksums: offered(bits::CHECKSUM),
+            segments_ipv4: offered(bits::SEGMENTS_IPV4),
+            segments_ipv6: offered(bits::SEGMENTS_IPV6),
+            merges: offered(bits::MERGED_BUFFERS),
             receive_len: HEADER_LEN + FRAME_OVERHEAD + usize::from(mtu.max(STANDARD_MTU)),
         };
         let mut queues = Vec::with_capacity(usize::from(pairs));

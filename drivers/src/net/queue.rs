@@ -1,6 +1,6 @@
 //! A pair of queues of a network device: frames in, frames out. It belongs to one core at a time.
 
-use super::header::{Header, Offload, ReceivedChecksum};
+use super::header::{Header, Offload, ReceivedChecksum, SegmentKind};
 use crate::transport::MessageControl;
 use crate::virtqueue::{Access, Fault, HEADER_LEN, Pending, Refusal, Refused, VirtQueue, WakeWhen};
 use alloc::boxed::Box;
@@ -27,8 +27,10 @@ impl ReceiveBuffer for SharedBuffer {
 pub struct Received<Rx> {
     /// The buffer. The frame begins [`HEADER_LEN`] bytes from its beginning.
     pub buffer: Rx,
-    /// Length of the frame, in bytes.
+    /// Bytes of the frame in it.
     pub len: usize,
+    /// How many further buffers the frame goes on in: to be taken with [`NetQueue::receive_more`], before anything else.
+    pub more: u16,
     /// What the device says of its checksum.
     pub checksum: ReceivedChecksum,
 }
@@ -36,8 +38,12 @@ pub struct Received<Rx> {
 /// What a queue pair can do, as agreed with the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PairOptions {
-    /// Whether the device fills checksums in.
+    /// Whether the device fills checksums in, and whether it cuts TCP segments over IPv4 and over IPv6.
     pub checksums: Offered,
+    pub segments_ipv4: Offered,
+    pub segments_ipv6: Offered,
+    /// Whether a frame may take several buffers.
+    pub merges: Offered,
     /// Shortest buffer for receiving, in bytes.
     pub receive_len: usize,
 }
@@ -83,6 +89,14 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         self.options.checksums
     }
 
+    /// Whether the device cuts segments of a kind: whether [`Offload::Segment`] is taken.
+    pub fn transmit_segments(&self, kind: SegmentKind) -> Offered {
+        match kind {
+            SegmentKind::TcpIpv4 => self.options.segments_ipv4,
+            SegmentKind::TcpIpv6 => self.options.segments_ipv6,
+        }
+    }
+
     /// Shortest buffer that [`Self::fill`] takes, in bytes.
     pub fn receive_buffer_len(&self) -> usize {
         self.options.receive_len
@@ -119,8 +133,23 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
             return Err(self.receive.break_off(Fault::TooShort { written: returned.written }));
         };
         let buffer = returned.buffer;
-        let checksum = Header::from_bytes(buffer.header()).received_checksum(len);
-        Ok(Some(Received { buffer, len, checksum }))
+        let header = Header::from_bytes(buffer.header());
+        let more = match self.options.merges {
+            Offered::Yes => header.buffers.saturating_sub(1),
+            Offered::No => 0,
+        };
+        Ok(Some(Received { buffer, len, more, checksum: header.received_checksum(len) }))
+    }
+
+    /// The next buffer of a frame, and how many bytes of it are in that. A device returns all of a frame's at once.
+    ///
+    /// # Errors
+    /// What the device did wrong: [`Fault::TooFew`], where it announced more than it has returned.
+    pub fn receive_more(&mut self) -> Result<(Rx, usize), Fault> {
+        match self.receive.take_returned()? {
+            Some(returned) => Ok((returned.buffer, returned.written as usize)),
+            None => Err(self.receive.break_off(Fault::TooFew)),
+        }
     }
 
     /// Gives the device a frame to send. The device learns of it with the next [`Self::flush`], and the frame
@@ -139,8 +168,12 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     /// The header of a frame that is sent with this offload; `None` where the device does not offer that.
     #[inline]
     pub fn header(&self, offload: Offload) -> Option<[u8; HEADER_LEN]> {
-        let is_offered = offload == Offload::None || self.options.checksums == Offered::Yes;
-        is_offered.then(|| Header::to_send(offload))
+        let offered = match offload {
+            Offload::None => Offered::Yes,
+            Offload::Checksum { .. } => self.options.checksums,
+            Offload::Segment { kind, .. } => self.transmit_segments(kind),
+        };
+        (offered == Offered::Yes).then(|| Header::to_send(offload))
     }
 
     /// As [`Self::transmit`], for a frame behind its [header](Self::header) in the same memory: a piece fewer for the

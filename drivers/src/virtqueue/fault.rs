@@ -32,6 +32,8 @@ pub enum Fault {
         /// How much it says is in it, in bytes.
         written: u32,
     },
+    /// It returned fewer buffers than it says that a frame takes.
+    TooFew,
     /// It does not answer.
     Silent,
 }
@@ -50,6 +52,7 @@ impl fmt::Display for Fault {
             Self::TooShort { written } => {
                 write!(f, "the device wrote {written} bytes, which is less than a header")
             }
+            Self::TooFew => f.write_str("the device returned fewer buffers than it says that a frame takes"),
             Self::Silent => f.write_str("the device does not answer"),
         }?;
         f.write_str(": reset the device")

@@ -16,7 +16,9 @@ use isola_events::{sleep, spawn_task, timeout};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net::tcp::Listening;
 use isola_net::{TcpStream, UdpSocket, listen};
-use isola_platform::network::{FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedFrame};
+use isola_platform::network::{
+    FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -78,8 +80,8 @@ impl NetworkQueue for WatchedQueue {
         self.queue.vector()
     }
 
-    fn offloads_checksums(&self) -> bool {
-        self.queue.offloads_checksums()
+    fn offloads(&self) -> Offloads {
+        self.queue.offloads()
     }
 
     fn attach(&mut self) {

@@ -2,7 +2,9 @@
 
 use alloc::boxed::Box;
 use isola_iobuf::IoBufMut;
-use isola_platform::network::{FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedFrame};
+use isola_platform::network::{
+    FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame,
+};
 
 /// Frames that are dropped in a row before others get their turn on the core.
 const MAX_DROPPED: usize = 64;
@@ -48,8 +50,8 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
         self.queue.vector()
     }
 
-    fn offloads_checksums(&self) -> bool {
-        self.queue.offloads_checksums()
+    fn offloads(&self) -> Offloads {
+        self.queue.offloads()
     }
 
     fn attach(&mut self) {

@@ -6,7 +6,7 @@ use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_net::interface::NetworkError;
 use isola_net::port::{
-    ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, ReceivedFrame,
+    ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame,
 };
 use isola_net::{
     Addressing, CellNetwork, ConfigError, Filter, Ipv4Config, MacAddr, NETWORK_MANAGER, NetworkManager,
@@ -138,8 +138,8 @@ impl NetworkQueue for Narrow {
         0x40
     }
 
-    fn offloads_checksums(&self) -> bool {
-        false
+    fn offloads(&self) -> Offloads {
+        Offloads::default()
     }
 
     fn attach(&mut self) {}
@@ -189,7 +189,12 @@ fn what_the_device_has_no_room_for_is_filtered_once() {
     for name in ["a", "b", "c"] {
         let mut head = IoBufMut::with_room(1, 1);
         head.append_slice(name.as_bytes()).unwrap();
-        let frame = FrameToSend { head, payload: Chain::new(), checksum: ChecksumOffload::None };
+        let frame = FrameToSend {
+            head,
+            payload: Chain::new(),
+            checksum: ChecksumOffload::None,
+            segmentation: Segmentation::None,
+        };
         let refused = queue.send(frame).unwrap_err();
         queue.send(refused).unwrap();
     }

@@ -1,5 +1,7 @@
 //! A network device from its reset to frames and back, over both buses.
 
+mod long_frames;
+
 use super::*;
 use crate::device::DeviceError;
 use crate::fake::pci::FakeFunction;
@@ -36,8 +38,13 @@ const FURTHER: u64 = 1 << 7 | 1 << 15 | 1 << 19 | 1 << 57 | 1 << 34;
 
 const MAC: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
 
-const LINE: NetOptions<'static> =
-    NetOptions { pairs: 1, queue_size: 8, max_mtu: 1500, interrupts: NetInterrupts::Line };
+const LINE: NetOptions<'static> = NetOptions {
+    pairs: 1,
+    queue_size: 8,
+    max_mtu: 1500,
+    merging: Merging::Never,
+    interrupts: NetInterrupts::Line,
+};
 
 const MESSAGES: [InterruptMessage; 2] = [
     InterruptMessage { address: 0xfee0_0000, data: 0x50 },
