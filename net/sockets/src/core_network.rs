@@ -138,7 +138,7 @@ impl CoreNetwork {
         let now = stack_now();
         let longest =
             if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
-        for ReceivedFrame { frame, checksum } in frames {
+        for ReceivedFrame { frame, checksum, .. } in frames {
             // Only now: what lies between the device and the stack may use the network itself.
             let mut stack = self.stack.borrow_mut();
             let Some(stack) = stack.as_mut() else { continue };

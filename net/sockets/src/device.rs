@@ -25,7 +25,9 @@ use isola_events::spawn_on;
 use isola_iobuf::IoBufMut;
 use isola_net_stack::{Frame, Instant, Stack, core_of_frame};
 use isola_platform::CoreIndex;
-use isola_platform::network::{ChecksumOffload, FrameToSend, FramesPending, NetworkQueue, ReceivedFrame};
+use isola_platform::network::{
+    ChecksumOffload, FrameToSend, FramesPending, NetworkQueue, ReceivedFrame, Segmentation,
+};
 use spin::Once;
 
 static QUEUES: Ebb<Queues> = Ebb::new();
@@ -140,7 +142,7 @@ fn to_send(Frame { head, payload, checksum }: Frame) -> FrameToSend {
         Some(offload) => ChecksumOffload::Partial { start: offload.start, offset: offload.offset },
         None => ChecksumOffload::None,
     };
-    FrameToSend { head, payload, checksum }
+    FrameToSend { head, payload, checksum, segmentation: Segmentation::None }
 }
 
 /// Notes frames that a core had no room for, whether to send or received. What matters comes again.

@@ -18,6 +18,7 @@ use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_events::spawn_on;
 use isola_net_stack::{Addressing, Config, ConfigError, CoreShare, Ipv4Config, MacAddr, Secret, TxChecksum};
 use isola_platform::CoreIndex;
+use isola_platform::network::Offloads;
 use spin::Mutex;
 
 pub(crate) static INTERFACE: CellEbb<Interface> = CellEbb::new();
@@ -84,8 +85,8 @@ impl core::error::Error for NetworkError {}
 pub fn start() -> Result<(), NetworkError> {
     let manager = &**NETWORK_MANAGER;
     let port = manager.open().ok_or(NetworkError::NoDevice)?;
-    let offloads = !port.queues.is_empty() && port.queues.iter().all(|queue| queue.offloads_checksums());
-    let tx_checksum = if offloads { TxChecksum::Device } else { TxChecksum::Software };
+    let offloads = port.queues.iter().map(|queue| queue.offloads()).reduce(Offloads::and).unwrap_or_default();
+    let tx_checksum = if offloads.checksums { TxChecksum::Device } else { TxChecksum::Software };
     let link = Link {
         mac: port.mac,
         mtu: port.mtu,
