@@ -39,7 +39,7 @@ pub struct Talker {
 }
 
 /// The byte at a position of the stream.
-fn byte_at(position: usize) -> u8 {
+pub fn byte_at(position: usize) -> u8 {
     ((position as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 

@@ -1,0 +1,45 @@
+//! Linux's side.
+
+use crate::common::byte_at;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+/// Nothing takes so long but what hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Sends `amount` bytes of the known stream and ends it; reads the same from the peer at the same time.
+pub fn exchange(stream: TcpStream, amount: usize) {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    let known: Vec<u8> = (0..amount).map(byte_at).collect();
+    thread::scope(|scope| {
+        let sent = scope.spawn(|| {
+            (&stream).write_all(&known).expect("the peer takes all");
+            stream.shutdown(Shutdown::Write).expect("an end");
+        });
+        let mut received = Vec::new();
+        (&stream).read_to_end(&mut received).expect("the peer's stream ends in good order");
+        assert!(received == known, "{} of {amount} bytes came, or wrong ones", received.len());
+        sent.join().expect("all is sent");
+    });
+}
+
+/// What `ss` says of the connections to `peer`.
+pub fn ask_linux(peer: SocketAddr) -> String {
+    let output = Command::new("ss").args(["-tineH", "dst", &peer.to_string()]).output();
+    let output = output.expect("ss (package iproute2) starts");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A counter of this namespace's TCP, as `nstat` calls it without `TcpExt`.
+pub fn linux_counter(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/net/netstat").expect("Linux's counters");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let pair = names.split(' ').zip(values.split(' ')).find(|(found, _)| *found == name);
+    pair.and_then(|(_, value)| value.parse().ok()).expect("a counter of that name")
+}

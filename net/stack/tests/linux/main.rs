@@ -1,0 +1,153 @@
+//! The stack against Linux's, over a TAP interface in a network namespace that a test makes: streams in both
+//! directions, on lines that lose, reorder, duplicate and delay. What Linux thinks of its peer is asked of it.
+//!
+//! Frames go between the interface and the stack through a [`wire::Wire`], which is as bad in both directions
+//! as the test says, so that both sides have something to repair. Where no namespace can be made the tests say so and
+//! pass. Nothing here depends on how fast the machine is: a test that hangs ends after minutes.
+
+mod clients;
+#[path = "../common/mod.rs"]
+mod common;
+mod wire;
+
+use clients::{ask_linux, exchange, linux_counter};
+use common::{Role, Talker};
+use isola_net_sim::Link;
+use isola_net_stack::{Counter, Duration};
+use isola_tests::namespace::{self, SHARED};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use wire::{PORT, Wire};
+
+/// Linux's address on the interface.
+const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+fn cell() -> SocketAddr {
+    (SHARED.cell(), PORT).into()
+}
+
+/// A line on which everything goes wrong now and then, in thousandths.
+fn bad(loss: u32) -> Link {
+    Link {
+        latency: Duration::from_millis(1),
+        jitter: Duration::from_millis(2),
+        loss,
+        duplication: 10,
+        corruption: 5,
+        ..Link::good()
+    }
+}
+
+/// Linux connects so many times, and both sides send `amount` bytes on each connection at once.
+fn linux_connects(link: Link, amount: usize, connections: usize) {
+    namespace::run(|| {
+        let talker = Talker::new(Role::Listen(PORT), amount);
+        let wire = Wire::run(link, talker, connections, |wire| {
+            thread::scope(|scope| {
+                for _ in 0..connections {
+                    scope.spawn(|| exchange(TcpStream::connect(cell()).expect("a connection"), amount));
+                }
+            });
+            wire.finished();
+        });
+        wire.check(amount, connections);
+    });
+}
+
+#[test]
+fn megabytes_flow_in_both_directions_at_once() {
+    linux_connects(Link::good(), 8 << 20, 1);
+}
+
+#[test]
+fn streams_survive_lines_that_lose_one_frame_in_a_hundred() {
+    linux_connects(bad(10), 1 << 20, 2);
+}
+
+#[test]
+fn streams_survive_lines_that_lose_five_frames_in_a_hundred() {
+    linux_connects(bad(50), 200_000, 4);
+}
+
+#[test]
+fn connections_made_to_linux_carry_streams_too() {
+    namespace::run(|| {
+        let (amount, connections) = (300_000, 4);
+        let listener = TcpListener::bind((LINUX, PORT)).expect("a free port");
+        let role = Role::Connect((LINUX, PORT).into(), connections);
+        let wire = Wire::run(bad(10), Talker::new(role, amount), connections, |wire| {
+            thread::scope(|scope| {
+                for _ in 0..connections {
+                    let (stream, _) = listener.accept().expect("a connection");
+                    scope.spawn(move || exchange(stream, amount));
+                }
+            });
+            wire.finished();
+        });
+        wire.check(amount, connections);
+    });
+}
+
+/// RFC 7323 2.2: the window's scale is agreed on with another's stack
+/// RFC 7323 3.2: timestamps are agreed on with another's stack
+/// RFC 2018 2: selective acknowledgements are agreed on with another's stack
+#[test]
+fn linux_agrees_on_scaled_windows_timestamps_and_selective_acknowledgements() {
+    namespace::run(|| {
+        let talker = Talker::new(Role::Listen(PORT), 0);
+        Wire::run(Link::good(), talker, 1, |wire| {
+            let stream = TcpStream::connect(cell()).expect("a connection");
+            let said = ask_linux(cell());
+            for word in [" ts ", " sack ", " wscale:7,"] {
+                assert!(said.contains(word), "{word} is not in what ss says: {said}");
+            }
+            exchange(stream, 0);
+            wire.finished();
+        });
+    });
+}
+
+/// RFC 2018 4: what is reported beyond a gap makes another's stack repair the gap alone
+#[test]
+fn linux_repairs_by_what_is_reported_to_it() {
+    namespace::run(|| {
+        let amount = 2 << 20;
+        let before = linux_counter("TCPSackRecovery");
+        let talker = Talker::new(Role::Listen(PORT), amount);
+        let link = Link { loss: 20, latency: Duration::from_millis(1), ..Link::good() };
+        Wire::run(link, talker, 1, |wire| {
+            exchange(TcpStream::connect(cell()).expect("a connection"), amount);
+            wire.finished();
+        });
+        assert!(
+            linux_counter("TCPSackRecovery") > before,
+            "Linux never recovered by selective acknowledgements"
+        );
+    });
+}
+
+#[test]
+fn thousands_of_connections_come_and_go() {
+    const CLIENTS: usize = 8;
+    const ROUNDS: usize = 400;
+    namespace::run(|| {
+        let amount = 100;
+        let talker = Talker::new(Role::Listen(PORT), amount);
+        let wire = Wire::run(Link::good(), talker, CLIENTS * ROUNDS, |wire| {
+            thread::scope(|scope| {
+                for _ in 0..CLIENTS {
+                    scope.spawn(|| {
+                        for _ in 0..ROUNDS {
+                            exchange(TcpStream::connect(cell()).expect("a connection"), amount);
+                        }
+                    });
+                }
+            });
+            wire.finished();
+        });
+        wire.check(amount, CLIENTS * ROUNDS);
+        for counter in [Counter::DropTcpChecksum, Counter::DropTcpMalformed, Counter::DropTcpFlags] {
+            assert_eq!(wire.stack.counters().get(counter), 0, "{counter:?}");
+        }
+    });
+}

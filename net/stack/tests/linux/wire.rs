@@ -1,0 +1,189 @@
+//! The line between the TAP interface and the stack, and the thread that runs both.
+
+use crate::common::Talker;
+use isola_hosted::tap;
+use isola_iobuf::IoBuf;
+use isola_net_sim::{App, Link, Random, check};
+use isola_net_stack::{Addressing, Config, Instant, Ipv4Config, MacAddr, RxChecksum, Secret, Stack};
+use isola_platform::network::{ChecksumOffload, FrameToSend, NetworkQueue, Segmentation};
+use isola_tests::namespace::{PREFIX_LEN, SHARED};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant as Clock};
+
+/// The port that is listened at, on either side.
+pub const PORT: u16 = 7777;
+
+/// Nothing takes so long but what hangs.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How long the thread sleeps where there is nothing to do.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Where a frame is going.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum To {
+    Linux,
+    Stack,
+}
+
+/// A frame on its way: when it arrives, in which order it was sent, where to.
+type Flying = (Instant, u64, To, Vec<u8>);
+
+/// The stack, its application, and how frames reach it.
+pub struct Wire {
+    pub stack: Stack,
+    app: Talker,
+    queue: Box<dyn NetworkQueue + Send>,
+    link: Link,
+    random: Random,
+    flying: BinaryHeap<Reverse<Flying>>,
+    sent: u64,
+    started: Clock,
+}
+
+/// Linux's side has said what it had to.
+pub struct Handle(Sender<()>);
+
+impl Handle {
+    /// Says so: the stack's side may end when its connections have.
+    pub fn finished(&self) {
+        let _ = self.0.send(());
+    }
+}
+
+impl Wire {
+    /// Runs the stack on the namespace's interface beside `linux`, until that is done and all connections have ended.
+    pub fn run(link: Link, app: Talker, connections: usize, linux: impl FnOnce(&Handle) + Send) -> Self {
+        let (sender, receiver) = channel();
+        thread::scope(|scope| {
+            let mut wire = Self::new(link, app);
+            let runner = scope.spawn(move || {
+                wire.serve(connections, &receiver);
+                wire
+            });
+            let other = scope.spawn(move || linux(&Handle(sender)));
+            let wire = runner.join().expect("the stack's side");
+            other.join().expect("Linux's side");
+            wire
+        })
+    }
+
+    fn new(link: Link, mut app: Talker) -> Self {
+        let mut port = tap::open("shared", 1).expect("the namespace's interface");
+        let queue = port.queues.pop().expect("a queue");
+        let mut config = Config::new(MacAddr(port.mac), Secret([42; 32]));
+        config.addressing = Addressing::Static(Ipv4Config::new(SHARED.cell(), PREFIX_LEN, None));
+        let mut stack = Stack::new(config, Instant::ZERO).expect("a configuration that works");
+        app.start(&mut stack, Instant::ZERO);
+        Self {
+            stack,
+            app,
+            queue,
+            link,
+            random: Random::new(7),
+            flying: BinaryHeap::new(),
+            sent: 0,
+            started: Clock::now(),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.started.elapsed().as_nanos() as u64)
+    }
+
+    fn serve(&mut self, connections: usize, linux: &Receiver<()>) {
+        let mut linux_is_done = false;
+        while !(linux_is_done && self.app.closed.len() + self.app.failed.len() >= connections) {
+            // Linux's side has failed: its panic says why.
+            match linux.try_recv() {
+                Ok(()) => linux_is_done = true,
+                Err(TryRecvError::Disconnected) if !linux_is_done => return,
+                Err(_) => {}
+            }
+            assert!(self.started.elapsed() < PATIENCE, "it hangs: {:?}", self.stack.occupancy());
+            if !self.step() {
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Does what is to be done now; `false` where nothing was.
+    fn step(&mut self) -> bool {
+        let now = self.now();
+        let mut acted = false;
+        while let Some(frame) = self.queue.receive() {
+            self.carry(now, To::Stack, frame.frame.to_vec());
+            acted = true;
+        }
+        while self.flying.peek().is_some_and(|Reverse((at, ..))| *at <= now) {
+            let Some(Reverse((_, _, to, bytes))) = self.flying.pop() else { break };
+            self.arrive(now, to, bytes);
+            acted = true;
+        }
+        if self.stack.next_deadline().is_some_and(|at| at <= now) {
+            self.stack.on_timer(now);
+            acted = true;
+        }
+        while let Some(event) = self.stack.next_event() {
+            self.app.on_event(&mut self.stack, now, event);
+            acted = true;
+        }
+        while let Some(frame) = self.stack.poll_transmit(now) {
+            let bytes = frame.to_vec();
+            self.stack.recycle(frame.head);
+            check::frame(&bytes, 1500);
+            self.carry(now, To::Linux, bytes);
+            acted = true;
+        }
+        acted
+    }
+
+    /// Puts a frame on the line.
+    fn carry(&mut self, now: Instant, to: To, mut bytes: Vec<u8>) {
+        let link = &self.link;
+        if self.random.happens(link.loss) {
+            return;
+        }
+        // Behind the IP header, whose fields no checksum covers from end to end, nor ARP's.
+        let is_ip = bytes.get(12..14) == Some(&[8, 0]);
+        if is_ip && self.random.happens(link.corruption) {
+            let at = 34 + self.random.below(bytes.len() as u64 - 34) as usize;
+            bytes[at] ^= 1 << self.random.below(8);
+        }
+        let copies = if self.random.happens(link.duplication) { 2 } else { 1 };
+        for _ in 0..copies {
+            let jitter = self.random.below(link.jitter.as_nanos() + 1);
+            let at = now + link.latency + isola_net_stack::Duration::from_nanos(jitter);
+            self.sent += 1;
+            self.flying.push(Reverse((at, self.sent, to, bytes.clone())));
+        }
+    }
+
+    fn arrive(&mut self, now: Instant, to: To, bytes: Vec<u8>) {
+        match to {
+            To::Stack => self.stack.receive(now, IoBuf::from(bytes), RxChecksum::Unverified),
+            To::Linux => {
+                let mut head = isola_iobuf::IoBufMut::with_room(0, bytes.len());
+                head.append_slice(&bytes).expect("room");
+                let frame = FrameToSend {
+                    head,
+                    payload: Default::default(),
+                    checksum: ChecksumOffload::None,
+                    segmentation: Segmentation::None,
+                };
+                // What the interface has no room for is lost.
+                let _ = self.queue.send(frame);
+            }
+        }
+    }
+
+    /// All connections ended in good order, with the whole stream received, and nothing is left of them.
+    pub fn check(&self, amount: usize, connections: usize) {
+        assert_eq!(self.app.failed, [], "no connection may fail");
+        assert_eq!(self.app.closed.len(), connections);
+        assert!(self.app.closed.iter().all(|&received| received == amount));
+        assert_eq!((self.app.open(), self.stack.occupancy().connections), (0, 0));
+    }
+}
