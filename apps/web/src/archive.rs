@@ -1,0 +1,62 @@
+//! A site out of an archive: tar, as `tar --format=ustar` and the crate's build script make it.
+
+use crate::date::UnixSeconds;
+use crate::site::{SiteBuilder, SiteError};
+use core::fmt;
+use tar_no_std::{ArchiveEntry, CorruptDataError, TarArchiveRef, TypeFlag};
+
+/// Why an archive is no site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArchiveError {
+    /// It is no archive, or damaged.
+    Damaged(CorruptDataError),
+    /// A name is longer than the format has room for, or no text: it is in an extension.
+    LongNames,
+    /// A file cannot be served.
+    Site(SiteError),
+}
+
+impl fmt::Display for ArchiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged(error) => write!(f, "{error}: make the archive with tar --format=ustar"),
+            Self::LongNames => {
+                f.write_str("extensions of the format, for long names say: use tar --format=ustar")
+            }
+            Self::Site(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ArchiveError {}
+
+/// Adds all regular files of an archive.
+///
+/// # Errors
+/// [`ArchiveError`]; some of the files may then have been added.
+pub fn add_all(site: &mut SiteBuilder, archive: &'static [u8]) -> Result<(), ArchiveError> {
+    let archive = TarArchiveRef::new(archive).map_err(ArchiveError::Damaged)?;
+    let extends = |kind| matches!(kind, Ok(TypeFlag::XHDTYPE | TypeFlag::XGLTYPE));
+    if archive.headers().any(|(_, header)| extends(header.typeflag.try_to_type_flag())) {
+        return Err(ArchiveError::LongNames);
+    }
+    archive.entries().try_for_each(|entry| add(site, &entry))
+}
+
+fn add(site: &mut SiteBuilder, entry: &ArchiveEntry<'static>) -> Result<(), ArchiveError> {
+    let name = entry.filename();
+    let name = name.as_str().map_err(|_| ArchiveError::LongNames)?;
+    // What `tar cf site.tar .` writes.
+    let name = name.strip_prefix("./").unwrap_or(name);
+    if name.ends_with('/') {
+        return Ok(());
+    }
+    let modified = modified(entry);
+    site.add(name, entry.data(), modified).map_err(ArchiveError::Site)
+}
+
+/// When a file was changed last: an octal number, which the crate takes for a decimal one.
+fn modified(entry: &ArchiveEntry<'_>) -> Option<UnixSeconds> {
+    let digits = entry.posix_header().mtime.as_inner().as_str().ok()?;
+    u64::from_str_radix(digits.trim(), 8).ok().filter(|seconds| *seconds > 0).map(UnixSeconds)
+}

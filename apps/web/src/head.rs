@@ -1,0 +1,357 @@
+//! The head of a request (RFC 9112, 2 to 6): read by `httparse`, judged here.
+
+use crate::response::Status;
+use core::mem::MaybeUninit;
+
+/// Longest head of a request, in bytes.
+pub const MAX_HEAD_BYTES: usize = 8 << 10;
+
+/// Longest target of a request, in bytes.
+pub const MAX_TARGET_BYTES: usize = 4 << 10;
+
+/// Header fields of a request at most.
+pub const MAX_FIELDS: usize = 64;
+
+/// The methods that are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// The head and the body of a response.
+    Get,
+    /// The head alone.
+    Head,
+}
+
+/// What becomes of the connection behind the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persistence {
+    /// It stays, which goes without saying.
+    Stays,
+    /// It stays, which a client of HTTP/1.0 has to be told.
+    StaysAndSays,
+    /// It ends.
+    Ends,
+}
+
+/// A request without a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head<'a> {
+    /// How.
+    pub method: Method,
+    /// The path, as it came: neither decoded nor without its query.
+    pub target: &'a str,
+    /// What becomes of the connection.
+    pub persistence: Persistence,
+    /// `If-Match`.
+    pub if_match: Option<&'a [u8]>,
+    /// `If-Unmodified-Since`.
+    pub if_unmodified_since: Option<&'a [u8]>,
+    /// `If-None-Match`.
+    pub if_none_match: Option<&'a [u8]>,
+    /// `If-Modified-Since`.
+    pub if_modified_since: Option<&'a [u8]>,
+    /// `If-Range`.
+    pub if_range: Option<&'a [u8]>,
+    /// `Range`.
+    pub range: Option<&'a [u8]>,
+}
+
+/// A request that is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub status: Status,
+    /// What becomes of the connection: it ends where nobody knows for sure where the next request begins.
+    pub persistence: Persistence,
+    /// Whether the response has no body.
+    pub method: Method,
+}
+
+impl Refusal {
+    const fn ending(status: Status) -> Self {
+        Self { status, persistence: Persistence::Ends, method: Method::Get }
+    }
+}
+
+/// What input begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parsed<'a> {
+    /// The beginning of a head, whose rest is to come.
+    Part,
+    /// A request whose head has so many bytes.
+    Request(Head<'a>, usize),
+    /// A request that is not served, and whose head has so many bytes.
+    Refused(Refusal, usize),
+}
+
+/// What the header fields say of the request as a whole.
+#[derive(Default)]
+struct Framing<'a> {
+    hosts: usize,
+    content_length: Option<&'a [u8]>,
+    lengths_differ: bool,
+    transfer_coding: bool,
+    expects_unknown: bool,
+    close: bool,
+    keep_alive: bool,
+}
+
+/// Reads what `bytes` begin with.
+pub fn parse(bytes: &[u8]) -> Parsed<'_> {
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut []);
+    let len = match request.parse_with_uninit_headers(bytes, &mut fields) {
+        Ok(httparse::Status::Complete(len)) if len > MAX_HEAD_BYTES => {
+            return Parsed::Refused(Refusal::ending(Status::HeadTooLarge), len);
+        }
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Parsed::Part,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Parsed::Refused(Refusal::ending(Status::HeadTooLarge), bytes.len());
+        }
+        Err(httparse::Error::Version) => {
+            return Parsed::Refused(Refusal::ending(Status::VersionNotSupported), bytes.len());
+        }
+        Err(_) => return Parsed::Refused(Refusal::ending(Status::BadRequest), bytes.len()),
+    };
+    match judge(&request) {
+        Ok(head) => Parsed::Request(head, len),
+        Err(refusal) => Parsed::Refused(refusal, len),
+    }
+}
+
+fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {
+    let bad = Refusal::ending(Status::BadRequest);
+    let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version) else {
+        return Err(bad);
+    };
+    let mut framing = Framing::default();
+    let mut head = Head {
+        method: Method::Get,
+        target,
+        persistence: Persistence::Stays,
+        if_match: None,
+        if_unmodified_since: None,
+        if_none_match: None,
+        if_modified_since: None,
+        if_range: None,
+        range: None,
+    };
+    for field in request.headers.iter() {
+        read(field.name, field.value, &mut head, &mut framing);
+    }
+    head.persistence = match minor {
+        1 if !framing.close => Persistence::Stays,
+        0 if framing.keep_alive && !framing.close => Persistence::StaysAndSays,
+        _ => Persistence::Ends,
+    };
+    // A request that two servers could read differently is none (RFC 9112, 3.2 and 6.3).
+    let has_one_host = framing.hosts == 1 || (minor == 0 && framing.hosts == 0);
+    if !has_one_host || framing.lengths_differ {
+        return Err(bad);
+    }
+    if framing.transfer_coding {
+        // Who says both wants to be read in two ways.
+        let status =
+            if framing.content_length.is_some() { Status::BadRequest } else { Status::NotImplemented };
+        return Err(Refusal::ending(status));
+    }
+    match framing.content_length {
+        None => {}
+        Some(len) if len.is_empty() || !len.iter().all(u8::is_ascii_digit) => return Err(bad),
+        Some(len) if len.iter().all(|digit| *digit == b'0') => {}
+        Some(_) => return Err(Refusal::ending(Status::ContentTooLarge)),
+    }
+    let refuse = |status| Err(Refusal { status, persistence: head.persistence, method: Method::Get });
+    head.method = match method {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        "POST" | "PUT" | "DELETE" | "OPTIONS" | "TRACE" | "PATCH" | "CONNECT" => {
+            return refuse(Status::MethodNotAllowed);
+        }
+        _ => return refuse(Status::NotImplemented),
+    };
+    if framing.expects_unknown {
+        return Err(Refusal { method: head.method, ..refusal(Status::ExpectationFailed, &head) });
+    }
+    if target.len() > MAX_TARGET_BYTES {
+        return Err(Refusal { method: head.method, ..refusal(Status::TargetTooLong, &head) });
+    }
+    head.target = origin_form(target).ok_or(bad)?;
+    Ok(head)
+}
+
+fn refusal(status: Status, head: &Head<'_>) -> Refusal {
+    Refusal { status, persistence: head.persistence, method: head.method }
+}
+
+/// Takes one header field in.
+fn read<'b>(name: &str, value: &'b [u8], head: &mut Head<'b>, framing: &mut Framing<'b>) {
+    let is = |known: &str| name.eq_ignore_ascii_case(known);
+    // Most fields are told apart by their lengths.
+    match name.len() {
+        4 if is("host") => framing.hosts += 1,
+        5 if is("range") => head.range = Some(value),
+        6 if is("expect") => framing.expects_unknown |= !value.eq_ignore_ascii_case(b"100-continue"),
+        8 if is("if-match") => head.if_match = Some(value),
+        8 if is("if-range") => head.if_range = Some(value),
+        10 if is("connection") => {
+            for option in value.split(|byte| *byte == b',') {
+                framing.close |= option.trim_ascii().eq_ignore_ascii_case(b"close");
+                framing.keep_alive |= option.trim_ascii().eq_ignore_ascii_case(b"keep-alive");
+            }
+        }
+        13 if is("if-none-match") => head.if_none_match = Some(value),
+        14 if is("content-length") => {
+            framing.lengths_differ |= framing.content_length.is_some_and(|len| len != value);
+            framing.content_length = Some(value);
+        }
+        17 if is("if-modified-since") => head.if_modified_since = Some(value),
+        17 if is("transfer-encoding") => framing.transfer_coding = true,
+        19 if is("if-unmodified-since") => head.if_unmodified_since = Some(value),
+        _ => {}
+    }
+}
+
+/// The path and query of a target, which may be a whole URI (RFC 9112, 3.2.2).
+fn origin_form(target: &str) -> Option<&str> {
+    if target.starts_with('/') {
+        return Some(target);
+    }
+    let scheme = target.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"))?;
+    let rest = &target[scheme.len()..];
+    match rest.find(['/', '?']) {
+        Some(0) => None,
+        Some(end) if rest[end..].starts_with('/') => Some(&rest[end..]),
+        _ => Some("/"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::string::String;
+
+    fn head(text: &str) -> Head<'_> {
+        match parse(text.as_bytes()) {
+            Parsed::Request(head, len) if len == text.len() => head,
+            other => panic!("{text:?}: {other:?}"),
+        }
+    }
+
+    fn refused(text: &str) -> (Status, Persistence) {
+        match parse(text.as_bytes()) {
+            Parsed::Refused(refusal, _) => (refusal.status, refusal.persistence),
+            other => panic!("{text:?}: {other:?}"),
+        }
+    }
+
+    /// RFC 9112 9.3: a connection stays unless either side says close; of HTTP/1.0 it ends unless both say keep-alive.
+    #[test]
+    fn a_connection_stays_by_its_version_and_what_is_said() {
+        for (request, expected) in [
+            ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", Persistence::Stays),
+            ("GET / HTTP/1.1\r\nHost: x\r\nConnection: Close\r\n\r\n", Persistence::Ends),
+            ("GET / HTTP/1.1\r\nHost: x\r\nConnection: x, close\r\n\r\n", Persistence::Ends),
+            ("GET / HTTP/1.0\r\n\r\n", Persistence::Ends),
+            ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", Persistence::StaysAndSays),
+            ("GET / HTTP/1.0\r\nConnection: keep-alive, close\r\n\r\n", Persistence::Ends),
+        ] {
+            assert_eq!(head(request).persistence, expected, "{request:?}");
+        }
+    }
+
+    /// RFC 9112 3.2: a request of HTTP/1.1 without exactly one Host is answered by 400.
+    #[test]
+    fn a_request_names_its_host_once() {
+        for request in ["GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n"] {
+            assert_eq!(refused(request), (Status::BadRequest, Persistence::Ends));
+        }
+    }
+
+    /// RFC 9112 6.1: a transfer coding that is not understood is answered by 501.
+    /// RFC 9112 6.3: what could be read in two ways is answered by 400 and ends the connection.
+    #[test]
+    fn bodies_are_refused_and_the_connection_ends_behind_them() {
+        for (fields, status) in [
+            ("Content-Length: 5", Status::ContentTooLarge),
+            ("Content-Length: 99999999999999999999999", Status::ContentTooLarge),
+            ("Transfer-Encoding: chunked", Status::NotImplemented),
+            ("Transfer-Encoding: chunked\r\nContent-Length: 5", Status::BadRequest),
+            ("Content-Length: 0\r\nContent-Length: 5", Status::BadRequest),
+            ("Content-Length: +0", Status::BadRequest),
+            ("Content-Length: -1", Status::BadRequest),
+            ("Content-Length: ", Status::BadRequest),
+        ] {
+            let request = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n");
+            assert_eq!(refused(&request), (status, Persistence::Ends), "{fields}");
+        }
+        head("GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    }
+
+    /// RFC 9110 9.1: a method that is not known is answered by 501, one that is not allowed by 405.
+    /// RFC 9110 10.1.1: an expectation that is not known may be answered by 417.
+    #[test]
+    fn what_is_not_served_is_told_apart() {
+        for (request, status) in [
+            ("POST / HTTP/1.1\r\nHost: x\r\n\r\n", Status::MethodNotAllowed),
+            ("BREW / HTTP/1.1\r\nHost: x\r\n\r\n", Status::NotImplemented),
+            ("get / HTTP/1.1\r\nHost: x\r\n\r\n", Status::NotImplemented),
+            ("GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n", Status::ExpectationFailed),
+        ] {
+            assert_eq!(refused(request), (status, Persistence::Stays), "{request:?}");
+        }
+        head("GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-Continue\r\n\r\n");
+        assert_eq!(refused("GET / HTTP/2.0\r\n\r\n").0, Status::VersionNotSupported);
+        let long = format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(MAX_TARGET_BYTES));
+        assert_eq!(refused(&long).0, Status::TargetTooLong);
+    }
+
+    /// RFC 9112 3.2.2: a server accepts a whole URI as a target.
+    #[test]
+    fn a_target_is_a_path_or_a_whole_uri() {
+        for (target, path) in [
+            ("/a/b?c", "/a/b?c"),
+            ("http://x:80/a", "/a"),
+            ("HTTP://x/", "/"),
+            ("http://x", "/"),
+            ("http://x?q", "/"),
+        ] {
+            assert_eq!(head(&format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n")).target, path);
+        }
+        for target in ["a", "*", "http:///a", "https://x/a", "x:443"] {
+            let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+            assert_eq!(refused(&request), (Status::BadRequest, Persistence::Ends), "{target}");
+        }
+    }
+
+    #[test]
+    fn what_is_unfinished_is_waited_for_up_to_a_limit() {
+        for part in ["", "G", "GET / HTTP/1.1\r\nHost", "GET / HTTP/1.1\r\nHost: x\r\n"] {
+            assert_eq!(parse(part.as_bytes()), Parsed::Part);
+        }
+        let mut long = String::from("GET / HTTP/1.1\r\nHost: x\r\nX: ");
+        long.push_str(&"a".repeat(MAX_HEAD_BYTES));
+        assert_eq!(refused(&long), (Status::HeadTooLarge, Persistence::Ends));
+        long.push_str("\r\n\r\n");
+        assert_eq!(refused(&long), (Status::HeadTooLarge, Persistence::Ends));
+        let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "a: b\r\n".repeat(MAX_FIELDS));
+        assert_eq!(refused(&many).0, Status::HeadTooLarge);
+    }
+
+    /// RFC 9112 5.1: white space between a field's name and its colon is answered by 400.
+    /// RFC 9112 5.2: a folded line is answered by 400.
+    #[test]
+    fn what_is_no_request_is_refused() {
+        for request in [
+            "\x16\x03\x01\x02\x00\x01",
+            "GET / HTTP/1.1\r\nHost : x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n",
+            "GET /a\x01b HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: x\0\r\n\r\n",
+            " GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        ] {
+            assert_eq!(refused(request), (Status::BadRequest, Persistence::Ends), "{request:?}");
+        }
+    }
+}

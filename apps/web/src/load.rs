@@ -1,0 +1,100 @@
+//! A site out of the files that a process of the host exports: read once, before anybody is served.
+
+use core::fmt;
+use core::net::SocketAddr;
+use isola::files::{self, FileError, FileKind, MAX_READ};
+use isola::messenger;
+use isola::prelude::*;
+use isola_web::date::UnixSeconds;
+use isola_web::{SiteBuilder, SiteError};
+
+/// Directories within each other at most.
+const MAX_DEPTH: usize = 32;
+
+/// Files at most.
+const MAX_FILES: usize = 100_000;
+
+/// Why there is no site.
+#[derive(Debug)]
+pub enum LoadError {
+    /// Nobody is joined at the address.
+    Join(messenger::JoinError),
+    /// A file cannot be read.
+    File(String, FileError),
+    /// A file became shorter while it was read.
+    Changed(String),
+    /// The files need more memory than half of the cell's.
+    TooLarge(usize),
+    /// There are too many, or they lie too deep.
+    TooMany,
+    /// A file cannot be served.
+    Site(SiteError),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Join(error) => error.fmt(f),
+            Self::File(path, error) => write!(f, "{path}: {error}"),
+            Self::Changed(path) => write!(f, "{path} has changed while it was read: run it again"),
+            Self::TooLarge(most) => {
+                write!(f, "the files are larger than {} MiB: run it with more memory", most >> 20)
+            }
+            Self::TooMany => {
+                write!(f, "more than {MAX_FILES} files, or {MAX_DEPTH} directories deep: name a part by -r")
+            }
+            Self::Site(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Adds all files of a directory, which somebody exports at that address.
+pub async fn add_all(site: &mut SiteBuilder, at: SocketAddr, root: &str) -> Result<(), LoadError> {
+    isola::net::wait_for_address().await;
+    messenger::join(at).await.map_err(LoadError::Join)?;
+    let root = root.trim_end_matches('/');
+    let limit_bytes = isola::memory_total() / 2;
+    let (mut left_bytes, mut left_files) = (limit_bytes, MAX_FILES);
+    let mut folders = vec![String::new()];
+    while let Some(folder) = folders.pop() {
+        if folder.matches('/').count() > MAX_DEPTH {
+            return Err(LoadError::TooMany);
+        }
+        let path = format!("{root}/{folder}");
+        let entries = files::list(&path).await.map_err(|error| LoadError::File(path, error))?;
+        for entry in entries {
+            left_files = left_files.checked_sub(1).ok_or(LoadError::TooMany)?;
+            let name = format!("{folder}{}", entry.name);
+            match entry.kind {
+                FileKind::Directory => folders.push(format!("{name}/")),
+                FileKind::File => {
+                    let path = format!("{root}/{name}");
+                    let status = files::status(&path).await;
+                    let status = status.map_err(|error| LoadError::File(path.clone(), error))?;
+                    let len = usize::try_from(status.len_bytes).unwrap_or(usize::MAX);
+                    left_bytes = left_bytes.checked_sub(len).ok_or(LoadError::TooLarge(limit_bytes))?;
+                    let content = read(&path, len).await?;
+                    let modified = (status.modified_s > 0).then_some(UnixSeconds(status.modified_s));
+                    site.add(&name, content, modified).map_err(LoadError::Site)?;
+                }
+                FileKind::Other => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All of a file, for as long as the cell lives.
+async fn read(path: &str, len: usize) -> Result<&'static [u8], LoadError> {
+    let mut content = Vec::with_capacity(len);
+    while content.len() < len {
+        let wanted = (len - content.len()).min(MAX_READ);
+        let data = files::read(path, content.len() as u64, wanted).await;
+        let data = data.map_err(|error| LoadError::File(path.to_string(), error))?;
+        if data.is_empty() {
+            return Err(LoadError::Changed(path.to_string()));
+        }
+        data.parts().for_each(|part| content.extend_from_slice(part));
+    }
+    Ok(content.leak())
+}

@@ -1,0 +1,66 @@
+//! The web server's image: arguments, and where its files come from.
+//!
+//! ```text
+//! isola run -p 8080:80 web                                       the site in the image: ISOLA_WEB_SITE when it was built
+//! isola run --hosted -p 9000:9000 files export DIRECTORY         a process of the host, and
+//! isola run -p 8080:80 web -j 10.0.2.2:9000                      a cell that serves what it exports
+//! ```
+#![no_std]
+#![no_main]
+
+mod load;
+mod options;
+
+use isola::net;
+use isola::prelude::*;
+use isola_web::{Site, SiteBuilder, archive};
+use options::{Options, Source};
+
+isola::app!(main);
+
+/// Connections that wait on a core to be taken.
+const BACKLOG: usize = 1024;
+
+/// The site in the image.
+static CARRIED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/site.tar"));
+
+async fn main(arguments: Arguments) -> ExitCode {
+    let options = match Options::parse(&arguments) {
+        Ok(options) => options,
+        Err(error) => {
+            println!("web: {error}");
+            return ExitCode::USAGE;
+        }
+    };
+    match serve(options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("web: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(options: Options) -> Result<(), String> {
+    let site = load(&options.source).await?;
+    let (files, bytes) = (site.file_count(), site.len_bytes());
+    // It is there until the cell ends.
+    let site: &'static Site = Box::leak(Box::new(site));
+    let listening = net::listen(options.port, BACKLOG, move |stream| isola_web::serve(stream, site));
+    let _listening = listening.map_err(|error| error.to_string())?;
+    let (port, cores) = (options.port, isola::core_count());
+    println!("web: TCP port {port}, {cores} cores, {files} files of {} KiB", bytes.div_ceil(1 << 10));
+    isola::stop_requested().await;
+    Ok(())
+}
+
+async fn load(source: &Source) -> Result<Site, String> {
+    let mut site = SiteBuilder::new(isola::entropy());
+    match source {
+        Source::Carried => archive::add_all(&mut site, CARRIED).map_err(|error| error.to_string())?,
+        Source::Exported { at, root } => {
+            load::add_all(&mut site, *at, root).await.map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(site.build())
+}

@@ -1,0 +1,77 @@
+//! What the server's arguments say.
+
+use core::fmt;
+use core::net::SocketAddr;
+use isola::prelude::*;
+
+const USAGE: &str = "usage: web [-p PORT] [-j ADDRESS:PORT [-r DIRECTORY]]";
+
+/// Where the files come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The archive in the image.
+    Carried,
+    /// A directory of the file system that somebody exports at that address.
+    Exported {
+        /// Who exports.
+        at: SocketAddr,
+        /// The directory, from the root of what is exported.
+        root: String,
+    },
+}
+
+/// What the server's arguments say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The port.
+    pub port: u16,
+    /// Where the files come from.
+    pub source: Source,
+}
+
+/// Why arguments make no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OptionsError {
+    /// No such option.
+    Unknown(String),
+    /// An option without a value that makes sense for it.
+    BadValue(&'static str),
+    /// A directory of nothing.
+    RootAlone,
+}
+
+impl fmt::Display for OptionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(option) => write!(f, "{option:?} is no option; {USAGE}"),
+            Self::BadValue(option) => write!(f, "{option} wants a value that makes sense for it; {USAGE}"),
+            Self::RootAlone => write!(f, "-r is a directory of who is joined by -j; {USAGE}"),
+        }
+    }
+}
+
+impl Options {
+    /// Reads the arguments.
+    pub fn parse(arguments: &Arguments) -> Result<Self, OptionsError> {
+        let (mut port, mut at, mut root) = (80, None, None);
+        let mut rest = arguments.iter();
+        while let Some(option) = rest.next() {
+            match option {
+                "-p" => port = value("-p", rest.next())?,
+                "-j" => at = Some(value("-j", rest.next())?),
+                "-r" => root = Some(value::<String>("-r", rest.next())?),
+                other => return Err(OptionsError::Unknown(other.to_string())),
+            }
+        }
+        let source = match (at, root) {
+            (None, None) => Source::Carried,
+            (None, Some(_)) => return Err(OptionsError::RootAlone),
+            (Some(at), root) => Source::Exported { at, root: root.unwrap_or_else(|| "/".to_string()) },
+        };
+        Ok(Self { port, source })
+    }
+}
+
+fn value<T: core::str::FromStr>(option: &'static str, text: Option<&str>) -> Result<T, OptionsError> {
+    text.and_then(|text| text.parse().ok()).ok_or(OptionsError::BadValue(option))
+}

@@ -1,0 +1,99 @@
+//! Which part of a file is wanted (RFC 9110, 14).
+
+use core::ops::Range;
+
+/// What a `Range` field asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// All of it: no range that is understood, or several at once.
+    Whole,
+    /// These bytes.
+    Part(Range<usize>),
+    /// Nothing that is there.
+    Unsatisfiable,
+}
+
+/// What the field's value asks for of a file of `len` bytes.
+pub fn wanted(value: &[u8], len: usize) -> Wanted {
+    parse(value, len).unwrap_or(Wanted::Whole)
+}
+
+/// `None` where the value is not understood.
+fn parse(value: &[u8], len: usize) -> Option<Wanted> {
+    let (unit, set) = value.split_at_checked(6)?;
+    if !unit.eq_ignore_ascii_case(b"bytes=") {
+        return None;
+    }
+    let dash = set.iter().position(|byte| *byte == b'-')?;
+    let (first, last) = (set[..dash].trim_ascii(), set[dash + 1..].trim_ascii());
+    if first.is_empty() {
+        // The last so many bytes.
+        let count = number(last)?.min(len);
+        return Some(if count == 0 { Wanted::Unsatisfiable } else { Wanted::Part(len - count..len) });
+    }
+    let first = number(first)?;
+    let end = if last.is_empty() { len } else { number(last)?.saturating_add(1) };
+    if end <= first && !last.is_empty() {
+        return None;
+    }
+    Some(if first >= len { Wanted::Unsatisfiable } else { Wanted::Part(first..end.min(len)) })
+}
+
+/// Digits alone; what is too large for a number counts as the largest.
+fn number(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let add = |sum: usize, digit: &u8| sum.saturating_mul(10).saturating_add(usize::from(digit - b'0'));
+    Some(digits.iter().fold(0, add))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 9110 14.1.2: a range has a first and a last byte, or one of them; a last that is behind the end is the end.
+    #[test]
+    fn the_bytes_that_a_range_names_are_found() {
+        for (value, part) in [
+            (&b"bytes=0-0"[..], 0..1),
+            (b"bytes=0-499", 0..500),
+            (b"BYTES=500-", 500..1000),
+            (b"bytes=-1", 999..1000),
+            (b"bytes=-5000", 0..1000),
+            (b"bytes=999-99999999999999999999999999", 999..1000),
+            (b"bytes= 1 - 2 ", 1..3),
+        ] {
+            assert_eq!(wanted(value, 1000), Wanted::Part(part), "{value:?}");
+        }
+    }
+
+    /// RFC 9110 15.5.17: where no byte of the file is in the range, it is said to be unsatisfiable.
+    #[test]
+    fn a_range_behind_the_end_is_unsatisfiable() {
+        for value in [&b"bytes=1000-"[..], b"bytes=1000-1001", b"bytes=-0"] {
+            assert_eq!(wanted(value, 1000), Wanted::Unsatisfiable, "{value:?}");
+        }
+        assert_eq!(wanted(b"bytes=0-", 0), Wanted::Unsatisfiable);
+        assert_eq!(wanted(b"bytes=-1", 0), Wanted::Unsatisfiable);
+    }
+
+    /// RFC 9110 14.2: a server ignores a range that it does not understand, and may ignore any.
+    #[test]
+    fn what_is_no_range_or_several_is_ignored() {
+        for value in [
+            &b""[..],
+            b"bytes",
+            b"bytes=",
+            b"bytes=-",
+            b"bytes=a-b",
+            b"bytes=2-1",
+            b"bytes=0-1,5-6",
+            b"lines=0-1",
+            b"bytes=+1-2",
+            b"bytes=1-2x",
+        ] {
+            assert_eq!(wanted(value, 1000), Wanted::Whole, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! A connection, without its sockets: bytes of requests in, views of responses out.
+
+use crate::condition::{self, Outcome};
+use crate::head::{self, Head, MAX_HEAD_BYTES, Method, Parsed, Persistence};
+use crate::range::{self, Wanted};
+use crate::response::{Prefaces, Status};
+use crate::site::{File, Found, Site};
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::vec::Vec;
+use isola_iobuf::{Chain, IoBuf};
+use percent_encoding::percent_decode_str;
+
+/// Output at which no further request is begun, in bytes: a client that does not read has no more than one response
+/// beyond it waiting, and that is views of the site.
+const ENOUGH_OUTPUT: usize = 64 << 10;
+
+/// A client's side of a connection.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// What came and was not looked at.
+    input: Chain,
+    /// The beginning of a head that came in more than one frame, copied together.
+    part: Vec<u8>,
+    /// Bytes of it in which the end of a head was looked for.
+    searched: usize,
+    output: Chain,
+    served: u64,
+    /// Nothing more is answered.
+    ends: bool,
+}
+
+impl Session {
+    /// A session whose client has said nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes what came.
+    pub fn receive(&mut self, data: Chain) {
+        if !self.ends {
+            self.input.append(data);
+        }
+    }
+
+    /// Answers the requests that came, as long as there is room for their responses. Returns whether all were answered:
+    /// otherwise this is to be called again when output was taken.
+    pub fn serve(&mut self, site: &Site, prefaces: &Prefaces) -> bool {
+        while !self.ends && self.is_within_request() {
+            if self.output.len() >= ENOUGH_OUTPUT {
+                return false;
+            }
+            let is_whole = if self.part.is_empty() {
+                self.serve_front(site, prefaces)
+            } else {
+                self.serve_part(site, prefaces)
+            };
+            if !is_whole {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Serves a request that is in one frame. Returns whether there was one.
+    fn serve_front(&mut self, site: &Site, prefaces: &Prefaces) -> bool {
+        let Self { input, output, served, ends, .. } = self;
+        let Some(front) = input.front() else { return false };
+        let mut answer = Answer { output, site, prefaces, ends };
+        let Some(len) = answer.parsed(head::parse(front)) else {
+            // The rest may be there already, in the next frame.
+            self.gather();
+            self.searched = 0;
+            return true;
+        };
+        *served += 1;
+        input.advance(len);
+        true
+    }
+
+    /// Serves the request that was copied together. Returns whether there was one.
+    fn serve_part(&mut self, site: &Site, prefaces: &Prefaces) -> bool {
+        self.gather();
+        // Whoever sends byte by byte has a head parsed once, not once a byte.
+        if !self.part_may_be_whole() {
+            return false;
+        }
+        let Self { output, served, ends, part, .. } = self;
+        let mut answer = Answer { output, site, prefaces, ends };
+        let Some(len) = answer.parsed(head::parse(part)) else { return false };
+        *served += 1;
+        let mut rest = Chain::from(IoBuf::copy_from_slice(&part[len..]));
+        *part = Vec::new();
+        rest.append(core::mem::take(&mut self.input));
+        self.input = rest;
+        true
+    }
+
+    /// Moves input into the beginning of a head, up to its longest.
+    fn gather(&mut self) {
+        let count = self.input.len().min(MAX_HEAD_BYTES.saturating_sub(self.part.len()));
+        let start = self.part.len();
+        self.part.resize(start + count, 0);
+        // There are as many.
+        let _ = self.input.copy_to_slice(&mut self.part[start..]);
+        self.input.advance(count);
+    }
+
+    /// Whether a head may end in what was not searched yet, or is too long.
+    fn part_may_be_whole(&mut self) -> bool {
+        let new = &self.part[self.searched.saturating_sub(2)..];
+        self.searched = self.part.len();
+        let is_end = |bytes: &[u8]| bytes.starts_with(b"\n\n") || bytes.starts_with(b"\n\r\n");
+        self.part.len() >= MAX_HEAD_BYTES || (0..new.len()).any(|at| is_end(&new[at..]))
+    }
+
+    /// The client took too long with a request: says so, where it had begun one, and ends.
+    pub fn time_out(&mut self, prefaces: &Prefaces) {
+        if self.is_within_request() {
+            self.refuse(Status::RequestTimeout, prefaces);
+        }
+        self.ends = true;
+    }
+
+    /// There are too many connections: says so, and ends.
+    pub fn turn_away(&mut self, prefaces: &Prefaces) {
+        self.refuse(Status::ServiceUnavailable, prefaces);
+    }
+
+    fn refuse(&mut self, status: Status, prefaces: &Prefaces) {
+        let text = page(prefaces, status, Persistence::Ends, Method::Get, "");
+        self.output.push_back(text);
+        self.ends = true;
+    }
+
+    /// Takes output of up to `most` bytes.
+    pub fn take_output(&mut self, most: usize) -> Chain {
+        let count = self.output.len().min(most);
+        if count == self.output.len() {
+            return core::mem::take(&mut self.output);
+        }
+        self.output.split_to(count).unwrap_or_default()
+    }
+
+    /// Whether nothing more will be answered.
+    pub fn has_ended(&self) -> bool {
+        self.ends
+    }
+
+    /// Whether a request has begun and not come to its end.
+    pub fn is_within_request(&self) -> bool {
+        !self.part.is_empty() || !self.input.is_empty()
+    }
+
+    /// Requests that were answered.
+    pub fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// Memory that the session holds, in bytes; what it holds of the site is not counted.
+    pub fn held_bytes(&self) -> usize {
+        self.part.capacity() + self.input.parts().map(IoBuf::storage_len).sum::<usize>()
+    }
+}
+
+/// Where answers go, and what they are made of.
+struct Answer<'a> {
+    output: &'a mut Chain,
+    site: &'a Site,
+    prefaces: &'a Prefaces,
+    ends: &'a mut bool,
+}
+
+impl Answer<'_> {
+    /// Answers what was read. Returns the length of its head; `None` where there is more to come.
+    fn parsed(&mut self, parsed: Parsed<'_>) -> Option<usize> {
+        let (persistence, len) = match parsed {
+            Parsed::Part => return None,
+            Parsed::Request(head, len) => {
+                self.request(&head);
+                (head.persistence, len)
+            }
+            Parsed::Refused(refusal, len) => {
+                let allow = "Allow: GET, HEAD\r\n";
+                let fields = if refusal.status == Status::MethodNotAllowed { allow } else { "" };
+                self.page(refusal.status, refusal.persistence, refusal.method, fields);
+                (refusal.persistence, len)
+            }
+        };
+        *self.ends = persistence == Persistence::Ends;
+        Some(len)
+    }
+
+    fn request(&mut self, head: &Head<'_>) {
+        let path = head.target.split(['?', '#']).next().unwrap_or_default();
+        // A path without escapes is its own bytes.
+        let decoded: Cow<'_, [u8]> = percent_decode_str(path).into();
+        match self.site.find(&decoded) {
+            Some(Found::File(file)) => self.file(head, file),
+            Some(Found::Directory) => {
+                let fields = format!("Location: {path}/\r\n");
+                self.page(Status::MovedPermanently, head.persistence, head.method, &fields);
+            }
+            None => self.not_found(head),
+        }
+    }
+
+    fn file(&mut self, head: &Head<'_>, file: &File) {
+        match condition::judge(head, file) {
+            Outcome::Send => {}
+            Outcome::NotModified => {
+                let preface = self.prefaces.of(Status::NotModified, head.persistence);
+                self.output.push_back(text(&format!("{preface}{}\r\n", file.validators())));
+                return;
+            }
+            Outcome::Failed => {
+                return self.page(Status::PreconditionFailed, head.persistence, head.method, "");
+            }
+        }
+        // Of a HEAD, a range means nothing (RFC 9110, 14.2).
+        let range = head.range.filter(|_| head.method == Method::Get && condition::range_applies(head, file));
+        let len = file.content().len();
+        match range.map_or(Wanted::Whole, |range| range::wanted(range, len)) {
+            Wanted::Whole => {
+                self.output.push_back(self.prefaces.of_file(head.persistence));
+                match head.method {
+                    Method::Get => file.append_to(self.output),
+                    Method::Head => self.output.push_back(file.fields()),
+                }
+            }
+            Wanted::Part(part) => {
+                let preface = self.prefaces.of(Status::PartialContent, head.persistence);
+                self.output.push_back(text(&format!(
+                    "{preface}Content-Type: {}\r\nContent-Length: {}\r\nContent-Range: bytes {}-{}/{len}\r\n{}\r\n",
+                    file.media(),
+                    part.len(),
+                    part.start,
+                    part.end - 1,
+                    file.validators()
+                )));
+                self.output.push_back(file.content().slice(part).unwrap_or_else(|| IoBuf::from_static(&[])));
+            }
+            Wanted::Unsatisfiable => {
+                let fields = format!("Content-Range: bytes */{len}\r\n");
+                self.page(Status::RangeNotSatisfiable, head.persistence, head.method, &fields);
+            }
+        }
+    }
+
+    fn not_found(&mut self, head: &Head<'_>) {
+        let Some(own) = self.site.not_found() else {
+            return self.page(Status::NotFound, head.persistence, head.method, "");
+        };
+        let preface = self.prefaces.of(Status::NotFound, head.persistence);
+        let (media, len) = (own.media(), own.content().len());
+        self.output
+            .push_back(text(&format!("{preface}Content-Type: {media}\r\nContent-Length: {len}\r\n\r\n")));
+        if head.method == Method::Get {
+            self.output.push_back(own.content().clone());
+        }
+    }
+
+    fn page(&mut self, status: Status, persistence: Persistence, method: Method, fields: &str) {
+        self.output.push_back(page(self.prefaces, status, persistence, method, fields));
+    }
+}
+
+/// A response that is a page of its status alone.
+fn page(
+    prefaces: &Prefaces,
+    status: Status,
+    persistence: Persistence,
+    method: Method,
+    fields: &str,
+) -> IoBuf {
+    let preface = prefaces.of(status, persistence);
+    let page = status.page();
+    let len = page.len();
+    let body = if method == Method::Get { page.as_str() } else { "" };
+    text(&format!(
+        "{preface}{fields}Content-Type: text/html; charset=utf-8\r\nContent-Length: {len}\r\n\r\n{body}"
+    ))
+}
+
+fn text(text: &str) -> IoBuf {
+    IoBuf::copy_from_slice(text.as_bytes())
+}

@@ -1,0 +1,314 @@
+//! The files of a server, each ready to be sent.
+//!
+//! A site is made once and lives for as long as its cell: its memory is never given back, and so costs no counting of
+//! references on any core. A file of up to 64 KiB stands in memory right behind the fields of its response:
+//!
+//! ```text
+//!   Content-Type: ...\r\nContent-Length: ...\r\nETag: ...\r\n\r\n<!doctype html>...
+//!   └──────────────────────── fields ────────────────────────┘└─── content ───
+//!   └───────────────────────── what is sent for a GET, one view ──────────────
+//! ```
+
+use crate::date::{self, UnixSeconds};
+use crate::mime;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::hash::Hasher;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use isola_iobuf::{Chain, IoBuf};
+use siphasher::sip::SipHasher24;
+
+/// Longest file that is copied behind its fields, in bytes. The others are sent from where they are, as a view of their own.
+const TOGETHER: usize = 64 << 10;
+
+/// The file that stands for its directory.
+const INDEX: &str = "index.html";
+
+/// The file that is shown where there is none.
+const NOT_FOUND: &[u8] = b"/404.html";
+
+/// Why a site cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SiteError {
+    /// A name that no request could ask for.
+    Name(String),
+    /// Two files have one name.
+    Twice(String),
+}
+
+impl fmt::Display for SiteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => {
+                write!(f, "{name:?} cannot be served: its parts may be neither empty nor . or .., rename it")
+            }
+            Self::Twice(name) => write!(f, "there are two files {name:?}: take one of them out"),
+        }
+    }
+}
+
+impl core::error::Error for SiteError {}
+
+/// A file, and what is said of it.
+#[derive(Debug)]
+pub struct File {
+    /// The fields, and behind them the content where it is short.
+    fields: IoBuf,
+    fields_len: usize,
+    content: IoBuf,
+    media: &'static str,
+    tag: String,
+    modified: Option<UnixSeconds>,
+}
+
+impl File {
+    fn new(name: &str, content: &'static [u8], modified: Option<UnixSeconds>) -> Self {
+        let mut hasher = SipHasher24::new();
+        hasher.write(content);
+        let tag = format!("\"{:x}-{:016x}\"", content.len(), hasher.finish());
+        let mut file = Self {
+            fields: IoBuf::from_static(&[]),
+            fields_len: 0,
+            content: IoBuf::from_static(content),
+            media: mime::type_of(name),
+            tag,
+            modified,
+        };
+        let mut whole = format!(
+            "Content-Type: {}\r\nContent-Length: {}\r\nAccept-Ranges: bytes\r\n{}\r\n",
+            file.media,
+            content.len(),
+            file.validators()
+        )
+        .into_bytes();
+        file.fields_len = whole.len();
+        if content.len() <= TOGETHER {
+            whole.extend_from_slice(content);
+            file.content = IoBuf::from_static(&[]);
+        }
+        let whole: &'static [u8] = Vec::leak(whole);
+        file.fields = IoBuf::from_static(whole);
+        if file.content.is_empty() {
+            file.content = IoBuf::from_static(&whole[file.fields_len..]);
+        }
+        file
+    }
+
+    /// The fields by which a client asks later whether it has the file.
+    pub fn validators(&self) -> String {
+        let mut fields = format!("ETag: {}\r\n", self.tag);
+        if let Some(modified) = self.modified {
+            fields.push_str("Last-Modified: ");
+            // A string takes whatever is written.
+            let _ = date::write(&mut fields, modified);
+            fields.push_str("\r\n");
+        }
+        fields
+    }
+
+    /// Its tag, strong and with its quotation marks.
+    pub fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// When it was changed last, where that is known.
+    pub fn modified(&self) -> Option<UnixSeconds> {
+        self.modified
+    }
+
+    /// Its media type.
+    pub fn media(&self) -> &'static str {
+        self.media
+    }
+
+    /// Its bytes.
+    pub fn content(&self) -> &IoBuf {
+        &self.content
+    }
+
+    /// The fields of a response, and the empty line.
+    pub fn fields(&self) -> IoBuf {
+        let mut fields = self.fields.clone();
+        fields.truncate(self.fields_len);
+        fields
+    }
+
+    /// Adds the fields, the empty line and the content.
+    pub fn append_to(&self, out: &mut Chain) {
+        out.push_back(self.fields.clone());
+        if self.fields.len() == self.fields_len {
+            out.push_back(self.content.clone());
+        }
+    }
+}
+
+/// What a path leads to.
+#[derive(Clone, Copy, Debug)]
+pub enum Found<'a> {
+    /// A file.
+    File(&'a File),
+    /// A directory, whose name ends in a slash, which the path does not.
+    Directory,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    File(usize),
+    Directory,
+}
+
+/// The files of a server.
+#[derive(Debug)]
+pub struct Site {
+    files: Vec<File>,
+    paths: HashMap<Box<[u8]>, Target, FixedState>,
+    not_found: Option<usize>,
+    bytes: usize,
+}
+
+impl Site {
+    /// What a path leads to. It is decoded, and has no query.
+    pub fn find(&self, path: &[u8]) -> Option<Found<'_>> {
+        match self.paths.get(path)? {
+            Target::File(file) => Some(Found::File(&self.files[*file])),
+            Target::Directory => Some(Found::Directory),
+        }
+    }
+
+    /// The file that is shown where there is none, if the site has one: `404.html`.
+    pub fn not_found(&self) -> Option<&File> {
+        self.not_found.map(|file| &self.files[file])
+    }
+
+    /// How many files there are.
+    pub fn file_count(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Length of all files together, in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Makes a [`Site`], file by file.
+#[derive(Debug)]
+pub struct SiteBuilder {
+    site: Site,
+}
+
+impl SiteBuilder {
+    /// A site without files. `seed` makes the table's order unforeseeable.
+    pub fn new(seed: u64) -> Self {
+        let paths = HashMap::with_hasher(FixedState::with_seed(seed));
+        Self { site: Site { files: Vec::new(), paths, not_found: None, bytes: 0 } }
+    }
+
+    /// Adds a file. Its name is relative to the site's root, its parts divided by slashes.
+    ///
+    /// # Errors
+    /// [`SiteError`].
+    pub fn add(
+        &mut self,
+        name: &str,
+        content: &'static [u8],
+        modified: Option<UnixSeconds>,
+    ) -> Result<(), SiteError> {
+        let bad = |part: &str| matches!(part, "" | "." | "..") || part.contains('\0');
+        if name.split('/').any(bad) {
+            return Err(SiteError::Name(name.to_string()));
+        }
+        let number = self.site.files.len();
+        let path = format!("/{name}");
+        if self.site.paths.contains_key(path.as_bytes()) {
+            return Err(SiteError::Twice(name.to_string()));
+        }
+        if path.as_bytes() == NOT_FOUND {
+            self.site.not_found = Some(number);
+        }
+        if let Some(directory) = path.strip_suffix(INDEX).filter(|directory| directory.ends_with('/')) {
+            self.site.paths.insert(directory.as_bytes().into(), Target::File(number));
+            // A file of the same name goes before the directory.
+            let bare = directory.trim_end_matches('/').as_bytes();
+            if !bare.is_empty() && !self.site.paths.contains_key(bare) {
+                self.site.paths.insert(bare.into(), Target::Directory);
+            }
+        }
+        self.site.paths.insert(path.as_bytes().into(), Target::File(number));
+        self.site.files.push(File::new(&path, content, modified));
+        self.site.bytes += content.len();
+        Ok(())
+    }
+
+    /// The site.
+    pub fn build(self) -> Site {
+        self.site
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(names: &[&str]) -> Result<Site, SiteError> {
+        let mut builder = SiteBuilder::new(1);
+        names.iter().try_for_each(|name| builder.add(name, b"content", None))?;
+        Ok(builder.build())
+    }
+
+    fn is_file(site: &Site, path: &str) -> bool {
+        matches!(site.find(path.as_bytes()), Some(Found::File(_)))
+    }
+
+    #[test]
+    fn a_file_is_found_by_its_path_and_an_index_by_its_directory_s_too() {
+        let site = site(&["index.html", "a/index.html", "a/b", "404.html"]).unwrap();
+        for path in ["/", "/index.html", "/a/", "/a/index.html", "/a/b"] {
+            assert!(is_file(&site, path), "{path}");
+        }
+        assert!(matches!(site.find(b"/a"), Some(Found::Directory)));
+        for path in ["", "a/b", "/a/b/", "/b", "//", "/A/b", "/a//b", "/a/../a/b", "/./a/b"] {
+            assert!(site.find(path.as_bytes()).is_none(), "{path}");
+        }
+        assert_eq!((site.file_count(), site.len_bytes()), (4, 28));
+        assert!(site.not_found().is_some());
+    }
+
+    #[test]
+    fn names_that_nobody_could_ask_for_are_refused() {
+        for name in ["", "/a", "a/", "a//b", "..", "../a", "a/../b", "./a", "a\0b"] {
+            assert_eq!(site(&[name]).unwrap_err(), SiteError::Name(name.into()));
+        }
+        assert_eq!(site(&["a", "a"]).unwrap_err(), SiteError::Twice("a".into()));
+    }
+
+    #[test]
+    fn content_stands_behind_its_fields_where_it_is_short() {
+        for len in [0, 1, TOGETHER, TOGETHER + 1] {
+            let content: &'static [u8] = Vec::leak(alloc::vec![7; len]);
+            let file = File::new("/a.txt", content, Some(UnixSeconds(0)));
+            let mut all = Chain::new();
+            file.append_to(&mut all);
+            let views = if len <= TOGETHER { 1 } else { 2 };
+            assert_eq!(all.parts().len(), views);
+            let mut apart = Chain::from(file.fields());
+            apart.push_back(file.content().clone());
+            assert_eq!(all, apart);
+            assert_eq!(file.content()[..], *content);
+            assert!(file.fields().ends_with(b"\r\nLast-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n"));
+        }
+    }
+
+    /// RFC 9110 8.8.3: another content has another tag.
+    #[test]
+    fn tags_follow_the_content() {
+        let tag = |content: &'static [u8]| File::new("/a", content, None).tag;
+        assert_eq!(tag(b"one"), tag(b"one"));
+        assert_ne!(tag(b"one"), tag(b"two"));
+        assert_ne!(tag(b""), tag(b"\0"));
+    }
+}

@@ -1,0 +1,106 @@
+//! A site for tests, and talking to a session of it.
+#![allow(dead_code)] // Each test uses a part of it.
+
+use isola_iobuf::{Chain, IoBuf};
+use isola_web::date::UnixSeconds;
+use isola_web::{Prefaces, Session, Site, SiteBuilder};
+use std::sync::OnceLock;
+
+/// The time: Sun, 06 Nov 1994 08:49:37 GMT.
+pub const NOW: UnixSeconds = UnixSeconds(784_111_777);
+
+/// When the files were changed: Fri, 04 Nov 1994 08:49:37 GMT.
+pub const CHANGED: UnixSeconds = UnixSeconds(NOW.0 - 2 * 86_400);
+
+/// That, as a client says it.
+pub const CHANGED_TEXT: &str = "Fri, 04 Nov 1994 08:49:37 GMT";
+
+/// Length of the large file.
+pub const LARGE: usize = 300_001;
+
+/// The content of the large file.
+pub fn large() -> Vec<u8> {
+    (0..LARGE).map(|n| (n * 7 % 251) as u8).collect()
+}
+
+/// The site: an index, one in a directory, a text of 26 letters, an empty file, a large one, and one of a name with a space.
+pub fn site() -> &'static Site {
+    static SITE: OnceLock<Site> = OnceLock::new();
+    SITE.get_or_init(|| {
+        let mut site = SiteBuilder::new(7);
+        let mut add = |name: &str, content: &'static [u8]| site.add(name, content, Some(CHANGED)).unwrap();
+        add("index.html", b"<h1>index</h1>");
+        add("sub/index.html", b"<h1>sub</h1>");
+        add("letters.txt", b"abcdefghijklmnopqrstuvwxyz");
+        add("empty", b"");
+        add("a name", b"text");
+        add("large.bin", large().leak());
+        site.build()
+    })
+}
+
+/// A response, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    pub status: u16,
+    pub fields: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    /// The value of a field; `None` where there is none. There is no more than one.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut values = self.fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        let value = values.next().map(|(_, value)| value.as_str());
+        assert!(values.next().is_none(), "{name} is there twice");
+        value
+    }
+}
+
+/// The responses that `bytes` are, to requests of these methods.
+pub fn responses(mut bytes: &[u8], methods: &[&str]) -> Vec<Response> {
+    let mut all = Vec::new();
+    for method in methods {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a response has a head") + 4;
+        let head = std::str::from_utf8(&bytes[..end]).unwrap();
+        let mut lines = head.trim_end().split("\r\n");
+        let status = lines.next().unwrap().strip_prefix("HTTP/1.1 ").unwrap();
+        let status = status[..3].parse().unwrap();
+        let fields: Vec<_> =
+            lines.map(|line| line.split_once(": ").unwrap()).map(|(n, v)| (n.into(), v.into())).collect();
+        let mut response = Response { status, fields, body: Vec::new() };
+        let len: usize = response.field("Content-Length").map_or(0, |len| len.parse().unwrap());
+        let len = if *method == "HEAD" || status == 304 { 0 } else { len };
+        response.body = bytes[end..end + len].to_vec();
+        bytes = &bytes[end + len..];
+        all.push(response);
+    }
+    assert!(bytes.is_empty(), "there is more: {:?}", String::from_utf8_lossy(bytes));
+    all
+}
+
+/// Lets frames come to a session; returns what it sends.
+pub fn exchange(session: &mut Session, frames: &[&[u8]]) -> Vec<u8> {
+    let prefaces = Prefaces::new(NOW);
+    let mut out = Chain::new();
+    for frame in frames {
+        session.receive(Chain::from(IoBuf::copy_from_slice(frame)));
+        while !session.serve(site(), &prefaces) {
+            out.append(session.take_output(usize::MAX));
+        }
+        out.append(session.take_output(usize::MAX));
+    }
+    out.to_vec()
+}
+
+/// The response to a GET with these fields beside Host.
+pub fn get(path: &str, fields: &str) -> Response {
+    request("GET", path, fields)
+}
+
+/// The response to a request with these fields beside Host.
+pub fn request(method: &str, path: &str, fields: &str) -> Response {
+    let text = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n");
+    let mut session = Session::new();
+    responses(&exchange(&mut session, &[text.as_bytes()]), &[method]).remove(0)
+}
