@@ -212,7 +212,7 @@ fn a_device_that_is_polled_loses_nothing_and_takes_interrupts_again_when_it_is_q
         || serve_echo(7),
         || async {
             set_polling(POLLED);
-            let mut stream = connect(address_of(7)).await.unwrap();
+            let mut stream = dial(7).await;
             for _ in 0..5 {
                 stream.write(Chain::from(IoBuf::from(vec![1; 100]))).await.unwrap();
                 stream.read().await.unwrap();
