@@ -3,7 +3,7 @@
 //! An owner (a connection, by its number) has at most one entry, so the heap is never larger than the table
 //! it serves. Most deadlines of TCP move away before they come due: an owner therefore does not touch the
 //! heap when its deadline moves *later*, and whoever looks at the heap's top asks the owner for the truth.
-//! Exact to the nanosecond: nobody is woken for a deadline that moved.
+//! Exact to the nanosecond: nobody is woken for a deadline that moved. Why this is no wheel stands in decision 0026.
 
 use crate::time::Instant;
 use alloc::vec::Vec;
