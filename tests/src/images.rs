@@ -28,7 +28,7 @@ fn folder() -> Option<PathBuf> {
 /// As [`path`].
 pub fn for_users() -> PathBuf {
     folder().unwrap_or_else(|| {
-        let paths = ["echo", "faulty", "files", "kv", "primes", "supervisor", "web"].map(path);
+        let paths = ["echo", "faulty", "files", "kv", "netpipe", "primes", "supervisor", "web"].map(path);
         build_hosted();
         paths[0].parent().expect("a file is in a folder").to_owned()
     })

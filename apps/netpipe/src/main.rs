@@ -1,0 +1,89 @@
+//! The image of both ends.
+//!
+//! ```text
+//! isola run -d --name pipe -p 5002:5002 netpipe             the end that answers
+//! isola run --hosted netpipe connect 10.0.2.2:5002          the end that measures: here a process, through the host
+//! ```
+#![no_std]
+#![no_main]
+
+use isola::net;
+use isola::prelude::*;
+use isola_netpipe::{Measured, Settings, measure_all};
+
+isola::app!(main);
+
+const USAGE: &str = "usage: netpipe [-p PORT]
+       netpipe connect ADDRESS:PORT [-u MAX_BYTES] [-o json]";
+
+const DEFAULT_PORT: u16 = 5002;
+
+/// Connections that wait on a core to be taken.
+const BACKLOG: usize = 16;
+
+async fn main(arguments: Arguments) -> ExitCode {
+    let words: Vec<&str> = arguments.iter().collect();
+    let outcome = match words.as_slice() {
+        [] => serve(DEFAULT_PORT).await,
+        ["-p", port] => match port.parse() {
+            Ok(port) => serve(port).await,
+            Err(_) => return usage(),
+        },
+        ["connect", address, options @ ..] => match (address.parse(), Output::parse(options)) {
+            (Ok(address), Some(output)) => measure(address, output).await,
+            _ => return usage(),
+        },
+        _ => return usage(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("netpipe: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> ExitCode {
+    println!("{USAGE}");
+    ExitCode::USAGE
+}
+
+/// How much is measured, and how it is told.
+struct Output {
+    settings: Settings,
+    line: fn(&Measured) -> String,
+}
+
+impl Output {
+    fn parse(options: &[&str]) -> Option<Self> {
+        let mut output = Self { settings: Settings::default(), line: Measured::to_string };
+        for pair in options.chunks(2) {
+            match pair {
+                ["-u", most] => output.settings.most = most.parse().ok().filter(|most| *most > 0)?,
+                ["-o", "json"] => output.line = |measured| measured.json().to_string(),
+                _ => return None,
+            }
+        }
+        Some(output)
+    }
+}
+
+async fn serve(port: u16) -> Result<(), String> {
+    let listening = net::listen(port, BACKLOG, |stream| async {
+        if let Err(error) = isola_netpipe::serve(stream).await {
+            println!("netpipe: {error}");
+        }
+    });
+    let _listening = listening.map_err(|error| error.to_string())?;
+    println!("netpipe: TCP port {port}, {} cores", isola::core_count());
+    isola::stop_requested().await;
+    Ok(())
+}
+
+async fn measure(address: core::net::SocketAddr, output: Output) -> Result<(), String> {
+    net::wait_for_address().await;
+    let stream = net::connect(address).await.map_err(|error| format!("{address}: {error}"))?;
+    let measured = measure_all(stream, output.settings, |measured| println!("{}", (output.line)(&measured)));
+    measured.await.map_err(|error| format!("{address}: {error}"))
+}
