@@ -19,11 +19,14 @@ pub enum Group {
     Pager,
     /// Calls of Ebbs, events, interrupts
     Library,
+    /// The protocol stack beside another and the kernel's, natively
+    Stack,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 6] = [Self::Boot, Self::Cell, Self::Kv, Self::Memory, Self::Pager, Self::Library];
+    pub const ALL: [Self; 7] =
+        [Self::Boot, Self::Cell, Self::Kv, Self::Memory, Self::Pager, Self::Library, Self::Stack];
 
     /// Its name, on the command line and of its file.
     pub fn name(self) -> &'static str {
@@ -34,12 +37,13 @@ impl Group {
             Self::Memory => "memory",
             Self::Pager => "pager",
             Self::Library => "library",
+            Self::Stack => "stack",
         }
     }
 
     /// Whether machines are booted for it.
     pub fn needs_machines(self) -> bool {
-        self != Self::Memory
+        !matches!(self, Self::Memory | Self::Stack)
     }
 }
 
@@ -66,6 +70,10 @@ pub enum Peer {
     NotInlined,
     /// The same, called by the object's table.
     Virtual,
+    /// smoltcp's protocol stack.
+    Smoltcp,
+    /// The host's kernel, over its loopback interface.
+    Loopback,
 }
 
 /// What is aimed at.
@@ -241,6 +249,18 @@ kinds! {
         "the same on a machine: the local APIC written to, the pass finished, the entry, the handler found";
     Library: "alarm-instructions", "instructions", None, Aim::None,
         "from the moment an alarm is set for to its handler, on a machine whose core is halted";
+    Stack: "stack-segment-smoltcp", "ns", Smoltcp, Aim::Ratio(1.0),
+        "1,448 bytes of a bulk transfer, from one host's application to the other's, both in one thread: headers made, sent, \
+         read, acknowledged";
+    Stack: "stack-segment-linux", "ns", Loopback, Aim::None,
+        "the same beside two sockets of the host's kernel, in two threads, which segments of 64 KiB serve";
+    Stack: "stack-echo-smoltcp", "ns", Smoltcp, Aim::Ratio(1.0), "64 bytes there and back: two segments";
+    Stack: "stack-echo-linux", "ns", Loopback, Aim::None, "the same beside the kernel, which wakes two threads for it";
+    Stack: "stack-connect-smoltcp", "ns", Smoltcp, Aim::Ratio(1.0), "a connection made and closed: six or seven segments";
+    Stack: "stack-connect-linux", "ns", Loopback, Aim::None, "the same beside the kernel";
+    Stack: "stack-segment-instructions", "instructions", Smoltcp, Aim::Ratio(1.0), "instructions of the first of these";
+    Stack: "stack-echo-instructions", "instructions", Smoltcp, Aim::Ratio(1.0), "of the third";
+    Stack: "stack-connect-instructions", "instructions", Smoltcp, Aim::Ratio(1.0), "of the fifth";
 }
 
 /// A figure: several runs of both systems as one line.

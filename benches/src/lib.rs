@@ -7,7 +7,7 @@
 //! | [`groups`] | what is done for the figures of each group |
 //! | [`network`] | the network that the machines are in |
 //! | [`machine`] | a machine in QEMU: started, listened to, asked what it used |
-//! | [`instructions`] | the plugin that counts a machine's instructions |
+//! | [`instructions`], [`callgrind`] | counting a machine's instructions, and those of a process of the host |
 //! | [`linux`] | the Linux guest |
 //! | [`load`] | the client |
 //! | [`figure`], [`statistics`] | what is measured, and medians of it |
@@ -15,9 +15,10 @@
 //! | [`interrupt`], [`program`], [`error`] | ^C, other programs, what goes wrong |
 //!
 //! `docs/decisions/0008-benchmarks.md` says why it is done so. Not here: comparing parts of Isola with others' on the
-//! host, which is beside the part (`cell/memory/compare`).
+//! host, which is beside the part (`cell/memory/compare`, `net/stack/compare`).
 #![forbid(unsafe_code)]
 
+pub mod callgrind;
 pub mod cli;
 pub mod error;
 pub mod figure;

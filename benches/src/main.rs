@@ -38,7 +38,7 @@ fn run(cli: &Cli) -> Result<(), BenchError> {
     for group in cli.groups() {
         let record = match &session {
             Some(session) => groups::run(group, session, cli.line(group))?,
-            None => groups::memory::run(cli.plan(), cli.line(group))?,
+            None => groups::run_natively(group, cli.plan(), cli.line(group))?,
         };
         print(cli.output, &record);
         let kept = record.save(&home.join("../.bench-cache/data"))?;

@@ -1,6 +1,7 @@
 //! Running other programs to their end.
 
 use crate::error::BenchError;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Runs `program`; returns what it wrote to its standard output.
@@ -45,6 +46,23 @@ pub fn need(programs: &[(&'static str, &'static str)]) -> Result<(), BenchError>
         }
     }
     Ok(())
+}
+
+/// The folder of this program, where `cargo xtask bench` puts others that it runs.
+///
+/// # Errors
+/// Where Linux does not say.
+pub fn folder() -> Result<PathBuf, BenchError> {
+    let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
+    Ok(this.parent().unwrap_or(Path::new(".")).to_owned())
+}
+
+/// Name and version of a crate that the tree is locked to.
+pub fn locked_version(package: &str) -> Option<String> {
+    let lock = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock")).ok()?;
+    let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
+    // Behind a dash follows a commit, which says little.
+    Some(format!("{package} {}", rest.split(['"', '-']).next()?))
 }
 
 #[cfg(test)]

@@ -101,6 +101,8 @@ impl Record {
             Peer::Inlined => Some("the method inlined".into()),
             Peer::NotInlined => Some("the method called".into()),
             Peer::Virtual => Some("the method called by a table".into()),
+            Peer::Smoltcp => Some("smoltcp".into()),
+            Peer::Loopback => Some("the host's kernel".into()),
         }
     }
 

@@ -48,7 +48,7 @@ pub fn publish(readme: &str, records: &[Record]) -> Option<String> {
 /// What stands beside Isola.
 fn peers(record: &Record) -> &'static str {
     match record.group() {
-        Group::Memory | Group::Library => "the other",
+        Group::Memory | Group::Library | Group::Stack => "the other",
         Group::Boot | Group::Cell | Group::Kv | Group::Pager => "Linux",
     }
 }

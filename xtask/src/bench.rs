@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: Isola beside a Linux guest, in figures.
 //!
 //! The benchmarks are a program of their own (package `isola-benches`), which knows its own options; here it is built,
-//! optimised, with the images that it boots, or the programs with other allocators.
+//! optimised, with the images that it boots, or the programs that do the same work with other parts.
 
 use std::ffi::OsString;
 
@@ -15,9 +15,11 @@ use crate::workspace::Workspace;
 const PACKAGE: &str = "isola-benches";
 /// Its program.
 const PROGRAM: &str = "isola-bench";
-/// The group of figures about allocators, and the package of its programs.
-const MEMORY: &str = "memory";
-const ALLOCATORS: &str = "isola-memory-compare";
+/// The groups of figures of parts beside others' on the host, and the arguments that build their programs.
+const NATIVE: [(&str, &[&str]); 2] = [
+    ("memory", &["--package=isola-memory-compare", "--features=peers"]),
+    ("stack", &["--package=isola-stack-compare"]),
+];
 /// The groups for which machines boot images.
 const WITH_MACHINES: [&str; 5] = ["boot", "cell", "kv", "pager", LIBRARY];
 /// The one of them that runs in a process of the host as well.
@@ -39,18 +41,20 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let named = |word: &str| args.arguments.iter().any(|argument| argument == word);
     let only_asks = named("-h") || named("--help");
     let with_machines = WITH_MACHINES.iter().any(|group| named(group));
-    if !only_asks && (with_machines || !named(MEMORY)) {
+    let native = NATIVE.iter().any(|(group, _)| named(group));
+    let all = !with_machines && !native;
+    if !only_asks && (with_machines || all) {
         images::build(workspace)?;
     }
-    let all = !with_machines && !named(MEMORY);
     if !only_asks && (named(LIBRARY) || all) {
         images::build_hosted(workspace)?;
     }
-    if !only_asks && (named(MEMORY) || !with_machines) {
-        let mut allocators = cargo(workspace);
-        allocators.args(["build", "--quiet", "--release", images::OPTIMISED_AS_A_WHOLE, "--bins"]);
-        allocators.args(["--package", ALLOCATORS, "--features", "peers"]);
-        if !succeeds(&mut allocators)? {
+    for (_, selection) in NATIVE.iter().filter(|(group, _)| !only_asks && (named(group) || all)) {
+        let mut programs = cargo(workspace);
+        programs
+            .args(["build", "--quiet", "--release", images::OPTIMISED_AS_A_WHOLE, "--bins"])
+            .args(*selection);
+        if !succeeds(&mut programs)? {
             return Err(Error::BenchmarksNotBuilt);
         }
     }

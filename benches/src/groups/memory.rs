@@ -2,14 +2,14 @@
 //! another global allocator.
 
 use super::now;
+use crate::callgrind;
 use crate::error::BenchError;
 use crate::figure::Group;
 use crate::program;
 use crate::record::Record;
 use crate::session::{Plan, host_setting};
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The allocators that Isola's is compared with.
@@ -66,10 +66,8 @@ struct Programs {
 }
 
 impl Programs {
-    /// Beside this one, where `cargo xtask bench` puts them.
     fn find() -> Result<Self, BenchError> {
-        let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
-        Ok(Self { folder: this.parent().unwrap_or(Path::new(".")).to_owned() })
+        Ok(Self { folder: program::folder()? })
     }
 
     fn program(&self, allocator: &str) -> PathBuf {
@@ -92,31 +90,16 @@ impl Programs {
     }
 
     fn instructions_of(&self, allocator: &str, count: u32) -> Result<f64, BenchError> {
-        let log = tempfile::NamedTempFile::new().map_err(BenchError::file(std::env::temp_dir()))?;
-        program::need(&[("valgrind", "valgrind")])?;
-        let mut command = Command::new("valgrind");
-        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-        command.arg(format!("--log-file={}", log.path().display())).arg(self.program(allocator));
-        program::run_in(command.args(["box", &count.to_string()]))?;
-        let said = fs::read_to_string(log.path()).map_err(BenchError::file(log.path()))?;
-        let collected = said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
-        collected.ok_or_else(|| BenchError::Program { line: format!("{command:?}"), said })
+        callgrind::instructions(&self.program(allocator), &["box", &count.to_string()])
     }
 }
 
 /// The versions of the peers, as far as they say.
 fn versions() -> BTreeMap<String, String> {
-    let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock");
-    let lock = fs::read_to_string(lock).unwrap_or_default();
-    let version = |package: &str| {
-        let (_, rest) = lock.split_once(&format!("name = \"{package}\"\nversion = \""))?;
-        // Behind a dash follows a commit, which says little.
-        Some(format!("{package} {}", rest.split(['"', '-']).next()?))
-    };
     let mut found: BTreeMap<String, String> =
         [("jemalloc", "tikv-jemalloc-sys"), ("mimalloc", "libmimalloc-sys")]
             .into_iter()
-            .filter_map(|(peer, package)| Some((peer.to_owned(), version(package)?)))
+            .filter_map(|(peer, package)| Some((peer.to_owned(), program::locked_version(package)?)))
             .collect();
     if let Ok(text) = program::run_in(Command::new("getconf").arg("GNU_LIBC_VERSION")) {
         found.insert("glibc".into(), text.trim().to_owned());

@@ -4,14 +4,23 @@ mod boot;
 mod cell;
 mod kv;
 mod library;
-pub mod memory;
+mod memory;
 mod pager;
+mod stack;
 
 use crate::error::BenchError;
 use crate::figure::Group;
 use crate::record::Record;
-use crate::session::{Session, System};
+use crate::session::{Plan, Session, System};
 use std::collections::BTreeMap;
+
+/// Takes the figures of a group for which no machine boots.
+///
+/// # Errors
+/// What goes wrong.
+pub fn run_natively(group: Group, plan: Plan, command: String) -> Result<Record, BenchError> {
+    if group == Group::Stack { stack::run(plan, command) } else { memory::run(plan, command) }
+}
 
 /// Takes the figures of a group.
 ///
@@ -20,7 +29,7 @@ use std::collections::BTreeMap;
 pub fn run(group: Group, session: &Session, command: String) -> Result<Record, BenchError> {
     let load = match group {
         Group::Kv => kv::load(session),
-        Group::Memory => return memory::run(session.plan, command),
+        Group::Memory | Group::Stack => return run_natively(group, session.plan, command),
         Group::Pager => pager::load(),
         Group::Library => return library::run(session, command),
         Group::Boot | Group::Cell => BTreeMap::new(),
@@ -38,7 +47,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Boot => boot::run(session, system, &mut record)?,
                 Group::Cell => cell::run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
-                Group::Memory | Group::Library => {}
+                Group::Memory | Group::Library | Group::Stack => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
             }
         }

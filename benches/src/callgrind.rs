@@ -1,0 +1,23 @@
+//! Counting the instructions of a process of the host, with valgrind's callgrind.
+
+use crate::error::BenchError;
+use crate::program;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Instructions that a program executes from its start to its end.
+///
+/// # Errors
+/// What goes wrong, valgrind's being missing among it.
+pub fn instructions(which: &Path, arguments: &[&str]) -> Result<f64, BenchError> {
+    program::need(&[("valgrind", "valgrind")])?;
+    let log = tempfile::NamedTempFile::new().map_err(BenchError::file(std::env::temp_dir()))?;
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    command.arg(format!("--log-file={}", log.path().display())).arg(which).args(arguments);
+    program::run_in(&mut command)?;
+    let said = fs::read_to_string(log.path()).map_err(BenchError::file(log.path()))?;
+    let collected = said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+    collected.ok_or_else(|| BenchError::Program { line: format!("{command:?}"), said })
+}

@@ -1,0 +1,83 @@
+//! The protocol stack beside smoltcp's and the kernel's, natively: the program of `net/stack/compare`, which does the same
+//! work with each.
+
+use super::now;
+use crate::callgrind;
+use crate::error::BenchError;
+use crate::figure::Group;
+use crate::program;
+use crate::record::Record;
+use crate::session::{Plan, host_setting};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What is timed: the figure without its peer, the work, and how much of it.
+const TIMES: [(&str, &str, u32); 3] =
+    [("stack-segment", "bulk", 1_000), ("stack-echo", "echo", 100_000), ("stack-connect", "connect", 20_000)];
+
+/// What is counted: the figure, the work, and how much of it; a third of that is subtracted.
+const COUNTED: [(&str, &str, u32); 3] = [
+    ("stack-segment-instructions", "bulk", 30),
+    ("stack-echo-instructions", "echo", 3_000),
+    ("stack-connect-instructions", "connect", 1_500),
+];
+
+/// Segments of a MiB: each carries 1,448 bytes, and the last the rest.
+const SEGMENTS_A_MIB: f64 = (1 << 20) as f64 / 1_448.0;
+
+/// Takes the figures.
+///
+/// # Errors
+/// What goes wrong.
+pub fn run(plan: Plan, command: String) -> Result<Record, BenchError> {
+    let compare = Compare { path: program::folder()?.join("isola-stack-compare") };
+    let versions = program::locked_version("smoltcp").map(|version| ("smoltcp".to_owned(), version));
+    let mut record = Record::new(Group::Stack, now(), command, host_setting(versions.into_iter().collect()));
+    for run in 0..plan.runs {
+        eprintln!("bench: stack, run {} of {}", run + 1, plan.runs);
+        for (figure, work, count) in TIMES {
+            for peer in ["smoltcp", "linux"] {
+                // Isola's anew beside each.
+                let name = format!("{figure}-{peer}");
+                record.isola(&name, compare.time("isola", work, count)?);
+                record.peer(&name, compare.time(peer, work, count)?);
+            }
+        }
+        if run == 0 {
+            for (figure, work, count) in COUNTED {
+                record.isola(figure, compare.instructions("isola", work, count)?);
+                record.peer(figure, compare.instructions("smoltcp", work, count)?);
+            }
+        }
+    }
+    Ok(record)
+}
+
+/// The program.
+struct Compare {
+    path: PathBuf,
+}
+
+impl Compare {
+    /// Nanoseconds of a piece of work: of a segment, of a message there and back, of a connection.
+    fn time(&self, stack: &str, work: &str, count: u32) -> Result<f64, BenchError> {
+        let mut command = Command::new(&self.path);
+        command.args([stack, work, &count.to_string()]);
+        let said = program::run_in(&mut command)?;
+        let unit = said.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+        let unit = unit.ok_or_else(|| BenchError::Program { line: format!("{command:?}"), said })?;
+        Ok(unit / pieces(work))
+    }
+
+    /// Instructions of a piece of work.
+    fn instructions(&self, stack: &str, work: &str, count: u32) -> Result<f64, BenchError> {
+        let few = count / 3;
+        let of = |count: u32| callgrind::instructions(&self.path, &[stack, work, &count.to_string()]);
+        Ok((of(count)? - of(few)?) / f64::from(count - few) / pieces(work))
+    }
+}
+
+/// Pieces of a unit of work.
+fn pieces(work: &str) -> f64 {
+    if work == "bulk" { SEGMENTS_A_MIB } else { 1.0 }
+}
