@@ -28,6 +28,8 @@ pub(crate) struct Connection {
     activity: Cell<Option<ActivityId>>,
     /// Whether the handler wants no data for now.
     pub paused: Cell<bool>,
+    /// Whether the handler was told of the peer's end.
+    end_told: Cell<bool>,
 }
 
 impl Connection {
@@ -43,6 +45,7 @@ impl Connection {
             handler: Cell::new(None),
             activity: Cell::new(None),
             paused: Cell::new(false),
+            end_told: Cell::new(false),
         }
     }
 
@@ -115,7 +118,7 @@ impl Connection {
             if at_end == AtEnd::Yes {
                 self.unread.set(false);
                 // A connection that has ended says so by itself.
-                if self.ended.get().is_none() {
+                if self.ended.get().is_none() && !self.end_told.replace(true) {
                     self.call(activity, |handler, connection| handler.peer_closed(connection));
                 }
             }

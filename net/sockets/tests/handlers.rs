@@ -1,0 +1,183 @@
+//! Connections served by handlers: what they are told, and when.
+
+use isola_gateway::test_cells::{dial, read_exactly, talk};
+use isola_hosted::Loss;
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::{ConnectionHandler, FailReason, TcpConnection, connect, listen, listen_with};
+use std::future::pending;
+use std::sync::Mutex;
+use std::time::Duration;
+
+const PORT: u16 = 7;
+
+/// The window that a peer may fill ahead of a handler that pauses, in these tests.
+const WINDOW: u32 = 8 << 10;
+
+/// A handler that notes what it is told in a list of the test's.
+struct Noting(&'static Mutex<Vec<String>>);
+
+impl Noting {
+    fn note(&self, what: impl Into<String>) {
+        self.0.lock().unwrap().push(what.into());
+    }
+}
+
+impl ConnectionHandler for Noting {
+    fn received(&mut self, _connection: &TcpConnection, data: Chain) {
+        self.note(String::from_utf8(data.to_vec()).unwrap());
+    }
+
+    fn peer_closed(&mut self, connection: &TcpConnection) {
+        self.note("peer closed");
+        connection.shutdown();
+    }
+
+    fn ended(&mut self, reason: Option<FailReason>) {
+        self.note(format!("ended: {reason:?}"));
+    }
+}
+
+async fn wait_for(notes: &Mutex<Vec<String>>, last: &str) {
+    while notes.lock().unwrap().last().is_none_or(|note| note != last) {
+        isola_events::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn a_handler_is_told_of_data_and_of_both_ends() {
+    static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let server = || async {
+        let _listening = listen_with(PORT, 4, |_| Noting(&NOTES)).unwrap();
+        pending::<()>().await;
+    };
+    talk(1, Loss::Never, server, || async {
+        let mut stream = dial(PORT).await;
+        stream.write(IoBuf::from_static(b"one").into()).await.unwrap();
+        wait_for(&NOTES, "one").await;
+        stream.write(IoBuf::from_static(b"two").into()).await.unwrap();
+        stream.shutdown();
+        assert_eq!(stream.read().await, Ok(None));
+        wait_for(&NOTES, "ended: None").await;
+        assert_eq!(*NOTES.lock().unwrap(), ["one", "two", "peer closed", "ended: None"]);
+    });
+}
+
+#[test]
+fn a_handler_is_told_why_a_connection_ended_early() {
+    static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let server = || async {
+        let _listening = listen_with(PORT, 4, |_| Noting(&NOTES)).unwrap();
+        pending::<()>().await;
+    };
+    talk(1, Loss::Never, server, || async {
+        let mut stream = dial(PORT).await;
+        stream.write(IoBuf::from_static(b"one").into()).await.unwrap();
+        wait_for(&NOTES, "one").await;
+        stream.abort();
+        wait_for(&NOTES, "ended: Some(Reset)").await;
+    });
+}
+
+/// Takes nothing until it is told to.
+struct Paused;
+
+impl ConnectionHandler for Paused {
+    fn received(&mut self, connection: &TcpConnection, mut data: Chain) {
+        connection.send(&mut data).unwrap();
+    }
+}
+
+static HELD: Mutex<Option<u64>> = Mutex::new(None);
+
+#[test]
+fn a_handler_that_pauses_slows_its_peer_and_gets_everything_later() {
+    let server = || async {
+        let _listening = listen_with(PORT, 4, |connection| {
+            connection.set_receive_window(WINDOW);
+            connection.pause();
+            let connection = connection.clone();
+            isola_events::spawn_task(async move {
+                isola_events::sleep(Duration::from_millis(200)).await;
+                *HELD.lock().unwrap() = connection.statistics().map(|statistics| statistics.bytes_received);
+                connection.resume();
+            })
+            .detach();
+            Paused
+        })
+        .unwrap();
+        pending::<()>().await;
+    };
+    talk(1, Loss::Never, server, || async {
+        let sent: Vec<u8> = (0..200_000_u32).map(|n| (n % 251) as u8).collect();
+        let mut stream = dial(PORT).await;
+        stream.write(IoBuf::copy_from_slice(&sent).into()).await.unwrap();
+        assert!(read_exactly(&mut stream, sent.len()).await == sent);
+        let held = HELD.lock().unwrap().expect("a connection that lived");
+        // What was under way before the window was set comes too.
+        assert!(held < 150_000, "{held} bytes came to a handler that wanted none");
+    });
+}
+
+#[test]
+fn a_stream_goes_over_to_a_handler_with_what_has_come() {
+    static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let server = || async {
+        let _listening = listen(PORT, 4, |mut stream| async move {
+            let first = stream.read().await.unwrap().unwrap();
+            assert_eq!(first.to_vec(), b"hello");
+            stream.write(first).await.unwrap();
+            // More may come before the handler is there.
+            isola_events::sleep(Duration::from_millis(50)).await;
+            stream.serve_by(Noting(&NOTES));
+        })
+        .unwrap();
+        pending::<()>().await;
+    };
+    talk(1, Loss::Never, server, || async {
+        let mut stream = dial(PORT).await;
+        stream.write(IoBuf::from_static(b"hello").into()).await.unwrap();
+        assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
+        stream.write(IoBuf::from_static(b"early").into()).await.unwrap();
+        wait_for(&NOTES, "early").await;
+        stream.write(IoBuf::from_static(b"late").into()).await.unwrap();
+        stream.shutdown();
+        assert_eq!(stream.read().await, Ok(None));
+        wait_for(&NOTES, "ended: None").await;
+        assert_eq!(*NOTES.lock().unwrap(), ["early", "late", "peer closed", "ended: None"]);
+    });
+}
+
+/// Closes as soon as something comes, with a last word.
+struct Curt(&'static Mutex<Vec<String>>);
+
+impl ConnectionHandler for Curt {
+    fn received(&mut self, connection: &TcpConnection, _data: Chain) {
+        connection.send(&mut IoBuf::from_static(b"bye").into()).unwrap();
+        connection.close();
+        assert_eq!(connection.peer(), None);
+        self.0.lock().unwrap().push("closed".into());
+    }
+
+    fn ended(&mut self, _reason: Option<FailReason>) {
+        self.0.lock().unwrap().push("told after it let go".into());
+    }
+}
+
+#[test]
+fn a_handler_that_lets_go_is_told_nothing_more() {
+    static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let server = || async {
+        let _listening = listen_with(PORT, 4, |_| Curt(&NOTES)).unwrap();
+        pending::<()>().await;
+    };
+    talk(1, Loss::Never, server, || async {
+        let mut stream = dial(PORT).await;
+        stream.write(IoBuf::from_static(b"hello").into()).await.unwrap();
+        assert_eq!(read_exactly(&mut stream, 3).await, b"bye");
+        assert_eq!(stream.read().await, Ok(None));
+        drop(stream);
+        let peer = dial(PORT).await.peer().unwrap();
+        assert!(connect(peer).await.is_ok());
+        assert_eq!(*NOTES.lock().unwrap(), ["closed"]);
+    });
+}
