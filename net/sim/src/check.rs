@@ -6,26 +6,48 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 pub fn frame(bytes: &[u8], mtu: usize) {
     assert!(bytes.len() <= 14 + mtu, "a frame of {} bytes on a link for {mtu}", bytes.len());
     let packet = SlicedPacket::from_ethernet(bytes).expect("a well-formed frame");
-    let Some(NetSlice::Ipv4(ip)) = &packet.net else { return };
-    let header = ip.header().to_header();
-    assert_eq!(header.header_checksum, header.calc_header_checksum(), "IPv4 checksum");
-    assert_eq!(usize::from(header.total_len), bytes.len() - 14, "IPv4 length");
-    match &packet.transport {
-        Some(TransportSlice::Tcp(tcp)) => {
-            let sum = tcp.calc_checksum_ipv4(header.source, header.destination).expect("a short segment");
-            assert_eq!(tcp.checksum(), sum, "TCP checksum");
+    match &packet.net {
+        Some(NetSlice::Ipv4(ip)) => {
+            let header = ip.header().to_header();
+            assert_eq!(header.header_checksum, header.calc_header_checksum(), "IPv4 checksum");
+            assert_eq!(usize::from(header.total_len), bytes.len() - 14, "IPv4 length");
         }
-        Some(TransportSlice::Udp(udp)) => {
-            let sum = udp
-                .to_header()
-                .calc_checksum_ipv4_raw(header.source, header.destination, udp.payload())
-                .expect("a short datagram");
-            assert_eq!(udp.checksum(), sum, "UDP checksum");
+        Some(NetSlice::Ipv6(ip)) => {
+            assert_eq!(usize::from(ip.header().payload_length()), bytes.len() - 54, "IPv6 length");
         }
-        Some(TransportSlice::Icmpv4(icmp)) => {
-            let sum = icmp.icmp_type().calc_checksum(icmp.payload());
-            assert_eq!(icmp.checksum(), sum, "ICMP checksum");
-        }
-        _ => {}
+        _ => return,
     }
+    let Some(transport) = &packet.transport else { return };
+    assert_eq!(checksum(transport, packet.net.as_ref()), Some(()), "checksum of {transport:?}");
+}
+
+/// `Some` where the transport's checksum is right.
+fn checksum(transport: &TransportSlice<'_>, net: Option<&NetSlice<'_>>) -> Option<()> {
+    let (told, sum) = match (transport, net?) {
+        (TransportSlice::Tcp(tcp), NetSlice::Ipv4(ip)) => {
+            (tcp.checksum(), tcp.calc_checksum_ipv4(ip.header().source(), ip.header().destination()).ok()?)
+        }
+        (TransportSlice::Tcp(tcp), NetSlice::Ipv6(ip)) => {
+            (tcp.checksum(), tcp.calc_checksum_ipv6(ip.header().source(), ip.header().destination()).ok()?)
+        }
+        (TransportSlice::Udp(udp), NetSlice::Ipv4(ip)) => {
+            let (source, destination) = (ip.header().source(), ip.header().destination());
+            let sum = udp.to_header().calc_checksum_ipv4_raw(source, destination, udp.payload());
+            (udp.checksum(), sum.ok()?)
+        }
+        (TransportSlice::Udp(udp), NetSlice::Ipv6(ip)) => {
+            let (source, destination) = (ip.header().source(), ip.header().destination());
+            let sum = udp.to_header().calc_checksum_ipv6_raw(source, destination, udp.payload());
+            (udp.checksum(), sum.ok()?)
+        }
+        (TransportSlice::Icmpv4(icmp), _) => {
+            (icmp.checksum(), icmp.icmp_type().calc_checksum(icmp.payload()))
+        }
+        (TransportSlice::Icmpv6(icmp), NetSlice::Ipv6(ip)) => {
+            let header = ip.header();
+            return icmp.is_checksum_valid(header.source(), header.destination()).then_some(());
+        }
+        _ => return None,
+    };
+    (told == sum).then_some(())
 }

@@ -22,12 +22,17 @@ pub use random::Random;
 pub use script::Script;
 pub use sim::{App, Host, Sim, chain_of};
 
-use isola_net_stack::{Addressing, Config, Ipv4Config, MacAddr, Secret};
-use std::net::Ipv4Addr;
+use isola_net_stack::{Addressing, Config, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, Secret};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The address of the host with a number on the simulated network, 10.0.0.0/16.
 pub fn host_ip(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, number)
+}
+
+/// The IPv6 address of the host with a number on the simulated network, fd00::/64.
+pub fn host_ip6(number: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into())
 }
 
 /// The hardware address of the host with a number.
@@ -35,9 +40,17 @@ pub fn host_mac(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, number])
 }
 
-/// A configuration for the host with a number, with a static address.
+/// A configuration for the host with a number, with a static IPv4 address.
 pub fn host_config(number: u8) -> Config {
     let mut config = Config::new(host_mac(number), Secret([number; 32]));
     config.addressing = Addressing::Static(Ipv4Config::new(host_ip(number), 16, Some(host_ip(254))));
+    config.ipv6 = Ipv6Addressing::Unset;
     config
+}
+
+/// The same with a static IPv6 address beside it.
+pub fn host_config6(number: u8) -> Config {
+    let gateway = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 254);
+    let ipv6 = Ipv6Addressing::Static(Ipv6Config::new(host_ip6(number), 64, Some(gateway)));
+    Config { ipv6, ..host_config(number) }
 }

@@ -4,7 +4,7 @@ use crate::{check, host_config, host_ip, host_mac};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_stack::{Config, ConnId, Duration, Event, Instant, RxChecksum, Stack};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// A TCP segment as a test writes it or reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,10 +111,19 @@ impl Segment {
     }
 
     /// The segment in a frame from one host to another.
-    pub fn frame(&self, source: Ipv4Addr, destination: Ipv4Addr) -> Vec<u8> {
-        let mut builder = PacketBuilder::ethernet2(mac_of(source), mac_of(destination))
-            .ipv4(source.octets(), destination.octets(), 64)
-            .tcp(self.from, self.to, self.seq, self.window);
+    pub fn frame(&self, source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> Vec<u8> {
+        let (source, destination) = (source.into(), destination.into());
+        let link = PacketBuilder::ethernet2(mac_of(source), mac_of(destination));
+        let network = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                link.ipv4(source.octets(), destination.octets(), 64)
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                link.ipv6(source.octets(), destination.octets(), 64)
+            }
+            _ => panic!("two addresses of one family"),
+        };
+        let mut builder = network.tcp(self.from, self.to, self.seq, self.window);
         if let Some(ack) = self.ack {
             builder = builder.ack(ack);
         }
@@ -136,11 +145,15 @@ impl Segment {
     }
 
     /// Reads the segment of a frame; `None` where it carries none.
-    pub fn read(frame: &[u8]) -> Option<(Ipv4Addr, Ipv4Addr, Self)> {
+    pub fn read(frame: &[u8]) -> Option<(IpAddr, IpAddr, Self)> {
         let packet = SlicedPacket::from_ethernet(frame).ok()?;
-        let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
-        else {
+        let (Some(net), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport) else {
             return None;
+        };
+        let (source, destination) = match net {
+            NetSlice::Ipv4(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
+            NetSlice::Ipv6(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
+            _ => return None,
         };
         let header = tcp.to_header();
         let letters = [
@@ -172,13 +185,17 @@ impl Segment {
                 _ => {}
             }
         }
-        Some((ip.header().source_addr(), ip.header().destination_addr(), segment))
+        Some((source, destination, segment))
     }
 }
 
 /// Host addresses tell their hardware addresses: see [`host_mac`].
-fn mac_of(ip: Ipv4Addr) -> [u8; 6] {
-    host_mac(ip.octets()[3]).0
+fn mac_of(ip: IpAddr) -> [u8; 6] {
+    let last = match ip {
+        IpAddr::V4(ip) => ip.octets()[3],
+        IpAddr::V6(ip) => ip.octets()[15],
+    };
+    host_mac(last).0
 }
 
 /// One connection between a test and a stack, from the test's side.

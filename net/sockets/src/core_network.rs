@@ -15,7 +15,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use core::sync::atomic::Ordering;
 use isola_abi::report::MemoryPressure;
 use isola_ebbs::{Ebb, Representative, current_core, platform};
@@ -23,7 +23,9 @@ use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::Event;
 use isola_events::{Alarm, memory_pressure, now};
 use isola_iobuf::IoBufMut;
-use isola_net_stack::{self as stack, ConnId, Ipv4Config, ListenerId, MacAddr, RxChecksum, Stack, UdpId};
+use isola_net_stack::{
+    self as stack, ConnId, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, RxChecksum, Stack, UdpId,
+};
 use isola_platform::CoreIndex;
 use isola_platform::network::{ReceivedChecksum, ReceivedFrame};
 
@@ -80,6 +82,9 @@ impl CoreNetwork {
     fn begin(&self, beginning: Beginning) {
         // The interface has checked it.
         let Ok(mut stack) = Stack::new(beginning.config, stack_now()) else { return };
+        if current_core() != CoreIndex(0) {
+            stack.set_ipv6(stack_now(), beginning.ipv6);
+        }
         beginning.neighbours.into_iter().for_each(|(ip, mac)| stack.learn(stack_now(), ip, mac));
         self.stack.replace(Some(stack));
         beginning.listeners.into_iter().for_each(|(port, listener)| self.listen(port, listener));
@@ -166,9 +171,17 @@ impl CoreNetwork {
         self.take_in(|stack| stack.set_ipv4(stack_now(), address));
     }
 
+    /// Sets what another core's stack found out about IPv6.
+    pub fn set_ipv6(&self, settings: Ipv6Settings) {
+        self.take_in(|stack| stack.set_ipv6(stack_now(), settings));
+    }
+
     /// Learns a neighbour that another core's stack heard of.
-    pub fn learn(&self, ip: Ipv4Addr, mac: MacAddr) {
-        self.take_in(|stack| stack.learn(stack_now(), ip, mac));
+    pub fn learn(&self, ip: IpAddr, mac: MacAddr, evidence: Evidence) {
+        self.take_in(|stack| match evidence {
+            Evidence::Confirmed => stack.learn(stack_now(), ip, mac),
+            Evidence::Claimed => stack.learn_claim(stack_now(), ip, mac),
+        });
     }
 
     /// Listens at a port, for all who connect by a flow of this core.
@@ -266,8 +279,13 @@ impl CoreNetwork {
             Event::AddressChanged(address) if current_core() == CoreIndex(0) => {
                 interface::publish_address(address)
             }
-            Event::AddressChanged(_) => {}
-            Event::Neighbour { ip, mac } => interface::publish_neighbour(ip, mac),
+            Event::Ipv6Changed if current_core() == CoreIndex(0) => {
+                if let Some(settings) = self.look(Stack::ipv6) {
+                    interface::publish_ipv6(settings);
+                }
+            }
+            Event::AddressChanged(_) | Event::Ipv6Changed => {}
+            Event::Neighbour { ip, mac, evidence } => interface::publish_neighbour(ip, mac, evidence),
         }
     }
 

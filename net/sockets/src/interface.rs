@@ -11,12 +11,15 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_events::spawn_on;
-use isola_net_stack::{Addressing, Config, ConfigError, CoreShare, Ipv4Config, MacAddr, Secret, TxChecksum};
+use isola_net_stack::{
+    Addressing, Config, ConfigError, CoreShare, Evidence, Ipv4Config, Ipv6Addressing, Ipv6Settings, MacAddr,
+    Secret, TxChecksum,
+};
 use isola_platform::CoreIndex;
 use isola_platform::network::Offloads;
 use spin::Mutex;
@@ -37,7 +40,8 @@ pub(crate) struct Interface {
 struct State {
     link: Option<Link>,
     address: Option<Ipv4Config>,
-    neighbours: BTreeMap<Ipv4Addr, MacAddr>,
+    ipv6: Ipv6Settings,
+    neighbours: BTreeMap<IpAddr, MacAddr>,
     listeners: BTreeMap<u16, Arc<Listener>>,
     waiting: Vec<Waker>,
 }
@@ -112,19 +116,37 @@ pub fn start() -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// The cell's address, once it has one.
+/// The cell's IPv4 address, once it has one.
 pub fn address() -> Option<Ipv4Config> {
     INTERFACE.state.lock().address
 }
 
-/// Gives the cell an address in the place of that which it has, or none; DHCP ends with that. One that no host can have
+/// What the cell uses of IPv6 at this time: addresses, networks, routers, name servers.
+pub fn ipv6() -> Ipv6Settings {
+    INTERFACE.state.lock().ipv6
+}
+
+/// Gives the cell an IPv4 address in the place of that which it has, or none; DHCP ends with that. One that no host can have
 /// counts as none. Connections on another address fail.
 pub fn set_address(address: Option<Ipv4Config>) {
     // Its stack tells the others.
     spawn_on(CoreIndex(0), move || NETWORK.set_address(address));
 }
 
-/// Completes when the cell has an address.
+/// Completes when the cell has an IPv6 address with which others than neighbours can be talked to.
+pub async fn wait_for_ipv6() -> Ipv6Settings {
+    core::future::poll_fn(|context| {
+        let mut state = INTERFACE.state.lock();
+        if state.ipv6.global().is_some() {
+            return core::task::Poll::Ready(state.ipv6);
+        }
+        state.waiting.push(context.waker().clone());
+        core::task::Poll::Pending
+    })
+    .await
+}
+
+/// Completes when the cell has an IPv4 address.
 pub async fn wait_for_address() -> Ipv4Config {
     core::future::poll_fn(|context| {
         let mut state = INTERFACE.state.lock();
@@ -151,15 +173,25 @@ pub(crate) fn publish_address(address: Option<Ipv4Config>) {
     waiting.into_iter().for_each(Waker::wake);
 }
 
+/// Notes a change of the IPv6 settings that the first instance saw, and tells the other cores that have a stack.
+pub(crate) fn publish_ipv6(settings: Ipv6Settings) {
+    let mut state = INTERFACE.state.lock();
+    state.ipv6 = settings;
+    let waiting = core::mem::take(&mut state.waiting);
+    drop(state);
+    tell_others(move || NETWORK.set_ipv6(settings));
+    waiting.into_iter().for_each(Waker::wake);
+}
+
 /// Notes a neighbour that one core heard of, and tells the others.
-pub(crate) fn publish_neighbour(ip: Ipv4Addr, mac: MacAddr) {
+pub(crate) fn publish_neighbour(ip: IpAddr, mac: MacAddr, evidence: Evidence) {
     let mut state = INTERFACE.state.lock();
     if state.neighbours.len() >= MAX_NEIGHBOURS {
         state.neighbours.pop_first();
     }
     state.neighbours.insert(ip, mac);
     drop(state);
-    tell_others(move || NETWORK.learn(ip, mac));
+    tell_others(move || NETWORK.learn(ip, mac, evidence));
 }
 
 /// Notes who listens at a port, on all cores that have a stack and all that will.
@@ -194,7 +226,8 @@ fn tell_others(what: impl Fn() + Clone + Send + 'static) {
 /// What a core's stack starts with; `None` where the cell has no device.
 pub(crate) struct Beginning {
     pub config: Config,
-    pub neighbours: Vec<(Ipv4Addr, MacAddr)>,
+    pub ipv6: Ipv6Settings,
+    pub neighbours: Vec<(IpAddr, MacAddr)>,
     pub listeners: Vec<(u16, Arc<Listener>)>,
 }
 
@@ -212,6 +245,7 @@ pub(crate) fn join() -> Option<Beginning> {
     }
     Some(Beginning {
         config,
+        ipv6: state.ipv6,
         neighbours: state.neighbours.iter().map(|(ip, mac)| (*ip, *mac)).collect(),
         listeners: state.listeners.iter().map(|(port, listener)| (*port, listener.clone())).collect(),
     })
@@ -222,12 +256,16 @@ impl Link {
     fn config(&self, core: CoreIndex) -> Config {
         let mut secret = Secret([0; 32]);
         secret.0.as_chunks_mut().0.iter_mut().for_each(|word| *word = platform().entropy().to_ne_bytes());
-        let NetworkSettings { addressing, limits, tcp } = self.settings.clone();
-        let addressing = if core == CoreIndex(0) { addressing } else { Addressing::Unset };
+        let NetworkSettings { addressing, ipv6, limits, tcp } = self.settings.clone();
+        let (addressing, ipv6) = match core {
+            CoreIndex(0) => (addressing, ipv6),
+            _ => (Addressing::Unset, Ipv6Addressing::Unset),
+        };
         let core = CoreShare { index: core.0 as u16, count: platform().descriptor().cores.len() as u16 };
         let (mtu, headroom, tx_checksum) = (usize::from(self.mtu), self.headroom, self.tx_checksum);
         Config {
             addressing,
+            ipv6,
             mtu,
             headroom,
             tx_checksum,

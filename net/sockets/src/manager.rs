@@ -24,7 +24,7 @@
 
 use alloc::boxed::Box;
 use isola_ebbs::{CellEbb, Representative, platform};
-use isola_net_stack::{Addressing, Ipv4Config, Limits, TcpConfig};
+use isola_net_stack::{Addressing, Ipv4Config, Ipv6Addressing, Limits, TcpConfig};
 use isola_platform::network::NetworkPort;
 
 /// The network manager of the cell. [`CellEbb::replace`] it before the network starts: an application names a function
@@ -46,8 +46,10 @@ pub trait NetworkManager: Send + Sync {
 /// What a protocol stack is set to.
 #[derive(Clone, Debug)]
 pub struct NetworkSettings {
-    /// How the cell comes by its address; `Unset`: not until it is [set](crate::set_address).
+    /// How the cell comes by its IPv4 address; `Unset`: not until it is [set](crate::set_address).
     pub addressing: Addressing,
+    /// How the cell comes by its IPv6 addresses; `Unset`: not at all.
+    pub ipv6: Ipv6Addressing,
     /// Bounds of everything but TCP, a core.
     pub limits: Limits,
     /// TCP's settings and bounds, a core.
@@ -55,12 +57,14 @@ pub struct NetworkSettings {
 }
 
 impl Default for NetworkSettings {
-    /// The address that the cell was given, or DHCP where it was given none; the stack's own bounds.
+    /// The IPv4 address that the cell was given, or DHCP where it was given none; IPv6 as routers say; the stack's
+    /// own bounds.
     fn default() -> Self {
         let given = platform().descriptor().address;
         let fixed = given.map(|given| Ipv4Config::new(given.ip, given.prefix_len, given.gateway));
         Self {
             addressing: fixed.map_or(Addressing::Dhcp, Addressing::Static),
+            ipv6: Ipv6Addressing::Auto,
             limits: Limits::default(),
             tcp: TcpConfig::default(),
         }

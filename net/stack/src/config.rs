@@ -4,10 +4,11 @@
 //! to the table, so that no traffic makes it grow without end.
 
 use crate::address::{Ipv4Config, MacAddr};
+use crate::address6::Ipv6Config;
 use crate::tcp::TcpConfig;
 use core::fmt;
 
-/// How the interface comes by its address.
+/// How the interface comes by its IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
     /// None until `set_ipv4` is called: for the instances of a cell that instance 0 tells.
@@ -16,6 +17,18 @@ pub enum Addressing {
     Static(Ipv4Config),
     /// Asked for by DHCP; only on instance 0.
     Dhcp,
+}
+
+/// How the interface comes by its IPv6 addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ipv6Addressing {
+    /// None until `set_ipv6` is called: for the instances of a cell that instance 0 tells, and for no IPv6.
+    Unset,
+    /// This one beside the link-local one, from when nobody else turned out to have them; routers are not
+    /// asked. Only on instance 0.
+    Static(Ipv6Config),
+    /// As the link's routers say (RFC 4862); without a router the link-local one alone. Only on instance 0.
+    Auto,
 }
 
 /// Who fills in the TCP and UDP checksums of outgoing frames.
@@ -39,7 +52,7 @@ pub enum RxChecksum {
 /// Which of the stacks that share one interface this one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreShare {
-    /// This instance's number, below `count`. Instance 0 serves what belongs to no flow: ARP, ICMP, DHCP.
+    /// This instance's number, below `count`. Instance 0 serves what belongs to no flow: ARP, NDP, ICMP, DHCP.
     pub index: u16,
     /// How many instances there are.
     pub count: u16,
@@ -130,6 +143,8 @@ pub struct Config {
     pub mac: MacAddr,
     /// Where its IPv4 address comes from.
     pub addressing: Addressing,
+    /// Where its IPv6 addresses come from.
+    pub ipv6: Ipv6Addressing,
     /// The longest IP packet that the link carries, in bytes: [`MIN_MTU`] to [`MAX_MTU`].
     pub mtu: usize,
     /// Bytes left free before each outgoing frame, for a header that the driver puts there.
@@ -153,11 +168,12 @@ pub const MIN_MTU: usize = 576;
 pub const MAX_MTU: usize = 65_535;
 
 impl Config {
-    /// The defaults for an interface on Ethernet that asks for its address by DHCP.
+    /// The defaults for an interface on Ethernet that asks for its address by DHCP, and routers for IPv6.
     pub fn new(mac: MacAddr, secret: Secret) -> Self {
         Self {
             mac,
             addressing: Addressing::Dhcp,
+            ipv6: Ipv6Addressing::Auto,
             mtu: 1500,
             headroom: 0,
             tx_checksum: TxChecksum::Software,
@@ -182,6 +198,13 @@ impl Config {
         if self.core.index >= self.core.count {
             return Err(ConfigError::Core(self.core));
         }
+        match self.ipv6 {
+            Ipv6Addressing::Static(ipv6) if !ipv6.is_valid() => return Err(ConfigError::Address6(ipv6)),
+            Ipv6Addressing::Static(_) | Ipv6Addressing::Auto if !self.core.is_first() => {
+                return Err(ConfigError::Ipv6NotFirst);
+            }
+            _ => {}
+        }
         match self.addressing {
             Addressing::Static(ipv4) if !ipv4.is_valid() => Err(ConfigError::Address(ipv4)),
             Addressing::Dhcp if !self.core.is_first() => Err(ConfigError::DhcpNotFirst),
@@ -203,6 +226,10 @@ pub enum ConfigError {
     Address(Ipv4Config),
     /// DHCP was asked for on an instance that gets no DHCP traffic.
     DhcpNotFirst,
+    /// The static IPv6 address cannot be an interface's.
+    Address6(Ipv6Config),
+    /// IPv6 was to be set up on an instance that gets no messages about the link.
+    Ipv6NotFirst,
 }
 
 impl fmt::Display for ConfigError {
@@ -215,6 +242,12 @@ impl fmt::Display for ConfigError {
             }
             Self::Address(ipv4) => {
                 write!(f, "{}/{} is not a host's address", ipv4.address, ipv4.prefix_len)
+            }
+            Self::Address6(ipv6) => {
+                write!(f, "{}/{} is not a host's address", ipv6.address, ipv6.prefix_len)
+            }
+            Self::Ipv6NotFirst => {
+                f.write_str("only instance 0 can set IPv6 up; leave the others' addresses unset")
             }
             Self::DhcpNotFirst => {
                 f.write_str("only instance 0 can use DHCP; leave the others' address unset")

@@ -54,6 +54,24 @@ counters! {
     DropIpv4Address = "drop_ipv4_address",
     /// A transport protocol that nothing here speaks.
     DropIpv4Protocol = "drop_ipv4_protocol",
+    /// An IPv6 header, or an extension of it, with impossible lengths or version.
+    DropIpv6Malformed = "drop_ipv6_malformed",
+    /// IPv6 extension headers that are too many, out of place, or have options that forbid to go on.
+    DropIpv6Extension = "drop_ipv6_extension",
+    /// A routing header that wants the packet sent on.
+    DropIpv6Routing = "drop_ipv6_routing",
+    /// A fragment of an IPv6 packet: reassembly is not offered, and nothing here sends what needs it.
+    DropIpv6Fragment = "drop_ipv6_fragment",
+    /// An IPv6 packet from an address that nobody can have.
+    DropIpv6Source = "drop_ipv6_source",
+    /// An IPv6 packet to an address or group that is not this interface's.
+    DropIpv6Address = "drop_ipv6_address",
+    /// An IPv6 packet for a transport that nothing here speaks.
+    DropIpv6Protocol = "drop_ipv6_protocol",
+    /// A message of neighbour discovery that is malformed, or came from afar.
+    DropNdpInvalid = "drop_ndp_invalid",
+    /// A router, network or address that is not taken because there are as many as the tables hold.
+    DropNdpTable = "drop_ndp_table",
     /// No address configured yet.
     DropNoAddress = "drop_no_address",
     /// A truncated ICMP message or one with a wrong checksum.
@@ -113,6 +131,8 @@ counters! {
     DropTransmitQueue = "drop_transmit_queue",
     /// A DHCP message that is malformed or not meant for this client.
     DropDhcp = "drop_dhcp",
+    /// Addresses that somebody else turned out to have.
+    AddressConflicts = "address_conflicts",
     /// A reset not sent because of the rate limit.
     ResetRate = "reset_rate_limited",
     /// A challenge acknowledgement not sent because of the rate limit.

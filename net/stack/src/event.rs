@@ -6,11 +6,12 @@
 //! `SendSpace` once.
 
 use crate::address::{Ipv4Config, MacAddr};
+use crate::neighbour::Evidence;
 use crate::order::Order;
 use crate::slab::Key;
 use alloc::collections::VecDeque;
 use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 /// A TCP connection of this stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,13 +65,18 @@ pub enum Event {
     Datagram(UdpId),
     /// The interface's address changed. On instance 0: pass it to the other instances' `set_ipv4`.
     AddressChanged(Option<Ipv4Config>),
+    /// What the interface uses of IPv6 changed. On instance 0: pass its `ipv6` to the other instances'
+    /// `set_ipv6`.
+    Ipv6Changed,
     /// A neighbour's hardware address was learned. Where several stacks share the interface, instance 0 gets
-    /// all ARP traffic: pass it to the other instances' `learn`.
+    /// all ARP and NDP traffic: pass it to the other instances' `learn`.
     Neighbour {
         /// The neighbour.
-        ip: Ipv4Addr,
+        ip: IpAddr,
         /// Its hardware address.
         mac: MacAddr,
+        /// Why it is believed.
+        evidence: Evidence,
     },
 }
 
@@ -109,6 +115,8 @@ pub(crate) struct EventQueue {
     pub sockets: Order,
     /// The address as it is now, where it changed: never lost, the newest replaces an older one.
     pub address: Option<Option<Ipv4Config>>,
+    /// Whether the IPv6 settings changed.
+    pub ipv6: Ipv6News,
     notices: VecDeque<Event>,
     notice_limit: usize,
 }
@@ -119,6 +127,7 @@ impl EventQueue {
             connections: Order::new(),
             sockets: Order::new(),
             address: None,
+            ipv6: Ipv6News::None,
             notices: VecDeque::new(),
             notice_limit,
         }
@@ -135,7 +144,16 @@ impl EventQueue {
     pub fn take_notice(&mut self) -> Option<Event> {
         match self.address.take() {
             Some(address) => Some(Event::AddressChanged(address)),
+            None if core::mem::take(&mut self.ipv6) == Ipv6News::Changed => Some(Event::Ipv6Changed),
             None => self.notices.pop_front(),
         }
     }
+}
+
+/// Whether the IPv6 settings changed since that was last told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ipv6News {
+    #[default]
+    None,
+    Changed,
 }

@@ -10,16 +10,19 @@
 
 use crate::address::Flow;
 use crate::dhcp::{CLIENT_PORT, SERVER_PORT};
-use core::net::{IpAddr, SocketAddr};
-use etherparse::{EtherType, Ethernet2HeaderSlice, IpNumber, Ipv4HeaderSlice};
+use crate::ipv6;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use etherparse::{EtherType, Ethernet2HeaderSlice, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice};
 
 /// The flow hash of an Ethernet frame's bytes; `None` where it belongs to no TCP or UDP flow.
 pub fn flow_hash(frame: &[u8]) -> Option<u32> {
     let header = Ethernet2HeaderSlice::from_slice(frame).ok()?;
-    if header.ether_type() != EtherType::IPV4 {
-        return None;
+    let packet = frame.get(header.slice().len()..)?;
+    match header.ether_type() {
+        EtherType::IPV4 => ipv4_hash(packet, Quoting::Allowed),
+        EtherType::IPV6 => ipv6_hash(packet, Quoting::Allowed),
+        _ => None,
     }
-    ipv4_hash(frame.get(header.slice().len()..)?, Quoting::Allowed)
 }
 
 /// The instance, of `count`, that a frame is for.
@@ -70,14 +73,34 @@ fn ipv4_hash(packet: &[u8], quoting: Quoting) -> Option<u32> {
     }
 }
 
+fn ipv6_hash(packet: &[u8], quoting: Quoting) -> Option<u32> {
+    let (protocol, at) = ipv6::find_transport(packet)?;
+    let header = Ipv6HeaderSlice::from_slice(packet).ok()?;
+    let payload = packet.get(at..)?;
+    match protocol {
+        IpNumber::TCP | IpNumber::UDP => {
+            let (&[a, b, c, d], _) = payload.split_first_chunk::<4>()?;
+            let source = end6(header.source_addr(), u16::from_be_bytes([a, b]));
+            let destination = end6(header.destination_addr(), u16::from_be_bytes([c, d]));
+            Some(combine(source, destination))
+        }
+        IpNumber::IPV6_ICMP if quoting == Quoting::Allowed && crate::icmp6::is_error(*payload.first()?) => {
+            ipv6_hash(payload.get(crate::icmp::HEADER_LEN..)?, Quoting::Within)
+        }
+        _ => None,
+    }
+}
+
 fn end_of(address: SocketAddr) -> u64 {
     match address.ip() {
         IpAddr::V4(ip) => end(ip.to_bits(), address.port()),
-        IpAddr::V6(ip) => {
-            let bits = ip.to_bits();
-            mix(mix(bits as u64) ^ (bits >> 64) as u64 ^ u64::from(address.port()))
-        }
+        IpAddr::V6(ip) => end6(ip, address.port()),
     }
+}
+
+fn end6(ip: Ipv6Addr, port: u16) -> u64 {
+    let bits = ip.to_bits();
+    mix(mix(bits as u64) ^ (bits >> 64) as u64 ^ u64::from(port))
 }
 
 fn end(ip: u32, port: u16) -> u64 {

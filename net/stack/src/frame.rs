@@ -42,8 +42,8 @@ impl Frame {
     }
 }
 
-/// Ethernet, IPv4 and the longest TCP header.
-const HEADERS: usize = 14 + 20 + 60;
+/// Ethernet, IPv6 and the longest TCP header.
+const HEADERS: usize = 14 + 40 + 60;
 
 /// Header buffers kept for another use: as many as frames are typically under way to a device.
 const POOL: usize = 256;

@@ -7,7 +7,7 @@ use crate::address::Flow;
 use crate::checksum::Sum;
 use crate::counters::Counter;
 use crate::interface::Packet;
-use crate::ipv4::Ipv4Packet;
+use crate::ip::IpPacket;
 use core::net::IpAddr;
 use etherparse::{IpNumber, Ipv4HeaderSlice};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
@@ -56,7 +56,7 @@ pub(crate) enum ErrorKind {
     /// The packet did not get there.
     Unreachable,
     /// The packet is too long for a link on its way; the longest that fits, or zero where it was not told.
-    TooBig { mtu: u16 },
+    TooBig { mtu: u32 },
 }
 
 /// Reads a message.
@@ -76,7 +76,7 @@ pub(crate) fn parse(mut message: IoBuf) -> Result<Message, Counter> {
         }
         (UNREACHABLE, code) => {
             let kind = match code {
-                FRAGMENTATION_NEEDED => ErrorKind::TooBig { mtu: u16::from_be_bytes([c, d]) },
+                FRAGMENTATION_NEEDED => ErrorKind::TooBig { mtu: u16::from_be_bytes([c, d]).into() },
                 _ => ErrorKind::Unreachable,
             };
             let quote = parse_quote(rest).ok_or(Counter::DropIcmpMalformed)?;
@@ -112,10 +112,11 @@ pub(crate) fn echo_reply(
 }
 
 /// The error for a datagram to a port that nobody bound: quotes its header and eight bytes.
-pub(crate) fn port_unreachable(head: IoBufMut, own: IpAddr, packet: Ipv4Packet) -> Option<Packet> {
+pub(crate) fn port_unreachable(head: IoBufMut, packet: IpPacket) -> Option<Packet> {
     let mut quote = packet.whole;
-    quote.truncate(packet.header_len + 8);
-    finish(head, [UNREACHABLE, PORT_UNREACHABLE, 0, 0, 0, 0, 0, 0], own, packet.source.into(), quote)
+    quote.truncate(packet.headers_len + 8);
+    let header = [UNREACHABLE, PORT_UNREACHABLE, 0, 0, 0, 0, 0, 0];
+    finish(head, header, packet.destination, packet.source, quote)
 }
 
 fn finish(

@@ -5,17 +5,20 @@
 //! connection instead asks for the [`Path`] first and makes its segment when the device takes it.
 
 use crate::address::{Ipv4Config, MacAddr};
-use crate::arp::{ArpCache, ArpPacket, Ask, Known, PACKET_LEN, Waiting};
+use crate::address6::{Ipv6Settings, group_mac, solicited_node};
+use crate::arp::{ArpPacket, PACKET_LEN};
 use crate::checksum::Sum;
 use crate::config::{Config, TxChecksum};
 use crate::counters::{Counter, Counters};
 use crate::frame::{ChecksumOffload, Frame, HeadPool};
+use crate::neighbour::{Answer, Ask, Family, Known, NeighbourCache, Waiting};
 use crate::time::Instant;
-use crate::{ethernet, ipv4};
+use crate::{ethernet, ipv4, ipv6, mld, ndp};
 use alloc::collections::VecDeque;
-use core::net::{IpAddr, Ipv4Addr};
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv6Addr};
 use etherparse::{ArpOperation, EtherType, IpNumber};
-use isola_iobuf::{Chain, IoBufMut};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// An IP packet without its IP header.
 pub(crate) struct Packet {
@@ -35,22 +38,41 @@ pub(crate) enum Path {
     /// Through this neighbour.
     Known(Known),
     /// Through a neighbour whose hardware address is being sought.
-    Sought(Ipv4Addr),
+    Sought(IpAddr),
     /// Not at all, or not now: what is sent there is lost.
     Lost,
 }
 
 enum NextHop {
-    Broadcast,
-    Neighbour(Ipv4Addr),
+    /// Everybody, or a group.
+    Group(MacAddr),
+    Neighbour(IpAddr),
+}
+
+/// A message about the link itself: it goes to neighbours only, outside the ways of other packets.
+pub(crate) struct LinkMessage {
+    pub source: Ipv6Addr,
+    pub destination: Ipv6Addr,
+    pub mac: MacAddr,
+    pub kind: LinkMessageKind,
+    /// The ICMPv6 message, its checksum zero.
+    pub bytes: Vec<u8>,
+}
+
+/// What an ICMPv6 message about the link is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkMessageKind {
+    Neighbours,
+    Listeners,
 }
 
 /// The sending side of one interface.
 pub(crate) struct Interface {
     pub mac: MacAddr,
     pub ipv4: Option<Ipv4Config>,
+    pub ipv6: Ipv6Settings,
     pub mtu: usize,
-    pub arp: ArpCache,
+    pub neighbours: NeighbourCache,
     pub pool: HeadPool,
     tx_checksum: TxChecksum,
     queue: VecDeque<Frame>,
@@ -70,8 +92,9 @@ impl Interface {
         Self {
             mac: config.mac,
             ipv4: None,
+            ipv6: Ipv6Settings::NONE,
             mtu: config.mtu,
-            arp: ArpCache::new(&config.limits),
+            neighbours: NeighbourCache::new(&config.limits),
             pool: HeadPool::new(config.headroom),
             tx_checksum: config.tx_checksum,
             queue: VecDeque::new(),
@@ -82,21 +105,64 @@ impl Interface {
 
     /// Sets the address, tells the neighbours about it, and forgets what was learned on another network.
     /// Returns the connections that waited for a neighbour.
-    pub fn set_ipv4(&mut self, ipv4: Option<Ipv4Config>, counters: &mut Counters) -> alloc::vec::Vec<u32> {
-        let waiting = self.arp.clear(counters);
+    pub fn set_ipv4(&mut self, ipv4: Option<Ipv4Config>, counters: &mut Counters) -> Vec<u32> {
+        let waiting = self.neighbours.clear(Family::V4, counters);
         self.ipv4 = ipv4;
         if let Some(own) = ipv4
             && self.announces == Announces::Yes
         {
             // An ARP announcement (RFC 5227 3): a request for the own address.
-            self.ask(Ask { ip: own.address, to: MacAddr::BROADCAST }, counters);
+            self.ask(Ask { ip: own.address.into(), to: None }, counters);
         }
         waiting
     }
 
+    /// Sets what is used of IPv6. Returns the connections that waited for a neighbour, where there is none now.
+    pub fn set_ipv6(&mut self, settings: Ipv6Settings, counters: &mut Counters) -> Vec<u32> {
+        let ended = settings.is_empty() && !self.ipv6.is_empty();
+        self.ipv6 = settings;
+        // Whoever keeps a way looks again: routers may have changed.
+        self.neighbours.epoch = self.neighbours.epoch.wrapping_add(1);
+        if ended { self.neighbours.clear(Family::V6, counters) } else { Vec::new() }
+    }
+
     /// Whether `ip` is this interface's own address.
     pub fn is_own(&self, ip: IpAddr) -> bool {
-        self.ipv4.is_some_and(|own| ip == IpAddr::V4(own.address))
+        match ip {
+            IpAddr::V4(ip) => self.ipv4.is_some_and(|own| ip == own.address),
+            IpAddr::V6(ip) => self.ipv6.has(ip),
+        }
+    }
+
+    /// The address from which to talk to `destination`; `None` while there is none of its family.
+    pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
+        match destination {
+            IpAddr::V4(_) => self.ipv4.map(|own| own.address.into()),
+            IpAddr::V6(ip) => self.ipv6.source_for(ip).map(IpAddr::V6),
+        }
+    }
+
+    /// Whether there is an address of any family.
+    pub fn is_set_up(&self) -> bool {
+        self.ipv4.is_some() || !self.ipv6.is_empty()
+    }
+
+    /// Whether `ip` names one machine that a connection can be made to.
+    pub fn is_one_host(&self, ip: IpAddr) -> bool {
+        match ip {
+            IpAddr::V4(ip) => {
+                crate::address::is_unicast(ip) && !self.ipv4.is_some_and(|own| own.is_broadcast(ip))
+            }
+            IpAddr::V6(ip) => crate::address6::is_unicast6(ip),
+        }
+    }
+
+    /// The longest packet that may be sent to `destination`, in bytes.
+    pub fn mtu_to(&self, destination: IpAddr) -> usize {
+        match (destination, self.ipv6.mtu) {
+            (IpAddr::V6(_), Some(mtu)) => self.mtu.min(mtu.into()),
+            _ => self.mtu,
+        }
     }
 
     /// Completes the checksum of a transport header, or prepares it for the device: in that case returns the
@@ -129,23 +195,41 @@ impl Interface {
 
     /// How `destination` is reached; starts the search for its neighbour where it must.
     pub fn path(&mut self, now: Instant, destination: IpAddr, counters: &mut Counters) -> Path {
-        match self.next_hop(destination) {
-            None => {
-                counters.bump(Counter::DropNoRoute);
-                Path::Lost
-            }
-            Some(NextHop::Broadcast) => Path::Known(Known { mac: MacAddr::BROADCAST, valid_until: now }),
-            Some(NextHop::Neighbour(ip)) => {
-                let answer = self.arp.look_up(now, ip, counters);
-                if let Some(ask) = answer.ask {
-                    self.ask(ask, counters);
+        // As often as a router can turn out to be silent.
+        for _ in 0..=self.ipv6.routers.len() {
+            let ip = match self.next_hop(destination) {
+                None => break,
+                Some(NextHop::Group(mac)) => return Path::Known(Known { mac, valid_until: now }),
+                Some(NextHop::Neighbour(ip)) => ip,
+            };
+            match self.neighbours.look_up(now, ip, counters) {
+                Answer::Known(known, ask) => {
+                    ask.into_iter().for_each(|ask| self.ask(ask, counters));
+                    return Path::Known(known);
                 }
-                match answer.known {
-                    Some(known) => Path::Known(known),
-                    None if self.arp.is_sought(ip) => Path::Sought(ip),
-                    None => Path::Lost,
+                Answer::Sought(ask) => {
+                    ask.into_iter().for_each(|ask| self.ask(ask, counters));
+                    return Path::Sought(ip);
                 }
+                Answer::Silent => self.on_silent(ip),
+                Answer::Full => return Path::Lost,
             }
+        }
+        counters.bump(Counter::DropNoRoute);
+        Path::Lost
+    }
+
+    /// The transport heard from `destination`: whoever leads there is alive.
+    pub fn confirm(&mut self, now: Instant, destination: IpAddr) {
+        if let Some(NextHop::Neighbour(ip)) = self.next_hop(destination) {
+            self.neighbours.confirm(now, ip);
+        }
+    }
+
+    /// A neighbour does not answer: where it is a router, the next one is tried (RFC 4861 6.3.6).
+    pub fn on_silent(&mut self, neighbour: IpAddr) {
+        if let IpAddr::V6(ip) = neighbour {
+            self.ipv6.demote(ip);
         }
     }
 
@@ -155,26 +239,44 @@ impl Interface {
     }
 
     fn next_hop(&self, destination: IpAddr) -> Option<NextHop> {
-        let IpAddr::V4(ip) = destination else { return None };
+        let ip = match destination {
+            IpAddr::V4(ip) => ip,
+            IpAddr::V6(ip) => return self.next_hop_v6(ip),
+        };
         if ip.is_broadcast() {
-            return Some(NextHop::Broadcast);
+            return Some(NextHop::Group(MacAddr::BROADCAST));
         }
         let own = self.ipv4?;
         if own.is_broadcast(ip) {
-            return Some(NextHop::Broadcast);
+            return Some(NextHop::Group(MacAddr::BROADCAST));
         }
         // Packets to oneself would need a way around the device: there is none here.
         if ip == own.address || !crate::address::is_unicast(ip) {
             return None;
         }
-        if own.on_link(ip) { Some(NextHop::Neighbour(ip)) } else { own.gateway.map(NextHop::Neighbour) }
+        let hop = if own.on_link(ip) { Some(ip) } else { own.gateway };
+        hop.map(|ip| NextHop::Neighbour(ip.into()))
+    }
+
+    fn next_hop_v6(&self, ip: Ipv6Addr) -> Option<NextHop> {
+        if self.ipv6.is_empty() || self.ipv6.has(ip) {
+            return None;
+        }
+        if ip.is_multicast() {
+            return Some(NextHop::Group(group_mac(ip)));
+        }
+        if !crate::address6::is_unicast6(ip) {
+            return None;
+        }
+        let hop = if self.ipv6.on_link(ip) { Some(ip) } else { *self.ipv6.routers.first()? };
+        hop.map(|ip| NextHop::Neighbour(ip.into()))
     }
 
     /// Sends a packet: queues its frame, or lets it wait for its neighbour, or drops and counts it.
     pub fn send(&mut self, now: Instant, packet: Packet, counters: &mut Counters) {
         match self.path(now, packet.destination, counters) {
             Path::Known(known) => self.send_to(packet, known.mac, counters),
-            Path::Sought(ip) => self.arp.wait_packet(ip, packet, counters),
+            Path::Sought(ip) => self.neighbours.wait_packet(ip, packet, counters),
             Path::Lost => {}
         }
     }
@@ -195,29 +297,73 @@ impl Interface {
     /// Puts the IP and Ethernet headers on. `None` where the packet is longer than IP allows.
     pub fn encapsulate(&mut self, packet: Packet, mac: MacAddr) -> Option<Frame> {
         let Packet { source, destination, protocol, mut head, payload, checksum_offset } = packet;
-        match (source, destination) {
+        let headers_len = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 ipv4::prepend(&mut head, payload.len(), source, destination, protocol)?;
                 ethernet::prepend(&mut head, self.mac, mac, EtherType::IPV4)?;
+                ipv4::HEADER_LEN
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let hops = self.ipv6.hop_limit;
+                ipv6::prepend(&mut head, payload.len(), source, destination, protocol, hops)?;
+                ethernet::prepend(&mut head, self.mac, mac, EtherType::IPV6)?;
+                ipv6::HEADER_LEN
             }
             _ => return None,
-        }
-        let start = (ethernet::HEADER_LEN + ipv4::HEADER_LEN) as u16;
+        };
+        let start = (ethernet::HEADER_LEN + headers_len) as u16;
         let checksum = checksum_offset.map(|offset| ChecksumOffload { start, offset });
         Some(Frame { head, payload, checksum })
     }
 
-    /// Sends an ARP request.
+    /// Sends the question who has an address: an ARP request or a neighbour solicitation.
     pub fn ask(&mut self, ask: Ask, counters: &mut Counters) {
-        let Some(own) = self.ipv4 else { return };
-        let request = ArpPacket {
-            operation: ArpOperation::REQUEST,
-            sender_mac: self.mac,
-            sender_ip: own.address,
-            target_mac: MacAddr([0; 6]),
-            target_ip: ask.ip,
+        match ask.ip {
+            IpAddr::V4(target_ip) => {
+                let Some(own) = self.ipv4 else { return };
+                let request = ArpPacket {
+                    operation: ArpOperation::REQUEST,
+                    sender_mac: self.mac,
+                    sender_ip: own.address,
+                    target_mac: MacAddr([0; 6]),
+                    target_ip,
+                };
+                self.send_arp(request, ask.to.unwrap_or(MacAddr::BROADCAST), counters);
+            }
+            IpAddr::V6(target) => {
+                let Some(source) = self.ipv6.source_for(target) else { return };
+                let group = solicited_node(target);
+                let (destination, mac) = ask.to.map_or((group, group_mac(group)), |mac| (target, mac));
+                let bytes = ndp::solicitation(target, Some(self.mac));
+                let kind = LinkMessageKind::Neighbours;
+                self.send_link_message(LinkMessage { source, destination, mac, kind, bytes }, counters);
+            }
+        }
+    }
+
+    /// Sends an ICMPv6 message about the link.
+    pub fn send_link_message(&mut self, message: LinkMessage, counters: &mut Counters) {
+        let LinkMessage { source, destination, mac, kind, mut bytes } = message;
+        let mut sum =
+            Sum::pseudo_header(source.into(), destination.into(), IpNumber::IPV6_ICMP.0, bytes.len());
+        sum.add(&bytes);
+        if let Some(field) = bytes.get_mut(2..4) {
+            field.copy_from_slice(&sum.checksum().to_be_bytes());
+        }
+        let mut head = self.pool.take();
+        let (next, hops) = match kind {
+            LinkMessageKind::Neighbours => (IpNumber::IPV6_ICMP, ndp::HOPS),
+            LinkMessageKind::Listeners => {
+                let Some(alert) = head.prepend(mld::ROUTER_ALERT.len()) else { return };
+                alert.copy_from_slice(&mld::ROUTER_ALERT);
+                (IpNumber::IPV6_HEADER_HOP_BY_HOP, mld::HOPS)
+            }
         };
-        self.send_arp(request, ask.to, counters);
+        let made = ipv6::prepend(&mut head, bytes.len(), source, destination, next, hops)
+            .and_then(|()| ethernet::prepend(&mut head, self.mac, mac, EtherType::IPV6));
+        if made.is_some() {
+            self.push(Frame { head, payload: Chain::from(IoBuf::from(bytes)), checksum: None }, counters);
+        }
     }
 
     /// Sends an ARP packet to `mac`.

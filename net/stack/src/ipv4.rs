@@ -5,37 +5,16 @@
 
 use crate::checksum::Sum;
 use crate::counters::Counter;
-use core::net::Ipv4Addr;
+use crate::ip::{HOP_LIMIT, IpPacket};
+use core::net::{IpAddr, Ipv4Addr};
 use etherparse::{IpNumber, Ipv4HeaderSlice};
 use isola_iobuf::{IoBuf, IoBufMut};
 
 /// Length of a header without options: the only one that is sent.
 pub(crate) const HEADER_LEN: usize = 20;
 
-/// Hops that an outgoing packet may make (RFC 1700's default).
-const TTL: u8 = 64;
-
-/// A received packet without its header.
-pub(crate) struct Ipv4Packet {
-    pub source: Ipv4Addr,
-    pub destination: Ipv4Addr,
-    pub protocol: IpNumber,
-    /// The packet with its header: what an ICMP error quotes.
-    pub whole: IoBuf,
-    /// Length of the header within `whole`.
-    pub header_len: usize,
-}
-
-impl Ipv4Packet {
-    /// What follows the header.
-    pub fn into_payload(mut self) -> IoBuf {
-        self.whole.advance(self.header_len);
-        self.whole
-    }
-}
-
 /// Checks the header and cuts off what the link padded.
-pub(crate) fn parse(mut packet: IoBuf) -> Result<Ipv4Packet, Counter> {
+pub(crate) fn parse(mut packet: IoBuf) -> Result<IpPacket, Counter> {
     let header = Ipv4HeaderSlice::from_slice(&packet).map_err(|_| Counter::DropIpv4Malformed)?;
     let header_len = header.slice().len();
     let total_len = usize::from(header.total_len());
@@ -50,10 +29,10 @@ pub(crate) fn parse(mut packet: IoBuf) -> Result<Ipv4Packet, Counter> {
     if header.is_fragmenting_payload() {
         return Err(Counter::DropIpv4Fragment);
     }
-    let (source, destination) = (header.source_addr(), header.destination_addr());
-    let protocol = header.protocol();
+    let (source, destination) = (IpAddr::V4(header.source_addr()), IpAddr::V4(header.destination_addr()));
+    let (protocol, hops) = (header.protocol(), header.ttl());
     packet.truncate(total_len);
-    Ok(Ipv4Packet { source, destination, protocol, whole: packet, header_len })
+    Ok(IpPacket { source, destination, protocol, hops, whole: packet, headers_len: header_len })
 }
 
 /// Puts a header in front of `head`, which `payload_len` further bytes follow.
@@ -75,7 +54,7 @@ pub(crate) fn prepend(
     bytes[4..6].copy_from_slice(&[0, 0]);
     // Don't fragment.
     bytes[6..8].copy_from_slice(&[0x40, 0]);
-    bytes[8] = TTL;
+    bytes[8] = HOP_LIMIT;
     bytes[9] = protocol.0;
     bytes[10..12].copy_from_slice(&[0, 0]);
     bytes[12..16].copy_from_slice(&source.octets());

@@ -1,4 +1,5 @@
-//! Isola's network stack: Ethernet, ARP, IPv4, ICMP, UDP, TCP and DHCP as state machines without I/O.
+//! Isola's network stack: Ethernet, ARP, NDP, IPv4, IPv6, ICMP, UDP, TCP and DHCP as state machines
+//! without I/O.
 //!
 //! A [`Stack`] is the protocol state of one core. Frames, time and the application's calls go in; frames,
 //! events and deadlines come out. It reads no clock, owns no device, takes no lock and starts nothing by
@@ -20,13 +21,14 @@
 //! counted: small payloads that would pin large frames (see `tcp/receive_queue.rs`).
 //!
 //! **Several cores.** Every core has its own stack for the same interface, and a frame goes to the one that
-//! [`core_of_frame`] names. Listeners and UDP ports are opened in each. Instance 0 gets ARP, ICMP and DHCP,
-//! and what it learns ([`Event::Neighbour`], [`Event::AddressChanged`]) the layer above passes on.
+//! [`core_of_frame`] names. Listeners and UDP ports are opened in each. Instance 0 gets ARP, NDP, ICMP and DHCP,
+//! and what it learns ([`Event::Neighbour`], [`Event::AddressChanged`], [`Event::Ipv6Changed`]) the layer above
+//! passes on.
 //!
 //! **Bounds.** Every table, queue and memory has a limit in [`Config`] or a documented constant; every frame
 //! that goes nowhere is counted by its reason in [`Counters`].
 //!
-//! Not here: IPv6, DNS, fragments, packets of the machine to itself, and who calls all this.
+//! Not here: DNS, fragments, packets of the machine to itself, and who calls all this.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -35,7 +37,9 @@ extern crate alloc;
 extern crate std;
 
 mod address;
+mod address6;
 mod arp;
+mod autoconf;
 mod checksum;
 mod config;
 mod counters;
@@ -45,9 +49,15 @@ mod event;
 mod flow;
 mod frame;
 mod icmp;
+mod icmp6;
 mod interface;
+mod ip;
 mod ipv4;
+mod ipv6;
 mod limit;
+mod mld;
+mod ndp;
+mod neighbour;
 mod order;
 mod slab;
 mod stack;
@@ -57,13 +67,19 @@ mod timers;
 mod udp;
 
 pub use address::{DNS_SERVERS, Flow, Ipv4Config, MacAddr};
+pub use address6::{
+    IPV6_ADDRESSES, IPV6_PREFIXES, IPV6_ROUTERS, Ipv6Address, Ipv6Config, Ipv6Prefix, Ipv6Settings,
+    Preference,
+};
 pub use config::{
-    Addressing, Config, ConfigError, CoreShare, Limits, MAX_MTU, MIN_MTU, RxChecksum, Secret, TxChecksum,
+    Addressing, Config, ConfigError, CoreShare, Ipv6Addressing, Limits, MAX_MTU, MIN_MTU, RxChecksum, Secret,
+    TxChecksum,
 };
 pub use counters::{Counter, Counters};
 pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};
 pub use flow::{core_of_frame, core_of_hash, flow_hash, hash_of_flow};
 pub use frame::{ChecksumOffload, Frame};
+pub use neighbour::Evidence;
 pub use stack::{Occupancy, Stack};
 pub use tcp::{
     Algorithm, CongestionControl, ConnectError, ConnectionStats, KeepAlive, ListenError, SendError,

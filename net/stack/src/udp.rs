@@ -6,7 +6,7 @@ use crate::counters::Counter;
 use crate::event::{EventQueue, UdpId};
 use crate::interface::{Interface, Packet};
 use crate::slab::Slab;
-use crate::{checksum, flow, ipv4};
+use crate::{checksum, flow, ipv4, ipv6};
 use alloc::collections::{BTreeMap, VecDeque};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -110,7 +110,8 @@ pub(crate) fn parse(
     let header = UdpHeaderSlice::from_slice(&datagram).map_err(|_| Counter::DropUdpMalformed)?;
     let len = usize::from(header.length());
     let (source_port, destination_port) = (header.source_port(), header.destination_port());
-    let summed = header.checksum() != 0 && checksum == RxChecksum::Unverified;
+    // Over IPv6 nobody may leave the checksum out (RFC 8200 8.1).
+    let summed = (header.checksum() != 0 || source.is_ipv6()) && checksum == RxChecksum::Unverified;
     if len < HEADER_LEN || len > datagram.len() || destination_port == 0 {
         return Err(Counter::DropUdpMalformed);
     }
@@ -152,9 +153,10 @@ pub(crate) fn packet(
     })
 }
 
-/// The longest payload that fits into one packet of `mtu` bytes.
-pub(crate) fn max_payload(mtu: usize) -> usize {
-    mtu.saturating_sub(ipv4::HEADER_LEN + HEADER_LEN)
+/// The longest payload that fits into one packet of `mtu` bytes to `destination`.
+pub(crate) fn max_payload(mtu: usize, destination: IpAddr) -> usize {
+    let ip = if destination.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+    mtu.saturating_sub(ip + HEADER_LEN)
 }
 
 /// All sockets of one stack.

@@ -54,7 +54,7 @@ impl Machine {
             for event in &news {
                 match *event {
                     Event::AddressChanged(ipv4) => stack.set_ipv4(Instant::ZERO, ipv4),
-                    Event::Neighbour { ip, mac } => stack.learn(Instant::ZERO, ip, mac),
+                    Event::Neighbour { ip, mac, .. } => stack.learn(Instant::ZERO, ip, mac),
                     _ => {}
                 }
             }

@@ -121,7 +121,7 @@ fn pieces_beyond_a_gap_are_bounded() {
 #[test]
 fn a_payload_is_read_as_a_view_of_its_frame() {
     let (mut peer, talk) = connected();
-    let bytes = talk.segment().payload(b"no copy").frame([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+    let bytes = talk.segment().payload(b"no copy").frame([10, 0, 0, 2], [10, 0, 0, 1]);
     let frame = IoBuf::from(bytes);
     let address = frame.as_ptr() as usize + frame.len() - 7;
     peer.stack.receive(peer.now, frame, RxChecksum::Unverified);
@@ -133,7 +133,7 @@ fn a_payload_is_read_as_a_view_of_its_frame() {
 fn a_slow_reader_of_small_segments_does_not_pin_large_frames() {
     let (mut peer, mut talk) = connected();
     for i in 0..4_000u32 {
-        let bytes = talk.segment().payload(&[i as u8; 4]).frame([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+        let bytes = talk.segment().payload(&[i as u8; 4]).frame([10, 0, 0, 2], [10, 0, 0, 1]);
         let mut frame = IoBufMut::with_room(0, 2048);
         frame.append_slice(&bytes).unwrap();
         peer.stack.receive(peer.now, frame.freeze(), RxChecksum::Unverified);
@@ -158,7 +158,7 @@ fn a_slow_reader_of_small_segments_does_not_pin_large_frames() {
 #[test]
 fn a_verified_checksum_is_not_checked_and_a_wrong_one_is_dropped() {
     let (mut peer, talk) = connected();
-    let mut bytes = talk.segment().payload(b"data").frame([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+    let mut bytes = talk.segment().payload(b"data").frame([10, 0, 0, 2], [10, 0, 0, 1]);
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     peer.send_frame(bytes.clone());
@@ -175,7 +175,7 @@ fn the_device_gets_a_checksum_to_complete_where_it_can() {
     config.tx_checksum = TxChecksum::Device;
     let mut stack = isola_net_stack::Stack::new(config, isola_net_stack::Instant::ZERO).unwrap();
     let now = isola_net_stack::Instant::ZERO;
-    stack.learn(now, [10, 0, 0, 2].into(), isola_net_sim::host_mac(2));
+    stack.learn(now, [10, 0, 0, 2], isola_net_sim::host_mac(2));
     while stack.poll_transmit(now).is_some() {}
     stack.connect(now, ([10, 0, 0, 2], 80).into()).unwrap();
     let frame = stack.poll_transmit(now).unwrap();

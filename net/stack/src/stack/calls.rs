@@ -9,7 +9,7 @@ use crate::tcp::tables::Around;
 use crate::tcp::{ConnectError, ConnectionStats, KeepAlive, ListenError, SendError};
 use crate::time::Instant;
 use crate::udp::{self, BindError, Datagram, SendToError};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf};
 
 impl Stack {
@@ -125,7 +125,11 @@ impl Stack {
 
     /// Opens a free UDP port for talking to `remote`, whose answers come to this instance.
     pub fn udp_bind_for(&mut self, remote: SocketAddr) -> Result<UdpId, BindError> {
-        let own = self.interface.ipv4.map_or(IpAddr::from([0, 0, 0, 0]), |own| own.address.into());
+        let none = match remote {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let own = self.interface.source_for(remote.ip()).unwrap_or(none);
         self.udp.bind_for(own, remote)
     }
 
@@ -150,18 +154,18 @@ impl Stack {
         self.at(now);
         let payload = payload.into();
         let port = self.udp.port(socket).ok_or(SendToError::NoSocket)?;
-        let limit = udp::max_payload(self.interface.mtu);
+        let limit = udp::max_payload(self.interface.mtu_to(remote.ip()), remote.ip());
         if payload.len() > limit {
             return Err(SendToError::TooLong(limit));
         }
-        let own = self.interface.ipv4.ok_or(SendToError::NoAddress)?;
+        let own = self.interface.source_for(remote.ip()).ok_or(SendToError::NoAddress)?;
         if remote.port() == 0 || !self.interface.has_route(remote.ip()) {
             return Err(SendToError::NoRoute);
         }
         if self.interface.is_congested() {
             return Err(SendToError::Congested);
         }
-        let source = SocketAddr::new(own.address.into(), port);
+        let source = SocketAddr::new(own, port);
         let packet =
             udp::packet(&mut self.interface, source, remote, payload).ok_or(SendToError::TooLong(limit))?;
         self.interface.send(self.now, packet, &mut self.counters);

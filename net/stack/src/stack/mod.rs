@@ -1,12 +1,13 @@
-//! The stack: its parts, and the five calls that drive it. `receive.rs` is the way in, `calls.rs` the
-//! application's side.
+//! The stack: its parts, and the five calls that drive it. `receive.rs` is the way in, `link.rs` what concerns
+//! neighbours and addresses, `calls.rs` the application's side.
 
 mod calls;
+mod link;
 mod receive;
 
 use crate::address::Ipv4Config;
-use crate::arp::{Learned, MakeEntry, Waiting};
-use crate::config::{Addressing, Config, ConfigError, CoreShare};
+use crate::autoconf::Autoconf;
+use crate::config::{Addressing, Config, ConfigError, CoreShare, Ipv6Addressing};
 use crate::counters::{Counter, Counters};
 use crate::event::{Event, EventQueue};
 use crate::frame::Frame;
@@ -28,6 +29,7 @@ pub struct Stack {
     tcp: Tcp,
     udp: UdpSockets,
     dhcp: Option<dhcp::Client>,
+    autoconf: Option<Autoconf>,
     echo_limit: RateLimit,
     error_limit: RateLimit,
     /// The latest time that was told: for calls that need no newer one.
@@ -72,6 +74,7 @@ impl Stack {
             tcp: Tcp::new(&config, now),
             udp: UdpSockets::new(limits, config.core, udp_seed),
             dhcp: None,
+            autoconf: None,
             echo_limit: RateLimit::new(limits.icmp_per_second, now),
             error_limit: RateLimit::new(limits.icmp_per_second, now),
             now,
@@ -81,6 +84,13 @@ impl Stack {
             Addressing::Static(ipv4) => stack.change_address(Some(ipv4)),
             Addressing::Dhcp => stack.dhcp = Some(dhcp::Client::new(config.mac, dhcp_seed, now)),
         }
+        stack.autoconf = match config.ipv6 {
+            Ipv6Addressing::Unset => None,
+            Ipv6Addressing::Static(given) => {
+                Some(Autoconf::new(config.mac, &config.secret, Some(given), now))
+            }
+            Ipv6Addressing::Auto => Some(Autoconf::new(config.mac, &config.secret, None, now)),
+        };
         Ok(stack)
     }
 
@@ -93,6 +103,7 @@ impl Stack {
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
         self.at(now);
         self.poll_dhcp();
+        self.poll_autoconf();
         if let Some(frame) = self.interface.pop() {
             return self.counted(frame);
         }
@@ -122,19 +133,16 @@ impl Stack {
     pub fn next_deadline(&mut self) -> Option<Instant> {
         let tcp = self.tcp.deadline(self.now);
         let dhcp = self.dhcp.as_ref().and_then(dhcp::Client::deadline);
-        [tcp, dhcp, self.interface.arp.deadline()].into_iter().flatten().min()
+        let autoconf = self.autoconf.as_ref().and_then(Autoconf::deadline);
+        [tcp, dhcp, autoconf, self.interface.neighbours.deadline()].into_iter().flatten().min()
     }
 
     /// Acts on everything that is due at `now`. Calling it early or often does no harm.
     pub fn on_timer(&mut self, now: Instant) {
         self.at(now);
         self.poll_dhcp();
-        let (asks, lost) = self.interface.arp.on_timer(self.now, &mut self.counters);
-        asks.into_iter().for_each(|ask| self.interface.ask(ask, &mut self.counters));
-        for waiting in lost {
-            let outcome = SearchOutcome::NobodyThere;
-            self.tcp.on_search_ended(&waiting.connections, outcome, &mut around!(self));
-        }
+        self.poll_autoconf();
+        self.on_neighbour_timer();
         self.tcp.on_timer(&mut around!(self));
     }
 
@@ -192,23 +200,6 @@ impl Stack {
         let mut around = around!(self);
         self.tcp.on_address_change(&mut around);
         self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut around);
-    }
-
-    /// Takes in what another instance learned about a neighbour ([`Event::Neighbour`]).
-    pub fn learn(&mut self, now: Instant, ip: Ipv4Addr, mac: MacAddr) {
-        self.at(now);
-        self.learn_neighbour(ip, mac, MakeEntry::Always);
-    }
-
-    fn learn_neighbour(&mut self, ip: Ipv4Addr, mac: MacAddr, make: MakeEntry) {
-        let learned = self.interface.arp.learn(self.now, ip, mac, make, &mut self.counters);
-        let Learned::Fresh(Waiting { packets, connections }) = learned else { return };
-        let waiting = Waiting { packets, connections: alloc::vec::Vec::new() };
-        self.interface.send_waiting(waiting, mac, &mut self.counters);
-        self.tcp.on_search_ended(&connections, SearchOutcome::Found, &mut around!(self));
-        if self.core.is_first() && self.core.count > 1 {
-            self.events.notice(Event::Neighbour { ip, mac });
-        }
     }
 
     /// Sends what the DHCP client has to say.

@@ -2,19 +2,21 @@
 
 use super::{Stack, around};
 use crate::address::{Flow, is_unicast};
-use crate::arp::{ArpPacket, MakeEntry};
+use crate::address6::is_unicast6;
 use crate::config::RxChecksum;
 use crate::counters::Counter;
-use crate::icmp::Message;
-use crate::ipv4::Ipv4Packet;
+use crate::icmp6::Complaint;
+use crate::interface::Packet;
+use crate::ip::{IpPacket, Refusal};
+use crate::ipv6::{PROBLEM_NEXT_HEADER, Parsed};
 use crate::limit::Allowed;
 use crate::tcp::segment::Segment;
 use crate::tcp::tables::Around;
 use crate::time::Instant;
 use crate::udp::Datagram;
-use crate::{dhcp, ethernet, icmp, ipv4, udp};
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use etherparse::{ArpOperation, EtherType, IpNumber};
+use crate::{dhcp, ethernet, icmp, icmp6, ipv4, ipv6, udp};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use etherparse::{EtherType, IpNumber};
 use isola_iobuf::IoBuf;
 
 /// Whom a packet is addressed to, seen from this interface.
@@ -22,7 +24,7 @@ use isola_iobuf::IoBuf;
 enum Addressee {
     /// This interface alone.
     Own,
-    /// Everybody on the network.
+    /// Everybody on the network, or a group.
     Everybody,
 }
 
@@ -45,55 +47,26 @@ impl Stack {
         if frame.source.is_group() || frame.source == self.interface.mac {
             return Err(Counter::DropEthernetAddress);
         }
+        let link = if frame.destination.is_group() { Addressee::Everybody } else { Addressee::Own };
         match frame.ether_type {
-            EtherType::IPV4 => {
-                let broadcast = frame.destination.is_group();
-                let link = if broadcast { Addressee::Everybody } else { Addressee::Own };
-                self.receive_ipv4(frame.payload, link, checksum)
-            }
+            EtherType::IPV4 => self.receive_ipv4(frame.payload, link, checksum),
+            EtherType::IPV6 => self.receive_ipv6(frame.payload, link, checksum),
             EtherType::ARP => self.receive_arp(&frame.payload),
             _ => Err(Counter::DropEtherType),
         }
-    }
-
-    fn receive_arp(&mut self, bytes: &[u8]) -> Result<(), Counter> {
-        let packet = ArpPacket::parse(bytes).ok_or(Counter::DropArpMalformed)?;
-        let own = self.interface.ipv4.ok_or(Counter::DropNoAddress)?;
-        if packet.sender_ip == own.address {
-            // Somebody uses our address: telling the neighbours who has it is all that helps.
-            return Err(Counter::DropArpNotForUs);
-        }
-        if !own.on_link(packet.sender_ip) || own.is_broadcast(packet.sender_ip) {
-            return Err(Counter::DropArpNotForUs);
-        }
-        // What is between others only refreshes what is known (RFC 826's merge flag).
-        let for_us = packet.target_ip == own.address;
-        let make = if for_us { MakeEntry::Always } else { MakeEntry::IfPresent };
-        self.learn_neighbour(packet.sender_ip, packet.sender_mac, make);
-        if !for_us {
-            return Err(Counter::DropArpNotForUs);
-        }
-        if packet.operation == ArpOperation::REQUEST {
-            let reply = ArpPacket {
-                operation: ArpOperation::REPLY,
-                sender_mac: self.interface.mac,
-                sender_ip: own.address,
-                target_mac: packet.sender_mac,
-                target_ip: packet.sender_ip,
-            };
-            self.interface.send_arp(reply, packet.sender_mac, &mut self.counters);
-        }
-        Ok(())
     }
 
     /// `link` says whom the frame was addressed to: a packet for this interface alone in a frame for everybody
     /// is somebody's trick (RFC 1122 3.3.6).
     fn receive_ipv4(&mut self, packet: IoBuf, link: Addressee, checksum: RxChecksum) -> Result<(), Counter> {
         let packet = ipv4::parse(packet)?;
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (packet.source, packet.destination) else {
+            return Err(Counter::DropIpv4Malformed);
+        };
         let Some(own) = self.interface.ipv4 else {
             return self.receive_without_address(packet, checksum);
         };
-        let addressee = match packet.destination {
+        let addressee = match destination {
             ip if ip == own.address && link == Addressee::Own => Addressee::Own,
             ip if ip == own.address && self.dhcp.is_some() => Addressee::Everybody,
             ip if own.is_broadcast(ip) => Addressee::Everybody,
@@ -101,7 +74,6 @@ impl Stack {
         };
         // A sender that nobody can answer, or that claims to be us. One without an address yet may ask
         // everybody (RFC 1122 3.2.1.3): that is what a DHCP server hears.
-        let source = packet.source;
         let asks_everybody =
             source.is_unspecified() && addressee == Addressee::Everybody && packet.protocol == IpNumber::UDP;
         let possible = is_unicast(source) && !own.is_broadcast(source) && source != own.address;
@@ -111,22 +83,78 @@ impl Stack {
         match (packet.protocol, addressee) {
             (IpNumber::TCP, Addressee::Own) => self.receive_tcp(packet, checksum),
             (IpNumber::UDP, _) => self.receive_udp(packet, addressee, checksum),
-            (IpNumber::ICMP, Addressee::Own) => self.receive_icmp(packet),
+            (IpNumber::ICMP, Addressee::Own) => self.receive_icmp(packet, (destination, source)),
             (IpNumber::TCP | IpNumber::ICMP, Addressee::Everybody) => Err(Counter::DropIpv4Address),
             _ => Err(Counter::DropIpv4Protocol),
         }
     }
 
     /// Without an address only DHCP's answers are of interest, to whomever they are sent.
-    fn receive_without_address(&mut self, packet: Ipv4Packet, checksum: RxChecksum) -> Result<(), Counter> {
+    fn receive_without_address(&mut self, packet: IpPacket, checksum: RxChecksum) -> Result<(), Counter> {
         if self.dhcp.is_none() || packet.protocol != IpNumber::UDP {
             return Err(Counter::DropNoAddress);
         }
         self.receive_udp(packet, Addressee::Everybody, checksum)
     }
 
-    fn receive_tcp(&mut self, packet: Ipv4Packet, checksum: RxChecksum) -> Result<(), Counter> {
-        let (remote, local) = (IpAddr::V4(packet.source), IpAddr::V4(packet.destination));
+    fn receive_ipv6(&mut self, packet: IoBuf, link: Addressee, checksum: RxChecksum) -> Result<(), Counter> {
+        // A second view, for the error that quotes the packet.
+        let whole = packet.clone();
+        match ipv6::parse(packet) {
+            Ok(Parsed::Whole(packet, next_header_at)) => {
+                self.receive_whole_ipv6(packet, next_header_at, link, checksum)
+            }
+            Ok(Parsed::Fragment) => Err(Counter::DropIpv6Fragment),
+            Err(Refusal::Problem { counter, code, pointer }) => {
+                self.complain(whole, link, Complaint::Problem { code, pointer });
+                Err(counter)
+            }
+            Err(refusal) => Err(refusal.counter()),
+        }
+    }
+
+    fn receive_whole_ipv6(
+        &mut self,
+        packet: IpPacket,
+        next_header_at: usize,
+        link: Addressee,
+        checksum: RxChecksum,
+    ) -> Result<(), Counter> {
+        let (IpAddr::V6(source), IpAddr::V6(destination)) = (packet.source, packet.destination) else {
+            return Err(Counter::DropIpv6Malformed);
+        };
+        let addressee = match destination {
+            ip if self.interface.ipv6.has(ip) && link == Addressee::Own => Addressee::Own,
+            ip if ip.is_multicast() && self.listens_to(ip) => Addressee::Everybody,
+            _ => return Err(Counter::DropIpv6Address),
+        };
+        // Who has no address yet may ask whether it may take one (RFC 4862 5.4), and nothing else.
+        let asks = source.is_unspecified() && packet.protocol == IpNumber::IPV6_ICMP;
+        if !asks && (!is_unicast6(source) || self.interface.ipv6.has(source)) {
+            return Err(Counter::DropIpv6Source);
+        }
+        match (packet.protocol, addressee) {
+            (IpNumber::TCP, Addressee::Own) => self.receive_tcp(packet, checksum),
+            (IpNumber::UDP, _) => self.receive_udp(packet, addressee, checksum),
+            (IpNumber::IPV6_ICMP, _) => self.receive_icmp6(packet, (destination, source)),
+            (IpNumber::TCP, Addressee::Everybody) => Err(Counter::DropIpv6Address),
+            _ => {
+                let problem = (PROBLEM_NEXT_HEADER, next_header_at as u32);
+                self.complain(packet.whole, link, Complaint::Problem { code: problem.0, pointer: problem.1 });
+                Err(Counter::DropIpv6Protocol)
+            }
+        }
+    }
+
+    /// Whether a multicast address is of interest: for what the interface has, and what it is about to have.
+    fn listens_to(&self, group: Ipv6Addr) -> bool {
+        // All-nodes is heard before there is an address: routers speak there.
+        self.interface.ipv6.listens_to(group)
+            || self.autoconf.as_ref().is_some_and(|autoconf| autoconf.checks_in(group))
+    }
+
+    fn receive_tcp(&mut self, packet: IpPacket, checksum: RxChecksum) -> Result<(), Counter> {
+        let (remote, local) = (packet.source, packet.destination);
         let segment = Segment::parse(packet.into_payload(), remote, local, checksum)?;
         let flow = Flow::new(local, segment.destination_port, remote, segment.source_port);
         self.tcp.receive(flow, segment, &mut around!(self));
@@ -135,67 +163,129 @@ impl Stack {
 
     fn receive_udp(
         &mut self,
-        packet: Ipv4Packet,
+        packet: IpPacket,
         addressee: Addressee,
         checksum: RxChecksum,
     ) -> Result<(), Counter> {
-        let (source, destination) = (IpAddr::V4(packet.source), IpAddr::V4(packet.destination));
-        let whole = packet.whole.clone();
-        let header_len = packet.header_len;
+        let (source, destination) = (packet.source, packet.destination);
+        let whole = IpPacket { whole: packet.whole.clone(), ..packet };
         let received = udp::parse(packet.into_payload(), source, destination, checksum)?;
         let from_server =
             received.destination_port == dhcp::CLIENT_PORT && received.source_port == dhcp::SERVER_PORT;
-        if let Some(client) = self.dhcp.as_mut().filter(|_| from_server) {
+        if let Some(client) = self.dhcp.as_mut().filter(|_| from_server && source.is_ipv4()) {
             let change = client.receive(self.now, &received.payload).map_err(|_| Counter::DropDhcp)?;
             self.apply(change);
             return Ok(());
         }
-        if self.interface.ipv4.is_none() {
+        if destination.is_ipv4() && self.interface.ipv4.is_none() {
             return Err(Counter::DropNoAddress);
         }
         let remote = SocketAddr::new(source, received.source_port);
         let datagram = Datagram { remote, local: destination, payload: received.payload };
         let delivered = self.udp.deliver(received.destination_port, datagram, &mut self.events);
-        if delivered == Err(Counter::DropUdpPort)
-            && addressee == Addressee::Own
-            && let (IpAddr::V4(source), IpAddr::V4(destination)) = (source, destination)
-        {
-            let packet = Ipv4Packet { source, destination, protocol: IpNumber::UDP, whole, header_len };
-            self.refuse_datagram(packet);
+        if delivered == Err(Counter::DropUdpPort) && addressee == Addressee::Own {
+            self.refuse_datagram(whole);
         }
         delivered
     }
 
-    fn refuse_datagram(&mut self, packet: Ipv4Packet) {
+    fn refuse_datagram(&mut self, packet: IpPacket) {
+        if packet.source.is_ipv6() {
+            self.complain(packet.whole, Addressee::Own, Complaint::Port);
+            return;
+        }
         if self.error_limit.allow(self.now) == Allowed::No {
             self.counters.bump(Counter::DropIcmpRate);
             return;
         }
-        let own = IpAddr::V4(packet.destination);
         let head = self.interface.pool.take();
-        if let Some(error) = icmp::port_unreachable(head, own, packet) {
+        if let Some(error) = icmp::port_unreachable(head, packet) {
             self.interface.send(self.now, error, &mut self.counters);
         }
     }
 
-    fn receive_icmp(&mut self, packet: Ipv4Packet) -> Result<(), Counter> {
-        let (asker, own): (Ipv4Addr, Ipv4Addr) = (packet.source, packet.destination);
+    /// Tells the sender of an IPv6 packet what is wrong with it, where that may be told (RFC 4443 2.4 e, f).
+    /// About packets for a group only what section 2.4 e.3 asks for.
+    fn complain(&mut self, whole: IoBuf, link: Addressee, complaint: Complaint) {
+        let Ok(header) = etherparse::Ipv6HeaderSlice::from_slice(&whole) else { return };
+        let (source, destination) = (header.source_addr(), header.destination_addr());
+        let about_option = matches!(complaint, Complaint::Problem { code: 2, .. });
+        let group = destination.is_multicast();
+        if !icmp6::may_complain(&whole, source) || ((group || link == Addressee::Everybody) && !about_option)
+        {
+            return;
+        }
+        let own = if self.interface.ipv6.has(destination) {
+            Some(destination)
+        } else {
+            self.interface.ipv6.source_for(source).filter(|_| group && self.listens_to(destination))
+        };
+        let Some(own) = own else { return };
+        if self.error_limit.allow(self.now) == Allowed::No {
+            self.counters.bump(Counter::DropIcmpRate);
+            return;
+        }
+        let head = self.interface.pool.take();
+        if let Some(error) = icmp6::complaint(head, (own, source), complaint, whole) {
+            self.interface.send(self.now, error, &mut self.counters);
+        }
+    }
+
+    fn receive_icmp(&mut self, packet: IpPacket, (own, asker): (Ipv4Addr, Ipv4Addr)) -> Result<(), Counter> {
         match icmp::parse(packet.into_payload())? {
-            Message::Echo { identity, data } => {
-                if self.echo_limit.allow(self.now) == Allowed::No {
-                    return Err(Counter::DropIcmpRate);
-                }
+            icmp::Message::Echo { identity, data } => {
                 let head = self.interface.pool.take();
-                if let Some(reply) = icmp::echo_reply(head, own.into(), asker.into(), identity, data) {
-                    self.interface.send(self.now, reply, &mut self.counters);
-                }
+                self.echo(icmp::echo_reply(head, own.into(), asker.into(), identity, data))
+            }
+            icmp::Message::Error(error) => self.receive_error(&error),
+        }
+    }
+
+    fn receive_icmp6(
+        &mut self,
+        packet: IpPacket,
+        (destination, source): (Ipv6Addr, Ipv6Addr),
+    ) -> Result<(), Counter> {
+        let hops = packet.hops;
+        match icmp6::parse(packet.into_payload(), source, destination, hops)? {
+            icmp6::Message::Echo { identity, data } if !source.is_unspecified() => {
+                // To a group the answer comes from an address of this interface (RFC 4443 4.2).
+                let own = if destination.is_multicast() {
+                    self.interface.ipv6.source_for(source).ok_or(Counter::DropNoAddress)?
+                } else {
+                    destination
+                };
+                let head = self.interface.pool.take();
+                self.echo(icmp6::echo_reply(head, own, source, identity, data))
+            }
+            icmp6::Message::Echo { .. } => Err(Counter::DropIpv6Source),
+            icmp6::Message::Error(error) => self.receive_error(&error),
+            icmp6::Message::Neighbours(message) => self.receive_ndp(message, source, destination),
+            icmp6::Message::Query { within_ms } => {
+                let autoconf = self.autoconf.as_mut().ok_or(Counter::DropIcmpIgnored)?;
+                autoconf.on_query(self.now, within_ms);
                 Ok(())
             }
-            Message::Error(error) if error.protocol == IpNumber::TCP => {
-                self.tcp.on_icmp_error(&error, &mut around!(self));
+        }
+    }
+
+    fn echo(&mut self, reply: Option<Packet>) -> Result<(), Counter> {
+        if self.echo_limit.allow(self.now) == Allowed::No {
+            return Err(Counter::DropIcmpRate);
+        }
+        if let Some(reply) = reply {
+            self.interface.send(self.now, reply, &mut self.counters);
+        }
+        Ok(())
+    }
+
+    fn receive_error(&mut self, error: &icmp::IcmpError) -> Result<(), Counter> {
+        match error.protocol {
+            IpNumber::TCP => {
+                self.tcp.on_icmp_error(error, &mut around!(self));
                 Ok(())
             }
-            Message::Error(_) => Err(Counter::DropIcmpIgnored),
+            _ => Err(Counter::DropIcmpIgnored),
         }
     }
 }

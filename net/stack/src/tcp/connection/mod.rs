@@ -31,10 +31,10 @@ use super::seq::Seq;
 use super::timestamps::Stamps;
 use super::{ConnectionStats, KeepAlive, SendError, TcpConfig};
 use crate::address::Flow;
-use crate::arp::Known;
 use crate::counters::Counters;
 use crate::event::{FailReason, ListenerId};
 use crate::limit::RateLimit;
+use crate::tcp::tables::Way;
 use crate::time::Instant;
 use isola_iobuf::{Chain, IoBuf};
 use receiver::{EndCame, Receiver};
@@ -96,8 +96,8 @@ pub(crate) struct Connection {
     pub mapped: Place,
     /// Whether it waits for a neighbour's search.
     pub searching: Place,
-    /// The neighbour that it sends through, and the cache's epoch at which that was looked up.
-    pub path: Option<(Known, u32)>,
+    /// The neighbour that it sends through, as it was looked up last.
+    pub path: Option<Way>,
     sender: Sender,
     receiver: Receiver,
     /// The clocks of the timestamps option, where both sides use it.
@@ -383,6 +383,11 @@ impl Connection {
     /// Whether `seq` lies within what was sent and not acknowledged.
     pub fn is_in_flight(&self, seq: Seq) -> bool {
         self.sender.is_in_flight(seq)
+    }
+
+    /// A number that grows with everything that shows that the peer hears this side.
+    pub fn progress(&self) -> u64 {
+        self.sender.bytes_acked.wrapping_add(self.receiver.bytes)
     }
 
     /// A link on the way takes packets only with `mss` bytes of payload.

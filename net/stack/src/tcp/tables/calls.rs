@@ -1,7 +1,7 @@
 //! What the application asks of TCP.
 
 use super::{Around, Tcp};
-use crate::address::{Flow, is_unicast};
+use crate::address::Flow;
 use crate::counters::Counter;
 use crate::event::{ConnId, FailReason, ListenerId};
 use crate::flow;
@@ -36,22 +36,24 @@ impl Tcp {
 
     /// See [`Stack::connect`](crate::Stack::connect).
     pub fn connect(&mut self, remote: SocketAddr, around: &mut Around<'_>) -> Result<ConnId, ConnectError> {
-        let own = around.interface.ipv4.ok_or(ConnectError::NoAddress)?;
-        let reachable = match remote.ip() {
-            IpAddr::V4(ip) => is_unicast(ip) && !own.is_broadcast(ip),
-            IpAddr::V6(_) => false,
-        };
-        if !reachable || remote.port() == 0 || !around.interface.has_route(remote.ip()) {
+        let local =
+            around.interface.source_for(remote.ip()).ok_or_else(|| match around.interface.is_set_up() {
+                true => ConnectError::NoRoute,
+                false => ConnectError::NoAddress,
+            })?;
+        if !around.interface.is_one_host(remote.ip())
+            || remote.port() == 0
+            || !around.interface.has_route(remote.ip())
+        {
             return Err(ConnectError::NoRoute);
         }
         if self.connections.is_full() {
             around.counters.bump(Counter::DropTcpTableFull);
             return Err(ConnectError::TooManyConnections);
         }
-        let local = IpAddr::V4(own.address);
         let flow = self.free_flow(local, remote).ok_or(ConnectError::NoPorts)?;
         let initial = self.chooser.initial_sequence(around.now, &flow);
-        let mss = self.local_mss(around);
+        let mss = self.local_mss(remote.ip(), around);
         let stamps = Stamps::new(self.chooser.timestamp_offset(&flow), around.now);
         let env = Env {
             now: around.now,

@@ -8,6 +8,7 @@ mod receive;
 mod transmit;
 
 pub(crate) use receive::SearchOutcome;
+pub(crate) use transmit::Way;
 
 use super::TcpConfig;
 use super::connection::{Connection, Env, Expiry, Held, Place, Signal, State};

@@ -16,8 +16,9 @@ use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::time_wait::Answer;
 use crate::tcp::timestamps::Stamps;
-use crate::{config, ipv4};
+use crate::{config, ipv4, ipv6};
 use alloc::boxed::Box;
+use core::net::IpAddr;
 
 /// The sequence number of a connection that follows another on the same flow is at least this far beyond.
 const REUSE_DISTANCE: u32 = 1 << 17;
@@ -109,7 +110,7 @@ impl Tcp {
                 return;
             }
         }
-        let mss = self.local_mss(around);
+        let mss = self.local_mss(flow.remote.ip(), around);
         let stamps = Stamps::new(self.chooser.timestamp_offset(&flow), around.now);
         let env = Env {
             now: around.now,
@@ -197,7 +198,7 @@ impl Tcp {
             initial = initial.max(least);
         }
         let stamps = Stamps::new(self.chooser.timestamp_offset(flow), around.now);
-        let ours = Ours { initial, mss: self.local_mss(around), stamps };
+        let ours = Ours { initial, mss: self.local_mss(flow.remote.ip(), around), stamps };
         let entry = HalfOpen::new(*flow, listener, segment, ours, around.now, &self.config);
         let Some(index) = self.half_open.insert(entry, around.now, &self.config) else {
             self.answer_with_cookie(entry, around);
@@ -250,9 +251,9 @@ impl Tcp {
         })
     }
 
-    /// The segment size to announce: what fits into a packet of this link.
-    pub(super) fn local_mss(&self, around: &Around<'_>) -> u16 {
-        (around.interface.mtu.min(config::MAX_MTU) - ipv4::HEADER_LEN - HEADER_LEN) as u16
+    /// The segment size to announce to a peer: what fits into a packet of this link.
+    pub(super) fn local_mss(&self, remote: IpAddr, around: &Around<'_>) -> u16 {
+        mss_within(around.interface.mtu_to(remote), remote)
     }
 
     /// Answers a segment with a reset that its sender accepts (RFC 9293 3.10.7.1).
@@ -294,8 +295,10 @@ impl Tcp {
         };
         match error.kind {
             ErrorKind::TooBig { mtu } => {
-                let mtu = usize::from(mtu).max(config::MIN_MTU);
-                connection.shrink_mss((mtu - ipv4::HEADER_LEN - HEADER_LEN) as u32);
+                let remote = error.flow.remote.ip();
+                let least = if remote.is_ipv4() { config::MIN_MTU } else { ipv6::MIN_LINK_MTU };
+                let mtu = usize::try_from(mtu).unwrap_or(usize::MAX).max(least);
+                connection.shrink_mss(mss_within(mtu, remote).into());
             }
             ErrorKind::Unreachable if connection.state == State::SynSent => {
                 connection.fail(FailReason::Unreachable);
@@ -320,6 +323,12 @@ impl Tcp {
             self.settle(index, around);
         }
     }
+}
+
+/// The segment size that fits into packets of `mtu` bytes to `remote`.
+fn mss_within(mtu: usize, remote: IpAddr) -> u16 {
+    let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+    mtu.min(config::MAX_MTU).saturating_sub(ip + HEADER_LEN) as u16
 }
 
 /// How a neighbour search ended.

@@ -2,13 +2,27 @@
 
 use super::{Around, Tcp};
 use crate::address::{Flow, MacAddr};
-use crate::arp::Known;
 use crate::frame::Frame;
 use crate::interface::{Packet, Path};
+use crate::neighbour::Known;
 use crate::tcp::connection::{Outgoing, Place};
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
+use crate::time::Duration;
 use etherparse::IpNumber;
 use isola_iobuf::Chain;
+
+/// How long after the end of what is known of a neighbour a connection's progress still confirms it.
+const RECENT: Duration = Duration::from_secs(5);
+
+/// How a connection's peer is reached, and when that was looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    known: Known,
+    /// The neighbour cache's epoch at the look.
+    epoch: u32,
+    /// What the connection had done by then.
+    progress: u64,
+}
 
 impl Tcp {
     /// Makes the next frame. Connections with something to send take turns, a segment each.
@@ -22,7 +36,7 @@ impl Tcp {
                     self.settle(index, around);
                 }
                 Some(Path::Sought(ip)) => {
-                    around.interface.arp.wait_connection(ip, index);
+                    around.interface.neighbours.wait_connection(ip, index);
                     if let Some(connection) = self.connections.at_mut(index) {
                         connection.searching = Place::In;
                     }
@@ -45,16 +59,24 @@ impl Tcp {
     /// How the peer is reached: as it was looked up last, while that holds.
     fn path(&mut self, index: u32, around: &mut Around<'_>) -> Option<Path> {
         let connection = self.connections.at_mut(index)?;
-        let epoch = around.interface.arp.epoch;
-        if let Some((known, at)) = connection.path
-            && at == epoch
-            && around.now < known.valid_until
+        let epoch = around.interface.neighbours.epoch;
+        if let Some(way) = connection.path
+            && way.epoch == epoch
+            && around.now < way.known.valid_until
         {
-            return Some(Path::Known(known));
+            return Some(Path::Known(way.known));
         }
-        let path = around.interface.path(around.now, connection.flow.remote.ip(), around.counters);
+        let (remote, progress) = (connection.flow.remote.ip(), connection.progress());
+        if let Some(way) = connection.path
+            && way.progress != progress
+            && around.now < way.known.valid_until + RECENT
+        {
+            // What got through since the last look got through by this neighbour (RFC 4861 7.3.1).
+            around.interface.confirm(around.now, remote);
+        }
+        let path = around.interface.path(around.now, remote, around.counters);
         connection.path = match path {
-            Path::Known(known @ Known { .. }) => Some((known, around.interface.arp.epoch)),
+            Path::Known(known) => Some(Way { known, epoch: around.interface.neighbours.epoch, progress }),
             Path::Sought(_) | Path::Lost => None,
         };
         Some(path)

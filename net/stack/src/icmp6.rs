@@ -1,0 +1,164 @@
+//! ICMPv6 (RFC 4443): echo, errors in both directions, and the door to neighbour discovery and to listener
+//! queries. As with [`crate::icmp`], an error is believed only as far as the transport recognises what it quotes.
+
+use crate::address::Flow;
+use crate::checksum::Sum;
+use crate::counters::Counter;
+use crate::icmp::{ErrorKind, HEADER_LEN, IcmpError};
+use crate::interface::Packet;
+use crate::ipv6::{self, MIN_LINK_MTU};
+use crate::ndp;
+use core::net::{IpAddr, Ipv6Addr};
+use etherparse::{IpNumber, Ipv6HeaderSlice};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
+
+const UNREACHABLE: u8 = 1;
+const TOO_BIG: u8 = 2;
+const TIME_EXCEEDED: u8 = 3;
+const PARAMETER_PROBLEM: u8 = 4;
+const ECHO_REQUEST: u8 = 128;
+const ECHO_REPLY: u8 = 129;
+const LISTENER_QUERY: u8 = 130;
+
+const PORT_UNREACHABLE: u8 = 4;
+
+/// Whether messages of this type quote the packet that they are about.
+pub(crate) const fn is_error(message_type: u8) -> bool {
+    message_type < 128
+}
+
+/// A received message that asks for something.
+pub(crate) enum Message {
+    /// An echo request: identifier and sequence number, and the data to send back.
+    Echo { identity: [u8; 4], data: IoBuf },
+    /// An error about a packet that this stack is said to have sent.
+    Error(IcmpError),
+    /// Something about neighbours and routers.
+    Neighbours(ndp::Message),
+    /// Who listens to which groups? To be answered within so many milliseconds.
+    Query { within_ms: u16 },
+}
+
+/// Reads a message that came with so many hops left.
+pub(crate) fn parse(
+    mut message: IoBuf,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    hops: u8,
+) -> Result<Message, Counter> {
+    let (from, to) = (IpAddr::V6(source), IpAddr::V6(destination));
+    let mut sum = Sum::pseudo_header(from, to, IpNumber::IPV6_ICMP.0, message.len());
+    sum.add(&message);
+    if sum.checksum() != 0 {
+        return Err(Counter::DropIcmpMalformed);
+    }
+    let Some((&[kind, code, _, _, a, b, c, d], rest)) = message.split_first_chunk::<HEADER_LEN>() else {
+        return Err(Counter::DropIcmpMalformed);
+    };
+    match (kind, code) {
+        (ECHO_REQUEST, 0) => {
+            message.advance(HEADER_LEN);
+            Ok(Message::Echo { identity: [a, b, c, d], data: message })
+        }
+        (UNREACHABLE | TOO_BIG | TIME_EXCEEDED | PARAMETER_PROBLEM, code) => {
+            let kind = match (kind, code) {
+                (TOO_BIG, _) => ErrorKind::TooBig { mtu: u32::from_be_bytes([a, b, c, d]) },
+                (UNREACHABLE, _) | (PARAMETER_PROBLEM, ipv6::PROBLEM_NEXT_HEADER) => ErrorKind::Unreachable,
+                _ => return Err(Counter::DropIcmpIgnored),
+            };
+            let quote = parse_quote(rest).ok_or(Counter::DropIcmpMalformed)?;
+            Ok(Message::Error(IcmpError { kind, protocol: quote.0, flow: quote.1, sequence: quote.2 }))
+        }
+        (LISTENER_QUERY, 0) if hops == 1 && source.is_unicast_link_local() => {
+            Ok(Message::Query { within_ms: u16::from_be_bytes([a, b]) })
+        }
+        (ndp::ROUTER_ADVERTISEMENT | ndp::NEIGHBOUR_SOLICITATION | ndp::NEIGHBOUR_ADVERTISEMENT, _) => {
+            if hops != ndp::HOPS {
+                return Err(Counter::DropNdpInvalid);
+            }
+            ndp::parse(&message).map(Message::Neighbours).ok_or(Counter::DropNdpInvalid)
+        }
+        _ => Err(Counter::DropIcmpIgnored),
+    }
+}
+
+/// Reads the quoted packet: IPv6 headers and at least eight bytes of its payload.
+fn parse_quote(quote: &[u8]) -> Option<(IpNumber, Flow, u32)> {
+    let header = Ipv6HeaderSlice::from_slice(quote).ok()?;
+    let (protocol, at) = ipv6::find_transport(quote)?;
+    let (&[a, b, c, d, e, f, g, h], _) = quote.get(at..)?.split_first_chunk::<8>()?;
+    let flow = Flow::new(
+        header.source_addr().into(),
+        u16::from_be_bytes([a, b]),
+        header.destination_addr().into(),
+        u16::from_be_bytes([c, d]),
+    );
+    Some((protocol, flow, u32::from_be_bytes([e, f, g, h])))
+}
+
+/// The answer to an echo request: its data goes back as the view that came in.
+pub(crate) fn echo_reply(
+    head: IoBufMut,
+    own: Ipv6Addr,
+    asker: Ipv6Addr,
+    identity: [u8; 4],
+    data: IoBuf,
+) -> Option<Packet> {
+    let [a, b, c, d] = identity;
+    finish(head, [ECHO_REPLY, 0, 0, 0, a, b, c, d], own, asker, data)
+}
+
+/// What is wrong with a packet that came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Complaint {
+    /// Nobody bound the port.
+    Port,
+    /// This byte of it.
+    Problem { code: u8, pointer: u32 },
+}
+
+/// The error about a packet: quotes as much of it as surely gets through (RFC 4443 2.4 c).
+pub(crate) fn complaint(
+    head: IoBufMut,
+    (own, sender): (Ipv6Addr, Ipv6Addr),
+    complaint: Complaint,
+    mut whole: IoBuf,
+) -> Option<Packet> {
+    let (kind, code, pointer) = match complaint {
+        Complaint::Port => (UNREACHABLE, PORT_UNREACHABLE, 0),
+        Complaint::Problem { code, pointer } => (PARAMETER_PROBLEM, code, pointer),
+    };
+    let [a, b, c, d] = pointer.to_be_bytes();
+    whole.truncate(MIN_LINK_MTU - ipv6::HEADER_LEN - HEADER_LEN);
+    finish(head, [kind, code, 0, 0, a, b, c, d], own, sender, whole)
+}
+
+/// Whether an error may be sent about a packet (RFC 4443 2.4 e): not about an error or a redirect, nor to
+/// whom nobody can answer.
+pub(crate) fn may_complain(packet: &[u8], source: Ipv6Addr) -> bool {
+    let about_error = match ipv6::find_transport(packet) {
+        Some((IpNumber::IPV6_ICMP, at)) => {
+            packet.get(at).is_none_or(|&kind| is_error(kind) || kind == ndp::REDIRECT)
+        }
+        _ => false,
+    };
+    !about_error && !source.is_unspecified() && !source.is_multicast()
+}
+
+fn finish(
+    mut head: IoBufMut,
+    mut header: [u8; HEADER_LEN],
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    payload: IoBuf,
+) -> Option<Packet> {
+    let (source, destination) = (IpAddr::V6(source), IpAddr::V6(destination));
+    let protocol = IpNumber::IPV6_ICMP;
+    let mut sum = Sum::pseudo_header(source, destination, protocol.0, HEADER_LEN + payload.len());
+    sum.add(&header);
+    sum.add(&payload);
+    header[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
+    head.prepend(HEADER_LEN)?.copy_from_slice(&header);
+    let payload = Chain::from(payload);
+    Some(Packet { source, destination, protocol, head, payload, checksum_offset: None })
+}

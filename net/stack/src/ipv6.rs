@@ -1,0 +1,267 @@
+//! IPv6 headers (RFC 8200): checked on the way in with their extensions, made on the way out without any.
+//!
+//! Extension headers are walked once, at most [`MAX_HEADERS`] of them. Options that nobody here knows are
+//! treated as their first two bits demand. Routing headers that want the packet sent on are refused
+//! (RFC 5095). The walk ends at a transport, at a fragment, or where there is no next header.
+
+use crate::counters::Counter;
+use crate::ip::{IpPacket, Refusal};
+use core::net::{IpAddr, Ipv6Addr};
+use etherparse::{IpNumber, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, Ipv6RawExtHeaderSlice};
+use isola_iobuf::{IoBuf, IoBufMut};
+
+/// Length of the header without extensions.
+pub(crate) const HEADER_LEN: usize = 40;
+/// The smallest MTU of a link that carries IPv6 (RFC 8200 5).
+pub(crate) const MIN_LINK_MTU: usize = 1280;
+/// Extension headers that one packet may have: more serve no use that is known.
+const MAX_HEADERS: usize = 8;
+/// Options that one extension header may have.
+const MAX_OPTIONS: usize = 32;
+/// Where the next header's number stands in the fixed header.
+const NEXT_HEADER_AT: usize = 6;
+
+/// A header field with a value that makes no sense.
+pub(crate) const PROBLEM_FIELD: u8 = 0;
+/// A next header that nobody here knows.
+pub(crate) const PROBLEM_NEXT_HEADER: u8 = 1;
+/// An option that nobody here knows.
+const PROBLEM_OPTION: u8 = 2;
+
+/// A received packet: whole, or a part of one.
+pub(crate) enum Parsed {
+    /// A packet for a transport, and where the number of its transport stands in it.
+    Whole(IpPacket, usize),
+    /// A fragment of a packet.
+    Fragment,
+}
+
+/// Checks the headers and cuts off what the link padded.
+pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, Refusal> {
+    const MALFORMED: Refusal = Refusal::Drop(Counter::DropIpv6Malformed);
+    let header = Ipv6HeaderSlice::from_slice(&packet).map_err(|_| MALFORMED)?;
+    let len = HEADER_LEN + usize::from(header.payload_length());
+    let (source, destination) = (header.source_addr(), header.destination_addr());
+    let (hops, mut next) = (header.hop_limit(), header.next_header());
+    if len > packet.len() {
+        return Err(MALFORMED);
+    }
+    packet.truncate(len);
+    let (mut at, mut next_header_at) = (HEADER_LEN, NEXT_HEADER_AT);
+    for _ in 0..=MAX_HEADERS {
+        match next {
+            // Only the first header may ask every hop to look (RFC 8200 4.1).
+            IpNumber::IPV6_HEADER_HOP_BY_HOP if next_header_at != NEXT_HEADER_AT => {
+                return Err(problem(Counter::DropIpv6Extension, PROBLEM_NEXT_HEADER, next_header_at));
+            }
+            IpNumber::IPV6_HEADER_HOP_BY_HOP
+            | IpNumber::IPV6_DESTINATION_OPTIONS
+            | IpNumber::IPV6_ROUTE_HEADER => {
+                let extension = packet.get(at..).ok_or(MALFORMED)?;
+                let extension = Ipv6RawExtHeaderSlice::from_slice(extension).map_err(|_| MALFORMED)?;
+                if next == IpNumber::IPV6_ROUTE_HEADER {
+                    // Nobody is asked to send on what came here: with segments left, no type is known.
+                    if let [_, left, ..] = *extension.payload()
+                        && left != 0
+                    {
+                        return Err(problem(Counter::DropIpv6Routing, PROBLEM_FIELD, at + 2));
+                    }
+                } else {
+                    check_options(extension.payload(), at + 2, destination)?;
+                }
+                (next_header_at, next) = (at, extension.next_header());
+                at += extension.slice().len();
+            }
+            IpNumber::IPV6_FRAGMENTATION_HEADER => {
+                let extension = packet.get(at..).ok_or(MALFORMED)?;
+                let extension = Ipv6FragmentHeaderSlice::from_slice(extension).map_err(|_| MALFORMED)?;
+                let (offset, more) = (extension.fragment_offset(), extension.more_fragments());
+                if offset.value() != 0 || more {
+                    return Ok(Parsed::Fragment);
+                }
+                // A packet in one fragment is a whole one (RFC 6946).
+                (next_header_at, next) = (at, extension.next_header());
+                at += extension.slice().len();
+            }
+            IpNumber::IPV6_NO_NEXT_HEADER => return Err(Counter::DropIpv6Protocol.into()),
+            protocol => {
+                let (source, destination) = (IpAddr::V6(source), IpAddr::V6(destination));
+                let packet = IpPacket { source, destination, protocol, hops, whole: packet, headers_len: at };
+                return Ok(Parsed::Whole(packet, next_header_at));
+            }
+        }
+    }
+    Err(Counter::DropIpv6Extension.into())
+}
+
+fn problem(counter: Counter, code: u8, at: usize) -> Refusal {
+    Refusal::Problem { counter, code, pointer: at as u32 }
+}
+
+/// Goes through the options of a hop-by-hop or destination header, which begin `at` bytes into the packet.
+fn check_options(mut options: &[u8], mut at: usize, destination: Ipv6Addr) -> Result<(), Refusal> {
+    const PAD1: u8 = 0;
+    const PADN: u8 = 1;
+    const ROUTER_ALERT: u8 = 5;
+    for _ in 0..MAX_OPTIONS {
+        let Some((&kind, rest)) = options.split_first() else { return Ok(()) };
+        if kind == PAD1 {
+            (options, at) = (rest, at + 1);
+            continue;
+        }
+        let (&len, rest) = rest.split_first().ok_or(Counter::DropIpv6Malformed)?;
+        let rest = rest.get(usize::from(len)..).ok_or(Counter::DropIpv6Malformed)?;
+        if !matches!(kind, PADN | ROUTER_ALERT) {
+            // RFC 8200 4.2: what to do about an option that is not known stands in its first two bits.
+            let counter = Counter::DropIpv6Extension;
+            match kind >> 6 {
+                0 => {}
+                2 => return Err(problem(counter, PROBLEM_OPTION, at)),
+                3 if !destination.is_multicast() => return Err(problem(counter, PROBLEM_OPTION, at)),
+                _ => return Err(counter.into()),
+            }
+        }
+        (options, at) = (rest, at + 2 + usize::from(len));
+    }
+    Err(Counter::DropIpv6Extension.into())
+}
+
+/// The transport of a packet's bytes and where it begins, for a look at the ports alone; `None` for fragments
+/// and whatever else has none.
+pub(crate) fn find_transport(packet: &[u8]) -> Option<(IpNumber, usize)> {
+    let header = Ipv6HeaderSlice::from_slice(packet).ok()?;
+    let (mut next, mut at) = (header.next_header(), HEADER_LEN);
+    for _ in 0..=MAX_HEADERS {
+        match next {
+            IpNumber::IPV6_HEADER_HOP_BY_HOP
+            | IpNumber::IPV6_DESTINATION_OPTIONS
+            | IpNumber::IPV6_ROUTE_HEADER => {
+                let extension = Ipv6RawExtHeaderSlice::from_slice(packet.get(at..)?).ok()?;
+                (next, at) = (extension.next_header(), at + extension.slice().len());
+            }
+            IpNumber::IPV6_FRAGMENTATION_HEADER => {
+                let extension = Ipv6FragmentHeaderSlice::from_slice(packet.get(at..)?).ok()?;
+                if extension.is_fragmenting_payload() {
+                    return None;
+                }
+                (next, at) = (extension.next_header(), at + extension.slice().len());
+            }
+            protocol => return Some((protocol, at)),
+        }
+    }
+    None
+}
+
+/// Puts a header in front of `head`, which `payload_len` further bytes follow.
+///
+/// Returns `None` where the packet would be longer than IPv6 allows or the buffer has no room.
+pub(crate) fn prepend(
+    head: &mut IoBufMut,
+    payload_len: usize,
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    next: IpNumber,
+    hops: u8,
+) -> Option<()> {
+    let len = u16::try_from(head.len() + payload_len).ok()?;
+    let bytes: &mut [u8; HEADER_LEN] = head.prepend(HEADER_LEN)?.try_into().ok()?;
+    bytes[0..4].copy_from_slice(&[0x60, 0, 0, 0]);
+    bytes[4..6].copy_from_slice(&len.to_be_bytes());
+    bytes[6] = next.0;
+    bytes[7] = hops;
+    bytes[8..24].copy_from_slice(&source.octets());
+    bytes[24..40].copy_from_slice(&destination.octets());
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    fn packet(next: u8, payload: &[u8]) -> IoBuf {
+        let mut bytes = Vec::from([0x60, 0, 0, 0, 0, payload.len() as u8, next, 64]);
+        bytes.extend_from_slice(&Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2).octets());
+        bytes.extend_from_slice(&Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1).octets());
+        bytes.extend_from_slice(payload);
+        IoBuf::from(bytes)
+    }
+
+    fn transport(next: u8, payload: &[u8]) -> Result<(u8, usize), Refusal> {
+        let whole = packet(next, payload);
+        let looked = find_transport(&whole);
+        parse(whole).map(|parsed| match parsed {
+            Parsed::Whole(packet, _) => {
+                assert_eq!(looked, Some((packet.protocol, packet.headers_len)));
+                (packet.protocol.0, packet.headers_len)
+            }
+            Parsed::Fragment => {
+                assert_eq!(looked, None);
+                (44, 40)
+            }
+        })
+    }
+
+    #[test]
+    fn what_is_sent_is_what_the_wire_crate_reads() {
+        let mut head = IoBufMut::with_room(HEADER_LEN, 8);
+        head.append_slice(b"abcd").unwrap();
+        let (a, b) = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
+        prepend(&mut head, 3, a, b, IpNumber::UDP, 64).unwrap();
+        let header = Ipv6HeaderSlice::from_slice(&head).unwrap().to_header();
+        assert_eq!((header.payload_length, header.hop_limit, header.next_header), (7, 64, IpNumber::UDP));
+        assert_eq!((header.source_addr(), header.destination_addr()), (a, b));
+    }
+
+    /// RFC 8200 4.1: extension headers are taken in any order, hop-by-hop options only as the first.
+    #[test]
+    fn extension_headers_are_walked_and_hop_by_hop_options_come_first() {
+        assert_eq!(transport(6, &[0; 20]), Ok((6, 40)));
+        assert_eq!(transport(0, &[6, 0, 5, 2, 0, 0, 1, 0]), Ok((6, 48)));
+        let two = [60, 0, 1, 4, 0, 0, 0, 0, 17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(transport(0, &two), Ok((17, 64)));
+        let late = [0, 0, 1, 4, 0, 0, 0, 0, 6, 0, 1, 4, 0, 0, 0, 0];
+        let refusal = Refusal::Problem { counter: Counter::DropIpv6Extension, code: 1, pointer: 40 };
+        assert_eq!(transport(60, &late), Err(refusal));
+    }
+
+    /// RFC 8200 4.2: an unknown option is skipped, or the packet dropped, or its sender told.
+    #[test]
+    fn unknown_options_are_treated_as_their_first_bits_demand() {
+        let option = |kind: u8| transport(60, &[6, 0, kind, 4, 0, 0, 0, 0]);
+        assert_eq!(option(0x1e), Ok((6, 48)));
+        assert_eq!(option(0x5e), Err(Refusal::Drop(Counter::DropIpv6Extension)));
+        let told = Refusal::Problem { counter: Counter::DropIpv6Extension, code: 2, pointer: 42 };
+        assert_eq!(option(0x9e), Err(told));
+        assert_eq!(option(0xde), Err(told));
+        assert_eq!(transport(60, &[6, 0, 1, 9, 0, 0, 0, 0]), Err(Counter::DropIpv6Malformed.into()));
+    }
+
+    /// RFC 5095 3: a type 0 routing header with segments left is refused as an unknown one, without ignored.
+    #[test]
+    fn nobody_is_asked_to_send_a_packet_on() {
+        let told = Refusal::Problem { counter: Counter::DropIpv6Routing, code: 0, pointer: 42 };
+        assert_eq!(transport(43, &[6, 0, 0, 1, 0, 0, 0, 0]), Err(told));
+        assert_eq!(transport(43, &[6, 0, 0, 0, 0, 0, 0, 0]), Ok((6, 48)));
+    }
+
+    /// RFC 6946 4: a fragment that is the whole packet is treated as one.
+    #[test]
+    fn a_packet_in_one_fragment_is_whole() {
+        assert_eq!(transport(44, &[6, 0, 0, 0, 1, 2, 3, 4]), Ok((6, 48)));
+        assert_eq!(transport(44, &[6, 0, 0, 1, 1, 2, 3, 4]), Ok((44, 40)));
+        assert_eq!(transport(44, &[6, 0, 1, 0, 1, 2, 3, 4]), Ok((44, 40)));
+    }
+
+    #[test]
+    fn chains_without_end_and_cut_ones_are_refused() {
+        let long: Vec<u8> = [60, 0, 1, 4, 0, 0, 0, 0].repeat(20);
+        assert_eq!(transport(60, &long), Err(Counter::DropIpv6Extension.into()));
+        assert_eq!(transport(60, &[6, 1, 1, 4, 0, 0, 0, 0]), Err(Counter::DropIpv6Malformed.into()));
+        assert_eq!(transport(44, &[6, 0, 0]), Err(Counter::DropIpv6Malformed.into()));
+        assert_eq!(transport(59, &[]), Err(Counter::DropIpv6Protocol.into()));
+        let mut short = packet(6, &[0; 20]);
+        short.truncate(50);
+        assert!(parse(short).is_err());
+    }
+}

@@ -1,0 +1,153 @@
+//! The cache by itself.
+
+use super::*;
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
+const PEER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9));
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
+const OTHER: MacAddr = MacAddr([2, 0, 0, 0, 0, 8]);
+
+fn cache(neighbours: usize) -> (NeighbourCache, Counters) {
+    (NeighbourCache::new(&Limits { neighbours, ..Limits::default() }), Counters::new())
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+fn known(answer: Answer) -> (MacAddr, Option<Ask>) {
+    let Answer::Known(known, ask) = answer else { panic!("a known neighbour: {answer:?}") };
+    (known.mac, ask)
+}
+
+/// RFC 1122 2.3.2.1: requests for one address are at least a second apart.
+/// RFC 4861 7.2.2: three requests without an answer end a search.
+#[test]
+fn a_search_asks_three_times_and_ends() {
+    for ip in [PEER, PEER6] {
+        let (mut cache, mut counters) = cache(8);
+        assert_eq!(cache.look_up(at(0), ip, &mut counters), Answer::Sought(Some(Ask { ip, to: None })));
+        cache.wait_connection(ip, 7);
+        let mut asked = 1;
+        while let Some(at) = cache.deadline() {
+            let (asks, lost) = cache.on_timer(at, &mut counters);
+            asked += asks.len();
+            if let Some((_, waiting)) = lost.first() {
+                assert_eq!(waiting.connections, [7]);
+                assert_eq!(at, Instant::ZERO + Duration::from_secs(3));
+            }
+        }
+        assert_eq!(asked, 3);
+    }
+}
+
+/// RFC 4861 7.3.2: a neighbour is reachable, stale, delayed, probed three times and then deleted.
+#[test]
+fn a_neighbour_that_is_used_late_is_checked_and_forgotten_when_silent() {
+    for (ip, fresh) in [(PEER, 60), (PEER6, 30)] {
+        let (mut cache, mut counters) = cache(8);
+        cache.learn(at(0), (ip, MAC), Evidence::Confirmed, MakeEntry::Always, &mut counters);
+        assert_eq!(known(cache.look_up(at(fresh - 1), ip, &mut counters)), (MAC, None));
+        let late = fresh + 100;
+        for wait in 0..5 {
+            assert_eq!(known(cache.look_up(at(late + wait), ip, &mut counters)), (MAC, None));
+        }
+        let ask = Some(Ask { ip, to: Some(MAC) });
+        for probe in 5..8 {
+            assert_eq!(known(cache.look_up(at(late + probe), ip, &mut counters)), (MAC, ask));
+            assert_eq!(known(cache.look_up(at(late + probe), ip, &mut counters)), (MAC, None));
+        }
+        assert_eq!(cache.look_up(at(late + 8), ip, &mut counters), Answer::Silent);
+        assert_eq!(
+            cache.look_up(at(late + 8), ip, &mut counters),
+            Answer::Sought(Some(Ask { ip, to: None }))
+        );
+        assert!(cache.deadline().is_some());
+    }
+}
+
+/// RFC 4861 7.3.1: forward progress of a transport confirms a neighbour without a probe.
+#[test]
+fn progress_of_a_transport_saves_the_question() {
+    let (mut cache, mut counters) = cache(8);
+    cache.learn(at(0), (PEER6, MAC), Evidence::Claimed, MakeEntry::Always, &mut counters);
+    assert_eq!(known(cache.look_up(at(1), PEER6, &mut counters)), (MAC, None));
+    cache.confirm(at(5), PEER6);
+    assert_eq!(known(cache.look_up(at(34), PEER6, &mut counters)), (MAC, None));
+    assert_eq!(known(cache.look_up(at(36), PEER6, &mut counters)), (MAC, None), "delayed");
+    assert!(known(cache.look_up(at(42), PEER6, &mut counters)).1.is_some());
+}
+
+/// RFC 4861 7.2.5: an advertisement without the override flag does not replace an address, but makes it stale.
+/// RFC 4861 7.2.5: an advertisement for whom nobody looked is ignored.
+#[test]
+fn advertisements_change_what_they_may() {
+    use Strength::{Adds, Replaces};
+    let (mut cache, mut counters) = cache(8);
+    let advert = |mac, evidence, strength| Advert { mac, evidence, strength };
+    let confirmed = advert(Some(MAC), Evidence::Confirmed, Replaces);
+    assert!(matches!(cache.advertised(at(0), PEER6, confirmed, &mut counters), Learned::Nothing));
+    assert!(cache.entries.is_empty());
+    cache.look_up(at(0), PEER6, &mut counters);
+    cache.advertised(at(0), PEER6, advert(None, Evidence::Confirmed, Replaces), &mut counters);
+    assert_eq!(cache.look_up(at(0), PEER6, &mut counters), Answer::Sought(None), "no address in it");
+    cache.advertised(at(0), PEER6, advert(Some(MAC), Evidence::Confirmed, Adds), &mut counters);
+    assert_eq!(known(cache.look_up(at(1), PEER6, &mut counters)), (MAC, None));
+    let epoch = cache.epoch;
+    cache.advertised(at(1), PEER6, advert(Some(OTHER), Evidence::Confirmed, Adds), &mut counters);
+    assert_ne!(cache.epoch, epoch, "whoever keeps it looks again");
+    assert_eq!(known(cache.look_up(at(1), PEER6, &mut counters)), (MAC, None));
+    assert!(known(cache.look_up(at(7), PEER6, &mut counters)).1.is_some(), "it is checked");
+    cache.advertised(at(7), PEER6, advert(None, Evidence::Confirmed, Adds), &mut counters);
+    assert!(known(cache.look_up(at(20), PEER6, &mut counters)).1.is_none(), "confirmed without an address");
+    cache.advertised(at(20), PEER6, advert(Some(OTHER), Evidence::Claimed, Replaces), &mut counters);
+    assert_eq!(known(cache.look_up(at(20), PEER6, &mut counters)), (OTHER, None));
+    assert!(known(cache.look_up(at(26), PEER6, &mut counters)).1.is_some(), "replaced, but unproven");
+}
+
+/// RFC 6583 7.1: what is in use stays where claims and searches flood the cache.
+#[test]
+fn a_flood_of_senders_and_searches_stays_within_bounds() {
+    let (mut cache, mut counters) = cache(16);
+    cache.learn(at(0), (PEER6, MAC), Evidence::Confirmed, MakeEntry::Always, &mut counters);
+    cache.look_up(at(0), PEER6, &mut counters);
+    let wanted = IpAddr::from([12, 0, 0, 1]);
+    cache.look_up(at(0), wanted, &mut counters);
+    cache.wait_connection(wanted, 7);
+    for i in 0..1000u32 {
+        let (a, b) =
+            (Ipv4Addr::from_bits(0x0a00_0000 + i).into(), Ipv4Addr::from_bits(0x0b00_0000 + i).into());
+        let now = Instant::from_nanos(u64::from(i));
+        cache.learn(now, (a, MAC), Evidence::Claimed, MakeEntry::Always, &mut counters);
+        cache.look_up(now, b, &mut counters);
+    }
+    assert!(cache.entries.len() <= 16 + SOUGHT, "{}", cache.entries.len());
+    assert_eq!(cache.sought.len(), SOUGHT);
+    assert!(counters.get(Counter::DropNeighbourCache) >= 900);
+    assert_eq!(known(cache.look_up(at(1), PEER6, &mut counters)), (MAC, None));
+    assert_eq!(cache.look_up(at(1), wanted, &mut counters), Answer::Sought(None));
+}
+
+#[test]
+fn impossible_neighbours_are_not_learned() {
+    let (mut cache, mut counters) = cache(8);
+    let multicast = IpAddr::V6(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1));
+    let broadcast = Ipv4Addr::BROADCAST.into();
+    for pair in [(PEER, MacAddr::BROADCAST), (broadcast, MAC), (PEER, MacAddr([0; 6])), (multicast, MAC)] {
+        cache.learn(at(0), pair, Evidence::Confirmed, MakeEntry::Always, &mut counters);
+    }
+    assert!(cache.entries.is_empty());
+}
+
+#[test]
+fn one_family_is_forgotten_without_the_other() {
+    let (mut cache, mut counters) = cache(8);
+    cache.learn(at(0), (PEER, MAC), Evidence::Confirmed, MakeEntry::Always, &mut counters);
+    cache.look_up(at(0), PEER6, &mut counters);
+    cache.wait_connection(PEER6, 3);
+    assert_eq!(cache.clear(Family::V4, &mut counters), []);
+    assert_eq!(cache.look_up(at(0), PEER6, &mut counters), Answer::Sought(None));
+    assert_eq!(cache.clear(Family::V6, &mut counters), [3]);
+    assert!(cache.entries.is_empty() && cache.sought.is_empty());
+}

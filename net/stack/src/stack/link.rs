@@ -1,0 +1,273 @@
+//! What concerns the link itself: ARP, neighbour discovery, and IPv6's addresses.
+
+use super::{Stack, around};
+use crate::MacAddr;
+use crate::address6::{ALL_MLD_ROUTERS, ALL_NODES, ALL_ROUTERS, Ipv6Settings, group_mac, solicited_node};
+use crate::arp::ArpPacket;
+use crate::autoconf::{Autoconf, Conflict, Outgoing};
+use crate::counters::Counter;
+use crate::event::Event;
+use crate::event::Ipv6News;
+use crate::interface::{LinkMessage, LinkMessageKind};
+use crate::ndp::{self, Answers, Message, RouterAdvert};
+use crate::neighbour::{Advert, Evidence, Learned, MakeEntry, REACHABLE_V6, Strength, Waiting};
+use crate::tcp::tables::{Around, SearchOutcome};
+use crate::time::{Duration, Instant};
+use core::net::{IpAddr, Ipv6Addr};
+use etherparse::ArpOperation;
+
+/// The longest time for which a router may have neighbours count as reachable (RFC 4861 6.2.1).
+const LONGEST_REACHABLE_MS: u32 = 3_600_000;
+
+impl Stack {
+    pub(super) fn receive_arp(&mut self, bytes: &[u8]) -> Result<(), Counter> {
+        let packet = ArpPacket::parse(bytes).ok_or(Counter::DropArpMalformed)?;
+        let own = self.interface.ipv4.ok_or(Counter::DropNoAddress)?;
+        if packet.sender_ip == own.address {
+            // Somebody uses our address: telling the neighbours who has it is all that helps.
+            return Err(Counter::DropArpNotForUs);
+        }
+        if !own.on_link(packet.sender_ip) || own.is_broadcast(packet.sender_ip) {
+            return Err(Counter::DropArpNotForUs);
+        }
+        // What is between others only refreshes what is known (RFC 826's merge flag).
+        let for_us = packet.target_ip == own.address;
+        let make = if for_us { MakeEntry::Always } else { MakeEntry::IfPresent };
+        let answers = for_us && packet.operation == ArpOperation::REPLY;
+        let evidence = if answers { Evidence::Confirmed } else { Evidence::Claimed };
+        self.learn_neighbour((packet.sender_ip.into(), packet.sender_mac), evidence, make);
+        if !for_us {
+            return Err(Counter::DropArpNotForUs);
+        }
+        if packet.operation == ArpOperation::REQUEST {
+            let reply = ArpPacket {
+                operation: ArpOperation::REPLY,
+                sender_mac: self.interface.mac,
+                sender_ip: own.address,
+                target_mac: packet.sender_mac,
+                target_ip: packet.sender_ip,
+            };
+            self.interface.send_arp(reply, packet.sender_mac, &mut self.counters);
+        }
+        Ok(())
+    }
+
+    pub(super) fn receive_ndp(
+        &mut self,
+        message: Message,
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+    ) -> Result<(), Counter> {
+        match message {
+            Message::Solicitation { target, sender } => {
+                self.receive_solicitation(target, sender, source, destination)
+            }
+            Message::Advertisement { target, mac, flags } => {
+                if source.is_unspecified() || (flags.is_solicited() && destination.is_multicast()) {
+                    return Err(Counter::DropNdpInvalid);
+                }
+                if self.conflict(target) == Outcome::Settled {
+                    return Ok(());
+                }
+                if self.interface.ipv6.has(target) {
+                    // Somebody else claims to have our address: nothing helps (RFC 4862 5.4.4).
+                    return Err(Counter::DropNdpInvalid);
+                }
+                let evidence = if flags.is_solicited() { Evidence::Confirmed } else { Evidence::Claimed };
+                let strength = if flags.overrides() { Strength::Replaces } else { Strength::Adds };
+                let advert = Advert { mac, evidence, strength };
+                let ip = IpAddr::V6(target);
+                let learned = self.interface.neighbours.advertised(self.now, ip, advert, &mut self.counters);
+                if let Some(mac) = mac.or_else(|| self.interface.neighbours.mac_of(ip)) {
+                    self.tell(learned, (ip, mac), evidence);
+                }
+                if !flags.is_router()
+                    && let Some(autoconf) = &mut self.autoconf
+                {
+                    autoconf.on_no_router(target);
+                }
+                Ok(())
+            }
+            Message::Router(advert) => self.receive_router(&advert, source),
+        }
+    }
+
+    fn receive_solicitation(
+        &mut self,
+        target: Ipv6Addr,
+        sender: Option<MacAddr>,
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+    ) -> Result<(), Counter> {
+        let checks = source.is_unspecified();
+        // Who checks an address asks its group, and does not say who it is (RFC 4861 7.1.1).
+        if checks && (sender.is_some() || destination != solicited_node(target)) {
+            return Err(Counter::DropNdpInvalid);
+        }
+        if checks && self.conflict(target) == Outcome::Settled {
+            return Ok(());
+        }
+        if !self.interface.ipv6.has(target) {
+            return Err(Counter::DropIpv6Address);
+        }
+        let own = self.interface.mac;
+        let (to, mac, answers) = if checks {
+            (ALL_NODES, Some(group_mac(ALL_NODES)), Answers::Everybody)
+        } else {
+            if let Some(mac) = sender {
+                self.learn_neighbour((source.into(), mac), Evidence::Claimed, MakeEntry::Always);
+            }
+            (source, sender.or_else(|| self.interface.neighbours.mac_of(source.into())), Answers::Somebody)
+        };
+        // Without its hardware address, and where it is not known, the asker could not be reached anyway.
+        let mac = mac.ok_or(Counter::DropNdpInvalid)?;
+        let bytes = ndp::advertisement(target, own, answers);
+        let kind = LinkMessageKind::Neighbours;
+        let message = LinkMessage { source: target, destination: to, mac, kind, bytes };
+        self.interface.send_link_message(message, &mut self.counters);
+        Ok(())
+    }
+
+    fn receive_router(&mut self, advert: &RouterAdvert, from: Ipv6Addr) -> Result<(), Counter> {
+        if !from.is_unicast_link_local() {
+            return Err(Counter::DropNdpInvalid);
+        }
+        let Some(autoconf) = &mut self.autoconf else { return Err(Counter::DropIcmpIgnored) };
+        autoconf.on_router(self.now, from, advert, &mut self.counters);
+        let reachable = match advert.reachable_ms {
+            0 => REACHABLE_V6,
+            ms => Duration::from_millis(ms.min(LONGEST_REACHABLE_MS).into()),
+        };
+        self.interface.neighbours.set_reachable_v6(reachable);
+        if let Some(mac) = advert.mac {
+            self.learn_neighbour((from.into(), mac), Evidence::Claimed, MakeEntry::Always);
+        }
+        self.poll_autoconf();
+        Ok(())
+    }
+
+    /// Somebody shows that an address is taken.
+    fn conflict(&mut self, ip: Ipv6Addr) -> Outcome {
+        let Some(autoconf) = &mut self.autoconf else { return Outcome::NotOurs };
+        if autoconf.on_conflict(ip) == Conflict::None {
+            return Outcome::NotOurs;
+        }
+        self.counters.bump(Counter::AddressConflicts);
+        self.poll_autoconf();
+        Outcome::Settled
+    }
+
+    /// Sends what the set-up of IPv6 has to say, and uses what it found out.
+    pub(super) fn poll_autoconf(&mut self) {
+        let due = self.autoconf.as_ref().and_then(Autoconf::deadline);
+        if due.is_none_or(|at| at > self.now) {
+            return;
+        }
+        while let Some(outgoing) = self.autoconf.as_mut().and_then(|autoconf| autoconf.poll(self.now)) {
+            self.send_autoconf(outgoing);
+        }
+        if let Some(autoconf) = &self.autoconf {
+            let settings = autoconf.settings(self.now);
+            self.change_ipv6(settings);
+        }
+    }
+
+    fn send_autoconf(&mut self, outgoing: Outgoing) {
+        let none = Ipv6Addr::UNSPECIFIED;
+        let (source, destination, kind, bytes) = match outgoing {
+            Outgoing::Probe { target } => {
+                let bytes = ndp::solicitation(target, None);
+                (none, solicited_node(target), LinkMessageKind::Neighbours, bytes)
+            }
+            Outgoing::FindRouters { source } => {
+                let bytes = ndp::router_solicitation(source.map(|_| self.interface.mac));
+                (source.unwrap_or(none), ALL_ROUTERS, LinkMessageKind::Neighbours, bytes)
+            }
+            Outgoing::Report { source, report } => {
+                (source.unwrap_or(none), ALL_MLD_ROUTERS, LinkMessageKind::Listeners, report)
+            }
+        };
+        let message = LinkMessage { source, destination, mac: group_mac(destination), kind, bytes };
+        self.interface.send_link_message(message, &mut self.counters);
+    }
+
+    /// What the interface uses of IPv6.
+    pub fn ipv6(&self) -> Ipv6Settings {
+        self.interface.ipv6
+    }
+
+    /// Sets what the interface uses of IPv6: on instances other than 0, what instance 0's `ipv6` says after
+    /// [`Event::Ipv6Changed`]. Ends what the stack finds out by itself. Connections on other addresses fail.
+    pub fn set_ipv6(&mut self, now: Instant, settings: Ipv6Settings) {
+        self.at(now);
+        self.autoconf = None;
+        self.change_ipv6(settings);
+    }
+
+    fn change_ipv6(&mut self, settings: Ipv6Settings) {
+        let before = self.interface.ipv6;
+        // Which router is next is each instance's own experience.
+        let same_routers = settings.routers.iter().all(|router| before.routers.contains(router))
+            && before.routers.iter().all(|router| settings.routers.contains(router));
+        let routers = if same_routers { before.routers } else { settings.routers };
+        let settings = Ipv6Settings { routers, ..settings };
+        if before == settings {
+            return;
+        }
+        let waiting = self.interface.set_ipv6(settings, &mut self.counters);
+        self.events.ipv6 = Ipv6News::Changed;
+        let mut around = around!(self);
+        if before.addresses.iter().flatten().any(|own| !settings.has(own.ip)) {
+            self.tcp.on_address_change(&mut around);
+        }
+        self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut around);
+    }
+
+    /// Takes in what another instance learned about a neighbour ([`Event::Neighbour`]), or what is known of one
+    /// for sure.
+    pub fn learn(&mut self, now: Instant, ip: impl Into<IpAddr>, mac: MacAddr) {
+        self.at(now);
+        self.learn_neighbour((ip.into(), mac), Evidence::Confirmed, MakeEntry::Always);
+    }
+
+    /// Takes in what another instance heard claimed about a neighbour ([`Event::Neighbour`]).
+    pub fn learn_claim(&mut self, now: Instant, ip: impl Into<IpAddr>, mac: MacAddr) {
+        self.at(now);
+        self.learn_neighbour((ip.into(), mac), Evidence::Claimed, MakeEntry::Always);
+    }
+
+    fn learn_neighbour(&mut self, pair: (IpAddr, MacAddr), evidence: Evidence, make: MakeEntry) {
+        let neighbours = &mut self.interface.neighbours;
+        let learned = neighbours.learn(self.now, pair, evidence, make, &mut self.counters);
+        self.tell(learned, pair, evidence);
+    }
+
+    /// Has everybody go on who waited for a neighbour, and the other instances hear of it.
+    fn tell(&mut self, learned: Learned, (ip, mac): (IpAddr, MacAddr), evidence: Evidence) {
+        let Learned::Fresh(Waiting { packets, connections }) = learned else { return };
+        let waiting = Waiting { packets, connections: alloc::vec::Vec::new() };
+        self.interface.send_waiting(waiting, mac, &mut self.counters);
+        self.tcp.on_search_ended(&connections, SearchOutcome::Found, &mut around!(self));
+        if self.core.is_first() && self.core.count > 1 {
+            self.events.notice(Event::Neighbour { ip, mac, evidence });
+        }
+    }
+
+    /// Asks on for neighbours, and gives up those that are silent.
+    pub(super) fn on_neighbour_timer(&mut self) {
+        let (asks, lost) = self.interface.neighbours.on_timer(self.now, &mut self.counters);
+        asks.into_iter().for_each(|ask| self.interface.ask(ask, &mut self.counters));
+        for (ip, waiting) in lost {
+            self.interface.on_silent(ip);
+            let outcome = SearchOutcome::NobodyThere;
+            self.tcp.on_search_ended(&waiting.connections, outcome, &mut around!(self));
+        }
+    }
+}
+
+/// Whether a message was about an address that is being checked here.
+#[derive(PartialEq)]
+enum Outcome {
+    Settled,
+    NotOurs,
+}
