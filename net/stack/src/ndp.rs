@@ -274,7 +274,7 @@ mod tests {
         assert!(flags.is_solicited() && flags.overrides() && !flags.is_router());
     }
 
-    /// RFC 4861 7.1.1, 7.1.2: a code other than zero, a multicast target or an option without length is refused.
+    /// RFC 4861 7.1.2: a code other than zero, a multicast target or an option without length is refused.
     #[test]
     fn malformed_messages_are_refused() {
         let good = solicitation(TARGET, Some(MAC));

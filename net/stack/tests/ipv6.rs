@@ -148,7 +148,7 @@ fn an_address_is_checked_before_it_is_used() {
     assert!(peer.events().contains(&Event::Ipv6Changed));
 }
 
-/// RFC 4862 5.4.3, 5.4.4: an address that somebody else has or checks at the same time is not used.
+/// RFC 4862 5.4.3: an address that somebody else has or checks at the same time is not used.
 /// RFC 7217 6: another one is made in its place, three times.
 #[test]
 fn an_address_of_somebody_else_is_not_used() {
@@ -175,7 +175,8 @@ fn an_address_of_somebody_else_is_not_used() {
 }
 
 /// RFC 4862 5.5.3: an address is made of an advertised prefix.
-/// RFC 4861 6.3.4: the router, the prefix and the MTU are used. RFC 8106 5.1: so are its name servers.
+/// RFC 4861 6.3.4: the router, the prefix and the MTU are used.
+/// RFC 8106 5.1: advertised name servers are used.
 #[test]
 fn a_router_gives_an_address_and_a_way_out() {
     let mut peer = ready(auto());
@@ -211,7 +212,7 @@ fn a_router_gives_an_address_and_a_way_out() {
     assert_eq!(peer.stack.ipv6().global(), None);
 }
 
-/// RFC 4862 5.5.3 e: an advertisement cuts a valid lifetime to two hours, and not below.
+/// RFC 4862 5.5.3: an advertisement cuts a valid lifetime to two hours, and not below.
 #[test]
 fn a_forged_advertisement_does_not_take_an_address_at_once() {
     let mut peer = ready(auto());
@@ -248,7 +249,7 @@ fn messages_that_passed_a_router_are_not_believed() {
     assert_eq!(peer.stack.counters().get(Counter::DropNdpInvalid), 4);
 }
 
-/// RFC 6583 and RFC 4861 6.3.4: tables of routers, prefixes and addresses are bounded.
+/// RFC 6583 7.1: tables of routers, prefixes and addresses are bounded.
 #[test]
 fn a_flood_of_routers_and_prefixes_stays_within_bounds() {
     let mut peer = ready(auto());
@@ -336,7 +337,7 @@ fn a_busy_connections_neighbour_is_not_asked() {
 }
 
 /// RFC 4443 4.2: an echo request is answered from the address that it was sent to, or one of ours for a group.
-/// RFC 4443 2.4 f: answers are limited in their rate.
+/// RFC 4443 2.4: answers are limited in their rate.
 #[test]
 fn an_echo_request_comes_back() {
     let mut config = host_config6(1);
@@ -358,8 +359,9 @@ fn an_echo_request_comes_back() {
     assert_eq!(peer.stack.counters().get(Counter::DropIcmpRate), 6);
 }
 
-/// RFC 4443 3.1, 3.4: a closed port, an unknown transport and a routing header are told to the sender.
-/// RFC 4443 2.4 e: no error is answered by an error, nor a packet for a group.
+/// RFC 4443 3.1: a closed port is told to the sender.
+/// RFC 4443 3.4: an unknown transport and a routing header are told to the sender.
+/// RFC 4443 2.4: no error is answered by an error, nor a packet for a group.
 #[test]
 fn senders_hear_what_is_wrong() {
     let mut peer = peer();
