@@ -1,5 +1,7 @@
 //! The fuzz targets' entry points under random input that proptest makes: every run of the tests has them.
 
+#[path = "../fuzz/conversation.rs"]
+mod conversation;
 #[path = "../fuzz/entries.rs"]
 mod entries;
 
@@ -21,5 +23,10 @@ proptest! {
     #[test]
     fn any_dhcp_answers(data in prop::collection::vec(any::<u8>(), 0..600)) {
         entries::dhcp(&data);
+    }
+
+    #[test]
+    fn any_changes_to_a_conversation(data in prop::collection::vec(any::<u8>(), 0..900)) {
+        conversation::conversation(&data);
     }
 }

@@ -1,0 +1,198 @@
+//! Two stacks that talk, and somebody on the line who changes what they say: frames are lost, repeated, held back, cut,
+//! and rewritten field by field, with checksums that fit. What a mutation begins with is a valid frame of a valid
+//! conversation, so it gets far beyond the parsers.
+
+use isola_iobuf::{Chain, IoBuf};
+use isola_net_sim::{host_config, host_ip, host_mac};
+use isola_net_stack::{Duration, Event, Instant, RxChecksum, Stack};
+use std::collections::VecDeque;
+
+/// Connections that the client makes.
+const CONNECTIONS: usize = 3;
+/// Bytes that each side sends on each.
+const AMOUNT: usize = 20_000;
+/// Frames that the story acts on.
+const FRAMES: usize = 2_000;
+/// Lengths of headers.
+const ETHERNET: usize = 14;
+const IPV4: usize = 20;
+const TCP: usize = ETHERNET + IPV4;
+
+/// What the story's bytes say, zeros after their end.
+struct Story<'a>(std::slice::Iter<'a, u8>);
+
+impl Story<'_> {
+    fn byte(&mut self) -> u8 {
+        self.0.next().copied().unwrap_or(0)
+    }
+
+    fn word(&mut self) -> u16 {
+        u16::from_be_bytes([self.byte(), self.byte()])
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.as_slice().is_empty()
+    }
+}
+
+/// Host 1 answers what host 2 says.
+struct Talk {
+    stacks: [Stack; 2],
+    now: Instant,
+    /// Frames on the line: which stack they are for.
+    line: VecDeque<(usize, Vec<u8>)>,
+}
+
+/// The conversation that `data` makes of a good one.
+pub fn conversation(data: &[u8]) {
+    let mut story = Story(data.iter());
+    let mut talk = Talk::new();
+    for _ in 0..FRAMES {
+        talk.live();
+        let Some((to, frame)) = talk.line.pop_front() else {
+            if story.is_over() || !talk.next_timer() {
+                break;
+            }
+            continue;
+        };
+        talk.meddle(to, frame, &mut story);
+    }
+    talk.line.clear();
+    // All that is left waits for nobody: it ends by itself.
+    for _ in 0..80 {
+        talk.live();
+        talk.line.clear();
+        talk.pass(Duration::from_secs(60));
+    }
+    for stack in &talk.stacks {
+        let occupancy = stack.occupancy();
+        assert!(occupancy.half_open == 0 && occupancy.time_wait == 0, "{occupancy:?}");
+    }
+}
+
+impl Talk {
+    fn new() -> Self {
+        let now = Instant::ZERO + Duration::from_secs(1);
+        let mut stacks = [1, 2].map(|number| {
+            let mut config = host_config(number);
+            config.tcp.max_connections = 8;
+            config.tcp.max_half_open = 2;
+            config.tcp.max_time_wait = 4;
+            let mut stack = Stack::new(config, now).expect("a configuration that works");
+            let other = 3 - number;
+            stack.learn(now, host_ip(other), host_mac(other));
+            stack
+        });
+        let [server, client] = &mut stacks;
+        server.listen(80, 4).expect("a free port");
+        for _ in 0..CONNECTIONS {
+            let conn = client.connect(now, (host_ip(1), 80).into()).expect("room for a connection");
+            let _ = client.send_some(conn, &mut Chain::from(IoBuf::from(vec![7; AMOUNT])));
+        }
+        Self { stacks, now, line: VecDeque::new() }
+    }
+
+    /// Both applications act, and what they send goes on the line.
+    fn live(&mut self) {
+        for (number, stack) in self.stacks.iter_mut().enumerate() {
+            while let Some(event) = stack.next_event() {
+                match event {
+                    Event::Accepted { conn, .. } => {
+                        let _ = stack.send_some(conn, &mut Chain::from(IoBuf::from(vec![8; AMOUNT])));
+                    }
+                    Event::Readable(conn) => while stack.read(conn).is_some() {},
+                    Event::Connected(conn) => stack.shutdown(conn),
+                    Event::PeerClosed(conn) => stack.close(self.now, conn),
+                    _ => {}
+                }
+            }
+            while let Some(frame) = stack.poll_transmit(self.now) {
+                self.line.push_back((1 - number, frame.to_vec()));
+                stack.recycle(frame.head);
+            }
+            let occupancy = stack.occupancy();
+            assert!(occupancy.connections <= 8 && occupancy.half_open <= 2 && occupancy.time_wait <= 4);
+        }
+        // Nobody answers one frame with more than a few: the line does not fill by itself.
+        assert!(self.line.len() < 1_000, "{} frames on the line", self.line.len());
+    }
+
+    /// Lets the story do to a frame what it says.
+    fn meddle(&mut self, to: usize, mut frame: Vec<u8>, story: &mut Story<'_>) {
+        match story.byte() % 16 {
+            8 => return,
+            9 => self.line.push_back((to, frame.clone())),
+            10 if self.line.len() > 1 => {
+                self.line.push_back((to, frame));
+                return;
+            }
+            11 => set(&mut frame, ETHERNET + usize::from(story.word()) % 60, &[story.byte()]),
+            12 => {
+                let kept = usize::from(story.word()) % (frame.len() + 1);
+                frame.truncate(kept);
+            }
+            13 => self.pass(Duration::from_millis(u64::from(story.word()))),
+            14 => {
+                // Sequence and acknowledgement number, flags, window, and what stands where options do.
+                let at = [4, 4, 8, 8, 13, 14, 20, 24][usize::from(story.byte() % 8)];
+                let value = [story.byte(), story.byte(), story.byte(), story.byte()];
+                let count = if at == 13 {
+                    1
+                } else if at == 14 {
+                    2
+                } else {
+                    4
+                };
+                set(&mut frame, TCP + at, &value[..count]);
+            }
+            15 => {
+                // A little off: most of what is dangerous lies there.
+                let at = TCP + if story.byte() % 2 == 0 { 4 } else { 8 };
+                if let Some(bytes) = frame.get_mut(at..at + 4).and_then(|bytes| bytes.first_chunk_mut::<4>())
+                {
+                    let off = i32::from(story.word() as i16);
+                    *bytes = u32::from_be_bytes(*bytes).wrapping_add_signed(off).to_be_bytes();
+                }
+            }
+            _ => {}
+        }
+        fit(&mut frame);
+        self.stacks[to].receive(self.now, IoBuf::from(frame), RxChecksum::Verified);
+    }
+
+    fn deadline(&mut self) -> Option<Instant> {
+        self.stacks.iter_mut().filter_map(Stack::next_deadline).min()
+    }
+
+    /// Moves to the next deadline; `false` where there is none.
+    fn next_timer(&mut self) -> bool {
+        let Some(at) = self.deadline() else { return false };
+        self.now = self.now.max(at);
+        self.stacks.iter_mut().for_each(|stack| stack.on_timer(self.now));
+        true
+    }
+
+    fn pass(&mut self, span: Duration) {
+        let end = self.now + span;
+        while self.deadline().is_some_and(|at| at <= end) {
+            self.next_timer();
+        }
+        self.now = end;
+    }
+}
+
+fn set(frame: &mut [u8], at: usize, value: &[u8]) {
+    if let Some(bytes) = frame.get_mut(at..at + value.len()) {
+        bytes.copy_from_slice(value);
+    }
+}
+
+/// Makes the IP header's length and checksum fit, so that what was changed behind it is looked at.
+fn fit(frame: &mut [u8]) {
+    let len = frame.len().saturating_sub(ETHERNET) as u16;
+    let Some(header) = frame.get_mut(ETHERNET..TCP).filter(|header| header[0] == 0x45) else { return };
+    header[2..4].copy_from_slice(&len.to_be_bytes());
+    header[10..12].fill(0);
+    let sum: u32 = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    header[10..12].copy_from_slice(&(!((sum >> 16) + (sum & 0xffff)) as u16).to_be_bytes());
+}
