@@ -19,7 +19,7 @@ mod sim;
 pub use link::Link;
 pub use peer::{Peer, Segment, Talk};
 pub use random::Random;
-pub use script::Script;
+pub use script::{Family, Script};
 pub use sim::{App, Host, Sim, chain_of};
 
 use isola_net_stack::{Addressing, Config, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, Secret};

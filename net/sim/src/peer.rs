@@ -1,6 +1,6 @@
 //! One stack against a hand that writes and reads single segments.
 
-use crate::{check, host_config, host_ip, host_mac};
+use crate::{check, host_config, host_ip, host_ip6, host_mac};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_stack::{Config, ConnId, Duration, Event, Instant, RxChecksum, Stack};
@@ -321,7 +321,8 @@ impl Peer {
         frames
     }
 
-    /// All frames that the stack sends now, but requests for host 2's hardware address, which are answered.
+    /// All frames that the stack sends now, but requests for host 2's hardware address, which are answered,
+    /// of either family.
     pub fn talk(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         loop {
@@ -333,8 +334,13 @@ impl Peer {
                 let asks = frame.get(12..14) == Some(&[8, 6])
                     && frame.get(20..22) == Some(&[0, 1])
                     && frame.get(38..42) == Some(&host_ip(2).octets());
+                let solicits = frame.get(12..14) == Some(&[0x86, 0xdd])
+                    && (frame.get(20), frame.get(54)) == (Some(&58), Some(&135))
+                    && frame.get(62..78) == Some(&host_ip6(2).octets());
                 if asks {
                     self.stack.learn(self.now, host_ip(2), host_mac(2));
+                } else if solicits {
+                    self.stack.learn(self.now, host_ip6(2), host_mac(2));
                 } else {
                     all.push(frame);
                 }

@@ -3,9 +3,10 @@
 //! conversation, so it gets far beyond the parsers.
 
 use isola_iobuf::{Chain, IoBuf};
-use isola_net_sim::{host_config, host_ip, host_mac};
+use isola_net_sim::{host_config6, host_ip, host_ip6, host_mac};
 use isola_net_stack::{Duration, Event, Instant, RxChecksum, Stack};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 /// Connections that the client makes.
 const CONNECTIONS: usize = 3;
@@ -16,7 +17,7 @@ const FRAMES: usize = 2_000;
 /// Lengths of headers.
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
-const TCP: usize = ETHERNET + IPV4;
+const IPV6: usize = 40;
 
 /// What the story's bytes say, zeros after their end.
 struct Story<'a>(std::slice::Iter<'a, u8>);
@@ -46,7 +47,7 @@ struct Talk {
 /// The conversation that `data` makes of a good one.
 pub fn conversation(data: &[u8]) {
     let mut story = Story(data.iter());
-    let mut talk = Talk::new();
+    let mut talk = if story.byte() % 2 == 0 { Talk::new(host_ip(1)) } else { Talk::new(host_ip6(1)) };
     for _ in 0..FRAMES {
         talk.live();
         let Some((to, frame)) = talk.line.pop_front() else {
@@ -71,25 +72,34 @@ pub fn conversation(data: &[u8]) {
 }
 
 impl Talk {
-    fn new() -> Self {
+    /// To a server at this address.
+    fn new(server_ip: impl Into<IpAddr> + Copy) -> Self {
         let now = Instant::ZERO + Duration::from_secs(1);
-        let mut stacks = [1, 2].map(|number| {
-            let mut config = host_config(number);
+        let stacks = [1, 2].map(|number| {
+            let mut config = host_config6(number);
             config.tcp.max_connections = 8;
             config.tcp.max_half_open = 2;
             config.tcp.max_time_wait = 4;
-            let mut stack = Stack::new(config, now).expect("a configuration that works");
-            let other = 3 - number;
-            stack.learn(now, host_ip(other), host_mac(other));
-            stack
+            Stack::new(config, now).expect("a configuration that works")
         });
-        let [server, client] = &mut stacks;
+        let mut talk = Self { stacks, now, line: VecDeque::new() };
+        // The interfaces make sure of their addresses.
+        talk.pass(Duration::from_secs(60));
+        talk.live();
+        talk.line.clear();
+        for (number, stack) in (1..).zip(&mut talk.stacks) {
+            let other = 3 - number;
+            stack.learn(talk.now, host_ip(other), host_mac(other));
+            stack.learn(talk.now, host_ip6(other), host_mac(other));
+        }
+        let [server, client] = &mut talk.stacks;
         server.listen(80, 4).expect("a free port");
         for _ in 0..CONNECTIONS {
-            let conn = client.connect(now, (host_ip(1), 80).into()).expect("room for a connection");
+            let conn =
+                client.connect(talk.now, (server_ip.into(), 80).into()).expect("room for a connection");
             let _ = client.send_some(conn, &mut Chain::from(IoBuf::from(vec![7; AMOUNT])));
         }
-        Self { stacks, now, line: VecDeque::new() }
+        talk
     }
 
     /// Both applications act, and what they send goes on the line.
@@ -119,6 +129,7 @@ impl Talk {
 
     /// Lets the story do to a frame what it says.
     fn meddle(&mut self, to: usize, mut frame: Vec<u8>, story: &mut Story<'_>) {
+        let tcp = ETHERNET + if frame.get(12) == Some(&8) { IPV4 } else { IPV6 };
         match story.byte() % 16 {
             8 => return,
             9 => self.line.push_back((to, frame.clone())),
@@ -126,7 +137,7 @@ impl Talk {
                 self.line.push_back((to, frame));
                 return;
             }
-            11 => set(&mut frame, ETHERNET + usize::from(story.word()) % 60, &[story.byte()]),
+            11 => set(&mut frame, ETHERNET + usize::from(story.word()) % 80, &[story.byte()]),
             12 => {
                 let kept = usize::from(story.word()) % (frame.len() + 1);
                 frame.truncate(kept);
@@ -143,11 +154,11 @@ impl Talk {
                 } else {
                     4
                 };
-                set(&mut frame, TCP + at, &value[..count]);
+                set(&mut frame, tcp + at, &value[..count]);
             }
             15 => {
                 // A little off: most of what is dangerous lies there.
-                let at = TCP + if story.byte() % 2 == 0 { 4 } else { 8 };
+                let at = tcp + if story.byte() % 2 == 0 { 4 } else { 8 };
                 if let Some(bytes) = frame.get_mut(at..at + 4).and_then(|bytes| bytes.first_chunk_mut::<4>())
                 {
                     let off = i32::from(story.word() as i16);
@@ -189,10 +200,18 @@ fn set(frame: &mut [u8], at: usize, value: &[u8]) {
 
 /// Makes the IP header's length and checksum fit, so that what was changed behind it is looked at.
 fn fit(frame: &mut [u8]) {
-    let len = frame.len().saturating_sub(ETHERNET) as u16;
-    let Some(header) = frame.get_mut(ETHERNET..TCP).filter(|header| header[0] == 0x45) else { return };
-    header[2..4].copy_from_slice(&len.to_be_bytes());
-    header[10..12].fill(0);
-    let sum: u32 = header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    header[10..12].copy_from_slice(&(!((sum >> 16) + (sum & 0xffff)) as u16).to_be_bytes());
+    let Some((_, packet)) = frame.split_at_mut_checked(ETHERNET) else { return };
+    let len = packet.len() as u16;
+    match packet.first() {
+        Some(0x45) => {
+            set(packet, 2, &len.to_be_bytes());
+            set(packet, 10, &[0; 2]);
+            let Some(header) = packet.get(..IPV4) else { return };
+            let sum: u32 =
+                header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+            set(packet, 10, &(!((sum >> 16) + (sum & 0xffff)) as u16).to_be_bytes());
+        }
+        Some(0x60..=0x6f) => set(packet, 4, &len.saturating_sub(IPV6 as u16).to_be_bytes()),
+        _ => {}
+    }
 }

@@ -1,11 +1,12 @@
-//! Plays every script in `scripts/`, each as a test of its own, named as its file: `cargo test -p
+//! Plays every script in `scripts/`, each as a test of its own over each family of IP, named as its file: `cargo test -p
 //! isola-net-stack --test scripts rfc9293` plays those of one RFC. How they are written: `isola_net_sim::script`.
 
-use isola_net_sim::Script;
+use isola_net_sim::{Family, Script};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 fn main() -> ExitCode {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
@@ -13,9 +14,9 @@ fn main() -> ExitCode {
     scripts_in(&folder, &mut files);
     files.sort();
     assert!(!files.is_empty(), "no scripts in {}", folder.display());
-    let trials = files.into_iter().map(|path| {
-        let name = path.strip_prefix(&folder).unwrap_or(&path).with_extension("").display().to_string();
-        Trial::test(name, move || play(&path).map_err(Failed::from))
+    let trials = files.iter().flat_map(|path| {
+        let name = path.strip_prefix(&folder).unwrap_or(path).with_extension("").display().to_string();
+        trials(name, path)
     });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }
@@ -31,7 +32,21 @@ fn scripts_in(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-fn play(path: &Path) -> Result<(), String> {
-    let text = fs::read_to_string(path).map_err(|why| format!("{}: {why}", path.display()))?;
-    Script::parse(&path.display().to_string(), &text)?.play()
+/// The tests of a script: one for each family over which it holds, or one that says why it cannot be read.
+fn trials(name: String, path: &Path) -> Vec<Trial> {
+    let script = fs::read_to_string(path)
+        .map_err(|why| format!("{}: {why}", path.display()))
+        .and_then(|text| Script::parse(&path.display().to_string(), &text));
+    match script {
+        Err(why) => vec![Trial::test(name, || Err(Failed::from(why)))],
+        Ok(script) => {
+            let script = Arc::new(script);
+            let trial = |family: &Family| {
+                let (script, family) = (Arc::clone(&script), *family);
+                let name = if family == Family::V6 { format!("{name} over IPv6") } else { name.clone() };
+                Trial::test(name, move || script.play(family).map_err(Failed::from))
+            };
+            script.families().iter().map(trial).collect()
+        }
+    }
 }

@@ -29,6 +29,9 @@
 //! - Several connections are told apart by a letter: `b< S 0:0(0)`, `b accept`.
 //! - `set NAME VALUE`, before everything else, changes the configuration: see [`settings`].
 //!
+//! Every script holds over IPv4 and over IPv6, but one with ICMP errors, which are IPv4's. It is written for IPv4: an MSS that
+//! the stack tells over IPv6 is 20 bytes less than what stands here.
+//!
 //! [`Script::parse`] reads, [`Script::play`] plays. A failure names file and line, and shows both sides.
 
 mod parse;
@@ -36,7 +39,9 @@ mod play;
 mod settings;
 mod wire;
 
+use crate::{host_ip, host_ip6};
 use isola_net_stack::Duration;
+use std::net::IpAddr;
 pub(crate) use wire::{Segment, TcpOption};
 
 /// A conversation that can be played.
@@ -47,6 +52,33 @@ pub struct Script {
     /// `set` lines: line, name, value.
     settings: Vec<(usize, String, String)>,
     steps: Vec<Step>,
+}
+
+/// What TCP stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// The address of the host with a number.
+    fn host(self, number: u8) -> IpAddr {
+        match self {
+            Self::V4 => host_ip(number).into(),
+            Self::V6 => host_ip6(number).into(),
+        }
+    }
+}
+
+impl Script {
+    /// The families over which the script holds.
+    pub fn families(&self) -> &'static [Family] {
+        let is_icmp = |step: &Step| matches!(step.action, Action::Icmp(_));
+        if self.steps.iter().any(is_icmp) { &[Family::V4] } else { &[Family::V4, Family::V6] }
+    }
 }
 
 /// One line.

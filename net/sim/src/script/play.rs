@@ -1,7 +1,7 @@
 //! Plays a script against a stack.
 
-use super::{Action, Call, IcmpError, Script, Segment, Step, TcpOption, settings};
-use crate::{Peer, host_config, host_ip};
+use super::{Action, Call, Family, IcmpError, Script, Segment, Step, TcpOption, settings};
+use crate::{Peer, host_config6, host_ip, host_ip6, host_mac};
 use etherparse::{Icmpv4Type, PacketBuilder, icmpv4::DestUnreachableHeader};
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_stack::{ConnId, Counter, Duration, Event, Instant, KeepAlive, ListenerId};
@@ -42,6 +42,7 @@ struct Connection {
 
 struct Play {
     peer: Peer,
+    family: Family,
     /// The moment of the last step, as the script has it.
     clock: Instant,
     connections: Vec<Connection>,
@@ -51,19 +52,25 @@ struct Play {
 }
 
 impl Script {
-    /// Plays the script against a new stack.
+    /// Plays the script against a new stack, over IP of this family.
     ///
     /// # Errors
     /// File and line of the first step that did not go as it should, with what was expected and what came.
-    pub fn play(&self) -> Result<(), String> {
-        let mut config = host_config(1);
+    pub fn play(&self, family: Family) -> Result<(), String> {
+        let mut config = host_config6(1);
         for (line, name, value) in &self.settings {
             settings::set(&mut config, name, value)
                 .map_err(|why| format!("{}:{line}: set {name} {value}\n  {why}", self.file))?;
         }
-        let peer = Peer::new(config);
+        let mut peer = Peer::new(config);
+        // What the interface has to say for itself.
+        peer.pass(Duration::from_secs(60));
+        peer.talk();
+        peer.stack.learn(peer.now, host_ip(2), host_mac(2));
+        peer.stack.learn(peer.now, host_ip6(2), host_mac(2));
         let clock = peer.now;
-        let mut play = Play { peer, clock, connections: Vec::new(), listener: None, sent: VecDeque::new() };
+        let (connections, sent) = (Vec::new(), VecDeque::new());
+        let mut play = Play { peer, family, clock, connections, listener: None, sent };
         for step in &self.steps {
             play.step(step).map_err(|why| format!("{}:{}: {}\n{why}", self.file, step.line, step.text))?;
         }
@@ -116,7 +123,7 @@ impl Play {
                 self.connections.push(Connection::new(self.connections.len()));
             }
             let Some(connection) = self.connections.get_mut(at) else { continue };
-            let segment = connection.relative(source, segment, &payload)?;
+            let segment = connection.relative(self.family, source, segment, &payload)?;
             self.sent.push_back((self.peer.now, at, segment));
         }
         self.hear();
@@ -194,7 +201,7 @@ impl Play {
 
     /// A moment, as time since the script's last step before, and a connection.
     fn describe(&self, at: Instant, connection: usize) -> String {
-        let since = at.since(Instant::ZERO + Duration::from_secs(1));
+        let since = at.since(Instant::ZERO + Duration::from_secs(61));
         let letter = char::from(b'a' + connection as u8);
         format!("{letter} at {:.4} s", since.as_nanos() as f64 / 1e9)
     }
@@ -206,7 +213,8 @@ impl Play {
             false => stream(segment.start, segment.len),
         };
         let ports = (connection.port, connection.stack_port);
-        let frame = connection.absolute(segment).frame((host_ip(2), host_ip(1)), ports, &payload);
+        let frame =
+            connection.absolute(segment).frame((self.family.host(2), self.family.host(1)), ports, &payload);
         self.peer.send_frame(frame);
     }
 
@@ -221,7 +229,7 @@ impl Play {
         let quoted =
             Segment { start: start.wrapping_add(connection.first.unwrap_or(0)), ..Segment::default() };
         let ports = (connection.stack_port, connection.port);
-        let quoted = quoted.frame((host_ip(1), host_ip(2)), ports, &[]);
+        let quoted = quoted.frame((host_ip(1).into(), host_ip(2).into()), ports, &[]);
         let mut frame = Vec::new();
         PacketBuilder::ethernet2(crate::host_mac(254).0, crate::host_mac(1).0)
             .ipv4(host_ip(254).octets(), host_ip(1).octets(), 64)
@@ -285,7 +293,7 @@ impl Play {
             }
             Call::Unlisten => stack.unlisten(now, self.listener.take().ok_or("  nobody listens")?),
             Call::Connect => {
-                let remote = (host_ip(2), connection.port).into();
+                let remote = (self.family.host(2), connection.port).into();
                 let conn = stack.connect(now, remote).map_err(|why| format!("  {why}"))?;
                 connection.conn = Some(conn);
                 connection.stack_port = stack.local_addr(conn).map_or(0, |addr| addr.port());
@@ -365,7 +373,13 @@ impl Connection {
     }
 
     /// The stack's segment as scripts write it. Checks that its payload is what the application wrote.
-    fn relative(&mut self, stack_port: u16, segment: Segment, payload: &[u8]) -> Result<Segment, String> {
+    fn relative(
+        &mut self,
+        family: Family,
+        stack_port: u16,
+        segment: Segment,
+        payload: &[u8],
+    ) -> Result<Segment, String> {
         if segment.flags.contains('S') {
             self.first = Some(segment.start);
             self.stack_port = stack_port;
@@ -384,6 +398,8 @@ impl Connection {
                 let base = *self.first_timestamp.get_or_insert(value);
                 TcpOption::Timestamps(Some(value.wrapping_sub(base)), echo)
             }
+            // Scripts are written for IPv4, whose header is 20 bytes shorter.
+            TcpOption::Mss(mss) if family == Family::V6 => TcpOption::Mss(mss + 20),
             other => other,
         });
         Ok(Segment {
@@ -397,19 +413,19 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use super::Script;
+    use super::{Family, Script};
 
     const OPEN: &str = "listen\n< S 0:0(0)\n> S. 0:0(0) ack 1\n+0.1 < . 1:1(0) ack 1\naccept\n";
 
     fn why(steps: &str) -> String {
         let script = Script::parse("x.script", &format!("{OPEN}{steps}")).expect("a script");
-        script.play().expect_err("a failure")
+        script.play(Family::V4).expect_err("a failure")
     }
 
     #[test]
     fn what_goes_as_it_should_passes() {
         let script = Script::parse("x.script", OPEN).expect("a script");
-        assert_eq!(script.play(), Ok(()));
+        assert_eq!(script.play(Family::V4), Ok(()));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Segments as scripts write them, and as they are on the wire.
 
 use crate::{host_mac, script::parse::Words};
-use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use etherparse::{
+    IpEcn, IpHeaders, IpNumber, Ipv4Header, Ipv6Header, NetSlice, PacketBuilder, SlicedPacket, TransportSlice,
+};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// A segment whose numbers count from wherever the reader says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,12 +68,37 @@ impl Segment {
     }
 
     /// The frame from the host with address `source`, its numbers as they are. Payloads are `payload`.
-    pub fn frame(&self, ends: (Ipv4Addr, Ipv4Addr), ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
-        let mac = |ip: Ipv4Addr| host_mac(ip.octets()[3]).0;
-        let (source, destination) = ends;
-        let mut builder = PacketBuilder::ethernet2(mac(source), mac(destination))
-            .ipv4(source.octets(), destination.octets(), 64)
-            .tcp(ports.0, ports.1, self.start, self.window.unwrap_or(60_000));
+    pub fn frame(&self, ends: (IpAddr, IpAddr), ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+        let mac = |ip: IpAddr| {
+            let number = match ip {
+                IpAddr::V4(ip) => ip.octets()[3],
+                IpAddr::V6(ip) => ip.octets()[15],
+            };
+            host_mac(number).0
+        };
+        let link = PacketBuilder::ethernet2(mac(ends.0), mac(ends.1));
+        let ecn = self.ecn.unwrap_or(0);
+        let network = match ends {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let mut header = Ipv4Header::new(0, 64, IpNumber::TCP, source.octets(), destination.octets())
+                    .expect("a short packet");
+                header.ecn = IpEcn::try_new(ecn).expect("two bits");
+                header.dont_fragment = true;
+                link.ip(IpHeaders::Ipv4(header, Default::default()))
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let header = Ipv6Header {
+                    traffic_class: ecn,
+                    hop_limit: 64,
+                    source: source.octets(),
+                    destination: destination.octets(),
+                    ..Default::default()
+                };
+                link.ip(IpHeaders::Ipv6(header, Default::default()))
+            }
+            _ => panic!("two addresses of one family"),
+        };
+        let mut builder = network.tcp(ports.0, ports.1, self.start, self.window.unwrap_or(60_000));
         for flag in self.flags.chars() {
             builder = match flag {
                 'F' => builder.fin(),
@@ -88,22 +115,19 @@ impl Segment {
         let builder = builder.options_raw(&options).expect("options that fit");
         let mut bytes = Vec::new();
         builder.write(&mut bytes, payload).expect("a segment that fits");
-        if let (Some(ecn), Some(header)) = (self.ecn, bytes.get_mut(14..34)) {
-            header[1] = ecn;
-            header[10..12].fill(0);
-            let sum: u32 =
-                header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-            header[10..12].copy_from_slice(&(!((sum >> 16) + (sum & 0xffff)) as u16).to_be_bytes());
-        }
         bytes
     }
 
     /// Reads a frame: ports, segment, payload. `None` where it carries no segment.
     pub fn read(frame: &[u8]) -> Option<(u16, u16, Self, Vec<u8>)> {
         let packet = SlicedPacket::from_ethernet(frame).ok()?;
-        let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
-        else {
+        let (Some(net), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport) else {
             return None;
+        };
+        let ecn = match net {
+            NetSlice::Ipv4(ip) => ip.header().ecn().value(),
+            NetSlice::Ipv6(ip) => ip.header().traffic_class() & 3,
+            _ => return None,
         };
         let letters = [
             (tcp.ack(), '.'),
@@ -121,7 +145,7 @@ impl Segment {
             ack: tcp.ack().then(|| tcp.acknowledgment_number()),
             window: Some(tcp.window_size()),
             options: Some(TcpOption::read_all(tcp.options())),
-            ecn: Some(ip.header().ecn().value()),
+            ecn: Some(ecn),
         };
         Some((tcp.source_port(), tcp.destination_port(), segment, tcp.payload().to_vec()))
     }
