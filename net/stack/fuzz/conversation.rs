@@ -47,7 +47,8 @@ struct Talk {
 /// The conversation that `data` makes of a good one.
 pub fn conversation(data: &[u8]) {
     let mut story = Story(data.iter());
-    let mut talk = if story.byte() % 2 == 0 { Talk::new(host_ip(1)) } else { Talk::new(host_ip6(1)) };
+    let mut talk =
+        if story.byte().is_multiple_of(2) { Talk::new(host_ip(1)) } else { Talk::new(host_ip6(1)) };
     for _ in 0..FRAMES {
         talk.live();
         let Some((to, frame)) = talk.line.pop_front() else {
@@ -158,7 +159,7 @@ impl Talk {
             }
             15 => {
                 // A little off: most of what is dangerous lies there.
-                let at = tcp + if story.byte() % 2 == 0 { 4 } else { 8 };
+                let at = tcp + if story.byte().is_multiple_of(2) { 4 } else { 8 };
                 if let Some(bytes) = frame.get_mut(at..at + 4).and_then(|bytes| bytes.first_chunk_mut::<4>())
                 {
                     let off = i32::from(story.word() as i16);
