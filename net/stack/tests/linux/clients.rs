@@ -1,6 +1,7 @@
 //! Linux's side.
 
 use crate::common::byte_at;
+use crate::wire::LINUX6;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -26,6 +27,14 @@ pub fn exchange(stream: TcpStream, amount: usize) {
         assert!(received == known, "{} of {amount} bytes came, or wrong ones", received.len());
         sent.join().expect("all is sent");
     });
+}
+
+/// Gives the namespace's interface its IPv6 address.
+pub fn give_linux_ipv6() {
+    let address = format!("{LINUX6}/64");
+    let output = Command::new("ip").args(["address", "add", &address, "dev", "shared", "nodad"]).output();
+    let output = output.expect("ip (package iproute2) starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// What `ss` says of the connections to `peer`.

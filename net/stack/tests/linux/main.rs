@@ -10,14 +10,14 @@ mod clients;
 mod common;
 mod wire;
 
-use clients::{ask_linux, exchange, linux_counter};
+use clients::{ask_linux, exchange, give_linux_ipv6, linux_counter};
 use common::{Role, Talker};
 use isola_net_sim::Link;
 use isola_net_stack::{Counter, Duration};
 use isola_tests::namespace::{self, SHARED};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
-use wire::{PORT, Wire};
+use wire::{CELL6, LINUX6, PORT, Wire};
 
 /// Linux's address on the interface.
 const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -40,12 +40,17 @@ fn bad(loss: u32) -> Link {
 
 /// Linux connects so many times, and both sides send `amount` bytes on each connection at once.
 fn linux_connects(link: Link, amount: usize, connections: usize) {
+    linux_connects_to(cell(), link, amount, connections);
+}
+
+fn linux_connects_to(cell: SocketAddr, link: Link, amount: usize, connections: usize) {
     namespace::run(|| {
+        give_linux_ipv6();
         let talker = Talker::new(Role::Listen(PORT), amount);
         let wire = Wire::run(link, talker, connections, |wire| {
             thread::scope(|scope| {
                 for _ in 0..connections {
-                    scope.spawn(|| exchange(TcpStream::connect(cell()).expect("a connection"), amount));
+                    scope.spawn(|| exchange(TcpStream::connect(cell).expect("a connection"), amount));
                 }
             });
             wire.finished();
@@ -69,12 +74,20 @@ fn streams_survive_lines_that_lose_five_frames_in_a_hundred() {
     linux_connects(bad(50), 200_000, 4);
 }
 
+/// RFC 4861 7.2: addresses are resolved with another's stack, in both directions
+/// RFC 8200 8.1: segments have the checksum that another's stack wants
 #[test]
-fn connections_made_to_linux_carry_streams_too() {
+fn streams_survive_bad_lines_over_ipv6() {
+    linux_connects_to((CELL6, PORT).into(), bad(10), 300_000, 3);
+}
+
+/// Connects to Linux so many times, over a bad line.
+fn connects_to_linux(linux: IpAddr) {
     namespace::run(|| {
+        give_linux_ipv6();
         let (amount, connections) = (300_000, 4);
-        let listener = TcpListener::bind((LINUX, PORT)).expect("a free port");
-        let role = Role::Connect((LINUX, PORT).into(), connections);
+        let listener = TcpListener::bind((linux, PORT)).expect("a free port");
+        let role = Role::Connect((linux, PORT).into(), connections);
         let wire = Wire::run(bad(10), Talker::new(role, amount), connections, |wire| {
             thread::scope(|scope| {
                 for _ in 0..connections {
@@ -86,6 +99,16 @@ fn connections_made_to_linux_carry_streams_too() {
         });
         wire.check(amount, connections);
     });
+}
+
+#[test]
+fn connections_made_to_linux_carry_streams_too() {
+    connects_to_linux(LINUX.into());
+}
+
+#[test]
+fn connections_made_to_linux_over_ipv6_carry_streams_too() {
+    connects_to_linux(LINUX6.into());
 }
 
 /// RFC 7323 2.2: the window's scale is agreed on with another's stack

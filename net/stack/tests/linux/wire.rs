@@ -4,17 +4,24 @@ use crate::common::Talker;
 use isola_hosted::tap;
 use isola_iobuf::IoBuf;
 use isola_net_sim::{App, Link, Random, check};
-use isola_net_stack::{Addressing, Config, Instant, Ipv4Config, MacAddr, RxChecksum, Secret, Stack};
+use isola_net_stack::{
+    Addressing, Config, Instant, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, RxChecksum, Secret, Stack,
+};
 use isola_platform::network::{ChecksumOffload, FrameToSend, NetworkQueue, Segmentation};
 use isola_tests::namespace::{PREFIX_LEN, SHARED};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::net::Ipv6Addr;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant as Clock};
 
 /// The port that is listened at, on either side.
 pub const PORT: u16 = 7777;
+
+/// Linux's address, and the stack's.
+pub const LINUX6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+pub const CELL6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 
 /// Nothing takes so long but what hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -59,6 +66,7 @@ impl Wire {
         let (sender, receiver) = channel();
         thread::scope(|scope| {
             let mut wire = Self::new(link, app);
+            wire.start();
             let runner = scope.spawn(move || {
                 wire.serve(connections, &receiver);
                 wire
@@ -70,13 +78,13 @@ impl Wire {
         })
     }
 
-    fn new(link: Link, mut app: Talker) -> Self {
+    fn new(link: Link, app: Talker) -> Self {
         let mut port = tap::open("shared", 1).expect("the namespace's interface");
         let queue = port.queues.pop().expect("a queue");
         let mut config = Config::new(MacAddr(port.mac), Secret([42; 32]));
         config.addressing = Addressing::Static(Ipv4Config::new(SHARED.cell(), PREFIX_LEN, None));
-        let mut stack = Stack::new(config, Instant::ZERO).expect("a configuration that works");
-        app.start(&mut stack, Instant::ZERO);
+        config.ipv6 = Ipv6Addressing::Static(Ipv6Config::new(CELL6, 64, None));
+        let stack = Stack::new(config, Instant::ZERO).expect("a configuration that works");
         Self {
             stack,
             app,
@@ -87,6 +95,19 @@ impl Wire {
             sent: 0,
             started: Clock::now(),
         }
+    }
+
+    /// Waits until the interface has its addresses, and starts the application.
+    fn start(&mut self) {
+        // An IPv6 address is used when nobody else has said that it is his.
+        while self.stack.ipv6().addresses.iter().flatten().all(|address| address.ip != CELL6) {
+            if !self.step() {
+                thread::sleep(PAUSE);
+            }
+            assert!(self.started.elapsed() < PATIENCE, "no address: {:?}", self.stack.ipv6());
+        }
+        let now = self.now();
+        self.app.start(&mut self.stack, now);
     }
 
     fn now(&self) -> Instant {
@@ -147,9 +168,13 @@ impl Wire {
             return;
         }
         // Behind the IP header, whose fields no checksum covers from end to end, nor ARP's.
-        let is_ip = bytes.get(12..14) == Some(&[8, 0]);
-        if is_ip && self.random.happens(link.corruption) {
-            let at = 34 + self.random.below(bytes.len() as u64 - 34) as usize;
+        let behind_headers = match bytes.get(12..14) {
+            Some([8, 0]) => Some(34),
+            Some([0x86, 0xdd]) => Some(54),
+            _ => None,
+        };
+        if let Some(least) = behind_headers.filter(|_| self.random.happens(link.corruption)) {
+            let at = least + self.random.below((bytes.len() - least) as u64) as usize;
             bytes[at] ^= 1 << self.random.below(8);
         }
         let copies = if self.random.happens(link.duplication) { 2 } else { 1 };
