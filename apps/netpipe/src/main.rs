@@ -7,14 +7,14 @@
 #![no_std]
 #![no_main]
 
-use isola::net;
 use isola::prelude::*;
+use isola::{net, resolver};
 use isola_netpipe::{Measured, Settings, measure_all};
 
 isola::app!(main);
 
 const USAGE: &str = "usage: netpipe [-p PORT]
-       netpipe connect ADDRESS:PORT [-u MAX_BYTES] [-o json]";
+       netpipe connect HOST:PORT [-u MAX_BYTES] [-o json]";
 
 const DEFAULT_PORT: u16 = 5002;
 
@@ -29,8 +29,8 @@ async fn main(arguments: Arguments) -> ExitCode {
             Ok(port) => serve(port).await,
             Err(_) => return usage(),
         },
-        ["connect", address, options @ ..] => match (address.parse(), Output::parse(options)) {
-            (Ok(address), Some(output)) => measure(address, output).await,
+        ["connect", there, options @ ..] => match (host_and_port(there), Output::parse(options)) {
+            (Some(there), Some(output)) => measure(there, output).await,
             _ => return usage(),
         },
         _ => return usage(),
@@ -81,9 +81,17 @@ async fn serve(port: u16) -> Result<(), String> {
     Ok(())
 }
 
-async fn measure(address: core::net::SocketAddr, output: Output) -> Result<(), String> {
+/// Whom to connect to: a name or an address, and a port.
+fn host_and_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    // An address of IPv6 stands in brackets.
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    Some((host, port.parse().ok()?))
+}
+
+async fn measure((host, port): (&str, u16), output: Output) -> Result<(), String> {
     net::wait_for_address().await;
-    let stream = net::connect(address).await.map_err(|error| format!("{address}: {error}"))?;
+    let stream = resolver::connect(host, port).await.map_err(|error| format!("{host}: {error}"))?;
     let measured = measure_all(stream, output.settings, |measured| println!("{}", (output.line)(&measured)));
-    measured.await.map_err(|error| format!("{address}: {error}"))
+    measured.await.map_err(|error| format!("{host}: {error}"))
 }

@@ -1,0 +1,61 @@
+//! What the fuzz targets do with their bytes. The property tests of the crate run the same.
+
+use isola_resolver::answer::{Answer, MAX_ADDRESSES, read};
+use isola_resolver::lookup::{Config, Lookup, Step};
+use isola_resolver::query::{Casing, Edns, Query};
+use isola_resolver::{HostName, Kind};
+use std::net::SocketAddr;
+
+/// Questions that a lookup asks at most, whatever it is told: aliases, and for each of them all rounds of all servers, with
+/// and without an offer and by TCP.
+const MOST_QUESTIONS: usize = 10 * 4 * 3;
+
+/// Any message as an answer, as it is, and with a header and a question that fit.
+pub fn answers(data: &[u8]) {
+    let name = HostName::parse("a.example").expect("it is a name");
+    let query = Query::new(&name, Kind::Ipv4, Edns::Offered, Casing::Mixed, &mut || 0x5555_5555_5555_5555);
+    let _ = read(&query, data);
+    if let Ok(Answer::Addresses(addresses, _)) = read(&query, &fitting(&query.to_bytes(), data)) {
+        assert!(!addresses.is_empty() && addresses.len() <= MAX_ADDRESSES);
+    }
+}
+
+/// Any messages, one after the other, to a lookup: it comes to an end.
+pub fn lookups(data: &[u8]) {
+    let servers: [SocketAddr; 2] = [([10, 0, 0, 1], 53).into(), ([10, 0, 0, 2], 53).into()];
+    let name = HostName::parse("a.example").expect("it is a name");
+    let mut lookup = Lookup::new(&Config::default(), name, Kind::Ipv4, &servers);
+    let mut messages = data.split(|byte| *byte == 0x7f);
+    let mut bits = 0_u64;
+    for _ in 0..MOST_QUESTIONS {
+        let random = &mut || {
+            bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            bits
+        };
+        let Step::Ask(ask) = lookup.next(random) else { return };
+        let Some(message) = messages.next() else {
+            lookup.unanswered();
+            continue;
+        };
+        lookup.heard(ask.server, message);
+        if lookup.heard(ask.server, &fitting(&ask.message, message)) == isola_resolver::lookup::Heard::Ignored
+        {
+            lookup.unanswered();
+        }
+    }
+    panic!("the lookup does not come to an end");
+}
+
+/// The data as an answer that fits: its first bytes are code and counts.
+fn fitting(query: &[u8], data: &[u8]) -> Vec<u8> {
+    let byte = |at: usize| data.get(at).copied().unwrap_or_default();
+    let mut answer = query.to_vec();
+    // The question alone, without the offer.
+    let end = 12 + query[12..].iter().position(|byte| *byte == 0).unwrap_or_default() + 5;
+    answer.truncate(end);
+    answer[2] = 0x81 | byte(0) & 2;
+    answer[3] = 0x80 | byte(1) & 7;
+    answer[6..12].copy_from_slice(&[0, byte(2) & 7, 0, byte(3) & 3, 0, byte(4) & 1]);
+    answer.extend(data.get(5..).unwrap_or_default());
+    answer
+}

@@ -1,0 +1,211 @@
+//! Names and addresses on the cell's network. Each core asks for itself, and remembers what it heard.
+
+use crate::cache::Cache;
+use crate::error::ResolveError;
+use crate::lookup::{Config, Found, Lookup, Outcome, Step};
+use crate::name::HostName;
+use crate::query::Kind;
+use crate::transport;
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::future::poll_fn;
+use core::net::{IpAddr, SocketAddr};
+use core::task::{Poll, Waker};
+use core::time::Duration;
+use isola_ebbs::{CellEbb, Ebb, Representative, platform};
+use isola_events::future::join;
+use isola_events::now;
+use spin::Mutex;
+
+/// Names that a core looks up at once.
+pub const MAX_LOOKUPS: usize = 256;
+
+/// The port of DNS.
+const PORT: u16 = 53;
+
+static RESOLVER: Ebb<CoreResolver> = Ebb::new();
+static SERVERS: CellEbb<Servers> = CellEbb::new();
+
+/// A name on the wire in small letters, and what is asked for.
+type Key = (Vec<u8>, Kind);
+
+/// Servers that the application named.
+#[derive(Default)]
+struct Servers {
+    named: Mutex<Vec<SocketAddr>>,
+}
+
+impl Representative for Servers {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// Who looks for what, and what is known, on a core.
+struct CoreResolver {
+    config: Config,
+    cache: RefCell<Cache>,
+    /// What is being looked up, and who waits for that as well.
+    under_way: RefCell<BTreeMap<Key, Vec<Waker>>>,
+    /// The servers that the cache is of.
+    servers: RefCell<Vec<SocketAddr>>,
+    /// The number of the server that is asked first: the last one that answered.
+    first: Cell<usize>,
+}
+
+impl Representative for CoreResolver {
+    fn create() -> Self {
+        let config = Config::default();
+        Self {
+            config,
+            cache: RefCell::new(Cache::new(config.cache_entries, platform().entropy())),
+            under_way: RefCell::default(),
+            servers: RefCell::default(),
+            first: Cell::new(0),
+        }
+    }
+}
+
+/// Has these servers asked, on all cores, in the place of those that the network names; none: those again.
+pub fn set_servers(servers: &[SocketAddr]) {
+    *SERVERS.named.lock() = servers.to_vec();
+}
+
+/// The servers to ask: those that the application named, or that DHCP did.
+fn servers() -> Vec<SocketAddr> {
+    let named = SERVERS.named.lock().clone();
+    if !named.is_empty() {
+        return named;
+    }
+    let told = isola_net::address().map(|address| address.dns).unwrap_or_default();
+    told.into_iter().flatten().map(|server| SocketAddr::new(server.into(), PORT)).collect()
+}
+
+/// The addresses of a name, of both kinds; IPv6 first. An address is its own.
+///
+/// # Errors
+/// [`ResolveError`].
+pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return Ok(Vec::from([address]));
+    }
+    match join(lookup(name, Kind::Ipv6), lookup(name, Kind::Ipv4)).await {
+        (Ok(mut all), Ok(rest)) => {
+            all.extend(rest);
+            Ok(all)
+        }
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+        // What is wrong with the one kind is wrong with the other, or with the kind that is there everywhere.
+        (Err(_), Err(error)) => Err(error),
+    }
+}
+
+/// The addresses of a name, of one kind.
+///
+/// # Errors
+/// [`ResolveError`].
+pub async fn lookup(name: &str, kind: Kind) -> Result<Vec<IpAddr>, ResolveError> {
+    let host = HostName::parse(name).ok_or_else(|| ResolveError::Name(name.to_string()))?;
+    if let Some(special) = host.special() {
+        let is_of_kind = |address: &&IpAddr| address.is_ipv4() == (kind == Kind::Ipv4);
+        let addresses: Vec<_> = special.addresses().iter().filter(is_of_kind).copied().collect();
+        return if addresses.is_empty() { Err(ResolveError::NoName) } else { Ok(addresses) };
+    }
+    match RESOLVER.find(&host, kind).await? {
+        Outcome::Addresses(addresses) => Ok(addresses),
+        Outcome::Nothing => Err(ResolveError::NoAddresses),
+        Outcome::NoName => Err(ResolveError::NoName),
+    }
+}
+
+/// A name that is being looked up: nobody else does meanwhile, so that no two questions for it can be answered by one forgery
+/// (RFC 5452, 5).
+struct UnderWay {
+    key: Key,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let waiting = RESOLVER.under_way.borrow_mut().remove(&self.key);
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl CoreResolver {
+    async fn find(&self, name: &HostName, kind: Kind) -> Result<Outcome, ResolveError> {
+        let servers = self.servers_now();
+        let key = (name.key(), kind);
+        let _under_way = loop {
+            if let Some(known) = self.cache.borrow().get(name, kind, clock()) {
+                return Ok(known.clone());
+            }
+            match self.begin(&key)? {
+                Some(under_way) => break under_way,
+                None => self.wait_for(&key).await,
+            }
+        };
+        let first = self.first.get() % servers.len().max(1);
+        let in_order: Vec<_> = servers[first..].iter().chain(&servers[..first]).copied().collect();
+        let mut lookup = Lookup::new(&self.config, name.clone(), kind, &in_order);
+        let found = self.run(&mut lookup).await;
+        self.first.set(first + lookup.servers_given_up());
+        let found = found?;
+        self.cache.borrow_mut().insert(name, kind, &found, clock());
+        Ok(found.outcome)
+    }
+
+    /// The servers; other ones than before may say something else.
+    fn servers_now(&self) -> Vec<SocketAddr> {
+        let servers = servers();
+        let mut known = self.servers.borrow_mut();
+        if *known != servers {
+            known.clone_from(&servers);
+            self.cache.borrow_mut().clear();
+            self.first.set(0);
+        }
+        servers
+    }
+
+    /// Begins a lookup; `None` where it is under way.
+    fn begin(&self, key: &Key) -> Result<Option<UnderWay>, ResolveError> {
+        let mut under_way = self.under_way.borrow_mut();
+        if under_way.contains_key(key) {
+            return Ok(None);
+        }
+        if under_way.len() >= MAX_LOOKUPS {
+            return Err(ResolveError::TooMany);
+        }
+        under_way.insert(key.clone(), Vec::new());
+        Ok(Some(UnderWay { key: key.clone() }))
+    }
+
+    /// Waits until a lookup is not under way any more.
+    async fn wait_for(&self, key: &Key) {
+        let mut waits = false;
+        poll_fn(|context| match self.under_way.borrow_mut().get_mut(key) {
+            Some(waiting) if !waits => {
+                waits = true;
+                waiting.push(context.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        })
+        .await;
+    }
+
+    async fn run(&self, lookup: &mut Lookup) -> Result<Found, ResolveError> {
+        loop {
+            match lookup.next(&mut || platform().entropy()) {
+                Step::Done(done) => return done,
+                Step::Ask(ask) => transport::ask(lookup, &ask).await.map_err(ResolveError::Bind)?,
+            }
+        }
+    }
+}
+
+/// The cell's clock.
+fn clock() -> Duration {
+    Duration::from_nanos(now().as_ns())
+}

@@ -1,0 +1,343 @@
+//! From a name to its addresses, question by question, without a network.
+
+mod common;
+
+use common::{A, AAAA, CNAME, Reply, asked, name, question, record, soa};
+use isola_resolver::lookup::{Ask, Config, Found, Heard, Lookup, Outcome, Step, Transport};
+use isola_resolver::query::Casing;
+use isola_resolver::{HostName, Kind, ResolveError};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const SERVERS: [&str; 2] = ["10.0.0.1:53", "10.0.0.2:53"];
+
+fn servers() -> Vec<SocketAddr> {
+    SERVERS.iter().map(|server| server.parse().unwrap()).collect()
+}
+
+/// A lookup of www.example.org, and bits that are foreseen here alone.
+struct Test {
+    lookup: Lookup,
+    random: u64,
+}
+
+impl Test {
+    fn new(kind: Kind) -> Self {
+        Self::with(Config::default(), kind)
+    }
+
+    fn with(config: Config, kind: Kind) -> Self {
+        let name = HostName::parse("www.example.org").unwrap();
+        Self { lookup: Lookup::new(&config, name, kind, &servers()), random: 0x9e37_79b9_7f4a_7c15 }
+    }
+
+    fn step(&mut self) -> Step {
+        let random = &mut self.random;
+        self.lookup.next(&mut || {
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *random ^ *random >> 32
+        })
+    }
+
+    fn ask(&mut self) -> Ask {
+        match self.step() {
+            Step::Ask(ask) => ask,
+            done => panic!("{done:?}"),
+        }
+    }
+
+    fn done(&mut self) -> Result<Found, ResolveError> {
+        match self.step() {
+            Step::Done(done) => done,
+            ask => panic!("{ask:?}"),
+        }
+    }
+
+    /// Answers what is asked now.
+    fn answer(&mut self, reply: &Reply) -> Heard {
+        let ask = self.ask();
+        self.lookup.heard(ask.server, &reply.to(&ask.message))
+    }
+}
+
+fn www(last: u8) -> Vec<u8> {
+    record("www.example.org", A, 300, &[192, 0, 2, last])
+}
+
+fn addresses(found: &Found) -> Vec<String> {
+    match &found.outcome {
+        Outcome::Addresses(addresses) => addresses.iter().map(ToString::to_string).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// RFC 2181 5.2: records of one name and type are good for the shortest of their times.
+#[test]
+fn a_name_has_the_addresses_that_its_server_says() {
+    let mut test = Test::new(Kind::Ipv4);
+    let short = record("WWW.example.org", A, 60, &[192, 0, 2, 2]);
+    assert_eq!(test.answer(&Reply::of(vec![www(1), short])), Heard::Next);
+    let found = test.done().unwrap();
+    assert_eq!((addresses(&found), found.ttl_s), (vec!["192.0.2.1".into(), "192.0.2.2".into()], 60));
+}
+
+/// RFC 3596 2.2: an address of IPv6 is the sixteen bytes of a record AAAA.
+#[test]
+fn addresses_of_ipv6_are_asked_for_by_their_own_type() {
+    let mut test = Test::new(Kind::Ipv6);
+    let ask = test.ask();
+    assert_eq!(asked(&ask.message), ("www.example.org".into(), AAAA));
+    let data = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
+    let reply = Reply::of(vec![record("www.example.org", AAAA, 1, &data)]).to(&ask.message);
+    assert_eq!(test.lookup.heard(ask.server, &reply), Heard::Next);
+    assert_eq!(addresses(&test.done().unwrap()), ["2001:db8::7"]);
+}
+
+/// RFC 5452 9.1: an answer matches its question in source, id, name, type and class, or is none.
+/// RFC 5452 4: ids are random.
+#[test]
+fn what_is_no_answer_to_the_question_is_not_believed_and_the_right_one_still_is() {
+    let mut test = Test::new(Kind::Ipv4);
+    let ask = test.ask();
+    let good = Reply::of(vec![www(1)]).to(&ask.message);
+    let change = |at: usize, bits: u8| {
+        let mut wrong = good.clone();
+        wrong[at] ^= bits;
+        wrong
+    };
+    let server = ask.server;
+    let other_port = SocketAddr::new(server.ip(), 5353);
+    let end = 12 + question(&ask.message).len();
+    for (from, message) in [
+        (servers()[1], good.clone()),
+        (other_port, good.clone()),
+        (server, change(0, 1)),
+        (server, change(1, 1)),
+        (server, change(2, 0x80)),
+        (server, change(2, 0x08)),
+        (server, change(13, 1)),
+        (server, change(end - 3, 29)),
+        (server, change(end - 1, 2)),
+        (server, change(5, 1)),
+        (server, good[..11].to_vec()),
+        (server, good[..end - 1].to_vec()),
+        (server, ask.message.clone()),
+        (server, Vec::new()),
+    ] {
+        assert_eq!(test.lookup.heard(from, &message), Heard::Ignored, "{message:?}");
+    }
+    assert_eq!(test.lookup.heard(server, &good), Heard::Next);
+    assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.1"]);
+    let ids: std::collections::BTreeSet<_> = (0..8)
+        .map(|seed| Test { random: seed, ..Test::new(Kind::Ipv4) }.ask().message[..2].to_vec())
+        .collect();
+    assert!(ids.len() >= 7, "{ids:?}");
+}
+
+/// RFC 5452 9.3: a resolver that is flooded with wrong answers goes over to another way of asking.
+#[test]
+fn many_forgeries_have_the_question_asked_by_tcp() {
+    let mut test = Test::new(Kind::Ipv4);
+    let ask = test.ask();
+    let mut forged = Reply::of(vec![www(66)]).to(&ask.message);
+    let mut count = 0;
+    loop {
+        forged[0] = forged[0].wrapping_add(1);
+        count += 1;
+        if test.lookup.heard(ask.server, &forged) == Heard::Next {
+            break;
+        }
+    }
+    assert_eq!(count, 16);
+    let again = test.ask();
+    assert_eq!((again.transport, again.server), (Transport::Tcp, ask.server));
+    // The right answer to the first question comes too late.
+    let late = Reply::of(vec![www(66)]).to(&ask.message);
+    if ask.message[..2] != again.message[..2] {
+        assert_eq!(test.lookup.heard(ask.server, &late), Heard::Next);
+        assert_eq!(test.ask().server, servers()[1]);
+    }
+}
+
+#[test]
+fn a_server_that_changes_letters_is_asked_by_tcp_and_one_that_always_does_is_given_up() {
+    let mut test = Test::new(Kind::Ipv4);
+    let ask = test.ask();
+    assert_ne!(question(&ask.message), question(&ask.message).to_ascii_lowercase());
+    let mut changed = Reply::of(vec![www(1)]).to(&ask.message);
+    changed.make_ascii_lowercase();
+    changed[..12].copy_from_slice(&Reply::of(vec![www(1)]).to(&ask.message)[..12]);
+    assert_eq!(test.lookup.heard(ask.server, &changed), Heard::Next);
+    assert_eq!(test.ask().transport, Transport::Tcp);
+    let small = Config { casing: Casing::Small, ..Config::default() };
+    let ask = Test::with(small, Kind::Ipv4).ask();
+    assert_eq!(question(&ask.message), question(&ask.message).to_ascii_lowercase());
+}
+
+/// RFC 1034 5.2.2: aliases are followed, in the answer and by another question where it ends.
+#[test]
+fn aliases_are_followed() {
+    let mut test = Test::new(Kind::Ipv4);
+    let to_b = record("www.example.org", CNAME, 50, &name("b.example.net"));
+    let to_c = record("B.Example.net", CNAME, 500, &name("c.example.net"));
+    assert_eq!(test.answer(&Reply::of(vec![to_c.clone(), to_b.clone()])), Heard::Next);
+    let ask = test.ask();
+    assert_eq!(asked(&ask.message).0, "c.example.net");
+    let reply = Reply::of(vec![record("c.example.net", A, 400, &[192, 0, 2, 9])]);
+    test.lookup.heard(ask.server, &reply.to(&ask.message));
+    let found = test.done().unwrap();
+    assert_eq!((addresses(&found), found.ttl_s), (vec!["192.0.2.9".to_owned()], 50));
+    let mut test = Test::new(Kind::Ipv4);
+    test.answer(&Reply::of(vec![to_b, to_c, record("c.example.net", A, 400, &[192, 0, 2, 9])]));
+    assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.9"]);
+}
+
+/// RFC 1034 3.6.2: aliases that lead to each other are an error, and no endless work.
+#[test]
+fn aliases_that_go_round_come_to_an_end() {
+    let mut test = Test::new(Kind::Ipv4);
+    let there = record("www.example.org", CNAME, 50, &name("b.example.net"));
+    let back = record("b.example.net", CNAME, 50, &name("www.example.org"));
+    test.answer(&Reply::of(vec![there, back]));
+    assert_eq!(test.ask().server, servers()[1], "the first talks nonsense");
+    // One question after the other.
+    let mut test = Test::new(Kind::Ipv4);
+    let mut count = 0;
+    let error = loop {
+        match test.step() {
+            Step::Done(done) => break done.unwrap_err(),
+            Step::Ask(ask) => {
+                let (asked, _) = asked(&ask.message);
+                let reply = Reply::of(vec![record(&asked, CNAME, 5, &name(&format!("x.{asked}")))]);
+                test.lookup.heard(ask.server, &reply.to(&ask.message));
+                count += 1;
+            }
+        }
+    };
+    assert_eq!((error, count), (ResolveError::Aliases, 9));
+}
+
+/// RFC 5452 6: what an answer says of other names than that which was asked for is not believed.
+#[test]
+fn what_is_said_of_other_names_is_not_believed() {
+    let mut test = Test::new(Kind::Ipv4);
+    let other = record("bank.example", A, 300, &[192, 0, 2, 66]);
+    let kind = record("www.example.org", 16, 300, b"\x03txt");
+    assert_eq!(test.answer(&Reply::of(vec![other, kind])), Heard::Next);
+    assert_eq!(test.done(), Ok(Found { outcome: Outcome::Nothing, ttl_s: 0 }));
+}
+
+/// RFC 2308 5: that there is nothing is good for the shorter of the two times of the record SOA.
+/// RFC 2308 2.1: a name error is about the name, whatever the type.
+#[test]
+fn that_there_is_nothing_is_an_answer_too() {
+    for (code, outcome) in [(0, Outcome::Nothing), (3, Outcome::NoName)] {
+        for (ttl_s, minimum_s, good_s) in [(600, 30, 30), (20, 3_600, 20), (90_000, 90_000, 10_800)] {
+            let mut test = Test::new(Kind::Ipv4);
+            let reply =
+                Reply { code, authority: vec![soa("example.org", ttl_s, minimum_s)], ..Reply::default() };
+            test.answer(&reply);
+            assert_eq!(test.done(), Ok(Found { outcome: outcome.clone(), ttl_s: good_s }));
+        }
+        let mut test = Test::new(Kind::Ipv4);
+        test.answer(&Reply { code, ..Reply::default() });
+        assert_eq!(test.done(), Ok(Found { outcome, ttl_s: 0 }));
+    }
+}
+
+/// RFC 2181 8: a time to live with its highest bit set is none.
+#[test]
+fn times_without_measure_are_cut() {
+    for (ttl_s, good_s) in [(0xffff_ffff, 0), (0x7fff_ffff, 86_400), (0, 0)] {
+        let mut test = Test::new(Kind::Ipv4);
+        test.answer(&Reply::of(vec![record("www.example.org", A, ttl_s, &[192, 0, 2, 1])]));
+        assert_eq!(test.done().unwrap().ttl_s, good_s);
+    }
+}
+
+/// RFC 7766 5: a truncated answer is asked for again by TCP, of the same server.
+#[test]
+fn a_truncated_answer_is_asked_for_by_tcp() {
+    let mut test = Test::new(Kind::Ipv4);
+    let truncated = Reply { truncated: true, ..Reply::of(vec![www(1)]) };
+    assert_eq!(test.answer(&truncated), Heard::Next);
+    let ask = test.ask();
+    assert_eq!((ask.transport, ask.server), (Transport::Tcp, servers()[0]));
+    test.lookup.heard(ask.server, &Reply::of(vec![www(2)]).to(&ask.message));
+    assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.2"]);
+    // One that is truncated there too is nonsense.
+    let mut test = Test::new(Kind::Ipv4);
+    test.answer(&truncated);
+    test.answer(&truncated);
+    let ask = test.ask();
+    assert_eq!((ask.transport, ask.server), (Transport::Udp, servers()[1]));
+}
+
+/// RFC 6891 7: a server that cannot read an offer is asked without it.
+#[test]
+fn a_server_that_knows_no_offers_is_asked_without() {
+    for code in [1, 4] {
+        let mut test = Test::new(Kind::Ipv4);
+        assert_eq!(test.ask().message[11], 1, "there is an offer");
+        test.answer(&Reply { code, ..Reply::default() });
+        let ask = test.ask();
+        assert_eq!((ask.message[11], ask.server), (0, servers()[0]));
+        test.answer(&Reply { code, ..Reply::default() });
+        assert_eq!(test.ask().server, servers()[1]);
+    }
+    // Without the question, which it could not read either.
+    let mut test = Test::new(Kind::Ipv4);
+    let ask = test.ask();
+    let mut bare = ask.message[..12].to_vec();
+    bare[2..].copy_from_slice(&[0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(test.lookup.heard(ask.server, &bare), Heard::Next);
+    assert_eq!(test.ask().message[11], 0);
+}
+
+/// RFC 1035 7.2: servers are asked in turn, in rounds, each more patient.
+#[test]
+fn servers_that_do_not_answer_or_do_not_know_are_passed_over() {
+    let mut test = Test::new(Kind::Ipv4);
+    for (server, seconds) in [(0, 2), (1, 2), (0, 4), (1, 4)] {
+        let ask = test.ask();
+        assert_eq!((ask.server, ask.timeout), (servers()[server], Duration::from_secs(seconds)));
+        test.lookup.unanswered();
+    }
+    assert_eq!(test.done(), Err(ResolveError::Unanswered));
+    let mut test = Test::new(Kind::Ipv4);
+    for code in [2, 5, 2, 9] {
+        test.answer(&Reply { code, ..Reply::default() });
+    }
+    assert_eq!(test.done(), Err(ResolveError::Failed));
+    let name = HostName::parse("a.org").unwrap();
+    let mut nobody = Lookup::new(&Config::default(), name, Kind::Ipv4, &[]);
+    assert_eq!(nobody.next(&mut || 0), Step::Done(Err(ResolveError::NoServers)));
+}
+
+/// RFC 1035 4.1.4: a pointer in a name leads backwards; what goes round, forwards or out of the message is refused.
+#[test]
+fn pointers_that_lead_nowhere_are_nonsense() {
+    let mut test = Test::new(Kind::Ipv4);
+    let start = Reply::of(Vec::new()).to(&test.ask().message).len() as u8;
+    let tail = [0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 66];
+    for pointer in [[0xc0, start], [0xc0, start + 2], [0xff, 0xff], [0xc0, 0], [0x80, 0], [0x40, 0]] {
+        let mut test = Test::new(Kind::Ipv4);
+        test.answer(&Reply::of(vec![[&pointer[..], &tail].concat()]));
+        match test.step() {
+            Step::Ask(ask) => assert_eq!(ask.server, servers()[1], "{pointer:?}"),
+            // A pointer into the header is a name of some kind, but not the one that was asked for.
+            Step::Done(done) => assert_eq!(done.unwrap().outcome, Outcome::Nothing, "{pointer:?}"),
+        }
+    }
+    // The one that everybody sends.
+    let mut test = Test::new(Kind::Ipv4);
+    test.answer(&Reply::of(vec![[&[0xc0, 12][..], &tail].concat()]));
+    assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.66"]);
+}
+
+#[test]
+fn a_name_has_no_more_addresses_than_are_kept() {
+    let mut test = Test::new(Kind::Ipv4);
+    test.answer(&Reply::of((0..100).map(www).collect()));
+    assert_eq!(addresses(&test.done().unwrap()).len(), 32);
+}

@@ -1,0 +1,144 @@
+//! Names on the network: a cell that looks them up, and one that serves them from a script.
+
+mod common;
+
+use common::{A, AAAA, Reply, asked, record, soa};
+use isola_events::future::join;
+use isola_events::spawn_task;
+use isola_gateway::test_cells::{CLIENT, SERVER, dial, read_exactly, talk};
+use isola_hosted::Loss;
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::{TcpStream, UdpSocket, listen};
+use isola_resolver::{ConnectError, Kind, ResolveError, connect, lookup, resolve, set_servers};
+use std::future::{Future, pending};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const PORT: u16 = 53;
+const SERVICE: u16 = 7;
+
+/// Datagrams that the server answered.
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+/// What the script says.
+fn reply(query: &[u8]) -> Reply {
+    let (name, kind) = asked(query);
+    let address = |owner: &str, last: u8| record(owner, A, 300, &[10, 9, 0, last]);
+    match (name.as_str(), kind) {
+        ("server.example", A) => Reply::of(vec![address(&name, 1)]),
+        ("server.example", AAAA) => Reply { authority: vec![soa("example", 60, 60)], ..Reply::default() },
+        // Nobody has the first of them.
+        ("two.example", A) => Reply::of(vec![address(&name, 99), address(&name, 1)]),
+        ("many.example", A) => Reply::of((0..30).map(|last| address(&name, last)).collect()),
+        (_, A | AAAA) => Reply { code: 3, authority: vec![soa("example", 60, 60)], ..Reply::default() },
+        _ => Reply { code: 4, ..Reply::default() },
+    }
+}
+
+/// Answers by UDP: what is longer than fits, and the name of many addresses, is truncated.
+async fn by_udp() {
+    let socket = UdpSocket::bind(PORT).unwrap();
+    loop {
+        let query = socket.receive().await;
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        let mut reply = reply(&query.payload);
+        if reply.answers.len() > 20 {
+            reply = Reply { truncated: true, ..Reply::default() };
+        }
+        // Somebody else is faster, and does not know the id.
+        let mut forged = Reply::of(vec![record("server.example", A, 300, &[6, 6, 6, 6])]).to(&query.payload);
+        forged[0] ^= 0xff;
+        for message in [forged, reply.to(&query.payload)] {
+            socket.send_to(query.remote, Chain::from(IoBuf::from(message))).unwrap();
+        }
+    }
+}
+
+/// Answers by TCP, in pieces.
+async fn by_tcp(mut stream: TcpStream) {
+    let mut come = Chain::new();
+    let query = loop {
+        come.append(stream.read().await.unwrap().expect("there is a question"));
+        let message = come.to_vec();
+        if let [high, low, query @ ..] = message.as_slice()
+            && query.len() == usize::from(u16::from_be_bytes([*high, *low]))
+        {
+            break query.to_vec();
+        }
+    };
+    let answer = reply(&query).to(&query);
+    for piece in
+        [&(answer.len() as u16).to_be_bytes()[..1], &[answer.len() as u8], &answer[..7], &answer[7..]]
+    {
+        stream.write(IoBuf::copy_from_slice(piece).into()).await.unwrap();
+        isola_events::yield_now().await;
+    }
+    // The client has read all of it when it leaves.
+    while let Ok(Some(_)) = stream.read().await {}
+}
+
+async fn name(mut stream: TcpStream) {
+    stream.write(IoBuf::from_static(b"hello").into()).await.unwrap();
+    stream.shutdown();
+    while let Ok(Some(_)) = stream.read().await {}
+}
+
+fn with_server<C: Future<Output = ()> + 'static>(client: fn() -> C) {
+    let server = || async {
+        let _by_tcp = listen(PORT, 8, by_tcp).unwrap();
+        let _service = listen(SERVICE, 8, name).unwrap();
+        spawn_task(by_udp()).detach();
+        pending::<()>().await;
+    };
+    talk(1, Loss::Never, server, move || async move {
+        // The server is there once its service is.
+        dial(SERVICE).await;
+        set_servers(&[(SERVER, PORT).into()]);
+        client().await;
+    });
+}
+
+#[test]
+fn names_are_looked_up_once_and_then_known() {
+    with_server(|| async {
+        let begun = ASKED.load(Ordering::Relaxed);
+        let expected = vec![IpAddr::from(SERVER)];
+        // At once: one question of each kind.
+        let (one, other) = join(resolve("server.example"), resolve("SERVER.example.")).await;
+        assert_eq!((one, other), (Ok(expected.clone()), Ok(expected.clone())));
+        for _ in 0..3 {
+            assert_eq!(resolve("Server.Example").await, Ok(expected.clone()));
+            assert_eq!(lookup("none.example", Kind::Ipv4).await, Err(ResolveError::NoName));
+        }
+        assert_eq!(lookup("server.example", Kind::Ipv6).await, Err(ResolveError::NoAddresses));
+        assert_eq!(ASKED.load(Ordering::Relaxed) - begun, 3);
+        // Other servers may say something else.
+        set_servers(&[(SERVER, PORT).into(), (CLIENT, 1).into()]);
+        assert_eq!(resolve("server.example").await, Ok(expected));
+        assert_eq!(ASKED.load(Ordering::Relaxed) - begun, 5);
+        // An answer that does not fit comes by TCP.
+        assert_eq!(lookup("many.example", Kind::Ipv4).await.unwrap().len(), 30);
+        // Addresses and special names are asked of nobody, and what is no name neither.
+        let asked = ASKED.load(Ordering::Relaxed);
+        assert_eq!(resolve("192.0.2.7").await, Ok(vec![IpAddr::from([192, 0, 2, 7])]));
+        assert_eq!(resolve("localhost").await.unwrap()[1], IpAddr::V4(Ipv4Addr::LOCALHOST));
+        assert_eq!(resolve("x.invalid").await, Err(ResolveError::NoName));
+        assert_eq!(resolve("a..b").await, Err(ResolveError::Name("a..b".into())));
+        assert_eq!(ASKED.load(Ordering::Relaxed), asked);
+        // A host that is found by its name is talked to.
+        let mut stream = connect("server.example", SERVICE).await.unwrap();
+        assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
+        // RFC 8305 5: an address that does not answer holds the next one up for a moment alone.
+        let mut stream = connect("two.example", SERVICE).await.unwrap();
+        assert_eq!(stream.peer().unwrap().ip(), IpAddr::from(SERVER));
+        assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
+        let refused = connect("server.example", 4).await.unwrap_err();
+        assert!(matches!(refused, ConnectError::Stream(_)), "{refused}");
+        assert_eq!(
+            connect("none.example", SERVICE).await.unwrap_err(),
+            ConnectError::Resolve(ResolveError::NoName)
+        );
+        set_servers(&[]);
+        assert_eq!(resolve("server.example").await, Err(ResolveError::NoServers));
+    });
+}
