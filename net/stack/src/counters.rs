@@ -149,8 +149,12 @@ counters! {
     TcpCookiesWrong = "tcp_cookies_wrong",
     /// Segments sent again after a timeout.
     TcpTimeouts = "tcp_timeouts",
-    /// Segments sent again after duplicate acknowledgements.
+    /// Losses found by acknowledgements, not by a timeout.
     TcpFastRetransmits = "tcp_fast_retransmits",
+    /// Probes of a tail that was not acknowledged in time (RFC 8985).
+    TcpTailProbes = "tcp_tail_probes",
+    /// Timeouts and losses found that turned out to be none, and were taken back.
+    TcpSpurious = "tcp_spurious",
     /// Zero-window probes sent.
     TcpProbes = "tcp_probes",
     /// Segments that arrived ahead of a gap and were kept.

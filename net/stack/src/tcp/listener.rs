@@ -5,7 +5,6 @@
 
 use super::connection::Handshake;
 use super::options::Options;
-use super::sack::SackBlocks;
 use super::segment::{Flags, Header, Segment};
 use super::seq::Seq;
 use super::timestamps::Stamps;
@@ -154,7 +153,6 @@ impl HalfOpen {
             flags: Flags::SYN | Flags::ACK,
             window: self.local_window,
             options: self.local_options,
-            sack: SackBlocks::NONE,
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) mod tables;
 mod time_wait;
 mod timestamps;
 
-pub use congestion::{Algorithm, CongestionControl, Timeout, WindowUse};
+pub use congestion::{Algorithm, Arrived, CongestionControl, Round, Timeout, WindowUse};
 
 use crate::time::Duration;
 use core::fmt;
@@ -56,6 +56,9 @@ pub struct TcpConfig {
     pub send_limit: usize,
     /// Pieces that wait beyond a gap in the received data.
     pub reassembly_pieces: usize,
+    /// Runs of data under way that are told apart by when they were sent and by what the peer reports of
+    /// them: at most twice as many, each of 16 bytes.
+    pub sent_runs: usize,
     /// Retransmission timeout before a round trip was measured (RFC 6298 2.1).
     pub rto_initial: Duration,
     /// The shortest timeout. RFC 6298 2.4 asks for 1 s and lets implementations with fine clocks go below.
@@ -100,6 +103,7 @@ impl Default for TcpConfig {
             max_receive_window: 4 << 20,
             send_limit: 256 << 10,
             reassembly_pieces: 256,
+            sent_runs: 512,
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(60),

@@ -215,7 +215,7 @@ mod tests {
             if mss.is_none() && scale.is_none() {
                 blocks.into_iter().for_each(|(a, b)| list.push(Block { start: Seq(a), end: Seq(b) }));
             }
-            let bytes = written(options, list);
+            let bytes = written(options, list.clone());
             prop_assert!(bytes.len() <= MAX_LEN && bytes.len().is_multiple_of(4));
             let (read, read_blocks) = Options::read(&bytes);
             prop_assert_eq!(read, options);

@@ -11,6 +11,8 @@ const GRANULARITY: Duration = Duration::from_millis(1);
 pub(crate) struct RttEstimator {
     smoothed: Option<Duration>,
     variation: Duration,
+    /// The least round trip of late.
+    least: Duration,
     rto: Duration,
     /// Times that the timeout was doubled since the last measurement (Karn).
     doublings: u8,
@@ -23,6 +25,7 @@ impl RttEstimator {
         Self {
             smoothed: None,
             variation: Duration::ZERO,
+            least: Duration::ZERO,
             rto: config.rto_initial,
             doublings: 0,
             min: config.rto_min,
@@ -35,12 +38,15 @@ impl RttEstimator {
         match self.smoothed {
             None => {
                 self.variation = rtt.divided_by(2);
+                self.least = rtt;
                 self.smoothed = Some(rtt);
             }
             Some(smoothed) => {
                 let error = if rtt > smoothed { rtt - smoothed } else { smoothed - rtt };
                 self.variation = (self.variation.times(3) + error).divided_by(4);
                 self.smoothed = Some((smoothed.times(7) + rtt).divided_by(8));
+                // A path that became longer is learned in some dozen round trips.
+                self.least = rtt.min(self.least + (rtt - self.least).divided_by(64));
             }
         }
         let smoothed = self.smoothed.unwrap_or(rtt);
@@ -63,6 +69,11 @@ impl RttEstimator {
     pub fn timeout(&self) -> Duration {
         let base = self.rto.max(self.min);
         base.times(1 << self.doublings.min(32)).min(self.max)
+    }
+
+    /// The least round-trip time of late; none before a measurement.
+    pub fn least(&self) -> Duration {
+        self.least
     }
 
     /// The longest timeout.

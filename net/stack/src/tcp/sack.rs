@@ -20,42 +20,52 @@ impl Block {
     fn meets(self, other: Self) -> bool {
         !self.end.before(other.start) && !other.end.before(self.start)
     }
+
+    /// Whether all of `other` lies within.
+    pub fn covers(self, other: Self) -> bool {
+        !other.start.before(self.start) && !other.end.after(self.end)
+    }
 }
 
-/// The blocks of one segment, in their order.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SackBlocks {
+/// The blocks of one segment, in their order. Few segments have any: those cost an allocation, and all others
+/// one word.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SackBlocks(Option<Box<List>>);
+
+#[derive(Clone, Debug)]
+struct List {
     blocks: [Block; MAX_BLOCKS],
     count: u8,
 }
 
 impl SackBlocks {
     /// No blocks.
-    pub const NONE: Self = Self { blocks: [Block::EMPTY; MAX_BLOCKS], count: 0 };
+    pub const NONE: Self = Self(None);
 
     /// Adds a block, where there is room.
     pub fn push(&mut self, block: Block) {
-        if let Some(place) = self.blocks.get_mut(usize::from(self.count)) {
+        let list = self.0.get_or_insert_with(|| Box::new(List { blocks: [Block::EMPTY; MAX_BLOCKS], count: 0 }));
+        if let Some(place) = list.blocks.get_mut(usize::from(list.count)) {
             *place = block;
-            self.count += 1;
+            list.count += 1;
         }
     }
 
     /// The blocks.
     pub fn iter(&self) -> impl Iterator<Item = Block> + '_ {
-        self.blocks.iter().copied().take(usize::from(self.count))
+        self.0.iter().flat_map(|list| list.blocks.iter().copied().take(usize::from(list.count)))
     }
 
     /// Whether there are none.
     #[inline]
     pub const fn is_empty(&self) -> bool {
-        self.count == 0
+        self.0.is_none()
     }
 
     /// Bytes that they take in a header, with padding.
     #[inline]
-    pub const fn option_len(&self) -> usize {
-        if self.count == 0 { 0 } else { 4 + 8 * self.count as usize }
+    pub fn option_len(&self) -> usize {
+        self.0.as_ref().map_or(0, |list| 4 + 8 * usize::from(list.count))
     }
 }
 
@@ -121,12 +131,12 @@ impl Reports {
         let mut left = SackBlocks::NONE;
         for run in known.runs.iter().filter(|run| run.end.after(next) && run.start.after(next)) {
             left.push(run);
-            if usize::from(told.count) < room {
+            if told.iter().count() < room {
                 told.push(run);
             }
         }
         known.runs = left;
-        if left.is_empty() {
+        if known.runs.is_empty() {
             self.0 = None;
         }
         told

@@ -59,7 +59,6 @@ pub(crate) struct Segment {
     pub window: u16,
     pub options: Options,
     /// What the sender has beyond what it acknowledges.
-    #[expect(dead_code, reason = "the sending half does not use it yet")]
     pub sack: SackBlocks,
     pub payload: IoBuf,
 }
@@ -126,13 +125,13 @@ pub(crate) struct Header {
     pub flags: Flags,
     pub window: u16,
     pub options: Options,
-    pub sack: SackBlocks,
 }
 
 impl Header {
-    /// Puts the header in front, its checksum field zero. `None` where there is no room.
-    pub fn prepend(&self, head: &mut IoBufMut) -> Option<()> {
-        let len = self.options.len(&self.sack);
+    /// Puts the header in front, its checksum field zero, and these blocks into it. `None` where there is no
+    /// room.
+    pub fn prepend(&self, head: &mut IoBufMut, sack: &SackBlocks) -> Option<()> {
+        let len = self.options.len(sack);
         let (bytes, behind) = head.prepend(HEADER_LEN + len)?.split_first_chunk_mut::<HEADER_LEN>()?;
         bytes[0..2].copy_from_slice(&self.source_port.to_be_bytes());
         bytes[2..4].copy_from_slice(&self.destination_port.to_be_bytes());
@@ -142,7 +141,7 @@ impl Header {
         bytes[13] = self.flags.0;
         bytes[14..16].copy_from_slice(&self.window.to_be_bytes());
         bytes[16..20].fill(0);
-        self.options.write(&self.sack, behind);
+        self.options.write(sack, behind);
         Some(())
     }
 }
@@ -161,14 +160,13 @@ mod tests {
             flags: Flags::SYN | Flags::ACK,
             window: 777,
             options: Options { mss: Some(1460), window_scale: Some(7), ..Options::default() },
-            sack: SackBlocks::NONE,
         }
     }
 
     #[test]
     fn what_is_sent_is_what_is_read() {
         let mut head = IoBufMut::with_room(60, 0);
-        header().prepend(&mut head).unwrap();
+        header().prepend(&mut head, &SackBlocks::NONE).unwrap();
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let segment = Segment::parse(head.freeze(), ip, ip, RxChecksum::Verified).unwrap();
         assert_eq!((segment.seq, segment.ack, segment.window), (Seq(1), Seq(2), 777));
@@ -182,7 +180,7 @@ mod tests {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let parse = |header: Header| {
             let mut head = IoBufMut::with_room(60, 0);
-            header.prepend(&mut head).unwrap();
+            header.prepend(&mut head, &SackBlocks::NONE).unwrap();
             Segment::parse(head.freeze(), ip, ip, RxChecksum::Verified).map(|_| ())
         };
         assert_eq!(parse(header()), Ok(()));
@@ -198,7 +196,7 @@ mod tests {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
         let mut head = IoBufMut::with_room(60, 0);
         let options = Options { mss: None, window_scale: Some(200), ..Options::default() };
-        Header { options, ..header() }.prepend(&mut head).unwrap();
+        Header { options, ..header() }.prepend(&mut head, &SackBlocks::NONE).unwrap();
         let segment = Segment::parse(head.freeze(), ip, ip, RxChecksum::Verified).unwrap();
         assert_eq!(segment.options.window_scale, Some(14));
     }

@@ -72,8 +72,8 @@ impl SendQueue {
         }
     }
 
-    /// Moves the cursor to the front: everything is to be sent again.
-    pub fn rewind(&mut self) {
+    /// Moves the cursor to the front.
+    fn rewind(&mut self) {
         self.part = 0;
         self.offset = 0;
         self.sent = 0;
@@ -91,6 +91,19 @@ impl SendQueue {
     /// The first up to `max` bytes, wherever the cursor is.
     pub fn front(&self, max: usize) -> Chain {
         self.views(0, 0, max).0
+    }
+
+    /// Up to `max` bytes from `skipped` bytes behind the first one on, wherever the cursor is. Looks for the
+    /// place from the front.
+    pub fn range(&self, mut skipped: usize, max: usize) -> Chain {
+        let mut part = 0;
+        while let Some(buf) = self.parts.get(part)
+            && skipped >= buf.len()
+        {
+            skipped -= buf.len();
+            part += 1;
+        }
+        self.views(part, skipped, max).0
     }
 
     /// Views of up to `max` bytes from a place on, and the place behind them.
@@ -162,6 +175,10 @@ mod tests {
                     _ => {
                         let front = queue.front(amount).to_vec();
                         assert_eq!(front, bytes[acked..acked + front.len()]);
+                        let from = (acked + amount / 2).min(pushed);
+                        let range = queue.range(from - acked, amount).to_vec();
+                        assert!(range.len() == amount.min(pushed - from) || range.len() >= MAX_PARTS);
+                        assert_eq!(range, bytes[from..from + range.len()]);
                     }
                 }
                 assert_eq!((queue.len(), queue.unsent()), (pushed - acked, pushed - next));

@@ -5,7 +5,6 @@
 //! oldest: with peers that choose new ports and random sequence numbers that is harmless.
 
 use super::options::Options;
-use super::sack::SackBlocks;
 use super::segment::{Flags, Header, Segment};
 use super::seq::Seq;
 use crate::address::Flow;
@@ -86,7 +85,7 @@ impl TimeWaitTable {
             dropped = self.remove(oldest).map(|entry| (oldest, entry));
         }
         let options = Options::with_timestamps(ack.options.timestamps);
-        let ack = Header { flags: Flags::ACK, options, sack: SackBlocks::NONE, ..ack };
+        let ack = Header { flags: Flags::ACK, options, ..ack };
         let index = self.entries.insert(TimeWait { flow, ack, expires }).ok()?.index;
         self.order.push(index);
         Some((index, dropped))

@@ -28,6 +28,11 @@ pub(crate) enum Age {
     Old,
 }
 
+/// The beginning of the tick that `at` lies in.
+pub(crate) const fn tick_of(at: Instant) -> Instant {
+    Instant::from_nanos(at.as_nanos() >> TICK_SHIFT << TICK_SHIFT)
+}
+
 impl Stamps {
     /// The clock of a connection whose peer was not heard yet.
     pub const fn new(offset: u32, now: Instant) -> Self {
@@ -56,6 +61,13 @@ impl Stamps {
     pub fn judge(&self, now: Instant, value: u32) -> Age {
         let behind = (value.wrapping_sub(self.recent) as i32) < 0;
         if behind && now.since(self.recent_at) < OUTDATED { Age::Old } else { Age::Fresh }
+    }
+
+    /// The beginning of the tick in which our clock showed `echo`, seen from `now`.
+    #[inline]
+    pub const fn moment(&self, now: Instant, echo: u32) -> Instant {
+        let ago = self.value(now).wrapping_sub(echo) as u64;
+        Instant::from_nanos((now.as_nanos() >> TICK_SHIFT).saturating_sub(ago) << TICK_SHIFT)
     }
 
     /// The peer's clock showed `value` in a segment that is echoed from now on.
@@ -89,5 +101,7 @@ mod tests {
         assert_eq!(stamps.value(Instant::ZERO), u32::MAX);
         let later = Instant::ZERO + Duration::from_secs(10);
         assert_eq!(stamps.value(later), 9535);
+        assert_eq!(stamps.moment(later, 9535), tick_of(later));
+        assert_eq!(stamps.moment(later, u32::MAX), Instant::ZERO);
     }
 }

@@ -15,7 +15,6 @@
 mod clock;
 mod output;
 mod receiver;
-mod recovery;
 mod segments;
 mod sender;
 mod signals;
@@ -190,6 +189,7 @@ impl Connection {
             self.receiver.scale = env.config.window_scale();
         }
         self.receiver.sack = options.sack;
+        self.sender.sack = options.sack;
         match (&mut self.stamps, options.timestamps) {
             (Some(stamps), Some(theirs)) => stamps.hear(env.now, theirs.value),
             _ => self.stamps = None,

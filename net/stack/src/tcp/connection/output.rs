@@ -13,6 +13,7 @@ use isola_iobuf::Chain;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub header: Header,
+    pub sack: SackBlocks,
     pub payload: Chain,
 }
 
@@ -43,12 +44,11 @@ impl Connection {
         };
         self.keep_alive_due = Place::Out;
         self.segments_out += 1;
-        let header = if flags.has(Flags::SYN) {
-            self.syn_header(now, config)
-        } else {
-            self.header(now, seq, flags | Flags::ACK)
-        };
-        Some(Outgoing { header, payload })
+        if flags.has(Flags::SYN) {
+            return Some(Outgoing { header: self.syn_header(now, config), sack: SackBlocks::NONE, payload });
+        }
+        let header = self.header(now, seq, flags | Flags::ACK);
+        Some(Outgoing { header, sack: self.receiver.take_reports(), payload })
     }
 
     pub(super) fn header(&mut self, now: Instant, seq: Seq, flags: Flags) -> Header {
@@ -61,7 +61,6 @@ impl Connection {
             flags,
             window: self.receiver.tell_window(),
             options: Options::with_timestamps(timestamps),
-            sack: self.receiver.take_reports(),
         }
     }
 
@@ -82,7 +81,6 @@ impl Connection {
                 sack: if answer { self.receiver.sack } else { Sack::Permitted },
                 timestamps: self.stamps.map(|stamps| stamps.option(now)),
             },
-            sack: SackBlocks::NONE,
         }
     }
 }

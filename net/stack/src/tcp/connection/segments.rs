@@ -188,7 +188,16 @@ impl Connection {
 
     fn take_ack(&mut self, segment: &Segment, env: &mut Env<'_>) -> AckKind {
         let bare = if segment.len() == 0 { Bare::Yes } else { Bare::No };
-        let ack = Ack { seq: segment.seq, ack: segment.ack, window: segment.window, bare };
+        let echo = segment.options.timestamps.map(|theirs| theirs.echo);
+        let echoed = self.stamps.zip(echo).map(|(stamps, echo)| stamps.moment(env.now, echo));
+        let ack = Ack {
+            seq: segment.seq,
+            ack: segment.ack,
+            window: segment.window,
+            bare,
+            sack: &segment.sack,
+            echoed,
+        };
         let kind = self.sender.on_ack(env.now, ack, env.counters);
         if kind == AckKind::New {
             self.signal_space();

@@ -17,7 +17,6 @@ use super::flow_map::{FlowMap, Target};
 use super::isn::Chooser;
 use super::listener::{HalfOpenTable, Listeners, Overdue};
 use super::options::Options;
-use super::sack::SackBlocks;
 use super::segment::{Flags, Header};
 use super::time_wait::TimeWaitTable;
 use crate::config::{Config, CoreShare};
@@ -186,7 +185,6 @@ impl Tcp {
                 flags: Flags::RST | Flags::ACK,
                 window: 0,
                 options: Options::default(),
-                sack: SackBlocks::NONE,
             };
             self.send_bare(&flow, header, around);
         }

@@ -11,7 +11,6 @@ use crate::tcp::cookies;
 use crate::tcp::flow_map::Target;
 use crate::tcp::listener::{HalfOpen, Ours, Room};
 use crate::tcp::options::Options;
-use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::time_wait::Answer;
@@ -275,7 +274,6 @@ impl Tcp {
             flags,
             window: 0,
             options: Options::default(),
-            sack: SackBlocks::NONE,
         };
         self.send_bare(flow, header, around);
     }

@@ -6,6 +6,7 @@ use crate::frame::Frame;
 use crate::interface::{Packet, Path};
 use crate::neighbour::Known;
 use crate::tcp::connection::{Outgoing, Place};
+use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
 use crate::time::Duration;
 use etherparse::IpNumber;
@@ -84,9 +85,9 @@ impl Tcp {
 
     fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<Frame> {
         let connection = self.connections.at_mut(index)?;
-        let Outgoing { header, payload } = connection.next_segment(around.now, &self.config)?;
+        let Outgoing { header, sack, payload } = connection.next_segment(around.now, &self.config)?;
         let flow = connection.flow;
-        let packet = packet(&flow, header, payload, around)?;
+        let packet = packet(&flow, header, &sack, payload, around)?;
         around.interface.encapsulate(packet, mac)
     }
 
@@ -98,15 +99,21 @@ impl Tcp {
 
     /// Sends a segment without data.
     pub(super) fn send_bare(&mut self, flow: &Flow, header: Header, around: &mut Around<'_>) {
-        if let Some(packet) = packet(flow, header, Chain::new(), around) {
+        if let Some(packet) = packet(flow, header, &SackBlocks::NONE, Chain::new(), around) {
             around.interface.send(around.now, packet, around.counters);
         }
     }
 }
 
-fn packet(flow: &Flow, header: Header, payload: Chain, around: &mut Around<'_>) -> Option<Packet> {
+fn packet(
+    flow: &Flow,
+    header: Header,
+    sack: &SackBlocks,
+    payload: Chain,
+    around: &mut Around<'_>,
+) -> Option<Packet> {
     let mut head = around.interface.pool.take();
-    header.prepend(&mut head)?;
+    header.prepend(&mut head, sack)?;
     let (source, destination) = (flow.local.ip(), flow.remote.ip());
     let ends = (source, destination);
     let checksum_offset = around.interface.seal(&mut head, &payload, ends, IpNumber::TCP, CHECKSUM_OFFSET);

@@ -1,15 +1,27 @@
-//! What an acknowledgement changes: progress, the window, duplicates.
+//! What an acknowledgement changes while nothing is lost: progress, the window, the round trip, the timers.
 
-use super::{Ack, AckKind, Bare, Due, Fin, Sender};
-use crate::counters::{Counter, Counters};
-use crate::tcp::congestion::WindowUse;
-use crate::tcp::connection::recovery::{Duplicate, Progress};
+use super::{Ack, AckKind, Bare, Fin, Sender, Soon};
+use crate::counters::Counters;
+use crate::tcp::congestion::{Arrived, Round, WindowUse};
+use crate::tcp::options::Sack;
 use crate::tcp::seq::Seq;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
+
+/// The least time before the tail is probed: no peer acknowledges by the clock.
+const LEAST_PROBE: Duration = Duration::from_millis(10);
+/// How long a peer may keep the acknowledgement of a single segment back (RFC 8985 7.2).
+const ACK_DELAY: Duration = Duration::from_millis(200);
+
+/// Whether an acknowledgement only repeats the last one (RFC 5681 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeats {
+    Yes,
+    No,
+}
 
 impl Sender {
     /// Takes an acknowledgement in.
-    pub fn on_ack(&mut self, now: Instant, ack: Ack, counters: &mut Counters) -> AckKind {
+    pub fn on_ack(&mut self, now: Instant, ack: Ack<'_>, counters: &mut Counters) -> AckKind {
         let position = ack.ack;
         if position.after(self.max) || position.before(self.una.back(self.max_window)) {
             return AckKind::Invalid;
@@ -24,14 +36,18 @@ impl Sender {
         let window = u32::from(ack.window) << self.scale;
         let same_window = window == self.window;
         self.take_window(ack.seq, position, window);
-        if position == self.una {
-            if ack.bare == Bare::Yes && same_window && self.nxt.after(self.una) {
-                self.on_duplicate(counters);
-            }
-            return AckKind::Old;
+        let moves = position != self.una;
+        let repeats = !moves && same_window && ack.bare == Bare::Yes && self.nxt.after(self.una);
+        let calm = self.flight.is_whole() && self.repair.is_none() && self.tail.is_none() && self.assumed == 0;
+        if !calm || !ack.sack.is_empty() || (repeats && self.sack == Sack::Refused) {
+            let repeats = if repeats { Repeats::Yes } else { Repeats::No };
+            self.on_troubled_ack(now, &ack, repeats, counters);
+        } else if moves {
+            let rtt = self.flight.acked_whole(position, now);
+            let acked = self.advance(now, position);
+            self.grow(now, position, acked, rtt);
         }
-        self.on_progress(now, position);
-        AckKind::New
+        if moves { AckKind::New } else { AckKind::Old }
     }
 
     /// RFC 9293 3.10.7.4: only a segment newer than the last one that told the window tells it again.
@@ -45,9 +61,10 @@ impl Sender {
         }
     }
 
-    fn on_progress(&mut self, now: Instant, ack: Seq) {
+    /// Lets go of what was acknowledged, and sets the timers anew; returns how many sequence numbers it was.
+    #[inline]
+    pub(super) fn advance(&mut self, now: Instant, ack: Seq) -> u32 {
         let acked = ack.since(self.una);
-        let in_flight = self.nxt.since(self.una);
         let data = (acked as usize).min(self.queue.len());
         self.queue.acked(data);
         self.bytes_acked += data as u64;
@@ -57,39 +74,49 @@ impl Sender {
         }
         self.una = ack;
         self.nxt = self.nxt.max(ack);
-        if let Some((end, sent)) = self.timed
-            && !ack.before(end)
-        {
-            self.rtt.measure(now.since(sent));
-            self.timed = None;
-        }
         self.persist_at = None;
-        self.probe = Due::No;
+        self.probe = super::Due::No;
         self.probes = 0;
-        let progress = self.recovery.on_progress(ack, acked, self.mss);
-        match progress {
-            Progress::Normal => {
-                let full = in_flight + self.mss > self.control.window();
-                self.control.on_ack(acked, if full { WindowUse::Full } else { WindowUse::Partial });
-            }
-            Progress::FirstPartial | Progress::Partial => self.resend = Due::Yes,
-            Progress::Recovered => {
-                self.resend = Due::No;
-                self.control.on_recovered(self.max.since(ack));
-            }
-        }
         if self.nxt == self.una {
-            self.retransmit_at = None;
-        } else if progress != Progress::Partial {
-            self.retransmit_at = Some(now + self.rtt.timeout());
+            self.timeout_at = None;
+            self.soon = None;
+        } else {
+            self.timeout_at = Some(now + self.rtt.timeout());
+            self.soon = self.probe_at(now);
         }
+        acked
     }
 
-    fn on_duplicate(&mut self, counters: &mut Counters) {
-        if self.recovery.on_duplicate(self.una, self.max, self.mss) == Duplicate::Loss {
-            self.control.on_loss(self.max.since(self.una));
-            self.resend = Due::Yes;
-            counters.bump(Counter::TcpFastRetransmits);
+    /// Tells the congestion control what arrived, and takes a measured round trip in: one a round trip.
+    #[inline]
+    pub(super) fn grow(&mut self, now: Instant, ack: Seq, acked: u32, rtt: Option<Duration>) {
+        let mut round = Round::Same;
+        if let Some(rtt) = rtt
+            && !ack.before(self.round)
+        {
+            self.rtt.measure(rtt);
+            self.round = self.nxt;
+            round = Round::New;
         }
+        let window_use = if ack.after(self.full) {
+            self.full = ack.back(1);
+            WindowUse::Partial
+        } else {
+            WindowUse::Full
+        };
+        self.control.on_ack(Arrived { bytes: acked, window_use, now, rtt, round });
+    }
+
+    /// When the tail is to be probed, seen from `since`: only where that is before the timeout, and where a
+    /// peer that reports what it has makes it useful (RFC 8985 7.2).
+    #[inline]
+    pub(super) fn probe_at(&self, since: Instant) -> Option<(Instant, Soon)> {
+        if self.sack == Sack::Refused || self.repair.is_some() || !self.flight.is_whole() {
+            return None;
+        }
+        let twice = self.rtt.smoothed()?.times(2);
+        let single = self.nxt.since(self.una) <= self.mss;
+        let at = since + if single { twice + ACK_DELAY } else { twice.max(LEAST_PROBE) };
+        (at < self.timeout_at?).then_some((at, Soon::Probe))
     }
 }

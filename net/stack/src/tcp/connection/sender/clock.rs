@@ -1,21 +1,25 @@
-//! The sender's two timers: retransmission and persist. At most one of them runs.
+//! The sender's timers: retransmission and what comes before it, or persist.
 
-use super::{Due, Fin, Handshake, Patience, Sender};
+use super::repair::{Cause, Question, Reduction, Repair};
+use super::{Due, Fin, Handshake, Patience, Sender, Soon, Tail, TailKind};
 use crate::counters::{Counter, Counters};
 use crate::tcp::congestion::Timeout;
 use crate::tcp::connection::clock::earlier;
 use crate::time::Instant;
+use alloc::boxed::Box;
 
 impl Sender {
     /// Starts the persist timer where it must run, and stops it where it must not.
     pub fn arm(&mut self, now: Instant) {
-        if self.nxt != self.una {
+        let known = self.flight.sacked() + self.flight.lost();
+        if self.nxt.since(self.una) > known {
             // The retransmission timer runs.
             self.persist_at = None;
             self.probes = 0;
             return;
         }
-        let pending = self.queue.unsent() > 0 || (self.fin == Fin::Wanted && self.nxt == self.end());
+        let pending =
+            self.queue.unsent() > 0 || known > 0 || (self.fin == Fin::Wanted && self.nxt == self.end());
         let stuck = pending && self.handshake == Handshake::Done && !self.has_output();
         if !stuck {
             self.persist_at = None;
@@ -23,14 +27,18 @@ impl Sender {
                 self.probes = 0;
             }
         } else if self.persist_at.is_none() {
+            self.timeout_at = None;
+            self.soon = None;
             let interval = self.rtt.timeout().times(1 << self.probes.min(16));
             self.persist_at = Some(now + interval.min(self.rtt.max_timeout()));
         }
     }
 
     /// The next moment at which `on_timer` has something to do.
+    #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        earlier(self.retransmit_at, self.persist_at)
+        let soon = self.soon.map(|(at, _)| at);
+        earlier(earlier(self.timeout_at, soon), self.persist_at)
     }
 
     /// Acts on the timers that ran out; `retries` is how many timeouts in a row are borne.
@@ -42,24 +50,62 @@ impl Sender {
             self.timeouts = self.timeouts.saturating_add(1);
             counters.bump(Counter::TcpProbes);
         }
-        if self.retransmit_at.is_some_and(|at| now >= at) {
-            self.retransmit_at = None;
-            self.on_timeout(counters);
+        if self.timeout_at.is_some_and(|at| now >= at) {
+            self.on_timeout(now, counters);
+        } else if let Some((at, soon)) = self.soon
+            && now >= at
+        {
+            self.soon = None;
+            match soon {
+                Soon::Look => self.look(now, counters),
+                Soon::Probe => self.probe_tail(now, counters),
+            }
         }
         if self.timeouts > retries { Patience::Gone } else { Patience::Left }
     }
 
-    fn on_timeout(&mut self, counters: &mut Counters) {
+    fn on_timeout(&mut self, now: Instant, counters: &mut Counters) {
         counters.bump(Counter::TcpTimeouts);
         let timeout = if self.timeouts == 0 { Timeout::First } else { Timeout::Repeated };
         self.timeouts = self.timeouts.saturating_add(1);
+        self.timeout_at = None;
+        self.soon = None;
         self.rtt.back_off();
-        self.resend = Due::No;
-        self.nxt = self.una;
-        if self.handshake == Handshake::Done {
-            self.queue.rewind();
-            self.control.on_timeout(self.max.since(self.una), timeout);
-            self.recovery.on_timeout(self.max);
+        if self.handshake == Handshake::Open {
+            self.nxt = self.una;
+            return;
+        }
+        self.control.on_timeout(now, self.nxt.since(self.una), timeout);
+        // The question is about the first time that something was sent again.
+        let question = match &self.repair {
+            Some(repair) if repair.cause == Cause::Timeout => repair.question,
+            _ => Question::Unasked,
+        };
+        let (cause, rate) = (Cause::Timeout, Reduction::new(0));
+        self.repair = Some(Box::new(Repair { cause, point: self.nxt, rate, question }));
+        self.flight.lose_all();
+        self.recover = self.nxt;
+        self.duplicates = 0;
+        self.assumed = 0;
+        self.tail = None;
+        self.tail_due = Due::No;
+    }
+
+    /// The tail was not acknowledged in time: one more segment makes the peer tell what it has (RFC 8985 7.3).
+    fn probe_tail(&mut self, now: Instant, counters: &mut Counters) {
+        // The last segment may have gone out since the timer was set.
+        self.soon = self.probe_at(self.last_sent);
+        if self.tail.is_some() || self.soon.is_none_or(|(at, _)| at > now) {
+            return;
+        }
+        self.soon = None;
+        counters.bump(Counter::TcpTailProbes);
+        self.timeout_at = Some(now + self.rtt.timeout());
+        self.tail_due = Due::Yes;
+        if self.sendable() == 0 {
+            self.tail_due = Due::No;
+            self.flight.lose_last(self.mss);
+            self.tail = Some(Tail { end: self.nxt, kind: TailKind::Again });
         }
     }
 }

@@ -3,28 +3,41 @@
 //! ```text
 //!        una            nxt             max                  una + queue length
 //!   ------|--------------|---------------|------------------------|--> sequence numbers
-//!   acked | in flight    | sent before a | not sent               | FIN, where wanted
-//!         |              | timeout       |                        |
+//!   acked | in flight    | zero-window   | not sent               | FIN, where wanted
+//!         |              | probe         |                        |
 //! ```
 //!
-//! `nxt` is where sending goes on: after a timeout it is back at `una`. A zero-window probe moves `max` only.
-//! The retransmission timer runs exactly while `nxt` is beyond `una`; the persist timer exactly while nothing
-//! is in flight and the peer's window keeps data back.
+//! `nxt` is where new data goes on; what lies before it has its fate in the [`Flight`](flight). A zero-window
+//! probe moves `max` only. The retransmission timer runs while something is under way, and before it, where
+//! the peer reports what it has, a probe of the tail or a look at what is late (RFC 8985). The persist timer
+//! runs while nothing is under way and the peer's window keeps data back.
+//!
+//! Finding a loss is [`rack`]'s where the peer reports, and that of duplicates counted where not (`acks.rs`).
+//! Getting over it is [`repair`]'s. How much may be under way is the congestion control's: none of the three
+//! knows of the others.
 
 mod acks;
 mod clock;
+mod flight;
+mod losses;
 mod output;
+mod rack;
+mod repair;
 
-use super::recovery::Recovery;
 use crate::tcp::TcpConfig;
 use crate::tcp::congestion::CongestionControl;
+use crate::tcp::options::Sack;
 use crate::tcp::rto::RttEstimator;
+use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::Flags;
 use crate::tcp::send_queue::SendQueue;
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
 use alloc::boxed::Box;
+use flight::Flight;
 use isola_iobuf::Chain;
+use rack::Rack;
+use repair::Repair;
 
 /// Whether the SYN is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +77,17 @@ pub(crate) enum AckKind {
 
 /// The fields of a segment that acknowledge.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ack {
+pub(crate) struct Ack<'a> {
     pub seq: Seq,
     pub ack: Seq,
     /// As it stands in the header.
     pub window: u16,
     /// Whether the segment carries nothing else: only then can it be a duplicate.
     pub bare: Bare,
+    /// What the peer has ahead of a gap.
+    pub sack: &'a SackBlocks,
+    /// When the segment went out that this one answers, as its timestamp tells.
+    pub echoed: Option<Instant>,
 }
 
 /// Whether a segment carries nothing but its acknowledgement.
@@ -95,6 +112,30 @@ pub(crate) enum Patience {
     Gone,
 }
 
+/// What is done before a timeout (RFC 8985).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Soon {
+    /// The tail is probed: perhaps it got lost, and nothing behind it tells.
+    Probe,
+    /// What is late now is lost.
+    Look,
+}
+
+/// A probe of the tail (RFC 8985 7).
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    /// What had been sent then.
+    end: Seq,
+    kind: TailKind,
+}
+
+/// What a probe of the tail carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TailKind {
+    New,
+    Again,
+}
+
 /// The sending half of a connection.
 #[derive(Debug)]
 pub(crate) struct Sender {
@@ -116,18 +157,37 @@ pub(crate) struct Sender {
     pub scale: u8,
     pub mss: u32,
     pub control: Box<dyn CongestionControl>,
-    recovery: Recovery,
+    /// Whether the peer reports what it has.
+    pub sack: Sack,
+    flight: Flight,
+    rack: Option<Box<Rack>>,
+    repair: Option<Box<Repair>>,
+    /// Where the peer does not report: duplicate acknowledgements in a row, the bytes that left the network by
+    /// them, and the position beyond which they mean a loss again (RFC 6582).
+    duplicates: u8,
+    assumed: u32,
+    /// Bytes that the last acknowledgement made count as lost by that.
+    presumed: u32,
+    recover: Seq,
+    /// A probe of the tail whose outcome is not known.
+    tail: Option<Tail>,
+    tail_due: Due,
     pub rtt: RttEstimator,
-    /// The one segment whose round trip is being measured: its end and when it went out.
-    timed: Option<(Seq, Instant)>,
+    /// When the SYN went out, where it went out once only.
+    syn_sent: Option<Instant>,
+    /// Where the round trip ends that is being measured.
+    round: Seq,
+    /// Up to here all that was sent had filled the window: only its acknowledgement lets the window grow.
+    full: Seq,
     last_sent: Instant,
-    resend: Due,
     probe: Due,
     /// Timeouts and probes in a row without an answer.
     timeouts: u8,
     /// Probes in a row: how far their interval has grown.
     probes: u8,
-    retransmit_at: Option<Instant>,
+    timeout_at: Option<Instant>,
+    /// Something that may have to be done before the timeout.
+    soon: Option<(Instant, Soon)>,
     persist_at: Option<Instant>,
     pub retransmits: u64,
     pub bytes_acked: u64,
@@ -152,15 +212,26 @@ impl Sender {
             scale: 0,
             mss,
             control: config.congestion.start(mss),
-            recovery: Recovery::new(initial),
+            sack: Sack::Refused,
+            flight: Flight::new(initial, config.sent_runs.max(8)),
+            rack: None,
+            repair: None,
+            duplicates: 0,
+            assumed: 0,
+            presumed: 0,
+            recover: initial,
+            tail: None,
+            tail_due: Due::No,
             rtt: RttEstimator::new(config),
-            timed: None,
+            syn_sent: None,
+            round: initial,
+            full: initial,
             last_sent: now,
-            resend: Due::No,
             probe: Due::No,
             timeouts: 0,
             probes: 0,
-            retransmit_at: None,
+            timeout_at: None,
+            soon: None,
             persist_at: None,
             retransmits: 0,
             bytes_acked: 0,
@@ -170,8 +241,8 @@ impl Sender {
     /// The SYN was acknowledged by the segment at `window_seq`, which told the window `window`, scaled
     /// already.
     pub fn establish(&mut self, now: Instant, window_seq: Seq, window: u32) {
-        match self.timed.take() {
-            Some((_, sent)) => self.rtt.measure(now.since(sent)),
+        match self.syn_sent.take() {
+            Some(sent) => self.rtt.measure(now.since(sent)),
             None if self.timeouts > 0 => self.rtt.after_lost_syn(),
             None => {}
         }
@@ -179,11 +250,14 @@ impl Sender {
         self.una += 1;
         self.nxt = self.una;
         self.max = self.una;
+        self.round = self.una;
+        self.full = self.una;
+        self.flight.begin(self.una);
         self.window = window;
         self.max_window = window;
         self.window_seq = window_seq;
         self.window_ack = self.una;
-        self.retransmit_at = None;
+        self.timeout_at = None;
         self.timeouts = 0;
     }
 
@@ -196,17 +270,16 @@ impl Sender {
     /// The SYN goes out once more, as an answer to one that crossed it.
     pub fn answer_syn(&mut self) {
         self.nxt = self.una;
-        self.retransmit_at = None;
+        self.timeout_at = None;
     }
 
     /// A link on the way takes no more than `mss` bytes: what is under way is cut anew.
     pub fn shrink_mss(&mut self, mss: u32) {
         self.mss = mss;
         self.control.set_mss(mss);
-        self.nxt = self.una;
-        self.queue.rewind();
-        self.timed = None;
-        self.retransmit_at = None;
+        self.flight.lose_all();
+        self.timeout_at = None;
+        self.soon = None;
     }
 
     /// Bytes that were taken for sending and are not acknowledged.

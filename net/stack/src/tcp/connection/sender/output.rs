@@ -1,6 +1,7 @@
 //! What may be sent now, and making it: new data, a lost segment again, a probe.
 
-use super::{Due, Fin, Handshake, Piece, Sender};
+use super::repair::Cause;
+use super::{Due, Fin, Handshake, Piece, Sender, Tail, TailKind};
 use crate::tcp::segment::Flags;
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
@@ -8,18 +9,40 @@ use isola_iobuf::Chain;
 
 impl Sender {
     /// Bytes of new data that may be sent in one segment now.
-    fn sendable(&self) -> usize {
+    pub(super) fn sendable(&self) -> usize {
         let unsent = self.queue.unsent();
         if unsent == 0 {
             return 0;
         }
-        let allowed = self.control.window().saturating_add(self.recovery.allowance(self.mss));
-        let edge = self.una + allowed.min(self.window);
-        let room = if edge.after(self.nxt) { edge.since(self.nxt) as usize } else { 0 };
-        let len = unsent.min(room).min(self.mss as usize);
+        let pipe = self.pipe();
+        let mut room = self.allowed().saturating_sub(pipe);
+        if self.tail_due == Due::Yes {
+            // A probe goes out in any case.
+            room = room.max(self.mss);
+        }
+        let edge = self.una + self.window;
+        let open = if edge.after(self.nxt) { edge.since(self.nxt) } else { 0 };
+        let len = unsent.min(room.min(open).min(self.mss) as usize);
         // No silly windows (RFC 9293 3.8.6.2.1): a full segment, or all there is, or much of the window.
         let worth = len == self.mss as usize || len == unsent || len >= (self.max_window / 2) as usize;
         if worth { len } else { 0 }
+    }
+
+    /// What is to be sent again now: where it begins, how long it is at most, and where its run ends.
+    fn resendable(&self) -> Option<(Seq, u32, Seq)> {
+        if self.flight.lost() == 0 {
+            return None;
+        }
+        let (start, end) = self.flight.first_lost()?;
+        let edge = self.una + self.window;
+        if !start.before(edge) {
+            // The peer has taken its window back: it is probed (RFC 9293 3.8.6).
+            return None;
+        }
+        let len = end.since(start).min(self.mss).min(edge.since(start));
+        let pipe = self.pipe();
+        let fits = pipe == 0 || self.allowed().saturating_sub(pipe) >= len;
+        fits.then_some((start, len, end))
     }
 
     /// Whether the FIN is next, and the peer has room for it at `position`.
@@ -32,7 +55,7 @@ impl Sender {
         if self.handshake == Handshake::Open {
             return self.nxt == self.una;
         }
-        (self.resend == Due::Yes && self.nxt.after(self.una))
+        self.resendable().is_some()
             || self.probe == Due::Yes
             || self.sendable() > 0
             || (self.queue.unsent() == 0 && self.fin_fits(self.nxt))
@@ -43,16 +66,15 @@ impl Sender {
         if self.handshake == Handshake::Open {
             return self.next_syn(now);
         }
-        if self.resend == Due::Yes {
-            self.resend = Due::No;
-            if self.nxt.after(self.una) {
-                return Some(self.again(now, reserved));
-            }
-        }
-        let len = self.sendable().min((self.mss as usize).saturating_sub(reserved).max(1));
-        if self.sendable() > 0 {
+        let full = (self.mss as usize).saturating_sub(reserved).max(1);
+        if let Some((start, len, end)) = self.resendable() {
             self.probe = Due::No;
-            return Some(self.next_data(now, len));
+            return Some(self.again(now, start, full.min(len as usize), end));
+        }
+        let len = self.sendable();
+        if len > 0 {
+            self.probe = Due::No;
+            return Some(self.next_data(now, len.min(full)));
         }
         if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
             self.probe = Due::No;
@@ -70,34 +92,45 @@ impl Sender {
             return None;
         }
         self.nxt = self.una + 1;
-        self.timed = (self.max == self.una).then_some((self.nxt, now));
+        self.syn_sent = (self.max == self.una).then_some(now);
         self.max = self.nxt;
-        self.retransmit_at = Some(now + self.rtt.timeout());
+        self.timeout_at = Some(now + self.rtt.timeout());
         Some(Piece { seq: self.una, flags: Flags::SYN, payload: Chain::new() })
     }
 
-    /// The first segment in flight once more.
-    fn again(&mut self, now: Instant, reserved: usize) -> Piece {
-        let in_flight = self.nxt.since(self.una) as usize;
-        let full = (self.mss as usize).saturating_sub(reserved).max(1);
-        let payload = self.queue.front(full.min(in_flight));
-        let end = self.una + payload.len() as u32;
-        let mut flags = push_flag(&payload, self.queue.len());
-        if self.fin == Fin::Wanted && end == self.end() && self.nxt.after(end) {
+    /// Up to `len` bytes at `start` once more, of a run that ends at `run_end`, with the FIN where it follows.
+    #[cold]
+    fn again(&mut self, now: Instant, start: Seq, len: usize, run_end: Seq) -> Piece {
+        let offset = start.since(self.una) as usize;
+        let payload = self.queue.range(offset, len);
+        let mut flags = push_flag(&payload, self.queue.len().saturating_sub(offset));
+        let mut end = start + payload.len() as u32;
+        if self.fin == Fin::Wanted && end == self.end() && run_end.after(end) {
             flags = flags | Flags::FIN;
+            end += 1;
         }
-        self.sent_again(now);
-        Piece { seq: self.una, flags, payload }
-    }
-
-    fn sent_again(&mut self, now: Instant) {
+        // A run is never without bytes or FIN; should it be, it must not be tried for ever.
+        let end = if end == start { run_end } else { end };
+        self.flight.sent_again(end, now);
+        if self.pipe() + self.mss > self.control.window() {
+            self.full = end;
+        }
         self.retransmits += 1;
-        self.timed = None;
         self.last_sent = now;
-        self.retransmit_at = Some(now + self.rtt.timeout());
+        if start == self.una || self.timeout_at.is_none() {
+            self.timeout_at = Some(now + self.rtt.timeout());
+        }
+        let sent = end.since(start);
+        if let Some(repair) = &mut self.repair {
+            repair.on_sent_again(now, sent);
+            if let Some(rack) = self.rack.as_mut().filter(|_| repair.cause == Cause::Loss) {
+                rack.unneeded.sent = rack.unneeded.sent.saturating_add(sent);
+            }
+        }
+        Piece { seq: start, flags, payload }
     }
 
-    /// New data, or data that is new since a timeout, with the FIN where it follows and fits.
+    /// New data, with the FIN where it follows and fits.
     fn next_data(&mut self, now: Instant, len: usize) -> Piece {
         if self.max == self.una && now.since(self.last_sent) > self.rtt.timeout() {
             self.control.on_idle();
@@ -110,18 +143,35 @@ impl Sender {
             flags = flags | Flags::FIN;
             self.nxt += 1;
         }
-        if seq.before(self.max) {
-            self.sent_again(now);
-        } else if self.timed.is_none() {
-            self.timed = Some((self.nxt, now));
-        }
+        self.flight.sent(self.nxt, now);
         self.max = self.max.max(self.nxt);
+        if self.pipe() + self.mss > self.control.window() {
+            self.full = self.nxt;
+        }
         self.last_sent = now;
         self.persist_at = None;
-        if self.retransmit_at.is_none() {
-            self.retransmit_at = Some(now + self.rtt.timeout());
+        if self.timeout_at.is_none() {
+            self.timeout_at = Some(now + self.rtt.timeout());
+        }
+        if self.soon.is_none() {
+            self.soon = self.probe_at(now);
+        }
+        if self.repair.is_some() || self.tail_due == Due::Yes {
+            self.note_sent(self.nxt.since(seq));
         }
         Piece { seq, flags, payload }
+    }
+
+    /// New data went out while something is being repaired or the tail is probed.
+    #[cold]
+    fn note_sent(&mut self, len: u32) {
+        if let Some(repair) = &mut self.repair {
+            repair.rate.on_sent(len);
+        }
+        if self.tail_due == Due::Yes {
+            self.tail_due = Due::No;
+            self.tail = Some(Tail { end: self.nxt, kind: TailKind::New });
+        }
     }
 
     /// A zero-window probe (RFC 9293 3.8.6.1): one byte beyond the window, or the FIN.

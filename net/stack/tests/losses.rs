@@ -1,0 +1,395 @@
+//! Losses towards a peer that reports what it has: found by time, repaired in step with what arrives, and
+//! taken back where they were none (RFC 8985, RFC 9937, RFC 3522).
+
+use isola_net_sim::{Peer, Segment, Talk};
+use isola_net_stack::{Counter, Duration, Event};
+
+const MSS: u32 = 1000;
+const RTT: Duration = Duration::from_millis(100);
+
+/// Whether the connection uses timestamps.
+#[derive(Clone, Copy, PartialEq)]
+enum Clock {
+    Stamped,
+    None,
+}
+
+/// A connection of 100 ms, with `segments` full segments under way.
+fn under_way(segments: u32, clock: Clock) -> (Peer, Talk, Vec<Segment>) {
+    let mut peer = Peer::listening();
+    let mut syn = Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(MSS as u16), Some(7)).sack_permitted();
+    if clock == Clock::Stamped {
+        syn = syn.options(Some(MSS as u16 + 12), Some(7)).timestamps(1, 0);
+    }
+    peer.send(syn.clone());
+    let answer = peer.segment();
+    peer.now += RTT;
+    let timestamps = answer.timestamps.map(|(value, _)| (2, value));
+    let (seq, ack) = (1_000_001, answer.seq.wrapping_add(1));
+    peer.send(Segment { timestamps, ..Segment::new(4000, 80, seq, Some(ack)) });
+    let [Event::Accepted { conn, .. }] = peer.events()[..] else { panic!("accepted") };
+    let mut talk = Talk { conn, from: 4000, to: 80, seq, ack, timestamps };
+    let data: Vec<u8> = (0..segments * MSS).map(|i| (i / MSS) as u8).collect();
+    if segments > 10 {
+        // The first window is ten segments; twenty follow them.
+        peer.write(conn, &vec![7; 10 * MSS as usize]);
+        peer.write(conn, &data);
+        peer.segments();
+        peer.now += RTT;
+        for _ in 0..10 {
+            talk.ack = talk.ack.wrapping_add(MSS);
+            peer.send(talk.segment());
+        }
+    } else {
+        peer.write(conn, &data);
+    }
+    let sent = peer.segments();
+    assert_eq!(sent.len(), segments as usize);
+    (peer, talk, sent)
+}
+
+/// Sends an acknowledgement that reports these segments of `sent`, from the first to before the second.
+fn report(peer: &mut Peer, talk: &Talk, sent: &[Segment], runs: &[(usize, usize)]) {
+    let place = |index: usize| sent[0].seq.wrapping_add(index as u32 * MSS);
+    let blocks: Vec<(u32, u32)> = runs.iter().map(|&(from, to)| (place(from), place(to))).collect();
+    let mut ack = talk.segment().sack(&blocks);
+    if let Some((value, echo)) = talk.timestamps {
+        ack = ack.timestamps(value, echo);
+    }
+    peer.send(ack);
+}
+
+fn numbers(segments: &[Segment]) -> Vec<u8> {
+    segments.iter().map(|segment| segment.payload[0]).collect()
+}
+
+/// RFC 8985 6.2: with three segments behind a gap and no reordering seen, the gap is lost at once.
+/// RFC 6675 5: what was reported is not sent again.
+#[test]
+fn three_segments_behind_a_gap_bring_it_without_waiting() {
+    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(1, 2)]);
+    report(&mut peer, &talk, &sent, &[(1, 3)]);
+    peer.silent();
+    report(&mut peer, &talk, &sent, &[(1, 4)]);
+    assert_eq!(numbers(&peer.segments()), [0]);
+    for end in 5..=10 {
+        report(&mut peer, &talk, &sent, &[(1, end)]);
+    }
+    peer.silent();
+    talk.ack = talk.ack.wrapping_add(10 * MSS);
+    peer.send(talk.segment());
+    assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().retransmits, 1);
+    assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
+    assert_eq!(peer.stack.next_deadline(), None);
+}
+
+/// RFC 8985 6.2: one segment behind a gap is not enough; a quarter of the least round trip later it is.
+/// RFC 8985 6.2: the timer of reordering runs until then.
+#[test]
+fn one_segment_behind_a_gap_brings_it_after_a_quarter_of_a_round_trip() {
+    let (mut peer, talk, sent) = under_way(3, Clock::None);
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(1, 2)]);
+    peer.silent();
+    let waited = peer.next_timer();
+    assert_eq!(waited, Duration::from_millis(25));
+    assert_eq!(numbers(&peer.segments()), [0]);
+}
+
+/// RFC 8985 6.2: a gap that fills within the reordering window was no loss.
+#[test]
+fn a_segment_that_is_a_little_late_is_not_sent_again() {
+    let (mut peer, mut talk, sent) = under_way(3, Clock::None);
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(1, 3)]);
+    peer.pass(Duration::from_millis(20));
+    talk.ack = talk.ack.wrapping_add(3 * MSS);
+    peer.send(talk.segment());
+    peer.pass(Duration::from_secs(5));
+    peer.silent();
+    assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().retransmits, 0);
+}
+
+/// RFC 8985 6.2: once segments were seen to overtake each other, three behind a gap are not enough.
+#[test]
+fn a_path_that_reorders_is_given_time() {
+    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(2, 3)]);
+    report(&mut peer, &talk, &sent, &[(1, 3)]);
+    peer.silent();
+    report(&mut peer, &talk, &sent, &[(1, 9)]);
+    peer.silent();
+    talk.ack = talk.ack.wrapping_add(9 * MSS);
+    peer.send(talk.segment());
+    peer.silent();
+    assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 0);
+}
+
+/// RFC 8985 6.2: a duplicate that is reported widens the reordering window by a quarter of the round trip.
+#[test]
+fn duplicates_make_it_wait_longer() {
+    let (mut peer, mut talk, sent) = under_way(8, Clock::None);
+    // Segment 0 is late by more than the window, and arrives twice.
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(1, 2)]);
+    peer.next_timer();
+    assert_eq!(numbers(&peer.segments()), [0]);
+    talk.ack = talk.ack.wrapping_add(2 * MSS);
+    report(&mut peer, &talk, &sent, &[]);
+    peer.now += Duration::from_millis(10);
+    report(&mut peer, &talk, &sent, &[(0, 1)]);
+    peer.now += Duration::from_millis(10);
+    talk.ack = talk.ack.wrapping_add(6 * MSS);
+    report(&mut peer, &talk, &sent, &[]);
+    peer.write(talk.conn, &[9; 3000]);
+    let next = peer.segments();
+    peer.now += RTT;
+    report(&mut peer, &talk, &next, &[(1, 2)]);
+    let waited = peer.next_timer();
+    assert!(waited >= Duration::from_millis(40), "{waited:?}");
+}
+
+/// RFC 6675 5: all gaps of one window are repaired in one recovery, without a timeout.
+#[test]
+fn many_gaps_are_repaired_in_one_recovery() {
+    let (mut peer, mut talk, sent) = under_way(20, Clock::None);
+    peer.now += RTT;
+    // 0, 5, 6 and 12 are lost.
+    let mut again = Vec::new();
+    let arrivals = [1, 2, 3, 4, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 19];
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for number in arrivals {
+        match runs.iter().position(|&(_, end)| end == number) {
+            Some(at) => {
+                let (from, _) = runs.remove(at);
+                runs.insert(0, (from, number + 1));
+            }
+            None => runs.insert(0, (number, number + 1)),
+        }
+        report(&mut peer, &talk, &sent, &runs);
+        again.extend(numbers(&peer.segments()));
+    }
+    assert_eq!(again, [0, 5, 6, 12]);
+    talk.ack = talk.ack.wrapping_add(20 * MSS);
+    peer.send(talk.segment());
+    let counters = peer.stack.counters();
+    assert_eq!((counters.get(Counter::TcpFastRetransmits), counters.get(Counter::TcpTimeouts)), (1, 0));
+}
+
+/// RFC 9937 6: while more is under way than is to be, what goes out is in proportion to what arrives.
+/// RFC 5681 3.2: half of what was under way is the window after the recovery.
+#[test]
+fn the_window_shrinks_in_step_with_what_arrives() {
+    let (mut peer, mut talk, sent) = under_way(20, Clock::None);
+    peer.write(talk.conn, &[99; 40 * MSS as usize]);
+    peer.silent();
+    let window = peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
+    peer.now += RTT;
+    let mut out = 0;
+    for end in 2..=20 {
+        report(&mut peer, &talk, &sent, &[(1, end)]);
+        let now = peer.segments().len();
+        assert!(now <= 2, "no burst: {now}");
+        out += now;
+    }
+    assert!((8..=12).contains(&out), "{out} segments for nineteen");
+    talk.ack = talk.ack.wrapping_add(20 * MSS);
+    peer.send(talk.segment());
+    let after = peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
+    assert!(after < window && after >= window / 2, "{window} to {after}");
+}
+
+/// RFC 8985 6.2: a segment sent again is lost again where what was sent after it has arrived.
+#[test]
+fn a_loss_of_what_was_sent_again_is_found_without_a_timeout() {
+    let (mut peer, talk, sent) = under_way(10, Clock::None);
+    peer.write(talk.conn, &[99; 20 * MSS as usize]);
+    peer.segments();
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(1, 4)]);
+    assert_eq!(numbers(&peer.segments()), [0]);
+    peer.now += Duration::from_millis(1);
+    report(&mut peer, &talk, &sent, &[(1, 8)]);
+    let new = peer.segments();
+    assert!(!new.is_empty() && new.iter().all(|segment| segment.payload[0] == 99));
+    // What went out after it arrives a round trip later, and it does not.
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(1, 11)]);
+    let again = numbers(&peer.segments());
+    assert_eq!(again.first(), Some(&0), "{again:?}");
+    assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
+}
+
+/// RFC 8985 7.2: a tail that is not acknowledged is probed after two round trips, before the timeout.
+/// RFC 8985 7.3: with its last segment, where there is nothing new.
+/// RFC 8985 7.4: what the probe brings is evidence like any other.
+#[test]
+fn a_lost_tail_is_probed_and_repaired_without_a_timeout() {
+    let (mut peer, mut talk, sent) = under_way(5, Clock::None);
+    peer.now += RTT;
+    talk.ack = talk.ack.wrapping_add(2 * MSS);
+    report(&mut peer, &talk, &sent, &[]);
+    assert_eq!(peer.next_timer(), RTT.times(2));
+    assert_eq!(numbers(&peer.segments()), [4]);
+    assert_eq!(peer.stack.counters().get(Counter::TcpTailProbes), 1);
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(4, 5)]);
+    assert_eq!(numbers(&peer.segments()), [2]);
+    peer.now += RTT;
+    talk.ack = talk.ack.wrapping_add(MSS);
+    report(&mut peer, &talk, &sent, &[(4, 5)]);
+    assert_eq!(numbers(&peer.segments()), [3]);
+    assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
+}
+
+/// RFC 8985 7.3: new data probes better than old.
+#[test]
+fn a_tail_is_probed_with_new_data_where_there_is_some() {
+    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+    peer.write(talk.conn, &[99; 3 * MSS as usize]);
+    peer.silent();
+    peer.next_timer();
+    assert_eq!(numbers(&peer.segments()), [99]);
+    talk.ack = sent[9].seq.wrapping_add(2 * MSS);
+    peer.send(talk.segment());
+    assert_eq!(numbers(&peer.segments()), [99, 99]);
+    assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().retransmits, 0);
+}
+
+/// RFC 8985 7.4: a probe that repaired a loss is answered as a loss; one that was a duplicate is not.
+#[test]
+fn a_probe_that_repaired_a_loss_counts_as_one() {
+    for (duplicate, shrinks) in [(false, true), (true, false)] {
+        let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+        peer.next_timer();
+        assert_eq!(numbers(&peer.segments()), [9]);
+        let before = peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
+        talk.ack = talk.ack.wrapping_add(10 * MSS);
+        peer.send(talk.segment());
+        if duplicate {
+            report(&mut peer, &talk, &sent, &[(9, 10)]);
+        }
+        peer.write(talk.conn, &[1; MSS as usize]);
+        peer.segments();
+        talk.ack = talk.ack.wrapping_add(MSS);
+        peer.send(talk.segment());
+        let after = peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
+        assert_eq!(after < before, shrinks, "{before} to {after}");
+    }
+}
+
+/// RFC 8985 7.2: the probe of a single segment waits for a delayed acknowledgement, so the timeout comes first.
+#[test]
+fn a_single_segment_is_not_probed() {
+    let (mut peer, _, _) = under_way(1, Clock::None);
+    peer.next_timer();
+    let counters = peer.stack.counters();
+    assert_eq!((counters.get(Counter::TcpTailProbes), counters.get(Counter::TcpTimeouts)), (0, 1));
+}
+
+/// RFC 2018 8: after a timeout reports count as withdrawn, and everything is sent again.
+#[test]
+fn a_timeout_forgets_what_was_reported() {
+    let (mut peer, mut talk, sent) = under_way(6, Clock::None);
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(1, 6)]);
+    assert_eq!(numbers(&peer.segments()), [0]);
+    peer.next_timer();
+    assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 1);
+    assert_eq!(numbers(&peer.segments()), [0]);
+    // The peer had let go of the rest.
+    talk.ack = talk.ack.wrapping_add(MSS);
+    peer.send(talk.segment());
+    assert_eq!(numbers(&peer.segments()), [1, 2]);
+}
+
+/// RFC 3522 3.2: an acknowledgement that echoes what was sent before the retransmission tells it was not needed.
+/// RFC 4015 3.2: the window is as it was, and nothing more is sent again.
+#[test]
+fn a_timeout_that_was_too_early_is_taken_back() {
+    let (mut peer, mut talk, sent) = under_way(8, Clock::Stamped);
+    let before = peer.stack.connection_stats(talk.conn).unwrap();
+    let echo = sent[0].timestamps.unwrap().0;
+    while peer.stack.counters().get(Counter::TcpTimeouts) == 0 {
+        peer.next_timer();
+        peer.segments();
+    }
+    peer.now += Duration::from_millis(50);
+    talk.ack = talk.ack.wrapping_add(MSS);
+    talk.timestamps = Some((3, echo));
+    peer.send(talk.segment());
+    peer.silent();
+    let after = peer.stack.connection_stats(talk.conn).unwrap();
+    assert!(after.congestion_window >= before.congestion_window);
+    assert!(after.rto > before.rto, "the round trip was longer than thought");
+    assert_eq!(peer.stack.counters().get(Counter::TcpSpurious), 1);
+}
+
+/// RFC 3522 3.2: an acknowledgement that echoes the retransmission leaves everything as a loss.
+#[test]
+fn a_timeout_that_was_right_is_not_taken_back() {
+    let (mut peer, mut talk, _) = under_way(8, Clock::Stamped);
+    let mut echo = 0;
+    while peer.stack.counters().get(Counter::TcpTimeouts) == 0 {
+        peer.next_timer();
+        echo = peer.segments().last().unwrap().timestamps.unwrap().0;
+    }
+    peer.now += RTT;
+    talk.ack = talk.ack.wrapping_add(MSS);
+    talk.timestamps = Some((3, echo));
+    peer.send(talk.segment());
+    assert_eq!(numbers(&peer.segments()), [1, 2]);
+    assert_eq!(peer.stack.counters().get(Counter::TcpSpurious), 0);
+}
+
+/// RFC 3708 3: where all that was sent again is reported as duplicates, nothing was lost.
+#[test]
+fn a_loss_that_duplicates_refute_is_taken_back() {
+    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+    let before = peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(1, 4)]);
+    assert_eq!(numbers(&peer.segments()), [0]);
+    talk.ack = talk.ack.wrapping_add(10 * MSS);
+    peer.send(talk.segment());
+    assert!(peer.stack.connection_stats(talk.conn).unwrap().congestion_window < before);
+    report(&mut peer, &talk, &sent, &[(0, 1)]);
+    assert!(peer.stack.connection_stats(talk.conn).unwrap().congestion_window >= before);
+    assert_eq!(peer.stack.counters().get(Counter::TcpSpurious), 1);
+}
+
+/// RFC 7323 4.1: a segment that was sent twice is measured by its timestamp, and ends the back-off.
+#[test]
+fn timestamps_measure_what_was_sent_twice() {
+    let (mut peer, mut talk, _) = under_way(1, Clock::Stamped);
+    peer.next_timer();
+    let again = peer.segment();
+    let backed_off = peer.stack.connection_stats(talk.conn).unwrap().rto;
+    peer.now += RTT;
+    talk.ack = talk.ack.wrapping_add(MSS);
+    talk.timestamps = Some((3, again.timestamps.unwrap().0));
+    peer.send(talk.segment());
+    assert!(peer.stack.connection_stats(talk.conn).unwrap().rto < backed_off);
+}
+
+/// RFC 2018 5: blocks that cannot be true are ignored: of what was never sent, turned round, or acknowledged.
+#[test]
+fn impossible_reports_mean_nothing() {
+    let (mut peer, talk, sent) = under_way(10, Clock::None);
+    peer.now += RTT;
+    let end = sent[9].seq.wrapping_add(MSS);
+    for block in [
+        (end, end.wrapping_add(5 * MSS)),
+        (sent[1].seq, end.wrapping_add(1)),
+        (sent[5].seq, sent[1].seq),
+        (sent[3].seq, sent[3].seq),
+        (sent[0].seq.wrapping_sub(1 << 30), end),
+    ] {
+        peer.send(talk.segment().sack(&[block]));
+        peer.silent();
+    }
+    assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 0);
+}
