@@ -3,6 +3,7 @@
 
 use isola_net_sim::{Peer, Segment, Talk};
 use isola_net_stack::{Counter, Duration, Event};
+use proptest::prelude::*;
 
 const MSS: u32 = 1000;
 const RTT: Duration = Duration::from_millis(100);
@@ -17,7 +18,10 @@ enum Clock {
 /// A connection of 100 ms, with `segments` full segments under way.
 fn under_way(segments: u32, clock: Clock) -> (Peer, Talk, Vec<Segment>) {
     let mut peer = Peer::listening();
-    let mut syn = Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(MSS as u16), Some(7)).sack_permitted();
+    let mut syn = Segment::new(4000, 80, 1_000_000, None)
+        .flags("S")
+        .options(Some(MSS as u16), Some(7))
+        .sack_permitted();
     if clock == Clock::Stamped {
         syn = syn.options(Some(MSS as u16 + 12), Some(7)).timestamps(1, 0);
     }
@@ -392,4 +396,70 @@ fn impossible_reports_mean_nothing() {
         peer.silent();
     }
     assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// RFC 2018 5: whatever a peer reports, what is sent lies between the acknowledged and the window's end.
+    #[test]
+    fn any_stream_of_reports_is_survived(
+        steps in prop::collection::vec(
+            (0u32..4, prop::collection::vec((0u32..40_000, 0u32..6_000), 0..4), 0u64..300, any::<bool>()),
+            1..60,
+        ),
+        stamped in any::<bool>(),
+    ) {
+        let clock = if stamped { Clock::Stamped } else { Clock::None };
+        let (mut peer, mut talk, sent) = under_way(10, clock);
+        let mut highest = sent[9].seq.wrapping_add(MSS);
+        let window = 60_000 << 7;
+        for (acked, blocks, millis, writes) in steps {
+            let under_way = highest.wrapping_sub(talk.ack);
+            talk.ack = talk.ack.wrapping_add((acked * MSS / 2).min(under_way));
+            let base = talk.ack.wrapping_sub(5_000);
+            let blocks: Vec<(u32, u32)> = blocks
+                .into_iter()
+                .map(|(start, len)| (base.wrapping_add(start), base.wrapping_add(start + len)))
+                .take(3)
+                .collect();
+            peer.send(talk.segment().sack(&blocks));
+            if writes && peer.stack.send_space(talk.conn) >= 5_000 {
+                peer.write(talk.conn, &[1; 5_000]);
+            }
+            for _ in 0..2 {
+                for segment in peer.segments() {
+                    if segment.flags.contains('R') {
+                        return Ok(());
+                    }
+                    let end = segment.seq.wrapping_add(segment.payload.len() as u32);
+                    prop_assert!(segment.seq.wrapping_sub(talk.ack) <= window, "sent what was acknowledged");
+                    prop_assert!(end.wrapping_sub(talk.ack) <= window);
+                    if end.wrapping_sub(talk.ack) > highest.wrapping_sub(talk.ack) {
+                        highest = end;
+                    }
+                }
+                peer.pass(Duration::from_millis(millis));
+            }
+            if let Some(stats) = peer.stack.connection_stats(talk.conn) {
+                prop_assert!(stats.congestion_window >= MSS);
+            }
+        }
+        // A peer that acknowledges in the end gets everything over with.
+        talk.ack = highest;
+        peer.send(talk.segment());
+        for _ in 0..200 {
+            for segment in peer.segments() {
+                let end = segment.seq.wrapping_add(segment.payload.len() as u32);
+                if end.wrapping_sub(talk.ack) < 1 << 30 {
+                    talk.ack = end;
+                }
+            }
+            peer.send(talk.segment());
+        }
+        if let Some(stats) = peer.stack.connection_stats(talk.conn) {
+            prop_assert_eq!(stats.unacked, 0);
+            prop_assert_eq!(peer.stack.next_deadline(), None);
+        }
+    }
 }

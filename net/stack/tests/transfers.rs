@@ -110,3 +110,35 @@ fn tiny_pieces_and_tiny_windows_work() {
         finish(&mut sim, 20_000, 3, Duration::from_secs(600));
     }
 }
+
+#[test]
+fn losses_are_repaired_without_timeouts_nearly_always() {
+    let mut timeouts = 0;
+    for seed in 0..10 {
+        let link = Link { loss: 20, latency: Duration::from_millis(1), ..Link::good() };
+        let mut sim = pair(seed, link, 500_000, 1);
+        finish(&mut sim, 500_000, 1, Duration::from_secs(60));
+        timeouts += sim.hosts.iter().map(|host| host.stack.counters().get(Counter::TcpTimeouts)).sum::<u64>();
+    }
+    // Some 150 segments are lost, SYNs and lone segments among them.
+    assert!(timeouts <= 8, "{timeouts} timeouts");
+}
+
+#[test]
+fn segments_that_overtake_each_other_are_seldom_sent_again() {
+    let (mut again, mut all) = (0, 0);
+    for seed in 0..5 {
+        let jitter = Duration::from_micros(500);
+        let link = Link { jitter, latency: Duration::from_millis(2), ..Link::good() };
+        let mut sim = pair(seed, link, 1 << 20, 1);
+        finish(&mut sim, 1 << 20, 1, Duration::from_secs(60));
+        for host in &sim.hosts {
+            let counters = host.stack.counters();
+            assert_eq!(counters.get(Counter::TcpTimeouts), 0);
+            assert!(counters.get(Counter::TcpOutOfOrder) > 100, "the line reorders");
+            again += counters.get(Counter::TcpFastRetransmits);
+            all += counters.get(Counter::TcpOutOfOrder);
+        }
+    }
+    assert!(again * 20 < all, "{again} losses found where none were, {all} segments out of order");
+}

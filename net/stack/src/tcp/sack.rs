@@ -44,7 +44,8 @@ impl SackBlocks {
 
     /// Adds a block, where there is room.
     pub fn push(&mut self, block: Block) {
-        let list = self.0.get_or_insert_with(|| Box::new(List { blocks: [Block::EMPTY; MAX_BLOCKS], count: 0 }));
+        let list =
+            self.0.get_or_insert_with(|| Box::new(List { blocks: [Block::EMPTY; MAX_BLOCKS], count: 0 }));
         if let Some(place) = list.blocks.get_mut(usize::from(list.count)) {
             *place = block;
             list.count += 1;

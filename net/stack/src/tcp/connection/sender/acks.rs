@@ -38,7 +38,8 @@ impl Sender {
         self.take_window(ack.seq, position, window);
         let moves = position != self.una;
         let repeats = !moves && same_window && ack.bare == Bare::Yes && self.nxt.after(self.una);
-        let calm = self.flight.is_whole() && self.repair.is_none() && self.tail.is_none() && self.assumed == 0;
+        let calm =
+            self.flight.is_whole() && self.repair.is_none() && self.tail.is_none() && self.assumed == 0;
         if !calm || !ack.sack.is_empty() || (repeats && self.sack == Sack::Refused) {
             let repeats = if repeats { Repeats::Yes } else { Repeats::No };
             self.on_troubled_ack(now, &ack, repeats, counters);
@@ -111,7 +112,8 @@ impl Sender {
     /// peer that reports what it has makes it useful (RFC 8985 7.2).
     #[inline]
     pub(super) fn probe_at(&self, since: Instant) -> Option<(Instant, Soon)> {
-        if self.sack == Sack::Refused || self.repair.is_some() || !self.flight.is_whole() {
+        let calm = self.repair.is_none() && self.tail.is_none() && self.flight.is_whole();
+        if self.sack == Sack::Refused || !calm {
             return None;
         }
         let twice = self.rtt.smoothed()?.times(2);

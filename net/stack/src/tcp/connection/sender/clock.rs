@@ -95,7 +95,7 @@ impl Sender {
     fn probe_tail(&mut self, now: Instant, counters: &mut Counters) {
         // The last segment may have gone out since the timer was set.
         self.soon = self.probe_at(self.last_sent);
-        if self.tail.is_some() || self.soon.is_none_or(|(at, _)| at > now) {
+        if self.soon.is_none_or(|(at, _)| at > now) {
             return;
         }
         self.soon = None;

@@ -171,7 +171,8 @@ impl Flight {
     /// The peer has a block, which lies within the flight.
     pub fn sack(&mut self, block: Block, news: &mut Deliveries<'_>) {
         let mut index = self.runs.partition_point(|run| !run.end.after(block.start));
-        let mut from = index.checked_sub(1).and_then(|before| self.runs.get(before)).map_or(self.start, |r| r.end);
+        let mut from =
+            index.checked_sub(1).and_then(|before| self.runs.get(before)).map_or(self.start, |r| r.end);
         while let Some(&run) = self.runs.get(index)
             && from.before(block.end)
         {
@@ -281,7 +282,8 @@ impl Flight {
             return;
         }
         let index = self.runs.len() - 1;
-        let from = index.checked_sub(1).and_then(|before| self.runs.get(before)).map_or(self.start, |r| r.end);
+        let from =
+            index.checked_sub(1).and_then(|before| self.runs.get(before)).map_or(self.start, |r| r.end);
         let start = if last.end.since(from) > len { last.end.back(len) } else { from };
         if let Some(place) = self.cut(index, (from, start, last.end)) {
             self.turn(place, start, Fate::Lost);
