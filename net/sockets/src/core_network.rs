@@ -156,6 +156,9 @@ impl CoreNetwork {
                 ReceivedChecksum::Valid => RxChecksum::Verified,
             };
             stack.receive(now, frame, checksum);
+            while let Some(whole) = stack.take_reassembled() {
+                device::steer_again(whole);
+            }
         }
     }
 

@@ -22,11 +22,11 @@ use isola_events::event::{Event, Placement};
 use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::spawn_on;
-use isola_iobuf::IoBufMut;
-use isola_net_stack::{Frame, Instant, Stack, core_of_frame};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_net_stack::{Frame, Instant, Stack, core_of_frame, datagram_port};
 use isola_platform::CoreIndex;
 use isola_platform::network::{
-    ChecksumOffload, FrameToSend, FramesPending, NetworkQueue, ReceivedFrame, Segmentation,
+    ChecksumOffload, FrameToSend, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame, Segmentation,
 };
 use spin::Once;
 
@@ -115,6 +115,16 @@ pub fn set_polling(thresholds: Thresholds) {
             }
         };
         if *owner == current_core() { set() } else { spawn_on(*owner, set) }
+    }
+}
+
+/// Has a frame that was put together of fragments received on the core of its flow.
+pub(crate) fn steer_again(frame: IoBuf) {
+    let core = QUEUES.core_of(&frame, platform().descriptor().cores.len() as u16);
+    let received = ReceivedFrame { frame, rest: Chain::new(), checksum: ReceivedChecksum::Unchecked };
+    let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
+    if event.try_spawn(move || NETWORK.receive(vec![received])).is_err() {
+        count_dropped(1);
     }
 }
 
@@ -238,8 +248,7 @@ impl Queues {
     }
 
     fn core_of(&self, frame: &[u8], cores: u16) -> CoreIndex {
-        let bound =
-            udp_destination_port(frame).and_then(|port| self.datagram_cores.borrow().get(&port).copied());
+        let bound = datagram_port(frame).and_then(|port| self.datagram_cores.borrow().get(&port).copied());
         bound.unwrap_or_else(|| CoreIndex(u32::from(core_of_frame(frame, cores))))
     }
 
@@ -314,20 +323,4 @@ impl Queues {
             self.queue_poll();
         }
     }
-}
-
-/// The port that a UDP datagram in an Ethernet frame is for; `None` for anything else, further fragments included.
-fn udp_destination_port(frame: &[u8]) -> Option<u16> {
-    let (ethernet, packet) = frame.split_first_chunk::<14>()?;
-    if ethernet[12..] != [0x08, 0x00] {
-        return None;
-    }
-    let header = packet.first_chunk::<20>()?;
-    let (version, header_len) = (header[0] >> 4, usize::from(header[0] & 15) * 4);
-    let fragment_offset = u16::from_be_bytes([header[6], header[7]]) & 0x1fff;
-    if version != 4 || header[9] != 17 || fragment_offset != 0 {
-        return None;
-    }
-    let ports = packet.get(header_len..)?.first_chunk::<4>()?;
-    Some(u16::from_be_bytes([ports[2], ports[3]]))
 }

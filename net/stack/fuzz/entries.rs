@@ -2,8 +2,11 @@
 //! become a story, and the stack has to survive it within its bounds.
 
 use isola_iobuf::{Chain, IoBuf};
-use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip, host_mac};
-use isola_net_stack::{Addressing, Duration, Event, Instant, RxChecksum, Stack, core_of_frame, flow_hash};
+use isola_net_sim::{Peer, Segment, Talk, host_config, host_config6, host_ip, host_ip6, host_mac};
+use isola_net_stack::{
+    Addressing, Duration, Event, Instant, Ipv6Addressing, RxChecksum, Stack, core_of_frame, datagram_port,
+    flow_hash,
+};
 
 /// Reads the story's bytes; zeros after their end.
 struct Story<'a>(&'a [u8]);
@@ -72,14 +75,96 @@ pub fn frames(data: &[u8]) {
         if kind & 1 == 0 {
             frame.extend_from_slice(&host_mac(1).0);
             frame.extend_from_slice(&host_mac(2).0);
-            frame.extend_from_slice(if kind & 2 == 0 { &[8, 0] } else { &[8, 6] });
+            frame.extend_from_slice([&[8, 0], &[8, 6], &[8, 0], &[0x86, 0xdd]][usize::from(kind >> 1 & 3)]);
         }
         frame.extend_from_slice(story.bytes(usize::from(len)));
-        let _ = (flow_hash(&frame), core_of_frame(&frame, 3));
-        let checksum = if kind & 4 == 0 { RxChecksum::Verified } else { RxChecksum::Unverified };
+        let _ = (flow_hash(&frame), core_of_frame(&frame, 3), datagram_port(&frame));
+        let checksum = if kind & 8 == 0 { RxChecksum::Verified } else { RxChecksum::Unverified };
         peer.stack.receive(peer.now, IoBuf::from(frame), checksum);
         live(&mut peer);
     }
+}
+
+/// IPv6 packets with good beginnings to a stack that sets itself up: neighbours, routers, errors, extension
+/// headers, fragments; and IPv4 fragments. Time passes in between.
+pub fn packets(data: &[u8]) {
+    let mut story = Story(data);
+    let mut config = host_config6(1);
+    if story.byte() & 1 == 0 {
+        config.ipv6 = Ipv6Addressing::Auto;
+    }
+    let mut peer = Peer::new(config);
+    peer.stack.udp_bind(53).expect("a free port");
+    peer.stack.listen(80, 4).expect("a free port");
+    peer.pass(Duration::from_secs(u64::from(story.byte() & 3)));
+    while !story.is_over() {
+        let (kind, len) = (story.byte(), story.byte());
+        if kind == 0 {
+            peer.pass(Duration::from_secs(u64::from(story.word())));
+        }
+        let own = peer.stack.ipv6().addresses[usize::from(kind >> 6 & 1)].map_or(host_ip6(1), |own| own.ip);
+        let group = (0xff02_0000_0000_0000_0000_0001_ff00_0000 | (own.to_bits() & 0xff_ffff)).to_be_bytes();
+        let all = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        let destination = [own.octets(), all, group, own.octets()][usize::from(kind >> 3 & 3)];
+        let router = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+        let source = [router, host_ip6(2).octets(), [0; 16], router][usize::from(kind >> 1 & 3)];
+        let next = [58, 44, 58, 60, 0, 43, 17, 6][usize::from(kind & 7)];
+        let mut payload = story.bytes(usize::from(len)).to_vec();
+        let mut frame = [host_mac(1).0, host_mac(2).0].concat();
+        if kind & 0x80 != 0 && next == 44 {
+            let (a, b) = (host_ip(2).octets(), host_ip(1).octets());
+            let mut header =
+                etherparse::Ipv4Header::new(payload.len() as u16, 64, 17.into(), a, b).expect("short");
+            (header.identification, header.dont_fragment) = (story.byte().into(), false);
+            header.more_fragments = len & 1 == 0;
+            header.fragment_offset = u16::from(story.byte() >> 2).try_into().expect("in range");
+            header.header_checksum = header.calc_header_checksum();
+            frame.extend_from_slice(&[8, 0]);
+            frame.extend_from_slice(&header.to_bytes());
+        } else {
+            if source == router || kind & 0x10 != 0 {
+                frame[..6].copy_from_slice(&host_mac(1).0);
+            }
+            if destination[0] == 0xff {
+                frame[..2].copy_from_slice(&[0x33, 0x33]);
+            }
+            if next == 58 && payload.len() >= 4 {
+                let kinds = [134, 135, 136, 130, 128, 1, 2, 137];
+                payload[0] = if kind & 0x20 == 0 { kinds[usize::from(payload[0] & 7)] } else { payload[0] };
+                payload[1] &= 1;
+                seal(&source, &destination, &mut payload);
+            }
+            let hops = if payload.first() == Some(&130) { 1 } else { 255 };
+            frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, payload.len() as u8, next, hops]);
+            frame.extend_from_slice(&source);
+            frame.extend_from_slice(&destination);
+        }
+        frame.extend_from_slice(&payload);
+        let _ = (flow_hash(&frame), datagram_port(&frame));
+        peer.stack.receive(peer.now, IoBuf::from(frame), RxChecksum::Verified);
+        for event in peer.events() {
+            if let Event::Datagram(socket) = event {
+                while peer.stack.udp_receive(socket).is_some() {}
+            }
+        }
+        peer.frames();
+        let settings = peer.stack.ipv6();
+        assert!(settings.mtu.is_none_or(|mtu| mtu >= 1280) && settings.hop_limit > 0);
+        assert!(settings.addresses.iter().flatten().all(|own| !own.ip.is_multicast()));
+    }
+}
+
+/// Fills an ICMPv6 message's checksum in.
+fn seal(source: &[u8; 16], destination: &[u8; 16], message: &mut [u8]) {
+    message[2..4].fill(0);
+    let mut sum = 58 + message.len() as u32;
+    for pair in [&source[..], &destination[..], message].concat().chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+    }
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
 /// Segments of any kind near what the connection expects, mixed with an application's calls and with time.

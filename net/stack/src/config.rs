@@ -83,6 +83,10 @@ pub struct Limits {
     pub udp_datagrams: usize,
     /// Memory that the datagrams waiting in one UDP socket keep alive, in bytes.
     pub udp_bytes: usize,
+    /// Packets that wait for their further fragments.
+    pub fragmented_packets: usize,
+    /// Memory that the fragments which wait keep alive, in bytes; the packet that began first goes for more.
+    pub fragment_bytes: usize,
     /// ICMP messages that may be sent in a second: echo replies and errors, each by itself.
     pub icmp_per_second: u32,
     /// Resets for segments without a connection that may be sent in a second.
@@ -102,6 +106,8 @@ impl Default for Limits {
             udp_sockets: 1024,
             udp_datagrams: 256,
             udp_bytes: 1 << 20,
+            fragmented_packets: 64,
+            fragment_bytes: 512 << 10,
             icmp_per_second: 1000,
             resets_per_second: 1000,
             challenges_per_second: 1000,

@@ -46,8 +46,18 @@ counters! {
     DropIpv4Malformed = "drop_ipv4_malformed",
     /// An IPv4 header whose checksum does not fit.
     DropIpv4Checksum = "drop_ipv4_checksum",
-    /// A fragment: reassembly is not offered, and nothing here sends what needs it.
-    DropIpv4Fragment = "drop_ipv4_fragment",
+    /// A fragment with an impossible length or place.
+    DropFragmentMalformed = "drop_fragment_malformed",
+    /// A first fragment without its transport's header.
+    DropFragmentTiny = "drop_fragment_tiny",
+    /// A fragment that overlaps another of its packet, or belongs to a packet where that happened.
+    DropFragmentOverlap = "drop_fragment_overlap",
+    /// A fragment that came before.
+    DropFragmentRepeated = "drop_fragment_repeated",
+    /// A fragment dropped for want of room, or of a packet in too many of them.
+    DropFragmentLimit = "drop_fragment_limit",
+    /// A fragment whose fellows did not come in time.
+    DropFragmentTime = "drop_fragment_time",
     /// A packet from an address that nobody can have.
     DropIpv4Source = "drop_ipv4_source",
     /// A packet to an address that is not this interface's.
@@ -60,8 +70,6 @@ counters! {
     DropIpv6Extension = "drop_ipv6_extension",
     /// A routing header that wants the packet sent on.
     DropIpv6Routing = "drop_ipv6_routing",
-    /// A fragment of an IPv6 packet: reassembly is not offered, and nothing here sends what needs it.
-    DropIpv6Fragment = "drop_ipv6_fragment",
     /// An IPv6 packet from an address that nobody can have.
     DropIpv6Source = "drop_ipv6_source",
     /// An IPv6 packet to an address or group that is not this interface's.
@@ -131,6 +139,12 @@ counters! {
     DropTransmitQueue = "drop_transmit_queue",
     /// A DHCP message that is malformed or not meant for this client.
     DropDhcp = "drop_dhcp",
+    /// Packets put together from fragments.
+    Reassembled = "reassembled",
+    /// Times that a router said, credibly, that a packet was too long for its way.
+    PathMtuLearned = "path_mtu_learned",
+    /// Times that a connection sends shorter segments because long ones vanish without a word.
+    PathMtuGuessed = "path_mtu_guessed",
     /// Addresses that somebody else turned out to have.
     AddressConflicts = "address_conflicts",
     /// A reset not sent because of the rate limit.

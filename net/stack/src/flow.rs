@@ -25,6 +25,23 @@ pub fn flow_hash(frame: &[u8]) -> Option<u32> {
     }
 }
 
+/// The port that a UDP datagram in an Ethernet frame is for; `None` for anything else, fragments included.
+pub fn datagram_port(frame: &[u8]) -> Option<u16> {
+    let header = Ethernet2HeaderSlice::from_slice(frame).ok()?;
+    let packet = frame.get(header.slice().len()..)?;
+    let at = match header.ether_type() {
+        EtherType::IPV4 => {
+            let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
+            let is_datagram = header.protocol() == IpNumber::UDP && !header.is_fragmenting_payload();
+            is_datagram.then(|| header.slice().len())?
+        }
+        EtherType::IPV6 => ipv6::find_transport(packet).filter(|found| found.0 == IpNumber::UDP)?.1,
+        _ => return None,
+    };
+    let ports = packet.get(at..)?.first_chunk::<4>()?;
+    Some(u16::from_be_bytes([ports[2], ports[3]]))
+}
+
 /// The instance, of `count`, that a frame is for.
 pub fn core_of_frame(frame: &[u8], count: u16) -> u16 {
     flow_hash(frame).map_or(0, |hash| core_of_hash(hash, count))

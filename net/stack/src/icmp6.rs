@@ -115,6 +115,8 @@ pub(crate) enum Complaint {
     Port,
     /// This byte of it.
     Problem { code: u8, pointer: u32 },
+    /// Its other fragments did not come in time.
+    ReassemblyTime,
 }
 
 /// The error about a packet: quotes as much of it as surely gets through (RFC 4443 2.4 c).
@@ -127,6 +129,7 @@ pub(crate) fn complaint(
     let (kind, code, pointer) = match complaint {
         Complaint::Port => (UNREACHABLE, PORT_UNREACHABLE, 0),
         Complaint::Problem { code, pointer } => (PARAMETER_PROBLEM, code, pointer),
+        Complaint::ReassemblyTime => (TIME_EXCEEDED, 1, 0),
     };
     let [a, b, c, d] = pointer.to_be_bytes();
     whole.truncate(MIN_LINK_MTU - ipv6::HEADER_LEN - HEADER_LEN);

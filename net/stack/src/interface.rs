@@ -12,6 +12,7 @@ use crate::config::{Config, TxChecksum};
 use crate::counters::{Counter, Counters};
 use crate::frame::{ChecksumOffload, Frame, HeadPool};
 use crate::neighbour::{Answer, Ask, Family, Known, NeighbourCache, Waiting};
+use crate::path_mtu::PathMtus;
 use crate::time::Instant;
 use crate::{ethernet, ipv4, ipv6, mld, ndp};
 use alloc::collections::VecDeque;
@@ -73,6 +74,7 @@ pub(crate) struct Interface {
     pub ipv6: Ipv6Settings,
     pub mtu: usize,
     pub neighbours: NeighbourCache,
+    paths: PathMtus,
     pub pool: HeadPool,
     tx_checksum: TxChecksum,
     queue: VecDeque<Frame>,
@@ -95,6 +97,7 @@ impl Interface {
             ipv6: Ipv6Settings::NONE,
             mtu: config.mtu,
             neighbours: NeighbourCache::new(&config.limits),
+            paths: PathMtus::default(),
             pool: HeadPool::new(config.headroom),
             tx_checksum: config.tx_checksum,
             queue: VecDeque::new(),
@@ -157,12 +160,30 @@ impl Interface {
         }
     }
 
-    /// The longest packet that may be sent to `destination`, in bytes.
-    pub fn mtu_to(&self, destination: IpAddr) -> usize {
+    /// The longest packet that neighbours may be sent of the family of `destination`, in bytes.
+    pub fn link_mtu(&self, destination: IpAddr) -> usize {
         match (destination, self.ipv6.mtu) {
             (IpAddr::V6(_), Some(mtu)) => self.mtu.min(mtu.into()),
             _ => self.mtu,
         }
+    }
+
+    /// The longest packet that may be sent to `destination`, in bytes.
+    pub fn mtu_to(&self, now: Instant, destination: IpAddr) -> usize {
+        let link = self.link_mtu(destination);
+        self.paths.get(now, destination).map_or(link, |path| path.min(link))
+    }
+
+    /// A router says, credibly, that packets to `destination` may only be so long. Returns what is believed.
+    pub fn learn_mtu(
+        &mut self,
+        now: Instant,
+        destination: IpAddr,
+        mtu: u32,
+        counters: &mut Counters,
+    ) -> usize {
+        counters.bump(Counter::PathMtuLearned);
+        self.paths.learn(now, destination, mtu).min(self.link_mtu(destination))
     }
 
     /// Completes the checksum of a transport header, or prepares it for the device: in that case returns the

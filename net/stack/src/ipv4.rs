@@ -1,10 +1,11 @@
 //! IPv4 headers (RFC 791): checked on the way in, made on the way out.
 //!
-//! Options are accepted and ignored. Fragments are neither sent nor reassembled: TCP cuts its segments to fit
-//! (and sets DF), and a UDP datagram that doesn't fit the link is refused when it is sent.
+//! Options are accepted and ignored. Fragments are put together again ([`crate::fragments`]), but not sent: TCP
+//! cuts its segments to fit (and sets DF), and a UDP datagram that doesn't fit the way is refused when it is sent.
 
 use crate::checksum::Sum;
 use crate::counters::Counter;
+use crate::fragments::{Fragment, PacketId};
 use crate::ip::{HOP_LIMIT, IpPacket};
 use core::net::{IpAddr, Ipv4Addr};
 use etherparse::{IpNumber, Ipv4HeaderSlice};
@@ -13,8 +14,17 @@ use isola_iobuf::{IoBuf, IoBufMut};
 /// Length of a header without options: the only one that is sent.
 pub(crate) const HEADER_LEN: usize = 20;
 
+/// Where the protocol stands in the header.
+const PROTOCOL_AT: usize = 9;
+
+/// A received packet: whole, or a part of one.
+pub(crate) enum Parsed {
+    Whole(IpPacket),
+    Fragment(Fragment),
+}
+
 /// Checks the header and cuts off what the link padded.
-pub(crate) fn parse(mut packet: IoBuf) -> Result<IpPacket, Counter> {
+pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, Counter> {
     let header = Ipv4HeaderSlice::from_slice(&packet).map_err(|_| Counter::DropIpv4Malformed)?;
     let header_len = header.slice().len();
     let total_len = usize::from(header.total_len());
@@ -26,13 +36,33 @@ pub(crate) fn parse(mut packet: IoBuf) -> Result<IpPacket, Counter> {
     if sum.checksum() != 0 {
         return Err(Counter::DropIpv4Checksum);
     }
-    if header.is_fragmenting_payload() {
-        return Err(Counter::DropIpv4Fragment);
-    }
     let (source, destination) = (IpAddr::V4(header.source_addr()), IpAddr::V4(header.destination_addr()));
     let (protocol, hops) = (header.protocol(), header.ttl());
+    if header.is_fragmenting_payload() {
+        let (offset, more) = (usize::from(header.fragments_offset().value()) * 8, header.more_fragments());
+        let identification = header.identification().into();
+        let id = PacketId { source, destination, identification, protocol: protocol.0 };
+        packet.truncate(total_len);
+        return Ok(Parsed::Fragment(Fragment {
+            id,
+            next: protocol,
+            offset,
+            more,
+            headers_len: header_len,
+            next_header_at: PROTOCOL_AT,
+            data_at: header_len,
+            whole: packet,
+        }));
+    }
     packet.truncate(total_len);
-    Ok(IpPacket { source, destination, protocol, hops, whole: packet, headers_len: header_len })
+    Ok(Parsed::Whole(IpPacket {
+        source,
+        destination,
+        protocol,
+        hops,
+        whole: packet,
+        headers_len: header_len,
+    }))
 }
 
 /// Puts a header in front of `head`, which `payload_len` further bytes follow.
@@ -90,7 +120,7 @@ mod tests {
     fn padding_is_cut_off() {
         let mut head = packet();
         head.append_slice(&[0; 4]).unwrap();
-        let packet = parse(head.freeze()).ok().unwrap();
+        let Ok(Parsed::Whole(packet)) = parse(head.freeze()) else { panic!("a packet") };
         assert_eq!(packet.protocol, IpNumber::UDP);
         assert_eq!(&*packet.into_payload(), b"abcd");
     }
@@ -118,6 +148,6 @@ mod tests {
         let mut head = packet();
         head.data_mut()[6] = 0x20;
         resum(head.data_mut());
-        assert_eq!(parse(head.freeze()).err(), Some(Counter::DropIpv4Fragment));
+        assert!(matches!(parse(head.freeze()), Ok(Parsed::Fragment(_))));
     }
 }

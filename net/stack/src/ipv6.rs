@@ -5,6 +5,7 @@
 //! (RFC 5095). The walk ends at a transport, at a fragment, or where there is no next header.
 
 use crate::counters::Counter;
+use crate::fragments::{Fragment, PacketId};
 use crate::ip::{IpPacket, Refusal};
 use core::net::{IpAddr, Ipv6Addr};
 use etherparse::{IpNumber, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, Ipv6RawExtHeaderSlice};
@@ -33,7 +34,7 @@ pub(crate) enum Parsed {
     /// A packet for a transport, and where the number of its transport stands in it.
     Whole(IpPacket, usize),
     /// A fragment of a packet.
-    Fragment,
+    Fragment(Fragment),
 }
 
 /// Checks the headers and cuts off what the link padded.
@@ -77,7 +78,18 @@ pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, Refusal> {
                 let extension = Ipv6FragmentHeaderSlice::from_slice(extension).map_err(|_| MALFORMED)?;
                 let (offset, more) = (extension.fragment_offset(), extension.more_fragments());
                 if offset.value() != 0 || more {
-                    return Ok(Parsed::Fragment);
+                    let (source, destination) = (IpAddr::V6(source), IpAddr::V6(destination));
+                    let identification = extension.identification();
+                    return Ok(Parsed::Fragment(Fragment {
+                        id: PacketId { source, destination, identification, protocol: 0 },
+                        next: extension.next_header(),
+                        offset: usize::from(offset.value()) * 8,
+                        more,
+                        headers_len: at,
+                        next_header_at,
+                        data_at: at + extension.slice().len(),
+                        whole: packet,
+                    }));
                 }
                 // A packet in one fragment is a whole one (RFC 6946).
                 (next_header_at, next) = (at, extension.next_header());
@@ -195,9 +207,9 @@ mod tests {
                 assert_eq!(looked, Some((packet.protocol, packet.headers_len)));
                 (packet.protocol.0, packet.headers_len)
             }
-            Parsed::Fragment => {
+            Parsed::Fragment(fragment) => {
                 assert_eq!(looked, None);
-                (44, 40)
+                (44, fragment.headers_len)
             }
         })
     }

@@ -28,7 +28,7 @@
 //! **Bounds.** Every table, queue and memory has a limit in [`Config`] or a documented constant; every frame
 //! that goes nowhere is counted by its reason in [`Counters`].
 //!
-//! Not here: DNS, fragments, packets of the machine to itself, and who calls all this.
+//! Not here: DNS, packets of the machine to itself, and who calls all this.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -47,6 +47,7 @@ mod dhcp;
 mod ethernet;
 mod event;
 mod flow;
+mod fragments;
 mod frame;
 mod icmp;
 mod icmp6;
@@ -59,6 +60,7 @@ mod mld;
 mod ndp;
 mod neighbour;
 mod order;
+mod path_mtu;
 mod slab;
 mod stack;
 mod tcp;
@@ -77,7 +79,7 @@ pub use config::{
 };
 pub use counters::{Counter, Counters};
 pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};
-pub use flow::{core_of_frame, core_of_hash, flow_hash, hash_of_flow};
+pub use flow::{core_of_frame, core_of_hash, datagram_port, flow_hash, hash_of_flow};
 pub use frame::{ChecksumOffload, Frame};
 pub use neighbour::Evidence;
 pub use stack::{Occupancy, Stack};

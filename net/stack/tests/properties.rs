@@ -16,6 +16,11 @@ proptest! {
     }
 
     #[test]
+    fn any_packets_about_the_link(data in prop::collection::vec(any::<u8>(), 0..600)) {
+        entries::packets(&data);
+    }
+
+    #[test]
     fn any_segments_calls_and_time(data in prop::collection::vec(any::<u8>(), 0..600)) {
         entries::segments(&data);
     }

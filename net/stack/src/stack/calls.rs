@@ -154,7 +154,7 @@ impl Stack {
         self.at(now);
         let payload = payload.into();
         let port = self.udp.port(socket).ok_or(SendToError::NoSocket)?;
-        let limit = udp::max_payload(self.interface.mtu_to(remote.ip()), remote.ip());
+        let limit = udp::max_payload(self.interface.mtu_to(self.now, remote.ip()), remote.ip());
         if payload.len() > limit {
             return Err(SendToError::TooLong(limit));
         }

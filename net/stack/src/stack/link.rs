@@ -1,5 +1,6 @@
 //! What concerns the link itself: ARP, neighbour discovery, and IPv6's addresses.
 
+use super::receive::Addressee;
 use super::{Stack, around};
 use crate::MacAddr;
 use crate::address6::{ALL_MLD_ROUTERS, ALL_NODES, ALL_ROUTERS, Ipv6Settings, group_mac, solicited_node};
@@ -8,6 +9,7 @@ use crate::autoconf::{Autoconf, Conflict, Outgoing};
 use crate::counters::Counter;
 use crate::event::Event;
 use crate::event::Ipv6News;
+use crate::icmp6::Complaint;
 use crate::interface::{LinkMessage, LinkMessageKind};
 use crate::ndp::{self, Answers, Message, RouterAdvert};
 use crate::neighbour::{Advert, Evidence, Learned, MakeEntry, REACHABLE_V6, Strength, Waiting};
@@ -250,6 +252,13 @@ impl Stack {
         self.tcp.on_search_ended(&connections, SearchOutcome::Found, &mut around!(self));
         if self.core.is_first() && self.core.count > 1 {
             self.events.notice(Event::Neighbour { ip, mac, evidence });
+        }
+    }
+
+    /// Gives up packets whose fragments do not come, and tells their senders.
+    pub(super) fn on_fragment_timer(&mut self) {
+        for first in self.fragments.on_timer(self.now, &mut self.counters) {
+            self.complain(first, Addressee::Own, Complaint::ReassemblyTime);
         }
     }
 

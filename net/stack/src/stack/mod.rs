@@ -10,6 +10,7 @@ use crate::autoconf::Autoconf;
 use crate::config::{Addressing, Config, ConfigError, CoreShare, Ipv6Addressing};
 use crate::counters::{Counter, Counters};
 use crate::event::{Event, EventQueue};
+use crate::fragments::Reassembler;
 use crate::frame::Frame;
 use crate::interface::Interface;
 use crate::limit::RateLimit;
@@ -17,6 +18,7 @@ use crate::tcp::tables::{Around, SearchOutcome, Tcp};
 use crate::time::Instant;
 use crate::udp::UdpSockets;
 use crate::{MacAddr, dhcp, udp};
+use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
@@ -30,6 +32,8 @@ pub struct Stack {
     udp: UdpSockets,
     dhcp: Option<dhcp::Client>,
     autoconf: Option<Autoconf>,
+    fragments: Reassembler,
+    reassembled: VecDeque<IoBuf>,
     echo_limit: RateLimit,
     error_limit: RateLimit,
     /// The latest time that was told: for calls that need no newer one.
@@ -75,6 +79,8 @@ impl Stack {
             udp: UdpSockets::new(limits, config.core, udp_seed),
             dhcp: None,
             autoconf: None,
+            fragments: Reassembler::new(limits),
+            reassembled: VecDeque::new(),
             echo_limit: RateLimit::new(limits.icmp_per_second, now),
             error_limit: RateLimit::new(limits.icmp_per_second, now),
             now,
@@ -134,7 +140,8 @@ impl Stack {
         let tcp = self.tcp.deadline(self.now);
         let dhcp = self.dhcp.as_ref().and_then(dhcp::Client::deadline);
         let autoconf = self.autoconf.as_ref().and_then(Autoconf::deadline);
-        [tcp, dhcp, autoconf, self.interface.neighbours.deadline()].into_iter().flatten().min()
+        let fragments = self.fragments.deadline();
+        [tcp, dhcp, autoconf, fragments, self.interface.neighbours.deadline()].into_iter().flatten().min()
     }
 
     /// Acts on everything that is due at `now`. Calling it early or often does no harm.
@@ -142,6 +149,7 @@ impl Stack {
         self.at(now);
         self.poll_dhcp();
         self.poll_autoconf();
+        self.on_fragment_timer();
         self.on_neighbour_timer();
         self.tcp.on_timer(&mut around!(self));
     }

@@ -1,10 +1,11 @@
 //! The way in: from a frame to the protocol that it is for.
 
 use super::{Stack, around};
-use crate::address::{Flow, is_unicast};
+use crate::address::{Flow, MacAddr, is_unicast};
 use crate::address6::is_unicast6;
 use crate::config::RxChecksum;
 use crate::counters::Counter;
+use crate::fragments::Fragment;
 use crate::icmp6::Complaint;
 use crate::interface::Packet;
 use crate::ip::{IpPacket, Refusal};
@@ -19,9 +20,14 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use etherparse::{EtherType, IpNumber};
 use isola_iobuf::IoBuf;
 
+/// Frames that were put together and wait to be steered.
+const REASSEMBLED: usize = 64;
+/// The sender of such a frame: its parts may have come from several.
+const FROM_FRAGMENTS: MacAddr = MacAddr([2, 0, 0, 0, 0, 0]);
+
 /// Whom a packet is addressed to, seen from this interface.
 #[derive(Clone, Copy, PartialEq)]
-enum Addressee {
+pub(super) enum Addressee {
     /// This interface alone.
     Own,
     /// Everybody on the network, or a group.
@@ -59,7 +65,10 @@ impl Stack {
     /// `link` says whom the frame was addressed to: a packet for this interface alone in a frame for everybody
     /// is somebody's trick (RFC 1122 3.3.6).
     fn receive_ipv4(&mut self, packet: IoBuf, link: Addressee, checksum: RxChecksum) -> Result<(), Counter> {
-        let packet = ipv4::parse(packet)?;
+        let packet = match ipv4::parse(packet)? {
+            ipv4::Parsed::Whole(packet) => packet,
+            ipv4::Parsed::Fragment(fragment) => return self.receive_fragment(fragment, link),
+        };
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (packet.source, packet.destination) else {
             return Err(Counter::DropIpv4Malformed);
         };
@@ -104,7 +113,7 @@ impl Stack {
             Ok(Parsed::Whole(packet, next_header_at)) => {
                 self.receive_whole_ipv6(packet, next_header_at, link, checksum)
             }
-            Ok(Parsed::Fragment) => Err(Counter::DropIpv6Fragment),
+            Ok(Parsed::Fragment(fragment)) => self.receive_fragment(fragment, link),
             Err(Refusal::Problem { counter, code, pointer }) => {
                 self.complain(whole, link, Complaint::Problem { code, pointer });
                 Err(counter)
@@ -206,7 +215,7 @@ impl Stack {
 
     /// Tells the sender of an IPv6 packet what is wrong with it, where that may be told (RFC 4443 2.4 e, f).
     /// About packets for a group only what section 2.4 e.3 asks for.
-    fn complain(&mut self, whole: IoBuf, link: Addressee, complaint: Complaint) {
+    pub(super) fn complain(&mut self, whole: IoBuf, link: Addressee, complaint: Complaint) {
         let Ok(header) = etherparse::Ipv6HeaderSlice::from_slice(&whole) else { return };
         let (source, destination) = (header.source_addr(), header.destination_addr());
         let about_option = matches!(complaint, Complaint::Problem { code: 2, .. });
@@ -279,13 +288,69 @@ impl Stack {
         Ok(())
     }
 
+    /// Keeps a part of a packet, or goes on with the whole that it completes. Where the flow's core may be another
+    /// one, the whole goes back to the layer above, which steers it as if it had come in one.
+    fn receive_fragment(&mut self, fragment: Fragment, link: Addressee) -> Result<(), Counter> {
+        let destination = fragment.id.destination;
+        let ours = match destination {
+            IpAddr::V4(ip) => {
+                self.interface.ipv4.is_some_and(|own| own.address == ip || own.is_broadcast(ip))
+            }
+            IpAddr::V6(ip) => self.interface.ipv6.has(ip) || (ip.is_multicast() && self.listens_to(ip)),
+        };
+        if !ours {
+            return Err(match destination {
+                IpAddr::V4(_) => Counter::DropIpv4Address,
+                IpAddr::V6(_) => Counter::DropIpv6Address,
+            });
+        }
+        let whole = self.fragments.add(self.now, fragment, &mut self.counters).map_err(Refusal::counter)?;
+        let Some(mut whole) = whole else { return Ok(()) };
+        self.counters.bump(Counter::Reassembled);
+        let ether_type = if destination.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+        if self.core.count == 1 {
+            return match destination {
+                IpAddr::V4(_) => self.receive_ipv4(whole.freeze(), link, RxChecksum::Unverified),
+                IpAddr::V6(_) => self.receive_ipv6(whole.freeze(), link, RxChecksum::Unverified),
+            };
+        }
+        let own = self.interface.mac;
+        let to = if link == Addressee::Own { own } else { MacAddr::BROADCAST };
+        if self.reassembled.len() >= REASSEMBLED
+            || ethernet::prepend(&mut whole, FROM_FRAGMENTS, to, ether_type).is_none()
+        {
+            return Err(Counter::DropFragmentLimit);
+        }
+        self.reassembled.push_back(whole.freeze());
+        Ok(())
+    }
+
+    /// The next frame that was put together from fragments and is to be steered to the core of its flow: only
+    /// where several stacks share the interface. Take them after `receive`.
+    pub fn take_reassembled(&mut self) -> Option<IoBuf> {
+        self.reassembled.pop_front()
+    }
+
     fn receive_error(&mut self, error: &icmp::IcmpError) -> Result<(), Counter> {
         match error.protocol {
             IpNumber::TCP => {
                 self.tcp.on_icmp_error(error, &mut around!(self));
                 Ok(())
             }
+            IpNumber::UDP => match error.kind {
+                icmp::ErrorKind::TooBig { mtu } if self.is_our_datagram(&error.flow) => {
+                    self.interface.learn_mtu(self.now, error.flow.remote.ip(), mtu, &mut self.counters);
+                    Ok(())
+                }
+                icmp::ErrorKind::TooBig { .. } => Err(Counter::DropIcmpUnrelated),
+                icmp::ErrorKind::Unreachable => Err(Counter::DropIcmpIgnored),
+            },
             _ => Err(Counter::DropIcmpIgnored),
         }
+    }
+
+    /// Whether a quoted datagram can have been sent from here: it is from an open port of ours.
+    fn is_our_datagram(&self, flow: &Flow) -> bool {
+        self.interface.is_own(flow.local.ip()) && self.udp.is_bound(flow.local.port())
     }
 }

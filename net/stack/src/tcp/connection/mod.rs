@@ -390,12 +390,18 @@ impl Connection {
         self.sender.bytes_acked.wrapping_add(self.receiver.bytes)
     }
 
+    /// Timeouts in a row while data was under way.
+    pub fn timeouts_of_data(&self) -> u8 {
+        if self.is_synchronized() && self.sender.queued() > 0 { self.sender.timeouts() } else { 0 }
+    }
+
     /// A link on the way takes packets only with `mss` bytes of payload.
-    pub fn shrink_mss(&mut self, mss: u32) {
-        let mss = self.without_options(mss);
-        if mss < self.sender.mss {
-            self.sender.shrink_mss(mss);
+    pub fn shrink_mss(&mut self, mss: u32) -> Shrunk {
+        if mss >= self.sender.mss {
+            return Shrunk::No;
         }
+        self.sender.shrink_mss(mss);
+        Shrunk::Yes
     }
 
     /// Figures of the connection.
@@ -415,6 +421,13 @@ impl Connection {
             unread: self.receiver.inbox.len(),
         }
     }
+}
+
+/// Whether a connection sends shorter segments than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shrunk {
+    Yes,
+    No,
 }
 
 /// What is left to do when the application has let go.

@@ -11,7 +11,7 @@ pub(crate) use receive::SearchOutcome;
 pub(crate) use transmit::Way;
 
 use super::TcpConfig;
-use super::connection::{Connection, Env, Expiry, Held, Place, Signal, State};
+use super::connection::{Connection, Env, Expiry, Held, Place, Shrunk, Signal, State};
 use super::cookies::Cookies;
 use super::flow_map::{FlowMap, Target};
 use super::isn::Chooser;
@@ -25,11 +25,15 @@ use crate::event::{ConnId, Event, EventQueue, FailReason};
 use crate::interface::Interface;
 use crate::limit::RateLimit;
 use crate::order::Order;
+use crate::path_mtu;
 use crate::slab::{Key, Slab};
 use crate::time::Instant;
 use crate::timers::Timers;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+
+/// The longest packets that get through nearly everywhere, in bytes.
+const BASE_MTU: usize = 1200;
 
 /// What lies around TCP within the stack.
 pub(crate) struct Around<'a> {
@@ -273,7 +277,10 @@ impl Tcp {
                     around.counters.bump(Counter::TcpTimedOut);
                     self.give_up(index, reason, around);
                 }
-                Some(Expiry::GoOn) => self.settle(index, around),
+                Some(Expiry::GoOn) => {
+                    self.suspect_path(index, around);
+                    self.settle(index, around);
+                }
                 None => {}
             }
         }
@@ -288,6 +295,20 @@ impl Tcp {
         }
         while let Some((index, entry)) = self.time_wait.expired(around.now) {
             self.flows.remove(&entry.flow, Target::TimeWait(index));
+        }
+    }
+
+    /// Long segments may vanish where a router says nothing (RFC 2923): after two timeouts in a row, shorter ones
+    /// are tried, of the size that nearly every way takes (RFC 8899 5.1.2).
+    fn suspect_path(&mut self, index: u32, around: &mut Around<'_>) {
+        let Some(connection) = self.connections.at_mut(index) else { return };
+        let remote = connection.flow.remote.ip();
+        if connection.timeouts_of_data() != 2 {
+            return;
+        }
+        let mss = receive::mss_within(BASE_MTU.max(path_mtu::least_mtu(remote)), remote);
+        if connection.shrink_mss(mss.into()) == Shrunk::Yes {
+            around.counters.bump(Counter::PathMtuGuessed);
         }
     }
 

@@ -250,9 +250,10 @@ impl Tcp {
         })
     }
 
-    /// The segment size to announce to a peer: what fits into a packet of this link.
+    /// The segment size to announce to a peer, and not to exceed: what fits into a packet on the way to it, as
+    /// far as that is known. (A way that is narrow to there is most likely narrow from there.)
     pub(super) fn local_mss(&self, remote: IpAddr, around: &Around<'_>) -> u16 {
-        mss_within(around.interface.mtu_to(remote), remote)
+        mss_within(around.interface.mtu_to(around.now, remote), remote)
     }
 
     /// Answers a segment with a reset that its sender accepts (RFC 9293 3.10.7.1).
@@ -294,8 +295,7 @@ impl Tcp {
         match error.kind {
             ErrorKind::TooBig { mtu } => {
                 let remote = error.flow.remote.ip();
-                let least = if remote.is_ipv4() { config::MIN_MTU } else { ipv6::MIN_LINK_MTU };
-                let mtu = usize::try_from(mtu).unwrap_or(usize::MAX).max(least);
+                let mtu = around.interface.learn_mtu(around.now, remote, mtu, around.counters);
                 connection.shrink_mss(mss_within(mtu, remote).into());
             }
             ErrorKind::Unreachable if connection.state == State::SynSent => {
@@ -324,7 +324,7 @@ impl Tcp {
 }
 
 /// The segment size that fits into packets of `mtu` bytes to `remote`.
-fn mss_within(mtu: usize, remote: IpAddr) -> u16 {
+pub(super) fn mss_within(mtu: usize, remote: IpAddr) -> u16 {
     let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
     mtu.min(config::MAX_MTU).saturating_sub(ip + HEADER_LEN) as u16
 }

@@ -282,6 +282,11 @@ impl Sender {
         self.soon = None;
     }
 
+    /// Timeouts in a row.
+    pub fn timeouts(&self) -> u8 {
+        self.timeouts
+    }
+
     /// Bytes that were taken for sending and are not acknowledged.
     pub fn queued(&self) -> usize {
         self.queue.len()
