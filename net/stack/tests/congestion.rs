@@ -1,7 +1,10 @@
 //! When the congestion window grows, and when it must not (RFC 5681, RFC 6928).
 
-use isola_net_sim::{Peer, Talk};
-use isola_net_stack::Duration;
+mod common;
+
+use common::{Role, Talker};
+use isola_net_sim::{Link, Peer, Sim, Talk, host_config, host_ip};
+use isola_net_stack::{Algorithm, Duration};
 
 const MSS: usize = 1000;
 
@@ -70,4 +73,34 @@ fn a_window_that_has_grown_begins_anew_after_a_pause() {
     }
     peer.pass(Duration::from_secs(10));
     assert_eq!(burst(&mut peer, &talk), INITIAL);
+}
+
+/// RFC 9438 5.2: over a long path with few losses it takes far less time than NewReno.
+#[test]
+fn over_a_long_path_with_losses_cubic_is_faster_than_new_reno() {
+    let took = |algorithm: Algorithm| -> u64 {
+        let link = Link { latency: Duration::from_millis(300), loss: 1, ..Link::good() };
+        (0..4).map(|seed| stream(seed, &link, algorithm, 3 << 20)).sum()
+    };
+    let (cubic, reno) = (took(Algorithm::Cubic), took(Algorithm::NewReno));
+    assert!(cubic * 5 < reno * 4, "{cubic} ms, NewReno {reno} ms");
+}
+
+/// How long a stream of so many bytes in each direction takes, in milliseconds.
+fn stream(seed: u64, link: &Link, algorithm: Algorithm, amount: usize) -> u64 {
+    let mut sim = Sim::new(seed);
+    for number in 1..=2 {
+        let mut config = host_config(number);
+        config.tcp.congestion = algorithm;
+        config.tcp.receive_window = 4 << 20;
+        config.tcp.send_limit = 4 << 20;
+        let role = match number {
+            1 => Role::Listen(80),
+            _ => Role::Connect((host_ip(1), 80).into(), 1),
+        };
+        sim.add(config, Talker::new(role, amount), link.clone());
+    }
+    let done = sim.run(Duration::from_secs(3600), |sim| sim.hosts.iter().all(|h| h.app.closed == [amount]));
+    assert!(done, "not done");
+    sim.now.as_nanos() / 1_000_000
 }

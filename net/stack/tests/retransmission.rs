@@ -139,7 +139,7 @@ fn three_duplicates_bring_the_lost_segment_without_waiting() {
     talk.ack += 8 * MSS as u32;
     peer.send(talk.segment());
     let stats = peer.stack.connection_stats(talk.conn).unwrap();
-    assert_eq!(stats.congestion_window, 4 * MSS as u32, "half of what was under way");
+    assert_eq!(stats.congestion_window, 5_600, "seven tenths of what was under way");
     assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
 }
 

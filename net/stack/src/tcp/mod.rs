@@ -113,7 +113,7 @@ impl Default for TcpConfig {
             time_wait: Duration::from_secs(60),
             fin_wait_2: Duration::from_secs(60),
             keep_alive: None,
-            congestion: Algorithm::NewReno,
+            congestion: Algorithm::Cubic,
         }
     }
 }

@@ -3,16 +3,21 @@
 //! The trait has what every loss-based algorithm needs; finding out *that* something was lost, and getting
 //! over it, is the sender's (`connection/sender`): any algorithm goes with any way of finding losses.
 
+mod cubic;
+mod hystart;
 mod new_reno;
 
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use core::fmt::Debug;
+use cubic::Cubic;
 use new_reno::NewReno;
 
 /// Which algorithm a connection uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
+    /// RFC 9438, with HyStart++ (RFC 9406): what most of the Internet uses.
+    Cubic,
     /// RFC 5681.
     NewReno,
 }
@@ -20,6 +25,7 @@ pub enum Algorithm {
 impl Algorithm {
     pub(crate) fn start(self, mss: u32) -> Box<dyn CongestionControl> {
         match self {
+            Self::Cubic => Box::new(Cubic::new(mss)),
             Self::NewReno => Box::new(NewReno::new(mss)),
         }
     }

@@ -1,0 +1,347 @@
+//! CUBIC (RFC 9438): after a loss the window grows along a cubic curve of the time, flat around the window at
+//! which the loss came, whatever the round trip; and at least as fast as NewReno's.
+//!
+//! All arithmetic is in integers: windows in bytes, the curve's time in milliseconds.
+
+use super::hystart::{Growth, HyStart, SLOWER};
+use super::{Arrived, CongestionControl, Timeout, WindowUse, initial_window, rescaled};
+use crate::time::{Duration, Instant};
+
+/// Times further than this from the plateau count as this far, in milliseconds: beyond 400 million segments.
+const FAR_MS: i64 = 1_000_000;
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(super) struct Cubic {
+    mss: u32,
+    shape: Shape,
+    /// Bytes acknowledged in congestion avoidance that have not made the window grow yet.
+    credit: u32,
+    /// When data arrived last, and its round trip.
+    heard_at: Instant,
+    rtt: Duration,
+    hystart: HyStart,
+    before: Shape,
+}
+
+/// What a loss changes, and what is as it was where there was none.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    window: u32,
+    threshold: u32,
+    /// The window at which the last loss came (W_max), less where windows shrink from loss to loss; none after
+    /// a timeout.
+    peak: u32,
+    /// The window before the last loss.
+    prior: u32,
+    curve: Option<Curve>,
+}
+
+/// One congestion avoidance between two losses.
+#[derive(Clone, Copy, Debug)]
+struct Curve {
+    begin: Instant,
+    /// Time from the beginning to the plateau (K).
+    plateau_ms: i64,
+    /// The window there.
+    height: u32,
+    /// The window that NewReno would have (W_est).
+    friendly: u32,
+}
+
+impl Curve {
+    fn new(now: Instant, window: u32, peak: u32, mss: u32) -> Self {
+        let climb = u64::from(peak.saturating_sub(window));
+        // K = cbrt(climb in segments / 0.4), in seconds.
+        let plateau_ms = cube_root(climb * 2_500_000_000 / u64::from(mss.max(1))) as i64;
+        Self { begin: now, plateau_ms, height: peak.max(window), friendly: window }
+    }
+
+    /// The window that the curve has at a time (W_cubic).
+    fn at(&self, now: Instant, mss: u32) -> u64 {
+        let elapsed_ms = i64::try_from(now.since(self.begin).as_millis()).unwrap_or(FAR_MS);
+        let distance = elapsed_ms.saturating_sub(self.plateau_ms).clamp(-FAR_MS, FAR_MS);
+        // 0.4 x seconds cubed, in thousandths of segments.
+        let segments = 2 * distance * distance * distance / 5_000_000;
+        let bytes = segments / 1000 * i64::from(mss) + segments % 1000 * i64::from(mss) / 1000;
+        u64::try_from(i64::from(self.height) + bytes).unwrap_or(0)
+    }
+}
+
+/// The largest number whose cube is at most `value`.
+fn cube_root(value: u64) -> u64 {
+    let mut root = 0u64;
+    for bit in (0..22).rev() {
+        let tried = root | 1 << bit;
+        if tried.checked_pow(3).is_some_and(|cube| cube <= value) {
+            root = tried;
+        }
+    }
+    root
+}
+
+impl Cubic {
+    pub fn new(mss: u32) -> Self {
+        let window = initial_window(mss);
+        let shape = Shape { window, threshold: u32::MAX, peak: 0, prior: 0, curve: None };
+        Self {
+            mss,
+            shape,
+            credit: 0,
+            heard_at: Instant::ZERO,
+            rtt: Duration::ZERO,
+            hystart: HyStart::default(),
+            before: shape,
+        }
+    }
+
+    fn start_slowly(&mut self, arrived: &Arrived) {
+        let mut growth = Growth::Fast;
+        // Eight segments at most for one acknowledgement (RFC 9406 4.2), two after a loss (RFC 3465 2.3).
+        let mut most = 2 * self.mss;
+        if self.shape.threshold == u32::MAX {
+            growth = self.hystart.on_ack(arrived.rtt, arrived.round);
+            most = 8 * self.mss;
+        }
+        let step = arrived.bytes.min(most);
+        match growth {
+            Growth::Fast => self.shape.window = self.shape.window.saturating_add(step),
+            Growth::Slow => self.shape.window = self.shape.window.saturating_add(step / SLOWER),
+            Growth::Ended => self.shape.threshold = self.shape.window,
+        }
+    }
+
+    fn avoid(&mut self, now: Instant, bytes: u32) {
+        self.credit = self.credit.saturating_add(bytes);
+        // Eight times a round trip is often enough: it takes divisions.
+        if self.credit < self.shape.window / 8 {
+            return;
+        }
+        let acked = u64::from(core::mem::take(&mut self.credit));
+        let (window, peak, mss) = (self.shape.window, self.shape.peak, self.mss);
+        let prior = self.shape.prior;
+        let curve = self.shape.curve.get_or_insert_with(|| Curve::new(now, window, peak, mss));
+        let (window, mss) = (u64::from(window), u64::from(self.mss));
+        // NewReno with this decrease grows by 9/17 of a segment a round trip, and by one beyond where it was.
+        let (times, of) = if curve.friendly < prior { (9, 17) } else { (1, 1) };
+        let step = mss * acked * times / (window * of);
+        curve.friendly = curve.friendly.saturating_add(u32::try_from(step).unwrap_or(u32::MAX));
+        let grown = if curve.at(now, self.mss) < u64::from(curve.friendly) {
+            window.max(u64::from(curve.friendly))
+        } else {
+            let target = curve.at(now + self.rtt, self.mss).clamp(window, window * 3 / 2);
+            window + (target - window) * acked / window
+        };
+        self.shape.window = u32::try_from(grown).unwrap_or(u32::MAX);
+    }
+
+    fn lower_threshold(&mut self, in_flight: u32) {
+        self.before = self.shape;
+        self.credit = 0;
+        let shape = &mut self.shape;
+        let lowered = u64::from(in_flight) * 7 / 10;
+        shape.threshold = u32::try_from(lowered).unwrap_or(u32::MAX).max(2 * self.mss);
+        shape.prior = shape.window;
+        shape.curve = None;
+    }
+}
+
+impl CongestionControl for Cubic {
+    fn window(&self) -> u32 {
+        self.shape.window
+    }
+
+    fn threshold(&self) -> u32 {
+        self.shape.threshold
+    }
+
+    fn on_ack(&mut self, arrived: Arrived) {
+        if let Some(rtt) = arrived.rtt {
+            self.rtt = rtt;
+        }
+        let pause = arrived.now.since(self.heard_at);
+        self.heard_at = arrived.now;
+        if arrived.window_use == WindowUse::Partial {
+            // Time in which the window was not used does not count (RFC 9438 5.8).
+            if let Some(curve) = &mut self.shape.curve {
+                curve.begin += pause;
+            }
+        } else if self.shape.window < self.shape.threshold {
+            self.start_slowly(&arrived);
+        } else {
+            self.avoid(arrived.now, arrived.bytes);
+        }
+    }
+
+    fn on_loss(&mut self, _now: Instant, in_flight: u32) {
+        self.lower_threshold(in_flight);
+        let shape = &mut self.shape;
+        // Who loses at a smaller window than last time makes room for others (4.7, fast convergence).
+        let shrinks = shape.window < shape.peak;
+        shape.peak = if shrinks { (u64::from(shape.window) * 17 / 20) as u32 } else { shape.window };
+        shape.window = shape.threshold;
+    }
+
+    fn on_recovered(&mut self) {
+        self.shape.window = self.shape.threshold;
+    }
+
+    fn on_timeout(&mut self, _now: Instant, in_flight: u32, timeout: Timeout) {
+        if timeout == Timeout::First {
+            self.lower_threshold(in_flight);
+            self.shape.peak = 0;
+        }
+        self.shape.window = self.mss;
+    }
+
+    fn on_undo(&mut self) {
+        let (window, threshold) = (self.shape.window, self.shape.threshold);
+        self.shape = self.before;
+        self.shape.window = self.shape.window.max(window);
+        self.shape.threshold = self.shape.threshold.max(threshold);
+    }
+
+    fn on_idle(&mut self) {
+        self.shape.window = self.shape.window.min(initial_window(self.mss));
+        self.shape.curve = None;
+    }
+
+    fn start(&mut self, mss: u32) {
+        *self = Self::new(mss);
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.shape.window = rescaled(self.shape.window, self.mss, mss);
+        self.shape.curve = None;
+        self.mss = mss;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::congestion::Round;
+
+    const MSS: u32 = 1000;
+
+    /// Acknowledges a window's worth each round trip for a time; returns the window.
+    fn pass(cubic: &mut Cubic, now: &mut Instant, rtt: Duration, span: Duration) -> u32 {
+        let end = *now + span;
+        while *now < end {
+            *now += rtt;
+            let acks = cubic.window() / MSS;
+            for number in 0..acks {
+                let round = if number == 0 { Round::New } else { Round::Same };
+                let (bytes, window_use) = (MSS, WindowUse::Full);
+                cubic.on_ack(Arrived { bytes, window_use, now: *now, rtt: Some(rtt), round });
+            }
+        }
+        cubic.window()
+    }
+
+    /// A connection that lost a segment at a window of so many segments.
+    fn after_loss(segments: u32) -> Cubic {
+        let mut cubic = Cubic::new(MSS);
+        cubic.shape.window = segments * MSS;
+        cubic.on_loss(Instant::ZERO, segments * MSS);
+        cubic.on_recovered();
+        cubic
+    }
+
+    /// RFC 9438 4.6: a loss leaves seven tenths of what was under way.
+    /// RFC 9438 4.7: a loss at a smaller window than the last one's lets the plateau sink below it.
+    #[test]
+    fn a_loss_leaves_seven_tenths_and_the_plateau_sinks_with_the_windows() {
+        let mut cubic = after_loss(1000);
+        assert_eq!((cubic.window(), cubic.shape.peak), (700_000, 1_000_000));
+        cubic.on_loss(Instant::ZERO, 700_000);
+        assert_eq!((cubic.window(), cubic.shape.peak), (490_000, 595_000));
+    }
+
+    /// RFC 9438 4.2: the window follows 0.4 (t - K)^3 + W_max, with K = cbrt(0.3 W_max / 0.4).
+    #[test]
+    fn the_window_follows_the_curve() {
+        let (mut cubic, mut now) = (after_loss(1000), Instant::ZERO);
+        let rtt = Duration::from_millis(100);
+        let k = (300.0f64 / 0.4).cbrt();
+        for second in 1..16 {
+            let window = f64::from(pass(&mut cubic, &mut now, rtt, Duration::from_secs(1))) / 1000.0;
+            let expected = 0.4 * (f64::from(second) - k).powi(3) + 1000.0;
+            let error = (window - expected).abs() / expected;
+            assert!(error < 0.04, "{window} segments after {second} s, not {expected}");
+        }
+    }
+
+    /// RFC 9438 4.3: on a short path the window grows as NewReno's would, and that is faster there.
+    #[test]
+    fn on_a_short_path_it_is_as_fast_as_new_reno() {
+        let (mut cubic, mut now) = (after_loss(20), Instant::ZERO);
+        let rtt = Duration::from_millis(1);
+        let window = pass(&mut cubic, &mut now, rtt, Duration::from_millis(12));
+        // Twelve round trips at 9/17 of a segment, beside the curve's hardly anything.
+        assert!((19_500..=21_000).contains(&window), "{window}");
+        let window = pass(&mut cubic, &mut now, rtt, Duration::from_millis(10));
+        assert!(window >= 28_000, "a segment each round trip beyond where it was: {window}");
+    }
+
+    /// RFC 9438 4.8: after a timeout the curve begins at its plateau.
+    #[test]
+    fn a_timeout_leaves_one_segment_and_no_plateau() {
+        let mut cubic = after_loss(1000);
+        cubic.on_timeout(Instant::ZERO, 700_000, Timeout::First);
+        assert_eq!((cubic.window(), cubic.threshold(), cubic.shape.peak), (1000, 490_000, 0));
+        cubic.on_timeout(Instant::ZERO, 1000, Timeout::Repeated);
+        assert_eq!(cubic.threshold(), 490_000);
+    }
+
+    /// RFC 9438 4.9.2: a loss that was none is taken back, with the curve.
+    #[test]
+    fn a_loss_that_was_none_is_taken_back() {
+        let (mut cubic, mut now) = (after_loss(1000), Instant::ZERO);
+        pass(&mut cubic, &mut now, Duration::from_millis(100), Duration::from_secs(3));
+        let before = cubic.shape;
+        cubic.on_loss(now, 900_000);
+        cubic.on_undo();
+        assert_eq!((cubic.window(), cubic.shape.peak), (before.window, before.peak));
+        assert!(cubic.shape.curve.is_some());
+    }
+
+    /// RFC 9438 5.8: time in which the window is not used does not make it grow afterwards.
+    #[test]
+    fn time_without_use_does_not_count() {
+        let (mut cubic, mut now) = (after_loss(1000), Instant::ZERO);
+        let rtt = Duration::from_millis(100);
+        let before = pass(&mut cubic, &mut now, rtt, Duration::from_secs(1));
+        for _ in 0..1000 {
+            now += rtt;
+            let window_use = WindowUse::Partial;
+            cubic.on_ack(Arrived { bytes: MSS, window_use, now, rtt: Some(rtt), round: Round::New });
+        }
+        assert_eq!(cubic.window(), before);
+        let after = pass(&mut cubic, &mut now, rtt, rtt.times(2));
+        assert!(after < before * 11 / 10, "{before} to {after}");
+    }
+
+    #[test]
+    fn cube_roots_are_exact() {
+        for value in [0, 1, 7, 8, 26, 27, 999_999_999, 1_000_000_000, u64::MAX] {
+            let root = cube_root(value);
+            assert!(root * root * root <= value && (root + 1).checked_pow(3).is_none_or(|next| next > value));
+        }
+    }
+
+    #[test]
+    fn no_window_or_time_overflows() {
+        for mss in [64, 1460, 65_535] {
+            let mut cubic = Cubic::new(mss);
+            cubic.shape.window = u32::MAX - 10;
+            cubic.on_loss(Instant::ZERO, u32::MAX);
+            for seconds in [0, 1, 1_000_000, u64::MAX / 2_000_000_000] {
+                let now = Instant::ZERO + Duration::from_secs(seconds);
+                let (bytes, window_use) = (u32::MAX, WindowUse::Full);
+                cubic.on_ack(Arrived { bytes, window_use, now, rtt: None, round: Round::New });
+                assert!(cubic.window() >= mss);
+            }
+        }
+    }
+}
