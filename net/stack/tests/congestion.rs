@@ -101,6 +101,6 @@ fn stream(seed: u64, link: &Link, algorithm: Algorithm, amount: usize) -> u64 {
         sim.add(config, Talker::new(role, amount), link.clone());
     }
     let done = sim.run(Duration::from_secs(3600), |sim| sim.hosts.iter().all(|h| h.app.closed == [amount]));
-    assert!(done, "not done");
+    assert!(done, "{} connections are open", sim.hosts[0].app.open());
     sim.now.as_nanos() / 1_000_000
 }
