@@ -13,7 +13,7 @@ mod wire;
 use clients::{ask_linux, exchange, give_linux_ipv6, linux_counter};
 use common::{Role, Talker};
 use isola_net_sim::Link;
-use isola_net_stack::{Counter, Duration};
+use isola_net_stack::{Counter, Duration, TcpConfig};
 use isola_tests::namespace::{self, SHARED};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -146,6 +146,38 @@ fn linux_repairs_by_what_is_reported_to_it() {
             linux_counter("TCPSackRecovery") > before,
             "Linux never recovered by selective acknowledgements"
         );
+    });
+}
+
+/// RFC 4987 3.6: another's stack brings cookies back, over either family, with its options in their timestamps
+#[test]
+fn linux_brings_cookies_back() {
+    namespace::run(|| {
+        give_linux_ipv6();
+        let (amount, connections) = (50_000, 6);
+        // The table of half-open handshakes is full from the beginning.
+        let tcp = TcpConfig { max_half_open: 0, ..TcpConfig::default() };
+        let talker = Talker::new(Role::Listen(PORT), amount);
+        // An answer that comes twice makes Linux say where it is by now, which brings no cookie back, and is reset.
+        let link = Link { duplication: 0, ..bad(10) };
+        let wire = Wire::run_with(tcp, link, talker, connections, |wire| {
+            for address in [cell(), (CELL6, PORT).into()] {
+                let stream = TcpStream::connect(address).expect("a connection");
+                let said = ask_linux(address);
+                for word in [" ts ", " sack ", " wscale:7,"] {
+                    assert!(said.contains(word), "{word} is not in what ss says: {said}");
+                }
+                exchange(stream, amount);
+                for _ in 0..2 {
+                    exchange(TcpStream::connect(address).expect("a connection"), amount);
+                }
+            }
+            wire.finished();
+        });
+        wire.check(amount, connections);
+        let counters = wire.stack.counters();
+        assert_eq!(counters.get(Counter::TcpCookiesIn), connections as u64);
+        assert_eq!(counters.get(Counter::TcpAccepted), connections as u64);
     });
 }
 

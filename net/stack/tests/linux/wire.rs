@@ -6,6 +6,7 @@ use isola_iobuf::IoBuf;
 use isola_net_sim::{App, Link, Random, check};
 use isola_net_stack::{
     Addressing, Config, Instant, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, RxChecksum, Secret, Stack,
+    TcpConfig,
 };
 use isola_platform::network::{ChecksumOffload, FrameToSend, NetworkQueue, Segmentation};
 use isola_tests::namespace::{PREFIX_LEN, SHARED};
@@ -63,9 +64,20 @@ impl Handle {
 impl Wire {
     /// Runs the stack on the namespace's interface beside `linux`, until that is done and all connections have ended.
     pub fn run(link: Link, app: Talker, connections: usize, linux: impl FnOnce(&Handle) + Send) -> Self {
+        Self::run_with(TcpConfig::default(), link, app, connections, linux)
+    }
+
+    /// The same with these settings.
+    pub fn run_with(
+        tcp: TcpConfig,
+        link: Link,
+        app: Talker,
+        connections: usize,
+        linux: impl FnOnce(&Handle) + Send,
+    ) -> Self {
         let (sender, receiver) = channel();
         thread::scope(|scope| {
-            let mut wire = Self::new(link, app);
+            let mut wire = Self::new(tcp, link, app);
             wire.start();
             let runner = scope.spawn(move || {
                 wire.serve(connections, &receiver);
@@ -78,11 +90,12 @@ impl Wire {
         })
     }
 
-    fn new(link: Link, app: Talker) -> Self {
+    fn new(tcp: TcpConfig, link: Link, app: Talker) -> Self {
         let mut port = tap::open("shared", 1).expect("the namespace's interface");
         let queue = port.queues.pop().expect("a queue");
         let mut config = Config::new(MacAddr(port.mac), Secret([42; 32]));
         config.addressing = Addressing::Static(Ipv4Config::new(SHARED.cell(), PREFIX_LEN, None));
+        config.tcp = tcp;
         config.ipv6 = Ipv6Addressing::Static(Ipv6Config::new(CELL6, 64, None));
         let stack = Stack::new(config, Instant::ZERO).expect("a configuration that works");
         Self {

@@ -170,7 +170,12 @@ impl Tcp {
         }
         let Some(listener) = listener.filter(|_| !segment.flags.has(Flags::ACK)) else {
             around.counters.bump(Counter::DropTcpPort);
-            self.refuse(flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
+            // What follows a cookie that was lost or overtaken is no reason for a reset: the peer sends again from
+            // where the cookie is.
+            let early = listener.is_some() && segment.len() > 0 && self.cookies.are_out(around.now);
+            if !early {
+                self.refuse(flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
+            }
             return;
         };
         if !segment.flags.has(Flags::SYN) {
