@@ -1,0 +1,94 @@
+//! Thousands of connections that are opened, used and closed in every way leave nothing behind: no entry, no timer, no
+//! memory.
+
+use isola_net_sim::{Peer, Segment, Talk, host_config};
+use isola_net_stack::Duration;
+
+/// Connections of one round.
+const ROUND: u16 = 500;
+
+/// How a connection ends.
+const WAYS: [fn(&mut Peer, &mut Talk); 6] = [
+    peer_closes_first,
+    this_side_closes_first,
+    peer_resets,
+    this_side_resets,
+    data_is_left_unread,
+    peer_falls_silent,
+];
+
+fn peer_closes_first(peer: &mut Peer, talk: &mut Talk) {
+    peer.send(talk.segment().flags("F"));
+    talk.seq += 1;
+    peer.stack.close(peer.now, talk.conn);
+    peer.segments();
+    talk.ack += 1;
+    peer.send(talk.segment());
+}
+
+fn this_side_closes_first(peer: &mut Peer, talk: &mut Talk) {
+    peer.stack.close(peer.now, talk.conn);
+    peer.segments();
+    talk.ack += 1;
+    peer.send(talk.segment().flags("F"));
+    peer.segments();
+}
+
+fn peer_resets(peer: &mut Peer, talk: &mut Talk) {
+    peer.send(Segment::new(talk.from, 80, talk.seq, None).flags("R"));
+}
+
+fn this_side_resets(peer: &mut Peer, talk: &mut Talk) {
+    peer.stack.abort(peer.now, talk.conn);
+    peer.segments();
+}
+
+fn data_is_left_unread(peer: &mut Peer, talk: &mut Talk) {
+    peer.send(Segment { seq: talk.seq + 1, ..talk.segment() }.payload(b"beyond a gap"));
+    peer.say(talk, b"unread");
+    peer.stack.close(peer.now, talk.conn);
+    peer.segments();
+}
+
+fn peer_falls_silent(peer: &mut Peer, talk: &mut Talk) {
+    peer.write(talk.conn, &[1; 3000]);
+    peer.stack.close(peer.now, talk.conn);
+    peer.segments();
+}
+
+/// Opens, uses and ends connections; then lets every timer run out.
+fn round(peer: &mut Peer) {
+    for from in 0..ROUND {
+        let mut talk = peer.connect(10_000 + from, Some(1000), Some(7));
+        peer.say(&mut talk, b"question");
+        assert_eq!(peer.read(talk.conn), b"question");
+        peer.write(talk.conn, b"answer");
+        peer.segments();
+        talk.ack += 6;
+        peer.send(talk.segment());
+        let end = WAYS[usize::from(from) % WAYS.len()];
+        end(peer, &mut talk);
+        peer.events();
+    }
+    for _ in 0..20 {
+        peer.pass(Duration::from_secs(60));
+        peer.segments();
+        peer.events();
+    }
+    let occupancy = peer.stack.occupancy();
+    assert_eq!((occupancy.connections, occupancy.half_open, occupancy.time_wait), (0, 0, 0));
+}
+
+#[test]
+fn connections_of_every_end_leave_nothing_behind() {
+    let mut config = host_config(1);
+    config.tcp.max_connections = 2 * usize::from(ROUND);
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 16).unwrap();
+    // Tables grow to what a round needs, once.
+    round(&mut peer);
+    let more = allocation_counter::measure(|| (0..9).for_each(|_| round(&mut peer)));
+    assert!(more.count_total > 1_000, "connections are made of memory");
+    assert_eq!(more.bytes_current, 0, "{} allocations are left", more.count_current);
+    assert_eq!(peer.stack.next_deadline(), None, "nothing is armed on an idle stack");
+}
