@@ -10,7 +10,7 @@
 
 use crate::address::Flow;
 use crate::dhcp::{CLIENT_PORT, SERVER_PORT};
-use crate::ipv6;
+use crate::{dhcp6, ipv6};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use etherparse::{EtherType, Ethernet2HeaderSlice, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice};
 
@@ -97,8 +97,12 @@ fn ipv6_hash(packet: &[u8], quoting: Quoting) -> Option<u32> {
     match protocol {
         IpNumber::TCP | IpNumber::UDP => {
             let (&[a, b, c, d], _) = payload.split_first_chunk::<4>()?;
-            let source = end6(header.source_addr(), u16::from_be_bytes([a, b]));
-            let destination = end6(header.destination_addr(), u16::from_be_bytes([c, d]));
+            let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+            if protocol == IpNumber::UDP && ports == (dhcp6::SERVER_PORT, dhcp6::CLIENT_PORT) {
+                return None;
+            }
+            let source = end6(header.source_addr(), ports.0);
+            let destination = end6(header.destination_addr(), ports.1);
             Some(combine(source, destination))
         }
         IpNumber::IPV6_ICMP if quoting == Quoting::Allowed && crate::icmp6::is_error(*payload.first()?) => {

@@ -1,4 +1,4 @@
-//! Isola's network stack: Ethernet, ARP, NDP, IPv4, IPv6, ICMP, UDP, TCP and DHCP as state machines
+//! Isola's network stack: Ethernet, ARP, NDP, IPv4, IPv6, ICMP, UDP, TCP, DHCP and DHCPv6 as state machines
 //! without I/O.
 //!
 //! A [`Stack`] is the protocol state of one core. Frames, time and the application's calls go in; frames,
@@ -44,6 +44,7 @@ mod checksum;
 mod config;
 mod counters;
 mod dhcp;
+mod dhcp6;
 mod ethernet;
 mod event;
 mod flow;

@@ -4,6 +4,7 @@
 //! passed a router: that is what hop limit 255 says.
 
 use crate::address::{DNS_SERVERS, MacAddr};
+use crate::dhcp6::Offered;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
@@ -66,6 +67,8 @@ impl AdvertFlags {
 pub(crate) struct RouterAdvert {
     /// Zero where it says nothing.
     pub hop_limit: u8,
+    /// What is to be had by DHCPv6.
+    pub offered: Offered,
     /// Seconds for which the sender is a router for others' networks.
     pub router_lifetime: u16,
     /// Milliseconds for which a neighbour counts as reachable; zero where it says nothing.
@@ -141,9 +144,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Message> {
 }
 
 fn parse_router(body: &[u8]) -> Option<RouterAdvert> {
-    let (&[hop_limit, _, a, b, r0, r1, r2, r3, ..], options) = body.split_first_chunk::<12>()?;
+    let (&[hop_limit, flags, a, b, r0, r1, r2, r3, ..], options) = body.split_first_chunk::<12>()?;
     let mut advert = RouterAdvert {
         hop_limit,
+        offered: match (Flag::of(flags, 0x80), Flag::of(flags, 0x40)) {
+            (Flag::Set, _) => Offered::Addresses,
+            (Flag::Clear, Flag::Set) => Offered::Settings,
+            (Flag::Clear, Flag::Clear) => Offered::Nothing,
+        },
         router_lifetime: u16::from_be_bytes([a, b]),
         reachable_ms: u32::from_be_bytes([r0, r1, r2, r3]),
         mac: None,

@@ -70,6 +70,8 @@ enum Origin {
     Made { prefix: Ipv6Prefix, retries: u8 },
     /// Given.
     Given,
+    /// Lent by DHCPv6.
+    Lent,
 }
 
 /// How sure it is that nobody else has an address.
@@ -99,6 +101,8 @@ pub(crate) struct Autoconf {
     prefixes: Vec<(Ipv6Prefix, Instant)>,
     routers: Vec<(Ipv6Addr, Instant)>,
     dns: Vec<(Ipv6Addr, Instant)>,
+    /// Name servers that DHCPv6 told of.
+    told_dns: [Option<Ipv6Addr>; DNS_SERVERS],
     mtu: Option<u16>,
     hop_limit: u8,
     /// When routers are asked for again, and how long to wait then.
@@ -122,6 +126,7 @@ impl Autoconf {
             prefixes: Vec::new(),
             routers: Vec::new(),
             dns: Vec::new(),
+            told_dns: [None; DNS_SERVERS],
             mtu: None,
             hop_limit: crate::ip::HOP_LIMIT,
             solicit: given.is_none().then_some((now, SOLICIT_FIRST)),
@@ -251,7 +256,7 @@ impl Autoconf {
     }
 
     /// The address for messages about the link, once it is known to be unique.
-    fn link_local(&self) -> Option<Ipv6Addr> {
+    pub fn link_local(&self) -> Option<Ipv6Addr> {
         let usable = |own: &&Own| own.uniqueness == Uniqueness::Checked && own.ip.is_unicast_link_local();
         self.addresses.iter().find(usable).map(|own| own.ip)
     }
@@ -287,13 +292,18 @@ impl Autoconf {
         {
             self.make(prefix, retries + 1, own.lifetime);
         }
-        Conflict::Mended
+        if own.origin == Origin::Lent { Conflict::OfLoan } else { Conflict::Mended }
     }
 
     /// A neighbour says that it is no router, or not any more (RFC 4861 7.2.5).
     pub fn on_no_router(&mut self, ip: Ipv6Addr) {
         self.due = Some(Instant::ZERO);
         self.routers.retain(|&(router, _)| router != ip);
+    }
+
+    /// Whether routers decide on what is used.
+    pub fn asks_routers(&self) -> bool {
+        self.given.is_none()
     }
 
     /// A router told of itself and its networks (RFC 4861 6.3.4, RFC 4862 5.5.3).
@@ -357,6 +367,36 @@ impl Autoconf {
         }
     }
 
+    /// A DHCPv6 server lends an address, or lends it on.
+    pub fn lend(
+        &mut self,
+        now: Instant,
+        ip: Ipv6Addr,
+        (preferred, valid): (u32, u32),
+        counters: &mut Counters,
+    ) {
+        self.due = Some(now);
+        let lifetime = Lifetime::new(now, preferred, valid);
+        let lent = self.addresses.iter_mut().find(|own| own.ip == ip && own.origin == Origin::Lent);
+        if let Some(own) = lent {
+            own.lifetime = lifetime;
+        } else if self.add(ip, Origin::Lent, lifetime) == Room::None {
+            counters.bump(Counter::DropNdpTable);
+        }
+    }
+
+    /// An address is lent no more.
+    pub fn take_back(&mut self, ip: Ipv6Addr) {
+        self.due = Some(Instant::ZERO);
+        self.addresses.retain(|own| own.ip != ip || own.origin != Origin::Lent);
+    }
+
+    /// Takes in the name servers that a DHCPv6 server told of.
+    pub fn tell_dns(&mut self, dns: [Option<Ipv6Addr>; DNS_SERVERS]) {
+        self.due = Some(Instant::ZERO);
+        self.told_dns = dns;
+    }
+
     /// What the interface is to use now.
     pub fn settings(&self, now: Instant) -> Ipv6Settings {
         let mut settings = Ipv6Settings { mtu: self.mtu, hop_limit: self.hop_limit, ..Ipv6Settings::NONE };
@@ -372,7 +412,8 @@ impl Autoconf {
         }
         fill(&mut settings.prefixes, self.prefixes.iter().map(|&(prefix, _)| prefix));
         fill(&mut settings.routers, self.routers.iter().map(|&(router, _)| router));
-        fill(&mut settings.dns, self.dns.iter().map(|&(server, _)| server));
+        let told = self.told_dns.into_iter().flatten();
+        fill(&mut settings.dns, self.dns.iter().map(|&(server, _)| server).chain(told));
         settings
     }
 }
@@ -390,6 +431,8 @@ pub(crate) enum Conflict {
     None,
     /// Another address takes its place, or none.
     Mended,
+    /// The server that lent it is to be told.
+    OfLoan,
 }
 
 /// Whether something fitted.

@@ -15,8 +15,10 @@ use crate::ndp::{self, Answers, Message, RouterAdvert};
 use crate::neighbour::{Advert, Evidence, Learned, MakeEntry, REACHABLE_V6, Strength, Waiting};
 use crate::tcp::tables::{Around, SearchOutcome};
 use crate::time::{Duration, Instant};
-use core::net::{IpAddr, Ipv6Addr};
+use crate::{dhcp6, udp};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use etherparse::ArpOperation;
+use isola_iobuf::{Chain, IoBuf};
 
 /// The longest time for which a router may have neighbours count as reachable (RFC 4861 6.2.1).
 const LONGEST_REACHABLE_MS: u32 = 3_600_000;
@@ -136,6 +138,9 @@ impl Stack {
         }
         let Some(autoconf) = &mut self.autoconf else { return Err(Counter::DropIcmpIgnored) };
         autoconf.on_router(self.now, from, advert, &mut self.counters);
+        if autoconf.asks_routers() {
+            self.dhcp6.offer(self.now, advert.offered);
+        }
         let reachable = match advert.reachable_ms {
             0 => REACHABLE_V6,
             ms => Duration::from_millis(ms.min(LONGEST_REACHABLE_MS).into()),
@@ -151,8 +156,10 @@ impl Stack {
     /// Somebody shows that an address is taken.
     fn conflict(&mut self, ip: Ipv6Addr) -> Outcome {
         let Some(autoconf) = &mut self.autoconf else { return Outcome::NotOurs };
-        if autoconf.on_conflict(ip) == Conflict::None {
-            return Outcome::NotOurs;
+        match autoconf.on_conflict(ip) {
+            Conflict::None => return Outcome::NotOurs,
+            Conflict::Mended => {}
+            Conflict::OfLoan => self.dhcp6.decline(self.now, ip),
         }
         self.counters.bump(Counter::AddressConflicts);
         self.poll_autoconf();
@@ -193,6 +200,43 @@ impl Stack {
         self.interface.send_link_message(message, &mut self.counters);
     }
 
+    /// Sends what the DHCPv6 client has to say, once there is an address to say it from.
+    pub(super) fn poll_dhcp6(&mut self) {
+        if self.dhcp6.deadline().is_none_or(|at| at > self.now) {
+            return;
+        }
+        let Some(own) = self.autoconf.as_ref().and_then(Autoconf::link_local) else { return };
+        let (message, change) = self.dhcp6.poll(self.now);
+        self.apply_dhcp6(change);
+        let Some(message) = message else { return };
+        let source = SocketAddr::new(own.into(), dhcp6::CLIENT_PORT);
+        let destination = SocketAddr::new(dhcp6::SERVERS.into(), dhcp6::SERVER_PORT);
+        let payload = Chain::from(IoBuf::from(message));
+        if let Some(packet) = udp::packet(&mut self.interface, source, destination, payload) {
+            self.interface.send(self.now, packet, &mut self.counters);
+        }
+    }
+
+    pub(super) fn receive_dhcp6(&mut self, message: &[u8]) -> Result<(), Counter> {
+        let change = self.dhcp6.receive(self.now, message).map_err(|_| Counter::DropDhcp)?;
+        self.apply_dhcp6(change);
+        Ok(())
+    }
+
+    fn apply_dhcp6(&mut self, change: Option<dhcp6::Change>) {
+        let Some(autoconf) = &mut self.autoconf else { return };
+        match change {
+            None => return,
+            Some(dhcp6::Change::Gained { ip, preferred, valid, dns }) => {
+                autoconf.lend(self.now, ip, (preferred, valid), &mut self.counters);
+                autoconf.tell_dns(dns);
+            }
+            Some(dhcp6::Change::Lost(ip)) => autoconf.take_back(ip),
+            Some(dhcp6::Change::Settings(dns)) => autoconf.tell_dns(dns),
+        }
+        self.poll_autoconf();
+    }
+
     /// What the interface uses of IPv6.
     pub fn ipv6(&self) -> Ipv6Settings {
         self.interface.ipv6
@@ -203,6 +247,7 @@ impl Stack {
     pub fn set_ipv6(&mut self, now: Instant, settings: Ipv6Settings) {
         self.at(now);
         self.autoconf = None;
+        self.dhcp6 = dhcp6::Client::new(self.interface.mac, 0);
         self.change_ipv6(settings);
     }
 

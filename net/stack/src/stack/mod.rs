@@ -17,7 +17,7 @@ use crate::limit::RateLimit;
 use crate::tcp::tables::{Around, SearchOutcome, Tcp};
 use crate::time::Instant;
 use crate::udp::UdpSockets;
-use crate::{MacAddr, dhcp, udp};
+use crate::{MacAddr, dhcp, dhcp6, udp};
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
@@ -32,6 +32,7 @@ pub struct Stack {
     udp: UdpSockets,
     dhcp: Option<dhcp::Client>,
     autoconf: Option<Autoconf>,
+    dhcp6: dhcp6::Client,
     fragments: Reassembler,
     reassembled: VecDeque<IoBuf>,
     echo_limit: RateLimit,
@@ -79,6 +80,7 @@ impl Stack {
             udp: UdpSockets::new(limits, config.core, udp_seed),
             dhcp: None,
             autoconf: None,
+            dhcp6: dhcp6::Client::new(config.mac, config.secret.keys(6).0),
             fragments: Reassembler::new(limits),
             reassembled: VecDeque::new(),
             echo_limit: RateLimit::new(limits.icmp_per_second, now),
@@ -110,6 +112,7 @@ impl Stack {
         self.at(now);
         self.poll_dhcp();
         self.poll_autoconf();
+        self.poll_dhcp6();
         if let Some(frame) = self.interface.pop() {
             return self.counted(frame);
         }
@@ -140,8 +143,14 @@ impl Stack {
         let tcp = self.tcp.deadline(self.now);
         let dhcp = self.dhcp.as_ref().and_then(dhcp::Client::deadline);
         let autoconf = self.autoconf.as_ref().and_then(Autoconf::deadline);
+        // Until there is an address to ask from, that is what is waited for.
+        let may_ask = self.autoconf.as_ref().and_then(Autoconf::link_local).is_some();
+        let dhcp6 = self.dhcp6.deadline().filter(|_| may_ask);
         let fragments = self.fragments.deadline();
-        [tcp, dhcp, autoconf, fragments, self.interface.neighbours.deadline()].into_iter().flatten().min()
+        [tcp, dhcp, autoconf, dhcp6, fragments, self.interface.neighbours.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Acts on everything that is due at `now`. Calling it early or often does no harm.
@@ -149,6 +158,7 @@ impl Stack {
         self.at(now);
         self.poll_dhcp();
         self.poll_autoconf();
+        self.poll_dhcp6();
         self.on_fragment_timer();
         self.on_neighbour_timer();
         self.tcp.on_timer(&mut around!(self));

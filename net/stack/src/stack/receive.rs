@@ -15,7 +15,7 @@ use crate::tcp::segment::Segment;
 use crate::tcp::tables::Around;
 use crate::time::Instant;
 use crate::udp::Datagram;
-use crate::{dhcp, ethernet, icmp, icmp6, ipv4, ipv6, udp};
+use crate::{dhcp, dhcp6, ethernet, icmp, icmp6, ipv4, ipv6, udp};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use etherparse::{EtherType, IpNumber};
 use isola_iobuf::IoBuf;
@@ -185,6 +185,11 @@ impl Stack {
             let change = client.receive(self.now, &received.payload).map_err(|_| Counter::DropDhcp)?;
             self.apply(change);
             return Ok(());
+        }
+        let from_server6 =
+            received.destination_port == dhcp6::CLIENT_PORT && received.source_port == dhcp6::SERVER_PORT;
+        if from_server6 && source.is_ipv6() && self.autoconf.is_some() {
+            return self.receive_dhcp6(&received.payload);
         }
         if destination.is_ipv4() && self.interface.ipv4.is_none() {
             return Err(Counter::DropNoAddress);

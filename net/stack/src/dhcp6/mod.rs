@@ -1,0 +1,332 @@
+//! A DHCPv6 client (RFC 8415) as a state machine of its own, for links whose routers say that there is a server:
+//! one address (IA_NA) where they say so, else the settings alone.
+//!
+//! ```text
+//!   Idle ──"addresses"──> Soliciting ──best offer──> Requesting ──reply──> Bound ──T1──> Renewing ──T2──> Rebinding
+//!     │                       ^  refused, or no answer │                    ^               │ reply          │
+//!     │                       └────────────────────────┘                    └───────────────┴────────────────┘
+//!     └──"settings"──> Informing ──reply──> Informed ──a day──> Informing
+//! ```
+//!
+//! The stack owns the UDP port and sends what [`Client::poll`] gives to all servers on the link. Like the other
+//! clients here it does not wait at random before it begins (RFC 8415 18.2.1 would have it wait up to a second).
+
+mod message;
+
+#[cfg(test)]
+mod tests;
+
+use crate::address::{DNS_SERVERS, MacAddr};
+use crate::time::{Duration, Instant};
+use alloc::vec::Vec;
+use core::net::Ipv6Addr;
+use message::{Ask, AskKind, Loan, Reply, ReplyKind, Status};
+
+/// The port that servers' answers go to.
+pub(crate) const CLIENT_PORT: u16 = 546;
+/// The port that servers listen at.
+pub(crate) const SERVER_PORT: u16 = 547;
+/// All servers and relays on the link.
+pub(crate) const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+
+/// Times between messages (RFC 8415 7.6): the first, and the longest.
+struct Pace {
+    first: Duration,
+    longest: Duration,
+}
+
+const SOLICIT: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(3600) };
+const REQUEST: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(30) };
+const RENEW: Pace = Pace { first: Duration::from_secs(10), longest: Duration::from_secs(600) };
+const INFORM: Pace = Pace { first: Duration::from_secs(1), longest: Duration::from_secs(3600) };
+/// Requests to a server that offered and then says nothing (REQ_MAX_RC).
+const REQUESTS: u8 = 10;
+/// How long settings hold where the server says nothing of it, and at least (RFC 8415 21.23).
+const REFRESH: u32 = 86_400;
+const REFRESH_LEAST: u32 = 600;
+/// A lease is not renewed more often than this, whatever the server says.
+const LEAST_RENEW: u32 = 30;
+
+/// What is to be had by DHCPv6.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Offered {
+    #[default]
+    Nothing,
+    /// Settings other than addresses.
+    Settings,
+    Addresses,
+}
+
+/// What came of the client's talks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// An address is lent, or lent on, for so many seconds; and name servers.
+    Gained {
+        ip: Ipv6Addr,
+        preferred: u32,
+        valid: u32,
+        dns: [Option<Ipv6Addr>; DNS_SERVERS],
+    },
+    Lost(Ipv6Addr),
+    /// Name servers alone.
+    Settings([Option<Ipv6Addr>; DNS_SERVERS]),
+}
+
+#[derive(Clone, Debug)]
+struct Lease {
+    ip: Ipv6Addr,
+    server: Vec<u8>,
+    rebind_at: Instant,
+    expires_at: Instant,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Idle,
+    Soliciting { best: Option<(u8, Vec<u8>, Ipv6Addr)> },
+    Requesting { server: Vec<u8>, ip: Ipv6Addr },
+    Bound(Lease),
+    Renewing(Lease),
+    Rebinding(Lease),
+    Declining { server: Vec<u8>, ip: Ipv6Addr },
+    Informing,
+    Informed,
+}
+
+/// The client of one interface.
+#[derive(Debug)]
+pub(crate) struct Client {
+    mac: MacAddr,
+    state: State,
+    transaction: u32,
+    attempts: u8,
+    /// The latest time between two messages.
+    pause: Duration,
+    due: Option<Instant>,
+    began: Instant,
+    random: u64,
+}
+
+impl Client {
+    /// A client that waits for what routers say.
+    pub fn new(mac: MacAddr, seed: u64) -> Self {
+        let (state, began) = (State::Idle, Instant::ZERO);
+        let pause = Duration::ZERO;
+        Self { mac, state, transaction: 0, attempts: 0, pause, due: None, began, random: seed }
+    }
+
+    fn random(&mut self) -> u64 {
+        // SplitMix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let a = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        b ^ (b >> 31)
+    }
+
+    /// Takes in what a router says is to be had.
+    pub fn offer(&mut self, now: Instant, offered: Offered) {
+        match (offered, &self.state) {
+            (Offered::Addresses, State::Idle | State::Informing | State::Informed) => self.solicit(now),
+            (Offered::Settings, State::Idle) => self.enter(State::Informing, now),
+            _ => {}
+        }
+    }
+
+    fn solicit(&mut self, at: Instant) {
+        self.enter(State::Soliciting { best: None }, at);
+    }
+
+    fn enter(&mut self, state: State, at: Instant) {
+        self.state = state;
+        self.attempts = 0;
+        self.began = at;
+        self.transaction = self.random() as u32 & 0xff_ffff;
+        self.due = Some(at);
+    }
+
+    /// When `poll` is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Acts on the time: the message that is due, and the end of a lease.
+    pub fn poll(&mut self, now: Instant) -> (Option<Vec<u8>>, Option<Change>) {
+        if self.due.is_none_or(|due| now < due) {
+            return (None, None);
+        }
+        let mut change = None;
+        match core::mem::replace(&mut self.state, State::Idle) {
+            // Offers were collected for the first pause; the best one is taken (RFC 8415 18.2.1).
+            State::Soliciting { best: Some((_, server, ip)) } => {
+                self.enter(State::Requesting { server, ip }, now);
+            }
+            State::Requesting { .. } if self.attempts >= REQUESTS => self.solicit(now),
+            State::Declining { .. } if self.attempts > 0 => self.solicit(now),
+            State::Bound(lease) => self.enter(State::Renewing(lease), now),
+            State::Renewing(lease) if now >= lease.rebind_at => self.enter(State::Rebinding(lease), now),
+            State::Rebinding(lease) if now >= lease.expires_at => {
+                change = Some(Change::Lost(lease.ip));
+                self.solicit(now);
+            }
+            State::Informed => self.enter(State::Informing, now),
+            other => self.state = other,
+        }
+        let (pace, end) = match &self.state {
+            State::Soliciting { .. } => (SOLICIT, None),
+            State::Requesting { .. } | State::Declining { .. } => (REQUEST, None),
+            State::Renewing(lease) => (RENEW, Some(lease.rebind_at)),
+            State::Rebinding(lease) => (RENEW, Some(lease.expires_at)),
+            State::Informing => (INFORM, None),
+            State::Idle | State::Bound(_) | State::Informed => return (None, change),
+        };
+        let bytes = self.message(now);
+        self.pause = self.next_pause(&pace);
+        self.attempts = self.attempts.saturating_add(1);
+        let next = now + self.pause;
+        self.due = Some(end.map_or(next, |end| next.min(end)));
+        (bytes, change)
+    }
+
+    /// Twice the pause before, a tenth more or less (RFC 8415 15).
+    fn next_pause(&mut self, pace: &Pace) -> Duration {
+        let base = if self.attempts == 0 { pace.first } else { self.pause.times(2).min(pace.longest) };
+        let tenth = base.as_nanos() / 10;
+        // Offers are collected for no less than the first pause.
+        let spread = if self.attempts == 0 { tenth } else { tenth * 2 };
+        let least = base.as_nanos() - (spread - tenth);
+        Duration::from_nanos(least + self.random() % (spread + 1))
+    }
+
+    fn message(&self, now: Instant) -> Option<Vec<u8>> {
+        let (kind, server, address) = match &self.state {
+            State::Soliciting { .. } => (AskKind::Solicit, None, None),
+            State::Requesting { server, ip } => (AskKind::Request, Some(server), Some(*ip)),
+            State::Declining { server, ip } => (AskKind::Decline, Some(server), Some(*ip)),
+            State::Renewing(lease) => (AskKind::Renew, Some(&lease.server), Some(lease.ip)),
+            State::Rebinding(lease) => (AskKind::Rebind, None, Some(lease.ip)),
+            State::Informing => (AskKind::Inform, None, None),
+            State::Idle | State::Bound(_) | State::Informed => return None,
+        };
+        let elapsed = (now.since(self.began).as_millis() / 10).min(u16::MAX.into()) as u16;
+        let server = server.map(Vec::as_slice);
+        let ask = Ask { kind, transaction: self.transaction, mac: self.mac, server, address, elapsed };
+        Some(ask.bytes())
+    }
+
+    /// Takes a server's message in. `Err` where it is malformed or not for this client now.
+    pub fn receive(&mut self, now: Instant, bytes: &[u8]) -> Result<Option<Change>, NotForUs> {
+        let reply = Reply::parse(bytes, self.mac).ok_or(NotForUs)?;
+        if reply.transaction != self.transaction {
+            return Err(NotForUs);
+        }
+        match (core::mem::replace(&mut self.state, State::Idle), reply.kind) {
+            (State::Soliciting { best }, ReplyKind::Advertise) => {
+                Ok(self.consider(now, best, &reply).map(|()| None)?)
+            }
+            (State::Requesting { server, ip }, ReplyKind::Reply) if reply.server == server => {
+                match (reply.status, reply.loan) {
+                    (Status::Success, Some(loan)) if loan.valid > 0 => Ok(Some(self.bind(now, loan, &reply))),
+                    _ => {
+                        // Not at once: a server that refuses what it offered would keep us busy.
+                        let _ = ip;
+                        self.solicit(now + SOLICIT.first);
+                        Ok(None)
+                    }
+                }
+            }
+            (State::Renewing(lease), ReplyKind::Reply) if reply.server == lease.server => {
+                Ok(self.extend(now, lease, &reply))
+            }
+            (State::Rebinding(lease), ReplyKind::Reply) => Ok(self.extend(now, lease, &reply)),
+            (State::Informing, ReplyKind::Reply) => {
+                self.state = State::Informed;
+                let seconds = reply.refresh.unwrap_or(REFRESH).max(REFRESH_LEAST);
+                self.due = Some(now + Duration::from_secs(seconds.into()));
+                Ok(Some(Change::Settings(reply.dns)))
+            }
+            (state, _) => {
+                self.state = state;
+                Err(NotForUs)
+            }
+        }
+    }
+
+    /// Keeps an offer where it is the best so far; takes it at once where its server wants that, or where the
+    /// time for collecting is over.
+    fn consider(
+        &mut self,
+        now: Instant,
+        best: Option<(u8, Vec<u8>, Ipv6Addr)>,
+        reply: &Reply,
+    ) -> Result<(), NotForUs> {
+        let loan = reply.loan.filter(|loan| reply.status == Status::Success && loan.valid > 0);
+        let Some(loan) = loan else {
+            self.state = State::Soliciting { best };
+            return Err(NotForUs);
+        };
+        if reply.preference == u8::MAX || self.attempts > 1 {
+            self.enter(State::Requesting { server: reply.server.clone(), ip: loan.ip }, now);
+            return Ok(());
+        }
+        let better = best.as_ref().is_none_or(|(preference, ..)| reply.preference > *preference);
+        let offer = (reply.preference, reply.server.clone(), loan.ip);
+        self.state = State::Soliciting { best: if better { Some(offer) } else { best } };
+        Ok(())
+    }
+
+    fn extend(&mut self, now: Instant, lease: Lease, reply: &Reply) -> Option<Change> {
+        match (reply.status, reply.loan) {
+            (Status::Success, Some(loan)) if loan.ip == lease.ip && loan.valid > 0 => {
+                Some(self.bind(now, loan, reply))
+            }
+            (Status::Success, Some(loan)) if loan.ip == lease.ip => {
+                self.solicit(now);
+                Some(Change::Lost(lease.ip))
+            }
+            (Status::Unknown, _) => {
+                // The server forgot: it is asked for the address anew (RFC 8415 18.2.10.1).
+                self.enter(State::Requesting { server: reply.server.clone(), ip: lease.ip }, now);
+                Some(Change::Lost(lease.ip))
+            }
+            _ => {
+                // Nothing about the address: ask on until the lease ends.
+                self.state =
+                    if now >= lease.rebind_at { State::Rebinding(lease) } else { State::Renewing(lease) };
+                None
+            }
+        }
+    }
+
+    fn bind(&mut self, now: Instant, loan: Loan, reply: &Reply) -> Change {
+        let Loan { ip, preferred, valid, .. } = loan;
+        // T1 and T2 as told, else half and four fifths of the preferred lifetime (RFC 8415 14.2).
+        let base = if preferred == 0 { valid } else { preferred };
+        let renew = if loan.renew != 0 { loan.renew } else { base / 2 };
+        let rebind = if loan.rebind != 0 { loan.rebind } else { (u64::from(base) * 4 / 5) as u32 };
+        let renew = renew.max(LEAST_RENEW).min(valid);
+        let rebind = rebind.max(renew).min(valid);
+        let at = |seconds: u32| match seconds {
+            u32::MAX => Instant::from_nanos(u64::MAX),
+            seconds => now + Duration::from_secs(seconds.into()),
+        };
+        let server = reply.server.clone();
+        self.state = State::Bound(Lease { ip, server, rebind_at: at(rebind), expires_at: at(valid) });
+        self.due = (renew != u32::MAX).then(|| at(renew));
+        self.attempts = 0;
+        Change::Gained { ip, preferred, valid, dns: reply.dns }
+    }
+
+    /// The lent address turned out to be somebody's: the server is told, and another one asked for.
+    pub fn decline(&mut self, now: Instant, ip: Ipv6Addr) {
+        if let State::Bound(lease) | State::Renewing(lease) | State::Rebinding(lease) = &self.state
+            && lease.ip == ip
+        {
+            let server = lease.server.clone();
+            self.enter(State::Declining { server, ip }, now);
+        }
+    }
+}
+
+/// A message that is malformed or not for this client in its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotForUs;

@@ -1,0 +1,223 @@
+//! A scripted server against the client.
+
+use super::*;
+use proptest::prelude::*;
+
+const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const IP: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x99);
+const DNS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x53);
+
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+fn option(number: u8, value: &[u8]) -> Vec<u8> {
+    [&[0, number, 0, value.len() as u8][..], value].concat()
+}
+
+/// What the client said: kind, transaction, server, address.
+fn listen(bytes: &[u8]) -> (u8, u32, Option<Vec<u8>>, Option<Ipv6Addr>) {
+    let transaction = u32::from_be_bytes([0, bytes[1], bytes[2], bytes[3]]);
+    let (mut server, mut address, mut rest, mut identified) = (None, None, &bytes[4..], false);
+    while let [a, b, c, d, ..] = *rest {
+        let len = usize::from(u16::from_be_bytes([c, d]));
+        let value = &rest[4..4 + len];
+        match u16::from_be_bytes([a, b]) {
+            1 => identified = value == [0, 3, 0, 1, 2, 0, 0, 0, 0, 1],
+            2 => server = Some(value.to_vec()),
+            3 if len > 12 => address = Some(Ipv6Addr::from(<[u8; 16]>::try_from(&value[16..32]).unwrap())),
+            _ => {}
+        }
+        rest = &rest[4 + len..];
+    }
+    assert!(identified);
+    (bytes[0], transaction, server, address)
+}
+
+/// A server's message: kind (2 advertise, 7 reply), and options behind the identifiers.
+fn reply(kind: u8, transaction: u32, server: u8, options: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = (u32::from(kind) << 24 | transaction).to_be_bytes().to_vec();
+    bytes.extend(option(1, &[0, 3, 0, 1, 2, 0, 0, 0, 0, 1]));
+    bytes.extend(option(2, &[0, 9, server]));
+    bytes.extend(options.concat());
+    bytes
+}
+
+/// The address for 1,000 s (800 preferred), to be renewed after `renew` and rebound after `rebind` seconds.
+fn loan(renew: u32, rebind: u32, valid: u32) -> Vec<u8> {
+    let mut value = [1u32.to_be_bytes(), renew.to_be_bytes(), rebind.to_be_bytes()].concat();
+    let lifetimes = [(valid * 4 / 5).to_be_bytes(), valid.to_be_bytes()].concat();
+    value.extend(option(5, &[&IP.octets()[..], &lifetimes].concat()));
+    option(3, &value)
+}
+
+fn status(code: u8) -> Vec<u8> {
+    option(13, &[0, code])
+}
+
+fn say(client: &mut Client, now: Instant) -> (u8, u32, Option<Vec<u8>>, Option<Ipv6Addr>) {
+    listen(&client.poll(now).0.expect("a message is due"))
+}
+
+/// A client whose lease began at time zero.
+fn bound(renew: u32, rebind: u32) -> Client {
+    let mut client = Client::new(MAC, 7);
+    client.offer(at(0), Offered::Addresses);
+    let (_, transaction, ..) = say(&mut client, at(0));
+    let eager = [loan(renew, rebind, 1000), option(7, &[255])];
+    assert_eq!(client.receive(at(0), &reply(2, transaction, 1, &eager)), Ok(None));
+    let (kind, transaction, server, ip) = say(&mut client, at(0));
+    assert_eq!((kind, server, ip), (3, Some(vec![0, 9, 1]), Some(IP)));
+    let granted = [loan(renew, rebind, 1000), option(23, &DNS.octets())];
+    let change = client.receive(at(0), &reply(7, transaction, 1, &granted)).unwrap();
+    let dns = [Some(DNS), None, None];
+    assert_eq!(change, Some(Change::Gained { ip: IP, preferred: 800, valid: 1000, dns }));
+    client
+}
+
+use alloc::vec;
+
+/// RFC 8415 18.2.1: offers are collected for the first pause, and the one with the highest preference is taken.
+/// RFC 8415 18.2.9: an offer with preference 255 is taken at once.
+#[test]
+fn the_best_offer_is_taken() {
+    let mut client = Client::new(MAC, 7);
+    client.offer(at(0), Offered::Addresses);
+    let (kind, transaction, server, ip) = say(&mut client, at(0));
+    assert_eq!((kind, server, ip), (1, None, None));
+    for (number, preference) in [(1, 5), (2, 9), (3, 7)] {
+        let offer = [loan(0, 0, 1000), option(7, &[preference])];
+        assert_eq!(client.receive(at(0), &reply(2, transaction, number, &offer)), Ok(None));
+        assert_eq!(client.poll(at(0)).0, None);
+    }
+    let due = client.deadline().unwrap();
+    assert!(due >= at(1));
+    assert_eq!(say(&mut client, due).2, Some(vec![0, 9, 2]));
+    bound(0, 0);
+}
+
+/// RFC 8415 15: pauses double, a tenth more or less, up to their longest.
+#[test]
+fn silence_is_met_with_growing_pauses() {
+    let mut client = Client::new(MAC, 7);
+    client.offer(at(0), Offered::Addresses);
+    let (mut now, mut before) = (at(0), 0);
+    for round in 0..16 {
+        assert_eq!(say(&mut client, now).0, 1);
+        let next = client.deadline().unwrap();
+        let pause = next.since(now).as_millis();
+        let expected = if round == 0 { 1000 } else { (before * 2).min(3_600_000) };
+        assert!((expected * 9 / 10 - 1..=expected * 11 / 10 + 1).contains(&pause), "{round}: {pause}");
+        (now, before) = (next, pause);
+    }
+}
+
+/// RFC 8415 18.2.4: a lease is renewed with its server at T1.
+/// RFC 8415 18.2.5: with any server at T2, and is over at the end of its valid lifetime.
+#[test]
+fn a_lease_is_renewed_rebound_and_lost() {
+    let mut client = bound(300, 700);
+    assert_eq!(client.deadline(), Some(at(300)));
+    let (kind, transaction, server, ip) = say(&mut client, at(300));
+    assert_eq!((kind, server, ip), (5, Some(vec![0, 9, 1]), Some(IP)));
+    let other = reply(7, transaction, 2, &[loan(300, 700, 1000)]);
+    assert_eq!(client.receive(at(300), &other), Err(NotForUs), "another server's");
+    client.receive(at(300), &reply(7, transaction, 1, &[loan(300, 700, 1000)])).unwrap();
+    assert_eq!(client.deadline(), Some(at(600)));
+    let mut kinds = Vec::new();
+    loop {
+        let now = client.deadline().unwrap();
+        let (message, change) = client.poll(now);
+        if change.is_some() {
+            assert_eq!((change, now), (Some(Change::Lost(IP)), at(1300)));
+            assert_eq!(listen(&message.unwrap()).0, 1);
+            break;
+        }
+        kinds.push((listen(&message.unwrap()).0, now >= at(1000)));
+    }
+    assert!(
+        kinds.len() > 4 && kinds.iter().all(|&(kind, late)| kind == if late { 6 } else { 5 }),
+        "{kinds:?}"
+    );
+}
+
+/// RFC 8415 18.2.10.1: a server that knows nothing of the lease is asked for the address anew.
+/// RFC 8415 18.2.10.1: an address with a valid lifetime of zero is given up at once.
+#[test]
+fn a_server_can_take_a_lease_back() {
+    let mut client = bound(300, 700);
+    let (_, transaction, ..) = say(&mut client, at(300));
+    let forgot = reply(7, transaction, 1, &[status(3)]);
+    assert_eq!(client.receive(at(300), &forgot), Ok(Some(Change::Lost(IP))));
+    assert_eq!(say(&mut client, at(300)).0, 3);
+    let mut client = bound(300, 700);
+    let (_, transaction, ..) = say(&mut client, at(300));
+    let ended = reply(7, transaction, 1, &[loan(0, 0, 0)]);
+    assert_eq!(client.receive(at(300), &ended), Ok(Some(Change::Lost(IP))));
+    assert_eq!(say(&mut client, at(300)).0, 1);
+}
+
+/// RFC 8415 18.2.8: an address that somebody has is declined, and another one looked for.
+#[test]
+fn an_address_of_somebody_else_is_declined() {
+    let mut client = bound(300, 700);
+    client.decline(at(1), IP);
+    let (kind, _, server, ip) = say(&mut client, at(1));
+    assert_eq!((kind, server, ip), (9, Some(vec![0, 9, 1]), Some(IP)));
+    let next = client.deadline().unwrap();
+    assert_eq!(say(&mut client, next).0, 1);
+}
+
+/// RFC 8415 18.2.6: where routers say that settings are to be had, they are asked for, and again in time.
+/// RFC 8415 14.2: without T1 and T2, half and four fifths of the preferred lifetime are taken.
+#[test]
+fn settings_alone_are_asked_for_where_addresses_are_not_offered() {
+    let mut client = Client::new(MAC, 7);
+    client.offer(at(0), Offered::Nothing);
+    assert_eq!(client.deadline(), None);
+    client.offer(at(0), Offered::Settings);
+    let (kind, transaction, ..) = say(&mut client, at(0));
+    assert_eq!(kind, 11);
+    let answer = reply(7, transaction, 1, &[option(23, &DNS.octets())]);
+    assert_eq!(client.receive(at(0), &answer), Ok(Some(Change::Settings([Some(DNS), None, None]))));
+    assert_eq!(client.deadline(), Some(at(86_400)));
+    assert_eq!(say(&mut client, at(86_400)).0, 11);
+    assert_eq!(bound(0, 0).deadline(), Some(at(400)));
+}
+
+#[test]
+fn what_is_not_for_this_client_now_is_refused() {
+    let mut client = Client::new(MAC, 7);
+    client.offer(at(0), Offered::Addresses);
+    let (_, transaction, ..) = say(&mut client, at(0));
+    let good = reply(2, transaction, 1, &[loan(0, 0, 1000)]);
+    let mut other_client = good.clone();
+    other_client[17] ^= 1;
+    for bytes in [
+        reply(2, transaction ^ 1, 1, &[loan(0, 0, 1000)]),
+        reply(7, transaction, 1, &[loan(0, 0, 1000)]),
+        reply(2, transaction, 1, &[]),
+        reply(2, transaction, 1, &[loan(0, 0, 1000), status(2)]),
+        reply(2, transaction, 1, &[loan(700, 300, 1000)]),
+        good[..good.len() - 1].to_vec(),
+        other_client,
+        Vec::new(),
+    ] {
+        assert_eq!(client.receive(at(0), &bytes), Err(NotForUs));
+    }
+    assert_eq!(client.receive(at(0), &good), Ok(None));
+}
+
+proptest! {
+    #[test]
+    fn any_options_behind_a_good_beginning_are_read_or_refused(
+        options in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let mut client = bound(300, 700);
+        let (_, transaction, ..) = say(&mut client, at(300));
+        for kind in [2, 7] {
+            let _ = client.receive(at(300), &reply(kind, transaction, 1, &[options.clone()]));
+        }
+        let _ = Reply::parse(&options, MAC);
+    }
+}

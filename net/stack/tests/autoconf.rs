@@ -1,0 +1,204 @@
+//! How a stack comes by its IPv6 addresses: by itself, from routers, and from DHCPv6 servers.
+
+mod link6;
+
+use isola_iobuf::IoBuf;
+use isola_net_sim::{Peer, host_config, host_ip6, host_mac};
+use isola_net_stack::{Counter, Duration, Event, Preference};
+use link6::*;
+use std::net::{Ipv6Addr, SocketAddr};
+
+/// RFC 4862 5.4.2: an address is asked about from the unspecified address before it is used.
+/// RFC 3810 6.1: the group in which an address is looked for is reported, with a router alert and one hop.
+/// RFC 4861 6.3.7: routers are asked for.
+#[test]
+fn an_address_is_checked_before_it_is_used() {
+    let mut peer = Peer::new(host_config(1));
+    peer.stack = isola_net_stack::Stack::new(auto(), peer.now).unwrap();
+    let frames = peer.frames();
+    let messages: Vec<_> = frames.iter().filter_map(|frame| read(frame)).collect();
+    let kinds: Vec<u8> = messages.iter().map(|message| message.3[0]).collect();
+    assert_eq!(kinds, [143, 135, 133]);
+    let (source, destination, hops, report) = &messages[0];
+    assert_eq!((source.is_unspecified(), *hops, report[7]), (true, 1, 1));
+    assert_eq!(*destination, "ff02::16".parse::<Ipv6Addr>().unwrap());
+    let (source, destination, hops, question) = &messages[1];
+    let target = Ipv6Addr::from(<[u8; 16]>::try_from(&question[8..24]).unwrap());
+    assert!(source.is_unspecified() && target.is_unicast_link_local() && *hops == 255);
+    assert_eq!((*destination, question.len()), (group(target), 24));
+    assert!(addresses(&peer).is_empty());
+    peer.pass(Duration::from_secs(1));
+    assert_eq!(addresses(&peer), [target]);
+    assert!(peer.events().contains(&Event::Ipv6Changed));
+}
+
+/// RFC 4862 5.4.3: an address that somebody else has or checks at the same time is not used.
+/// RFC 7217 6: another one is made in its place, three times.
+#[test]
+fn an_address_of_somebody_else_is_not_used() {
+    let mut peer = Peer::new(host_config(1));
+    peer.stack = isola_net_stack::Stack::new(auto(), peer.now).unwrap();
+    let mut tried = Vec::new();
+    for round in 0..4 {
+        let question = peer.frames().iter().filter_map(|f| read(f)).find(|m| m.3[0] == 135).unwrap().3;
+        let target = Ipv6Addr::from(<[u8; 16]>::try_from(&question[8..24]).unwrap());
+        assert!(!tried.contains(&target));
+        tried.push(target);
+        let frame = if round % 2 == 0 {
+            icmp6(target, ALL_NODES, 255, &advertisement(target, 0x20, 9))
+        } else {
+            let mut frame = icmp6(Ipv6Addr::UNSPECIFIED, group(target), 255, &solicitation(target, None));
+            frame[6..12].copy_from_slice(&host_mac(9).0);
+            frame
+        };
+        peer.send_frame(frame);
+    }
+    peer.pass(Duration::from_secs(60));
+    assert!(addresses(&peer).is_empty());
+    assert_eq!(peer.stack.counters().get(Counter::AddressConflicts), 4);
+}
+
+/// RFC 4862 5.5.3: an address is made of an advertised prefix.
+/// RFC 4861 6.3.4: the router, the prefix and the MTU are used.
+/// RFC 8106 5.1: advertised name servers are used.
+#[test]
+fn a_router_gives_an_address_and_a_way_out() {
+    let mut peer = ready(auto());
+    let dns: Ipv6Addr = "2001:db8::53".parse().unwrap();
+    let options = [
+        prefix("2001:db8:1::", 0xc0, 86_400, 3600),
+        vec![5, 1, 0, 0, 0, 0, 5, 220],
+        [&[25, 3, 0, 0, 0, 0, 4, 0][..], &dns.octets()].concat(),
+        [&[1, 1][..], &host_mac(254).0].concat(),
+    ];
+    peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &router(1800, 0, &options.concat())));
+    assert_eq!(kinds(&mut peer), [143, 135]);
+    peer.pass(Duration::from_secs(1));
+    let settings = peer.stack.ipv6();
+    assert_eq!(settings.routers[0], Some(ROUTER));
+    assert_eq!((settings.dns[0], settings.mtu, settings.hop_limit), (Some(dns), Some(1500), 55));
+    let made = settings.global().unwrap();
+    assert_eq!(made.segments()[..4], [0x2001, 0xdb8, 1, 0]);
+    // What is not on the link goes to the router, whose hardware address came along.
+    let socket = peer.stack.udp_bind(1000).unwrap();
+    peer.frames();
+    let far = SocketAddr::new("2600::1".parse().unwrap(), 9);
+    peer.stack.udp_send_to(peer.now, socket, far, IoBuf::from_static(b"x")).unwrap();
+    let frame = peer.frames().remove(0);
+    assert_eq!(frame[..6], host_mac(254).0);
+    assert_eq!((frame[21], &frame[22..38]), (55, &made.octets()[..]));
+    // After its time the address is only used by who has it, and then not at all.
+    peer.pass(Duration::from_secs(3600));
+    let own = peer.stack.ipv6().addresses.into_iter().flatten().find(|own| own.ip == made).unwrap();
+    assert_eq!(own.preference, Preference::Deprecated);
+    assert_eq!(peer.stack.ipv6().routers, [None; 4]);
+    peer.pass(Duration::from_secs(90_000));
+    assert_eq!(peer.stack.ipv6().global(), None);
+}
+
+/// RFC 4862 5.5.3: an advertisement cuts a valid lifetime to two hours, and not below.
+#[test]
+fn a_forged_advertisement_does_not_take_an_address_at_once() {
+    let mut peer = ready(auto());
+    let tell = |peer: &mut Peer, valid, preferred| {
+        let options = prefix("2001:db8:1::", 0xc0, valid, preferred);
+        peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &router(1800, 0, &options)));
+        peer.pass(Duration::from_secs(2));
+        peer.frames();
+    };
+    tell(&mut peer, 86_400, 3600);
+    tell(&mut peer, 0, 0);
+    assert!(peer.stack.ipv6().global().is_some());
+    peer.pass(Duration::from_secs(7100));
+    assert!(peer.stack.ipv6().global().is_some());
+    tell(&mut peer, 60, 60);
+    assert!(peer.stack.ipv6().global().is_some(), "less than two hours are left: ignored");
+    peer.pass(Duration::from_secs(200));
+    assert_eq!(peer.stack.ipv6().global(), None);
+}
+
+/// RFC 4861 6.1.2: an advertisement from afar, from no link-local address or malformed is not believed.
+/// RFC 4861 7.1: the same of neighbours' messages.
+#[test]
+fn messages_that_passed_a_router_are_not_believed() {
+    let mut peer = ready(auto());
+    let good = router(1800, 0, &prefix("2001:db8:1::", 0xc0, 600, 600));
+    peer.send_frame(icmp6(ROUTER, ALL_NODES, 254, &good));
+    peer.send_frame(icmp6(host_ip6(9), ALL_NODES, 255, &good));
+    peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &[&good[..], &[3, 0, 0, 0, 0, 0, 0, 0]].concat()));
+    let own = addresses(&peer)[0];
+    peer.send_frame(icmp6(host_ip6(9), own, 64, &solicitation(own, Some(9))));
+    peer.pass(Duration::from_secs(5));
+    assert_eq!(peer.stack.ipv6().routers, [None; 4]);
+    assert_eq!(peer.stack.counters().get(Counter::DropNdpInvalid), 4);
+}
+
+/// RFC 6583 7.1: tables of routers, prefixes and addresses are bounded.
+#[test]
+fn a_flood_of_routers_and_prefixes_stays_within_bounds() {
+    let mut peer = ready(auto());
+    for i in 0..200u16 {
+        let from = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, i);
+        let options = prefix(&format!("2001:db8:{i:x}::"), 0xc0, 600, 600);
+        peer.send_frame(icmp6(from, ALL_NODES, 255, &router(1800, 0, &options)));
+    }
+    peer.frames();
+    peer.pass(Duration::from_secs(2));
+    assert_eq!(addresses(&peer).len(), 8);
+    assert!(peer.stack.ipv6().routers.iter().all(Option::is_some));
+    assert!(peer.stack.counters().get(Counter::DropNdpTable) >= 3 * 190);
+}
+
+/// RFC 8415 18.2.1: where routers say that addresses are to be had, one is asked for and checked.
+/// RFC 4862 5.2: the managed and other flags say what is to be had.
+#[test]
+fn an_address_comes_by_dhcpv6_where_routers_say_so() {
+    let mut peer = Peer::new(host_config(1));
+    peer.stack = isola_net_stack::Stack::new(auto(), peer.now).unwrap();
+    peer.frames();
+    // The router is heard before there is an address to ask from.
+    peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &router(1800, 0x80, &[])));
+    peer.pass(Duration::from_secs(1));
+    let ask =
+        |peer: &mut Peer| peer.frames().into_iter().find(|frame| frame.get(54..58) == Some(&[2, 34, 2, 35]));
+    let solicit = ask(&mut peer).expect("a message to servers");
+    assert_eq!(solicit[62], 1);
+    let lent: Ipv6Addr = "2001:db8::77".parse().unwrap();
+    let dns: Ipv6Addr = "2001:db8::53".parse().unwrap();
+    let own = addresses(&peer)[0];
+    let answer = |kind: u8, asked: &[u8]| {
+        let mut message = vec![kind, asked[63], asked[64], asked[65]];
+        message.extend_from_slice(&[&[0, 1, 0, 10, 0, 3, 0, 1][..], &host_mac(1).0].concat());
+        message.extend_from_slice(&[0, 2, 0, 3, 9, 9, 9, 0, 7, 0, 1, 255]);
+        message.extend_from_slice(&[&[0, 23, 0, 16][..], &dns.octets()].concat());
+        message.extend_from_slice(&[0, 3, 0, 40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 24]);
+        message.extend_from_slice(&[&lent.octets()[..], &[0, 0, 3, 32, 0, 0, 3, 232]].concat());
+        let mut frame = Vec::new();
+        let link = etherparse::PacketBuilder::ethernet2(host_mac(9).0, host_mac(1).0);
+        let network = link.ipv6(ROUTER.octets(), own.octets(), 64);
+        network.udp(547, 546).write(&mut frame, &message).unwrap();
+        assert_eq!(isola_net_stack::flow_hash(&frame), None, "to instance 0");
+        frame
+    };
+    peer.send_frame(answer(2, &solicit));
+    let request = ask(&mut peer).expect("a request");
+    assert_eq!(request[62], 3);
+    peer.send_frame(answer(7, &request));
+    assert_eq!(kinds(&mut peer), [143, 135]);
+    peer.pass(Duration::from_secs(1));
+    assert_eq!((peer.stack.ipv6().global(), peer.stack.ipv6().dns[0]), (Some(lent), Some(dns)));
+    peer.pass(Duration::from_secs(399));
+    assert_eq!(ask(&mut peer).expect("a renewal")[62], 5);
+    peer.pass(Duration::from_secs(600));
+    assert_eq!(peer.stack.ipv6().global(), None, "nobody lent it on");
+    assert!(peer.stack.counters().get(Counter::DropDhcp) == 0);
+}
+
+/// RFC 8415 18.2.6: settings are asked for by an information request.
+#[test]
+fn settings_alone_come_by_dhcpv6_where_only_they_are_offered() {
+    let mut peer = ready(auto());
+    peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &router(1800, 0x40, &[])));
+    let asked = peer.frames().into_iter().find(|frame| frame.get(54..58) == Some(&[2, 34, 2, 35])).unwrap();
+    assert_eq!(asked[62], 11);
+}
