@@ -111,13 +111,17 @@ impl Interface {
     pub fn set_ipv4(&mut self, ipv4: Option<Ipv4Config>, counters: &mut Counters) -> Vec<u32> {
         let waiting = self.neighbours.clear(Family::V4, counters);
         self.ipv4 = ipv4;
-        if let Some(own) = ipv4
-            && self.announces == Announces::Yes
-        {
-            // An ARP announcement (RFC 5227 3): a request for the own address.
-            self.ask(Ask { ip: own.address.into(), to: None }, counters);
+        if self.announces == Announces::Yes {
+            self.announce(counters);
         }
         waiting
+    }
+
+    /// Tells the neighbours who has the IPv4 address: an ARP announcement (RFC 5227 3), a request for it.
+    pub fn announce(&mut self, counters: &mut Counters) {
+        if let Some(own) = self.ipv4 {
+            self.ask(Ask { ip: own.address.into(), to: None }, counters);
+        }
     }
 
     /// Sets what is used of IPv6. Returns the connections that waited for a neighbour, where there is none now.

@@ -144,3 +144,18 @@ fn the_neighbours_hear_of_the_address() {
     assert!(client_mac.is_unicast());
     assert_ne!(GRANTED, Some(host_ip(2)));
 }
+
+/// RFC 2131 3.1: a lent address that a neighbour has goes back to the server, and another one is asked for later.
+/// RFC 5227 2.4: whoever has the address defends it.
+#[test]
+fn a_lent_address_that_a_neighbour_has_is_declined() {
+    let mut sim = network();
+    sim.add(host_config(50), Node::Client { changes: Vec::new() }, Link::good());
+    assert_eq!(GRANTED, Some(host_ip(50)));
+    sim.pass(Duration::from_secs(5));
+    assert_eq!(*server(&mut sim).1, [1, 3, 4]);
+    assert_eq!(changes(&sim), [GRANTED, None]);
+    sim.pass(Duration::from_secs(6));
+    assert_eq!(*server(&mut sim).1, [1, 3, 4, 1, 3, 4]);
+    assert_eq!(sim.hosts[2].stack.ipv4().map(|own| own.address), GRANTED);
+}

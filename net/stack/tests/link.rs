@@ -65,6 +65,26 @@ fn the_address_is_announced_and_requests_for_it_are_answered() {
     assert_eq!(peer.stack.counters().get(Counter::DropArpNotForUs), 1);
 }
 
+/// RFC 5227 2.4: a claim to our address is answered by an announcement, at most every ten seconds.
+#[test]
+fn our_address_is_defended_now_and_then() {
+    let mut peer = Peer::usual();
+    let claim = |peer: &mut Peer| {
+        let mut claim = arp(ArpOperation::REQUEST, 1, host_ip(9), [0xff; 6]);
+        claim[6..12].copy_from_slice(&host_mac(7).0);
+        claim[22..28].copy_from_slice(&host_mac(7).0);
+        peer.send_frame(claim);
+        peer.frames()
+    };
+    let frames = claim(&mut peer);
+    assert_eq!((frames.len(), &frames[0][28..32]), (1, &host_ip(1).octets()[..]));
+    assert_eq!(claim(&mut peer).len(), 0);
+    peer.pass(Duration::from_secs(10));
+    assert_eq!(claim(&mut peer).len(), 1);
+    assert_eq!(peer.stack.counters().get(Counter::AddressConflicts), 3);
+    assert!(peer.stack.ipv4().is_some(), "a given address is kept");
+}
+
 /// RFC 1122 2.3.2.2: packets wait for the resolution of their address
 #[test]
 fn packets_wait_for_their_neighbour_and_then_go_in_order() {

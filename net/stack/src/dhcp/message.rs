@@ -44,6 +44,8 @@ pub(super) enum AskKind {
     Take { address: Ipv4Addr, server: Ipv4Addr },
     /// I would like to keep my address.
     Keep,
+    /// Somebody has the address that this server granted.
+    Decline { address: Ipv4Addr, server: Ipv4Addr },
 }
 
 impl Ask {
@@ -62,9 +64,13 @@ impl Ask {
         out.extend_from_slice(&self.mac.0);
         out.resize(FIXED_LEN, 0);
         out.extend_from_slice(&COOKIE);
-        let kind = if self.kind == AskKind::Discover { 1 } else { 3 };
+        let kind = match self.kind {
+            AskKind::Discover => 1,
+            AskKind::Take { .. } | AskKind::Keep => 3,
+            AskKind::Decline { .. } => 4,
+        };
         out.extend_from_slice(&[MESSAGE_TYPE, 1, kind]);
-        if let AskKind::Take { address, server } = self.kind {
+        if let AskKind::Take { address, server } | AskKind::Decline { address, server } = self.kind {
             for (option, value) in [(REQUESTED_ADDRESS, address), (SERVER_ID, server)] {
                 out.extend_from_slice(&[option, 4]);
                 out.extend_from_slice(&value.octets());

@@ -6,6 +6,9 @@
 //!      └─────────────────────┴─────────────────┴──────────────┴────────────────┴──> ...
 //! ```
 //!
+//! An address that somebody else turns out to have is declined, from any state with a lease, and the client begins
+//! anew after ten seconds.
+//!
 //! The stack owns the UDP port and sends what [`Client::poll`] gives. The client does not wait before its
 //! first message, as RFC 2131 4.4.1 suggests for rooms full of machines that get power together: here the
 //! server is next door, and a cell starts in milliseconds.
@@ -34,6 +37,8 @@ const LAST_RETRY: Duration = Duration::from_secs(64);
 const REQUESTS: u8 = 4;
 /// The least time between attempts to renew (RFC 2131 4.4.5).
 const RENEW_RETRY: Duration = Duration::from_secs(60);
+/// How long nothing is asked for after an address was declined (RFC 2131 3.1 5).
+const AFTER_DECLINE: Duration = Duration::from_secs(10);
 /// A shorter lease counts as this long: a server that grants less wants to keep us busy.
 const MIN_LEASE: u32 = 60;
 /// A lease without end.
@@ -70,6 +75,7 @@ enum State {
     Bound(Lease),
     Renewing(Lease),
     Rebinding(Lease),
+    Declining { address: Ipv4Addr, server: Ipv4Addr },
 }
 
 /// The client of one interface.
@@ -135,6 +141,7 @@ impl Client {
         }
         match self.state {
             State::Requesting { .. } if self.attempts >= REQUESTS => self.select(now),
+            State::Declining { .. } if self.attempts > 0 => self.select(now),
             State::Bound(lease) => {
                 self.transaction = self.random() as u32;
                 self.began = now;
@@ -163,6 +170,7 @@ impl Client {
         let none = Ipv4Addr::UNSPECIFIED;
         let (kind, current, server) = match self.state {
             State::Selecting => (AskKind::Discover, none, None),
+            State::Declining { address, server } => (AskKind::Decline { address, server }, none, None),
             State::Requesting { address, server } => (AskKind::Take { address, server }, none, None),
             State::Bound(lease) | State::Renewing(lease) => {
                 (AskKind::Keep, lease.config.address, Some(lease.server))
@@ -185,6 +193,7 @@ impl Client {
                 now + (base + jitter - Duration::from_secs(1))
             }
             State::Bound(lease) | State::Renewing(lease) => half_way(now, lease.rebind_at),
+            State::Declining { .. } => now + AFTER_DECLINE,
             State::Rebinding(lease) => half_way(now, lease.expires_at),
         }
     }
@@ -219,6 +228,15 @@ impl Client {
             }
             _ => Err(NotForUs),
         }
+    }
+
+    /// Somebody else has the address: the server is told, and another one asked for after a while.
+    pub fn decline(&mut self, now: Instant) -> Option<Change> {
+        let (State::Bound(lease) | State::Renewing(lease) | State::Rebinding(lease)) = self.state else {
+            return None;
+        };
+        self.enter(State::Declining { address: lease.config.address, server: lease.server }, now);
+        Some(Change::Lost)
     }
 
     fn bind(&mut self, now: Instant, reply: &Reply, server: Ipv4Addr) -> Result<Option<Change>, NotForUs> {

@@ -209,6 +209,25 @@ fn a_refusal_of_a_renewal_takes_the_address_at_once() {
 }
 
 /// RFC 2132 9.11: T1 and T2 are taken from the server
+/// RFC 2131 3.1: an address that somebody has is declined, and nothing asked for within ten seconds.
+#[test]
+fn an_address_of_somebody_else_is_declined() {
+    let mut client = bound(&usual());
+    let now = Instant::ZERO + seconds(1);
+    assert_eq!(client.decline(now), Some(Change::Lost));
+    let (message, _) = client.poll(now);
+    let message = message.unwrap();
+    let said = listen(&message);
+    assert_eq!(
+        (said.kind, said.requested, said.current, said.server),
+        (4, Some(ADDRESS), Ipv4Addr::UNSPECIFIED, None)
+    );
+    assert!(message.bytes.windows(6).any(|option| option == [54, 4, 10, 0, 2, 2]), "the server is named");
+    assert_eq!(client.deadline(), Some(now + seconds(10)));
+    assert_eq!(say(&mut client, now + seconds(10)).kind, 1);
+    assert_eq!(client.decline(now), None, "nothing to decline");
+}
+
 #[test]
 fn times_that_the_server_tells_are_used_where_they_make_sense() {
     let times = |t1: u32, t2: u32| {

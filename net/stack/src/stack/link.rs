@@ -23,12 +23,17 @@ use isola_iobuf::{Chain, IoBuf};
 /// The longest time for which a router may have neighbours count as reachable (RFC 4861 6.2.1).
 const LONGEST_REACHABLE_MS: u32 = 3_600_000;
 
+/// How long after it was lent an address can turn out to be somebody's: he answers its announcement.
+const FRESH_ADDRESS: Duration = Duration::from_secs(5);
+/// Least time between two defences of an address (RFC 5227 1.1).
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
 impl Stack {
     pub(super) fn receive_arp(&mut self, bytes: &[u8]) -> Result<(), Counter> {
         let packet = ArpPacket::parse(bytes).ok_or(Counter::DropArpMalformed)?;
         let own = self.interface.ipv4.ok_or(Counter::DropNoAddress)?;
         if packet.sender_ip == own.address {
-            // Somebody uses our address: telling the neighbours who has it is all that helps.
+            self.on_address_claim();
             return Err(Counter::DropArpNotForUs);
         }
         if !own.on_link(packet.sender_ip) || own.is_broadcast(packet.sender_ip) {
@@ -54,6 +59,25 @@ impl Stack {
             self.interface.send_arp(reply, packet.sender_mac, &mut self.counters);
         }
         Ok(())
+    }
+
+    /// Somebody uses our IPv4 address (RFC 5227 2.4). One that was just lent, or is claimed again soon, goes back
+    /// to its server; otherwise it is defended, by telling the neighbours who has it, now and then.
+    fn on_address_claim(&mut self) {
+        self.counters.bump(Counter::AddressConflicts);
+        let fresh = self.now < self.address_since + FRESH_ADDRESS;
+        let again = self.defended.is_some_and(|at| self.now < at + DEFEND_INTERVAL);
+        match &mut self.dhcp {
+            Some(client) if fresh || again => {
+                let change = client.decline(self.now);
+                self.apply(change);
+            }
+            _ if again => {}
+            _ => {
+                self.defended = Some(self.now);
+                self.interface.announce(&mut self.counters);
+            }
+        }
     }
 
     pub(super) fn receive_ndp(

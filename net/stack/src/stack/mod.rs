@@ -31,6 +31,9 @@ pub struct Stack {
     tcp: Tcp,
     udp: UdpSockets,
     dhcp: Option<dhcp::Client>,
+    /// When the IPv4 address was set, and when it was last defended against somebody who claims it.
+    address_since: Instant,
+    defended: Option<Instant>,
     autoconf: Option<Autoconf>,
     dhcp6: dhcp6::Client,
     fragments: Reassembler,
@@ -79,6 +82,8 @@ impl Stack {
             tcp: Tcp::new(&config, now),
             udp: UdpSockets::new(limits, config.core, udp_seed),
             dhcp: None,
+            address_since: now,
+            defended: None,
             autoconf: None,
             dhcp6: dhcp6::Client::new(config.mac, config.secret.keys(6).0),
             fragments: Reassembler::new(limits),
@@ -213,6 +218,7 @@ impl Stack {
         if self.interface.ipv4 == ipv4 {
             return;
         }
+        (self.address_since, self.defended) = (self.now, None);
         let waiting = self.interface.set_ipv4(ipv4, &mut self.counters);
         self.events.address = Some(ipv4);
         let mut around = around!(self);
