@@ -1,7 +1,7 @@
 //! What `set` changes.
 
 use super::parse::time;
-use isola_net_stack::Config;
+use isola_net_stack::{Algorithm, Config};
 use std::str::FromStr;
 
 /// Changes the setting `name` of `config`.
@@ -27,6 +27,13 @@ pub fn set(config: &mut Config, name: &str, value: &str) -> Result<(), String> {
         "rto_max" => tcp.rto_max = time(value)?,
         "time_wait" => tcp.time_wait = time(value)?,
         "fin_wait_2" => tcp.fin_wait_2 = time(value)?,
+        "congestion" => {
+            tcp.congestion = match value {
+                "newreno" => Algorithm::NewReno,
+                "cubic" => Algorithm::Cubic,
+                other => return Err(format!("{other} is neither newreno nor cubic")),
+            }
+        }
         "challenges_per_second" => limits.challenges_per_second = number(value)?,
         "resets_per_second" => limits.resets_per_second = number(value)?,
         other => return Err(format!("{other} is no setting that scripts know")),
