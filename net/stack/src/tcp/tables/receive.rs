@@ -220,6 +220,8 @@ impl Tcp {
         let seq = self.cookies.make(around.now, &flow, remote_initial, mss);
         let header = Header {
             seq,
+            // Nothing but what can be known again when the cookie comes back.
+            flags: Flags::SYN | Flags::ACK,
             options: cookies::options_of_answer(entry.local_options, &options),
             ..entry.answer()
         };
