@@ -85,7 +85,8 @@ impl CoreNetwork {
         if current_core() != CoreIndex(0) {
             stack.set_ipv6(stack_now(), beginning.ipv6);
         }
-        beginning.neighbours.into_iter().for_each(|(ip, mac)| stack.learn(stack_now(), ip, mac));
+        // How old that is nobody knows: it is checked when it is used.
+        beginning.neighbours.into_iter().for_each(|(ip, mac)| stack.learn_claim(stack_now(), ip, mac));
         self.stack.replace(Some(stack));
         beginning.listeners.into_iter().for_each(|(port, listener)| self.listen(port, listener));
     }

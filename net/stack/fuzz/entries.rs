@@ -268,3 +268,56 @@ pub fn dhcp(data: &[u8]) {
         stack.on_timer(now);
     }
 }
+
+/// Messages from a DHCPv6 server to a stack whose router offers addresses: any options behind a good beginning.
+pub fn dhcp6(data: &[u8]) {
+    let mut story = Story(data);
+    let mut config = host_config(1);
+    config.ipv6 = Ipv6Addressing::Auto;
+    let mut peer = Peer::new(config);
+    peer.pass(Duration::from_secs(2));
+    peer.frames();
+    let own = peer.stack.ipv6().addresses[0].expect("a link-local address").ip.octets();
+    let router = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    let flags = if story.byte() & 1 == 0 { 0x80 } else { 0x40 };
+    let mut advert = vec![134, 0, 0, 0, 64, flags, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    seal(&router, &own, &mut advert);
+    let frame = |next: u8, hops: u8, payload: &[u8]| {
+        let mut frame = [host_mac(1).0, host_mac(2).0].concat();
+        frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend_from_slice(&(payload.len() as u16).to_be_bytes());
+        frame.extend_from_slice(&[next, hops]);
+        [&frame[..], &router, &own, payload].concat()
+    };
+    peer.send_frame(frame(58, 255, &advert));
+    let mut transaction = [0; 3];
+    for _ in 0..64 {
+        for sent in peer.frames() {
+            if sent.get(54..58) == Some(&[2, 34, 2, 35]) {
+                transaction.copy_from_slice(&sent[63..66]);
+            }
+        }
+        let (kind, len) = (story.byte(), story.byte());
+        let mut message = vec![if kind & 1 == 0 { 2 } else { 7 }];
+        message.extend_from_slice(&transaction);
+        message.extend_from_slice(&[&[0, 1, 0, 10, 0, 3, 0, 1][..], &host_mac(1).0].concat());
+        message.extend_from_slice(&[0, 2, 0, 3, 9, 9, kind >> 6]);
+        if kind & 2 == 0 {
+            message.extend_from_slice(&[0, 7, 0, 1, 255, 0, 3, 0, 40, 0, 0, 0, 1, 0, 0, 0, story.byte()]);
+            message.extend_from_slice(&[0, 0, 0, story.byte(), 0, 5, 0, 24, 0x20, 1, 0xd, 0xb8]);
+            message.extend_from_slice(&[&[0; 11][..], &[story.byte(), 0, 0, 0, 60, 0, 0, 0, 120]].concat());
+        }
+        message.extend_from_slice(story.bytes(usize::from(len)));
+        let mut datagram = vec![2, 35, 2, 34];
+        datagram.extend_from_slice(&(message.len() as u16 + 8).to_be_bytes());
+        datagram.extend_from_slice(&[0, 0]);
+        datagram.extend_from_slice(&message);
+        peer.stack.receive(peer.now, IoBuf::from(frame(17, 64, &datagram)), RxChecksum::Verified);
+        peer.pass(Duration::from_secs(u64::from(kind >> 2 & 15)));
+        let usable = peer.stack.ipv6().addresses;
+        assert!(usable.iter().flatten().all(|own| !own.ip.is_multicast() && !own.ip.is_unspecified()));
+        if story.is_over() {
+            return;
+        }
+    }
+}

@@ -16,6 +16,11 @@ proptest! {
     }
 
     #[test]
+    fn any_dhcpv6_answers(data in prop::collection::vec(any::<u8>(), 0..600)) {
+        entries::dhcp6(&data);
+    }
+
+    #[test]
     fn any_packets_about_the_link(data in prop::collection::vec(any::<u8>(), 0..600)) {
         entries::packets(&data);
     }

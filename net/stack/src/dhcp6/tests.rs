@@ -216,7 +216,7 @@ proptest! {
         let mut client = bound(300, 700);
         let (_, transaction, ..) = say(&mut client, at(300));
         for kind in [2, 7] {
-            let _ = client.receive(at(300), &reply(kind, transaction, 1, &[options.clone()]));
+            let _ = client.receive(at(300), &reply(kind, transaction, 1, core::slice::from_ref(&options)));
         }
         let _ = Reply::parse(&options, MAC);
     }
