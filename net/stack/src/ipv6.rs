@@ -37,17 +37,63 @@ pub(crate) enum Parsed {
     Fragment(Fragment),
 }
 
-/// Checks the headers and cuts off what the link padded.
-pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, Refusal> {
+/// Checks the headers and cuts off what the link padded. A packet that is refused comes back, for the error that
+/// quotes it.
+pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, (Refusal, IoBuf)> {
+    let walked = match walk(&packet) {
+        Ok(walked) => walked,
+        Err(refusal) => return Err((refusal, packet)),
+    };
+    let Walked { source, destination, hops, len, next, next_header_at, headers_len, fragment } = walked;
+    let (source, destination) = (IpAddr::V6(source), IpAddr::V6(destination));
+    packet.truncate(len);
+    Ok(match fragment {
+        None => {
+            let packet = IpPacket { source, destination, protocol: next, hops, whole: packet, headers_len };
+            Parsed::Whole(packet, next_header_at)
+        }
+        Some(Part { identification, offset, more, data_at }) => Parsed::Fragment(Fragment {
+            id: PacketId { source, destination, identification, protocol: 0 },
+            next,
+            offset,
+            more,
+            headers_len,
+            next_header_at,
+            data_at,
+            whole: packet,
+        }),
+    })
+}
+
+/// What a walk along a packet's headers found.
+struct Walked {
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    hops: u8,
+    /// Length of the packet without padding.
+    len: usize,
+    /// What follows the headers, and where that stands.
+    next: IpNumber,
+    next_header_at: usize,
+    headers_len: usize,
+    fragment: Option<Part>,
+}
+
+/// What a fragment header says.
+struct Part {
+    identification: u32,
+    offset: usize,
+    more: bool,
+    data_at: usize,
+}
+
+fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
     const MALFORMED: Refusal = Refusal::Drop(Counter::DropIpv6Malformed);
-    let header = Ipv6HeaderSlice::from_slice(&packet).map_err(|_| MALFORMED)?;
+    let header = Ipv6HeaderSlice::from_slice(packet).map_err(|_| MALFORMED)?;
     let len = HEADER_LEN + usize::from(header.payload_length());
     let (source, destination) = (header.source_addr(), header.destination_addr());
     let (hops, mut next) = (header.hop_limit(), header.next_header());
-    if len > packet.len() {
-        return Err(MALFORMED);
-    }
-    packet.truncate(len);
+    let packet = packet.get(..len).ok_or(MALFORMED)?;
     let (mut at, mut next_header_at) = (HEADER_LEN, NEXT_HEADER_AT);
     for _ in 0..=MAX_HEADERS {
         match next {
@@ -78,28 +124,42 @@ pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, Refusal> {
                 let extension = Ipv6FragmentHeaderSlice::from_slice(extension).map_err(|_| MALFORMED)?;
                 let (offset, more) = (extension.fragment_offset(), extension.more_fragments());
                 if offset.value() != 0 || more {
-                    let (source, destination) = (IpAddr::V6(source), IpAddr::V6(destination));
-                    let identification = extension.identification();
-                    return Ok(Parsed::Fragment(Fragment {
-                        id: PacketId { source, destination, identification, protocol: 0 },
-                        next: extension.next_header(),
+                    let part = Part {
+                        identification: extension.identification(),
                         offset: usize::from(offset.value()) * 8,
                         more,
-                        headers_len: at,
-                        next_header_at,
                         data_at: at + extension.slice().len(),
-                        whole: packet,
-                    }));
+                    };
+                    let (next, fragment) = (extension.next_header(), Some(part));
+                    let headers_len = at;
+                    return Ok(Walked {
+                        source,
+                        destination,
+                        hops,
+                        len,
+                        next,
+                        next_header_at,
+                        headers_len,
+                        fragment,
+                    });
                 }
                 // A packet in one fragment is a whole one (RFC 6946).
                 (next_header_at, next) = (at, extension.next_header());
                 at += extension.slice().len();
             }
             IpNumber::IPV6_NO_NEXT_HEADER => return Err(Counter::DropIpv6Protocol.into()),
-            protocol => {
-                let (source, destination) = (IpAddr::V6(source), IpAddr::V6(destination));
-                let packet = IpPacket { source, destination, protocol, hops, whole: packet, headers_len: at };
-                return Ok(Parsed::Whole(packet, next_header_at));
+            _ => {
+                let (headers_len, fragment) = (at, None);
+                return Ok(Walked {
+                    source,
+                    destination,
+                    hops,
+                    len,
+                    next,
+                    next_header_at,
+                    headers_len,
+                    fragment,
+                });
             }
         }
     }
@@ -202,7 +262,7 @@ mod tests {
     fn transport(next: u8, payload: &[u8]) -> Result<(u8, usize), Refusal> {
         let whole = packet(next, payload);
         let looked = find_transport(&whole);
-        parse(whole).map(|parsed| match parsed {
+        parse(whole).map_err(|(refusal, _)| refusal).map(|parsed| match parsed {
             Parsed::Whole(packet, _) => {
                 assert_eq!(looked, Some((packet.protocol, packet.headers_len)));
                 (packet.protocol.0, packet.headers_len)

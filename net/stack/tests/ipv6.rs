@@ -122,8 +122,12 @@ fn senders_hear_what_is_wrong() {
         .unwrap();
     assert_eq!(told(datagram.clone()), Some((1, 4, 0, 8 + 40 + 12)));
     assert_eq!(told(ip6(host_ip6(2), host_ip6(1), 64, IpNumber(200), &[0; 8])), Some((4, 1, 6, 56)));
+    let mut padded = datagram.clone();
+    padded.extend_from_slice(&[0; 9]);
+    assert_eq!(told(padded), Some((1, 4, 0, 8 + 40 + 12)), "without what the link padded");
     let route = [6, 0, 0, 1, 0, 0, 0, 0];
-    let source_routed = ip6(host_ip6(2), host_ip6(1), 64, IpNumber::IPV6_ROUTE_HEADER, &route);
+    let mut source_routed = ip6(host_ip6(2), host_ip6(1), 64, IpNumber::IPV6_ROUTE_HEADER, &route);
+    source_routed.extend_from_slice(&[0; 9]);
     assert_eq!(told(source_routed), Some((4, 0, 42, 56)));
     let long = ip6(host_ip6(2), host_ip6(1), 64, IpNumber(200), &[0; 1400]);
     assert_eq!(told(long), Some((4, 1, 6, 1240)), "as much as surely gets through");

@@ -149,8 +149,8 @@ impl Stack {
         let dhcp = self.dhcp.as_ref().and_then(dhcp::Client::deadline);
         let autoconf = self.autoconf.as_ref().and_then(Autoconf::deadline);
         // Until there is an address to ask from, that is what is waited for.
-        let may_ask = self.autoconf.as_ref().and_then(Autoconf::link_local).is_some();
-        let dhcp6 = self.dhcp6.deadline().filter(|_| may_ask);
+        let may_ask = |_: &Instant| self.autoconf.as_ref().and_then(Autoconf::link_local).is_some();
+        let dhcp6 = self.dhcp6.deadline().filter(may_ask);
         let fragments = self.fragments.deadline();
         [tcp, dhcp, autoconf, dhcp6, fragments, self.interface.neighbours.deadline()]
             .into_iter()

@@ -107,18 +107,16 @@ impl Stack {
     }
 
     fn receive_ipv6(&mut self, packet: IoBuf, link: Addressee, checksum: RxChecksum) -> Result<(), Counter> {
-        // A second view, for the error that quotes the packet.
-        let whole = packet.clone();
         match ipv6::parse(packet) {
             Ok(Parsed::Whole(packet, next_header_at)) => {
                 self.receive_whole_ipv6(packet, next_header_at, link, checksum)
             }
             Ok(Parsed::Fragment(fragment)) => self.receive_fragment(fragment, link),
-            Err(Refusal::Problem { counter, code, pointer }) => {
-                self.complain(whole, link, Complaint::Problem { code, pointer });
+            Err((Refusal::Problem { counter, code, pointer }, packet)) => {
+                self.complain(packet, link, Complaint::Problem { code, pointer });
                 Err(counter)
             }
-            Err(refusal) => Err(refusal.counter()),
+            Err((refusal, _)) => Err(refusal.counter()),
         }
     }
 
@@ -220,8 +218,9 @@ impl Stack {
 
     /// Tells the sender of an IPv6 packet what is wrong with it, where that may be told (RFC 4443 2.4 e, f).
     /// About packets for a group only what section 2.4 e.3 asks for.
-    pub(super) fn complain(&mut self, whole: IoBuf, link: Addressee, complaint: Complaint) {
+    pub(super) fn complain(&mut self, mut whole: IoBuf, link: Addressee, complaint: Complaint) {
         let Ok(header) = etherparse::Ipv6HeaderSlice::from_slice(&whole) else { return };
+        let len = ipv6::HEADER_LEN + usize::from(header.payload_length());
         let (source, destination) = (header.source_addr(), header.destination_addr());
         let about_option = matches!(complaint, Complaint::Problem { code: 2, .. });
         let group = destination.is_multicast();
@@ -235,6 +234,8 @@ impl Stack {
             self.interface.ipv6.source_for(source).filter(|_| group && self.listens_to(destination))
         };
         let Some(own) = own else { return };
+        // What the link padded is no part of it.
+        whole.truncate(len);
         if self.error_limit.allow(self.now) == Allowed::No {
             self.counters.bump(Counter::DropIcmpRate);
             return;
