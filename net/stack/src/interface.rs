@@ -76,7 +76,7 @@ pub(crate) struct Interface {
     pub neighbours: NeighbourCache,
     paths: PathMtus,
     pub pool: HeadPool,
-    tx_checksum: TxChecksum,
+    pub tx_checksum: TxChecksum,
     queue: VecDeque<Frame>,
     queue_limit: usize,
     /// Which instance this is: only the first speaks for the interface where nobody asked.

@@ -4,6 +4,7 @@
 mod calls;
 mod link;
 mod receive;
+mod usual;
 
 use crate::address::Ipv4Config;
 use crate::autoconf::Autoconf;

@@ -1,6 +1,6 @@
 //! The way in: from a frame to the protocol that it is for.
 
-use super::{Stack, around};
+use super::{Stack, around, usual};
 use crate::address::{Flow, MacAddr, is_unicast};
 use crate::address6::is_unicast6;
 use crate::config::RxChecksum;
@@ -40,6 +40,13 @@ impl Stack {
         self.at(now);
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, frame.len() as u64);
+        if checksum == RxChecksum::Verified
+            && let Some(usual) = usual::read(&frame, 0, &self.interface)
+            && let Some(connection) = self.tcp.connection_at(&usual.flow)
+        {
+            self.tcp.deliver(connection, usual.into_segment(frame), &mut around!(self));
+            return;
+        }
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
             self.counters.bump(reason);
         }

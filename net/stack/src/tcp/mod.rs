@@ -24,11 +24,12 @@ pub(crate) mod options;
 mod reassembly;
 mod receive_queue;
 mod rto;
-mod sack;
+pub(crate) mod sack;
 pub(crate) mod segment;
 mod send_queue;
-mod seq;
+pub(crate) mod seq;
 pub(crate) mod tables;
+mod template;
 mod time_wait;
 mod timestamps;
 

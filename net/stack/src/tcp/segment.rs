@@ -32,6 +32,16 @@ impl Flags {
     pub const PSH: Self = Self(0x08);
     pub const ACK: Self = Self(0x10);
 
+    /// Those of them that count, as they stand in a header.
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits & 0x1f)
+    }
+
+    /// As they stand in the header.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
     /// Whether all of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -80,7 +90,7 @@ impl Segment {
             }
         }
         let raw = header.slice();
-        let flags = Flags(raw.get(13).copied().unwrap_or(0) & 0x1f);
+        let flags = Flags::from_bits(raw.get(13).copied().unwrap_or(0));
         let exclusive = [Flags::SYN, Flags::FIN, Flags::RST].iter().filter(|&&flag| flags.has(flag)).count();
         if exclusive > 1 || header.source_port() == 0 || header.destination_port() == 0 {
             return Err(Counter::DropTcpFlags);

@@ -26,18 +26,33 @@ impl Tcp {
     /// Takes a segment in.
     pub fn receive(&mut self, flow: Flow, segment: Segment, around: &mut Around<'_>) {
         match self.flows.get(&flow) {
-            Some(Target::Connection(index)) => self.deliver(index, &flow, segment, around),
+            Some(Target::Connection(index)) => self.deliver(index, segment, around),
             Some(Target::HalfOpen(index)) => self.continue_handshake(index, &flow, segment, around),
             Some(Target::TimeWait(index)) => self.disturb_time_wait(index, &flow, segment, around),
             None => self.open_or_refuse(&flow, segment, None, around),
         }
     }
 
-    fn deliver(&mut self, index: u32, flow: &Flow, segment: Segment, around: &mut Around<'_>) {
+    /// The connection of a flow, where it has one.
+    #[inline]
+    pub fn connection_at(&self, flow: &Flow) -> Option<u32> {
+        match self.flows.get(flow)? {
+            Target::Connection(index) => Some(index),
+            Target::HalfOpen(_) | Target::TimeWait(_) => None,
+        }
+    }
+
+    /// Takes a segment of a connection in.
+    pub fn deliver(&mut self, index: u32, segment: Segment, around: &mut Around<'_>) {
         let (seq, ack, flags, end) = (segment.seq, segment.ack, segment.flags, segment.end());
         let verdict = self.with(index, around, |connection, env| connection.on_segment(segment, env));
         match verdict {
-            Some(Verdict::Reset) => self.refuse(flow, (seq, ack, flags, end), around),
+            Some(Verdict::Reset) => {
+                let Some(flow) = self.connections.at_mut(index).map(|connection| connection.flow) else {
+                    return;
+                };
+                self.refuse(&flow, (seq, ack, flags, end), around);
+            }
             Some(Verdict::Abort) => {
                 self.give_up(index, FailReason::Reset, around);
                 return;
@@ -130,7 +145,7 @@ impl Tcp {
         self.flows.insert(flow, Target::Connection(key.index));
         self.listeners.add_pending(listener);
         around.counters.bump(Counter::TcpAccepted);
-        self.deliver(key.index, &flow, segment, around);
+        self.deliver(key.index, segment, around);
     }
 
     fn disturb_time_wait(&mut self, index: u32, flow: &Flow, segment: Segment, around: &mut Around<'_>) {

@@ -2,12 +2,15 @@
 
 use super::{Around, Tcp};
 use crate::address::{Flow, MacAddr};
+use crate::config::TxChecksum;
 use crate::frame::Frame;
 use crate::interface::{Packet, Path};
 use crate::neighbour::Known;
 use crate::tcp::connection::{Outgoing, Place};
+use crate::tcp::options::Options;
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
+use crate::tcp::template::Template;
 use crate::time::Duration;
 use etherparse::IpNumber;
 use isola_iobuf::Chain;
@@ -16,13 +19,15 @@ use isola_iobuf::Chain;
 const RECENT: Duration = Duration::from_secs(5);
 
 /// How a connection's peer is reached, and when that was looked up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Way {
     known: Known,
     /// The neighbour cache's epoch at the look.
     epoch: u32,
     /// What the connection had done by then.
     progress: u64,
+    /// The headers of what goes this way; `None` before the first such segment.
+    template: Option<Template>,
 }
 
 impl Tcp {
@@ -61,14 +66,14 @@ impl Tcp {
     fn path(&mut self, index: u32, around: &mut Around<'_>) -> Option<Path> {
         let connection = self.connections.at_mut(index)?;
         let epoch = around.interface.neighbours.epoch;
-        if let Some(way) = connection.path
+        if let Some(way) = &connection.path
             && way.epoch == epoch
             && around.now < way.known.valid_until
         {
             return Some(Path::Known(way.known));
         }
         let (remote, progress) = (connection.flow.remote.ip(), connection.progress());
-        if let Some(way) = connection.path
+        if let Some(way) = &connection.path
             && way.progress != progress
             && around.now < way.known.valid_until + RECENT
         {
@@ -77,7 +82,10 @@ impl Tcp {
         }
         let path = around.interface.path(around.now, remote, around.counters);
         connection.path = match path {
-            Path::Known(known) => Some(Way { known, epoch: around.interface.neighbours.epoch, progress }),
+            Path::Known(known) => {
+                let epoch = around.interface.neighbours.epoch;
+                Some(Way { known, epoch, progress, template: None })
+            }
             Path::Sought(_) | Path::Lost => None,
         };
         Some(path)
@@ -86,7 +94,23 @@ impl Tcp {
     fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<Frame> {
         let connection = self.connections.at_mut(index)?;
         let Outgoing { header, sack, payload } = connection.next_segment(around.now, &self.config)?;
+        if let Some(Way { template: Some(template), .. }) = &connection.path
+            && sack.is_empty()
+            && let Some(frame) = from_template(template, &header, payload.len(), around)
+        {
+            return Some(Frame { payload, ..frame });
+        }
         let flow = connection.flow;
+        if let Some(way) = &mut connection.path
+            && way.template.is_none()
+            && around.interface.tx_checksum == TxChecksum::Device
+        {
+            let empty = Header { options: Options::default(), ..header };
+            let packet = packet(&flow, empty, &SackBlocks::NONE, Chain::new(), around)?;
+            let made = around.interface.encapsulate(packet, mac)?;
+            way.template = Template::of(&made.head, &flow);
+            around.interface.recycle(made.head);
+        }
         let packet = packet(&flow, header, &sack, payload, around)?;
         around.interface.encapsulate(packet, mac)
     }
@@ -101,6 +125,24 @@ impl Tcp {
     pub(super) fn send_bare(&mut self, flow: &Flow, header: Header, around: &mut Around<'_>) {
         if let Some(packet) = packet(flow, header, &SackBlocks::NONE, Chain::new(), around) {
             around.interface.send(around.now, packet, around.counters);
+        }
+    }
+}
+
+/// The frame of a usual segment, without its data.
+#[inline]
+fn from_template(
+    template: &Template,
+    header: &Header,
+    payload_len: usize,
+    around: &mut Around<'_>,
+) -> Option<Frame> {
+    let mut head = around.interface.pool.take();
+    match template.fill(&mut head, header, payload_len) {
+        Some(checksum) => Some(Frame { head, payload: Chain::new(), checksum: Some(checksum) }),
+        None => {
+            around.interface.recycle(head);
+            None
         }
     }
 }

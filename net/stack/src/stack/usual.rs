@@ -1,0 +1,141 @@
+//! The usual frame: a segment of a connection, with data or an acknowledgement and no options but timestamps, over IPv4 or
+//! IPv6 without any of theirs, whose checksum the device has looked at. It is read in one look, without the steps between.
+//!
+//! Whatever is unusual about a frame is left to the general way (`receive.rs`), which would do the same with the usual
+//! ones: nothing is dropped or counted here.
+
+use crate::address::Flow;
+use crate::interface::Interface;
+use crate::ipv6;
+use crate::tcp::options::{Options, TIMESTAMPS_LEN};
+use crate::tcp::sack::SackBlocks;
+use crate::tcp::segment::{Flags, HEADER_LEN, Segment};
+use crate::tcp::seq::Seq;
+use crate::{ethernet, ipv4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::ops::Range;
+use etherparse::IpNumber;
+use isola_iobuf::IoBuf;
+
+const TCP: u8 = IpNumber::TCP.0;
+
+/// What a usual frame says.
+pub(super) struct Usual {
+    pub flow: Flow,
+    seq: Seq,
+    ack: Seq,
+    flags: Flags,
+    window: u16,
+    options: Options,
+    /// Where the data stands in the frame.
+    data: Range<usize>,
+}
+
+/// Reads a frame of which `rest_len` bytes stand elsewhere; `None` where it is not a usual one.
+#[inline]
+pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Option<Usual> {
+    let (link, packet) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>()?;
+    let from_group = link[6] & 1 != 0;
+    if link[..6] != interface.mac.0 || link[6..12] == interface.mac.0 || from_group {
+        return None;
+    }
+    let (ends, headers_len, packet_len) = match link[12..] {
+        [0x08, 0x00] => read_v4(packet, interface)?,
+        [0x86, 0xdd] => read_v6(packet, interface)?,
+        _ => return None,
+    };
+    let end = ethernet::HEADER_LEN + packet_len;
+    let (fields, behind) = packet.get(headers_len..)?.split_first_chunk::<HEADER_LEN>()?;
+    let options_len = match fields[12] >> 4 {
+        5 => 0,
+        8 => TIMESTAMPS_LEN,
+        _ => return None,
+    };
+    let flags = Flags::from_bits(fields[13]);
+    // Of other bits, the acknowledgement's alone has to be there.
+    if fields[13] & !Flags::PSH.bits() != Flags::ACK.bits() {
+        return None;
+    }
+    let (options, sack) = Options::read(behind.get(..options_len)?);
+    if options_len > 0 && options != Options::with_timestamps(options.timestamps) || !sack.is_empty() {
+        return None;
+    }
+    let word = |at: usize| fields[at..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+    let half = |at: usize| fields[at..].first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
+    let start = ethernet::HEADER_LEN + headers_len + HEADER_LEN + options_len;
+    // The rest belongs to the packet as a whole.
+    let fits =
+        start <= end && end <= frame.len() + rest_len && (rest_len == 0 || end == frame.len() + rest_len);
+    let (source, destination) = ends;
+    fits.then(|| Usual {
+        flow: Flow::new(destination, half(2), source, half(0)),
+        seq: Seq(word(4)),
+        ack: Seq(word(8)),
+        flags,
+        window: half(14),
+        options,
+        data: start..end.min(frame.len()),
+    })
+}
+
+/// The ends of an IPv4 packet, and the lengths of its header and of all of it.
+#[inline]
+fn read_v4(packet: &[u8], interface: &Interface) -> Option<((IpAddr, IpAddr), usize, usize)> {
+    let header = packet.first_chunk::<{ ipv4::HEADER_LEN }>()?;
+    let [0x45, service, l0, l1, _, _, f0, f1, _, TCP, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header else {
+        return None;
+    };
+    let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
+    let (source, destination) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
+    if fragment != 0 || is_marked(service) || interface.ipv4?.address != destination {
+        return None;
+    }
+    let words = header.as_chunks::<4>().0;
+    let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    // A sum over its own complement is all ones, however it is folded.
+    (sum % 0xffff == 0).then(|| {
+        let len = usize::from(u16::from_be_bytes([l0, l1]));
+        ((source.into(), destination.into()), ipv4::HEADER_LEN, len)
+    })
+}
+
+/// The same of an IPv6 packet.
+#[inline]
+fn read_v6(packet: &[u8], interface: &Interface) -> Option<((IpAddr, IpAddr), usize, usize)> {
+    let header = packet.first_chunk::<{ ipv6::HEADER_LEN }>()?;
+    let [v0, v1, _, _, l0, l1, TCP, _, ref ends @ ..] = *header else { return None };
+    let (source, destination) = ends.split_first_chunk::<16>()?;
+    let destination = Ipv6Addr::from(*destination.first_chunk::<16>()?);
+    let service = v0 << 4 | v1 >> 4;
+    if v0 >> 4 != 6 || is_marked(service) || !interface.ipv6.has(destination) {
+        return None;
+    }
+    let len = ipv6::HEADER_LEN + usize::from(u16::from_be_bytes([l0, l1]));
+    Some(((Ipv6Addr::from(*source).into(), destination.into()), ipv6::HEADER_LEN, len))
+}
+
+/// Whether a router on the way was congested (RFC 3168 5): that is for the general way to tell.
+#[inline]
+const fn is_marked(service: u8) -> bool {
+    service & 3 == 3
+}
+
+impl Usual {
+    /// The segment, with the frame's data.
+    #[inline]
+    pub fn into_segment(self, mut frame: IoBuf) -> Segment {
+        frame.truncate(self.data.end);
+        frame.advance(self.data.start);
+        Segment {
+            source_port: self.flow.remote.port(),
+            destination_port: self.flow.local.port(),
+            seq: self.seq,
+            ack: self.ack,
+            flags: self.flags,
+            window: self.window,
+            options: self.options,
+            sack: SackBlocks::NONE,
+            payload: frame,
+        }
+    }
+}
