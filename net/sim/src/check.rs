@@ -21,6 +21,17 @@ pub fn frame(bytes: &[u8], mtu: usize) {
     assert_eq!(checksum(transport, packet.net.as_ref()), Some(()), "checksum of {transport:?}");
 }
 
+/// Whether a frame carries a TCP segment or a UDP datagram whose checksum is right.
+pub fn is_summed(bytes: &[u8]) -> bool {
+    let Ok(packet) = SlicedPacket::from_ethernet(bytes) else { return false };
+    match &packet.transport {
+        Some(transport @ (TransportSlice::Tcp(_) | TransportSlice::Udp(_))) => {
+            checksum(transport, packet.net.as_ref()) == Some(())
+        }
+        _ => false,
+    }
+}
+
 /// `Some` where the transport's checksum is right.
 fn checksum(transport: &TransportSlice<'_>, net: Option<&NetSlice<'_>>) -> Option<()> {
     let (told, sum) = match (transport, net?) {

@@ -5,11 +5,13 @@
 //!   same seed gives the same run, frame by frame.
 //! - [`Peer`]: one stack against a hand that writes and reads single segments, for tests of the rules.
 //! - [`script`]: conversations written down segment by segment, for the same.
+//! - [`device`]: what a device does in a stack's place, for hosts that leave it to theirs.
 //! - [`check`]: every frame that a stack sends is read by a wire-format crate that is not ours.
 //!
 //! For tests only: it panics where something is wrong.
 
 pub mod check;
+pub mod device;
 mod link;
 mod peer;
 mod random;
@@ -22,7 +24,9 @@ pub use random::Random;
 pub use script::{Family, Script};
 pub use sim::{App, Host, Sim, chain_of};
 
-use isola_net_stack::{Addressing, Config, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, Secret};
+use isola_net_stack::{
+    Addressing, Config, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, Secret, TxChecksum,
+};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The address of the host with a number on the simulated network, 10.0.0.0/16.
@@ -40,11 +44,15 @@ pub fn host_mac(number: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, number])
 }
 
-/// A configuration for the host with a number, with a static IPv4 address.
+/// A configuration for the host with a number, with a static IPv4 address. Those with even numbers have a device that sums
+/// in the stack's place.
 pub fn host_config(number: u8) -> Config {
     let mut config = Config::new(host_mac(number), Secret([number; 32]));
     config.addressing = Addressing::Static(Ipv4Config::new(host_ip(number), 16, Some(host_ip(254))));
     config.ipv6 = Ipv6Addressing::Unset;
+    if number.is_multiple_of(2) {
+        config.tx_checksum = TxChecksum::Device;
+    }
     config
 }
 

@@ -1,9 +1,9 @@
 //! One stack against a hand that writes and reads single segments.
 
-use crate::{check, host_config, host_ip, host_ip6, host_mac};
+use crate::{check, device, host_config, host_ip, host_ip6, host_mac};
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use isola_iobuf::{Chain, IoBuf};
-use isola_net_stack::{Config, ConnId, Duration, Event, Instant, RxChecksum, Stack};
+use isola_net_stack::{Config, ConnId, Duration, Event, Instant, Stack, TxChecksum};
 use std::net::IpAddr;
 
 /// A TCP segment as a test writes it or reads it.
@@ -230,16 +230,17 @@ pub struct Peer {
     /// The time.
     pub now: Instant,
     mtu: usize,
+    who_sums: TxChecksum,
 }
 
 impl Peer {
     /// A stack that knows host 2's hardware address already.
     pub fn new(config: Config) -> Self {
         let now = Instant::ZERO + Duration::from_secs(1);
-        let mtu = config.mtu;
+        let (mtu, who_sums) = (config.mtu, config.tx_checksum);
         let mut stack = Stack::new(config, now).expect("a configuration that works");
         stack.learn(now, host_ip(2), host_mac(2));
-        let mut peer = Self { stack, now, mtu };
+        let mut peer = Self { stack, now, mtu, who_sums };
         // The announcement of the address.
         peer.frames();
         peer.events();
@@ -301,7 +302,8 @@ impl Peer {
 
     /// Sends a frame to the stack.
     pub fn send_frame(&mut self, frame: Vec<u8>) {
-        self.stack.receive(self.now, IoBuf::from(frame), RxChecksum::Unverified);
+        let checksum = device::received(&frame, self.who_sums);
+        self.stack.receive(self.now, IoBuf::from(frame), checksum);
     }
 
     /// Sends a segment from host 2 to the stack.
@@ -313,10 +315,11 @@ impl Peer {
     pub fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while let Some(frame) = self.stack.poll_transmit(self.now) {
-            let bytes = frame.to_vec();
+            for bytes in device::sent(&frame) {
+                check::frame(&bytes, self.mtu);
+                frames.push(bytes);
+            }
             self.stack.recycle(frame.head);
-            check::frame(&bytes, self.mtu);
-            frames.push(bytes);
         }
         frames
     }

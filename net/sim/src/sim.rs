@@ -1,8 +1,8 @@
 //! Several stacks on one virtual switch, under one clock.
 
-use crate::{Link, Random, check};
+use crate::{Link, Random, check, device};
 use isola_iobuf::{Chain, IoBuf};
-use isola_net_stack::{Config, Duration, Event, Instant, RxChecksum, Stack};
+use isola_net_stack::{Config, Duration, Event, Instant, Stack, TxChecksum};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -32,6 +32,7 @@ pub struct Host<A> {
     /// How what it sends travels.
     pub link: Link,
     mtu: usize,
+    who_sums: TxChecksum,
     /// When the last frame that it sent has left.
     line_free: Instant,
 }
@@ -76,9 +77,9 @@ impl<A: App> Sim<A> {
 
     /// Adds a host and starts its application; returns its number.
     pub fn add(&mut self, config: Config, app: A, link: Link) -> usize {
-        let mtu = config.mtu;
+        let (mtu, who_sums) = (config.mtu, config.tx_checksum);
         let stack = Stack::new(config, self.now).expect("a configuration that works");
-        let mut host = Host { stack, app, link, mtu, line_free: self.now };
+        let mut host = Host { stack, app, link, mtu, who_sums, line_free: self.now };
         host.app.start(&mut host.stack, self.now);
         self.hosts.push(host);
         self.hosts.len() - 1
@@ -131,7 +132,8 @@ impl<A: App> Sim<A> {
         {
             let Some(Reverse(frame)) = self.flying.pop() else { break };
             let host = &mut self.hosts[frame.to];
-            host.stack.receive(self.now, IoBuf::from(frame.bytes), RxChecksum::Unverified);
+            let checksum = device::received(&frame.bytes, host.who_sums);
+            host.stack.receive(self.now, IoBuf::from(frame.bytes), checksum);
         }
         for host in &mut self.hosts {
             if host.stack.next_deadline().is_some_and(|at| at <= self.now) {
@@ -153,7 +155,7 @@ impl<A: App> Sim<A> {
                     host.app.on_event(&mut host.stack, self.now, event);
                 }
                 let Some(frame) = host.stack.poll_transmit(self.now) else { break };
-                frames.push(frame.to_vec());
+                frames.extend(device::sent(&frame));
                 host.stack.recycle(frame.head);
             }
             let mtu = host.mtu;

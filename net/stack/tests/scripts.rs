@@ -1,7 +1,9 @@
-//! Plays every script in `scripts/`, each as a test of its own over each family of IP, named as its file: `cargo test -p
-//! isola-net-stack --test scripts rfc9293` plays those of one RFC. How they are written: `isola_net_sim::script`.
+//! Plays every script in `scripts/`, each as a test of its own over each family of IP, and on devices that sum in the
+//! stack's place and do not, named as its file: `cargo test -p isola-net-stack --test scripts rfc9293` plays those of one
+//! RFC. How they are written: `isola_net_sim::script`.
 
 use isola_net_sim::{Family, Script};
+use isola_net_stack::TxChecksum;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +34,7 @@ fn scripts_in(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The tests of a script: one for each family over which it holds, or one that says why it cannot be read.
+/// The tests of a script: two for each family over which it holds, or one that says why it cannot be read.
 fn trials(name: String, path: &Path) -> Vec<Trial> {
     let script = fs::read_to_string(path)
         .map_err(|why| format!("{}: {why}", path.display()))
@@ -41,12 +43,16 @@ fn trials(name: String, path: &Path) -> Vec<Trial> {
         Err(why) => vec![Trial::test(name, || Err(Failed::from(why)))],
         Ok(script) => {
             let script = Arc::new(script);
-            let trial = |family: &Family| {
-                let (script, family) = (Arc::clone(&script), *family);
-                let name = if family == Family::V6 { format!("{name} over IPv6") } else { name.clone() };
-                Trial::test(name, move || script.play(family).map_err(Failed::from))
+            let trial = |family: Family, who_sums: TxChecksum| {
+                let script = Arc::clone(&script);
+                let over = if family == Family::V6 { " over IPv6" } else { "" };
+                let by = if who_sums == TxChecksum::Device { " summed by the device" } else { "" };
+                let name = format!("{name}{over}{by}");
+                Trial::test(name, move || script.play(family, who_sums).map_err(Failed::from))
             };
-            script.families().iter().map(trial).collect()
+            let kinds = [TxChecksum::Software, TxChecksum::Device];
+            let families = script.families().iter();
+            families.flat_map(|&family| kinds.map(|who_sums| trial(family, who_sums))).collect()
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{Action, Call, Family, IcmpError, Script, Segment, Step, TcpOption, s
 use crate::{Peer, host_config6, host_ip, host_ip6, host_mac};
 use etherparse::{Icmpv4Type, PacketBuilder, icmpv4::DestUnreachableHeader};
 use isola_iobuf::{Chain, IoBuf};
-use isola_net_stack::{ConnId, Counter, Duration, Event, Instant, KeepAlive, ListenerId};
+use isola_net_stack::{Config, ConnId, Counter, Duration, Event, Instant, KeepAlive, ListenerId, TxChecksum};
 use std::collections::VecDeque;
 
 /// How far from its moment a segment may be sent.
@@ -52,12 +52,12 @@ struct Play {
 }
 
 impl Script {
-    /// Plays the script against a new stack, over IP of this family.
+    /// Plays the script against a new stack, over IP of this family, on a device that sums in its place or does not.
     ///
     /// # Errors
     /// File and line of the first step that did not go as it should, with what was expected and what came.
-    pub fn play(&self, family: Family) -> Result<(), String> {
-        let mut config = host_config6(1);
+    pub fn play(&self, family: Family, tx_checksum: TxChecksum) -> Result<(), String> {
+        let mut config = Config { tx_checksum, ..host_config6(1) };
         for (line, name, value) in &self.settings {
             settings::set(&mut config, name, value)
                 .map_err(|why| format!("{}:{line}: set {name} {value}\n  {why}", self.file))?;
@@ -414,18 +414,19 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::{Family, Script};
+    use isola_net_stack::TxChecksum;
 
     const OPEN: &str = "listen\n< S 0:0(0)\n> S. 0:0(0) ack 1\n+0.1 < . 1:1(0) ack 1\naccept\n";
 
     fn why(steps: &str) -> String {
         let script = Script::parse("x.script", &format!("{OPEN}{steps}")).expect("a script");
-        script.play(Family::V4).expect_err("a failure")
+        script.play(Family::V4, TxChecksum::Software).expect_err("a failure")
     }
 
     #[test]
     fn what_goes_as_it_should_passes() {
         let script = Script::parse("x.script", OPEN).expect("a script");
-        assert_eq!(script.play(Family::V4), Ok(()));
+        assert_eq!(script.play(Family::V4, TxChecksum::Software), Ok(()));
     }
 
     #[test]
