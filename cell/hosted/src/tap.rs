@@ -48,19 +48,28 @@ const SET_OFFLOADS: libc::Ioctl = 0x4004_54d0;
 /// Parts of a frame that are handed to Linux at once; one of more is put together first.
 const MOST_PARTS: usize = 24;
 
+/// What the two sides of an interface leave to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    /// Nothing: every frame is as it would be on a wire.
+    Nothing,
+    /// Checksums, and cutting long segments.
+    SumsAndSegments,
+}
+
 /// Opens the interface, which is made where it does not exist, with so many queues: one, where it is there and was made
 /// for one.
 ///
 /// # Errors
 /// What Linux says: most often that the caller may not, or that another program has the interface.
-pub fn open(interface: &str, queues: usize) -> io::Result<NetworkPort> {
-    let files = match attach(interface, queues.max(1), libc::IFF_MULTI_QUEUE) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attach(interface, 1, 0)?,
+pub fn open(interface: &str, queues: usize, leave: Leave) -> io::Result<NetworkPort> {
+    let files = match attach(interface, queues.max(1), libc::IFF_MULTI_QUEUE, leave) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attach(interface, 1, 0, leave)?,
         files => files?,
     };
     let queues = (FIRST_VECTOR..).zip(files).map(|(vector, file)| {
         let rest = IoBufMut::with_room(0, REST_LEN);
-        Box::new(TapQueue { file: Arc::new(file), vector, interrupt: None, rest })
+        Box::new(TapQueue { file: Arc::new(file), vector, interrupt: None, rest, leave })
             as Box<dyn NetworkQueue + Send>
     });
     let [a, b, c, d, e, ..] = RandomState::new().hash_one(interface).to_ne_bytes();
@@ -68,7 +77,7 @@ pub fn open(interface: &str, queues: usize) -> io::Result<NetworkPort> {
     Ok(NetworkPort { mac: [0x02, a, b, c, d, e], mtu: MTU, headroom: 0, queues: queues.collect() })
 }
 
-fn attach(interface: &str, queues: usize, kind: libc::c_int) -> io::Result<Vec<OwnedFd>> {
+fn attach(interface: &str, queues: usize, kind: libc::c_int, leave: Leave) -> io::Result<Vec<OwnedFd>> {
     (0..queues)
         .map(|_| {
             let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -87,20 +96,24 @@ fn attach(interface: &str, queues: usize, kind: libc::c_int) -> io::Result<Vec<O
             if result != 0 {
                 return Err(io::Error::last_os_error());
             }
-            agree_on_header(&file)?;
+            agree_on_header(&file, leave)?;
             Ok(file)
         })
         .collect()
 }
 
-/// Says how long the header is, and that this side takes frames without checksums, and long ones.
-fn agree_on_header(file: &OwnedFd) -> io::Result<()> {
+/// Says how long the header is, and whether this side takes frames without checksums, and long ones.
+fn agree_on_header(file: &OwnedFd, leave: Leave) -> io::Result<()> {
     let len = HEADER_LEN as libc::c_int;
     // SAFETY: the file is open, and the request reads a number of the type given.
     if unsafe { libc::ioctl(file.as_raw_fd(), SET_HEADER_LEN, &raw const len) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let offloads = libc::c_ulong::from(libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6);
+    let offloads = match leave {
+        Leave::Nothing => 0,
+        Leave::SumsAndSegments => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
+    };
+    let offloads = libc::c_ulong::from(offloads);
     // SAFETY: the file is open, and the request takes a number.
     match unsafe { libc::ioctl(file.as_raw_fd(), SET_OFFLOADS, offloads) } {
         0 => Ok(()),
@@ -115,6 +128,7 @@ struct TapQueue {
     interrupt: Option<FileInterrupt>,
     /// Where the rest of a long frame goes.
     rest: IoBufMut,
+    leave: Leave,
 }
 
 impl NetworkQueue for TapQueue {
@@ -123,7 +137,8 @@ impl NetworkQueue for TapQueue {
     }
 
     fn offloads(&self) -> Offloads {
-        Offloads { checksums: true, segments_ipv4: true, segments_ipv6: true }
+        let offers = self.leave == Leave::SumsAndSegments;
+        Offloads { checksums: offers, segments_ipv4: offers, segments_ipv6: offers }
     }
 
     fn attach(&mut self) {

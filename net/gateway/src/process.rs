@@ -27,7 +27,7 @@ fn open(spec: &HostedSpec) -> Result<(Vec<NetworkPort>, Option<NetworkAddress>),
             Ok((vec![port], Some(address)))
         }
         HostedNetwork::Tap { interface, address } => {
-            let port = tap::open(interface, spec.cores as usize).map_err(|error| {
+            let port = tap::open(interface, spec.cores as usize, Leave::SumsAndSegments).map_err(|error| {
                 format!(
                     "the TAP interface {interface} cannot be had: {error}; it takes root's rights, or an interface of \
                      yours that nobody has: ip tuntap add {interface} mode tap multi_queue user $USER"
