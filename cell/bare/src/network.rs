@@ -107,7 +107,7 @@ fn start(
 ) -> Result<NetworkPort, isola_drivers::device::DeviceError> {
     let line = matches!(interrupts, NetInterrupts::Line);
     let queue_size = queue_size(pairs);
-    let merging = Merging::Never;
+    let merging = Merging::Buffers { len: BUFFER_LEN };
     let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu: MAX_MTU, merging, interrupts };
     let (mut device, queues) = NetDevice::start(transport, &options, &mut DmaRegion::new)?;
     let (mac, mtu) = (device.mac(), device.mtu());

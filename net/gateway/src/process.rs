@@ -4,7 +4,7 @@ use crate::gateway;
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::hosted::{HostedNetwork, HostedSpec};
 use isola_hosted::process::{NOT_RUN, Process};
-use isola_hosted::tap;
+use isola_hosted::tap::{self, Leave};
 use isola_platform::network::NetworkPort;
 
 /// Runs a cell as this process: `begin` on its first core, then the loops of all cores. Returns the process's exit code.

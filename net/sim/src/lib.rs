@@ -25,7 +25,7 @@ pub use script::{Family, Script};
 pub use sim::{App, Host, Sim, chain_of};
 
 use isola_net_stack::{
-    Addressing, Config, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, Secret, TxChecksum,
+    Addressing, Config, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, Secret, TxChecksum, TxSegments,
 };
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -52,6 +52,7 @@ pub fn host_config(number: u8) -> Config {
     config.ipv6 = Ipv6Addressing::Unset;
     if number.is_multiple_of(2) {
         config.tx_checksum = TxChecksum::Device;
+        config.tx_segments = TxSegments { ipv4: true, ipv6: true };
     }
     config
 }

@@ -147,12 +147,18 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
 
 /// A frame of the stack's as the device takes it.
 #[inline]
-fn to_send(Frame { head, payload, checksum }: Frame) -> FrameToSend {
+fn to_send(Frame { head, payload, checksum, segment_len }: Frame) -> FrameToSend {
     let checksum = match checksum {
         Some(offload) => ChecksumOffload::Partial { start: offload.start, offset: offload.offset },
         None => ChecksumOffload::None,
     };
-    FrameToSend { head, payload, checksum, segmentation: Segmentation::None }
+    let segmentation = match segment_len {
+        None => Segmentation::None,
+        // Where the type stands in Ethernet's header.
+        Some(segment_len) if head.get(12..14) == Some(&[0x86, 0xdd]) => Segmentation::TcpIpv6 { segment_len },
+        Some(segment_len) => Segmentation::TcpIpv4 { segment_len },
+    };
+    FrameToSend { head, payload, checksum, segmentation }
 }
 
 /// Notes frames that a core had no room for, whether to send or received. What matters comes again.
@@ -203,7 +209,7 @@ impl Queues {
                 while taken < BATCH {
                     let received = queue.receive()?;
                     taken += 1;
-                    bytes += received.frame.len() as u64;
+                    bytes += (received.frame.len() + received.rest.len()) as u64;
                     let core = if cores == 1 { here } else { self.core_of(&received.frame, cores) };
                     if core == here {
                         return Some(received);

@@ -18,7 +18,7 @@ use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_events::spawn_on;
 use isola_net_stack::{
     Addressing, Config, ConfigError, CoreShare, Evidence, Ipv4Config, Ipv6Addressing, Ipv6Settings, MacAddr,
-    Secret, TxChecksum,
+    Secret, TxChecksum, TxSegments,
 };
 use isola_platform::CoreIndex;
 use isola_platform::network::Offloads;
@@ -52,6 +52,7 @@ struct Link {
     mtu: u16,
     headroom: usize,
     tx_checksum: TxChecksum,
+    tx_segments: TxSegments,
     settings: NetworkSettings,
 }
 
@@ -91,11 +92,13 @@ pub fn start() -> Result<(), NetworkError> {
     let port = manager.open().ok_or(NetworkError::NoDevice)?;
     let offloads = port.queues.iter().map(|queue| queue.offloads()).reduce(Offloads::and).unwrap_or_default();
     let tx_checksum = if offloads.checksums { TxChecksum::Device } else { TxChecksum::Software };
+    let tx_segments = TxSegments { ipv4: offloads.segments_ipv4, ipv6: offloads.segments_ipv6 };
     let link = Link {
         mac: port.mac,
         mtu: port.mtu,
         headroom: port.headroom,
         tx_checksum,
+        tx_segments,
         settings: manager.settings(),
     };
     link.config(CoreIndex(0)).validate().map_err(NetworkError::Config)?;
@@ -269,6 +272,7 @@ impl Link {
             mtu,
             headroom,
             tx_checksum,
+            tx_segments: self.tx_segments,
             core,
             limits,
             tcp,

@@ -40,6 +40,15 @@ pub enum TxChecksum {
     Device,
 }
 
+/// Over which family the device cuts long TCP segments. It has to complete checksums as well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxSegments {
+    /// Over IPv4.
+    pub ipv4: bool,
+    /// Over IPv6.
+    pub ipv6: bool,
+}
+
 /// What is known of an incoming frame's TCP or UDP checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxChecksum {
@@ -157,6 +166,8 @@ pub struct Config {
     pub headroom: usize,
     /// Who completes outgoing checksums.
     pub tx_checksum: TxChecksum,
+    /// Whether the device takes segments that are longer than the link's frames.
+    pub tx_segments: TxSegments,
     /// This instance's place among those that share the interface.
     pub core: CoreShare,
     /// Keys and seeds.
@@ -183,6 +194,7 @@ impl Config {
             mtu: 1500,
             headroom: 0,
             tx_checksum: TxChecksum::Software,
+            tx_segments: TxSegments::default(),
             core: CoreShare::ALONE,
             secret,
             limits: Limits::default(),

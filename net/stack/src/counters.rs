@@ -32,6 +32,8 @@ counters! {
     FramesOut = "frames_out",
     /// Bytes of those frames.
     BytesOut = "bytes_out",
+    /// Frames of several buffers that were copied together, as they were not usual ones.
+    LongFramesCopied = "long_frames_copied",
     /// Shorter than an Ethernet header.
     DropEthernetShort = "drop_ethernet_short",
     /// Addressed to another interface.

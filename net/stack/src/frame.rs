@@ -21,6 +21,8 @@ pub struct Frame {
     pub payload: Chain,
     /// The checksum that the device completes; `None` where there is nothing left to do.
     pub checksum: Option<ChecksumOffload>,
+    /// Bytes of payload in each frame but the last, where the device cuts this one; `None` where it goes out as it is.
+    pub segment_len: Option<u16>,
 }
 
 impl Frame {

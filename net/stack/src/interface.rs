@@ -8,7 +8,7 @@ use crate::address::{Ipv4Config, MacAddr};
 use crate::address6::{Ipv6Settings, group_mac, solicited_node};
 use crate::arp::{ArpPacket, PACKET_LEN};
 use crate::checksum::Sum;
-use crate::config::{Config, TxChecksum};
+use crate::config::{Config, TxChecksum, TxSegments};
 use crate::counters::{Counter, Counters};
 use crate::frame::{ChecksumOffload, Frame, HeadPool};
 use crate::neighbour::{Answer, Ask, Family, Known, NeighbourCache, Waiting};
@@ -20,6 +20,9 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 use etherparse::{ArpOperation, EtherType, IpNumber};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
+
+/// What the longest IP packet has room for behind the longest header of TCP.
+const LONGEST_DATA: u32 = 65_535 - ipv6::HEADER_LEN as u32 - 60;
 
 /// An IP packet without its IP header.
 pub(crate) struct Packet {
@@ -77,6 +80,7 @@ pub(crate) struct Interface {
     paths: PathMtus,
     pub pool: HeadPool,
     pub tx_checksum: TxChecksum,
+    tx_segments: TxSegments,
     queue: VecDeque<Frame>,
     queue_limit: usize,
     /// Which instance this is: only the first speaks for the interface where nobody asked.
@@ -100,6 +104,7 @@ impl Interface {
             paths: PathMtus::default(),
             pool: HeadPool::new(config.headroom),
             tx_checksum: config.tx_checksum,
+            tx_segments: config.tx_segments,
             queue: VecDeque::new(),
             queue_limit: config.limits.transmit_queue,
             announces: if config.core.is_first() { Announces::Yes } else { Announces::No },
@@ -131,6 +136,12 @@ impl Interface {
         // Whoever keeps a way looks again: routers may have changed.
         self.neighbours.epoch = self.neighbours.epoch.wrapping_add(1);
         if ended { self.neighbours.clear(Family::V6, counters) } else { Vec::new() }
+    }
+
+    /// Bytes of data that a frame to `remote` may carry where the device cuts it; 0 where it does not.
+    pub fn burst(&self, remote: IpAddr) -> u32 {
+        let cuts = if remote.is_ipv4() { self.tx_segments.ipv4 } else { self.tx_segments.ipv6 };
+        if cuts && self.tx_checksum == TxChecksum::Device { LONGEST_DATA } else { 0 }
     }
 
     /// Whether `ip` is this interface's own address.
@@ -338,7 +349,7 @@ impl Interface {
         };
         let start = (ethernet::HEADER_LEN + headers_len) as u16;
         let checksum = checksum_offset.map(|offset| ChecksumOffload { start, offset });
-        Some(Frame { head, payload, checksum })
+        Some(Frame { head, payload, checksum, segment_len: None })
     }
 
     /// Sends the question who has an address: an ARP request or a neighbour solicitation.
@@ -387,7 +398,10 @@ impl Interface {
         let made = ipv6::prepend(&mut head, bytes.len(), source, destination, next, hops)
             .and_then(|()| ethernet::prepend(&mut head, self.mac, mac, EtherType::IPV6));
         if made.is_some() {
-            self.push(Frame { head, payload: Chain::from(IoBuf::from(bytes)), checksum: None }, counters);
+            self.push(
+                Frame { head, payload: Chain::from(IoBuf::from(bytes)), checksum: None, segment_len: None },
+                counters,
+            );
         }
     }
 
@@ -400,7 +414,7 @@ impl Interface {
             bytes.copy_from_slice(&packet.bytes());
         }
         if ethernet::prepend(&mut head, self.mac, mac, EtherType::ARP).is_some() {
-            self.push(Frame { head, payload: Chain::new(), checksum: None }, counters);
+            self.push(Frame { head, payload: Chain::new(), checksum: None, segment_len: None }, counters);
         }
     }
 

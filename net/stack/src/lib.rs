@@ -76,7 +76,7 @@ pub use address6::{
 };
 pub use config::{
     Addressing, Config, ConfigError, CoreShare, Ipv6Addressing, Limits, MAX_MTU, MIN_MTU, RxChecksum, Secret,
-    TxChecksum,
+    TxChecksum, TxSegments,
 };
 pub use counters::{Counter, Counters};
 pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};

@@ -16,9 +16,10 @@ use crate::tcp::tables::Around;
 use crate::time::Instant;
 use crate::udp::Datagram;
 use crate::{dhcp, dhcp6, ethernet, icmp, icmp6, ipv4, ipv6, udp};
+use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use etherparse::{EtherType, IpNumber};
-use isola_iobuf::IoBuf;
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// Frames that were put together and wait to be steered.
 const REASSEMBLED: usize = 64;
@@ -48,6 +49,34 @@ impl Stack {
             return;
         }
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
+            self.counters.bump(reason);
+        }
+    }
+
+    /// As [`Self::receive`], for a frame of which `rest` follows `frame`, where all headers stand: one that a device has put
+    /// together of several segments of a connection.
+    pub fn receive_long(&mut self, now: Instant, frame: IoBuf, rest: Chain, checksum: RxChecksum) {
+        if rest.is_empty() {
+            return self.receive(now, frame, checksum);
+        }
+        self.at(now);
+        self.counters.bump(Counter::FramesIn);
+        self.counters.add(Counter::BytesIn, (frame.len() + rest.len()) as u64);
+        if checksum == RxChecksum::Verified
+            && let Some(usual) = usual::read(&frame, rest.len(), &self.interface)
+            && let Some(connection) = self.tcp.connection_at(&usual.flow)
+        {
+            let segment = Segment { rest: Some(Box::new(rest)), ..usual.into_segment(frame) };
+            self.tcp.deliver(connection, segment, &mut around!(self));
+            return;
+        }
+        // The last of a stream, or one that reports what is missing: too rare for a way of its own.
+        self.counters.bump(Counter::LongFramesCopied);
+        let mut whole = IoBufMut::with_room(0, frame.len() + rest.len());
+        let copied =
+            core::iter::once(&frame).chain(rest.parts()).try_for_each(|part| whole.append_slice(part));
+        let result = copied.ok_or(Counter::DropEthernetShort);
+        if let Err(reason) = result.and_then(|()| self.receive_ethernet(whole.freeze(), checksum)) {
             self.counters.bump(reason);
         }
     }

@@ -136,6 +136,7 @@ impl Usual {
             options: self.options,
             sack: SackBlocks::NONE,
             payload: frame,
+            rest: None,
         }
     }
 }

@@ -6,10 +6,11 @@ use super::seq::Seq;
 use crate::checksum::Sum;
 use crate::config::RxChecksum;
 use crate::counters::Counter;
+use alloc::boxed::Box;
 use core::net::IpAddr;
 use core::ops::BitOr;
 use etherparse::{IpNumber, TcpHeaderSlice};
-use isola_iobuf::{IoBuf, IoBufMut};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// Length of a header without options.
 pub(crate) const HEADER_LEN: usize = 20;
@@ -70,7 +71,10 @@ pub(crate) struct Segment {
     pub options: Options,
     /// What the sender has beyond what it acknowledges.
     pub sack: SackBlocks,
+    /// The data, or the beginning of it.
     pub payload: IoBuf,
+    /// What follows of a segment that a device has put together of several.
+    pub rest: Option<Box<Chain>>,
 }
 
 impl Segment {
@@ -107,6 +111,7 @@ impl Segment {
             options,
             sack,
             payload: IoBuf::from_static(&[]),
+            rest: None,
         };
         bytes.advance(header_len);
         segment.payload = bytes;
@@ -116,7 +121,14 @@ impl Segment {
     /// Length in sequence numbers: the payload, and one for SYN or FIN each.
     pub fn len(&self) -> u32 {
         let control = self.flags.has(Flags::SYN) || self.flags.has(Flags::FIN);
-        self.payload.len() as u32 + u32::from(control)
+        self.data_len() + u32::from(control)
+    }
+
+    /// Length of the data, in bytes.
+    #[inline]
+    pub fn data_len(&self) -> u32 {
+        let rest = self.rest.as_ref().map_or(0, |rest| rest.len());
+        (self.payload.len() + rest) as u32
     }
 
     /// The position behind the segment.

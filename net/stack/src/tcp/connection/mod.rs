@@ -395,6 +395,17 @@ impl Connection {
         if self.is_synchronized() && self.sender.queued() > 0 { self.sender.timeouts() } else { 0 }
     }
 
+    /// Lets frames carry up to `bytes` of data, which the device cuts.
+    pub fn set_burst(&mut self, bytes: u32) {
+        self.sender.burst = bytes;
+    }
+
+    /// How the device is to cut a segment with so much data, where it is to.
+    #[inline]
+    pub fn cut(&self, payload_len: usize) -> Option<u16> {
+        (payload_len > self.sender.mss as usize).then_some(self.sender.mss as u16)
+    }
+
     /// A link on the way takes packets only with `mss` bytes of payload.
     pub fn shrink_mss(&mut self, mss: u32) -> Shrunk {
         if mss >= self.sender.mss {

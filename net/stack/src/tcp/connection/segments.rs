@@ -8,7 +8,9 @@ use crate::counters::Counter;
 use crate::event::FailReason;
 use crate::limit::Allowed;
 use crate::tcp::segment::{Flags, Segment};
+use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::Age;
+use isola_iobuf::{Chain, IoBuf};
 
 /// What the owner is to do with the segment now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +103,7 @@ impl Connection {
         }
         if fit == Fit::Outside && !answer {
             env.counters.bump(Counter::DropTcpWindow);
-            self.receiver.note_old(segment.seq, segment.payload.len() as u32);
+            self.receiver.note_old(segment.seq, segment.data_len());
             self.answer_misplaced(&segment, env);
             return Verdict::Done;
         }
@@ -232,14 +234,17 @@ impl Connection {
             self.receiver.ack_now();
             return Verdict::Done;
         }
-        let data_end = segment.seq + segment.payload.len() as u32;
+        let data_end = segment.seq + segment.data_len();
         if self.held == Held::No && data_end.after(self.receiver.nxt) {
             env.counters.bump(Counter::DropTcpAfterClose);
             return Verdict::Abort;
         }
         let delay = env.config.delayed_ack;
-        let Arrival { data, end } =
-            self.receiver.accept(env.now, (segment.seq, segment.payload), fin, delay, env.counters);
+        let Segment { seq, payload, rest, .. } = segment;
+        let Arrival { data, end } = match rest {
+            None => self.receiver.accept(env.now, (seq, payload), fin, delay, env.counters),
+            Some(rest) => self.accept_parts(seq, (payload, *rest), fin, env),
+        };
         if data == DataCame::Yes {
             self.signals.raise(Signal::Readable);
         }
@@ -248,6 +253,33 @@ impl Connection {
             self.on_fin();
         }
         Verdict::Done
+    }
+
+    /// Takes in the data of a long segment, part by part.
+    #[cold]
+    fn accept_parts(
+        &mut self,
+        seq: Seq,
+        (first, mut rest): (IoBuf, Chain),
+        fin: EndCame,
+        env: &mut Env<'_>,
+    ) -> Arrival {
+        let (mut seq, mut part, delay) = (seq, first, env.config.delayed_ack);
+        let mut came = DataCame::No;
+        loop {
+            let next = rest.pop_front();
+            let (len, last) = (part.len() as u32, next.is_none());
+            let fin = if last { fin } else { EndCame::No };
+            let Arrival { data, end } = self.receiver.accept(env.now, (seq, part), fin, delay, env.counters);
+            if data == DataCame::Yes {
+                came = DataCame::Yes;
+            }
+            seq = seq + len;
+            match next {
+                Some(next) => part = next,
+                None => return Arrival { data: came, end },
+            }
+        }
     }
 
     fn on_fin(&mut self) {

@@ -63,6 +63,7 @@ impl Tcp {
         };
         let mut connection = Box::new(Connection::connect(flow, initial, mss, stamps, &env));
         connection.mapped = Place::In;
+        connection.set_burst(around.interface.burst(remote.ip()));
         let key = self.connections.insert(connection).map_err(|_| ConnectError::TooManyConnections)?;
         self.flows.insert(flow, Target::Connection(key.index));
         self.settle(key.index, around);

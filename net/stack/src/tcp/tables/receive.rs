@@ -138,6 +138,7 @@ impl Tcp {
         }
         let mut connection = Box::new(Connection::accept(handshake, mss, stamps, &env));
         connection.mapped = Place::In;
+        connection.set_burst(around.interface.burst(flow.remote.ip()));
         let Ok(key) = self.connections.insert(connection) else { return };
         if let Some(place) = place {
             self.half_open.remove(place);

@@ -94,11 +94,12 @@ impl Tcp {
     fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<Frame> {
         let connection = self.connections.at_mut(index)?;
         let Outgoing { header, sack, payload } = connection.next_segment(around.now, &self.config)?;
+        let cut = connection.cut(payload.len());
         if let Some(Way { template: Some(template), .. }) = &connection.path
             && sack.is_empty()
             && let Some(frame) = from_template(template, &header, payload.len(), around)
         {
-            return Some(Frame { payload, ..frame });
+            return Some(Frame { payload, segment_len: cut, ..frame });
         }
         let flow = connection.flow;
         if let Some(way) = &mut connection.path
@@ -112,7 +113,8 @@ impl Tcp {
             around.interface.recycle(made.head);
         }
         let packet = packet(&flow, header, &sack, payload, around)?;
-        around.interface.encapsulate(packet, mac)
+        let frame = around.interface.encapsulate(packet, mac)?;
+        Some(Frame { segment_len: cut, ..frame })
     }
 
     /// Lets a connection send into nowhere, so that its timers see to the rest.
@@ -139,7 +141,9 @@ fn from_template(
 ) -> Option<Frame> {
     let mut head = around.interface.pool.take();
     match template.fill(&mut head, header, payload_len) {
-        Some(checksum) => Some(Frame { head, payload: Chain::new(), checksum: Some(checksum) }),
+        Some(checksum) => {
+            Some(Frame { head, payload: Chain::new(), checksum: Some(checksum), segment_len: None })
+        }
         None => {
             around.interface.recycle(head);
             None

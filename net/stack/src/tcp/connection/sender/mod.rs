@@ -156,6 +156,8 @@ pub(crate) struct Sender {
     window_ack: Seq,
     pub scale: u8,
     pub mss: u32,
+    /// Bytes that one frame may carry where the device cuts it; nothing above a segment's where it does not.
+    pub burst: u32,
     pub control: Box<dyn CongestionControl>,
     /// Whether the peer reports what it has.
     pub sack: Sack,
@@ -211,6 +213,7 @@ impl Sender {
             window_ack: initial,
             scale: 0,
             mss,
+            burst: 0,
             control: config.congestion.start(mss),
             sack: Sack::Refused,
             flight: Flight::new(initial, config.sent_runs.max(8)),

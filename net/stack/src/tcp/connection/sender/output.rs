@@ -22,9 +22,15 @@ impl Sender {
         }
         let edge = self.una + self.window;
         let open = if edge.after(self.nxt) { edge.since(self.nxt) } else { 0 };
-        let len = unsent.min(room.min(open).min(self.mss) as usize);
+        let mss = self.mss as usize;
+        let most = if unsent > mss { self.burst.max(self.mss) } else { self.mss };
+        let mut len = unsent.min(room.min(open).min(most) as usize);
+        if len > mss && len < unsent {
+            // Whole segments, which the device cuts.
+            len -= len % mss;
+        }
         // No silly windows (RFC 9293 3.8.6.2.1): a full segment, or all there is, or much of the window.
-        let worth = len == self.mss as usize || len == unsent || len >= (self.max_window / 2) as usize;
+        let worth = len >= mss || len == unsent || len >= (self.max_window / 2) as usize;
         if worth { len } else { 0 }
     }
 
@@ -74,7 +80,8 @@ impl Sender {
         let len = self.sendable();
         if len > 0 {
             self.probe = Due::No;
-            return Some(self.next_data(now, len.min(full)));
+            let len = if reserved > 0 { len.min(full) } else { len };
+            return Some(self.next_data(now, len));
         }
         if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
             self.probe = Due::No;
