@@ -64,12 +64,15 @@ fn ones_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
+/// Where the checksum stands in UDP's header.
+const UDP_CHECKSUM: u16 = 6;
+
 /// Stores the sum of everything from a place on, where that of the pseudo-header stands.
 fn summed(mut bytes: Vec<u8>, ChecksumOffload { start, offset }: ChecksumOffload) -> Vec<u8> {
     let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
-    // Of UDP a sum of zero says that there is none.
     let sum = match ones_sum(&bytes[start..]) {
-        0xffff => 0xffff,
+        // In UDP a checksum of zero says that there is none.
+        0xffff if offset == UDP_CHECKSUM => 0xffff,
         sum => !sum,
     };
     bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
