@@ -93,7 +93,7 @@ fn read_v4(packet: &[u8], interface: &Interface) -> Option<((IpAddr, IpAddr), us
     let words = header.as_chunks::<4>().0;
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
     // A sum over its own complement is all ones, however it is folded.
-    (sum % 0xffff == 0).then(|| {
+    sum.is_multiple_of(0xffff).then(|| {
         let len = usize::from(u16::from_be_bytes([l0, l1]));
         ((source.into(), destination.into()), ipv4::HEADER_LEN, len)
     })

@@ -274,7 +274,7 @@ impl Connection {
             if data == DataCame::Yes {
                 came = DataCame::Yes;
             }
-            seq = seq + len;
+            seq += len;
             match next {
                 Some(next) => part = next,
                 None => return Arrival { data: came, end },
