@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Measures Isola beside a Linux guest, under the same QEMU with the same settings, in one run
 ///
-/// The guest is Debian's cloud kernel with Debian's memcached; both are fetched with apt-get download into
+/// The guest is Debian's cloud kernel with Debian's memcached and nginx; all are fetched with apt-get download into
 /// .bench-cache/ and nothing is installed. Both systems get the same machine (q35, one processor, 512 MiB, virtio-net
 /// on a tap device), the same client and the same load, in turn; figures are medians of the runs. Instructions of the
 /// guests are counted by a plugin of QEMU's emulator, in runs of their own, as counting takes time.

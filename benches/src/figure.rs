@@ -13,6 +13,8 @@ pub enum Group {
     Cell,
     /// Requests of a key-value service, and of an echo service
     Kv,
+    /// Requests of a web server, for a file
+    Web,
     /// The heap beside other allocators, natively
     Memory,
     /// Page faults: a large region touched
@@ -25,8 +27,8 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 7] =
-        [Self::Boot, Self::Cell, Self::Kv, Self::Memory, Self::Pager, Self::Library, Self::Stack];
+    pub const ALL: [Self; 8] =
+        [Self::Boot, Self::Cell, Self::Kv, Self::Web, Self::Memory, Self::Pager, Self::Library, Self::Stack];
 
     /// Its name, on the command line and of its file.
     pub fn name(self) -> &'static str {
@@ -34,6 +36,7 @@ impl Group {
             Self::Boot => "boot",
             Self::Cell => "cell",
             Self::Kv => "kv",
+            Self::Web => "web",
             Self::Memory => "memory",
             Self::Pager => "pager",
             Self::Library => "library",
@@ -56,6 +59,8 @@ pub enum Peer {
     Memcached,
     /// The Linux guest with a small echo server.
     Echo,
+    /// The Linux guest with nginx.
+    Nginx,
     /// The C library's allocator.
     Glibc,
     /// jemalloc.
@@ -168,6 +173,16 @@ kinds! {
         "processor time of the host a round trip";
     Kv: "echo-round-trip", "us", Echo, Aim::None,
         "median time of a round trip";
+    Web: "web-instructions", "instructions", Nginx, Aim::Ratio(0.167),
+        "guest instructions a request for a page of 507 bytes, on 16 connections that stay, at saturation";
+    Web: "web-cpu", "us", Nginx, Aim::None, "processor time of the host (all of QEMU) a request";
+    Web: "web-throughput", "requests/s", Nginx, Aim::None, "requests a second at saturation (more is better)";
+    Web: "web-alone-instructions", "instructions", Nginx, Aim::Ratio(0.167),
+        "guest instructions a request on one connection, each once the one before is answered";
+    Web: "web-alone-round-trip", "us", Nginx, Aim::None, "median time of that";
+    Web: "web-connect-instructions", "instructions", Nginx, Aim::Ratio(0.167),
+        "guest instructions of a connection made for one request, and closed behind it";
+    Web: "web-connect-round-trip", "us", Nginx, Aim::None, "median time of that";
     Memory: "memory-box-glibc", "ns", Glibc, Aim::None,
         "an object of 8 bytes made and freed, by a program that is optimised as a whole: one thread";
     Memory: "memory-box-jemalloc", "ns", Jemalloc, Aim::Ratio(0.667), "the same beside jemalloc";

@@ -42,6 +42,9 @@ pub struct Setting {
     pub linux: String,
     /// Its memcached: package and version.
     pub memcached: String,
+    /// Its nginx, where it runs: package and version.
+    #[serde(default)]
+    pub nginx: String,
     /// Its command line.
     pub linux_command_line: String,
     /// The load.
@@ -93,6 +96,7 @@ impl Record {
         match peer {
             Peer::None => None,
             Peer::Memcached => Some(format!("{}, {}", self.setting.linux, self.setting.memcached)),
+            Peer::Nginx => Some(format!("{}, {}", self.setting.linux, self.setting.nginx)),
             Peer::Touch => Some(format!("{}, a process", self.setting.linux)),
             Peer::Echo => Some(format!("{}, a blocking echo server", self.setting.linux)),
             Peer::Glibc => Some("glibc".into()),

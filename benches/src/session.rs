@@ -3,7 +3,7 @@
 use crate::error::BenchError;
 use crate::instructions::Plugin;
 use crate::linux::packages::Packages;
-use crate::linux::{LinuxGuest, READY};
+use crate::linux::{LinuxGuest, READY, Services};
 use crate::load::{Outcome, first_answer};
 use crate::machine::{Boot, CPU, MEMORY_MIB, Machine, Pace};
 use crate::network::{GUEST_NETWORK, service};
@@ -23,6 +23,9 @@ pub const KV_PORT: u16 = 11211;
 
 /// Port of the echo services.
 pub const ECHO_PORT: u16 = 7;
+
+/// Port of the web servers.
+pub const WEB_PORT: u16 = 80;
 
 /// How often, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,8 @@ pub enum Service {
     Kv,
     /// Echo.
     Echo,
+    /// Files.
+    Web,
 }
 
 impl Service {
@@ -57,7 +62,13 @@ impl Service {
         match self {
             Self::Kv => "kv",
             Self::Echo => "echo",
+            Self::Web => "web",
         }
+    }
+
+    /// What runs in the Linux guest for it.
+    fn services(self) -> Services {
+        if self == Self::Web { Services::Web } else { Services::Usual }
     }
 
     /// Where it is.
@@ -70,6 +81,7 @@ impl Service {
         match self {
             Self::Kv => (KV_PORT, b"version\r\n", b"VERSION "),
             Self::Echo => (ECHO_PORT, b"hello", b"hello"),
+            Self::Web => (WEB_PORT, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200 OK\r\n"),
         }
     }
 
@@ -182,8 +194,11 @@ impl Session {
             System::Linux => Boot {
                 name: "the Linux guest".into(),
                 kernel: self.linux.kernel.clone(),
-                initrd: Some(self.linux.initramfs.clone()),
-                command_line: self.linux.command_line(cores),
+                initrd: Some(match service.services() {
+                    Services::Usual => self.linux.initramfs.clone(),
+                    Services::Web => self.linux.web_initramfs.clone(),
+                }),
+                command_line: self.linux.command_line(cores, service.services()),
                 cores,
                 memory_mib: MEMORY_MIB,
                 pace: Pace::Host,
@@ -239,7 +254,8 @@ impl Session {
             isola: self.tree.clone(),
             linux: self.linux.kernel_version.clone(),
             memcached: self.linux.memcached_version.clone(),
-            linux_command_line: self.linux.command_line(1),
+            nginx: self.linux.nginx_version.clone(),
+            linux_command_line: self.linux.command_line(1, Services::Usual),
             ..host_setting(load)
         }
     }

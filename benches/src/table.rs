@@ -49,7 +49,7 @@ pub fn publish(readme: &str, records: &[Record]) -> Option<String> {
 fn peers(record: &Record) -> &'static str {
     match record.group() {
         Group::Memory | Group::Library | Group::Stack => "the other",
-        Group::Boot | Group::Cell | Group::Kv | Group::Pager => "Linux",
+        Group::Boot | Group::Cell | Group::Kv | Group::Web | Group::Pager => "Linux",
     }
 }
 
@@ -84,7 +84,8 @@ fn markdown(record: &Record) -> String {
     let machines = match setting.qemu.as_str() {
         "" => "natively".to_owned(),
         qemu => {
-            format!("beside {}, {} under QEMU {qemu} ({})", setting.linux, setting.memcached, setting.machine)
+            let service = if record.group() == Group::Web { &setting.nginx } else { &setting.memcached };
+            format!("beside {}, {service} under QEMU {qemu} ({})", setting.linux, setting.machine)
         }
     };
     let _ = writeln!(

@@ -21,7 +21,7 @@ const NATIVE: [(&str, &[&str]); 2] = [
     ("stack", &["--package=isola-stack-compare"]),
 ];
 /// The groups for which machines boot images.
-const WITH_MACHINES: [&str; 5] = ["boot", "cell", "kv", "pager", LIBRARY];
+const WITH_MACHINES: [&str; 6] = ["boot", "cell", "kv", "web", "pager", LIBRARY];
 /// The one of them that runs in a process of the host as well.
 const LIBRARY: &str = "library";
 /// Tells it where the images are.

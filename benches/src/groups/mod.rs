@@ -7,6 +7,7 @@ mod library;
 mod memory;
 mod pager;
 mod stack;
+mod web;
 
 use crate::error::BenchError;
 use crate::figure::Group;
@@ -29,6 +30,7 @@ pub fn run_natively(group: Group, plan: Plan, command: String) -> Result<Record,
 pub fn run(group: Group, session: &Session, command: String) -> Result<Record, BenchError> {
     let load = match group {
         Group::Kv => kv::load(session),
+        Group::Web => web::load(session),
         Group::Memory | Group::Stack => return run_natively(group, session.plan, command),
         Group::Pager => pager::load(),
         Group::Library => return library::run(session, command),
@@ -47,6 +49,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Boot => boot::run(session, system, &mut record)?,
                 Group::Cell => cell::run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
+                Group::Web => web::run(session, system, &mut record)?,
                 Group::Memory | Group::Library | Group::Stack => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
             }

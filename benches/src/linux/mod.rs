@@ -54,6 +54,22 @@ pub struct LinuxGuest {
     pub kernel_version: String,
     /// Which memcached: package and version.
     pub memcached_version: String,
+    /// The initial file system that has a web server in it besides.
+    pub web_initramfs: PathBuf,
+    /// Which nginx: package and version.
+    pub nginx_version: String,
+}
+
+/// The page that the web servers have: that which is in Isola's image.
+pub const PAGE: &[u8] = include_bytes!("../../../apps/web/site/index.html");
+
+/// Which services the guest runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Services {
+    /// memcached, and the echo server.
+    Usual,
+    /// nginx.
+    Web,
 }
 
 impl LinuxGuest {
@@ -64,29 +80,37 @@ impl LinuxGuest {
     /// What fetching says, or what is missing in a package.
     pub fn prepare(cache: &Path, programs: &[PathBuf]) -> Result<Self, BenchError> {
         let packages = Packages::fetch(cache)?;
-        let initramfs = cache.join("initramfs");
-        let bytes = file_system(&packages, programs)?;
-        fs::write(&initramfs, bytes).map_err(BenchError::file(&initramfs))?;
+        let write = |name: &str, services| {
+            let path = cache.join(name);
+            let bytes = file_system(&packages, programs, services)?;
+            fs::write(&path, bytes).map_err(BenchError::file(&path))?;
+            Ok::<_, BenchError>(path)
+        };
+        let (initramfs, web_initramfs) =
+            (write("initramfs", Services::Usual)?, write("initramfs-web", Services::Web)?);
         Ok(Self {
             kernel: packages.kernel()?,
             initramfs,
             kernel_version: packages.version_of("linux-image"),
             memcached_version: packages.version_of("memcached"),
+            web_initramfs,
+            nginx_version: packages.version_of("nginx"),
         })
     }
 
     /// The kernel's command line with `cores` processors: quiet, and tuned as for a guest whose clock and neighbours
     /// can be trusted.
-    pub fn command_line(&self, cores: u32) -> String {
+    pub fn command_line(&self, cores: u32, services: Services) -> String {
+        let web = if services == Services::Web { "yes" } else { "no" };
         format!(
             "console=ttyS0 quiet mitigations=off tsc=reliable clocksource=tsc random.trust_cpu=on panic=-1 \
-             guest_address={GUEST_NETWORK} memcached_threads={cores}"
+             guest_address={GUEST_NETWORK} memcached_threads={cores} guest_web={web}"
         )
     }
 }
 
 /// The initial file system.
-fn file_system(packages: &Packages, programs: &[PathBuf]) -> Result<Vec<u8>, BenchError> {
+fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) -> Result<Vec<u8>, BenchError> {
     let read = |path: &Path| fs::read(path).map_err(BenchError::file(path));
     let mut system = Initramfs::default();
     for folder in ["bin", "dev", "etc", "lib", "lib/x86_64-linux-gnu", "lib64", "modules", "proc", "sys"] {
@@ -99,7 +123,11 @@ fn file_system(packages: &Packages, programs: &[PathBuf]) -> Result<Vec<u8>, Ben
     system.file("bin/busybox", Mode::Program, &read(&packages.find(&["bin/busybox", "usr/bin/busybox"])?)?);
     let memcached = read(&packages.find(&["usr/bin/memcached"])?)?;
     let ours: Vec<Vec<u8>> = programs.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
-    let all: Vec<&[u8]> = ours.iter().chain([&memcached]).map(Vec::as_slice).collect();
+    let nginx = match services {
+        Services::Usual => None,
+        Services::Web => Some(read(&packages.find(&["usr/sbin/nginx"])?)?),
+    };
+    let all: Vec<&[u8]> = ours.iter().chain([&memcached]).chain(&nginx).map(Vec::as_slice).collect();
     for library in libraries::closure(&all, |name| packages.library(name))? {
         let place = match library.name.as_str() {
             "ld-linux-x86-64.so.2" => LOADER.to_owned(),
@@ -108,6 +136,16 @@ fn file_system(packages: &Packages, programs: &[PathBuf]) -> Result<Vec<u8>, Ben
         system.file(&place, Mode::Program, &library.bytes);
     }
     system.file("bin/memcached", Mode::Program, &memcached);
+    if let Some(nginx) = nginx {
+        // Where Debian's looks for its files, and makes its own.
+        for folder in ["run", "var", "var/lib", "var/lib/nginx", "var/log", "var/log/nginx", "www"] {
+            system.folder(folder);
+        }
+        system.file("etc/group", Mode::Data, b"root:x:0:\n");
+        system.file("etc/nginx.conf", Mode::Data, include_bytes!("../../linux/nginx.conf"));
+        system.file("www/index.html", Mode::Data, PAGE);
+        system.file("bin/nginx", Mode::Program, &nginx);
+    }
     for (path, bytes) in programs.iter().zip(&ours) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         system.file(&format!("bin/{name}"), Mode::Program, bytes);
@@ -131,7 +169,7 @@ mod tests {
         let script = include_str!("../../linux/init.sh");
         assert!(script.contains(&format!("for module in {}; do", MODULES.join(" "))));
         assert!(script.contains(&format!("echo '{READY}'")) && script.contains(MEMORY_ANSWER));
-        for variable in ["$guest_address", "$memcached_threads"] {
+        for variable in ["$guest_address", "$memcached_threads", "$guest_web"] {
             assert!(script.contains(variable));
         }
     }

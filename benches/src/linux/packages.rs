@@ -8,8 +8,8 @@ use std::process::Command;
 
 /// The kernel that Debian's cloud images have; it stands for the package of the present version.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// What else is fetched by name. What memcached needs besides is read from it.
-const OTHERS: [&str; 3] = ["busybox-static", "memcached", "libgcc-s1"];
+/// What else is fetched by name. Which libraries the services need besides is read from them.
+const OTHERS: [&str; 5] = ["busybox-static", "memcached", "nginx", "libgcc-s1", "zlib1g"];
 
 /// Packages, unpacked.
 #[derive(Clone, Debug)]
@@ -29,7 +29,11 @@ impl Packages {
         let (root, list) = (cache.join("packages"), cache.join("packages.list"));
         // Written last: a fetch that was interrupted begins anew.
         if let Ok(text) = fs::read_to_string(&list) {
-            return Ok(Self { root, versions: text.lines().map(str::to_owned).collect() });
+            let versions: Vec<String> = text.lines().map(str::to_owned).collect();
+            // One of before something was added is incomplete, too.
+            if OTHERS.iter().all(|name| versions.iter().any(|version| is_of(version, name))) {
+                return Ok(Self { root, versions });
+            }
         }
         program::need(&[("apt-get", "apt"), ("dpkg-deb", "dpkg")])?;
         let archives = cache.join("archives");
@@ -43,6 +47,9 @@ impl Packages {
         let mut names = vec![dependency(KERNEL, "linux-image-")?];
         names.extend(OTHERS.map(str::to_owned));
         names.extend(libraries_of("memcached")?);
+        names.extend(libraries_of("nginx")?);
+        names.sort();
+        names.dedup();
         program::run_in(
             Command::new("apt-get").current_dir(&archives).args(["download", "--quiet"]).args(&names),
         )?;
@@ -125,6 +132,11 @@ impl Packages {
 /// Whether a file is the module of that name, compressed or not.
 fn is_module(file: &str, name: &str) -> bool {
     file.strip_prefix(name).is_some_and(|end| end == ".ko" || end.starts_with(".ko."))
+}
+
+/// Whether `NAME VERSION` is of a package of that name.
+fn is_of(version: &str, name: &str) -> bool {
+    version.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '))
 }
 
 /// The package that `package` stands for: the first that it depends on whose name begins with `start`.

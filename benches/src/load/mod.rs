@@ -8,11 +8,13 @@
 //! | [`connection`] | a connection, and the requests that are under way on it |
 //! | [`generator`] | closed loop and open loop |
 //! | [`echo`] | ping-pong |
+//! | [`page`] | requests for a page |
 
 pub mod connection;
 pub mod echo;
 pub mod generator;
 pub mod mix;
+pub mod page;
 pub mod reply;
 
 use crate::error::BenchError;

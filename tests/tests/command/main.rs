@@ -8,9 +8,11 @@
 //! | [`foreground`] | commands that stay with what they run |
 //! | [`hosted`] | applications as processes of this host |
 //! | [`recovery`] | what was killed trips nobody up |
+//! | [`web`] | the web server and NetPIPE |
 
 mod files;
 mod foreground;
 mod hosted;
 mod life;
 mod recovery;
+mod web;
