@@ -87,7 +87,9 @@ impl Connection {
             }
         }
         loop {
-            let all_answered = with_prefaces(|prefaces| self.session.serve(self.site, prefaces));
+            // Most of the time there is nothing, or one request.
+            let all_answered = !self.session.is_within_request()
+                || with_prefaces(|prefaces| self.session.serve(self.site, prefaces));
             if self.poll_output(context)?.is_pending() {
                 self.wait_for(Waiting::Output);
                 return Poll::Pending;
