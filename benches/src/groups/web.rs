@@ -53,3 +53,15 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::KINDS;
+
+    #[test]
+    fn the_page_is_as_long_as_the_figures_say() {
+        let about = KINDS.iter().find(|kind| kind.name == "web-instructions").unwrap().about;
+        assert!(about.contains(&format!("a page of {} bytes", PAGE.len())), "{about}");
+    }
+}
