@@ -73,14 +73,16 @@ pub fn set_servers(servers: &[SocketAddr]) {
     *SERVERS.named.lock() = servers.to_vec();
 }
 
-/// The servers to ask: those that the application named, or that DHCP did.
+/// The servers to ask: those that the application named, or that the network did (DHCP, routers, DHCPv6).
 fn servers() -> Vec<SocketAddr> {
     let named = SERVERS.named.lock().clone();
     if !named.is_empty() {
         return named;
     }
-    let told = isola_net::address().map(|address| address.dns).unwrap_or_default();
-    told.into_iter().flatten().map(|server| SocketAddr::new(server.into(), PORT)).collect()
+    let four = isola_net::address().map(|address| address.dns).unwrap_or_default();
+    let four = four.into_iter().flatten().map(IpAddr::from);
+    let six = isola_net::ipv6().dns.into_iter().flatten().map(IpAddr::from);
+    four.chain(six).map(|server| SocketAddr::new(server, PORT)).collect()
 }
 
 /// The addresses of a name, of both kinds; IPv6 first. An address is its own.
