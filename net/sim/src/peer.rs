@@ -31,6 +31,8 @@ pub struct Segment {
     pub sack: Vec<(u32, u32)>,
     /// The timestamps option: value and echo.
     pub timestamps: Option<(u32, u32)>,
+    /// The bits of the IP header that tell of congestion (RFC 3168): 2 where it may be marked, 3 where it was.
+    pub ecn: u8,
     /// The payload.
     pub payload: Vec<u8>,
 }
@@ -50,6 +52,7 @@ impl Segment {
             sack_permitted: false,
             sack: Vec::new(),
             timestamps: None,
+            ecn: 0,
             payload: Vec::new(),
         }
     }
@@ -141,6 +144,9 @@ impl Segment {
         let builder = builder.options(&self.option_elements()).expect("options that fit");
         let mut bytes = Vec::new();
         builder.write(&mut bytes, &self.payload).expect("a segment that fits");
+        if self.ecn > 0 {
+            mark(&mut bytes, self.ecn);
+        }
         bytes
     }
 
@@ -173,6 +179,7 @@ impl Segment {
         segment.flags = letters.into_iter().filter(|(set, _)| *set).map(|(_, letter)| letter).collect();
         segment.window = header.window_size;
         segment.payload = tcp.payload().to_vec();
+        segment.ecn = if frame[14] >> 4 == 6 { frame[15] >> 4 & 3 } else { frame[15] & 3 };
         for option in header.options_iterator().flatten() {
             match option {
                 TcpOptionElement::MaximumSegmentSize(mss) => segment.mss = Some(mss),
@@ -187,6 +194,18 @@ impl Segment {
         }
         Some((source, destination, segment))
     }
+}
+
+/// Sets the bits of a frame's IP header that tell of congestion.
+fn mark(frame: &mut [u8], ecn: u8) {
+    if frame[14] >> 4 == 6 {
+        frame[15] |= ecn << 4;
+        return;
+    }
+    frame[15] |= ecn;
+    let mut header = etherparse::Ipv4Header::from_slice(&frame[14..34]).expect("an IPv4 header").0;
+    header.header_checksum = header.calc_header_checksum();
+    frame[14..34].copy_from_slice(&header.to_bytes());
 }
 
 /// Host addresses tell their hardware addresses: see [`host_mac`].

@@ -171,6 +171,8 @@ counters! {
     TcpTailProbes = "tcp_tail_probes",
     /// Timeouts and losses found that turned out to be none, and were taken back.
     TcpSpurious = "tcp_spurious",
+    /// Times that the window shrank as routers had marked what was sent (RFC 3168).
+    TcpMarks = "tcp_marks",
     /// Zero-window probes sent.
     TcpProbes = "tcp_probes",
     /// Segments that arrived ahead of a gap and were kept.

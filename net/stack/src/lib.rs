@@ -85,7 +85,7 @@ pub use frame::{ChecksumOffload, Frame};
 pub use neighbour::Evidence;
 pub use stack::{Occupancy, Stack};
 pub use tcp::{
-    Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, KeepAlive, ListenError, Round,
+    Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, Ecn, KeepAlive, ListenError, Round,
     SendError, TcpConfig, Timeout, WindowUse,
 };
 pub use time::{Duration, Instant};

@@ -75,6 +75,27 @@ fn segments_without_acknowledgement_are_dropped() {
 }
 
 /// RFC 5961 7: challenge ACKs are limited in their rate
+/// RFC 5961 7: a connection answers ten forged segments a second, whatever the others do
+#[test]
+fn questions_of_one_connection_are_bounded() {
+    let (mut peer, talk) = connected();
+    let mut flood = |peer: &mut Peer| {
+        let forge = |i| Segment::new(4000, 80, talk.seq + 1 + i, None).flags("R");
+        let mut answers = 0;
+        for i in 0..100 {
+            peer.send(forge(i));
+            answers += peer.segments().len();
+        }
+        answers
+    };
+    assert_eq!(flood(&mut peer), 10);
+    let other = peer.connect(4001, None, None);
+    peer.send(Segment::new(4001, 80, other.seq + 1, None).flags("R"));
+    peer.segment();
+    peer.now += isola_net_stack::Duration::from_secs(1);
+    assert_eq!(flood(&mut peer), 10);
+}
+
 #[test]
 fn questions_are_bounded() {
     let mut config = host_config(1);

@@ -198,7 +198,9 @@ impl Stack {
 
     fn receive_tcp(&mut self, packet: IpPacket, checksum: RxChecksum) -> Result<(), Counter> {
         let (remote, local) = (packet.source, packet.destination);
-        let segment = Segment::parse(packet.into_payload(), remote, local, checksum)?;
+        let mark = packet.mark();
+        let mut segment = Segment::parse(packet.into_payload(), remote, local, checksum)?;
+        segment.mark = mark;
         let flow = Flow::new(local, segment.destination_port, remote, segment.source_port);
         self.tcp.receive(flow, segment, &mut around!(self));
         Ok(())

@@ -6,6 +6,7 @@
 
 use crate::address::Flow;
 use crate::interface::Interface;
+use crate::ip::Mark;
 use crate::ipv6;
 use crate::tcp::options::{Options, TIMESTAMPS_LEN};
 use crate::tcp::sack::SackBlocks;
@@ -135,6 +136,7 @@ impl Usual {
             window: self.window,
             options: self.options,
             sack: SackBlocks::NONE,
+            mark: Mark::Nothing,
             payload: frame,
             rest: None,
         }

@@ -3,12 +3,12 @@
 //! A SYN costs an entry here and no connection. When the table is full, further SYNs are answered without one:
 //! see `cookies.rs`.
 
-use super::connection::Handshake;
+use super::connection::{Agreed, Handshake};
 use super::options::Options;
 use super::segment::{Flags, Header, Segment};
 use super::seq::Seq;
 use super::timestamps::Stamps;
-use super::{ListenError, TcpConfig};
+use super::{Ecn, ListenError, TcpConfig};
 use crate::address::Flow;
 use crate::event::ListenerId;
 use crate::slab::Slab;
@@ -122,6 +122,7 @@ impl HalfOpen {
         now: Instant,
         config: &TcpConfig,
     ) -> Self {
+        let asks = segment.flags.has(Flags::ECE | Flags::CWR);
         Self {
             handshake: Handshake {
                 flow,
@@ -131,6 +132,7 @@ impl HalfOpen {
                 options: segment.options,
                 window: segment.window,
                 answered_at: Some(now),
+                ecn: if asks && config.ecn != Ecn::Never { Agreed::Yes } else { Agreed::No },
             },
             local_window: config.receive_window.min(65_535) as u16,
             local_options: Options {
@@ -145,12 +147,13 @@ impl HalfOpen {
 
     /// Our answer to the SYN.
     pub fn answer(&self) -> Header {
+        let ecn = if self.handshake.ecn == Agreed::Yes { Flags::ECE } else { Flags::NONE };
         Header {
             source_port: self.handshake.flow.local.port(),
             destination_port: self.handshake.flow.remote.port(),
             seq: self.handshake.local_initial,
             ack: self.handshake.remote_initial + 1,
-            flags: Flags::SYN | Flags::ACK,
+            flags: Flags::SYN | Flags::ACK | ecn,
             window: self.local_window,
             options: self.local_options,
         }

@@ -12,7 +12,7 @@
 //! neither tables nor devices: it takes segments, calls and time, and says what it wants sent, signalled and
 //! waited for. What it sends is made when the device asks for it, from views of the application's memory.
 //!
-//! Not here: urgent data (delivered in line, RFC 6093), SACK, timestamps, ECN, Nagle's delay.
+//! Not here: urgent data (delivered in line, RFC 6093), Nagle's delay, F-RTO.
 
 pub(crate) mod congestion;
 pub(crate) mod connection;
@@ -80,6 +80,19 @@ pub struct TcpConfig {
     pub keep_alive: Option<KeepAlive>,
     /// What decides how much may be under way.
     pub congestion: Algorithm,
+    /// Whether routers may mark packets instead of dropping them.
+    pub ecn: Ecn,
+}
+
+/// Explicit congestion notification (RFC 3168).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ecn {
+    /// Not used.
+    Never,
+    /// Used with peers that ask for it.
+    Answered,
+    /// Asked for as well: some old middleboxes drop SYNs that do, so that a SYN sent again does not.
+    Offered,
 }
 
 /// Probing of idle connections (RFC 9293 3.8.4).
@@ -115,6 +128,7 @@ impl Default for TcpConfig {
             fin_wait_2: Duration::from_secs(60),
             keep_alive: None,
             congestion: Algorithm::Cubic,
+            ecn: Ecn::Answered,
         }
     }
 }

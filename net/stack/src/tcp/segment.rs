@@ -6,6 +6,7 @@ use super::seq::Seq;
 use crate::checksum::Sum;
 use crate::config::RxChecksum;
 use crate::counters::Counter;
+use crate::ip::Mark;
 use alloc::boxed::Box;
 use core::net::IpAddr;
 use core::ops::BitOr;
@@ -32,10 +33,12 @@ impl Flags {
     pub const RST: Self = Self(0x04);
     pub const PSH: Self = Self(0x08);
     pub const ACK: Self = Self(0x10);
+    pub const ECE: Self = Self(0x40);
+    pub const CWR: Self = Self(0x80);
 
     /// Those of them that count, as they stand in a header.
     pub const fn from_bits(bits: u8) -> Self {
-        Self(bits & 0x1f)
+        Self(bits & 0xdf)
     }
 
     /// As they stand in the header.
@@ -71,6 +74,8 @@ pub(crate) struct Segment {
     pub options: Options,
     /// What the sender has beyond what it acknowledges.
     pub sack: SackBlocks,
+    /// What routers say, as the IP header tells.
+    pub mark: Mark,
     /// The data, or the beginning of it.
     pub payload: IoBuf,
     /// What follows of a segment that a device has put together of several.
@@ -110,6 +115,7 @@ impl Segment {
             window: header.window_size(),
             options,
             sack,
+            mark: Mark::Nothing,
             payload: IoBuf::from_static(&[]),
             rest: None,
         };

@@ -13,6 +13,7 @@
 //! [`Connection::deadline`], the [`Signals`], and whether it has ended.
 
 mod clock;
+mod ecn;
 mod output;
 mod receiver;
 mod segments;
@@ -20,6 +21,7 @@ mod sender;
 mod signals;
 
 pub(crate) use clock::Expiry;
+pub(crate) use ecn::{Agreed, Fresh};
 pub(crate) use output::Outgoing;
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
@@ -35,6 +37,7 @@ use crate::event::{FailReason, ListenerId};
 use crate::limit::RateLimit;
 use crate::tcp::tables::Way;
 use crate::time::Instant;
+use ecn::Marks;
 use isola_iobuf::{Chain, IoBuf};
 use receiver::{EndCame, Receiver};
 use sender::{Fin, Sender, SpaceCame};
@@ -101,6 +104,9 @@ pub(crate) struct Connection {
     receiver: Receiver,
     /// The clocks of the timestamps option, where both sides use it.
     stamps: Option<Stamps>,
+    marks: Marks,
+    /// When the last second began in which forged segments were answered, and how many were.
+    challenged: (Instant, u8),
     /// The segment size that this side announces.
     local_mss: u16,
     /// When a closed connection stops waiting for the peer's end.
@@ -128,6 +134,8 @@ pub(crate) struct Handshake {
     pub window: u16,
     /// When our SYN went out, where it went out once only.
     pub answered_at: Option<Instant>,
+    /// Whether our answer said that we know marks.
+    pub ecn: Agreed,
 }
 
 impl Connection {
@@ -148,6 +156,8 @@ impl Connection {
             sender: Sender::new(initial, mss, config, env.now),
             receiver: Receiver::new(capacity, u32::from(mtu_mss), config.reassembly_pieces),
             stamps: Some(stamps),
+            marks: Marks::new(Agreed::No, initial),
+            challenged: (env.now, 0),
             local_mss: mtu_mss,
             fin_wait_until: None,
             keep_alive: config.keep_alive,
@@ -169,6 +179,7 @@ impl Connection {
         let initial = handshake.local_initial;
         let mut connection = Self::new(handshake.flow, State::Established, initial, mtu_mss, stamps, env);
         connection.listener = Some(handshake.listener);
+        connection.marks.agreed = handshake.ecn;
         connection.synchronize(handshake.remote_initial, handshake.options, env);
         let window = u32::from(handshake.window);
         connection.sender.establish(env.now, handshake.remote_initial, window);

@@ -1,11 +1,11 @@
 //! What a connection sends: made when the device asks for it.
 
-use super::{Connection, Place, State};
-use crate::tcp::TcpConfig;
+use super::{Agreed, Connection, Fresh, Place, State};
 use crate::tcp::options::{Options, Sack};
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{Flags, Header};
 use crate::tcp::seq::Seq;
+use crate::tcp::{Ecn, TcpConfig};
 use crate::time::Instant;
 use isola_iobuf::Chain;
 
@@ -14,6 +14,8 @@ use isola_iobuf::Chain;
 pub(crate) struct Outgoing {
     pub header: Header,
     pub sack: SackBlocks,
+    /// Whether routers may mark it.
+    pub markable: Fresh,
     pub payload: Chain,
 }
 
@@ -34,8 +36,12 @@ impl Connection {
             State::SynSent | State::SynReceived => false,
             _ => true,
         };
-        let (seq, flags, payload) = match self.sender.next(now, self.receiver.reports_len()) {
-            Some(piece) => (piece.seq, piece.flags, piece.payload),
+        let mut fresh = Fresh::No;
+        let (seq, mut flags, payload) = match self.sender.next(now, self.receiver.reports_len()) {
+            Some(piece) => {
+                fresh = piece.fresh;
+                (piece.seq, piece.flags, piece.payload)
+            }
             None if !synchronised => return None,
             None if self.receiver.must_ack() => (self.sender.idle_seq(), Flags::NONE, Chain::new()),
             // A position that was acknowledged already makes the peer answer (RFC 9293 3.8.4).
@@ -45,10 +51,16 @@ impl Connection {
         self.keep_alive_due = Place::Out;
         self.segments_out += 1;
         if flags.has(Flags::SYN) {
-            return Some(Outgoing { header: self.syn_header(now, config), sack: SackBlocks::NONE, payload });
+            let (header, sack) = (self.syn_header(now, config), SackBlocks::NONE);
+            return Some(Outgoing { header, sack, markable: Fresh::No, payload });
+        }
+        if self.marks.agreed == Agreed::Yes {
+            flags = flags | self.marks.flags(fresh);
+        } else {
+            fresh = Fresh::No;
         }
         let header = self.header(now, seq, flags | Flags::ACK);
-        Some(Outgoing { header, sack: self.receiver.take_reports(), payload })
+        Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, payload })
     }
 
     pub(super) fn header(&mut self, now: Instant, seq: Seq, flags: Flags) -> Header {
@@ -67,13 +79,15 @@ impl Connection {
     /// Our SYN, or our answer to a SYN that crossed it: then with a scale only where the peer had one.
     fn syn_header(&self, now: Instant, config: &TcpConfig) -> Header {
         let answer = self.state == State::SynReceived;
+        let offers = !answer && config.ecn == Ecn::Offered && self.sender.is_first_syn();
+        let asks = if offers { Flags::ECE | Flags::CWR } else { Flags::NONE };
         let scaled = !answer || self.receiver.scale > 0 || self.sender.scale > 0;
         Header {
             source_port: self.flow.local.port(),
             destination_port: self.flow.remote.port(),
             seq: self.sender.una,
             ack: if answer { self.receiver.nxt } else { Seq(0) },
-            flags: if answer { Flags::SYN | Flags::ACK } else { Flags::SYN },
+            flags: if answer { Flags::SYN | Flags::ACK } else { Flags::SYN | asks },
             window: self.receiver.initial_window(),
             options: Options {
                 mss: Some(self.local_mss),

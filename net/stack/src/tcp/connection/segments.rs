@@ -1,16 +1,23 @@
 //! What a connection does with a segment that came in (RFC 9293 3.10.7, with RFC 5961's tightening).
 
+use super::ecn::Advice;
 use super::receiver::{Arrival, DataCame, EndCame, Fit};
 use super::sender::{Ack, AckKind, Bare, Fin};
 use super::signals::Signal;
-use super::{Connection, Env, Held, State};
+use super::{Agreed, Connection, Env, Held, State};
 use crate::counters::Counter;
 use crate::event::FailReason;
 use crate::limit::Allowed;
+use crate::tcp::Ecn;
 use crate::tcp::segment::{Flags, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::Age;
+use crate::time::Duration;
 use isola_iobuf::{Chain, IoBuf};
+
+/// Forged segments that one connection answers in a span of time (RFC 5961 7).
+const CHALLENGES: u8 = 10;
+const CHALLENGE_SPAN: Duration = Duration::from_secs(1);
 
 /// What the owner is to do with the segment now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +62,10 @@ impl Connection {
         }
         self.heard_at = env.now;
         self.synchronize(segment.seq, segment.options, env);
+        let knows = segment.flags.has(Flags::ECE) && !segment.flags.has(Flags::CWR);
+        if acks && knows && env.config.ecn == Ecn::Offered {
+            self.marks.agreed = Agreed::Yes;
+        }
         if acks {
             self.become_established(&segment, env);
             self.receiver.ack_now();
@@ -182,10 +193,17 @@ impl Connection {
     }
 
     fn challenge(&mut self, env: &mut Env<'_>) {
-        match env.challenges.allow(env.now) {
-            Allowed::Yes => self.receiver.ack_now(),
-            Allowed::No => env.counters.bump(Counter::ChallengeRate),
+        let (since, answers) = &mut self.challenged;
+        if env.now.since(*since) >= CHALLENGE_SPAN {
+            (*since, *answers) = (env.now, 0);
         }
+        // First what is the connection's own: nobody learns from one connection what goes on in another.
+        if *answers >= CHALLENGES || env.challenges.allow(env.now) == Allowed::No {
+            env.counters.bump(Counter::ChallengeRate);
+            return;
+        }
+        *answers += 1;
+        self.receiver.ack_now();
     }
 
     fn take_ack(&mut self, segment: &Segment, env: &mut Env<'_>) -> AckKind {
@@ -201,6 +219,14 @@ impl Connection {
             echoed,
         };
         let kind = self.sender.on_ack(env.now, ack, env.counters);
+        if self.marks.agreed == Agreed::Yes && kind != AckKind::Invalid {
+            self.marks.on_segment(segment);
+            let (una, nxt) = self.sender.under_way();
+            if self.marks.read(segment.flags, una, nxt) == Advice::SlowDown {
+                env.counters.bump(Counter::TcpMarks);
+                self.sender.slow_down(env.now);
+            }
+        }
         if kind == AckKind::New {
             self.signal_space();
             if self.sender.fin == Fin::Acked {

@@ -6,7 +6,7 @@ use crate::counters::Counter;
 use crate::event::{FailReason, ListenerId};
 use crate::icmp::{ErrorKind, IcmpError};
 use crate::limit::Allowed;
-use crate::tcp::connection::{Connection, Env, Handshake, Place, State, Verdict};
+use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Verdict};
 use crate::tcp::cookies;
 use crate::tcp::flow_map::Target;
 use crate::tcp::listener::{HalfOpen, Ours, Room};
@@ -270,6 +270,7 @@ impl Tcp {
             options: cookies::options_of_syn(mss, &segment.options),
             window: segment.window,
             answered_at: None,
+            ecn: Agreed::No,
         })
     }
 

@@ -6,12 +6,13 @@ use crate::config::TxChecksum;
 use crate::frame::Frame;
 use crate::interface::{Packet, Path};
 use crate::neighbour::Known;
-use crate::tcp::connection::{Outgoing, Place};
+use crate::tcp::connection::{Fresh, Outgoing, Place};
 use crate::tcp::options::Options;
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
 use crate::tcp::template::Template;
 use crate::time::Duration;
+use crate::{ethernet, ip};
 use etherparse::IpNumber;
 use isola_iobuf::Chain;
 
@@ -93,13 +94,14 @@ impl Tcp {
 
     fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<Frame> {
         let connection = self.connections.at_mut(index)?;
-        let Outgoing { header, sack, payload } = connection.next_segment(around.now, &self.config)?;
+        let Outgoing { header, sack, markable, payload } =
+            connection.next_segment(around.now, &self.config)?;
         let cut = connection.cut(payload.len());
         if let Some(Way { template: Some(template), .. }) = &connection.path
             && sack.is_empty()
             && let Some(frame) = from_template(template, &header, payload.len(), around)
         {
-            return Some(Frame { payload, segment_len: cut, ..frame });
+            return Some(marked(Frame { payload, segment_len: cut, ..frame }, markable));
         }
         let flow = connection.flow;
         if let Some(way) = &mut connection.path
@@ -114,7 +116,7 @@ impl Tcp {
         }
         let packet = packet(&flow, header, &sack, payload, around)?;
         let frame = around.interface.encapsulate(packet, mac)?;
-        Some(Frame { segment_len: cut, ..frame })
+        Some(marked(Frame { segment_len: cut, ..frame }, markable))
     }
 
     /// Lets a connection send into nowhere, so that its timers see to the rest.
@@ -129,6 +131,15 @@ impl Tcp {
             around.interface.send(around.now, packet, around.counters);
         }
     }
+}
+
+/// The frame as routers may mark it, where the segment may be (RFC 3168 5).
+#[inline]
+fn marked(mut frame: Frame, markable: Fresh) -> Frame {
+    if markable == Fresh::Yes {
+        ip::mark_capable(frame.head.data_mut(), ethernet::HEADER_LEN);
+    }
+    frame
 }
 
 /// The frame of a usual segment, without its data.

@@ -2,7 +2,7 @@
 //! taking it back where nothing was lost.
 
 use super::acks::Repeats;
-use super::rack::{Deliveries, Evidence, Rack};
+use super::rack::{Deliveries, Evidence, Rack, Unneeded};
 use super::repair::{Cause, Question, Reduction, Repair, Safe};
 use super::{Ack, Sender, Soon, Tail, TailKind};
 use crate::counters::{Counter, Counters};
@@ -196,8 +196,13 @@ impl Sender {
         }));
         self.recover = self.nxt;
         self.tail = None;
+        self.forget_doubts();
+    }
+
+    /// What duplicates told of the repair before is not about what comes now.
+    pub(super) fn forget_doubts(&mut self) {
         if let Some(rack) = &mut self.rack {
-            rack.unneeded = super::rack::Unneeded::default();
+            rack.unneeded = Unneeded::default();
         }
     }
 
@@ -254,6 +259,7 @@ impl Sender {
             if self.repair.is_none() {
                 self.control.on_loss(now, in_flight);
                 self.control.on_recovered();
+                self.forget_doubts();
             }
         }
     }

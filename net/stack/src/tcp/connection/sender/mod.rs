@@ -26,6 +26,7 @@ mod repair;
 
 use crate::tcp::TcpConfig;
 use crate::tcp::congestion::CongestionControl;
+use crate::tcp::connection::Fresh;
 use crate::tcp::options::Sack;
 use crate::tcp::rto::RttEstimator;
 use crate::tcp::sack::SackBlocks;
@@ -102,6 +103,7 @@ pub(crate) enum Bare {
 pub(crate) struct Piece {
     pub seq: Seq,
     pub flags: Flags,
+    pub fresh: Fresh,
     pub payload: Chain,
 }
 
@@ -268,6 +270,25 @@ impl Sender {
     pub fn set_initial_mss(&mut self, mss: u32) {
         self.mss = mss;
         self.control.start(mss);
+    }
+
+    /// Whether the SYN was not sent before.
+    pub fn is_first_syn(&self) -> bool {
+        self.timeouts == 0
+    }
+
+    /// What was sent, and is not acknowledged: from here to there.
+    pub fn under_way(&self) -> (Seq, Seq) {
+        (self.una, self.nxt)
+    }
+
+    /// Routers are about to lose what is sent: the window shrinks as for a loss (RFC 3168 6.1.2).
+    pub fn slow_down(&mut self, now: Instant) {
+        if self.repair.is_none() {
+            self.control.on_loss(now, self.nxt.since(self.una));
+            self.control.on_recovered();
+            self.forget_doubts();
+        }
     }
 
     /// The SYN goes out once more, as an answer to one that crossed it.

@@ -2,6 +2,7 @@
 
 use super::repair::Cause;
 use super::{Due, Fin, Handshake, Piece, Sender, Tail, TailKind};
+use crate::tcp::connection::Fresh;
 use crate::tcp::segment::Flags;
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
@@ -102,7 +103,7 @@ impl Sender {
         self.syn_sent = (self.max == self.una).then_some(now);
         self.max = self.nxt;
         self.timeout_at = Some(now + self.rtt.timeout());
-        Some(Piece { seq: self.una, flags: Flags::SYN, payload: Chain::new() })
+        Some(Piece { seq: self.una, flags: Flags::SYN, fresh: Fresh::No, payload: Chain::new() })
     }
 
     /// Up to `len` bytes at `start` once more, of a run that ends at `run_end`, with the FIN where it follows.
@@ -134,7 +135,7 @@ impl Sender {
                 rack.unneeded.sent = rack.unneeded.sent.saturating_add(sent);
             }
         }
-        Piece { seq: start, flags, payload }
+        Piece { seq: start, flags, fresh: Fresh::No, payload }
     }
 
     /// New data, with the FIN where it follows and fits.
@@ -166,7 +167,8 @@ impl Sender {
         if self.repair.is_some() || self.tail_due == Due::Yes {
             self.note_sent(self.nxt.since(seq));
         }
-        Piece { seq, flags, payload }
+        let fresh = if payload.is_empty() { Fresh::No } else { Fresh::Yes };
+        Piece { seq, flags, fresh, payload }
     }
 
     /// New data went out while something is being repaired or the tail is probed.
@@ -195,7 +197,7 @@ impl Sender {
             end += 1;
         }
         self.max = self.max.max(end);
-        Some(Piece { seq: self.una, flags, payload })
+        Some(Piece { seq: self.una, flags, fresh: Fresh::No, payload })
     }
 }
 

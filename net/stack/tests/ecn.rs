@@ -1,0 +1,150 @@
+//! Explicit congestion notification (RFC 3168).
+
+use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
+use isola_net_stack::{Counter, Duration, Ecn};
+
+const MSS: u32 = 1000;
+
+fn syn() -> Segment {
+    Segment::new(4000, 80, 1_000_000, None).flags("SEW").options(Some(MSS as u16), Some(7))
+}
+
+/// A connection on which marks were agreed on.
+fn connected() -> (Peer, Talk) {
+    let mut peer = Peer::listening();
+    let talk = peer.connect_with(syn());
+    (peer, talk)
+}
+
+/// RFC 3168 6.1.1: a SYN that asks for it is answered with ECE alone; one that does not is answered without.
+#[test]
+fn a_peer_that_asks_is_answered() {
+    let mut peer = Peer::listening();
+    peer.send(syn());
+    assert_eq!(peer.segment().flags, "SE");
+    peer.send(Segment { from: 4001, ..syn() }.flags("S"));
+    assert_eq!(peer.segment().flags, "S");
+    let mut config = host_config(1);
+    config.tcp.ecn = Ecn::Never;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 1).unwrap();
+    peer.send(syn());
+    assert_eq!(peer.segment().flags, "S");
+}
+
+/// RFC 3168 6.1.1: our SYN asks with ECE and CWR where that is wanted, and marks are used where the answer agrees.
+/// RFC 3168 6.1.1.1: a SYN that is sent again does not ask.
+#[test]
+fn our_syn_asks_where_wanted_and_once() {
+    for (answer, markable) in [("SE", 2), ("S", 0), ("SEW", 0)] {
+        let mut config = host_config(1);
+        config.tcp.ecn = Ecn::Offered;
+        let mut peer = Peer::new(config);
+        let conn = peer.stack.connect(peer.now, (host_ip(2), 80).into()).unwrap();
+        let syn = peer.segment();
+        assert_eq!(syn.flags, "SEW");
+        peer.next_timer();
+        assert_eq!(peer.segment().flags, "S");
+        peer.send(Segment::new(80, syn.from, 9, Some(syn.seq.wrapping_add(1))).flags(answer));
+        peer.segments();
+        peer.write(conn, b"data");
+        assert_eq!(peer.segment().ecn, markable);
+    }
+    let mut peer = Peer::usual();
+    peer.stack.connect(peer.now, (host_ip(2), 80).into()).unwrap();
+    assert_eq!(peer.segment().flags, "S", "not asked for by itself");
+}
+
+/// RFC 3168 6.1.5: data may be marked the first time it is sent, and not when it is sent again.
+/// RFC 3168 6.1.4: an acknowledgement without data may not be marked.
+/// RFC 3168 6.1.6: nor may a probe of a shut window.
+#[test]
+fn only_new_data_may_be_marked() {
+    let (mut peer, mut talk) = connected();
+    peer.say(&mut talk, b"hello");
+    assert_eq!(peer.segment().ecn, 0);
+    peer.write(talk.conn, &[1; 500]);
+    assert_eq!(peer.segment().ecn, 2);
+    peer.next_timer();
+    assert_eq!(peer.segment().ecn, 0);
+    talk.ack = talk.ack.wrapping_add(500);
+    peer.send(talk.segment().window(0));
+    peer.write(talk.conn, &[1; 500]);
+    peer.next_timer();
+    let probe = peer.segment();
+    assert_eq!((probe.payload.len(), probe.ecn), (1, 0));
+}
+
+/// RFC 3168 6.1.3: a mark is told in every acknowledgement until the sender says that it has slowed down.
+#[test]
+fn marks_are_echoed_until_the_sender_has_slowed_down() {
+    let (mut peer, mut talk) = connected();
+    peer.send(Segment { ecn: 3, ..talk.segment() }.payload(b"marked"));
+    talk.seq += 6;
+    assert_eq!(peer.segment().flags, "E");
+    peer.say(&mut talk, b"more");
+    assert_eq!(peer.segment().flags, "E");
+    peer.write(talk.conn, b"data tells it too");
+    assert_eq!(peer.segment().flags, "PE");
+    peer.send(talk.segment().flags("W").payload(b"slowed"));
+    talk.seq += 6;
+    assert_eq!(peer.segment().flags, "");
+    // Slowed down, and marked again.
+    peer.send(Segment { ecn: 3, ..talk.segment() }.flags("W").payload(b"again"));
+    assert_eq!(peer.segment().flags, "E");
+}
+
+/// RFC 3168 6.1.2: an echo shrinks the window as a loss does, once a round trip, and the next new data says so.
+#[test]
+fn an_echo_shrinks_the_window_once_a_round_trip() {
+    let (mut peer, mut talk) = connected();
+    peer.write(talk.conn, &[1; 40 * MSS as usize]);
+    assert_eq!(peer.segments().len(), 10);
+    let window = |peer: &Peer, talk: &Talk| peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
+    talk.ack = talk.ack.wrapping_add(MSS);
+    peer.send(talk.segment().flags("E"));
+    let after = window(&peer, &talk);
+    assert!(after < 8 * MSS, "{after}");
+    for _ in 0..5 {
+        talk.ack = talk.ack.wrapping_add(MSS);
+        peer.send(talk.segment().flags("E"));
+    }
+    assert_eq!(peer.stack.counters().get(Counter::TcpMarks), 1);
+    let next = peer.segments();
+    assert!(next[0].flags.contains('W'), "{}", next[0].flags);
+    assert!(next[1..].iter().all(|segment| !segment.flags.contains('W')));
+    // What was sent after that is marked as well.
+    peer.now += Duration::from_millis(10);
+    talk.ack = talk.ack.wrapping_add(5 * MSS);
+    peer.send(talk.segment().flags("E"));
+    assert_eq!(peer.stack.counters().get(Counter::TcpMarks), 2);
+    assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 0);
+}
+
+/// RFC 3168 6.1.1: without agreement marks and their flags mean nothing.
+#[test]
+fn without_agreement_marks_mean_nothing() {
+    let mut peer = Peer::listening();
+    let mut talk = peer.connect(4000, Some(MSS as u16), Some(7));
+    peer.send(Segment { ecn: 3, ..talk.segment() }.payload(b"marked"));
+    talk.seq += 6;
+    assert_eq!(peer.segment().flags, "");
+    peer.write(talk.conn, &[1; 5 * MSS as usize]);
+    assert!(peer.segments().iter().all(|segment| segment.ecn == 0));
+    talk.ack = talk.ack.wrapping_add(MSS);
+    peer.send(talk.segment().flags("E"));
+    assert_eq!(peer.stack.counters().get(Counter::TcpMarks), 0);
+}
+
+/// RFC 4987 3.6: a handshake of which nothing is kept agrees on no marks.
+#[test]
+fn a_cookie_agrees_on_nothing() {
+    let mut config = host_config(1);
+    config.tcp.max_half_open = 1;
+    let mut peer = Peer::new(config);
+    peer.stack.listen(80, 16).unwrap();
+    peer.send(syn());
+    assert_eq!(peer.segment().flags, "SE");
+    peer.send(Segment { from: 4001, ..syn() });
+    assert_eq!(peer.segment().flags, "S");
+}
