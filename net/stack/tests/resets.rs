@@ -74,12 +74,11 @@ fn segments_without_acknowledgement_are_dropped() {
     assert_eq!(peer.events(), []);
 }
 
-/// RFC 5961 7: challenge ACKs are limited in their rate
 /// RFC 5961 7: a connection answers ten forged segments a second, whatever the others do
 #[test]
 fn questions_of_one_connection_are_bounded() {
     let (mut peer, talk) = connected();
-    let mut flood = |peer: &mut Peer| {
+    let flood = |peer: &mut Peer| {
         let forge = |i| Segment::new(4000, 80, talk.seq + 1 + i, None).flags("R");
         let mut answers = 0;
         for i in 0..100 {
@@ -96,6 +95,7 @@ fn questions_of_one_connection_are_bounded() {
     assert_eq!(flood(&mut peer), 10);
 }
 
+/// RFC 5961 7: challenge ACKs are limited in their rate
 #[test]
 fn questions_are_bounded() {
     let mut config = host_config(1);
