@@ -1,0 +1,34 @@
+//! The end of a connection, between two cells of this process.
+
+mod common;
+
+use common::{responses, site};
+use isola_gateway::test_cells::{dial, talk};
+use isola_hosted::Loss;
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::listen;
+use std::future::pending;
+
+/// RFC 9112 9.6: a server goes on reading behind its last response, so that no reset takes that from its client.
+#[test]
+fn who_sends_a_body_that_nobody_wants_gets_the_response_all_the_same() {
+    let server = || async {
+        let _listening = listen(80, 16, |stream| isola_web::serve(stream, site())).unwrap();
+        pending::<()>().await;
+    };
+    talk(1, Loss::Never, server, || async {
+        for _ in 0..8 {
+            let mut stream = dial(80).await;
+            let head = b"PUT /f HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n";
+            stream.write(IoBuf::from_static(head).into()).await.unwrap();
+            for _ in 0..20 {
+                stream.write(IoBuf::from(vec![b'x'; 100_000]).into()).await.unwrap();
+            }
+            let mut all = Chain::new();
+            while let Some(data) = stream.read().await.unwrap() {
+                all.append(data);
+            }
+            assert_eq!(responses(&all.to_vec(), &["PUT"])[0].status, 413);
+        }
+    });
+}
