@@ -37,6 +37,11 @@ pub fn give_linux_ipv6() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Has Linux ask for explicit congestion notification when it connects.
+pub fn ask_for_ecn() {
+    fs::write("/proc/sys/net/ipv4/tcp_ecn", "1").expect("root may set it");
+}
+
 /// What `ss` says of the connections to `peer`.
 pub fn ask_linux(peer: SocketAddr) -> String {
     let output = Command::new("ss").args(["-tineH", "dst", &peer.to_string()]).output();

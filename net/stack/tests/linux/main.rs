@@ -10,7 +10,7 @@ mod clients;
 mod common;
 mod wire;
 
-use clients::{ask_linux, exchange, give_linux_ipv6, linux_counter};
+use clients::{ask_for_ecn, ask_linux, exchange, give_linux_ipv6, linux_counter};
 use common::{Role, Talker};
 use isola_net_sim::Link;
 use isola_net_stack::{Counter, Duration, TcpConfig};
@@ -127,6 +127,25 @@ fn linux_agrees_on_scaled_windows_timestamps_and_selective_acknowledgements() {
             exchange(stream, 0);
             wire.finished();
         });
+    });
+}
+
+/// RFC 3168 6.1.1: congestion notification is agreed on with another's stack that asks for it
+#[test]
+fn linux_agrees_on_congestion_notification() {
+    namespace::run(|| {
+        let amount = 300_000;
+        ask_for_ecn();
+        let talker = Talker::new(Role::Listen(PORT), amount);
+        // A SYN that is sent again asks for nothing.
+        let wire = Wire::run(Link::good(), talker, 1, |wire| {
+            let stream = TcpStream::connect(cell()).expect("a connection");
+            let said = ask_linux(cell());
+            assert!(said.contains(" ecn "), "Linux does not use it: {said}");
+            exchange(stream, amount);
+            wire.finished();
+        });
+        wire.check(amount, 1);
     });
 }
 
