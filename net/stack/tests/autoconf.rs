@@ -106,6 +106,8 @@ fn a_forged_advertisement_does_not_take_an_address_at_once() {
         peer.pass(Duration::from_secs(2));
         peer.frames();
     };
+    tell(&mut peer, 600, 601);
+    assert_eq!(peer.stack.ipv6().global(), None, "preferred for longer than valid");
     tell(&mut peer, 86_400, 3600);
     tell(&mut peer, 0, 0);
     assert!(peer.stack.ipv6().global().is_some());
@@ -128,9 +130,15 @@ fn messages_that_passed_a_router_are_not_believed() {
     peer.send_frame(icmp6(ROUTER, ALL_NODES, 255, &[&good[..], &[3, 0, 0, 0, 0, 0, 0, 0]].concat()));
     let own = addresses(&peer)[0];
     peer.send_frame(icmp6(host_ip6(9), own, 64, &solicitation(own, Some(9))));
+    // Who checks an address asks its group, and does not say who it is.
+    for (to, sender) in [(own, None), (group(own), Some(9))] {
+        let mut check = icmp6(Ipv6Addr::UNSPECIFIED, to, 255, &solicitation(own, sender));
+        check[6..12].copy_from_slice(&host_mac(9).0);
+        peer.send_frame(check);
+    }
     peer.pass(Duration::from_secs(5));
     assert_eq!(peer.stack.ipv6().routers, [None; 4]);
-    assert_eq!(peer.stack.counters().get(Counter::DropNdpInvalid), 4);
+    assert_eq!(peer.stack.counters().get(Counter::DropNdpInvalid), 6);
 }
 
 /// RFC 6583 7.1: tables of routers, prefixes and addresses are bounded.

@@ -120,6 +120,10 @@ fn overlapping_parts_spoil_their_packet() {
         peer.send_frame(part(six, 3, &whole, 800, 1600));
         peer.send_frame(raw(six, 3, 8, false, &[0; 8]));
         assert_eq!(count(&peer, Counter::DropFragmentOverlap), 5);
+        // Nor does a part reach into the one behind it.
+        peer.send_frame(part(six, 4, &whole, 800, 1600));
+        peer.send_frame(part(six, 4, &whole, 0, 808));
+        assert_eq!(count(&peer, Counter::DropFragmentOverlap), 6);
         assert!(peer.stack.udp_receive(socket).is_none());
     }
 }
