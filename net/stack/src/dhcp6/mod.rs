@@ -223,12 +223,11 @@ impl Client {
             (State::Soliciting { best }, ReplyKind::Advertise) => {
                 Ok(self.consider(now, best, &reply).map(|()| None)?)
             }
-            (State::Requesting { server, ip }, ReplyKind::Reply) if reply.server == server => {
+            (State::Requesting { server, .. }, ReplyKind::Reply) if reply.server == server => {
                 match (reply.status, reply.loan) {
                     (Status::Success, Some(loan)) if loan.valid > 0 => Ok(Some(self.bind(now, loan, &reply))),
                     _ => {
                         // Not at once: a server that refuses what it offered would keep us busy.
-                        let _ = ip;
                         self.solicit(now + SOLICIT.first);
                         Ok(None)
                     }
