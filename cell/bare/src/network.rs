@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use isola_abi::descriptor::{Descriptor, DeviceKind};
 use isola_drivers::net::{
     HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions, NetQueue, Offered, Offload, ReceiveBuffer,
@@ -328,10 +329,18 @@ impl NetworkQueue for BareQueue {
             }
             Err(refused) => Err(refused),
         };
-        refused.map_err(|refused| {
-            let Sent { head, payload } = refused.buffer;
-            FrameToSend { head, payload, checksum, segmentation }
-        })
+        match refused {
+            Ok(()) => Ok(()),
+            Err(Refused { buffer: Sent { head, payload }, reason: Refusal::Full }) => {
+                Err(FrameToSend { head, payload, checksum, segmentation })
+            }
+            // It will never be taken: others must not wait behind it.
+            Err(_) => {
+                platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
+                self.check();
+                Ok(())
+            }
+        }
     }
 
     fn flush(&mut self) {
@@ -351,6 +360,8 @@ impl NetworkQueue for BareQueue {
     fn enable_interrupts(&mut self) -> FramesPending {
         self.queue.flush();
         match self.queue.enable_receive_interrupts() {
+            // A device that broke its rules has nothing more to give.
+            Pending::Yes if self.queue.fault().is_some() => FramesPending::No,
             Pending::Yes => FramesPending::Yes,
             Pending::No => FramesPending::No,
         }

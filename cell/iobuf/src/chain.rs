@@ -138,8 +138,8 @@ impl Chain {
     ///
     /// Returns `None`, and changes nothing, where there are fewer.
     pub fn split_to(&mut self, count: usize) -> Option<Chain> {
-        if count > self.len {
-            return None;
+        if count >= self.len {
+            return (count == self.len).then(|| core::mem::take(self));
         }
         let mut front = Chain::new();
         while front.len < count {
