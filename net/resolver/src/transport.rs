@@ -3,7 +3,7 @@
 use crate::lookup::{Ask, Heard, Lookup, Transport};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
-use isola_ebbs::{current_core, platform};
+use isola_ebbs::platform;
 use isola_events::timeout;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::udp::UdpBindError;
@@ -33,14 +33,11 @@ pub async fn ask(lookup: &mut Lookup, ask: &Ask) -> Result<(), UdpBindError> {
     Ok(())
 }
 
-/// A socket of a port that nobody can foresee (RFC 5452, 9.2). Each core has ports of its own: datagrams for a port go to the
-/// core that bound it last.
+/// A socket of a port that nobody can foresee (RFC 5452, 9.2), and that nobody else of the cell has.
 fn bind() -> Result<UdpSocket, UdpBindError> {
-    let cores = platform().descriptor().cores.len().clamp(1, 1024) as u16;
     let mut tries = 0;
     loop {
-        let own = (platform().entropy() % u64::from((u16::MAX - FIRST_PORT + 1) / cores)) as u16;
-        let bound = UdpSocket::bind(FIRST_PORT + own * cores + current_core().0 as u16 % cores);
+        let bound = UdpSocket::bind(FIRST_PORT | platform().entropy() as u16);
         tries += 1;
         match bound {
             Err(UdpBindError::Bind(_)) if tries < PORT_TRIES => {}

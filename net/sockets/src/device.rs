@@ -9,6 +9,7 @@
 //! another core that does not keep up are dropped here.
 
 use crate::core_network::NETWORK;
+use crate::interface;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -90,13 +91,17 @@ pub(crate) fn start(queues: Vec<Box<dyn NetworkQueue + Send>>) {
     }
 }
 
-/// Has the datagrams for a UDP port go to the calling core, whatever their flow, or to their flows' cores again.
-pub(crate) fn steer_datagrams(port: u16, core: Option<CoreIndex>) {
+/// Has the datagrams for a UDP port go to the core that bound it, whatever their flow, or to their flows' cores again. To be
+/// called after each change of that.
+///
+/// What two cores say about a port may come in another order than they said it: so a queue's core asks who has the port by
+/// then.
+pub(crate) fn steer_datagrams(port: u16) {
     let owners = OWNERS.owners.get().map_or(&[][..], |owners| owners);
     for owner in owners {
         let steer = move || {
             let mut cores = QUEUES.datagram_cores.borrow_mut();
-            match core {
+            match interface::core_of_datagrams(port) {
                 Some(core) => cores.insert(port, core),
                 None => cores.remove(&port),
             };

@@ -8,6 +8,7 @@ use crate::device;
 use crate::manager::{NETWORK_MANAGER, NetworkSettings};
 use crate::tcp::Listener;
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -43,6 +44,8 @@ struct State {
     ipv6: Ipv6Settings,
     neighbours: BTreeMap<IpAddr, MacAddr>,
     listeners: BTreeMap<u16, Arc<Listener>>,
+    /// The UDP ports that are bound, and the cores that bound them.
+    datagram_cores: BTreeMap<u16, CoreIndex>,
     waiting: Vec<Waker>,
 }
 
@@ -216,6 +219,30 @@ pub(crate) fn withdraw_listener(port: u16) {
     INTERFACE.state.lock().listeners.remove(&port);
     tell_others(move || NETWORK.stop_listening(port));
     NETWORK.stop_listening(port);
+}
+
+/// Has a UDP port belong to the calling core.
+///
+/// # Errors
+/// Where it is bound, on whichever core.
+pub(crate) fn claim_datagrams(port: u16) -> Result<(), ()> {
+    match INTERFACE.state.lock().datagram_cores.entry(port) {
+        Entry::Occupied(_) => Err(()),
+        Entry::Vacant(free) => {
+            free.insert(current_core());
+            Ok(())
+        }
+    }
+}
+
+/// Has a UDP port belong to nobody.
+pub(crate) fn yield_datagrams(port: u16) {
+    INTERFACE.state.lock().datagram_cores.remove(&port);
+}
+
+/// The core that bound a UDP port.
+pub(crate) fn core_of_datagrams(port: u16) -> Option<CoreIndex> {
+    INTERFACE.state.lock().datagram_cores.get(&port).copied()
 }
 
 /// Runs `what` on the other cores that have a stack.

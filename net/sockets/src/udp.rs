@@ -2,12 +2,12 @@
 
 use crate::core_network::{NETWORK, stack_now};
 use crate::device;
+use crate::interface;
 use alloc::rc::Rc;
 use core::cell::Cell;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use core::task::{Poll, Waker};
-use isola_ebbs::current_core;
 use isola_iobuf::Chain;
 use isola_net_stack::{BindError, Datagram, SendToError, UdpId};
 
@@ -59,11 +59,14 @@ impl UdpSocket {
     /// The socket of a port.
     ///
     /// # Errors
-    /// [`UdpBindError`], where the cell has no device or the port is taken on this core.
+    /// [`UdpBindError`], where the cell has no device or the port is taken, on whichever core.
     pub fn bind(port: u16) -> Result<Self, UdpBindError> {
+        interface::claim_datagrams(port).map_err(|()| UdpBindError::Bind(BindError::PortInUse(port)))?;
         let bound = NETWORK.with(|stack| stack.udp_bind(port));
-        let id = bound.ok_or(UdpBindError::Network(NetworkError::NoDevice))?.map_err(UdpBindError::Bind)?;
-        device::steer_datagrams(port, Some(current_core()));
+        let bound = bound.ok_or(UdpBindError::Network(NetworkError::NoDevice));
+        let id = bound.and_then(|bound| bound.map_err(UdpBindError::Bind));
+        let id = id.inspect_err(|_| interface::yield_datagrams(port))?;
+        device::steer_datagrams(port);
         Ok(Self { id, port, socket: NETWORK.add_socket(id) })
     }
 
@@ -90,8 +93,9 @@ impl UdpSocket {
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        device::steer_datagrams(self.port, None);
         NETWORK.with(|stack| stack.udp_close(self.id));
         NETWORK.remove_socket(self.id);
+        interface::yield_datagrams(self.port);
+        device::steer_datagrams(self.port);
     }
 }

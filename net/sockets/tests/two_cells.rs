@@ -3,11 +3,13 @@
 use isola_ebbs::current_core;
 use isola_events::activity::{APPLICATION, charge_to};
 use isola_events::polling::Thresholds;
-use isola_events::{current_activity, register_activity, sleep, spawn_task, timeout};
+use isola_events::{current_activity, elsewhere, register_activity, sleep, spawn_task, timeout};
 use isola_gateway::test_cells::{SERVER, dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
+use isola_net::udp::UdpBindError;
 use isola_net::{FailReason, StreamError, TcpStream, UdpSocket, connect, listen, set_polling};
+use isola_net_stack::BindError;
 use isola_platform::CoreIndex;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -193,6 +195,40 @@ fn datagrams_of_all_flows_come_to_the_core_that_bound_the_port() {
     }
     talk(3, Loss::Never, serve, client);
     assert!(RECEIVED.load(Ordering::Relaxed) >= 32);
+}
+
+#[test]
+fn a_datagram_port_is_one_cores_until_that_closes_it() {
+    async fn bind_elsewhere() -> Result<(), UdpBindError> {
+        elsewhere(CoreIndex(1), || async { UdpSocket::bind(3).map(drop) }).await
+    }
+    async fn serve() {
+        let in_use = Err(UdpBindError::Bind(BindError::PortInUse(3)));
+        let socket = UdpSocket::bind(3).unwrap();
+        assert_eq!(UdpSocket::bind(3).map(drop), in_use);
+        assert_eq!(bind_elsewhere().await, in_use);
+        drop(socket);
+        assert_eq!(bind_elsewhere().await, Ok(()));
+        // Neither who was refused nor who has closed the port takes its datagrams away.
+        let socket = UdpSocket::bind(3).unwrap();
+        assert_eq!(bind_elsewhere().await, in_use);
+        loop {
+            let datagram = socket.receive().await;
+            socket.send_to(datagram.remote, datagram.payload.into()).unwrap();
+        }
+    }
+    async fn client() {
+        for port in 2_000..2_016 {
+            let socket = UdpSocket::bind(port).unwrap();
+            loop {
+                socket.send_to(address_of(3), IoBuf::from_static(b"there?").into()).unwrap();
+                if timeout(Duration::from_millis(200), socket.receive()).await.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+    talk(2, Loss::Never, serve, client);
 }
 
 #[test]
