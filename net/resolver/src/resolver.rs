@@ -7,9 +7,10 @@ use crate::name::HostName;
 use crate::query::Kind;
 use crate::transport;
 use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use core::cell::{Cell, RefCell};
+use core::cell::{Cell, OnceCell, RefCell};
 use core::future::poll_fn;
 use core::net::{IpAddr, SocketAddr};
 use core::task::{Poll, Waker};
@@ -47,8 +48,8 @@ impl Representative for Servers {
 struct CoreResolver {
     config: Config,
     cache: RefCell<Cache>,
-    /// What is being looked up, and who waits for that as well.
-    under_way: RefCell<BTreeMap<Key, Vec<Waker>>>,
+    /// What is being looked up.
+    under_way: RefCell<BTreeMap<Key, Rc<Shared>>>,
     /// The servers that the cache is of.
     servers: RefCell<Vec<SocketAddr>>,
     /// The number of the server that is asked first: the last one that answered.
@@ -122,16 +123,53 @@ pub async fn lookup(name: &str, kind: Kind) -> Result<Vec<IpAddr>, ResolveError>
     }
 }
 
+/// A lookup that is under way, and who waits for what it finds.
+#[derive(Default)]
+struct Shared {
+    /// The servers that it asks.
+    servers: Vec<SocketAddr>,
+    found: OnceCell<Result<Outcome, ResolveError>>,
+    is_over: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
 /// A name that is being looked up: nobody else does meanwhile, so that no two questions for it can be answered by one forgery
 /// (RFC 5452, 5).
 struct UnderWay {
     key: Key,
+    shared: Rc<Shared>,
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let waiting = RESOLVER.under_way.borrow_mut().remove(&self.key);
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        RESOLVER.under_way.borrow_mut().remove(&self.key);
+        self.shared.is_over.set(true);
+        self.shared.waiting.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Who looks for a name.
+enum Begun {
+    /// Whoever asked, from now on.
+    Here(UnderWay),
+    /// Another task, already.
+    Elsewhere(Rc<Shared>),
+}
+
+impl Shared {
+    /// What was found, once it is; `None` where the lookup was given up.
+    async fn found(&self) -> Option<Result<Outcome, ResolveError>> {
+        poll_fn(|context| {
+            if self.is_over.get() {
+                return Poll::Ready(self.found.get().cloned());
+            }
+            let mut waiting = self.waiting.borrow_mut();
+            if !waiting.iter().any(|known| known.will_wake(context.waker())) {
+                waiting.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
     }
 }
 
@@ -139,13 +177,17 @@ impl CoreResolver {
     async fn find(&self, name: &HostName, kind: Kind) -> Result<Outcome, ResolveError> {
         let servers = self.servers_now();
         let key = (name.key(), kind);
-        let _under_way = loop {
+        let under_way = loop {
             if let Some(known) = self.cache.borrow().get(name, kind, clock()) {
                 return Ok(known.clone());
             }
-            match self.begin(&key)? {
-                Some(under_way) => break under_way,
-                None => self.wait_for(&key).await,
+            match self.begin(&key, &servers)? {
+                Begun::Here(under_way) => break under_way,
+                // What it finds is what would be found by asking again: unless it was given up, or asked others.
+                Begun::Elsewhere(shared) => match shared.found().await {
+                    Some(found) if shared.servers == servers => return found,
+                    _ => {}
+                },
             }
         };
         let first = self.first.get() % servers.len().max(1);
@@ -153,9 +195,11 @@ impl CoreResolver {
         let mut lookup = Lookup::new(&self.config, name.clone(), kind, &in_order);
         let found = self.run(&mut lookup).await;
         self.first.set(first + lookup.servers_given_up());
-        let found = found?;
-        self.cache.borrow_mut().insert(name, kind, &found, clock());
-        Ok(found.outcome)
+        let found = found.map(|found| {
+            self.cache.borrow_mut().insert(name, kind, &found, clock());
+            found.outcome
+        });
+        under_way.shared.found.get_or_init(|| found).clone()
     }
 
     /// The servers; other ones than before may say something else.
@@ -170,31 +214,18 @@ impl CoreResolver {
         servers
     }
 
-    /// Begins a lookup; `None` where it is under way.
-    fn begin(&self, key: &Key) -> Result<Option<UnderWay>, ResolveError> {
+    /// Begins a lookup, unless it is under way.
+    fn begin(&self, key: &Key, servers: &[SocketAddr]) -> Result<Begun, ResolveError> {
         let mut under_way = self.under_way.borrow_mut();
-        if under_way.contains_key(key) {
-            return Ok(None);
+        if let Some(shared) = under_way.get(key) {
+            return Ok(Begun::Elsewhere(shared.clone()));
         }
         if under_way.len() >= MAX_LOOKUPS {
             return Err(ResolveError::TooMany);
         }
-        under_way.insert(key.clone(), Vec::new());
-        Ok(Some(UnderWay { key: key.clone() }))
-    }
-
-    /// Waits until a lookup is not under way any more.
-    async fn wait_for(&self, key: &Key) {
-        let mut waits = false;
-        poll_fn(|context| match self.under_way.borrow_mut().get_mut(key) {
-            Some(waiting) if !waits => {
-                waits = true;
-                waiting.push(context.waker().clone());
-                Poll::Pending
-            }
-            _ => Poll::Ready(()),
-        })
-        .await;
+        let shared = Rc::new(Shared { servers: servers.to_vec(), ..Shared::default() });
+        under_way.insert(key.clone(), shared.clone());
+        Ok(Begun::Here(UnderWay { key: key.clone(), shared }))
     }
 
     async fn run(&self, lookup: &mut Lookup) -> Result<Found, ResolveError> {

@@ -20,6 +20,9 @@ const SERVICE: u16 = 7;
 /// How often the address of one name was asked for: it has another one each time.
 static ASKED: AtomicU8 = AtomicU8::new(100);
 
+/// How often the server has failed.
+static FAILED: AtomicU8 = AtomicU8::new(0);
+
 /// What the script says.
 fn reply(query: &[u8]) -> Reply {
     let (name, kind) = asked(query);
@@ -28,6 +31,10 @@ fn reply(query: &[u8]) -> Reply {
         ("server.example", A) => Reply::of(vec![address(&name, 1)]),
         ("moving.example", A) => Reply::of(vec![address(&name, ASKED.fetch_add(1, Ordering::Relaxed))]),
         ("server.example", AAAA) => Reply { authority: vec![soa("example", 60, 60)], ..Reply::default() },
+        ("broken.example", A) => {
+            FAILED.fetch_add(1, Ordering::Relaxed);
+            Reply { code: 2, ..Reply::default() }
+        }
         // Nobody has the first of them.
         ("two.example", A) => Reply::of(vec![address(&name, 99), address(&name, 1)]),
         ("many.example", A) => Reply::of((0..30).map(|last| address(&name, last)).collect()),
@@ -136,5 +143,18 @@ fn names_are_looked_up_once_and_then_known() {
         assert_eq!(resolve("localhost").await.unwrap()[1], IpAddr::V4(Ipv4Addr::LOCALHOST));
         assert_eq!(resolve("x.invalid").await, Err(ResolveError::NoName));
         assert_eq!(resolve("a..b").await, Err(ResolveError::Name("a..b".into())));
+    });
+}
+
+#[test]
+fn a_lookup_that_fails_fails_once_for_all_who_wait_for_it() {
+    with_server(|| async {
+        let broken = || lookup("broken.example", Kind::Ipv4);
+        let failed = Err(ResolveError::Failed);
+        assert_eq!(broken().await, failed);
+        let questions = FAILED.load(Ordering::Relaxed);
+        let all = join(join(broken(), broken()), join(broken(), broken())).await;
+        assert_eq!(all, ((failed.clone(), failed.clone()), (failed.clone(), failed)));
+        assert_eq!(FAILED.load(Ordering::Relaxed), 2 * questions);
     });
 }
