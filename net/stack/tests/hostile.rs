@@ -12,7 +12,9 @@ fn busy() -> (Peer, Talk) {
     let mut peer = Peer::new(config);
     peer.stack.listen(80, 4).unwrap();
     peer.stack.udp_bind(53).unwrap();
-    let talk = peer.connect(4000, Some(1460), Some(7));
+    let syn =
+        Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(1460), Some(7)).sack_permitted();
+    let talk = peer.connect_with(syn);
     peer.write(talk.conn, &[7; 5000]);
     peer.segments();
     (peer, talk)
@@ -34,18 +36,22 @@ fn live(peer: &mut Peer, read: bool) {
 }
 
 /// A segment near the live connection's numbers: most of what is dangerous lies there.
-fn segment() -> impl Strategy<Value = (Segment, i64, i64)> {
+/// The blocks that it reports lie anywhere on the circle.
+fn segment() -> impl Strategy<Value = (Segment, i64, i64, Vec<(i64, i64)>)> {
     let flags = prop::sample::select(vec!["", "", "", "P", "F", "FP", "S", "R", "SP"]);
     let near = prop_oneof![4 => -5i64..20, 2 => -3000i64..70_000, 1 => any::<i32>().prop_map(i64::from)];
     let payload = prop_oneof![3 => 0usize..4, 2 => 0usize..1460];
     let acks = prop_oneof![9 => Just(true), 1 => Just(false)];
     let port = prop_oneof![9 => Just(4000u16), 1 => 4001u16..4010];
-    (flags, near.clone(), near, payload, acks, any::<u16>(), port).prop_map(
-        |(flags, seq, ack, len, acks, window, port)| {
+    let quarters = prop::sample::select(vec![-1i64 << 30, (-1 << 30) - 1, -1 << 31, 1 << 30, (1 << 30) + 1]);
+    let edge = prop_oneof![3 => near.clone(), 1 => quarters, 1 => Just(0i64), 1 => Just(5000i64)];
+    let blocks = prop::collection::vec((edge.clone(), edge), 0..4);
+    (flags, near.clone(), near, payload, acks, any::<u16>(), port, blocks).prop_map(
+        |(flags, seq, ack, len, acks, window, port, blocks)| {
             let ack_field = acks.then_some(0);
             let segment =
                 Segment::new(port, 80, 0, ack_field).flags(flags).window(window).payload(&vec![0x55; len]);
-            (segment, seq, ack)
+            (segment, seq, ack, blocks)
         },
     )
 }
@@ -88,7 +94,9 @@ proptest! {
         steps in prop::collection::vec((segment(), 0u64..400, any::<bool>()), 1..60),
     ) {
         let (mut peer, talk) = busy();
-        for ((mut segment, seq, ack), millis, read) in steps {
+        for ((mut segment, seq, ack, blocks), millis, read) in steps {
+            let place = |at: i64| talk.ack.wrapping_add(at as u32);
+            segment.sack = blocks.iter().map(|&(start, end)| (place(start), place(end))).collect();
             segment.seq = talk.seq.wrapping_add(seq as u32);
             segment.ack = segment.ack.map(|_| talk.ack.wrapping_add(ack as u32));
             peer.send(segment);

@@ -463,3 +463,23 @@ proptest! {
         }
     }
 }
+
+/// RFC 9293 3.8.6.1: a connection with data under way always has a timer that goes on with it.
+#[test]
+fn a_late_duplicate_at_a_shut_window_leaves_a_timer() {
+    let (mut peer, mut talk, sent) = under_way(10, Clock::None);
+    peer.now += RTT;
+    report(&mut peer, &talk, &sent, &[(1, 4)]);
+    assert_eq!(numbers(&peer.segments())[0], 0);
+    talk.ack = talk.ack.wrapping_add(4 * MSS);
+    peer.send(talk.segment().window(0));
+    while peer.stack.counters().get(Counter::TcpTimeouts) == 0 {
+        peer.next_timer();
+        peer.segments();
+    }
+    peer.send(talk.segment().window(0).sack(&[(sent[0].seq, sent[1].seq)]));
+    peer.pass(Duration::from_secs(10));
+    assert!(!peer.segments().is_empty(), "the window is probed");
+    peer.send(talk.segment());
+    assert_eq!(numbers(&peer.segments())[0], 4);
+}

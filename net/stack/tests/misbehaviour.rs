@@ -267,3 +267,30 @@ proptest! {
         served(&mut peer, &mut good);
     }
 }
+
+/// RFC 2018 4: blocks tell of data that is under way; what they say of the other side of the circle is not believed.
+#[test]
+fn blocks_all_around_the_circle_are_gone_through_once() {
+    const QUARTER: u32 = 1 << 30;
+    for permitted in ["by a peer that never said that it reports", "by one that did"] {
+        let mut peer = Peer::listening();
+        let mut good = peer.connect(5000, Some(MSS as u16), None);
+        let mut syn = Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(MSS as u16), Some(7));
+        syn.sack_permitted = permitted == "by one that did";
+        let bad = peer.connect_with(syn);
+        let end = bad.ack;
+        let around = (end.wrapping_add(QUARTER), end.wrapping_sub(QUARTER).wrapping_sub(1));
+        for blocks in [[(end.wrapping_sub(QUARTER), end), around], [around, (end.wrapping_sub(QUARTER), end)]]
+        {
+            peer.send(bad.segment().sack(&blocks));
+        }
+        peer.write(bad.conn, &[1; 5 * MSS]);
+        assert_eq!(peer.segments().len(), 5);
+        let end = end.wrapping_add(5 * MSS as u32);
+        let around = (end.wrapping_add(QUARTER), end.wrapping_sub(QUARTER).wrapping_sub(1));
+        for blocks in [[(bad.ack, end), around], [around, (bad.ack, end)]] {
+            peer.send(bad.segment().sack(&blocks));
+        }
+        served(&mut peer, &mut good);
+    }
+}

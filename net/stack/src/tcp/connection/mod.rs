@@ -211,7 +211,7 @@ impl Connection {
 
     /// What is left for data of segments with `mss` bytes behind a header without options (RFC 9293 3.7.1).
     fn without_options(&self, mss: u32) -> u32 {
-        if self.stamps.is_some() { mss - TIMESTAMPS_LEN as u32 } else { mss }
+        if self.stamps.is_some() { mss.saturating_sub(TIMESTAMPS_LEN as u32) } else { mss }
     }
 
     /// Takes data for sending, all of it or none.
@@ -417,8 +417,9 @@ impl Connection {
         (payload_len > self.sender.mss as usize).then_some(self.sender.mss as u16)
     }
 
-    /// A link on the way takes packets only with `mss` bytes of payload.
+    /// A link on the way takes packets only with `mss` bytes behind a header without options.
     pub fn shrink_mss(&mut self, mss: u32) -> Shrunk {
+        let mss = self.without_options(mss);
         if mss >= self.sender.mss {
             return Shrunk::No;
         }

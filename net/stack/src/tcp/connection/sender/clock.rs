@@ -13,7 +13,10 @@ impl Sender {
     pub fn arm(&mut self, now: Instant) {
         let known = self.flight.sacked() + self.flight.lost();
         if self.nxt.since(self.una) > known {
-            // The retransmission timer runs.
+            // The retransmission timer runs, also for what was taken for lost and is under way after all.
+            if self.timeout_at.is_none() {
+                self.timeout_at = Some(now + self.rtt.timeout());
+            }
             self.persist_at = None;
             self.probes = 0;
             return;
@@ -84,6 +87,7 @@ impl Sender {
         let (cause, rate) = (Cause::Timeout, Reduction::new(0));
         self.repair = Some(Box::new(Repair { cause, point: self.nxt, rate, question }));
         self.flight.lose_all();
+        self.forget_doubts();
         self.recover = self.nxt;
         self.duplicates = 0;
         self.assumed = 0;

@@ -85,30 +85,39 @@ impl Sender {
     }
 
     /// The blocks that can be true, in the order of the stream, and the one that tells of a duplicate (RFC 2883
-    /// 4): it comes first, and lies below what is acknowledged or within the block that follows it.
+    /// 4): it comes first, and lies below what is acknowledged or within the block that follows it. A peer that
+    /// never said that it reports has none.
     fn sort(&self, ack: &Ack<'_>) -> (SackBlocks, Option<Block>) {
         let (mut sorted, mut duplicate) = (SackBlocks::NONE, None);
-        let mut all = ack.sack.iter().peekable();
-        if let Some(&first) = all.peek() {
-            let mut rest = ack.sack.iter().skip(1);
+        if self.sack == Sack::Refused {
+            return (sorted, duplicate);
+        }
+        let mut all = ack.sack.iter();
+        if let Some(first) = all.next() {
             let old = !first.end.after(ack.ack);
-            if old || rest.next().is_some_and(|second| second.covers(first)) {
-                all.next();
+            if old || all.next().is_some_and(|second| second.covers(first)) {
                 let near = !first.start.before(ack.ack.back(self.max_window));
                 duplicate = Some(first).filter(|_| near && first.start.before(first.end));
             }
         }
-        let mut below = ack.ack;
-        // Few, so that looking for the next one each time is the quickest.
+        // As distances from what is acknowledged: positions have an order only where they are near each other, and
+        // blocks are what the peer likes. What was probed beyond a shut window lies ahead of `nxt`.
+        let under_way = self.nxt.max(ack.ack).since(ack.ack);
+        let mut below = 0;
+        // Few, so that looking for the next one each time is the quickest. Each begins behind the one before it, so
+        // that none is taken twice.
         while let Some(next) = ack
             .sack
             .iter()
-            .filter(|block| Some(*block) != duplicate && !block.start.before(below))
-            .filter(|block| block.start.before(block.end) && !block.end.after(self.nxt))
-            .min_by_key(|block| block.start.since(below))
+            .filter(|block| Some(*block) != duplicate)
+            .filter(|block| {
+                let (start, end) = (block.start.since(ack.ack), block.end.since(ack.ack));
+                below <= start && start < end && end <= under_way
+            })
+            .min_by_key(|block| block.start.since(ack.ack))
         {
             sorted.push(next);
-            below = next.end;
+            below = next.end.since(ack.ack);
         }
         (sorted, duplicate)
     }
