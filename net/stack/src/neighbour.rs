@@ -188,6 +188,16 @@ impl NeighbourCache {
         }
     }
 
+    /// A connection waits no more: its number may be another one's from now on.
+    #[cold]
+    pub fn forget_connection(&mut self, connection: u32) {
+        for ip in &self.sought {
+            if let Some(Entry { state: State::Sought { waiting, .. }, .. }) = self.entries.get_mut(ip) {
+                waiting.connections.retain(|&other| other != connection);
+            }
+        }
+    }
+
     /// Takes in that `mac` answers for `ip`; returns what waited for it.
     ///
     /// `make` says whether an address that nobody asked for gets an entry.

@@ -352,3 +352,17 @@ fn a_connection_that_is_reset_before_it_was_taken_is_never_mentioned() {
     assert_eq!(peer.stack.occupancy().connections, 0);
     assert_eq!(peer.stack.counters().get(Counter::TcpAccepted), 10, "the backlog of one was free each time");
 }
+
+/// RFC 1122 4.2.3.9: an error fails the attempt that it is about, and not the one that has its place since.
+#[test]
+fn a_search_for_a_neighbour_fails_only_those_that_wait_for_it() {
+    let mut peer = Peer::usual();
+    let abandoned = peer.stack.connect(peer.now, (host_ip(9), 80).into()).unwrap();
+    assert_eq!(peer.frames().len(), 1, "the question who has the address");
+    peer.stack.abort(peer.now, abandoned);
+    peer.stack.connect(peer.now, (host_ip(2), 80).into()).unwrap();
+    assert_eq!(peer.segment().flags, "S");
+    peer.pass(Duration::from_secs(10));
+    assert_eq!(peer.events(), []);
+    assert_eq!(peer.stack.occupancy().connections, 1);
+}

@@ -46,7 +46,7 @@ impl Connection {
             return Expiry::GiveUp(FailReason::TimedOut);
         }
         if self.keep_alive_at().is_some_and(|at| env.now >= at) {
-            return self.probe_silence();
+            return self.probe_silence(env.now);
         }
         Expiry::GoOn
     }
@@ -56,16 +56,18 @@ impl Connection {
         let settings = self.keep_alive?;
         let open = matches!(self.state, State::Established | State::CloseWait | State::FinWait2);
         let waits = open && self.sender.deadline().is_none();
-        let silence = settings.idle + settings.interval.times(u64::from(self.keep_alive_probes));
-        waits.then(|| self.heard_at + silence)
+        let silence = if self.keep_alive_probes == 0 { settings.idle } else { settings.interval };
+        waits.then(|| self.silent_since + silence)
     }
 
-    fn probe_silence(&mut self) -> Expiry {
+    /// Each probe has its interval for an answer, however late it goes out.
+    fn probe_silence(&mut self, now: Instant) -> Expiry {
         let allowed = self.keep_alive.map_or(0, |settings| settings.probes);
         if self.keep_alive_probes >= allowed {
             return Expiry::GiveUp(FailReason::TimedOut);
         }
         self.keep_alive_probes += 1;
+        self.silent_since = now;
         self.keep_alive_due = Place::In;
         Expiry::GoOn
     }

@@ -111,9 +111,10 @@ pub(crate) struct Connection {
     local_mss: u16,
     /// When a closed connection stops waiting for the peer's end.
     fin_wait_until: Option<Instant>,
-    /// Whether a silent peer is probed; when it was last heard, and how often it was probed since.
+    /// Whether a silent peer is probed; when it was last heard or probed, and how often it was probed since it was
+    /// heard.
     keep_alive: Option<KeepAlive>,
-    heard_at: Instant,
+    silent_since: Instant,
     keep_alive_probes: u8,
     keep_alive_due: Place,
     segments_in: u64,
@@ -161,7 +162,7 @@ impl Connection {
             local_mss: mtu_mss,
             fin_wait_until: None,
             keep_alive: config.keep_alive,
-            heard_at: env.now,
+            silent_since: env.now,
             keep_alive_probes: 0,
             keep_alive_due: Place::Out,
             segments_in: 0,
@@ -274,6 +275,7 @@ impl Connection {
     /// Sets whether the peer is probed when it is silent.
     pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
         self.keep_alive = keep_alive;
+        self.keep_alive_probes = 0;
     }
 
     /// Takes the next piece of what came in.

@@ -60,7 +60,7 @@ impl Connection {
             env.counters.bump(Counter::DropTcpFlags);
             return Verdict::Done;
         }
-        self.heard_at = env.now;
+        self.silent_since = env.now;
         self.synchronize(segment.seq, segment.options, env);
         let knows = segment.flags.has(Flags::ECE) && !segment.flags.has(Flags::CWR);
         if acks && knows && env.config.ecn == Ecn::Offered {
@@ -122,7 +122,7 @@ impl Connection {
             env.counters.bump(Counter::DropTcpFlags);
             return Verdict::Done;
         }
-        self.heard_at = env.now;
+        self.silent_since = env.now;
         self.keep_alive_probes = 0;
         if self.state == State::SynReceived {
             if !self.sender.acks_syn(segment.ack) {

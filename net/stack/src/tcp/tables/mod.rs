@@ -128,6 +128,10 @@ impl Tcp {
         self.timers.remove(index);
         self.ready.remove(index);
         let Some(connection) = self.connections.at_mut(index) else { return };
+        if connection.searching == Place::In {
+            connection.searching = Place::Out;
+            around.interface.neighbours.forget_connection(index);
+        }
         let unknown = connection.signals.has(Signal::Accepted) && connection.signals.has(Signal::Failed);
         if connection.held == Held::No || unknown {
             self.free(index, around.events);

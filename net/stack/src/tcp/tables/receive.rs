@@ -78,6 +78,10 @@ impl Tcp {
         if segment.flags.has(Flags::SYN) {
             // The same SYN again, or that of a peer which forgot: it will reset what our answer tells of.
             entry.handshake.answered_at = None;
+            if !segment.flags.has(Flags::ECE | Flags::CWR) {
+                // One that asked for marks in vain tries without them.
+                entry.handshake.ecn = Agreed::No;
+            }
             let answer = entry.answer();
             self.send_bare(flow, answer, around);
             return;

@@ -90,7 +90,7 @@ impl Sender {
         }
         if self.probe == Due::Yes {
             self.probe = Due::No;
-            return self.next_probe();
+            return self.next_probe(full);
         }
         None
     }
@@ -183,10 +183,11 @@ impl Sender {
         }
     }
 
-    /// A zero-window probe (RFC 9293 3.8.6.1): one byte beyond the window, or the FIN.
-    fn next_probe(&mut self) -> Option<Piece> {
+    /// A zero-window probe (RFC 9293 3.8.6.1): what the window holds of up to `full` bytes, one byte beyond it where
+    /// that is nothing, or the FIN.
+    fn next_probe(&mut self, full: usize) -> Option<Piece> {
         let room = self.window as usize;
-        let payload = self.queue.front(room.clamp(1, self.mss as usize));
+        let payload = self.queue.front(room.clamp(1, full));
         let mut flags = push_flag(&payload, self.queue.len());
         let mut end = self.una + payload.len() as u32;
         if payload.is_empty() {
