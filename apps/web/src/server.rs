@@ -91,8 +91,7 @@ impl Connection {
             let all_answered = !self.session.is_within_request()
                 || with_prefaces(|prefaces| self.session.serve(self.site, prefaces));
             if self.poll_output(context)?.is_pending() {
-                self.wait_for(Waiting::Output);
-                return Poll::Pending;
+                return self.wait_for(Waiting::Output);
             }
             if !all_answered {
                 continue;
@@ -102,21 +101,16 @@ impl Connection {
                 self.stage = Stage::Parting;
             }
             let Poll::Ready(data) = self.stream.poll_read(context)? else {
-                self.wait_for(match self.stage {
+                return self.wait_for(match self.stage {
                     Stage::Parting => Waiting::End,
                     Stage::Talking if self.session.is_within_request() => Waiting::Head,
                     Stage::Talking => Waiting::Idle,
                 });
-                return Poll::Pending;
             };
             match data {
                 Some(data) => self.session.receive(data),
                 // Requests that are not whole will not be.
                 None => return Poll::Ready(Ok(())),
-            }
-            // Who is not watched is not listened to either.
-            if self.stage == Stage::Parting && self.watched.is_none() {
-                return Poll::Ready(Ok(()));
             }
         }
     }
@@ -144,9 +138,60 @@ impl Connection {
         }
     }
 
-    fn wait_for(&self, waiting: Waiting) {
-        if let Some(watched) = &self.watched {
-            watched.watch.wait_for(waiting);
+    /// Waits, where the connection is watched. Who is not is not waited for, whatever for: nobody would see that it takes too
+    /// long.
+    fn wait_for(&self, waiting: Waiting) -> Poll<Result<(), StreamError>> {
+        match &self.watched {
+            Some(watched) => {
+                watched.watch.wait_for(waiting);
+                Poll::Pending
+            }
+            None => Poll::Ready(Ok(())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::SiteBuilder;
+    use crate::watch::MAX_CONNECTIONS;
+    use alloc::boxed::Box;
+    use alloc::vec::Vec;
+    use core::future::pending;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+    use core::time::Duration;
+    use isola_events::sleep;
+    use isola_gateway::test_cells::{dial, talk};
+    use isola_hosted::Loss;
+    use isola_net::listen;
+
+    #[test]
+    fn who_comes_on_top_is_turned_away_and_not_waited_for() {
+        static ENDED: AtomicUsize = AtomicUsize::new(0);
+        let server = || async {
+            let all: Vec<_> = (0..MAX_CONNECTIONS).map_while(|_| Watched::begin()).collect();
+            assert_eq!(all.len(), MAX_CONNECTIONS);
+            let site: &'static Site = Box::leak(Box::new(SiteBuilder::new(7).build()));
+            let listening = listen(80, 16, move |stream| async move {
+                serve(stream, site).await;
+                ENDED.fetch_add(1, Ordering::Relaxed);
+            });
+            pending::<()>().await;
+            drop((listening, all));
+        };
+        talk(1, Loss::Never, server, || async {
+            let mut stream = dial(80).await;
+            let mut all = Chain::new();
+            while let Some(data) = stream.read().await.unwrap() {
+                all.append(data);
+            }
+            assert!(all.to_vec().starts_with(b"HTTP/1.1 503 "));
+            // This side neither says nor ends anything.
+            while ENDED.load(Ordering::Relaxed) == 0 {
+                sleep(Duration::from_millis(2)).await;
+            }
+            drop(stream);
+        });
     }
 }

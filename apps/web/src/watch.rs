@@ -15,7 +15,7 @@ use isola_events::{Instant, now, sleep, spawn_task};
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Connections of a core at once. Who comes on top is told to come again.
-const MAX_CONNECTIONS: usize = 8192;
+pub(crate) const MAX_CONNECTIONS: usize = 8192;
 
 static WATCHES: Ebb<Watches> = Ebb::new();
 
