@@ -8,8 +8,10 @@ use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::Settings;
 use isola_net::listen;
 use isola_platform::CoreIndex;
+use isola_tests::ports;
+use isola_tests::wait::PATIENCE;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -17,8 +19,7 @@ const PORT: u16 = 80;
 
 /// Runs the server on two cores, published at a port of the host, until `client` has come to its end on a thread.
 fn with_server(client: impl FnOnce(SocketAddr) + Send + 'static) {
-    let any = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr();
-    let Ok(SocketAddr::V4(host)) = any else { panic!("a port of IPv4") };
+    let host = SocketAddrV4::new(Ipv4Addr::LOCALHOST, ports::free());
     let forward = Forward { transport: Transport::Tcp, host, cell_port: PORT };
     let (port, address) = isola_gateway::start(&[forward]).expect("the port is free");
     let settings = Settings { cores: 2, address: Some(address), ..Settings::default() };
@@ -28,7 +29,7 @@ fn with_server(client: impl FnOnce(SocketAddr) + Send + 'static) {
             isola_net::start().unwrap();
             let client = client.lock().unwrap().take().unwrap();
             spawn_task(async move {
-                let served = timeout(Duration::from_secs(60), serve(host, client)).await;
+                let served = timeout(2 * PATIENCE, serve(host, client)).await;
                 exit(i32::from(served.is_err()));
             })
             .detach();
@@ -50,6 +51,7 @@ async fn serve(host: SocketAddrV4, client: impl FnOnce(SocketAddr) + Send + 'sta
 /// All that comes for these bytes, until the server closes.
 fn talk(host: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(host).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(bytes).unwrap();
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
