@@ -107,7 +107,6 @@ pub async fn measure_all(
 
 /// How long a message of a round takes one way, in ns.
 async fn measure(end: &mut End, round: Round) -> Result<u64, EndError> {
-    end.prepare(round.size);
     end.say(&round.to_bytes()).await?;
     let begun = now();
     for _ in 0..round.count {

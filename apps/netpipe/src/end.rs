@@ -1,6 +1,5 @@
 //! One end of a connection: messages out of one memory, and into none.
 
-use alloc::vec;
 use core::fmt;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{StreamError, TcpStream};
@@ -34,37 +33,40 @@ impl fmt::Display for EndError {
 
 impl core::error::Error for EndError {}
 
+/// What all messages are made of, so that none has memory of its own, whatever size the other end asks for.
+static SLICE: [u8; 64 << 10] = [b'n'; 64 << 10];
+
+/// A message of `size` bytes.
+fn message(size: usize) -> Chain {
+    let mut message = Chain::new();
+    while message.len() < size {
+        let mut slice = IoBuf::from_static(&SLICE);
+        slice.truncate(size - message.len());
+        message.push_back(slice);
+    }
+    message
+}
+
 /// An end of a connection.
 #[derive(Debug)]
 pub struct End {
     stream: TcpStream,
     /// What came and was not read.
     unread: Chain,
-    /// What messages are made of.
-    message: IoBuf,
 }
 
 impl End {
     /// The end that has this stream.
     pub fn new(stream: TcpStream) -> Self {
-        Self { stream, unread: Chain::new(), message: IoBuf::from_static(&[]) }
+        Self { stream, unread: Chain::new() }
     }
 
-    /// Makes ready for messages of up to `size` bytes.
-    pub fn prepare(&mut self, size: usize) {
-        if self.message.len() < size {
-            self.message = IoBuf::from(vec![b'n'; size]);
-        }
-    }
-
-    /// Sends a message of `size` bytes, which was prepared for.
+    /// Sends a message of `size` bytes.
     ///
     /// # Errors
     /// [`EndError`].
     pub async fn send(&mut self, size: usize) -> Result<(), EndError> {
-        let mut message = self.message.clone();
-        message.truncate(size);
-        Ok(self.stream.write(message.into()).await?)
+        Ok(self.stream.write(message(size)).await?)
     }
 
     /// Sends these bytes.
@@ -112,5 +114,20 @@ impl End {
     /// Says that nothing more will be sent.
     pub fn shutdown(&mut self) {
         self.stream.shutdown();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sizes::MAX_SIZE;
+
+    #[test]
+    fn a_message_costs_no_memory_of_its_size() {
+        for size in [1, SLICE.len(), SLICE.len() + 1, MAX_SIZE] {
+            assert_eq!(message(size).len(), size);
+            let cost = allocation_counter::measure(|| drop(message(size)));
+            assert!(cost.bytes_total < 64 << 10, "{size} bytes allocate {cost:?}");
+        }
     }
 }

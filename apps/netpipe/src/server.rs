@@ -15,7 +15,6 @@ pub async fn serve(stream: TcpStream) -> Result<(), EndError> {
         if round.size == 0 {
             break;
         }
-        end.prepare(round.size);
         for _ in 0..round.count {
             end.receive(round.size).await?;
             end.send(round.size).await?;
