@@ -135,6 +135,18 @@ pub fn packets(data: &[u8]) {
                 seal(&source, &destination, &mut payload);
             }
             let hops = if payload.first() == Some(&130) { 1 } else { 255 };
+            if next == 44 && kind & 0x20 != 0 && payload.len() > 16 {
+                // The end of a packet that is itself a part: as if it had come in two.
+                let whole = payload.split_off(8);
+                payload.copy_from_slice(&[44, 0, 0, 1, 0, 0, 0, len]);
+                let before = [&payload[..], &whole[..8]].concat();
+                let mut begin = frame.clone();
+                begin.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, before.len() as u8, next, hops]);
+                begin.extend_from_slice(&[&source[..], &destination, &before].concat());
+                peer.stack.receive(peer.now, IoBuf::from(begin), RxChecksum::Verified);
+                payload[3] = 8;
+                payload.extend_from_slice(&whole[8..]);
+            }
             frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, payload.len() as u8, next, hops]);
             frame.extend_from_slice(&source);
             frame.extend_from_slice(&destination);

@@ -25,21 +25,39 @@ pub fn flow_hash(frame: &[u8]) -> Option<u32> {
     }
 }
 
-/// The port that a UDP datagram in an Ethernet frame is for; `None` for anything else, fragments included.
+/// The port of this end that a UDP datagram in an Ethernet frame is for, or that an ICMP error in it is about: the port
+/// from which the datagram that it quotes was sent. `None` for anything else, fragments included.
 pub fn datagram_port(frame: &[u8]) -> Option<u16> {
     let header = Ethernet2HeaderSlice::from_slice(frame).ok()?;
     let packet = frame.get(header.slice().len()..)?;
-    let at = match header.ether_type() {
-        EtherType::IPV4 => {
-            let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
-            let is_datagram = header.protocol() == IpNumber::UDP && !header.is_fragmenting_payload();
-            is_datagram.then(|| header.slice().len())?
-        }
-        EtherType::IPV6 => ipv6::find_transport(packet).filter(|found| found.0 == IpNumber::UDP)?.1,
+    let find = match header.ether_type() {
+        EtherType::IPV4 => find_transport4,
+        EtherType::IPV6 => ipv6::find_transport,
         _ => return None,
     };
-    let ports = packet.get(at..)?.first_chunk::<4>()?;
-    Some(u16::from_be_bytes([ports[2], ports[3]]))
+    let (protocol, at) = find(packet)?;
+    let payload = packet.get(at..)?;
+    let is_error = match protocol {
+        IpNumber::UDP => return ports(payload).map(|(_, destination)| destination),
+        IpNumber::ICMP => crate::icmp::is_error(*payload.first()?),
+        IpNumber::IPV6_ICMP => crate::icmp6::is_error(*payload.first()?),
+        _ => false,
+    };
+    let quote = payload.get(crate::icmp::HEADER_LEN..).filter(|_| is_error)?;
+    let (_, at) = find(quote).filter(|found| found.0 == IpNumber::UDP)?;
+    ports(quote.get(at..)?).map(|(source, _)| source)
+}
+
+/// The protocol of an IPv4 packet and where its header begins; `None` for fragments.
+fn find_transport4(packet: &[u8]) -> Option<(IpNumber, usize)> {
+    let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
+    (!header.is_fragmenting_payload()).then(|| (header.protocol(), header.slice().len()))
+}
+
+/// The ports that a transport's header begins with: source and destination.
+fn ports(header: &[u8]) -> Option<(u16, u16)> {
+    let &[a, b, c, d] = header.first_chunk::<4>()?;
+    Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
 }
 
 /// The instance, of `count`, that a frame is for.

@@ -27,6 +27,11 @@ pub(crate) const fn is_error(message_type: u8) -> bool {
     message_type < 128
 }
 
+/// Whether messages of this type are about neighbours and routers.
+pub(crate) const fn is_about_neighbours(message_type: u8) -> bool {
+    matches!(message_type, 133..=137)
+}
+
 /// A received message that asks for something.
 pub(crate) enum Message {
     /// An echo request: identifier and sequence number, and the data to send back.

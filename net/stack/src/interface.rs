@@ -12,7 +12,7 @@ use crate::config::{Config, TxChecksum, TxSegments};
 use crate::counters::{Counter, Counters};
 use crate::frame::{ChecksumOffload, Frame, HeadPool};
 use crate::neighbour::{Answer, Ask, Family, Known, NeighbourCache, Waiting};
-use crate::path_mtu::PathMtus;
+use crate::path_mtu::{PathMtus, PathUser};
 use crate::time::Instant;
 use crate::{ethernet, ipv4, ipv6, mld, ndp};
 use alloc::collections::VecDeque;
@@ -85,6 +85,16 @@ pub(crate) struct Interface {
     queue_limit: usize,
     /// Which instance this is: only the first speaks for the interface where nobody asked.
     announces: Announces,
+    /// Routers in a row for which a search found nobody.
+    silent_routers: usize,
+}
+
+/// What is left where a neighbour does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// It was a router, and another one may answer.
+    NextRouter,
+    NoWay,
 }
 
 #[derive(PartialEq)]
@@ -108,6 +118,7 @@ impl Interface {
             queue: VecDeque::new(),
             queue_limit: config.limits.transmit_queue,
             announces: if config.core.is_first() { Announces::Yes } else { Announces::No },
+            silent_routers: 0,
         }
     }
 
@@ -183,22 +194,24 @@ impl Interface {
         }
     }
 
-    /// The longest packet that may be sent to `destination`, in bytes.
-    pub fn mtu_to(&self, now: Instant, destination: IpAddr) -> usize {
+    /// The longest packet that `user` may send to `destination`, in bytes.
+    pub fn mtu_to(&self, now: Instant, destination: IpAddr, user: PathUser) -> usize {
         let link = self.link_mtu(destination);
-        self.paths.get(now, destination).map_or(link, |path| path.min(link))
+        self.paths.get(now, (destination, user)).map_or(link, |path| path.min(link))
     }
 
-    /// A router says, credibly, that packets to `destination` may only be so long. Returns what is believed.
+    /// A router says, as credibly as `user` can tell, that packets to `destination` may only be so long. Returns what
+    /// is believed.
     pub fn learn_mtu(
         &mut self,
         now: Instant,
         destination: IpAddr,
+        user: PathUser,
         mtu: u32,
         counters: &mut Counters,
     ) -> usize {
         counters.bump(Counter::PathMtuLearned);
-        self.paths.learn(now, destination, mtu).min(self.link_mtu(destination))
+        self.paths.learn(now, (destination, user), mtu).min(self.link_mtu(destination))
     }
 
     /// Completes the checksum of a transport header, or prepares it for the device: in that case returns the
@@ -247,7 +260,7 @@ impl Interface {
                     ask.into_iter().for_each(|ask| self.ask(ask, counters));
                     return Path::Sought(ip);
                 }
-                Answer::Silent => self.on_silent(ip),
+                Answer::Silent => _ = self.demote(ip),
                 Answer::Full => return Path::Lost,
             }
         }
@@ -262,11 +275,31 @@ impl Interface {
         }
     }
 
-    /// A neighbour does not answer: where it is a router, the next one is tried (RFC 4861 6.3.6).
-    pub fn on_silent(&mut self, neighbour: IpAddr) {
-        if let IpAddr::V6(ip) = neighbour {
-            self.ipv6.demote(ip);
+    /// A search for a neighbour found nobody: where it is a router, the next one is tried (RFC 4861 6.3.6), until none
+    /// of them answered.
+    pub fn on_silent(&mut self, neighbour: IpAddr) -> Silence {
+        let routers = self.ipv6.routers.iter().flatten().count();
+        if !self.demote(neighbour) {
+            return Silence::NoWay;
         }
+        self.silent_routers += 1;
+        if self.silent_routers < routers {
+            return Silence::NextRouter;
+        }
+        self.silent_routers = 0;
+        Silence::NoWay
+    }
+
+    /// A neighbour answers.
+    pub fn on_heard(&mut self, neighbour: IpAddr) {
+        if matches!(neighbour, IpAddr::V6(ip) if self.ipv6.routers.contains(&Some(ip))) {
+            self.silent_routers = 0;
+        }
+    }
+
+    /// Puts a router behind the others; returns whether another one comes before it now.
+    fn demote(&mut self, neighbour: IpAddr) -> bool {
+        matches!(neighbour, IpAddr::V6(ip) if self.ipv6.demote(ip))
     }
 
     /// Whether there is any way to `destination`.

@@ -8,6 +8,15 @@ use isola_iobuf::IoBuf;
 /// Hops that an outgoing packet may make, where nothing else is said.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
+/// How a packet came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// As it was sent.
+    InOnePiece,
+    /// In parts, or as a single one with the header of one (RFC 6946).
+    InParts,
+}
+
 /// What a router on the way says of its queue (RFC 3168 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {

@@ -6,7 +6,7 @@
 
 use crate::counters::Counter;
 use crate::fragments::{Fragment, PacketId};
-use crate::ip::{IpPacket, Refusal};
+use crate::ip::{Came, IpPacket, Refusal};
 use core::net::{IpAddr, Ipv6Addr};
 use etherparse::{IpNumber, Ipv6FragmentHeaderSlice, Ipv6HeaderSlice, Ipv6RawExtHeaderSlice};
 use isola_iobuf::{IoBuf, IoBufMut};
@@ -31,8 +31,8 @@ const PROBLEM_OPTION: u8 = 2;
 
 /// A received packet: whole, or a part of one.
 pub(crate) enum Parsed {
-    /// A packet for a transport, and where the number of its transport stands in it.
-    Whole(IpPacket, usize),
+    /// A packet for a transport, where the number of its transport stands in it, and whether it has a fragment header.
+    Whole(IpPacket, usize, Came),
     /// A fragment of a packet.
     Fragment(Fragment),
 }
@@ -44,13 +44,13 @@ pub(crate) fn parse(mut packet: IoBuf) -> Result<Parsed, (Refusal, IoBuf)> {
         Ok(walked) => walked,
         Err(refusal) => return Err((refusal, packet)),
     };
-    let Walked { source, destination, hops, len, next, next_header_at, headers_len, fragment } = walked;
+    let Walked { source, destination, hops, len, next, next_header_at, headers_len, fragment, came } = walked;
     let (source, destination) = (IpAddr::V6(source), IpAddr::V6(destination));
     packet.truncate(len);
     Ok(match fragment {
         None => {
             let packet = IpPacket { source, destination, protocol: next, hops, whole: packet, headers_len };
-            Parsed::Whole(packet, next_header_at)
+            Parsed::Whole(packet, next_header_at, came)
         }
         Some(Part { identification, offset, more, data_at }) => Parsed::Fragment(Fragment {
             id: PacketId { source, destination, identification, protocol: 0 },
@@ -77,6 +77,7 @@ struct Walked {
     next_header_at: usize,
     headers_len: usize,
     fragment: Option<Part>,
+    came: Came,
 }
 
 /// What a fragment header says.
@@ -94,7 +95,7 @@ fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
     let (source, destination) = (header.source_addr(), header.destination_addr());
     let (hops, mut next) = (header.hop_limit(), header.next_header());
     let packet = packet.get(..len).ok_or(MALFORMED)?;
-    let (mut at, mut next_header_at) = (HEADER_LEN, NEXT_HEADER_AT);
+    let (mut at, mut next_header_at, mut came) = (HEADER_LEN, NEXT_HEADER_AT, Came::InOnePiece);
     for _ in 0..=MAX_HEADERS {
         match next {
             // Only the first header may ask every hop to look (RFC 8200 4.1).
@@ -122,6 +123,7 @@ fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
             IpNumber::IPV6_FRAGMENTATION_HEADER => {
                 let extension = packet.get(at..).ok_or(MALFORMED)?;
                 let extension = Ipv6FragmentHeaderSlice::from_slice(extension).map_err(|_| MALFORMED)?;
+                came = Came::InParts;
                 let (offset, more) = (extension.fragment_offset(), extension.more_fragments());
                 if offset.value() != 0 || more {
                     let part = Part {
@@ -141,6 +143,7 @@ fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
                         next_header_at,
                         headers_len,
                         fragment,
+                        came,
                     });
                 }
                 // A packet in one fragment is a whole one (RFC 6946).
@@ -159,6 +162,7 @@ fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
                     next_header_at,
                     headers_len,
                     fragment,
+                    came,
                 });
             }
         }
@@ -263,7 +267,7 @@ mod tests {
         let whole = packet(next, payload);
         let looked = find_transport(&whole);
         parse(whole).map_err(|(refusal, _)| refusal).map(|parsed| match parsed {
-            Parsed::Whole(packet, _) => {
+            Parsed::Whole(packet, ..) => {
                 assert_eq!(looked, Some((packet.protocol, packet.headers_len)));
                 (packet.protocol.0, packet.headers_len)
             }

@@ -255,16 +255,22 @@ impl NeighbourCache {
         }
     }
 
-    /// Takes in a neighbour advertisement (RFC 4861 7.2.5): nothing for whom nobody looked.
+    /// Takes in a neighbour advertisement (RFC 4861 7.2.5).
+    ///
+    /// `unasked` says whether one for whom nobody looked here gets an entry.
     pub fn advertised(
         &mut self,
         now: Instant,
         ip: IpAddr,
         advert: Advert,
+        unasked: MakeEntry,
         counters: &mut Counters,
     ) -> Learned {
-        let Some(entry) = self.entries.get_mut(&ip) else { return Learned::Nothing };
         let evidence = advert.evidence;
+        let Some(entry) = self.entries.get_mut(&ip) else {
+            let Some(mac) = advert.mac else { return Learned::Nothing };
+            return self.learn(now, (ip, mac), evidence, unasked, counters);
+        };
         let mac = match (&mut entry.state, advert.mac) {
             (State::Sought { .. }, None) => return Learned::Nothing,
             (State::Known { mac, .. }, None) => *mac,

@@ -1,10 +1,14 @@
 //! Several stacks that share one interface, one a core, behind one steering function.
 
+mod link6;
+
 use isola_iobuf::IoBuf;
-use isola_net_sim::{Peer, Segment, host_config, host_ip, host_mac};
+use isola_net_sim::{Peer, Segment, host_config, host_config6, host_ip, host_ip6, host_mac};
 use isola_net_stack::{
-    Addressing, CoreShare, Event, Instant, RxChecksum, Stack, core_of_frame, core_of_hash, flow_hash,
+    Addressing, Config, CoreShare, Duration, Event, Instant, Ipv6Addressing, RxChecksum, Stack,
+    core_of_frame, core_of_hash, flow_hash,
 };
+use link6::*;
 
 const CORES: u16 = 3;
 
@@ -166,4 +170,38 @@ fn ports_run_out_with_a_clear_error_and_come_back() {
     assert_eq!(error, isola_net_stack::ConnectError::NoPorts);
     peer.stack.abort(peer.now, first);
     peer.stack.connect(peer.now, remote).unwrap();
+}
+
+/// The first of two instances with IPv6, and the other.
+fn pair6() -> (Peer, Peer) {
+    let share = |index| CoreShare { index, count: 2 };
+    let mut first = Peer::new(Config { core: share(0), ..host_config6(1) });
+    first.pass(Duration::from_secs(3));
+    let (addressing, ipv6) = (Addressing::Unset, Ipv6Addressing::Unset);
+    let mut other = Peer::new(Config { core: share(1), addressing, ipv6, ..host_config(1) });
+    other.stack.set_ipv6(other.now, first.stack.ipv6());
+    for peer in [&mut first, &mut other] {
+        peer.frames();
+        peer.events();
+    }
+    (first, other)
+}
+
+/// RFC 4861 7.2.5: an answer to a question counts whichever core asked; what nobody asked makes no entry.
+#[test]
+fn an_ipv6_neighbour_that_another_core_asked_for_is_learned() {
+    let (mut first, mut other) = pair6();
+    let socket = other.stack.udp_bind(1000).unwrap();
+    other.stack.udp_send_to(other.now, socket, (host_ip6(7), 9).into(), IoBuf::from_static(b"x")).unwrap();
+    assert_eq!(kinds(&mut other), [135]);
+    let unasked = icmp6(host_ip6(7), host_ip6(1), 255, &advertisement(host_ip6(7), 0x20, 8));
+    first.send_frame(unasked);
+    assert_eq!(first.events(), []);
+    let answer = icmp6(host_ip6(7), host_ip6(1), 255, &advertisement(host_ip6(7), 0x60, 7));
+    assert_eq!(core_of_frame(&answer, 2), 0);
+    first.send_frame(answer);
+    let [Event::Neighbour { ip, mac, .. }] = first.events()[..] else { panic!("news of the neighbour") };
+    other.stack.learn(other.now, ip, mac);
+    let frames = other.frames();
+    assert_eq!((frames.len(), &frames[0][..6]), (1, &host_mac(7).0[..]));
 }

@@ -260,6 +260,7 @@ fn datagrams_fit_the_way_that_routers_told_of() {
         peer.send_frame(too_big(1300, &forged));
         assert_eq!(count(&peer, Counter::DropIcmpUnrelated), 1);
         send(&mut peer, 1500 - overhead).unwrap();
+        assert_eq!(datagram_port(&too_big(1300, &sent)), Some(53), "it goes to the socket's core");
         peer.send_frame(too_big(1300, &sent));
         let most = 1300 - overhead;
         assert_eq!(send(&mut peer, most + 1), Err(SendToError::TooLong(most)));
@@ -297,6 +298,26 @@ fn the_next_connection_knows_the_way() {
     connect(&mut peer, 4001);
     assert!(peer.frames().iter().all(|frame| frame.len() <= 1414));
     assert_eq!(count(&peer, Counter::PathMtuLearned), 1);
+}
+
+/// RFC 5927 7.2: what a guess at a socket's port brings about makes no connection's segments shorter.
+#[test]
+fn connections_do_not_believe_what_datagrams_learned() {
+    let (mut peer, socket) = peer(host_config6(1));
+    peer.stack.listen(80, 4).unwrap();
+    let to = SocketAddr::new(host_ip6(2).into(), 9);
+    peer.stack.udp_send_to(peer.now, socket, to, IoBuf::from(vec![0; 1400])).unwrap();
+    let sent = peer.frames().remove(0);
+    peer.send_frame(too_big(1280, &sent));
+    assert_eq!(count(&peer, Counter::PathMtuLearned), 1);
+    let syn = Segment::new(4000, 80, 1000, None).flags("S").options(Some(1440), None);
+    peer.send_frame(syn.frame(host_ip6(2), host_ip6(1)));
+    let answer = peer.segment();
+    let last = Segment::new(4000, 80, 1001, Some(answer.seq.wrapping_add(1)));
+    peer.send_frame(last.frame(host_ip6(2), host_ip6(1)));
+    let Some(Event::Accepted { conn, .. }) = peer.events().pop() else { panic!("a connection") };
+    peer.write(conn, &[0; 4000]);
+    assert_eq!(peer.frames()[0].len(), 1514);
 }
 
 /// RFC 8899 4.3: a way on which long packets vanish without a word is used with shorter ones.

@@ -4,7 +4,7 @@ mod link6;
 
 use etherparse::{IpNumber, PacketBuilder};
 use isola_iobuf::IoBuf;
-use isola_net_sim::{Segment, host_config6, host_ip6, host_mac};
+use isola_net_sim::{Peer, Segment, host_config6, host_ip6, host_mac};
 use isola_net_stack::{Counter, Duration, Event, FailReason, SendToError, core_of_frame, flow_hash};
 use link6::*;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -211,4 +211,35 @@ fn a_flow_over_ipv6_has_one_core_in_both_directions() {
     let error = icmp6(host_ip6(2), host_ip6(1), 64, &error);
     assert_eq!(flow_hash(&error), flow_hash(&there));
     assert_eq!(flow_hash(&icmp6(host_ip6(2), host_ip6(1), 255, &solicitation(host_ip6(1), None))), None);
+}
+
+/// RFC 4861 6.3.6: where a router is silent, what waits for it goes by the next one; where all are, it fails.
+#[test]
+fn connections_go_by_the_next_router_where_one_is_silent() {
+    let routers = [ROUTER, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 253)];
+    let remote = SocketAddr::new("2001:db8::1".parse().unwrap(), 80);
+    let ready = || {
+        let mut peer = peer();
+        let mut settings = peer.stack.ipv6();
+        settings.routers[..2].copy_from_slice(&routers.map(Some));
+        peer.stack.set_ipv6(peer.now, settings);
+        peer.events();
+        let conn = peer.stack.connect(peer.now, remote).unwrap();
+        (peer, conn)
+    };
+    let asked_for = |peer: &mut Peer| read(&peer.frames()[0]).unwrap().3[8..24].to_vec();
+    let (mut peer, _) = ready();
+    assert_eq!(asked_for(&mut peer), routers[0].octets());
+    peer.pass(Duration::from_secs(3));
+    assert_eq!(peer.events(), []);
+    assert!(peer.frames().iter().any(|frame| read(frame).unwrap().3[8..24] == routers[1].octets()));
+    peer.send_frame(icmp6(routers[1], host_ip6(1), 255, &advertisement(routers[1], 0xe0, 9)));
+    let frames = peer.frames();
+    assert_eq!((frames.len(), &frames[0][..6]), (1, &host_mac(9).0[..]));
+    let (mut peer, conn) = ready();
+    for _ in 0..7 {
+        peer.frames();
+        peer.pass(Duration::from_secs(1));
+    }
+    assert_eq!(peer.events(), [Event::Failed(conn, FailReason::Unreachable)]);
 }

@@ -85,6 +85,16 @@ fn our_address_is_defended_now_and_then() {
     assert!(peer.stack.ipv4().is_some(), "a given address is kept");
 }
 
+/// RFC 5227 2.4: only a claim from another hardware address is a conflict.
+#[test]
+fn our_own_words_are_no_conflict() {
+    let mut peer = Peer::usual();
+    let mut echo = arp(ArpOperation::REQUEST, 1, host_ip(1), [0xff; 6]);
+    echo[6..12].copy_from_slice(&host_mac(7).0);
+    peer.send_frame(echo);
+    assert_eq!((peer.frames().len(), peer.stack.counters().get(Counter::AddressConflicts)), (0, 0));
+}
+
 /// RFC 1122 2.3.2.2: packets wait for the resolution of their address
 #[test]
 fn packets_wait_for_their_neighbour_and_then_go_in_order() {

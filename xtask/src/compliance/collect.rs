@@ -42,8 +42,10 @@ struct Item {
 }
 
 impl Item {
+    /// Whether it is a test that every run of the tests has.
     fn is_test(&self) -> bool {
-        self.attributes.iter().any(|attribute| attribute == "#[test]")
+        let has = |start| self.attributes.iter().any(|attribute| attribute.starts_with(start));
+        has("#[test]") && !has("#[ignore")
     }
 }
 
@@ -139,6 +141,14 @@ mod tests {
                     /// RFC 6928: ten segments.\nconst B: u8 = 1;\n#[test]\nfn test() {}\n";
         let proofs = of_rust("net/a.rs", text);
         assert_eq!((proofs.found.len(), proofs.failures.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_test_that_is_not_run_proves_nothing() {
+        for reason in ["", " = \"needs a tap device\""] {
+            let text = format!("/// RFC 9293 3.1: one.\n#[test]\n#[ignore{reason}]\nfn test() {{}}\n");
+            assert_eq!(tests(&of_rust("net/a.rs", &text)), []);
+        }
     }
 
     #[test]

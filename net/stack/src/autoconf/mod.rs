@@ -19,9 +19,6 @@
 
 mod lifetime;
 
-#[cfg(test)]
-mod tests;
-
 use crate::address::{DNS_SERVERS, MacAddr};
 use crate::address6::{
     IPV6_ADDRESSES, IPV6_PREFIXES, IPV6_ROUTERS, Ipv6Address, Ipv6Config, Ipv6Prefix, Ipv6Settings,

@@ -83,25 +83,32 @@ fn progress_of_a_transport_saves_the_question() {
 /// RFC 4861 7.2.5: an advertisement for whom nobody looked is ignored.
 #[test]
 fn advertisements_change_what_they_may() {
+    use MakeEntry::IfPresent;
     use Strength::{Adds, Replaces};
     let (mut cache, mut counters) = cache(8);
     let advert = |mac, evidence, strength| Advert { mac, evidence, strength };
     let confirmed = advert(Some(MAC), Evidence::Confirmed, Replaces);
-    assert!(matches!(cache.advertised(at(0), PEER6, confirmed, &mut counters), Learned::Nothing));
+    assert!(matches!(cache.advertised(at(0), PEER6, confirmed, IfPresent, &mut counters), Learned::Nothing));
     assert!(cache.entries.is_empty());
     cache.look_up(at(0), PEER6, &mut counters);
-    cache.advertised(at(0), PEER6, advert(None, Evidence::Confirmed, Replaces), &mut counters);
+    cache.advertised(at(0), PEER6, advert(None, Evidence::Confirmed, Replaces), IfPresent, &mut counters);
     assert_eq!(cache.look_up(at(0), PEER6, &mut counters), Answer::Sought(None), "no address in it");
-    cache.advertised(at(0), PEER6, advert(Some(MAC), Evidence::Confirmed, Adds), &mut counters);
+    cache.advertised(at(0), PEER6, advert(Some(MAC), Evidence::Confirmed, Adds), IfPresent, &mut counters);
     assert_eq!(known(cache.look_up(at(1), PEER6, &mut counters)), (MAC, None));
     let epoch = cache.epoch;
-    cache.advertised(at(1), PEER6, advert(Some(OTHER), Evidence::Confirmed, Adds), &mut counters);
+    cache.advertised(at(1), PEER6, advert(Some(OTHER), Evidence::Confirmed, Adds), IfPresent, &mut counters);
     assert_ne!(cache.epoch, epoch, "whoever keeps it looks again");
     assert_eq!(known(cache.look_up(at(1), PEER6, &mut counters)), (MAC, None));
     assert!(known(cache.look_up(at(7), PEER6, &mut counters)).1.is_some(), "it is checked");
-    cache.advertised(at(7), PEER6, advert(None, Evidence::Confirmed, Adds), &mut counters);
+    cache.advertised(at(7), PEER6, advert(None, Evidence::Confirmed, Adds), IfPresent, &mut counters);
     assert!(known(cache.look_up(at(20), PEER6, &mut counters)).1.is_none(), "confirmed without an address");
-    cache.advertised(at(20), PEER6, advert(Some(OTHER), Evidence::Claimed, Replaces), &mut counters);
+    cache.advertised(
+        at(20),
+        PEER6,
+        advert(Some(OTHER), Evidence::Claimed, Replaces),
+        IfPresent,
+        &mut counters,
+    );
     assert_eq!(known(cache.look_up(at(20), PEER6, &mut counters)), (OTHER, None));
     assert!(known(cache.look_up(at(26), PEER6, &mut counters)).1.is_some(), "replaced, but unproven");
 }

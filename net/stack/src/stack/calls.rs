@@ -5,6 +5,7 @@
 
 use super::{Stack, around};
 use crate::event::{ConnId, ListenerId, UdpId};
+use crate::path_mtu::PathUser;
 use crate::tcp::tables::Around;
 use crate::tcp::{ConnectError, ConnectionStats, KeepAlive, ListenError, SendError};
 use crate::time::Instant;
@@ -154,7 +155,8 @@ impl Stack {
         self.at(now);
         let payload = payload.into();
         let port = self.udp.port(socket).ok_or(SendToError::NoSocket)?;
-        let limit = udp::max_payload(self.interface.mtu_to(self.now, remote.ip()), remote.ip());
+        let limit =
+            udp::max_payload(self.interface.mtu_to(self.now, remote.ip(), PathUser::Udp), remote.ip());
         if payload.len() > limit {
             return Err(SendToError::TooLong(limit));
         }

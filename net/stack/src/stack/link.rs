@@ -10,7 +10,7 @@ use crate::counters::Counter;
 use crate::event::Event;
 use crate::event::Ipv6News;
 use crate::icmp6::Complaint;
-use crate::interface::{LinkMessage, LinkMessageKind};
+use crate::interface::{LinkMessage, LinkMessageKind, Silence};
 use crate::ndp::{self, Answers, Message, RouterAdvert};
 use crate::neighbour::{Advert, Evidence, Learned, MakeEntry, REACHABLE_V6, Strength, Waiting};
 use crate::tcp::tables::{Around, SearchOutcome};
@@ -33,7 +33,10 @@ impl Stack {
         let packet = ArpPacket::parse(bytes).ok_or(Counter::DropArpMalformed)?;
         let own = self.interface.ipv4.ok_or(Counter::DropNoAddress)?;
         if packet.sender_ip == own.address {
-            self.on_address_claim();
+            // What we said ourselves, or say again on another way, is no conflict.
+            if packet.sender_mac != self.interface.mac {
+                self.on_address_claim();
+            }
             return Err(Counter::DropArpNotForUs);
         }
         if !own.on_link(packet.sender_ip) || own.is_broadcast(packet.sender_ip) {
@@ -105,7 +108,14 @@ impl Stack {
                 let strength = if flags.overrides() { Strength::Replaces } else { Strength::Adds };
                 let advert = Advert { mac, evidence, strength };
                 let ip = IpAddr::V6(target);
-                let learned = self.interface.neighbours.advertised(self.now, ip, advert, &mut self.counters);
+                // Whoever asked may be another instance, whose question this one knows nothing of.
+                let unasked = if flags.is_solicited() && self.speaks_for_others() {
+                    MakeEntry::Always
+                } else {
+                    MakeEntry::IfPresent
+                };
+                let neighbours = &mut self.interface.neighbours;
+                let learned = neighbours.advertised(self.now, ip, advert, unasked, &mut self.counters);
                 if let Some(mac) = mac.or_else(|| self.interface.neighbours.mac_of(ip)) {
                     self.tell(learned, (ip, mac), evidence);
                 }
@@ -313,13 +323,19 @@ impl Stack {
         self.tell(learned, pair, evidence);
     }
 
+    /// Whether other instances hear of neighbours through this one.
+    fn speaks_for_others(&self) -> bool {
+        self.core.is_first() && self.core.count > 1
+    }
+
     /// Has everybody go on who waited for a neighbour, and the other instances hear of it.
     fn tell(&mut self, learned: Learned, (ip, mac): (IpAddr, MacAddr), evidence: Evidence) {
         let Learned::Fresh(Waiting { packets, connections }) = learned else { return };
+        self.interface.on_heard(ip);
         let waiting = Waiting { packets, connections: alloc::vec::Vec::new() };
         self.interface.send_waiting(waiting, mac, &mut self.counters);
         self.tcp.on_search_ended(&connections, SearchOutcome::Found, &mut around!(self));
-        if self.core.is_first() && self.core.count > 1 {
+        if self.speaks_for_others() {
             self.events.notice(Event::Neighbour { ip, mac, evidence });
         }
     }
@@ -336,8 +352,11 @@ impl Stack {
         let (asks, lost) = self.interface.neighbours.on_timer(self.now, &mut self.counters);
         asks.into_iter().for_each(|ask| self.interface.ask(ask, &mut self.counters));
         for (ip, waiting) in lost {
-            self.interface.on_silent(ip);
-            let outcome = SearchOutcome::NobodyThere;
+            // Where the next router takes the place of a silent one, whoever waited looks again.
+            let outcome = match self.interface.on_silent(ip) {
+                Silence::NextRouter => SearchOutcome::Found,
+                Silence::NoWay => SearchOutcome::NobodyThere,
+            };
             self.tcp.on_search_ended(&waiting.connections, outcome, &mut around!(self));
         }
     }

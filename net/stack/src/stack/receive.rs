@@ -8,9 +8,10 @@ use crate::counters::Counter;
 use crate::fragments::Fragment;
 use crate::icmp6::Complaint;
 use crate::interface::Packet;
-use crate::ip::{IpPacket, Refusal};
+use crate::ip::{Came, IpPacket, Refusal};
 use crate::ipv6::{PROBLEM_NEXT_HEADER, Parsed};
 use crate::limit::Allowed;
+use crate::path_mtu::PathUser;
 use crate::tcp::segment::Segment;
 use crate::tcp::tables::Around;
 use crate::time::Instant;
@@ -23,8 +24,8 @@ use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// Frames that were put together and wait to be steered.
 const REASSEMBLED: usize = 64;
-/// The sender of such a frame: its parts may have come from several.
-const FROM_FRAGMENTS: MacAddr = MacAddr([2, 0, 0, 0, 0, 0]);
+/// The sender of such a frame: its parts may have come from several. An address that nobody is likely to have.
+const FROM_FRAGMENTS: MacAddr = MacAddr(*b"\x02whole");
 
 /// Whom a packet is addressed to, seen from this interface.
 #[derive(Clone, Copy, PartialEq)]
@@ -92,7 +93,10 @@ impl Stack {
         let link = if frame.destination.is_group() { Addressee::Everybody } else { Addressee::Own };
         match frame.ether_type {
             EtherType::IPV4 => self.receive_ipv4(frame.payload, link, checksum),
-            EtherType::IPV6 => self.receive_ipv6(frame.payload, link, checksum),
+            EtherType::IPV6 => {
+                let came = if frame.source == FROM_FRAGMENTS { Came::InParts } else { Came::InOnePiece };
+                self.receive_ipv6(frame.payload, link, checksum, came)
+            }
             EtherType::ARP => self.receive_arp(&frame.payload),
             _ => Err(Counter::DropEtherType),
         }
@@ -142,11 +146,23 @@ impl Stack {
         self.receive_udp(packet, Addressee::Everybody, checksum)
     }
 
-    fn receive_ipv6(&mut self, packet: IoBuf, link: Addressee, checksum: RxChecksum) -> Result<(), Counter> {
+    fn receive_ipv6(
+        &mut self,
+        packet: IoBuf,
+        link: Addressee,
+        checksum: RxChecksum,
+        came: Came,
+    ) -> Result<(), Counter> {
         match ipv6::parse(packet) {
-            Ok(Parsed::Whole(packet, next_header_at)) => {
+            // A fragmented packet may hide from others what neighbours are told (RFC 6980 5).
+            Ok(Parsed::Whole(packet, _, with)) if is_hidden(&packet, came, with) => {
+                Err(Counter::DropNdpInvalid)
+            }
+            Ok(Parsed::Whole(packet, next_header_at, _)) => {
                 self.receive_whole_ipv6(packet, next_header_at, link, checksum)
             }
+            // Nobody sends parts of parts; one would be put together within the other.
+            Ok(Parsed::Fragment(_)) if came == Came::InParts => Err(Counter::DropFragmentMalformed),
             Ok(Parsed::Fragment(fragment)) => self.receive_fragment(fragment, link),
             Err((Refusal::Problem { counter, code, pointer }, packet)) => {
                 self.complain(packet, link, Complaint::Problem { code, pointer });
@@ -355,7 +371,9 @@ impl Stack {
         if self.core.count == 1 {
             return match destination {
                 IpAddr::V4(_) => self.receive_ipv4(whole.freeze(), link, RxChecksum::Unverified),
-                IpAddr::V6(_) => self.receive_ipv6(whole.freeze(), link, RxChecksum::Unverified),
+                IpAddr::V6(_) => {
+                    self.receive_ipv6(whole.freeze(), link, RxChecksum::Unverified, Came::InParts)
+                }
             };
         }
         let own = self.interface.mac;
@@ -383,7 +401,8 @@ impl Stack {
             }
             IpNumber::UDP => match error.kind {
                 icmp::ErrorKind::TooBig { mtu } if self.is_our_datagram(&error.flow) => {
-                    self.interface.learn_mtu(self.now, error.flow.remote.ip(), mtu, &mut self.counters);
+                    let remote = error.flow.remote.ip();
+                    self.interface.learn_mtu(self.now, remote, PathUser::Udp, mtu, &mut self.counters);
                     Ok(())
                 }
                 icmp::ErrorKind::TooBig { .. } => Err(Counter::DropIcmpUnrelated),
@@ -397,4 +416,11 @@ impl Stack {
     fn is_our_datagram(&self, flow: &Flow) -> bool {
         self.interface.is_own(flow.local.ip()) && self.udp.is_bound(flow.local.port())
     }
+}
+
+/// Whether a packet tells of neighbours or routers in parts, however small.
+fn is_hidden(packet: &IpPacket, came: Came, with: Came) -> bool {
+    (came, with) != (Came::InOnePiece, Came::InOnePiece)
+        && packet.protocol == IpNumber::IPV6_ICMP
+        && packet.whole.get(packet.headers_len).is_some_and(|&kind| icmp6::is_about_neighbours(kind))
 }

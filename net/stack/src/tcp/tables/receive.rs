@@ -6,6 +6,7 @@ use crate::counters::Counter;
 use crate::event::{FailReason, ListenerId};
 use crate::icmp::{ErrorKind, IcmpError};
 use crate::limit::Allowed;
+use crate::path_mtu::PathUser;
 use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Verdict};
 use crate::tcp::cookies;
 use crate::tcp::flow_map::Target;
@@ -281,7 +282,7 @@ impl Tcp {
     /// The segment size to announce to a peer, and not to exceed: what fits into a packet on the way to it, as
     /// far as that is known. (A way that is narrow to there is most likely narrow from there.)
     pub(super) fn local_mss(&self, remote: IpAddr, around: &Around<'_>) -> u16 {
-        mss_within(around.interface.mtu_to(around.now, remote), remote)
+        mss_within(around.interface.mtu_to(around.now, remote, PathUser::Tcp), remote)
     }
 
     /// Answers a segment with a reset that its sender accepts (RFC 9293 3.10.7.1).
@@ -323,7 +324,7 @@ impl Tcp {
         match error.kind {
             ErrorKind::TooBig { mtu } => {
                 let remote = error.flow.remote.ip();
-                let mtu = around.interface.learn_mtu(around.now, remote, mtu, around.counters);
+                let mtu = around.interface.learn_mtu(around.now, remote, PathUser::Tcp, mtu, around.counters);
                 connection.shrink_mss(mss_within(mtu, remote).into());
             }
             ErrorKind::Unreachable if connection.state == State::SynSent => {

@@ -1,1 +1,0 @@
-//! The set-up by itself.
