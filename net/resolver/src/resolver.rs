@@ -6,22 +6,26 @@ use crate::lookup::{Config, Found, Lookup, Outcome, Step};
 use crate::name::HostName;
 use crate::query::Kind;
 use crate::transport;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell, RefCell};
-use core::future::poll_fn;
+use core::future::{Future, poll_fn};
 use core::net::{IpAddr, SocketAddr};
-use core::task::{Poll, Waker};
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use isola_ebbs::{CellEbb, Ebb, Representative, platform};
-use isola_events::future::join;
-use isola_events::now;
+use isola_events::{now, sleep, spawn_task};
 use spin::Mutex;
 
 /// Names that a core looks up at once.
 pub const MAX_LOOKUPS: usize = 256;
+
+/// How much longer IPv6 addresses are waited for where there are others (RFC 8305, 3).
+const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
 
 /// The port of DNS.
 const PORT: u16 = 53;
@@ -31,6 +35,9 @@ static SERVERS: CellEbb<Servers> = CellEbb::new();
 
 /// A name on the wire in small letters, and what is asked for.
 type Key = (Vec<u8>, Kind);
+
+/// What a lookup finds.
+type Addresses = Result<Vec<IpAddr>, ResolveError>;
 
 /// Servers that the application named.
 #[derive(Default)]
@@ -88,13 +95,18 @@ fn servers() -> Vec<SocketAddr> {
 
 /// The addresses of a name, of both kinds; IPv6 first. An address is its own.
 ///
+/// Where IPv4 addresses are found, and can be used, those of IPv6 are waited for a moment longer and not more (RFC 8305, 3):
+/// what is heard of them later is for the next one who asks.
+///
 /// # Errors
 /// [`ResolveError`].
 pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
     if let Ok(address) = name.parse::<IpAddr>() {
         return Ok(Vec::from([address]));
     }
-    match join(lookup(name, Kind::Ipv6), lookup(name, Kind::Ipv4)).await {
+    let same_name = name.to_string();
+    let six = spawn_task(async move { lookup(&same_name, Kind::Ipv6).await });
+    match both(six, lookup(name, Kind::Ipv4)).await {
         (Ok(mut all), Ok(rest)) => {
             all.extend(rest);
             Ok(all)
@@ -102,6 +114,43 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
         (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
         // What is wrong with the one kind is wrong with the other, or with the kind that is there everywhere.
         (Err(_), Err(error)) => Err(error),
+    }
+}
+
+/// What two lookups find; nothing for that of IPv6 where it takes much longer than the other, and can be done without.
+async fn both(
+    six: impl Future<Output = Addresses>,
+    four: impl Future<Output = Addresses>,
+) -> (Addresses, Addresses) {
+    let (mut six, mut four) = (pin!(six), pin!(four));
+    let (mut found_six, mut found_four, mut delay) = (None, None, None);
+    poll_fn(|context| {
+        poll_once(six.as_mut(), &mut found_six, context);
+        poll_once(four.as_mut(), &mut found_four, context);
+        if found_six.is_none() && matches!(found_four, Some(Ok(_))) && isola_net::address().is_some() {
+            let delay = delay.get_or_insert_with(|| Box::pin(sleep(RESOLUTION_DELAY)));
+            if delay.as_mut().poll(context).is_ready() {
+                found_six = Some(Err(ResolveError::Unanswered));
+            }
+        }
+        if found_six.is_none() || found_four.is_none() {
+            return Poll::Pending;
+        }
+        found_six.take().zip(found_four.take()).map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+/// Lets a lookup go on that has found nothing so far.
+fn poll_once(
+    lookup: Pin<&mut impl Future<Output = Addresses>>,
+    found: &mut Option<Addresses>,
+    context: &mut Context<'_>,
+) {
+    if found.is_none()
+        && let Poll::Ready(now) = lookup.poll(context)
+    {
+        *found = Some(now);
     }
 }
 

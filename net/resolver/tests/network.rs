@@ -20,6 +20,9 @@ const SERVICE: u16 = 7;
 /// How often the address of one name was asked for: it has another one each time.
 static ASKED: AtomicU8 = AtomicU8::new(100);
 
+/// How often the server has not answered.
+static UNANSWERED: AtomicU8 = AtomicU8::new(0);
+
 /// How often the server has failed.
 static FAILED: AtomicU8 = AtomicU8::new(0);
 
@@ -31,6 +34,7 @@ fn reply(query: &[u8]) -> Reply {
         ("server.example", A) => Reply::of(vec![address(&name, 1)]),
         ("moving.example", A) => Reply::of(vec![address(&name, ASKED.fetch_add(1, Ordering::Relaxed))]),
         ("server.example", AAAA) => Reply { authority: vec![soa("example", 60, 60)], ..Reply::default() },
+        ("four.example", A) => Reply::of(vec![address(&name, 4)]),
         ("broken.example", A) => {
             FAILED.fetch_add(1, Ordering::Relaxed);
             Reply { code: 2, ..Reply::default() }
@@ -48,6 +52,10 @@ async fn by_udp() {
     let socket = UdpSocket::bind(PORT).unwrap();
     loop {
         let query = socket.receive().await;
+        if asked(&query.payload) == ("four.example".into(), AAAA) {
+            UNANSWERED.fetch_add(1, Ordering::Relaxed);
+            continue;
+        }
         let mut reply = reply(&query.payload);
         if reply.answers.len() > 20 {
             reply = Reply { truncated: true, ..Reply::default() };
@@ -156,5 +164,17 @@ fn a_lookup_that_fails_fails_once_for_all_who_wait_for_it() {
         let all = join(join(broken(), broken()), join(broken(), broken())).await;
         assert_eq!(all, ((failed.clone(), failed.clone()), (failed.clone(), failed)));
         assert_eq!(FAILED.load(Ordering::Relaxed), 2 * questions);
+    });
+}
+
+/// RFC 8305 3: IPv6 addresses that come late are waited for a moment longer than IPv4's, and not more
+#[test]
+fn a_server_that_ignores_questions_for_ipv6_does_not_hold_ipv4_up() {
+    with_server(|| async {
+        for _ in 0..2 {
+            assert_eq!(resolve("four.example").await, Ok(vec![IpAddr::from([10, 9, 0, 4])]));
+        }
+        // One lookup of the others goes on meanwhile, which asks twice at most.
+        assert!(UNANSWERED.load(Ordering::Relaxed) <= 2);
     });
 }
