@@ -21,6 +21,7 @@ fn cut(whole: &[u8], headers_len: usize, len: usize, offload: ChecksumOffload) -
     let tcp = usize::from(offload.start);
     let whole_len = whole.len() - tcp;
     assert!(data.len() > len && len > 0, "nothing to cut: {} bytes by {len}", data.len());
+    assert!(headers[tcp + 13] & 0x80 == 0, "each piece would tell of a smaller window (CWR)");
     let half = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let count = data.len().div_ceil(len);
     let cut = |(number, piece): (usize, &[u8])| {

@@ -55,6 +55,22 @@ fn of_more_than_the_window_allows_whole_segments_go() {
     assert!(peer.segments().iter().all(|segment| segment.payload.len() == 1000));
 }
 
+/// RFC 3168 6.1.2: one segment says that the window was made smaller, the first with new data.
+#[test]
+fn what_tells_of_a_smaller_window_is_not_cut() {
+    let mut peer = listening(offloading());
+    let syn = Segment::new(4000, 80, 1_000_000, None).flags("SEW").options(Some(1000), Some(7));
+    let mut talk = peer.connect_with(syn);
+    peer.write(talk.conn, &pattern(50_000));
+    peer.segments();
+    talk.ack = talk.ack.wrapping_add(1_000);
+    peer.send(talk.segment().flags("E"));
+    talk.ack = talk.ack.wrapping_add(9_000);
+    peer.send(talk.segment());
+    let flags: Vec<String> = peer.segments().into_iter().map(|segment| segment.flags).collect();
+    assert!(flags.len() > 3 && flags[0] == "W" && flags[1..].iter().all(String::is_empty), "{flags:?}");
+}
+
 #[test]
 fn a_device_that_does_not_cut_gets_nothing_long() {
     for config in [host_config(1), Config { tx_segments: TxSegments::default(), ..offloading() }] {

@@ -27,6 +27,12 @@ impl Seq {
         other.before(self)
     }
 
+    /// Whether this lies from `first` to `last`. Unlike the order, that holds however far away this lies: a mark that
+    /// `una` has left behind long ago is not within what is under way, but looks to be ahead after 2^31 bytes.
+    pub const fn within(self, first: Self, last: Self) -> bool {
+        self.since(first) <= last.since(first)
+    }
+
     /// The later one of the two.
     pub const fn max(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
@@ -58,5 +64,15 @@ mod tests {
         let high = low + 10;
         assert!(low.before(high) && high.after(low) && !high.before(low) && !low.before(low));
         assert_eq!((high.since(low), high.back(10), low.max(high)), (10, low, high));
+    }
+
+    #[test]
+    fn what_was_left_behind_long_ago_is_not_within() {
+        let (first, last) = (Seq(u32::MAX - 5), Seq(10));
+        assert!(first.within(first, last) && last.within(first, last) && Seq(0).within(first, last));
+        for far in [1, 1 << 30, 1 << 31, 3 << 30] {
+            assert!(!first.back(far).within(first, last), "{far}");
+        }
+        assert!(!(last + 1).within(first, last));
     }
 }

@@ -26,6 +26,13 @@ pub(crate) enum Fresh {
     No,
 }
 
+/// Whether a segment may be a long one, which the device cuts into several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Long {
+    Yes,
+    No,
+}
+
 /// What an acknowledgement says of marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advice {
@@ -64,12 +71,19 @@ impl Marks {
 
     /// What a segment's flags say, once a round trip (RFC 3168 6.1.2).
     pub fn read(&mut self, flags: Flags, una: Seq, nxt: Seq) -> Advice {
-        if !flags.has(Flags::ECE) || !una.after(self.point) || una == nxt {
+        if !flags.has(Flags::ECE) || self.point.within(una, nxt) || una == nxt {
             return Advice::GoOn;
         }
         self.point = nxt;
         self.slowed = Telling::Something;
         Advice::SlowDown
+    }
+
+    /// Whether the next segment may be cut by the device: not the one that says that the window was made smaller, as a
+    /// device that knows nothing of it would say so in each piece.
+    #[inline]
+    pub fn long(&self) -> Long {
+        if self.slowed == Telling::Something { Long::No } else { Long::Yes }
     }
 
     /// The flags of a segment that goes out.
@@ -83,5 +97,23 @@ impl Marks {
             flags = flags | Flags::CWR;
         }
         flags
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 3168 6.1.2: a mark slows the sender down, once for what is under way, and so does the next one, however
+    /// much went through without any in between.
+    #[test]
+    fn a_mark_counts_however_long_ago_the_last_one_was() {
+        let mut marks = Marks::new(Agreed::Yes, Seq(0));
+        assert_eq!(marks.read(Flags::ECE, Seq(1), Seq(1001)), Advice::SlowDown);
+        assert_eq!(marks.read(Flags::ECE, Seq(501), Seq(2001)), Advice::GoOn);
+        for una in [1002, (1 << 31) + 2000, 3 << 30] {
+            let mut later = Marks { ..marks };
+            assert_eq!(later.read(Flags::ECE, Seq(una), Seq(una + 1000)), Advice::SlowDown, "{una}");
+        }
     }
 }

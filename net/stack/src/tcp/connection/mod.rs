@@ -21,7 +21,7 @@ mod sender;
 mod signals;
 
 pub(crate) use clock::Expiry;
-pub(crate) use ecn::{Agreed, Fresh};
+pub(crate) use ecn::{Agreed, Fresh, Long};
 pub(crate) use output::Outgoing;
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};

@@ -37,17 +37,20 @@ impl Connection {
             _ => true,
         };
         let mut fresh = Fresh::No;
-        let (seq, mut flags, payload) = match self.sender.next(now, self.receiver.reports_len()) {
-            Some(piece) => {
-                fresh = piece.fresh;
-                (piece.seq, piece.flags, piece.payload)
-            }
-            None if !synchronised => return None,
-            None if self.receiver.must_ack() => (self.sender.idle_seq(), Flags::NONE, Chain::new()),
-            // A position that was acknowledged already makes the peer answer (RFC 9293 3.8.4).
-            None if self.keep_alive_due == Place::In => (self.sender.una.back(1), Flags::NONE, Chain::new()),
-            None => return None,
-        };
+        let (seq, mut flags, payload) =
+            match self.sender.next(now, self.receiver.reports_len(), self.marks.long()) {
+                Some(piece) => {
+                    fresh = piece.fresh;
+                    (piece.seq, piece.flags, piece.payload)
+                }
+                None if !synchronised => return None,
+                None if self.receiver.must_ack() => (self.sender.idle_seq(), Flags::NONE, Chain::new()),
+                // A position that was acknowledged already makes the peer answer (RFC 9293 3.8.4).
+                None if self.keep_alive_due == Place::In => {
+                    (self.sender.una.back(1), Flags::NONE, Chain::new())
+                }
+                None => return None,
+            };
         self.keep_alive_due = Place::Out;
         self.segments_out += 1;
         if flags.has(Flags::SYN) {

@@ -42,6 +42,7 @@ impl Sender {
     ) {
         let (position, in_flight) = (ack.ack, self.nxt.since(self.una));
         let mut rack = self.rack.take().unwrap_or_else(|| Box::new(Rack::new(self.una)));
+        rack.keep_up(self.una, self.nxt);
         let least_rtt = self.rtt.least();
         let mut news =
             Deliveries { now, echoed: ack.echoed, least_rtt, rack: &mut rack, bytes: 0, rtt: None };
@@ -173,7 +174,7 @@ impl Sender {
             return delivered.saturating_sub(counted);
         }
         let counts = match cause {
-            None => self.una.after(self.recover),
+            None => !self.recover.within(self.una, self.nxt),
             Some((cause, _)) => cause == Cause::Loss,
         };
         if repeats == Repeats::No || !counts {

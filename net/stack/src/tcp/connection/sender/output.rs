@@ -2,7 +2,7 @@
 
 use super::repair::Cause;
 use super::{Due, Fin, Handshake, Piece, Sender, Tail, TailKind};
-use crate::tcp::connection::Fresh;
+use crate::tcp::connection::{Fresh, Long};
 use crate::tcp::segment::Flags;
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
@@ -69,7 +69,7 @@ impl Sender {
     }
 
     /// Makes the next segment's part of this half; `reserved` bytes of a full segment are taken already.
-    pub fn next(&mut self, now: Instant, reserved: usize) -> Option<Piece> {
+    pub fn next(&mut self, now: Instant, reserved: usize, long: Long) -> Option<Piece> {
         if self.handshake == Handshake::Open {
             return self.next_syn(now);
         }
@@ -81,7 +81,7 @@ impl Sender {
         let len = self.sendable();
         if len > 0 {
             self.probe = Due::No;
-            let len = if reserved > 0 { len.min(full) } else { len };
+            let len = if reserved > 0 || long == Long::No { len.min(full) } else { len };
             return Some(self.next_data(now, len));
         }
         if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {

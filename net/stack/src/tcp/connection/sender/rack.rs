@@ -106,12 +106,19 @@ impl Rack {
         }
     }
 
+    /// What was acknowledged in order since the last look has moved on from the highest position known.
+    pub fn keep_up(&mut self, una: Seq, nxt: Seq) {
+        if !self.highest.within(una, nxt) {
+            self.highest = una;
+        }
+    }
+
     /// The peer got something twice: it was late, not lost. More lateness is borne from now on, by a quarter
     /// of the least round trip a round trip (RFC 8985 6.2, step 4).
     pub fn on_duplicate(&mut self, una: Seq, nxt: Seq, block: Block) {
         let len = block.end.since(block.start);
         self.unneeded.duplicates = self.unneeded.duplicates.saturating_add(len);
-        if self.round.is_some_and(|round| una.before(round)) {
+        if self.round.is_some_and(|round| round != una && round.within(una, nxt.max(una))) {
             return;
         }
         self.round = Some(nxt);
@@ -148,5 +155,28 @@ impl Rack {
     pub fn lost_since(&self, run: &Run, lateness: Duration) -> Option<Instant> {
         self.newest.filter(|&newest| is_later(newest, (run.sent_at, run.end)))?;
         Some(run.sent_at + self.rtt + lateness)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8985 6.2: the reordering window grows once a round trip.
+    #[test]
+    fn what_was_noted_gigabytes_ago_means_nothing() {
+        for gone in [2000, (1 << 31) + 5000, 3 << 30] {
+            let mut rack = Rack::new(Seq(0));
+            let block = Block { start: Seq(0), end: Seq(500) };
+            rack.on_duplicate(Seq(1000), Seq(2000), block);
+            rack.on_duplicate(Seq(1500), Seq(2500), block);
+            assert_eq!(rack.quarters, 2);
+            rack.highest = Seq(1500);
+            let una = Seq(gone);
+            rack.keep_up(una, una + 1000);
+            assert_eq!(rack.highest, una);
+            rack.on_duplicate(una, una + 1000, block);
+            assert_eq!(rack.quarters, 3, "{gone}");
+        }
     }
 }
