@@ -40,7 +40,7 @@ async fn main(arguments: Arguments) -> ExitCode {
             Err(error) => format!("{error}\n"),
         };
         // An answer that cannot be sent is lost, as it could be on its way: the client asks again.
-        let _ = socket.send_to(datagram.remote, IoBuf::from(answer.into_bytes()).into());
+        let _ = socket.answer(&datagram, IoBuf::from(answer.into_bytes()).into());
     }
 }
 

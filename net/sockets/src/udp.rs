@@ -89,6 +89,14 @@ impl UdpSocket {
     pub fn send_to(&self, to: SocketAddr, data: Chain) -> Result<(), SendToError> {
         NETWORK.with(|stack| stack.udp_send_to(stack_now(), self.id, to, data)).unwrap_or(Ok(()))
     }
+
+    /// Answers a datagram, from the address that it was sent to. The answer may be lost on its way, here or elsewhere.
+    ///
+    /// # Errors
+    /// [`SendToError`], where it cannot even be begun.
+    pub fn answer(&self, asked: &Datagram, data: Chain) -> Result<(), SendToError> {
+        NETWORK.with(|stack| stack.udp_answer(stack_now(), self.id, asked, data)).unwrap_or(Ok(()))
+    }
 }
 
 impl Drop for UdpSocket {

@@ -243,3 +243,23 @@ fn connections_go_by_the_next_router_where_one_is_silent() {
     }
     assert_eq!(peer.events(), [Event::Failed(conn, FailReason::Unreachable)]);
 }
+
+/// RFC 1122 4.1.3.5: an answer comes from the address that was asked, where it is one of ours.
+#[test]
+fn a_datagram_is_answered_from_the_address_that_was_asked() {
+    let mut peer = peer();
+    let socket = peer.stack.udp_bind(53).unwrap();
+    let link_local = addresses(&peer).into_iter().find(Ipv6Addr::is_unicast_link_local).unwrap();
+    for (asked, answers) in [(link_local, link_local), (host_ip6(1), host_ip6(1)), (ALL_NODES, host_ip6(1))] {
+        let mut datagram = Vec::new();
+        PacketBuilder::ethernet2(host_mac(2).0, mac_for(asked))
+            .ipv6(host_ip6(2).octets(), asked.octets(), 64)
+            .udp(900, 53)
+            .write(&mut datagram, b"?")
+            .unwrap();
+        peer.send_frame(datagram);
+        let asked = peer.stack.udp_receive(socket).unwrap();
+        peer.stack.udp_answer(peer.now, socket, &asked, IoBuf::from_static(b"!")).unwrap();
+        assert_eq!(peer.frames()[0][22..38], answers.octets());
+    }
+}

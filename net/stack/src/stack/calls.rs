@@ -153,14 +153,40 @@ impl Stack {
         payload: impl Into<Chain>,
     ) -> Result<(), SendToError> {
         self.at(now);
-        let payload = payload.into();
+        let own = self.interface.source_for(remote.ip());
+        self.send_datagram(socket, own, remote, payload.into())
+    }
+
+    /// Answers a datagram: from the address that it was sent to, where that is this interface's own, since its sender may
+    /// take no other's word (RFC 1122 4.1.3.5). Otherwise as [`Self::udp_send_to`].
+    pub fn udp_answer(
+        &mut self,
+        now: Instant,
+        socket: UdpId,
+        asked: &Datagram,
+        payload: impl Into<Chain>,
+    ) -> Result<(), SendToError> {
+        self.at(now);
+        let (local, remote) = (asked.local, asked.remote);
+        let own =
+            if self.interface.is_own(local) { Some(local) } else { self.interface.source_for(remote.ip()) };
+        self.send_datagram(socket, own, remote, payload.into())
+    }
+
+    fn send_datagram(
+        &mut self,
+        socket: UdpId,
+        own: Option<IpAddr>,
+        remote: SocketAddr,
+        payload: Chain,
+    ) -> Result<(), SendToError> {
         let port = self.udp.port(socket).ok_or(SendToError::NoSocket)?;
         let limit =
             udp::max_payload(self.interface.mtu_to(self.now, remote.ip(), PathUser::Udp), remote.ip());
         if payload.len() > limit {
             return Err(SendToError::TooLong(limit));
         }
-        let own = self.interface.source_for(remote.ip()).ok_or(SendToError::NoAddress)?;
+        let own = own.ok_or(SendToError::NoAddress)?;
         if remote.port() == 0 || !self.interface.has_route(remote.ip()) {
             return Err(SendToError::NoRoute);
         }
