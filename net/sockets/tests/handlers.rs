@@ -37,6 +37,12 @@ impl ConnectionHandler for Noting {
     }
 }
 
+/// Serves every connection by a handler that `accept` makes, until the test ends.
+async fn serve<H: ConnectionHandler>(accept: impl Fn(&TcpConnection) -> H + Send + Sync + 'static) {
+    let _listening = listen_with(PORT, 4, accept).unwrap();
+    pending::<()>().await;
+}
+
 async fn wait_for(notes: &Mutex<Vec<String>>, last: &str) {
     while notes.lock().unwrap().last().is_none_or(|note| note != last) {
         isola_events::sleep(Duration::from_millis(1)).await;
@@ -46,10 +52,7 @@ async fn wait_for(notes: &Mutex<Vec<String>>, last: &str) {
 #[test]
 fn a_handler_is_told_of_data_and_of_both_ends() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let server = || async {
-        let _listening = listen_with(PORT, 4, |_| Noting(&NOTES)).unwrap();
-        pending::<()>().await;
-    };
+    let server = || serve(|_| Noting(&NOTES));
     talk(1, Loss::Never, server, || async {
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::from_static(b"one").into()).await.unwrap();
@@ -65,10 +68,7 @@ fn a_handler_is_told_of_data_and_of_both_ends() {
 #[test]
 fn a_handler_is_told_why_a_connection_ended_early() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let server = || async {
-        let _listening = listen_with(PORT, 4, |_| Noting(&NOTES)).unwrap();
-        pending::<()>().await;
-    };
+    let server = || serve(|_| Noting(&NOTES));
     talk(1, Loss::Never, server, || async {
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::from_static(b"one").into()).await.unwrap();
@@ -166,10 +166,7 @@ impl ConnectionHandler for Curt {
 #[test]
 fn a_handler_that_lets_go_is_told_nothing_more() {
     static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let server = || async {
-        let _listening = listen_with(PORT, 4, |_| Curt(&NOTES)).unwrap();
-        pending::<()>().await;
-    };
+    let server = || serve(|_| Curt(&NOTES));
     talk(1, Loss::Never, server, || async {
         let mut stream = dial(PORT).await;
         stream.write(IoBuf::from_static(b"hello").into()).await.unwrap();
