@@ -35,6 +35,11 @@ impl Order {
         (self.first != NONE).then_some(self.first)
     }
 
+    /// The number behind one that is in.
+    pub fn after(&self, number: u32) -> Option<u32> {
+        self.links.get(number as usize).map(|link| link.after).filter(|&after| after != NONE)
+    }
+
     /// Whether a number is in.
     pub fn has(&self, number: u32) -> bool {
         self.links.get(number as usize).is_some_and(|link| link.linked == Linked::Yes)
@@ -60,6 +65,14 @@ impl Order {
             None => self.first = number,
         }
         self.last = number;
+    }
+
+    /// Puts the first number last.
+    #[inline]
+    pub fn turn(&mut self) {
+        if self.first != self.last {
+            self.push(self.first);
+        }
     }
 
     /// Takes a number out, where it is in.

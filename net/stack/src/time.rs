@@ -17,6 +17,9 @@ impl Instant {
     /// The moment from which the clock counts.
     pub const ZERO: Self = Self(0);
 
+    /// A moment that does not come.
+    pub const NEVER: Self = Self(u64::MAX);
+
     /// The point `nanos` nanoseconds after [`Instant::ZERO`].
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)

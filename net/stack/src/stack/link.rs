@@ -280,6 +280,7 @@ impl Stack {
     /// [`Event::Ipv6Changed`]. Ends what the stack finds out by itself. Connections on other addresses fail.
     pub fn set_ipv6(&mut self, now: Instant, settings: Ipv6Settings) {
         self.at(now);
+        self.setup_due = Instant::ZERO;
         self.autoconf = None;
         self.dhcp6 = dhcp6::Client::new(self.interface.mac, 0);
         self.change_ipv6(settings);

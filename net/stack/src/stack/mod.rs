@@ -41,6 +41,9 @@ pub struct Stack {
     reassembled: VecDeque<IoBuf>,
     echo_limit: RateLimit,
     error_limit: RateLimit,
+    /// When those want to act who see to the interface's addresses: DHCP's clients and IPv6's configuration. Zero where
+    /// something happened since they were asked.
+    setup_due: Instant,
     /// The latest time that was told: for calls that need no newer one.
     now: Instant,
 }
@@ -91,6 +94,7 @@ impl Stack {
             reassembled: VecDeque::new(),
             echo_limit: RateLimit::new(limits.icmp_per_second, now),
             error_limit: RateLimit::new(limits.icmp_per_second, now),
+            setup_due: Instant::ZERO,
             now,
         };
         match config.addressing {
@@ -116,9 +120,9 @@ impl Stack {
     /// Takes the next frame to transmit: call until it returns `None`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
         self.at(now);
-        self.poll_dhcp();
-        self.poll_autoconf();
-        self.poll_dhcp6();
+        if self.now >= self.setup_due {
+            self.set_up();
+        }
         if let Some(frame) = self.interface.pop() {
             return self.counted(frame);
         }
@@ -146,28 +150,51 @@ impl Stack {
     /// When `on_timer` is to be called next; `None` while nothing waits for time to pass. Exact: an idle
     /// connection has no deadline.
     pub fn next_deadline(&mut self) -> Option<Instant> {
-        let tcp = self.tcp.deadline(self.now);
-        let dhcp = self.dhcp.as_ref().and_then(dhcp::Client::deadline);
-        let autoconf = self.autoconf.as_ref().and_then(Autoconf::deadline);
-        // Until there is an address to ask from, that is what is waited for.
-        let may_ask = |_: &Instant| self.autoconf.as_ref().and_then(Autoconf::link_local).is_some();
-        let dhcp6 = self.dhcp6.deadline().filter(may_ask);
-        let fragments = self.fragments.deadline();
-        [tcp, dhcp, autoconf, dhcp6, fragments, self.interface.neighbours.deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        self.next_deadline_before(Instant::NEVER)
+    }
+
+    /// The same, where it lies before `limit`. That takes a few instructions while it does not: for a caller who has set
+    /// an alarm already.
+    pub fn next_deadline_before(&mut self, limit: Instant) -> Option<Instant> {
+        let tcp = self.tcp.deadline_before(limit, self.now);
+        let others = [self.fragments.deadline(), self.interface.neighbours.deadline(), self.setup_deadline()];
+        others.into_iter().flatten().filter(|&at| at < limit).chain(tcp).min()
     }
 
     /// Acts on everything that is due at `now`. Calling it early or often does no harm.
     pub fn on_timer(&mut self, now: Instant) {
         self.at(now);
-        self.poll_dhcp();
-        self.poll_autoconf();
-        self.poll_dhcp6();
+        self.set_up();
         self.on_fragment_timer();
         self.on_neighbour_timer();
         self.tcp.on_timer(&mut around!(self));
+        self.setup_due = Instant::ZERO;
+    }
+
+    /// Has those act who see to the interface's addresses, and notes when they want to act next.
+    #[cold]
+    fn set_up(&mut self) {
+        self.poll_dhcp();
+        self.poll_autoconf();
+        self.poll_dhcp6();
+        self.setup_due = self.find_setup_deadline();
+    }
+
+    fn find_setup_deadline(&self) -> Instant {
+        let dhcp = self.dhcp.as_ref().and_then(dhcp::Client::deadline);
+        let autoconf = self.autoconf.as_ref().and_then(Autoconf::deadline);
+        // Until there is an address to ask from, that is what is waited for.
+        let may_ask = |_: &Instant| self.autoconf.as_ref().and_then(Autoconf::link_local).is_some();
+        let dhcp6 = self.dhcp6.deadline().filter(may_ask);
+        [dhcp, autoconf, dhcp6].into_iter().flatten().min().unwrap_or(Instant::NEVER)
+    }
+
+    /// When those want to act who see to the interface's addresses.
+    fn setup_deadline(&mut self) -> Option<Instant> {
+        if self.setup_due == Instant::ZERO {
+            self.setup_due = self.find_setup_deadline();
+        }
+        Some(self.setup_due).filter(|&due| due != Instant::NEVER)
     }
 
     /// Takes the next event: call until it returns `None`, and before `poll_transmit`.
@@ -211,6 +238,7 @@ impl Stack {
     /// An address that no host can have counts as none.
     pub fn set_ipv4(&mut self, now: Instant, ipv4: Option<Ipv4Config>) {
         self.at(now);
+        self.setup_due = Instant::ZERO;
         self.dhcp = None;
         self.change_address(ipv4.filter(Ipv4Config::is_valid));
     }
@@ -219,6 +247,7 @@ impl Stack {
         if self.interface.ipv4 == ipv4 {
             return;
         }
+        self.setup_due = Instant::ZERO;
         (self.address_since, self.defended) = (self.now, None);
         let waiting = self.interface.set_ipv4(ipv4, &mut self.counters);
         self.events.address = Some(ipv4);

@@ -83,6 +83,7 @@ impl Stack {
     }
 
     fn receive_ethernet(&mut self, frame: IoBuf, checksum: RxChecksum) -> Result<(), Counter> {
+        self.setup_due = Instant::ZERO;
         let frame = ethernet::parse(frame)?;
         if frame.destination != self.interface.mac && !frame.destination.is_group() {
             return Err(Counter::DropEthernetAddress);

@@ -86,12 +86,7 @@ impl Tcp {
     pub fn send(&mut self, id: ConnId, chain: &mut Chain, around: &mut Around<'_>) -> Result<(), SendError> {
         let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?;
         connection.send(chain)?;
-        if connection.searching == Place::Out && connection.has_output() {
-            // What can be sent needs no timer before it is.
-            self.ready.push_new(id.0.index);
-        } else {
-            self.settle(id.0.index, around);
-        }
+        self.settle(id.0.index, around);
         Ok(())
     }
 

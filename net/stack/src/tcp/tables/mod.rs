@@ -54,7 +54,7 @@ pub(crate) struct Tcp {
     cookies: Cookies,
     time_wait: TimeWaitTable,
     chooser: Chooser,
-    /// The connections that have something to send, each once, in turns.
+    /// The connections that may have something to send, each once, in turns: those that acted since they last had nothing.
     ready: Order,
     /// The connections that wait for time to pass.
     timers: Timers,
@@ -99,21 +99,28 @@ impl Tcp {
         Some(act(connection, &mut env))
     }
 
-    /// Brings the tables in line with the connection at `index`, after it acted.
+    /// Brings the tables in line with the connection at `index`, after it acted. What it has to send, and what it waits
+    /// for then, is seen when the device asks for frames.
     fn settle(&mut self, index: u32, around: &mut Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         if connection.is_over() {
             self.settle_ended(index, around);
             return;
         }
-        if connection.searching == Place::Out && connection.has_output() {
-            self.ready.push_new(index);
-        }
-        if let Some(at) = connection.deadline(around.now) {
-            self.timers.no_later_than(index, at);
-        }
         if connection.held == Held::Yes && !connection.signals.is_empty() {
             around.events.connections.push_new(index);
+        }
+        if connection.searching == Place::In {
+            self.arm(index, around.now);
+        } else {
+            self.ready.push_new(index);
+        }
+    }
+
+    /// Makes sure that the connection at `index` is looked at when the time comes for which it waits.
+    fn arm(&mut self, index: u32, now: Instant) {
+        if let Some(at) = self.connections.at_mut(index).and_then(|connection| connection.deadline(now)) {
+            self.timers.no_later_than(index, at);
         }
     }
 
@@ -251,11 +258,17 @@ impl Tcp {
         })
     }
 
-    /// The next moment at which `on_timer` has something to do: exact, as every connection at the heap's top
-    /// is asked whether it still waits.
-    pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
+    /// The next moment before `limit` at which `on_timer` has something to do: exact, as every connection at the heap's
+    /// top is asked whether it still waits.
+    pub fn deadline_before(&mut self, limit: Instant, now: Instant) -> Option<Instant> {
+        // Where somebody asks before all was sent.
+        let mut ready = self.ready.first();
+        while let Some(index) = ready {
+            self.arm(index, now);
+            ready = self.ready.after(index);
+        }
         let mut connections = None;
-        while let Some((at, index)) = self.timers.first() {
+        while let Some((at, index)) = self.timers.first().filter(|&(at, _)| at < limit) {
             let truth = self.connections.at_mut(index).and_then(|c| c.deadline(now));
             match truth {
                 None => self.timers.remove(index),
@@ -266,7 +279,8 @@ impl Tcp {
                 }
             }
         }
-        [connections, self.half_open.deadline(), self.time_wait.deadline()].into_iter().flatten().min()
+        let others = [self.half_open.deadline(), self.time_wait.deadline()];
+        others.into_iter().flatten().filter(|&at| at < limit).chain(connections).min()
     }
 
     /// Acts on everything that is due.

@@ -32,47 +32,51 @@ pub(crate) struct Way {
 }
 
 impl Tcp {
-    /// Makes the next frame. Connections with something to send take turns, a segment each.
+    /// Makes the next frame. Connections with something to send take turns, a segment each; one that has nothing leaves,
+    /// and its timer is set.
     pub fn transmit(&mut self, around: &mut Around<'_>) -> Option<Frame> {
         while let Some(index) = self.ready.first() {
+            if let Some(mac) = self.known_path(index, around).or_else(|| self.find_path(index, around))
+                && let Some(frame) = self.next_frame(index, mac, around)
+            {
+                self.ready.turn();
+                return Some(frame);
+            }
             self.ready.remove(index);
-            match self.path(index, around) {
-                None => {}
-                Some(Path::Lost) => {
-                    self.lose_output(index, around);
-                    self.settle(index, around);
-                }
-                Some(Path::Sought(ip)) => {
-                    around.interface.neighbours.wait_connection(ip, index);
-                    if let Some(connection) = self.connections.at_mut(index) {
-                        connection.searching = Place::In;
-                    }
-                    if let Some(request) = around.interface.pop() {
-                        return Some(request);
-                    }
-                }
-                Some(Path::Known(known)) => {
-                    let frame = self.next_frame(index, known.mac, around);
-                    self.settle(index, around);
-                    if frame.is_some() {
-                        return frame;
-                    }
-                }
+            self.arm(index, around.now);
+            if let Some(request) = around.interface.pop() {
+                return Some(request);
             }
         }
         None
     }
 
-    /// How the peer is reached: as it was looked up last, while that holds.
+    /// The neighbour by whom the peer was reached last, while that holds.
+    #[inline]
+    fn known_path(&self, index: u32, around: &Around<'_>) -> Option<MacAddr> {
+        let way = self.connections.at(index)?.path.as_ref()?;
+        let holds = way.epoch == around.interface.neighbours.epoch && around.now < way.known.valid_until;
+        holds.then_some(way.known.mac)
+    }
+
+    /// Looks up the neighbour by whom the peer of a connection with something to send is reached. Where that takes a
+    /// search, the connection waits for it.
+    #[cold]
+    fn find_path(&mut self, index: u32, around: &mut Around<'_>) -> Option<MacAddr> {
+        self.connections.at(index).filter(|connection| connection.has_output())?;
+        match self.path(index, around)? {
+            Path::Known(known) => return Some(known.mac),
+            Path::Sought(ip) => {
+                around.interface.neighbours.wait_connection(ip, index);
+                self.connections.at_mut(index)?.searching = Place::In;
+            }
+            Path::Lost => self.lose_output(index, around),
+        }
+        None
+    }
+
     fn path(&mut self, index: u32, around: &mut Around<'_>) -> Option<Path> {
         let connection = self.connections.at_mut(index)?;
-        let epoch = around.interface.neighbours.epoch;
-        if let Some(way) = &connection.path
-            && way.epoch == epoch
-            && around.now < way.known.valid_until
-        {
-            return Some(Path::Known(way.known));
-        }
         let (remote, progress) = (connection.flow.remote.ip(), connection.progress());
         if let Some(way) = &connection.path
             && way.progress != progress
