@@ -207,9 +207,7 @@ impl BareQueue {
             }
             None => IoBufMut::with_room(0, BUFFER_LEN),
         };
-        buffer.reset(0);
-        let room = buffer.tailroom();
-        buffer.append(room);
+        buffer.extend();
         Filled(buffer)
     }
 

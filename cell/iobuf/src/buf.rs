@@ -1,9 +1,9 @@
 //! One contiguous piece: [`IoBufMut`] owns it, [`IoBuf`] is a shared view of it.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::{Deref, Range};
+use triomphe::{Arc, UniqueArc};
 
 #[derive(Clone)]
 enum Storage {
@@ -15,19 +15,28 @@ enum Storage {
 #[derive(Clone)]
 pub struct IoBuf {
     storage: Storage,
-    start: usize,
-    end: usize,
+    start: u32,
+    end: u32,
+}
+
+/// A place in a memory of so many bytes, as it is kept. Views are moved about on every packet: they are small.
+const fn place(len: usize) -> u32 {
+    assert!(len <= u32::MAX as usize, "a buffer is shorter than 4 GiB");
+    len as u32
 }
 
 impl IoBuf {
     /// A view of bytes that live in the image.
+    ///
+    /// # Panics
+    /// Where there are 4 GiB of them, here as for all buffers.
     pub const fn from_static(bytes: &'static [u8]) -> Self {
-        Self { storage: Storage::Static(bytes), start: 0, end: bytes.len() }
+        Self { storage: Storage::Static(bytes), start: 0, end: place(bytes.len()) }
     }
 
     /// A view of a fresh copy of `bytes`. The one place where this crate copies: not for data paths.
     pub fn copy_from_slice(bytes: &[u8]) -> Self {
-        Self { storage: Storage::Shared(Arc::from(bytes)), start: 0, end: bytes.len() }
+        Self { storage: Storage::Shared(Arc::from(bytes)), start: 0, end: place(bytes.len()) }
     }
 
     /// The view of `range` of this view, sharing its memory.
@@ -40,21 +49,21 @@ impl IoBuf {
         }
         Some(Self {
             storage: self.storage.clone(),
-            start: self.start + range.start,
-            end: self.start + range.end,
+            start: self.start + range.start as u32,
+            end: self.start + range.end as u32,
         })
     }
 
     /// Drops the first `count` bytes from the view (all of it, where it is shorter).
     #[inline]
     pub fn advance(&mut self, count: usize) {
-        self.start += count.min(self.len());
+        self.start += count.min(self.len()) as u32;
     }
 
     /// Keeps only the first `len` bytes of the view.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
-        self.end = self.start + len.min(self.len());
+        self.end = self.start + len.min(self.len()) as u32;
     }
 
     /// Takes the first `count` bytes off this view and returns them as a view of their own.
@@ -63,7 +72,7 @@ impl IoBuf {
     #[inline]
     pub fn split_to(&mut self, count: usize) -> Option<Self> {
         let front = self.slice(0..count)?;
-        self.start += count;
+        self.start += count as u32;
         Some(front)
     }
 
@@ -81,9 +90,9 @@ impl IoBuf {
     pub fn try_into_mut(self) -> Result<IoBufMut, Self> {
         let (start, end) = (self.start, self.end);
         match self.storage {
-            Storage::Shared(mut bytes) => match Arc::get_mut(&mut bytes) {
-                Some(_) => Ok(IoBufMut { bytes, start, end }),
-                None => Err(Self { storage: Storage::Shared(bytes), start, end }),
+            Storage::Shared(bytes) => match Arc::try_unique(bytes) {
+                Ok(bytes) => Ok(IoBufMut { bytes, start, end }),
+                Err(bytes) => Err(Self { storage: Storage::Shared(bytes), start, end }),
             },
             storage => Err(Self { storage, start, end }),
         }
@@ -99,7 +108,7 @@ impl Deref for IoBuf {
             Storage::Shared(bytes) => bytes,
             Storage::Static(bytes) => bytes,
         };
-        &bytes[self.start..self.end]
+        &bytes[self.start as usize..self.end as usize]
     }
 }
 
@@ -127,27 +136,23 @@ impl Eq for IoBuf {}
 
 /// The sole owner of a piece of memory: `headroom | data | tailroom`.
 pub struct IoBufMut {
-    bytes: Arc<[u8]>,
-    start: usize,
-    end: usize,
+    bytes: UniqueArc<[u8]>,
+    start: u32,
+    end: u32,
 }
 
 impl IoBufMut {
     /// An empty buffer of `headroom` bytes before the data and `tailroom` bytes for it.
     pub fn with_room(headroom: usize, tailroom: usize) -> Self {
+        let (start, _) = (place(headroom), place(headroom + tailroom));
         let bytes = core::iter::repeat_n(0, headroom + tailroom).collect();
-        Self { bytes, start: headroom, end: headroom }
-    }
-
-    #[inline]
-    fn storage(&mut self) -> &mut [u8] {
-        Arc::get_mut(&mut self.bytes).expect("an IoBufMut is made only of memory that nobody else views")
+        Self { bytes, start, end: start }
     }
 
     /// Bytes that can still be prepended.
     #[inline]
     pub fn headroom(&self) -> usize {
-        self.start
+        self.start as usize
     }
 
     /// Length of the whole memory, in bytes.
@@ -159,7 +164,7 @@ impl IoBufMut {
     /// Bytes that can still be appended.
     #[inline]
     pub fn tailroom(&self) -> usize {
-        self.bytes.len() - self.end
+        self.bytes.len() - self.end as usize
     }
 
     /// Extends the data by `count` bytes at its front and returns them, contents unspecified.
@@ -167,21 +172,22 @@ impl IoBufMut {
     /// Returns `None`, and changes nothing, where the headroom is smaller.
     #[inline]
     pub fn prepend(&mut self, count: usize) -> Option<&mut [u8]> {
-        self.start = self.start.checked_sub(count)?;
-        let start = self.start;
-        Some(&mut self.storage()[start..start + count])
+        let start = self.headroom().checked_sub(count)?;
+        self.start = start as u32;
+        self.bytes.get_mut(start..start + count)
     }
 
     /// Extends the data by `count` bytes at its end and returns them, contents unspecified.
     ///
     /// Returns `None`, and changes nothing, where the tailroom is smaller.
+    #[inline]
     pub fn append(&mut self, count: usize) -> Option<&mut [u8]> {
         if count > self.tailroom() {
             return None;
         }
-        let end = self.end;
-        self.end += count;
-        Some(&mut self.storage()[end..end + count])
+        let end = self.end as usize;
+        self.end += count as u32;
+        self.bytes.get_mut(end..end + count)
     }
 
     /// Appends a copy of `bytes`, or returns `None` and changes nothing where the tailroom is smaller.
@@ -193,32 +199,40 @@ impl IoBufMut {
     /// The data, writable.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
-        let (start, end) = (self.start, self.end);
-        &mut self.storage()[start..end]
+        &mut self.bytes[self.start as usize..self.end as usize]
     }
 
     /// Empties the buffer and sets its headroom, for another use of the same memory.
     ///
     /// A headroom larger than the memory leaves no tailroom.
+    #[inline]
     pub fn reset(&mut self, headroom: usize) {
-        self.start = headroom.min(self.bytes.len());
+        self.start = headroom.min(self.bytes.len()) as u32;
         self.end = self.start;
     }
 
+    /// Makes all of the memory data.
+    #[inline]
+    pub fn extend(&mut self) {
+        (self.start, self.end) = (0, self.bytes.len() as u32);
+    }
+
     /// Drops the first `count` bytes of the data (all of it, where it is shorter).
+    #[inline]
     pub fn advance(&mut self, count: usize) {
-        self.start += count.min(self.end - self.start);
+        self.start += count.min(self.len()) as u32;
     }
 
     /// Keeps only the first `len` bytes of the data.
+    #[inline]
     pub fn truncate(&mut self, len: usize) {
-        self.end = self.end.min(self.start + len);
+        self.end = self.start + len.min(self.len()) as u32;
     }
 
     /// Gives up sole ownership: the data as a view that can be shared. No copy.
     #[inline]
     pub fn freeze(self) -> IoBuf {
-        IoBuf { storage: Storage::Shared(self.bytes), start: self.start, end: self.end }
+        IoBuf { storage: Storage::Shared(self.bytes.shareable()), start: self.start, end: self.end }
     }
 }
 
@@ -227,7 +241,7 @@ impl Deref for IoBufMut {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
+        &self.bytes[self.start as usize..self.end as usize]
     }
 }
 

@@ -94,6 +94,14 @@ impl Chain {
         Some(part)
     }
 
+    /// Takes the last view out.
+    pub fn pop_back(&mut self) -> Option<IoBuf> {
+        let behind = self.rest.as_mut().and_then(|rest| rest.pop_back());
+        let part = behind.or_else(|| self.second.take()).or_else(|| self.first.take())?;
+        self.len -= part.len();
+        Some(part)
+    }
+
     /// Takes the first view out and leaves the length as it is.
     fn take_first(&mut self) -> Option<IoBuf> {
         let part = self.first.take()?;
@@ -300,9 +308,23 @@ mod tests {
             assert_eq!(empty.front().unwrap()[..], [*expected]);
             assert_eq!(empty.pop_front().unwrap()[..], [*expected]);
         }
-        assert!(empty.pop_front().is_none() && empty.front().is_none() && empty.is_empty());
+        assert!(
+            empty.pop_front().is_none()
+                && empty.pop_back().is_none()
+                && empty.front().is_none()
+                && empty.is_empty()
+        );
         empty.push_back(IoBuf::copy_from_slice(b"g"));
         assert_eq!(empty.to_vec(), b"g");
+    }
+
+    #[test]
+    fn views_are_taken_from_the_end_until_none_is_left() {
+        let mut all = chain(&[b"a", b"bc", b"d", b"ef"]);
+        for (expected, left) in [(&b"ef"[..], 4), (b"d", 3), (b"bc", 1), (b"a", 0)] {
+            assert_eq!((&all.pop_back().unwrap()[..], all.len()), (expected, left));
+        }
+        assert!(all.pop_back().is_none() && all.is_empty());
     }
 
     #[test]

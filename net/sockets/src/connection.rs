@@ -10,7 +10,7 @@ use isola_abi::id::ActivityId;
 use isola_events::activity::charge_to;
 use isola_events::current_activity;
 use isola_iobuf::Chain;
-use isola_net_stack::{ConnId, FailReason};
+use isola_net_stack::{ConnId, EndCame, FailReason};
 
 /// A connection of this core.
 pub(crate) struct Connection {
@@ -93,18 +93,12 @@ impl Connection {
     }
 
     /// Takes all that has come, and whether the peer's end is there.
-    pub fn take(&self) -> (Chain, AtEnd) {
-        let mut data = Chain::new();
-        let at_end = NETWORK.with(|stack| {
-            while let Some(piece) = stack.read(self.id) {
-                data.push_back(piece);
-            }
-            stack.is_at_end(self.id)
-        });
-        let at_end = at_end.unwrap_or(true);
+    pub fn take(&self) -> (Chain, EndCame) {
+        let read = NETWORK.with(|stack| stack.read_all(self.id)).flatten();
+        let (data, end) = read.unwrap_or((Chain::new(), EndCame::Yes));
         // All of it is taken: until something is told again, only the peer's end can still be there.
-        self.unread.set(at_end);
-        (data, if at_end { AtEnd::Yes } else { AtEnd::No })
+        self.unread.set(end == EndCame::Yes);
+        (data, end)
     }
 
     /// Hands the handler what has come, unless it wants nothing now.
@@ -115,7 +109,7 @@ impl Connection {
             if !data.is_empty() {
                 self.call(activity, |handler, connection| handler.received(connection, data));
             }
-            if at_end == AtEnd::Yes {
+            if at_end == EndCame::Yes {
                 self.unread.set(false);
                 // A connection that has ended says so by itself.
                 if self.ended.get().is_none() && !self.end_told.replace(true) {
@@ -161,13 +155,6 @@ impl Connection {
         self.activity.set(None);
         drop(self.handler.take());
     }
-}
-
-/// Whether the peer has sent all it will.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtEnd {
-    Yes,
-    No,
 }
 
 /// Wakes a task, where one waits: what it sends is worth waiting for.

@@ -44,6 +44,8 @@ pub(crate) struct CoreNetwork {
     /// Whether tasks were woken that may have something to send.
     calls_expected: Cell<bool>,
     alarm: Alarm,
+    /// When the alarm rings.
+    rings_at: Cell<stack::Instant>,
 }
 
 impl Representative for CoreNetwork {
@@ -57,6 +59,7 @@ impl Representative for CoreNetwork {
             taking_in: Cell::new(false),
             calls_expected: Cell::new(false),
             alarm: Alarm::new(|| NETWORK.ring()),
+            rings_at: Cell::new(stack::Instant::NEVER),
         };
         if let Some(beginning) = interface::join() {
             network.begin(beginning);
@@ -307,16 +310,20 @@ impl CoreNetwork {
         let deadline = match self.stack.borrow_mut().as_mut() {
             Some(stack) => {
                 device::transmit(stack, stack_now());
-                stack.next_deadline()
+                stack.next_deadline_before(self.rings_at.get())
             }
             None => return,
         };
-        self.alarm
-            .set_no_later(deadline.map(|deadline| isola_platform::Instant::from_ns(deadline.as_nanos())));
+        // What it rings for moves on most of the time: it rings all the same, and is set anew only then.
+        if let Some(deadline) = deadline {
+            self.rings_at.set(deadline);
+            self.alarm.set(Some(isola_platform::Instant::from_ns(deadline.as_nanos())));
+        }
         self.take_events();
     }
 
     fn ring(&self) {
+        self.rings_at.set(stack::Instant::NEVER);
         self.take_in(|stack| stack.on_timer(stack_now()));
     }
 }

@@ -1,6 +1,6 @@
 //! TCP: who listens, who connects, and the stream that both get.
 
-use crate::connection::{AtEnd, Connection};
+use crate::connection::Connection;
 use crate::core_network::{NETWORK, stack_now};
 use crate::handler::{ConnectionHandler, TcpConnection};
 use crate::interface;
@@ -13,7 +13,7 @@ use core::net::SocketAddr;
 use core::task::Poll;
 use isola_events::{current_activity, spawn, spawn_task_for};
 use isola_iobuf::Chain;
-use isola_net_stack::{ConnId, ConnectError, ConnectionStats, FailReason, KeepAlive, SendError};
+use isola_net_stack::{ConnId, ConnectError, ConnectionStats, EndCame, FailReason, KeepAlive, SendError};
 
 /// Who listens at a port, on every core.
 pub(crate) struct Listener {
@@ -176,7 +176,7 @@ impl TcpStream {
             if !data.is_empty() {
                 return Poll::Ready(Ok(Some(data)));
             }
-            if at_end == AtEnd::Yes {
+            if at_end == EndCame::Yes {
                 return Poll::Ready(Ok(None));
             }
         }

@@ -114,9 +114,11 @@ pub(crate) struct EventQueue {
     pub connections: Order,
     pub sockets: Order,
     /// The address as it is now, where it changed: never lost, the newest replaces an older one.
-    pub address: Option<Option<Ipv4Config>>,
+    address: Option<Option<Ipv4Config>>,
     /// Whether the IPv6 settings changed.
-    pub ipv6: Ipv6News,
+    ipv6: Ipv6News,
+    /// Whether any of this and of the notices waits: one look where nothing does.
+    news: News,
     notices: VecDeque<Event>,
     notice_limit: usize,
 }
@@ -128,6 +130,7 @@ impl EventQueue {
             sockets: Order::new(),
             address: None,
             ipv6: Ipv6News::None,
+            news: News::None,
             notices: VecDeque::new(),
             notice_limit,
         }
@@ -139,9 +142,37 @@ impl EventQueue {
             self.notices.pop_front();
         }
         self.notices.push_back(event);
+        self.news = News::Some;
     }
 
+    /// The IPv4 address is another one.
+    pub fn address_changed(&mut self, address: Option<Ipv4Config>) {
+        self.address = Some(address);
+        self.news = News::Some;
+    }
+
+    /// What is used of IPv6 is something else.
+    pub fn ipv6_changed(&mut self) {
+        self.ipv6 = Ipv6News::Changed;
+        self.news = News::Some;
+    }
+
+    /// Takes what is no connection's and no socket's.
+    #[inline]
     pub fn take_notice(&mut self) -> Option<Event> {
+        if self.news == News::None { None } else { self.take_news() }
+    }
+
+    #[cold]
+    fn take_news(&mut self) -> Option<Event> {
+        let event = self.first_news();
+        if event.is_none() {
+            self.news = News::None;
+        }
+        event
+    }
+
+    fn first_news(&mut self) -> Option<Event> {
         match self.address.take() {
             Some(address) => Some(Event::AddressChanged(address)),
             None if core::mem::take(&mut self.ipv6) == Ipv6News::Changed => Some(Event::Ipv6Changed),
@@ -150,9 +181,16 @@ impl EventQueue {
     }
 }
 
+/// Whether there may be something to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    None,
+    Some,
+}
+
 /// Whether the IPv6 settings changed since that was last told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Ipv6News {
+enum Ipv6News {
     #[default]
     None,
     Changed,

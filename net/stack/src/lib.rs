@@ -85,8 +85,8 @@ pub use frame::{ChecksumOffload, Frame};
 pub use neighbour::Evidence;
 pub use stack::{Occupancy, Stack};
 pub use tcp::{
-    Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, Ecn, KeepAlive, ListenError, Round,
-    SendError, TcpConfig, Timeout, WindowUse,
+    Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, Ecn, EndCame, KeepAlive,
+    ListenError, Round, SendError, TcpConfig, Timeout, WindowUse,
 };
 pub use time::{Duration, Instant};
 pub use udp::{BindError, Datagram, SendToError};

@@ -7,7 +7,7 @@ use super::{Stack, around};
 use crate::event::{ConnId, ListenerId, UdpId};
 use crate::path_mtu::PathUser;
 use crate::tcp::tables::Around;
-use crate::tcp::{ConnectError, ConnectionStats, KeepAlive, ListenError, SendError};
+use crate::tcp::{ConnectError, ConnectionStats, EndCame, KeepAlive, ListenError, SendError};
 use crate::time::Instant;
 use crate::udp::{self, BindError, Datagram, SendToError};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -62,6 +62,12 @@ impl Stack {
     /// nothing now. What is taken opens the receive window again.
     pub fn read(&mut self, conn: ConnId) -> Option<IoBuf> {
         self.tcp.read(conn, &mut around!(self))
+    }
+
+    /// Takes all of the received data, and says whether that was the last of it. As [`Self::read`] otherwise; `None` where
+    /// there is no such connection.
+    pub fn read_all(&mut self, conn: ConnId) -> Option<(Chain, EndCame)> {
+        self.tcp.read_all(conn, &mut around!(self))
     }
 
     /// Whether everything was read that the peer will ever send.

@@ -8,7 +8,6 @@ use crate::arp::ArpPacket;
 use crate::autoconf::{Autoconf, Conflict, Outgoing};
 use crate::counters::Counter;
 use crate::event::Event;
-use crate::event::Ipv6News;
 use crate::icmp6::Complaint;
 use crate::interface::{LinkMessage, LinkMessageKind, Silence};
 use crate::ndp::{self, Answers, Message, RouterAdvert};
@@ -297,7 +296,7 @@ impl Stack {
             return;
         }
         let waiting = self.interface.set_ipv6(settings, &mut self.counters);
-        self.events.ipv6 = Ipv6News::Changed;
+        self.events.ipv6_changed();
         let mut around = around!(self);
         if before.addresses.iter().flatten().any(|own| !settings.has(own.ip)) {
             self.tcp.on_address_change(&mut around);

@@ -250,7 +250,7 @@ impl Stack {
         self.setup_due = Instant::ZERO;
         (self.address_since, self.defended) = (self.now, None);
         let waiting = self.interface.set_ipv4(ipv4, &mut self.counters);
-        self.events.address = Some(ipv4);
+        self.events.address_changed(ipv4);
         let mut around = around!(self);
         self.tcp.on_address_change(&mut around);
         self.tcp.on_search_ended(&waiting, SearchOutcome::Found, &mut around);

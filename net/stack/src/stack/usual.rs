@@ -4,16 +4,16 @@
 //! Whatever is unusual about a frame is left to the general way (`receive.rs`), which would do the same with the usual
 //! ones: nothing is dropped or counted here.
 
-use crate::address::Flow;
 use crate::interface::Interface;
 use crate::ip::Mark;
 use crate::ipv6;
+use crate::tcp::flow_map::FlowKey;
 use crate::tcp::options::{Options, TIMESTAMPS_LEN};
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{Flags, HEADER_LEN, Segment};
 use crate::tcp::seq::Seq;
 use crate::{ethernet, ipv4};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
 use etherparse::IpNumber;
 use isola_iobuf::IoBuf;
@@ -22,7 +22,7 @@ const TCP: u8 = IpNumber::TCP.0;
 
 /// What a usual frame says.
 pub(super) struct Usual {
-    pub flow: Flow,
+    pub flow: FlowKey,
     seq: Seq,
     ack: Seq,
     flags: Flags,
@@ -40,7 +40,7 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
     if link[..6] != interface.mac.0 || link[6..12] == interface.mac.0 || from_group {
         return None;
     }
-    let (ends, headers_len, packet_len) = match link[12..] {
+    let (mut flow, headers_len, packet_len) = match link[12..] {
         [0x08, 0x00] => read_v4(packet, interface)?,
         [0x86, 0xdd] => read_v6(packet, interface)?,
         _ => return None,
@@ -67,9 +67,9 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
     // The rest belongs to the packet as a whole.
     let fits =
         start <= end && end <= frame.len() + rest_len && (rest_len == 0 || end == frame.len() + rest_len);
-    let (source, destination) = ends;
-    fits.then(|| Usual {
-        flow: Flow::new(destination, half(2), source, half(0)),
+    flow.set_ports(half(2), half(0));
+    fits.then_some(Usual {
+        flow,
         seq: Seq(word(4)),
         ack: Seq(word(8)),
         flags,
@@ -79,9 +79,9 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
     })
 }
 
-/// The ends of an IPv4 packet, and the lengths of its header and of all of it.
+/// The flow of an IPv4 packet, without its ports, and the lengths of its header and of all of it.
 #[inline]
-fn read_v4(packet: &[u8], interface: &Interface) -> Option<((IpAddr, IpAddr), usize, usize)> {
+fn read_v4(packet: &[u8], interface: &Interface) -> Option<(FlowKey, usize, usize)> {
     let header = packet.first_chunk::<{ ipv4::HEADER_LEN }>()?;
     let [0x45, service, l0, l1, _, _, f0, f1, _, TCP, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header else {
         return None;
@@ -96,13 +96,13 @@ fn read_v4(packet: &[u8], interface: &Interface) -> Option<((IpAddr, IpAddr), us
     // A sum over its own complement is all ones, however it is folded.
     sum.is_multiple_of(0xffff).then(|| {
         let len = usize::from(u16::from_be_bytes([l0, l1]));
-        ((source.into(), destination.into()), ipv4::HEADER_LEN, len)
+        (FlowKey::v4(destination, source), ipv4::HEADER_LEN, len)
     })
 }
 
 /// The same of an IPv6 packet.
 #[inline]
-fn read_v6(packet: &[u8], interface: &Interface) -> Option<((IpAddr, IpAddr), usize, usize)> {
+fn read_v6(packet: &[u8], interface: &Interface) -> Option<(FlowKey, usize, usize)> {
     let header = packet.first_chunk::<{ ipv6::HEADER_LEN }>()?;
     let [v0, v1, _, _, l0, l1, TCP, _, ref ends @ ..] = *header else { return None };
     let (source, destination) = ends.split_first_chunk::<16>()?;
@@ -112,7 +112,7 @@ fn read_v6(packet: &[u8], interface: &Interface) -> Option<((IpAddr, IpAddr), us
         return None;
     }
     let len = ipv6::HEADER_LEN + usize::from(u16::from_be_bytes([l0, l1]));
-    Some(((Ipv6Addr::from(*source).into(), destination.into()), ipv6::HEADER_LEN, len))
+    Some((FlowKey::v6(destination, Ipv6Addr::from(*source)), ipv6::HEADER_LEN, len))
 }
 
 /// Whether a router on the way was congested (RFC 3168 5): that is for the general way to tell.
@@ -128,8 +128,8 @@ impl Usual {
         frame.truncate(self.data.end);
         frame.advance(self.data.start);
         Segment {
-            source_port: self.flow.remote.port(),
-            destination_port: self.flow.local.port(),
+            source_port: self.flow.remote_port(),
+            destination_port: self.flow.local_port(),
             seq: self.seq,
             ack: self.ack,
             flags: self.flags,

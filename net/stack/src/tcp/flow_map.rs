@@ -1,11 +1,10 @@
 //! From a flow to what this stack knows of it.
 
-use super::isn::flow_bytes;
 use crate::address::Flow;
 use crate::config::Secret;
-use core::net::SocketAddr;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use hashbrown::HashTable;
-use siphasher::sip::SipHasher13;
+use siphasher::sip::SipHasher24;
 
 /// What a flow leads to, by its place in the table of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,80 +14,174 @@ pub(crate) enum Target {
     TimeWait(u32),
 }
 
-/// An IPv4 flow in three words: what is hashed and compared for each segment.
+/// A flow as it is hashed and compared for each segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key4 {
+pub(crate) enum FlowKey {
+    V4(FlowKey4),
+    V6(FlowKey6),
+}
+
+/// A flow of IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowKey4 {
     local: u32,
     remote: u32,
     /// Local and remote.
     ports: u32,
 }
 
-impl Key4 {
+/// A flow of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowKey6 {
+    local: u128,
+    remote: u128,
+    /// Local and remote.
+    ports: u32,
+}
+
+impl FlowKey {
+    /// Between two addresses; the ports are still to be set.
     #[inline]
-    fn of(flow: &Flow) -> Option<Self> {
-        match (flow.local, flow.remote) {
-            (SocketAddr::V4(local), SocketAddr::V4(remote)) => Some(Self {
-                local: local.ip().to_bits(),
-                remote: remote.ip().to_bits(),
-                ports: u32::from(local.port()) << 16 | u32::from(remote.port()),
-            }),
-            _ => None,
-        }
+    pub const fn v4(local: Ipv4Addr, remote: Ipv4Addr) -> Self {
+        Self::V4(FlowKey4 { local: local.to_bits(), remote: remote.to_bits(), ports: 0 })
+    }
+
+    /// The same of IPv6.
+    #[inline]
+    pub const fn v6(local: Ipv6Addr, remote: Ipv6Addr) -> Self {
+        Self::V6(FlowKey6 { local: local.to_bits(), remote: remote.to_bits(), ports: 0 })
     }
 
     #[inline]
-    fn hash(&self, hasher: &SipHasher13) -> u64 {
-        let mut bytes = [0; 12];
-        for (into, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip([self.local, self.remote, self.ports])
-        {
-            *into = word.to_ne_bytes();
+    pub fn of(flow: &Flow) -> Self {
+        let mut key = match (flow.local, flow.remote) {
+            (SocketAddr::V4(local), SocketAddr::V4(remote)) => Self::v4(*local.ip(), *remote.ip()),
+            (local, remote) => Self::v6(in_v6(local), in_v6(remote)),
+        };
+        key.set_ports(flow.local.port(), flow.remote.port());
+        key
+    }
+
+    #[inline]
+    pub fn set_ports(&mut self, local: u16, remote: u16) {
+        let both = u32::from(local) << 16 | u32::from(remote);
+        match self {
+            Self::V4(key) => key.ports = both,
+            Self::V6(key) => key.ports = both,
         }
-        hasher.hash(&bytes)
+    }
+
+    /// The local port.
+    #[inline]
+    pub const fn local_port(&self) -> u16 {
+        (self.ports() >> 16) as u16
+    }
+
+    /// The remote port.
+    #[inline]
+    pub const fn remote_port(&self) -> u16 {
+        self.ports() as u16
+    }
+
+    #[inline]
+    const fn ports(&self) -> u32 {
+        match self {
+            Self::V4(key) => key.ports,
+            Self::V6(key) => key.ports,
+        }
     }
 }
 
-/// All flows of one stack. Peers choose what is hashed, so the hash is keyed (SipHash-1-3): nobody can make
-/// flows collide on purpose.
+fn in_v6(end: SocketAddr) -> Ipv6Addr {
+    match end {
+        SocketAddr::V4(end) => end.ip().to_ipv6_mapped(),
+        SocketAddr::V6(end) => *end.ip(),
+    }
+}
+
+/// Keys of the hash, one a word and one to begin with.
+const KEYS: usize = 10;
+
+/// Hashes words to a sum of products with secret keys. Two given flows collide once in 2^32, whoever chose them (multilinear
+/// hashing is strongly universal in its upper half: Lemire and Kaser, "Strongly universal string hashing is fast", 2014), at a
+/// multiplication a word.
+#[derive(Debug)]
+struct Hasher([u64; KEYS]);
+
+impl Hasher {
+    fn new(secret: &Secret) -> Self {
+        let (a, b) = secret.keys(3);
+        let random = SipHasher24::new_with_keys(a, b);
+        Self(core::array::from_fn(|index| random.hash(&index.to_le_bytes())))
+    }
+
+    #[inline]
+    fn hash<const N: usize>(&self, words: [u32; N]) -> u64 {
+        let [first, keys @ ..] = &self.0;
+        let products = words.into_iter().zip(keys).map(|(word, key)| u64::from(word).wrapping_mul(*key));
+        let sum = products.fold(*first, u64::wrapping_add);
+        // The table takes its places by the lower bits.
+        sum & 0xffff_ffff_0000_0000 | sum >> 32
+    }
+
+    #[inline]
+    fn hash4(&self, key: &FlowKey4) -> u64 {
+        self.hash([key.local, key.remote, key.ports])
+    }
+
+    fn hash6(&self, key: &FlowKey6) -> u64 {
+        let word = |bits: u128, index: u32| (bits >> (32 * index)) as u32;
+        let (l, r) = (key.local, key.remote);
+        self.hash([
+            word(l, 0),
+            word(l, 1),
+            word(l, 2),
+            word(l, 3),
+            word(r, 0),
+            word(r, 1),
+            word(r, 2),
+            word(r, 3),
+            key.ports,
+        ])
+    }
+}
+
+/// All flows of one stack. Peers choose what is hashed, so the hash is keyed: nobody can make flows collide on purpose.
 #[derive(Debug)]
 pub(crate) struct FlowMap {
-    v4: HashTable<(Key4, Target)>,
-    /// Flows of any other kind.
-    other: HashTable<(Flow, Target)>,
-    hasher: SipHasher13,
+    v4: HashTable<(FlowKey4, Target)>,
+    v6: HashTable<(FlowKey6, Target)>,
+    hasher: Hasher,
 }
 
 impl FlowMap {
     pub fn new(secret: &Secret) -> Self {
-        let (a, b) = secret.keys(3);
-        let hasher = SipHasher13::new_with_keys(a, b);
-        Self { v4: HashTable::new(), other: HashTable::new(), hasher }
+        Self { v4: HashTable::new(), v6: HashTable::new(), hasher: Hasher::new(secret) }
     }
 
     /// What the flow leads to.
     #[inline]
-    pub fn get(&self, flow: &Flow) -> Option<Target> {
-        if let Some(key) = Key4::of(flow) {
-            return self.v4.find(key.hash(&self.hasher), |entry| entry.0 == key).map(|entry| entry.1);
+    pub fn get(&self, key: &FlowKey) -> Option<Target> {
+        match key {
+            FlowKey::V4(key) => Some(self.v4.find(self.hasher.hash4(key), |entry| entry.0 == *key)?.1),
+            FlowKey::V6(key) => Some(self.v6.find(self.hasher.hash6(key), |entry| entry.0 == *key)?.1),
         }
-        let hash = self.hasher.hash(&flow_bytes(flow));
-        self.other.find(hash, |entry| entry.0 == *flow).map(|entry| entry.1)
     }
 
     /// Makes the flow lead to `target`, and nowhere else.
     pub fn insert(&mut self, flow: Flow, target: Target) {
         let hasher = &self.hasher;
-        match Key4::of(&flow) {
-            Some(key) => put(&mut self.v4, key, target, |key| key.hash(hasher)),
-            None => put(&mut self.other, flow, target, |flow| hasher.hash(&flow_bytes(flow))),
+        match FlowKey::of(&flow) {
+            FlowKey::V4(key) => put(&mut self.v4, key, target, |key| hasher.hash4(key)),
+            FlowKey::V6(key) => put(&mut self.v6, key, target, |key| hasher.hash6(key)),
         }
     }
 
     /// Forgets the flow, where it leads to `target`.
     pub fn remove(&mut self, flow: &Flow, target: Target) {
-        match Key4::of(flow) {
-            Some(key) => take(&mut self.v4, (key, target), key.hash(&self.hasher)),
-            None => take(&mut self.other, (*flow, target), self.hasher.hash(&flow_bytes(flow))),
+        match FlowKey::of(flow) {
+            FlowKey::V4(key) => take(&mut self.v4, (key, target), self.hasher.hash4(&key)),
+            FlowKey::V6(key) => take(&mut self.v6, (key, target), self.hasher.hash6(&key)),
         }
     }
 }
@@ -106,5 +199,64 @@ fn put<K: PartialEq>(table: &mut HashTable<(K, Target)>, key: K, target: Target,
 fn take<K: PartialEq>(table: &mut HashTable<(K, Target)>, wanted: (K, Target), hash: u64) {
     if let Ok(entry) = table.find_entry(hash, |entry| *entry == wanted) {
         entry.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+
+    fn flows(v6: bool) -> impl Iterator<Item = Flow> {
+        (0..64u16).flat_map(move |host| {
+            (1..65u16).map(move |port| {
+                let (local, remote): (core::net::IpAddr, core::net::IpAddr) = if v6 {
+                    (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::new(0xfe80, 0, 0, host, 0, 0, 0, 1).into())
+                } else {
+                    (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::new(10, host as u8, 0, 1).into())
+                };
+                Flow::new(local, 80, remote, port)
+            })
+        })
+    }
+
+    #[test]
+    fn each_flow_leads_to_what_was_put_there_last_until_that_is_taken_away() {
+        let mut map = FlowMap::new(&Secret([7; 32]));
+        for (index, flow) in flows(false).chain(flows(true)).enumerate() {
+            map.insert(flow, Target::HalfOpen(1));
+            map.insert(flow, Target::Connection(index as u32));
+        }
+        for (index, flow) in flows(false).chain(flows(true)).enumerate() {
+            let (key, target) = (FlowKey::of(&flow), Target::Connection(index as u32));
+            assert_eq!(map.get(&key), Some(target));
+            map.remove(&flow, Target::HalfOpen(1));
+            assert_eq!(map.get(&key), Some(target));
+            map.remove(&flow, target);
+            assert_eq!(map.get(&key), None);
+        }
+    }
+
+    #[test]
+    fn flows_that_differ_in_few_bits_are_spread_by_another_key_in_another_way() {
+        let places = |seed: u8| -> Vec<u64> {
+            let hasher = Hasher::new(&Secret([seed; 32]));
+            flows(false)
+                .chain(flows(true))
+                .map(|flow| match FlowKey::of(&flow) {
+                    FlowKey::V4(key) => hasher.hash4(&key) % 8192,
+                    FlowKey::V6(key) => hasher.hash6(&key) % 8192,
+                })
+                .collect()
+        };
+        let (one, other) = (places(1), places(2));
+        // As many flows as places: of random ones 1 - 1/e are taken, 5178.
+        for places in [&one, &other] {
+            let taken = places.iter().collect::<BTreeSet<_>>().len();
+            assert!(taken > 4500, "{taken}");
+        }
+        let same = one.iter().zip(&other).filter(|(one, other)| one == other).count();
+        assert!(same < 20, "{same}");
     }
 }

@@ -17,7 +17,7 @@
 pub(crate) mod congestion;
 pub(crate) mod connection;
 mod cookies;
-mod flow_map;
+pub(crate) mod flow_map;
 mod isn;
 mod listener;
 pub(crate) mod options;
@@ -34,6 +34,7 @@ mod time_wait;
 mod timestamps;
 
 pub use congestion::{Algorithm, Arrived, CongestionControl, Round, Timeout, WindowUse};
+pub use connection::EndCame;
 
 use crate::time::Duration;
 use core::fmt;

@@ -6,8 +6,7 @@
 //! that memory is the queue's alone, or into a fresh block. An application that keeps up never sees a copy.
 
 use crate::counters::{Counter, Counters};
-use alloc::collections::VecDeque;
-use isola_iobuf::{IoBuf, IoBufMut};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// Memory that may be kept alive for each byte of the window before payloads are copied.
 const PINNED_PER_BYTE: usize = 2;
@@ -24,15 +23,14 @@ pub(crate) fn pinned_limit(window: u32) -> usize {
 /// The unread part of one direction.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
-    parts: VecDeque<IoBuf>,
-    len: usize,
+    parts: Chain,
     pinned: usize,
 }
 
 impl ReceiveQueue {
     /// Unread bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.parts.len()
     }
 
     /// Memory that the queue keeps alive.
@@ -45,7 +43,6 @@ impl ReceiveQueue {
         if payload.is_empty() {
             return;
         }
-        self.len += payload.len();
         if self.pinned + payload.storage_len() <= limit {
             self.pinned += payload.storage_len();
             self.parts.push_back(payload);
@@ -75,9 +72,15 @@ impl ReceiveQueue {
     /// Takes the first piece.
     pub fn pop(&mut self) -> Option<IoBuf> {
         let part = self.parts.pop_front()?;
-        self.len -= part.len();
         self.pinned = self.pinned.saturating_sub(part.storage_len());
         Some(part)
+    }
+
+    /// Takes everything.
+    #[inline]
+    pub fn take(&mut self) -> Chain {
+        self.pinned = 0;
+        core::mem::take(&mut self.parts)
     }
 
     /// Drops everything.

@@ -39,7 +39,8 @@ use crate::tcp::tables::Way;
 use crate::time::Instant;
 use ecn::Marks;
 use isola_iobuf::{Chain, IoBuf};
-use receiver::{EndCame, Receiver};
+pub use receiver::EndCame;
+use receiver::Receiver;
 use sender::{Fin, Sender, SpaceCame};
 
 /// The states, without those that have no connection.
@@ -233,17 +234,17 @@ impl Connection {
     /// Takes as much data as fits off the chain's front; returns how much.
     pub fn send_some(&mut self, chain: &mut Chain) -> Result<usize, SendError> {
         self.may_send()?;
-        let space = self.sender.space();
-        if space < chain.len() {
-            let left = chain.len() - space;
-            // Woken for a good part of the limit, not for every byte.
-            self.sender.want_space(left.min(self.sender.limit / 2).max(1));
+        let (space, len) = (self.sender.space(), chain.len());
+        if len <= space {
+            self.sender.push(chain);
+            return Ok(len);
         }
-        let count = chain.len().min(space);
-        if let Some(mut front) = chain.split_to(count) {
+        // Woken for a good part of the limit, not for every byte.
+        self.sender.want_space((len - space).min(self.sender.limit / 2).max(1));
+        if let Some(mut front) = chain.split_to(space) {
             self.sender.push(&mut front);
         }
-        Ok(count)
+        Ok(space)
     }
 
     fn may_send(&self) -> Result<(), SendError> {
@@ -285,6 +286,14 @@ impl Connection {
             self.signal_end();
         }
         piece
+    }
+
+    /// Takes all that came in, and says whether that was the end.
+    #[inline]
+    pub fn read_all(&mut self) -> (Chain, EndCame) {
+        let data = self.receiver.read_all();
+        self.signal_end();
+        (data, self.receiver.has_ended())
     }
 
     /// Lets the peer send `bytes` ahead of the application.

@@ -10,7 +10,7 @@ use crate::tcp::receive_queue::{ReceiveQueue, pinned_limit};
 use crate::tcp::sack::{Block, Reports, SackBlocks};
 use crate::tcp::seq::Seq;
 use crate::time::{Duration, Instant};
-use isola_iobuf::IoBuf;
+use isola_iobuf::{Chain, IoBuf};
 
 /// Segments acknowledged at once at the beginning, so that the peer's slow start is not slowed further.
 const QUICK_ACKS: u8 = 16;
@@ -53,10 +53,12 @@ pub(crate) enum DataCame {
     No,
 }
 
-/// Whether the stream's end was reached just now.
+/// Whether the peer's stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndCame {
+pub enum EndCame {
+    /// Nothing follows.
     Yes,
+    /// More may come.
     No,
 }
 
@@ -285,6 +287,14 @@ impl Receiver {
         let piece = self.inbox.pop()?;
         self.ack_if_opened();
         Some(piece)
+    }
+
+    /// Takes all that is there for the application.
+    #[inline]
+    pub fn read_all(&mut self) -> Chain {
+        let data = self.inbox.take();
+        self.ack_if_opened();
+        data
     }
 
     /// The right edge that the application's reading allows.

@@ -5,8 +5,8 @@ use crate::address::Flow;
 use crate::counters::Counter;
 use crate::event::{ConnId, FailReason, ListenerId};
 use crate::flow;
-use crate::tcp::connection::{Connection, Env, Place, Release, Signal};
-use crate::tcp::flow_map::Target;
+use crate::tcp::connection::{Connection, EndCame, Env, Place, Release, Signal};
+use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::timestamps::Stamps;
 use crate::tcp::{ConnectError, ConnectionStats, ListenError, SendError};
 use alloc::boxed::Box;
@@ -77,7 +77,7 @@ impl Tcp {
             .map(|port| Flow { local: SocketAddr::new(local, port), remote })
             .find(|candidate| {
                 flow::core_of_hash(flow::hash_of_flow(candidate), self.core.count) == self.core.index
-                    && self.flows.get(candidate).is_none()
+                    && self.flows.get(&FlowKey::of(candidate)).is_none()
                     && self.listeners.at_port(candidate.local.port()).is_none()
             })
     }
@@ -116,6 +116,16 @@ impl Tcp {
             self.settle(id.0.index, around);
         }
         Some(piece)
+    }
+
+    /// See [`Stack::read_all`](crate::Stack::read_all).
+    pub fn read_all(&mut self, id: ConnId, around: &mut Around<'_>) -> Option<(Chain, EndCame)> {
+        let connection = self.connections.get_mut(id.0)?;
+        let read = connection.read_all();
+        if connection.needs_care() {
+            self.settle(id.0.index, around);
+        }
+        Some(read)
     }
 
     /// See [`Stack::is_at_end`](crate::Stack::is_at_end).

@@ -9,7 +9,7 @@ use crate::limit::Allowed;
 use crate::path_mtu::PathUser;
 use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Verdict};
 use crate::tcp::cookies;
-use crate::tcp::flow_map::Target;
+use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::listener::{HalfOpen, Ours, Room};
 use crate::tcp::options::Options;
 use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
@@ -26,7 +26,7 @@ const REUSE_DISTANCE: u32 = 1 << 17;
 impl Tcp {
     /// Takes a segment in.
     pub fn receive(&mut self, flow: Flow, segment: Segment, around: &mut Around<'_>) {
-        match self.flows.get(&flow) {
+        match self.flows.get(&FlowKey::of(&flow)) {
             Some(Target::Connection(index)) => self.deliver(index, segment, around),
             Some(Target::HalfOpen(index)) => self.continue_handshake(index, &flow, segment, around),
             Some(Target::TimeWait(index)) => self.disturb_time_wait(index, &flow, segment, around),
@@ -36,7 +36,7 @@ impl Tcp {
 
     /// The connection of a flow, where it has one.
     #[inline]
-    pub fn connection_at(&self, flow: &Flow) -> Option<u32> {
+    pub fn connection_at(&self, flow: &FlowKey) -> Option<u32> {
         match self.flows.get(flow)? {
             Target::Connection(index) => Some(index),
             Target::HalfOpen(_) | Target::TimeWait(_) => None,
@@ -312,7 +312,7 @@ impl Tcp {
     /// sequence number is under way, which an outsider does not know (RFC 5927 4.1). Established connections
     /// are never ended by it (RFC 1122 4.2.3.9).
     pub fn on_icmp_error(&mut self, error: &IcmpError, around: &mut Around<'_>) {
-        let connection = match self.flows.get(&error.flow) {
+        let connection = match self.flows.get(&FlowKey::of(&error.flow)) {
             Some(Target::Connection(index)) => self.connections.at_mut(index).map(|c| (index, c)),
             _ => None,
         };
