@@ -25,9 +25,11 @@ pub use script::{Family, Script};
 pub use sim::{App, Host, Sim, chain_of};
 
 use isola_net_stack::{
-    Addressing, Config, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, Secret, TxChecksum, TxSegments,
+    Addressing, Config, CoreShare, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, Secret, Steering,
+    TxChecksum, TxSegments,
 };
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 /// The address of the host with a number on the simulated network, 10.0.0.0/16.
 pub fn host_ip(number: u8) -> Ipv4Addr {
@@ -57,7 +59,18 @@ pub fn host_config(number: u8) -> Config {
     config
 }
 
-/// The same with a static IPv6 address beside it.
+/// The place of one of several stacks with one interface. The table is another one in each call: for stacks that never look
+/// at the others' flows.
+pub fn share(index: u16, cores: u16) -> CoreShare {
+    CoreShare { index, steering: steering(cores) }
+}
+
+/// What spreads flows over so many stacks.
+pub fn steering(cores: u16) -> Arc<Steering> {
+    Arc::new(Steering::new(cores, std::array::from_fn(|byte| (byte * 37 + 11) as u8)))
+}
+
+/// A configuration for the host with a number, with a static IPv6 address beside the other.
 pub fn host_config6(number: u8) -> Config {
     let gateway = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 254);
     let ipv6 = Ipv6Addressing::Static(Ipv6Config::new(host_ip6(number), 64, Some(gateway)));

@@ -24,7 +24,7 @@ use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::spawn_on;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
-use isola_net_stack::{Frame, Instant, Stack, core_of_frame, datagram_port};
+use isola_net_stack::{Frame, Instant, Stack, datagram_port, usual_flow_of};
 use isola_platform::CoreIndex;
 use isola_platform::network::{
     ChecksumOffload, FrameToSend, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame, Segmentation,
@@ -125,7 +125,7 @@ pub fn set_polling(thresholds: Thresholds) {
 
 /// Has a frame that was put together of fragments received on the core of its flow.
 pub(crate) fn steer_again(frame: IoBuf) {
-    let core = QUEUES.core_of(&frame, platform().descriptor().cores.len() as u16);
+    let core = QUEUES.core_of(&frame);
     let received = ReceivedFrame { frame, rest: Chain::new(), checksum: ReceivedChecksum::Unchecked };
     let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
     if event.try_spawn(move || NETWORK.receive(vec![received])).is_err() {
@@ -209,13 +209,13 @@ impl Queues {
         let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
         let (mut taken, mut bytes) = (0, 0);
         if let Some(queue) = self.queue.borrow_mut().as_mut() {
-            let cores = platform().descriptor().cores.len() as u16;
+            let alone = platform().descriptor().cores.len() == 1;
             NETWORK.absorb(core::iter::from_fn(|| {
                 while taken < BATCH {
                     let received = queue.receive()?;
                     taken += 1;
                     bytes += (received.frame.len() + received.rest.len()) as u64;
-                    let core = if cores == 1 { here } else { self.core_of(&received.frame, cores) };
+                    let core = if alone { here } else { self.core_of(&received.frame) };
                     if core == here {
                         return Some(received);
                     }
@@ -258,9 +258,13 @@ impl Queues {
         }
     }
 
-    fn core_of(&self, frame: &[u8], cores: u16) -> CoreIndex {
+    fn core_of(&self, frame: &[u8]) -> CoreIndex {
+        let Some(steering) = interface::steering() else { return CoreIndex(0) };
+        if let Some(flow) = usual_flow_of(frame) {
+            return CoreIndex(steering.core_of(&flow).into());
+        }
         let bound = datagram_port(frame).and_then(|port| self.datagram_cores.borrow().get(&port).copied());
-        bound.unwrap_or_else(|| CoreIndex(u32::from(core_of_frame(frame, cores))))
+        bound.unwrap_or_else(|| CoreIndex(steering.core_of_frame(frame).into()))
     }
 
     /// Hands frames of another core to the device, behind those that wait already.

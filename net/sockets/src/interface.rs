@@ -18,12 +18,12 @@ use core::task::Waker;
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
 use isola_events::spawn_on;
 use isola_net_stack::{
-    Addressing, Config, ConfigError, CoreShare, Evidence, Ipv4Config, Ipv6Addressing, Ipv6Settings, MacAddr,
-    Secret, TxChecksum, TxSegments,
+    Addressing, Config, ConfigError, CoreShare, Evidence, Ipv4Config, Ipv6Addressing, Ipv6Settings, KEY_LEN,
+    MacAddr, Secret, Steering, TxChecksum, TxSegments,
 };
 use isola_platform::CoreIndex;
 use isola_platform::network::Offloads;
-use spin::Mutex;
+use spin::{Mutex, Once};
 
 pub(crate) static INTERFACE: CellEbb<Interface> = CellEbb::new();
 
@@ -35,6 +35,7 @@ pub(crate) struct Interface {
     state: Mutex<State>,
     /// Cores that have a stack, one bit each: those to tell of changes.
     joined: AtomicU64,
+    steering: Once<Arc<Steering>>,
 }
 
 #[derive(Default)]
@@ -56,12 +57,14 @@ struct Link {
     headroom: usize,
     tx_checksum: TxChecksum,
     tx_segments: TxSegments,
+    /// The same for all cores: what one of them made by it, another may have to know again.
+    secret: [u8; 32],
     settings: NetworkSettings,
 }
 
 impl Representative for Interface {
     fn create() -> Self {
-        Self { state: Mutex::default(), joined: AtomicU64::new(0) }
+        Self { state: Mutex::default(), joined: AtomicU64::new(0), steering: Once::new() }
     }
 }
 
@@ -102,8 +105,13 @@ pub fn start() -> Result<(), NetworkError> {
         headroom: port.headroom,
         tx_checksum,
         tx_segments,
+        secret: random(),
         settings: manager.settings(),
     };
+    INTERFACE.steering.call_once(|| {
+        let key: [u8; KEY_LEN] = random();
+        Arc::new(Steering::new(platform().descriptor().cores.len() as u16, key))
+    });
     link.config(CoreIndex(0)).validate().map_err(NetworkError::Config)?;
     let address = match link.settings.addressing {
         Addressing::Static(address) => Some(address),
@@ -120,6 +128,19 @@ pub fn start() -> Result<(), NetworkError> {
         publish_address(Some(address));
     }
     Ok(())
+}
+
+/// Bytes that nobody can foresee.
+fn random<const LEN: usize>() -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    bytes.as_chunks_mut().0.iter_mut().for_each(|word| *word = platform().entropy().to_ne_bytes());
+    bytes
+}
+
+/// Which flow is which core's, once the network was started.
+#[inline]
+pub(crate) fn steering() -> Option<&'static Arc<Steering>> {
+    INTERFACE.steering.get()
 }
 
 /// The cell's IPv4 address, once it has one.
@@ -284,14 +305,14 @@ pub(crate) fn join() -> Option<Beginning> {
 impl Link {
     /// What a core's stack is made from, as long as the cell has no other address.
     fn config(&self, core: CoreIndex) -> Config {
-        let mut secret = Secret([0; 32]);
-        secret.0.as_chunks_mut().0.iter_mut().for_each(|word| *word = platform().entropy().to_ne_bytes());
         let NetworkSettings { addressing, ipv6, limits, tcp } = self.settings.clone();
         let (addressing, ipv6) = match core {
             CoreIndex(0) => (addressing, ipv6),
             _ => (Addressing::Unset, Ipv6Addressing::Unset),
         };
-        let core = CoreShare { index: core.0 as u16, count: platform().descriptor().cores.len() as u16 };
+        let steering = INTERFACE.steering.get().cloned();
+        let core =
+            steering.map_or_else(CoreShare::alone, |steering| CoreShare { index: core.0 as u16, steering });
         let (mtu, headroom, tx_checksum) = (usize::from(self.mtu), self.headroom, self.tx_checksum);
         Config {
             addressing,
@@ -303,7 +324,7 @@ impl Link {
             core,
             limits,
             tcp,
-            ..Config::new(MacAddr(self.mac), secret)
+            ..Config::new(MacAddr(self.mac), Secret(self.secret))
         }
     }
 }

@@ -86,7 +86,7 @@ pub(crate) const fn is_unicast(ip: Ipv4Addr) -> bool {
 }
 
 /// Both ends of a connection as this stack sees them: the name under which its segments are looked up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow {
     /// This stack's end.
     pub local: SocketAddr,

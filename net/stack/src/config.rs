@@ -3,9 +3,11 @@
 //! Every table, queue and memory of the stack is bounded by a number here or by a documented constant next
 //! to the table, so that no traffic makes it grow without end.
 
-use crate::address::{Ipv4Config, MacAddr};
+use crate::address::{Flow, Ipv4Config, MacAddr};
 use crate::address6::Ipv6Config;
+use crate::steering::Steering;
 use crate::tcp::TcpConfig;
+use alloc::sync::Arc;
 use core::fmt;
 
 /// How the interface comes by its IPv4 address.
@@ -59,21 +61,33 @@ pub enum RxChecksum {
 }
 
 /// Which of the stacks that share one interface this one is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct CoreShare {
-    /// This instance's number, below `count`. Instance 0 serves what belongs to no flow: ARP, NDP, ICMP, DHCP.
+    /// This instance's number, below the number of cores. Instance 0 serves what belongs to no flow: ARP, NDP, ICMP, DHCP.
     pub index: u16,
-    /// How many instances there are.
-    pub count: u16,
+    /// Which flows are whose: the same table for all.
+    pub steering: Arc<Steering>,
 }
 
 impl CoreShare {
     /// A stack that has the interface for itself.
-    pub const ALONE: Self = Self { index: 0, count: 1 };
+    pub fn alone() -> Self {
+        Self { index: 0, steering: Arc::new(Steering::alone()) }
+    }
 
     /// Whether this is the instance that serves what belongs to no flow.
-    pub const fn is_first(self) -> bool {
+    pub const fn is_first(&self) -> bool {
         self.index == 0
+    }
+
+    /// Whether no other stack shares the interface.
+    pub fn is_alone(&self) -> bool {
+        self.steering.cores() == 1
+    }
+
+    /// Whether a flow is served by this instance.
+    pub fn serves(&self, flow: &Flow) -> bool {
+        self.steering.core_of(flow) == self.index
     }
 }
 
@@ -195,7 +209,7 @@ impl Config {
             headroom: 0,
             tx_checksum: TxChecksum::Software,
             tx_segments: TxSegments::default(),
-            core: CoreShare::ALONE,
+            core: CoreShare::alone(),
             secret,
             limits: Limits::default(),
             tcp: TcpConfig::default(),
@@ -213,8 +227,9 @@ impl Config {
         if !(MIN_MTU..=MAX_MTU).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));
         }
-        if self.core.index >= self.core.count {
-            return Err(ConfigError::Core(self.core));
+        let (index, cores) = (self.core.index, self.core.steering.cores());
+        if index >= cores {
+            return Err(ConfigError::Core { index, cores });
         }
         match self.ipv6 {
             Ipv6Addressing::Static(ipv6) if !ipv6.is_valid() => return Err(ConfigError::Address6(ipv6)),
@@ -239,7 +254,12 @@ pub enum ConfigError {
     /// The MTU is out of range.
     Mtu(usize),
     /// The instance's number is not below the number of instances.
-    Core(CoreShare),
+    Core {
+        /// The instance's number.
+        index: u16,
+        /// How many there are.
+        cores: u16,
+    },
     /// The static address cannot be an interface's.
     Address(Ipv4Config),
     /// DHCP was asked for on an instance that gets no DHCP traffic.
@@ -255,8 +275,8 @@ impl fmt::Display for ConfigError {
         match self {
             Self::Mac(mac) => write!(f, "{mac} is not one interface's address; give a unicast one"),
             Self::Mtu(mtu) => write!(f, "an MTU of {mtu} is not possible; choose {MIN_MTU} to {MAX_MTU}"),
-            Self::Core(core) => {
-                write!(f, "instance {} of {}: count instances from 0 up", core.index, core.count)
+            Self::Core { index, cores } => {
+                write!(f, "instance {index} of {cores}: count instances from 0 up")
             }
             Self::Address(ipv4) => {
                 write!(f, "{}/{} is not a host's address", ipv4.address, ipv4.prefix_len)

@@ -1,27 +1,73 @@
-//! Which core a frame belongs to.
+//! Which flow a received frame belongs to.
 //!
-//! Several stacks, one a core, can share one interface. Every frame of a flow must reach the same one, in
-//! both directions and however the flow began, so the hash is *symmetric*: it is the same with the two ends
-//! exchanged. An ICMP error is steered by the packet that it quotes. What belongs to no flow (ARP, other
-//! ICMP, fragments) or is the interface's own business (DHCP) has no hash and goes to instance 0.
-//!
-//! The hash is not keyed: all instances, the steering and a connecting stack that chooses a port for its own
-//! core must agree on it. A peer can thus choose which core serves it, as it can with a device's RSS.
+//! Several stacks, one a core, can share one interface. Every frame of a flow must reach the same one ([`crate::Steering`]).
+//! An ICMP error belongs to the flow of the packet that it quotes. What belongs to no flow (ARP, other ICMP, fragments) or is
+//! the interface's own business (DHCP) goes to instance 0.
 
 use crate::address::Flow;
 use crate::dhcp::{CLIENT_PORT, SERVER_PORT};
 use crate::{dhcp6, ipv6};
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr};
 use etherparse::{EtherType, Ethernet2HeaderSlice, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice};
 
-/// The flow hash of an Ethernet frame's bytes; `None` where it belongs to no TCP or UDP flow.
-pub fn flow_hash(frame: &[u8]) -> Option<u32> {
+const TCP: u8 = IpNumber::TCP.0;
+
+/// The flow of a received TCP segment over IPv4 without options, at one look: of nearly every frame. `None` says nothing.
+#[inline]
+pub fn usual_flow_of(frame: &[u8]) -> Option<Flow> {
+    let [
+        0x08,
+        0x00,
+        0x45,
+        _,
+        _,
+        _,
+        _,
+        _,
+        f0,
+        f1,
+        _,
+        TCP,
+        _,
+        _,
+        s0,
+        s1,
+        s2,
+        s3,
+        d0,
+        d1,
+        d2,
+        d3,
+        p0,
+        p1,
+        q0,
+        q1,
+    ] = *frame.get(12..)?.first_chunk()?
+    else {
+        return None;
+    };
+    let whole = u16::from_be_bytes([f0, f1]) & 0x3fff == 0;
+    let (source, destination) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
+    let (from, to) = (u16::from_be_bytes([p0, p1]), u16::from_be_bytes([q0, q1]));
+    whole.then(|| Flow::new(destination.into(), to, source.into(), from))
+}
+
+/// The TCP or UDP flow that a received Ethernet frame belongs to, seen from this end; `None` where it belongs to none.
+pub fn flow_of(frame: &[u8]) -> Option<Flow> {
     let header = Ethernet2HeaderSlice::from_slice(frame).ok()?;
     let packet = frame.get(header.slice().len()..)?;
-    match header.ether_type() {
-        EtherType::IPV4 => ipv4_hash(packet, Quoting::Allowed),
-        EtherType::IPV6 => ipv6_hash(packet, Quoting::Allowed),
-        _ => None,
+    let read = match header.ether_type() {
+        EtherType::IPV4 => read4,
+        EtherType::IPV6 => read6,
+        _ => return None,
+    };
+    match read(packet)? {
+        Found::Flow(flow) => Some(flow),
+        // What it quotes was sent from here. A quoted packet may not quote another: no recursion.
+        Found::Error(quoted) => match read(quoted)? {
+            Found::Flow(flow) => Some(Flow { local: flow.remote, remote: flow.local }),
+            Found::Error(_) => None,
+        },
     }
 }
 
@@ -60,102 +106,50 @@ fn ports(header: &[u8]) -> Option<(u16, u16)> {
     Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])))
 }
 
-/// The instance, of `count`, that a frame is for.
-pub fn core_of_frame(frame: &[u8], count: u16) -> u16 {
-    flow_hash(frame).map_or(0, |hash| core_of_hash(hash, count))
+/// What a packet is a part of.
+enum Found<'a> {
+    /// It comes from the flow's remote end.
+    Flow(Flow),
+    /// It complains about this packet.
+    Error(&'a [u8]),
 }
 
-/// The instance, of `count`, that serves the flows with this hash.
-pub const fn core_of_hash(hash: u32, count: u16) -> u16 {
-    ((hash as u64 * count as u64) >> 32) as u16
-}
-
-/// The hash that the frames of a flow have.
-pub fn hash_of_flow(flow: &Flow) -> u32 {
-    combine(end_of(flow.local), end_of(flow.remote))
-}
-
-/// Whether the packet may be an ICMP error that quotes another. A quoted one may not: no recursion.
-#[derive(PartialEq)]
-enum Quoting {
-    Allowed,
-    Within,
-}
-
-fn ipv4_hash(packet: &[u8], quoting: Quoting) -> Option<u32> {
+fn read4(packet: &[u8]) -> Option<Found<'_>> {
     let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
-    let payload = packet.get(header.slice().len()..)?;
     // The first fragment of a quoted packet has its ports; a real fragment goes to instance 0 with the rest.
     if header.is_fragmenting_payload() {
         return None;
     }
+    let payload = packet.get(header.slice().len()..)?;
+    let ends = (IpAddr::V4(header.source_addr()), IpAddr::V4(header.destination_addr()));
     match header.protocol() {
-        IpNumber::TCP | IpNumber::UDP => {
-            let (ports, _) = payload.split_first_chunk::<4>()?;
-            let [a, b, c, d] = *ports;
-            let (source, destination) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-            if header.protocol() == IpNumber::UDP && (source, destination) == (SERVER_PORT, CLIENT_PORT) {
-                return None;
-            }
-            let source = end(u32::from_be_bytes(header.source()), source);
-            let destination = end(u32::from_be_bytes(header.destination()), destination);
-            Some(combine(source, destination))
-        }
-        IpNumber::ICMP if quoting == Quoting::Allowed && crate::icmp::is_error(*payload.first()?) => {
-            ipv4_hash(payload.get(crate::icmp::HEADER_LEN..)?, Quoting::Within)
-        }
+        IpNumber::UDP if ports(payload)? == (SERVER_PORT, CLIENT_PORT) => None,
+        IpNumber::TCP | IpNumber::UDP => flow(ends, payload),
+        IpNumber::ICMP if crate::icmp::is_error(*payload.first()?) => quote(payload),
         _ => None,
     }
 }
 
-fn ipv6_hash(packet: &[u8], quoting: Quoting) -> Option<u32> {
+fn read6(packet: &[u8]) -> Option<Found<'_>> {
     let (protocol, at) = ipv6::find_transport(packet)?;
     let header = Ipv6HeaderSlice::from_slice(packet).ok()?;
     let payload = packet.get(at..)?;
+    let ends = (IpAddr::V6(header.source_addr()), IpAddr::V6(header.destination_addr()));
     match protocol {
-        IpNumber::TCP | IpNumber::UDP => {
-            let (&[a, b, c, d], _) = payload.split_first_chunk::<4>()?;
-            let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-            if protocol == IpNumber::UDP && ports == (dhcp6::SERVER_PORT, dhcp6::CLIENT_PORT) {
-                return None;
-            }
-            let source = end6(header.source_addr(), ports.0);
-            let destination = end6(header.destination_addr(), ports.1);
-            Some(combine(source, destination))
-        }
-        IpNumber::IPV6_ICMP if quoting == Quoting::Allowed && crate::icmp6::is_error(*payload.first()?) => {
-            ipv6_hash(payload.get(crate::icmp::HEADER_LEN..)?, Quoting::Within)
-        }
+        IpNumber::UDP if ports(payload)? == (dhcp6::SERVER_PORT, dhcp6::CLIENT_PORT) => None,
+        IpNumber::TCP | IpNumber::UDP => flow(ends, payload),
+        IpNumber::IPV6_ICMP if crate::icmp6::is_error(*payload.first()?) => quote(payload),
         _ => None,
     }
 }
 
-fn end_of(address: SocketAddr) -> u64 {
-    match address.ip() {
-        IpAddr::V4(ip) => end(ip.to_bits(), address.port()),
-        IpAddr::V6(ip) => end6(ip, address.port()),
-    }
+fn flow((source, destination): (IpAddr, IpAddr), header: &[u8]) -> Option<Found<'static>> {
+    let (from, to) = ports(header)?;
+    Some(Found::Flow(Flow::new(destination, to, source, from)))
 }
 
-fn end6(ip: Ipv6Addr, port: u16) -> u64 {
-    let bits = ip.to_bits();
-    mix(mix(bits as u64) ^ (bits >> 64) as u64 ^ u64::from(port))
-}
-
-fn end(ip: u32, port: u16) -> u64 {
-    mix(u64::from(ip) << 16 | u64::from(port))
-}
-
-/// Addition makes it symmetric.
-fn combine(a: u64, b: u64) -> u32 {
-    (mix(a.wrapping_add(b)) >> 32) as u32
-}
-
-/// Spreads every bit over all others: multiply by an odd constant, fold, twice.
-const fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value ^ (value >> 32)
+fn quote(message: &[u8]) -> Option<Found<'_>> {
+    message.get(crate::icmp::HEADER_LEN..).map(Found::Error)
 }
 
 #[cfg(test)]
@@ -175,50 +169,42 @@ mod tests {
         bytes
     }
 
+    fn flow(remote: ([u8; 4], u16), local: ([u8; 4], u16)) -> Flow {
+        Flow::new(Ipv4Addr::from(local.0).into(), local.1, Ipv4Addr::from(remote.0).into(), remote.1)
+    }
+
+    const A: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
+    const B: ([u8; 4], u16) = ([10, 0, 0, 2], 40_000);
+
     #[test]
-    fn both_directions_and_the_flow_itself_have_one_hash() {
-        let (a, b) = (([10, 0, 0, 1], 80), ([10, 0, 0, 2], 40_000));
-        let there = flow_hash(&frame(a, b)).unwrap();
-        assert_eq!(flow_hash(&frame(b, a)), Some(there));
-        let flow = Flow::new(Ipv4Addr::from(a.0).into(), a.1, Ipv4Addr::from(b.0).into(), b.1);
-        assert_eq!(hash_of_flow(&flow), there);
+    fn a_segment_belongs_to_its_flow_at_one_look_and_at_a_closer_one() {
+        let mut frame = frame(A, B);
+        assert_eq!(flow_of(&frame), Some(flow(A, B)));
+        assert_eq!(usual_flow_of(&frame), Some(flow(A, B)));
+        // A fragment has no ports, or none that can be told from data.
+        frame[20] = 0x20;
+        assert_eq!((flow_of(&frame), usual_flow_of(&frame)), (None, None));
     }
 
     #[test]
-    fn ports_spread_over_the_cores() {
-        let mut share = [0u32; 3];
-        for port in 0..3000 {
-            let frame = frame(([10, 0, 0, 1], 80), ([10, 0, 0, 2], 10_000 + port));
-            share[usize::from(core_of_frame(&frame, 3))] += 1;
-        }
-        assert!(share.iter().all(|&count| (800..1200).contains(&count)), "{share:?}");
-    }
-
-    #[test]
-    fn an_icmp_error_goes_where_its_flow_goes() {
-        let inner = frame(([10, 0, 0, 1], 80), ([10, 0, 0, 2], 40_000));
+    fn an_icmp_error_belongs_to_the_flow_that_it_quotes() {
+        let inner = frame(A, B);
         let mut quote = Vec::from([3, 4, 0, 0, 0, 0, 5, 0]);
         quote.extend_from_slice(&inner[14..14 + 28]);
+        let header =
+            etherparse::Ipv4Header::new(quote.len() as u16, 64, IpNumber::ICMP, [192, 168, 0, 1], A.0)
+                .unwrap();
         let mut outer = Vec::new();
         PacketBuilder::ethernet2([2; 6], [4; 6])
-            .ip(etherparse::IpHeaders::Ipv4(
-                etherparse::Ipv4Header::new(
-                    quote.len() as u16,
-                    64,
-                    IpNumber::ICMP,
-                    [192, 168, 0, 1],
-                    [10, 0, 0, 1],
-                )
-                .unwrap(),
-                Default::default(),
-            ))
+            .ip(etherparse::IpHeaders::Ipv4(header, Default::default()))
             .write(&mut std::io::Cursor::new(&mut outer), IpNumber::ICMP, &quote)
             .unwrap();
-        assert_eq!(flow_hash(&outer), flow_hash(&inner));
+        assert_eq!(flow_of(&outer), Some(flow(B, A)), "as the answers to what it quotes do");
+        assert_eq!(usual_flow_of(&outer), None);
     }
 
     #[test]
-    fn a_dhcp_servers_answers_go_to_the_first_instance() {
+    fn a_dhcp_servers_answers_belong_to_no_flow() {
         let udp = |ports: (u16, u16)| {
             let mut bytes = Vec::new();
             PacketBuilder::ethernet2([2; 6], [0xff; 6])
@@ -228,16 +214,15 @@ mod tests {
                 .unwrap();
             bytes
         };
-        assert_eq!(flow_hash(&udp((67, 68))), None);
-        assert_ne!(flow_hash(&udp((68, 67))), None);
+        assert_eq!(flow_of(&udp((67, 68))), None);
+        assert_ne!(flow_of(&udp((68, 67))), None);
     }
 
     #[test]
-    fn truncated_frames_have_no_hash() {
-        let whole = frame(([10, 0, 0, 1], 80), ([10, 0, 0, 2], 40_000));
+    fn truncated_frames_belong_to_no_flow() {
+        let whole = frame(A, B);
         for len in 0..38 {
-            assert_eq!(flow_hash(&whole[..len]), None, "{len}");
+            assert_eq!((flow_of(&whole[..len]), usual_flow_of(&whole[..len])), (None, None), "{len}");
         }
-        assert_eq!(core_of_frame(&whole[..20], 4), 0);
     }
 }

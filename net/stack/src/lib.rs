@@ -21,7 +21,7 @@
 //! counted: small payloads that would pin large frames (see `tcp/receive_queue.rs`).
 //!
 //! **Several cores.** Every core has its own stack for the same interface, and a frame goes to the one that
-//! [`core_of_frame`] names. Listeners and UDP ports are opened in each. Instance 0 gets ARP, NDP, ICMP and DHCP,
+//! [`Steering`] names. Listeners and UDP ports are opened in each. Instance 0 gets ARP, NDP, ICMP and DHCP,
 //! and what it learns ([`Event::Neighbour`], [`Event::AddressChanged`], [`Event::Ipv6Changed`]) the layer above
 //! passes on.
 //!
@@ -64,9 +64,11 @@ mod order;
 mod path_mtu;
 mod slab;
 mod stack;
+mod steering;
 mod tcp;
 mod time;
 mod timers;
+mod toeplitz;
 mod udp;
 
 pub use address::{DNS_SERVERS, Flow, Ipv4Config, MacAddr};
@@ -80,13 +82,15 @@ pub use config::{
 };
 pub use counters::{Counter, Counters};
 pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};
-pub use flow::{core_of_frame, core_of_hash, datagram_port, flow_hash, hash_of_flow};
+pub use flow::{datagram_port, flow_of, usual_flow_of};
 pub use frame::{ChecksumOffload, Frame};
 pub use neighbour::Evidence;
 pub use stack::{Occupancy, Stack};
+pub use steering::{BUCKETS, Bucket, MAX_CORES, Move, Steering};
 pub use tcp::{
     Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, Ecn, EndCame, KeepAlive,
     ListenError, Round, SendError, TcpConfig, Timeout, WindowUse,
 };
 pub use time::{Duration, Instant};
+pub use toeplitz::KEY_LEN;
 pub use udp::{BindError, Datagram, SendToError};

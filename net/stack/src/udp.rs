@@ -6,7 +6,7 @@ use crate::counters::Counter;
 use crate::event::{EventQueue, UdpId};
 use crate::interface::{Interface, Packet};
 use crate::slab::Slab;
-use crate::{checksum, flow, ipv4, ipv6};
+use crate::{checksum, ipv4, ipv6};
 use alloc::collections::{BTreeMap, VecDeque};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -199,9 +199,8 @@ impl UdpSockets {
         for _ in FIRST_EPHEMERAL..=u16::MAX {
             let port = self.next_port;
             self.next_port = port.wrapping_add(1) | FIRST_EPHEMERAL;
-            let hash = flow::hash_of_flow(&Flow { local: SocketAddr::new(local, port), remote });
-            if flow::core_of_hash(hash, self.core.count) == self.core.index && !self.ports.contains_key(&port)
-            {
+            let flow = Flow { local: SocketAddr::new(local, port), remote };
+            if self.core.serves(&flow) && !self.ports.contains_key(&port) {
                 return self.bind(port);
             }
         }

@@ -185,7 +185,7 @@ fn an_address_comes_by_dhcpv6_where_routers_say_so() {
         let link = etherparse::PacketBuilder::ethernet2(host_mac(9).0, host_mac(1).0);
         let network = link.ipv6(ROUTER.octets(), own.octets(), 64);
         network.udp(547, 546).write(&mut frame, &message).unwrap();
-        assert_eq!(isola_net_stack::flow_hash(&frame), None, "to instance 0");
+        assert_eq!(isola_net_stack::flow_of(&frame), None, "to instance 0");
         frame
     };
     peer.send_frame(answer(2, &solicit));

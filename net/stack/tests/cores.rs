@@ -3,17 +3,18 @@
 mod link6;
 
 use isola_iobuf::IoBuf;
-use isola_net_sim::{Peer, Segment, host_config, host_config6, host_ip, host_ip6, host_mac};
+use isola_net_sim::{Peer, Segment, host_config, host_config6, host_ip, host_ip6, host_mac, share, steering};
 use isola_net_stack::{
-    Addressing, Config, CoreShare, Duration, Event, Instant, Ipv6Addressing, RxChecksum, Stack,
-    core_of_frame, core_of_hash, flow_hash,
+    Addressing, Config, CoreShare, Duration, Event, Instant, Ipv6Addressing, RxChecksum, Stack, Steering,
 };
 use link6::*;
+use std::sync::Arc;
 
 const CORES: u16 = 3;
 
 /// One interface: its stacks, and a layer above that passes on what instance 0 learns.
 struct Machine {
+    steering: Arc<Steering>,
     stacks: Vec<Stack>,
     accepted: Vec<usize>,
     connected: usize,
@@ -21,9 +22,10 @@ struct Machine {
 
 impl Machine {
     fn new() -> Self {
+        let steering = steering(CORES);
         let stacks = (0..CORES).map(|index| {
             let mut config = host_config(1);
-            config.core = CoreShare { index, count: CORES };
+            config.core = CoreShare { index, steering: steering.clone() };
             if index > 0 {
                 config.addressing = Addressing::Unset;
             }
@@ -31,14 +33,14 @@ impl Machine {
             stack.listen(80, 1000).unwrap();
             stack
         });
-        let mut machine =
-            Self { stacks: stacks.collect(), accepted: vec![0; usize::from(CORES)], connected: 0 };
+        let stacks = stacks.collect();
+        let mut machine = Self { steering, stacks, accepted: vec![0; usize::from(CORES)], connected: 0 };
         machine.settle();
         machine
     }
 
     fn receive(&mut self, frame: Vec<u8>) {
-        let core = usize::from(core_of_frame(&frame, CORES));
+        let core = usize::from(self.steering.core_of_frame(&frame));
         self.stacks[core].receive(Instant::ZERO, IoBuf::from(frame), RxChecksum::Unverified);
     }
 
@@ -128,11 +130,9 @@ fn connections_choose_ports_whose_answers_come_back_to_their_core() {
             if syn.flags != "S" {
                 continue;
             }
-            let hash = flow_hash(&frame).unwrap();
-            assert_eq!(usize::from(core_of_hash(hash, CORES)), core);
             let answer = Segment::new(443, syn.from, 9, Some(syn.seq.wrapping_add(1))).flags("S");
             let answer = answer.frame(host_ip(2), host_ip(1));
-            assert_eq!(usize::from(core_of_frame(&answer, CORES)), core);
+            assert_eq!(usize::from(machine.steering.core_of_frame(&answer)), core);
             machine.receive(answer);
         }
     }
@@ -152,7 +152,14 @@ fn a_socket_for_a_peer_gets_its_answers_on_its_core() {
         machine.stacks[core].udp_send_to(Instant::ZERO, socket, remote, IoBuf::from_static(b"?")).unwrap();
         let frames = machine.frames();
         assert_eq!(frames.len(), 1);
-        assert_eq!(usize::from(core_of_frame(&frames[0], CORES)), core);
+        let port = machine.stacks[core].udp_port(socket).unwrap();
+        let mut answer = Vec::new();
+        etherparse::PacketBuilder::ethernet2(host_mac(2).0, host_mac(1).0)
+            .ipv4(host_ip(2).octets(), host_ip(1).octets(), 64)
+            .udp(53, port)
+            .write(&mut answer, b"!")
+            .unwrap();
+        assert_eq!(usize::from(machine.steering.core_of_frame(&answer)), core);
     }
 }
 
@@ -174,11 +181,10 @@ fn ports_run_out_with_a_clear_error_and_come_back() {
 
 /// The first of two instances with IPv6, and the other.
 fn pair6() -> (Peer, Peer) {
-    let share = |index| CoreShare { index, count: 2 };
-    let mut first = Peer::new(Config { core: share(0), ..host_config6(1) });
+    let mut first = Peer::new(Config { core: share(0, 2), ..host_config6(1) });
     first.pass(Duration::from_secs(3));
     let (addressing, ipv6) = (Addressing::Unset, Ipv6Addressing::Unset);
-    let mut other = Peer::new(Config { core: share(1), addressing, ipv6, ..host_config(1) });
+    let mut other = Peer::new(Config { core: share(1, 2), addressing, ipv6, ..host_config(1) });
     other.stack.set_ipv6(other.now, first.stack.ipv6());
     for peer in [&mut first, &mut other] {
         peer.frames();
@@ -198,7 +204,7 @@ fn an_ipv6_neighbour_that_another_core_asked_for_is_learned() {
     first.send_frame(unasked);
     assert_eq!(first.events(), []);
     let answer = icmp6(host_ip6(7), host_ip6(1), 255, &advertisement(host_ip6(7), 0x60, 7));
-    assert_eq!(core_of_frame(&answer, 2), 0);
+    assert_eq!(steering(2).core_of_frame(&answer), 0);
     first.send_frame(answer);
     let [Event::Neighbour { ip, mac, .. }] = first.events()[..] else { panic!("news of the neighbour") };
     other.stack.learn(other.now, ip, mac);

@@ -2,10 +2,9 @@
 
 use etherparse::{IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, NetSlice, SlicedPacket, TransportSlice};
 use isola_iobuf::IoBuf;
-use isola_net_sim::{Peer, Segment, host_config, host_config6, host_ip, host_ip6, host_mac};
+use isola_net_sim::{Peer, Segment, host_config, host_config6, host_ip, host_ip6, host_mac, share, steering};
 use isola_net_stack::{
-    Addressing, Config, CoreShare, Counter, Duration, Event, Ipv6Addressing, SendToError, UdpId,
-    core_of_frame, datagram_port,
+    Addressing, Config, Counter, Duration, Event, Ipv6Addressing, SendToError, UdpId, datagram_port,
 };
 use std::net::{IpAddr, SocketAddr};
 
@@ -202,19 +201,18 @@ fn floods_of_parts_stay_within_bounds() {
 /// A whole packet may belong to another core than its parts went to: the layer above steers it anew.
 #[test]
 fn what_was_put_together_is_steered_to_its_core() {
-    let config = Config { core: CoreShare { index: 0, count: 4 }, ..host_config6(1) };
+    let config = Config { core: share(0, 4), ..host_config6(1) };
     let (mut first, _) = peer(config);
     let whole = datagram(true, &[7; 2000]);
     for (from, to) in [(0, 1000), (1000, whole.len())] {
         let frame = part(true, 1, &whole, from, to);
-        assert_eq!((core_of_frame(&frame, 4), datagram_port(&frame)), (0, None));
+        assert_eq!((steering(4).core_of_frame(&frame), datagram_port(&frame)), (0, None));
         first.send_frame(frame);
     }
     let frame = first.stack.take_reassembled().unwrap();
     assert!(first.stack.take_reassembled().is_none());
     assert_eq!(datagram_port(&frame), Some(53));
-    let share = CoreShare { index: 3, count: 4 };
-    let mut config = Config { core: share, addressing: Addressing::Unset, ..host_config6(1) };
+    let mut config = Config { core: share(3, 4), addressing: Addressing::Unset, ..host_config6(1) };
     config.ipv6 = Ipv6Addressing::Unset;
     let mut other = Peer::new(config);
     other.stack.set_ipv6(other.now, first.stack.ipv6());

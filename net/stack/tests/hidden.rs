@@ -3,8 +3,8 @@
 mod link6;
 
 use etherparse::IpNumber;
-use isola_net_sim::{Peer, host_config6, host_ip6};
-use isola_net_stack::{Config, CoreShare, Counter};
+use isola_net_sim::{Peer, host_config6, host_ip6, share};
+use isola_net_stack::{Config, Counter};
 use link6::*;
 
 /// A frame with a part of what `next` says, `offset` bytes into it.
@@ -21,7 +21,7 @@ fn parts(next: u8, id: u8, whole: &[u8]) -> [Vec<u8>; 2] {
 
 /// Stacks that are alone and that are the first of several.
 fn peers() -> [Peer; 2] {
-    [1, 4].map(|count| ready(Config { core: CoreShare { index: 0, count }, ..host_config6(1) }))
+    [1, 4].map(|count| ready(Config { core: share(0, count), ..host_config6(1) }))
 }
 
 /// Sends a frame, and what is to be steered then again.

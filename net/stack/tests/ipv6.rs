@@ -5,7 +5,7 @@ mod link6;
 use etherparse::{IpNumber, PacketBuilder};
 use isola_iobuf::IoBuf;
 use isola_net_sim::{Peer, Segment, host_config6, host_ip6, host_mac};
-use isola_net_stack::{Counter, Duration, Event, FailReason, SendToError, core_of_frame, flow_hash};
+use isola_net_stack::{Counter, Duration, Event, FailReason, SendToError, flow_of};
 use link6::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -198,19 +198,15 @@ fn connections_are_made_in_both_directions() {
 }
 
 #[test]
-fn a_flow_over_ipv6_has_one_core_in_both_directions() {
+fn a_flow_over_ipv6_is_known_by_its_segments_and_by_what_quotes_them() {
     let segment = Segment::new(4000, 80, 1, None).flags("S");
     let there = segment.frame(host_ip6(2), host_ip6(1));
     let back = Segment::new(80, 4000, 1, None).frame(host_ip6(1), host_ip6(2));
-    assert!(flow_hash(&there).is_some());
-    assert_eq!(flow_hash(&there), flow_hash(&back));
-    assert_eq!(core_of_frame(&there, 64), core_of_frame(&back, 64));
     let flow = isola_net_stack::Flow::new(host_ip6(1).into(), 80, host_ip6(2).into(), 4000);
-    assert_eq!(Some(isola_net_stack::hash_of_flow(&flow)), flow_hash(&there));
+    assert_eq!(flow_of(&there), Some(flow));
     let error = [&[1, 4, 0, 0, 0, 0, 0, 0][..], &back[14..]].concat();
-    let error = icmp6(host_ip6(2), host_ip6(1), 64, &error);
-    assert_eq!(flow_hash(&error), flow_hash(&there));
-    assert_eq!(flow_hash(&icmp6(host_ip6(2), host_ip6(1), 255, &solicitation(host_ip6(1), None))), None);
+    assert_eq!(flow_of(&icmp6(host_ip6(2), host_ip6(1), 64, &error)), Some(flow));
+    assert_eq!(flow_of(&icmp6(host_ip6(2), host_ip6(1), 255, &solicitation(host_ip6(1), None))), None);
 }
 
 /// RFC 4861 6.3.6: where a router is silent, what waits for it goes by the next one; where all are, it fails.

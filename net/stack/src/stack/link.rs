@@ -325,7 +325,7 @@ impl Stack {
 
     /// Whether other instances hear of neighbours through this one.
     fn speaks_for_others(&self) -> bool {
-        self.core.is_first() && self.core.count > 1
+        self.core.is_first() && !self.core.is_alone()
     }
 
     /// Has everybody go on who waited for a neighbour, and the other instances hear of it.

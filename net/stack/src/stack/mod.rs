@@ -79,12 +79,12 @@ impl Stack {
         let (dhcp_seed, udp_seed) = config.secret.keys(4);
         let limits = &config.limits;
         let mut stack = Self {
-            core: config.core,
+            core: config.core.clone(),
             counters: Counters::new(),
             interface: Interface::new(&config),
             events: EventQueue::new(limits.events),
             tcp: Tcp::new(&config, now),
-            udp: UdpSockets::new(limits, config.core, udp_seed),
+            udp: UdpSockets::new(limits, config.core.clone(), udp_seed),
             dhcp: None,
             address_since: now,
             defended: None,

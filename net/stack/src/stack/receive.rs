@@ -369,7 +369,7 @@ impl Stack {
         let Some(mut whole) = whole else { return Ok(()) };
         self.counters.bump(Counter::Reassembled);
         let ether_type = if destination.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-        if self.core.count == 1 {
+        if self.core.is_alone() {
             return match destination {
                 IpAddr::V4(_) => self.receive_ipv4(whole.freeze(), link, RxChecksum::Unverified),
                 IpAddr::V6(_) => {

@@ -4,7 +4,6 @@ use super::{Around, Tcp};
 use crate::address::Flow;
 use crate::counters::Counter;
 use crate::event::{ConnId, FailReason, ListenerId};
-use crate::flow;
 use crate::tcp::connection::{Connection, EndCame, Env, Place, Release, Signal};
 use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::timestamps::Stamps;
@@ -76,7 +75,7 @@ impl Tcp {
             .ports(local, remote)
             .map(|port| Flow { local: SocketAddr::new(local, port), remote })
             .find(|candidate| {
-                flow::core_of_hash(flow::hash_of_flow(candidate), self.core.count) == self.core.index
+                self.core.serves(candidate)
                     && self.flows.get(&FlowKey::of(candidate)).is_none()
                     && self.listeners.at_port(candidate.local.port()).is_none()
             })

@@ -67,7 +67,7 @@ impl Tcp {
         let tcp = &config.tcp;
         Self {
             config: tcp.clone(),
-            core: config.core,
+            core: config.core.clone(),
             connections: Slab::new(tcp.max_connections),
             flows: FlowMap::new(&config.secret),
             listeners: Listeners::new(tcp.max_listeners),

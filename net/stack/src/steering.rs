@@ -1,0 +1,307 @@
+//! Which core's stack serves which flow.
+//!
+//! ```text
+//!   frame ─> flow ─> Toeplitz hash, keyed ─> lowest seven bits: one of 128 buckets ─> the core that owns it
+//! ```
+//!
+//! This is a device's indirection table (RSS), and where the device has one it is told the same key and the same owners: then
+//! frames arrive where they belong. Everybody asks the same table: who hands frames on, and who looks for a port whose
+//! answers come back to its core. Load moves between cores by giving buckets away (`moving.rs`).
+//!
+//! A flow may *stray*: its bucket has moved, but its connection could not go along. Its frames go on to the core that has it.
+//! Only frames of a bucket with strays are compared with them.
+//!
+//! The table is read without a lock, and read-modify-write operations; a reader sees a change a moment later. Who moves a
+//! bucket bears that: see `isola-net`'s `steering.rs`.
+
+use crate::address::Flow;
+use crate::flow::flow_of;
+use crate::toeplitz::{KEY_LEN, Toeplitz};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use spin::Mutex;
+
+/// Parts that the flows fall into. Every device that steers has room for so many entries (virtio 1.2, 5.1.4).
+pub const BUCKETS: usize = 128;
+
+/// Most cores that flows can be spread over.
+pub const MAX_CORES: u16 = 64;
+
+/// In an owner's byte: some flows of the bucket are another core's.
+const HAS_STRAYS: u8 = 0x80;
+
+/// A part of the flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bucket(u8);
+
+impl Bucket {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..BUCKETS as u8).map(Self)
+    }
+
+    /// Its number, below [`BUCKETS`].
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The table that all stacks of an interface share.
+pub struct Steering {
+    key: [u8; KEY_LEN],
+    hash: Toeplitz,
+    cores: u16,
+    owners: [AtomicU8; BUCKETS],
+    /// Moves on with each change of an owner.
+    version: AtomicU32,
+    strays: Mutex<Strays>,
+}
+
+/// Flows that did not go along with their buckets.
+#[derive(Default)]
+struct Strays {
+    cores: BTreeMap<Flow, u16>,
+    /// How many there are of each bucket.
+    counts: BTreeMap<Bucket, usize>,
+}
+
+impl Steering {
+    /// A table for so many cores, at most [`MAX_CORES`], each of which gets the same share. Who does not know the key cannot
+    /// choose a flow's core.
+    pub fn new(cores: u16, key: [u8; KEY_LEN]) -> Self {
+        let cores = cores.clamp(1, MAX_CORES);
+        let hash = if cores > 1 { Toeplitz::new(&key) } else { Toeplitz::none() };
+        Self {
+            key,
+            hash,
+            cores,
+            owners: core::array::from_fn(|bucket| AtomicU8::new((bucket % usize::from(cores)) as u8)),
+            version: AtomicU32::new(0),
+            strays: Mutex::default(),
+        }
+    }
+
+    /// The table of an interface with one stack.
+    pub fn alone() -> Self {
+        Self::new(1, [0; KEY_LEN])
+    }
+
+    /// The key of the hash, for a device that computes it.
+    pub fn key(&self) -> &[u8; KEY_LEN] {
+        &self.key
+    }
+
+    /// How many cores the flows may be spread over.
+    pub const fn cores(&self) -> u16 {
+        self.cores
+    }
+
+    /// The hash of a flow's incoming frames, as a device computes it.
+    pub fn hash_of(&self, flow: &Flow) -> u32 {
+        self.hash.hash(flow)
+    }
+
+    /// The bucket of a flow.
+    #[inline]
+    pub fn bucket_of(&self, flow: &Flow) -> Bucket {
+        Bucket((self.hash.hash(flow) as usize % BUCKETS) as u8)
+    }
+
+    /// The core that a bucket belongs to.
+    pub fn owner(&self, bucket: Bucket) -> u16 {
+        u16::from(self.owners[bucket.index()].load(Ordering::Relaxed) & !HAS_STRAYS)
+    }
+
+    /// The cores that the buckets belong to.
+    pub fn owners(&self) -> [u16; BUCKETS] {
+        core::array::from_fn(|bucket| self.owner(Bucket(bucket as u8)))
+    }
+
+    /// The core that serves a flow.
+    #[inline]
+    pub fn core_of(&self, flow: &Flow) -> u16 {
+        let bucket = self.bucket_of(flow);
+        let owner = self.owners[bucket.index()].load(Ordering::Relaxed);
+        if owner & HAS_STRAYS != 0 {
+            return self.core_of_stray(flow).unwrap_or(u16::from(owner & !HAS_STRAYS));
+        }
+        owner.into()
+    }
+
+    /// The core that a received frame is for: the first, where it belongs to no flow.
+    #[inline]
+    pub fn core_of_frame(&self, frame: &[u8]) -> u16 {
+        if self.cores == 1 { 0 } else { flow_of(frame).map_or(0, |flow| self.core_of(&flow)) }
+    }
+
+    /// How often owners have changed. Whoever reads it, and then the table, finds the changes that it counts.
+    pub fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Gives a bucket to another core.
+    pub fn give(&self, bucket: Bucket, to: u16) {
+        let strays = self.strays.lock();
+        let flag = if strays.counts.contains_key(&bucket) { HAS_STRAYS } else { 0 };
+        self.owners[bucket.index()].store(to.min(self.cores - 1) as u8 | flag, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Has a flow be served by a core, whichever its bucket belongs to, until [`Self::forget`].
+    pub fn keep(&self, flow: Flow, core: u16) {
+        let bucket = self.bucket_of(&flow);
+        let mut strays = self.strays.lock();
+        if strays.cores.insert(flow, core).is_none() {
+            *strays.counts.entry(bucket).or_default() += 1;
+        }
+        self.owners[bucket.index()].fetch_or(HAS_STRAYS, Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Has a flow be served by its bucket's core again.
+    pub fn forget(&self, flow: &Flow) {
+        let bucket = self.bucket_of(flow);
+        let mut strays = self.strays.lock();
+        let strays = &mut *strays;
+        if strays.cores.remove(flow).is_none() {
+            return;
+        }
+        if let Some(count) = strays.counts.get_mut(&bucket) {
+            *count -= 1;
+            if *count == 0 {
+                strays.counts.remove(&bucket);
+                self.owners[bucket.index()].fetch_and(!HAS_STRAYS, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How many flows stray.
+    pub fn strays(&self) -> usize {
+        self.strays.lock().cores.len()
+    }
+
+    #[cold]
+    fn core_of_stray(&self, flow: &Flow) -> Option<u16> {
+        self.strays.lock().cores.get(flow).copied()
+    }
+
+    /// The moves that spread the buckets evenly over `cores`, as few as can be: cores that are not among them give all they
+    /// have, those that have too many the last of theirs, and those that have too few get them, in order. None, where
+    /// `cores` names none that there is.
+    pub fn plan(&self, cores: &[u16]) -> Vec<Move> {
+        let mut wanted: Vec<u16> = cores.iter().copied().filter(|&core| core < self.cores).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let Some((share, extra)) = BUCKETS.checked_div(wanted.len()).zip(BUCKETS.checked_rem(wanted.len()))
+        else {
+            return Vec::new();
+        };
+        let owners = self.owners();
+        let held = |core: u16| owners.iter().filter(|&&owner| owner == core).count();
+        // Who has most keeps what does not divide, so that the fewest move.
+        let mut by_load = wanted.clone();
+        by_load.sort_by_key(|&core| core::cmp::Reverse(held(core)));
+        let quota = |core: u16| share + usize::from(by_load.iter().take(extra).any(|&one| one == core));
+        let mut kept: BTreeMap<u16, usize> = wanted.iter().map(|&core| (core, 0)).collect();
+        let mut free = Vec::new();
+        for (bucket, from) in Bucket::all().zip(owners) {
+            match kept.get_mut(&from) {
+                Some(count) if *count < quota(from) => *count += 1,
+                _ => free.push((bucket, from)),
+            }
+        }
+        let takers = wanted.iter().flat_map(|&core| core::iter::repeat_n(core, quota(core) - kept[&core]));
+        free.into_iter().zip(takers).map(|((bucket, from), to)| Move { bucket, from, to }).collect()
+    }
+}
+
+/// A bucket that is to change hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// Who has it.
+    pub from: u16,
+    /// Who gets it.
+    pub to: u16,
+}
+
+impl fmt::Debug for Steering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Steering").field("owners", &self.owners()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    fn flow(port: u16) -> Flow {
+        Flow::new(Ipv4Addr::new(10, 0, 0, 1).into(), 80, Ipv4Addr::new(10, 0, 0, 2).into(), port)
+    }
+
+    fn carry_out(steering: &Steering, moves: &[Move]) {
+        for one in moves {
+            assert_eq!(steering.owner(one.bucket), one.from);
+            assert_ne!(one.from, one.to);
+            steering.give(one.bucket, one.to);
+        }
+    }
+
+    fn shares(steering: &Steering) -> Vec<usize> {
+        let share = |core| steering.owners().iter().filter(|&&owner| owner == core).count();
+        (0..steering.cores()).map(share).collect()
+    }
+
+    #[test]
+    fn flows_spread_evenly_over_the_cores() {
+        let steering = Steering::new(3, core::array::from_fn(|byte| (byte * 37 + 11) as u8));
+        let mut share = [0u32; 3];
+        (0..3000).for_each(|port| share[usize::from(steering.core_of(&flow(10_000 + port)))] += 1);
+        assert!(share.iter().all(|&count| (800..1200).contains(&count)), "{share:?}");
+    }
+
+    #[test]
+    fn cores_that_come_and_go_move_only_the_buckets_they_must() {
+        let steering = Steering::new(4, [7; KEY_LEN]);
+        assert_eq!(steering.plan(&[0, 1, 2, 3]), []);
+        let leave = steering.plan(&[0, 1, 2]);
+        assert_eq!(leave.len(), 32);
+        carry_out(&steering, &leave);
+        assert_eq!(shares(&steering), [43, 43, 42, 0]);
+        assert_eq!(steering.plan(&[2, 1, 0, 1]), [], "nothing is left to do, however it is asked");
+        let come = steering.plan(&[0, 1, 2, 3]);
+        assert_eq!(come.len(), 32);
+        carry_out(&steering, &come);
+        assert_eq!(shares(&steering), [32; 4]);
+        carry_out(&steering, &steering.plan(&[2]));
+        assert_eq!(shares(&steering), [0, 0, 128, 0]);
+        assert_eq!(steering.plan(&[]), []);
+        assert_eq!(steering.plan(&[9]), []);
+    }
+
+    #[test]
+    fn a_flow_that_strays_is_found_until_it_is_forgotten() {
+        let steering = Steering::new(4, core::array::from_fn(|byte| (byte * 37 + 11) as u8));
+        let (stray, bucket) = (flow(1), steering.bucket_of(&flow(1)));
+        let other = (2..).map(flow).find(|flow| steering.bucket_of(flow) == bucket).unwrap();
+        steering.keep(stray, 3);
+        steering.keep(stray, 2);
+        steering.give(bucket, 1);
+        assert_eq!((steering.core_of(&stray), steering.core_of(&other)), (2, 1));
+        steering.forget(&other);
+        assert_eq!((steering.core_of(&stray), steering.strays()), (2, 1));
+        steering.forget(&stray);
+        assert_eq!((steering.core_of(&stray), steering.strays()), (1, 0));
+        assert_eq!(steering.owners[bucket.index()].load(Ordering::Relaxed), 1, "no look at strays is left");
+    }
+
+    #[test]
+    fn a_stack_that_is_alone_serves_every_flow() {
+        let steering = Steering::alone();
+        assert!((0..1000).all(|port| steering.core_of(&flow(port)) == 0));
+    }
+}
