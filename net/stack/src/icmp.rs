@@ -6,6 +6,7 @@
 use crate::address::Flow;
 use crate::checksum::Sum;
 use crate::counters::Counter;
+use crate::icmp6;
 use crate::interface::Packet;
 use crate::ip::IpPacket;
 use core::net::IpAddr;
@@ -47,7 +48,7 @@ pub(crate) struct IcmpError {
     pub protocol: IpNumber,
     /// The quoted packet's ends, seen from its sender.
     pub flow: Flow,
-    /// The quoted transport header's second word: TCP's sequence number.
+    /// The quoted transport header's second word: TCP's sequence number, UDP's length and checksum.
     pub sequence: u32,
 }
 
@@ -99,7 +100,7 @@ fn parse_quote(quote: &[u8]) -> Option<(IpNumber, Flow, u32)> {
     Some((header.protocol(), flow, u32::from_be_bytes([e, f, g, h])))
 }
 
-/// The answer to an echo request: its data goes back as the view that came in.
+/// The answer to an echo request, over either family: its data goes back as the view that came in.
 pub(crate) fn echo_reply(
     head: IoBufMut,
     own: IpAddr,
@@ -108,7 +109,8 @@ pub(crate) fn echo_reply(
     data: IoBuf,
 ) -> Option<Packet> {
     let [a, b, c, d] = identity;
-    finish(head, [ECHO_REPLY, 0, 0, 0, a, b, c, d], own, asker, data)
+    let kind = if own.is_ipv4() { ECHO_REPLY } else { icmp6::ECHO_REPLY };
+    finish(head, [kind, 0, 0, 0, a, b, c, d], (own, asker), data)
 }
 
 /// The error for a datagram to a port that nobody bound: quotes its header and eight bytes.
@@ -116,21 +118,27 @@ pub(crate) fn port_unreachable(head: IoBufMut, packet: IpPacket) -> Option<Packe
     let mut quote = packet.whole;
     quote.truncate(packet.headers_len + 8);
     let header = [UNREACHABLE, PORT_UNREACHABLE, 0, 0, 0, 0, 0, 0];
-    finish(head, header, packet.destination, packet.source, quote)
+    finish(head, header, (packet.destination, packet.source), quote)
 }
 
-fn finish(
+/// Sums a message, of ICMP between addresses of IPv4, of ICMPv6 between those of IPv6.
+pub(crate) fn finish(
     mut head: IoBufMut,
     mut header: [u8; HEADER_LEN],
-    source: IpAddr,
-    destination: IpAddr,
+    (source, destination): (IpAddr, IpAddr),
     payload: IoBuf,
 ) -> Option<Packet> {
-    let mut sum = Sum::default();
+    let (protocol, mut sum) = if source.is_ipv4() {
+        (IpNumber::ICMP, Sum::default())
+    } else {
+        // RFC 4443 2.3: this one counts its ends.
+        let (protocol, len) = (IpNumber::IPV6_ICMP, HEADER_LEN + payload.len());
+        (protocol, Sum::pseudo_header(source, destination, protocol.0, len))
+    };
     sum.add(&header);
     sum.add(&payload);
     header[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
     head.prepend(HEADER_LEN)?.copy_from_slice(&header);
     let payload = Chain::from(payload);
-    Some(Packet { source, destination, protocol: IpNumber::ICMP, head, payload, checksum_offset: None })
+    Some(Packet { source, destination, protocol, head, payload, checksum_offset: None })
 }

@@ -4,20 +4,20 @@
 use crate::address::Flow;
 use crate::checksum::Sum;
 use crate::counters::Counter;
-use crate::icmp::{ErrorKind, HEADER_LEN, IcmpError};
+use crate::icmp::{self, ErrorKind, HEADER_LEN, IcmpError};
 use crate::interface::Packet;
 use crate::ipv6::{self, MIN_LINK_MTU};
 use crate::ndp;
 use core::net::{IpAddr, Ipv6Addr};
 use etherparse::{IpNumber, Ipv6HeaderSlice};
-use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_iobuf::{IoBuf, IoBufMut};
 
 const UNREACHABLE: u8 = 1;
 const TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 const PARAMETER_PROBLEM: u8 = 4;
 const ECHO_REQUEST: u8 = 128;
-const ECHO_REPLY: u8 = 129;
+pub(crate) const ECHO_REPLY: u8 = 129;
 const LISTENER_QUERY: u8 = 130;
 
 const PORT_UNREACHABLE: u8 = 4;
@@ -67,7 +67,11 @@ pub(crate) fn parse(
         }
         (UNREACHABLE | TOO_BIG | TIME_EXCEEDED | PARAMETER_PROBLEM, code) => {
             let kind = match (kind, code) {
-                (TOO_BIG, _) => ErrorKind::TooBig { mtu: u32::from_be_bytes([a, b, c, d]) },
+                // Less is what no link may ask for (RFC 8201 4).
+                (TOO_BIG, _) => match u32::from_be_bytes([a, b, c, d]) {
+                    mtu if (mtu as usize) < MIN_LINK_MTU => return Err(Counter::DropIcmpMalformed),
+                    mtu => ErrorKind::TooBig { mtu },
+                },
                 (UNREACHABLE, _) | (PARAMETER_PROBLEM, ipv6::PROBLEM_NEXT_HEADER) => ErrorKind::Unreachable,
                 _ => return Err(Counter::DropIcmpIgnored),
             };
@@ -101,18 +105,6 @@ fn parse_quote(quote: &[u8]) -> Option<(IpNumber, Flow, u32)> {
     Some((protocol, flow, u32::from_be_bytes([e, f, g, h])))
 }
 
-/// The answer to an echo request: its data goes back as the view that came in.
-pub(crate) fn echo_reply(
-    head: IoBufMut,
-    own: Ipv6Addr,
-    asker: Ipv6Addr,
-    identity: [u8; 4],
-    data: IoBuf,
-) -> Option<Packet> {
-    let [a, b, c, d] = identity;
-    finish(head, [ECHO_REPLY, 0, 0, 0, a, b, c, d], own, asker, data)
-}
-
 /// What is wrong with a packet that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Complaint {
@@ -138,7 +130,7 @@ pub(crate) fn complaint(
     };
     let [a, b, c, d] = pointer.to_be_bytes();
     whole.truncate(MIN_LINK_MTU - ipv6::HEADER_LEN - HEADER_LEN);
-    finish(head, [kind, code, 0, 0, a, b, c, d], own, sender, whole)
+    icmp::finish(head, [kind, code, 0, 0, a, b, c, d], (own.into(), sender.into()), whole)
 }
 
 /// Whether an error may be sent about a packet (RFC 4443 2.4 e): not about an error or a redirect, nor to
@@ -151,22 +143,4 @@ pub(crate) fn may_complain(packet: &[u8], source: Ipv6Addr) -> bool {
         _ => false,
     };
     !about_error && !source.is_unspecified() && !source.is_multicast()
-}
-
-fn finish(
-    mut head: IoBufMut,
-    mut header: [u8; HEADER_LEN],
-    source: Ipv6Addr,
-    destination: Ipv6Addr,
-    payload: IoBuf,
-) -> Option<Packet> {
-    let (source, destination) = (IpAddr::V6(source), IpAddr::V6(destination));
-    let protocol = IpNumber::IPV6_ICMP;
-    let mut sum = Sum::pseudo_header(source, destination, protocol.0, HEADER_LEN + payload.len());
-    sum.add(&header);
-    sum.add(&payload);
-    header[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
-    head.prepend(HEADER_LEN)?.copy_from_slice(&header);
-    let payload = Chain::from(payload);
-    Some(Packet { source, destination, protocol, head, payload, checksum_offset: None })
 }

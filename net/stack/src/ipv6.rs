@@ -96,6 +96,17 @@ fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
     let (hops, mut next) = (header.hop_limit(), header.next_header());
     let packet = packet.get(..len).ok_or(MALFORMED)?;
     let (mut at, mut next_header_at, mut came) = (HEADER_LEN, NEXT_HEADER_AT, Came::InOnePiece);
+    let found = |next, next_header_at, headers_len, fragment, came| Walked {
+        source,
+        destination,
+        hops,
+        len,
+        next,
+        next_header_at,
+        headers_len,
+        fragment,
+        came,
+    };
     for _ in 0..=MAX_HEADERS {
         match next {
             // Only the first header may ask every hop to look (RFC 8200 4.1).
@@ -132,39 +143,14 @@ fn walk(packet: &[u8]) -> Result<Walked, Refusal> {
                         more,
                         data_at: at + extension.slice().len(),
                     };
-                    let (next, fragment) = (extension.next_header(), Some(part));
-                    let headers_len = at;
-                    return Ok(Walked {
-                        source,
-                        destination,
-                        hops,
-                        len,
-                        next,
-                        next_header_at,
-                        headers_len,
-                        fragment,
-                        came,
-                    });
+                    return Ok(found(extension.next_header(), next_header_at, at, Some(part), came));
                 }
                 // A packet in one fragment is a whole one (RFC 6946).
                 (next_header_at, next) = (at, extension.next_header());
                 at += extension.slice().len();
             }
             IpNumber::IPV6_NO_NEXT_HEADER => return Err(Counter::DropIpv6Protocol.into()),
-            _ => {
-                let (headers_len, fragment) = (at, None);
-                return Ok(Walked {
-                    source,
-                    destination,
-                    hops,
-                    len,
-                    next,
-                    next_header_at,
-                    headers_len,
-                    fragment,
-                    came,
-                });
-            }
+            _ => return Ok(found(next, next_header_at, at, None, came)),
         }
     }
     Err(Counter::DropIpv6Extension.into())

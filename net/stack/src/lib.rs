@@ -62,6 +62,7 @@ mod ndp;
 mod neighbour;
 mod order;
 mod path_mtu;
+mod sent_datagrams;
 mod slab;
 mod stack;
 mod steering;

@@ -333,13 +333,13 @@ impl NeighbourCache {
 
     /// Asks again for what is sought, and ends searches without an answer: returns the requests to send and
     /// what waited for those given up.
-    pub fn on_timer(&mut self, now: Instant, counters: &mut Counters) -> (Vec<Ask>, Vec<(IpAddr, Waiting)>) {
+    pub fn on_timer(&mut self, now: Instant) -> (Vec<Ask>, Vec<(IpAddr, Waiting)>) {
         let (mut asks, mut lost) = (Vec::new(), Vec::new());
         for ip in core::mem::take(&mut self.sought) {
             let Some(entry) = self.entries.get_mut(&ip) else { continue };
             let State::Sought { attempts, retry_at, .. } = &mut entry.state else { continue };
             if now >= *retry_at && *attempts >= ATTEMPTS {
-                lost.push((ip, self.give_up(ip, counters)));
+                lost.push((ip, self.end(ip)));
                 continue;
             }
             if now >= *retry_at {
@@ -352,14 +352,19 @@ impl NeighbourCache {
         (asks, lost)
     }
 
-    fn give_up(&mut self, ip: IpAddr, counters: &mut Counters) -> Waiting {
+    /// Ends a search: returns what waited.
+    fn end(&mut self, ip: IpAddr) -> Waiting {
         match self.entries.remove(&ip).map(|entry| entry.state) {
-            Some(State::Sought { waiting, .. }) => {
-                counters.add(Counter::DropNeighbourSilent, waiting.packets.len() as u64);
-                waiting
-            }
+            Some(State::Sought { waiting, .. }) => waiting,
             _ => Waiting::default(),
         }
+    }
+
+    /// Ends a search, and counts the packets that are dropped with it.
+    fn give_up(&mut self, ip: IpAddr, counters: &mut Counters) -> Waiting {
+        let waiting = self.end(ip);
+        counters.add(Counter::DropNeighbourSilent, waiting.packets.len() as u64);
+        waiting
     }
 
     fn forget(&mut self, ip: IpAddr) {

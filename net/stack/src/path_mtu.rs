@@ -1,8 +1,9 @@
 //! How long packets to single destinations may be (RFC 1191, RFC 8201), as routers on the way said.
 //!
 //! Who believes a router has checked that it quotes something of ours (RFC 5927 4.1). TCP knows what is under way, down
-//! to the sequence number, which an outsider does not know; of a datagram only the port is known to be ours, which
-//! anybody can guess. So each learns for itself: what UDP believes makes no connection's segments shorter.
+//! to the sequence number, which an outsider does not know; of datagrams, which long ones were sent lately
+//! ([`crate::sent_datagrams`]), which is easier to guess. So each learns for itself: what UDP believes makes no connection's
+//! segments shorter.
 //!
 //! What was learned is forgotten after ten minutes, so that a longer way is found again (RFC 8201 4).
 

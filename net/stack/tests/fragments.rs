@@ -241,7 +241,6 @@ fn too_big(mtu: u32, quote: &[u8]) -> Vec<u8> {
 
 /// RFC 1191 6.4: a datagram is refused where it is too long for its way.
 /// RFC 8201 4: the way is tried anew after ten minutes.
-/// RFC 5927 4.1: a message about what was never sent is not believed.
 #[test]
 fn datagrams_fit_the_way_that_routers_told_of() {
     for (ip, overhead) in [(IpAddr::from(host_ip(2)), 28), (host_ip6(2).into(), 48)] {
@@ -252,25 +251,64 @@ fn datagrams_fit_the_way_that_routers_told_of() {
         };
         send(&mut peer, 1500 - overhead).unwrap();
         let sent = peer.frames().remove(0);
-        let mut forged = sent.clone();
-        let ports = if overhead == 28 { 34 } else { 54 };
-        forged[ports + 1] ^= 1;
-        peer.send_frame(too_big(1300, &forged));
-        assert_eq!(count(&peer, Counter::DropIcmpUnrelated), 1);
-        send(&mut peer, 1500 - overhead).unwrap();
         assert_eq!(datagram_port(&too_big(1300, &sent)), Some(53), "it goes to the socket's core");
         peer.send_frame(too_big(1300, &sent));
         let most = 1300 - overhead;
         assert_eq!(send(&mut peer, most + 1), Err(SendToError::TooLong(most)));
         send(&mut peer, most).unwrap();
         // No router makes it tiny.
-        peer.send_frame(too_big(68, &sent));
-        let least = if overhead == 28 { 576 } else { 1280 } - overhead;
+        let (told, least) = if overhead == 28 { (68, 576) } else { (1280, 1280) };
+        peer.send_frame(too_big(told, &sent));
+        let least = least - overhead;
         assert_eq!(send(&mut peer, least + 1), Err(SendToError::TooLong(least)));
         send(&mut peer, least).unwrap();
         peer.pass(Duration::from_secs(600));
         send(&mut peer, 1500 - overhead).unwrap();
     }
+}
+
+/// RFC 5927 4.1: a message about what was never sent is not believed.
+/// RFC 8899 4.6.1: a message is believed where it quotes a datagram that was sent lately, with its ends and its length.
+#[test]
+fn a_router_that_quotes_no_datagram_of_ours_is_not_believed() {
+    for (ip, overhead) in [(IpAddr::from(host_ip(2)), 28), (host_ip6(2).into(), 48)] {
+        let (mut peer, socket) = peer(host_config6(1));
+        let to = SocketAddr::new(ip, 9);
+        let longest = IoBuf::from(vec![0; 1500 - overhead]);
+        peer.stack.udp_send_to(peer.now, socket, to, longest.clone()).unwrap();
+        let sent = peer.frames().remove(0);
+        let datagram = if overhead == 28 { 34 } else { 54 };
+        // Another port, another host's port, another length.
+        for at in [datagram + 1, datagram + 3, datagram + 5] {
+            let mut forged = sent.clone();
+            forged[at] ^= 1;
+            peer.send_frame(too_big(1300, &forged));
+        }
+        assert_eq!(count(&peer, Counter::DropIcmpUnrelated), 3);
+        // A short one got through, whoever says otherwise.
+        peer.stack.udp_send_to(peer.now, socket, to, IoBuf::from_static(&[0; 500])).unwrap();
+        let short = peer.frames().remove(0);
+        peer.send_frame(too_big(1300, &short));
+        assert_eq!(count(&peer, Counter::DropIcmpUnrelated), 4);
+        peer.pass(Duration::from_secs(11));
+        peer.send_frame(too_big(1300, &sent));
+        assert_eq!(count(&peer, Counter::DropIcmpUnrelated), 5);
+        assert_eq!(count(&peer, Counter::PathMtuLearned), 0);
+        peer.stack.udp_send_to(peer.now, socket, to, longest).unwrap();
+    }
+}
+
+/// RFC 8201 4: a router that tells of less than every link carries is not believed at all.
+#[test]
+fn no_link_carries_less_than_the_least() {
+    let (mut peer, socket) = peer(host_config6(1));
+    let to = SocketAddr::new(host_ip6(2).into(), 9);
+    peer.stack.udp_send_to(peer.now, socket, to, IoBuf::from(vec![0; 1400])).unwrap();
+    let sent = peer.frames().remove(0);
+    peer.send_frame(too_big(1279, &sent));
+    assert_eq!((count(&peer, Counter::DropIcmpMalformed), count(&peer, Counter::PathMtuLearned)), (1, 0));
+    peer.send_frame(too_big(1280, &sent));
+    assert_eq!(count(&peer, Counter::PathMtuLearned), 1);
 }
 
 /// RFC 8201 5.4: what a connection learned of a way, the next one begins with.

@@ -240,6 +240,40 @@ fn connections_go_by_the_next_router_where_one_is_silent() {
     assert_eq!(peer.events(), [Event::Failed(conn, FailReason::Unreachable)]);
 }
 
+/// RFC 4861 6.3.6: what waited for a silent router goes by the next one.
+#[test]
+fn datagrams_go_by_the_next_router_where_one_is_silent() {
+    let routers = [ROUTER, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 253)];
+    let mut peer = peer();
+    let mut settings = peer.stack.ipv6();
+    settings.routers[..2].copy_from_slice(&routers.map(Some));
+    peer.stack.set_ipv6(peer.now, settings);
+    let socket = peer.stack.udp_bind(1000).unwrap();
+    let to = SocketAddr::new("2001:db8::1".parse().unwrap(), 9);
+    let dropped = |peer: &Peer| peer.stack.counters().get(Counter::DropNeighbourSilent);
+    for word in [b"one", b"two"] {
+        peer.stack.udp_send_to(peer.now, socket, to, IoBuf::from_static(word)).unwrap();
+    }
+    peer.pass(Duration::from_secs(3));
+    peer.frames();
+    peer.send_frame(icmp6(routers[1], host_ip6(1), 255, &advertisement(routers[1], 0xe0, 9)));
+    let frames = peer.frames();
+    assert!(frames.iter().all(|frame| frame[..6] == host_mac(9).0));
+    assert!(frames.iter().map(|frame| &frame[62..]).eq([b"one", b"two"]) && dropped(&peer) == 0);
+    // Where none answers they are lost, and counted.
+    let mut peer = Peer::new(host_config6(1));
+    peer.pass(Duration::from_secs(60));
+    peer.frames();
+    peer.stack.set_ipv6(peer.now, settings);
+    let socket = peer.stack.udp_bind(1000).unwrap();
+    peer.stack.udp_send_to(peer.now, socket, to, IoBuf::from_static(b"lost")).unwrap();
+    for _ in 0..7 {
+        peer.frames();
+        peer.pass(Duration::from_secs(1));
+    }
+    assert_eq!(dropped(&peer), 1);
+}
+
 /// RFC 1122 4.1.3.5: an answer comes from the address that was asked, where it is one of ours.
 #[test]
 fn a_datagram_is_answered_from_the_address_that_was_asked() {

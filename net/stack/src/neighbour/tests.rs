@@ -31,7 +31,7 @@ fn a_search_asks_three_times_and_ends() {
         cache.wait_connection(ip, 7);
         let mut asked = 1;
         while let Some(at) = cache.deadline() {
-            let (asks, lost) = cache.on_timer(at, &mut counters);
+            let (asks, lost) = cache.on_timer(at);
             asked += asks.len();
             if let Some((_, waiting)) = lost.first() {
                 assert_eq!(waiting.connections, [7]);

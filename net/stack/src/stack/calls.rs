@@ -4,6 +4,7 @@
 //! outlive what they name, and never name its successor.
 
 use super::{Stack, around};
+use crate::address::Flow;
 use crate::event::{ConnId, ListenerId, UdpId};
 use crate::path_mtu::PathUser;
 use crate::tcp::tables::Around;
@@ -187,8 +188,8 @@ impl Stack {
         payload: Chain,
     ) -> Result<(), SendToError> {
         let port = self.udp.port(socket).ok_or(SendToError::NoSocket)?;
-        let limit =
-            udp::max_payload(self.interface.mtu_to(self.now, remote.ip(), PathUser::Udp), remote.ip());
+        let mtu = self.interface.mtu_to(self.now, remote.ip(), PathUser::Udp);
+        let limit = udp::max_payload(mtu, remote.ip());
         if payload.len() > limit {
             return Err(SendToError::TooLong(limit));
         }
@@ -200,8 +201,11 @@ impl Stack {
             return Err(SendToError::Congested);
         }
         let source = SocketAddr::new(own, port);
+        let len = payload.len();
         let packet =
             udp::packet(&mut self.interface, source, remote, payload).ok_or(SendToError::TooLong(limit))?;
+        let flow = Flow { local: source, remote };
+        self.sent_datagrams.note(self.now, &flow, (udp::HEADER_LEN + len) as u16, mtu - limit + len);
         self.interface.send(self.now, packet, &mut self.counters);
         Ok(())
     }

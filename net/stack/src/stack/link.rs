@@ -349,15 +349,23 @@ impl Stack {
 
     /// Asks on for neighbours, and gives up those that are silent.
     pub(super) fn on_neighbour_timer(&mut self) {
-        let (asks, lost) = self.interface.neighbours.on_timer(self.now, &mut self.counters);
+        let (asks, lost) = self.interface.neighbours.on_timer(self.now);
         asks.into_iter().for_each(|ask| self.interface.ask(ask, &mut self.counters));
-        for (ip, waiting) in lost {
-            // Where the next router takes the place of a silent one, whoever waited looks again.
+        for (ip, Waiting { packets, connections }) in lost {
+            // Where the next router takes the place of a silent one, what waited goes by that, and whoever waited looks
+            // again.
             let outcome = match self.interface.on_silent(ip) {
-                Silence::NextRouter => SearchOutcome::Found,
-                Silence::NoWay => SearchOutcome::NobodyThere,
+                Silence::NextRouter => {
+                    let Self { interface, counters, now, .. } = self;
+                    packets.into_iter().for_each(|packet| interface.send(*now, packet, counters));
+                    SearchOutcome::Found
+                }
+                Silence::NoWay => {
+                    self.counters.add(Counter::DropNeighbourSilent, packets.len() as u64);
+                    SearchOutcome::NobodyThere
+                }
             };
-            self.tcp.on_search_ended(&waiting.connections, outcome, &mut around!(self));
+            self.tcp.on_search_ended(&connections, outcome, &mut around!(self));
         }
     }
 }

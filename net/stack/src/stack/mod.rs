@@ -15,6 +15,7 @@ use crate::fragments::Reassembler;
 use crate::frame::Frame;
 use crate::interface::Interface;
 use crate::limit::RateLimit;
+use crate::sent_datagrams::SentDatagrams;
 use crate::tcp::tables::{Around, SearchOutcome, Tcp};
 use crate::time::Instant;
 use crate::udp::UdpSockets;
@@ -31,6 +32,7 @@ pub struct Stack {
     events: EventQueue,
     tcp: Tcp,
     udp: UdpSockets,
+    sent_datagrams: SentDatagrams,
     dhcp: Option<dhcp::Client>,
     /// When the IPv4 address was set, and when it was last defended against somebody who claims it.
     address_since: Instant,
@@ -85,6 +87,7 @@ impl Stack {
             events: EventQueue::new(limits.events),
             tcp: Tcp::new(&config, now),
             udp: UdpSockets::new(limits, config.core.clone(), udp_seed),
+            sent_datagrams: SentDatagrams::default(),
             dhcp: None,
             address_since: now,
             defended: None,

@@ -326,7 +326,7 @@ impl Stack {
                     destination
                 };
                 let head = self.interface.pool.take();
-                self.echo(icmp6::echo_reply(head, own, source, identity, data))
+                self.echo(icmp::echo_reply(head, own.into(), source.into(), identity, data))
             }
             icmp6::Message::Echo { .. } => Err(Counter::DropIpv6Source),
             icmp6::Message::Error(error) => self.receive_error(&error),
@@ -401,7 +401,7 @@ impl Stack {
                 Ok(())
             }
             IpNumber::UDP => match error.kind {
-                icmp::ErrorKind::TooBig { mtu } if self.is_our_datagram(&error.flow) => {
+                icmp::ErrorKind::TooBig { mtu } if self.is_our_datagram(error) => {
                     let remote = error.flow.remote.ip();
                     self.interface.learn_mtu(self.now, remote, PathUser::Udp, mtu, &mut self.counters);
                     Ok(())
@@ -413,9 +413,9 @@ impl Stack {
         }
     }
 
-    /// Whether a quoted datagram can have been sent from here: it is from an open port of ours.
-    fn is_our_datagram(&self, flow: &Flow) -> bool {
-        self.interface.is_own(flow.local.ip()) && self.udp.is_bound(flow.local.port())
+    /// Whether a quoted datagram is one that was sent from here, of the length that its header says.
+    fn is_our_datagram(&self, error: &icmp::IcmpError) -> bool {
+        self.sent_datagrams.has(self.now, &error.flow, (error.sequence >> 16) as u16)
     }
 }
 

@@ -5,6 +5,9 @@ use alloc::boxed::Box;
 
 /// Blocks that one segment carries at most (RFC 2018 3).
 const MAX_BLOCKS: usize = 4;
+/// Blocks that fit into a segment without timestamps, and into one with them (RFC 2018 3).
+pub(crate) const BLOCKS_ALONE: u8 = MAX_BLOCKS as u8;
+pub(crate) const BLOCKS_WITH_TIMESTAMPS: u8 = 3;
 
 /// Bytes from `start` up to `end`, without `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,6 +35,7 @@ use crate::address::Flow;
 use crate::counters::Counters;
 use crate::event::{FailReason, ListenerId};
 use crate::limit::RateLimit;
+use crate::tcp::sack::BLOCKS_ALONE;
 use crate::tcp::tables::Way;
 use crate::time::Instant;
 use ecn::Marks;
@@ -205,7 +206,10 @@ impl Connection {
         self.sender.sack = options.sack;
         match (&mut self.stamps, options.timestamps) {
             (Some(stamps), Some(theirs)) => stamps.hear(env.now, theirs.value),
-            _ => self.stamps = None,
+            _ => {
+                self.stamps = None;
+                self.receiver.report_room = BLOCKS_ALONE;
+            }
         }
         let mss = options.mss.unwrap_or(DEFAULT_MSS).max(MIN_MSS).min(self.local_mss);
         self.sender.set_initial_mss(self.without_options(u32::from(mss)));

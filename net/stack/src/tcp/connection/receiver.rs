@@ -7,15 +7,13 @@ use crate::counters::{Counter, Counters};
 use crate::tcp::options::Sack;
 use crate::tcp::reassembly::{Bounds, Insertion, Reassembly};
 use crate::tcp::receive_queue::{ReceiveQueue, pinned_limit};
-use crate::tcp::sack::{Block, Reports, SackBlocks};
+use crate::tcp::sack::{BLOCKS_WITH_TIMESTAMPS, Block, Reports, SackBlocks};
 use crate::tcp::seq::Seq;
 use crate::time::{Duration, Instant};
 use isola_iobuf::{Chain, IoBuf};
 
 /// Segments acknowledged at once at the beginning, so that the peer's slow start is not slowed further.
 const QUICK_ACKS: u8 = 16;
-/// Blocks that a segment reports at most: what fits beside timestamps.
-const REPORTED_BLOCKS: usize = 3;
 /// Segments that one acknowledgement may cover (RFC 5681 4.2).
 const ACK_EVERY: u8 = 2;
 
@@ -72,8 +70,9 @@ pub(crate) struct Receiver {
     /// What was acknowledged last (Last.ACK.sent of RFC 7323).
     pub acked: Seq,
     pub scale: u8,
-    /// Whether the peer takes reports of what came in beyond a gap.
+    /// Whether the peer takes reports of what came in beyond a gap, and how many blocks of them fit into a segment.
     pub sack: Sack,
+    pub report_room: u8,
     capacity: u32,
     /// Step in which the edge moves: the segment size that was announced.
     mss: u32,
@@ -100,6 +99,7 @@ impl Receiver {
             acked: Seq(0),
             scale: 0,
             sack: Sack::Refused,
+            report_room: BLOCKS_WITH_TIMESTAMPS,
             capacity,
             mss,
             inbox: ReceiveQueue::default(),
@@ -233,13 +233,13 @@ impl Receiver {
     /// Bytes to leave in a segment for what is to be reported.
     #[inline]
     pub fn reports_len(&self) -> usize {
-        if self.reports.is_empty() { 0 } else { 4 + 8 * REPORTED_BLOCKS }
+        if self.reports.is_empty() { 0 } else { 4 + 8 * usize::from(self.report_room) }
     }
 
     /// What a segment reports that goes out now.
     #[inline]
     pub fn take_reports(&mut self) -> SackBlocks {
-        self.reports.take(self.nxt, REPORTED_BLOCKS)
+        self.reports.take(self.nxt, self.report_room.into())
     }
 
     fn take_in_order(&mut self, now: Instant, payload: IoBuf, delay: Duration, counters: &mut Counters) {
