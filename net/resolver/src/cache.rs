@@ -1,5 +1,7 @@
-//! What was found out, for as long as it is good: names with addresses, and that there are none (RFC 2308).
+//! What was found out, for as long as it is good: names with addresses, that there are none (RFC 2308), and, for a moment,
+//! that nobody knows (RFC 9520).
 
+use crate::error::ResolveError;
 use crate::lookup::{Found, Outcome};
 use crate::name::HostName;
 use crate::query::Kind;
@@ -10,6 +12,12 @@ use foldhash::quality::SeedableRandomState;
 use hashbrown::HashMap;
 
 type Key = (Vec<u8>, Kind);
+
+/// How long it is remembered that nobody knows.
+const FAILURE_GOOD: Duration = Duration::from_secs(5);
+
+/// What a lookup came to.
+pub type Known = Result<Outcome, ResolveError>;
 
 /// A bounded memory: where it is full, what was remembered first goes first.
 #[derive(Debug)]
@@ -22,7 +30,9 @@ pub struct Cache {
 
 #[derive(Debug)]
 struct Entry {
-    outcome: Outcome,
+    known: Known,
+    /// When it came.
+    came: Duration,
     /// Until when it is good, on the clock that the cell has.
     until: Duration,
 }
@@ -34,20 +44,33 @@ impl Cache {
         Self { entries: HashMap::with_hasher(state), order: VecDeque::new(), limit }
     }
 
-    /// What is known at that time.
-    pub fn get(&self, name: &HostName, kind: Kind, now: Duration) -> Option<&Outcome> {
+    /// What is known at that time, and when it came.
+    pub fn get(&self, name: &HostName, kind: Kind, now: Duration) -> Option<(&Known, Duration)> {
         let entry = self.entries.get(&(name.key(), kind))?;
-        (now < entry.until).then_some(&entry.outcome)
+        (now < entry.until).then_some((&entry.known, entry.came))
     }
 
-    /// Remembers what was found out.
-    pub fn insert(&mut self, name: &HostName, kind: Kind, found: &Found, now: Duration) {
-        if found.ttl_s == 0 || self.limit == 0 {
+    /// Remembers what a lookup came to: what was found as long as it is good, and for a moment that nobody answers or knows,
+    /// so that not everybody who asks meanwhile waits for that again (RFC 9520 3.2). What went wrong here is not remembered.
+    pub fn insert(
+        &mut self,
+        name: &HostName,
+        kind: Kind,
+        found: &Result<Found, ResolveError>,
+        now: Duration,
+    ) {
+        let (known, good) = match found {
+            Ok(found) => (Ok(found.outcome.clone()), Duration::from_secs(found.ttl_s.into())),
+            Err(error @ (ResolveError::Unanswered | ResolveError::Failed | ResolveError::Aliases)) => {
+                (Err(error.clone()), FAILURE_GOOD)
+            }
+            Err(_) => return,
+        };
+        if good.is_zero() || self.limit == 0 {
             return;
         }
         let key = (name.key(), kind);
-        let until = now.saturating_add(Duration::from_secs(found.ttl_s.into()));
-        let entry = Entry { outcome: found.outcome.clone(), until };
+        let entry = Entry { known, came: now, until: now.saturating_add(good) };
         if let Some(known) = self.entries.get_mut(&key) {
             *known = entry;
             return;
@@ -83,8 +106,8 @@ mod tests {
     use alloc::format;
     use alloc::vec;
 
-    fn found(ttl_s: u32) -> Found {
-        Found { outcome: Outcome::Addresses(vec![[10, 0, 0, 1].into()]), ttl_s }
+    fn found(ttl_s: u32) -> Result<Found, ResolveError> {
+        Ok(Found { outcome: Outcome::Addresses(vec![[10, 0, 0, 1].into()]), ttl_s })
     }
 
     fn name(text: &str) -> HostName {
@@ -102,10 +125,26 @@ mod tests {
         assert!(cache.get(&name("a.org"), Kind::Ipv4, at(160)).is_none());
         assert!(cache.get(&name("a.org"), Kind::Ipv6, at(100)).is_none());
         assert!(cache.get(&name("b.org"), Kind::Ipv4, at(100)).is_none());
-        cache.insert(&name("a.org"), Kind::Ipv4, &Found { outcome: Outcome::NoName, ttl_s: 5 }, at(200));
-        assert_eq!(cache.get(&name("a.org"), Kind::Ipv4, at(204)), Some(&Outcome::NoName));
+        let none = Ok(Found { outcome: Outcome::NoName, ttl_s: 5 });
+        cache.insert(&name("a.org"), Kind::Ipv4, &none, at(200));
+        assert_eq!(cache.get(&name("a.org"), Kind::Ipv4, at(204)), Some((&Ok(Outcome::NoName), at(200))));
         cache.clear();
         assert!(cache.is_empty() && cache.get(&name("a.org"), Kind::Ipv4, at(204)).is_none());
+    }
+
+    /// RFC 9520 3.2: that a lookup failed is remembered for a second at least, and five minutes at most.
+    #[test]
+    fn a_failure_is_remembered_for_a_moment_and_what_went_wrong_here_is_not() {
+        let (mut cache, at) = (Cache::new(8, 1), Duration::from_secs);
+        for error in [ResolveError::Unanswered, ResolveError::Failed, ResolveError::Aliases] {
+            cache.insert(&name("a.org"), Kind::Ipv6, &Err(error.clone()), at(100));
+            assert_eq!(cache.get(&name("a.org"), Kind::Ipv6, at(101)), Some((&Err(error), at(100))));
+            assert!(cache.get(&name("a.org"), Kind::Ipv6, at(400)).is_none());
+        }
+        for error in [ResolveError::TooMany, ResolveError::NoServers] {
+            cache.insert(&name("b.org"), Kind::Ipv6, &Err(error), at(100));
+        }
+        assert!(cache.get(&name("b.org"), Kind::Ipv6, at(100)).is_none());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Names and addresses on the cell's network. Each core asks for itself, and remembers what it heard.
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Known};
 use crate::error::ResolveError;
 use crate::lookup::{Config, Found, Lookup, Outcome, Step};
 use crate::name::HostName;
@@ -95,8 +95,9 @@ fn servers() -> Vec<SocketAddr> {
 
 /// The addresses of a name, of both kinds; IPv6 first. An address is its own.
 ///
-/// Where IPv4 addresses are found, and can be used, those of IPv6 are waited for a moment longer and not more (RFC 8305, 3):
-/// what is heard of them later is for the next one who asks.
+/// Where IPv4 addresses are found, and can be used, those of IPv6 are waited for a moment longer and not more (RFC 8305, 3),
+/// counted from when both were asked for and the former came: who asks while others wait for them waits no longer than they.
+/// What is heard of them later is for the next one who asks.
 ///
 /// # Errors
 /// [`ResolveError`].
@@ -106,7 +107,7 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
     }
     let same_name = name.to_string();
     let six = spawn_task(async move { lookup(&same_name, Kind::Ipv6).await });
-    match both(six, lookup(name, Kind::Ipv4)).await {
+    match both(six, look_up(name, Kind::Ipv4), || asked_at(name, Kind::Ipv6)).await {
         (Ok(mut all), Ok(rest)) => {
             all.extend(rest);
             Ok(all)
@@ -118,35 +119,45 @@ pub async fn resolve(name: &str) -> Result<Vec<IpAddr>, ResolveError> {
 }
 
 /// What two lookups find; nothing for that of IPv6 where it takes much longer than the other, and can be done without.
+/// `asked` says when IPv6 addresses were asked for that are still waited for.
 async fn both(
     six: impl Future<Output = Addresses>,
-    four: impl Future<Output = Addresses>,
+    four: impl Future<Output = (Addresses, Duration)>,
+    asked: impl Fn() -> Option<Duration>,
 ) -> (Addresses, Addresses) {
     let (mut six, mut four) = (pin!(six), pin!(four));
     let (mut found_six, mut found_four, mut delay) = (None, None, None);
     poll_fn(|context| {
         poll_once(six.as_mut(), &mut found_six, context);
         poll_once(four.as_mut(), &mut found_four, context);
-        if found_six.is_none() && matches!(found_four, Some(Ok(_))) && isola_net::address().is_some() {
-            let delay = delay.get_or_insert_with(|| Box::pin(sleep(RESOLUTION_DELAY)));
+        if found_six.is_none()
+            && let Some((Ok(_), came)) = found_four
+            && isola_net::address().is_some()
+        {
+            let delay = delay.get_or_insert_with(|| Box::pin(sleep(wait_for_ipv6(asked(), came, clock()))));
             if delay.as_mut().poll(context).is_ready() {
                 found_six = Some(Err(ResolveError::Unanswered));
             }
         }
-        if found_six.is_none() || found_four.is_none() {
-            return Poll::Pending;
+        match (&found_six, &found_four) {
+            (Some(_), Some(_)) => {
+                let four = found_four.take().map(|(four, _)| four);
+                found_six.take().zip(four).map_or(Poll::Pending, Poll::Ready)
+            }
+            _ => Poll::Pending,
         }
-        found_six.take().zip(found_four.take()).map_or(Poll::Pending, Poll::Ready)
     })
     .await
 }
 
+/// How much longer IPv6 addresses are waited for where there are IPv4 addresses since `came`.
+fn wait_for_ipv6(asked: Option<Duration>, came: Duration, now: Duration) -> Duration {
+    let until = asked.unwrap_or(now).max(came) + RESOLUTION_DELAY;
+    until.saturating_sub(now)
+}
+
 /// Lets a lookup go on that has found nothing so far.
-fn poll_once(
-    lookup: Pin<&mut impl Future<Output = Addresses>>,
-    found: &mut Option<Addresses>,
-    context: &mut Context<'_>,
-) {
+fn poll_once<T>(lookup: Pin<&mut impl Future<Output = T>>, found: &mut Option<T>, context: &mut Context<'_>) {
     if found.is_none()
         && let Poll::Ready(now) = lookup.poll(context)
     {
@@ -159,17 +170,33 @@ fn poll_once(
 /// # Errors
 /// [`ResolveError`].
 pub async fn lookup(name: &str, kind: Kind) -> Result<Vec<IpAddr>, ResolveError> {
-    let host = HostName::parse(name).ok_or_else(|| ResolveError::Name(name.to_string()))?;
+    look_up(name, kind).await.0
+}
+
+/// The addresses of a name, of one kind, and when they came.
+async fn look_up(name: &str, kind: Kind) -> (Addresses, Duration) {
+    let Some(host) = HostName::parse(name) else {
+        return (Err(ResolveError::Name(name.to_string())), clock());
+    };
     if let Some(special) = host.special() {
         let is_of_kind = |address: &&IpAddr| address.is_ipv4() == (kind == Kind::Ipv4);
         let addresses: Vec<_> = special.addresses().iter().filter(is_of_kind).copied().collect();
-        return if addresses.is_empty() { Err(ResolveError::NoName) } else { Ok(addresses) };
+        let found = if addresses.is_empty() { Err(ResolveError::NoName) } else { Ok(addresses) };
+        return (found, clock());
     }
-    match RESOLVER.find(&host, kind).await? {
+    let (known, came) = RESOLVER.find(&host, kind).await;
+    let addresses = known.and_then(|outcome| match outcome {
         Outcome::Addresses(addresses) => Ok(addresses),
         Outcome::Nothing => Err(ResolveError::NoAddresses),
         Outcome::NoName => Err(ResolveError::NoName),
-    }
+    });
+    (addresses, came)
+}
+
+/// When a name was asked for that is still being looked up.
+fn asked_at(name: &str, kind: Kind) -> Option<Duration> {
+    let key = (HostName::parse(name)?.key(), kind);
+    RESOLVER.under_way.borrow().get(&key).map(|shared| shared.began)
 }
 
 /// A lookup that is under way, and who waits for what it finds.
@@ -177,7 +204,9 @@ pub async fn lookup(name: &str, kind: Kind) -> Result<Vec<IpAddr>, ResolveError>
 struct Shared {
     /// The servers that it asks.
     servers: Vec<SocketAddr>,
-    found: OnceCell<Result<Outcome, ResolveError>>,
+    /// When it began.
+    began: Duration,
+    found: OnceCell<Known>,
     is_over: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
 }
@@ -207,7 +236,7 @@ enum Begun {
 
 impl Shared {
     /// What was found, once it is; `None` where the lookup was given up.
-    async fn found(&self) -> Option<Result<Outcome, ResolveError>> {
+    async fn found(&self) -> Option<Known> {
         poll_fn(|context| {
             if self.is_over.get() {
                 return Poll::Ready(self.found.get().cloned());
@@ -223,32 +252,35 @@ impl Shared {
 }
 
 impl CoreResolver {
-    async fn find(&self, name: &HostName, kind: Kind) -> Result<Outcome, ResolveError> {
+    /// What is known of a name, or can be found out, and when it came.
+    async fn find(&self, name: &HostName, kind: Kind) -> (Known, Duration) {
         let servers = self.servers_now();
         let key = (name.key(), kind);
         let under_way = loop {
-            if let Some(known) = self.cache.borrow().get(name, kind, clock()) {
-                return Ok(known.clone());
+            if let Some((known, came)) = self.cache.borrow().get(name, kind, clock()) {
+                return (known.clone(), came);
             }
-            match self.begin(&key, &servers)? {
-                Begun::Here(under_way) => break under_way,
+            match self.begin(&key, &servers) {
+                Ok(Begun::Here(under_way)) => break under_way,
                 // What it finds is what would be found by asking again: unless it was given up, or asked others.
-                Begun::Elsewhere(shared) => match shared.found().await {
-                    Some(found) if shared.servers == servers => return found,
+                Ok(Begun::Elsewhere(shared)) => match shared.found().await {
+                    Some(found) if shared.servers == servers => return (found, clock()),
                     _ => {}
                 },
+                Err(error) => return (Err(error), clock()),
             }
         };
         let first = self.first.get() % servers.len().max(1);
         let in_order: Vec<_> = servers[first..].iter().chain(&servers[..first]).copied().collect();
         let mut lookup = Lookup::new(&self.config, name.clone(), kind, &in_order);
         let found = self.run(&mut lookup).await;
-        self.first.set(first + lookup.servers_given_up());
-        let found = found.map(|found| {
+        // What others say than those that are asked now is not for the next one who asks.
+        if self.servers_now() == servers {
+            self.first.set(first + lookup.servers_given_up());
             self.cache.borrow_mut().insert(name, kind, &found, clock());
-            found.outcome
-        });
-        under_way.shared.found.get_or_init(|| found).clone()
+        }
+        let known = found.map(|found| found.outcome);
+        (under_way.shared.found.get_or_init(|| known).clone(), clock())
     }
 
     /// The servers; other ones than before may say something else.
@@ -272,7 +304,7 @@ impl CoreResolver {
         if under_way.len() >= MAX_LOOKUPS {
             return Err(ResolveError::TooMany);
         }
-        let shared = Rc::new(Shared { servers: servers.to_vec(), ..Shared::default() });
+        let shared = Rc::new(Shared { servers: servers.to_vec(), began: clock(), ..Shared::default() });
         under_way.insert(key.clone(), shared.clone());
         Ok(Begun::Here(UnderWay { key: key.clone(), shared }))
     }
@@ -290,4 +322,22 @@ impl CoreResolver {
 /// The cell's clock.
 fn clock() -> Duration {
     Duration::from_nanos(now().as_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8305 3: the wait for IPv6 addresses begins with the answer for IPv4.
+    #[test]
+    fn who_asks_while_others_wait_for_ipv6_waits_no_longer_than_they() {
+        let at = Duration::from_millis;
+        // Both are asked for now, and that for IPv4 is answered.
+        assert_eq!(wait_for_ipv6(Some(at(900)), at(1000), at(1000)), at(50));
+        // IPv4's were known: the question for IPv6 is new, or a while old.
+        assert_eq!(wait_for_ipv6(Some(at(1000)), at(100), at(1000)), at(50));
+        assert_eq!(wait_for_ipv6(Some(at(970)), at(100), at(1000)), at(20));
+        assert_eq!(wait_for_ipv6(Some(at(500)), at(100), at(1000)), at(0));
+        assert_eq!(wait_for_ipv6(None, at(100), at(1000)), at(50));
+    }
 }
