@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first process of the Linux guest that Isola is compared with. What it needs to know comes from the kernel's
-# command line, as variables: guest_address, memcached_threads, guest_web.
+# command line, as variables: guest_address, memcached_threads, guest_services.
 export PATH=/bin
 busybox mount -t devtmpfs none /dev
 busybox mount -t proc none /proc
@@ -15,12 +15,12 @@ done
 busybox ip link set lo up
 busybox ip address add "$guest_address" dev eth0
 busybox ip link set eth0 up
-if [ "$guest_web" = yes ]; then
-    nginx -c /etc/nginx.conf &
-else
-    memcached -u root -U 0 -t "$memcached_threads" -m 64 &
-    linux-echo 7 &
-fi
+case $guest_services in
+    web) nginx -c /etc/nginx.conf & ;;
+    netpipe) linux-netpipe 5002 & linux-netpipe 5003 sendfile & ;;
+    short) linux-short 7 & ;;
+    usual) memcached -u root -U 0 -t "$memcached_threads" -m 64 & linux-echo 7 & ;;
+esac
 echo 'guest: services'
 
 # Says what memory is in use when it is asked: all that is not available to a program, in KiB. Touches so many MiB when

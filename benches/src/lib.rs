@@ -10,8 +10,8 @@
 //! | [`instructions`], [`callgrind`] | counting a machine's instructions, and those of a process of the host |
 //! | [`linux`] | the Linux guest |
 //! | [`load`] | the client |
-//! | [`figure`], [`statistics`] | what is measured, and medians of it |
-//! | [`record`], [`table`] | raw data, and tables for people |
+//! | [`kinds`], [`figure`], [`statistics`] | what is measured, what came of it, and medians of that |
+//! | [`record`], [`table`], [`curve`] | raw data, tables for people, and pictures |
 //! | [`interrupt`], [`program`], [`error`] | ^C, other programs, what goes wrong |
 //!
 //! `docs/decisions/0008-benchmarks.md` says why it is done so. Not here: comparing parts of Isola with others' on the
@@ -20,11 +20,13 @@
 
 pub mod callgrind;
 pub mod cli;
+pub mod curve;
 pub mod error;
 pub mod figure;
 pub mod groups;
 pub mod instructions;
 pub mod interrupt;
+pub mod kinds;
 pub mod linux;
 pub mod load;
 pub mod machine;

@@ -45,6 +45,8 @@ pub struct Boot {
     pub command_line: String,
     /// Number of processors.
     pub cores: u32,
+    /// Pairs of queues of its network device.
+    pub queues: u32,
     /// Memory, in MiB.
     pub memory_mib: u32,
     /// What the machine's clocks go by.
@@ -262,8 +264,13 @@ impl Drop for Machine {
 fn arguments(boot: &Boot) -> Vec<OsString> {
     let is_counted = boot.pace == Pace::Instructions;
     let memory = format!("memory-backend-memfd,id={MEMORY_NAME},size={}M,share=on", boot.memory_mib);
-    let device = format!("virtio-net-pci,netdev=net,mac={GUEST_MAC},disable-legacy=on");
-    let tap = format!("tap,id=net,ifname={TAP},script=no,downscript=no");
+    let mut device = format!("virtio-net-pci,netdev=net,mac={GUEST_MAC},disable-legacy=on");
+    let mut tap = format!("tap,id=net,ifname={TAP},script=no,downscript=no");
+    if boot.queues > 1 {
+        // An interrupt for each queue, the control queue and changes.
+        device += &format!(",mq=on,vectors={}", 2 * boot.queues + 2);
+        tap += &format!(",queues={}", boot.queues);
+    }
     let mut line: Vec<OsString> =
         ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]
             .map(Into::into)
@@ -335,6 +342,7 @@ mod tests {
             initrd: initrd.map(Into::into),
             command_line: name.into(),
             cores: 1,
+            queues: 1,
             memory_mib: MEMORY_MIB,
             pace: Pace::Host,
             extra: Vec::new(),

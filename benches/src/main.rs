@@ -6,7 +6,7 @@ use isola_benches::error::BenchError;
 use isola_benches::figure::{Group, figures};
 use isola_benches::record::Record;
 use isola_benches::session::Session;
-use isola_benches::{groups, interrupt, network, session, table};
+use isola_benches::{curve, groups, interrupt, network, session, table};
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -64,7 +64,11 @@ fn print(output: Output, record: &Record) {
 /// Puts a record beside the README, and its figures into it.
 fn publish(home: &Path, record: &Record) -> Result<(), BenchError> {
     let (data, readme) = (home.join("data"), home.join("README.md"));
-    record.save(&data)?;
+    let saved = record.save(&data)?;
+    if let Some(picture) = curve::picture(record) {
+        let path = saved.with_extension("svg");
+        fs::write(&path, picture).map_err(BenchError::file(&path))?;
+    }
     let mut records = Vec::new();
     for group in Group::ALL {
         records.extend(Record::load(&data, group)?);

@@ -52,7 +52,28 @@ pub fn enter() -> Result<(), BenchError> {
         return Err(BenchError::Program { line: "unshare".into(), said: again.exec().to_string() });
     }
     program::run("ip", &["link", "set", "lo", "up"])?;
-    program::run("ip", &["tuntap", "add", "dev", TAP, "mode", "tap"]).map_err(|_| BenchError::NoNamespace)?;
+    // Short connections leave a port each that rests for a minute: there are more ports then, and they rest for a second.
+    for (name, value) in [("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")] {
+        let path = format!("/proc/sys/net/ipv4/{name}");
+        fs::write(&path, value).map_err(BenchError::file(&path))?;
+    }
+    // A client that sleeps until a time wakes at that time, and not 50 us later.
+    let _ = fs::write("/proc/self/timerslack_ns", "1");
+    Ok(())
+}
+
+/// Makes the tap device anew, with so many queues.
+///
+/// # Errors
+/// What failed in setting it up.
+pub fn make_tap(queues: u32) -> Result<(), BenchError> {
+    // The first time there is none.
+    let _ = program::run("ip", &["link", "delete", TAP]);
+    let mut add = vec!["tuntap", "add", "dev", TAP, "mode", "tap"];
+    if queues > 1 {
+        add.push("multi_queue");
+    }
+    program::run("ip", &add).map_err(|_| BenchError::NoNamespace)?;
     // The network is IPv4 only: nothing but what is measured shall reach a machine. Where that cannot be set, the
     // few packets of IPv6 do no harm.
     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{TAP}/disable_ipv6"), "1");
@@ -61,8 +82,5 @@ pub fn enter() -> Result<(), BenchError> {
     // Known beforehand, so that no attempt to connect waits for an address to be resolved.
     let neighbour =
         ["neighbour", "add", &GUEST.to_string(), "lladdr", GUEST_MAC, "dev", TAP, "nud", "permanent"];
-    program::run("ip", &neighbour)?;
-    // A client that sleeps until a time wakes at that time, and not 50 us later.
-    let _ = fs::write("/proc/self/timerslack_ns", "1");
-    Ok(())
+    program::run("ip", &neighbour).map(|_| ())
 }

@@ -1,7 +1,9 @@
 //! Raw data: every run's numbers, and all that one has to know to take them again. A file a group.
 
+use crate::curve::Curve;
 use crate::error::BenchError;
-use crate::figure::{Group, KINDS, Peer};
+use crate::figure::{Group, Peer};
+use crate::kinds::KINDS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,6 +21,9 @@ pub struct Record {
     pub setting: Setting,
     /// The numbers, by the figure's name.
     pub figures: BTreeMap<String, Series>,
+    /// Curves over the size of a message, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub curves: BTreeMap<String, Curve>,
 }
 
 /// On what, and with what, something was measured.
@@ -63,7 +68,8 @@ pub struct Series {
 impl Record {
     /// A record without numbers.
     pub fn new(group: Group, taken: String, command: String, setting: Setting) -> Self {
-        Self { group: group.name().to_owned(), taken, command, setting, figures: BTreeMap::new() }
+        let (group, figures, curves) = (group.name().to_owned(), BTreeMap::new(), BTreeMap::new());
+        Self { group, taken, command, setting, figures, curves }
     }
 
     /// The group; the first where a file names one that there is not.
@@ -79,6 +85,11 @@ impl Record {
     /// Notes a number of the peer's.
     pub fn peer(&mut self, figure: &str, value: f64) {
         self.series_mut(figure).peer.push(value);
+    }
+
+    /// The numbers of a curve's point.
+    pub fn point(&mut self, curve: &str, size: u64) -> &mut Series {
+        self.curves.entry(curve.to_owned()).or_default().entry(size).or_default()
     }
 
     /// The numbers of a figure.
@@ -99,6 +110,9 @@ impl Record {
             Peer::Nginx => Some(format!("{}, {}", self.setting.linux, self.setting.nginx)),
             Peer::Touch => Some(format!("{}, a process", self.setting.linux)),
             Peer::Echo => Some(format!("{}, a blocking echo server", self.setting.linux)),
+            Peer::Messages => Some(format!("{}, a blocking program", self.setting.linux)),
+            Peer::Sendfile => Some(format!("{}, a blocking program that sends a file", self.setting.linux)),
+            Peer::Epoll => Some(format!("{}, an echo server by epoll", self.setting.linux)),
             Peer::Glibc => Some("glibc".into()),
             Peer::Jemalloc => Some("jemalloc".into()),
             Peer::Mimalloc => Some("mimalloc".into()),

@@ -7,8 +7,8 @@ use crate::linux::{LinuxGuest, READY, Services};
 use crate::load::{Outcome, first_answer};
 use crate::machine::{Boot, CPU, MEMORY_MIB, Machine, Pace};
 use crate::network::{GUEST_NETWORK, service};
-use crate::program;
 use crate::record::Setting;
+use crate::{network, program};
 use isola_host::image::ImageStore;
 use isola_host::machine::qemu::Qemu;
 use std::collections::BTreeMap;
@@ -23,6 +23,9 @@ pub const KV_PORT: u16 = 11211;
 
 /// Port of the echo services.
 pub const ECHO_PORT: u16 = 7;
+
+/// Port of the ends of NetPIPE that answer; on the one behind it, Linux's sends files.
+pub const NETPIPE_PORT: u16 = 5002;
 
 /// Port of the web servers.
 pub const WEB_PORT: u16 = 80;
@@ -54,6 +57,10 @@ pub enum Service {
     Echo,
     /// Files.
     Web,
+    /// Messages of all sizes.
+    Netpipe,
+    /// Echo, on short connections.
+    Short,
 }
 
 impl Service {
@@ -61,14 +68,20 @@ impl Service {
     pub fn image(self) -> &'static str {
         match self {
             Self::Kv => "kv",
-            Self::Echo => "echo",
+            Self::Echo | Self::Short => "echo",
             Self::Web => "web",
+            Self::Netpipe => "netpipe",
         }
     }
 
     /// What runs in the Linux guest for it.
     fn services(self) -> Services {
-        if self == Self::Web { Services::Web } else { Services::Usual }
+        match self {
+            Self::Kv | Self::Echo => Services::Usual,
+            Self::Web => Services::Web,
+            Self::Netpipe => Services::Netpipe,
+            Self::Short => Services::Short,
+        }
     }
 
     /// Where it is.
@@ -80,7 +93,9 @@ impl Service {
     fn conversation(self) -> (u16, &'static [u8], &'static [u8]) {
         match self {
             Self::Kv => (KV_PORT, b"version\r\n", b"VERSION "),
-            Self::Echo => (ECHO_PORT, b"hello", b"hello"),
+            Self::Echo | Self::Short => (ECHO_PORT, b"hello", b"hello"),
+            // One message of one byte, there and back.
+            Self::Netpipe => (NETPIPE_PORT, b"\0\0\0\0\x01\0\0\0\x01n", b"n"),
             Self::Web => (WEB_PORT, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200 OK\r\n"),
         }
     }
@@ -141,7 +156,7 @@ pub struct Session {
 }
 
 /// Programs of this package that run in the Linux guest.
-const PROGRAMS: [&str; 2] = ["linux-echo", "linux-touch"];
+const PROGRAMS: [&str; 4] = ["linux-echo", "linux-touch", "linux-netpipe", "linux-short"];
 
 /// What is fetched is kept here, in the root of the tree.
 fn cache() -> PathBuf {
@@ -174,12 +189,11 @@ impl Session {
         Ok(Self { plan, qemu, images, linux, plugin, tree: tree(), _folder: folder })
     }
 
-    /// What boots `system` with `service`.
+    /// What boots `system` with `service` on so many processors.
     ///
     /// # Errors
     /// [`BenchError::Image`].
-    pub fn boot(&self, system: System, service: Service) -> Result<Boot, BenchError> {
-        let cores = 1;
+    pub fn boot(&self, system: System, service: Service, cores: u32) -> Result<Boot, BenchError> {
         Ok(match system {
             System::Isola => Boot {
                 name: format!("Isola's {}", service.image()),
@@ -187,6 +201,7 @@ impl Session {
                 initrd: None,
                 command_line: format!("ip={GUEST_NETWORK} --"),
                 cores,
+                queues: cores,
                 memory_mib: MEMORY_MIB,
                 pace: Pace::Host,
                 extra: Vec::new(),
@@ -195,11 +210,12 @@ impl Session {
                 name: "the Linux guest".into(),
                 kernel: self.linux.kernel.clone(),
                 initrd: Some(match service.services() {
-                    Services::Usual => self.linux.initramfs.clone(),
+                    Services::Usual | Services::Netpipe | Services::Short => self.linux.initramfs.clone(),
                     Services::Web => self.linux.web_initramfs.clone(),
                 }),
                 command_line: self.linux.command_line(cores, service.services()),
                 cores,
+                queues: cores,
                 memory_mib: MEMORY_MIB,
                 pace: Pace::Host,
                 extra: Vec::new(),
@@ -207,12 +223,26 @@ impl Session {
         })
     }
 
-    /// Boots `system` and waits for the first answer of `service`.
+    /// Boots `system` on one processor and waits for the first answer of `service`.
     ///
     /// # Errors
     /// What goes wrong on the way.
     pub fn start(&self, system: System, service: Service, counting: Counting) -> Result<Guest, BenchError> {
-        let mut machine = self.machine(&self.boot(system, service)?, counting)?;
+        self.start_on(1, system, service, counting)
+    }
+
+    /// Boots `system` on so many processors and waits for the first answer of `service`.
+    ///
+    /// # Errors
+    /// What goes wrong on the way.
+    pub fn start_on(
+        &self,
+        cores: u32,
+        system: System,
+        service: Service,
+        counting: Counting,
+    ) -> Result<Guest, BenchError> {
+        let mut machine = self.machine(&self.boot(system, service, cores)?, counting)?;
         machine.wait_for(match system {
             System::Isola => "TCP port",
             System::Linux => READY,
@@ -227,6 +257,7 @@ impl Session {
     /// # Errors
     /// What keeps QEMU from starting.
     pub fn machine(&self, boot: &Boot, counting: Counting) -> Result<Machine, BenchError> {
+        network::make_tap(boot.queues)?;
         Machine::start(&self.qemu.program, boot, (counting == Counting::On).then_some(&self.plugin))
     }
 

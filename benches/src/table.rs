@@ -1,6 +1,8 @@
 //! Figures for people: on a terminal, and in `benches/README.md`.
 
-use crate::figure::{Aim, Figure, Group, Kind, figures};
+use crate::curve;
+use crate::figure::{Aim, Figure, Group, figures};
+use crate::kinds::Kind;
 use crate::record::Record;
 use std::fmt::Write;
 
@@ -49,7 +51,14 @@ pub fn publish(readme: &str, records: &[Record]) -> Option<String> {
 fn peers(record: &Record) -> &'static str {
     match record.group() {
         Group::Memory | Group::Library | Group::Stack => "the other",
-        Group::Boot | Group::Cell | Group::Kv | Group::Web | Group::Pager => "Linux",
+        Group::Boot
+        | Group::Cell
+        | Group::Kv
+        | Group::Web
+        | Group::Bulk
+        | Group::Netpipe
+        | Group::Connections
+        | Group::Pager => "Linux",
     }
 }
 
@@ -79,13 +88,20 @@ fn markdown(record: &Record) -> String {
             kind.about
         );
     }
+    if let Some(table) = curve::table(record) {
+        let _ = write!(text, "{table}\n![what one way carries by the size of a message](data/{name}.svg)\n");
+    }
     let runs = record.figures.values().map(|series| series.isola.len()).max().unwrap_or_default();
     let load: String = setting.load.iter().map(|(what, how)| format!("; {what}: {how}")).collect();
     let machines = match setting.qemu.as_str() {
         "" => "natively".to_owned(),
         qemu => {
-            let service = if record.group() == Group::Web { &setting.nginx } else { &setting.memcached };
-            format!("beside {}, {service} under QEMU {qemu} ({})", setting.linux, setting.machine)
+            let service = match record.group() {
+                Group::Web => format!(", {}", setting.nginx),
+                Group::Bulk | Group::Netpipe | Group::Connections => String::new(),
+                _ => format!(", {}", setting.memcached),
+            };
+            format!("beside {}{service} under QEMU {qemu} ({})", setting.linux, setting.machine)
         }
     };
     let _ = writeln!(
@@ -185,6 +201,10 @@ mod tests {
         let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
         let records = Group::ALL.map(|group| Record::load(&folder.join("data"), group).unwrap());
         let records: Vec<_> = records.into_iter().flatten().collect();
+        for record in &records {
+            let picture = std::fs::read_to_string(folder.join(format!("data/{}.svg", record.group().name())));
+            assert!(picture.ok() == curve::picture(record), "the picture of {}", record.group().name());
+        }
         let published = publish(&readme, &records).expect("the README has a generated part");
         assert!(published == readme, "the figures in benches/README.md are not those of benches/data");
     }

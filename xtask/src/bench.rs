@@ -20,8 +20,18 @@ const NATIVE: [(&str, &[&str]); 2] = [
     ("memory", &["--package=isola-memory-compare", "--features=peers"]),
     ("stack", &["--package=isola-stack-compare"]),
 ];
-/// The groups for which machines boot images.
-const WITH_MACHINES: [&str; 6] = ["boot", "cell", "kv", "web", "pager", LIBRARY];
+/// The groups for which machines boot images, and which.
+const WITH_MACHINES: [(&str, &[&str]); 9] = [
+    ("boot", &["kv"]),
+    ("cell", &["supervisor", "kv", "echo"]),
+    ("kv", &["kv", "echo"]),
+    ("web", &["web"]),
+    ("bulk", &["netpipe"]),
+    ("netpipe", &["netpipe"]),
+    ("connections", &["echo"]),
+    ("pager", &["kv", "regions"]),
+    (LIBRARY, &["kv", "costs"]),
+];
 /// The one of them that runs in a process of the host as well.
 const LIBRARY: &str = "library";
 /// Tells it where the images are.
@@ -40,11 +50,13 @@ pub struct Args {
 pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let named = |word: &str| args.arguments.iter().any(|argument| argument == word);
     let only_asks = named("-h") || named("--help");
-    let with_machines = WITH_MACHINES.iter().any(|group| named(group));
+    let with_machines = WITH_MACHINES.iter().any(|(group, _)| named(group));
     let native = NATIVE.iter().any(|(group, _)| named(group));
     let all = !with_machines && !native;
     if !only_asks && (with_machines || all) {
-        images::build(workspace)?;
+        let groups = WITH_MACHINES.iter().filter(|(group, _)| named(group) || all);
+        let needed: Vec<&str> = groups.flat_map(|(_, images)| *images).copied().collect();
+        images::build(workspace, |image| needed.contains(&image))?;
     }
     if !only_asks && (named(LIBRARY) || all) {
         images::build_hosted(workspace)?;

@@ -16,7 +16,7 @@ pub struct Args {}
 
 /// Builds the images and prints where they are.
 pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
-    let images = build(workspace)?;
+    let images = build(workspace, |_| true)?;
     build_hosted(workspace)?;
     for image in images {
         let meta =
@@ -29,12 +29,13 @@ pub fn run(_: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
 /// Makes cargo optimise each image as a whole. The host tool, built in the same profile, would only link longer.
 pub const OPTIMISED_AS_A_WHOLE: &str = "--config=profile.release.lto='fat'";
 
-/// Builds all images, optimised, and returns them.
+/// Builds the images whose names are `wanted`, optimised, and returns them.
 ///
 /// # Errors
 /// [`Error::ImagesNotBuilt`] when cargo fails; cargo has printed why.
-pub fn build(workspace: &Workspace) -> Result<Vec<Image>, Error> {
-    let images = workspace.images();
+pub fn build(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> Result<Vec<Image>, Error> {
+    let mut images = workspace.images();
+    images.retain(|image| wanted(&image.name));
     let mut command = cargo(workspace);
     command.args(["build", "--quiet", "--release", OPTIMISED_AS_A_WHOLE]).args(selection(&images));
     if images.is_empty() || succeeds(&mut command)? { Ok(images) } else { Err(Error::ImagesNotBuilt) }

@@ -1,7 +1,7 @@
 //! The end that asks and measures.
 
 use crate::end::{End, EndError};
-use crate::round::{MAX_COUNT, Round};
+use crate::round::{MAX_COUNT, Round, Way};
 use crate::sizes::sizes;
 use core::fmt;
 use core::time::Duration;
@@ -11,6 +11,8 @@ use isola_net::TcpStream;
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
+    /// Which way messages go.
+    pub way: Way,
     /// The longest message, in bytes.
     pub most: usize,
     /// How long a round takes, about.
@@ -23,7 +25,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { most: 8 << 20, round: Duration::from_millis(200), rounds: 3, least_count: 3 }
+        Self { way: Way::Both, most: 8 << 20, round: Duration::from_millis(200), rounds: 3, least_count: 3 }
     }
 }
 
@@ -34,7 +36,7 @@ pub struct Measured {
     pub size: usize,
     /// Messages of a round.
     pub count: u32,
-    /// How long a message takes one way, in ns: half of its time there and back.
+    /// How long a message takes one way, in ns: half of its time there and back, or the time from one to the next.
     pub one_way_ns: u64,
 }
 
@@ -83,12 +85,13 @@ pub async fn measure_all(
 ) -> Result<(), EndError> {
     let mut end = End::new(stream);
     // Both ends, and the stack's estimates, have seen a few messages before any counts.
-    let first = Round { size: 1, count: settings.least_count.max(1) };
+    let first = Round { way: settings.way, size: 1, count: settings.least_count.max(1) };
     let mut last_ns = measure(&mut end, first).await?;
     for size in sizes(settings.most) {
         let round_ns = settings.round.as_nanos() as u64;
-        let count = (round_ns / (2 * last_ns).max(1)).min(u64::from(MAX_COUNT)) as u32;
-        let round = Round { size, count: count.max(settings.least_count).max(1) };
+        let ways = if settings.way == Way::Both { 2 } else { 1 };
+        let count = (round_ns / (ways * last_ns).max(1)).min(u64::from(MAX_COUNT)) as u32;
+        let round = Round { way: settings.way, size, count: count.max(settings.least_count).max(1) };
         let mut best_ns = u64::MAX;
         for _ in 0..settings.rounds.max(1) {
             best_ns = best_ns.min(measure(&mut end, round).await?);
@@ -109,12 +112,24 @@ pub async fn measure_all(
 async fn measure(end: &mut End, round: Round) -> Result<u64, EndError> {
     end.say(&round.to_bytes()).await?;
     let begun = now();
-    for _ in 0..round.count {
-        end.send(round.size).await?;
-        end.receive(round.size).await?;
+    match round.way {
+        Way::Both => {
+            for _ in 0..round.count {
+                end.send(round.size).await?;
+                end.receive(round.size as u64).await?;
+            }
+        }
+        Way::ToServer => {
+            for _ in 0..round.count {
+                end.send(round.size).await?;
+            }
+            end.receive(1).await?;
+        }
+        Way::ToClient => end.receive(round.bytes()).await?,
     }
     let taken = now().since(begun).as_nanos() as u64;
-    Ok((taken / u64::from(round.count.max(1)) / 2).max(1))
+    let ways = if round.way == Way::Both { 2 } else { 1 };
+    Ok((taken / u64::from(round.count.max(1)) / ways).max(1))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! One end of a connection: messages out of one memory, and into none.
+//! The end that asks: messages out of one memory, and into none.
 
+use crate::message::message;
 use core::fmt;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::{StreamError, TcpStream};
@@ -32,20 +33,6 @@ impl fmt::Display for EndError {
 }
 
 impl core::error::Error for EndError {}
-
-/// What all messages are made of, so that none has memory of its own, whatever size the other end asks for.
-static SLICE: [u8; 64 << 10] = [b'n'; 64 << 10];
-
-/// A message of `size` bytes.
-fn message(size: usize) -> Chain {
-    let mut message = Chain::new();
-    while message.len() < size {
-        let mut slice = IoBuf::from_static(&SLICE);
-        slice.truncate(size - message.len());
-        message.push_back(slice);
-    }
-    message
-}
 
 /// An end of a connection.
 #[derive(Debug)]
@@ -81,11 +68,11 @@ impl End {
     ///
     /// # Errors
     /// [`EndError`].
-    pub async fn receive(&mut self, size: usize) -> Result<(), EndError> {
+    pub async fn receive(&mut self, size: u64) -> Result<(), EndError> {
         let mut left = size;
         loop {
-            let come = self.unread.len().min(left);
-            self.unread.advance(come);
+            let come = left.min(self.unread.len() as u64);
+            self.unread.advance(come as usize);
             left -= come;
             if left == 0 {
                 return Ok(());
@@ -94,40 +81,8 @@ impl End {
         }
     }
 
-    /// Reads as many bytes as there is room for; `None` where the other end has ended before the first.
-    ///
-    /// # Errors
-    /// [`EndError`].
-    pub async fn hear<const N: usize>(&mut self) -> Result<Option<[u8; N]>, EndError> {
-        let mut bytes = [0; N];
-        while self.unread.copy_to_slice(&mut bytes).is_none() {
-            match self.stream.read().await? {
-                Some(more) => self.unread.append(more),
-                None if self.unread.is_empty() => return Ok(None),
-                None => return Err(EndError::Short),
-            }
-        }
-        self.unread.advance(N);
-        Ok(Some(bytes))
-    }
-
     /// Says that nothing more will be sent.
     pub fn shutdown(&mut self) {
         self.stream.shutdown();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sizes::MAX_SIZE;
-
-    #[test]
-    fn a_message_costs_no_memory_of_its_size() {
-        for size in [1, SLICE.len(), SLICE.len() + 1, MAX_SIZE] {
-            assert_eq!(message(size).len(), size);
-            let cost = allocation_counter::measure(|| drop(message(size)));
-            assert!(cost.bytes_total < 64 << 10, "{size} bytes allocate {cost:?}");
-        }
     }
 }

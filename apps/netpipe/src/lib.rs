@@ -3,12 +3,15 @@
 //!
 //! ```text
 //!   client                                    server
-//!     round: size, count      ───────────>
+//!     round: way, size, count ───────────>
 //!     message                 ───────────>      reads all of it
 //!       reads all of it       <───────────      message            count times
 //!     ...
 //!     round: size 0           ───────────>      ends
 //! ```
+//!
+//! In a round of the other kind, messages go one way only, one behind the other (NetPIPE's streaming mode): what a connection
+//! carries in bulk, with the latency out of it.
 //!
 //! Each end sends the same memory again and again, and forgets what it reads as it comes: nobody copies a message, and
 //! nobody holds one.
@@ -19,9 +22,10 @@ extern crate alloc;
 
 pub mod client;
 pub mod end;
+mod message;
 pub mod round;
 pub mod server;
 pub mod sizes;
 
 pub use client::{Measured, Settings, measure_all};
-pub use server::serve;
+pub use server::Server;

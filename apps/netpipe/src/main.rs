@@ -3,18 +3,20 @@
 //! ```text
 //! isola run -d --name pipe -p 5002:5002 netpipe             the end that answers
 //! isola run --hosted netpipe connect 10.0.2.2:5002          the end that measures: here a process, through the host
+//! isola run --hosted netpipe connect 10.0.2.2:5002 -s to    messages one way, one behind the other
 //! ```
 #![no_std]
 #![no_main]
 
 use isola::prelude::*;
 use isola::{net, resolver};
-use isola_netpipe::{Measured, Settings, measure_all};
+use isola_netpipe::round::Way;
+use isola_netpipe::{Measured, Server, Settings, measure_all};
 
 isola::app!(main);
 
 const USAGE: &str = "usage: netpipe [-p PORT]
-       netpipe connect HOST:PORT [-u MAX_BYTES] [-o json]";
+       netpipe connect HOST:PORT [-u MAX_BYTES] [-s to|from] [-o json]";
 
 const DEFAULT_PORT: u16 = 5002;
 
@@ -61,6 +63,8 @@ impl Output {
         for pair in options.chunks(2) {
             match pair {
                 ["-u", most] => output.settings.most = most.parse().ok().filter(|most| *most > 0)?,
+                ["-s", "to"] => output.settings.way = Way::ToServer,
+                ["-s", "from"] => output.settings.way = Way::ToClient,
                 ["-o", "json"] => output.line = |measured| measured.json().to_string(),
                 _ => return None,
             }
@@ -70,11 +74,7 @@ impl Output {
 }
 
 async fn serve(port: u16) -> Result<(), String> {
-    let listening = net::listen(port, BACKLOG, |stream| async {
-        if let Err(error) = isola_netpipe::serve(stream).await {
-            println!("netpipe: {error}");
-        }
-    });
+    let listening = net::listen_with(port, BACKLOG, |_| Server::default());
     let _listening = listening.map_err(|error| error.to_string())?;
     println!("netpipe: TCP port {port}, {} cores", isola::core_count());
     isola::stop_requested().await;

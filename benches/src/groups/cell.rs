@@ -111,6 +111,7 @@ impl Divided {
             initrd: None,
             command_line: String::new(),
             cores: CORES,
+            queues: 1,
             memory_mib: MEMORY_MIB,
             pace: Pace::Host,
             extra: extra.map(Into::into).into(),

@@ -28,6 +28,12 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
         ("saturation", format!("closed loop, {seconds} s")),
         ("low load", format!("open loop, {LOW_RATE} requests/s, {seconds} s")),
         ("echo", format!("one connection, {seconds} s")),
+        (
+            "on 2 processors",
+            "and two pairs of queues; the client, the emulator's own thread and both processors share the host's: \
+             instructions count, times say less"
+                .to_owned(),
+        ),
     ]
     .map(|(what, how)| (what.to_owned(), how))
     .into()
@@ -36,15 +42,47 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
 /// What runs have in common.
 #[derive(Debug, Default)]
 pub struct Kv {
-    /// The load at which latencies are compared, in requests a second, once it is known.
-    same_load: Option<f64>,
+    /// The loads at which latencies are compared, in requests a second, once they are known: of one processor, and of two.
+    same_load: [Option<f64>; 2],
+}
+
+/// The processors of a machine, and what its figures begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Processors {
+    One,
+    Two,
+}
+
+impl Processors {
+    fn count(self) -> u32 {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::One => "kv",
+            Self::Two => "kv-2",
+        }
+    }
+
+    /// What the load is called at which latencies are compared.
+    fn same_load(self) -> &'static str {
+        match self {
+            Self::One => "same load",
+            Self::Two => "same load on 2 processors",
+        }
+    }
 }
 
 impl Kv {
     /// Boots twice: for instructions, and for times.
     pub fn run(&mut self, session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
         for counting in [Counting::On, Counting::Off] {
-            self.requests(session, system, counting, record)?;
+            self.requests(session, system, Processors::One, counting, record)?;
+            self.requests(session, system, Processors::Two, counting, record)?;
             self.echo(session, system, counting, record)?;
         }
         Ok(())
@@ -54,36 +92,49 @@ impl Kv {
         &mut self,
         session: &Session,
         system: System,
+        processors: Processors,
         counting: Counting,
         record: &mut Record,
     ) -> Result<(), BenchError> {
-        let mut guest = session.start(system, Service::Kv, counting)?;
+        let mut note = |figure: &str, value| {
+            note(record, system, &format!("{}-{figure}", processors.prefix()), value);
+        };
+        let mut guest = session.start_on(processors.count(), system, Service::Kv, counting)?;
         let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
         generator.closed(WARM_UP)?;
         let machine = &mut guest.machine;
         let (saturated, cost_saturated) = cost(machine, || generator.closed(session.plan.load))?;
-        let (_, cost_low) = cost(machine, || generator.open(LOW_RATE, session.plan.load))?;
+        match counting {
+            Counting::On => note("instructions", cost_saturated.instructions),
+            Counting::Off => {
+                note("cpu", cost_saturated.cpu_us);
+                note("throughput", saturated.rate());
+            }
+        }
+        if processors == Processors::One {
+            let (_, cost_low) = cost(machine, || generator.open(LOW_RATE, session.plan.load))?;
+            match counting {
+                Counting::On => note("instructions-low", cost_low.instructions),
+                Counting::Off => note("cpu-low", cost_low.cpu_us),
+            }
+        }
         if counting == Counting::On {
-            note(record, system, "kv-instructions", cost_saturated.instructions);
-            note(record, system, "kv-instructions-low", cost_low.instructions);
             return Ok(());
         }
-        note(record, system, "kv-cpu", cost_saturated.cpu_us);
-        note(record, system, "kv-cpu-low", cost_low.cpu_us);
-        note(record, system, "kv-throughput", saturated.rate());
-        if system == System::Linux && self.same_load.is_none() {
-            let rate = (saturated.rate() / 2.0).round();
-            self.same_load = Some(rate);
-            let how = format!("open loop, {rate} requests/s, {} s", session.plan.load.as_secs_f64());
-            record.setting.load.insert("same load".to_owned(), how);
-        }
+        let same_load = &mut self.same_load[processors as usize];
         // The first run begins with Linux.
-        if let Some(rate) = self.same_load {
-            let outcome = generator.open(rate, session.plan.load)?;
-            note(record, system, "kv-p50", outcome.latency_us(0.5));
-            note(record, system, "kv-p99", outcome.latency_us(0.99));
+        if system == System::Linux {
+            same_load.get_or_insert_with(|| (saturated.rate() / 2.0).round());
         }
-        note(record, system, "kv-memory", mib(machine.touched_bytes()?));
+        let Some(rate) = *same_load else { return Ok(()) };
+        let outcome = generator.open(rate, session.plan.load)?;
+        note("p50", outcome.latency_us(0.5));
+        note("p99", outcome.latency_us(0.99));
+        if processors == Processors::One {
+            note("memory", mib(machine.touched_bytes()?));
+        }
+        let how = format!("open loop, {rate} requests/s, {} s", session.plan.load.as_secs_f64());
+        record.setting.load.insert(processors.same_load().to_owned(), how);
         Ok(())
     }
 

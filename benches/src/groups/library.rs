@@ -71,7 +71,7 @@ fn process(record: &mut Record) -> Result<(), BenchError> {
 }
 
 fn machine(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let boot = session.boot(System::Isola, Service::Kv)?;
+    let boot = session.boot(System::Isola, Service::Kv, 1)?;
     let (name, kernel) = (format!("Isola's {COSTS}"), session.images.find(COSTS)?);
     let boot = Boot { name, kernel, pace: Pace::Instructions, ..boot };
     let mut machine = session.machine(&boot, Counting::Off)?;

@@ -1,10 +1,13 @@
 //! The groups of figures, a file each.
 
 mod boot;
+mod bulk;
 mod cell;
+mod connections;
 mod kv;
 mod library;
 mod memory;
+mod netpipe;
 mod pager;
 mod stack;
 mod web;
@@ -31,6 +34,9 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
     let load = match group {
         Group::Kv => kv::load(session),
         Group::Web => web::load(session),
+        Group::Bulk => bulk::load(session),
+        Group::Netpipe => netpipe::load(session),
+        Group::Connections => connections::load(session),
         Group::Memory | Group::Stack => return run_natively(group, session.plan, command),
         Group::Pager => pager::load(),
         Group::Library => return library::run(session, command),
@@ -50,6 +56,9 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Cell => cell::run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
                 Group::Web => web::run(session, system, &mut record)?,
+                Group::Bulk => bulk::run(session, system, &mut record)?,
+                Group::Netpipe => netpipe::run(session, system, &mut record)?,
+                Group::Connections => connections::run(session, system, &mut record)?,
                 Group::Memory | Group::Library | Group::Stack => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
             }

@@ -47,7 +47,7 @@ pub fn load() -> BTreeMap<String, String> {
 /// Boots twice: for instructions, and for times.
 pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
     for pace in [Pace::Instructions, Pace::Host] {
-        let boot = session.boot(system, Service::Kv)?;
+        let boot = session.boot(system, Service::Kv, 1)?;
         let boot = Boot { memory_mib: MACHINE_MIB, pace, ..boot };
         match system {
             System::Isola => isola(session, boot, record)?,

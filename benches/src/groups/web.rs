@@ -57,7 +57,7 @@ pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figure::KINDS;
+    use crate::kinds::KINDS;
 
     #[test]
     fn the_page_is_as_long_as_the_figures_say() {

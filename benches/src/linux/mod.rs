@@ -70,6 +70,22 @@ pub enum Services {
     Usual,
     /// nginx.
     Web,
+    /// What answers messages of all sizes.
+    Netpipe,
+    /// The echo server for short connections.
+    Short,
+}
+
+impl Services {
+    /// Its name on the kernel's command line.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Usual => "usual",
+            Self::Web => "web",
+            Self::Netpipe => "netpipe",
+            Self::Short => "short",
+        }
+    }
 }
 
 impl LinuxGuest {
@@ -101,10 +117,10 @@ impl LinuxGuest {
     /// The kernel's command line with `cores` processors: quiet, and tuned as for a guest whose clock and neighbours
     /// can be trusted.
     pub fn command_line(&self, cores: u32, services: Services) -> String {
-        let web = if services == Services::Web { "yes" } else { "no" };
         format!(
             "console=ttyS0 quiet mitigations=off tsc=reliable clocksource=tsc random.trust_cpu=on panic=-1 \
-             guest_address={GUEST_NETWORK} memcached_threads={cores} guest_web={web}"
+             guest_address={GUEST_NETWORK} memcached_threads={cores} guest_services={}",
+            services.name()
         )
     }
 }
@@ -124,7 +140,7 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
     let memcached = read(&packages.find(&["usr/bin/memcached"])?)?;
     let ours: Vec<Vec<u8>> = programs.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
     let nginx = match services {
-        Services::Usual => None,
+        Services::Usual | Services::Netpipe | Services::Short => None,
         Services::Web => Some(read(&packages.find(&["usr/sbin/nginx"])?)?),
     };
     let all: Vec<&[u8]> = ours.iter().chain([&memcached]).chain(&nginx).map(Vec::as_slice).collect();
@@ -169,8 +185,11 @@ mod tests {
         let script = include_str!("../../linux/init.sh");
         assert!(script.contains(&format!("for module in {}; do", MODULES.join(" "))));
         assert!(script.contains(&format!("echo '{READY}'")) && script.contains(MEMORY_ANSWER));
-        for variable in ["$guest_address", "$memcached_threads", "$guest_web"] {
+        for variable in ["$guest_address", "$memcached_threads", "$guest_services"] {
             assert!(script.contains(variable));
+        }
+        for services in [Services::Usual, Services::Web, Services::Netpipe, Services::Short] {
+            assert!(script.contains(&format!("    {}) ", services.name())));
         }
     }
 }

@@ -9,13 +9,17 @@
 //! | [`generator`] | closed loop and open loop |
 //! | [`echo`] | ping-pong |
 //! | [`page`] | requests for a page |
+//! | [`netpipe`] | messages of all sizes |
+//! | [`short`] | short connections |
 
 pub mod connection;
 pub mod echo;
 pub mod generator;
 pub mod mix;
+pub mod netpipe;
 pub mod page;
 pub mod reply;
+pub mod short;
 
 use crate::error::BenchError;
 use crate::interrupt;

@@ -1,0 +1,69 @@
+//! Data in bulk on one connection, received and sent.
+
+use super::note;
+use crate::error::BenchError;
+use crate::load::netpipe::{Pipe, Way};
+use crate::network::service;
+use crate::record::Record;
+use crate::session::{Counting, NETPIPE_PORT, Service, Session, System, cost};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Bytes that a program of the guest reads or writes at once.
+const MESSAGE_BYTES: usize = 64 << 10;
+
+/// Messages between two looks at the clock: 16 MiB.
+const MESSAGES: u32 = 256;
+
+/// Messages of a MiB.
+const PER_MIB: f64 = (1 << 20) as f64 / MESSAGE_BYTES as f64;
+
+/// Bytes of a MB.
+const MB: f64 = 1e6;
+
+/// Before anything is measured, so much load warms up caches, the emulator's above all.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// Under which load is measured.
+pub fn load(session: &Session) -> BTreeMap<String, String> {
+    let (kib, seconds) = (MESSAGE_BYTES >> 10, session.plan.load.as_secs_f64());
+    [
+        ("bulk", format!("one connection, {seconds} s each way")),
+        (
+            "Linux",
+            format!("a loop of read or write with a buffer of {kib} KiB, or of sendfile as much at once"),
+        ),
+    ]
+    .map(|(what, how)| (what.to_owned(), how))
+    .into()
+}
+
+/// Boots twice: for instructions, and for times.
+pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
+    for counting in [Counting::On, Counting::Off] {
+        let mut guest = session.start(system, Service::Netpipe, counting)?;
+        // Isola sends views of memory, whatever it is compared with.
+        let (write, sendfile) = match system {
+            System::Isola => (NETPIPE_PORT, NETPIPE_PORT),
+            System::Linux => (NETPIPE_PORT, NETPIPE_PORT + 1),
+        };
+        let ways = [
+            ("bulk-receive", Way::There, write),
+            ("bulk-send", Way::Back, write),
+            ("bulk-sendfile", Way::Back, sendfile),
+        ];
+        for (figure, way, port) in ways {
+            let mut pipe = Pipe::connect(service(port), MESSAGE_BYTES)?;
+            pipe.rounds(way, MESSAGE_BYTES, MESSAGES, WARM_UP)?;
+            let work = || pipe.rounds(way, MESSAGE_BYTES, MESSAGES, session.plan.load);
+            let (outcome, cost) = cost(&mut guest.machine, work)?;
+            if counting == Counting::On {
+                note(record, system, &format!("{figure}-instructions"), cost.instructions * PER_MIB);
+            } else {
+                note(record, system, &format!("{figure}-cpu"), cost.cpu_us * PER_MIB);
+                note(record, system, figure, outcome.rate() * MESSAGE_BYTES as f64 / MB);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! The NetPIPE curve: how long messages of all sizes take, one way.
+
+use super::note;
+use crate::curve::{INSTRUCTIONS, ONE_WAY_US};
+use crate::error::BenchError;
+use crate::load::netpipe::{Pipe, Way};
+use crate::record::Record;
+use crate::session::{Counting, Guest, Service, Session, System, cost};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The longest message, in bytes.
+const MOST: usize = 4 << 20;
+
+/// The sizes that have figures of their own, and what these are called.
+const SIZES: [(usize, &str); 3] = [(1, "netpipe-1"), (64 << 10, "netpipe-64k"), (MOST, "netpipe-4m")];
+
+/// Rounds of each size. The fastest counts: what else goes on makes others slower, and none faster.
+const ROUNDS: u32 = 3;
+
+/// Before anything is measured, so much load warms up caches, the emulator's above all.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// Under which load is measured.
+pub fn load(session: &Session) -> BTreeMap<String, String> {
+    let round = round_time(session).as_millis();
+    [
+        (
+            "curve",
+            format!(
+                "powers of two and the middles between them, the best of {ROUNDS} rounds of about {round} ms"
+            ),
+        ),
+        ("figures of a size", format!("{} s", figure_time(session).as_secs_f64())),
+        ("Linux", "a loop of read and write, each of a whole message".to_owned()),
+    ]
+    .map(|(what, how)| (what.to_owned(), how))
+    .into()
+}
+
+/// Powers of two and the middles between them.
+fn sizes() -> impl Iterator<Item = usize> {
+    let bases = (0..=MOST.ilog2()).flat_map(|power| [1 << power, (1 << power) + (1 << power) / 2]);
+    // The middle of 1 and 2 is neither.
+    bases.enumerate().filter(|(index, size)| *index != 1 && *size <= MOST).map(|(_, size)| size)
+}
+
+/// How long a round of the curve takes, about.
+fn round_time(session: &Session) -> Duration {
+    session.plan.load / 80
+}
+
+/// How long is measured for the figures of a size.
+fn figure_time(session: &Session) -> Duration {
+    session.plan.load / 2
+}
+
+/// Boots twice: for instructions, and for times.
+pub fn run(session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
+    for counting in [Counting::On, Counting::Off] {
+        let mut guest = session.start(system, Service::Netpipe, counting)?;
+        let mut pipe = Pipe::connect(Service::Netpipe.address(), MOST)?;
+        pipe.rounds(Way::Both, 1, 100, WARM_UP)?;
+        pipe.rounds(Way::Both, MOST, 1, WARM_UP)?;
+        for (size, figure) in SIZES {
+            let count = pipe.count_for(size, round_time(session))?;
+            let work = || pipe.rounds(Way::Both, size, count, figure_time(session));
+            let (outcome, cost) = cost(&mut guest.machine, work)?;
+            if counting == Counting::On {
+                note(record, system, &format!("{figure}-instructions"), cost.instructions);
+            } else {
+                note(record, system, &format!("{figure}-cpu"), cost.cpu_us);
+                note(record, system, &format!("{figure}-time"), outcome.latency_us(0.5) / 2.0);
+            }
+        }
+        curve(session, system, &mut guest, counting, &mut pipe, record)?;
+    }
+    Ok(())
+}
+
+/// A point for each size.
+fn curve(
+    session: &Session,
+    system: System,
+    guest: &mut Guest,
+    counting: Counting,
+    pipe: &mut Pipe,
+    record: &mut Record,
+) -> Result<(), BenchError> {
+    let mut most: f64 = 0.0;
+    for size in sizes() {
+        let count = pipe.count_for(size, round_time(session))?;
+        let (curve, value) = if counting == Counting::On {
+            let work = || pipe.rounds(Way::Both, size, count, Duration::from_nanos(1));
+            let (_, cost) = cost(&mut guest.machine, work)?;
+            (INSTRUCTIONS, cost.instructions)
+        } else {
+            let mut best = Duration::MAX;
+            for _ in 0..ROUNDS {
+                best = best.min(pipe.round(Way::Both, size, count)?);
+            }
+            (ONE_WAY_US, best.as_secs_f64() * 1e6 / f64::from(count) / 2.0)
+        };
+        let series = record.point(curve, size as u64);
+        match system {
+            System::Isola => series.isola.push(value),
+            System::Linux => series.peer.push(value),
+        }
+        most = most.max(size as f64 / value);
+    }
+    if counting == Counting::Off {
+        // Bytes a us are MB a s.
+        note(record, system, "netpipe-most", most);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_two_and_the_middles() {
+        let all: Vec<usize> = sizes().collect();
+        assert_eq!(all[..7], [1, 2, 3, 4, 6, 8, 12]);
+        assert_eq!(all.last(), Some(&MOST));
+        assert!(all.is_sorted_by(|one, next| one < next));
+    }
+}

@@ -1,0 +1,152 @@
+//! Messages of all sizes, with an end of NetPIPE that answers (`apps/netpipe`; `src/bin/linux-netpipe.rs`).
+
+use super::{ANSWER_LIMIT, Outcome, histogram};
+use crate::error::BenchError;
+use crate::interrupt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Messages of a round at most: what the protocol allows.
+const MAX_COUNT: u32 = 1_000_000;
+
+/// Which way messages go: as the protocol's first byte of a round says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// There, and back.
+    Both = 0,
+    /// There, one behind the other; one byte back says that all have come.
+    There = 1,
+    /// Back, one behind the other.
+    Back = 2,
+}
+
+/// The end that asks.
+#[derive(Debug)]
+pub struct Pipe {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Pipe {
+    /// Connects to the end at `address`, for messages of up to `most` bytes.
+    ///
+    /// # Errors
+    /// [`BenchError::Connection`].
+    pub fn connect(address: SocketAddr, most: usize) -> Result<Self, BenchError> {
+        let stream = TcpStream::connect(address).and_then(|stream| {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(ANSWER_LIMIT))?;
+            Ok(stream)
+        });
+        let stream = stream.map_err(BenchError::connection(address))?;
+        Ok(Self { stream, buffer: vec![b'b'; most] })
+    }
+
+    /// A round of `count` messages of `size` bytes; returns how long it took.
+    ///
+    /// # Errors
+    /// [`BenchError::Connection`], [`BenchError::Interrupted`].
+    pub fn round(&mut self, way: Way, size: usize, count: u32) -> Result<Duration, BenchError> {
+        interrupt::check()?;
+        let start = Instant::now();
+        self.messages(way, size, count).map_err(BenchError::connection("the end of NetPIPE"))?;
+        Ok(start.elapsed())
+    }
+
+    fn messages(&mut self, way: Way, size: usize, count: u32) -> io::Result<()> {
+        let mut round = vec![way as u8];
+        round.extend((size as u32).to_be_bytes());
+        round.extend(count.to_be_bytes());
+        self.stream.write_all(&round)?;
+        let message = &mut self.buffer[..size];
+        for _ in 0..count {
+            if way != Way::Back {
+                self.stream.write_all(message)?;
+            }
+            if way != Way::There {
+                self.stream.read_exact(message)?;
+            }
+        }
+        if way == Way::There {
+            self.stream.read_exact(&mut [0])?;
+        }
+        Ok(())
+    }
+
+    /// Rounds of `count` messages for so long; what is counted is messages, and the latency is a round's part of each.
+    ///
+    /// # Errors
+    /// As [`Self::round`].
+    pub fn rounds(
+        &mut self,
+        way: Way,
+        size: usize,
+        count: u32,
+        duration: Duration,
+    ) -> Result<Outcome, BenchError> {
+        let (start, mut latency_ns, mut requests) = (Instant::now(), histogram(), 0);
+        while start.elapsed() < duration {
+            let taken = self.round(way, size, count)?;
+            latency_ns.saturating_record(taken.as_nanos() as u64 / u64::from(count));
+            requests += u64::from(count);
+        }
+        Ok(Outcome { requests, elapsed: start.elapsed(), latency_ns })
+    }
+
+    /// How many messages of a size take about so long, there and back.
+    ///
+    /// # Errors
+    /// As [`Self::round`].
+    pub fn count_for(&mut self, size: usize, duration: Duration) -> Result<u32, BenchError> {
+        let one = self.round(Way::Both, size, 1)?.min(self.round(Way::Both, size, 1)?);
+        let count = duration.as_nanos() / one.as_nanos().max(1);
+        Ok(u32::try_from(count).unwrap_or(MAX_COUNT).clamp(2, MAX_COUNT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// An end that answers rounds.
+    fn serve() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut said = [0; 9];
+            while stream.read_exact(&mut said).is_ok() {
+                let number = |at: usize| u32::from_be_bytes(said[at..at + 4].try_into().unwrap());
+                let mut message = vec![0; number(1) as usize];
+                for _ in 0..number(5) {
+                    if said[0] != 2 {
+                        stream.read_exact(&mut message).unwrap();
+                    }
+                    if said[0] != 1 {
+                        stream.write_all(&message).unwrap();
+                    }
+                }
+                if said[0] == 1 {
+                    stream.write_all(b"n").unwrap();
+                }
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn messages_go_whichever_way_they_are_to() {
+        let mut pipe = Pipe::connect(serve(), 70_000).unwrap();
+        for way in [Way::Both, Way::There, Way::Back] {
+            for (size, count) in [(1, 9), (70_000, 2)] {
+                assert!(pipe.round(way, size, count).unwrap() > Duration::ZERO);
+            }
+        }
+        let outcome = pipe.rounds(Way::Both, 64, 3, Duration::from_millis(10)).unwrap();
+        assert!(outcome.requests >= 3 && outcome.requests.is_multiple_of(3));
+        assert!(pipe.count_for(1, Duration::from_millis(10)).unwrap() >= 2);
+    }
+}
