@@ -136,6 +136,9 @@ pub struct DmaRegion {
     backing: Backing,
 }
 
+/// Alignment of every region at least, in bytes: that of the words that are read and written.
+const REGION_ALIGN: usize = 16;
+
 /// What keeps a region's memory in place.
 #[derive(Debug)]
 enum Backing {
@@ -193,6 +196,9 @@ impl DmaRegion {
     /// Nobody else of the driver's side may use these bytes.
     pub(crate) unsafe fn in_block(block: &Arc<Block>, offset: usize, len: usize) -> Option<Self> {
         let base = block.piece(offset, len)?;
+        if !base.addr().get().is_multiple_of(REGION_ALIGN) {
+            return None;
+        }
         Some(Self { base, len, backing: Backing::Shared { _memory: Arc::clone(block) } })
     }
 
@@ -216,12 +222,13 @@ impl DmaRegion {
 
     #[inline]
     fn place<T>(&self, offset: usize) -> *mut T {
-        let end = offset.checked_add(size_of::<T>());
-        assert!(end.is_some_and(|end| end <= self.len()), "offset {offset:#x} is outside of its region");
+        const { assert!(align_of::<T>() <= REGION_ALIGN) };
+        let fits = self.len.checked_sub(size_of::<T>()).is_some_and(|last| offset <= last);
+        if !fits || !offset.is_multiple_of(align_of::<T>()) {
+            misplaced(offset);
+        }
         // SAFETY: `offset` is within the region.
-        let place = unsafe { self.base.add(offset) }.cast::<T>();
-        assert!(place.is_aligned(), "offset {offset:#x} is not aligned");
-        place.as_ptr()
+        unsafe { self.base.add(offset) }.cast::<T>().as_ptr()
     }
 
     /// Writes two little-endian `u64`s, the first at `offset`: with one look at the bounds.
@@ -239,12 +246,29 @@ impl DmaRegion {
         }
     }
 
+    /// Reads two little-endian `u32`s, the first at `offset`: with one look at the bounds.
+    ///
+    /// # Panics
+    /// As reading one does.
+    #[inline]
+    pub fn read_two_u32(&self, offset: usize) -> [u32; 2] {
+        let place = self.place::<[u32; 2]>(offset).cast::<u32>();
+        // SAFETY: `place` returns an aligned address within the region, which `self` owns, with both.
+        unsafe { [u32::from_le(place.read_volatile()), u32::from_le(place.add(1).read_volatile())] }
+    }
+
     accessors! {
         read_u8 write_u8 u8;
         read_u16 write_u16 u16;
         read_u32 write_u32 u32;
         read_u64 write_u64 u64;
     }
+}
+
+#[cold]
+#[inline(never)]
+fn misplaced(offset: usize) -> ! {
+    panic!("offset {offset:#x} is outside of its region, or not aligned");
 }
 
 impl Drop for DmaRegion {

@@ -306,7 +306,7 @@ impl NetworkQueue for BareQueue {
         let Received { buffer: Filled(mut buffer), len, more, checksum } = received;
         buffer.advance(HEADER_LEN);
         let frame = self.take(buffer, len);
-        let rest = if more == 0 { Chain::new() } else { self.take_more(more)? };
+        let rest = if more == 0 { None } else { Some(Box::new(self.take_more(more)?)) };
         let checksum = match checksum {
             DriverChecksum::Unchecked => ReceivedChecksum::Unchecked,
             // A partial checksum is one that another machine behind the same device left to it.
@@ -345,12 +345,12 @@ impl NetworkQueue for BareQueue {
         self.queue.flush();
     }
 
-    fn reclaim(&mut self) -> Option<IoBufMut> {
-        match self.queue.reclaim() {
-            Ok(sent) => sent.map(|sent| sent.head),
-            Err(_) => {
-                self.check();
-                None
+    fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut)) {
+        loop {
+            match self.queue.reclaim() {
+                Ok(Some(Sent { head, .. })) => recycle(head),
+                Ok(None) => return,
+                Err(_) => return self.check(),
             }
         }
     }

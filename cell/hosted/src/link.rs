@@ -2,7 +2,7 @@
 //! others.
 
 use crate::core::HostedCore;
-use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_iobuf::{IoBuf, IoBufMut};
 use isola_platform::network::{
     FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
 };
@@ -121,11 +121,7 @@ impl NetworkQueue for LinkQueue {
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
         let frame = self.incoming().lock().frames.pop_front()?;
-        Some(ReceivedFrame {
-            frame: IoBuf::from(frame),
-            rest: Chain::new(),
-            checksum: ReceivedChecksum::Unchecked,
-        })
+        Some(ReceivedFrame { frame: IoBuf::from(frame), rest: None, checksum: ReceivedChecksum::Unchecked })
     }
 
     fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
@@ -143,9 +139,7 @@ impl NetworkQueue for LinkQueue {
 
     fn flush(&mut self) {}
 
-    fn reclaim(&mut self) -> Option<IoBufMut> {
-        None
-    }
+    fn reclaim(&mut self, _recycle: &mut dyn FnMut(IoBufMut)) {}
 
     fn enable_interrupts(&mut self) -> FramesPending {
         let mut wire = self.incoming().lock();

@@ -174,9 +174,7 @@ impl NetworkQueue for TapQueue {
 
     fn flush(&mut self) {}
 
-    fn reclaim(&mut self) -> Option<IoBufMut> {
-        None
-    }
+    fn reclaim(&mut self, _recycle: &mut dyn FnMut(IoBufMut)) {}
 
     fn enable_interrupts(&mut self) -> FramesPending {
         // Frames that are there already interrupt at once.
@@ -191,15 +189,17 @@ impl NetworkQueue for TapQueue {
 impl TapQueue {
     /// The rest of a frame of which so many bytes stand behind the first buffer. A short rest is copied out of the large
     /// buffer, which else would stay with it.
-    fn take_rest(&mut self, len: usize) -> Chain {
+    fn take_rest(&mut self, len: usize) -> Option<Box<Chain>> {
         if len == 0 {
-            return Chain::new();
+            return None;
         }
         self.rest.truncate(len);
-        if len < REST_LEN / 4 {
-            return IoBuf::copy_from_slice(&self.rest).into();
-        }
-        core::mem::replace(&mut self.rest, IoBufMut::with_room(0, REST_LEN)).freeze().into()
+        let rest = if len < REST_LEN / 4 {
+            IoBuf::copy_from_slice(&self.rest)
+        } else {
+            core::mem::replace(&mut self.rest, IoBufMut::with_room(0, REST_LEN)).freeze()
+        };
+        Some(Box::new(rest.into()))
     }
 }
 

@@ -89,6 +89,10 @@ impl Chain {
     /// Takes the first view out.
     #[inline]
     pub fn pop_front(&mut self) -> Option<IoBuf> {
+        if self.second.is_none() {
+            self.len = 0;
+            return self.first.take();
+        }
         let part = self.take_first()?;
         self.len -= part.len();
         Some(part)

@@ -22,10 +22,23 @@ pub struct NetworkPort {
 pub struct ReceivedFrame {
     /// The frame, from its Ethernet header on: all of it, or its beginning, with all headers.
     pub frame: IoBuf,
-    /// What follows: of a frame that a device has put together of several segments.
-    pub rest: Chain,
+    /// What follows, where anything does: of a frame that a device has put together of several segments.
+    pub rest: Option<Box<Chain>>,
     /// What the device says of its TCP or UDP checksum.
     pub checksum: ReceivedChecksum,
+}
+
+impl ReceivedFrame {
+    /// Length of the frame, in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.frame.len() + self.rest.as_ref().map_or(0, |rest| rest.len())
+    }
+
+    /// Whether the frame has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// What a device says of the checksum of a received TCP segment or UDP datagram.
@@ -152,9 +165,9 @@ pub trait NetworkQueue {
     /// Tells the device of all frames handed over.
     fn flush(&mut self);
 
-    /// Takes back the head of a frame that the device is done with, where there is one, so that its memory can be used
-    /// again. Those that nobody takes back are let go of as their place in the queue is needed.
-    fn reclaim(&mut self) -> Option<IoBufMut>;
+    /// Gives the heads of frames that the device is done with back to `recycle`, so that their memory can be used again.
+    /// Those that nobody takes back are let go of as their place in the queue is needed.
+    fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut));
 
     /// Asks for interrupts on received frames. Returns whether frames had arrived meanwhile: then the
     /// caller has to look again, as no interrupt will tell.

@@ -69,7 +69,11 @@ pub(super) struct ChainWriter<'a> {
     links: &'a [u16],
     limits: Limits,
     next: u16,
+    /// The last descriptor, which is written when it is known whether another follows.
     last: u16,
+    address: u64,
+    len: u32,
+    flags: u16,
     count: u16,
     writable: u32,
     /// How many descriptors there was no room for.
@@ -93,6 +97,9 @@ impl<'a> ChainWriter<'a> {
             limits,
             next: head,
             last: head,
+            address: 0,
+            len: 0,
+            flags: 0,
             count: 0,
             writable: 0,
             missing: 0,
@@ -101,7 +108,7 @@ impl<'a> ChainWriter<'a> {
     }
 
     /// Adds a segment of a buffer, as a descriptor for each piece of it that is in a row. Empty ones are left out.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_segment(&mut self, start: *const u8, len: usize, access: Access) {
         match device_piece(start, len) {
             _ if len == 0 => {}
@@ -137,20 +144,29 @@ impl<'a> ChainWriter<'a> {
         }
         let flags = match access {
             Access::DeviceReads if self.writable > 0 => return self.give_up(Refusal::OutOfOrder),
-            Access::DeviceReads => NEXT,
+            Access::DeviceReads => 0,
             Access::DeviceWrites => {
                 let Some(writable) = self.writable.checked_add(len) else {
                     return self.give_up(Refusal::TooLong);
                 };
                 self.writable = writable;
-                NEXT | WRITE
+                WRITE
             }
         };
+        if self.count > 0 {
+            self.write_last(NEXT);
+        }
         self.last = self.next;
         self.next = self.links.get(usize::from(self.last)).copied().unwrap_or(0);
         self.count += 1;
+        (self.address, self.len, self.flags) = (address, len, flags);
+    }
+
+    #[inline]
+    fn write_last(&mut self, further_flags: u16) {
         let place = self.base + usize::from(self.last) * DESCRIPTOR_LEN;
-        write_descriptor(self.memory, place, address, len, flags, self.next);
+        let flags = self.flags | further_flags;
+        write_descriptor(self.memory, place, self.address, self.len, flags, self.next);
     }
 
     #[cold]
@@ -160,7 +176,7 @@ impl<'a> ChainWriter<'a> {
 
     /// Ends the chain at the segment added last.
     #[inline]
-    pub(super) fn finish(self) -> Result<Written, Refusal> {
+    pub(super) fn finish(mut self) -> Result<Written, Refusal> {
         match self.problem {
             Some(Refusal::Full) if usize::from(self.count) + self.missing > usize::from(self.limits.ever) => {
                 return Err(Refusal::TooManySegments);
@@ -171,9 +187,7 @@ impl<'a> ChainWriter<'a> {
         if self.count == 0 {
             return Err(Refusal::Empty);
         }
-        let place = self.base + usize::from(self.last) * DESCRIPTOR_LEN;
-        let flags = if self.writable > 0 { WRITE } else { 0 };
-        self.memory.write_u16(place + 12, flags);
+        self.write_last(0);
         Ok(Written { last: self.last, count: self.count, writable: self.writable })
     }
 }

@@ -112,7 +112,8 @@ impl Rings {
     #[inline]
     pub(super) fn used_entry(&self, position: u16) -> (u32, u32) {
         let place = self.used + 4 + self.slot(position) * 8;
-        (self.memory.read_u32(place), self.memory.read_u32(place + 4))
+        let [id, written] = self.memory.read_two_u32(place);
+        (id, written)
     }
 
     #[inline]

@@ -113,8 +113,8 @@ impl NetworkQueue for WatchedQueue {
         self.queue.flush();
     }
 
-    fn reclaim(&mut self) -> Option<IoBufMut> {
-        self.queue.reclaim()
+    fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut)) {
+        self.queue.reclaim(recycle);
     }
 
     fn enable_interrupts(&mut self) -> FramesPending {

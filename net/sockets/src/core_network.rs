@@ -147,19 +147,23 @@ impl CoreNetwork {
         let now = stack_now();
         let longest =
             if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
-        for ReceivedFrame { frame, rest, checksum } in frames {
+        for received in frames {
             // Only now: what lies between the device and the stack may use the network itself.
             let mut stack = self.stack.borrow_mut();
             let Some(stack) = stack.as_mut() else { continue };
-            if frame.len() + rest.len() > longest {
+            if received.len() > longest {
                 platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
+            let ReceivedFrame { frame, rest, checksum } = received;
             let checksum = match checksum {
                 ReceivedChecksum::Unchecked => RxChecksum::Unverified,
                 ReceivedChecksum::Valid => RxChecksum::Verified,
             };
-            stack.receive_long(now, frame, rest, checksum);
+            match rest {
+                None => stack.receive(now, frame, checksum),
+                Some(rest) => stack.receive_long(now, frame, rest, checksum),
+            }
             while let Some(whole) = stack.take_reassembled() {
                 device::steer_again(whole);
             }

@@ -23,7 +23,7 @@ use isola_events::event::{Event, Placement};
 use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::spawn_on;
-use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net_stack::{Frame, Instant, Stack, datagram_port, usual_flow_of};
 use isola_platform::CoreIndex;
 use isola_platform::network::{
@@ -126,7 +126,7 @@ pub fn set_polling(thresholds: Thresholds) {
 /// Has a frame that was put together of fragments received on the core of its flow.
 pub(crate) fn steer_again(frame: IoBuf) {
     let core = QUEUES.core_of(&frame);
-    let received = ReceivedFrame { frame, rest: Chain::new(), checksum: ReceivedChecksum::Unchecked };
+    let received = ReceivedFrame { frame, rest: None, checksum: ReceivedChecksum::Unchecked };
     let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
     if event.try_spawn(move || NETWORK.receive(vec![received])).is_err() {
         count_dropped(1);
@@ -214,7 +214,7 @@ impl Queues {
                 while taken < BATCH {
                     let received = queue.receive()?;
                     taken += 1;
-                    bytes += (received.frame.len() + received.rest.len()) as u64;
+                    bytes += received.len() as u64;
                     let core = if alone { here } else { self.core_of(&received.frame) };
                     if core == here {
                         return Some(received);
@@ -269,13 +269,13 @@ impl Queues {
 
     /// Hands frames of another core to the device, behind those that wait already.
     fn send(&self, frames: Vec<FrameToSend>) {
-        self.reclaim(|head| NETWORK.recycle(head));
+        self.reclaim(&mut |head| NETWORK.recycle(head));
         self.send_all(frames.into_iter());
     }
 
     /// Hands what the stack has ready to the device, behind the frames that wait already.
     fn send_from(&self, stack: &mut Stack, now: Instant) {
-        self.reclaim(|head| stack.recycle(head));
+        self.reclaim(&mut |head| stack.recycle(head));
         self.send_all(core::iter::from_fn(|| stack.poll_transmit(now)).map(to_send));
     }
 
@@ -286,11 +286,9 @@ impl Queues {
     }
 
     /// Takes back what the device is done with.
-    fn reclaim(&self, mut recycle: impl FnMut(IoBufMut)) {
-        let mut queue = self.queue.borrow_mut();
-        let Some(queue) = queue.as_mut() else { return };
-        while let Some(head) = queue.reclaim() {
-            recycle(head);
+    fn reclaim(&self, recycle: &mut dyn FnMut(IoBufMut)) {
+        if let Some(queue) = self.queue.borrow_mut().as_mut() {
+            queue.reclaim(recycle);
         }
     }
 

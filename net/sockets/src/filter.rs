@@ -82,8 +82,8 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
         self.queue.flush();
     }
 
-    fn reclaim(&mut self) -> Option<IoBufMut> {
-        self.queue.reclaim()
+    fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut)) {
+        self.queue.reclaim(recycle);
     }
 
     fn enable_interrupts(&mut self) -> FramesPending {

@@ -160,9 +160,7 @@ impl NetworkQueue for Narrow {
 
     fn flush(&mut self) {}
 
-    fn reclaim(&mut self) -> Option<IoBufMut> {
-        None
-    }
+    fn reclaim(&mut self, _recycle: &mut dyn FnMut(IoBufMut)) {}
 
     fn enable_interrupts(&mut self) -> FramesPending {
         FramesPending::No

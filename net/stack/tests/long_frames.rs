@@ -90,7 +90,7 @@ fn a_segment_in_several_buffers_is_read_where_they_are() {
     let data = pattern(20_000);
     let (head, rest) = parts(&talk.segment().payload(&data), 2000, 2048);
     let places: Vec<*const u8> = rest.parts().map(|part| part.as_ptr()).collect();
-    peer.stack.receive_long(peer.now, head, rest, RxChecksum::Verified);
+    peer.stack.receive_long(peer.now, head, Box::new(rest), RxChecksum::Verified);
     assert_eq!(peer.events(), [Event::Readable(talk.conn)]);
     let pieces: Vec<IoBuf> = std::iter::from_fn(|| peer.stack.read(talk.conn)).collect();
     assert!(pieces.iter().flat_map(|piece| piece.to_vec()).eq(data.iter().copied()));
@@ -106,7 +106,7 @@ fn the_last_segment_of_a_stream_may_be_long_too() {
     let talk = peer.connect(4000, None, None);
     let data = pattern(5_000);
     let (head, rest) = parts(&talk.segment().flags("F").payload(&data), 2000, 2048);
-    peer.stack.receive_long(peer.now, head, rest, RxChecksum::Verified);
+    peer.stack.receive_long(peer.now, head, Box::new(rest), RxChecksum::Verified);
     assert_eq!(peer.events(), [Event::Readable(talk.conn), Event::PeerClosed(talk.conn)]);
     assert!(peer.read(talk.conn) == data);
     assert_eq!(peer.stack.counters().get(Counter::LongFramesCopied), 1);
@@ -125,7 +125,7 @@ fn a_long_segment_that_was_not_summed_is() {
         } else {
             rest
         };
-        peer.stack.receive_long(peer.now, head, rest, RxChecksum::Unverified);
+        peer.stack.receive_long(peer.now, head, Box::new(rest), RxChecksum::Unverified);
         assert_eq!(peer.read(talk.conn).len(), if arrives { 5_000 } else { 0 });
     }
 }
@@ -139,7 +139,7 @@ fn a_long_segment_half_of_which_came_before_brings_the_other_half() {
     peer.say(&mut talk, &data[..4_000]);
     peer.events();
     let (head, rest) = parts(&whole, 2000, 2048);
-    peer.stack.receive_long(peer.now, head, rest, RxChecksum::Verified);
+    peer.stack.receive_long(peer.now, head, Box::new(rest), RxChecksum::Verified);
     assert!(peer.read(talk.conn) == data);
 }
 
@@ -155,7 +155,7 @@ fn a_frame_shorter_or_longer_than_its_packet_says_brings_nothing() {
             let mut shorter = rest.split_to(rest.len() - 1).expect("so many bytes");
             std::mem::swap(&mut rest, &mut shorter);
         }
-        peer.stack.receive_long(peer.now, head, rest, RxChecksum::Verified);
+        peer.stack.receive_long(peer.now, head, Box::new(rest), RxChecksum::Verified);
         // What the link padded is cut off; of what is missing nothing is believed.
         assert_eq!(peer.read(talk.conn).len(), if wrong > 0 { 5_000 } else { 0 });
     }

@@ -56,10 +56,7 @@ impl Stack {
 
     /// As [`Self::receive`], for a frame of which `rest` follows `frame`, where all headers stand: one that a device has put
     /// together of several segments of a connection.
-    pub fn receive_long(&mut self, now: Instant, frame: IoBuf, rest: Chain, checksum: RxChecksum) {
-        if rest.is_empty() {
-            return self.receive(now, frame, checksum);
-        }
+    pub fn receive_long(&mut self, now: Instant, frame: IoBuf, rest: Box<Chain>, checksum: RxChecksum) {
         self.at(now);
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, (frame.len() + rest.len()) as u64);
@@ -67,7 +64,7 @@ impl Stack {
             && let Some(usual) = usual::read(&frame, rest.len(), &self.interface)
             && let Some(connection) = self.tcp.connection_at(&usual.flow)
         {
-            let segment = Segment { rest: Some(Box::new(rest)), ..usual.into_segment(frame) };
+            let segment = Segment { rest: Some(rest), ..usual.into_segment(frame) };
             self.tcp.deliver(connection, segment, &mut around!(self));
             return;
         }

@@ -8,7 +8,7 @@ use crate::interface::Interface;
 use crate::ip::Mark;
 use crate::ipv6;
 use crate::tcp::flow_map::FlowKey;
-use crate::tcp::options::{Options, TIMESTAMPS_LEN};
+use crate::tcp::options::{Options, TIMESTAMPS_LEN, Timestamps};
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{Flags, HEADER_LEN, Segment};
 use crate::tcp::seq::Seq;
@@ -27,7 +27,7 @@ pub(super) struct Usual {
     ack: Seq,
     flags: Flags,
     window: u16,
-    options: Options,
+    timestamps: Option<Timestamps>,
     /// Where the data stands in the frame.
     data: Range<usize>,
 }
@@ -47,18 +47,14 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
     };
     let end = ethernet::HEADER_LEN + packet_len;
     let (fields, behind) = packet.get(headers_len..)?.split_first_chunk::<HEADER_LEN>()?;
-    let options_len = match fields[12] >> 4 {
-        5 => 0,
-        8 => TIMESTAMPS_LEN,
+    let (options_len, timestamps) = match fields[12] >> 4 {
+        5 => (0, None),
+        8 => (TIMESTAMPS_LEN, Some(Timestamps::read(behind.first_chunk()?)?)),
         _ => return None,
     };
     let flags = Flags::from_bits(fields[13]);
     // Of other bits, the acknowledgement's alone has to be there.
     if fields[13] & !Flags::PSH.bits() != Flags::ACK.bits() {
-        return None;
-    }
-    let (options, sack) = Options::read(behind.get(..options_len)?);
-    if options_len > 0 && options != Options::with_timestamps(options.timestamps) || !sack.is_empty() {
         return None;
     }
     let word = |at: usize| fields[at..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
@@ -74,7 +70,7 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
         ack: Seq(word(8)),
         flags,
         window: half(14),
-        options,
+        timestamps,
         data: start..end.min(frame.len()),
     })
 }
@@ -134,7 +130,7 @@ impl Usual {
             ack: self.ack,
             flags: self.flags,
             window: self.window,
-            options: self.options,
+            options: Options::with_timestamps(self.timestamps),
             sack: SackBlocks::NONE,
             mark: Mark::Nothing,
             payload: frame,

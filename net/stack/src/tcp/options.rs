@@ -21,6 +21,15 @@ pub(crate) struct Timestamps {
     pub echo: u32,
 }
 
+impl Timestamps {
+    /// Reads them where they stand alone and are padded as usual.
+    #[inline]
+    pub fn read(bytes: &[u8; TIMESTAMPS_LEN]) -> Option<Self> {
+        let [1, 1, 8, 10, a, b, c, d, e, f, g, h] = *bytes else { return None };
+        Some(Self { value: u32::from_be_bytes([a, b, c, d]), echo: u32::from_be_bytes([e, f, g, h]) })
+    }
+}
+
 /// Whether selective acknowledgements may be sent (RFC 2018 2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sack {
@@ -49,12 +58,10 @@ impl Options {
     pub fn read(bytes: &[u8]) -> (Self, SackBlocks) {
         match *bytes {
             [] => (Self::default(), SackBlocks::NONE),
-            [1, 1, 8, 10, a, b, c, d, e, f, g, h] => {
-                let value = u32::from_be_bytes([a, b, c, d]);
-                let echo = u32::from_be_bytes([e, f, g, h]);
-                (Self::with_timestamps(Some(Timestamps { value, echo })), SackBlocks::NONE)
-            }
-            _ => Self::read_any(bytes),
+            _ => match bytes.as_array().and_then(Timestamps::read) {
+                Some(timestamps) => (Self::with_timestamps(Some(timestamps)), SackBlocks::NONE),
+                None => Self::read_any(bytes),
+            },
         }
     }
 

@@ -22,7 +22,7 @@ mod signals;
 
 pub(crate) use clock::Expiry;
 pub(crate) use ecn::{Agreed, Fresh, Long};
-pub(crate) use output::Outgoing;
+pub(crate) use output::{More, Outgoing};
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
 

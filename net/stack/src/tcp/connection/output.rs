@@ -17,6 +17,15 @@ pub(crate) struct Outgoing {
     /// Whether routers may mark it.
     pub markable: Fresh,
     pub payload: Chain,
+    /// Whether another segment may follow at once.
+    pub more: More,
+}
+
+/// Whether there may be more to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum More {
+    Maybe,
+    No,
 }
 
 impl Connection {
@@ -55,7 +64,7 @@ impl Connection {
         self.segments_out += 1;
         if flags.has(Flags::SYN) {
             let (header, sack) = (self.syn_header(now, config), SackBlocks::NONE);
-            return Some(Outgoing { header, sack, markable: Fresh::No, payload });
+            return Some(Outgoing { header, sack, markable: Fresh::No, payload, more: More::Maybe });
         }
         if self.marks.agreed == Agreed::Yes {
             flags = flags | self.marks.flags(fresh);
@@ -63,7 +72,8 @@ impl Connection {
             fresh = Fresh::No;
         }
         let header = self.header(now, seq, flags | Flags::ACK);
-        Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, payload })
+        let more = if self.sender.has_sent_all() { More::No } else { More::Maybe };
+        Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, payload, more })
     }
 
     pub(super) fn header(&mut self, now: Instant, seq: Seq, flags: Flags) -> Header {

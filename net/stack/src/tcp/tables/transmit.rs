@@ -6,12 +6,12 @@ use crate::config::TxChecksum;
 use crate::frame::Frame;
 use crate::interface::{Packet, Path};
 use crate::neighbour::Known;
-use crate::tcp::connection::{Fresh, Outgoing, Place};
+use crate::tcp::connection::{Fresh, More, Outgoing, Place};
 use crate::tcp::options::Options;
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
 use crate::tcp::template::Template;
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 use crate::{ethernet, ip};
 use etherparse::IpNumber;
 use isola_iobuf::Chain;
@@ -37,18 +37,27 @@ impl Tcp {
     pub fn transmit(&mut self, around: &mut Around<'_>) -> Option<Frame> {
         while let Some(index) = self.ready.first() {
             if let Some(mac) = self.known_path(index, around).or_else(|| self.find_path(index, around))
-                && let Some(frame) = self.next_frame(index, mac, around)
+                && let Some((frame, more)) = self.next_frame(index, mac, around)
             {
-                self.ready.turn();
+                match more {
+                    More::Maybe => self.ready.turn(),
+                    More::No => self.rest(index, around.now),
+                }
                 return Some(frame);
             }
-            self.ready.remove(index);
-            self.arm(index, around.now);
+            self.rest(index, around.now);
             if let Some(request) = around.interface.pop() {
                 return Some(request);
             }
         }
         None
+    }
+
+    /// The connection at `index` has nothing more to send.
+    #[inline]
+    fn rest(&mut self, index: u32, now: Instant) {
+        self.ready.remove(index);
+        self.arm(index, now);
     }
 
     /// The neighbour by whom the peer was reached last, while that holds.
@@ -96,16 +105,16 @@ impl Tcp {
         Some(path)
     }
 
-    fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<Frame> {
+    fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<(Frame, More)> {
         let connection = self.connections.at_mut(index)?;
-        let Outgoing { header, sack, markable, payload } =
+        let Outgoing { header, sack, markable, payload, more } =
             connection.next_segment(around.now, &self.config)?;
         let cut = connection.cut(payload.len());
         if let Some(Way { template: Some(template), .. }) = &connection.path
             && sack.is_empty()
             && let Some(frame) = from_template(template, &header, payload.len(), around)
         {
-            return Some(marked(Frame { payload, segment_len: cut, ..frame }, markable));
+            return Some((marked(Frame { payload, segment_len: cut, ..frame }, markable), more));
         }
         let flow = connection.flow;
         if let Some(way) = &mut connection.path
@@ -120,7 +129,7 @@ impl Tcp {
         }
         let packet = packet(&flow, header, &sack, payload, around)?;
         let frame = around.interface.encapsulate(packet, mac)?;
-        Some(marked(Frame { segment_len: cut, ..frame }, markable))
+        Some((marked(Frame { segment_len: cut, ..frame }, markable), more))
     }
 
     /// Lets a connection send into nowhere, so that its timers see to the rest.

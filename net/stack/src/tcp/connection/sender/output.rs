@@ -68,6 +68,12 @@ impl Sender {
             || (self.queue.unsent() == 0 && self.fin_fits(self.nxt))
     }
 
+    /// Whether nothing is left to send, in the usual case that takes one look to see.
+    #[inline]
+    pub fn has_sent_all(&self) -> bool {
+        self.queue.unsent() == 0 && self.flight.lost() == 0 && self.fin == Fin::Open && self.probe == Due::No
+    }
+
     /// Makes the next segment's part of this half; `reserved` bytes of a full segment are taken already.
     pub fn next(&mut self, now: Instant, reserved: usize, long: Long) -> Option<Piece> {
         if self.handshake == Handshake::Open {
