@@ -87,7 +87,8 @@ pub(crate) enum Charge {
 /// A core's accounting.
 pub(crate) struct Accounting {
     report: &'static CoreReport,
-    charge: Cell<Charge>,
+    /// What the cycles from `since` on are charged to.
+    counter: Cell<&'static AtomicU64>,
     since: Cell<u64>,
 }
 
@@ -100,7 +101,7 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
 impl Accounting {
     pub fn new() -> Self {
         let report = &platform().report().cores[current_core().0 as usize];
-        Self { report, charge: Cell::new(Charge::Loop), since: Cell::new(cycles()) }
+        Self { report, counter: Cell::new(&report.loop_cycles), since: Cell::new(cycles()) }
     }
 
     /// The core's part of the report.
@@ -114,17 +115,17 @@ impl Accounting {
     pub fn switch(&self, to: Charge) -> u64 {
         let now = cycles();
         let spent = now.wrapping_sub(self.since.replace(now));
-        if let Charge::Activity(activity) = to {
-            // For the heap, which knows no events.
-            self.report.activity.store(activity.0.into(), Ordering::Relaxed);
-        }
-        let counter = match self.charge.replace(to) {
-            Charge::Activity(activity) => &self.report.activities[activity.0 as usize].cycles,
+        let counter = match to {
+            Charge::Activity(activity) => {
+                // For the heap, which knows no events.
+                self.report.activity.store(activity.0.into(), Ordering::Relaxed);
+                &self.report.activities[activity.0 as usize].cycles
+            }
             Charge::Loop => &self.report.loop_cycles,
             Charge::Interrupt => &self.report.interrupt_cycles,
             Charge::Idle => &self.report.idle_cycles,
         };
-        add(counter, spent);
+        add(self.counter.replace(counter), spent);
         now
     }
 

@@ -159,11 +159,11 @@ impl EventLoop {
             let event = self.queue.borrow_mut().pop();
             match event {
                 Some(event) => self.run_event(event),
-                None => {
-                    self.idle(mailboxes, mailbox);
-                    // What time it is by now is what alarms ring by.
-                    self.accounting.switch(Charge::Loop);
+                // What time it is by then is what alarms ring by.
+                None if self.idle(mailboxes, mailbox) == Halted::No => {
+                    _ = self.accounting.switch(Charge::Loop)
                 }
+                None => {}
             }
         }
     }
@@ -207,23 +207,25 @@ impl EventLoop {
         }
     }
 
-    fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) {
+    fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) -> Halted {
         if self.idle.run() != Idle::MayHalt || !self.queue.borrow().is_empty() {
-            return;
+            return Halted::No;
         }
         if self.quiescence.leave() == MayHalt::No {
-            return;
+            return Halted::No;
         }
-        self.halt(mailboxes, mailbox);
+        let halted = self.halt(mailboxes, mailbox);
         self.quiescence.join();
+        halted
     }
 
-    fn halt(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) {
+    fn halt(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) -> Halted {
         if mailboxes.prepare_halt(current_core()) == MayHalt::No {
-            return;
+            return Halted::No;
         }
         let must_stay = self.chores.get() && self.outbox.is_due();
-        if !must_stay && self.timers.arm() == MayHalt::Yes {
+        let may_halt = !must_stay && self.timers.arm() == MayHalt::Yes;
+        if may_halt {
             self.set_phase(CorePhase::Halted);
             self.accounting.switch(Charge::Idle);
             platform().halt();
@@ -231,9 +233,17 @@ impl EventLoop {
             self.set_phase(CorePhase::Running);
         }
         mailbox.finish_halt();
+        if may_halt { Halted::Yes } else { Halted::No }
     }
 
     fn set_phase(&self, phase: CorePhase) {
         self.accounting.report().phase.store(phase as u32, Ordering::Relaxed);
     }
+}
+
+/// Whether a core was halted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Halted {
+    Yes,
+    No,
 }

@@ -13,8 +13,8 @@
 
 use crate::activity::{Accounting, Charge, add};
 use crate::event_loop::EVENTS;
-use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::fmt;
 use core::marker::PhantomData;
@@ -27,10 +27,10 @@ pub const ALLOCATED_VECTORS: RangeInclusive<u8> = 0xc0..=0xdf;
 /// The vectors that platforms give to the queues of network devices.
 pub const QUEUE_VECTORS: RangeInclusive<u8> = 0x40..=0xbf;
 
-/// The handlers of a core, by vector.
+/// The handlers of a core and their vectors: few, so that the right one is found by looking at each.
 #[derive(Default)]
 pub(crate) struct Handlers {
-    by_vector: RefCell<BTreeMap<u8, Rc<dyn Fn()>>>,
+    bound: RefCell<Vec<(u8, Rc<dyn Fn()>)>>,
 }
 
 /// Why there is no handler for an interrupt.
@@ -86,7 +86,10 @@ impl Interrupt {
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
-        let handler = EVENTS.handlers.by_vector.borrow_mut().remove(&self.vector);
+        let mut bound = EVENTS.handlers.bound.borrow_mut();
+        let place = bound.iter().position(|(vector, _)| *vector == self.vector);
+        let handler = place.map(|place| bound.swap_remove(place));
+        drop(bound);
         // Without a borrow: what the handler holds may be interrupts as well.
         drop(handler);
     }
@@ -106,20 +109,20 @@ pub fn on_interrupt(vector: u8, handler: impl Fn() + 'static) -> Result<Interrup
 /// # Errors
 /// [`InterruptError::NoneFree`], where all of [`ALLOCATED_VECTORS`] are in use on this core.
 pub fn allocate_interrupt(handler: impl Fn() + 'static) -> Result<Interrupt, InterruptError> {
-    let free = {
-        let handlers = EVENTS.handlers.by_vector.borrow();
-        ALLOCATED_VECTORS.into_iter().find(|vector| !handlers.contains_key(vector))
-    };
+    let free = { ALLOCATED_VECTORS.into_iter().find(|vector| !EVENTS.handlers.has(*vector)) };
     EVENTS.handlers.bind(free.ok_or(InterruptError::NoneFree)?, Rc::new(handler))
 }
 
 impl Handlers {
+    fn has(&self, vector: u8) -> bool {
+        self.bound.borrow().iter().any(|(bound, _)| *bound == vector)
+    }
+
     fn bind(&self, vector: u8, handler: Rc<dyn Fn()>) -> Result<Interrupt, InterruptError> {
-        let mut handlers = self.by_vector.borrow_mut();
-        if handlers.contains_key(&vector) {
+        if self.has(vector) {
             return Err(InterruptError::Taken { vector });
         }
-        handlers.insert(vector, handler);
+        self.bound.borrow_mut().push((vector, handler));
         Ok(Interrupt { vector, here: PhantomData })
     }
 
@@ -134,7 +137,11 @@ impl Handlers {
         accounting.switch(Charge::Interrupt);
         for vector in pending {
             add(&accounting.report().interrupts, 1);
-            let handler = self.by_vector.borrow().get(&vector).cloned();
+            let bound = self.bound.borrow();
+            let handler =
+                bound.iter().find(|(bound, _)| *bound == vector).map(|(_, handler)| handler.clone());
+            // Without a borrow: handlers may come and go in a handler.
+            drop(bound);
             if let Some(handler) = handler {
                 handler();
             }

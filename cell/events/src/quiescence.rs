@@ -135,14 +135,9 @@ impl Quiescence {
 
     /// The core is about to halt. Returns whether it may: not where that has ended a period for which work waits.
     pub fn leave(&self) -> MayHalt {
-        let work = self.fresh.take();
-        if let Some(batch) = self.waiting.take() {
-            self.grace.leave_behind(batch);
+        if self.pending.replace(false) {
+            self.leave_work_behind();
         }
-        if !work.is_empty() {
-            self.grace.leave_behind(Batch { period: self.grace.request(), work });
-        }
-        self.pending.set(false);
         self.grace.leave(self.core);
         if !self.grace.has_ended_orphans() {
             return MayHalt::Yes;
@@ -150,6 +145,17 @@ impl Quiescence {
         self.join();
         self.grace.take_ended_orphans().into_iter().for_each(run);
         MayHalt::No
+    }
+
+    #[cold]
+    fn leave_work_behind(&self) {
+        if let Some(batch) = self.waiting.take() {
+            self.grace.leave_behind(batch);
+        }
+        let work = self.fresh.take();
+        if !work.is_empty() {
+            self.grace.leave_behind(Batch { period: self.grace.request(), work });
+        }
     }
 
     /// The core is up.
