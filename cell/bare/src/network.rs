@@ -24,8 +24,8 @@ use isola_machine::apic;
 use isola_machine::device::Windows;
 use isola_machine::dma::{DmaBuffer, DmaRegion};
 use isola_platform::network::{
-    ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum,
-    ReceivedFrame, Segmentation,
+    Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, PartialChecksum, ReceivedChecksum,
+    ReceivedFrame,
 };
 use spin::Mutex;
 
@@ -155,31 +155,29 @@ impl ReceiveBuffer for Filled {
 }
 
 /// A frame for the device to read.
-struct Sent {
-    head: IoBufMut,
-    payload: Chain,
-}
+struct Sent(Frame);
 
 // SAFETY: the head's memory and the views' is on the heap or in the image's constants, owned or kept by reference counts,
 // and stays in place and unchanged for as long as they live.
 unsafe impl DmaBuffer for Sent {
     #[inline]
     fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
-        visit(self.head.as_ptr(), self.head.len());
-        self.payload.parts().for_each(|part| visit(part.as_ptr(), part.len()));
+        visit(self.0.head.as_ptr(), self.0.head.len());
+        self.0.payload.parts().for_each(|part| visit(part.as_ptr(), part.len()));
     }
 }
 
-/// What the device has to do to a frame with headers of so many bytes.
+/// What the device has to do to a frame.
 #[inline]
-fn offload(header_len: usize, checksum: ChecksumOffload, segmentation: Segmentation) -> Offload {
-    let ChecksumOffload::Partial { start, offset } = checksum else { return Offload::None };
-    let (kind, segment_len) = match segmentation {
-        Segmentation::None => return Offload::Checksum { start, offset },
-        Segmentation::TcpIpv4 { segment_len } => (SegmentKind::TcpIpv4, segment_len),
-        Segmentation::TcpIpv6 { segment_len } => (SegmentKind::TcpIpv6, segment_len),
-    };
-    Offload::Segment { kind, header_len: header_len as u16, segment_len, start, offset }
+fn offload(frame: &Frame) -> Offload {
+    match (frame.checksum, frame.segment_len) {
+        (None, _) => Offload::None,
+        (Some(PartialChecksum { start, offset }), None) => Offload::Checksum { start, offset },
+        (Some(PartialChecksum { start, offset }), Some(segment_len)) => {
+            let kind = if frame.is_ipv6() { SegmentKind::TcpIpv6 } else { SegmentKind::TcpIpv4 };
+            Offload::Segment { kind, header_len: frame.head.len() as u16, segment_len, start, offset }
+        }
+    }
 }
 
 struct BareQueue {
@@ -217,10 +215,12 @@ impl BareQueue {
         let Some(header) = self.queue.header(offload) else {
             return Err(Refused { buffer: frame, reason: Refusal::NotOffered });
         };
-        let Some(place) = frame.head.prepend(HEADER_LEN) else { return self.queue.transmit(frame, offload) };
+        let Some(place) = frame.0.head.prepend(HEADER_LEN) else {
+            return self.queue.transmit(frame, offload);
+        };
         place.copy_from_slice(&header);
         self.queue.transmit_behind_header(frame).map_err(|mut refused| {
-            refused.buffer.head.advance(HEADER_LEN);
+            refused.buffer.0.head.advance(HEADER_LEN);
             refused
         })
     }
@@ -315,23 +315,20 @@ impl NetworkQueue for BareQueue {
         Some(ReceivedFrame { frame, rest, checksum })
     }
 
-    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
-        let FrameToSend { head, payload, checksum, segmentation } = frame;
-        let offload = offload(head.len(), checksum, segmentation);
-        let refused = match self.lend(Sent { head, payload }, offload) {
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
+        let offload = offload(&frame);
+        let refused = match self.lend(Sent(frame), offload) {
             Ok(()) => return Ok(()),
             // A frame of very many views, or of views that cross from one page of an object in pieces to the next.
-            Err(Refused { buffer: Sent { head, payload }, reason: Refusal::TooManySegments }) => {
-                let payload = IoBuf::copy_from_slice(&payload.to_vec()).into();
-                self.lend(Sent { head, payload }, offload)
+            Err(Refused { buffer: Sent(mut frame), reason: Refusal::TooManySegments }) => {
+                frame.payload = IoBuf::copy_from_slice(&frame.payload.to_vec()).into();
+                self.lend(Sent(frame), offload)
             }
             Err(refused) => Err(refused),
         };
         match refused {
             Ok(()) => Ok(()),
-            Err(Refused { buffer: Sent { head, payload }, reason: Refusal::Full }) => {
-                Err(FrameToSend { head, payload, checksum, segmentation })
-            }
+            Err(Refused { buffer: Sent(frame), reason: Refusal::Full }) => Err(frame),
             // It will never be taken: others must not wait behind it.
             Err(_) => {
                 platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
@@ -348,7 +345,7 @@ impl NetworkQueue for BareQueue {
     fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut)) {
         loop {
             match self.queue.reclaim() {
-                Ok(Some(Sent { head, .. })) => recycle(head),
+                Ok(Some(Sent(frame))) => recycle(frame.head),
                 Ok(None) => return,
                 Err(_) => return self.check(),
             }

@@ -4,7 +4,7 @@
 use crate::core::HostedCore;
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_platform::network::{
-    FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
+    Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum, ReceivedFrame,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -124,7 +124,7 @@ impl NetworkQueue for LinkQueue {
         Some(ReceivedFrame { frame: IoBuf::from(frame), rest: None, checksum: ReceivedChecksum::Unchecked })
     }
 
-    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         let bytes = frame.to_vec();
         let receivers = self.receivers(&bytes);
         // A frame for several reaches those that have room; one for a single device waits for it.

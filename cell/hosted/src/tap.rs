@@ -7,8 +7,8 @@
 use crate::file::{FileInterrupt, Interest};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_platform::network::{
-    ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedChecksum,
-    ReceivedFrame, Segmentation,
+    Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, PartialChecksum, ReceivedChecksum,
+    ReceivedFrame,
 };
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -164,7 +164,7 @@ impl NetworkQueue for TapQueue {
         Some(ReceivedFrame { frame: first.freeze(), rest, checksum })
     }
 
-    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         match write(&self.file, &frame) {
             Err(rustix::io::Errno::AGAIN) => Err(frame),
             // A frame that Linux does not take, for one while the interface is down, is lost as on any wire.
@@ -204,12 +204,12 @@ impl TapQueue {
 }
 
 /// The header of a frame.
-fn header(frame: &FrameToSend) -> [u8; HEADER_LEN] {
-    let ChecksumOffload::Partial { start, offset } = frame.checksum else { return [0; HEADER_LEN] };
-    let (kind, segment_len) = match frame.segmentation {
-        Segmentation::None => (0, 0),
-        Segmentation::TcpIpv4 { segment_len } => (SEGMENT_IPV4, segment_len),
-        Segmentation::TcpIpv6 { segment_len } => (SEGMENT_IPV6, segment_len),
+fn header(frame: &Frame) -> [u8; HEADER_LEN] {
+    let Some(PartialChecksum { start, offset }) = frame.checksum else { return [0; HEADER_LEN] };
+    let (kind, segment_len) = match frame.segment_len {
+        None => (0, 0),
+        Some(segment_len) if frame.is_ipv6() => (SEGMENT_IPV6, segment_len),
+        Some(segment_len) => (SEGMENT_IPV4, segment_len),
     };
     let header_len = if kind == 0 { 0 } else { frame.head.len() as u16 };
     let words = [header_len, segment_len, start, offset, 0].map(u16::to_le_bytes);
@@ -219,7 +219,7 @@ fn header(frame: &FrameToSend) -> [u8; HEADER_LEN] {
     bytes
 }
 
-fn write(file: &OwnedFd, frame: &FrameToSend) -> rustix::io::Result<usize> {
+fn write(file: &OwnedFd, frame: &Frame) -> rustix::io::Result<usize> {
     let header = header(frame);
     let count = 2 + frame.payload.parts().len();
     if count > MOST_PARTS {

@@ -9,7 +9,7 @@
 //! - [`Chain`]: several views one after the other, as one byte sequence. What goes to a device, and what
 //!   a stream hands to an application.
 //!
-//! Bytes are read by a [`Cursor`] and written by an [`Emitter`], neither of which can leave its bytes.
+//! A [`Frame`] is what a network stack makes of them for a device. Bytes are read by a [`Cursor`] and written by an [`Emitter`], neither of which can leave its bytes.
 //!
 //! The memory below is ordinary heap memory: in a bare cell the heap is direct-mapped, so that every buffer
 //! can be handed to a device. How a buffer's address becomes a device's is not here: see the platforms.
@@ -21,8 +21,10 @@ mod buf;
 mod chain;
 mod cursor;
 mod emit;
+mod frame;
 
 pub use buf::{IoBuf, IoBufMut};
 pub use chain::Chain;
 pub use cursor::Cursor;
 pub use emit::Emitter;
+pub use frame::{Frame, PartialChecksum};

@@ -4,6 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
+pub use isola_iobuf::{Frame, PartialChecksum};
+
 /// A network device.
 pub struct NetworkPort {
     /// Its hardware address.
@@ -50,76 +52,6 @@ pub enum ReceivedChecksum {
     Valid,
 }
 
-/// A frame to send: `head`, and behind it `payload`.
-#[derive(Debug)]
-pub struct FrameToSend {
-    /// Its headers, from Ethernet's on: memory of the sender's own, which comes back to it by
-    /// [`NetworkQueue::reclaim`].
-    pub head: IoBufMut,
-    /// What follows the headers: views of memory that somebody may still read.
-    pub payload: Chain,
-    /// What the device has to do to it.
-    pub checksum: ChecksumOffload,
-    /// Whether the device has to cut it. Only with a partial checksum.
-    pub segmentation: Segmentation,
-}
-
-impl FrameToSend {
-    /// Length of the frame, in bytes.
-    pub fn len(&self) -> usize {
-        self.head.len() + self.payload.len()
-    }
-
-    /// Whether the frame has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The frame's bytes, piece by piece.
-    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        core::iter::once(&*self.head).chain(self.payload.parts().map(|part| &**part))
-    }
-
-    /// A copy of the frame in one piece.
-    pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.len());
-        self.pieces().for_each(|piece| bytes.extend_from_slice(piece));
-        bytes
-    }
-}
-
-/// Whether a device fills in a checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChecksumOffload {
-    /// The frame is complete.
-    None,
-    /// The device sums the bytes from `start` to the frame's end and stores the result at `start + offset`,
-    /// where the sum of the pseudo-header stands already.
-    Partial {
-        /// First byte to sum, counted from the frame's first.
-        start: u16,
-        /// Where the checksum stands, counted from `start`.
-        offset: u16,
-    },
-}
-
-/// Whether a device cuts a TCP segment into several: it makes the headers of each from those of the frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segmentation {
-    /// The frame goes out as it is.
-    None,
-    /// It is a TCP segment over IPv4.
-    TcpIpv4 {
-        /// Payload of each segment but the last, in bytes.
-        segment_len: u16,
-    },
-    /// It is a TCP segment over IPv6.
-    TcpIpv6 {
-        /// Payload of each segment but the last, in bytes.
-        segment_len: u16,
-    },
-}
-
 /// What a device does to frames that are sent, where it is asked to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
@@ -160,7 +92,7 @@ pub trait NetworkQueue {
     ///
     /// # Errors
     /// Gives the frame back where the queue is full: it is the next to be handed over.
-    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend>;
+    fn send(&mut self, frame: Frame) -> Result<(), Frame>;
 
     /// Tells the device of all frames handed over.
     fn flush(&mut self);

@@ -16,9 +16,7 @@ use isola_events::{sleep, spawn_task, timeout};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net::tcp::Listening;
 use isola_net::{TcpStream, UdpSocket, listen};
-use isola_platform::network::{
-    FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame,
-};
+use isola_platform::network::{Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -105,7 +103,7 @@ impl NetworkQueue for WatchedQueue {
         }
     }
 
-    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         self.queue.send(frame)
     }
 

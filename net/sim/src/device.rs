@@ -1,7 +1,7 @@
 //! What the device of a simulated host does to frames, in the place of the stack: sums, and cuts.
 
 use crate::check;
-use isola_net_stack::{ChecksumOffload, Frame, RxChecksum, TxChecksum};
+use isola_net_stack::{Frame, PartialChecksum, RxChecksum, TxChecksum};
 
 /// The frames that go out where the stack hands `frame` over.
 pub fn sent(frame: &Frame) -> Vec<Vec<u8>> {
@@ -16,7 +16,7 @@ pub fn sent(frame: &Frame) -> Vec<Vec<u8>> {
 
 /// Cuts a TCP segment into several of `len` bytes of data and a last one: each behind the headers of the first, with what
 /// has to be different in them.
-fn cut(whole: &[u8], headers_len: usize, len: usize, offload: ChecksumOffload) -> Vec<Vec<u8>> {
+fn cut(whole: &[u8], headers_len: usize, len: usize, offload: PartialChecksum) -> Vec<Vec<u8>> {
     let (headers, data) = whole.split_at(headers_len);
     let tcp = usize::from(offload.start);
     let whole_len = whole.len() - tcp;
@@ -69,7 +69,7 @@ fn ones_sum(bytes: &[u8]) -> u16 {
 const UDP_CHECKSUM: u16 = 6;
 
 /// Stores the sum of everything from a place on, where that of the pseudo-header stands.
-fn summed(mut bytes: Vec<u8>, ChecksumOffload { start, offset }: ChecksumOffload) -> Vec<u8> {
+fn summed(mut bytes: Vec<u8>, PartialChecksum { start, offset }: PartialChecksum) -> Vec<u8> {
     let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
     let sum = match ones_sum(&bytes[start..]) {
         // In UDP a checksum of zero says that there is none.

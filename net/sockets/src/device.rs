@@ -24,11 +24,9 @@ use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::spawn_on;
 use isola_iobuf::{IoBuf, IoBufMut};
-use isola_net_stack::{Frame, Instant, Stack, datagram_port, usual_flow_of};
+use isola_net_stack::{Instant, Stack, datagram_port, usual_flow_of};
 use isola_platform::CoreIndex;
-use isola_platform::network::{
-    ChecksumOffload, FrameToSend, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame, Segmentation,
-};
+use isola_platform::network::{Frame, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame};
 use spin::Once;
 
 static QUEUES: Ebb<Queues> = Ebb::new();
@@ -57,7 +55,7 @@ impl Representative for Owners {
 struct Queues {
     queue: RefCell<Option<Box<dyn NetworkQueue + Send>>>,
     /// Frames that the device's queue had no room for.
-    waiting: RefCell<VecDeque<FrameToSend>>,
+    waiting: RefCell<VecDeque<Frame>>,
     /// UDP ports whose datagrams all go to one core.
     datagram_cores: RefCell<BTreeMap<u16, CoreIndex>>,
     poll_queued: Cell<bool>,
@@ -140,7 +138,7 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     if owner == current_core() {
         return QUEUES.send_from(stack, now);
     }
-    let frames: Vec<FrameToSend> = core::iter::from_fn(|| stack.poll_transmit(now)).map(to_send).collect();
+    let frames: Vec<Frame> = core::iter::from_fn(|| stack.poll_transmit(now)).collect();
     if !frames.is_empty() {
         let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
         let count = frames.len();
@@ -148,22 +146,6 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
             count_dropped(count);
         }
     }
-}
-
-/// A frame of the stack's as the device takes it.
-#[inline]
-fn to_send(Frame { head, payload, checksum, segment_len }: Frame) -> FrameToSend {
-    let checksum = match checksum {
-        Some(offload) => ChecksumOffload::Partial { start: offload.start, offset: offload.offset },
-        None => ChecksumOffload::None,
-    };
-    let segmentation = match segment_len {
-        None => Segmentation::None,
-        // Where the type stands in Ethernet's header.
-        Some(segment_len) if head.get(12..14) == Some(&[0x86, 0xdd]) => Segmentation::TcpIpv6 { segment_len },
-        Some(segment_len) => Segmentation::TcpIpv4 { segment_len },
-    };
-    FrameToSend { head, payload, checksum, segmentation }
 }
 
 /// Notes frames that a core had no room for, whether to send or received. What matters comes again.
@@ -268,7 +250,7 @@ impl Queues {
     }
 
     /// Hands frames of another core to the device, behind those that wait already.
-    fn send(&self, frames: Vec<FrameToSend>) {
+    fn send(&self, frames: Vec<Frame>) {
         self.reclaim(&mut |head| NETWORK.recycle(head));
         self.send_all(frames.into_iter());
     }
@@ -276,7 +258,7 @@ impl Queues {
     /// Hands what the stack has ready to the device, behind the frames that wait already.
     fn send_from(&self, stack: &mut Stack, now: Instant) {
         self.reclaim(&mut |head| stack.recycle(head));
-        self.send_all(core::iter::from_fn(|| stack.poll_transmit(now)).map(to_send));
+        self.send_all(core::iter::from_fn(|| stack.poll_transmit(now)));
     }
 
     fn send_waiting(&self) {
@@ -293,13 +275,13 @@ impl Queues {
     }
 
     /// Hands the frames that wait to the device, and then `frames`. What it has no room for waits.
-    fn send_all(&self, frames: impl Iterator<Item = FrameToSend>) {
+    fn send_all(&self, frames: impl Iterator<Item = Frame>) {
         let mut queue = self.queue.borrow_mut();
         let mut queue = queue.as_deref_mut();
         let mut waiting = self.waiting.borrow_mut();
         let (mut sent, mut sent_bytes, mut dropped) = (0, 0, 0);
         // A core may have frames to send before it has its queue.
-        let mut hand_over = |frame: FrameToSend| {
+        let mut hand_over = |frame: Frame| {
             let len = frame.len() as u64;
             match &mut queue {
                 Some(queue) => queue.send(frame).map(|()| (sent, sent_bytes) = (sent + 1, sent_bytes + len)),

@@ -2,9 +2,7 @@
 
 use alloc::boxed::Box;
 use isola_iobuf::IoBufMut;
-use isola_platform::network::{
-    FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame,
-};
+use isola_platform::network::{Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame};
 
 /// Frames that are dropped in a row before others get their turn on the core.
 const MAX_DROPPED: usize = 64;
@@ -18,7 +16,7 @@ pub trait Filter: Send {
     }
 
     /// A frame is to be sent. It is seen once, however often the device has no room for it.
-    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
+    fn sending(&mut self, frame: Frame) -> Option<Frame> {
         Some(frame)
     }
 }
@@ -68,7 +66,7 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
         None
     }
 
-    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         // What the device had no room for comes first again.
         let frame = match core::mem::replace(&mut self.seen, Seen::No) {
             Seen::Yes => Some(frame),

@@ -6,7 +6,7 @@
 use isola_gateway::test_cells::{dial, read_exactly, talk_over};
 use isola_hosted::{Loss, link};
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::port::{FrameToSend, ReceivedFrame};
+use isola_net::port::{Frame, ReceivedFrame};
 use isola_net::{Filter, TcpStream, filter, listen};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -71,7 +71,7 @@ impl Filter for Watched {
         Some(frame)
     }
 
-    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
+    fn sending(&mut self, frame: Frame) -> Option<Frame> {
         frame.payload.parts().for_each(|part| self.0.lock().unwrap().device_sent.keep(part));
         Some(frame)
     }

@@ -5,10 +5,7 @@ use isola_gateway::test_cells::{SERVER, TestCell, dial, read_exactly, run_cells}
 use isola_hosted::{Loss, Settings, switch};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_net::interface::NetworkError;
-use isola_net::port::{
-    ChecksumOffload, FrameToSend, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame,
-    Segmentation,
-};
+use isola_net::port::{Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame};
 use isola_net::{
     Addressing, CellNetwork, ConfigError, Filter, Ipv4Config, MacAddr, NETWORK_MANAGER, NetworkManager,
     NetworkSettings, TcpStream, connect, filter, listen, set_address, start, wait_for_address,
@@ -71,7 +68,7 @@ impl Filter for Wall {
         Some(frame)
     }
 
-    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
+    fn sending(&mut self, frame: Frame) -> Option<Frame> {
         SENT.fetch_add(1, Ordering::Relaxed);
         Some(frame)
     }
@@ -149,7 +146,7 @@ impl NetworkQueue for Narrow {
         None
     }
 
-    fn send(&mut self, frame: FrameToSend) -> Result<(), FrameToSend> {
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         self.tries += 1;
         if self.tries % 2 == 1 {
             return Err(frame);
@@ -173,7 +170,7 @@ impl NetworkQueue for Narrow {
 struct Tunnel;
 
 impl Filter for Tunnel {
-    fn sending(&mut self, mut frame: FrameToSend) -> Option<FrameToSend> {
+    fn sending(&mut self, mut frame: Frame) -> Option<Frame> {
         frame.head.prepend(1)?[0] = b'>';
         Some(frame)
     }
@@ -188,12 +185,7 @@ fn what_the_device_has_no_room_for_is_filtered_once() {
     for name in ["a", "b", "c"] {
         let mut head = IoBufMut::with_room(1, 1);
         head.append_slice(name.as_bytes()).unwrap();
-        let frame = FrameToSend {
-            head,
-            payload: Chain::new(),
-            checksum: ChecksumOffload::None,
-            segmentation: Segmentation::None,
-        };
+        let frame = Frame { head, payload: Chain::new(), checksum: None, segment_len: None };
         let refused = queue.send(frame).unwrap_err();
         queue.send(refused).unwrap();
     }

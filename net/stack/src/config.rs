@@ -38,7 +38,7 @@ pub enum Ipv6Addressing {
 pub enum TxChecksum {
     /// The stack.
     Software,
-    /// The device, told where by [`ChecksumOffload`](crate::ChecksumOffload).
+    /// The device, told where by [`PartialChecksum`](crate::PartialChecksum).
     Device,
 }
 

@@ -10,7 +10,7 @@ use crate::arp::{ArpPacket, PACKET_LEN};
 use crate::checksum::Sum;
 use crate::config::{Config, TxChecksum, TxSegments};
 use crate::counters::{Counter, Counters};
-use crate::frame::{ChecksumOffload, Frame, HeadPool};
+use crate::heads::HeadPool;
 use crate::neighbour::{Answer, Ask, Family, Known, NeighbourCache, Waiting};
 use crate::path_mtu::{PathMtus, PathUser};
 use crate::time::Instant;
@@ -19,7 +19,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 use etherparse::{ArpOperation, EtherType, IpNumber};
-use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut, PartialChecksum};
 
 /// What the longest IP packet has room for behind the longest header of TCP.
 const LONGEST_DATA: u32 = 65_535 - ipv6::HEADER_LEN as u32 - 60;
@@ -381,7 +381,7 @@ impl Interface {
             _ => return None,
         };
         let start = (ethernet::HEADER_LEN + headers_len) as u16;
-        let checksum = checksum_offset.map(|offset| ChecksumOffload { start, offset });
+        let checksum = checksum_offset.map(|offset| PartialChecksum { start, offset });
         Some(Frame { head, payload, checksum, segment_len: None })
     }
 

@@ -49,7 +49,7 @@ mod ethernet;
 mod event;
 mod flow;
 mod fragments;
-mod frame;
+mod heads;
 mod icmp;
 mod icmp6;
 mod interface;
@@ -84,7 +84,7 @@ pub use config::{
 pub use counters::{Counter, Counters};
 pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};
 pub use flow::{datagram_port, flow_of, usual_flow_of};
-pub use frame::{ChecksumOffload, Frame};
+pub use isola_iobuf::{Frame, PartialChecksum};
 pub use neighbour::Evidence;
 pub use stack::{Occupancy, Stack};
 pub use steering::{BUCKETS, Bucket, MAX_CORES, Move, Steering};

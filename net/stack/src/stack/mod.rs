@@ -12,7 +12,6 @@ use crate::config::{Addressing, Config, ConfigError, CoreShare, Ipv6Addressing};
 use crate::counters::{Counter, Counters};
 use crate::event::{Event, EventQueue};
 use crate::fragments::Reassembler;
-use crate::frame::Frame;
 use crate::interface::Interface;
 use crate::limit::RateLimit;
 use crate::sent_datagrams::SentDatagrams;
@@ -22,7 +21,7 @@ use crate::udp::UdpSockets;
 use crate::{MacAddr, dhcp, dhcp6, udp};
 use alloc::collections::VecDeque;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use isola_iobuf::{Chain, IoBuf, IoBufMut};
+use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut};
 
 /// One core's protocol state for one interface. See the crate's page for how it is driven.
 pub struct Stack {

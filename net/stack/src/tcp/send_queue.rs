@@ -79,13 +79,30 @@ impl SendQueue {
         self.sent = 0;
     }
 
-    /// Takes up to `max` bytes at the cursor and moves it behind them.
-    pub fn take(&mut self, max: usize) -> Chain {
-        let (taken, part, offset) = self.views(self.part, self.offset, max);
+    /// Takes up to `max` bytes at the cursor into `taken`, which is empty, and moves it behind them.
+    #[inline]
+    pub fn take_into(&mut self, max: usize, taken: &mut Chain) {
+        if let Some(buf) = self.parts.get(self.part)
+            && buf.len() - self.offset >= max
+            && let Some(view) = buf.slice(self.offset..self.offset + max)
+        {
+            self.sent += max;
+            let is_end = self.offset + max == buf.len();
+            (self.part, self.offset) =
+                if is_end { (self.part + 1, 0) } else { (self.part, self.offset + max) };
+            taken.push_back(view);
+        } else {
+            self.take_parts(max, taken);
+        }
+    }
+
+    #[cold]
+    fn take_parts(&mut self, max: usize, taken: &mut Chain) {
+        let (views, part, offset) = self.views(self.part, self.offset, max);
         self.part = part;
         self.offset = offset;
-        self.sent += taken.len();
-        taken
+        self.sent += views.len();
+        *taken = views;
     }
 
     /// The first up to `max` bytes, wherever the cursor is.
@@ -156,7 +173,9 @@ mod tests {
                         pushed = end;
                     }
                     2..=4 => {
-                        let taken = queue.take(amount).to_vec();
+                        let mut taken = Chain::new();
+                        queue.take_into(amount, &mut taken);
+                        let taken = taken.to_vec();
                         assert!(taken.len() == amount.min(pushed - next) || taken.len() >= MAX_PARTS);
                         assert_eq!(taken, bytes[next..next + taken.len()]);
                         next += taken.len();
@@ -191,7 +210,8 @@ mod tests {
         let buf = IoBuf::copy_from_slice(&[9; 100]);
         let mut queue = SendQueue::default();
         queue.push(&mut Chain::from(buf.clone()));
-        let taken = queue.take(50);
+        let mut taken = Chain::new();
+        queue.take_into(50, &mut taken);
         assert_eq!(taken.front().unwrap().as_ptr(), buf.as_ptr());
         assert_eq!(queue.front(10).front().unwrap().as_ptr(), buf.as_ptr());
     }

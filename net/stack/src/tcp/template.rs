@@ -9,10 +9,9 @@ use super::sack::SackBlocks;
 use super::segment::{CHECKSUM_OFFSET, Flags, HEADER_LEN, Header};
 use crate::address::Flow;
 use crate::checksum::Sum;
-use crate::frame::ChecksumOffload;
 use crate::{ethernet, ipv4, ipv6};
 use etherparse::IpNumber;
-use isola_iobuf::IoBufMut;
+use isola_iobuf::{IoBufMut, PartialChecksum};
 
 const START_V4: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 const START_V6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
@@ -57,7 +56,7 @@ impl Template {
     /// Puts the headers of a usual segment (it reports nothing) with `payload_len` bytes of data in front; says what is left of the checksum for
     /// the device. `None` for any other segment, and where there is no room.
     #[inline]
-    pub fn fill(&self, head: &mut IoBufMut, header: &Header, payload_len: usize) -> Option<ChecksumOffload> {
+    pub fn fill(&self, head: &mut IoBufMut, header: &Header, payload_len: usize) -> Option<PartialChecksum> {
         let options_len = header.usual_options_len()?;
         let len = HEADER_LEN + options_len + payload_len;
         let start = match &self.bytes {
@@ -81,7 +80,7 @@ impl Template {
                 START_V6
             }
         };
-        Some(ChecksumOffload { start: start as u16, offset: CHECKSUM_OFFSET })
+        Some(PartialChecksum { start: start as u16, offset: CHECKSUM_OFFSET })
     }
 
     #[inline]

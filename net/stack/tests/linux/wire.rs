@@ -8,7 +8,7 @@ use isola_net_stack::{
     Addressing, Config, Instant, Ipv4Config, Ipv6Addressing, Ipv6Config, MacAddr, RxChecksum, Secret, Stack,
     TcpConfig,
 };
-use isola_platform::network::{ChecksumOffload, FrameToSend, NetworkQueue, Segmentation};
+use isola_platform::network::{Frame, NetworkQueue};
 use isola_tests::namespace::{PREFIX_LEN, SHARED};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -205,12 +205,7 @@ impl Wire {
             To::Linux => {
                 let mut head = isola_iobuf::IoBufMut::with_room(0, bytes.len());
                 head.append_slice(&bytes).expect("room");
-                let frame = FrameToSend {
-                    head,
-                    payload: Default::default(),
-                    checksum: ChecksumOffload::None,
-                    segmentation: Segmentation::None,
-                };
+                let frame = Frame { head, payload: Default::default(), checksum: None, segment_len: None };
                 // What the interface has no room for is lost.
                 let _ = self.queue.send(frame);
             }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use isola::ebbs::InUse;
 use isola::events::{parallel, timeout};
 use isola::iobuf::{Chain, IoBuf};
-use isola::net::port::{FrameToSend, NetworkPort, ReceivedFrame};
+use isola::net::port::{Frame, NetworkPort, ReceivedFrame};
 use isola::net::{
     CellNetwork, Filter, NETWORK_MANAGER, NetworkManager, StreamError, UdpSocket, connect, filter,
     wait_for_address,
@@ -44,7 +44,7 @@ impl Filter for Counter {
         Some(frame)
     }
 
-    fn sending(&mut self, frame: FrameToSend) -> Option<FrameToSend> {
+    fn sending(&mut self, frame: Frame) -> Option<Frame> {
         SENT.fetch_add(1, Ordering::Relaxed);
         Some(frame)
     }

@@ -16,7 +16,6 @@ pub(crate) struct Outgoing {
     pub sack: SackBlocks,
     /// Whether routers may mark it.
     pub markable: Fresh,
-    pub payload: Chain,
     /// Whether another segment may follow at once.
     pub more: More,
 }
@@ -38,33 +37,36 @@ impl Connection {
         }
     }
 
-    /// Makes the next segment; it acknowledges whatever is owed.
-    pub fn next_segment(&mut self, now: Instant, config: &TcpConfig) -> Option<Outgoing> {
+    /// Makes the next segment, and puts its data into `payload`, which is empty; it acknowledges whatever is owed.
+    pub fn next_segment(
+        &mut self,
+        now: Instant,
+        config: &TcpConfig,
+        payload: &mut Chain,
+    ) -> Option<Outgoing> {
         let synchronised = match self.state {
             State::Closed | State::TimeWait => return None,
             State::SynSent | State::SynReceived => false,
             _ => true,
         };
         let mut fresh = Fresh::No;
-        let (seq, mut flags, payload) =
-            match self.sender.next(now, self.receiver.reports_len(), self.marks.long()) {
+        let (seq, mut flags) =
+            match self.sender.next(now, self.receiver.reports_len(), self.marks.long(), payload) {
                 Some(piece) => {
                     fresh = piece.fresh;
-                    (piece.seq, piece.flags, piece.payload)
+                    (piece.seq, piece.flags)
                 }
                 None if !synchronised => return None,
-                None if self.receiver.must_ack() => (self.sender.idle_seq(), Flags::NONE, Chain::new()),
+                None if self.receiver.must_ack() => (self.sender.idle_seq(), Flags::NONE),
                 // A position that was acknowledged already makes the peer answer (RFC 9293 3.8.4).
-                None if self.keep_alive_due == Place::In => {
-                    (self.sender.una.back(1), Flags::NONE, Chain::new())
-                }
+                None if self.keep_alive_due == Place::In => (self.sender.una.back(1), Flags::NONE),
                 None => return None,
             };
         self.keep_alive_due = Place::Out;
         self.segments_out += 1;
         if flags.has(Flags::SYN) {
             let (header, sack) = (self.syn_header(now, config), SackBlocks::NONE);
-            return Some(Outgoing { header, sack, markable: Fresh::No, payload, more: More::Maybe });
+            return Some(Outgoing { header, sack, markable: Fresh::No, more: More::Maybe });
         }
         if self.marks.agreed == Agreed::Yes {
             flags = flags | self.marks.flags(fresh);
@@ -73,7 +75,7 @@ impl Connection {
         }
         let header = self.header(now, seq, flags | Flags::ACK);
         let more = if self.sender.has_sent_all() { More::No } else { More::Maybe };
-        Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, payload, more })
+        Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, more })
     }
 
     pub(super) fn header(&mut self, now: Instant, seq: Seq, flags: Flags) -> Header {

@@ -3,7 +3,6 @@
 use super::{Around, Tcp};
 use crate::address::{Flow, MacAddr};
 use crate::config::TxChecksum;
-use crate::frame::Frame;
 use crate::interface::{Packet, Path};
 use crate::neighbour::Known;
 use crate::tcp::connection::{Fresh, More, Outgoing, Place};
@@ -14,7 +13,7 @@ use crate::tcp::template::Template;
 use crate::time::{Duration, Instant};
 use crate::{ethernet, ip};
 use etherparse::IpNumber;
-use isola_iobuf::Chain;
+use isola_iobuf::{Chain, Frame, IoBufMut, PartialChecksum};
 
 /// How long after the end of what is known of a neighbour a connection's progress still confirms it.
 const RECENT: Duration = Duration::from_secs(5);
@@ -107,14 +106,16 @@ impl Tcp {
 
     fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<(Frame, More)> {
         let connection = self.connections.at_mut(index)?;
-        let Outgoing { header, sack, markable, payload, more } =
-            connection.next_segment(around.now, &self.config)?;
-        let cut = connection.cut(payload.len());
+        let mut payload = Chain::new();
+        let Outgoing { header, sack, markable, more } =
+            connection.next_segment(around.now, &self.config, &mut payload)?;
+        let segment_len = connection.cut(payload.len());
         if let Some(Way { template: Some(template), .. }) = &connection.path
             && sack.is_empty()
-            && let Some(frame) = from_template(template, &header, payload.len(), around)
+            && let Some((head, checksum)) = from_template(template, &header, payload.len(), around)
         {
-            return Some((marked(Frame { payload, segment_len: cut, ..frame }, markable), more));
+            let frame = Frame { head, payload, checksum: Some(checksum), segment_len };
+            return Some((marked(frame, markable), more));
         }
         let flow = connection.flow;
         if let Some(way) = &mut connection.path
@@ -129,13 +130,13 @@ impl Tcp {
         }
         let packet = packet(&flow, header, &sack, payload, around)?;
         let frame = around.interface.encapsulate(packet, mac)?;
-        Some((marked(Frame { segment_len: cut, ..frame }, markable), more))
+        Some((marked(Frame { segment_len, ..frame }, markable), more))
     }
 
     /// Lets a connection send into nowhere, so that its timers see to the rest.
     pub(super) fn lose_output(&mut self, index: u32, around: &Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
-        while connection.next_segment(around.now, &self.config).is_some() {}
+        while connection.next_segment(around.now, &self.config, &mut Chain::new()).is_some() {}
     }
 
     /// Sends a segment without data.
@@ -155,19 +156,17 @@ fn marked(mut frame: Frame, markable: Fresh) -> Frame {
     frame
 }
 
-/// The frame of a usual segment, without its data.
+/// The headers of a usual segment, and what the device has left to sum.
 #[inline]
 fn from_template(
     template: &Template,
     header: &Header,
     payload_len: usize,
     around: &mut Around<'_>,
-) -> Option<Frame> {
+) -> Option<(IoBufMut, PartialChecksum)> {
     let mut head = around.interface.pool.take();
     match template.fill(&mut head, header, payload_len) {
-        Some(checksum) => {
-            Some(Frame { head, payload: Chain::new(), checksum: Some(checksum), segment_len: None })
-        }
+        Some(checksum) => Some((head, checksum)),
         None => {
             around.interface.recycle(head);
             None

@@ -98,13 +98,12 @@ pub(crate) enum Bare {
     No,
 }
 
-/// What to send: a position, the control bits that belong to the data, and the data.
+/// What to send: a position, and the control bits that belong to the data.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub seq: Seq,
     pub flags: Flags,
     pub fresh: Fresh,
-    pub payload: Chain,
 }
 
 /// Whether the connection can go on after a timer.

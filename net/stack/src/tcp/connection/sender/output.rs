@@ -74,21 +74,25 @@ impl Sender {
         self.queue.unsent() == 0 && self.flight.lost() == 0 && self.fin == Fin::Open && self.probe == Due::No
     }
 
-    /// Makes the next segment's part of this half; `reserved` bytes of a full segment are taken already.
-    pub fn next(&mut self, now: Instant, reserved: usize, long: Long) -> Option<Piece> {
+    /// Makes the next segment's part of this half, and puts its data into `payload`; `reserved` bytes of a full segment are
+    /// taken already.
+    #[inline]
+    pub fn next(&mut self, now: Instant, reserved: usize, long: Long, payload: &mut Chain) -> Option<Piece> {
         if self.handshake == Handshake::Open {
             return self.next_syn(now);
         }
         let full = (self.mss as usize).saturating_sub(reserved).max(1);
         if let Some((start, len, end)) = self.resendable() {
             self.probe = Due::No;
-            return Some(self.again(now, start, full.min(len as usize), end));
+            *payload = self.queue.range(start.since(self.una) as usize, full.min(len as usize));
+            return Some(self.again(now, start, payload, end));
         }
         let len = self.sendable();
         if len > 0 {
             self.probe = Due::No;
             let len = if reserved > 0 || long == Long::No { len.min(full) } else { len };
-            return Some(self.next_data(now, len));
+            self.queue.take_into(len, payload);
+            return Some(self.next_data(now, payload.len()));
         }
         if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
             self.probe = Due::No;
@@ -96,7 +100,7 @@ impl Sender {
         }
         if self.probe == Due::Yes {
             self.probe = Due::No;
-            return self.next_probe(full);
+            return self.next_probe(full, payload);
         }
         None
     }
@@ -109,15 +113,14 @@ impl Sender {
         self.syn_sent = (self.max == self.una).then_some(now);
         self.max = self.nxt;
         self.timeout_at = Some(now + self.rtt.timeout());
-        Some(Piece { seq: self.una, flags: Flags::SYN, fresh: Fresh::No, payload: Chain::new() })
+        Some(Piece { seq: self.una, flags: Flags::SYN, fresh: Fresh::No })
     }
 
-    /// Up to `len` bytes at `start` once more, of a run that ends at `run_end`, with the FIN where it follows.
+    /// The bytes at `start` once more, of a run that ends at `run_end`, with the FIN where it follows.
     #[cold]
-    fn again(&mut self, now: Instant, start: Seq, len: usize, run_end: Seq) -> Piece {
+    fn again(&mut self, now: Instant, start: Seq, payload: &Chain, run_end: Seq) -> Piece {
         let offset = start.since(self.una) as usize;
-        let payload = self.queue.range(offset, len);
-        let mut flags = push_flag(&payload, self.queue.len().saturating_sub(offset));
+        let mut flags = push_flag(payload.len(), self.queue.len().saturating_sub(offset));
         let mut end = start + payload.len() as u32;
         if self.fin == Fin::Wanted && end == self.end() && run_end.after(end) {
             flags = flags | Flags::FIN;
@@ -141,18 +144,18 @@ impl Sender {
                 rack.unneeded.sent = rack.unneeded.sent.saturating_add(sent);
             }
         }
-        Piece { seq: start, flags, fresh: Fresh::No, payload }
+        Piece { seq: start, flags, fresh: Fresh::No }
     }
 
-    /// New data, with the FIN where it follows and fits.
+    /// New data of `len` bytes, which was taken off the queue, with the FIN where it follows and fits.
+    #[inline]
     fn next_data(&mut self, now: Instant, len: usize) -> Piece {
         if self.max == self.una && now.since(self.last_sent) > self.rtt.timeout() {
             self.control.on_idle();
         }
         let seq = self.nxt;
-        let payload = self.queue.take(len);
-        let mut flags = push_flag(&payload, payload.len() + self.queue.unsent());
-        self.nxt = seq + payload.len() as u32;
+        let mut flags = push_flag(len, len + self.queue.unsent());
+        self.nxt = seq + len as u32;
         if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
             flags = flags | Flags::FIN;
             self.nxt += 1;
@@ -173,8 +176,8 @@ impl Sender {
         if self.repair.is_some() || self.tail_due == Due::Yes {
             self.note_sent(self.nxt.since(seq));
         }
-        let fresh = if payload.is_empty() { Fresh::No } else { Fresh::Yes };
-        Piece { seq, flags, fresh, payload }
+        let fresh = if len == 0 { Fresh::No } else { Fresh::Yes };
+        Piece { seq, flags, fresh }
     }
 
     /// New data went out while something is being repaired or the tail is probed.
@@ -191,10 +194,10 @@ impl Sender {
 
     /// A zero-window probe (RFC 9293 3.8.6.1): what the window holds of up to `full` bytes, one byte beyond it where
     /// that is nothing, or the FIN.
-    fn next_probe(&mut self, full: usize) -> Option<Piece> {
+    fn next_probe(&mut self, full: usize, payload: &mut Chain) -> Option<Piece> {
         let room = self.window as usize;
-        let payload = self.queue.front(room.clamp(1, full));
-        let mut flags = push_flag(&payload, self.queue.len());
+        *payload = self.queue.front(room.clamp(1, full));
+        let mut flags = push_flag(payload.len(), self.queue.len());
         let mut end = self.una + payload.len() as u32;
         if payload.is_empty() {
             if self.fin != Fin::Wanted {
@@ -204,11 +207,11 @@ impl Sender {
             end += 1;
         }
         self.max = self.max.max(end);
-        Some(Piece { seq: self.una, flags, fresh: Fresh::No, payload })
+        Some(Piece { seq: self.una, flags, fresh: Fresh::No })
     }
 }
 
 /// PSH where the payload is the end of what there is to send.
-fn push_flag(payload: &Chain, available: usize) -> Flags {
-    if !payload.is_empty() && payload.len() == available { Flags::PSH } else { Flags::NONE }
+fn push_flag(len: usize, available: usize) -> Flags {
+    if len > 0 && len == available { Flags::PSH } else { Flags::NONE }
 }
