@@ -27,10 +27,13 @@ pub const ALLOCATED_VECTORS: RangeInclusive<u8> = 0xc0..=0xdf;
 /// The vectors that platforms give to the queues of network devices.
 pub const QUEUE_VECTORS: RangeInclusive<u8> = 0x40..=0xbf;
 
+/// What is called at an interrupt.
+type Handler = Rc<dyn Fn()>;
+
 /// The handlers of a core and their vectors: few, so that the right one is found by looking at each.
 #[derive(Default)]
 pub(crate) struct Handlers {
-    bound: RefCell<Vec<(u8, Rc<dyn Fn()>)>>,
+    bound: RefCell<Vec<(u8, Handler)>>,
 }
 
 /// Why there is no handler for an interrupt.
@@ -118,7 +121,7 @@ impl Handlers {
         self.bound.borrow().iter().any(|(bound, _)| *bound == vector)
     }
 
-    fn bind(&self, vector: u8, handler: Rc<dyn Fn()>) -> Result<Interrupt, InterruptError> {
+    fn bind(&self, vector: u8, handler: Handler) -> Result<Interrupt, InterruptError> {
         if self.has(vector) {
             return Err(InterruptError::Taken { vector });
         }
