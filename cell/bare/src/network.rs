@@ -24,8 +24,8 @@ use isola_machine::apic;
 use isola_machine::device::Windows;
 use isola_machine::dma::{DmaBuffer, DmaRegion};
 use isola_platform::network::{
-    Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, PartialChecksum, ReceivedChecksum,
-    ReceivedFrame,
+    FlowSpreading, Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, PartialChecksum,
+    ReceivedChecksum, ReceivedFrame, SPREADING_KEY_LEN, SPREADING_PARTS, SpreadingRefused,
 };
 use spin::Mutex;
 
@@ -134,7 +134,22 @@ fn start(
             Box::new(queue) as Box<dyn NetworkQueue + Send>
         })
         .collect();
-    Ok(NetworkPort { mac, mtu, headroom: HEADER_LEN, queues })
+    let hashes = device.lock().spreads_by_hash() == Offered::Yes;
+    let spreading = hashes.then(|| Box::new(BareSpreading(device)) as Box<dyn FlowSpreading + Send>);
+    Ok(NetworkPort { mac, mtu, headroom: HEADER_LEN, queues, spreading })
+}
+
+/// A device that hashes.
+struct BareSpreading(Arc<Mutex<NetDevice>>);
+
+impl FlowSpreading for BareSpreading {
+    fn spread(
+        &mut self,
+        key: &[u8; SPREADING_KEY_LEN],
+        queues: &[u16; SPREADING_PARTS],
+    ) -> Result<(), SpreadingRefused> {
+        self.0.lock().spread(key, queues).map_err(|_| SpreadingRefused)
+    }
 }
 
 /// A buffer for the device to fill: all of its memory is data.

@@ -38,6 +38,7 @@ pub fn switch<const N: usize>(loss: Loss) -> [NetworkPort; N] {
         mtu: 1500,
         headroom: 0,
         queues: vec![Box::new(LinkQueue { wires: wires.clone(), own })],
+        spreading: None,
     })
 }
 

@@ -74,7 +74,13 @@ pub fn open(interface: &str, queues: usize, leave: Leave) -> io::Result<NetworkP
     });
     let [a, b, c, d, e, ..] = RandomState::new().hash_one(interface).to_ne_bytes();
     // Locally administered, and of one station.
-    Ok(NetworkPort { mac: [0x02, a, b, c, d, e], mtu: MTU, headroom: 0, queues: queues.collect() })
+    Ok(NetworkPort {
+        mac: [0x02, a, b, c, d, e],
+        mtu: MTU,
+        headroom: 0,
+        queues: queues.collect(),
+        spreading: None,
+    })
 }
 
 fn attach(interface: &str, queues: usize, kind: libc::c_int, leave: Leave) -> io::Result<Vec<OwnedFd>> {

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 pub use isola_iobuf::{Frame, PartialChecksum};
@@ -17,7 +18,41 @@ pub struct NetworkPort {
     pub headroom: usize,
     /// Its queue pairs. Each can serve another core.
     pub queues: Vec<Box<dyn NetworkQueue + Send>>,
+    /// What says which frames go to which queue, where that can be said.
+    pub spreading: Option<Box<dyn FlowSpreading + Send>>,
 }
+
+/// Length of the key of the hash that spreads, in bytes.
+pub const SPREADING_KEY_LEN: usize = 40;
+
+/// Parts that flows are spread over queues in.
+pub const SPREADING_PARTS: usize = 128;
+
+/// How a device spreads received frames over its queues: by the Toeplitz hash of a flow's addresses and ports, whose lowest
+/// bits choose one of [`SPREADING_PARTS`] (RSS). What belongs to no flow of TCP or UDP comes to the first queue.
+pub trait FlowSpreading {
+    /// Has the parts come to these queues from now on, or soon.
+    ///
+    /// # Errors
+    /// [`SpreadingRefused`]: then frames come to any queue.
+    fn spread(
+        &mut self,
+        key: &[u8; SPREADING_KEY_LEN],
+        queues: &[u16; SPREADING_PARTS],
+    ) -> Result<(), SpreadingRefused>;
+}
+
+/// A device does not spread frames as it was told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpreadingRefused;
+
+impl fmt::Display for SpreadingRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the network device does not spread frames over cores as it was told to: the cores do it themselves")
+    }
+}
+
+impl core::error::Error for SpreadingRefused {}
 
 /// A frame that was received.
 #[derive(Debug)]

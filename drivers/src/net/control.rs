@@ -8,12 +8,14 @@ use isola_machine::dma::DmaRegion;
 const CLASS_RECEIVE: u8 = 0;
 const COMMAND_PROMISCUOUS: u8 = 0;
 
-/// The class of commands about several queues, and the command that says how many are used.
+/// The class of commands about several queues, the command that says how many are used, and the one that says how frames are
+/// spread over them.
 const CLASS_QUEUES: u8 = 4;
 const COMMAND_SET_PAIRS: u8 = 0;
+const COMMAND_SPREAD: u8 = 1;
 
-/// Where in the region of commands the device's answer goes.
-const ANSWER: usize = 64;
+/// Where in the region of commands the device's answer goes: behind the longest command.
+const ANSWER: usize = 2 + super::spreading::COMMAND_LEN;
 const ANSWER_OK: u8 = 0;
 const ANSWER_NONE: u8 = 0xff;
 
@@ -39,6 +41,14 @@ impl ControlQueue {
         self.execute(CLASS_QUEUES, COMMAND_SET_PAIRS, &[low, high])
     }
 
+    /// Has the device spread what it receives by this table.
+    ///
+    /// # Errors
+    /// [`DeviceError::CommandRefused`], [`DeviceError::Fault`].
+    pub(super) fn spread(&mut self, table: &[u8]) -> Result<(), DeviceError> {
+        self.execute(CLASS_QUEUES, COMMAND_SPREAD, table)
+    }
+
     /// Has the device keep frames that are for other addresses to itself: until it is told to, it hands over all that
     /// its network carries, and everybody on it works for everybody's traffic.
     ///
@@ -48,7 +58,7 @@ impl ControlQueue {
         self.execute(CLASS_RECEIVE, COMMAND_PROMISCUOUS, &[0])
     }
 
-    /// Executes a command with up to two bytes of data. Waits for the answer, looking for it again and again: commands
+    /// Executes a command with data of at most [`super::spreading::COMMAND_LEN`] bytes. Waits for the answer, looking for it again and again: commands
     /// are rare, and devices answer at once.
     fn execute(&mut self, class: u8, command: u8, data: &[u8]) -> Result<(), DeviceError> {
         let mut commands = self.commands.take().ok_or(Fault::Silent)?;

@@ -18,6 +18,10 @@
 //! buffers, it hands over what it put together likewise, in as many buffers as it takes ([`Received::more`]): asked for
 //! only where the queue has room for the longest twice, as a frame for which there never is room would stop it.
 //!
+//! # Several pairs
+//! A device with several pairs hands a flow's frames to the pair by which its frames were sent last, or, where it hashes
+//! (RSS), to the one that a table names ([`NetDevice::spread`]).
+//!
 //! # Interrupts
 //! With message interrupts (PCI), each pair has one, for what it received and for what it sent; a pair that goes
 //! to another core takes it along ([`NetQueue::redirect`]). Otherwise (MMIO) the device has one line: its handler
@@ -28,12 +32,14 @@
 mod control;
 mod header;
 mod queue;
+mod spreading;
 #[cfg(test)]
 mod tests;
 
 pub use crate::virtqueue::HEADER_LEN;
 pub use header::{Offload, ReceivedChecksum, SegmentKind};
 pub use queue::{MAX_PIECES, NetQueue, Offered, ReceiveBuffer, Received};
+pub use spreading::{KEY_LEN, TABLE_LEN};
 
 use crate::device::{Device, DeviceError, DeviceType, feature};
 use crate::transport::{EntryIndex, InterruptCause, QueueIndex, Transport};
@@ -60,6 +66,7 @@ mod bits {
     pub const CONTROL_QUEUE: u64 = 1 << 17;
     pub const CONTROL_RECEIVE: u64 = 1 << 18;
     pub const SEVERAL_PAIRS: u64 = 1 << 22;
+    pub const SPREADS_BY_HASH: u64 = 1 << 60;
 }
 
 /// The device's configuration (virtio 1.2, 5.1.4).
@@ -68,6 +75,9 @@ mod configuration {
     pub const STATUS: usize = 6;
     pub const PAIRS: usize = 8;
     pub const MTU: usize = 10;
+    pub const LONGEST_KEY: usize = 17;
+    pub const LONGEST_TABLE: usize = 18;
+    pub const HASHED: usize = 20;
     pub const STATUS_LINK_UP: u16 = 1;
 }
 
@@ -181,6 +191,13 @@ impl NetDevice {
             if options.pairs > 1 && offered & bits::CONTROL_QUEUE != 0 {
                 wanted |= bits::SEVERAL_PAIRS | bits::CONTROL_QUEUE;
             }
+            if options.pairs > 1
+                && offered & bits::CONTROL_QUEUE != 0
+                && offered & bits::SPREADS_BY_HASH != 0
+                && spreading::suffices(device)?
+            {
+                wanted |= bits::SPREADS_BY_HASH | bits::CONTROL_QUEUE;
+            }
             if offered & bits::CONTROL_QUEUE != 0 && offered & bits::CONTROL_RECEIVE != 0 {
                 wanted |= bits::CONTROL_RECEIVE | bits::CONTROL_QUEUE;
             }
@@ -266,6 +283,25 @@ impl NetDevice {
             return Err(DeviceError::CommandRefused);
         }
         self.control.as_mut().ok_or(DeviceError::CommandRefused)?.set_pairs(pairs)
+    }
+
+    /// Whether the device spreads what it receives as [`Self::spread`] says.
+    pub fn spreads_by_hash(&self) -> Offered {
+        let offered = self.control.is_some() && self.device.has(bits::SPREADS_BY_HASH);
+        if offered { Offered::Yes } else { Offered::No }
+    }
+
+    /// Has the device hand a TCP segment or UDP datagram to the pair that stands in a table at the lower bits of the flow's
+    /// hash (Toeplitz with this key), and everything else to the first.
+    ///
+    /// # Errors
+    /// [`DeviceError::CommandRefused`] also where the device does not, or there are no such pairs.
+    pub fn spread(&mut self, key: &[u8; KEY_LEN], pairs: &[u16; TABLE_LEN]) -> Result<(), DeviceError> {
+        if self.spreads_by_hash() == Offered::No || pairs.iter().any(|pair| *pair >= self.pairs) {
+            return Err(DeviceError::CommandRefused);
+        }
+        let control = self.control.as_mut().ok_or(DeviceError::CommandRefused)?;
+        control.spread(&spreading::command(key, pairs, self.pairs))
     }
 
     /// Why the device interrupted, and takes the interrupt off it. For devices with a line.

@@ -26,8 +26,10 @@ use isola_events::spawn_on;
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net_stack::{Instant, Stack, datagram_port, usual_flow_of};
 use isola_platform::CoreIndex;
-use isola_platform::network::{Frame, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame};
-use spin::Once;
+use isola_platform::network::{
+    FlowSpreading, Frame, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame,
+};
+use spin::{Mutex, Once};
 
 static QUEUES: Ebb<Queues> = Ebb::new();
 static OWNERS: CellEbb<Owners> = CellEbb::new();
@@ -42,6 +44,8 @@ const MAX_WAITING: usize = 1024;
 #[derive(Default)]
 struct Owners {
     owners: Once<Box<[CoreIndex]>>,
+    /// What spreads received frames over the queues, where the device does as it is told.
+    spreading: Mutex<Option<Box<dyn FlowSpreading + Send>>>,
 }
 
 impl Representative for Owners {
@@ -75,17 +79,36 @@ impl Representative for Queues {
 }
 
 /// Deals the queues out over the cores, the first to this one. A queue's core is needed from now on.
-pub(crate) fn start(queues: Vec<Box<dyn NetworkQueue + Send>>) {
+pub(crate) fn start(
+    queues: Vec<Box<dyn NetworkQueue + Send>>,
+    spreading: Option<Box<dyn FlowSpreading + Send>>,
+) {
     let cores = platform().descriptor().cores.len();
     let served: Vec<_> = queues.into_iter().take(cores).enumerate().collect();
     let owners = (0..served.len() as u32).map(CoreIndex).collect();
     OWNERS.owners.call_once(|| owners);
+    *OWNERS.spreading.lock() = spreading;
+    spread();
     for (core, queue) in served {
         let serve = move || QUEUES.serve(queue);
         match CoreIndex(core as u32) {
             core if core == current_core() => serve(),
             core => spawn_on(core, serve),
         }
+    }
+}
+
+/// Has the device hand frames to the queues of the cores that they belong to, or of those that pass them on. One that does not
+/// is left alone from then on: the cores steer what they receive in any case.
+pub(crate) fn spread() {
+    let queues = OWNERS.owners.get().map_or(0, |owners| owners.len() as u16);
+    let Some(steering) = interface::steering().filter(|_| queues > 1) else { return };
+    let mut spreading = OWNERS.spreading.lock();
+    let Some(device) = spreading.as_mut() else { return };
+    if let Err(refused) = device.spread(steering.key(), &steering.owners().map(|core| core % queues)) {
+        *spreading = None;
+        drop(spreading);
+        platform().print(format!("{refused}\n").as_bytes());
     }
 }
 

@@ -121,7 +121,7 @@ pub fn start() -> Result<(), NetworkError> {
     state.link = Some(link);
     state.address = address;
     drop(state);
-    device::start(port.queues);
+    device::start(port.queues, port.spreading);
     // The first instance speaks for the interface from the start: it announces the address, or asks for one.
     core_network::touch();
     if let Some(address) = address {

@@ -180,7 +180,8 @@ impl Filter for Tunnel {
 fn what_the_device_has_no_room_for_is_filtered_once() {
     let narrow = Narrow::default();
     let sent = narrow.sent.clone();
-    let port = NetworkPort { mac: [2; 6], mtu: 1500, headroom: 0, queues: vec![Box::new(narrow)] };
+    let port =
+        NetworkPort { mac: [2; 6], mtu: 1500, headroom: 0, queues: vec![Box::new(narrow)], spreading: None };
     let mut queue = filter(port, |_| Tunnel).queues.remove(0);
     for name in ["a", "b", "c"] {
         let mut head = IoBufMut::with_room(1, 1);

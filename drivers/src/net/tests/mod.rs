@@ -1,6 +1,7 @@
 //! A network device from its reset to frames and back, over both buses.
 
 mod long_frames;
+mod spreading;
 
 use super::*;
 use crate::device::DeviceError;
