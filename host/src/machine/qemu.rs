@@ -184,8 +184,8 @@ fn network(
                 format!("tap,id={UPLINK_ID},ifname={interface},script=no,downscript=no,queues={queues}"),
             );
             let multi = match options.model {
-                MachineModel::Q35 => format!(",mq=on,rss=on,vectors={}", 2 * queues + 2),
-                MachineModel::Microvm => ",mq=on,rss=on".to_owned(),
+                MachineModel::Q35 => format!(",mq=on,vectors={}", 2 * queues + 2),
+                MachineModel::Microvm => ",mq=on".to_owned(),
             };
             line.pair("-device", device(UPLINK_ID, 1) + &multi);
             return;
@@ -302,10 +302,7 @@ mod tests {
         let queues = Uplink::Tap { interface: "tap0".into(), queues: Some(2) };
         let with_queues = line(&options(MachineModel::Q35, queues), supervisor);
         assert!(with_queues.contains("ifname=tap0,script=no,downscript=no,queues=2"), "{with_queues}");
-        assert!(
-            with_queues.contains("mq=on,rss=on,vectors=6") && !with_queues.contains("hubport"),
-            "{with_queues}"
-        );
+        assert!(with_queues.contains("mq=on,vectors=6") && !with_queues.contains("hubport"), "{with_queues}");
         let plain = Uplink::Tap { interface: "tap0".into(), queues: None };
         assert!(
             line(&options(MachineModel::Q35, plain), supervisor).contains("hubport,id=h0,hubid=0,netdev=u0")

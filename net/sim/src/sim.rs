@@ -2,7 +2,7 @@
 
 use crate::{Link, Random, check, device};
 use isola_iobuf::{Chain, IoBuf};
-use isola_net_stack::{Config, Duration, Event, Instant, Stack, TxChecksum};
+use isola_net_stack::{Config, CoreShare, Duration, Event, Instant, Stack, TxChecksum};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -23,7 +23,8 @@ pub trait App {
     fn on_timer(&mut self, _stack: &mut Stack, _now: Instant) {}
 }
 
-/// A host: a stack and what runs on it.
+/// A host: a stack and what runs on it. One of several stacks with one interface is a host as well, to which the frames come
+/// that are steered to its core.
 pub struct Host<A> {
     /// The stack.
     pub stack: Stack,
@@ -33,6 +34,7 @@ pub struct Host<A> {
     pub link: Link,
     mtu: usize,
     who_sums: TxChecksum,
+    core: CoreShare,
     /// When the last frame that it sent has left.
     line_free: Instant,
 }
@@ -77,9 +79,9 @@ impl<A: App> Sim<A> {
 
     /// Adds a host and starts its application; returns its number.
     pub fn add(&mut self, config: Config, app: A, link: Link) -> usize {
-        let (mtu, who_sums) = (config.mtu, config.tx_checksum);
+        let (mtu, who_sums, core) = (config.mtu, config.tx_checksum, config.core.clone());
         let stack = Stack::new(config, self.now).expect("a configuration that works");
-        let mut host = Host { stack, app, link, mtu, who_sums, line_free: self.now };
+        let mut host = Host { stack, app, link, mtu, who_sums, core, line_free: self.now };
         host.app.start(&mut host.stack, self.now);
         self.hosts.push(host);
         self.hosts.len() - 1
@@ -132,6 +134,9 @@ impl<A: App> Sim<A> {
         {
             let Some(Reverse(frame)) = self.flying.pop() else { break };
             let host = &mut self.hosts[frame.to];
+            if host.core.steering.core_of_frame(&frame.bytes) != host.core.index {
+                continue;
+            }
             let checksum = device::received(&frame.bytes, host.who_sums);
             host.stack.receive(self.now, IoBuf::from(frame.bytes), checksum);
         }

@@ -86,7 +86,7 @@ pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};
 pub use flow::{datagram_port, flow_of, usual_flow_of};
 pub use isola_iobuf::{Frame, PartialChecksum};
 pub use neighbour::Evidence;
-pub use stack::{Occupancy, Stack};
+pub use stack::{Moved, Occupancy, Stack};
 pub use steering::{BUCKETS, Bucket, MAX_CORES, Move, Steering};
 pub use tcp::{
     Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, Ecn, EndCame, KeepAlive,

@@ -34,6 +34,11 @@ impl<T> Slab<T> {
         self.slots.len() - self.free.len()
     }
 
+    /// How many further entries fit.
+    pub fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.len())
+    }
+
     /// Whether no further entry fits.
     pub fn is_full(&self) -> bool {
         self.len() >= self.capacity

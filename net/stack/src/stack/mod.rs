@@ -3,8 +3,11 @@
 
 mod calls;
 mod link;
+mod moving;
 mod receive;
 mod usual;
+
+pub use moving::Moved;
 
 use crate::address::Ipv4Config;
 use crate::autoconf::Autoconf;

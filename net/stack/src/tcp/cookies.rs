@@ -68,6 +68,16 @@ impl Cookies {
         ours.then_some(*SIZES.get(size as usize)?)
     }
 
+    /// The tick in which one was sent last.
+    pub const fn sent(&self) -> Option<u64> {
+        self.sent
+    }
+
+    /// Counts those as well that another stack has sent, by the same secret.
+    pub fn expect(&mut self, sent: Option<u64>) {
+        self.sent = self.sent.max(sent);
+    }
+
     /// Whether a cookie that was sent may still come back.
     pub fn are_out(&self, now: Instant) -> bool {
         self.sent.is_some_and(|sent| tick_at(now) <= sent + 1)

@@ -1,7 +1,10 @@
 //! From a flow to what this stack knows of it.
 
 use crate::address::Flow;
-use crate::config::Secret;
+use crate::config::{CoreShare, Secret};
+use crate::steering::Steering;
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use hashbrown::HashTable;
 use siphasher::sip::SipHasher24;
@@ -152,11 +155,37 @@ pub(crate) struct FlowMap {
     v4: HashTable<(FlowKey4, Target)>,
     v6: HashTable<(FlowKey6, Target)>,
     hasher: Hasher,
+    strays: Option<Strays>,
+}
+
+/// The flows of buckets that are another core's, which come here all the same as long as they are in the map.
+#[derive(Debug)]
+struct Strays {
+    flows: BTreeSet<Flow>,
+    steering: Arc<Steering>,
+}
+
+impl Strays {
+    #[cold]
+    fn remove(&mut self, flow: &Flow) -> Stray {
+        if !self.flows.remove(flow) {
+            return Stray::No;
+        }
+        self.steering.forget(flow);
+        Stray::Yes
+    }
+}
+
+/// Whether a flow of another core's bucket comes here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stray {
+    Yes,
+    No,
 }
 
 impl FlowMap {
     pub fn new(secret: &Secret) -> Self {
-        Self { v4: HashTable::new(), v6: HashTable::new(), hasher: Hasher::new(secret) }
+        Self { v4: HashTable::new(), v6: HashTable::new(), hasher: Hasher::new(secret), strays: None }
     }
 
     /// What the flow leads to.
@@ -177,12 +206,23 @@ impl FlowMap {
         }
     }
 
-    /// Forgets the flow, where it leads to `target`.
-    pub fn remove(&mut self, flow: &Flow, target: Target) {
-        match FlowKey::of(flow) {
+    /// Forgets the flow, where it leads to `target`. Says whether it came here out of turn; it no longer does.
+    pub fn remove(&mut self, flow: &Flow, target: Target) -> Stray {
+        let taken = match FlowKey::of(flow) {
             FlowKey::V4(key) => take(&mut self.v4, (key, target), self.hasher.hash4(&key)),
             FlowKey::V6(key) => take(&mut self.v6, (key, target), self.hasher.hash6(&key)),
+        };
+        match &mut self.strays {
+            Some(strays) if taken.is_some() => strays.remove(flow),
+            _ => Stray::No,
         }
+    }
+
+    /// Has the flow's frames come here, whichever core its bucket belongs to, until it is removed.
+    pub fn keep(&mut self, flow: Flow, core: &CoreShare) {
+        core.steering.keep(flow, core.index);
+        let none = || Strays { flows: BTreeSet::new(), steering: core.steering.clone() };
+        self.strays.get_or_insert_with(none).flows.insert(flow);
     }
 }
 
@@ -196,16 +236,15 @@ fn put<K: PartialEq>(table: &mut HashTable<(K, Target)>, key: K, target: Target,
     }
 }
 
-fn take<K: PartialEq>(table: &mut HashTable<(K, Target)>, wanted: (K, Target), hash: u64) {
-    if let Ok(entry) = table.find_entry(hash, |entry| *entry == wanted) {
-        entry.remove();
-    }
+fn take<K: PartialEq>(table: &mut HashTable<(K, Target)>, wanted: (K, Target), hash: u64) -> Option<()> {
+    let entry = table.find_entry(hash, |entry| *entry == wanted).ok()?;
+    entry.remove();
+    Some(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::collections::BTreeSet;
     use alloc::vec::Vec;
 
     fn flows(v6: bool) -> impl Iterator<Item = Flow> {

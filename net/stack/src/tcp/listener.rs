@@ -12,9 +12,10 @@ use super::{Ecn, ListenError, TcpConfig};
 use crate::address::Flow;
 use crate::event::ListenerId;
 use crate::slab::Slab;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::timers::Timers;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 /// A port that connections come in at.
 #[derive(Debug)]
@@ -145,6 +146,11 @@ impl HalfOpen {
         }
     }
 
+    /// How long the answer that was sent last is waited for.
+    fn interval(&self, config: &TcpConfig) -> Duration {
+        config.rto_initial.times(1 << self.repeats.min(16)).min(config.rto_max)
+    }
+
     /// Our answer to the SYN.
     pub fn answer(&self) -> Header {
         let ecn = if self.handshake.ecn == Agreed::Yes { Flags::ECE } else { Flags::NONE };
@@ -192,6 +198,19 @@ impl HalfOpenTable {
         Some(index)
     }
 
+    /// Adds an entry that another stack has kept until now. Its answer is sent again as if the last one had gone out now.
+    pub fn insert_moved(&mut self, entry: HalfOpen, now: Instant, config: &TcpConfig) -> Option<u32> {
+        let index = self.entries.insert(entry).ok()?.index;
+        self.timers.set(index, now + entry.interval(config));
+        Some(index)
+    }
+
+    /// The entries that `wanted` says yes to, by their places.
+    pub fn places(&self, wanted: impl Fn(&HalfOpen) -> bool) -> Vec<u32> {
+        let is_wanted = |index: &u32| self.entries.at(*index).is_some_and(&wanted);
+        self.entries.indices().filter(is_wanted).collect()
+    }
+
     pub fn get_mut(&mut self, index: u32) -> Option<&mut HalfOpen> {
         self.entries.at_mut(index)
     }
@@ -216,9 +235,9 @@ impl HalfOpenTable {
         }
         entry.repeats += 1;
         entry.handshake.answered_at = None;
-        let interval = config.rto_initial.times(1 << entry.repeats.min(16)).min(config.rto_max);
-        self.timers.set(index, at + interval);
-        Some(Overdue::Repeat(*entry))
+        let entry = *entry;
+        self.timers.set(index, at + entry.interval(config));
+        Some(Overdue::Repeat(entry))
     }
 
     /// Takes every entry out.

@@ -181,6 +181,8 @@ pub enum ConnectError {
     TooManyConnections,
     /// Every local port is in use towards that peer.
     NoPorts,
+    /// No answers come to this core: its share of the flows was given to others.
+    NoShare,
 }
 
 impl fmt::Display for ConnectError {
@@ -189,6 +191,7 @@ impl fmt::Display for ConnectError {
             Self::NoAddress => "the interface has no address yet; wait for AddressChanged",
             Self::NoRoute => "no way leads there; check address, port and gateway",
             Self::TooManyConnections => "no connection is free; close one or raise max_connections",
+            Self::NoShare => "this core has given its share of the network away; connect on another core",
             Self::NoPorts => "no local port is free towards that peer; close a connection to it",
         })
     }

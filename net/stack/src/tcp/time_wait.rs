@@ -11,6 +11,7 @@ use crate::address::Flow;
 use crate::order::Order;
 use crate::slab::Slab;
 use crate::time::{Duration, Instant};
+use alloc::vec::Vec;
 
 /// What is left of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +90,12 @@ impl TimeWaitTable {
         let index = self.entries.insert(TimeWait { flow, ack, expires }).ok()?.index;
         self.order.push(index);
         Some((index, dropped))
+    }
+
+    /// The entries that `wanted` says yes to, by their places.
+    pub fn places(&self, wanted: impl Fn(&TimeWait) -> bool) -> Vec<u32> {
+        let is_wanted = |index: &u32| self.entries.at(*index).is_some_and(&wanted);
+        self.entries.indices().filter(is_wanted).collect()
     }
 
     pub fn get(&self, index: u32) -> Option<&TimeWait> {

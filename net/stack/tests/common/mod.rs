@@ -16,7 +16,7 @@ pub enum Role {
 
 /// What one connection has done.
 #[derive(Default)]
-struct Progress {
+pub struct Progress {
     sent: usize,
     received: usize,
     ended: bool,
@@ -29,7 +29,7 @@ pub struct Talker {
     pub amount: usize,
     /// Size of the buffers that are handed to the stack.
     pub piece: usize,
-    connections: HashMap<ConnId, Progress>,
+    pub connections: HashMap<ConnId, Progress>,
     /// Streams that ended in good order, with their lengths.
     pub closed: Vec<usize>,
     pub failed: Vec<FailReason>,
@@ -56,6 +56,13 @@ impl Talker {
             connected: 0,
             stream,
         }
+    }
+
+    /// Makes a connection.
+    pub fn connect(&mut self, stack: &mut Stack, now: Instant, remote: SocketAddr) {
+        let conn = stack.connect(now, remote).unwrap();
+        self.connections.insert(conn, Progress::default());
+        self.push(stack, conn);
     }
 
     /// Connections that are under way.
@@ -100,11 +107,7 @@ impl App for Talker {
                 stack.listen(port, 1000).unwrap();
             }
             Role::Connect(remote, count) => {
-                for _ in 0..count {
-                    let conn = stack.connect(now, remote).unwrap();
-                    self.connections.insert(conn, Progress::default());
-                    self.push(stack, conn);
-                }
+                (0..count).for_each(|_| self.connect(stack, now, remote));
             }
         }
     }

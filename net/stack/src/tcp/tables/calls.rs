@@ -50,7 +50,10 @@ impl Tcp {
             around.counters.bump(Counter::DropTcpTableFull);
             return Err(ConnectError::TooManyConnections);
         }
-        let flow = self.free_flow(local, remote).ok_or(ConnectError::NoPorts)?;
+        let flow = self.free_flow(local, remote).ok_or_else(|| {
+            let has_share = self.core.steering.owners().contains(&self.core.index);
+            if has_share { ConnectError::NoPorts } else { ConnectError::NoShare }
+        })?;
         let initial = self.chooser.initial_sequence(around.now, &flow);
         let mss = self.local_mss(remote.ip(), around);
         let stamps = Stamps::new(self.chooser.timestamp_offset(&flow), around.now);

@@ -1,12 +1,14 @@
 //! All of one stack's TCP: the tables, and what moves entries between them.
 //!
 //! `receive.rs` finds what a segment belongs to, `calls.rs` is what the application asks for, `transmit.rs`
-//! makes frames, and [`Tcp::settle`] here brings the tables in line with a connection after it acted.
+//! makes frames, `moving.rs` hands flows to another stack, and [`Tcp::settle`] here brings the tables in line with a connection after it acted.
 
 mod calls;
+mod moving;
 mod receive;
 mod transmit;
 
+pub(crate) use moving::MovedFlows;
 pub(crate) use receive::SearchOutcome;
 pub(crate) use transmit::Way;
 

@@ -9,7 +9,7 @@ use crate::limit::Allowed;
 use crate::path_mtu::PathUser;
 use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Verdict};
 use crate::tcp::cookies;
-use crate::tcp::flow_map::{FlowKey, Target};
+use crate::tcp::flow_map::{FlowKey, Stray, Target};
 use crate::tcp::listener::{HalfOpen, Ours, Room};
 use crate::tcp::options::Options;
 use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
@@ -171,8 +171,11 @@ impl Tcp {
             Answer::Reuse(_) if self.half_open.is_full() => around.counters.bump(Counter::DropTcpHalfOpen),
             Answer::Reuse(last) => {
                 self.time_wait.remove(index);
-                self.flows.remove(flow, Target::TimeWait(index));
+                let stray = self.flows.remove(flow, Target::TimeWait(index));
                 self.open_or_refuse(flow, segment, Some(last), around);
+                if stray == Stray::Yes && self.flows.get(&FlowKey::of(flow)).is_some() {
+                    self.flows.keep(*flow, &self.core);
+                }
             }
         }
     }

@@ -1,0 +1,53 @@
+//! Handing a bucket's flows from one core's stack to another's.
+//!
+//! Everything that TCP knows of them goes along: connections with their queues, timers and signals, handshakes, and what is
+//! left of connections that have ended. The layer above carries it from core to core, holds back what comes for these flows
+//! meanwhile, and then gives the bucket to its new owner ([`Steering::give`](crate::Steering::give)).
+
+use super::{Stack, around};
+use crate::event::ConnId;
+use crate::steering::Bucket;
+use crate::tcp::tables::{Around, MovedFlows};
+use crate::time::Instant;
+use core::fmt;
+
+/// A bucket's flows, between two stacks.
+pub struct Moved(MovedFlows);
+
+const _: () = {
+    const fn may_change_cores<T: Send>() {}
+    may_change_cores::<Moved>();
+};
+
+impl fmt::Debug for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Moved").field("connections", &self.0.connections()).finish_non_exhaustive()
+    }
+}
+
+impl Stack {
+    /// The connections of a bucket whose application has to be asked whether it can go along: those that it has taken or
+    /// begun, and not let go of.
+    pub fn connections_of(&self, bucket: Bucket) -> alloc::vec::Vec<ConnId> {
+        self.tcp.known_connections_of(bucket)
+    }
+
+    /// How many connections of another stack there is room for.
+    pub fn room(&self) -> usize {
+        self.tcp.room()
+    }
+
+    /// Takes a bucket's flows out, for another stack to [`Self::insert`] them. Connections in `staying` go on here, until they
+    /// end, and their frames go on coming here ([`Steering::keep`](crate::Steering::keep)).
+    pub fn extract(&mut self, now: Instant, bucket: Bucket, staying: &[ConnId]) -> Moved {
+        self.at(now);
+        Moved(self.tcp.extract(bucket, staying, &mut around!(self)))
+    }
+
+    /// Goes on with flows that another stack had: one with the same secret, settings and address. Returns the names that the
+    /// connections had there, each with its name here; those that are not among them have ended.
+    pub fn insert(&mut self, now: Instant, moved: Moved) -> alloc::vec::Vec<(ConnId, ConnId)> {
+        self.at(now);
+        self.tcp.insert(moved.0, &mut around!(self))
+    }
+}

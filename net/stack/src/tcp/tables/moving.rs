@@ -1,0 +1,182 @@
+//! A bucket's flows on their way from one stack to another.
+
+use super::{Around, Tcp};
+use crate::address::Flow;
+use crate::counters::Counter;
+use crate::event::{ConnId, FailReason};
+use crate::steering::Bucket;
+use crate::tcp::connection::{Connection, Held, Place, Signal};
+use crate::tcp::flow_map::Target;
+use crate::tcp::listener::HalfOpen;
+use crate::tcp::time_wait::TimeWait;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// What TCP knows of a bucket's flows.
+pub(crate) struct MovedFlows {
+    connections: Vec<(ConnId, Box<Connection>)>,
+    half_open: Vec<HalfOpen>,
+    time_wait: Vec<TimeWait>,
+    /// When a cookie went out last: it may have been to one of these flows.
+    cookies_sent: Option<u64>,
+}
+
+impl MovedFlows {
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+}
+
+impl Tcp {
+    /// The connections of a bucket that have not ended.
+    fn connections_of(&self, bucket: Bucket) -> Vec<u32> {
+        let is_meant = |connection: &Connection| {
+            connection.mapped == Place::In && self.core.steering.bucket_of(&connection.flow) == bucket
+        };
+        let indices = self.connections.indices();
+        indices.filter(|index| self.connections.at(*index).is_some_and(|found| is_meant(found))).collect()
+    }
+
+    /// The connections of a bucket that an application knows of.
+    pub fn known_connections_of(&self, bucket: Bucket) -> Vec<ConnId> {
+        let is_known = |index: &u32| {
+            let found = self.connections.at(*index);
+            found.is_some_and(|found| found.held == Held::Yes && !found.signals.has(Signal::Accepted))
+        };
+        let known = self.connections_of(bucket).into_iter().filter(is_known);
+        known.filter_map(|index| self.connections.key_at(index)).map(ConnId).collect()
+    }
+
+    /// How many further connections there is room for.
+    pub fn room(&self) -> usize {
+        self.connections.room()
+    }
+
+    /// Takes a bucket's flows out, but for the connections in `staying`: those go on here, and stray.
+    pub fn extract(&mut self, bucket: Bucket, staying: &[ConnId], around: &mut Around<'_>) -> MovedFlows {
+        let mut connections = Vec::new();
+        for index in self.connections_of(bucket) {
+            let Some(id) = self.connections.key_at(index).map(ConnId) else { continue };
+            if staying.contains(&id) {
+                if let Some(flow) = self.flow(id) {
+                    self.flows.keep(flow, &self.core);
+                }
+            } else if let Some(connection) = self.take_out(id, around) {
+                connections.push((id, connection));
+            }
+        }
+        let steering = self.core.steering.clone();
+        let is_meant = |flow: &Flow| steering.bucket_of(flow) == bucket;
+        let mut half_open = Vec::new();
+        for place in self.half_open.places(|entry| is_meant(&entry.handshake.flow)) {
+            half_open.extend(self.half_open.remove(place).inspect(|entry| {
+                self.flows.remove(&entry.handshake.flow, Target::HalfOpen(place));
+            }));
+        }
+        let mut time_wait = Vec::new();
+        for place in self.time_wait.places(|entry| is_meant(&entry.flow)) {
+            time_wait.extend(self.time_wait.remove(place).inspect(|entry| {
+                self.flows.remove(&entry.flow, Target::TimeWait(place));
+            }));
+        }
+        time_wait.sort_by_key(|entry| entry.expires);
+        MovedFlows { connections, half_open, time_wait, cookies_sent: self.cookies.sent() }
+    }
+
+    fn take_out(&mut self, id: ConnId, around: &mut Around<'_>) -> Option<Box<Connection>> {
+        let index = id.0.index;
+        self.ready.remove(index);
+        self.timers.remove(index);
+        around.events.connections.remove(index);
+        let mut connection = self.connections.remove(id.0)?;
+        self.flows.remove(&connection.flow, Target::Connection(index));
+        // What is known of the way there is this stack's.
+        connection.path = None;
+        if core::mem::take(&mut connection.searching) == Place::In {
+            around.interface.neighbours.forget_connection(index);
+        }
+        if connection.signals.has(Signal::Accepted)
+            && let Some(listener) = connection.listener
+        {
+            self.listeners.remove_pending(listener);
+        }
+        Some(connection)
+    }
+
+    /// Puts flows in that another stack had. Returns the names that their connections had there, and those that they have here.
+    pub fn insert(&mut self, moved: MovedFlows, around: &mut Around<'_>) -> Vec<(ConnId, ConnId)> {
+        self.cookies.expect(moved.cookies_sent);
+        for entry in moved.time_wait {
+            self.wait_out(entry, around);
+        }
+        for entry in moved.half_open {
+            self.go_on_with(entry, around);
+        }
+        let connections = moved.connections.into_iter();
+        connections
+            .filter_map(|(before, connection)| Some((before, self.put_in(connection, around)?)))
+            .collect()
+    }
+
+    fn wait_out(&mut self, entry: TimeWait, around: &mut Around<'_>) {
+        if !around.interface.is_own(entry.flow.local.ip()) {
+            return;
+        }
+        let Some((index, dropped)) = self.time_wait.insert(entry.flow, entry.ack, entry.expires) else {
+            return;
+        };
+        if let Some((place, old)) = dropped {
+            around.counters.bump(Counter::DropTcpTimeWait);
+            self.flows.remove(&old.flow, Target::TimeWait(place));
+        }
+        self.flows.insert(entry.flow, Target::TimeWait(index));
+    }
+
+    fn go_on_with(&mut self, mut entry: HalfOpen, around: &mut Around<'_>) {
+        let flow = entry.handshake.flow;
+        if !around.interface.is_own(flow.local.ip()) {
+            return;
+        }
+        let listener = self.listeners.at_port(flow.local.port());
+        let place = listener.and_then(|listener| {
+            entry.handshake.listener = listener;
+            self.half_open.insert_moved(entry, around.now, &self.config)
+        });
+        match place {
+            Some(place) => self.flows.insert(flow, Target::HalfOpen(place)),
+            // Its client sends again, or hears that nobody listens any more.
+            None => around.counters.bump(Counter::DropTcpHalfOpen),
+        }
+    }
+
+    fn put_in(&mut self, mut connection: Box<Connection>, around: &mut Around<'_>) -> Option<ConnId> {
+        let flow = connection.flow;
+        connection.set_burst(around.interface.burst(flow.remote.ip()));
+        let untaken = connection.signals.has(Signal::Accepted);
+        if untaken {
+            connection.listener = self.listeners.at_port(flow.local.port());
+        }
+        let listener = connection.listener;
+        let Ok(key) = self.connections.insert(connection) else {
+            around.counters.bump(Counter::DropTcpTableFull);
+            return None;
+        };
+        self.flows.insert(flow, Target::Connection(key.index));
+        match listener.filter(|_| untaken) {
+            Some(listener) => self.listeners.add_pending(listener),
+            None if untaken => {
+                self.give_up(key.index, FailReason::Reset, around);
+                return None;
+            }
+            None => {}
+        }
+        if !around.interface.is_own(flow.local.ip())
+            && let Some(connection) = self.connections.at_mut(key.index)
+        {
+            connection.fail(FailReason::AddressLost);
+        }
+        self.settle(key.index, around);
+        Some(ConnId(key))
+    }
+}

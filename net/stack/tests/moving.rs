@@ -1,0 +1,325 @@
+//! Buckets of flows that move from core to core while their connections are used: nobody on the other end can tell.
+
+mod common;
+
+use common::{Role, Talker};
+use isola_net_sim::{Link, Peer, Random, Segment, Sim, host_config, host_ip, host_mac, steering};
+use isola_net_stack::{
+    Addressing, Bucket, Config, ConnId, ConnectError, CoreShare, Counter, Duration, Event, Flow, KeepAlive,
+    Steering, TcpConfig,
+};
+use proptest::prelude::*;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+const CORES: usize = 3;
+
+/// A server of several cores, and behind them a client.
+fn machine(seed: u64, link: &Link, amount: usize, connections: usize) -> (Sim<Talker>, Arc<Steering>) {
+    let mut sim = Sim::new(seed);
+    let steering = steering(CORES as u16);
+    let server = 1 + (seed % 2) as u8;
+    for index in 0..CORES as u16 {
+        let mut config = host_config(server);
+        config.core = CoreShare { index, steering: steering.clone() };
+        if index > 0 {
+            config.addressing = Addressing::Unset;
+        }
+        sim.add(config, Talker::new(Role::Listen(80), amount), link.clone());
+    }
+    let address = sim.hosts[0].stack.ipv4();
+    for core in 1..CORES {
+        sim.hosts[core].stack.set_ipv4(sim.now, address);
+    }
+    let remote = SocketAddr::from((host_ip(server), 80));
+    sim.add(host_config(3), Talker::new(Role::Connect(remote, connections), amount), link.clone());
+    sim.hosts[CORES].stack.listen(80, 1000).unwrap();
+    (sim, steering)
+}
+
+/// Moves a bucket to another core, but for some connections.
+fn give(sim: &mut Sim<Talker>, steering: &Steering, bucket: Bucket, to: usize, random: &mut Random) {
+    let (from, now) = (usize::from(steering.owner(bucket)), sim.now);
+    if from == to {
+        return;
+    }
+    let mut staying = sim.hosts[from].stack.connections_of(bucket);
+    staying.retain(|_| random.happens(200));
+    let moved = sim.hosts[from].stack.extract(now, bucket, &staying);
+    let names = sim.hosts[to].stack.insert(now, moved);
+    let [giver, taker] = sim.hosts.get_disjoint_mut([from, to]).unwrap();
+    for (before, name) in names {
+        let progress = giver.app.connections.remove(&before);
+        taker.app.connections.extend(progress.map(|progress| (name, progress)));
+    }
+    steering.give(bucket, to as u16);
+}
+
+/// Has both sides make connections and send, while buckets move as `random` says, until all is said.
+fn talk(seed: u64, link: &Link, amount: usize, connections: usize) {
+    let (mut sim, steering) = machine(seed, link, amount, connections);
+    let mut random = Random::new(seed ^ 0x5eed);
+    let all = connections + CORES;
+    let client = SocketAddr::from((host_ip(3), 80));
+    for core in 0..CORES {
+        let (host, now) = (&mut sim.hosts[core], sim.now);
+        host.app.connect(&mut host.stack, now, client);
+    }
+    let is_done = |sim: &Sim<Talker>| {
+        let served: usize = sim.hosts[..CORES].iter().map(|host| host.app.closed.len()).sum();
+        (served, sim.hosts[CORES].app.closed.len()) == (all, all)
+    };
+    let mut steps = 0;
+    while !sim.run(Duration::from_micros(100 + random.below(20_000)), is_done) {
+        steps += 1;
+        assert!(steps < 100_000, "it goes on for ever");
+        for core in 0..CORES {
+            // As the layer above does, for what core 0 hears.
+            let now = sim.now;
+            sim.hosts[core].stack.learn(now, host_ip(3), host_mac(3));
+        }
+        for _ in 0..random.below(8) {
+            let bucket = Bucket::all().nth(random.below(128) as usize).unwrap();
+            give(&mut sim, &steering, bucket, random.below(CORES as u64) as usize, &mut random);
+        }
+    }
+    for host in &sim.hosts {
+        assert_eq!(host.app.failed, [], "no connection may fail");
+        assert!(host.app.closed.iter().all(|received| *received == amount));
+        // A duplicate that comes late may be told that its connection is over.
+        assert!(link.duplication > 0 || host.stack.counters().get(Counter::TcpResetsOut) == 0);
+        assert!(host.app.open() == 0);
+    }
+    // What is left of them ends by itself, on whichever core, and nobody strays any more.
+    sim.pass(Duration::from_secs(400));
+    for host in &mut sim.hosts {
+        let occupancy = host.stack.occupancy();
+        assert_eq!((occupancy.connections, occupancy.half_open, occupancy.time_wait), (0, 0, 0));
+        assert_eq!(host.stack.next_deadline(), None);
+    }
+    assert_eq!(steering.strays(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn streams_arrive_whole_however_their_flows_move(seed: u64, amount in 1usize..60_000, connections in 1usize..12) {
+        talk(seed, &Link::good(), amount, connections);
+    }
+
+    #[test]
+    fn streams_on_a_bad_network_arrive_whole_however_their_flows_move(seed: u64, amount in 1usize..30_000) {
+        talk(seed, &Link::bad(), amount, 6);
+    }
+}
+
+/// The stacks of two cores, behind which is the test. Both listen at port 80, and the first has all buckets.
+fn cores_with(tcp: &TcpConfig) -> (Peer, Peer, Arc<Steering>) {
+    let steering = steering(2);
+    Bucket::all().for_each(|bucket| steering.give(bucket, 0));
+    let config = |index| Config {
+        core: CoreShare { index, steering: steering.clone() },
+        tcp: tcp.clone(),
+        ..host_config(1)
+    };
+    let first = Peer::new(config(0));
+    let mut other = Peer::new(Config { addressing: Addressing::Unset, ..config(1) });
+    other.stack.set_ipv4(other.now, first.stack.ipv4());
+    let mut cores = [first, other];
+    for core in &mut cores {
+        core.stack.learn(core.now, host_ip(2), host_mac(2));
+        core.stack.listen(80, 16).unwrap();
+        core.talk();
+        core.events();
+    }
+    let [first, other] = cores;
+    (first, other, steering)
+}
+
+fn cores() -> (Peer, Peer, Arc<Steering>) {
+    cores_with(&TcpConfig::default())
+}
+
+fn flow(port: u16) -> Flow {
+    Flow::new(host_ip(1).into(), 80, host_ip(2).into(), port)
+}
+
+/// Moves the bucket of the flow from the test's port.
+fn hand_over(
+    from: &mut Peer,
+    to: &mut Peer,
+    steering: &Steering,
+    port: u16,
+    staying: &[ConnId],
+) -> Vec<(ConnId, ConnId)> {
+    let bucket = steering.bucket_of(&flow(port));
+    let owner = usize::from(steering.owner(bucket) == 0);
+    to.now = to.now.max(from.now);
+    let moved = from.stack.extract(from.now, bucket, staying);
+    let names = to.stack.insert(to.now, moved);
+    steering.give(bucket, owner as u16);
+    names
+}
+
+#[test]
+fn a_connection_goes_on_where_it_was_on_another_core() {
+    let (mut first, mut other, steering) = cores();
+    let mut talk = first.connect(5000, Some(1000), None);
+    // Data that nobody has read, beyond a gap as well, and data under way.
+    first.say(&mut talk, b"unread ");
+    first.send(Segment { seq: talk.seq + 4, ..talk.segment().payload(b"behind") });
+    first.stack.send(talk.conn, &mut isola_iobuf::IoBuf::from_static(b"under way").into()).unwrap();
+    assert!(!first.segments().is_empty());
+    let bucket = steering.bucket_of(&flow(5000));
+    assert_eq!(first.stack.connections_of(bucket), [talk.conn]);
+    let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
+    let [(before, name)] = names[..] else { panic!("one connection: {names:?}") };
+    assert_eq!((before, steering.core_of(&flow(5000))), (talk.conn, 1));
+    // Nothing of it is left behind, and what was not told yet is told there.
+    assert_eq!((first.stack.next_deadline(), first.stack.remote_addr(before)), (None, None));
+    assert_eq!(other.events(), [Event::Readable(name)]);
+    assert_eq!(other.read(name), b"unread ");
+    other.segments();
+    other.say(&mut talk, b"gap ");
+    assert_eq!(other.read(name), b"gap behind");
+    other.segments();
+    // The timer of what was under way runs there.
+    other.next_timer();
+    assert_eq!(other.segment().payload, b"under way");
+}
+
+#[test]
+fn a_connection_whose_application_stays_has_its_frames_come_until_it_ends() {
+    let (mut first, mut other, steering) = cores();
+    let talk = first.connect(5000, None, None);
+    let names = hand_over(&mut first, &mut other, &steering, 5000, &[talk.conn]);
+    assert_eq!((names, steering.strays()), (vec![], 1));
+    assert_eq!(steering.core_of(&flow(5000)), 0);
+    first.stack.abort(first.now, talk.conn);
+    assert_eq!((steering.strays(), steering.core_of(&flow(5000))), (0, 1));
+}
+
+#[test]
+fn a_flow_strays_through_time_wait_and_its_successor_as_well() {
+    let (mut first, mut other, steering) = cores();
+    let mut talk = first.connect(5000, None, None);
+    hand_over(&mut first, &mut other, &steering, 5000, &[talk.conn]);
+    first.stack.close(first.now, talk.conn);
+    let end = first.segment();
+    talk.ack = end.seq + 1;
+    first.send(talk.segment().flags("F"));
+    first.segment();
+    assert_eq!((first.stack.occupancy().time_wait, steering.core_of(&flow(5000))), (1, 0));
+    // A successor begins before it is over: its handshake is this core's.
+    let successor = first.connect_with(Segment::new(5000, 80, talk.seq + 1000, None).flags("S"));
+    assert_eq!((steering.strays(), steering.core_of(&flow(5000))), (1, 0));
+    first.stack.abort(first.now, successor.conn);
+    assert_eq!((steering.strays(), steering.core_of(&flow(5000))), (0, 1));
+}
+
+#[test]
+fn a_handshake_ends_on_another_core_than_it_began() {
+    let (mut first, mut other, steering) = cores();
+    first.send(Segment::new(5000, 80, 9, None).flags("S"));
+    let answer = first.segment();
+    assert_eq!(hand_over(&mut first, &mut other, &steering, 5000, &[]), []);
+    // Its answer is sent again there, where the client's is lost.
+    other.next_timer();
+    assert_eq!((other.segment().seq, first.stack.next_deadline()), (answer.seq, None));
+    other.send(Segment::new(5000, 80, 10, Some(answer.seq + 1)));
+    assert!(matches!(other.events()[..], [Event::Accepted { .. }]));
+}
+
+#[test]
+fn a_connection_that_nobody_has_taken_is_accepted_on_the_other_core() {
+    let (mut first, mut other, steering) = cores();
+    first.send(Segment::new(5000, 80, 9, None).flags("S"));
+    let answer = first.segment();
+    first.send(Segment::new(5000, 80, 10, Some(answer.seq + 1)).payload(b"hello"));
+    assert_eq!(first.stack.connections_of(steering.bucket_of(&flow(5000))), []);
+    let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
+    assert_eq!((first.events(), names.len()), (vec![], 1));
+    let [Event::Accepted { conn, .. }, Event::Readable(readable)] = other.events()[..] else {
+        panic!("it is accepted")
+    };
+    assert_eq!((conn, other.read(readable)), (names[0].1, b"hello".to_vec()));
+    // The backlogs have lost and gained a place.
+    assert_eq!(first.stack.occupancy().connections, 0);
+}
+
+#[test]
+fn a_connection_to_a_port_where_nobody_listens_any_more_is_reset_there() {
+    let (mut first, _, steering) = cores();
+    let mut other = Peer::new(Config {
+        core: CoreShare { index: 1, steering: steering.clone() },
+        addressing: Addressing::Unset,
+        ..host_config(1)
+    });
+    other.stack.set_ipv4(other.now, first.stack.ipv4());
+    other.stack.learn(other.now, host_ip(2), host_mac(2));
+    other.talk();
+    first.send(Segment::new(5000, 80, 9, None).flags("S"));
+    let answer = first.segment();
+    first.send(Segment::new(5000, 80, 10, Some(answer.seq + 1)));
+    assert_eq!(hand_over(&mut first, &mut other, &steering, 5000, &[]), []);
+    assert!(other.segment().flags.starts_with("R"));
+    assert_eq!(other.stack.occupancy().connections, 0);
+}
+
+#[test]
+fn a_cookie_comes_back_to_another_core_than_it_was_sent_from() {
+    let tcp = TcpConfig { max_half_open: 1, ..TcpConfig::default() };
+    let (mut first, mut other, steering) = cores_with(&tcp);
+    let bucket = steering.bucket_of(&flow(5000));
+    let filler = (5001..).find(|port| steering.bucket_of(&flow(*port)) != bucket).unwrap();
+    first.send(Segment::new(filler, 80, 9, None).flags("S"));
+    first.segment();
+    first.send(Segment::new(5000, 80, 9, None).flags("S"));
+    let answer = first.segment();
+    assert_eq!(first.stack.counters().get(Counter::TcpCookiesOut), 1);
+    hand_over(&mut first, &mut other, &steering, 5000, &[]);
+    other.send(Segment::new(5000, 80, 10, Some(answer.seq + 1)));
+    assert!(matches!(other.events()[..], [Event::Accepted { .. }]));
+}
+
+#[test]
+fn time_wait_goes_on_where_the_bucket_goes() {
+    let (mut first, mut other, steering) = cores();
+    let mut talk = first.connect(5000, None, None);
+    first.stack.close(first.now, talk.conn);
+    let end = first.segment();
+    talk.ack = end.seq + 1;
+    first.send(talk.segment().flags("F"));
+    let last = first.segment();
+    first.pass(Duration::from_secs(20));
+    hand_over(&mut first, &mut other, &steering, 5000, &[]);
+    assert_eq!((first.stack.occupancy().time_wait, other.stack.occupancy().time_wait), (0, 1));
+    other.send(talk.segment().flags("F"));
+    assert_eq!(other.segment().ack, last.ack);
+    other.pass(Duration::from_secs(60));
+    assert_eq!(other.stack.occupancy().time_wait, 0);
+}
+
+#[test]
+fn an_idle_peer_is_asked_by_the_core_that_has_the_connection() {
+    let idle = Duration::from_secs(60);
+    let keep_alive = Some(KeepAlive { idle, interval: Duration::from_secs(5), probes: 2 });
+    let (mut first, mut other, steering) = cores();
+    let talk = first.connect(5000, None, None);
+    first.stack.set_keep_alive(talk.conn, keep_alive);
+    first.segments();
+    first.pass(Duration::from_secs(40));
+    let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
+    other.segments();
+    assert_eq!((first.stack.next_deadline(), other.next_timer()), (None, Duration::from_secs(20)));
+    assert_eq!((names.len(), other.segment().seq), (1, talk.ack - 1));
+}
+
+#[test]
+fn a_core_that_has_given_everything_away_begins_no_connections() {
+    let (mut first, mut other, _) = cores();
+    let server = SocketAddr::from((host_ip(2), 443));
+    assert_eq!(other.stack.connect(other.now, server), Err(ConnectError::NoShare));
+    first.stack.connect(first.now, server).unwrap();
+}
