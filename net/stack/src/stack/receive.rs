@@ -1,6 +1,7 @@
 //! The way in: from a frame to the protocol that it is for.
 
-use super::{Stack, around, usual};
+use super::usual::{self, Usual};
+use super::{Stack, around};
 use crate::address::{Flow, MacAddr, is_unicast};
 use crate::address6::is_unicast6;
 use crate::config::RxChecksum;
@@ -46,7 +47,7 @@ impl Stack {
             && let Some(usual) = usual::read(&frame, 0, &self.interface)
             && let Some(connection) = self.tcp.connection_at(&usual.flow)
         {
-            self.tcp.deliver(connection, usual.into_segment(frame), &mut around!(self));
+            self.receive_usual(connection, usual, frame, None);
             return;
         }
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
@@ -64,8 +65,7 @@ impl Stack {
             && let Some(usual) = usual::read(&frame, rest.len(), &self.interface)
             && let Some(connection) = self.tcp.connection_at(&usual.flow)
         {
-            let segment = Segment { rest: Some(rest), ..usual.into_segment(frame) };
-            self.tcp.deliver(connection, segment, &mut around!(self));
+            self.receive_usual(connection, usual, frame, Some(rest));
             return;
         }
         // The last of a stream, or one that reports what is missing: too rare for a way of its own.
@@ -76,6 +76,17 @@ impl Stack {
         let result = copied.ok_or(Counter::DropEthernetShort);
         if let Err(reason) = result.and_then(|()| self.receive_ethernet(whole.freeze(), checksum)) {
             self.counters.bump(reason);
+        }
+    }
+
+    #[inline]
+    fn receive_usual(&mut self, connection: u32, usual: Usual, mut frame: IoBuf, rest: Option<Box<Chain>>) {
+        frame.truncate(usual.data.end);
+        frame.advance(usual.data.start);
+        let around = &mut around!(self);
+        if let Err((data, rest)) = self.tcp.deliver_expected(connection, &usual.plain, (frame, rest), around)
+        {
+            self.tcp.deliver(connection, usual.into_segment(data, rest), around);
         }
     }
 

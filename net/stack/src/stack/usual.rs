@@ -7,29 +7,28 @@
 use crate::interface::Interface;
 use crate::ip::Mark;
 use crate::ipv6;
+use crate::tcp::connection::expected::Plain;
 use crate::tcp::flow_map::FlowKey;
 use crate::tcp::options::{Options, TIMESTAMPS_LEN, Timestamps};
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{Flags, HEADER_LEN, Segment};
 use crate::tcp::seq::Seq;
 use crate::{ethernet, ipv4};
+use alloc::boxed::Box;
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::ops::Range;
 use etherparse::IpNumber;
-use isola_iobuf::IoBuf;
+use isola_iobuf::{Chain, IoBuf};
 
 const TCP: u8 = IpNumber::TCP.0;
 
 /// What a usual frame says.
 pub(super) struct Usual {
     pub flow: FlowKey,
-    seq: Seq,
-    ack: Seq,
+    pub plain: Plain,
     flags: Flags,
-    window: u16,
-    timestamps: Option<Timestamps>,
     /// Where the data stands in the frame.
-    data: Range<usize>,
+    pub data: Range<usize>,
 }
 
 /// Reads a frame of which `rest_len` bytes stand elsewhere; `None` where it is not a usual one.
@@ -64,15 +63,14 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
     let fits =
         start <= end && end <= frame.len() + rest_len && (rest_len == 0 || end == frame.len() + rest_len);
     flow.set_ports(half(2), half(0));
-    fits.then_some(Usual {
-        flow,
+    let plain = Plain {
         seq: Seq(word(4)),
         ack: Seq(word(8)),
-        flags,
         window: half(14),
         timestamps,
-        data: start..end.min(frame.len()),
-    })
+        len: end.saturating_sub(start) as u32,
+    };
+    fits.then_some(Usual { flow, plain, flags, data: start..end.min(frame.len()) })
 }
 
 /// The flow of an IPv4 packet, without its ports, and the lengths of its header and of all of it.
@@ -118,23 +116,21 @@ const fn is_marked(service: u8) -> bool {
 }
 
 impl Usual {
-    /// The segment, with the frame's data.
-    #[inline]
-    pub fn into_segment(self, mut frame: IoBuf) -> Segment {
-        frame.truncate(self.data.end);
-        frame.advance(self.data.start);
+    /// The segment, with its data.
+    pub fn into_segment(self, payload: IoBuf, rest: Option<Box<Chain>>) -> Segment {
+        let Plain { seq, ack, window, timestamps, .. } = self.plain;
         Segment {
             source_port: self.flow.remote_port(),
             destination_port: self.flow.local_port(),
-            seq: self.seq,
-            ack: self.ack,
+            seq,
+            ack,
             flags: self.flags,
-            window: self.window,
-            options: Options::with_timestamps(self.timestamps),
+            window,
+            options: Options::with_timestamps(timestamps),
             sack: SackBlocks::NONE,
             mark: Mark::Nothing,
-            payload: frame,
-            rest: None,
+            payload,
+            rest,
         }
     }
 }

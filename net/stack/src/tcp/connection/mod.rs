@@ -14,6 +14,7 @@
 
 mod clock;
 mod ecn;
+pub(crate) mod expected;
 mod output;
 mod receiver;
 mod segments;

@@ -147,6 +147,33 @@ impl Receiver {
         if seq.before(self.edge) && end.after(self.nxt) { Fit::Inside } else { Fit::Outside }
     }
 
+    /// Whether `len` bytes at `seq` are the next ones, all within the window, with nothing waiting behind them.
+    #[inline]
+    pub fn expects(&self, seq: Seq, len: u32) -> bool {
+        seq == self.nxt
+            && len <= self.edge.since(seq)
+            && self.reassembly.is_empty()
+            && self.fin.is_none()
+            && self.ended == EndCame::No
+    }
+
+    /// Takes in what [`Self::expects`] spoke of.
+    #[inline]
+    pub fn take_expected(
+        &mut self,
+        now: Instant,
+        payload: IoBuf,
+        delay: Duration,
+        counters: &mut Counters,
+    ) -> DataCame {
+        if payload.is_empty() {
+            return DataCame::No;
+        }
+        self.deliver(payload, counters);
+        self.owe(now, delay);
+        DataCame::Yes
+    }
+
     /// Takes a payload in whose segment fits inside; `fin` says whether it ends the stream.
     pub fn accept(
         &mut self,

@@ -7,6 +7,7 @@ use crate::event::{FailReason, ListenerId};
 use crate::icmp::{ErrorKind, IcmpError};
 use crate::limit::Allowed;
 use crate::path_mtu::PathUser;
+use crate::tcp::connection::expected::Plain;
 use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Verdict};
 use crate::tcp::cookies;
 use crate::tcp::flow_map::{FlowKey, Stray, Target};
@@ -19,6 +20,7 @@ use crate::tcp::timestamps::Stamps;
 use crate::{config, ipv4, ipv6};
 use alloc::boxed::Box;
 use core::net::IpAddr;
+use isola_iobuf::{Chain, IoBuf};
 
 /// The sequence number of a connection that follows another on the same flow is at least this far beyond.
 const REUSE_DISTANCE: u32 = 1 << 17;
@@ -41,6 +43,35 @@ impl Tcp {
             Target::Connection(index) => Some(index),
             Target::HalfOpen(_) | Target::TimeWait(_) => None,
         }
+    }
+
+    /// Takes a plain segment of a connection in, whose data is `data` and, where there is one, `rest`. Gives these back where
+    /// it is not the expected one.
+    #[inline]
+    pub fn deliver_expected(
+        &mut self,
+        index: u32,
+        plain: &Plain,
+        (data, rest): (IoBuf, Option<Box<Chain>>),
+        around: &mut Around<'_>,
+    ) -> Result<(), (IoBuf, Option<Box<Chain>>)> {
+        let taken = match self.connections.at_mut(index) {
+            Some(connection) if connection.expects(around.now, plain) => {
+                let mut env = Env {
+                    now: around.now,
+                    config: &self.config,
+                    counters: around.counters,
+                    challenges: &mut self.challenges,
+                };
+                connection.on_expected(plain, data, rest.map(|rest| *rest), &mut env);
+                Ok(())
+            }
+            _ => Err((data, rest)),
+        };
+        if taken.is_ok() {
+            self.settle(index, around);
+        }
+        taken
     }
 
     /// Takes a segment of a connection in.

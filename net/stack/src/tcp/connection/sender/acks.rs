@@ -3,6 +3,7 @@
 use super::{Ack, AckKind, Bare, Fin, Sender, Soon};
 use crate::counters::Counters;
 use crate::tcp::congestion::{Arrived, Round, WindowUse};
+use crate::tcp::connection::expected::Plain;
 use crate::tcp::options::Sack;
 use crate::tcp::seq::Seq;
 use crate::time::{Duration, Instant};
@@ -38,20 +39,52 @@ impl Sender {
         self.take_window(ack.seq, position, window);
         let moves = position != self.una;
         let repeats = !moves && same_window && ack.bare == Bare::Yes && self.nxt.after(self.una);
-        let calm =
-            self.flight.is_whole() && self.repair.is_none() && self.tail.is_none() && self.assumed == 0;
-        if !calm || !ack.sack.is_empty() || (repeats && self.sack == Sack::Refused) {
+        if !self.is_calm() || !ack.sack.is_empty() || (repeats && self.sack == Sack::Refused) {
             let repeats = if repeats { Repeats::Yes } else { Repeats::No };
             self.on_troubled_ack(now, &ack, repeats, counters);
         } else if moves {
-            let rtt = self.flight.acked_whole(position, now);
-            let acked = self.advance(now, position);
-            self.grow(now, position, acked, rtt);
+            self.take_progress(now, position);
         }
         if moves { AckKind::New } else { AckKind::Old }
     }
 
+    /// Whether a segment with `len` bytes of data that acknowledges up to `ack` says nothing of losses, and nothing is being
+    /// done about any.
+    #[inline]
+    pub fn expects(&self, ack: Seq, len: u32) -> bool {
+        let moves = ack != self.una;
+        let under_way = !ack.before(self.una) && !ack.after(self.max);
+        // One without data that moves nothing may be a duplicate.
+        under_way && (moves || len > 0) && self.is_calm() && self.probes == 0
+    }
+
+    /// Takes the acknowledgement of a segment in that [`Self::expects`] spoke of; returns whether it moved anything.
+    #[inline]
+    pub fn on_expected_ack(&mut self, now: Instant, plain: &Plain) -> bool {
+        self.take_window(plain.seq, plain.ack, u32::from(plain.window) << self.scale);
+        let moves = plain.ack != self.una;
+        if moves {
+            self.take_progress(now, plain.ack);
+        }
+        moves
+    }
+
+    /// Whether nothing is lost or repaired, nor in doubt.
+    #[inline]
+    fn is_calm(&self) -> bool {
+        self.flight.is_whole() && self.repair.is_none() && self.tail.is_none() && self.assumed == 0
+    }
+
+    /// All up to `position` has arrived, of a flight that is whole.
+    #[inline]
+    fn take_progress(&mut self, now: Instant, position: Seq) {
+        let rtt = self.flight.acked_whole(position, now);
+        let acked = self.advance(now, position);
+        self.grow(now, position, acked, rtt);
+    }
+
     /// RFC 9293 3.10.7.4: only a segment newer than the last one that told the window tells it again.
+    #[inline]
     fn take_window(&mut self, seq: Seq, ack: Seq, window: u32) {
         let newer = self.window_seq.before(seq) || (self.window_seq == seq && !ack.before(self.window_ack));
         if newer {

@@ -1,0 +1,67 @@
+//! The segment that is expected: the next one of its stream, with nothing to say but data, an acknowledgement, or both, on a
+//! connection that is calm. Nearly all segments are (Jacobson's header prediction, 1990): what the general way asks of each
+//! (`segments.rs`) is asked of these in one go.
+//!
+//! It is the general way with the branches known beforehand: the same parts do the same things to the connection.
+
+use super::receiver::DataCame;
+use super::signals::Signal;
+use super::{Agreed, Connection, Env, Held, State};
+use crate::tcp::options::Timestamps;
+use crate::tcp::seq::Seq;
+use crate::tcp::timestamps::Age;
+use crate::time::Instant;
+use isola_iobuf::{Chain, IoBuf};
+
+/// The fields of a segment with no flags but ACK and PSH, and no options but timestamps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plain {
+    pub seq: Seq,
+    pub ack: Seq,
+    pub window: u16,
+    pub timestamps: Option<Timestamps>,
+    /// Bytes of data.
+    pub len: u32,
+}
+
+impl Connection {
+    /// Whether a segment is the expected one.
+    #[inline]
+    pub fn expects(&self, now: Instant, plain: &Plain) -> bool {
+        let calm = self.state == State::Established
+            && self.held == Held::Yes
+            && self.marks.agreed == Agreed::No
+            && self.receiver.expects(plain.seq, plain.len)
+            && self.sender.expects(plain.ack, plain.len);
+        let in_time = match (&self.stamps, plain.timestamps) {
+            (Some(stamps), Some(theirs)) => stamps.judge(now, theirs.value) == Age::Fresh,
+            (None, None) => true,
+            _ => false,
+        };
+        calm && in_time
+    }
+
+    /// Takes the expected segment in, with its data: the first part of it, and the rest where there is any.
+    #[inline]
+    pub fn on_expected(&mut self, plain: &Plain, data: IoBuf, rest: Option<Chain>, env: &mut Env<'_>) {
+        self.segments_in += 1;
+        if let (Some(stamps), Some(theirs)) = (&mut self.stamps, plain.timestamps)
+            && !plain.seq.after(self.receiver.acked)
+        {
+            stamps.hear(env.now, theirs.value);
+        }
+        self.silent_since = env.now;
+        self.keep_alive_probes = 0;
+        if self.sender.on_expected_ack(env.now, plain) {
+            self.signal_space();
+        }
+        let delay = env.config.delayed_ack;
+        if self.receiver.take_expected(env.now, data, delay, env.counters) == DataCame::Yes {
+            self.signals.raise(Signal::Readable);
+        }
+        for part in rest.into_iter().flat_map(|mut rest| core::iter::from_fn(move || rest.pop_front())) {
+            self.receiver.take_expected(env.now, part, delay, env.counters);
+            self.signals.raise(Signal::Readable);
+        }
+    }
+}
