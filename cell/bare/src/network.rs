@@ -268,6 +268,8 @@ impl BareQueue {
     #[cold]
     fn take_more(&mut self, count: u16) -> Option<Chain> {
         let mut rest = Chain::new();
+        // And the one that goes before them.
+        rest.reserve(usize::from(count) + 1);
         for _ in 0..count {
             match self.queue.receive_more() {
                 Ok((Filled(buffer), len)) => rest.push_back(self.take(buffer, len)),

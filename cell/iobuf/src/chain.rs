@@ -70,13 +70,30 @@ impl Chain {
     }
 
     /// Adds all views of `other` behind these.
+    #[inline]
     pub fn append(&mut self, mut other: Chain) {
         if self.is_empty() {
             *self = other;
-            return;
+        } else {
+            other.drain(|part| self.push_back(part));
         }
-        while let Some(part) = other.pop_front() {
-            self.push_back(part);
+    }
+
+    /// Gives all views to `take`, in order.
+    #[inline]
+    pub fn drain(&mut self, mut take: impl FnMut(IoBuf)) {
+        self.len = 0;
+        let Some(first) = self.first.take() else { return };
+        take(first);
+        let Some(second) = self.second.take() else { return };
+        take(second);
+        self.rest.iter_mut().flat_map(|rest| rest.drain(..)).for_each(take);
+    }
+
+    /// Makes room for so many more views: for those who know how long a chain becomes.
+    pub fn reserve(&mut self, count: usize) {
+        if count > 2 {
+            self.rest.get_or_insert_default().reserve(count);
         }
     }
 
@@ -320,6 +337,18 @@ mod tests {
         );
         empty.push_back(IoBuf::copy_from_slice(b"g"));
         assert_eq!(empty.to_vec(), b"g");
+    }
+
+    #[test]
+    fn views_that_are_given_away_come_in_order_and_none_stays() {
+        for parts in [&[][..], &[&b"a"[..]], &[b"a", b"bc"], &[b"a", b"bc", b"d", b"ef"]] {
+            let (mut all, mut taken) = (chain(parts), Vec::new());
+            all.drain(|part| taken.push(part.to_vec()));
+            assert_eq!(taken, parts);
+            assert!(all.is_empty() && all.front().is_none());
+            all.push_back(IoBuf::copy_from_slice(b"g"));
+            assert_eq!(all.to_vec(), b"g");
+        }
     }
 
     #[test]

@@ -69,6 +69,17 @@ impl ReceiveQueue {
         }
     }
 
+    /// Adds several payloads at the end, as [`Self::push`] does with each.
+    pub fn append(&mut self, mut payloads: Chain, limit: usize, counters: &mut Counters) {
+        let pinned: usize = payloads.parts().map(IoBuf::storage_len).sum();
+        if self.pinned + pinned <= limit {
+            self.pinned += pinned;
+            self.parts.append(payloads);
+        } else {
+            payloads.drain(|payload| self.push(payload, limit, counters));
+        }
+    }
+
     /// Takes the first piece.
     pub fn pop(&mut self) -> Option<IoBuf> {
         let part = self.parts.pop_front()?;

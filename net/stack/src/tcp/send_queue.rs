@@ -36,9 +36,7 @@ impl SendQueue {
     /// Moves all of the chain's bytes to the end.
     pub fn push(&mut self, chain: &mut Chain) {
         self.len += chain.len();
-        while let Some(part) = chain.pop_front() {
-            self.parts.push_back(part);
-        }
+        chain.drain(|part| self.parts.push_back(part));
     }
 
     /// Drops `count` bytes from the front, as they were acknowledged.

@@ -4,13 +4,13 @@
 //!
 //! It is the general way with the branches known beforehand: the same parts do the same things to the connection.
 
-use super::receiver::DataCame;
 use super::signals::Signal;
 use super::{Agreed, Connection, Env, Held, State};
 use crate::tcp::options::Timestamps;
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::Age;
 use crate::time::Instant;
+use alloc::boxed::Box;
 use isola_iobuf::{Chain, IoBuf};
 
 /// The fields of a segment with no flags but ACK and PSH, and no options but timestamps.
@@ -43,7 +43,7 @@ impl Connection {
 
     /// Takes the expected segment in, with its data: the first part of it, and the rest where there is any.
     #[inline]
-    pub fn on_expected(&mut self, plain: &Plain, data: IoBuf, rest: Option<Chain>, env: &mut Env<'_>) {
+    pub fn on_expected(&mut self, plain: &Plain, data: IoBuf, rest: Option<Box<Chain>>, env: &mut Env<'_>) {
         self.segments_in += 1;
         if let (Some(stamps), Some(theirs)) = (&mut self.stamps, plain.timestamps)
             && !plain.seq.after(self.receiver.acked)
@@ -55,13 +55,14 @@ impl Connection {
         if self.sender.on_expected_ack(env.now, plain) {
             self.signal_space();
         }
-        let delay = env.config.delayed_ack;
-        if self.receiver.take_expected(env.now, data, delay, env.counters) == DataCame::Yes {
-            self.signals.raise(Signal::Readable);
+        match rest {
+            None if data.is_empty() => return,
+            None => self.receiver.take_expected(env.now, data, env.config.delayed_ack, env.counters),
+            Some(mut rest) => {
+                rest.push_front(data);
+                self.receiver.take_expected_long(*rest, env.counters);
+            }
         }
-        for part in rest.into_iter().flat_map(|mut rest| core::iter::from_fn(move || rest.pop_front())) {
-            self.receiver.take_expected(env.now, part, delay, env.counters);
-            self.signals.raise(Signal::Readable);
-        }
+        self.signals.raise(Signal::Readable);
     }
 }

@@ -159,19 +159,18 @@ impl Receiver {
 
     /// Takes in what [`Self::expects`] spoke of.
     #[inline]
-    pub fn take_expected(
-        &mut self,
-        now: Instant,
-        payload: IoBuf,
-        delay: Duration,
-        counters: &mut Counters,
-    ) -> DataCame {
-        if payload.is_empty() {
-            return DataCame::No;
-        }
-        self.deliver(payload, counters);
+    pub fn take_expected(&mut self, now: Instant, data: IoBuf, delay: Duration, counters: &mut Counters) {
+        self.deliver(data, counters);
         self.owe(now, delay);
-        DataCame::Yes
+    }
+
+    /// The same of several segments that a device has put together.
+    pub fn take_expected_long(&mut self, data: Chain, counters: &mut Counters) {
+        self.nxt += data.len() as u32;
+        self.bytes += data.len() as u64;
+        self.inbox.append(data, pinned_limit(self.capacity), counters);
+        self.quick = self.quick.saturating_sub(ACK_EVERY);
+        self.owed = Owed::Now;
     }
 
     /// Takes a payload in whose segment fits inside; `fin` says whether it ends the stream.

@@ -63,7 +63,7 @@ impl Tcp {
                     counters: around.counters,
                     challenges: &mut self.challenges,
                 };
-                connection.on_expected(plain, data, rest.map(|rest| *rest), &mut env);
+                connection.on_expected(plain, data, rest, &mut env);
                 Ok(())
             }
             _ => Err((data, rest)),
