@@ -104,7 +104,13 @@ impl Segment {
         let mut options = Vec::new();
         options.extend(self.mss.map(TcpOptionElement::MaximumSegmentSize));
         options.extend(self.sack_permitted.then_some(TcpOptionElement::SelectiveAcknowledgementPermitted));
-        options.extend(self.timestamps.map(|(value, echo)| TcpOptionElement::Timestamp(value, echo)));
+        if let Some((value, echo)) = self.timestamps {
+            // Padded in front, as nearly everybody does (RFC 7323 A).
+            if !self.flags.contains('S') {
+                options.extend([TcpOptionElement::Noop, TcpOptionElement::Noop]);
+            }
+            options.push(TcpOptionElement::Timestamp(value, echo));
+        }
         options.extend(self.scale.map(TcpOptionElement::WindowScale));
         if let Some((&first, more)) = self.sack.split_first() {
             let more = std::array::from_fn(|at| more.get(at).copied());
