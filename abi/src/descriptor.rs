@@ -5,6 +5,7 @@
 //! [`BODY_OFFSET`] by the length of the encoded [`Descriptor`] (`u32`, little-endian) and the encoding itself.
 
 use crate::growth::Grown;
+use crate::inquiry::Questions;
 use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
 use crate::layout::DESCRIPTOR_SIZE;
 use alloc::string::String;
@@ -36,6 +37,8 @@ pub struct LiveWords {
     pub reserved: AtomicU32,
     /// What the cell has got since it was built.
     pub grown: Grown,
+    /// What the host tool asks of the cell.
+    pub questions: Questions,
 }
 
 const _: () = assert!(size_of::<LiveWords>() <= BODY_OFFSET);

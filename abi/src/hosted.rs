@@ -31,6 +31,8 @@ pub struct HostedSpec {
     pub network: HostedNetwork,
     /// Ports of the host that lead to it.
     pub forwards: Vec<Forward>,
+    /// Where it listens for inquiries: a socket that it makes. A path without spaces.
+    pub control: Option<String>,
     /// The process that it is to end with.
     pub parent: Option<u32>,
 }
@@ -38,7 +40,7 @@ pub struct HostedSpec {
 impl Default for HostedSpec {
     fn default() -> Self {
         let (memory, network) = (ByteSize(256 << 20), HostedNetwork::User);
-        Self { name: None, cores: 1, memory, network, forwards: Vec::new(), parent: None }
+        Self { name: None, cores: 1, memory, network, forwards: Vec::new(), control: None, parent: None }
     }
 }
 
@@ -97,7 +99,7 @@ impl fmt::Display for HostedSpecError {
             Self::Unknown(word) => write!(
                 f,
                 "{word:?} says nothing of a hosted cell: write name=, cores=, memory=, network=user|none|tap:INTERFACE, \
-                 address=IP/PREFIX[,GATEWAY] or forward=tcp|udp:IP:PORT:CELL_PORT"
+                 address=IP/PREFIX[,GATEWAY], forward=tcp|udp:IP:PORT:CELL_PORT or control=PATH"
             ),
             Self::BadValue(word) => {
                 write!(f, "{word:?} does not make sense: correct what follows the equals sign")
@@ -129,6 +131,7 @@ impl FromStr for HostedSpec {
                 "network" => spec.network = network(value).ok_or_else(bad)?,
                 "address" => own_address = Some(address(value).ok_or_else(bad)?),
                 "forward" => spec.forwards.push(forward(value).ok_or_else(bad)?),
+                "control" => spec.control = Some(value.to_string()).filter(|path| !path.is_empty()),
                 "parent" => spec.parent = Some(value.parse().map_err(|_| bad())?),
                 _ => return Err(HostedSpecError::Unknown(word.to_string())),
             }
@@ -203,6 +206,9 @@ impl fmt::Display for HostedSpec {
         for Forward { transport, host, cell_port } in &self.forwards {
             write!(f, " forward={transport}:{host}:{cell_port}")?;
         }
+        if let Some(path) = &self.control {
+            write!(f, " control={path}")?;
+        }
         self.parent.map_or(Ok(()), |parent| write!(f, " parent={parent}"))
     }
 }
@@ -241,6 +247,7 @@ mod tests {
                 name: Some("cache".into()),
                 cores: 3,
                 memory,
+                control: Some("/run/isola/cache.sock".into()),
                 parent: Some(7),
                 ..HostedSpec::default()
             },

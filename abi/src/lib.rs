@@ -8,6 +8,7 @@
 //! | [`note`] | cell image and supervisor | the ELF note by which an image says how it is entered |
 //! | [`descriptor`] | supervisor to cell | what the cell owns; read-only to the cell |
 //! | [`report`] | cell to supervisor | what the cell says of itself: state, console, ledger, crash |
+//! | [`inquiry`] | host tool and cell, by the supervisor | what a running cell is asked, and answers |
 //! | [`growth`] | both ways | how a cell asks for more memory, and is answered |
 //! | [`management`] | host tool and supervisor | requests and responses of the management console |
 //! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
@@ -26,6 +27,7 @@ pub mod frame;
 pub mod growth;
 pub mod hosted;
 pub mod id;
+pub mod inquiry;
 pub mod layout;
 pub mod management;
 pub mod note;
@@ -34,4 +36,4 @@ pub mod size;
 
 /// Version of everything in this crate. Supervisor, cell images and host tool of one build share it; a
 /// mixture is refused with a clear error.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;

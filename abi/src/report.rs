@@ -11,6 +11,7 @@
 
 use crate::growth::Wish;
 use crate::id::MAX_CORES;
+use crate::inquiry::Answers;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,8 @@ pub struct Report {
     pub cores: [CoreReport; MAX_CORES],
     /// What the cell prints.
     pub console: ConsoleRing,
+    /// What it answers to inquiries.
+    pub answers: Answers,
 }
 
 /// How far a cell has come.

@@ -6,6 +6,7 @@
 
 use crate::machine::socket;
 use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
+use isola_abi::inquiry::{AnswerPiece, Inquiry, Line};
 use isola_abi::management::{
     CellInfo, CellSpec, JournalEntry, LogPiece, MachineInfo, ManagementError, Request, RequestBody, Response,
     ResponseBody,
@@ -76,6 +77,15 @@ impl Client {
         Self::connect_within(dir, ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))
     }
 
+    /// Connects to the hosted cell that listens at the socket `name` in the folder `dir`. It knows inquiries alone.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn connect_hosted(dir: &Path, name: &str) -> Result<Self, ClientError> {
+        let stream = socket::connect(dir, name).map_err(ClientError::Unreachable)?;
+        Self::greet(stream, ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))
+    }
+
     /// Connects to a supervisor that may still be starting: asks until it answers.
     ///
     /// `waiting` is called now and then; where it breaks, the wait is over.
@@ -87,7 +97,15 @@ impl Client {
         limit: Duration,
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Self, ClientError> {
-        let stream = socket::connect(dir, SOCKET).map_err(ClientError::Unreachable)?;
+        Self::greet(socket::connect(dir, SOCKET).map_err(ClientError::Unreachable)?, limit, waiting)
+    }
+
+    /// Asks until it is answered that somebody is there who speaks this version.
+    fn greet(
+        stream: UnixStream,
+        limit: Duration,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Self, ClientError> {
         stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(ClientError::Unreachable)?;
         let first = fastrand::u32(..);
         let mut client = Self { stream, decoder: Decoder::new(), input: Vec::new(), sequence: first };
@@ -245,6 +263,36 @@ impl Client {
         let request = RequestBody::Logs { name: name.to_owned(), from, max_bytes: MAX_CHUNK as u32 };
         match self.ask(request)? {
             ResponseBody::Logs(piece) => Ok(piece),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Puts a question to a running cell. Returns its number.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn inquire(&mut self, name: &str, line: Line, inquiry: &Inquiry) -> Result<u32, ClientError> {
+        let (name, question) = (name.to_owned(), inquiry.encode());
+        match self.ask(RequestBody::Ask { name, line, question })? {
+            ResponseBody::Asked { number } => Ok(number),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// What a cell answers, from position `from` on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn answers(
+        &mut self,
+        name: &str,
+        line: Line,
+        number: u32,
+        from: u64,
+    ) -> Result<AnswerPiece, ClientError> {
+        let (name, max_bytes) = (name.to_owned(), MAX_CHUNK as u32);
+        match self.ask(RequestBody::Answers { name, line, number, from, max_bytes })? {
+            ResponseBody::Answers(piece) => Ok(piece),
             _ => Err(ClientError::Unexpected),
         }
     }

@@ -5,7 +5,9 @@
 //! | [`cli`] | the command: one file a verb |
 //! | [`machine`] | machines: QEMU processes, and what is written down of them |
 //! | [`client`] | the management protocol, spoken to a machine's supervisor |
+//! | [`inquiry`] | what running cells are asked, and how their answers are read |
 //! | [`cellctl`] | what takes several steps with a cell: run, stop, remove, publish |
+//! | [`hosted_cells`] | cells in Linux processes: where they are asked |
 //! | [`image`] | images: found, checked, cut to what is sent |
 //! | [`manifest`] | `isola.toml` |
 //! | [`publish`] | ports of the host that lead to cells |
@@ -19,7 +21,9 @@
 pub mod cellctl;
 pub mod cli;
 pub mod client;
+pub mod hosted_cells;
 pub mod image;
+pub mod inquiry;
 pub mod machine;
 pub mod manifest;
 pub mod names;

@@ -23,6 +23,7 @@ use isola_abi::descriptor::{
     BODY_OFFSET, Descriptor, DescriptorError, DeviceKind, LiveWords, Request, Transport,
 };
 use isola_abi::id::NodeId;
+use isola_abi::inquiry::Questions;
 use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, PageSize, REGION_TABLES, REPORT};
 use isola_abi::report::Report;
 
@@ -127,6 +128,11 @@ pub fn report() -> &'static Report {
 /// What the supervisor asks of the cell.
 pub fn request() -> Request {
     Request::from_u32(live().request.load(Ordering::Acquire))
+}
+
+/// What the host tool asks of the cell.
+pub fn questions() -> &'static Questions {
+    &live().questions
 }
 
 /// What the supervisor changes while the cell runs.

@@ -8,6 +8,7 @@ use crate::inventory::{Chunk, CoreToken};
 use alloc::vec::Vec;
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::inquiry::Line;
 use isola_abi::management::CellSpec;
 use isola_abi::report::Report;
 
@@ -122,6 +123,12 @@ pub trait Effects {
 
     /// Asks the running cell to stop.
     fn request_stop(&mut self, space: &Self::Space, first: &Self::Core);
+
+    /// Puts a question to the running cell, see [`isola_abi::inquiry`]. Returns its number; `None` where it is too long.
+    fn ask(&mut self, space: &Self::Space, line: Line, question: &[u8]) -> Option<u32>;
+
+    /// The number of the question that the cell was asked last.
+    fn asked(&self, space: &Self::Space, line: Line) -> u32;
 
     /// Interrupts a core in a way that it cannot ignore, so that the cell reports where it stands.
     fn examine(&mut self, core: &Self::Core);

@@ -13,6 +13,7 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
 use isola_abi::growth::{Answer, Grown};
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
+use isola_abi::inquiry::{Line, Questions};
 use isola_abi::management::{CellSpec, NetworkSpec};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
@@ -121,6 +122,7 @@ pub(crate) struct FakeSpace {
     id: CellId,
     report: Rc<Report>,
     grown: Rc<Grown>,
+    questions: Rc<Questions>,
     memory: Vec<FakeMemory>,
 }
 
@@ -148,6 +150,8 @@ pub(crate) struct FakeMachine {
     pub(crate) build_error: Option<BuildError>,
     /// What cells that were last built have got since.
     pub(crate) grown: BTreeMap<CellId, Rc<Grown>>,
+    /// What cells that were last built are asked.
+    pub(crate) questions: BTreeMap<CellId, Rc<Questions>>,
     /// Cells have no place for more memory.
     pub(crate) spaces_are_full: bool,
 }
@@ -185,7 +189,9 @@ impl Effects for FakeMachine {
         self.reports.insert(blueprint.id, report.clone());
         let grown = Rc::new(Grown::default());
         self.grown.insert(blueprint.id, grown.clone());
-        Ok(FakeSpace { id: blueprint.id, report, grown, memory })
+        let questions = Rc::new(Questions::default());
+        self.questions.insert(blueprint.id, questions.clone());
+        Ok(FakeSpace { id: blueprint.id, report, grown, questions, memory })
     }
 
     fn dismantle(&mut self, space: FakeSpace) -> Vec<FakeMemory> {
@@ -218,6 +224,14 @@ impl Effects for FakeMachine {
 
     fn request_stop(&mut self, space: &FakeSpace, _: &FakeCore) {
         self.actions.push(Action::RequestStop(space.id));
+    }
+
+    fn ask(&mut self, space: &FakeSpace, line: Line, question: &[u8]) -> Option<u32> {
+        space.questions.put(line, question)
+    }
+
+    fn asked(&self, space: &FakeSpace, line: Line) -> u32 {
+        space.questions.number(line)
     }
 
     fn examine(&mut self, core: &FakeCore) {

@@ -183,6 +183,13 @@ impl<E: Effects> Server<E> {
                 let max_bytes = (max_bytes as usize).min(MAX_CHUNK);
                 answer(ResponseBody::Logs(self.cells.logs(&name, from, max_bytes)?))
             }
+            RequestBody::Ask { name, line, question } => {
+                answer(ResponseBody::Asked { number: self.cells.ask(&name, line, &question)? })
+            }
+            RequestBody::Answers { name, line, number, from, max_bytes } => {
+                let max_bytes = (max_bytes as usize).min(MAX_CHUNK);
+                answer(ResponseBody::Answers(self.cells.answers(&name, line, number, from, max_bytes)?))
+            }
             RequestBody::Events { from, max_entries } => {
                 answer(ResponseBody::Events(self.events(from, max_entries)))
             }
@@ -277,6 +284,8 @@ fn subject(body: &RequestBody) -> Option<String> {
         | RequestBody::List
         | RequestBody::Inspect { .. }
         | RequestBody::Logs { .. }
+        | RequestBody::Ask { .. }
+        | RequestBody::Answers { .. }
         | RequestBody::Events { .. }
         | RequestBody::PowerOff => None,
     }

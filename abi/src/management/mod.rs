@@ -26,6 +26,7 @@ pub use journal::{JournalEntry, JournalEvent};
 pub use spec::{CellSpec, NetworkSpec};
 
 use crate::frame::MAX_CHUNK;
+use crate::inquiry::{AnswerPiece, Line};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -118,6 +119,28 @@ pub enum RequestBody {
         /// At most so many bytes; at most [`MAX_CHUNK`].
         max_bytes: u32,
     },
+    /// Puts a question to a running cell: see [`crate::inquiry`].
+    Ask {
+        /// The cell's name.
+        name: String,
+        /// The question whose place it takes.
+        line: Line,
+        /// At most [`crate::inquiry::MAX_QUESTION`] bytes.
+        question: Vec<u8>,
+    },
+    /// What the cell answers, as far as it has. What was answered before `from` makes room for more.
+    Answers {
+        /// The cell's name.
+        name: String,
+        /// The question's line.
+        line: Line,
+        /// The question's number.
+        number: u32,
+        /// From which position on; 0 at the beginning.
+        from: u64,
+        /// At most so many bytes; at most [`MAX_CHUNK`].
+        max_bytes: u32,
+    },
     /// The journal.
     Events {
         /// From which entry on.
@@ -157,6 +180,13 @@ pub enum ResponseBody {
     Cells(Vec<CellInfo>),
     /// Answers [`RequestBody::Logs`].
     Logs(LogPiece),
+    /// Answers [`RequestBody::Ask`].
+    Asked {
+        /// The question's number.
+        number: u32,
+    },
+    /// Answers [`RequestBody::Answers`].
+    Answers(AnswerPiece),
     /// Answers [`RequestBody::Events`].
     Events(Vec<JournalEntry>),
 }

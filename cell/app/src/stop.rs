@@ -1,4 +1,4 @@
-//! Being asked to stop.
+//! Being asked: to stop, and what the host tool wants to know.
 
 use crate::println;
 use alloc::vec::Vec;
@@ -28,6 +28,7 @@ impl Representative for Stop {
 /// Takes the supervisor's requests, on the first core.
 pub(crate) fn listen() {
     let listening = on_interrupt(REQUEST_VECTOR, || {
+        isola_net::inquiry::attend();
         if platform().request() != Request::Stop {
             return;
         }

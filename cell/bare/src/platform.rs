@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind, Request};
 use isola_abi::id::MAX_CORES;
+use isola_abi::inquiry::Questions;
 use isola_abi::report::{CellPhase, CorePhase, Report};
 use isola_ebbs::{current_core, cycles};
 use isola_machine::apic::local;
@@ -180,6 +181,10 @@ impl Platform for Bare {
 
     fn request(&self) -> Request {
         cell::request()
+    }
+
+    fn questions(&self) -> &Questions {
+        cell::questions()
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {

@@ -29,6 +29,7 @@
 )]
 
 pub mod cell;
+mod control;
 pub mod core;
 pub mod file;
 pub mod heap;

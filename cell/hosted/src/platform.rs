@@ -5,6 +5,7 @@ use crate::core::HostedCore;
 use crate::heap;
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
+use isola_abi::inquiry::{Line, Questions};
 use isola_abi::report::Report;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
@@ -23,6 +24,7 @@ pub struct Hosted {
     cores: Box<[&'static HostedCore]>,
     network: Mutex<Vec<NetworkPort>>,
     request: AtomicU32,
+    questions: Questions,
     memory: Memory,
 }
 
@@ -67,7 +69,7 @@ impl Hosted {
         if memory == Memory::Pool {
             heap::publish(&report.memory);
         }
-        Self { descriptor, report, clock, cores, network, request, memory }
+        Self { descriptor, report, clock, cores, network, request, questions: Questions::default(), memory }
     }
 
     /// Where the cell's memory comes from.
@@ -83,6 +85,13 @@ impl Hosted {
     pub fn ask(&self, request: Request) {
         self.request.store(request as u32, Ordering::Release);
         self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
+    }
+
+    /// Puts a question to the cell, as a supervisor would. Returns its number; `None` where it is too long.
+    pub fn inquire(&self, line: Line, question: &[u8]) -> Option<u32> {
+        let number = self.questions.put(line, question)?;
+        self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
+        Some(number)
     }
 
     fn this_core(&self) -> &'static HostedCore {
@@ -170,6 +179,10 @@ impl Platform for Hosted {
 
     fn request(&self) -> Request {
         Request::from_u32(self.request.load(Ordering::Acquire))
+    }
+
+    fn questions(&self) -> &Questions {
+        &self.questions
     }
 
     fn open_network(&self) -> Vec<NetworkPort> {

@@ -4,6 +4,7 @@
 //! of the cell. [`Process`] is what such a process has before its cell begins.
 
 use crate::cell::{Settings, enough_processors, start};
+use crate::control;
 use crate::heap;
 use crate::platform::{Hosted, Memory};
 use isola_abi::descriptor::{NetworkAddress, Request};
@@ -94,6 +95,9 @@ impl Process {
         let settings =
             Settings { name: self.name, cores, arguments: self.arguments, address, ..Settings::default() };
         let platform: &'static Hosted = Box::leak(Box::new(Hosted::new(settings, Memory::Pool, network)));
+        if let Some(path) = &self.spec.control {
+            control::listen(platform, Path::new(path)).map_err(|error| format!("{path}: {error}"))?;
+        }
         listen(platform).map_err(|error| format!("signals cannot be taken: {error}"))?;
         // No core invokes an Ebb before the application could replace it.
         let begun = Barrier::new(cores);

@@ -4,6 +4,7 @@ use crate::Clock;
 use crate::network::NetworkPort;
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Request};
+use isola_abi::inquiry::Questions;
 use isola_abi::report::Report;
 
 /// A core of this cell, counted from 0 in the order of the descriptor. Core 0 starts the cell.
@@ -82,6 +83,9 @@ pub trait Platform: Sync {
 
     /// What the supervisor asks of the cell.
     fn request(&self) -> Request;
+
+    /// What the host tool asks of the cell.
+    fn questions(&self) -> &Questions;
 
     /// Takes the network devices into use. Empty where there are none, and on every call but the first.
     fn open_network(&self) -> Vec<NetworkPort>;

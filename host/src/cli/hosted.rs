@@ -6,6 +6,7 @@
 use super::failure::USAGE;
 use super::interrupt::Interrupts;
 use super::{Context, Failure};
+use crate::hosted_cells;
 use crate::machine::network::NetworkWish;
 use crate::machine::options::Uplink;
 use crate::publish::{Protocol, PublishSpec};
@@ -42,6 +43,7 @@ pub(super) fn run(context: &Context, hosted: Hosted) -> Result<ExitCode, Failure
     let interrupts = Interrupts::count()?;
     let mut command = Command::new(&hosted.program);
     command.args(&hosted.arguments).env(VARIABLE, spec.to_string()).process_group(0);
+    let _control = spec.control.as_ref().map(|path| Control { path: path.into() });
     let child = command.spawn().map_err(|error| {
         Failure::new(
             super::failure::REFUSED,
@@ -95,8 +97,36 @@ fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
         memory: hosted.memory.unwrap_or(DEFAULT_MEMORY),
         network,
         forwards,
+        control: control(context, hosted)?,
         parent: Some(std::process::id()),
     })
+}
+
+/// A socket that is gone with this.
+struct Control {
+    path: PathBuf,
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // Where the process could not be started there is none.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Where the process listens for inquiries; nowhere where that cannot be told, or another hosted cell has the name.
+fn control(context: &Context, hosted: &Hosted) -> Result<Option<String>, Failure> {
+    let program = || hosted.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = hosted.name.clone().unwrap_or_else(program);
+    if hosted_cells::find(&context.root, &name)?.is_some() {
+        context.output.note(&format!(
+            "note: another hosted cell is called {name:?}: give this one a --name, or it cannot be inspected"
+        ));
+        return Ok(None);
+    }
+    let path = hosted_cells::socket(&context.root, &name);
+    let path = path.and_then(|path| path.to_str().map(str::to_owned));
+    Ok(path.filter(|path| !path.contains(char::is_whitespace)))
 }
 
 fn forward(context: &Context, wish: &PublishSpec) -> Result<Forward, Failure> {

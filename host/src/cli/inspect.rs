@@ -1,11 +1,14 @@
 //! `isola inspect`: all that is known of cells, or of the machine.
 
-use super::{Context, Failure, complete, show, standalone};
+use super::{Context, Failure, complete, network, show, standalone};
 use crate::cellctl::look_up;
+use crate::hosted_cells;
+use crate::inquiry::facts;
 use crate::machine::Held;
-use crate::output::view::{CellView, MachineView, most_memory};
+use crate::output::view::{CellView, HostedView, MachineView, is_running, most_memory};
 use crate::output::{Format, human, table};
 use clap::Args;
+use isola_abi::inquiry::Inquiry;
 use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage};
 use isola_abi::report::MemoryPressure;
 use isola_abi::size::ByteSize;
@@ -15,8 +18,9 @@ use std::process::ExitCode;
 /// Shows all that is known of a cell, or of the machine
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A cell is not disturbed by it: the supervisor reads what the cell writes down as it runs. Cycles are those of
-the time-stamp counter.
+Most of it is what the supervisor reads where the cell writes it down as it runs. The network's counters are asked
+for: each core of the cell that has connections answers between two events. Shown are those that are not 0; -o json
+has all. Cycles are those of the time-stamp counter.
 
 Examples:
   isola inspect kv
@@ -40,13 +44,28 @@ pub(super) fn inspect(context: &Context, arguments: &Arguments) -> Result<ExitCo
             texts.push(serde_json::to_string_pretty(&standalone::view(&alone))?);
             continue;
         }
+        if let Some(mut client) = hosted_cells::find(&context.root, name)? {
+            let told = facts(&mut client, name, &Inquiry::Counters)?;
+            texts.push(format!("cell        {name}\nstate       running, hosted\n{}", network::counters_text(&told)));
+            let mut view = serde_json::to_value(HostedView::running(name))?;
+            network::add_counters(&mut view, &told);
+            views.push(view);
+            continue;
+        }
         let held = Held::take_supervised(&context.root, &context.dir())?;
         let mut client = held.client()?;
         let info = client.machine()?;
         let cell = look_up(&held, &mut client, name)?;
         let view = show::cell(&held.dir, &cell);
-        texts.push(cell_text(&cell, &view, &info));
-        views.push(serde_json::to_value(view)?);
+        let mut text = cell_text(&cell, &view, &info);
+        let mut view = serde_json::to_value(view)?;
+        if is_running(&cell) {
+            let told = facts(&mut client, name, &Inquiry::Counters)?;
+            text.push_str(&network::counters_text(&told));
+            network::add_counters(&mut view, &told);
+        }
+        texts.push(text);
+        views.push(view);
     }
     match (context.output.format, &views[..]) {
         (Format::Table, _) => context.output.text(&texts.join("\n"))?,

@@ -14,6 +14,7 @@ mod hosted;
 mod inspect;
 mod interrupt;
 mod logs;
+mod network;
 mod port;
 mod ps;
 mod rm;

@@ -39,6 +39,24 @@ fn a_cell_that_may_have_more_memory_shows_how_much() {
 }
 
 #[test]
+fn what_a_cell_counts_is_shown_by_name() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "2", "kv"]).ok();
+    let inspect = sandbox.isola(&["inspect", "kv"]).ok();
+    let row = |name: &str| {
+        let line = inspect.lines().find(|line| line.contains(name));
+        line.map(|line| line.split_whitespace().collect::<Vec<_>>())
+    };
+    assert_eq!(row("tcp_accepted"), Some(vec!["tcp", "tcp_accepted", "7"]), "{inspect}");
+    assert_eq!(row("drop_tcp_port"), Some(vec!["tcp", "drop_tcp_port", "1,017"]), "{inspect}");
+    assert_eq!(row("drop_udp_port"), None, "{inspect}");
+    let counters = serde_json::json!({ "tcp_accepted": 7, "drop_tcp_port": 1017, "drop_udp_port": 0 });
+    assert_eq!(sandbox.json(&["inspect", "kv"])["counters"], counters);
+    sandbox.isola(&["stop", "kv"]).ok();
+    assert_eq!(sandbox.json(&["inspect", "kv"])["counters"], serde_json::Value::Null, "nobody is asked any more");
+}
+
+#[test]
 fn a_cell_in_the_foreground_gives_its_exit_code() {
     let sandbox = Sandbox::up();
     let outcome = sandbox.isola(&["run", "--rm", "kv", "exit:3"]);

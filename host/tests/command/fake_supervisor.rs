@@ -8,6 +8,7 @@
 //! | `stubborn` | does not stop when asked |
 //! | `slow` | takes a second to stop |
 
+use crate::fake_answers::Answering;
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::id::{CellId, CoreId, NodeId};
@@ -30,6 +31,7 @@ pub struct Supervisor {
     cells: Vec<Cell>,
     journal: Vec<JournalEntry>,
     next_id: u32,
+    answering: Answering,
     image: Option<(u64, Vec<u8>)>,
     pending: Vec<Pending>,
 }
@@ -53,7 +55,7 @@ struct Pending {
 impl Supervisor {
     pub fn new(version: u32) -> Self {
         let mut supervisor =
-            Self { version, cells: vec![], journal: vec![], next_id: 1, image: None, pending: vec![] };
+            Self { version, cells: vec![], journal: vec![], next_id: 1, answering: Answering::new(), image: None, pending: vec![] };
         supervisor.note(None, JournalEvent::Boot);
         supervisor
     }
@@ -236,6 +238,13 @@ impl Supervisor {
                 let from = from.clamp(first, log.len() as u64);
                 let bytes = log[from as usize..].iter().take(max_bytes.min(1000) as usize).copied().collect();
                 ResponseBody::Logs(LogPiece { from, bytes, end: log.len() as u64 })
+            }
+            RequestBody::Ask { name, line, question } => {
+                self.cell(&name)?;
+                ResponseBody::Asked { number: self.answering.ask(line, &question) }
+            }
+            RequestBody::Answers { line, number, from, max_bytes, .. } => {
+                ResponseBody::Answers(self.answering.piece(line, number, from, max_bytes))
             }
             RequestBody::Events { from, max_entries } => {
                 let entries = self.journal.iter().filter(|entry| entry.number >= from);

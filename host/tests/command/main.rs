@@ -5,6 +5,7 @@
 //! cell images. What the real QEMU and the real supervisor do is tested where they are: in `tests/`.
 
 mod cells;
+mod fake_answers;
 mod fake_qemu;
 mod fake_supervisor;
 mod following;

@@ -25,6 +25,7 @@ use crate::{switch, tables};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use isola_abi::inquiry::Line;
 use isola_abi::descriptor::{Core, LiveWords, REQUEST_VECTOR, Request};
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
@@ -77,6 +78,21 @@ impl CellSpace {
         if let Some(first) = self.share.cores.first() {
             local::send(first.apic, REQUEST_VECTOR);
         }
+    }
+
+    /// Puts a question to the cell, and interrupts its first core. Returns the question's number; `None` where it is too
+    /// long.
+    pub fn ask(&self, line: Line, question: &[u8]) -> Option<u32> {
+        let number = self.live().questions.put(line, question)?;
+        if let Some(first) = self.share.cores.first() {
+            local::send(first.apic, REQUEST_VECTOR);
+        }
+        Some(number)
+    }
+
+    /// The number of the question that the cell was asked last.
+    pub fn asked(&self, line: Line) -> u32 {
+        self.live().questions.number(line)
     }
 
     /// What of the descriptor's area changes while the cell runs.

@@ -7,6 +7,7 @@
 
 use crate::connection::Connection;
 use crate::device;
+use crate::drops::count_dropped;
 use crate::interface::{self, Beginning};
 use crate::tcp::Listener;
 use crate::udp::Socket;
@@ -16,15 +17,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::net::IpAddr;
-use core::sync::atomic::Ordering;
 use isola_abi::report::MemoryPressure;
-use isola_ebbs::{Ebb, Representative, current_core, platform};
+use isola_ebbs::{Ebb, Representative, current_core};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::Event;
 use isola_events::{Alarm, memory_pressure, now};
 use isola_iobuf::IoBufMut;
 use isola_net_stack::{
-    self as stack, ConnId, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, RxChecksum, Stack, UdpId,
+    self as stack, ConnId, Counter, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, RxChecksum, Stack, UdpId,
 };
 use isola_platform::CoreIndex;
 use isola_platform::network::{ReceivedChecksum, ReceivedFrame};
@@ -152,7 +152,7 @@ impl CoreNetwork {
             let mut stack = self.stack.borrow_mut();
             let Some(stack) = stack.as_mut() else { continue };
             if received.len() > longest {
-                platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
+                count_dropped(Counter::DropMemoryShort, 1);
                 continue;
             }
             let ReceivedFrame { frame, rest, checksum } = received;

@@ -9,6 +9,7 @@
 //! another core that does not keep up are dropped here.
 
 use crate::core_network::NETWORK;
+use crate::drops::count_dropped;
 use crate::interface;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -24,7 +25,7 @@ use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::spawn_on;
 use isola_iobuf::{IoBuf, IoBufMut};
-use isola_net_stack::{Instant, Stack, datagram_port, usual_flow_of};
+use isola_net_stack::{Counter, Instant, Stack, datagram_port, usual_flow_of};
 use isola_platform::CoreIndex;
 use isola_platform::network::{
     FlowSpreading, Frame, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame,
@@ -150,7 +151,7 @@ pub(crate) fn steer_again(frame: IoBuf) {
     let received = ReceivedFrame { frame, rest: None, checksum: ReceivedChecksum::Unchecked };
     let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
     if event.try_spawn(move || NETWORK.receive(vec![received])).is_err() {
-        count_dropped(1);
+        count_dropped(Counter::DropCoreBusy, 1);
     }
 }
 
@@ -166,15 +167,11 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
         let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
         let count = frames.len();
         if event.try_spawn(move || QUEUES.send(frames)).is_err() {
-            count_dropped(count);
+            count_dropped(Counter::DropCoreBusy, count);
         }
     }
 }
 
-/// Notes frames that a core had no room for, whether to send or received. What matters comes again.
-fn count_dropped(frames: usize) {
-    platform().report().network.dropped_frames.fetch_add(frames as u64, Ordering::Relaxed);
-}
 
 impl Queues {
     fn serve(&self, mut queue: Box<dyn NetworkQueue + Send>) {
@@ -239,7 +236,7 @@ impl Queues {
             let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
             let count = batch.len();
             if event.try_spawn(move || NETWORK.receive(batch)).is_err() {
-                count_dropped(count);
+                count_dropped(Counter::DropCoreBusy, count);
             }
         }
         if taken > 0 {
@@ -332,7 +329,7 @@ impl Queues {
         report.sent_frames.fetch_add(sent, Ordering::Relaxed);
         report.sent_bytes.fetch_add(sent_bytes, Ordering::Relaxed);
         if dropped > 0 {
-            count_dropped(dropped);
+            count_dropped(Counter::DropDeviceFull, dropped);
         }
         let Some(queue) = queue else { return };
         queue.flush();

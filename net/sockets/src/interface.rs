@@ -269,9 +269,13 @@ pub(crate) fn core_of_datagrams(port: u16) -> Option<CoreIndex> {
 /// Runs `what` on the other cores that have a stack.
 fn tell_others(what: impl Fn() + Clone + Send + 'static) {
     let here = current_core();
+    joined().filter(|core| *core != here).for_each(|core| spawn_on(core, what.clone()));
+}
+
+/// The cores that have a stack.
+pub(crate) fn joined() -> impl Iterator<Item = CoreIndex> {
     let joined = INTERFACE.joined.load(Ordering::Acquire);
-    let others = (0..64).map(CoreIndex).filter(|core| *core != here && joined & (1 << core.0) != 0);
-    others.for_each(|core| spawn_on(core, what.clone()));
+    (0..64).map(CoreIndex).filter(move |core| joined & (1 << core.0) != 0)
 }
 
 /// What a core's stack starts with; `None` where the cell has no device.

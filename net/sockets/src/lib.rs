@@ -8,6 +8,7 @@
 //! | [`udp`] | [`udp::UdpSocket`] |
 //! | [`interface`] | start, the cell's address |
 //! | [`manager`] | what the network is made of: an Ebb that an application can replace |
+//! | [`inquiry`] | what the host tool is told: counters, connections |
 //! | [`mod@filter`] | something between the device and the stack |
 //! | [`port`] | what a network device is |
 //!
@@ -73,9 +74,11 @@ pub mod byte_stream;
 mod connection;
 mod core_network;
 mod device;
+mod drops;
 pub mod filter;
 mod halves;
 pub mod handler;
+pub mod inquiry;
 pub mod interface;
 pub mod manager;
 pub mod tcp;

@@ -141,6 +141,12 @@ counters! {
     DropTransmitQueue = "drop_transmit_queue",
     /// A DHCP message that is malformed or not meant for this client.
     DropDhcp = "drop_dhcp",
+    /// A frame dropped for another core that has too many events waiting. Counted by who steers frames.
+    DropCoreBusy = "drop_core_busy",
+    /// A frame to be sent that the device had no room for, with as many waiting as may. Counted by who serves the device.
+    DropDeviceFull = "drop_device_full",
+    /// A long frame dropped because next to no memory was left. Counted by who takes frames from the device.
+    DropMemoryShort = "drop_memory_short",
     /// Packets put together from fragments.
     Reassembled = "reassembled",
     /// Times that a router said, credibly, that a packet was too long for its way.
@@ -187,12 +193,45 @@ counters! {
     TcpTimedOut = "tcp_timed_out",
 }
 
+impl Counter {
+    /// The layer that the counter belongs to, as its name tells.
+    pub fn layer(self) -> &'static str {
+        let name = self.name().trim_start_matches("drop_");
+        let is_of = |&&(beginning, _): &&(&str, &str)| name.starts_with(beginning);
+        LAYERS.iter().find(is_of).map_or("ip", |(_, layer)| layer)
+    }
+}
+
+/// What the names of a layer's counters begin with, behind `drop_`. All others are IP's.
+const LAYERS: &[(&str, &str)] = &[
+    ("frames_", "device"),
+    ("bytes_", "device"),
+    ("long_", "device"),
+    ("core_", "device"),
+    ("device_", "device"),
+    ("memory_", "device"),
+    ("transmit_", "device"),
+    ("ether", "ethernet"),
+    ("arp_", "neighbours"),
+    ("ndp_", "neighbours"),
+    ("neighbour_", "neighbours"),
+    ("address_", "neighbours"),
+    ("icmp_", "icmp"),
+    ("udp_", "udp"),
+    ("dhcp", "udp"),
+    ("tcp_", "tcp"),
+    ("reset_", "tcp"),
+    ("challenge_", "tcp"),
+    ("path_mtu_guessed", "tcp"),
+];
+
 /// The values of all [`Counter`]s since the stack was made.
 #[derive(Clone, Debug)]
 pub struct Counters([u64; Counter::ALL.len()]);
 
 impl Counters {
-    pub(crate) const fn new() -> Self {
+    /// Nothing counted yet.
+    pub const fn new() -> Self {
         Self([0; Counter::ALL.len()])
     }
 
@@ -206,7 +245,8 @@ impl Counters {
         Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
     }
 
-    pub(crate) fn add(&mut self, counter: Counter, count: u64) {
+    /// Counts.
+    pub fn add(&mut self, counter: Counter, count: u64) {
         if let Some(value) = self.0.get_mut(counter as usize) {
             *value = value.wrapping_add(count);
         }

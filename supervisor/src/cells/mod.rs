@@ -36,6 +36,7 @@ mod create;
 mod end;
 mod grow;
 mod info;
+mod inquire;
 mod watch;
 
 pub use end::Stop;

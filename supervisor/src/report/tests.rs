@@ -78,6 +78,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 }; MAX_ACTIVITIES],
             }
         }; MAX_CORES],
+        answers: isola_abi::inquiry::Answers::new(),
         console: ConsoleRing {
             written: word(FILL),
             read: word(FILL),

@@ -29,6 +29,9 @@ fn the_key_value_server_serves_as_a_process_until_it_is_interrupted() {
     Connection::establish(address).set("key", b"value").unwrap();
     let load = Load::start(address, 8);
     load.wait_for(2_000);
+    let counters = &isola.json(&["inspect", "kv"])["counters"];
+    assert!(counters["tcp_accepted"].as_u64() >= Some(9), "{counters}");
+    assert_eq!(counters["drop_tcp_checksum"], 0, "{counters}");
     load.end();
     assert_eq!(Connection::establish(address).get("key").unwrap().as_deref(), Some(&b"value"[..]));
     run.signal("INT");

@@ -49,6 +49,9 @@ fn a_cell_is_run_looked_at_stopped_started_and_removed() {
         assert_eq!(cell["cores"].as_array().unwrap().len(), 2);
         let numbers = [&cell["traffic"]["received_frames"], &cell["used_bytes"], &cell["create_ns"]];
         assert!(numbers.iter().all(|number| number.as_u64() > Some(0)), "{cell:#}");
+        let counted = &cell["counters"];
+        assert!(counted["tcp_accepted"].as_u64() > Some(0), "{cell:#}");
+        assert_eq!(counted["drop_ipv4_malformed"], 0, "{cell:#}");
         let activities = cell["activities"].as_array().unwrap();
         assert!(activities.iter().any(|activity| activity["cycles"].as_u64() > Some(0)), "{cell:#}");
         let owner = isola.inventory()["cores"][1]["owner"].clone();

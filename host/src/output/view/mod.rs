@@ -9,13 +9,16 @@
 //! | [`crash`] | what went wrong in a cell |
 //! | [`machine`] | machines: `up`, `inspect` |
 //! | [`event`] | the journal: `events` |
+//! | [`hosted`] | cells in Linux processes: `inspect` |
 
 pub mod cell;
 pub mod crash;
 pub mod event;
+pub mod hosted;
 pub mod machine;
 
 pub use cell::{CellView, CoreView, PortView, is_running, most_memory};
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
+pub use hosted::HostedView;
 pub use machine::MachineView;

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Doorbell, InterruptMode, Request};
 use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
+use isola_abi::inquiry::Line;
 use isola_abi::management::NetworkSpec;
 use isola_abi::report::Report;
 use isola_machine::apic::io::InterruptLines;
@@ -193,6 +194,14 @@ impl Effects for Hardware {
 
     fn request_stop(&mut self, space: &CellSpace, _: &Core) {
         space.request(Request::Stop);
+    }
+
+    fn ask(&mut self, space: &CellSpace, line: Line, question: &[u8]) -> Option<u32> {
+        space.ask(line, question)
+    }
+
+    fn asked(&self, space: &CellSpace, line: Line) -> u32 {
+        space.asked(line)
     }
 
     fn examine(&mut self, core: &Core) {

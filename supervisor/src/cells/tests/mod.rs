@@ -69,6 +69,7 @@ fn events(cells: &Cells<FakeMachine>) -> Vec<JournalEvent> {
 
 mod ends;
 mod growth;
+mod inquiries;
 mod records;
 mod refusals;
 mod watch;

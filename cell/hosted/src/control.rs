@@ -1,0 +1,95 @@
+//! Inquiries to a hosted cell: the part of the management protocol that is about them, at a socket of the process's.
+//!
+//! A thread beside the cores takes one asker at a time, as a supervisor does. The cell's memory is this process's: what is
+//! handed over is what the cell has put into its report, and nothing else.
+
+use crate::platform::Hosted;
+use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
+use isola_abi::inquiry::MAX_QUESTION;
+use isola_abi::management::{ManagementError, Request, RequestBody, Response, ResponseBody};
+use isola_platform::Platform;
+use rustix::fs::{Mode, OFlags, open};
+use std::fs::{Permissions, remove_file, set_permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+/// How long an asker may be silent before others get their turn.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Listens at `path`, in the place of whatever was there, for this process's user alone.
+pub(crate) fn listen(platform: &'static Hosted, path: &Path) -> io::Result<()> {
+    let listener = bind(path)?;
+    thread::Builder::new().name("control".into()).spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // Whoever broke off has got what it wanted.
+            let _ = serve(platform, stream);
+        }
+    })?;
+    Ok(())
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let folder = open(folder, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    // A name of any length, as that of a socket must be short.
+    let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+    match remove_file(&short) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&short)?;
+    set_permissions(&short, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+fn serve(platform: &Hosted, mut stream: UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))?;
+    let mut decoder = Decoder::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let count = stream.read(&mut buffer)?;
+        let mut bytes = buffer.get(..count).unwrap_or_default();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        while let Some(request) = decoder.next::<Request>(&mut bytes) {
+            let response = match request {
+                Ok(Request { sequence, body }) => Response { sequence, body: answer(platform, body) },
+                Err(_) => Response { sequence: 0, body: Err(ManagementError::Malformed) },
+            };
+            stream.write_all(&encode(&response).unwrap_or_default())?;
+        }
+    }
+}
+
+fn answer(platform: &Hosted, body: RequestBody) -> Result<ResponseBody, ManagementError> {
+    match body {
+        RequestBody::Hello { version } if version != isola_abi::VERSION => {
+            Err(ManagementError::Version { supervisor: isola_abi::VERSION })
+        }
+        RequestBody::Hello { version } => Ok(ResponseBody::Hello { version }),
+        RequestBody::Ask { name: _, line, question } => {
+            let number = platform.inquire(line, &question).ok_or_else(|| {
+                ManagementError::OutOfLimits(format!("a question has at most {MAX_QUESTION} bytes: ask for less"))
+            })?;
+            Ok(ResponseBody::Asked { number })
+        }
+        RequestBody::Answers { name: _, line, number, from, max_bytes } => {
+            let asked = platform.questions().number(line);
+            let max_bytes = (max_bytes as usize).min(MAX_CHUNK);
+            let ring = platform.report().answers.on(line);
+            Ok(ResponseBody::Answers(ring.piece(number, asked, from, max_bytes)))
+        }
+        _ => Err(ManagementError::OutOfLimits(
+            "a hosted cell is a process, which can be asked, and ended by ^C, and nothing else".into(),
+        )),
+    }
+}

@@ -1,0 +1,88 @@
+//! What a cell tells of its network, for people and as JSON.
+
+use crate::inquiry::{Extent, Told};
+use crate::output::{human, table};
+use serde_json::{Map, Value};
+
+/// The counters that are not 0, by layer.
+pub(super) fn counters_text(told: &Told) -> String {
+    let rows: Vec<_> = told.counters.iter().filter(|(_, count)| *count != 0).collect();
+    let note = extent_text(told.extent);
+    if rows.is_empty() {
+        return if note.is_empty() { note } else { format!("\n{note}") };
+    }
+    let mut layers: Vec<&str> = Vec::new();
+    for (counter, _) in &rows {
+        if !layers.contains(&counter.layer.as_str()) {
+            layers.push(&counter.layer);
+        }
+    }
+    let by_layer = layers.iter().flat_map(|layer| rows.iter().filter(|(counter, _)| counter.layer == **layer));
+    let rows = by_layer.map(|(counter, count)| {
+        vec![printable(&counter.layer), printable(&counter.name), human::count(*count)]
+    });
+    format!("\n{}\n{note}", table(&["NETWORK", "COUNTER", "COUNT"], rows))
+}
+
+/// Puts all counters among what is shown of a cell.
+pub(super) fn add_counters(view: &mut Value, told: &Told) {
+    let counters = told.counters.iter().map(|(counter, count)| (counter.name.clone(), Value::from(*count)));
+    add(view, "counters", Value::Object(counters.collect::<Map<_, _>>()));
+}
+
+fn add(view: &mut Value, key: &str, value: Value) {
+    if let Some(view) = view.as_object_mut() {
+        view.insert(key.to_owned(), value);
+    }
+}
+
+fn extent_text(extent: Extent) -> String {
+    match extent {
+        Extent::Whole => String::new(),
+        Extent::Nothing => "network: the cell does not answer; see `isola logs`, and whether it hangs\n".to_owned(),
+        Extent::Without(cores) => format!("network: {cores} of the cell's cores have not answered in time\n"),
+    }
+}
+
+/// What a cell calls something, without what a terminal would obey.
+fn printable(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isola_abi::inquiry::CounterName;
+
+    fn told(counters: &[(&str, &str, u64)], extent: Extent) -> Told {
+        let counter = |(layer, name, count): &(&str, &str, u64)| {
+            (CounterName { layer: layer.to_string(), name: name.to_string() }, *count)
+        };
+        Told { counters: counters.iter().map(counter).collect(), extent, ..Told::default() }
+    }
+
+    #[test]
+    fn counters_that_are_not_0_stand_by_layer_and_json_has_all() {
+        let told = told(&[("tcp", "a", 1), ("ip", "b", 2), ("tcp", "c", 3), ("ip", "d", 0)], Extent::Whole);
+        let text = counters_text(&told);
+        let rows: Vec<Vec<&str>> =
+            text.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows, [["tcp", "a", "1"], ["tcp", "c", "3"], ["ip", "b", "2"]]);
+        let mut view = serde_json::json!({ "name": "kv" });
+        add_counters(&mut view, &told);
+        assert_eq!(view["counters"], serde_json::json!({ "a": 1, "b": 2, "c": 3, "d": 0 }));
+    }
+
+    #[test]
+    fn a_cell_that_does_not_answer_is_said_not_to() {
+        assert!(counters_text(&told(&[], Extent::Nothing)).contains("does not answer"));
+        assert!(counters_text(&told(&[("tcp", "a", 1)], Extent::Without(2))).contains("2 of the cell's cores"));
+        assert_eq!(counters_text(&told(&[("tcp", "a", 0)], Extent::Whole)), "");
+    }
+
+    #[test]
+    fn names_cannot_command_a_terminal() {
+        let text = counters_text(&told(&[("tcp\x1b[2J", "a\n\u{9b}1m", 1)], Extent::Whole));
+        assert!(!text.contains('\x1b') && !text.contains('\u{9b}') && text.contains("a1m"), "{text:?}");
+    }
+}

@@ -1,0 +1,45 @@
+//! Inquiries: the host tool asks what the network does, see [`isola_abi::inquiry`].
+//!
+//! The first core takes the question, in the interrupt that comes with it, and has an event run on each core that has a
+//! stack. Each tells of itself: no core waits for another, and what a core does in between is not disturbed. Who does not
+//! ask pays nothing. The answers' ring is behind a lock that answers alone take.
+
+mod facts;
+
+use alloc::vec::Vec;
+use isola_abi::inquiry::{Answers, Inquiry, Line};
+use isola_ebbs::{CellEbb, Representative, platform};
+use spin::Mutex;
+
+static INQUIRIES: CellEbb<Inquiries> = CellEbb::new();
+
+/// What is being answered.
+struct Inquiries {
+    /// The number of the question, 0 before the first. Who holds it may write answers.
+    facts: Mutex<u32>,
+}
+
+impl Representative for Inquiries {
+    fn create() -> Self {
+        Self { facts: Mutex::new(0) }
+    }
+}
+
+/// Answers what was asked since the last time. To be called on the first core when the supervisor, or who stands in for it,
+/// has interrupted it.
+pub fn attend() {
+    if let Some((number, inquiry)) = new_question(Line::Facts, *INQUIRIES.facts.lock()) {
+        facts::answer(number, inquiry);
+    }
+}
+
+/// The question of a line that comes behind that of number `last`. One that makes no sense is not answered.
+fn new_question(line: Line, last: u32) -> Option<(u32, Inquiry)> {
+    let (number, bytes): (u32, Vec<u8>) = platform().questions().get(line)?;
+    let inquiry = (number != last).then(|| Inquiry::decode(&bytes))?;
+    Some((number, inquiry?))
+}
+
+fn answers() -> &'static Answers {
+    &platform().report().answers
+}

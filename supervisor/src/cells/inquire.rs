@@ -1,0 +1,49 @@
+//! Inquiries: questions of the host tool to a running cell, and its answers. The supervisor carries bytes, and looks into
+//! none of them.
+
+use super::Cells;
+use super::cell::Cell;
+use crate::effects::Effects;
+use isola_abi::inquiry::{AnswerPiece, Line, MAX_QUESTION};
+use isola_abi::management::ManagementError;
+
+impl<E: Effects> Cells<E> {
+    /// Puts a question to a running cell. Returns its number.
+    ///
+    /// # Errors
+    /// [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] where it does not run;
+    /// [`ManagementError::OutOfLimits`] where the question is too long.
+    pub fn ask(&mut self, name: &str, line: Line, question: &[u8]) -> Result<u32, ManagementError> {
+        let id = self.find(name)?;
+        self.poll(id);
+        let cell = self.cells.get(&id).ok_or_else(|| ManagementError::NoSuchCell(super::shorten(name)))?;
+        let held = cell.held().filter(|_| cell.is_live()).ok_or_else(|| not_running(cell))?;
+        self.effects.ask(&held.space, line, question).ok_or_else(|| {
+            ManagementError::OutOfLimits(alloc::format!("a question has at most {MAX_QUESTION} bytes: ask for less"))
+        })
+    }
+
+    /// What a cell that holds something answers to the question of that number.
+    ///
+    /// # Errors
+    /// [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] where it has ended.
+    pub fn answers(
+        &mut self,
+        name: &str,
+        line: Line,
+        number: u32,
+        from: u64,
+        max_bytes: usize,
+    ) -> Result<AnswerPiece, ManagementError> {
+        let id = self.find(name)?;
+        self.poll(id);
+        let cell = self.cells.get(&id).ok_or_else(|| ManagementError::NoSuchCell(super::shorten(name)))?;
+        let held = cell.held().ok_or_else(|| not_running(cell))?;
+        let asked = self.effects.asked(&held.space, line);
+        Ok(self.effects.report(&held.space).answers.on(line).piece(number, asked, from, max_bytes))
+    }
+}
+
+fn not_running<E: Effects>(cell: &Cell<E>) -> ManagementError {
+    ManagementError::WrongState { name: cell.spec.name.clone(), state: cell.state() }
+}
