@@ -5,8 +5,8 @@
 //! [`BODY_OFFSET`] by the length of the encoded [`Descriptor`] (`u32`, little-endian) and the encoding itself.
 
 use crate::growth::Grown;
-use crate::inquiry::Questions;
 use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
+use crate::inquiry::Questions;
 use crate::layout::DESCRIPTOR_SIZE;
 use alloc::string::String;
 use alloc::vec::Vec;

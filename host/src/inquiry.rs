@@ -39,6 +39,10 @@ pub struct Told {
     pub connections: Vec<Connection>,
     /// How many connections were meant, those that were not told included.
     pub connections_meant: u64,
+    /// Handshakes that lack their last segment.
+    pub half_open: u64,
+    /// Connections that have ended, and whose last segments may still be on their way.
+    pub time_wait: u64,
     /// Whether all has come that was to come.
     pub extent: Extent,
 }
@@ -93,6 +97,8 @@ struct Answer {
     counts: Vec<u64>,
     connections: Vec<Connection>,
     meant: u64,
+    half_open: u64,
+    time_wait: u64,
     taken: usize,
 }
 
@@ -112,9 +118,11 @@ impl Answer {
                 }
             }
             Fact::Connection(connection) => self.connections.push(*connection),
-            Fact::Done { core: _, connections } => {
+            Fact::Done { core: _, connections, half_open, time_wait } => {
                 self.done = self.done.saturating_add(1);
                 self.meant = self.meant.saturating_add(connections.into());
+                self.half_open = self.half_open.saturating_add(half_open.into());
+                self.time_wait = self.time_wait.saturating_add(time_wait.into());
             }
         }
         Ok(())
@@ -135,6 +143,8 @@ impl Answer {
             counters: self.names.into_iter().zip(counts).collect(),
             connections: self.connections,
             connections_meant: self.meant,
+            half_open: self.half_open,
+            time_wait: self.time_wait,
             extent,
         }
     }
@@ -146,6 +156,10 @@ mod tests {
 
     fn name(name: &str) -> CounterName {
         CounterName { layer: "tcp".into(), name: name.into() }
+    }
+
+    fn done(core: u32, connections: u32) -> Fact {
+        Fact::Done { core, connections, half_open: 1, time_wait: 2 }
     }
 
     fn answer(facts: impl IntoIterator<Item = Fact>) -> Answer {
@@ -160,20 +174,21 @@ mod tests {
             Fact::Begin { cores: 2 },
             Fact::Names(vec![name("a"), name("b"), name("c")]),
             Fact::Counters(vec![1]),
-            Fact::Done { core: 0, connections: 0 },
+            done(0, 0),
             Fact::Counters(vec![2, u64::MAX, 0, 7]),
-            Fact::Done { core: 1, connections: 0 },
+            done(1, 0),
         ]);
         assert!(told.is_whole());
         let told = told.told();
         assert_eq!(told.counters, [(name("a"), 3), (name("b"), u64::MAX), (name("c"), 0)]);
+        assert_eq!((told.half_open, told.time_wait), (2, 4));
         assert_eq!(told.extent, Extent::Whole);
     }
 
     #[test]
     fn what_is_missing_is_said() {
         assert_eq!(answer([]).told().extent, Extent::Nothing);
-        let some = answer([Fact::Begin { cores: 3 }, Fact::Done { core: 2, connections: 0 }]);
+        let some = answer([Fact::Begin { cores: 3 }, done(2, 0)]);
         assert!(!some.is_whole());
         assert_eq!(some.told().extent, Extent::Without(2));
         assert_eq!(answer([Fact::Begin { cores: 0 }]).told().extent, Extent::Whole);
@@ -182,8 +197,7 @@ mod tests {
     #[test]
     fn an_answer_without_end_is_broken_off() {
         let mut answer = answer([]);
-        let fact = || Fact::Done { core: 0, connections: u32::MAX };
-        let refused = (0..=MAX_FACTS).map(|_| answer.take(fact())).find(Result::is_err);
+        let refused = (0..=MAX_FACTS).map(|_| answer.take(done(0, u32::MAX))).find(Result::is_err);
         assert_eq!(refused, Some(Err(RecordError::Malformed)));
     }
 }

@@ -64,6 +64,10 @@ pub enum Fact {
         core: u32,
         /// How many connections were meant, those that were not told included.
         connections: u32,
+        /// Handshakes that lack their last segment.
+        half_open: u32,
+        /// Connections that have ended, and whose last segments may still be on their way.
+        time_wait: u32,
     },
 }
 
@@ -105,7 +109,7 @@ pub struct Connection {
     pub mss: u32,
     /// The smoothed round trip in ns, once there is one.
     pub round_trip_ns: Option<u64>,
-    /// When a segment counts as lost at the latest, in ns.
+    /// How long an acknowledgement is waited for at most, in ns.
     pub timeout_ns: u64,
     /// Segments sent again.
     pub retransmits: u64,
@@ -113,7 +117,7 @@ pub struct Connection {
     pub bytes_in: u64,
     /// Payload that the peer has acknowledged, in bytes.
     pub bytes_out: u64,
-    /// How long nothing has come, in ns.
+    /// How long nothing has come from the peer, in ns.
     pub idle_ns: u64,
 }
 
@@ -205,8 +209,7 @@ impl FrameHead {
     /// # Errors
     /// [`RecordError::Malformed`], also where there is more of a frame than it is long.
     pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), RecordError> {
-        let (head, frame) =
-            postcard::take_from_bytes::<Self>(bytes).map_err(|_| RecordError::Malformed)?;
+        let (head, frame) = postcard::take_from_bytes::<Self>(bytes).map_err(|_| RecordError::Malformed)?;
         if frame.len() > head.len_bytes as usize {
             return Err(RecordError::Malformed);
         }

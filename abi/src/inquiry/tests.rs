@@ -108,12 +108,8 @@ fn a_head_that_says_more_than_there_is_is_refused() {
 #[test]
 fn the_longest_head_fits_in_its_buffer() {
     let sum = PartialSum { start: u16::MAX, offset: u16::MAX, segment_len: Some(u16::MAX) };
-    let head = FrameHead {
-        unix_ns: u64::MAX,
-        direction: Direction::Out,
-        len_bytes: u32::MAX,
-        sum: Some(sum),
-    };
+    let head =
+        FrameHead { unix_ns: u64::MAX, direction: Direction::Out, len_bytes: u32::MAX, sum: Some(sum) };
     let mut buffer = [0; FrameHead::MAX_ENCODED];
     assert_eq!(FrameHead::decode(head.encode(&mut buffer)), Ok((head, &[][..])));
 }

@@ -78,7 +78,9 @@ fn answer(platform: &Hosted, body: RequestBody) -> Result<ResponseBody, Manageme
         RequestBody::Hello { version } => Ok(ResponseBody::Hello { version }),
         RequestBody::Ask { name: _, line, question } => {
             let number = platform.inquire(line, &question).ok_or_else(|| {
-                ManagementError::OutOfLimits(format!("a question has at most {MAX_QUESTION} bytes: ask for less"))
+                ManagementError::OutOfLimits(format!(
+                    "a question has at most {MAX_QUESTION} bytes: ask for less"
+                ))
             })?;
             Ok(ResponseBody::Asked { number })
         }

@@ -1,18 +1,22 @@
 //! `isola inspect`: all that is known of cells, or of the machine.
 
+use super::failure::REFUSED;
 use super::{Context, Failure, complete, network, show, standalone};
 use crate::cellctl::look_up;
+use crate::client::Client;
 use crate::hosted_cells;
 use crate::inquiry::facts;
 use crate::machine::Held;
 use crate::output::view::{CellView, HostedView, MachineView, is_running, most_memory};
 use crate::output::{Format, human, table};
 use clap::Args;
-use isola_abi::inquiry::Inquiry;
+use isola_abi::inquiry::{FrameFilter, Inquiry};
 use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage};
 use isola_abi::report::MemoryPressure;
 use isola_abi::size::ByteSize;
+use serde_json::Value;
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 /// Shows all that is known of a cell, or of the machine
@@ -25,48 +29,32 @@ has all. Cycles are those of the time-stamp counter.
 Examples:
   isola inspect kv
   isola inspect                           the machine: who has which core, how much is free
+  isola inspect kv --connections --port 11211
   isola inspect kv -o json | jq .activities")]
 pub(super) struct Arguments {
     /// The cells; without one, the machine
     #[arg(add = complete::cells())]
     cells: Vec<String>,
+    /// Shows the TCP connections instead
+    #[arg(short, long, requires = "cells")]
+    connections: bool,
+    /// Only connections with this port, on either side
+    #[arg(long, requires = "connections")]
+    port: Option<u16>,
+    /// Only connections with this address, on either side
+    #[arg(long, value_name = "IP", requires = "connections")]
+    host: Option<IpAddr>,
+    /// At most so many connections a cell
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, requires = "connections")]
+    most: u32,
 }
 
 pub(super) fn inspect(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     if arguments.cells.is_empty() {
         return machine(context);
     }
-    let mut views = Vec::new();
-    let mut texts = Vec::new();
-    for name in &arguments.cells {
-        if let Some(alone) = standalone::find(context, name)? {
-            views.push(serde_json::to_value(standalone::view(&alone))?);
-            texts.push(serde_json::to_string_pretty(&standalone::view(&alone))?);
-            continue;
-        }
-        if let Some(mut client) = hosted_cells::find(&context.root, name)? {
-            let told = facts(&mut client, name, &Inquiry::Counters)?;
-            texts.push(format!("cell        {name}\nstate       running, hosted\n{}", network::counters_text(&told)));
-            let mut view = serde_json::to_value(HostedView::running(name))?;
-            network::add_counters(&mut view, &told);
-            views.push(view);
-            continue;
-        }
-        let held = Held::take_supervised(&context.root, &context.dir())?;
-        let mut client = held.client()?;
-        let info = client.machine()?;
-        let cell = look_up(&held, &mut client, name)?;
-        let view = show::cell(&held.dir, &cell);
-        let mut text = cell_text(&cell, &view, &info);
-        let mut view = serde_json::to_value(view)?;
-        if is_running(&cell) {
-            let told = facts(&mut client, name, &Inquiry::Counters)?;
-            text.push_str(&network::counters_text(&told));
-            network::add_counters(&mut view, &told);
-        }
-        texts.push(text);
-        views.push(view);
-    }
+    let shown = arguments.cells.iter().map(|name| cell(context, arguments, name));
+    let (views, texts): (Vec<_>, Vec<_>) = shown.collect::<Result<Vec<_>, Failure>>()?.into_iter().unzip();
     match (context.output.format, &views[..]) {
         (Format::Table, _) => context.output.text(&texts.join("\n"))?,
         // As of one thing, unless several were asked for.
@@ -74,6 +62,53 @@ pub(super) fn inspect(context: &Context, arguments: &Arguments) -> Result<ExitCo
         (Format::Json, views) => context.output.json(&views)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is shown of a cell: as JSON, and to people.
+fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, String), Failure> {
+    if let Some(alone) = standalone::find(context, name)? {
+        let view = standalone::view(&alone);
+        return Ok((serde_json::to_value(&view)?, serde_json::to_string_pretty(&view)?));
+    }
+    if let Some(mut client) = hosted_cells::find(&context.root, name)? {
+        let view = serde_json::to_value(HostedView::running(name))?;
+        let text = format!("{:<12}{name}\n{:<12}running, in a Linux process\n", "cell", "state");
+        return ask(&mut client, arguments, name, (view, text));
+    }
+    let held = Held::take_supervised(&context.root, &context.dir())?;
+    let mut client = held.client()?;
+    let info = client.machine()?;
+    let cell = look_up(&held, &mut client, name)?;
+    let view = show::cell(&held.dir, &cell);
+    let shown = (serde_json::to_value(&view)?, cell_text(&cell, &view, &info));
+    match is_running(&cell) {
+        true => ask(&mut client, arguments, name, shown),
+        false if arguments.connections => {
+            Err(Failure::new(REFUSED, format!("{name:?} is {}: it has no connections", show::state(&cell))))
+        }
+        false => Ok(shown),
+    }
+}
+
+/// Adds what a running cell itself tells.
+fn ask(
+    client: &mut Client,
+    arguments: &Arguments,
+    name: &str,
+    (mut view, mut text): (Value, String),
+) -> Result<(Value, String), Failure> {
+    if arguments.connections {
+        let filter = FrameFilter { port: arguments.port, host: arguments.host };
+        let mut told = facts(client, name, &Inquiry::Connections { filter, most: arguments.most })?;
+        network::order_connections(&mut told, arguments.most as usize);
+        network::add_connections(&mut view, &told)?;
+        text = network::connections_text(&told);
+    } else {
+        let told = facts(client, name, &Inquiry::Counters)?;
+        network::add_counters(&mut view, &told);
+        text.push_str(&network::counters_text(&told));
+    }
+    Ok((view, text))
 }
 
 fn machine(context: &Context) -> Result<ExitCode, Failure> {

@@ -1,7 +1,9 @@
 //! What a cell tells of its network, for people and as JSON.
 
 use crate::inquiry::{Extent, Told};
+use crate::output::view::ConnectionView;
 use crate::output::{human, table};
+use isola_abi::size::ByteSize;
 use serde_json::{Map, Value};
 
 /// The counters that are not 0, by layer.
@@ -17,7 +19,8 @@ pub(super) fn counters_text(told: &Told) -> String {
             layers.push(&counter.layer);
         }
     }
-    let by_layer = layers.iter().flat_map(|layer| rows.iter().filter(|(counter, _)| counter.layer == **layer));
+    let by_layer =
+        layers.iter().flat_map(|layer| rows.iter().filter(|(counter, _)| counter.layer == **layer));
     let rows = by_layer.map(|(counter, count)| {
         vec![printable(&counter.layer), printable(&counter.name), human::count(*count)]
     });
@@ -30,6 +33,77 @@ pub(super) fn add_counters(view: &mut Value, told: &Told) {
     add(view, "counters", Value::Object(counters.collect::<Map<_, _>>()));
 }
 
+/// Puts connections into an order that stays, and leaves `most` of them.
+pub(super) fn order_connections(told: &mut Told, most: usize) {
+    told.connections.sort_by_key(|connection| (connection.local, connection.remote));
+    told.connections.truncate(most);
+}
+
+/// The connections, a line each, and how many there are beside them.
+pub(super) fn connections_text(told: &Told) -> String {
+    let rows = told.connections.iter().map(|connection| {
+        vec![
+            connection.local.to_string(),
+            connection.remote.to_string(),
+            printable(&connection.state),
+            connection.core.to_string(),
+            printable(&connection.congestion),
+            human::count(connection.window.into()),
+            human::count(connection.in_flight.into()),
+            human::maybe_duration_ns(connection.round_trip_ns),
+            human::count(connection.retransmits),
+            human::count(connection.receive_queue.into()),
+            human::count(connection.send_queue.into()),
+            ByteSize(connection.bytes_in).to_string(),
+            ByteSize(connection.bytes_out).to_string(),
+            human::duration_ns(connection.idle_ns),
+        ]
+    });
+    let mut text = table(
+        &[
+            "LOCAL",
+            "REMOTE",
+            "STATE",
+            "CORE",
+            "CONTROL",
+            "WINDOW",
+            "IN FLIGHT",
+            "ROUND TRIP",
+            "RESENT",
+            "UNREAD",
+            "UNACKED",
+            "IN",
+            "OUT",
+            "IDLE",
+        ],
+        rows,
+    );
+    text.push('\n');
+    let more = told.connections_meant.saturating_sub(told.connections.len() as u64);
+    if more > 0 {
+        text.push_str(&format!(
+            "and {} more: choose by --port or --host, or raise --most\n",
+            human::count(more)
+        ));
+    }
+    if told.half_open + told.time_wait > 0 {
+        let (half_open, time_wait) = (human::count(told.half_open), human::count(told.time_wait));
+        text.push_str(&format!("besides: {half_open} half-open, {time_wait} in TIME-WAIT\n"));
+    }
+    text.push_str(&extent_text(told.extent));
+    text
+}
+
+/// Puts the connections among what is shown of a cell.
+pub(super) fn add_connections(view: &mut Value, told: &Told) -> serde_json::Result<()> {
+    let views: Vec<_> = told.connections.iter().map(ConnectionView::new).collect();
+    add(view, "connections", serde_json::to_value(views)?);
+    add(view, "connections_total", told.connections_meant.into());
+    add(view, "half_open", told.half_open.into());
+    add(view, "time_wait", told.time_wait.into());
+    Ok(())
+}
+
 fn add(view: &mut Value, key: &str, value: Value) {
     if let Some(view) = view.as_object_mut() {
         view.insert(key.to_owned(), value);
@@ -39,7 +113,9 @@ fn add(view: &mut Value, key: &str, value: Value) {
 fn extent_text(extent: Extent) -> String {
     match extent {
         Extent::Whole => String::new(),
-        Extent::Nothing => "network: the cell does not answer; see `isola logs`, and whether it hangs\n".to_owned(),
+        Extent::Nothing => {
+            "network: the cell does not answer; see `isola logs`, and whether it hangs\n".to_owned()
+        }
         Extent::Without(cores) => format!("network: {cores} of the cell's cores have not answered in time\n"),
     }
 }
@@ -76,7 +152,9 @@ mod tests {
     #[test]
     fn a_cell_that_does_not_answer_is_said_not_to() {
         assert!(counters_text(&told(&[], Extent::Nothing)).contains("does not answer"));
-        assert!(counters_text(&told(&[("tcp", "a", 1)], Extent::Without(2))).contains("2 of the cell's cores"));
+        assert!(
+            counters_text(&told(&[("tcp", "a", 1)], Extent::Without(2))).contains("2 of the cell's cores")
+        );
         assert_eq!(counters_text(&told(&[("tcp", "a", 0)], Extent::Whole)), "");
     }
 

@@ -53,7 +53,30 @@ fn what_a_cell_counts_is_shown_by_name() {
     let counters = serde_json::json!({ "tcp_accepted": 7, "drop_tcp_port": 1017, "drop_udp_port": 0 });
     assert_eq!(sandbox.json(&["inspect", "kv"])["counters"], counters);
     sandbox.isola(&["stop", "kv"]).ok();
-    assert_eq!(sandbox.json(&["inspect", "kv"])["counters"], serde_json::Value::Null, "nobody is asked any more");
+    assert_eq!(
+        sandbox.json(&["inspect", "kv"])["counters"],
+        serde_json::Value::Null,
+        "nobody is asked any more"
+    );
+}
+
+#[test]
+fn connections_are_listed_as_many_as_are_wanted_and_the_rest_counted() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "2", "kv"]).ok();
+    let all = sandbox.isola(&["inspect", "kv", "--connections"]).ok();
+    assert_eq!(all.matches("ESTABLISHED").count(), 2, "{all}");
+    assert!(all.contains("besides: 2 half-open, 0 in TIME-WAIT") && !all.contains("more"), "{all}");
+    let some = sandbox.isola(&["inspect", "kv", "--connections", "--most", "1"]).ok();
+    assert!(some.contains("10.0.2.2:40001") && some.contains("and 1 more: choose by --port"), "{some}");
+    let chosen = sandbox.json(&["inspect", "kv", "-c", "--port", "40002", "--host", "10.0.2.2"]);
+    assert_eq!(chosen["connections_total"], 1, "{chosen}");
+    let connection = &chosen["connections"][0];
+    assert_eq!((&connection["core"], &connection["round_trip_ns"]), (&1.into(), &1_500_000.into()));
+    sandbox.isola(&["inspect", "--connections"]).failed(2, "<CELLS>");
+    sandbox.isola(&["inspect", "kv", "--port", "1"]).failed(2, "--connections");
+    sandbox.isola(&["stop", "kv"]).ok();
+    sandbox.isola(&["inspect", "kv", "--connections"]).failed(1, "exited");
 }
 
 #[test]

@@ -54,8 +54,15 @@ struct Pending {
 
 impl Supervisor {
     pub fn new(version: u32) -> Self {
-        let mut supervisor =
-            Self { version, cells: vec![], journal: vec![], next_id: 1, answering: Answering::new(), image: None, pending: vec![] };
+        let mut supervisor = Self {
+            version,
+            cells: vec![],
+            journal: vec![],
+            next_id: 1,
+            answering: Answering::new(),
+            image: None,
+            pending: vec![],
+        };
         supervisor.note(None, JournalEvent::Boot);
         supervisor
     }

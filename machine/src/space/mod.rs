@@ -25,9 +25,9 @@ use crate::{switch, tables};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
-use isola_abi::inquiry::Line;
 use isola_abi::descriptor::{Core, LiveWords, REQUEST_VECTOR, Request};
 use isola_abi::id::{PhysAddr, PhysRange};
+use isola_abi::inquiry::Line;
 use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
 use isola_abi::report::Report;
 

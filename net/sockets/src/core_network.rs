@@ -24,7 +24,8 @@ use isola_events::event::Event;
 use isola_events::{Alarm, memory_pressure, now};
 use isola_iobuf::IoBufMut;
 use isola_net_stack::{
-    self as stack, ConnId, Counter, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, RxChecksum, Stack, UdpId,
+    self as stack, ConnId, Counter, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, RxChecksum,
+    Stack, UdpId,
 };
 use isola_platform::CoreIndex;
 use isola_platform::network::{ReceivedChecksum, ReceivedFrame};

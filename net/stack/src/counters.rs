@@ -229,6 +229,12 @@ const LAYERS: &[(&str, &str)] = &[
 #[derive(Clone, Debug)]
 pub struct Counters([u64; Counter::ALL.len()]);
 
+impl Default for Counters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Counters {
     /// Nothing counted yet.
     pub const fn new() -> Self {
@@ -254,5 +260,30 @@ impl Counters {
 
     pub(crate) fn bump(&mut self, counter: Counter) {
         self.add(counter, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+
+    #[test]
+    fn every_counter_has_a_name_of_its_own_and_the_layer_that_it_belongs_to() {
+        let names: BTreeSet<&str> = Counter::ALL.iter().map(|counter| counter.name()).collect();
+        assert_eq!(names.len(), Counter::ALL.len());
+        assert_eq!(Counter::DropTcpPort.layer(), "tcp");
+        assert_eq!(Counter::DropEtherType.layer(), "ethernet");
+        assert_eq!(Counter::DropFragmentTiny.layer(), "ip");
+        assert_eq!(Counter::DropCoreBusy.layer(), "device");
+        for (beginning, layer) in LAYERS {
+            let of_layer =
+                |counter: &&Counter| counter.name().trim_start_matches("drop_").starts_with(beginning);
+            assert_eq!(
+                Counter::ALL.iter().find(of_layer).map(|counter| counter.layer()),
+                Some(*layer),
+                "{beginning}"
+            );
+        }
     }
 }

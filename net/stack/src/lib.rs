@@ -89,8 +89,8 @@ pub use neighbour::Evidence;
 pub use stack::{Moved, Occupancy, Stack};
 pub use steering::{BUCKETS, Bucket, MAX_CORES, Move, Steering};
 pub use tcp::{
-    Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, Ecn, EndCame, KeepAlive,
-    ListenError, Round, SendError, TcpConfig, Timeout, WindowUse,
+    Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, ConnectionView, Ecn, EndCame,
+    KeepAlive, ListenError, Round, SendError, TcpConfig, Timeout, WindowUse,
 };
 pub use time::{Duration, Instant};
 pub use toeplitz::KEY_LEN;

@@ -19,7 +19,9 @@ impl<E: Effects> Cells<E> {
         let cell = self.cells.get(&id).ok_or_else(|| ManagementError::NoSuchCell(super::shorten(name)))?;
         let held = cell.held().filter(|_| cell.is_live()).ok_or_else(|| not_running(cell))?;
         self.effects.ask(&held.space, line, question).ok_or_else(|| {
-            ManagementError::OutOfLimits(alloc::format!("a question has at most {MAX_QUESTION} bytes: ask for less"))
+            ManagementError::OutOfLimits(alloc::format!(
+                "a question has at most {MAX_QUESTION} bytes: ask for less"
+            ))
         })
     }
 

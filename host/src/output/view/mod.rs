@@ -6,18 +6,21 @@
 //! | module | of what |
 //! |---|---|
 //! | [`cell`] | cells: `ps`, `inspect`, `run -d`, `start`, `stop` |
+//! | [`connection`] | TCP connections of cells: `inspect --connections` |
 //! | [`crash`] | what went wrong in a cell |
 //! | [`machine`] | machines: `up`, `inspect` |
 //! | [`event`] | the journal: `events` |
 //! | [`hosted`] | cells in Linux processes: `inspect` |
 
 pub mod cell;
+pub mod connection;
 pub mod crash;
 pub mod event;
 pub mod hosted;
 pub mod machine;
 
 pub use cell::{CellView, CoreView, PortView, is_running, most_memory};
+pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
 pub use hosted::HostedView;

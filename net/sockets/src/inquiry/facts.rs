@@ -1,19 +1,23 @@
 //! Counters and connections, as each core knows them.
 
 use super::{INQUIRIES, answers};
-use crate::core_network::NETWORK;
+use crate::core_network::{NETWORK, stack_now};
 use crate::drops::dropped;
 use crate::interface;
+use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use isola_abi::inquiry::{CounterName, Fact, Inquiry, Line};
+use isola_abi::inquiry::{Connection, CounterName, FACTS_BYTES, Fact, Inquiry, Line};
 use isola_ebbs::current_core;
 use isola_events::spawn_on;
-use isola_net_stack::{Counter, Stack};
+use isola_net_stack::{ConnectionView, Counter, Occupancy, Stack};
 use isola_platform::CoreIndex;
 
 /// Bytes of the ring that are left for each core to say that it is done.
 const ROOM_TO_END: u64 = 64 * 32;
+
+/// More connections than have room.
+const MAX_TOLD: usize = FACTS_BYTES / 64;
 
 /// Begins the answer, and has each core that has a stack go on with it.
 pub(super) fn answer(number: u32, inquiry: Inquiry) {
@@ -38,9 +42,19 @@ fn name(counter: Counter) -> CounterName {
     CounterName { layer: counter.layer().to_string(), name: counter.name().to_string() }
 }
 
+/// What a core tells, and the numbers for its last record.
+#[derive(Default)]
+struct Knowledge {
+    facts: Vec<Fact>,
+    connections: u32,
+    occupancy: Occupancy,
+}
+
 /// Says what this core knows. Where there is more than has room, what is left out is counted.
 fn tell(number: u32, inquiry: &Inquiry) {
-    let (facts, connections) = NETWORK.look(|stack| collect(stack, inquiry)).unwrap_or_default();
+    let core = current_core();
+    let Knowledge { facts, connections, occupancy } =
+        NETWORK.look(|stack| collect(stack, core, inquiry)).unwrap_or_default();
     let answered = INQUIRIES.facts.lock();
     if *answered != number {
         return;
@@ -52,17 +66,57 @@ fn tell(number: u32, inquiry: &Inquiry) {
             let _ = ring.push([&bytes[..]].into_iter());
         }
     }
-    let done = Fact::Done { core: current_core().0, connections };
+    let Occupancy { connections: _, half_open, time_wait } = occupancy;
+    let [half_open, time_wait] = [half_open, time_wait].map(|count| count as u32);
+    let done = Fact::Done { core: core.0, connections, half_open, time_wait };
     let _ = ring.push([&done.encode()[..]].into_iter());
 }
 
-/// What a stack tells, and how many connections were meant.
-fn collect(stack: &Stack, inquiry: &Inquiry) -> (Vec<Fact>, u32) {
+fn collect(stack: &Stack, core: CoreIndex, inquiry: &Inquiry) -> Knowledge {
     match inquiry {
         Inquiry::Counters => {
             let counted = stack.counters().iter().map(|(counter, count)| count + dropped(counter));
-            (Vec::from([Fact::Counters(counted.collect())]), 0)
+            let facts = Vec::from([Fact::Counters(counted.collect())]);
+            Knowledge { facts, connections: 0, occupancy: stack.occupancy() }
         }
-        Inquiry::Connections { .. } | Inquiry::Capture(_) | Inquiry::EndCapture => (Vec::new(), 0),
+        Inquiry::Connections { filter, most } => {
+            let views = || {
+                let is_meant = |view: &ConnectionView| filter.matches(view.flow.local, view.flow.remote);
+                stack.connections(stack_now()).filter(is_meant)
+            };
+            // As many as the ring has room for at most: a core may have a million.
+            let most = (*most as usize).min(MAX_TOLD);
+            let facts = views().take(most).map(|view| Fact::Connection(Box::new(connection(&view, core))));
+            Knowledge {
+                facts: facts.collect(),
+                connections: views().count() as u32,
+                occupancy: stack.occupancy(),
+            }
+        }
+        Inquiry::Capture(_) | Inquiry::EndCapture => Knowledge::default(),
+    }
+}
+
+fn connection(view: &ConnectionView, core: CoreIndex) -> Connection {
+    let stats = &view.stats;
+    Connection {
+        local: view.flow.local,
+        remote: view.flow.remote,
+        state: view.state.to_string(),
+        core: core.0,
+        congestion: view.congestion_control.to_string(),
+        window: stats.congestion_window,
+        in_flight: stats.in_flight,
+        send_queue: stats.unacked as u32,
+        receive_queue: stats.unread as u32,
+        peer_window: stats.peer_window,
+        receive_window: stats.receive_window,
+        mss: stats.mss,
+        round_trip_ns: stats.smoothed_rtt.map(|time| time.as_nanos()),
+        timeout_ns: stats.rto.as_nanos(),
+        retransmits: stats.retransmits,
+        bytes_in: stats.bytes_received,
+        bytes_out: stats.bytes_acked,
+        idle_ns: view.silence.as_nanos(),
     }
 }

@@ -28,7 +28,8 @@ impl Representative for Inquiries {
 /// Answers what was asked since the last time. To be called on the first core when the supervisor, or who stands in for it,
 /// has interrupted it.
 pub fn attend() {
-    if let Some((number, inquiry)) = new_question(Line::Facts, *INQUIRIES.facts.lock()) {
+    let last = *INQUIRIES.facts.lock();
+    if let Some((number, inquiry)) = new_question(Line::Facts, last) {
         facts::answer(number, inquiry);
     }
 }

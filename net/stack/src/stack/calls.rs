@@ -8,7 +8,7 @@ use crate::address::Flow;
 use crate::event::{ConnId, ListenerId, UdpId};
 use crate::path_mtu::PathUser;
 use crate::tcp::tables::Around;
-use crate::tcp::{ConnectError, ConnectionStats, EndCame, KeepAlive, ListenError, SendError};
+use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, EndCame, KeepAlive, ListenError, SendError};
 use crate::time::Instant;
 use crate::udp::{self, BindError, Datagram, SendToError};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -121,6 +121,11 @@ impl Stack {
     /// Figures of a connection; `None` once it is gone.
     pub fn connection_stats(&self, conn: ConnId) -> Option<ConnectionStats> {
         self.tcp.stats(conn)
+    }
+
+    /// All connections, those included that the application has let go of and that end by themselves.
+    pub fn connections(&self, now: Instant) -> impl Iterator<Item = ConnectionView> {
+        self.tcp.views(now)
     }
 
     /// Opens a UDP port. In a cell of several cores, in every instance: datagrams go by their flow.

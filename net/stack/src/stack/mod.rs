@@ -53,7 +53,7 @@ pub struct Stack {
 }
 
 /// How full the stack's TCP tables are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// Connections.
     pub connections: usize,

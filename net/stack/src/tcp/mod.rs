@@ -36,6 +36,7 @@ mod timestamps;
 pub use congestion::{Algorithm, Arrived, CongestionControl, Round, Timeout, WindowUse};
 pub use connection::EndCame;
 
+use crate::address::Flow;
 use crate::time::Duration;
 use core::fmt;
 
@@ -257,4 +258,23 @@ pub struct ConnectionStats {
     pub unacked: usize,
     /// Bytes that came in and were not read.
     pub unread: usize,
+    /// Bytes under way: sent, and neither acknowledged nor lost, as far as is known.
+    pub in_flight: u32,
+    /// Bytes that the peer may send.
+    pub receive_window: u32,
+}
+
+/// A connection as it is shown to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionView {
+    /// Its ends.
+    pub flow: Flow,
+    /// The state, as RFC 9293 names it.
+    pub state: &'static str,
+    /// Name of the algorithm that decides how much may be under way.
+    pub congestion_control: &'static str,
+    /// How long nothing has come from the peer, or since it was probed for that.
+    pub silence: Duration,
+    /// Its figures.
+    pub stats: ConnectionStats,
 }

@@ -147,6 +147,10 @@ impl Cubic {
 }
 
 impl CongestionControl for Cubic {
+    fn name(&self) -> &'static str {
+        "CUBIC"
+    }
+
     fn window(&self) -> u32 {
         self.shape.window
     }

@@ -75,6 +75,9 @@ pub struct Arrived {
 
 /// A congestion control algorithm's state for one connection. All amounts are in bytes.
 pub trait CongestionControl: Debug + Send {
+    /// The algorithm's name.
+    fn name(&self) -> &'static str;
+
     /// Bytes that may be under way.
     fn window(&self) -> u32;
 

@@ -29,6 +29,10 @@ impl NewReno {
 }
 
 impl CongestionControl for NewReno {
+    fn name(&self) -> &'static str {
+        "NewReno"
+    }
+
     fn window(&self) -> u32 {
         self.window
     }

@@ -20,6 +20,7 @@ mod receiver;
 mod segments;
 mod sender;
 mod signals;
+mod view;
 
 pub(crate) use clock::Expiry;
 pub(crate) use ecn::{Agreed, Fresh, Long};
@@ -31,7 +32,7 @@ use super::options::{Options, TIMESTAMPS_LEN};
 use super::segment::{DEFAULT_MSS, MIN_MSS};
 use super::seq::Seq;
 use super::timestamps::Stamps;
-use super::{ConnectionStats, KeepAlive, SendError, TcpConfig};
+use super::{KeepAlive, SendError, TcpConfig};
 use crate::address::Flow;
 use crate::counters::Counters;
 use crate::event::{FailReason, ListenerId};
@@ -441,24 +442,6 @@ impl Connection {
         }
         self.sender.shrink_mss(mss);
         Shrunk::Yes
-    }
-
-    /// Figures of the connection.
-    pub fn stats(&self) -> ConnectionStats {
-        ConnectionStats {
-            bytes_acked: self.sender.bytes_acked,
-            bytes_received: self.receiver.bytes,
-            segments_out: self.segments_out,
-            segments_in: self.segments_in,
-            retransmits: self.sender.retransmits,
-            smoothed_rtt: self.sender.rtt.smoothed(),
-            rto: self.sender.rtt.timeout(),
-            congestion_window: self.sender.control.window(),
-            peer_window: self.sender.window,
-            mss: self.sender.mss,
-            unacked: self.sender.queued(),
-            unread: self.receiver.inbox.len(),
-        }
     }
 }
 

@@ -323,6 +323,11 @@ impl Receiver {
         data
     }
 
+    /// Bytes that the peer may send, as it was last told.
+    pub fn window(&self) -> u32 {
+        if self.edge.after(self.nxt) { self.edge.since(self.nxt) } else { 0 }
+    }
+
     /// The right edge that the application's reading allows.
     fn allowed_edge(&self) -> Seq {
         self.nxt + self.capacity.saturating_sub(self.inbox.len() as u32)
@@ -348,8 +353,7 @@ impl Receiver {
         self.owed = Owed::Nothing;
         self.unacked = 0;
         self.acked = self.nxt;
-        let window = if self.edge.after(self.nxt) { self.edge.since(self.nxt) } else { 0 };
-        (window >> self.scale).min(65_535) as u16
+        (self.window() >> self.scale).min(65_535) as u16
     }
 
     /// Owes an acknowledgement at once.

@@ -7,7 +7,8 @@ use crate::event::{ConnId, FailReason, ListenerId};
 use crate::tcp::connection::{Connection, EndCame, Env, Place, Release, Signal};
 use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::timestamps::Stamps;
-use crate::tcp::{ConnectError, ConnectionStats, ListenError, SendError};
+use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, ListenError, SendError};
+use crate::time::Instant;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -178,6 +179,14 @@ impl Tcp {
     /// Figures of a connection.
     pub fn stats(&self, id: ConnId) -> Option<ConnectionStats> {
         self.connections.get(id.0).map(|connection| connection.stats())
+    }
+
+    /// See [`Stack::connections`](crate::Stack::connections).
+    pub fn views(&self, now: Instant) -> impl Iterator<Item = ConnectionView> {
+        self.connections
+            .indices()
+            .filter_map(|index| self.connections.at(index))
+            .map(move |found| found.view(now))
     }
 
     /// Numbers of connections, half-open handshakes and TIME-WAIT entries.

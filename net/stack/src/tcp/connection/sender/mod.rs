@@ -315,6 +315,11 @@ impl Sender {
         self.queue.len()
     }
 
+    /// Bytes under way: sent, and neither acknowledged nor lost, as far as is known.
+    pub fn in_flight(&self) -> u32 {
+        self.pipe()
+    }
+
     /// Bytes that `push` takes now.
     pub fn space(&self) -> usize {
         self.limit.saturating_sub(self.queue.len())
