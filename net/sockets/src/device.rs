@@ -172,7 +172,6 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     }
 }
 
-
 impl Queues {
     fn serve(&self, mut queue: Box<dyn NetworkQueue + Send>) {
         queue.attach();
