@@ -8,10 +8,11 @@
 
 extern crate alloc;
 
+mod client;
 mod options;
 mod serve;
 
-use isola::net::{self, TcpStream};
+use isola::net;
 use isola::prelude::*;
 use isola_kv::{KeyHasher, Server};
 use options::Options;
@@ -51,7 +52,7 @@ async fn main(arguments: Arguments) -> ExitCode {
         started: serve::unix_time(),
         config,
     });
-    let _listening = match net::listen(options.port, BACKLOG, |stream: TcpStream| serve::serve(stream)) {
+    let _listening = match net::listen_with(options.port, BACKLOG, serve::serve) {
         Ok(listening) => listening,
         Err(error) => {
             println!("kv: {error}");

@@ -46,7 +46,8 @@ async fn serve(options: Options) -> Result<(), String> {
     let (files, bytes) = (site.file_count(), site.len_bytes());
     // It is there until the cell ends.
     let site: &'static Site = Box::leak(Box::new(site));
-    let listening = net::listen(options.port, BACKLOG, move |stream| isola_web::serve(stream, site));
+    let listening =
+        net::listen_with(options.port, BACKLOG, move |connection| isola_web::serve(connection, site));
     let _listening = listening.map_err(|error| error.to_string())?;
     let (port, cores) = (options.port, isola::core_count());
     println!("web: TCP port {port}, {cores} cores, {files} files of {} KiB", bytes.div_ceil(1 << 10));

@@ -142,6 +142,11 @@ impl Session {
         self.output.split_to(count).unwrap_or_default()
     }
 
+    /// Whether there is output to take.
+    pub fn has_output(&self) -> bool {
+        !self.output.is_empty()
+    }
+
     /// Whether nothing more will be answered.
     pub fn has_ended(&self) -> bool {
         self.ends

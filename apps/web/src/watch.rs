@@ -5,8 +5,8 @@
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::task::Waker;
 use core::time::Duration;
 use isola_ebbs::{Ebb, Representative};
 use isola_events::{Instant, now, sleep, spawn_task};
@@ -44,16 +44,29 @@ impl Waiting {
     }
 }
 
-/// A connection that is watched.
+/// Who is watched.
+pub(crate) trait Patient {
+    /// What it waits for.
+    fn watch(&self) -> &Watch;
+
+    /// It has waited for this for too long.
+    fn expired(&self, waiting: Waiting);
+}
+
+/// What a connection waits for, and since when.
 #[derive(Debug)]
 pub(crate) struct Watch {
+    number: u64,
     waiting: Cell<Waiting>,
     since: Cell<Instant>,
-    expired: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
 }
 
 impl Watch {
+    /// Watches the connection of this core that `make` makes; `None` where there are too many.
+    pub fn begin<P: Patient + 'static>(make: impl FnOnce(Self) -> P) -> Option<Rc<P>> {
+        WATCHES.begin(make)
+    }
+
     /// Notes what the connection waits for from now on, unless it did before.
     pub fn wait_for(&self, waiting: Waiting) {
         if self.waiting.replace(waiting) != waiting {
@@ -66,53 +79,22 @@ impl Watch {
         self.since.set(now());
     }
 
-    /// Names the task to wake, once.
-    pub fn wakes(&self, waker: &Waker) {
-        let mut known = self.waker.borrow_mut();
-        if known.is_none() {
-            *known = Some(waker.clone());
-        }
+    /// The connection is over.
+    pub fn end(&self) {
+        // Without a borrow: it may be the last that holds it.
+        let ended = WATCHES.all.borrow_mut().remove(&self.number);
+        drop(ended);
     }
 
-    /// Whether the connection has waited for too long, and for what. Says so once.
-    pub fn take_expired(&self) -> Option<Waiting> {
-        self.expired.replace(false).then(|| self.waiting.get())
-    }
-
-    fn look(&self, now: Instant) {
-        if now.since(self.since.get()) >= self.waiting.get().limit() {
-            self.expired.set(true);
-            if let Some(waker) = &*self.waker.borrow() {
-                waker.wake_by_ref();
-            }
-        }
-    }
-}
-
-/// Keeps a connection watched.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    number: u64,
-    pub watch: Rc<Watch>,
-}
-
-impl Watched {
-    /// Watches a connection of this core; `None` where there are too many.
-    pub fn begin() -> Option<Self> {
-        WATCHES.begin()
-    }
-}
-
-impl Drop for Watched {
-    fn drop(&mut self) {
-        WATCHES.all.borrow_mut().remove(&self.number);
+    fn has_expired(&self, now: Instant) -> bool {
+        now.since(self.since.get()) >= self.waiting.get().limit()
     }
 }
 
 /// The connections of a core.
 #[derive(Default)]
 struct Watches {
-    all: RefCell<BTreeMap<u64, Rc<Watch>>>,
+    all: RefCell<BTreeMap<u64, Rc<dyn Patient>>>,
     next: Cell<u64>,
     looks: Cell<bool>,
 }
@@ -124,20 +106,19 @@ impl Representative for Watches {
 }
 
 impl Watches {
-    fn begin(&self) -> Option<Watched> {
+    fn begin<P: Patient + 'static>(&self, make: impl FnOnce(Watch) -> P) -> Option<Rc<P>> {
         let mut all = self.all.borrow_mut();
         if all.len() >= MAX_CONNECTIONS {
             return None;
         }
         let number = self.next.replace(self.next.get() + 1);
-        let (waiting, since) = (Cell::new(Waiting::Idle), Cell::new(now()));
-        let watch = Watch { waiting, since, expired: Cell::new(false), waker: RefCell::new(None) };
-        let watch = Rc::new(watch);
-        all.insert(number, watch.clone());
+        let patient =
+            Rc::new(make(Watch { number, waiting: Cell::new(Waiting::Idle), since: Cell::new(now()) }));
+        all.insert(number, patient.clone());
         if !self.looks.replace(true) {
             spawn_task(look()).detach();
         }
-        Some(Watched { number, watch })
+        Some(patient)
     }
 }
 
@@ -145,12 +126,15 @@ impl Watches {
 async fn look() {
     loop {
         sleep(INTERVAL).await;
-        let all = WATCHES.all.borrow();
-        if all.is_empty() {
-            WATCHES.looks.set(false);
-            return;
-        }
         let now = now();
-        all.values().for_each(|watch| watch.look(now));
+        let expired: Vec<_> = {
+            let all = WATCHES.all.borrow();
+            if all.is_empty() {
+                WATCHES.looks.set(false);
+                return;
+            }
+            all.values().filter(|patient| patient.watch().has_expired(now)).cloned().collect()
+        };
+        expired.iter().for_each(|patient| patient.expired(patient.watch().waiting.get()));
     }
 }

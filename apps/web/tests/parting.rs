@@ -6,14 +6,14 @@ use common::{responses, site};
 use isola_gateway::test_cells::{dial, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
-use isola_net::listen;
+use isola_net::listen_with;
 use std::future::pending;
 
 /// RFC 9112 9.6: a server goes on reading behind its last response, so that no reset takes that from its client.
 #[test]
 fn who_sends_a_body_that_nobody_wants_gets_the_response_all_the_same() {
     let server = || async {
-        let _listening = listen(80, 16, |stream| isola_web::serve(stream, site())).unwrap();
+        let _listening = listen_with(80, 16, |connection| isola_web::serve(connection, site())).unwrap();
         pending::<()>().await;
     };
     talk(1, Loss::Never, server, || async {

@@ -6,7 +6,7 @@ use common::{large, responses, site};
 use isola_abi::hosted::{Forward, Transport};
 use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::Settings;
-use isola_net::listen;
+use isola_net::listen_with;
 use isola_platform::CoreIndex;
 use isola_tests::ports;
 use isola_tests::wait::PATIENCE;
@@ -40,7 +40,7 @@ fn with_server(client: impl FnOnce(SocketAddr) + Send + 'static) {
 }
 
 async fn serve(host: SocketAddrV4, client: impl FnOnce(SocketAddr) + Send + 'static) {
-    let _listening = listen(PORT, 64, |stream| isola_web::serve(stream, site())).unwrap();
+    let _listening = listen_with(PORT, 64, |connection| isola_web::serve(connection, site())).unwrap();
     let client = thread::spawn(move || client(host.into()));
     while !client.is_finished() {
         sleep(Duration::from_millis(2)).await;

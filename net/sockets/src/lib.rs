@@ -92,7 +92,7 @@ pub use handler::{ConnectionHandler, TcpConnection, listen_with};
 pub use interface::{address, ipv6, set_address, start, wait_for_address, wait_for_ipv6};
 pub use isola_net_stack::{
     Addressing, ConfigError, ConnectError, FailReason, Ipv4Config, Ipv6Addressing, Ipv6Config, Ipv6Settings,
-    KeepAlive, Limits, MacAddr, TcpConfig,
+    KeepAlive, Limits, MacAddr, SendError, TcpConfig,
 };
 pub use isola_platform::network as port;
 pub use manager::{CellNetwork, NETWORK_MANAGER, NetworkManager, NetworkSettings};
