@@ -108,7 +108,7 @@ impl<'a> ChainWriter<'a> {
     }
 
     /// Adds a segment of a buffer, as a descriptor for each piece of it that is in a row. Empty ones are left out.
-    #[inline(always)]
+    #[inline]
     pub(super) fn push_segment(&mut self, start: *const u8, len: usize, access: Access) {
         match device_piece(start, len) {
             _ if len == 0 => {}
@@ -195,6 +195,24 @@ impl<'a> ChainWriter<'a> {
 /// Writes a descriptor that stands for a table of `len` bytes.
 pub(super) fn write_indirect(memory: &mut DmaRegion, place: usize, address: u64, len: u32) {
     write_descriptor(memory, place, address, len, INDIRECT, 0);
+}
+
+/// Writes the descriptor `index` of a short chain: for a segment at a device address, with the one that follows.
+#[inline]
+pub(super) fn write_link(
+    (memory, base): (&mut DmaRegion, usize),
+    index: u16,
+    (address, len): (u64, u32),
+    access: Access,
+    next: Option<u16>,
+) {
+    let flags = match access {
+        Access::DeviceReads => 0,
+        Access::DeviceWrites => WRITE,
+    };
+    let flags = flags | if next.is_some() { NEXT } else { 0 };
+    let place = base + usize::from(index) * DESCRIPTOR_LEN;
+    write_descriptor(memory, place, address, len, flags, next.unwrap_or(0));
 }
 
 #[inline]

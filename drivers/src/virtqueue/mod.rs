@@ -29,6 +29,7 @@ mod chain;
 mod fault;
 mod free;
 mod rings;
+mod short;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,7 @@ use chain::{ChainWriter, Limits, Written};
 use free::FreeList;
 use isola_machine::dma::{DmaBuffer, DmaRegion, read_barrier, write_barrier};
 use rings::Rings;
+use short::Short;
 use tables::Tables;
 
 /// Length of the header that a queue can put in front of a buffer, in bytes.
@@ -205,10 +207,18 @@ impl<B> VirtQueue<B> {
     ///
     /// # Errors
     /// Gives the buffer back with the reason.
+    #[inline]
     pub fn lend(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
     where
         B: DmaBuffer,
     {
+        let buffer = match Short::of(&buffer) {
+            Some(short) => match self.add_short(buffer, short, access) {
+                Ok(()) => return Ok(()),
+                Err(buffer) => buffer,
+            },
+            None => buffer,
+        };
         self.add(buffer, |buffer, chain| {
             buffer.for_each_segment(|start, len| chain.push_segment(start, len, access));
         })
@@ -239,7 +249,7 @@ impl<B> VirtQueue<B> {
     }
 
     /// Adds a chain and keeps its owner.
-    #[inline]
+    #[inline(never)]
     fn add(&mut self, buffer: B, visit: impl Fn(&B, &mut ChainWriter<'_>)) -> Result<(), Refused<B>> {
         if let Some(fault) = self.fault {
             return Err(Refused { buffer, reason: Refusal::Broken(fault) });

@@ -1,0 +1,71 @@
+//! Chains of up to three descriptors, as nearly all are: they are looked at before anything is written, and then written in
+//! one go. What does not fit here goes the way of all others (`chain.rs`), which also says why something does not fit at all.
+
+use super::chain::{Access, write_link};
+use super::{Lent, VirtQueue};
+use isola_machine::dma::{DmaBuffer, device_piece};
+
+/// Longest such chain.
+const LONGEST: usize = 3;
+
+/// The segments of a buffer that makes such a chain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Short {
+    segments: [(u64, u32); LONGEST],
+    count: u16,
+    len: u32,
+}
+
+impl Short {
+    /// The segments of `buffer`: `None` where there are more, one is not in a row for devices, or all together are too long.
+    #[inline]
+    pub(super) fn of(buffer: &impl DmaBuffer) -> Option<Self> {
+        let mut short = Self { segments: [(0, 0); LONGEST], count: 0, len: 0 };
+        let mut fits = true;
+        buffer.for_each_segment(|start, len| {
+            if len == 0 {
+                return;
+            }
+            let whole = device_piece(start, len).filter(|&(_, piece)| piece == len);
+            let total = u32::try_from(len).ok().and_then(|len| short.len.checked_add(len));
+            match (whole, total, short.segments.get_mut(usize::from(short.count))) {
+                (Some((address, _)), Some(total), Some(segment)) => {
+                    *segment = (address, len as u32);
+                    short.count += 1;
+                    short.len = total;
+                }
+                _ => fits = false,
+            }
+        });
+        (fits && short.count > 0).then_some(short)
+    }
+}
+
+impl<B> VirtQueue<B> {
+    /// Lends a buffer with these segments; gives it back where there is no room for it now.
+    #[inline]
+    pub(super) fn add_short(&mut self, buffer: B, short: Short, access: Access) -> Result<(), B> {
+        let head = self.free.first();
+        if short.count > self.free.count() || self.fault.is_some() {
+            return Err(buffer);
+        }
+        let Some(slot) = self.lent.get_mut(usize::from(head)) else { return Err(buffer) };
+        let (memory, base) = self.rings.descriptors();
+        let (mut last, mut left) = (head, short.count);
+        for &(address, len) in short.segments.iter().take(usize::from(short.count)) {
+            left -= 1;
+            let next = self.free.links().get(usize::from(last)).copied().unwrap_or(0);
+            write_link((memory, base), last, (address, len), access, (left > 0).then_some(next));
+            if left > 0 {
+                last = next;
+            }
+        }
+        let writable = if access == Access::DeviceWrites { short.len } else { 0 };
+        let (position, count) = (self.staged, short.count);
+        *slot = Some(Lent { buffer, last, count, table: None, position, writable });
+        self.free.take(last, count);
+        self.rings.set_available(position as u16, head);
+        self.staged = position + 1;
+        Ok(())
+    }
+}
