@@ -49,6 +49,39 @@ impl Connection {
         }
     }
 
+    /// What another core had.
+    pub fn arrived(id: ConnId, moved: MovedConnection) -> Self {
+        let MovedConnection { handler, activity, connected, unread, paused, end_told } = moved;
+        let connection = Self {
+            connected: Cell::new(connected),
+            unread: Cell::new(unread),
+            paused: Cell::new(paused),
+            end_told: Cell::new(end_told),
+            ..Self::new(id)
+        };
+        connection.serve_by(handler, activity);
+        connection
+    }
+
+    /// What goes along to another core, where the handler can.
+    pub fn take_along(&self) -> Option<MovedConnection> {
+        let activity = self.activity.get()?;
+        let mut handler = self.handler.take()?;
+        let Some(moving) = handler.moving() else {
+            self.handler.set(Some(handler));
+            return None;
+        };
+        self.release();
+        Some(MovedConnection {
+            handler: moving,
+            activity,
+            connected: self.connected.get(),
+            unread: self.unread.get(),
+            paused: self.paused.get(),
+            end_told: self.end_told.get(),
+        })
+    }
+
     /// Has `handler` told of everything from now on, for `activity`.
     pub fn serve_by(&self, handler: Box<dyn ConnectionHandler>, activity: ActivityId) {
         self.handler.set(Some(handler));
@@ -154,6 +187,24 @@ impl Connection {
     pub fn release(&self) {
         self.activity.set(None);
         drop(self.handler.take());
+    }
+}
+
+/// The application's side of a connection, between two cores.
+pub(crate) struct MovedConnection {
+    handler: Box<dyn ConnectionHandler + Send>,
+    activity: ActivityId,
+    connected: bool,
+    unread: bool,
+    paused: bool,
+    end_told: bool,
+}
+
+impl MovedConnection {
+    /// Tells the handler that the connection has ended on its way.
+    pub fn end(mut self, reason: FailReason) {
+        charge_to(self.activity);
+        self.handler.ended(Some(reason));
     }
 }
 

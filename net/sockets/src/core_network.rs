@@ -9,6 +9,7 @@ use crate::connection::Connection;
 use crate::device;
 use crate::drops::count_dropped;
 use crate::interface::{self, Beginning};
+use crate::steering::Arriving;
 use crate::tcp::Listener;
 use crate::udp::Socket;
 use alloc::collections::BTreeMap;
@@ -34,12 +35,14 @@ pub(crate) static NETWORK: Ebb<CoreNetwork> = Ebb::new();
 
 /// A core's own protocol stack.
 pub(crate) struct CoreNetwork {
-    stack: RefCell<Option<Stack>>,
+    pub stack: RefCell<Option<Stack>>,
     /// By the index of their ids.
-    connections: RefCell<Vec<Option<Rc<Connection>>>>,
+    pub connections: RefCell<Vec<Option<Rc<Connection>>>>,
     listeners: RefCell<BTreeMap<ListenerId, (u16, Arc<Listener>)>>,
     sockets: RefCell<BTreeMap<UdpId, Rc<Socket>>>,
     flush_queued: Cell<bool>,
+    /// Flows that are on their way here from another core.
+    pub arriving: Arriving,
     /// Whether what came in is being taken in: what is to be sent is looked at when that is over.
     taking_in: Cell<bool>,
     /// Whether tasks were woken that may have something to send.
@@ -57,6 +60,7 @@ impl Representative for CoreNetwork {
             listeners: RefCell::default(),
             sockets: RefCell::default(),
             flush_queued: Cell::new(false),
+            arriving: Arriving::default(),
             taking_in: Cell::new(false),
             calls_expected: Cell::new(false),
             alarm: Alarm::new(|| NETWORK.ring()),
@@ -135,9 +139,14 @@ impl CoreNetwork {
         self.stack.borrow().as_ref().map(work)
     }
 
-    /// Takes frames that came for this core, and answers.
-    pub fn receive(&self, batch: Vec<ReceivedFrame>) {
-        self.absorb(batch.into_iter());
+    /// Takes frames that came for this core, by the table's `version`, and answers. Those of flows that have gone since go
+    /// after them.
+    pub fn receive(&self, batch: Vec<ReceivedFrame>, version: u32) {
+        let is_current = interface::steering().is_none_or(|steering| steering.version() == version);
+        self.absorb(batch.into_iter().filter_map(|received| match is_current {
+            true => Some(received),
+            false => device::pass_on(received),
+        }));
         self.answer();
     }
 
@@ -148,7 +157,15 @@ impl CoreNetwork {
         let now = stack_now();
         let longest =
             if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
+        let nothing_arrives = self.arriving.is_empty();
         for received in frames {
+            let received = match nothing_arrives {
+                true => received,
+                false => match self.hold_back(received) {
+                    Some(received) => received,
+                    None => continue,
+                },
+            };
             // Only now: what lies between the device and the stack may use the network itself.
             let mut stack = self.stack.borrow_mut();
             let Some(stack) = stack.as_mut() else { continue };
@@ -217,12 +234,18 @@ impl CoreNetwork {
 
     /// Has the events of a connection noted in the returned record.
     pub fn add_connection(&self, id: ConnId) -> Rc<Connection> {
-        let connection = Rc::new(Connection::new(id));
+        self.put_connection(Connection::new(id))
+    }
+
+    /// Has the events of a connection noted in this record.
+    pub fn put_connection(&self, connection: Connection) -> Rc<Connection> {
+        let index = connection.id.index();
+        let connection = Rc::new(connection);
         let mut connections = self.connections.borrow_mut();
-        if connections.len() <= id.index() {
-            connections.resize(id.index() + 1, None);
+        if connections.len() <= index {
+            connections.resize(index + 1, None);
         }
-        connections[id.index()] = Some(connection.clone());
+        connections[index] = Some(connection.clone());
         connection
     }
 

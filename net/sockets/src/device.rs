@@ -11,6 +11,7 @@
 use crate::core_network::NETWORK;
 use crate::drops::count_dropped;
 use crate::interface;
+use crate::steering::tcp_flow_of;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -147,11 +148,32 @@ pub fn set_polling(thresholds: Thresholds) {
 
 /// Has a frame that was put together of fragments received on the core of its flow.
 pub(crate) fn steer_again(frame: IoBuf) {
+    let version = interface::steering().map_or(0, |steering| steering.version());
     let core = QUEUES.core_of(&frame);
     let received = ReceivedFrame { frame, rest: None, checksum: ReceivedChecksum::Unchecked };
+    hand_on(core, vec![received], version);
+}
+
+/// Passes a frame on to the core that its flow of TCP has gone to; gives it back where that is this one.
+pub(crate) fn pass_on(received: ReceivedFrame) -> Option<ReceivedFrame> {
+    let Some((steering, flow)) = interface::steering().zip(tcp_flow_of(&received.frame)) else {
+        return Some(received);
+    };
+    let version = steering.version();
+    let core = CoreIndex(steering.core_of(&flow).into());
+    if core == current_core() {
+        return Some(received);
+    }
+    hand_on(core, vec![received], version);
+    None
+}
+
+/// Has frames received on another core, to which they were steered by the table's `version`.
+fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32) {
     let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
-    if event.try_spawn(move || NETWORK.receive(vec![received])).is_err() {
-        count_dropped(Counter::DropCoreBusy, 1);
+    let count = batch.len();
+    if event.try_spawn(move || NETWORK.receive(batch, version)).is_err() {
+        count_dropped(Counter::DropCoreBusy, count);
     }
 }
 
@@ -208,6 +230,8 @@ impl Queues {
         self.poll_queued.set(false);
         let here = current_core();
         let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
+        // Before the table is looked at: a change that it does not count may be seen all the same.
+        let version = interface::steering().map_or(0, |steering| steering.version());
         let (mut taken, mut bytes) = (0, 0);
         if let Some(queue) = self.queue.borrow_mut().as_mut() {
             let alone = platform().descriptor().cores.len() == 1;
@@ -232,11 +256,7 @@ impl Queues {
         report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
         report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
         for (core, batch) in elsewhere {
-            let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
-            let count = batch.len();
-            if event.try_spawn(move || NETWORK.receive(batch)).is_err() {
-                count_dropped(Counter::DropCoreBusy, count);
-            }
+            hand_on(core, batch, version);
         }
         if taken > 0 {
             NETWORK.answer();

@@ -40,6 +40,15 @@ pub trait ConnectionHandler: 'static {
         connection.close();
     }
 
+    /// The connection is to go to another core ([`rebalance`](crate::rebalance)): what goes on there in the place of this
+    /// handler, which is told nothing more. `None`: the handler stays, and the connection with it. It stays as well while
+    /// somebody else has a [`TcpConnection`] of it.
+    ///
+    /// A handler without anything of its core's own is as good there: `Some(Box::new(core::mem::take(self)))`.
+    fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+        None
+    }
+
     /// The connection is over, in good order or for a reason. The last call.
     fn ended(&mut self, _reason: Option<FailReason>) {}
 }

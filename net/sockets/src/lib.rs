@@ -10,10 +10,11 @@
 //! | [`manager`] | what the network is made of: an Ebb that an application can replace |
 //! | [`inquiry`] | what the host tool is told: counters, connections |
 //! | [`mod@filter`] | something between the device and the stack |
+//! | [`steering`] | which core serves which flows, and moving them while they are used |
 //! | [`port`] | what a network device is |
 //!
 //! Each core has a stack of its own (`isola-net-stack`), made when the first frame for the core arrives. A flow
-//! belongs to the core that its hash names: all of its frames, its connection and the application's handler
+//! belongs to the core that has its bucket: all of its frames, its connection and the application's handler
 //! are there, and no other core ever touches them. The core that owns a device queue receives, looks at
 //! the flow and hands frames on in batches; frames to send go the other way.
 //!
@@ -81,6 +82,7 @@ pub mod handler;
 pub mod inquiry;
 pub mod interface;
 pub mod manager;
+pub mod steering;
 pub mod tcp;
 pub mod udp;
 
@@ -96,5 +98,6 @@ pub use isola_net_stack::{
 };
 pub use isola_platform::network as port;
 pub use manager::{CellNetwork, NETWORK_MANAGER, NetworkManager, NetworkSettings};
+pub use steering::rebalance;
 pub use tcp::{PortInUse, StreamError, TcpStream, connect, listen};
 pub use udp::UdpSocket;

@@ -87,7 +87,7 @@ pub use flow::{datagram_port, flow_of, usual_flow_of};
 pub use isola_iobuf::{Frame, PartialChecksum};
 pub use neighbour::Evidence;
 pub use stack::{Moved, Occupancy, Stack};
-pub use steering::{BUCKETS, Bucket, MAX_CORES, Move, Steering};
+pub use steering::{BUCKETS, Bucket, Buckets, MAX_CORES, Move, Steering};
 pub use tcp::{
     Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, ConnectionView, Ecn, EndCame,
     KeepAlive, ListenError, Round, SendError, TcpConfig, Timeout, WindowUse,

@@ -48,6 +48,47 @@ impl Bucket {
     }
 }
 
+/// Some of the buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Buckets(u128);
+
+impl Buckets {
+    /// Whether a bucket is among them.
+    #[inline]
+    pub const fn contains(self, bucket: Bucket) -> bool {
+        self.0 >> bucket.0 & 1 != 0
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// These and others.
+    #[must_use]
+    pub const fn and(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
+    /// These without others.
+    #[must_use]
+    pub const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = Bucket> {
+        Bucket::all().filter(move |bucket| self.contains(*bucket))
+    }
+}
+
+impl FromIterator<Bucket> for Buckets {
+    fn from_iter<I: IntoIterator<Item = Bucket>>(buckets: I) -> Self {
+        Self(buckets.into_iter().fold(0, |all, bucket| all | 1 << bucket.0))
+    }
+}
+
 /// The table that all stacks of an interface share.
 pub struct Steering {
     key: [u8; KEY_LEN],

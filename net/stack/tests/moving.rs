@@ -5,8 +5,8 @@ mod common;
 use common::{Role, Talker};
 use isola_net_sim::{Link, Peer, Random, Segment, Sim, host_config, host_ip, host_mac, steering};
 use isola_net_stack::{
-    Addressing, Bucket, Config, ConnId, ConnectError, CoreShare, Counter, Duration, Event, Flow, KeepAlive,
-    Steering, TcpConfig,
+    Addressing, Bucket, Buckets, Config, ConnId, ConnectError, CoreShare, Counter, Duration, Event, Flow,
+    KeepAlive, Steering, TcpConfig,
 };
 use proptest::prelude::*;
 use std::net::SocketAddr;
@@ -43,9 +43,10 @@ fn give(sim: &mut Sim<Talker>, steering: &Steering, bucket: Bucket, to: usize, r
     if from == to {
         return;
     }
-    let mut staying = sim.hosts[from].stack.connections_of(bucket);
+    let buckets = Buckets::from_iter([bucket]);
+    let mut staying = sim.hosts[from].stack.connections_of(buckets);
     staying.retain(|_| random.happens(200));
-    let moved = sim.hosts[from].stack.extract(now, bucket, &staying);
+    let moved = sim.hosts[from].stack.extract(now, buckets, &staying);
     let names = sim.hosts[to].stack.insert(now, moved);
     let [giver, taker] = sim.hosts.get_disjoint_mut([from, to]).unwrap();
     for (before, name) in names {
@@ -154,9 +155,10 @@ fn hand_over(
     staying: &[ConnId],
 ) -> Vec<(ConnId, ConnId)> {
     let bucket = steering.bucket_of(&flow(port));
+    let buckets = Buckets::from_iter([bucket]);
     let owner = usize::from(steering.owner(bucket) == 0);
     to.now = to.now.max(from.now);
-    let moved = from.stack.extract(from.now, bucket, staying);
+    let moved = from.stack.extract(from.now, buckets, staying);
     let names = to.stack.insert(to.now, moved);
     steering.give(bucket, owner as u16);
     names
@@ -171,8 +173,8 @@ fn a_connection_goes_on_where_it_was_on_another_core() {
     first.send(Segment { seq: talk.seq + 4, ..talk.segment().payload(b"behind") });
     first.stack.send(talk.conn, &mut isola_iobuf::IoBuf::from_static(b"under way").into()).unwrap();
     assert!(!first.segments().is_empty());
-    let bucket = steering.bucket_of(&flow(5000));
-    assert_eq!(first.stack.connections_of(bucket), [talk.conn]);
+    let buckets = Buckets::from_iter([steering.bucket_of(&flow(5000))]);
+    assert_eq!(first.stack.connections_of(buckets), [talk.conn]);
     let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
     let [(before, name)] = names[..] else { panic!("one connection: {names:?}") };
     assert_eq!((before, steering.core_of(&flow(5000))), (talk.conn, 1));
@@ -237,7 +239,7 @@ fn a_connection_that_nobody_has_taken_is_accepted_on_the_other_core() {
     first.send(Segment::new(5000, 80, 9, None).flags("S"));
     let answer = first.segment();
     first.send(Segment::new(5000, 80, 10, Some(answer.seq + 1)).payload(b"hello"));
-    assert_eq!(first.stack.connections_of(steering.bucket_of(&flow(5000))), []);
+    assert_eq!(first.stack.connections_of(Bucket::all().collect()), []);
     let names = hand_over(&mut first, &mut other, &steering, 5000, &[]);
     assert_eq!((first.events(), names.len()), (vec![], 1));
     let [Event::Accepted { conn, .. }, Event::Readable(readable)] = other.events()[..] else {

@@ -1,17 +1,17 @@
-//! Handing a bucket's flows from one core's stack to another's.
+//! Handing the flows of buckets from one core's stack to another's.
 //!
 //! Everything that TCP knows of them goes along: connections with their queues, timers and signals, handshakes, and what is
 //! left of connections that have ended. The layer above carries it from core to core, holds back what comes for these flows
-//! meanwhile, and then gives the bucket to its new owner ([`Steering::give`](crate::Steering::give)).
+//! meanwhile, and then gives the buckets to their new owner ([`Steering::give`](crate::Steering::give)).
 
 use super::{Stack, around};
 use crate::event::ConnId;
-use crate::steering::Bucket;
+use crate::steering::Buckets;
 use crate::tcp::tables::{Around, MovedFlows};
 use crate::time::Instant;
 use core::fmt;
 
-/// A bucket's flows, between two stacks.
+/// The flows of buckets, between two stacks.
 pub struct Moved(MovedFlows);
 
 const _: () = {
@@ -26,10 +26,10 @@ impl fmt::Debug for Moved {
 }
 
 impl Stack {
-    /// The connections of a bucket whose application has to be asked whether it can go along: those that it has taken or
+    /// The connections of buckets whose application has to be asked whether it can go along: those that it has taken or
     /// begun, and not let go of.
-    pub fn connections_of(&self, bucket: Bucket) -> alloc::vec::Vec<ConnId> {
-        self.tcp.known_connections_of(bucket)
+    pub fn connections_of(&self, buckets: Buckets) -> alloc::vec::Vec<ConnId> {
+        self.tcp.known_connections_of(buckets)
     }
 
     /// How many connections of another stack there is room for.
@@ -37,11 +37,13 @@ impl Stack {
         self.tcp.room()
     }
 
-    /// Takes a bucket's flows out, for another stack to [`Self::insert`] them. Connections in `staying` go on here, until they
+    /// Takes the flows of buckets out, for another stack to [`Self::insert`] them. Connections in `staying` go on here, until they
     /// end, and their frames go on coming here ([`Steering::keep`](crate::Steering::keep)).
-    pub fn extract(&mut self, now: Instant, bucket: Bucket, staying: &[ConnId]) -> Moved {
+    pub fn extract(&mut self, now: Instant, buckets: Buckets, staying: &[ConnId]) -> Moved {
         self.at(now);
-        Moved(self.tcp.extract(bucket, staying, &mut around!(self)))
+        let mut staying = staying.to_vec();
+        staying.sort_unstable();
+        Moved(self.tcp.extract(buckets, &staying, &mut around!(self)))
     }
 
     /// Goes on with flows that another stack had: one with the same secret, settings and address. Returns the names that the

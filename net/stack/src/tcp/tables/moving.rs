@@ -1,10 +1,10 @@
-//! A bucket's flows on their way from one stack to another.
+//! The flows of buckets on their way from one stack to another.
 
 use super::{Around, Tcp};
 use crate::address::Flow;
 use crate::counters::Counter;
 use crate::event::{ConnId, FailReason};
-use crate::steering::Bucket;
+use crate::steering::Buckets;
 use crate::tcp::connection::{Connection, Held, Place, Signal};
 use crate::tcp::flow_map::Target;
 use crate::tcp::listener::HalfOpen;
@@ -12,7 +12,7 @@ use crate::tcp::time_wait::TimeWait;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// What TCP knows of a bucket's flows.
+/// What TCP knows of the flows of buckets.
 pub(crate) struct MovedFlows {
     connections: Vec<(ConnId, Box<Connection>)>,
     half_open: Vec<HalfOpen>,
@@ -29,22 +29,22 @@ impl MovedFlows {
 }
 
 impl Tcp {
-    /// The connections of a bucket that have not ended.
-    fn connections_of(&self, bucket: Bucket) -> Vec<u32> {
+    /// The connections of buckets that have not ended.
+    fn connections_of(&self, buckets: Buckets) -> Vec<u32> {
         let is_meant = |connection: &Connection| {
-            connection.mapped == Place::In && self.core.steering.bucket_of(&connection.flow) == bucket
+            connection.mapped == Place::In && buckets.contains(self.core.steering.bucket_of(&connection.flow))
         };
         let indices = self.connections.indices();
         indices.filter(|index| self.connections.at(*index).is_some_and(|found| is_meant(found))).collect()
     }
 
-    /// The connections of a bucket that an application knows of.
-    pub fn known_connections_of(&self, bucket: Bucket) -> Vec<ConnId> {
+    /// The connections of buckets that an application knows of.
+    pub fn known_connections_of(&self, buckets: Buckets) -> Vec<ConnId> {
         let is_known = |index: &u32| {
             let found = self.connections.at(*index);
             found.is_some_and(|found| found.held == Held::Yes && !found.signals.has(Signal::Accepted))
         };
-        let known = self.connections_of(bucket).into_iter().filter(is_known);
+        let known = self.connections_of(buckets).into_iter().filter(is_known);
         known.filter_map(|index| self.connections.key_at(index)).map(ConnId).collect()
     }
 
@@ -53,12 +53,12 @@ impl Tcp {
         self.connections.room()
     }
 
-    /// Takes a bucket's flows out, but for the connections in `staying`: those go on here, and stray.
-    pub fn extract(&mut self, bucket: Bucket, staying: &[ConnId], around: &mut Around<'_>) -> MovedFlows {
+    /// Takes the flows of buckets out, but for the connections in `staying`, in order: those go on here, and stray.
+    pub fn extract(&mut self, buckets: Buckets, staying: &[ConnId], around: &mut Around<'_>) -> MovedFlows {
         let mut connections = Vec::new();
-        for index in self.connections_of(bucket) {
+        for index in self.connections_of(buckets) {
             let Some(id) = self.connections.key_at(index).map(ConnId) else { continue };
-            if staying.contains(&id) {
+            if staying.binary_search(&id).is_ok() {
                 if let Some(flow) = self.flow(id) {
                     self.flows.keep(flow, &self.core);
                 }
@@ -67,7 +67,7 @@ impl Tcp {
             }
         }
         let steering = self.core.steering.clone();
-        let is_meant = |flow: &Flow| steering.bucket_of(flow) == bucket;
+        let is_meant = |flow: &Flow| buckets.contains(steering.bucket_of(flow));
         let mut half_open = Vec::new();
         for place in self.half_open.places(|entry| is_meant(&entry.handshake.flow)) {
             half_open.extend(self.half_open.remove(place).inspect(|entry| {

@@ -1,0 +1,251 @@
+//! Flows that move between the cores of a cell while their connections are used.
+
+use isola_ebbs::current_core;
+use isola_events::{sleep, spawn_task};
+use isola_gateway::test_cells::{dial, read_exactly, talk};
+use isola_hosted::Loss;
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::steering::{RebalanceError, Rebalanced, shares};
+use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen, listen_with, rebalance};
+use isola_platform::CoreIndex;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Served by handlers that can move.
+const MOVING: u16 = 7;
+
+/// Served by tasks, which cannot.
+const STAYING: u16 = 8;
+
+/// Answers each byte by itself and its place in the stream: whoever goes on with a connection has to know how far it was.
+#[derive(Default)]
+struct Counting {
+    place: u8,
+}
+
+impl Counting {
+    fn answer(&mut self, data: &Chain) -> Vec<u8> {
+        let mut answer = Vec::new();
+        for byte in data.parts().flat_map(|part| part.iter()) {
+            answer.push(byte.wrapping_add(self.place));
+            self.place = self.place.wrapping_add(1);
+        }
+        answer
+    }
+}
+
+impl ConnectionHandler for Counting {
+    fn received(&mut self, connection: &TcpConnection, data: Chain) {
+        connection.send(&mut IoBuf::from(self.answer(&data)).into()).unwrap();
+    }
+
+    fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+        Some(Box::new(std::mem::take(self)))
+    }
+}
+
+async fn count(mut stream: TcpStream) {
+    let (mut counting, core) = (Counting::default(), current_core());
+    while let Ok(Some(data)) = stream.read().await {
+        assert_eq!(current_core(), core);
+        stream.write(IoBuf::from(counting.answer(&data)).into()).await.unwrap();
+    }
+}
+
+/// Talks on a connection in rounds of `len` bytes for as long as `on` says, and checks every byte.
+async fn ask(port: u16, len: usize, on: &'static AtomicBool) {
+    let mut stream = dial(port).await;
+    let mut place = 0u8;
+    let mut rounds = 0;
+    while rounds < 3 || on.load(Ordering::Relaxed) {
+        let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + rounds) as u8).collect();
+        stream.write(IoBuf::from(bytes.clone()).into()).await.unwrap();
+        for (byte, answer) in bytes.iter().zip(read_exactly(&mut stream, len).await) {
+            assert_eq!(answer, byte.wrapping_add(place), "round {rounds}");
+            place = place.wrapping_add(1);
+        }
+        rounds += 1;
+    }
+    stream.shutdown();
+    assert!(matches!(stream.read().await, Ok(None)), "it ends in good order");
+}
+
+fn cores(numbers: &[u32]) -> Vec<CoreIndex> {
+    numbers.iter().copied().map(CoreIndex).collect()
+}
+
+/// What is known of a talk while flows go round.
+struct Progress {
+    on: AtomicBool,
+    accepted: AtomicUsize,
+    moved: AtomicUsize,
+    stayed: AtomicUsize,
+}
+
+impl Progress {
+    const fn new() -> Self {
+        let (accepted, moved, stayed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { on: AtomicBool::new(true), accepted, moved, stayed }
+    }
+}
+
+/// Has connections of both kinds talk over such a link while all flows go round the cores.
+fn go_round(loss: Loss, progress: &'static Progress) {
+    /// So that every core has had everything and nothing several times.
+    const ROUNDS: usize = 12;
+    const TALKS: usize = 24;
+    let Progress { on, accepted, moved, stayed } = progress;
+    let serve = move || async move {
+        let handled = listen_with(MOVING, 64, |_| {
+            accepted.fetch_add(1, Ordering::Relaxed);
+            Counting::default()
+        });
+        let streams = listen(STAYING, 64, |stream| {
+            accepted.fetch_add(1, Ordering::Relaxed);
+            count(stream)
+        });
+        while accepted.load(Ordering::Relaxed) < TALKS {
+            sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..ROUNDS {
+            for set in [&[0][..], &[0, 1, 2], &[2], &[1, 2]] {
+                let result = rebalance(&cores(set)).await.unwrap();
+                moved.fetch_add(result.buckets, Ordering::Relaxed);
+                stayed.fetch_add(result.staying, Ordering::Relaxed);
+                // Until something was said by way of the new owners.
+                sleep(Duration::from_millis(5)).await;
+            }
+        }
+        on.store(false, Ordering::Relaxed);
+        std::future::pending::<()>().await;
+        drop((handled.unwrap(), streams.unwrap()));
+    };
+    let client = move || async move {
+        let talks: Vec<_> = (0..TALKS)
+            .map(|number| {
+                let port = if number % 4 == 0 { STAYING } else { MOVING };
+                spawn_task(ask(port, 1 + number * 701, on))
+            })
+            .collect();
+        for talk in talks {
+            talk.await;
+        }
+    };
+    talk(3, loss, serve, client);
+    assert!(moved.load(Ordering::Relaxed) > 100 * ROUNDS);
+}
+
+#[test]
+fn every_byte_is_right_while_all_flows_go_round_the_cores() {
+    static PROGRESS: Progress = Progress::new();
+    go_round(Loss::Never, &PROGRESS);
+    assert!(PROGRESS.stayed.load(Ordering::Relaxed) > 0, "streams were there to stay");
+}
+
+#[test]
+fn frames_that_are_lost_on_the_way_are_sent_again_from_wherever_the_flow_is() {
+    static PROGRESS: Progress = Progress::new();
+    go_round(Loss::EveryNth(97), &PROGRESS);
+}
+
+#[test]
+fn a_core_that_leaves_has_its_connections_served_by_the_others_and_one_that_comes_gets_its_share() {
+    static STEP: AtomicUsize = AtomicUsize::new(0);
+    static SERVED_BY: Mutex<[usize; 4]> = Mutex::new([0; 4]);
+    #[derive(Default)]
+    struct Named;
+    impl ConnectionHandler for Named {
+        fn received(&mut self, connection: &TcpConnection, mut data: Chain) {
+            SERVED_BY.lock().unwrap()[current_core().0 as usize] += 1;
+            connection.send(&mut data).unwrap();
+        }
+
+        fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+            Some(Box::new(Self))
+        }
+    }
+    fn served() -> [bool; 4] {
+        SERVED_BY.lock().unwrap().map(|times| times > 0)
+    }
+    async fn wait_for(step: usize) {
+        while STEP.load(Ordering::Acquire) < step {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+    async fn serve() {
+        assert_eq!(rebalance(&[]).await, Err(RebalanceError::NoSuchCores));
+        assert_eq!(rebalance(&cores(&[4])).await, Err(RebalanceError::NoSuchCores));
+        let listening = listen_with(MOVING, 128, |_| Named).unwrap();
+        wait_for(1).await;
+        let leaving = rebalance(&cores(&[0, 2, 3])).await;
+        assert_eq!(leaving, Ok(Rebalanced { buckets: 32, staying: 0 }));
+        assert_eq!(shares(), [43, 0, 43, 42]);
+        *SERVED_BY.lock().unwrap() = [0; 4];
+        STEP.store(2, Ordering::Release);
+        wait_for(3).await;
+        assert_eq!(served(), [true, false, true, true]);
+        assert_eq!(rebalance(&cores(&[0, 1, 2, 3])).await, Ok(Rebalanced { buckets: 32, staying: 0 }));
+        *SERVED_BY.lock().unwrap() = [0; 4];
+        STEP.store(4, Ordering::Release);
+        wait_for(5).await;
+        assert_eq!(served(), [true; 4]);
+        STEP.store(6, Ordering::Release);
+        std::future::pending::<()>().await;
+        drop(listening);
+    }
+    async fn client() {
+        let mut streams = Vec::new();
+        for _ in 0..100 {
+            streams.push(dial(MOVING).await);
+        }
+        for step in [0, 2, 4] {
+            wait_for(step).await;
+            for stream in &mut streams {
+                stream.write(IoBuf::from_static(b"who?").into()).await.unwrap();
+            }
+            for stream in &mut streams {
+                assert_eq!(read_exactly(stream, 4).await, b"who?");
+            }
+            STEP.store(step + 1, Ordering::Release);
+        }
+        wait_for(6).await;
+    }
+    talk(4, Loss::Never, serve, client);
+}
+
+#[test]
+fn a_connection_that_somebody_holds_by_name_stays() {
+    static HELD: Mutex<Option<Result<Rebalanced, RebalanceError>>> = Mutex::new(None);
+    async fn serve() {
+        thread_local! {
+            static NAMES: std::cell::RefCell<Vec<TcpConnection>> = const { std::cell::RefCell::new(Vec::new()) };
+        }
+        let listening = listen_with(MOVING, 64, |connection| {
+            NAMES.with_borrow_mut(|names| names.push(connection.clone()));
+            Counting::default()
+        })
+        .unwrap();
+        while NAMES.with_borrow(Vec::is_empty) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        *HELD.lock().unwrap() = Some(rebalance(&cores(&[1])).await);
+        std::future::pending::<()>().await;
+        drop(listening);
+    }
+    async fn client() {
+        static ON: AtomicBool = AtomicBool::new(true);
+        // Connections enough that one is the first core's.
+        let talks: Vec<_> = (0..16).map(|_| spawn_task(ask(MOVING, 100, &ON))).collect();
+        while HELD.lock().unwrap().is_none() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        ON.store(false, Ordering::Relaxed);
+        for talk in talks {
+            talk.await;
+        }
+        let result = HELD.lock().unwrap().unwrap().unwrap();
+        assert!(result.staying > 0, "{result:?}");
+    }
+    talk(2, Loss::Never, serve, client);
+}
