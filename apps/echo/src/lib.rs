@@ -4,6 +4,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
+use alloc::boxed::Box;
 use isola_iobuf::Chain;
 use isola_net::{ConnectionHandler, TcpConnection};
 
@@ -49,5 +52,9 @@ impl ConnectionHandler for Echo {
     fn peer_closed(&mut self, connection: &TcpConnection) {
         self.peer = Peer::Closed;
         self.send(connection);
+    }
+
+    fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+        Some(Box::new(core::mem::take(self)))
     }
 }
