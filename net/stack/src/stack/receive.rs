@@ -91,7 +91,6 @@ impl Stack {
     }
 
     fn receive_ethernet(&mut self, frame: IoBuf, checksum: RxChecksum) -> Result<(), Counter> {
-        self.setup_due = Instant::ZERO;
         let frame = ethernet::parse(frame)?;
         if frame.destination != self.interface.mac && !frame.destination.is_group() {
             return Err(Counter::DropEthernetAddress);
@@ -106,7 +105,10 @@ impl Stack {
                 let came = if frame.source == FROM_FRAGMENTS { Came::InParts } else { Came::InOnePiece };
                 self.receive_ipv6(frame.payload, link, checksum, came)
             }
-            EtherType::ARP => self.receive_arp(&frame.payload),
+            EtherType::ARP => {
+                self.setup_due = Instant::ZERO;
+                self.receive_arp(&frame.payload)
+            }
             _ => Err(Counter::DropEtherType),
         }
     }
@@ -243,6 +245,7 @@ impl Stack {
         let from_server =
             received.destination_port == dhcp::CLIENT_PORT && received.source_port == dhcp::SERVER_PORT;
         if let Some(client) = self.dhcp.as_mut().filter(|_| from_server && source.is_ipv4()) {
+            self.setup_due = Instant::ZERO;
             let change = client.receive(self.now, &received.payload).map_err(|_| Counter::DropDhcp)?;
             self.apply(change);
             return Ok(());
@@ -250,6 +253,7 @@ impl Stack {
         let from_server6 =
             received.destination_port == dhcp6::CLIENT_PORT && received.source_port == dhcp6::SERVER_PORT;
         if from_server6 && source.is_ipv6() && self.autoconf.is_some() {
+            self.setup_due = Instant::ZERO;
             return self.receive_dhcp6(&received.payload);
         }
         if destination.is_ipv4() && self.interface.ipv4.is_none() {
@@ -324,6 +328,7 @@ impl Stack {
         packet: IpPacket,
         (destination, source): (Ipv6Addr, Ipv6Addr),
     ) -> Result<(), Counter> {
+        self.setup_due = Instant::ZERO;
         let hops = packet.hops;
         match icmp6::parse(packet.into_payload(), source, destination, hops)? {
             icmp6::Message::Echo { identity, data } if !source.is_unspecified() => {

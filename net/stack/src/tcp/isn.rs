@@ -30,16 +30,11 @@ impl Chooser {
         Self { sequence: keyed(1), port: keyed(2), next: 0 }
     }
 
-    /// A flow's initial sequence number: a clock of about 4 microseconds, offset by a secret function of the
-    /// flow, so that successive connections of one flow do not overlap and no other flow's tell anything.
-    pub fn initial_sequence(&self, now: Instant, flow: &Flow) -> Seq {
-        let offset = self.sequence.hash(&flow_bytes(flow)) as u32;
-        Seq(((now.as_nanos() >> 12) as u32).wrapping_add(offset))
-    }
-
-    /// Where a flow's timestamp clock begins (RFC 7323 5.4): independent of its sequence numbers.
-    pub fn timestamp_offset(&self, flow: &Flow) -> u32 {
-        (self.sequence.hash(&flow_bytes(flow)) >> 32) as u32
+    /// Where a flow's numbers begin that others must not foresee.
+    pub fn beginning(&self, now: Instant, flow: &Flow) -> Beginning {
+        let hash = self.sequence.hash(&flow_bytes(flow));
+        let sequence = Seq(((now.as_nanos() >> 12) as u32).wrapping_add(hash as u32));
+        Beginning { sequence, timestamp_offset: (hash >> 32) as u32 }
     }
 
     /// Local ports to try for a connection to `remote`, in an order of their own for each peer.
@@ -49,6 +44,17 @@ impl Chooser {
         self.next = self.next.wrapping_add(1);
         (0..PORTS).map(move |step| FIRST_PORT + start.wrapping_add(step) % PORTS)
     }
+}
+
+/// Where the numbers of a flow begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Beginning {
+    /// The initial sequence number: a clock of about 4 microseconds, offset by a secret function of the flow, so that
+    /// successive connections of one flow do not overlap and no other flow's tell anything.
+    pub sequence: Seq,
+    /// Where the timestamps' clock begins (RFC 7323 5.4): independent of the sequence number, and the same for all
+    /// connections of the flow.
+    pub timestamp_offset: u32,
 }
 
 /// A flow as bytes to be hashed.
@@ -81,12 +87,12 @@ mod tests {
     #[test]
     fn numbers_of_a_flow_advance_with_time_and_flows_differ() {
         let chooser = Chooser::new(&Secret([7; 32]));
-        let first = chooser.initial_sequence(Instant::ZERO, &flow(1));
-        let later = chooser.initial_sequence(Instant::ZERO + Duration::from_millis(4), &flow(1));
+        let first = chooser.beginning(Instant::ZERO, &flow(1)).sequence;
+        let later = chooser.beginning(Instant::ZERO + Duration::from_millis(4), &flow(1)).sequence;
         assert!((970..=980).contains(&later.since(first)), "{}", later.since(first));
-        assert_ne!(chooser.initial_sequence(Instant::ZERO, &flow(2)), first);
+        assert_ne!(chooser.beginning(Instant::ZERO, &flow(2)).sequence, first);
         let other = Chooser::new(&Secret([8; 32]));
-        assert_ne!(other.initial_sequence(Instant::ZERO, &flow(1)), first);
+        assert_ne!(other.beginning(Instant::ZERO, &flow(1)).sequence, first);
     }
 
     /// RFC 6056 3.2: the dynamic range is used for ports

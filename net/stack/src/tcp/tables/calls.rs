@@ -6,6 +6,7 @@ use crate::counters::Counter;
 use crate::event::{ConnId, FailReason, ListenerId};
 use crate::tcp::connection::{Connection, EndCame, Env, Place, Release, Signal};
 use crate::tcp::flow_map::{FlowKey, Target};
+use crate::tcp::isn::Beginning;
 use crate::tcp::timestamps::Stamps;
 use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, ListenError, SendError};
 use crate::time::Instant;
@@ -55,9 +56,9 @@ impl Tcp {
             let has_share = self.core.steering.owners().contains(&self.core.index);
             if has_share { ConnectError::NoPorts } else { ConnectError::NoShare }
         })?;
-        let initial = self.chooser.initial_sequence(around.now, &flow);
+        let Beginning { sequence: initial, timestamp_offset } = self.chooser.beginning(around.now, &flow);
         let mss = self.local_mss(remote.ip(), around);
-        let stamps = Stamps::new(self.chooser.timestamp_offset(&flow), around.now);
+        let stamps = Stamps::new(timestamp_offset, around.now);
         let env = Env {
             now: around.now,
             config: &self.config,

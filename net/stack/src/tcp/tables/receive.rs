@@ -11,6 +11,7 @@ use crate::tcp::connection::expected::Plain;
 use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Verdict};
 use crate::tcp::cookies;
 use crate::tcp::flow_map::{FlowKey, Stray, Target};
+use crate::tcp::isn::Beginning;
 use crate::tcp::listener::{HalfOpen, Ours, Room};
 use crate::tcp::options::Options;
 use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
@@ -161,7 +162,8 @@ impl Tcp {
             }
         }
         let mss = self.local_mss(flow.remote.ip(), around);
-        let stamps = Stamps::new(self.chooser.timestamp_offset(&flow), around.now);
+        let Beginning { timestamp_offset, .. } = self.chooser.beginning(around.now, &flow);
+        let stamps = Stamps::new(timestamp_offset, around.now);
         let env = Env {
             now: around.now,
             config: &self.config,
@@ -252,11 +254,11 @@ impl Tcp {
         last: Option<Seq>,
         around: &mut Around<'_>,
     ) {
-        let mut initial = self.chooser.initial_sequence(around.now, flow);
+        let Beginning { sequence: mut initial, timestamp_offset } = self.chooser.beginning(around.now, flow);
         if let Some(least) = last.map(|last| last + REUSE_DISTANCE) {
             initial = initial.max(least);
         }
-        let stamps = Stamps::new(self.chooser.timestamp_offset(flow), around.now);
+        let stamps = Stamps::new(timestamp_offset, around.now);
         let ours = Ours { initial, mss: self.local_mss(flow.remote.ip(), around), stamps };
         let entry = HalfOpen::new(*flow, listener, segment, ours, around.now, &self.config);
         let Some(index) = self.half_open.insert(entry, around.now, &self.config) else {

@@ -26,8 +26,21 @@ pub(crate) struct Way {
     epoch: u32,
     /// What the connection had done by then.
     progress: u64,
-    /// The headers of what goes this way; `None` before the first such segment.
+    /// The headers of what goes this way; `None` before so many segments that it is worth making.
     template: Option<Template>,
+    /// How many segments went this way without it.
+    without: u8,
+}
+
+/// Segments that a connection sends the general way before its template is made: short ones have no more.
+const WITHOUT_TEMPLATE: u8 = 3;
+
+impl Way {
+    /// Another segment is about to go this way without a template; says whether it should be the last.
+    fn is_worth_a_template(&mut self) -> bool {
+        self.without = self.without.saturating_add(1);
+        self.without > WITHOUT_TEMPLATE
+    }
 }
 
 impl Tcp {
@@ -97,7 +110,7 @@ impl Tcp {
         connection.path = match path {
             Path::Known(known) => {
                 let epoch = around.interface.neighbours.epoch;
-                Some(Way { known, epoch, progress, template: None })
+                Some(Way { known, epoch, progress, template: None, without: 0 })
             }
             Path::Sought(_) | Path::Lost => None,
         };
@@ -121,6 +134,7 @@ impl Tcp {
         if let Some(way) = &mut connection.path
             && way.template.is_none()
             && around.interface.tx_checksum == TxChecksum::Device
+            && way.is_worth_a_template()
         {
             let empty = Header { options: Options::default(), ..header };
             let packet = packet(&flow, empty, &SackBlocks::NONE, Chain::new(), around)?;
