@@ -50,7 +50,7 @@ impl Connection {
     }
 
     /// What another core had.
-    pub fn arrived(id: ConnId, moved: MovedConnection) -> Self {
+    pub fn moved_here(id: ConnId, moved: MovedConnection) -> Self {
         let MovedConnection { handler, activity, connected, unread, paused, end_told } = moved;
         let connection = Self {
             connected: Cell::new(connected),
@@ -63,14 +63,27 @@ impl Connection {
         connection
     }
 
-    /// What goes along to another core, where the handler can.
-    pub fn take_along(&self) -> Option<MovedConnection> {
+    /// Tells the handler that it goes on here.
+    pub fn arrived(self: &Rc<Self>) {
+        if let Some(activity) = self.activity.get() {
+            self.call(activity, |handler, connection| handler.arrived(connection));
+        }
+    }
+
+    /// What goes along to another core, where the handler can and nobody but the caller, and one more, has this record.
+    pub fn take_along(self: &Rc<Self>) -> Option<MovedConnection> {
         let activity = self.activity.get()?;
         let mut handler = self.handler.take()?;
         let Some(moving) = handler.moving() else {
             self.handler.set(Some(handler));
             return None;
         };
+        drop(handler);
+        if Rc::strong_count(self) > 2 {
+            self.handler.set(Some(moving));
+            self.arrived();
+            return None;
+        }
         self.release();
         Some(MovedConnection {
             handler: moving,

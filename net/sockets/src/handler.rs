@@ -41,13 +41,17 @@ pub trait ConnectionHandler: 'static {
     }
 
     /// The connection is to go to another core ([`rebalance`](crate::rebalance)): what goes on there in the place of this
-    /// handler, which is told nothing more. `None`: the handler stays, and the connection with it. It stays as well while
-    /// somebody else has a [`TcpConnection`] of it.
+    /// handler, which is told nothing more. `None`: the handler stays, and the connection with it.
     ///
-    /// A handler without anything of its core's own is as good there: `Some(Box::new(core::mem::take(self)))`.
+    /// The handler lets go of all [`TcpConnection`]s that it has kept. While somebody else has one, the connection stays as
+    /// well, and what was returned goes on here. A handler without anything of its core's own is as good there:
+    /// `Some(Box::new(core::mem::take(self)))`.
     fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
         None
     }
+
+    /// What [`Self::moving`] returned goes on here, with the connection under this name.
+    fn arrived(&mut self, _connection: &TcpConnection) {}
 
     /// The connection is over, in good order or for a reason. The last call.
     fn ended(&mut self, _reason: Option<FailReason>) {}

@@ -22,7 +22,6 @@ use crate::core_network::{CoreNetwork, NETWORK, stack_now};
 use crate::drops::count_dropped;
 use crate::{device, interface};
 use alloc::collections::BTreeMap;
-use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt;
@@ -203,8 +202,8 @@ impl CoreNetwork {
         if record.id != id {
             return None;
         }
-        // The table's, and this one.
-        let moved = (Rc::strong_count(&record) == 2).then(|| record.take_along()).flatten()?;
+        // The table has the other one.
+        let moved = record.take_along()?;
         self.remove_connection(id);
         Some(moved)
     }
@@ -216,11 +215,11 @@ impl CoreNetwork {
         let now = stack_now();
         let names =
             self.stack.borrow_mut().as_mut().map(|stack| stack.insert(now, flows)).unwrap_or_default();
-        for (before, name) in names {
-            if let Some(record) = records.remove(&before) {
-                self.put_connection(Connection::arrived(name, record));
-            }
-        }
+        let here = names.into_iter().filter_map(|(before, name)| {
+            let moved = records.remove(&before)?;
+            Some(self.put_connection(Connection::moved_here(name, moved)))
+        });
+        here.for_each(|connection| connection.arrived());
         self.arriving.expected.set(self.arriving.expected.get().without(buckets));
         // Those that come for other buckets that are on their way are held back again.
         let held = self.arriving.held.take();

@@ -8,6 +8,7 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_net::steering::{RebalanceError, Rebalanced, shares};
 use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen, listen_with, rebalance};
 use isola_platform::CoreIndex;
+use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -214,38 +215,85 @@ fn a_core_that_leaves_has_its_connections_served_by_the_others_and_one_that_come
     talk(4, Loss::Never, serve, client);
 }
 
+thread_local! {
+    /// The names that connections have on this core, by those who keep them.
+    static NAMES: RefCell<Vec<TcpConnection>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A handler that knows its connection by name, wherever it is.
+#[derive(Default)]
+struct Knowing {
+    counting: Counting,
+    connection: Option<TcpConnection>,
+}
+
+impl ConnectionHandler for Knowing {
+    fn received(&mut self, _: &TcpConnection, data: Chain) {
+        let connection = self.connection.as_ref().expect("it was told");
+        connection.send(&mut IoBuf::from(self.counting.answer(&data)).into()).unwrap();
+    }
+
+    fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+        self.connection = None;
+        Some(Box::new(Ignorant(std::mem::take(&mut self.counting))))
+    }
+}
+
+/// The same on its way, and then.
+struct Ignorant(Counting);
+
+impl ConnectionHandler for Ignorant {
+    fn received(&mut self, connection: &TcpConnection, data: Chain) {
+        connection.send(&mut IoBuf::from(self.0.answer(&data)).into()).unwrap();
+    }
+
+    fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+        Some(Box::new(Ignorant(std::mem::take(&mut self.0))))
+    }
+
+    fn arrived(&mut self, connection: &TcpConnection) {
+        assert!(connection.peer().is_some(), "it has a name that holds");
+        ARRIVED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+static ARRIVED: AtomicUsize = AtomicUsize::new(0);
+
 #[test]
-fn a_connection_that_somebody_holds_by_name_stays() {
-    static HELD: Mutex<Option<Result<Rebalanced, RebalanceError>>> = Mutex::new(None);
+fn a_handler_that_knows_its_connection_moves_and_one_that_somebody_else_knows_stays() {
+    static RESULT: Mutex<Option<Rebalanced>> = Mutex::new(None);
     async fn serve() {
-        thread_local! {
-            static NAMES: std::cell::RefCell<Vec<TcpConnection>> = const { std::cell::RefCell::new(Vec::new()) };
-        }
         let listening = listen_with(MOVING, 64, |connection| {
-            NAMES.with_borrow_mut(|names| names.push(connection.clone()));
-            Counting::default()
-        })
-        .unwrap();
+            // One on each core is known to others as well.
+            NAMES.with_borrow_mut(|names| {
+                if names.is_empty() {
+                    names.push(connection.clone());
+                }
+            });
+            Knowing { connection: Some(connection.clone()), ..Knowing::default() }
+        });
         while NAMES.with_borrow(Vec::is_empty) {
             sleep(Duration::from_millis(1)).await;
         }
-        *HELD.lock().unwrap() = Some(rebalance(&cores(&[1])).await);
+        let mut result = rebalance(&cores(&[1])).await.unwrap();
+        result.staying += rebalance(&cores(&[0])).await.unwrap().staying;
+        *RESULT.lock().unwrap() = Some(result);
         std::future::pending::<()>().await;
-        drop(listening);
+        drop(listening.unwrap());
     }
     async fn client() {
         static ON: AtomicBool = AtomicBool::new(true);
-        // Connections enough that one is the first core's.
-        let talks: Vec<_> = (0..16).map(|_| spawn_task(ask(MOVING, 100, &ON))).collect();
-        while HELD.lock().unwrap().is_none() {
+        // So many that each core has several.
+        let talks: Vec<_> = (0..32).map(|_| spawn_task(ask(MOVING, 100, &ON))).collect();
+        while RESULT.lock().unwrap().is_none() {
             sleep(Duration::from_millis(1)).await;
         }
         ON.store(false, Ordering::Relaxed);
         for talk in talks {
             talk.await;
         }
-        let result = HELD.lock().unwrap().unwrap().unwrap();
-        assert!(result.staying > 0, "{result:?}");
+        let result = RESULT.lock().unwrap().unwrap();
+        assert!(result.staying > 0 && ARRIVED.load(Ordering::Relaxed) > 0, "{result:?}");
     }
     talk(2, Loss::Never, serve, client);
 }

@@ -16,7 +16,7 @@
 
 use crate::address::Flow;
 use crate::flow::flow_of;
-use crate::toeplitz::{KEY_LEN, Toeplitz};
+use crate::toeplitz::{KEY_LEN, Toeplitz, evened};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
@@ -110,9 +110,10 @@ struct Strays {
 
 impl Steering {
     /// A table for so many cores, at most [`MAX_CORES`], each of which gets the same share. Who does not know the key cannot
-    /// choose a flow's core.
+    /// choose a flow's core. Some of its bits are changed, so that ports one after the other spread evenly.
     pub fn new(cores: u16, key: [u8; KEY_LEN]) -> Self {
         let cores = cores.clamp(1, MAX_CORES);
+        let key = evened(key);
         let hash = if cores > 1 { Toeplitz::new(&key) } else { Toeplitz::none() };
         Self {
             key,

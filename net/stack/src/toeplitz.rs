@@ -14,6 +14,47 @@ pub const KEY_LEN: usize = 40;
 /// Bytes that are hashed of an IPv6 flow; there is a table for each.
 const LONGEST: usize = 36;
 
+/// The last bit of a port in what is hashed: of the remote one and the local one over IPv4, then over IPv6.
+const LAST_BITS_OF_PORTS: [usize; 4] = [79, 95, 271, 287];
+
+/// The lowest bits of a hash that are to tell neighbouring ports apart.
+const EVEN_BITS: usize = 7;
+
+/// The key with some bits changed, so that ports one after the other spread evenly: of 2^n neighbours, from a multiple of that
+/// on, no two have the same lowest n bits of the hash, for n up to 7. Of random keys one in 32 would have 32 ports in a row
+/// agree in the lowest bit.
+///
+/// How the lowest bits of a port change the lowest bits of the hash is a matrix, each of whose diagonals is one bit of the key:
+/// its leading parts are made invertible, the smallest first. A diagonal that ends there decides.
+pub(crate) fn evened(mut key: [u8; KEY_LEN]) -> [u8; KEY_LEN] {
+    for last in LAST_BITS_OF_PORTS {
+        let place = |diagonal: usize| last + 31 - diagonal;
+        for size in 1..=EVEN_BITS {
+            let bit = |diagonal| key[place(diagonal) / 8] >> (7 - place(diagonal) % 8) & 1;
+            if !is_invertible(size, bit) {
+                let corner = place(2 * (size - 1));
+                key[corner / 8] ^= 0x80 >> (corner % 8);
+            }
+        }
+    }
+    key
+}
+
+/// Whether the matrix of bits with these diagonals is, by elimination.
+fn is_invertible(size: usize, diagonal: impl Fn(usize) -> u8) -> bool {
+    let row = |number: usize| (0..size).fold(0u8, |row, column| row | diagonal(number + column) << column);
+    let mut rows: [u8; EVEN_BITS] =
+        core::array::from_fn(|number| if number < size { row(number) } else { 0 });
+    (0..size).all(|column| {
+        let is_set = |row: u8| row >> column & 1 != 0;
+        let Some(pivot) = (column..size).find(|&number| is_set(rows[number])) else { return false };
+        rows.swap(column, pivot);
+        let (done, below) = rows.split_at_mut(column + 1);
+        below.iter_mut().filter(|row| is_set(**row)).for_each(|row| *row ^= done[column]);
+        true
+    })
+}
+
 /// The hash with a key, as a table for each byte.
 pub(crate) struct Toeplitz {
     tables: Box<[[u32; 256]]>,
@@ -75,7 +116,9 @@ fn octets6(ip: IpAddr) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeSet;
     use core::net::SocketAddr;
+    use proptest::prelude::*;
 
     /// The key and the sums of Microsoft's "Verifying the RSS Hash Calculation".
     const KEY: [u8; KEY_LEN] = [
@@ -101,6 +144,31 @@ mod tests {
             let (remote, local): (SocketAddr, SocketAddr) =
                 (source.parse().unwrap(), destination.parse().unwrap());
             assert_eq!(hash.hash(&Flow { local, remote }), sum, "{source}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn neighbouring_ports_spread_evenly_whatever_the_key(
+            key in proptest::array::uniform32(any::<u8>()),
+            bits in 1u16..8,
+            block: u16,
+            v6: bool,
+        ) {
+            let key: [u8; KEY_LEN] = core::array::from_fn(|byte| key[byte % 32] ^ (byte / 32) as u8);
+            let hash = Toeplitz::new(&evened(key));
+            let [one, other]: [IpAddr; 2] = match v6 {
+                true => ["fe80::1".parse().unwrap(), "fe80::2".parse().unwrap()],
+                false => ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()],
+            };
+            let first = block << bits;
+            let (mut remote, mut local) = (BTreeSet::new(), BTreeSet::new());
+            for port in first..=first + ((1 << bits) - 1) {
+                let lowest = |flow: Flow| hash.hash(&flow) & ((1 << bits) - 1);
+                remote.insert(lowest(Flow::new(one, 80, other, port)));
+                local.insert(lowest(Flow::new(one, port, other, 80)));
+            }
+            prop_assert_eq!((remote.len(), local.len()), (1 << bits, 1 << bits));
         }
     }
 }
