@@ -41,20 +41,30 @@ const SMALLEST_QUEUE: usize = 16;
 /// The part of a cell's memory that receive buffers may take before anything has come.
 const BUFFERS_PART: usize = 64;
 
-/// Length of a receive buffer: half a page, enough for a header and a frame of Ethernet.
+/// Length of a receive buffer: half a page, enough for a header and a frame of Ethernet. Longer frames take several of a
+/// device that merges them, and longer ones of another.
 const BUFFER_LEN: usize = 2048;
 
-/// Longest IP packet that a buffer has room for.
-const MAX_MTU: u16 = 1500;
+/// Longest IP packet of a network that is taken into use as it is: what long frames of Ethernet usually carry.
+const LONGEST_MTU: u16 = 9000;
+
+/// What every Ethernet carries.
+const STANDARD_MTU: u16 = 1500;
 
 /// Received buffers that are watched for their last view, for each that the device has: as many as can be on their way
 /// through the stack.
 const WATCHED_PER_BUFFER: usize = 4;
 
-/// How many buffers each queue of a device with so many pairs has.
-fn queue_size(pairs: u8) -> u16 {
-    let room = heap::total_bytes() / BUFFERS_PART / BUFFER_LEN / usize::from(pairs.max(1));
+/// How many buffers of a length each queue of a device with so many pairs has.
+fn queue_size(pairs: u8, buffer_len: usize) -> u16 {
+    let room = heap::total_bytes() / BUFFERS_PART / buffer_len / usize::from(pairs.max(1));
     room.clamp(SMALLEST_QUEUE, LARGEST_QUEUE) as u16
+}
+
+/// The longest packets that a cell has buffers for: a smaller one than 10 MiB a queue none beyond the usual.
+fn longest_mtu(pairs: u8) -> u16 {
+    let needed = SMALLEST_QUEUE * usize::from(LONGEST_MTU) * usize::from(pairs.max(1));
+    if heap::total_bytes() / BUFFERS_PART >= needed { LONGEST_MTU } else { STANDARD_MTU }
 }
 
 /// Takes network devices into use.
@@ -107,9 +117,10 @@ fn start(
     first_vector: u8,
 ) -> Result<NetworkPort, isola_drivers::device::DeviceError> {
     let line = matches!(interrupts, NetInterrupts::Line);
-    let queue_size = queue_size(pairs);
+    let queue_size = queue_size(pairs, BUFFER_LEN);
     let merging = Merging::Buffers { len: BUFFER_LEN };
-    let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu: MAX_MTU, merging, interrupts };
+    let max_mtu = longest_mtu(pairs);
+    let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu, merging, interrupts };
     let (mut device, queues) = NetDevice::start(transport, &options, &mut DmaRegion::new)?;
     let (mac, mtu) = (device.mac(), device.mtu());
     if queues.len() > 1 {
@@ -120,12 +131,16 @@ fn start(
         .zip(queues)
         .map(|(vector, queue)| {
             let line = line.then(|| device.clone());
+            let buffer_len = queue.receive_buffer_len().max(BUFFER_LEN);
+            let most_lent = queue_size.min(self::queue_size(pairs, buffer_len));
             let mut queue = BareQueue {
+                spare: queue.receive_room().saturating_sub(most_lent),
                 queue,
                 line,
                 vector,
+                buffer_len,
                 watched: VecDeque::new(),
-                most_watched: usize::from(queue_size) * WATCHED_PER_BUFFER,
+                most_watched: usize::from(most_lent) * WATCHED_PER_BUFFER,
                 faulty: false,
                 _device: device.clone(),
             };
@@ -200,6 +215,9 @@ struct BareQueue {
     /// The device, where it has one interrupt line for all, which has to be acknowledged there.
     line: Option<Arc<Mutex<NetDevice>>>,
     vector: u8,
+    buffer_len: usize,
+    /// Buffers that the device could have and does not get, as they are long.
+    spare: u16,
     /// A view of each of the last received buffers.
     watched: VecDeque<IoBuf>,
     /// How many at most.
@@ -216,9 +234,9 @@ impl BareQueue {
             Some(Ok(buffer)) => buffer,
             Some(Err(in_use)) => {
                 self.watched.push_back(in_use);
-                IoBufMut::with_room(0, BUFFER_LEN)
+                IoBufMut::with_room(0, self.buffer_len)
             }
-            None => IoBufMut::with_room(0, BUFFER_LEN),
+            None => IoBufMut::with_room(0, self.buffer_len),
         };
         buffer.extend();
         Filled(buffer)
@@ -240,9 +258,9 @@ impl BareQueue {
         })
     }
 
-    /// Gives the device buffers until it has as many as it can have.
+    /// Gives the device as many buffers as it is to have.
     fn fill(&mut self) {
-        while self.queue.receive_room() > 0 {
+        while self.queue.receive_room() > self.spare {
             let buffer = self.buffer();
             if self.queue.fill(buffer).is_err() {
                 return self.check();

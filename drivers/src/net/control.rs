@@ -4,9 +4,11 @@ use crate::device::{DeviceError, PATIENCE};
 use crate::virtqueue::{Access, Fault, Part, VirtQueue};
 use isola_machine::dma::DmaRegion;
 
-/// The class of commands about what is received, and the command that says whether that is everything.
+/// The class of commands about what is received, and the commands that say whether that is everything, and whether it is
+/// all that is for a group.
 const CLASS_RECEIVE: u8 = 0;
 const COMMAND_PROMISCUOUS: u8 = 0;
+const COMMAND_ALL_GROUPS: u8 = 1;
 
 /// The class of commands about several queues, the command that says how many are used, and the one that says how frames are
 /// spread over them.
@@ -50,11 +52,13 @@ impl ControlQueue {
     }
 
     /// Has the device keep frames that are for other addresses to itself: until it is told to, it hands over all that
-    /// its network carries, and everybody on it works for everybody's traffic.
+    /// its network carries, and everybody on it works for everybody's traffic. Those for groups it goes on handing over:
+    /// routers and neighbours of IPv6 speak to groups.
     ///
     /// # Errors
     /// [`DeviceError::CommandRefused`], [`DeviceError::Fault`].
     pub(super) fn filter(&mut self) -> Result<(), DeviceError> {
+        self.execute(CLASS_RECEIVE, COMMAND_ALL_GROUPS, &[1])?;
         self.execute(CLASS_RECEIVE, COMMAND_PROMISCUOUS, &[0])
     }
 

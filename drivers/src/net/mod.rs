@@ -101,7 +101,8 @@ pub struct NetOptions<'a> {
     pub pairs: u16,
     /// The most descriptors a queue.
     pub queue_size: u16,
-    /// The longest IP packet of the network, in bytes: receive buffers have room for it.
+    /// The longest IP packet of the network, in bytes: a receive buffer has room for it, or, where frames may take several,
+    /// several have.
     pub max_mtu: u16,
     /// Whether a received frame may take several buffers.
     pub merging: Merging,
@@ -212,13 +213,17 @@ impl NetDevice {
             1
         };
         let pairs = pair_count(options, device_pairs, entries)?;
+        let longest = HEADER_LEN + FRAME_OVERHEAD + usize::from(mtu.max(STANDARD_MTU));
         let offered = |feature| if device.has(feature) { Offered::Yes } else { Offered::No };
         let pair_options = PairOptions {
             checksums: offered(bits::CHECKSUM),
             segments_ipv4: offered(bits::SEGMENTS_IPV4),
             segments_ipv6: offered(bits::SEGMENTS_IPV6),
             merges: offered(bits::MERGED_BUFFERS),
-            receive_len: HEADER_LEN + FRAME_OVERHEAD + usize::from(mtu.max(STANDARD_MTU)),
+            receive_len: match options.merging {
+                Merging::Buffers { len } if device.has(bits::MERGED_BUFFERS) => len.min(longest),
+                _ => longest,
+            },
         };
         let mut queues = Vec::with_capacity(usize::from(pairs));
         for pair in 0..pairs {

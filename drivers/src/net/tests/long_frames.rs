@@ -63,6 +63,20 @@ fn a_frame_comes_in_as_many_buffers_as_it_takes() {
 }
 
 #[test]
+fn packets_that_are_longer_than_a_buffer_need_several_or_longer_ones() {
+    let jumbo = NetOptions { max_mtu: 9000, ..MERGING };
+    for (offered, buffer_len) in [(LONG, 2048), (LONG & !bits::MERGED_BUFFERS, 9030)] {
+        let rig = Rig::new(offered);
+        lock(&rig.device).configuration[10..12].copy_from_slice(&9000_u16.to_le_bytes());
+        let (net, mut pairs) = rig.start(&jumbo).unwrap();
+        assert_eq!((net.mtu(), pairs[0].receive_buffer_len()), (9000, buffer_len));
+        pairs[0].fill(rig.buffer(buffer_len)).unwrap();
+        let refused = pairs[0].fill(rig.buffer(buffer_len - 1)).unwrap_err();
+        assert_eq!(refused.reason, Refusal::TooShort);
+    }
+}
+
+#[test]
 fn a_frame_of_more_buffers_than_have_come_breaks_the_queue() {
     let rig = Rig::new(LONG);
     let (_net, mut pairs) = rig.start(&MERGING).unwrap();

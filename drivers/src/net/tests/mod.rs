@@ -362,13 +362,13 @@ fn pairs_have_queues_and_interrupts_of_their_own_on_pci() {
 }
 
 #[test]
-fn a_device_that_can_is_told_to_keep_others_frames_to_itself() {
+fn a_device_that_can_is_told_to_keep_others_frames_to_itself_but_not_those_for_groups() {
     let rig = Rig::new(EVERYTHING | bits::CONTROL_RECEIVE);
     // Of a device whose several pairs are not used, the control queue comes behind the one pair.
     lock(&rig.device).control = Some(2);
     let (_net, pairs) = rig.start(&LINE).unwrap();
     assert_eq!(pairs.len(), 1);
-    assert_eq!(lock(&rig.device).commands, [vec![0, 0, 0]]);
+    assert_eq!(lock(&rig.device).commands, [[0, 1, 1], [0, 0, 0]]);
 }
 
 #[test]
