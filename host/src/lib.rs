@@ -7,6 +7,7 @@
 //! | [`client`] | the management protocol, spoken to a machine's supervisor |
 //! | [`inquiry`] | what running cells are asked, and how their answers are read |
 //! | [`cellctl`] | what takes several steps with a cell: run, stop, remove, publish |
+//! | [`capture`] | frames of cells: made whole, and written down |
 //! | [`hosted_cells`] | cells in Linux processes: where they are asked |
 //! | [`image`] | images: found, checked, cut to what is sent |
 //! | [`manifest`] | `isola.toml` |
@@ -18,6 +19,7 @@
 //! Of Isola's crates only `isola-abi` is used: host and machine meet there.
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod cellctl;
 pub mod cli;
 pub mod client;

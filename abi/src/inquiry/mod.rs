@@ -241,12 +241,19 @@ impl Ring<'_> {
         self.head.number.store(number, Ordering::Release);
     }
 
-    /// Writes a record, whose bytes are those of `pieces`.
+    /// Writes a record.
     ///
     /// # Errors
     /// [`LeftOut`], which is counted.
-    pub fn push<'b>(&self, pieces: impl Iterator<Item = &'b [u8]> + Clone) -> Result<(), LeftOut> {
-        let len: usize = pieces.clone().map(<[u8]>::len).sum();
+    pub fn push(&self, record: &[u8]) -> Result<(), LeftOut> {
+        self.push_pieces(record.len(), core::iter::once(record))
+    }
+
+    /// Writes a record of `len` bytes, which are those of `pieces`.
+    ///
+    /// # Errors
+    /// [`LeftOut`], which is counted.
+    pub fn push_pieces<'b>(&self, len: usize, pieces: impl Iterator<Item = &'b [u8]>) -> Result<(), LeftOut> {
         let needed = (WORD + len.next_multiple_of(WORD)) as u64;
         let written = self.head.written.load(Ordering::Relaxed);
         if needed > self.room() {

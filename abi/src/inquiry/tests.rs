@@ -13,7 +13,7 @@ const SMALL_BYTES: u64 = 512;
 
 fn push(ring: &Ring<'_>, record: &[u8]) -> Result<(), LeftOut> {
     // In pieces of lengths that are no whole words.
-    ring.push(record.chunks(5))
+    ring.push_pieces(record.len(), record.chunks(5))
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn a_record_longer_than_the_ring_is_left_out() {
     let answers = answers();
     let ring = answers.on(Line::Facts);
     ring.begin(1);
-    assert_eq!(ring.push([&vec![0; FACTS_BYTES][..]].into_iter()), Err(LeftOut));
-    assert_eq!(ring.push([&vec![0; FACTS_BYTES - 8][..]].into_iter()), Ok(()));
+    assert_eq!(ring.push(&vec![0; FACTS_BYTES]), Err(LeftOut));
+    assert_eq!(ring.push(&vec![0; FACTS_BYTES - 8]), Ok(()));
 }
 
 #[test]
@@ -164,7 +164,7 @@ proptest! {
         while let Ok(Some(record)) = records.next_record() {
             let _ = (Fact::decode(record), FrameHead::decode(record), Inquiry::decode(record));
         }
-        let _ = ring.push([&[1; 100][..]].into_iter());
+        let _ = ring.push(&[1; 100]);
     }
 
     /// The reader cuts records out of whatever bytes there are.

@@ -3,6 +3,7 @@
 //! Exit codes: 0 it is done; 1 it was refused or failed; 2 the command line cannot be understood. `isola run`
 //! in the foreground returns the cell's own exit code; see [`run`] for what it returns where there is none.
 
+mod capture;
 mod complete;
 mod demo;
 mod doctor;
@@ -88,6 +89,7 @@ enum Verb {
     Rm(rm::Arguments),
     Inspect(inspect::Arguments),
     Events(events::Arguments),
+    Capture(capture::Arguments),
     Port(port::PortArguments),
     Publish(port::PublishArguments),
     Doctor(doctor::Arguments),
@@ -144,6 +146,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Kill(arguments) => stop::kill(context, &arguments),
         Verb::Rm(arguments) => rm::rm(context, &arguments),
         Verb::Inspect(arguments) => inspect::inspect(context, &arguments),
+        Verb::Capture(arguments) => capture::capture(context, &arguments),
         Verb::Events(arguments) => events::events(context, &arguments),
         Verb::Port(arguments) => port::port(context, &arguments),
         Verb::Publish(arguments) => port::publish(context, &arguments),

@@ -1,6 +1,9 @@
 //! What the fake supervisor's cells answer to inquiries.
 
-use isola_abi::inquiry::{AnswerPiece, Answers, Connection, CounterName, Fact, Inquiry, Line, Questions};
+use isola_abi::inquiry::{
+    AnswerPiece, Answers, Connection, CounterName, Direction, FRAMES_BYTES, Fact, FrameHead, Inquiry, Line,
+    Questions, Ring,
+};
 
 /// A cell that answers at once, by the code of a cell.
 pub struct Answering {
@@ -17,15 +20,16 @@ impl Answering {
         let number = self.questions.put(line, question).unwrap();
         let ring = self.answers.on(line);
         ring.begin(number);
-        for fact in facts(Inquiry::decode(question).unwrap()) {
-            ring.push([&fact.encode()[..]].into_iter()).unwrap();
+        match Inquiry::decode(question).unwrap() {
+            Inquiry::Capture(spec) => (1..=4).for_each(|count| frame(&ring, count, spec.snap_len)),
+            inquiry => facts(inquiry).iter().for_each(|fact| ring.push(&fact.encode()).unwrap()),
         }
         number
     }
 
     pub fn piece(&self, line: Line, number: u32, from: u64, max_bytes: u32) -> AnswerPiece {
         let asked = self.questions.number(line);
-        self.answers.on(line).piece(number, asked, from, (max_bytes as usize).min(100))
+        self.answers.on(line).piece(number, asked, from, (max_bytes as usize).min(200))
     }
 }
 
@@ -76,5 +80,52 @@ fn connection(core: u32, port: u16) -> Connection {
         bytes_in: 4096,
         bytes_out: 1 << 20,
         idle_ns: 2_000_000,
+    }
+}
+
+/// An ARP frame, and behind the second one that the ring has no room for.
+fn frame(ring: &Ring<'_>, count: u64, snap_len: u32) {
+    let direction = if count % 2 == 0 { Direction::Out } else { Direction::In };
+    let unix_ns = 1_800_000_000_000_000_000 + count;
+    let mut bytes = vec![0xff; 12];
+    bytes.extend([
+        8,
+        6,
+        0,
+        1,
+        8,
+        0,
+        6,
+        4,
+        0,
+        1,
+        2,
+        2,
+        2,
+        2,
+        2,
+        2,
+        10,
+        0,
+        2,
+        2,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        10,
+        0,
+        2,
+        count as u8,
+    ]);
+    let head = FrameHead { unix_ns, direction, len_bytes: bytes.len() as u32, sum: None };
+    let mut buffer = [0; FrameHead::MAX_ENCODED];
+    let mut record = head.encode(&mut buffer).to_vec();
+    record.extend(bytes.iter().take(snap_len as usize));
+    ring.push(&record).unwrap();
+    if count == 2 {
+        ring.push(&[0; FRAMES_BYTES]).unwrap_err();
     }
 }

@@ -4,6 +4,7 @@
 //! QEMU's sockets and a supervisor that speaks the real protocol. Images are a few hundred bytes that pass for
 //! cell images. What the real QEMU and the real supervisor do is tested where they are: in `tests/`.
 
+mod capture;
 mod cells;
 mod fake_answers;
 mod fake_qemu;

@@ -133,6 +133,14 @@ pub(crate) fn steer_datagrams(port: u16) {
     }
 }
 
+/// Has something done to each queue of the device, on the core that serves it, by an event.
+pub(crate) fn on_queues(change: impl Fn(&mut Box<dyn NetworkQueue + Send>) + Clone + Send + 'static) {
+    for owner in OWNERS.owners.get().map_or(&[][..], |owners| owners) {
+        let change = change.clone();
+        spawn_on(*owner, move || QUEUES.queue.borrow_mut().iter_mut().for_each(change));
+    }
+}
+
 /// Sets from which rates on the queues of the cell's network device are polled, and from which they interrupt again.
 pub fn set_polling(thresholds: Thresholds) {
     let owners = OWNERS.owners.get().map_or(&[][..], |owners| owners);

@@ -26,7 +26,7 @@ pub(super) fn answer(number: u32, inquiry: Inquiry) {
     let mut answered = INQUIRIES.facts.lock();
     *answered = number;
     ring.begin(number);
-    let put = |fact: Fact| _ = ring.push([&fact.encode()[..]].into_iter());
+    let put = |fact: Fact| _ = ring.push(&fact.encode());
     put(Fact::Begin { cores: cores.len() as u32 });
     if inquiry == Inquiry::Counters {
         put(Fact::Names(Counter::ALL.iter().map(|counter| name(*counter)).collect()));
@@ -63,13 +63,13 @@ fn tell(number: u32, inquiry: &Inquiry) {
     for fact in facts {
         let bytes = fact.encode();
         if ring.room() >= ROOM_TO_END + bytes.len() as u64 {
-            let _ = ring.push([&bytes[..]].into_iter());
+            let _ = ring.push(&bytes);
         }
     }
     let Occupancy { connections: _, half_open, time_wait } = occupancy;
     let [half_open, time_wait] = [half_open, time_wait].map(|count| count as u32);
     let done = Fact::Done { core: core.0, connections, half_open, time_wait };
-    let _ = ring.push([&done.encode()[..]].into_iter());
+    let _ = ring.push(&done.encode());
 }
 
 fn collect(stack: &Stack, core: CoreIndex, inquiry: &Inquiry) -> Knowledge {

@@ -4,9 +4,11 @@
 //! stack. Each tells of itself: no core waits for another, and what a core does in between is not disturbed. Who does not
 //! ask pays nothing. The answers' ring is behind a lock that answers alone take.
 
+mod capture;
 mod facts;
 
 use alloc::vec::Vec;
+use capture::Capturing;
 use isola_abi::inquiry::{Answers, Inquiry, Line};
 use isola_ebbs::{CellEbb, Representative, platform};
 use spin::Mutex;
@@ -17,11 +19,12 @@ static INQUIRIES: CellEbb<Inquiries> = CellEbb::new();
 struct Inquiries {
     /// The number of the question, 0 before the first. Who holds it may write answers.
     facts: Mutex<u32>,
+    frames: Mutex<Capturing>,
 }
 
 impl Representative for Inquiries {
     fn create() -> Self {
-        Self { facts: Mutex::new(0) }
+        Self { facts: Mutex::new(0), frames: Mutex::default() }
     }
 }
 
@@ -31,6 +34,10 @@ pub fn attend() {
     let last = *INQUIRIES.facts.lock();
     if let Some((number, inquiry)) = new_question(Line::Facts, last) {
         facts::answer(number, inquiry);
+    }
+    let last = INQUIRIES.frames.lock().number;
+    if let Some((number, inquiry)) = new_question(Line::Frames, last) {
+        capture::answer(number, &inquiry);
     }
 }
 

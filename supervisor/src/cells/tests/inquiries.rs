@@ -18,7 +18,7 @@ fn a_running_cell_is_asked_and_its_answer_is_passed_on_as_it_is() {
     assert_eq!(piece(&mut cells, number, 0).unwrap().standing, Standing::Open);
     let ring = report.answers.on(Line::Facts);
     ring.begin(number);
-    ring.push([&b"seven"[..]].into_iter()).unwrap();
+    ring.push(b"seven").unwrap();
     let answer = piece(&mut cells, number, 0).unwrap();
     assert_eq!(answer.bytes, b"\x05\0\0\0\0\0\0\0seven\0\0\0");
     let again = cells.ask("kv", Line::Facts, b"and now?").unwrap();

@@ -1,0 +1,117 @@
+//! A line a frame, for people.
+
+use super::Captured;
+use etherparse::{ArpOperation, LaxNetSlice, LaxSlicedPacket, TransportSlice};
+use isola_abi::inquiry::Direction;
+use std::net::{IpAddr, SocketAddr};
+
+/// What a frame says, after its time of day: its way, its ends, and what its headers say.
+pub fn line(frame: &Captured) -> String {
+    let way = match frame.head.direction {
+        Direction::In => "in ",
+        Direction::Out => "out",
+    };
+    format!("{way} {}, {} bytes", contents(&frame.bytes), frame.head.len_bytes)
+}
+
+fn contents(bytes: &[u8]) -> String {
+    let Ok(packet) = LaxSlicedPacket::from_ethernet(bytes) else { return "no Ethernet frame".to_owned() };
+    let (source, destination): (IpAddr, IpAddr) = match &packet.net {
+        Some(LaxNetSlice::Ipv4(ip)) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        Some(LaxNetSlice::Ipv6(ip)) => {
+            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+        }
+        Some(LaxNetSlice::Arp(arp)) => return self::arp(arp),
+        None => return "Ethernet".to_owned(),
+    };
+    let ends = |from: u16, to: u16| {
+        format!("{} > {}", SocketAddr::new(source, from), SocketAddr::new(destination, to))
+    };
+    match &packet.transport {
+        Some(TransportSlice::Tcp(tcp)) => {
+            let flags = [
+                (tcp.syn(), 'S'),
+                (tcp.fin(), 'F'),
+                (tcp.rst(), 'R'),
+                (tcp.psh(), 'P'),
+                (tcp.ack(), '.'),
+                (tcp.ece(), 'E'),
+                (tcp.cwr(), 'W'),
+            ];
+            let flags: String = flags.iter().filter(|(set, _)| *set).map(|(_, letter)| *letter).collect();
+            let acknowledged =
+                if tcp.ack() { format!(" ack {}", tcp.acknowledgment_number()) } else { String::new() };
+            format!(
+                "{} TCP [{flags}] seq {}{acknowledged} win {}",
+                ends(tcp.source_port(), tcp.destination_port()),
+                tcp.sequence_number(),
+                tcp.window_size(),
+            )
+        }
+        Some(TransportSlice::Udp(udp)) => format!("{} UDP", ends(udp.source_port(), udp.destination_port())),
+        Some(TransportSlice::Icmpv4(icmp)) => {
+            format!("{source} > {destination} ICMP type {} code {}", icmp.type_u8(), icmp.code_u8())
+        }
+        Some(TransportSlice::Icmpv6(icmp)) => {
+            format!("{source} > {destination} ICMPv6 type {} code {}", icmp.type_u8(), icmp.code_u8())
+        }
+        Some(TransportSlice::Igmp(_)) => format!("{source} > {destination} IGMP"),
+        None => format!("{source} > {destination} IP"),
+    }
+}
+
+fn arp(arp: &etherparse::ArpPacketSlice<'_>) -> String {
+    let address = |bytes: &[u8]| match <[u8; 4]>::try_from(bytes) {
+        Ok(ip) => IpAddr::from(ip).to_string(),
+        Err(_) => "?".to_owned(),
+    };
+    let (sender, target) = (address(arp.sender_protocol_addr()), address(arp.target_protocol_addr()));
+    match arp.operation() {
+        ArpOperation::REQUEST => format!("ARP who has {target}? tell {sender}"),
+        ArpOperation::REPLY => format!("ARP {sender} is here, for {target}"),
+        _ => format!("ARP {sender} > {target}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etherparse::PacketBuilder;
+    use isola_abi::inquiry::FrameHead;
+
+    fn captured(bytes: Vec<u8>) -> Captured {
+        let head =
+            FrameHead { unix_ns: 0, direction: Direction::In, len_bytes: bytes.len() as u32, sum: None };
+        Captured { head, bytes }
+    }
+
+    #[test]
+    fn a_segment_says_its_ends_and_numbers_also_where_it_is_cut() {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+        builder.tcp(80, 4000, 7, 1000).psh().ack(9).write(&mut bytes, b"hello").unwrap();
+        let text = "in  10.0.0.1:80 > 10.0.0.2:4000 TCP [P.] seq 7 ack 9 win 1000, 59 bytes";
+        assert_eq!(line(&captured(bytes.clone())), text);
+        let mut cut = captured(bytes);
+        cut.bytes.truncate(54);
+        assert_eq!(line(&cut), text);
+    }
+
+    #[test]
+    fn whatever_comes_makes_a_line() {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6([1; 16], [2; 16], 64);
+        builder.udp(53, 4000).write(&mut bytes, b"hello").unwrap();
+        for len in 0..=bytes.len() {
+            for byte in 0..len {
+                let mut wrong = captured(bytes[..len].to_vec());
+                wrong.bytes[byte] ^= 0xff;
+                assert!(!line(&wrong).is_empty());
+            }
+        }
+        assert!(line(&captured(bytes)).contains("]:4000 UDP"));
+        assert_eq!(line(&captured(vec![1, 2, 3])), "in  no Ethernet frame, 3 bytes");
+    }
+}

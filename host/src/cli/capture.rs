@@ -1,0 +1,329 @@
+//! `isola capture`: the frames of a cell, as it receives and sends them.
+//!
+//! The cell copies frames into a ring, which is read in short turns at its machine: others get theirs in between. What the
+//! ring had no room for is counted, and told.
+
+use super::follow::INTERVAL;
+use super::interrupt::Interrupts;
+use super::{Context, Failure, complete, failure};
+use crate::capture::Captured;
+use crate::capture::file::CaptureFile;
+use crate::capture::line::line;
+use crate::cellctl::look_up;
+use crate::client::{Client, ClientError};
+use crate::hosted_cells;
+use crate::machine::Held;
+use crate::output::view::is_running;
+use crate::output::{Format, human};
+use clap::Args;
+use isola_abi::inquiry::{CaptureSpec, Direction, FrameFilter, Inquiry, Line, Records, Standing};
+use isola_abi::management::ManagementError;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long to wait for more frames.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a cell may take to begin.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Captures the frames that a running cell receives and sends
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints a line a frame, or writes a pcapng file for tcpdump and Wireshark, until ^C. A cell that captures serves on; it
+copies each frame, and what is not read in time is left out and counted: a filter or --snaplen makes that rarer. Frames
+that the device cuts or puts together are captured as the cell sees them: long. Checksums that the cell leaves to its
+device are filled in. With a filter, only frames of TCP and UDP are captured, and ICMP errors about them.
+
+Examples:
+  isola capture kv --count 10
+  isola capture kv -w kv.pcapng --port 11211 --duration 5
+  isola capture kv -w - | tcpdump -n -r -")]
+pub(super) struct Arguments {
+    /// The cell
+    #[arg(add = complete::cells())]
+    cell: String,
+    /// Writes a pcapng file; `-` is the standard output
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Ends after so many frames
+    #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Captures at most so many bytes of each frame
+    #[arg(short, long, value_name = "BYTES", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(14..))]
+    snaplen: u32,
+    /// Ends after so many seconds
+    #[arg(short, long, value_name = "SECONDS")]
+    duration: Option<u64>,
+    /// Only frames with this TCP or UDP port, on either side
+    #[arg(long)]
+    port: Option<u16>,
+    /// Only frames with this address, on either side
+    #[arg(long, value_name = "IP")]
+    host: Option<IpAddr>,
+}
+
+pub(super) fn capture(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let to_output = arguments.write.as_deref() == Some(Path::new("-"));
+    if to_output && io::stdout().is_terminal() {
+        let what = "a terminal cannot show a capture file: write it to a file or a pipe, or leave -w out";
+        return Err(Failure::new(failure::USAGE, what));
+    }
+    let interrupts = Interrupts::count()?;
+    let filter = FrameFilter { port: arguments.port, host: arguments.host };
+    let mut session =
+        Session::begin(context, arguments, CaptureSpec { filter, snap_len: arguments.snaplen })?;
+    let outcome = Sink::open(context, arguments).and_then(|mut sink| session.run(&mut sink, &interrupts));
+    session.end();
+    outcome?;
+    let mut text = format!("{} frames captured", human::count(session.captured));
+    if session.lost > 0 {
+        text.push_str(&format!(
+            ", {} left out for want of room: use --snaplen, --port or --host",
+            human::count(session.lost)
+        ));
+    }
+    context.output.note(&text);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A capture that goes on.
+struct Session<'a> {
+    context: &'a Context,
+    arguments: &'a Arguments,
+    place: Place,
+    /// The question's number.
+    number: u32,
+    records: Records,
+    captured: u64,
+    /// Frames that were left out, and how many of them the sink knows of.
+    lost: u64,
+    told: u64,
+    standing: Standing,
+}
+
+/// Where the cell is.
+#[derive(Clone, Copy)]
+enum Place {
+    Hosted,
+    Machine,
+}
+
+/// Whether there is more to come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// There may be, in a while.
+    Empty,
+    /// There was something.
+    Full,
+    /// No.
+    Over,
+}
+
+impl<'a> Session<'a> {
+    fn begin(context: &'a Context, arguments: &'a Arguments, spec: CaptureSpec) -> Result<Self, Failure> {
+        let name = &arguments.cell;
+        let inquiry = Inquiry::Capture(spec);
+        let (place, number) = match hosted_cells::find(&context.root, name)? {
+            Some(mut client) => (Place::Hosted, client.inquire(name, Line::Frames, &inquiry)?),
+            None => {
+                let held = Held::take_supervised(&context.root, &context.dir())?;
+                let mut client = held.client()?;
+                let cell = look_up(&held, &mut client, name)?;
+                if !is_running(&cell) {
+                    let what = format!("{name:?} is {}: only a cell that runs has frames", cell.state);
+                    return Err(Failure::new(failure::REFUSED, what));
+                }
+                (Place::Machine, client.inquire(name, Line::Frames, &inquiry)?)
+            }
+        };
+        Ok(Self {
+            context,
+            arguments,
+            place,
+            number,
+            records: Records::default(),
+            captured: 0,
+            lost: 0,
+            told: 0,
+            standing: Standing::Open,
+        })
+    }
+
+    fn run(&mut self, sink: &mut Sink, interrupts: &Interrupts) -> Result<(), Failure> {
+        let begin = Instant::now();
+        let limit = self.arguments.duration.map(Duration::from_secs);
+        loop {
+            let turn = self.turn(sink)?;
+            let is_over = turn == Turn::Over
+                || interrupts.so_far() > 0
+                || limit.is_some_and(|limit| begin.elapsed() >= limit);
+            if is_over {
+                return Ok(());
+            }
+            if self.standing == Standing::Open && begin.elapsed() > PATIENCE {
+                let what = format!("cell {:?} does not answer: see `isola inspect`", self.arguments.cell);
+                return Err(Failure::new(failure::REFUSED, what));
+            }
+            if turn == Turn::Empty {
+                sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Connects for a turn; none where the cell is gone.
+    fn connect(&self) -> Result<Option<(Option<Held>, Client)>, Failure> {
+        match self.place {
+            Place::Hosted => {
+                Ok(hosted_cells::find(&self.context.root, &self.arguments.cell)?.map(|client| (None, client)))
+            }
+            Place::Machine => {
+                let held = Held::take_supervised(&self.context.root, &self.context.dir())?;
+                let client = held.client()?;
+                Ok(Some((Some(held), client)))
+            }
+        }
+    }
+
+    /// Takes what has come, in one turn.
+    fn turn(&mut self, sink: &mut Sink) -> Result<Turn, Failure> {
+        let name = &self.arguments.cell;
+        let Some((_held, mut client)) = self.connect()? else {
+            self.context.output.note("the cell has ended");
+            return Ok(Turn::Over);
+        };
+        let end = Instant::now() + INTERVAL;
+        let mut turn = Turn::Empty;
+        loop {
+            let piece = match client.answers(name, Line::Frames, self.number, self.records.end()) {
+                Ok(piece) => piece,
+                Err(ClientError::Refused(
+                    ManagementError::WrongState { .. } | ManagementError::NoSuchCell(_),
+                )) => {
+                    self.context.output.note("the cell has ended");
+                    return Ok(Turn::Over);
+                }
+                Err(error) => return Err(error.into()),
+            };
+            match (self.standing, piece.standing) {
+                (_, Standing::Replaced) => {
+                    self.standing = Standing::Replaced;
+                    self.context.output.note("another capture of the cell has begun, or the cell anew");
+                    return Ok(Turn::Over);
+                }
+                (Standing::Answered, Standing::Open) => {
+                    self.context.output.note("the cell has ended the capture, as nobody read it for long");
+                    return Ok(Turn::Over);
+                }
+                (_, standing) => self.standing = standing,
+            }
+            self.lost = piece.lost;
+            self.records.add(&piece)?;
+            while let Some(record) = self.records.next_record()? {
+                sink.add(&Captured::decode(record)?, self.lost.saturating_sub(self.told))?;
+                self.told = self.lost;
+                self.captured += 1;
+                if self.arguments.count == Some(self.captured) {
+                    sink.flush()?;
+                    return Ok(Turn::Over);
+                }
+            }
+            sink.flush()?;
+            if piece.bytes.is_empty() || Instant::now() >= end {
+                return Ok(turn);
+            }
+            turn = Turn::Full;
+        }
+    }
+
+    /// Has the cell capture no more, where it still does for this command.
+    fn end(&mut self) {
+        if self.standing == Standing::Replaced {
+            return;
+        }
+        let name = &self.arguments.cell;
+        // A cell that is gone captures nothing; one that cannot be reached ends by itself.
+        if let Ok(Some((_held, mut client))) = self.connect()
+            && let Ok(piece) = client.answers(name, Line::Frames, self.number, self.records.end())
+            && piece.standing == Standing::Answered
+        {
+            self.lost = piece.lost;
+            let _ = client.inquire(name, Line::Frames, &Inquiry::EndCapture);
+        }
+    }
+}
+
+/// Where frames go.
+enum Sink {
+    File { file: CaptureFile, to: Box<dyn Write> },
+    Lines(Format),
+}
+
+/// A captured frame: the JSON form.
+#[derive(Serialize)]
+struct FrameView<'a> {
+    /// When.
+    time: String,
+    /// `in` or `out`.
+    direction: &'static str,
+    /// Its length in bytes.
+    bytes: u32,
+    /// Frames before it that were left out.
+    left_out: u64,
+    /// What its headers say.
+    summary: &'a str,
+}
+
+impl Sink {
+    fn open(context: &Context, arguments: &Arguments) -> Result<Self, Failure> {
+        let Some(path) = &arguments.write else { return Ok(Self::Lines(context.output.format)) };
+        let to: Box<dyn Write> = match path.as_os_str() == "-" {
+            true => Box::new(io::stdout()),
+            false => Box::new(File::create(path).map_err(|error| {
+                Failure::new(failure::REFUSED, format!("{} cannot be written: {error}", path.display()))
+            })?),
+        };
+        let mut sink = Self::File { file: CaptureFile::begin(&arguments.cell, arguments.snaplen)?, to };
+        sink.flush()?;
+        Ok(sink)
+    }
+
+    fn add(&mut self, frame: &Captured, left_out: u64) -> io::Result<()> {
+        match self {
+            Self::File { file, .. } => file.add(frame, left_out),
+            Self::Lines(format) => {
+                let summary = line(frame);
+                let text = match format {
+                    Format::Table => format!("{} {summary}", human::local_time(frame.head.unix_ns)),
+                    Format::Json => serde_json::to_string(&FrameView {
+                        time: human::rfc3339(frame.head.unix_ns),
+                        direction: match frame.head.direction {
+                            Direction::In => "in",
+                            Direction::Out => "out",
+                        },
+                        bytes: frame.head.len_bytes,
+                        left_out,
+                        summary: &summary,
+                    })?,
+                };
+                writeln!(io::stdout(), "{text}")
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File { file, to } => {
+                to.write_all(&file.take())?;
+                to.flush()
+            }
+            Self::Lines(_) => io::stdout().flush(),
+        }
+    }
+}

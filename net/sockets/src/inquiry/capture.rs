@@ -1,0 +1,211 @@
+//! Frames for the host tool: all that a core takes from the device's queue, and all that the device takes from it.
+//!
+//! While somebody captures, a [`TapQueue`] stands in the place of each of the device's queues, and passes on to the queue what
+//! it is asked; so who does not capture pays nothing. Frames are copied, as far as they are wanted, into the ring of the
+//! answers, in the memory of the report. Where nobody has read it for long the ring is full, and what does not fit is counted:
+//! a cell never waits for its reader. One that has not read for [`PATIENCE_NS`] then is not coming back, and the capture ends
+//! by itself.
+
+use super::{INQUIRIES, answers};
+use crate::device;
+use alloc::boxed::Box;
+use core::cell::{Cell, RefCell};
+use isola_abi::inquiry::{CaptureSpec, Direction, FrameFilter, FrameHead, Inquiry, Line, PartialSum};
+use isola_ebbs::{Ebb, Representative, platform};
+use isola_events::now;
+use isola_iobuf::IoBufMut;
+use isola_net_stack::flow_of;
+use isola_platform::network::{Frame, FramesPending, NetworkQueue, Offloads, ReceivedFrame};
+
+/// How long a full ring is not read before the capture ends.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// The least that is captured of a frame, in bytes.
+const LEAST_SNAP: usize = 14;
+
+static TAPS: Ebb<Taps> = Ebb::new();
+
+/// What of a capture is the whole cell's.
+#[derive(Default)]
+pub(super) struct Capturing {
+    /// The number of the last question.
+    pub number: u32,
+    /// Whether its answer goes on.
+    goes_on: bool,
+    /// How far the reader was when a frame last found no room, and since when it has not moved.
+    stuck: (u64, u64),
+}
+
+/// The taps of a core: it serves one queue at most.
+#[derive(Default)]
+struct Taps {
+    /// The queue that the tap stands in the place of.
+    below: RefCell<Option<Box<dyn NetworkQueue + Send>>>,
+    tap: Cell<Option<Tap>>,
+    /// Whether the frame that is to be sent next was seen: the device had no room for it.
+    seen: Cell<bool>,
+}
+
+impl Representative for Taps {
+    fn create() -> Self {
+        Self::default()
+    }
+}
+
+/// What is captured, and for which question.
+#[derive(Clone, Copy)]
+struct Tap {
+    number: u32,
+    spec: CaptureSpec,
+}
+
+/// Begins or ends to capture.
+pub(super) fn answer(number: u32, inquiry: &Inquiry) {
+    let mut capturing = INQUIRIES.frames.lock();
+    *capturing = Capturing { number, goes_on: matches!(inquiry, Inquiry::Capture(_)), stuck: (0, 0) };
+    answers().on(Line::Frames).begin(number);
+    drop(capturing);
+    match inquiry {
+        Inquiry::Capture(spec) => {
+            let tap = Tap { number, spec: *spec };
+            device::on_queues(move |queue| TAPS.open(queue, tap));
+        }
+        Inquiry::EndCapture | Inquiry::Counters | Inquiry::Connections { .. } => close(number),
+    }
+}
+
+/// Takes the taps away that were there for this question or one before.
+fn close(number: u32) {
+    device::on_queues(move |queue| TAPS.close(queue, number));
+}
+
+impl Taps {
+    fn open(&self, queue: &mut Box<dyn NetworkQueue + Send>, tap: Tap) {
+        self.tap.set(Some(tap));
+        let mut below = self.below.borrow_mut();
+        if below.is_none() {
+            self.seen.set(false);
+            *below = Some(core::mem::replace(queue, Box::new(TapQueue)));
+        }
+    }
+
+    fn close(&self, queue: &mut Box<dyn NetworkQueue + Send>, number: u32) {
+        if self.tap.get().is_some_and(|tap| number.wrapping_sub(tap.number).cast_signed() >= 0) {
+            self.tap.set(None);
+            if let Some(below) = self.below.borrow_mut().take() {
+                *queue = below;
+            }
+        }
+    }
+
+    /// Puts a frame into the ring, where it is meant.
+    fn note<'f>(
+        &self,
+        direction: Direction,
+        sum: Option<PartialSum>,
+        headers: &[u8],
+        len: usize,
+        pieces: impl Iterator<Item = &'f [u8]>,
+    ) {
+        let Some(Tap { number, spec }) = self.tap.get() else { return };
+        if !is_meant(&spec.filter, headers) {
+            return;
+        }
+        let unix_ns = platform().clock().unix_ns(now());
+        let mut buffer = [0; FrameHead::MAX_ENCODED];
+        let head = FrameHead { unix_ns, direction, len_bytes: len as u32, sum }.encode(&mut buffer);
+        let captured = len.min((spec.snap_len as usize).max(LEAST_SNAP));
+        let mut left = captured;
+        let cut = pieces.map(move |piece| {
+            let piece = piece.get(..left).unwrap_or(piece);
+            left -= piece.len();
+            piece
+        });
+        let mut capturing = INQUIRIES.frames.lock();
+        if capturing.number != number || !capturing.goes_on {
+            return;
+        }
+        let ring = answers().on(Line::Frames);
+        if ring.push_pieces(head.len() + captured, core::iter::once(head).chain(cut)).is_ok() {
+            return;
+        }
+        let (read, now_ns) = (ring.read(), now().as_ns());
+        if capturing.stuck.0 != read || capturing.stuck.1 == 0 {
+            capturing.stuck = (read, now_ns);
+        } else if now_ns.saturating_sub(capturing.stuck.1) > PATIENCE_NS {
+            capturing.goes_on = false;
+            // Who comes back all the same sees that its question is not answered any more.
+            ring.begin(0);
+            drop(capturing);
+            close(number);
+        }
+    }
+}
+
+fn is_meant(filter: &FrameFilter, headers: &[u8]) -> bool {
+    filter.is_all() || flow_of(headers).is_some_and(|flow| filter.matches(flow.local, flow.remote))
+}
+
+/// Stands in the place of this core's queue.
+struct TapQueue;
+
+impl TapQueue {
+    /// The queue behind, which is there as long as the tap is.
+    fn below<T>(&self, call: impl FnOnce(&mut (dyn NetworkQueue + Send)) -> T) -> Option<T> {
+        let mut below = TAPS.below.borrow_mut();
+        below.as_mut().map(|queue| call(&mut **queue))
+    }
+}
+
+impl NetworkQueue for TapQueue {
+    fn vector(&self) -> u8 {
+        self.below(|queue| queue.vector()).unwrap_or_default()
+    }
+
+    fn offloads(&self) -> Offloads {
+        self.below(|queue| queue.offloads()).unwrap_or_default()
+    }
+
+    fn attach(&mut self) {
+        self.below(|queue| queue.attach());
+    }
+
+    fn receive(&mut self) -> Option<ReceivedFrame> {
+        let received = self.below(|queue| queue.receive())??;
+        let rest = received.rest.iter().flat_map(|rest| rest.parts()).map(|part| &**part);
+        let pieces = core::iter::once(&*received.frame).chain(rest);
+        TAPS.note(Direction::In, None, &received.frame, received.len(), pieces);
+        Some(received)
+    }
+
+    fn send(&mut self, frame: Frame) -> Result<(), Frame> {
+        // What the device had no room for comes first again.
+        if !TAPS.seen.replace(false) {
+            let segment_len = frame.segment_len;
+            let sum =
+                frame.checksum.map(|sum| PartialSum { start: sum.start, offset: sum.offset, segment_len });
+            let payload = frame.payload.parts().map(|part| &**part);
+            let pieces = core::iter::once(&*frame.head).chain(payload);
+            TAPS.note(Direction::Out, sum, &frame.head, frame.len(), pieces);
+        }
+        let mut waiting = Some(frame);
+        let sent = self.below(|queue| waiting.take().map_or(Ok(()), |frame| queue.send(frame)));
+        sent.unwrap_or_else(|| waiting.map_or(Ok(()), Err)).inspect_err(|_| TAPS.seen.set(true))
+    }
+
+    fn flush(&mut self) {
+        self.below(|queue| queue.flush());
+    }
+
+    fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut)) {
+        self.below(|queue| queue.reclaim(recycle));
+    }
+
+    fn enable_interrupts(&mut self) -> FramesPending {
+        self.below(|queue| queue.enable_interrupts()).unwrap_or(FramesPending::No)
+    }
+
+    fn disable_interrupts(&mut self) {
+        self.below(|queue| queue.disable_interrupts());
+    }
+}

@@ -1,0 +1,181 @@
+//! What a cell answers when it is asked, beside all else that it does.
+
+use isola_abi::inquiry::{
+    CaptureSpec, Direction, Fact, FrameFilter, FrameHead, Inquiry, Line, Records, Standing,
+};
+use isola_ebbs::platform;
+use isola_gateway::test_cells::{dial, read_exactly, talk};
+use isola_hosted::Loss;
+use isola_iobuf::IoBuf;
+use isola_net::{TcpStream, inquiry, listen};
+use std::future::pending;
+use std::time::Duration;
+
+const PORT: u16 = 7;
+
+async fn echo() {
+    let _listening = listen(PORT, 16, |mut stream: TcpStream| async move {
+        while let Ok(Some(data)) = stream.read().await {
+            if stream.write(data).await.is_err() {
+                break;
+            }
+        }
+    })
+    .unwrap();
+    pending::<()>().await;
+}
+
+/// Asks the calling cell, as its supervisor would. Returns the question's number.
+fn ask(line: Line, question: &Inquiry) -> u32 {
+    let number = platform().questions().put(line, &question.encode()).unwrap();
+    inquiry::attend();
+    number
+}
+
+/// What the calling cell has answered since, and how many records it has left out; none where it answers something else.
+fn read(line: Line, number: u32, records: &mut Records) -> Option<(Vec<Vec<u8>>, u64)> {
+    let asked = platform().questions().number(line);
+    let mut read = Vec::new();
+    loop {
+        let piece = platform().report().answers.on(line).piece(number, asked, records.end(), 4096);
+        if piece.standing != Standing::Answered {
+            return None;
+        }
+        records.add(&piece).unwrap();
+        while let Some(record) = records.next_record().unwrap() {
+            read.push(record.to_vec());
+        }
+        if piece.bytes.is_empty() {
+            return Some((read, piece.lost));
+        }
+    }
+}
+
+/// The whole answer to a question for facts.
+async fn facts(question: &Inquiry) -> Vec<Fact> {
+    let number = ask(Line::Facts, question);
+    let (mut records, mut facts) = (Records::default(), Vec::new());
+    loop {
+        let (read, _) = read(Line::Facts, number, &mut records).expect("nobody else asks");
+        facts.extend(read.iter().map(|record| Fact::decode(record).unwrap()));
+        let done = facts.iter().filter(|fact| matches!(fact, Fact::Done { .. })).count();
+        if matches!(facts.first(), Some(Fact::Begin { cores }) if done == *cores as usize) {
+            return facts;
+        }
+        isola_events::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn exchange(stream: &mut TcpStream, len: usize) {
+    stream.write(IoBuf::from(vec![1; len]).into()).await.unwrap();
+    assert_eq!(read_exactly(stream, len).await.len(), len);
+}
+
+fn capture(port: Option<u16>, snap_len: u32) -> Inquiry {
+    Inquiry::Capture(CaptureSpec { filter: FrameFilter { port, host: None }, snap_len })
+}
+
+#[test]
+fn counters_and_connections_of_all_cores_are_told() {
+    talk(3, Loss::Never, echo, || async {
+        let mut streams = Vec::new();
+        for _ in 0..20 {
+            let mut stream = dial(PORT).await;
+            exchange(&mut stream, 100).await;
+            streams.push(stream);
+        }
+        let told = facts(&Inquiry::Counters).await;
+        let Some(Fact::Names(names)) = told.iter().find(|fact| matches!(fact, Fact::Names(_))) else {
+            panic!("{told:?}")
+        };
+        let connected = names.iter().position(|counter| counter.name == "tcp_connected").unwrap();
+        let counts = told.iter().filter_map(|fact| match fact {
+            Fact::Counters(counts) => Some(counts[connected]),
+            _ => None,
+        });
+        assert_eq!(counts.sum::<u64>(), 20);
+        for (filter, most, meant) in [
+            (FrameFilter { port: Some(PORT), host: None }, 100, 20),
+            (FrameFilter { port: Some(PORT), host: None }, 1, 20),
+            (FrameFilter { port: Some(PORT + 1), host: None }, 100, 0),
+            (FrameFilter { port: None, host: Some([10, 9, 9, 9].into()) }, 100, 0),
+        ] {
+            let told = facts(&Inquiry::Connections { filter, most }).await;
+            let all: u32 = told
+                .iter()
+                .map(|fact| if let Fact::Done { connections, .. } = fact { *connections } else { 0 })
+                .sum();
+            assert_eq!(all, meant);
+            let connections: Vec<_> = told
+                .iter()
+                .filter_map(|fact| match fact {
+                    Fact::Connection(connection) => Some(connection),
+                    _ => None,
+                })
+                .collect();
+            assert!(connections.len() <= all.min(3 * most) as usize);
+            for connection in connections {
+                assert_eq!((connection.remote.port(), &*connection.state), (PORT, "ESTABLISHED"));
+                assert_eq!((connection.bytes_in, connection.bytes_out), (100, 100));
+            }
+        }
+    });
+}
+
+#[test]
+fn frames_of_both_directions_are_captured_until_nobody_wants_them() {
+    talk(1, Loss::Never, echo, || async {
+        let mut stream = dial(PORT).await;
+        for _ in 0..3 {
+            let (number, mut records) = (ask(Line::Frames, &capture(Some(PORT), 60)), Records::default());
+            // The taps are put in by events.
+            isola_events::sleep(Duration::from_millis(1)).await;
+            exchange(&mut stream, 1000).await;
+            let (frames, lost) = read(Line::Frames, number, &mut records).unwrap();
+            assert_eq!(lost, 0);
+            let heads: Vec<_> = frames.iter().map(|record| FrameHead::decode(record).unwrap()).collect();
+            for direction in [Direction::In, Direction::Out] {
+                let long =
+                    heads.iter().find(|(head, _)| head.direction == direction && head.len_bytes > 1000);
+                assert_eq!(long.unwrap().1.len(), 60, "{direction:?}");
+            }
+            assert!(heads.is_sorted_by_key(|(head, _)| head.unix_ns));
+            let end = ask(Line::Frames, &Inquiry::EndCapture);
+            isola_events::sleep(Duration::from_millis(1)).await;
+            exchange(&mut stream, 1000).await;
+            assert_eq!(read(Line::Frames, number, &mut records), None);
+            assert_eq!(read(Line::Frames, end, &mut records), Some((Vec::new(), 0)));
+        }
+        let number = ask(Line::Frames, &capture(Some(PORT + 1), 60));
+        isola_events::sleep(Duration::from_millis(1)).await;
+        exchange(&mut stream, 1000).await;
+        assert_eq!(
+            read(Line::Frames, number, &mut Records::default()),
+            Some((Vec::new(), 0)),
+            "another port"
+        );
+    });
+}
+
+#[test]
+fn a_capture_that_nobody_reads_disturbs_nobody_and_counts_what_it_leaves_out() {
+    talk(2, Loss::Never, echo, || async {
+        let mut stream = dial(PORT).await;
+        let (number, mut records) = (ask(Line::Frames, &capture(None, u32::MAX)), Records::default());
+        isola_events::sleep(Duration::from_millis(1)).await;
+        for _ in 0..8 {
+            exchange(&mut stream, 50_000).await;
+        }
+        let (frames, lost) = read(Line::Frames, number, &mut records).unwrap();
+        assert!(!frames.is_empty() && lost > 0, "{} frames, {lost} left out", frames.len());
+        let whole = |record: &Vec<u8>| {
+            let (head, bytes) = FrameHead::decode(record).unwrap();
+            bytes.len() == head.len_bytes as usize
+        };
+        assert!(frames.iter().all(whole));
+        exchange(&mut stream, 100).await;
+        let (frames, now_lost) = read(Line::Frames, number, &mut records).unwrap();
+        assert!(!frames.is_empty(), "there is room again");
+        assert_eq!(now_lost, lost);
+    });
+}
