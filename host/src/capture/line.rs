@@ -16,12 +16,16 @@ pub fn line(frame: &Captured) -> String {
 
 fn contents(bytes: &[u8]) -> String {
     let Ok(packet) = LaxSlicedPacket::from_ethernet(bytes) else { return "no Ethernet frame".to_owned() };
-    let (source, destination): (IpAddr, IpAddr) = match &packet.net {
+    // What the packet says of its length: a frame may be padded, or cut.
+    let (source, destination, payload_len): (IpAddr, IpAddr, usize) = match &packet.net {
         Some(LaxNetSlice::Ipv4(ip)) => {
-            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            let header = ip.header();
+            let len = usize::from(header.total_len()).saturating_sub(header.slice().len());
+            (header.source_addr().into(), header.destination_addr().into(), len)
         }
         Some(LaxNetSlice::Ipv6(ip)) => {
-            (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            let header = ip.header();
+            (header.source_addr().into(), header.destination_addr().into(), header.payload_length().into())
         }
         Some(LaxNetSlice::Arp(arp)) => return self::arp(arp),
         None => return "Ethernet".to_owned(),
@@ -44,10 +48,11 @@ fn contents(bytes: &[u8]) -> String {
             let acknowledged =
                 if tcp.ack() { format!(" ack {}", tcp.acknowledgment_number()) } else { String::new() };
             format!(
-                "{} TCP [{flags}] seq {}{acknowledged} win {}",
+                "{} TCP [{flags}] seq {}{acknowledged} win {} len {}",
                 ends(tcp.source_port(), tcp.destination_port()),
                 tcp.sequence_number(),
                 tcp.window_size(),
+                payload_len.saturating_sub(tcp.slice().len() - tcp.payload().len()),
             )
         }
         Some(TransportSlice::Udp(udp)) => format!("{} UDP", ends(udp.source_port(), udp.destination_port())),
@@ -92,7 +97,7 @@ mod tests {
         let mut bytes = Vec::new();
         let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
         builder.tcp(80, 4000, 7, 1000).psh().ack(9).write(&mut bytes, b"hello").unwrap();
-        let text = "in  10.0.0.1:80 > 10.0.0.2:4000 TCP [P.] seq 7 ack 9 win 1000, 59 bytes";
+        let text = "in  10.0.0.1:80 > 10.0.0.2:4000 TCP [P.] seq 7 ack 9 win 1000 len 5, 59 bytes";
         assert_eq!(line(&captured(bytes.clone())), text);
         let mut cut = captured(bytes);
         cut.bytes.truncate(54);

@@ -6,6 +6,7 @@ use isola_tests::ports;
 use isola_tests::service::published;
 use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpListener};
+use std::thread;
 
 /// The journal.
 fn events(isola: &Isola) -> Vec<Value> {
@@ -17,6 +18,21 @@ fn stores(address: SocketAddr) {
     let mut connection = Connection::establish(address);
     connection.set("key", b"value").unwrap();
     assert_eq!(connection.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+/// Captures frames of the cell `cache` while it serves.
+fn shows_frames(isola: &Isola, address: SocketAddr) {
+    let capture = isola.spawn(&["capture", "cache", "--port", "11211", "--count", "40"]);
+    let captured = thread::scope(|scope| {
+        let captured = scope.spawn(|| capture.wait().ended_with(0));
+        while !captured.is_finished() {
+            stores(address);
+        }
+        captured.join().unwrap()
+    });
+    let [received, sent] = [" in ", " out "].map(|way| captured.out.matches(way).count());
+    assert!(received > 0 && sent > 0 && received + sent == 40, "{captured:?}");
+    assert!(captured.out.contains(":11211 TCP [S"), "{captured:?}");
 }
 
 #[test]
@@ -54,6 +70,7 @@ fn a_cell_is_run_looked_at_stopped_started_and_removed() {
         assert_eq!(counted["drop_ipv4_malformed"], 0, "{cell:#}");
         let activities = cell["activities"].as_array().unwrap();
         assert!(activities.iter().any(|activity| activity["cycles"].as_u64() > Some(0)), "{cell:#}");
+        shows_frames(&isola, address);
         let owner = isola.inventory()["cores"][1]["owner"].clone();
         assert_eq!(owner, cell["id"].to_string(), "the machine knows whose the core is");
         // Beside it, events that took long are named there, on a machine that is busy.
