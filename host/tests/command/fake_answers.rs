@@ -85,7 +85,7 @@ fn connection(core: u32, port: u16) -> Connection {
 
 /// An ARP frame, and behind the second one that the ring has no room for.
 fn frame(ring: &Ring<'_>, count: u64, snap_len: u32) {
-    let direction = if count % 2 == 0 { Direction::Out } else { Direction::In };
+    let direction = if count.is_multiple_of(2) { Direction::Out } else { Direction::In };
     let unix_ns = 1_800_000_000_000_000_000 + count;
     let mut bytes = vec![0xff; 12];
     bytes.extend([
