@@ -16,12 +16,14 @@ mod link;
 mod peer;
 mod random;
 pub mod script;
+mod segment;
 mod sim;
 
 pub use link::Link;
-pub use peer::{Peer, Segment, Talk};
+pub use peer::{Peer, Talk};
 pub use random::Random;
 pub use script::{Family, Script};
+pub use segment::Segment;
 pub use sim::{App, Host, Sim, chain_of};
 
 use isola_net_stack::{

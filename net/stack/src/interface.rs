@@ -5,8 +5,7 @@
 //! connection instead asks for the [`Path`] first and makes its segment when the device takes it.
 
 use crate::address::{Ipv4Config, MacAddr};
-use crate::address6::{Ipv6Settings, group_mac, solicited_node};
-use crate::arp::{ArpPacket, PACKET_LEN};
+use crate::address6::{Ipv6Settings, group_mac};
 use crate::checksum::Sum;
 use crate::config::{Config, TxChecksum, TxSegments};
 use crate::counters::{Counter, Counters};
@@ -14,12 +13,12 @@ use crate::heads::HeadPool;
 use crate::neighbour::{Answer, Ask, Family, Known, NeighbourCache, Waiting};
 use crate::path_mtu::{PathMtus, PathUser};
 use crate::time::Instant;
-use crate::{ethernet, ipv4, ipv6, mld, ndp};
+use crate::{ethernet, ipv4, ipv6};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
-use etherparse::{ArpOperation, EtherType, IpNumber};
-use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut, PartialChecksum};
+use etherparse::{EtherType, IpNumber};
+use isola_iobuf::{Chain, Frame, IoBufMut, PartialChecksum};
 
 /// What the longest IP packet has room for behind the longest header of TCP.
 const LONGEST_DATA: u32 = 65_535 - ipv6::HEADER_LEN as u32 - 60;
@@ -51,23 +50,6 @@ enum NextHop {
     /// Everybody, or a group.
     Group(MacAddr),
     Neighbour(IpAddr),
-}
-
-/// A message about the link itself: it goes to neighbours only, outside the ways of other packets.
-pub(crate) struct LinkMessage {
-    pub source: Ipv6Addr,
-    pub destination: Ipv6Addr,
-    pub mac: MacAddr,
-    pub kind: LinkMessageKind,
-    /// The ICMPv6 message, its checksum zero.
-    pub bytes: Vec<u8>,
-}
-
-/// What an ICMPv6 message about the link is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkMessageKind {
-    Neighbours,
-    Listeners,
 }
 
 /// The sending side of one interface.
@@ -385,73 +367,7 @@ impl Interface {
         Some(Frame { head, payload, checksum, segment_len: None })
     }
 
-    /// Sends the question who has an address: an ARP request or a neighbour solicitation.
-    pub fn ask(&mut self, ask: Ask, counters: &mut Counters) {
-        match ask.ip {
-            IpAddr::V4(target_ip) => {
-                let Some(own) = self.ipv4 else { return };
-                let request = ArpPacket {
-                    operation: ArpOperation::REQUEST,
-                    sender_mac: self.mac,
-                    sender_ip: own.address,
-                    target_mac: MacAddr([0; 6]),
-                    target_ip,
-                };
-                self.send_arp(request, ask.to.unwrap_or(MacAddr::BROADCAST), counters);
-            }
-            IpAddr::V6(target) => {
-                let Some(source) = self.ipv6.source_for(target) else { return };
-                let group = solicited_node(target);
-                let (destination, mac) = ask.to.map_or((group, group_mac(group)), |mac| (target, mac));
-                let bytes = ndp::solicitation(target, Some(self.mac));
-                let kind = LinkMessageKind::Neighbours;
-                self.send_link_message(LinkMessage { source, destination, mac, kind, bytes }, counters);
-            }
-        }
-    }
-
-    /// Sends an ICMPv6 message about the link.
-    pub fn send_link_message(&mut self, message: LinkMessage, counters: &mut Counters) {
-        let LinkMessage { source, destination, mac, kind, mut bytes } = message;
-        let mut sum =
-            Sum::pseudo_header(source.into(), destination.into(), IpNumber::IPV6_ICMP.0, bytes.len());
-        sum.add(&bytes);
-        if let Some(field) = bytes.get_mut(2..4) {
-            field.copy_from_slice(&sum.checksum().to_be_bytes());
-        }
-        let mut head = self.pool.take();
-        let (next, hops) = match kind {
-            LinkMessageKind::Neighbours => (IpNumber::IPV6_ICMP, ndp::HOPS),
-            LinkMessageKind::Listeners => {
-                let Some(alert) = head.prepend(mld::ROUTER_ALERT.len()) else { return };
-                alert.copy_from_slice(&mld::ROUTER_ALERT);
-                (IpNumber::IPV6_HEADER_HOP_BY_HOP, mld::HOPS)
-            }
-        };
-        let made = ipv6::prepend(&mut head, bytes.len(), source, destination, next, hops)
-            .and_then(|()| ethernet::prepend(&mut head, self.mac, mac, EtherType::IPV6));
-        if made.is_some() {
-            self.push(
-                Frame { head, payload: Chain::from(IoBuf::from(bytes)), checksum: None, segment_len: None },
-                counters,
-            );
-        }
-    }
-
-    /// Sends an ARP packet to `mac`.
-    pub fn send_arp(&mut self, packet: ArpPacket, mac: MacAddr, counters: &mut Counters) {
-        let mut head = self.pool.take();
-        if let Some(bytes) = head.prepend(PACKET_LEN)
-            && bytes.len() == PACKET_LEN
-        {
-            bytes.copy_from_slice(&packet.bytes());
-        }
-        if ethernet::prepend(&mut head, self.mac, mac, EtherType::ARP).is_some() {
-            self.push(Frame { head, payload: Chain::new(), checksum: None, segment_len: None }, counters);
-        }
-    }
-
-    fn push(&mut self, frame: Frame, counters: &mut Counters) {
+    pub fn push(&mut self, frame: Frame, counters: &mut Counters) {
         if self.queue.len() >= self.queue_limit {
             counters.bump(Counter::DropTransmitQueue);
             self.pool.give(frame.head);

@@ -57,6 +57,7 @@ mod ip;
 mod ipv4;
 mod ipv6;
 mod limit;
+mod link_message;
 mod mld;
 mod ndp;
 mod neighbour;

@@ -18,6 +18,11 @@
 //! an entry that nobody used goes before one that is in use, and an old search for which only packets wait goes
 //! before one that a connection waits for.
 
+mod advert;
+mod check;
+
+pub(crate) use advert::{Advert, Strength};
+
 use crate::address::{MacAddr, is_unicast};
 use crate::address6::is_unicast6;
 use crate::config::Limits;
@@ -26,14 +31,13 @@ use crate::interface::Packet;
 use crate::time::{Duration, Instant};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use check::{Asked, Check};
 use core::net::IpAddr;
 
 /// How long an IPv4 neighbour's address is used without being confirmed.
 const REACHABLE_V4: Duration = Duration::from_secs(60);
 /// The same for an IPv6 neighbour, where no router says otherwise (RFC 4861 10: REACHABLE_TIME).
 pub(crate) const REACHABLE_V6: Duration = Duration::from_secs(30);
-/// How long the transport may confirm a stale address before it is asked (DELAY_FIRST_PROBE_TIME).
-const DELAY: Duration = Duration::from_secs(5);
 /// Time between two requests for the same address (RFC 1122 2.3.2.1: at most one a second; RETRANS_TIMER).
 const RETRY: Duration = Duration::from_secs(1);
 /// Requests before a search ends, and before a known neighbour is forgotten (MAX_UNICAST_SOLICIT).
@@ -82,14 +86,6 @@ pub(crate) enum Answer {
 pub(crate) struct Waiting {
     pub packets: VecDeque<Packet>,
     pub connections: Vec<u32>,
-}
-
-/// How far the check of an address that is not known to be reachable has come.
-#[derive(Clone, Copy, PartialEq)]
-enum Check {
-    NotBegun,
-    Delayed { until: Instant },
-    Asked { attempts: u8, again_at: Instant },
 }
 
 enum State {
@@ -255,40 +251,6 @@ impl NeighbourCache {
         }
     }
 
-    /// Takes in a neighbour advertisement (RFC 4861 7.2.5).
-    ///
-    /// `unasked` says whether one for whom nobody looked here gets an entry.
-    pub fn advertised(
-        &mut self,
-        now: Instant,
-        ip: IpAddr,
-        advert: Advert,
-        unasked: MakeEntry,
-        counters: &mut Counters,
-    ) -> Learned {
-        let evidence = advert.evidence;
-        let Some(entry) = self.entries.get_mut(&ip) else {
-            let Some(mac) = advert.mac else { return Learned::Nothing };
-            return self.learn(now, (ip, mac), evidence, unasked, counters);
-        };
-        let mac = match (&mut entry.state, advert.mac) {
-            (State::Sought { .. }, None) => return Learned::Nothing,
-            (State::Known { mac, .. }, None) => *mac,
-            (State::Known { mac: before, reachable_until, .. }, Some(mac))
-                if *before != mac && advert.strength == Strength::Adds =>
-            {
-                // It does not replace what is known, but sheds doubt on it.
-                if now < *reachable_until {
-                    *reachable_until = now;
-                    self.epoch = self.epoch.wrapping_add(1);
-                }
-                return Learned::Nothing;
-            }
-            (_, Some(mac)) => mac,
-        };
-        self.learn(now, (ip, mac), evidence, MakeEntry::IfPresent, counters)
-    }
-
     /// The hardware address that is known of a neighbour.
     pub fn mac_of(&self, ip: IpAddr) -> Option<MacAddr> {
         match self.entries.get(&ip)?.state {
@@ -405,48 +367,6 @@ impl State {
             Self::Sought { .. } => Instant::ZERO,
         }
     }
-}
-
-/// Whether a request is due.
-#[derive(PartialEq)]
-enum Asked {
-    Now,
-    No,
-}
-
-impl Check {
-    /// The next step of the check, at a use of the address: until when it may be used, and whether to ask.
-    /// `None` where it did not answer.
-    fn go_on(&mut self, now: Instant) -> Option<(Instant, Asked)> {
-        let attempts = match *self {
-            Self::NotBegun => {
-                *self = Self::Delayed { until: now + DELAY };
-                return Some((now + DELAY, Asked::No));
-            }
-            Self::Delayed { until } if now < until => return Some((until, Asked::No)),
-            Self::Asked { again_at, .. } if now < again_at => return Some((again_at, Asked::No)),
-            Self::Asked { attempts: ATTEMPTS.., .. } => return None,
-            Self::Asked { attempts, .. } => attempts + 1,
-            Self::Delayed { .. } => 1,
-        };
-        *self = Self::Asked { attempts, again_at: now + RETRY };
-        Some((now + RETRY, Asked::Now))
-    }
-}
-
-/// What a neighbour advertisement says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Advert {
-    pub mac: Option<MacAddr>,
-    pub evidence: Evidence,
-    pub strength: Strength,
-}
-
-/// Whether an advertisement replaces an address that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Strength {
-    Replaces,
-    Adds,
 }
 
 /// A family of addresses.
