@@ -95,7 +95,7 @@ impl Side {
                 self.seen.push(format!("{read:?}"));
             }
             Step::Pass(millis) => {
-                self.peer.now = self.peer.now + Duration::from_millis(millis);
+                self.peer.now += Duration::from_millis(millis);
                 self.peer.stack.on_timer(self.peer.now);
             }
         }
