@@ -115,6 +115,8 @@ pub enum Aim {
     None,
     /// At most this part of the peer's.
     Ratio(f64),
+    /// At least so many times the peer's.
+    Times(f64),
     /// At most this.
     Value(f64),
 }

@@ -79,8 +79,9 @@ pub fn make_tap(queues: u32) -> Result<(), BenchError> {
     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{TAP}/disable_ipv6"), "1");
     program::run("ip", &["address", "add", HOST_NETWORK, "dev", TAP])?;
     program::run("ip", &["link", "set", TAP, "up"])?;
-    // Known beforehand, so that no attempt to connect waits for an address to be resolved.
+    // Known beforehand, so that no attempt to connect waits for an address to be resolved. Connections to the machine before may
+    // have asked already.
     let neighbour =
-        ["neighbour", "add", &GUEST.to_string(), "lladdr", GUEST_MAC, "dev", TAP, "nud", "permanent"];
+        ["neighbour", "replace", &GUEST.to_string(), "lladdr", GUEST_MAC, "dev", TAP, "nud", "permanent"];
     program::run("ip", &neighbour).map(|_| ())
 }

@@ -155,12 +155,13 @@ fn grouped(value: f64) -> String {
 
 /// What is aimed at, and whether it is reached.
 fn aim(kind: &Kind, figure: &Figure) -> String {
-    let (aim, value) = match kind.aim {
+    let (aim, is_met) = match kind.aim {
         Aim::None => return String::new(),
-        Aim::Ratio(aim) => (aim, figure.ratio.unwrap_or(f64::INFINITY)),
-        Aim::Value(aim) => (aim, figure.isola),
+        Aim::Ratio(aim) => (aim, figure.ratio.is_some_and(|ratio| ratio <= aim)),
+        Aim::Times(aim) => (aim, figure.ratio.is_some_and(|ratio| ratio >= aim)),
+        Aim::Value(aim) => (aim, figure.isola <= aim),
     };
-    format!("{aim} {}", if value <= aim { "met" } else { "missed" })
+    format!("{aim} {}", if is_met { "met" } else { "missed" })
 }
 
 #[cfg(test)]
@@ -182,6 +183,8 @@ mod tests {
         assert!(of(200.0).contains("0.1 met") && !of(200.0).contains("missed"));
         assert!(of(201.0).contains("0.1 missed"), "{}", of(201.0));
         assert!(plain(&record("cell-memory", &[2.5], &[30.0])).contains("2 missed"));
+        let more = |isola: f64| plain(&record("web-throughput", &[isola], &[1_000.0]));
+        assert!(more(6_000.0).contains("6 met") && more(5_999.0).contains("6 missed"));
     }
 
     #[test]
