@@ -78,7 +78,7 @@ kinds! {
     Kv: "kv-memory", "MiB", Memcached, Aim::None,
         "guest memory that was ever touched when all of this is done";
     Kv: "kv-within", "requests/s", Memcached, Aim::Times(4.0),
-        "the largest load of a row at which 99 of 100 requests are answered within 5 ms (more is better)";
+        "the largest load of a row at which nine of ten requests are answered within 5 ms (more is better)";
     Kv: "kv-2-instructions", "instructions", Memcached, Aim::Ratio(0.25),
         "on 2 processors: guest instructions a request at saturation";
     Kv: "kv-2-cpu", "us", Memcached, Aim::None, "on 2 processors: processor time of the host a request";
@@ -87,7 +87,7 @@ kinds! {
     Kv: "kv-2-p50", "us", Memcached, Aim::None, "on 2 processors: median latency at half of what saturates Linux";
     Kv: "kv-2-p99", "us", Memcached, Aim::None, "on 2 processors: 99th percentile at that load";
     Kv: "kv-2-within", "requests/s", Memcached, Aim::Times(4.0),
-        "on 2 processors: the largest load at which 99 of 100 are answered within 5 ms (more is better)";
+        "on 2 processors: the largest load at which nine of ten are answered within 5 ms (more is better)";
     Kv: "echo-instructions", "instructions", Echo, Aim::Ratio(0.25),
         "guest instructions a round trip of 64 bytes over TCP";
     Kv: "echo-cpu", "us", Echo, Aim::None,
