@@ -26,7 +26,7 @@ use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::spawn_on;
 use isola_iobuf::{IoBuf, IoBufMut};
-use isola_net_stack::{Counter, Instant, Stack, datagram_port, usual_flow_of};
+use isola_net_stack::{Counter, Instant, Stack, datagram_port};
 use isola_platform::CoreIndex;
 use isola_platform::network::{
     FlowSpreading, Frame, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame,
@@ -289,8 +289,8 @@ impl Queues {
 
     fn core_of(&self, frame: &[u8]) -> CoreIndex {
         let Some(steering) = interface::steering() else { return CoreIndex(0) };
-        if let Some(flow) = usual_flow_of(frame) {
-            return CoreIndex(steering.core_of(&flow).into());
+        if let Some(core) = steering.core_of_usual(frame) {
+            return CoreIndex(core.into());
         }
         let bound = datagram_port(frame).and_then(|port| self.datagram_cores.borrow().get(&port).copied());
         bound.unwrap_or_else(|| CoreIndex(steering.core_of_frame(frame).into()))

@@ -12,44 +12,26 @@ use etherparse::{EtherType, Ethernet2HeaderSlice, IpNumber, Ipv4HeaderSlice, Ipv
 
 const TCP: u8 = IpNumber::TCP.0;
 
-/// The flow of a received TCP segment over IPv4 without options, at one look: of nearly every frame. `None` says nothing.
+/// Addresses and ports of a received TCP segment over IPv4 without options, at one look: of nearly every frame. They stand
+/// there as they are hashed. `None` says nothing.
 #[inline]
-pub fn usual_flow_of(frame: &[u8]) -> Option<Flow> {
-    let [
-        0x08,
-        0x00,
-        0x45,
-        _,
-        _,
-        _,
-        _,
-        _,
-        f0,
-        f1,
-        _,
-        TCP,
-        _,
-        _,
-        s0,
-        s1,
-        s2,
-        s3,
-        d0,
-        d1,
-        d2,
-        d3,
-        p0,
-        p1,
-        q0,
-        q1,
-    ] = *frame.get(12..)?.first_chunk()?
+pub(crate) fn usual_ends_of(frame: &[u8]) -> Option<&[u8; 12]> {
+    let [0x08, 0x00, 0x45, _, _, _, _, _, f0, f1, _, TCP, _, _, ends @ ..] =
+        frame.get(12..)?.first_chunk::<26>()?
     else {
         return None;
     };
-    let whole = u16::from_be_bytes([f0, f1]) & 0x3fff == 0;
+    let whole = u16::from_be_bytes([*f0, *f1]) & 0x3fff == 0;
+    whole.then_some(ends)
+}
+
+/// The flow of such a frame.
+#[inline]
+pub fn usual_flow_of(frame: &[u8]) -> Option<Flow> {
+    let [s0, s1, s2, s3, d0, d1, d2, d3, p0, p1, q0, q1] = *usual_ends_of(frame)?;
     let (source, destination) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
     let (from, to) = (u16::from_be_bytes([p0, p1]), u16::from_be_bytes([q0, q1]));
-    whole.then(|| Flow::new(destination.into(), to, source.into(), from))
+    Some(Flow::new(destination.into(), to, source.into(), from))
 }
 
 /// The TCP or UDP flow that a received Ethernet frame belongs to, seen from this end; `None` where it belongs to none.

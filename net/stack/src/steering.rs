@@ -15,7 +15,7 @@
 //! bucket bears that: see `isola-net`'s `steering.rs`.
 
 use crate::address::Flow;
-use crate::flow::flow_of;
+use crate::flow::{flow_of, usual_ends_of, usual_flow_of};
 use crate::toeplitz::{KEY_LEN, Toeplitz, evened};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -170,6 +170,17 @@ impl Steering {
             return self.core_of_stray(flow).unwrap_or(u16::from(owner & !HAS_STRAYS));
         }
         owner.into()
+    }
+
+    /// The core that a usual frame is for, a TCP segment over IPv4; `None` says nothing.
+    #[inline]
+    pub fn core_of_usual(&self, frame: &[u8]) -> Option<u16> {
+        let ends = usual_ends_of(frame)?;
+        let owner = self.owners[self.hash.hash_bytes(ends) as usize % BUCKETS].load(Ordering::Relaxed);
+        if owner & HAS_STRAYS != 0 {
+            return usual_flow_of(frame).map(|flow| self.core_of(&flow));
+        }
+        Some(owner.into())
     }
 
     /// The core that a received frame is for: the first, where it belongs to no flow.
@@ -339,6 +350,22 @@ mod tests {
         steering.forget(&stray);
         assert_eq!((steering.core_of(&stray), steering.strays()), (1, 0));
         assert_eq!(steering.owners[bucket.index()].load(Ordering::Relaxed), 1, "no look at strays is left");
+    }
+
+    #[test]
+    fn a_frame_goes_where_its_flow_goes_however_it_is_looked_at() {
+        let steering = Steering::new(4, core::array::from_fn(|byte| (byte * 37 + 11) as u8));
+        steering.keep(flow(7), 0);
+        for port in 0..500 {
+            let mut frame = Vec::new();
+            etherparse::PacketBuilder::ethernet2([2; 6], [4; 6])
+                .ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64)
+                .tcp(port, 80, 1, 1000)
+                .write(&mut std::io::Cursor::new(&mut frame), b"x")
+                .unwrap();
+            let core = steering.core_of(&flow(port));
+            assert_eq!((steering.core_of_usual(&frame), steering.core_of_frame(&frame)), (Some(core), core));
+        }
     }
 
     #[test]

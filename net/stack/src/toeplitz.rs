@@ -101,8 +101,13 @@ impl Toeplitz {
         };
         bytes[len..len + 2].copy_from_slice(&from.port().to_be_bytes());
         bytes[len + 2..len + 4].copy_from_slice(&to.port().to_be_bytes());
-        let looked_up = self.tables.iter().zip(&bytes[..len + 4]);
-        looked_up.fold(0, |sum, (table, byte)| sum ^ table[usize::from(*byte)])
+        self.hash_bytes(&bytes[..len + 4])
+    }
+
+    /// The hash of these bytes: of a flow's source, destination and ports.
+    #[inline]
+    pub fn hash_bytes(&self, bytes: &[u8]) -> u32 {
+        self.tables.iter().zip(bytes).fold(0, |sum, (table, byte)| sum ^ table[usize::from(*byte)])
     }
 }
 
