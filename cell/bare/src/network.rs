@@ -41,9 +41,19 @@ const SMALLEST_QUEUE: usize = 16;
 /// The part of a cell's memory that receive buffers may take before anything has come.
 const BUFFERS_PART: usize = 64;
 
-/// Length of a receive buffer: half a page, enough for a header and a frame of Ethernet. Longer frames take several of a
-/// device that merges them, and longer ones of another.
-const BUFFER_LEN: usize = 2048;
+/// Length of a receive buffer: with its count half a page, enough for a header and a frame of Ethernet. A device that does
+/// not merge buffers gets longer ones for longer frames.
+const BUFFER_LEN: usize = 2048 - 8;
+
+/// The same of a device that puts segments together and merges buffers: with its count a page. Each costs the same, whatever
+/// is in it.
+const MERGED_LEN: usize = 4096 - 8;
+
+/// Bytes of such buffers that a queue has at least: three of the longest frames.
+const LEAST_MERGED: usize = 192 << 10;
+
+/// Bytes of receive buffers that a queue has at most.
+const MOST_BYTES: usize = LARGEST_QUEUE * 2048;
 
 /// Longest IP packet of a network that is taken into use as it is: what long frames of Ethernet usually carry.
 const LONGEST_MTU: u16 = 9000;
@@ -57,8 +67,14 @@ const WATCHED_PER_BUFFER: usize = 4;
 
 /// How many buffers of a length each queue of a device with so many pairs has.
 fn queue_size(pairs: u8, buffer_len: usize) -> u16 {
-    let room = heap::total_bytes() / BUFFERS_PART / buffer_len / usize::from(pairs.max(1));
-    room.clamp(SMALLEST_QUEUE, LARGEST_QUEUE) as u16
+    let bytes = heap::total_bytes() / BUFFERS_PART / usize::from(pairs.max(1));
+    (bytes.min(MOST_BYTES) / buffer_len).clamp(SMALLEST_QUEUE, LARGEST_QUEUE) as u16
+}
+
+/// How long the buffers are that a device may merge: long where there can be enough of them.
+fn merged_len(pairs: u8) -> usize {
+    let enough = usize::from(queue_size(pairs, MERGED_LEN)) * MERGED_LEN >= LEAST_MERGED;
+    if enough { MERGED_LEN } else { BUFFER_LEN }
 }
 
 /// The longest packets that a cell has buffers for: a smaller one than 10 MiB a queue none beyond the usual.
@@ -118,7 +134,7 @@ fn start(
 ) -> Result<NetworkPort, isola_drivers::device::DeviceError> {
     let line = matches!(interrupts, NetInterrupts::Line);
     let queue_size = queue_size(pairs, BUFFER_LEN);
-    let merging = Merging::Buffers { len: BUFFER_LEN };
+    let merging = Merging::Buffers { len: merged_len(pairs) };
     let max_mtu = longest_mtu(pairs);
     let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu, merging, interrupts };
     let (mut device, queues) = NetDevice::start(transport, &options, &mut DmaRegion::new)?;
@@ -131,7 +147,10 @@ fn start(
         .zip(queues)
         .map(|(vector, queue)| {
             let line = line.then(|| device.clone());
-            let buffer_len = queue.receive_buffer_len().max(BUFFER_LEN);
+            let buffer_len = match queue.merges() {
+                Offered::Yes => merged_len(pairs),
+                Offered::No => queue.receive_buffer_len().max(BUFFER_LEN),
+            };
             let most_lent = queue_size.min(self::queue_size(pairs, buffer_len));
             let mut queue = BareQueue {
                 spare: queue.receive_room().saturating_sub(most_lent),

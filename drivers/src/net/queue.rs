@@ -97,6 +97,11 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         }
     }
 
+    /// Whether a frame may take several buffers.
+    pub fn merges(&self) -> Offered {
+        self.options.merges
+    }
+
     /// Shortest buffer that [`Self::fill`] takes, in bytes.
     pub fn receive_buffer_len(&self) -> usize {
         self.options.receive_len
