@@ -138,3 +138,21 @@ async fn look() {
         expired.iter().for_each(|patient| patient.expired(patient.watch().waiting.get()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wait_ends_at_its_own_limit_and_not_before() {
+        let began = Instant::from_ns(7_000_000_000);
+        for (waiting, seconds) in
+            [(Waiting::Idle, 75), (Waiting::Head, 15), (Waiting::Output, 60), (Waiting::End, 5)]
+        {
+            let watch = Watch { number: 0, waiting: Cell::new(waiting), since: Cell::new(began) };
+            let limit = Duration::from_secs(seconds);
+            assert!(!watch.has_expired(began + (limit - Duration::from_nanos(1))), "{waiting:?}");
+            assert!(watch.has_expired(began + limit), "{waiting:?}");
+        }
+    }
+}

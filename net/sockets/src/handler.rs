@@ -35,7 +35,8 @@ pub trait ConnectionHandler: 'static {
     /// What [`TcpConnection::send`] refused fits now.
     fn send_space(&mut self, _connection: &TcpConnection) {}
 
-    /// The peer has sent all it will. Unless the handler says otherwise, that ends this side too, after what was sent.
+    /// The peer has sent all it will: told right behind the last data, also to a handler that has paused. One that still has
+    /// something to send has to remember it. Unless the handler says otherwise, that ends this side too, after what was sent.
     fn peer_closed(&mut self, connection: &TcpConnection) {
         connection.close();
     }
