@@ -142,8 +142,9 @@ impl CoreNetwork {
     /// Takes frames that came for this core, by the table's `version`, and answers. Those of flows that have gone since go
     /// after them.
     pub fn receive(&self, batch: Vec<ReceivedFrame>, version: u32) {
-        let is_current = interface::steering().is_none_or(|steering| steering.version() == version);
-        self.absorb(batch.into_iter().filter_map(|received| match is_current {
+        // Asked for each, as one may end a flow that strays.
+        let is_current = || interface::steering().is_none_or(|steering| steering.version() == version);
+        self.absorb(batch.into_iter().filter_map(|received| match is_current() {
             true => Some(received),
             false => device::pass_on(received),
         }));

@@ -108,11 +108,11 @@ pub fn start() -> Result<(), NetworkError> {
         secret: random(),
         settings: manager.settings(),
     };
+    link.config(CoreIndex(0)).validate().map_err(NetworkError::Config)?;
     INTERFACE.steering.call_once(|| {
         let key: [u8; KEY_LEN] = random();
         Arc::new(Steering::new(platform().descriptor().cores.len() as u16, key))
     });
-    link.config(CoreIndex(0)).validate().map_err(NetworkError::Config)?;
     let address = match link.settings.addressing {
         Addressing::Static(address) => Some(address),
         Addressing::Dhcp | Addressing::Unset => None,

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Frames that were on their way to the old owner when the table changed are passed on by it: each batch carries the version
-//! of the table by which it was steered, so that this is looked at only then. Nothing is lost, and nobody is reset.
+//! of the table by which it was steered, so that this is looked at only then. Nothing is lost, and nobody is reset: but for
+//! handshakes that the new owner's table has no place for.
 //!
 //! **What goes along.** The application's side has to: a handler that [says so](crate::ConnectionHandler::moving), and that
 //! nobody else on its core holds by name. Streams cannot, as their tasks stay on their core. Such a connection *strays*: its
@@ -172,7 +173,20 @@ impl CoreNetwork {
     /// Holds back what comes for these buckets from now on. Returns how many connections there is room for.
     fn expect(&self, buckets: Buckets) -> usize {
         self.arriving.expected.set(self.arriving.expected.get().and(buckets));
-        self.look(|stack| stack.room()).unwrap_or(0)
+        let room = self.with(|stack| {
+            stack.expect(buckets);
+            stack.room()
+        });
+        room.unwrap_or(0)
+    }
+
+    /// Nothing comes for these buckets after all.
+    fn expect_no_longer(&self, buckets: Buckets) {
+        self.arriving.expected.set(self.arriving.expected.get().without(buckets));
+        let held = self.arriving.held.take();
+        self.with(|stack| stack.expect_no_longer(buckets));
+        self.absorb(held.into_iter());
+        self.answer();
     }
 
     /// Sends the flows of these buckets to a core, at most `room` connections that an application knows of. Returns how many
@@ -187,11 +201,13 @@ impl CoreNetwork {
                 None => staying.push(id),
             }
         }
-        let flows = self.with(|stack| stack.extract(stack_now(), buckets, &staying));
-        if let Some(flows) = flows {
-            let moved = MovedFlows { buckets, flows, records };
-            spawn_on(to, move || NETWORK.take_over(moved));
-        }
+        let Some(flows) = self.with(|stack| stack.extract(stack_now(), buckets, &staying)) else {
+            // A core without a stack has nothing to give.
+            spawn_on(to, move || NETWORK.expect_no_longer(buckets));
+            return 0;
+        };
+        let moved = MovedFlows { buckets, flows, records };
+        spawn_on(to, move || NETWORK.take_over(moved));
         buckets.iter().for_each(|bucket| steering.give(bucket, to.0 as u16));
         staying.len()
     }

@@ -293,7 +293,9 @@ fn a_handler_that_knows_its_connection_moves_and_one_that_somebody_else_knows_st
             talk.await;
         }
         let result = RESULT.lock().unwrap().unwrap();
-        assert!(result.staying > 0 && ARRIVED.load(Ordering::Relaxed) > 0, "{result:?}");
+        // Some moved: one a core stays, and those that were about to be taken.
+        let (staying, arrived) = (result.staying, ARRIVED.load(Ordering::Relaxed));
+        assert!((1..16).contains(&staying) && arrived > 0, "{staying} stay, {arrived} arrived");
     }
     talk(2, Loss::Never, serve, client);
 }

@@ -228,6 +228,7 @@ impl Steering {
                 self.owners[bucket.index()].fetch_and(!HAS_STRAYS, Ordering::Relaxed);
             }
         }
+        self.version.fetch_add(1, Ordering::Release);
     }
 
     /// How many flows stray.

@@ -324,3 +324,67 @@ fn a_core_that_has_given_everything_away_begins_no_connections() {
     assert_eq!(other.stack.connect(other.now, server), Err(ConnectError::NoShare));
     first.stack.connect(first.now, server).unwrap();
 }
+
+/// What a stack connects from while flows are on their way to it is not one of those.
+#[test]
+fn connections_begun_while_a_bucket_is_on_its_way_take_nobody_s_flow() {
+    let (mut first, mut other, steering) = cores();
+    let server = SocketAddr::from((host_ip(2), 443));
+    (0..10).for_each(|_| drop(first.stack.connect(first.now, server).unwrap()));
+    let half: Buckets = Bucket::all().filter(|bucket| bucket.index() % 2 == 0).collect();
+    other.stack.expect(half);
+    let moved = first.stack.extract(first.now, half, &[]);
+    half.iter().for_each(|bucket| steering.give(bucket, 1));
+    // The other core has nothing but what is on its way.
+    assert_eq!(other.stack.connect(other.now, server), Err(ConnectError::NoPorts));
+    Bucket::all().for_each(|bucket| steering.give(bucket, 1));
+    (0..10).for_each(|_| drop(other.stack.connect(other.now, server).unwrap()));
+    other.stack.insert(other.now, moved);
+    (0..10).for_each(|_| drop(other.stack.connect(other.now, server).unwrap()));
+    let flows: Vec<Flow> = other.stack.connections(other.now).into_iter().map(|view| view.flow).collect();
+    let different: std::collections::BTreeSet<&Flow> = flows.iter().collect();
+    assert!(flows.len() > 20 && different.len() == flows.len(), "{} of {}", different.len(), flows.len());
+}
+
+#[test]
+fn what_waits_out_its_time_ends_in_turn_wherever_it_came_from() {
+    let (mut first, mut other, steering) = cores();
+    let bucket = steering.bucket_of(&flow(5000));
+    let elsewhere = (5001..).find(|port| steering.bucket_of(&flow(*port)) != bucket).unwrap();
+    steering.give(steering.bucket_of(&flow(elsewhere)), 1);
+    let end = |peer: &mut Peer, port| {
+        let mut talk = peer.connect(port, None, None);
+        peer.stack.close(peer.now, talk.conn);
+        talk.ack = peer.segment().seq + 1;
+        peer.send(talk.segment().flags("F"));
+        peer.segment();
+    };
+    end(&mut first, 5000);
+    first.pass(Duration::from_secs(50));
+    other.pass(Duration::from_secs(50));
+    end(&mut other, elsewhere);
+    other.pass(Duration::from_secs(30));
+    let moved = first.stack.extract(first.now, Buckets::from_iter([bucket]), &[]);
+    other.stack.insert(other.now, moved);
+    assert_eq!(other.stack.occupancy().time_wait, 2);
+    other.pass(Duration::from_secs(31));
+    assert_eq!(other.stack.occupancy().time_wait, 1);
+    other.pass(Duration::from_secs(30));
+    assert_eq!(other.stack.occupancy().time_wait, 0);
+}
+
+/// A reset and the next handshake of the same flow may come as one batch, which was steered before.
+#[test]
+fn the_end_of_a_stray_is_a_change_of_the_table() {
+    let (mut first, mut other, steering) = cores();
+    let talk = first.connect(5000, None, None);
+    let bucket = steering.bucket_of(&flow(5000));
+    let moved = first.stack.extract(first.now, Buckets::from_iter([bucket]), &[talk.conn]);
+    other.stack.insert(other.now, moved);
+    steering.give(bucket, 1);
+    let version = steering.version();
+    assert_eq!(steering.core_of(&flow(5000)), 0);
+    first.send(talk.segment().flags("R"));
+    assert_eq!(steering.core_of(&flow(5000)), 1);
+    assert_ne!(steering.version(), version);
+}

@@ -46,6 +46,17 @@ impl Stack {
         Moved(self.tcp.extract(buckets, &staying, &mut around!(self)))
     }
 
+    /// Takes no flow of these buckets for free to connect from, until [`Self::insert`] has put in what another stack had: to be
+    /// called before that gives them away.
+    pub fn expect(&mut self, buckets: Buckets) {
+        self.tcp.expect(buckets);
+    }
+
+    /// Nothing of these buckets comes after all.
+    pub fn expect_no_longer(&mut self, buckets: Buckets) {
+        self.tcp.expect_no_longer(buckets);
+    }
+
     /// Goes on with flows that another stack had: one with the same secret, settings and address. Returns the names that the
     /// connections had there, each with its name here; those that are not among them have ended.
     pub fn insert(&mut self, now: Instant, moved: Moved) -> alloc::vec::Vec<(ConnId, ConnId)> {

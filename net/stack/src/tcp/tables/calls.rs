@@ -81,6 +81,8 @@ impl Tcp {
             .map(|port| Flow { local: SocketAddr::new(local, port), remote })
             .find(|candidate| {
                 self.core.serves(candidate)
+                    // What is on its way here is in no table yet.
+                    && !self.expected.contains(self.core.steering.bucket_of(candidate))
                     && self.flows.get(&FlowKey::of(candidate)).is_none()
                     && self.listeners.at_port(candidate.local.port()).is_none()
             })

@@ -29,6 +29,7 @@ use crate::limit::RateLimit;
 use crate::order::Order;
 use crate::path_mtu;
 use crate::slab::{Key, Slab};
+use crate::steering::Buckets;
 use crate::time::Instant;
 use crate::timers::Timers;
 use alloc::boxed::Box;
@@ -56,6 +57,8 @@ pub(crate) struct Tcp {
     cookies: Cookies,
     time_wait: TimeWaitTable,
     chooser: Chooser,
+    /// Buckets whose flows are on their way to this stack.
+    expected: Buckets,
     /// The connections that may have something to send, each once, in turns: those that acted since they last had nothing.
     ready: Order,
     /// The connections that wait for time to pass.
@@ -77,6 +80,7 @@ impl Tcp {
             cookies: Cookies::new(&config.secret),
             time_wait: TimeWaitTable::new(tcp.max_time_wait),
             chooser: Chooser::new(&config.secret),
+            expected: Buckets::default(),
             ready: Order::new(),
             timers: Timers::new(),
             challenges: RateLimit::new(config.limits.challenges_per_second, now),

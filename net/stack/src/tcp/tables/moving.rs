@@ -6,7 +6,7 @@ use crate::counters::Counter;
 use crate::event::{ConnId, FailReason};
 use crate::steering::Buckets;
 use crate::tcp::connection::{Connection, Held, Place, Signal};
-use crate::tcp::flow_map::Target;
+use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::listener::HalfOpen;
 use crate::tcp::time_wait::TimeWait;
 use alloc::boxed::Box;
@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 
 /// What TCP knows of the flows of buckets.
 pub(crate) struct MovedFlows {
+    buckets: Buckets,
     connections: Vec<(ConnId, Box<Connection>)>,
     half_open: Vec<HalfOpen>,
     time_wait: Vec<TimeWait>,
@@ -81,7 +82,7 @@ impl Tcp {
             }));
         }
         time_wait.sort_by_key(|entry| entry.expires);
-        MovedFlows { connections, half_open, time_wait, cookies_sent: self.cookies.sent() }
+        MovedFlows { buckets, connections, half_open, time_wait, cookies_sent: self.cookies.sent() }
     }
 
     fn take_out(&mut self, id: ConnId, around: &mut Around<'_>) -> Option<Box<Connection>> {
@@ -104,8 +105,19 @@ impl Tcp {
         Some(connection)
     }
 
+    /// Takes no flow of buckets as free whose flows are on their way here, until they are put in.
+    pub fn expect(&mut self, buckets: Buckets) {
+        self.expected = self.expected.and(buckets);
+    }
+
+    /// Nothing of these buckets is on its way here any more.
+    pub fn expect_no_longer(&mut self, buckets: Buckets) {
+        self.expected = self.expected.without(buckets);
+    }
+
     /// Puts flows in that another stack had. Returns the names that their connections had there, and those that they have here.
     pub fn insert(&mut self, moved: MovedFlows, around: &mut Around<'_>) -> Vec<(ConnId, ConnId)> {
+        self.expect_no_longer(moved.buckets);
         self.cookies.expect(moved.cookies_sent);
         for entry in moved.time_wait {
             self.wait_out(entry, around);
@@ -120,10 +132,13 @@ impl Tcp {
     }
 
     fn wait_out(&mut self, entry: TimeWait, around: &mut Around<'_>) {
-        if !around.interface.is_own(entry.flow.local.ip()) {
+        let is_taken = self.flows.get(&FlowKey::of(&entry.flow)).is_some();
+        if is_taken || !around.interface.is_own(entry.flow.local.ip()) {
             return;
         }
-        let Some((index, dropped)) = self.time_wait.insert(entry.flow, entry.ack, entry.expires) else {
+        // Entries end in the order in which they came: a longer wait does no harm.
+        let expires = around.now + self.config.time_wait;
+        let Some((index, dropped)) = self.time_wait.insert(entry.flow, entry.ack, expires) else {
             return;
         };
         if let Some((place, old)) = dropped {
