@@ -268,9 +268,12 @@ pub struct CrashReport {
 /// A ring of what the cell prints.
 ///
 /// `written` counts all bytes ever put in; byte `n` stands at `n % CONSOLE_LEN`. The cell never waits for a
-/// reader: what is overwritten before it was read is lost, and the reader can tell how much.
+/// reader: what is overwritten before it was read is lost, and the reader can tell how much, as `begun` is counted before
+/// bytes are put in.
 #[repr(C)]
 pub struct ConsoleRing {
+    /// Bytes ever written, and those that are being written; stored before the bytes, with a fence (release) between.
+    pub begun: AtomicU64,
     /// Bytes ever written; stored (release) after the bytes.
     pub written: AtomicU64,
     /// Where the supervisor has read to; stored by the supervisor.

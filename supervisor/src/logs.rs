@@ -53,9 +53,9 @@ impl Log {
             ring.bytes.get(index as usize).map_or(0, |byte| byte.load(Ordering::Relaxed))
         };
         let bytes: Vec<u8> = (0..ahead.min(CONSOLE_LEN as u64)).map(byte).collect();
-        // What the cell has overwritten since the copy began is not what it wrote before.
+        // What the cell has overwritten since the copy began, or is overwriting, is not what it wrote before.
         fence(Ordering::Acquire);
-        let since = ring.written.load(Ordering::Relaxed).wrapping_sub(start);
+        let since = ring.begun.load(Ordering::Relaxed).wrapping_sub(start);
         let torn = since.saturating_sub(CONSOLE_LEN as u64).min(bytes.len() as u64);
         let lost = (ahead - bytes.len() as u64) + torn;
         if lost > 0 {
@@ -96,6 +96,7 @@ pub(crate) mod tests {
     pub(crate) fn print(report: &Report, text: &[u8]) {
         let ring = &report.console;
         let written = ring.written.load(Ordering::Relaxed);
+        ring.begun.store(written + text.len() as u64, Ordering::Relaxed);
         for (index, byte) in text.iter().enumerate() {
             ring.bytes[(written as usize + index) % CONSOLE_LEN].store(*byte, Ordering::Relaxed);
         }
@@ -155,6 +156,19 @@ pub(crate) mod tests {
             log.drain(&report.console);
         }
         assert_eq!(log.piece(0, 100).bytes, b"hello\nhello\n");
+    }
+
+    #[test]
+    fn a_line_that_is_being_printed_is_not_taken_for_what_stood_in_its_place() {
+        let (report, mut log) = (blank(), Log::new());
+        print(&report, &[b'o'; CONSOLE_LEN]);
+        let ring = &report.console;
+        ring.begun.store(CONSOLE_LEN as u64 + 10, Ordering::Relaxed);
+        ring.bytes[..4].iter().for_each(|byte| byte.store(b'n', Ordering::Relaxed));
+        log.drain(ring);
+        let kept = log.piece(0, usize::MAX).bytes;
+        let told = b"\n[10 bytes of output are lost]\n";
+        assert!(kept.starts_with(told) && kept[told.len()..] == [b'o'; CONSOLE_LEN - 10]);
     }
 
     proptest! {

@@ -4,7 +4,7 @@
 //! code that neither prints nor panics. A crashing core goes past it: what it has to say matters more.
 
 use crate::platform::ring;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
 use isola_abi::report::{CONSOLE_LEN, ConsoleRing};
 use isola_machine::{cell, serial};
 use spin::Mutex;
@@ -39,6 +39,8 @@ fn put(text: &[u8]) {
     let ring_buffer = &cell::report().console;
     let before = ring_buffer.written.load(Ordering::Relaxed);
     let after = before + text.len() as u64;
+    ring_buffer.begun.store(after, Ordering::Relaxed);
+    fence(Ordering::Release);
     for (number, byte) in (before..).zip(text) {
         ring_buffer.bytes[number as usize % CONSOLE_LEN].store(*byte, Ordering::Relaxed);
     }

@@ -80,6 +80,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
         }; MAX_CORES],
         answers: isola_abi::inquiry::Answers::new(),
         console: ConsoleRing {
+            begun: word(FILL),
             written: word(FILL),
             read: word(FILL),
             bytes: [const { AtomicU8::new(FILL) }; CONSOLE_LEN],

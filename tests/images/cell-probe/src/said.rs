@@ -1,7 +1,7 @@
 //! What the cell says of itself: phase, console, crash.
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 use isola_abi::descriptor::Descriptor;
 use isola_abi::id::{ApicId, MAX_CORES};
 use isola_abi::report::{BACKTRACE_LEN, CONSOLE_LEN, CellPhase, CorePhase, CrashKind};
@@ -83,6 +83,8 @@ impl Write for Console {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let console = &report().console;
         let mut written = console.written.load(Ordering::Relaxed);
+        console.begun.store(written + text.len() as u64, Ordering::Relaxed);
+        fence(Ordering::Release);
         for byte in text.bytes() {
             console.bytes[written as usize % CONSOLE_LEN].store(byte, Ordering::Relaxed);
             written += 1;
