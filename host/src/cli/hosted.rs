@@ -6,7 +6,7 @@
 use super::failure::USAGE;
 use super::interrupt::Interrupts;
 use super::{Context, Failure};
-use crate::hosted_cells;
+use crate::hosted_cells::{self, MAX_NAME_BYTES};
 use crate::machine::network::NetworkWish;
 use crate::machine::options::Uplink;
 use crate::publish::{Protocol, PublishSpec};
@@ -97,7 +97,7 @@ fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
         memory: hosted.memory.unwrap_or(DEFAULT_MEMORY),
         network,
         forwards,
-        control: control(context, hosted)?,
+        control: control(context, hosted),
         parent: Some(std::process::id()),
     })
 }
@@ -114,19 +114,21 @@ impl Drop for Control {
     }
 }
 
-/// Where the process listens for inquiries; nowhere where that cannot be told, or another hosted cell has the name.
-fn control(context: &Context, hosted: &Hosted) -> Result<Option<String>, Failure> {
+/// Where the process listens for inquiries; nowhere, with a note why, where it cannot: it runs all the same.
+fn control(context: &Context, hosted: &Hosted) -> Option<String> {
     let program = || hosted.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = hosted.name.clone().unwrap_or_else(program);
-    if hosted_cells::find(&context.root, &name)?.is_some() {
-        context.output.note(&format!(
-            "note: another hosted cell is called {name:?}: give this one a --name, or it cannot be inspected"
-        ));
-        return Ok(None);
-    }
-    let path = hosted_cells::socket(&context.root, &name);
-    let path = path.and_then(|path| path.to_str().map(str::to_owned));
-    Ok(path.filter(|path| !path.contains(char::is_whitespace)))
+    let why = match (hosted_cells::socket(&context.root, &name), hosted_cells::find(&context.root, &name)) {
+        (None, _) => format!("a name of 1 to {MAX_NAME_BYTES} bytes without '/' is needed, not {name:?}"),
+        (_, Ok(Some(_))) => format!("another hosted cell is called {name:?}"),
+        (_, Err(error)) => format!("another hosted cell called {name:?} does not answer ({error})"),
+        (Some(path), Ok(None)) => match path.to_str() {
+            Some(path) if !path.contains(char::is_whitespace) => return Some(path.to_owned()),
+            _ => format!("{} has white space in it, or is no text", path.display()),
+        },
+    };
+    context.output.note(&format!("note: this cell cannot be inspected: {why}; give it another --name"));
+    None
 }
 
 fn forward(context: &Context, wish: &PublishSpec) -> Result<Forward, Failure> {
