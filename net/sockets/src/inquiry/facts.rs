@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use isola_abi::inquiry::{Connection, CounterName, FACTS_BYTES, Fact, Inquiry, Line};
 use isola_ebbs::current_core;
 use isola_events::spawn_on;
-use isola_net_stack::{ConnectionView, Counter, Occupancy, Stack};
+use isola_net_stack::{ConnectionView, Counter, Flow, Occupancy, Stack};
 use isola_platform::CoreIndex;
 
 /// Bytes of the ring that are left for each core to say that it is done.
@@ -80,18 +80,18 @@ fn collect(stack: &Stack, core: CoreIndex, inquiry: &Inquiry) -> Knowledge {
             Knowledge { facts, connections: 0, occupancy: stack.occupancy() }
         }
         Inquiry::Connections { filter, most } => {
-            let views = || {
-                let is_meant = |view: &ConnectionView| filter.matches(view.flow.local, view.flow.remote);
-                stack.connections(stack_now()).filter(is_meant)
-            };
             // As many as the ring has room for at most: a core may have a million.
             let most = (*most as usize).min(MAX_TOLD);
-            let facts = views().take(most).map(|view| Fact::Connection(Box::new(connection(&view, core))));
-            Knowledge {
-                facts: facts.collect(),
-                connections: views().count() as u32,
-                occupancy: stack.occupancy(),
+            let is_meant = |flow: &Flow| filter.matches(flow.local, flow.remote);
+            let mut knowledge = Knowledge { occupancy: stack.occupancy(), ..Knowledge::default() };
+            for (_, view) in stack.connections(stack_now()).filter(|(flow, _)| is_meant(flow)) {
+                knowledge.connections += 1;
+                if knowledge.facts.len() < most {
+                    let connection = connection(&view(), core);
+                    knowledge.facts.push(Fact::Connection(Box::new(connection)));
+                }
             }
+            knowledge
         }
         Inquiry::Capture(_) | Inquiry::EndCapture => Knowledge::default(),
     }

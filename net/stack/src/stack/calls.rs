@@ -124,7 +124,8 @@ impl Stack {
     }
 
     /// All connections, those included that the application has let go of and that end by themselves.
-    pub fn connections(&self, now: Instant) -> impl Iterator<Item = ConnectionView> {
+    /// What is shown of one is put together only where it is called for.
+    pub fn connections(&self, now: Instant) -> impl Iterator<Item = (Flow, impl FnOnce() -> ConnectionView)> {
         self.tcp.views(now)
     }
 

@@ -185,11 +185,11 @@ impl Tcp {
     }
 
     /// See [`Stack::connections`](crate::Stack::connections).
-    pub fn views(&self, now: Instant) -> impl Iterator<Item = ConnectionView> {
+    pub fn views(&self, now: Instant) -> impl Iterator<Item = (Flow, impl FnOnce() -> ConnectionView)> {
         self.connections
             .indices()
             .filter_map(|index| self.connections.at(index))
-            .map(move |found| found.view(now))
+            .map(move |found| (found.flow, move || found.view(now)))
     }
 
     /// Numbers of connections, half-open handshakes and TIME-WAIT entries.
