@@ -67,6 +67,12 @@ pub(super) fn inspect(context: &Context, arguments: &Arguments) -> Result<ExitCo
 /// What is shown of a cell: as JSON, and to people.
 fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, String), Failure> {
     if let Some(alone) = standalone::find(context, name)? {
+        if arguments.connections {
+            return Err(Failure::new(
+                REFUSED,
+                format!("{name:?} is an image that runs alone, which nobody can ask for its connections"),
+            ));
+        }
         let view = standalone::view(&alone);
         return Ok((serde_json::to_value(&view)?, serde_json::to_string_pretty(&view)?));
     }
@@ -99,10 +105,11 @@ fn ask(
 ) -> Result<(Value, String), Failure> {
     if arguments.connections {
         let filter = FrameFilter { port: arguments.port, host: arguments.host };
-        let mut told = facts(client, name, &Inquiry::Connections { filter, most: arguments.most })?;
+        let inquiry = Inquiry::Connections { filter, most: arguments.most };
+        let mut told = facts(client, name, &inquiry)?;
         network::order_connections(&mut told, arguments.most as usize);
         network::add_connections(&mut view, &told)?;
-        text = network::connections_text(&told);
+        text = network::connections_text(&told, &filter);
     } else {
         let told = facts(client, name, &Inquiry::Counters)?;
         network::add_counters(&mut view, &told);

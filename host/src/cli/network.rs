@@ -3,6 +3,7 @@
 use crate::inquiry::{Extent, Told};
 use crate::output::view::ConnectionView;
 use crate::output::{human, table};
+use isola_abi::inquiry::FrameFilter;
 use isola_abi::size::ByteSize;
 use serde_json::{Map, Value};
 
@@ -27,10 +28,11 @@ pub(super) fn counters_text(told: &Told) -> String {
     format!("\n{}\n{note}", table(&["NETWORK", "COUNTER", "COUNT"], rows))
 }
 
-/// Puts all counters among what is shown of a cell.
+/// Puts all counters, and whether they are all, among what is shown of a cell.
 pub(super) fn add_counters(view: &mut Value, told: &Told) {
     let counters = told.counters.iter().map(|(counter, count)| (counter.name.clone(), Value::from(*count)));
     add(view, "counters", Value::Object(counters.collect::<Map<_, _>>()));
+    add_extent(view, told.extent);
 }
 
 /// Puts connections into an order that stays, and leaves `most` of them.
@@ -40,7 +42,7 @@ pub(super) fn order_connections(told: &mut Told, most: usize) {
 }
 
 /// The connections, a line each, and how many there are beside them.
-pub(super) fn connections_text(told: &Told) -> String {
+pub(super) fn connections_text(told: &Told, filter: &FrameFilter) -> String {
     let rows = told.connections.iter().map(|connection| {
         vec![
             connection.local.to_string(),
@@ -88,20 +90,34 @@ pub(super) fn connections_text(told: &Told) -> String {
     }
     if told.half_open + told.time_wait > 0 {
         let (half_open, time_wait) = (human::count(told.half_open), human::count(told.time_wait));
-        text.push_str(&format!("besides: {half_open} half-open, {time_wait} in TIME-WAIT\n"));
+        // These are counted alone, by nobody's port or address.
+        let of = if *filter == FrameFilter::default() { "" } else { ", of all ports and hosts" };
+        text.push_str(&format!("besides: {half_open} half-open, {time_wait} in TIME-WAIT{of}\n"));
     }
     text.push_str(&extent_text(told.extent));
     text
 }
 
-/// Puts the connections among what is shown of a cell.
+/// Puts the connections, and whether they are all, among what is shown of a cell.
 pub(super) fn add_connections(view: &mut Value, told: &Told) -> serde_json::Result<()> {
     let views: Vec<_> = told.connections.iter().map(ConnectionView::new).collect();
     add(view, "connections", serde_json::to_value(views)?);
     add(view, "connections_total", told.connections_meant.into());
     add(view, "half_open", told.half_open.into());
     add(view, "time_wait", told.time_wait.into());
+    add_extent(view, told.extent);
     Ok(())
+}
+
+/// Says whether the cell has answered, and how many of its cores have not: not known where none has.
+fn add_extent(view: &mut Value, extent: Extent) {
+    let silent = match extent {
+        Extent::Whole => Some(0),
+        Extent::Without(cores) => Some(cores),
+        Extent::Nothing => None,
+    };
+    add(view, "answered", silent.is_some().into());
+    add(view, "cores_without_answer", silent.into());
 }
 
 fn add(view: &mut Value, key: &str, value: Value) {
@@ -156,6 +172,33 @@ mod tests {
             counters_text(&told(&[("tcp", "a", 1)], Extent::Without(2))).contains("2 of the cell's cores")
         );
         assert_eq!(counters_text(&told(&[("tcp", "a", 0)], Extent::Whole)), "");
+    }
+
+    #[test]
+    fn json_tells_an_answer_from_a_part_and_from_none() {
+        for (extent, answered, silent) in [
+            (Extent::Whole, true, Value::from(0)),
+            (Extent::Without(2), true, Value::from(2)),
+            (Extent::Nothing, false, Value::Null),
+        ] {
+            let (mut counters, mut connections) = (serde_json::json!({}), serde_json::json!({}));
+            add_counters(&mut counters, &told(&[], extent));
+            add_connections(&mut connections, &told(&[], extent)).unwrap();
+            for view in [counters, connections] {
+                assert_eq!((&view["answered"], &view["cores_without_answer"]), (&answered.into(), &silent));
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_filter_chooses_is_said_to_be_of_all() {
+        let told = Told { half_open: 3, ..told(&[], Extent::Whole) };
+        let filter = FrameFilter { port: Some(80), host: None };
+        assert!(
+            connections_text(&told, &filter)
+                .ends_with("3 half-open, 0 in TIME-WAIT, of all ports and hosts\n")
+        );
+        assert!(connections_text(&told, &FrameFilter::default()).ends_with("3 half-open, 0 in TIME-WAIT\n"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::sandbox::Sandbox;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn a_cell_is_run_listed_stopped_and_removed() {
@@ -271,6 +272,7 @@ fn an_image_alone_is_run_listed_and_ended() {
     assert_eq!((&ps[0]["name"], &ps[0]["state"]), (&"alone".into(), &"running".into()), "{ps}");
     assert_eq!(ps[0]["ports"].as_array().unwrap().len(), 1);
     assert!(sandbox.isola(&["logs", "alone"]).ok().contains("log"));
+    sandbox.isola(&["inspect", "alone", "--connections"]).failed(1, "runs alone");
     sandbox.isola(&["rm", "alone"]).failed(1, "stop it first");
     sandbox.isola(&["run", "--on", "alone", "kv"]).failed(125, "runs alone");
     sandbox.isola(&["stop", "alone"]).ok();
@@ -287,4 +289,23 @@ fn an_image_alone_in_the_foreground_gives_its_exit_code() {
     assert_eq!(outcome.code, 7, "{outcome:?}");
     assert!(outcome.out.contains("alone: name=alone -- -v 1"), "{outcome:?}");
     assert!(!sandbox.state().join("alone").exists());
+}
+
+#[test]
+fn a_hosted_cell_whose_name_is_too_long_for_a_socket_runs_and_says_so() {
+    let sandbox = Sandbox::new();
+    let name = "n".repeat(90);
+    let program = sandbox.images().join(&name);
+    fs::write(&program, "#!/bin/sh\necho runs\nexit 3\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = program.to_str().unwrap();
+    for given in [&["--name", &name][..], &[]] {
+        let run = [&["run", "--hosted"], given, &[program]].concat();
+        let outcome = sandbox.isola(&run);
+        assert_eq!((outcome.code, &*outcome.out), (3, "runs\n"), "{outcome:?}");
+        assert!(
+            outcome.err.contains("cannot be inspected") && outcome.err.contains("75 bytes"),
+            "{outcome:?}"
+        );
+    }
 }
