@@ -330,7 +330,7 @@ fn a_core_that_has_given_everything_away_begins_no_connections() {
 fn connections_begun_while_a_bucket_is_on_its_way_take_nobody_s_flow() {
     let (mut first, mut other, steering) = cores();
     let server = SocketAddr::from((host_ip(2), 443));
-    (0..10).for_each(|_| drop(first.stack.connect(first.now, server).unwrap()));
+    (0..10).for_each(|_| _ = first.stack.connect(first.now, server).unwrap());
     let half: Buckets = Bucket::all().filter(|bucket| bucket.index() % 2 == 0).collect();
     other.stack.expect(half);
     let moved = first.stack.extract(first.now, half, &[]);
@@ -338,9 +338,9 @@ fn connections_begun_while_a_bucket_is_on_its_way_take_nobody_s_flow() {
     // The other core has nothing but what is on its way.
     assert_eq!(other.stack.connect(other.now, server), Err(ConnectError::NoPorts));
     Bucket::all().for_each(|bucket| steering.give(bucket, 1));
-    (0..10).for_each(|_| drop(other.stack.connect(other.now, server).unwrap()));
+    (0..10).for_each(|_| _ = other.stack.connect(other.now, server).unwrap());
     other.stack.insert(other.now, moved);
-    (0..10).for_each(|_| drop(other.stack.connect(other.now, server).unwrap()));
+    (0..10).for_each(|_| _ = other.stack.connect(other.now, server).unwrap());
     let flows: Vec<Flow> = other.stack.connections(other.now).into_iter().map(|(flow, _)| flow).collect();
     let different: std::collections::BTreeSet<&Flow> = flows.iter().collect();
     assert!(flows.len() > 20 && different.len() == flows.len(), "{} of {}", different.len(), flows.len());
