@@ -21,13 +21,20 @@ use std::time::Duration;
 /// How long an asker may be silent before others get their turn.
 const SILENCE: Duration = Duration::from_secs(5);
 
+/// How long nobody is waited for where none can be taken.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Listens at `path`, in the place of whatever was there, for this process's user alone.
 pub(crate) fn listen(platform: &'static Hosted, path: &Path) -> io::Result<()> {
     let listener = bind(path)?;
     thread::Builder::new().name("control".into()).spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // Whoever broke off has got what it wanted.
-            let _ = serve(platform, stream);
+        for stream in listener.incoming() {
+            match stream {
+                // Whoever broke off has got what it wanted.
+                Ok(stream) => _ = serve(platform, stream),
+                // Such as no handle being free, which does not pass by asking again at once.
+                Err(_) => thread::sleep(PAUSE),
+            }
         }
     })?;
     Ok(())

@@ -341,7 +341,7 @@ fn connections_begun_while_a_bucket_is_on_its_way_take_nobody_s_flow() {
     (0..10).for_each(|_| _ = other.stack.connect(other.now, server).unwrap());
     other.stack.insert(other.now, moved);
     (0..10).for_each(|_| _ = other.stack.connect(other.now, server).unwrap());
-    let flows: Vec<Flow> = other.stack.connections(other.now).into_iter().map(|(flow, _)| flow).collect();
+    let flows: Vec<Flow> = other.stack.connections(other.now).map(|(flow, _)| flow).collect();
     let different: std::collections::BTreeSet<&Flow> = flows.iter().collect();
     assert!(flows.len() > 20 && different.len() == flows.len(), "{} of {}", different.len(), flows.len());
 }
