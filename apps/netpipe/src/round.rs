@@ -6,9 +6,10 @@ use crate::sizes::MAX_SIZE;
 pub const MAX_COUNT: u32 = 1_000_000;
 
 /// Which way messages go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
     /// To the server, and back from there: each once the one before is back.
+    #[default]
     Both = 0,
     /// To the server, one behind the other; it says by one byte that it has all of them.
     ToServer = 1,

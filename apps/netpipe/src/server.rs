@@ -19,9 +19,10 @@ pub struct Server {
     to_receive: u64,
     /// What is to be sent then, in bytes; `unsent` besides.
     to_send: u64,
-    /// Messages there and back that follow, and the size of each.
+    /// Messages there and back that follow, or only back, and the size of each.
     turns: u32,
     size: u64,
+    way: Way,
     client: Client,
 }
 
@@ -67,7 +68,8 @@ impl Server {
             }
             if self.turns > 0 {
                 self.turns -= 1;
-                (self.to_receive, self.to_send) = (self.size, self.size);
+                self.to_send = self.size;
+                self.to_receive = if self.way == Way::Both { self.size } else { 0 };
                 continue;
             }
             let mut said = [0; Round::LEN];
@@ -84,9 +86,8 @@ impl Server {
 
     fn begin(&mut self, round: Round) {
         match round.way {
-            Way::Both => (self.turns, self.size) = (round.count, round.size as u64),
             Way::ToServer => (self.to_receive, self.to_send) = (round.bytes(), 1),
-            Way::ToClient => self.to_send = round.bytes(),
+            way => (self.turns, self.size, self.way) = (round.count, round.size as u64, way),
         }
     }
 

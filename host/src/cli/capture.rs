@@ -105,6 +105,8 @@ struct Session<'a> {
     /// Frames that were left out, and how many of them the sink knows of.
     lost: u64,
     told: u64,
+    /// Records that were taken and not passed on, each with how many frames were left out before it.
+    taken: Vec<(Vec<u8>, u64)>,
     standing: Standing,
 }
 
@@ -119,11 +121,16 @@ enum Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     /// There may be, in a while.
-    Empty,
-    /// There was something.
-    Full,
+    GoesOn,
     /// No.
     Over,
+}
+
+/// Whether there are as many frames as were asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Full {
+    Yes,
+    No,
 }
 
 impl<'a> Session<'a> {
@@ -152,6 +159,7 @@ impl<'a> Session<'a> {
             captured: 0,
             lost: 0,
             told: 0,
+            taken: Vec::new(),
             standing: Standing::Open,
         })
     }
@@ -160,21 +168,39 @@ impl<'a> Session<'a> {
         let begin = Instant::now();
         let limit = self.arguments.duration.map(Duration::from_secs);
         loop {
-            let turn = self.turn(sink)?;
-            let is_over = turn == Turn::Over
-                || interrupts.so_far() > 0
-                || limit.is_some_and(|limit| begin.elapsed() >= limit);
-            if is_over {
+            let turn = self.turn()?;
+            let is_full = self.pass_on(sink)?;
+            let is_late = limit.is_some_and(|limit| begin.elapsed() >= limit);
+            if turn == Turn::Over || is_full == Full::Yes {
+                return Ok(());
+            }
+            if interrupts.so_far() > 0 || is_late {
+                // What came until now is captured.
+                self.turn()?;
+                self.pass_on(sink)?;
                 return Ok(());
             }
             if self.standing == Standing::Open && begin.elapsed() > PATIENCE {
                 let what = format!("cell {:?} does not answer: see `isola inspect`", self.arguments.cell);
                 return Err(Failure::new(failure::REFUSED, what));
             }
-            if turn == Turn::Empty {
-                sleep(PAUSE);
+            // Others who wait for the machine look for it every few milliseconds.
+            sleep(PAUSE);
+        }
+    }
+
+    /// Gives the sink what was taken, without holding anything: it may have to wait for who reads.
+    fn pass_on(&mut self, sink: &mut Sink) -> Result<Full, Failure> {
+        for (record, left_out) in core::mem::take(&mut self.taken) {
+            sink.add(&Captured::decode(&record)?, left_out)?;
+            self.captured += 1;
+            if self.arguments.count == Some(self.captured) {
+                sink.flush()?;
+                return Ok(Full::Yes);
             }
         }
+        sink.flush()?;
+        Ok(Full::No)
     }
 
     /// Connects for a turn; none where the cell is gone.
@@ -191,15 +217,14 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Takes what has come, in one turn.
-    fn turn(&mut self, sink: &mut Sink) -> Result<Turn, Failure> {
+    /// Takes what has come, in one turn. Others can use the machine when it is over.
+    fn turn(&mut self) -> Result<Turn, Failure> {
         let name = &self.arguments.cell;
         let Some((_held, mut client)) = self.connect()? else {
             self.context.output.note("the cell has ended");
             return Ok(Turn::Over);
         };
         let end = Instant::now() + INTERVAL;
-        let mut turn = Turn::Empty;
         loop {
             let piece = match client.answers(name, Line::Frames, self.number, self.records.end()) {
                 Ok(piece) => piece,
@@ -226,19 +251,12 @@ impl<'a> Session<'a> {
             self.lost = piece.lost;
             self.records.add(&piece)?;
             while let Some(record) = self.records.next_record()? {
-                sink.add(&Captured::decode(record)?, self.lost.saturating_sub(self.told))?;
+                self.taken.push((record.to_vec(), self.lost.saturating_sub(self.told)));
                 self.told = self.lost;
-                self.captured += 1;
-                if self.arguments.count == Some(self.captured) {
-                    sink.flush()?;
-                    return Ok(Turn::Over);
-                }
             }
-            sink.flush()?;
             if piece.bytes.is_empty() || Instant::now() >= end {
-                return Ok(turn);
+                return Ok(Turn::GoesOn);
             }
-            turn = Turn::Full;
         }
     }
 
@@ -251,9 +269,10 @@ impl<'a> Session<'a> {
         // A cell that is gone captures nothing; one that cannot be reached ends by itself.
         if let Ok(Some((_held, mut client))) = self.connect()
             && let Ok(piece) = client.answers(name, Line::Frames, self.number, self.records.end())
-            && piece.standing == Standing::Answered
+            && piece.standing != Standing::Replaced
         {
-            self.lost = piece.lost;
+            // One that has not begun yet would begin for nobody.
+            self.lost = self.lost.max(piece.lost);
             let _ = client.inquire(name, Line::Frames, &Inquiry::EndCapture);
         }
     }

@@ -85,14 +85,24 @@ fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, 
     let mut client = held.client()?;
     let info = client.machine()?;
     let cell = look_up(&held, &mut client, name)?;
-    let view = show::cell(&held.dir, &cell);
-    let shown = (serde_json::to_value(&view)?, cell_text(&cell, &view, &info));
-    match is_running(&cell) {
-        true => ask(&mut client, arguments, name, shown),
-        false if arguments.connections => {
-            Err(Failure::new(REFUSED, format!("{name:?} is {}: it has no connections", show::state(&cell))))
-        }
-        false => Ok(shown),
+    let shown = |cell: &CellInfo| -> Result<(Value, String), Failure> {
+        let view = show::cell(&held.dir, cell);
+        Ok((serde_json::to_value(&view)?, cell_text(cell, &view, &info)))
+    };
+    let refused = |cell: &CellInfo| {
+        Failure::new(REFUSED, format!("{name:?} is {}: it has no connections", show::state(cell)))
+    };
+    if !is_running(&cell) {
+        return if arguments.connections { Err(refused(&cell)) } else { shown(&cell) };
+    }
+    match ask(&mut client, arguments, name, shown(&cell)?) {
+        // It may have ended meanwhile: then that is what there is to show.
+        Err(failure) => match look_up(&held, &mut client, name)? {
+            cell if is_running(&cell) => Err(failure),
+            cell if arguments.connections => Err(refused(&cell)),
+            cell => shown(&cell),
+        },
+        told => told,
     }
 }
 
