@@ -3,6 +3,7 @@
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::net::{self, SocketFlags};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -39,19 +40,21 @@ fn serve(port: u16) -> io::Result<()> {
     epoll::add(&queue, &listener, listening, EventFlags::IN)?;
     let mut streams: HashMap<u64, TcpStream> = HashMap::new();
     let mut events = Vec::with_capacity(EVENTS);
+    let mut piece = [0; PIECE_BYTES];
     loop {
         events.clear();
         epoll::wait(&queue, spare_capacity(&mut events), None)?;
         for event in &events {
             let data = event.data;
             if data.u64() == listening.u64() {
-                while let Ok((stream, _)) = listener.accept() {
-                    stream.set_nonblocking(true)?;
-                    stream.set_nodelay(true)?;
+                while let Ok(stream) =
+                    net::accept_with(&listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
+                {
+                    let stream = TcpStream::from(stream);
                     epoll::add(&queue, &stream, key(&stream), EventFlags::IN)?;
                     streams.insert(key(&stream).u64(), stream);
                 }
-            } else if streams.get_mut(&data.u64()).is_some_and(|stream| !echo(stream)) {
+            } else if streams.get_mut(&data.u64()).is_some_and(|stream| !echo(stream, &mut piece)) {
                 // Closed, it is out of the queue as well.
                 streams.remove(&data.u64());
             }
@@ -60,9 +63,8 @@ fn serve(port: u16) -> io::Result<()> {
 }
 
 /// Sends back what has come. Returns whether more may come.
-fn echo(stream: &mut TcpStream) -> bool {
-    let mut piece = [0; PIECE_BYTES];
-    match stream.read(&mut piece) {
+fn echo(stream: &mut TcpStream, piece: &mut [u8]) -> bool {
+    match stream.read(piece) {
         Ok(0) => false,
         // The little that comes fits.
         Ok(len) => stream.write_all(&piece[..len]).is_ok(),
