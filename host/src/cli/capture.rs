@@ -168,8 +168,10 @@ impl<'a> Session<'a> {
         let begin = Instant::now();
         let limit = self.arguments.duration.map(Duration::from_secs);
         loop {
-            let turn = self.turn()?;
+            // What was taken before something went wrong is passed on as well.
+            let turn = self.turn();
             let is_full = self.pass_on(sink)?;
+            let turn = turn?;
             let is_late = limit.is_some_and(|limit| begin.elapsed() >= limit);
             if turn == Turn::Over || is_full == Full::Yes {
                 return Ok(());
@@ -266,7 +268,7 @@ impl<'a> Session<'a> {
             return;
         }
         let name = &self.arguments.cell;
-        // A cell that is gone captures nothing; one that cannot be reached ends by itself.
+        // A cell that is gone captures nothing; one that cannot be reached ends when its ring is full.
         if let Ok(Some((_held, mut client))) = self.connect()
             && let Ok(piece) = client.answers(name, Line::Frames, self.number, self.records.end())
             && piece.standing != Standing::Replaced
