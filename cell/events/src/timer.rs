@@ -164,17 +164,6 @@ impl Alarm {
         self.set.set(deadline.map(ring));
     }
 
-    /// Sets the alarm to ring at `deadline`, where it is not set to ring earlier anyway: for who looks at the time when
-    /// it rings, and sets it again. Costs little where deadlines move on all the time.
-    pub fn set_no_later(&self, deadline: Option<Instant>) {
-        let Some(deadline) = deadline else { return };
-        let earlier =
-            self.set.get().is_some_and(|key| key.deadline_cycles <= platform().clock().cycles(deadline));
-        if !earlier {
-            self.set(Some(deadline));
-        }
-    }
-
     /// Whether the alarm is set and has not rung.
     pub fn is_set(&self) -> bool {
         self.set.get().is_some()
