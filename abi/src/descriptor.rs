@@ -8,6 +8,7 @@ use crate::growth::Grown;
 use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
 use crate::inquiry::Questions;
 use crate::layout::DESCRIPTOR_SIZE;
+use crate::places::Places;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -16,7 +17,7 @@ use core::sync::atomic::AtomicU32;
 use serde::{Deserialize, Serialize};
 
 /// Where in the descriptor area the encoded descriptor begins.
-pub const BODY_OFFSET: usize = 2048;
+pub const BODY_OFFSET: usize = 4096;
 
 /// Most bytes of an encoded descriptor.
 pub const MAX_BODY: usize = DESCRIPTOR_SIZE as usize - BODY_OFFSET - 4;
@@ -39,6 +40,8 @@ pub struct LiveWords {
     pub grown: Grown,
     /// What the host tool asks of the cell.
     pub questions: Questions,
+    /// The cores that the cell has now.
+    pub places: Places,
 }
 
 const _: () = assert!(size_of::<LiveWords>() <= BODY_OFFSET);
@@ -74,8 +77,10 @@ pub struct Descriptor {
     pub name: String,
     /// Arguments for the application, the first after its name first.
     pub arguments: Vec<String>,
-    /// The cores, in the order of core indices. The first is the one that starts the cell.
+    /// The cores that it begins with, in the order of core indices. The first is the one that starts the cell.
     pub cores: Vec<Core>,
+    /// How many places for cores it has, see [`crate::places`]: at least as many as it begins with.
+    pub core_places: u32,
     /// Memory that the cell may use as it likes: whole pages, zeroed, in the direct map.
     pub pool: Vec<PoolRange>,
     /// All memory that the cell was given, image and stacks included, in bytes.
@@ -292,6 +297,7 @@ mod tests {
             name: "kv".into(),
             arguments: vec!["--port".into(), "11211".into()],
             cores: vec![Core { id: CoreId(1), apic: ApicId(1), node: NodeId(0) }],
+            core_places: 4,
             pool: vec![PoolRange { memory: PhysRange::new(PhysAddr(0x20_0000), 0x20_0000), node: NodeId(1) }],
             memory_bytes: 0x80_0000,
             memory_max_bytes: 0x100_0000,

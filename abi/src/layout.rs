@@ -68,7 +68,7 @@ pub const SHARED: u64 = 0xffff_e000_0000_0000;
 pub const DESCRIPTOR: u64 = SHARED + 0x20_0000;
 
 /// Size of the descriptor area, in bytes.
-pub const DESCRIPTOR_SIZE: u64 = 4 * PAGE_SIZE;
+pub const DESCRIPTOR_SIZE: u64 = 5 * PAGE_SIZE;
 
 /// Where the interrupt table is mapped; the pages of GDT and TSS follow, one a core.
 pub const TABLES: u64 = SHARED + 0x40_0000;

@@ -13,6 +13,7 @@
 //! | [`management`] | host tool and supervisor | requests and responses of the management console |
 //! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
 //! | [`hosted`] | host tool and hosted cell | what a cell in a Linux process is given |
+//! | [`places`] | supervisor and cell | cores that come and go while a cell runs |
 //! | [`size`] | people and tools | byte sizes as people write them: `64M`, `1GiB` |
 //!
 //! Encoding is postcard: a compact, documented, stable format. A change of any encoded type changes
@@ -31,9 +32,10 @@ pub mod inquiry;
 pub mod layout;
 pub mod management;
 pub mod note;
+pub mod places;
 pub mod report;
 pub mod size;
 
 /// Version of everything in this crate. Supervisor, cell images and host tool of one build share it; a
 /// mixture is refused with a clear error.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;

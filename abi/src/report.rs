@@ -7,7 +7,7 @@
 //! beyond what the cell says of itself.
 //!
 //! After changing [`Report::phase`] a cell rings the supervisor's doorbell, as it does when the console ring
-//! holds more than half of what it can, and after a new [`Report::wish`].
+//! holds more than half of what it can, after a new [`Report::wish`], and when a core is about to leave.
 
 use crate::growth::Wish;
 use crate::id::MAX_CORES;
@@ -121,6 +121,10 @@ pub struct CoreReport {
     pub phase: AtomicU32,
     /// The activity whose event runs, or ran last.
     pub activity: AtomicU32,
+    /// The [order](crate::places::Order) of this place that its core has carried out; stored (release) last.
+    pub order: AtomicU32,
+    /// Not used.
+    pub reserved: AtomicU32,
     /// Passes of the event loop: what stands still in a core that is not halted, hangs.
     pub passes: AtomicU64,
     /// Interrupts taken.

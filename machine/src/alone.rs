@@ -36,6 +36,7 @@ fn become_cell(machine: Machine) -> ! {
         cell: CellId(0),
         name: command_line.name.unwrap_or_else(|| "alone".into()),
         arguments: command_line.arguments,
+        core_places: cores.len() as u32,
         cores,
         pool: Vec::new(),
         memory_bytes: 0,

@@ -49,6 +49,7 @@ impl Hosted {
             name: settings.name,
             arguments: settings.arguments,
             cores: (0..settings.cores).map(core).collect(),
+            core_places: settings.cores as u32,
             pool: Vec::new(),
             memory_bytes: memory_bytes as u64,
             memory_max_bytes: memory_bytes as u64,

@@ -406,6 +406,7 @@ mod tests {
             cell: CellId(1),
             name: "cell".into(),
             arguments: Vec::new(),
+            core_places: cores.len() as u32,
             cores,
             pool: Vec::new(),
             memory_bytes: 0,

@@ -66,6 +66,8 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
             CoreReport {
                 phase: half(FILL),
                 activity: half(FILL),
+                order: half(FILL),
+                reserved: half(FILL),
                 passes: word(FILL),
                 interrupts: word(FILL),
                 idle_cycles: word(FILL),

@@ -86,6 +86,7 @@ impl Hardware {
             name: spec.name.clone(),
             arguments: spec.arguments.clone(),
             cores: cores.collect(),
+            core_places: blueprint.cores.len() as u32,
             pool: Vec::new(),
             memory_bytes: 0,
             memory_max_bytes: blueprint.memory_max_bytes,

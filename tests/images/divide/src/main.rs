@@ -106,6 +106,7 @@ fn run_cell(
         name: "small".into(),
         arguments: alloc::vec![String::from(argument)],
         cores: parked.iter().map(|core| core.core()).collect(),
+        core_places: parked.len() as u32,
         pool: Vec::new(),
         memory_bytes: 0,
         memory_max_bytes: 0,
