@@ -29,6 +29,12 @@ impl fmt::Display for ByteSizeError {
 
 impl core::error::Error for ByteSizeError {}
 
+impl From<ByteSize> for u64 {
+    fn from(size: ByteSize) -> Self {
+        size.0
+    }
+}
+
 impl FromStr for ByteSize {
     type Err = ByteSizeError;
 

@@ -10,11 +10,13 @@
 //! | `spec` | what a cell shall be |
 //! | `info` | what is told of cells and machine |
 //! | `journal` | what the supervisor did and saw |
+//! | `resize` | how much of something a cell is to have |
 //! | `error` | why a request, or an image, was refused |
 
 mod error;
 mod info;
 mod journal;
+mod resize;
 mod spec;
 
 pub use error::{ImageFault, ManagementError};
@@ -23,6 +25,7 @@ pub use info::{
     MachineInfo, MemoryUsage, NetworkUsage,
 };
 pub use journal::{JournalEntry, JournalEvent};
+pub use resize::{Change, Mode};
 pub use spec::{CellSpec, NetworkSpec};
 
 use crate::frame::MAX_CHUNK;
