@@ -8,8 +8,8 @@ use crate::machine::socket;
 use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
 use isola_abi::inquiry::{AnswerPiece, Inquiry, Line};
 use isola_abi::management::{
-    CellInfo, CellSpec, JournalEntry, LogPiece, MachineInfo, ManagementError, Request, RequestBody, Response,
-    ResponseBody,
+    CellInfo, CellSpec, Decision, JournalEntry, LogPiece, MachineInfo, ManagementError, Request, RequestBody,
+    Response, ResponseBody,
 };
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
@@ -306,6 +306,20 @@ impl Client {
             ResponseBody::Events(entries) => Ok(entries),
             _ => Err(ClientError::Unexpected),
         }
+    }
+
+    /// Enters a decision in the journal, about that cell, that took so long.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn note(
+        &mut self,
+        cell: Option<&str>,
+        duration: Duration,
+        decision: Decision,
+    ) -> Result<(), ClientError> {
+        let duration_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.done(RequestBody::Note { cell: cell.map(str::to_owned), duration_ns, decision })
     }
 
     /// Ends the machine. That it ends before it answers is no error.

@@ -193,6 +193,10 @@ impl<E: Effects> Server<E> {
             RequestBody::Events { from, max_entries } => {
                 answer(ResponseBody::Events(self.events(from, max_entries)))
             }
+            RequestBody::Note { cell, duration_ns, decision } => {
+                self.cells.note(cell.as_deref(), duration_ns, decision)?;
+                answer(ResponseBody::Done)
+            }
             RequestBody::PowerOff => {
                 self.power_off = true;
                 answer(ResponseBody::Done)
@@ -287,6 +291,7 @@ fn subject(body: &RequestBody) -> Option<String> {
         | RequestBody::Ask { .. }
         | RequestBody::Answers { .. }
         | RequestBody::Events { .. }
+        | RequestBody::Note { .. }
         | RequestBody::PowerOff => None,
     }
 }

@@ -1,10 +1,11 @@
 //! What the supervisor did and saw.
 
-use super::ManagementError;
+use super::{MAX_NAME_LEN, ManagementError};
 use crate::growth::Refusal;
 use crate::id::CoreId;
 use crate::report::CrashKind;
 use crate::size::ByteSize;
+use alloc::format;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 
@@ -62,4 +63,37 @@ pub enum JournalEvent {
     DeviceLost,
     /// A request was refused.
     Refused(ManagementError),
+    /// Somebody outside of the supervisor decided something.
+    Decision(Decision),
+}
+
+/// Most bytes of what a [`Decision`] says, and most of why.
+pub const MAX_DECISION_WORDS: usize = 200;
+
+/// What somebody outside of the supervisor decided, such as a controller that moves cores between cells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Who made it: at most [`MAX_NAME_LEN`] bytes.
+    pub by: String,
+    /// What is done, or is not: at most [`MAX_DECISION_WORDS`] bytes.
+    pub what: String,
+    /// The figures or the rule that led to it: at most as many.
+    pub why: String,
+}
+
+impl Decision {
+    /// Checks the lengths.
+    ///
+    /// # Errors
+    /// [`ManagementError::OutOfLimits`].
+    pub fn validate(&self) -> Result<(), ManagementError> {
+        let words = [&self.what, &self.why].into_iter().all(|text| text.len() <= MAX_DECISION_WORDS);
+        if self.by.is_empty() || self.by.len() > MAX_NAME_LEN || !words {
+            return Err(ManagementError::OutOfLimits(format!(
+                "a decision names who made it in 1 to {MAX_NAME_LEN} bytes, and says what and why in at most \
+                 {MAX_DECISION_WORDS} each"
+            )));
+        }
+        Ok(())
+    }
 }

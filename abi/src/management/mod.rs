@@ -24,7 +24,7 @@ pub use info::{
     ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage, Crash, Durations, LogPiece,
     MachineInfo, MemoryUsage, NetworkUsage,
 };
-pub use journal::{JournalEntry, JournalEvent};
+pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS};
 pub use resize::{Change, Mode};
 pub use spec::{CellSpec, NetworkSpec};
 
@@ -150,6 +150,15 @@ pub enum RequestBody {
         from: u64,
         /// At most so many entries.
         max_entries: u32,
+    },
+    /// Enters a decision that was made outside of the supervisor in the journal.
+    Note {
+        /// The cell that it is about, whether there is such a cell or not; at most [`MAX_NAME_LEN`] bytes.
+        cell: Option<String>,
+        /// How long it took to make it, and to do what it says, in ns.
+        duration_ns: u64,
+        /// The decision.
+        decision: Decision,
     },
     /// Ends the machine.
     PowerOff,

@@ -257,6 +257,10 @@ impl Supervisor {
                 let entries = self.journal.iter().filter(|entry| entry.number >= from);
                 ResponseBody::Events(entries.take(max_entries.min(3) as usize).cloned().collect())
             }
+            RequestBody::Note { cell, decision, .. } => {
+                self.note(cell.as_deref(), JournalEvent::Decision(decision));
+                ResponseBody::Done
+            }
             RequestBody::PowerOff => ResponseBody::Done,
         }))
     }

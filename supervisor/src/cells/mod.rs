@@ -50,7 +50,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use cell::Cell;
 use isola_abi::id::CellId;
-use isola_abi::management::{JournalEvent, MAX_NAME_LEN, ManagementError};
+use isola_abi::management::{Decision, JournalEvent, MAX_NAME_LEN, ManagementError};
 
 /// How long scrubbing goes on before somebody looks whether there is anything else to do, in ns.
 const SCRUB_SLICE_NS: u64 = 300_000;
@@ -129,6 +129,25 @@ impl<E: Effects> Cells<E> {
     pub fn record(&mut self, since_ns: u64, cell: Option<&str>, event: JournalEvent) {
         let now = self.effects.now_ns();
         self.journal.record(self.unix_ns(now), now.saturating_sub(since_ns), cell, event);
+    }
+
+    /// Enters a decision in the journal that somebody else made.
+    ///
+    /// # Errors
+    /// [`ManagementError::OutOfLimits`] where it is too long.
+    pub fn note(
+        &mut self,
+        cell: Option<&str>,
+        duration_ns: u64,
+        decision: Decision,
+    ) -> Result<(), ManagementError> {
+        decision.validate()?;
+        if let Some(name) = cell.filter(|name| name.len() > MAX_NAME_LEN) {
+            return Err(ManagementError::BadName(shorten(name)));
+        }
+        let now = self.effects.now_ns();
+        self.journal.record(self.unix_ns(now), duration_ns, cell, JournalEvent::Decision(decision));
+        Ok(())
     }
 
     /// The id of the cell of that name.

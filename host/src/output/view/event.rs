@@ -2,7 +2,7 @@
 
 use super::crash_kind;
 use crate::output::human::rfc3339;
-use isola_abi::management::{JournalEntry, JournalEvent};
+use isola_abi::management::{Decision, JournalEntry, JournalEvent};
 use serde::Serialize;
 
 /// An entry of the journal: of `events`, one a line.
@@ -15,7 +15,7 @@ pub struct EventView {
     /// When.
     pub time: String,
     /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `exit`, `crash`, `kill`, `destroy`, `core-lost`,
-    /// `device-lost` or `refused`.
+    /// `device-lost`, `refused` or `decision`.
     pub event: &'static str,
     /// The cell that it is about.
     pub cell: Option<String>,
@@ -23,6 +23,20 @@ pub struct EventView {
     pub duration_ns: u64,
     /// What else there is to say.
     pub detail: Option<String>,
+    /// Of a `decision`: who made it, what it is, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision: Option<DecisionView>,
+}
+
+/// A decision that was made outside of the supervisor.
+#[derive(Clone, Debug, Serialize)]
+pub struct DecisionView {
+    /// Who made it.
+    pub by: String,
+    /// What is done.
+    pub what: String,
+    /// Why.
+    pub why: String,
 }
 
 impl EventView {
@@ -44,6 +58,9 @@ impl EventView {
             JournalEvent::CoreLost(core) => ("core-lost", Some(format!("core {core}"))),
             JournalEvent::DeviceLost => ("device-lost", None),
             JournalEvent::Refused(error) => ("refused", Some(error.to_string())),
+            JournalEvent::Decision(Decision { by, what, why }) => {
+                ("decision", Some(format!("{by}: {what}, as {why}")))
+            }
         };
         Self {
             machine: machine.to_owned(),
@@ -53,6 +70,12 @@ impl EventView {
             cell: entry.cell.clone(),
             duration_ns: entry.duration_ns,
             detail,
+            decision: match &entry.event {
+                JournalEvent::Decision(Decision { by, what, why }) => {
+                    Some(DecisionView { by: by.clone(), what: what.clone(), why: why.clone() })
+                }
+                _ => None,
+            },
         }
     }
 }

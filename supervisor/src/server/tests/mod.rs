@@ -6,7 +6,10 @@ use super::*;
 use crate::fake::{FakeMachine, MIB, crashes, image, machine, says, spec};
 use alloc::vec;
 use core::sync::atomic::Ordering;
-use isola_abi::management::{CellSpec, CellState, ImageFault, MAX_CELLS, MAX_IMAGE, NetworkSpec};
+use isola_abi::management::{
+    CellSpec, CellState, Decision, ImageFault, MAX_CELLS, MAX_DECISION_WORDS, MAX_IMAGE, MAX_NAME_LEN,
+    NetworkSpec,
+};
 use isola_abi::report::{CellPhase, CrashKind, MAX_ACTIVITIES};
 use isola_abi::size::ByteSize;
 
@@ -299,6 +302,36 @@ fn refusals_are_in_the_journal_and_questions_are_not() {
     let entries: Vec<JournalEntry> = server.cells().journal().since(1).cloned().collect();
     assert_eq!(entries.len(), 1);
     assert_eq!((entries[0].cell.as_deref(), &entries[0].event), (Some("x"), &JournalEvent::Refused(error)));
+}
+
+#[test]
+fn decisions_of_others_are_entered_and_bounded() {
+    let mut server = server(1);
+    hello(&mut server);
+    let decision = |by: usize, what: usize, why: usize| Decision {
+        by: "b".repeat(by),
+        what: "w".repeat(what),
+        why: "y".repeat(why),
+    };
+    let note = |cell: Option<usize>, decision| RequestBody::Note {
+        cell: cell.map(|len| "c".repeat(len)),
+        duration_ns: 77,
+        decision,
+    };
+    let most = decision(MAX_NAME_LEN, MAX_DECISION_WORDS, MAX_DECISION_WORDS);
+    assert_eq!(ask(&mut server, note(Some(MAX_NAME_LEN), most.clone())), Ok(ResponseBody::Done));
+    for bad in [
+        note(None, decision(0, 1, 1)),
+        note(None, decision(MAX_NAME_LEN + 1, 1, 1)),
+        note(None, decision(1, MAX_DECISION_WORDS + 1, 1)),
+        note(None, decision(1, 1, MAX_DECISION_WORDS + 1)),
+        note(Some(MAX_NAME_LEN + 1), decision(1, 1, 1)),
+    ] {
+        assert!(ask(&mut server, bad).is_err());
+    }
+    let entries: Vec<JournalEntry> = server.cells().journal().since(1).cloned().collect();
+    assert_eq!(entries.len(), 1, "what is refused is not entered");
+    assert_eq!((entries[0].duration_ns, &entries[0].event), (77, &JournalEvent::Decision(most)));
 }
 
 #[test]

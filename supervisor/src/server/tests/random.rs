@@ -42,7 +42,15 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
         1 => name.clone().prop_map(|name| RequestBody::Inspect { name }),
         1 => (name, any::<u64>(), any::<u32>()).prop_map(|(name, from, max_bytes)| RequestBody::Logs { name, from, max_bytes }),
         1 => (any::<u64>(), any::<u32>()).prop_map(|(from, max_entries)| RequestBody::Events { from, max_entries }),
+        1 => (proptest::option::of(any_text()), any_text(), any_text(), any_text()).prop_map(|(cell, by, what, why)| {
+            RequestBody::Note { cell, duration_ns: 0, decision: Decision { by, what, why } }
+        }),
     ]
+}
+
+/// Of every length around the bounds of what is entered.
+fn any_text() -> impl Strategy<Value = String> {
+    (0usize..300).prop_map(|len| "t".repeat(len))
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
