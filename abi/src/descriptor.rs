@@ -9,6 +9,7 @@ use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
 use crate::inquiry::Questions;
 use crate::layout::DESCRIPTOR_SIZE;
 use crate::places::Places;
+use crate::topology::CoreSite;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -113,6 +114,8 @@ pub struct Core {
     pub apic: ApicId,
     /// The NUMA node it belongs to.
     pub node: NodeId,
+    /// Where it stands: which others are its siblings, or share a cache with it.
+    pub site: CoreSite,
 }
 
 /// Memory of the pool.
@@ -296,7 +299,12 @@ mod tests {
             cell: CellId(7),
             name: "kv".into(),
             arguments: vec!["--port".into(), "11211".into()],
-            cores: vec![Core { id: CoreId(1), apic: ApicId(1), node: NodeId(0) }],
+            cores: vec![Core {
+                id: CoreId(1),
+                apic: ApicId(1),
+                node: NodeId(0),
+                site: CoreSite::alone(CoreId(1)),
+            }],
             core_places: 4,
             pool: vec![PoolRange { memory: PhysRange::new(PhysAddr(0x20_0000), 0x20_0000), node: NodeId(1) }],
             memory_bytes: 0x80_0000,

@@ -14,6 +14,7 @@
 //! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
 //! | [`hosted`] | host tool and hosted cell | what a cell in a Linux process is given |
 //! | [`places`] | supervisor and cell | cores that come and go while a cell runs |
+//! | [`topology`] | all | where cores stand in the machine, and what they share |
 //! | [`size`] | people and tools | byte sizes as people write them: `64M`, `1GiB` |
 //!
 //! Encoding is postcard: a compact, documented, stable format. A change of any encoded type changes
@@ -35,6 +36,7 @@ pub mod note;
 pub mod places;
 pub mod report;
 pub mod size;
+pub mod topology;
 
 /// Version of everything in this crate. Supervisor, cell images and host tool of one build share it; a
 /// mixture is refused with a clear error.

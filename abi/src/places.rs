@@ -17,6 +17,7 @@
 
 use crate::descriptor::Core;
 use crate::id::{ApicId, CoreId, MAX_CORES, NodeId};
+use crate::topology::{CacheId, CoreSite, PackageId, PhysicalCoreId};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The places of a cell.
@@ -34,6 +35,9 @@ struct PlaceWords {
     id: AtomicU32,
     apic: AtomicU32,
     node: AtomicU32,
+    package: AtomicU32,
+    cache: AtomicU32,
+    physical: AtomicU32,
 }
 
 /// What the core at a place is to do, and which order of that place it is.
@@ -85,6 +89,9 @@ impl Default for Places {
             id: AtomicU32::new(0),
             apic: AtomicU32::new(0),
             node: AtomicU32::new(0),
+            package: AtomicU32::new(0),
+            cache: AtomicU32::new(0),
+            physical: AtomicU32::new(0),
         };
         Self { places: core::array::from_fn(|_| vacant()) }
     }
@@ -97,6 +104,9 @@ impl Places {
         words.id.store(core.id.0, Ordering::Relaxed);
         words.apic.store(core.apic.0, Ordering::Relaxed);
         words.node.store(core.node.0, Ordering::Relaxed);
+        words.package.store(core.site.package.0, Ordering::Relaxed);
+        words.cache.store(core.site.cache.0, Ordering::Relaxed);
+        words.physical.store(core.site.physical.0, Ordering::Relaxed);
         self.order(place, OrderKind::Stay);
     }
 
@@ -124,6 +134,11 @@ impl Places {
             id: CoreId(words.id.load(Ordering::Relaxed)),
             apic: ApicId(words.apic.load(Ordering::Relaxed)),
             node: NodeId(words.node.load(Ordering::Relaxed)),
+            site: CoreSite {
+                package: PackageId(words.package.load(Ordering::Relaxed)),
+                cache: CacheId(words.cache.load(Ordering::Relaxed)),
+                physical: PhysicalCoreId(words.physical.load(Ordering::Relaxed)),
+            },
         })
     }
 }
@@ -132,7 +147,12 @@ impl Places {
 mod tests {
     use super::*;
 
-    const CORE: Core = Core { id: CoreId(5), apic: ApicId(9), node: NodeId(1) };
+    const CORE: Core = Core {
+        id: CoreId(5),
+        apic: ApicId(9),
+        node: NodeId(1),
+        site: CoreSite { package: PackageId(1), cache: CacheId(2), physical: PhysicalCoreId(3) },
+    };
 
     #[test]
     fn orders_read_back_as_given() {

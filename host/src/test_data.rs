@@ -2,7 +2,7 @@
 
 use isola_abi::id::CellId;
 use isola_abi::management::{
-    CellInfo, CellSpec, CellState, Durations, MemoryUsage, NetworkSpec, NetworkUsage,
+    CellInfo, CellSpec, CellState, CorePlacement, Durations, MemoryUsage, NetworkSpec, NetworkUsage,
 };
 use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
@@ -15,6 +15,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             name: name.into(),
             image_name: "kv".into(),
             cores: 1,
+            placement: CorePlacement::default(),
             memory: ByteSize(64 << 20),
             memory_max: None,
             arguments: vec![],

@@ -14,9 +14,10 @@ use core::sync::atomic::Ordering;
 use isola_abi::growth::{Answer, Grown};
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
-use isola_abi::management::{CellSpec, NetworkSpec};
+use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
+use isola_abi::topology::CoreSite;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -256,8 +257,9 @@ impl Effects for FakeMachine {
 pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
     let mut inventory: InventoryOf<FakeMachine> =
         InventoryOf::<FakeMachine> { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
-    inventory.cores.add_supervisor(CoreId(0), NodeId(0));
-    (1..=cores).for_each(|id| inventory.cores.add(FakeCore(CoreId(id)), NodeId(0)));
+    let site = |id| CoreSite::alone(CoreId(id));
+    inventory.cores.add_supervisor(CoreId(0), NodeId(0), site(0));
+    (1..=cores).for_each(|id| inventory.cores.add(FakeCore(CoreId(id)), NodeId(0), site(id)));
     let range = PhysRange::new(PhysAddr(16 * MIB), 64 * MIB);
     let soiled = Rc::new(RefCell::new((4096..20480).step_by(512).collect()));
     assert!(inventory.memory.add(FakeMemory { range, front: Vec::new(), soiled }, NodeId(0)).is_empty());
@@ -277,6 +279,7 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         name: name.into(),
         image_name: "image".into(),
         cores: 1,
+        placement: CorePlacement::default(),
         memory: ByteSize(4 * MIB),
         memory_max: None,
         arguments: Vec::new(),

@@ -2,8 +2,8 @@
 
 use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
 use isola_abi::management::{
-    CellInfo, CellSpec, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request, RequestBody,
-    Response, ResponseBody,
+    CellInfo, CellSpec, CorePlacement, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request,
+    RequestBody, Response, ResponseBody,
 };
 use isola_abi::size::ByteSize;
 use std::collections::VecDeque;
@@ -223,6 +223,7 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         name: name.into(),
         image_name: "cell-probe".into(),
         cores,
+        placement: CorePlacement::default(),
         memory: ByteSize(mib << 20),
         memory_max: None,
         arguments: arguments.iter().map(|&argument| argument.into()).collect(),

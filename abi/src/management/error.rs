@@ -1,10 +1,15 @@
 //! Why a request, or an image, was refused.
 
 use super::{CellState, MAX_IMAGE, MAX_NAME_LEN};
+use crate::id::{CoreId, NodeId};
 use crate::size::ByteSize;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
+
+/// How many taken cores are told in words.
+const MAX_TAKEN_TOLD: usize = 8;
 
 /// Why a request was refused. Nothing has changed then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +43,52 @@ pub enum ManagementError {
         /// Free.
         free: u32,
     },
+    /// Too few cores of a node are free.
+    NodeCoresExhausted {
+        /// The node.
+        node: NodeId,
+        /// Wanted.
+        wanted: u32,
+        /// Free there.
+        free: u32,
+    },
+    /// Cores that were named are somebody's.
+    CoresTaken {
+        /// How many are wanted of those that were named.
+        wanted: u32,
+        /// Those that cannot be had: where there are none, the cell has all that were named.
+        taken: Vec<TakenCore>,
+    },
+    /// The machine has no such core.
+    NoSuchCore {
+        /// The core.
+        id: CoreId,
+        /// How many it has, numbered from 0.
+        cores: u32,
+    },
+    /// The machine has no such NUMA node.
+    NoSuchNode {
+        /// The node.
+        node: NodeId,
+        /// How many it has, numbered from 0.
+        nodes: u32,
+    },
+    /// A core that was named is not of the node that was named.
+    NotOnNode {
+        /// The core.
+        id: CoreId,
+        /// Its node.
+        node: NodeId,
+    },
+    /// Free physical cores, whole ones, do not have so many cores together.
+    NotWholeCores {
+        /// Wanted.
+        wanted: u32,
+        /// The most below that can be had.
+        below: u32,
+        /// The least above.
+        above: Option<u32>,
+    },
     /// Too little memory is free.
     MemoryExhausted {
         /// Wanted.
@@ -60,6 +111,36 @@ pub enum ManagementError {
     ImageRejected(ImageFault),
 }
 
+/// A core that cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenCore {
+    /// The core.
+    pub id: CoreId,
+    /// Who has it.
+    pub by: TakenBy,
+}
+
+/// Who has a core that cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TakenBy {
+    /// The supervisor runs on it.
+    Supervisor,
+    /// The cell of that name.
+    Cell(String),
+    /// Nobody: it has failed.
+    Failed,
+}
+
+impl fmt::Display for TakenCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.by {
+            TakenBy::Supervisor => write!(f, "core {} is the supervisor's", self.id),
+            TakenBy::Cell(name) => write!(f, "core {} is cell {name:?}'s", self.id),
+            TakenBy::Failed => write!(f, "core {} has failed", self.id),
+        }
+    }
+}
+
 impl fmt::Display for ManagementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -80,6 +161,38 @@ impl fmt::Display for ManagementError {
             },
             Self::CoresExhausted { wanted, free } => {
                 write!(f, "not enough cores: {wanted} wanted, {free} free: ask for fewer, or stop a cell")
+            }
+            Self::NodeCoresExhausted { node, wanted, free } => {
+                write!(f, "not enough cores on node {}: {wanted} wanted, {free} free there: ask for fewer, or name no node", node.0)
+            }
+            Self::CoresTaken { wanted, taken } => match taken.as_slice() {
+                [] => write!(f, "{wanted} more cores are wanted, and the cell has all that its placement names: name more"),
+                [first, rest @ ..] => {
+                    write!(f, "{wanted} of the named cores are wanted, and {first}")?;
+                    rest.iter().take(MAX_TAKEN_TOLD - 1).try_for_each(|core| write!(f, ", {core}"))?;
+                    if taken.len() > MAX_TAKEN_TOLD {
+                        write!(f, " and {} more are taken", taken.len() - MAX_TAKEN_TOLD)?;
+                    }
+                    f.write_str(": name others, see `isola inspect`")
+                }
+            },
+            Self::NoSuchCore { id, cores } => {
+                write!(f, "there is no core {id}: the machine's are 0 to {}", cores.saturating_sub(1))
+            }
+            Self::NoSuchNode { node, nodes } => {
+                write!(f, "there is no node {}: the machine's are 0 to {}", node.0, nodes.saturating_sub(1))
+            }
+            Self::NotOnNode { id, node } => {
+                write!(f, "core {id} is of node {}: name cores of one node, or no node", node.0)
+            }
+            Self::NotWholeCores { wanted, below, above } => {
+                write!(f, "no {wanted} cores make up whole physical cores that are free: ask for ")?;
+                match (below, above) {
+                    (0, None) => f.write_str("another placement than `siblings`, or stop a cell"),
+                    (0, Some(above)) => write!(f, "{above}"),
+                    (below, None) => write!(f, "{below}"),
+                    (below, Some(above)) => write!(f, "{below} or {above}"),
+                }
             }
             Self::MemoryExhausted { wanted, free } => {
                 write!(f, "not enough memory: {wanted} wanted, {free} free: ask for less, or stop a cell")

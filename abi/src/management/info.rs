@@ -4,6 +4,7 @@ use super::CellSpec;
 use crate::id::{CellId, CoreId, NodeId};
 use crate::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use crate::size::ByteSize;
+use crate::topology::CoreSite;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -44,12 +45,14 @@ pub struct CoreInfo {
     pub id: CoreId,
     /// The NUMA node it belongs to.
     pub node: NodeId,
+    /// Where it stands.
+    pub site: CoreSite,
     /// Who has it.
     pub owner: CoreOwner,
 }
 
 /// Who has a core.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CoreOwner {
     /// The supervisor runs on it.
     Supervisor,

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | this | requests, responses, limits |
 //! | `spec` | what a cell shall be |
+//! | `placement` | which cores it gets |
 //! | `info` | what is told of cells and machine |
 //! | `journal` | what the supervisor did and saw |
 //! | `resize` | how much of something a cell is to have |
@@ -16,15 +17,17 @@
 mod error;
 mod info;
 mod journal;
+mod placement;
 mod resize;
 mod spec;
 
-pub use error::{ImageFault, ManagementError};
+pub use error::{ImageFault, ManagementError, TakenBy, TakenCore};
 pub use info::{
     ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage, Crash, Durations, LogPiece,
     MachineInfo, MemoryUsage, NetworkUsage,
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS};
+pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
 pub use resize::{Change, Mode};
 pub use spec::{CellSpec, NetworkSpec};
 

@@ -1,6 +1,6 @@
 //! What a cell shall be.
 
-use super::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError};
+use super::{CorePlacement, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError};
 use crate::descriptor::NetworkAddress;
 use crate::size::ByteSize;
 use alloc::string::String;
@@ -16,6 +16,8 @@ pub struct CellSpec {
     pub image_name: String,
     /// How many cores.
     pub cores: u32,
+    /// Which.
+    pub placement: CorePlacement,
     /// How much memory, image and stacks included; rounded up to whole chunks of 2 MiB.
     pub memory: ByteSize,
     /// How much it may have when it asks for more while it runs; rounded down to whole chunks. `None`: no more than
@@ -59,6 +61,7 @@ impl CellSpec {
         if self.cores == 0 {
             return limit("a cell needs at least one core");
         }
+        self.placement.validate(self.cores)?;
         if self.memory.0 == 0 {
             return limit("a cell needs memory");
         }
@@ -90,6 +93,7 @@ mod tests {
             name: name.into(),
             image_name: "kv".into(),
             cores: 1,
+            placement: CorePlacement::default(),
             memory: ByteSize(16 << 20),
             memory_max: None,
             arguments: vec![],

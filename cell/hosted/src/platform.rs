@@ -7,6 +7,7 @@ use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, InterruptMode
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::report::Report;
+use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
 use isola_platform::{Clock, CoreIndex, PendingVectors, Platform};
@@ -41,7 +42,10 @@ impl Hosted {
     pub(crate) fn new(settings: Settings, memory: Memory, network: Vec<NetworkPort>) -> Self {
         assert!((1..=MAX_CORES).contains(&settings.cores), "a cell has 1 to {MAX_CORES} cores");
         let clock = calibrate();
-        let core = |id: usize| Core { id: CoreId(id as u32), apic: ApicId(id as u32), node: NodeId(0) };
+        let core = |index: usize| {
+            let id = CoreId(index as u32);
+            Core { id, apic: ApicId(id.0), node: NodeId(0), site: CoreSite::alone(id) }
+        };
         let memory_bytes = if memory == Memory::Pool { heap::total_bytes() } else { 0 };
         let descriptor = Descriptor {
             version: isola_abi::VERSION,

@@ -19,7 +19,7 @@ use crate::machine::{Held, MachineError};
 use crate::names;
 use crate::output::view::is_running;
 use crate::publish::{PublishError, PublishSpec};
-use isola_abi::management::{CellInfo, CellSpec, ManagementError, NetworkSpec};
+use isola_abi::management::{CellInfo, CellSpec, CorePlacement, ManagementError, NetworkSpec};
 use isola_abi::size::ByteSize;
 use ports::{check_ports, publish_ports, unpublish_all};
 use std::ops::ControlFlow;
@@ -45,6 +45,8 @@ pub struct NewCell {
     pub name: Option<String>,
     /// How many cores.
     pub cores: u32,
+    /// Which.
+    pub placement: CorePlacement,
     /// How much memory.
     pub memory: ByteSize,
     /// How much it may have when it asks for more.
@@ -177,6 +179,7 @@ pub fn run(
         name: name.clone(),
         image_name: new.image.name,
         cores: new.cores,
+        placement: new.placement,
         memory: new.memory,
         memory_max: new.memory_max,
         arguments: new.arguments,

@@ -18,7 +18,7 @@ use crate::manifest::{Manifest, Watchdog};
 use crate::output::progress::Progress;
 use crate::publish::PublishSpec;
 use clap::Args;
-use isola_abi::management::{CellInfo, CellState, ManagementError};
+use isola_abi::management::{CellInfo, CellState, CorePlacement, ManagementError};
 use isola_abi::size::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -149,6 +149,7 @@ fn run_cell(
         image,
         name: arguments.name.or(manifest.name),
         cores: arguments.cores.or(manifest.cores).unwrap_or(1),
+        placement: CorePlacement::default(),
         memory: arguments.memory.or(manifest.memory).unwrap_or(DEFAULT_MEMORY),
         memory_max: arguments.memory_max.or(manifest.memory_max),
         arguments: or_else(application_arguments(arguments.command), manifest.arguments),

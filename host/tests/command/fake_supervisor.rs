@@ -15,6 +15,7 @@ use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::management::*;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use isola_abi::size::ByteSize;
+use isola_abi::topology::CoreSite;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process;
@@ -369,14 +370,15 @@ impl Supervisor {
     }
 
     fn machine(&self) -> MachineInfo {
-        let mut cores = vec![CoreInfo { id: CoreId(0), node: NodeId(0), owner: CoreOwner::Supervisor }];
+        let core = |id, owner| CoreInfo { id, node: NodeId(0), site: CoreSite::alone(id), owner };
+        let mut cores = vec![core(CoreId(0), CoreOwner::Supervisor)];
         for id in 1..=CORES {
             let of = |cell: &&Cell| {
                 !cell.info.state.has_ended() && cell.info.cores.iter().any(|core| core.id == CoreId(id))
             };
             let owner =
                 self.cells.iter().find(of).map_or(CoreOwner::Free, |cell| CoreOwner::Cell(cell.info.id));
-            cores.push(CoreInfo { id: CoreId(id), node: NodeId(0), owner });
+            cores.push(core(CoreId(id), owner));
         }
         MachineInfo {
             cores,

@@ -9,6 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use isola_abi::descriptor::Core;
 use isola_abi::id::{ApicId, CoreId, MAX_CORES, NodeId};
+use isola_abi::topology::CoreSite;
 
 /// What firmware says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,7 +59,8 @@ impl Firmware {
         let cores = processors.iter().enumerate().map(|(index, apic)| {
             let domain = acpi.processor_domains.iter().find(|(id, _)| id == apic);
             let node = domain.map_or(NodeId(0), |(_, domain)| node(*domain));
-            Core { id: CoreId(index as u32), apic: *apic, node }
+            let id = CoreId(index as u32);
+            Core { id, apic: *apic, node, site: CoreSite::alone(id) }
         });
         Self {
             cores: cores.collect(),
@@ -82,7 +84,8 @@ mod tests {
     fn a_machine_that_says_nothing_has_the_core_that_runs() {
         let memory = FakeMemory::new(0, 16);
         let firmware = Firmware::read(&memory, &StartInfo::default(), ApicId(7));
-        let core = Core { id: CoreId(0), apic: ApicId(7), node: NodeId(0) };
+        let id = CoreId(0);
+        let core = Core { id, apic: ApicId(7), node: NodeId(0), site: CoreSite::alone(id) };
         assert_eq!(firmware.cores, [core]);
     }
 }

@@ -400,7 +400,9 @@ mod tests {
     fn a_core_is_in_a_cell_once() {
         use isola_abi::descriptor::{Clock, Core};
         use isola_abi::id::{ApicId, CellId, CoreId, NodeId};
-        let core = |id| Core { id: CoreId(id), apic: ApicId(id), node: NodeId(0) };
+        use isola_abi::topology::CoreSite;
+        let site = |id| CoreSite::alone(CoreId(id));
+        let core = |id| Core { id: CoreId(id), apic: ApicId(id), node: NodeId(0), site: site(id) };
         let descriptor = |cores: Vec<Core>| Descriptor {
             version: isola_abi::VERSION,
             cell: CellId(1),

@@ -6,10 +6,11 @@ use super::watch::Watch;
 use super::{Cells, shorten};
 use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
 use crate::image::ImagePlan;
-use crate::inventory::{CHUNK, CoreToken};
+use crate::inventory::{CHUNK, CoreRefusal, CoreToken, CoreWish};
 use crate::logs::Log;
 use crate::staging::Staged;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::management::{CellSpec, Durations, JournalEvent, MAX_CELLS, ManagementError, NetworkSpec};
@@ -161,8 +162,9 @@ impl<E: Effects> Cells<E> {
     ) -> Result<Built<E>, ManagementError> {
         let image = staged.as_ref().and_then(Staged::image).ok_or(ManagementError::NoImage)?;
         let plan = ImagePlan::check(image).map_err(ManagementError::ImageRejected)?;
-        let memory_bytes = self.check_exhaustion(spec, &plan)?;
-        let cores = self.inventory.cores.take(spec.cores as usize, id).unwrap_or_default();
+        let memory_bytes = self.check_exhaustion(id, spec, &plan)?;
+        let wish = CoreWish { count: spec.cores as usize, placement: &spec.placement };
+        let cores = self.inventory.cores.take(&wish, id).map_err(|refusal| self.told(refusal))?;
         let node = cores.first().and_then(|core| self.inventory.cores.node(core.id())).unwrap_or(NodeId(0));
         let memory = self.inventory.memory.take(memory_bytes, node).unwrap_or_default();
         let mut device = match spec.network {
@@ -197,12 +199,15 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Whether there is enough of everything. Returns the bytes of memory that the cell is to have.
-    fn check_exhaustion(&self, spec: &CellSpec, plan: &ImagePlan) -> Result<u64, ManagementError> {
+    fn check_exhaustion(
+        &self,
+        id: CellId,
+        spec: &CellSpec,
+        plan: &ImagePlan,
+    ) -> Result<u64, ManagementError> {
         let inventory = &self.inventory;
-        let (wanted, free) = (spec.cores, inventory.cores.free() as u32);
-        if wanted > free {
-            return Err(ManagementError::CoresExhausted { wanted, free });
-        }
+        let wish = CoreWish { count: spec.cores as usize, placement: &spec.placement };
+        inventory.cores.choose(&wish, id).map_err(|refusal| self.told(refusal))?;
         let free = inventory.memory.free();
         let exhausted = ManagementError::MemoryExhausted { wanted: spec.memory, free: ByteSize(free) };
         let Some(bytes) = spec.memory.0.checked_next_multiple_of(CHUNK).filter(|&bytes| bytes <= free) else {
@@ -217,6 +222,13 @@ impl<E: Effects> Cells<E> {
             return Err(ManagementError::DevicesExhausted);
         }
         Ok(bytes)
+    }
+}
+
+impl<E: Effects> Cells<E> {
+    /// Why there are no cores, as it is told.
+    pub(super) fn told(&self, refusal: CoreRefusal) -> ManagementError {
+        refusal.told(|id| self.cells.get(&id).map_or_else(String::new, |cell| cell.spec.name.clone()))
     }
 }
 

@@ -10,7 +10,7 @@ pub mod cores;
 pub mod devices;
 pub mod memory;
 
-pub use cores::{CoreToken, Cores};
+pub use cores::{CoreRefusal, CoreToken, CoreWish, Cores};
 pub use devices::Devices;
 pub use memory::{Block, BlockWish, CHUNK, Chunk, Memory, Scrub};
 

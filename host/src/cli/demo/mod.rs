@@ -27,7 +27,7 @@ use crate::output::view::{CellView, EventView, MachineView};
 use crate::publish::PublishSpec;
 use clap::Args;
 use clients::{KvLoad, KvReport, count_primes};
-use isola_abi::management::{CellInfo, CellState};
+use isola_abi::management::{CellInfo, CellState, CorePlacement};
 use isola_abi::size::ByteSize;
 use serde::Serialize;
 use std::net::SocketAddrV4;
@@ -255,6 +255,7 @@ impl Demo<'_> {
             image: self.context.images.cell_image(image)?,
             name: Some(name.to_owned()),
             cores,
+            placement: CorePlacement::default(),
             memory: ByteSize(64 << 20),
             memory_max: None,
             arguments: arguments.iter().map(ToString::to_string).collect(),

@@ -47,14 +47,14 @@ pub fn inventory(machine: &mut Machine) -> Inventory<Piece, Core, Device> {
     let parked: Vec<_> = machine.parked.drain(..).collect();
     let mut others: Vec<_> = parked.into_iter().map(|core| (core.core(), Core::Parked(core))).collect();
     for core in &machine.cores {
-        let (id, node) = (core.id, core.node);
+        let (id, node, site) = (core.id, core.node, core.site);
         if *core == machine.boot_core {
-            inventory.cores.add_supervisor(id, node);
+            inventory.cores.add_supervisor(id, node, site);
         } else if let Some(index) = others.iter().position(|(parked, _)| parked.id == id) {
-            inventory.cores.add(others.swap_remove(index).1, node);
+            inventory.cores.add(others.swap_remove(index).1, node, site);
         } else {
             log::warn!("core {id} did not come up");
-            inventory.cores.add_failed(id, node);
+            inventory.cores.add_failed(id, node, site);
         }
     }
     for (node, region) in machine.memory.drain(..) {

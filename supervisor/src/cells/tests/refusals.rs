@@ -1,6 +1,9 @@
 //! What is refused, and that nothing has changed then.
 
 use super::*;
+use alloc::string::ToString;
+use alloc::vec;
+use isola_abi::management::{CorePlacement, TakenBy, TakenCore};
 
 #[test]
 fn what_cannot_be_created_is_refused_and_changes_nothing() {
@@ -29,6 +32,27 @@ fn what_cannot_be_created_is_refused_and_changes_nothing() {
     }
     create(&mut cells, spec("second")).unwrap();
     assert_eq!(create(&mut cells, spec("third")), Err(CoresExhausted { wanted: 1, free: 0 }));
+}
+
+#[test]
+fn who_names_cores_that_others_have_is_told_whose_they_are() {
+    let mut cells = machine(3);
+    run(&mut cells, spec("kv"));
+    let before = resources(&cells);
+    let named = |ids: [u32; 3]| {
+        let placement = CorePlacement { ids: ids.map(CoreId).to_vec(), ..CorePlacement::default() };
+        CellSpec { cores: 3, placement, ..spec("new") }
+    };
+    let taken = vec![
+        TakenCore { id: CoreId(0), by: TakenBy::Supervisor },
+        TakenCore { id: CoreId(1), by: TakenBy::Cell("kv".into()) },
+    ];
+    let refused = create(&mut cells, named([0, 1, 2])).unwrap_err();
+    assert_eq!(refused, ManagementError::CoresTaken { wanted: 3, taken });
+    assert!(refused.to_string().contains("core 1 is cell \"kv\"'s"), "{refused}");
+    assert_eq!(resources(&cells), before);
+    let two = CellSpec { cores: 2, network: NetworkSpec::None, ..named([3, 1, 2]) };
+    assert!(create(&mut cells, two).is_ok(), "two of three are free");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Anything in any order.
 
 use super::*;
+use isola_abi::management::CorePlacement;
 use proptest::prelude::*;
 
 /// What a peer may ask, right or wrong, and what else may happen meanwhile.
@@ -22,6 +23,7 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
     let spec = (name.clone(), 0u32..4, 0u64..20, proptest::option::of(0u64..40), 0u32..3, any::<bool>())
         .prop_map(|(name, cores, mib, most_mib, watchdog, networked)| CellSpec {
             cores,
+            placement: CorePlacement::default(),
             memory: ByteSize(mib * MIB),
             memory_max: most_mib.map(|mib| ByteSize(mib * MIB)),
             watchdog_ms: watchdog * 10,

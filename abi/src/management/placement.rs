@@ -1,0 +1,120 @@
+//! Which cores a cell gets.
+
+use super::ManagementError;
+use crate::id::{CoreId, MAX_CORES, NodeId};
+use alloc::format;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+use serde::{Deserialize, Serialize};
+
+/// Which cores a cell gets, when it is created and whenever it gets more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CorePlacement {
+    /// How they lie to each other, and to those of other cells.
+    pub policy: PlacementPolicy,
+    /// Only cores of this NUMA node; its memory is taken from there as far as it goes.
+    pub node: Option<NodeId>,
+    /// Only these; any, where there are none.
+    pub ids: Vec<CoreId>,
+}
+
+/// How the cores of a cell lie to each other, and to those of other cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PlacementPolicy {
+    /// Near each other: on one node, at one last-level cache, siblings together; beside another cell's only where
+    /// there is no other way on that node.
+    #[default]
+    Compact,
+    /// Away from each other: one of each physical core first, across nodes and caches.
+    Spread,
+    /// Whole physical cores: no core of another cell is a sibling of one of this cell's.
+    Siblings,
+}
+
+/// A word that is no policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSuchPolicy;
+
+/// The policies, with their names.
+const POLICIES: [(&str, PlacementPolicy); 3] = [
+    ("compact", PlacementPolicy::Compact),
+    ("spread", PlacementPolicy::Spread),
+    ("siblings", PlacementPolicy::Siblings),
+];
+
+impl CorePlacement {
+    /// Checks what can be checked without the machine, for a cell that begins with so many cores.
+    ///
+    /// # Errors
+    /// [`ManagementError::OutOfLimits`].
+    pub fn validate(&self, cores: u32) -> Result<(), ManagementError> {
+        let refuse = |what| Err(ManagementError::OutOfLimits(what));
+        let ids = &self.ids;
+        if ids.len() > MAX_CORES {
+            return refuse(format!("a machine has at most {MAX_CORES} cores, and {} are named", ids.len()));
+        }
+        if let Some(twice) = ids.iter().enumerate().find(|(index, id)| ids[..*index].contains(id)) {
+            return refuse(format!("core {} is named twice", twice.1));
+        }
+        if !ids.is_empty() && (ids.len() as u32) < cores {
+            return refuse(format!("{cores} cores are wanted, and only {} are named: name more", ids.len()));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for PlacementPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(POLICIES.iter().find(|(_, policy)| policy == self).map_or("", |(name, _)| name))
+    }
+}
+
+impl FromStr for PlacementPolicy {
+    type Err = NoSuchPolicy;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchPolicy> {
+        POLICIES.iter().find(|(name, _)| *name == text).map(|(_, policy)| *policy).ok_or(NoSuchPolicy)
+    }
+}
+
+impl fmt::Display for NoSuchPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such placement: write `compact`, `spread` or `siblings`")
+    }
+}
+
+impl core::error::Error for NoSuchPolicy {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn named(ids: impl IntoIterator<Item = u32>) -> CorePlacement {
+        CorePlacement { ids: ids.into_iter().map(CoreId).collect(), ..CorePlacement::default() }
+    }
+
+    #[test]
+    fn policies_read_back_as_written() {
+        for (name, policy) in POLICIES {
+            assert_eq!((name.parse(), policy.to_string().as_str()), (Ok(policy), name));
+        }
+        assert_eq!("".parse::<PlacementPolicy>(), Err(NoSuchPolicy));
+    }
+
+    #[test]
+    fn cores_are_named_once_each_and_not_fewer_than_wanted() {
+        assert_eq!(named([]).validate(4), Ok(()));
+        assert_eq!(named([2, 5]).validate(1), Ok(()), "a cell may grow into what is named");
+        for (placement, cores, part) in [
+            (named([2, 5]), 3, "name more"),
+            (named([2, 2]), 1, "core 2 is named twice"),
+            (named(0..65), 1, "64"),
+        ] {
+            let Err(ManagementError::OutOfLimits(what)) = placement.validate(cores) else { panic!("{part}") };
+            assert!(what.contains(part), "{what}");
+        }
+    }
+}
