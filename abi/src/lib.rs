@@ -10,6 +10,7 @@
 //! | [`report`] | cell to supervisor | what the cell says of itself: state, console, ledger, crash |
 //! | [`inquiry`] | host tool and cell, by the supervisor | what a running cell is asked, and answers |
 //! | [`growth`] | both ways | how a cell asks for more memory, and is answered |
+//! | [`integrity`] | all | what an image is known by: its digest |
 //! | [`management`] | host tool and supervisor | requests and responses of the management console |
 //! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
 //! | [`hosted`] | host tool and hosted cell | what a cell in a Linux process is given |
@@ -30,6 +31,7 @@ pub mod growth;
 pub mod hosted;
 pub mod id;
 pub mod inquiry;
+pub mod integrity;
 pub mod layout;
 pub mod management;
 pub mod note;

@@ -4,12 +4,13 @@
 //! the line - half a frame, the answer to a question that nobody waits for any more - is told from this
 //! connection's answers by the sequence number, which begins anywhere.
 
+use crate::image::CellImage;
 use crate::machine::socket;
 use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
 use isola_abi::inquiry::{AnswerPiece, Inquiry, Line};
 use isola_abi::management::{
-    CellInfo, CellSpec, Decision, JournalEntry, LogPiece, MachineInfo, ManagementError, Request, RequestBody,
-    Response, ResponseBody,
+    CellInfo, CellSpec, Decision, ImageInfo, JournalEntry, LogPiece, MachineInfo, ManagementError, Request,
+    RequestBody, Response, ResponseBody,
 };
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
@@ -165,6 +166,32 @@ impl Client {
         }
     }
 
+    /// The images that the supervisor keeps.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn images(&mut self) -> Result<Vec<ImageInfo>, ClientError> {
+        match self.ask(RequestBody::Images)? {
+            ResponseBody::Images(images) => Ok(images),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Sends an image, unless the supervisor has it; `progress` is told how many bytes are there, and can break off.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn provide(
+        &mut self,
+        image: &CellImage,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        if self.images()?.iter().any(|kept| kept.digest == image.digest) {
+            return Ok(());
+        }
+        self.upload(&image.bytes, progress)
+    }
+
     /// Sends an image; `progress` is told how many bytes are there, and can break off.
     ///
     /// # Errors
@@ -186,7 +213,7 @@ impl Client {
         Ok(())
     }
 
-    /// Creates a cell from the image that was sent.
+    /// Creates a cell from an image that the supervisor has.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -194,7 +221,7 @@ impl Client {
         self.cell(RequestBody::Create(spec))
     }
 
-    /// Gives a cell that has ended what it needs once more, built from the image that was sent.
+    /// Gives a cell that has ended what it needs once more, built from the image that it was built from before.
     ///
     /// # Errors
     /// [`ClientError`].

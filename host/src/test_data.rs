@@ -1,6 +1,7 @@
 //! Data for tests.
 
 use isola_abi::id::CellId;
+use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
     CellInfo, CellSpec, CellState, CorePlacement, Durations, MemoryUsage, NetworkSpec, NetworkUsage,
 };
@@ -14,6 +15,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
         spec: CellSpec {
             name: name.into(),
             image_name: "kv".into(),
+            image: ImageDigest([0x0a; 32]),
             cores: 1,
             placement: CorePlacement::default(),
             memory: ByteSize(64 << 20),

@@ -14,10 +14,12 @@ use core::sync::atomic::Ordering;
 use isola_abi::growth::{Answer, Grown};
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
+use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
 use isola_abi::topology::CoreSite;
+use sha2::{Digest, Sha256};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -273,11 +275,17 @@ pub(crate) fn image() -> Vec<u8> {
     Builder::default().build()
 }
 
+/// What an image is known by.
+pub(crate) fn digest(image: &[u8]) -> ImageDigest {
+    ImageDigest(Sha256::digest(image).into())
+}
+
 /// A cell of one core, 4 MiB and a network device.
 pub(crate) fn spec(name: &str) -> CellSpec {
     CellSpec {
         name: name.into(),
         image_name: "image".into(),
+        image: digest(&image()),
         cores: 1,
         placement: CorePlacement::default(),
         memory: ByteSize(4 * MIB),

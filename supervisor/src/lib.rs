@@ -11,7 +11,8 @@
 //! | [`report`] | what a cell says of itself, read without believing it |
 //! | [`logs`] | what cells print |
 //! | [`journal`] | what the supervisor did and saw |
-//! | [`staging`] | an image on its way in |
+//! | [`images`] | the images that cells are made from, kept for the next time |
+//! | [`staging`] | an image on its way in, measured as it comes |
 //! | [`scrub`] | memory made zero, by looking first |
 //! | [`server`] | the management protocol: bytes in, bytes out |
 //! | [`effects`] | what all this needs from a machine |
@@ -26,6 +27,7 @@ extern crate alloc;
 pub mod cells;
 pub mod effects;
 pub mod image;
+pub mod images;
 pub mod inventory;
 pub mod journal;
 pub mod logs;

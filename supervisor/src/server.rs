@@ -10,7 +10,6 @@
 use crate::cells::{Cells, Detail, Stop};
 use crate::effects::Effects;
 use crate::inventory::Scrub;
-use crate::staging::Staged;
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::frame::{Decoder, MAX_CHUNK, MAX_FRAME, encode};
@@ -33,7 +32,6 @@ pub struct Server<E: Effects> {
     cells: Cells<E>,
     decoder: Decoder,
     greeted: Greeting,
-    staged: Option<Staged<E::Memory>>,
     /// Requests to stop a cell that has not stopped yet.
     due: Vec<(u32, CellId)>,
     unsent: Vec<u8>,
@@ -63,7 +61,6 @@ impl<E: Effects> Server<E> {
             cells,
             decoder: Decoder::new(),
             greeted: Greeting::Awaited,
-            staged: None,
             due: Vec::new(),
             unsent: Vec::new(),
             power_off: false,
@@ -143,22 +140,21 @@ impl<E: Effects> Server<E> {
         match body {
             RequestBody::Hello { version } => self.hello(version),
             RequestBody::Machine => answer(ResponseBody::Machine(self.cells.machine())),
+            RequestBody::Images => answer(ResponseBody::Images(self.cells.images())),
             RequestBody::ImageBegin { len_bytes } => {
-                let staged = Staged::begin(len_bytes, &mut self.cells.inventory().memory)?;
-                self.drop_staged();
-                self.staged = Some(staged);
+                self.cells.begin_image(len_bytes)?;
                 answer(ResponseBody::Done)
             }
             RequestBody::ImageChunk { offset, bytes } => {
-                self.staged.as_mut().ok_or(ManagementError::NoImage)?.append(offset, &bytes)?;
+                self.cells.append_image(offset, &bytes)?;
                 answer(ResponseBody::Done)
             }
             RequestBody::Create(spec) => {
-                let id = self.cells.create(spec, &mut self.staged)?;
+                let id = self.cells.create(spec)?;
                 self.info(id)
             }
             RequestBody::Recreate { name } => {
-                let id = self.cells.recreate(&name, &mut self.staged)?;
+                let id = self.cells.recreate(&name)?;
                 self.info(id)
             }
             RequestBody::Start { name } => {
@@ -205,7 +201,7 @@ impl<E: Effects> Server<E> {
     }
 
     fn hello(&mut self, version: u32) -> Answer {
-        self.drop_staged();
+        self.cells.forget_staged_image();
         self.due.clear();
         self.greeted = Greeting::Awaited;
         if version != isola_abi::VERSION {
@@ -239,12 +235,6 @@ impl<E: Effects> Server<E> {
     fn info(&self, id: CellId) -> Answer {
         let info = self.cells.info(id).ok_or_else(|| ManagementError::NoSuchCell(String::new()))?;
         answer(ResponseBody::Cell(info))
-    }
-
-    fn drop_staged(&mut self) {
-        if let Some(staged) = self.staged.take() {
-            staged.release(&mut self.cells.inventory().memory);
-        }
     }
 
     /// Answers the requests whose cells have stopped.
@@ -285,6 +275,7 @@ fn subject(body: &RequestBody) -> Option<String> {
         RequestBody::ImageBegin { .. } | RequestBody::ImageChunk { .. } => Some(String::new()),
         RequestBody::Hello { .. }
         | RequestBody::Machine
+        | RequestBody::Images
         | RequestBody::List
         | RequestBody::Inspect { .. }
         | RequestBody::Logs { .. }

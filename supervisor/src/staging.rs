@@ -1,13 +1,14 @@
-//! An image on its way in: memory from the inventory, in one piece, filled front to back, and given back when a
-//! cell was created from it. What the memory held before is nobody's business: only what came is read.
+//! An image on its way in: memory from the inventory, in one piece, filled front to back, and measured as it
+//! comes. What the memory held before is nobody's business: only what came is read.
 
 use crate::effects::Pages;
 use crate::inventory::Memory;
 use alloc::string::String;
 use alloc::vec;
 use isola_abi::frame::MAX_CHUNK;
+use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{ImageFault, MAX_IMAGE, ManagementError};
-use isola_abi::size::ByteSize;
+use sha2::{Digest, Sha256};
 
 /// An image of which so many bytes have come.
 #[derive(Debug)]
@@ -15,24 +16,36 @@ pub struct Staged<M> {
     memory: M,
     len_bytes: u64,
     received: u64,
+    measured: Sha256,
+}
+
+/// An image of which all bytes have come.
+#[derive(Debug)]
+pub struct Complete<M> {
+    /// The memory that it begins.
+    pub memory: M,
+    /// Its length.
+    pub len_bytes: u64,
+    /// What was measured.
+    pub digest: ImageDigest,
 }
 
 impl<M: Pages> Staged<M> {
-    /// Makes room for an image.
+    /// Checks the length of an image that is to come.
     ///
     /// # Errors
-    /// [`ManagementError::ImageRejected`] for a length that no image has, [`ManagementError::MemoryExhausted`].
-    pub fn begin(len_bytes: u64, memory: &mut Memory<M>) -> Result<Self, ManagementError> {
-        if len_bytes == 0 {
-            return Err(ManagementError::ImageRejected(ImageFault::NotElf));
+    /// [`ManagementError::ImageRejected`] for a length that no image has.
+    pub fn check(len_bytes: u64) -> Result<(), ManagementError> {
+        match len_bytes {
+            0 => Err(ManagementError::ImageRejected(ImageFault::NotElf)),
+            1..=MAX_IMAGE => Ok(()),
+            _ => Err(ManagementError::ImageRejected(ImageFault::TooLarge)),
         }
-        if len_bytes > MAX_IMAGE {
-            return Err(ManagementError::ImageRejected(ImageFault::TooLarge));
-        }
-        let free = ByteSize(memory.free());
-        let exhausted = ManagementError::MemoryExhausted { wanted: ByteSize(len_bytes), free };
-        let memory = memory.take_contiguous(len_bytes).ok_or(exhausted)?;
-        Ok(Self { memory, len_bytes, received: 0 })
+    }
+
+    /// An image of that length, of which nothing has come, in memory that is as long.
+    pub fn begin(len_bytes: u64, memory: M) -> Self {
+        Self { memory, len_bytes, received: 0, measured: Sha256::new() }
     }
 
     /// Takes the next bytes.
@@ -51,13 +64,21 @@ impl<M: Pages> Staged<M> {
             return limit(alloc::format!("the image was to be {} bytes long", self.len_bytes));
         }
         self.memory.write(offset, bytes);
+        self.measured.update(bytes);
         self.received += bytes.len() as u64;
         Ok(())
     }
 
-    /// The image's bytes, once all have come.
-    pub fn image(&self) -> Option<&[u8]> {
-        (self.received == self.len_bytes).then(|| self.memory.read(self.len_bytes as usize))
+    /// The image, once all of it has come; until then what there is of it.
+    ///
+    /// # Errors
+    /// Itself, where something is missing.
+    pub fn complete(self) -> Result<Complete<M>, Self> {
+        if self.received < self.len_bytes {
+            return Err(self);
+        }
+        let digest = ImageDigest(self.measured.finalize().into());
+        Ok(Complete { memory: self.memory, len_bytes: self.len_bytes, digest })
     }
 
     /// Gives the memory back.

@@ -1,11 +1,13 @@
 //! A client of the management protocol, as plain as can be: asks, and waits for the answer.
 
 use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
+use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
     CellInfo, CellSpec, CorePlacement, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request,
     RequestBody, Response, ResponseBody,
 };
 use isola_abi::size::ByteSize;
+use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -126,15 +128,14 @@ impl Client {
         }
     }
 
-    /// Creates a cell.
+    /// Creates a cell from an image.
     pub fn create(&mut self, image: &[u8], spec: CellSpec) -> CellInfo {
         self.upload(image);
-        cell(self.ask(RequestBody::Create(spec)))
+        cell(self.ask(RequestBody::Create(CellSpec { image: digest(image), ..spec })))
     }
 
-    /// Creates a cell that has ended once more.
-    pub fn recreate(&mut self, image: &[u8], name: &str) -> CellInfo {
-        self.upload(image);
+    /// Creates a cell that has ended once more, from an image that is there.
+    pub fn recreate(&mut self, name: &str) -> CellInfo {
         cell(self.ask(RequestBody::Recreate { name: name.into() }))
     }
 
@@ -217,11 +218,18 @@ pub fn cell(answer: Answer) -> CellInfo {
     }
 }
 
-/// A cell of that many cores and that much memory, without network, that is to do as `arguments` say.
+/// What an image is known by.
+pub fn digest(image: &[u8]) -> ImageDigest {
+    ImageDigest(Sha256::digest(image).into())
+}
+
+/// A cell of the image `cell-probe`, of that many cores and that much memory, without network, that is to do as
+/// `arguments` say.
 pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
     CellSpec {
         name: name.into(),
         image_name: "cell-probe".into(),
+        image: digest(crate::supervised::probe()),
         cores,
         placement: CorePlacement::default(),
         memory: ByteSize(mib << 20),

@@ -65,7 +65,8 @@ impl Supervised {
 
     /// What of the machine must be as before once everything is given back.
     pub fn resources(&mut self) -> MachineInfo {
-        MachineInfo { uptime_ns: 0, memory_dirty: ByteSize(0), ..self.client.machine() }
+        let nothing = ByteSize(0);
+        MachineInfo { uptime_ns: 0, memory_dirty: nothing, memory_images: nothing, ..self.client.machine() }
     }
 
     /// Memory of the host that QEMU uses, in MiB.

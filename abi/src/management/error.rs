@@ -105,7 +105,7 @@ pub enum ManagementError {
     },
     /// No network device is free.
     DevicesExhausted,
-    /// No image was sent, or not all of it.
+    /// The image is not there: it was not sent, or not all of it, or it has given way.
     NoImage,
     /// The image cannot be a cell.
     ImageRejected(ImageFault),
@@ -203,7 +203,7 @@ impl fmt::Display for ManagementError {
             Self::DevicesExhausted => {
                 f.write_str("no network device is free: stop a cell that has one, run this one without network, or start the machine with more")
             }
-            Self::NoImage => f.write_str("no complete image was sent"),
+            Self::NoImage => f.write_str("the machine does not have the image: send it first"),
             Self::ImageRejected(fault) => write!(f, "the image cannot be a cell: {fault}"),
         }
     }

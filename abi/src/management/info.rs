@@ -2,6 +2,7 @@
 
 use super::CellSpec;
 use crate::id::{CellId, CoreId, NodeId};
+use crate::integrity::ImageDigest;
 use crate::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use crate::size::ByteSize;
 use crate::topology::CoreSite;
@@ -26,6 +27,8 @@ pub struct MachineInfo {
     pub memory_quarantined: ByteSize,
     /// What the supervisor keeps for itself.
     pub memory_supervisor: ByteSize,
+    /// What the images take that it keeps. Those that no cell uses count as free: they give way.
+    pub memory_images: ByteSize,
     /// Network devices that can be given to cells.
     pub devices_total: u32,
     /// Of them, what no cell has.
@@ -36,6 +39,18 @@ pub struct MachineInfo {
     pub boot_ns: u64,
     /// Since then, in ns.
     pub uptime_ns: u64,
+}
+
+/// An image that the supervisor keeps, so that cells are made from it without sending it once more: as long as
+/// a cell uses it, and then until its memory is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageInfo {
+    /// Its SHA-256, as the supervisor measured it while it came.
+    pub digest: ImageDigest,
+    /// Its length.
+    pub len_bytes: u64,
+    /// The cells that use it: they were made from it, and have not ended, or wait to be started again.
+    pub cells: u32,
 }
 
 /// A core of the machine.

@@ -23,8 +23,8 @@ mod spec;
 
 pub use error::{ImageFault, ManagementError, TakenBy, TakenCore};
 pub use info::{
-    ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage, Crash, Durations, LogPiece,
-    MachineInfo, MemoryUsage, NetworkUsage,
+    ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage, Crash, Durations, ImageInfo,
+    LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS};
 pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
@@ -71,7 +71,9 @@ pub enum RequestBody {
     },
     /// What the machine has, and how much of it is free.
     Machine,
-    /// Begins to send an image.
+    /// The images that the supervisor keeps.
+    Images,
+    /// Begins to send an image. Where it has come as a whole, the supervisor keeps it: see [`ImageInfo`].
     ImageBegin {
         /// Its length, in bytes; at most [`MAX_IMAGE`].
         len_bytes: u64,
@@ -83,10 +85,10 @@ pub enum RequestBody {
         /// At most [`MAX_CHUNK`] of them.
         bytes: Vec<u8>,
     },
-    /// Creates a cell from the image that was sent.
+    /// Creates a cell from an image that the supervisor has.
     Create(CellSpec),
-    /// Gives a cell that has ended what its specification says once more, built from the image that was sent.
-    /// Its id and its log go on. A refusal leaves it as it was.
+    /// Gives a cell that has ended what its specification says once more, built from the image that it was built
+    /// from before. Its id and its log go on. A refusal leaves it as it was.
     Recreate {
         /// The cell's name.
         name: String,
@@ -188,6 +190,8 @@ pub enum ResponseBody {
     },
     /// Answers [`RequestBody::Machine`].
     Machine(MachineInfo),
+    /// Answers [`RequestBody::Images`]: those that were used or sent last come last.
+    Images(Vec<ImageInfo>),
     /// Answers [`RequestBody::Create`], [`RequestBody::Recreate`], [`RequestBody::Start`],
     /// [`RequestBody::Stop`] and [`RequestBody::Inspect`]: the cell as it is now.
     Cell(alloc::boxed::Box<CellInfo>),

@@ -2,6 +2,7 @@
 
 use super::{CorePlacement, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError};
 use crate::descriptor::NetworkAddress;
+use crate::integrity::ImageDigest;
 use crate::size::ByteSize;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,6 +15,8 @@ pub struct CellSpec {
     pub name: String,
     /// Name of the image, for people.
     pub image_name: String,
+    /// The image itself: one that the supervisor has (see [`super::RequestBody::Images`]).
+    pub image: ImageDigest,
     /// How many cores.
     pub cores: u32,
     /// Which.
@@ -92,6 +95,7 @@ mod tests {
         CellSpec {
             name: name.into(),
             image_name: "kv".into(),
+            image: ImageDigest([0; 32]),
             cores: 1,
             placement: CorePlacement::default(),
             memory: ByteSize(16 << 20),

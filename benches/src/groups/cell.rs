@@ -132,7 +132,7 @@ impl Divided {
     /// Creates, starts, asks, stops and destroys a cell.
     fn live(&mut self, image: &CellImage, cores: u32) -> Result<Life, BenchError> {
         let start = Instant::now();
-        self.client.upload(&image.bytes, &mut |_| ControlFlow::Continue(()))?;
+        self.client.provide(image, &mut |_| ControlFlow::Continue(()))?;
         self.client.create(spec(image, cores, CELL_MIB))?;
         let create_ms = ms_since(start);
 
@@ -153,7 +153,7 @@ impl Divided {
     /// Memory of the smallest cell in which an image answers, in MiB.
     fn smallest(&mut self, image: &CellImage) -> Result<u64, BenchError> {
         for mib in (CHUNK_MIB..CELL_MIB).step_by(CHUNK_MIB as usize) {
-            self.client.upload(&image.bytes, &mut |_| ControlFlow::Continue(()))?;
+            self.client.provide(image, &mut |_| ControlFlow::Continue(()))?;
             match self.client.create(spec(image, 1, mib)) {
                 Ok(_) => {}
                 Err(ClientError::Refused(ManagementError::MemoryTooSmall { .. })) => continue,
@@ -176,6 +176,7 @@ fn spec(image: &CellImage, cores: u32, mib: u64) -> CellSpec {
     CellSpec {
         name: NAME.into(),
         image_name: image.name.clone(),
+        image: image.digest,
         cores,
         placement: CorePlacement::default(),
         memory: ByteSize(mib << 20),

@@ -10,7 +10,7 @@
 pub mod ports;
 
 use crate::client::{Client, ClientError};
-use crate::image::{CellImage, FindError};
+use crate::image::CellImage;
 use crate::machine::cells::{Afterwards, CellRecord};
 use crate::machine::network::{NetworkError, NetworkWish, address};
 use crate::machine::qmp::QmpError;
@@ -130,7 +130,7 @@ pub enum CellError {
         /// The cell.
         name: String,
         /// What is wrong with it.
-        error: FindError,
+        error: String,
     },
     /// A file cannot be used.
     #[error(transparent)]
@@ -177,7 +177,8 @@ pub fn run(
     let name = new.name.unwrap_or_else(|| names::generate(taken));
     let spec = CellSpec {
         name: name.clone(),
-        image_name: new.image.name,
+        image_name: new.image.name.clone(),
+        image: new.image.digest,
         cores: new.cores,
         placement: new.placement,
         memory: new.memory,
@@ -192,7 +193,7 @@ pub fn run(
         return Err(ClientError::from(ManagementError::NameTaken(name)).into());
     }
     check_ports(root, held, &name, spec.network, &new.publish)?;
-    client.upload(&new.image.bytes, progress)?;
+    client.provide(&new.image, progress)?;
     let cell = client.create(spec)?;
     let record =
         CellRecord { id: cell.id, afterwards: new.afterwards, publish: new.publish, published: Vec::new() };
@@ -209,8 +210,9 @@ pub fn run(
     started
 }
 
-/// Starts a cell that has ended, and publishes its ports again. Its image is sent once more, from the copy that
-/// was kept of it; `progress` is told how much there is and how much is sent, and can break off.
+/// Starts a cell that has ended, and publishes its ports again. Where the machine does not have its image any
+/// more, that is sent once more, from the copy that was kept of it; `progress` is told how much there is and how
+/// much is sent, and can break off.
 ///
 /// # Errors
 /// [`CellError`].
@@ -229,24 +231,30 @@ pub fn start(
     unpublish_all(held, &cell)?;
     if has_ended(&cell) {
         let record = held.cells().load(name, cell.id);
-        let record = record.ok_or_else(|| CellError::ImageGone { name: name.to_owned() })?;
+        let publish = record.map(|record| record.publish).unwrap_or_default();
         // What is known to fail is not worth sending an image for.
-        check_ports(root, held, name, cell.spec.network, &record.publish)?;
-        let image = kept_image(held, name)?;
-        let len = image.bytes.len() as u64;
-        client.upload(&image.bytes, &mut |sent| progress(sent, len))?;
+        check_ports(root, held, name, cell.spec.network, &publish)?;
+        if client.images()?.iter().all(|kept| kept.digest != cell.spec.image) {
+            let image = kept_image(held, &cell)?;
+            let len = image.bytes.len() as u64;
+            client.upload(&image.bytes, &mut |sent| progress(sent, len))?;
+        }
         cell = client.recreate(name)?;
     }
     start_created(root, held, client, &cell)
 }
 
 /// The copy that was kept of a cell's image when the cell was made.
-fn kept_image(held: &Held, name: &str) -> Result<CellImage, CellError> {
-    let path = held.cells().image(name);
-    if !path.exists() {
-        return Err(CellError::ImageGone { name: name.to_owned() });
+fn kept_image(held: &Held, cell: &CellInfo) -> Result<CellImage, CellError> {
+    let name = &cell.spec.name;
+    let own = held.cells().load(name, cell.id).map(|_| held.cells().image(name)).filter(|path| path.exists());
+    let path = own.ok_or_else(|| CellError::ImageGone { name: name.to_owned() })?;
+    let spoiled = |error: String| CellError::ImageSpoiled { name: name.to_owned(), error };
+    let image = CellImage::read(path).map_err(|error| spoiled(error.to_string()))?;
+    if image.digest != cell.spec.image {
+        return Err(spoiled(format!("its SHA-256 is {} now", image.digest)));
     }
-    CellImage::read(path).map_err(|error| CellError::ImageSpoiled { name: name.to_owned(), error })
+    Ok(image)
 }
 
 fn start_created(

@@ -181,7 +181,7 @@ fn memory_text(info: &MachineInfo) -> String {
     if info.memory_quarantined.0 > 0 {
         let _ = write!(text, "; {} out of use", info.memory_quarantined);
     }
-    let _ = write!(text, "; supervisor {}", info.memory_supervisor);
+    let _ = write!(text, "; supervisor {}, images {}", info.memory_supervisor, info.memory_images);
     text
 }
 
@@ -193,6 +193,7 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
     line("cell", format!("{} (id {}, machine {})", view.name, view.id, view.machine));
     line("state", format!("{}; uptime {}", show::state(cell), show::uptime(cell)));
     line("image", [std::slice::from_ref(&view.image), &view.arguments[..]].concat().join(" "));
+    line("sha256", view.image_sha256.clone());
     line("created", human::local_time(cell.created_unix_ns));
     let MemoryUsage { total, used, peak, room: _, pressure } = cell.memory_usage;
     let most = match cell.spec.memory_max {

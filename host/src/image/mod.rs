@@ -9,6 +9,8 @@ pub mod elf;
 
 use crate::names::nearest;
 use elf::{ElfImage, ImageError};
+use isola_abi::integrity::ImageDigest;
+use sha2::{Digest, Sha256};
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -85,6 +87,8 @@ pub struct CellImage {
     pub path: PathBuf,
     /// What a machine needs of it.
     pub bytes: Vec<u8>,
+    /// The SHA-256 of that.
+    pub digest: ImageDigest,
 }
 
 impl CellImage {
@@ -101,7 +105,8 @@ impl CellImage {
         });
         let bytes = bytes.map_err(rejected)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { name, path, bytes })
+        let digest = ImageDigest(Sha256::digest(&bytes).into());
+        Ok(Self { name, path, bytes, digest })
     }
 }
 

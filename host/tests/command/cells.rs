@@ -143,11 +143,29 @@ fn a_cell_starts_again_from_the_image_that_it_was_made_from() {
     sandbox.isola(&["run", "--name", "victim", "kv", "crash"]).failed(134, "page fault");
     // What is built anew meanwhile is for new cells.
     fs::write(sandbox.images().join("kv"), "another program").unwrap();
+    // The machine has it still. Then another one has taken its place, and the copy is sent.
+    sandbox.isola(&["start", "victim"]).ok();
+    sandbox.wait("it crashes", || sandbox.json(&["inspect", "victim"])["state"] == "crashed");
+    sandbox.isola(&["run", "--rm", "primes", "exit:0"]).ok();
     sandbox.isola(&["start", "victim"]).ok();
     let lines = sandbox.isola(&["logs", "victim"]).ok();
-    assert_eq!(lines, "victim: started [crash]\nvictim: started [crash]\n");
+    assert_eq!(lines, "victim: started [crash]\n".repeat(3));
     let events = sandbox.isola(&["events"]).ok();
     assert!(events.contains("recreate   victim"), "{events}");
+}
+
+#[test]
+fn an_image_that_the_machine_has_is_not_sent_again() {
+    // The fake supervisor does not take one that it has.
+    let sandbox = Sandbox::up();
+    for name in ["a", "b", "c"] {
+        sandbox.isola(&["run", "-d", "--name", name, "kv"]).ok();
+    }
+    let cells = sandbox.json(&["ps"]);
+    let digest = cells[0]["image_sha256"].as_str().unwrap();
+    assert_eq!((digest.len(), &cells[2]["image_sha256"]), (64, &cells[0]["image_sha256"]));
+    assert!(sandbox.isola(&["inspect", "a"]).ok().contains(digest));
+    assert_eq!(sandbox.json(&["inspect"])["supervisor"]["image_bytes"], 2 << 20);
 }
 
 #[test]
@@ -156,7 +174,12 @@ fn a_cell_whose_image_is_gone_or_damaged_is_not_started_again() {
     sandbox.isola(&["run", "--name", "kv", "kv", "exit:0"]).ok();
     let kept = sandbox.state().join("default/cells/kv/image.elf");
     let image = fs::read(&kept).unwrap();
+    sandbox.isola(&["run", "--rm", "primes", "exit:0"]).ok();
     fs::write(&kept, &image[..100]).unwrap();
+    sandbox.isola(&["start", "kv"]).failed(1, "was changed where it is kept");
+    let mut other = image.clone();
+    other[299] ^= 1;
+    fs::write(&kept, other).unwrap();
     sandbox.isola(&["start", "kv"]).failed(1, "was changed where it is kept");
     fs::remove_file(&kept).unwrap();
     sandbox.isola(&["start", "kv"]).failed(1, "is not kept here any more");

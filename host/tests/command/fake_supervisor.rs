@@ -12,10 +12,13 @@ use crate::fake_answers::Answering;
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::integrity::ImageDigest;
 use isola_abi::management::*;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use isola_abi::size::ByteSize;
 use isola_abi::topology::CoreSite;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process;
@@ -34,13 +37,12 @@ pub struct Supervisor {
     next_id: u32,
     answering: Answering,
     image: Option<(u64, Vec<u8>)>,
+    images: BTreeMap<ImageDigest, Vec<u8>>,
     pending: Vec<Pending>,
 }
 
 struct Cell {
     info: CellInfo,
-    /// The image that it was first made from.
-    image: Vec<u8>,
     log: Vec<u8>,
     started: Option<Instant>,
 }
@@ -62,6 +64,7 @@ impl Supervisor {
             next_id: 1,
             answering: Answering::new(),
             image: None,
+            images: BTreeMap::new(),
             pending: vec![],
         };
         supervisor.note(None, JournalEvent::Boot);
@@ -178,6 +181,14 @@ impl Supervisor {
                 ResponseBody::Hello { version: self.version }
             }
             RequestBody::Machine => ResponseBody::Machine(self.machine()),
+            RequestBody::Images => {
+                let info = |(digest, image): (&ImageDigest, &Vec<u8>)| ImageInfo {
+                    digest: *digest,
+                    len_bytes: image.len() as u64,
+                    cells: 0,
+                };
+                ResponseBody::Images(self.images.iter().map(info).collect())
+            }
             RequestBody::ImageBegin { len_bytes } => {
                 self.image = Some((len_bytes, Vec::new()));
                 ResponseBody::Done
@@ -187,6 +198,14 @@ impl Supervisor {
                 assert_eq!(offset, image.len() as u64);
                 image.extend(bytes);
                 assert!(image.len() as u64 <= *len);
+                if image.len() as u64 == *len
+                    && let Some((_, image)) = self.image.take()
+                {
+                    let digest = ImageDigest(Sha256::digest(&image).into());
+                    assert!(!self.images.contains_key(&digest), "an image is sent that is there");
+                    // There is room for one.
+                    self.images = [(digest, image)].into();
+                }
                 ResponseBody::Done
             }
             RequestBody::Create(spec) => ResponseBody::Cell(Box::new(self.create(spec)?)),
@@ -271,12 +290,9 @@ impl Supervisor {
         found.ok_or_else(|| ManagementError::NoSuchCell(name.to_owned()))
     }
 
-    /// The image that was sent, which a cell of these cores is made from.
-    fn take_image(&mut self, cores: u32) -> Result<Vec<u8>, ManagementError> {
-        let (len, image) = self.image.take().ok_or(ManagementError::NoImage)?;
-        if image.len() as u64 != len {
-            return Err(ManagementError::NoImage);
-        }
+    /// The image that a cell of these cores is made from.
+    fn image(&self, digest: &ImageDigest, cores: u32) -> Result<Vec<u8>, ManagementError> {
+        let image = self.images.get(digest).cloned().ok_or(ManagementError::NoImage)?;
         let free = self.free_cores();
         if cores > free {
             return Err(ManagementError::CoresExhausted { wanted: cores, free });
@@ -289,10 +305,9 @@ impl Supervisor {
         if !old.state.has_ended() {
             return Err(ManagementError::WrongState { name, state: old.state });
         }
-        let image = self.take_image(old.spec.cores)?;
+        let image = self.image(&old.spec.image, old.spec.cores)?;
         let new = self.info(old.spec, image.len() as u64);
         let cell = self.cell(&name)?;
-        assert_eq!(cell.image, image, "the image that the cell was first made from is sent");
         cell.info = CellInfo { id: old.id, created_unix_ns: old.created_unix_ns, ..new };
         let info = cell.info.clone();
         self.note(Some(&name), JournalEvent::Recreate);
@@ -304,14 +319,14 @@ impl Supervisor {
         if self.cell(&spec.name).is_ok() {
             return Err(ManagementError::NameTaken(spec.name));
         }
-        let image = self.take_image(spec.cores)?;
+        let image = self.image(&spec.image, spec.cores)?;
         let info = self.info(spec, image.len() as u64);
         self.next_id += 1;
         self.note(Some(&info.spec.name), JournalEvent::Create);
         // A cell that has printed more than is kept.
         let chatty = info.spec.arguments.first().is_some_and(|first| first == "chatty");
         let log = if chatty { b"0123456789abcde\n".repeat(1024) } else { Vec::new() };
-        self.cells.push(Cell { info: info.clone(), image, log, started: None });
+        self.cells.push(Cell { info: info.clone(), log, started: None });
         Ok(info)
     }
 
@@ -387,6 +402,7 @@ impl Supervisor {
             memory_dirty: ByteSize(1 << 28),
             memory_quarantined: ByteSize(0),
             memory_supervisor: ByteSize(8 << 20),
+            memory_images: ByteSize(2 << 20),
             devices_total: 8,
             devices_free: 7,
             tsc_hz: 2_100_000_000,

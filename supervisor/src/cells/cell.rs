@@ -94,6 +94,11 @@ impl<E: Effects> Cell<E> {
         !matches!(self.run, Run::Created | Run::Ended(_))
     }
 
+    /// Whether its image has to be there.
+    pub(super) fn uses_image(&self) -> bool {
+        self.held().is_some()
+    }
+
     pub(super) fn held(&self) -> Option<&Held<E>> {
         match &self.body {
             Body::Held(held) => Some(held),

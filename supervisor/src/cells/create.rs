@@ -8,7 +8,6 @@ use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
 use crate::image::ImagePlan;
 use crate::inventory::{CHUNK, CoreRefusal, CoreToken, CoreWish};
 use crate::logs::Log;
-use crate::staging::Staged;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -25,15 +24,11 @@ struct Built<E: Effects> {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Creates a cell from the image that was sent, which is gone then.
+    /// Creates a cell from an image that is kept.
     ///
     /// # Errors
     /// All of [`ManagementError`] that is about names, limits, images and exhaustion. Nothing has changed then.
-    pub fn create(
-        &mut self,
-        spec: CellSpec,
-        staged: &mut Option<Staged<E::Memory>>,
-    ) -> Result<CellId, ManagementError> {
+    pub fn create(&mut self, spec: CellSpec) -> Result<CellId, ManagementError> {
         let began = self.effects.now_ns();
         spec.validate()?;
         if self.find(&spec.name).is_ok() {
@@ -44,7 +39,7 @@ impl<E: Effects> Cells<E> {
             return Err(ManagementError::OutOfLimits(what));
         }
         let id = CellId(self.next_id);
-        let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec, staged)?;
+        let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec)?;
         self.next_id += 1;
         let now = self.effects.now_ns();
         let cell = Cell {
@@ -66,20 +61,17 @@ impl<E: Effects> Cells<E> {
         };
         self.record(began, Some(&cell.spec.name), JournalEvent::Create);
         self.cells.insert(id, cell);
+        self.count_images();
         Ok(id)
     }
 
-    /// Gives a cell that has ended what its specification says once more, built from the image that was sent,
-    /// which is gone then.
+    /// Gives a cell that has ended what its specification says once more, built from the image that it was built
+    /// from before.
     ///
     /// # Errors
     /// [`ManagementError::NoSuchCell`], [`ManagementError::WrongState`] where it has not ended, and all that is
     /// about images and exhaustion. Nothing has changed then.
-    pub fn recreate(
-        &mut self,
-        name: &str,
-        staged: &mut Option<Staged<E::Memory>>,
-    ) -> Result<CellId, ManagementError> {
+    pub fn recreate(&mut self, name: &str) -> Result<CellId, ManagementError> {
         let began = self.effects.now_ns();
         let id = self.find(name)?;
         self.poll(id);
@@ -89,7 +81,7 @@ impl<E: Effects> Cells<E> {
             return Err(cell.wrong_state());
         }
         let spec = cell.spec.clone();
-        let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec, staged)?;
+        let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec)?;
         let now = self.effects.now_ns();
         let cell = self.cells.get_mut(&id).ok_or_else(gone)?;
         cell.body = Body::Held(held);
@@ -102,6 +94,7 @@ impl<E: Effects> Cells<E> {
         cell.exit_code = None;
         cell.crash = None;
         cell.durations = Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() };
+        self.count_images();
         self.record(began, Some(name), JournalEvent::Recreate);
         Ok(id)
     }
@@ -149,20 +142,18 @@ impl<E: Effects> Cells<E> {
                 self.record(began, Some(name), JournalEvent::DeviceLost);
             }
         }
+        self.count_images();
         self.record(began, Some(name), JournalEvent::Destroy);
         Ok(())
     }
 
-    /// Builds a cell of what is free; takes the image where that succeeds.
-    fn build(
-        &mut self,
-        id: CellId,
-        spec: &CellSpec,
-        staged: &mut Option<Staged<E::Memory>>,
-    ) -> Result<Built<E>, ManagementError> {
-        let image = staged.as_ref().and_then(Staged::image).ok_or(ManagementError::NoImage)?;
+    /// Builds a cell of what is free.
+    fn build(&mut self, id: CellId, spec: &CellSpec) -> Result<Built<E>, ManagementError> {
+        let image = self.images.bytes(&spec.image).ok_or(ManagementError::NoImage)?;
         let plan = ImagePlan::check(image).map_err(ManagementError::ImageRejected)?;
         let memory_bytes = self.check_exhaustion(id, spec, &plan)?;
+        self.images.make_room(memory_bytes, Some(&spec.image), &mut self.inventory.memory);
+        let image = self.images.bytes(&spec.image).ok_or(ManagementError::NoImage)?;
         let wish = CoreWish { count: spec.cores as usize, placement: &spec.placement };
         let cores = self.inventory.cores.take(&wish, id).map_err(|refusal| self.told(refusal))?;
         let node = cores.first().and_then(|core| self.inventory.cores.node(core.id())).unwrap_or(NodeId(0));
@@ -182,9 +173,6 @@ impl<E: Effects> Cells<E> {
         };
         match self.effects.build(blueprint, memory) {
             Ok(space) => {
-                if let Some(staged) = staged.take() {
-                    staged.release(&mut self.inventory.memory);
-                }
                 let core_ids = cores.iter().map(CoreToken::id).collect();
                 let held = Held { space, cores, device };
                 Ok(Built { held, core_ids, memory_bytes, image_bytes: plan.memory_bytes() })
@@ -208,7 +196,8 @@ impl<E: Effects> Cells<E> {
         let inventory = &self.inventory;
         let wish = CoreWish { count: spec.cores as usize, placement: &spec.placement };
         inventory.cores.choose(&wish, id).map_err(|refusal| self.told(refusal))?;
-        let free = inventory.memory.free();
+        let idle = self.images.idle_bytes() - self.images.idle_bytes_of(&spec.image);
+        let free = inventory.memory.free() + idle;
         let exhausted = ManagementError::MemoryExhausted { wanted: spec.memory, free: ByteSize(free) };
         let Some(bytes) = spec.memory.0.checked_next_multiple_of(CHUNK).filter(|&bytes| bytes <= free) else {
             return Err(exhausted);

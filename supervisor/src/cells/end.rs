@@ -195,6 +195,7 @@ impl<E: Effects> Cells<E> {
             cell.durations.reclaim_ns = Some(took);
         }
         self.record(since_ns, Some(&name), event);
+        self.count_images();
         self.ended.push(id);
     }
 

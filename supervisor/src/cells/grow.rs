@@ -68,7 +68,14 @@ impl<E: Effects> Cells<E> {
         let since_ns = cell.growth.open_since_ns.unwrap_or(now);
         let room = memory_max_bytes(&cell.spec, cell.memory_bytes) - cell.memory_bytes;
         let block = match block_wish(&wished, room, cell.growth.places_left) {
-            Ok(wish) => self.inventory.memory.take_block(wish),
+            Ok(wish) => loop {
+                let memory = &mut self.inventory.memory;
+                match memory.take_block(wish) {
+                    // Images that nobody uses give way.
+                    Block::Exhausted if self.images.drop_idle(None, memory) => {}
+                    block => break block,
+                }
+            },
             Err(Refusal::Limit) => return self.refuse(id, &wished, Refusal::Limit, since_ns),
             Err(Refusal::Exhausted) => Block::Exhausted,
         };

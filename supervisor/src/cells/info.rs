@@ -58,10 +58,11 @@ impl<E: Effects> Cells<E> {
         MachineInfo {
             cores: self.inventory.cores.info(),
             memory_total: ByteSize(self.inventory.memory.total()),
-            memory_free: ByteSize(self.inventory.memory.free()),
+            memory_free: ByteSize(self.inventory.memory.free() + self.images.idle_bytes()),
             memory_dirty: ByteSize(self.inventory.memory.dirty()),
             memory_quarantined: ByteSize(self.quarantine.iter().map(|kept| kept.memory_bytes).sum()),
             memory_supervisor: ByteSize(self.boot.memory_supervisor),
+            memory_images: ByteSize(self.images.memory_bytes()),
             devices_total: self.inventory.devices.total() as u32,
             devices_free: self.inventory.devices.free() as u32,
             tsc_hz: self.boot.tsc_hz,

@@ -17,7 +17,7 @@
 //! back, memory and device go to the quarantine instead, and stay there.
 //!
 //! A cell that has ended can be created once more: under its id, with its log, in other memory and on whichever
-//! cores are free then. The supervisor has no image of it any more, so that has to be sent again.
+//! cores are free then, from its image, as long as that is kept (see [`crate::images`]).
 //!
 //! Everything happens in calls: requests, doorbells ([`Cells::doorbell`]) and time ([`Cells::tick`]). Nothing
 //! waits here, and no time passes unless [`Cells::next_deadline_ns`] says when to look again.
@@ -27,6 +27,7 @@
 //! | `cell` | a cell's record |
 //! | `create` | create, create once more, start, destroy |
 //! | `end` | stop, doorbell, end |
+//! | `images` | the images that are kept |
 //! | `grow` | cells that ask for more memory |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
@@ -35,6 +36,7 @@ mod cell;
 mod create;
 mod end;
 mod grow;
+mod images;
 mod info;
 mod inquire;
 mod watch;
@@ -43,6 +45,7 @@ pub use end::Stop;
 pub use info::Detail;
 
 use crate::effects::Effects;
+use crate::images::Images;
 use crate::inventory::{Inventory, Scrub};
 use crate::journal::Journal;
 use alloc::collections::BTreeMap;
@@ -80,6 +83,7 @@ pub struct Cells<E: Effects> {
     inventory: InventoryOf<E>,
     boot: Boot,
     journal: Journal,
+    images: Images<E::Memory>,
     cells: BTreeMap<CellId, Cell<E>>,
     next_id: u32,
     ended: Vec<CellId>,
@@ -103,6 +107,7 @@ impl<E: Effects> Cells<E> {
             inventory,
             boot,
             journal,
+            images: Images::new(),
             cells: BTreeMap::new(),
             next_id: 1,
             ended: Vec::new(),

@@ -24,6 +24,8 @@ pub struct CellView {
     pub exit_code: Option<i32>,
     /// Name of its image.
     pub image: String,
+    /// The image's SHA-256, as the supervisor measured it when it came.
+    pub image_sha256: String,
     /// The application's arguments.
     pub arguments: Vec<String>,
     /// What its cores did; once it has ended, up to then.
@@ -149,6 +151,7 @@ impl CellView {
             state: cell.state.to_string(),
             exit_code: cell.exit_code,
             image: cell.spec.image_name.clone(),
+            image_sha256: cell.spec.image.to_string(),
             arguments: cell.spec.arguments.clone(),
             cores: cell.cores.iter().map(CoreView::new).collect(),
             held_cores: if cell.state.has_ended() { 0 } else { cell.spec.cores },

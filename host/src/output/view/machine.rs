@@ -46,6 +46,8 @@ pub struct SupervisorView {
     pub quarantined_bytes: u64,
     /// What the supervisor keeps.
     pub supervisor_bytes: u64,
+    /// What the images take that it keeps for the next cell.
+    pub image_bytes: u64,
     /// Network devices for cells.
     pub devices: u32,
     /// Of those, what no cell has.
@@ -110,6 +112,7 @@ impl SupervisorView {
             dirty_bytes: info.memory_dirty.0,
             quarantined_bytes: info.memory_quarantined.0,
             supervisor_bytes: info.memory_supervisor.0,
+            image_bytes: info.memory_images.0,
             devices: info.devices_total,
             free_devices: info.devices_free,
             tsc_hz: info.tsc_hz,

@@ -2,42 +2,33 @@
 
 use super::*;
 use crate::effects::BuildError;
-use crate::fake::{Action, FakeMachine, MIB, crashes, image, machine, says, signs, spec};
-use crate::staging::Staged;
+use crate::fake::{Action, FakeMachine, MIB, crashes, digest, image, machine, says, signs, spec};
 use alloc::rc::Rc;
 use core::sync::atomic::Ordering;
 use isola_abi::frame::MAX_CHUNK;
 use isola_abi::id::CoreId;
+use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{CellInfo, CellSpec, CellState, CoreOwner, ImageFault, MachineInfo, NetworkSpec};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
 
-type Staging = Option<Staged<<FakeMachine as Effects>::Memory>>;
+/// The memory that the image takes while a cell uses it, in bytes.
+const IMAGE: u64 = 2 * MIB;
 
-fn stage(cells: &mut Cells<FakeMachine>, bytes: &[u8]) -> Staging {
-    let mut staged = Staged::begin(bytes.len() as u64, &mut cells.inventory().memory).unwrap();
+/// Sends an image.
+fn send(cells: &mut Cells<FakeMachine>, bytes: &[u8]) -> ImageDigest {
+    cells.begin_image(bytes.len() as u64).unwrap();
     for (number, chunk) in bytes.chunks(MAX_CHUNK).enumerate() {
-        staged.append((number * MAX_CHUNK) as u64, chunk).unwrap();
+        cells.append_image((number * MAX_CHUNK) as u64, chunk).unwrap();
     }
-    Some(staged)
+    digest(bytes)
 }
 
 fn create(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Result<CellId, ManagementError> {
-    let mut staged = stage(cells, &image());
-    let result = cells.create(spec, &mut staged);
-    if let Some(staged) = staged {
-        staged.release(&mut cells.inventory().memory);
+    if cells.images().iter().all(|kept| kept.digest != spec.image) {
+        send(cells, &image());
     }
-    result
-}
-
-fn recreate(cells: &mut Cells<FakeMachine>, name: &str) -> Result<CellId, ManagementError> {
-    let mut staged = stage(cells, &image());
-    let result = cells.recreate(name, &mut staged);
-    if let Some(staged) = staged {
-        staged.release(&mut cells.inventory().memory);
-    }
-    result
+    cells.create(spec)
 }
 
 /// Creates and starts a cell; returns what it says of itself.
@@ -60,7 +51,7 @@ fn advance(cells: &mut Cells<FakeMachine>, ms: u64) {
 
 /// What of the machine must be as before once all is given back.
 fn resources(cells: &Cells<FakeMachine>) -> MachineInfo {
-    MachineInfo { uptime_ns: 0, memory_dirty: ByteSize(0), ..cells.machine() }
+    MachineInfo { uptime_ns: 0, memory_dirty: ByteSize(0), memory_images: ByteSize(0), ..cells.machine() }
 }
 
 fn events(cells: &Cells<FakeMachine>) -> Vec<JournalEvent> {
@@ -69,6 +60,7 @@ fn events(cells: &Cells<FakeMachine>) -> Vec<JournalEvent> {
 
 mod ends;
 mod growth;
+mod images;
 mod inquiries;
 mod records;
 mod refusals;
@@ -85,7 +77,7 @@ fn a_cell_lives_from_create_to_destroy() {
         (CellState::Running, CellPhase::Silent, ByteSize(4 * MIB))
     );
     assert_eq!(resources(&cells).cores[1].owner, CoreOwner::Cell(running.id));
-    assert_eq!(resources(&cells).memory_free.0, before.memory_free.0 - 4 * MIB);
+    assert_eq!(resources(&cells).memory_free.0, before.memory_free.0 - 4 * MIB - IMAGE);
     assert_eq!(resources(&cells).devices_free, 1);
 
     says(&report, CellPhase::Running);

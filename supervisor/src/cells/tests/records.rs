@@ -54,7 +54,7 @@ fn a_cell_begins_anew_under_its_id_and_with_its_log() {
     let old = info(&mut cells, "bad");
     cells.effects().images.clear();
     // The fake machine checks that the memory is clean.
-    assert_eq!(recreate(&mut cells, "bad"), Ok(old.id));
+    assert_eq!(cells.recreate("bad"), Ok(old.id));
     assert_eq!(cells.effects().images[&old.id], image());
     let created = info(&mut cells, "bad");
     assert_eq!((created.state, created.crash, created.memory), (CellState::Created, None, ByteSize(4 * MIB)));
@@ -88,25 +88,24 @@ fn a_cell_whose_cores_another_one_has_stays_as_it_was() {
     use_and_crash(&mut cells, &report);
     let ended = info(&mut cells, "bad");
     run(&mut cells, spec("thief"));
-    assert_eq!(recreate(&mut cells, "bad"), Err(ManagementError::CoresExhausted { wanted: 2, free: 1 }));
+    assert_eq!(cells.recreate("bad"), Err(ManagementError::CoresExhausted { wanted: 2, free: 1 }));
     assert_eq!(info(&mut cells, "bad"), ended);
     cells.stop("thief", 0).unwrap();
-    recreate(&mut cells, "bad").unwrap();
+    cells.recreate("bad").unwrap();
 }
 
 #[test]
-fn only_what_has_ended_is_created_once_more_and_only_with_an_image() {
+fn only_what_has_ended_is_created_once_more() {
     let mut cells = machine(2);
     let wrong = |state| ManagementError::WrongState { name: "kv".into(), state };
     create(&mut cells, spec("kv")).unwrap();
-    assert_eq!(recreate(&mut cells, "kv"), Err(wrong(CellState::Created)));
+    assert_eq!(cells.recreate("kv"), Err(wrong(CellState::Created)));
     cells.start("kv").unwrap();
-    assert_eq!(recreate(&mut cells, "kv"), Err(wrong(CellState::Running)));
+    assert_eq!(cells.recreate("kv"), Err(wrong(CellState::Running)));
     cells.stop("kv", 0).unwrap();
     assert_eq!(cells.start("kv"), Err(wrong(CellState::Killed)), "it holds nothing to start with");
-    assert_eq!(cells.recreate("kv", &mut None), Err(ManagementError::NoImage));
-    assert_eq!(recreate(&mut cells, "x"), Err(ManagementError::NoSuchCell("x".into())));
-    recreate(&mut cells, "kv").unwrap();
+    assert_eq!(cells.recreate("x"), Err(ManagementError::NoSuchCell("x".into())));
+    cells.recreate("kv").unwrap();
 }
 
 #[test]
@@ -115,7 +114,7 @@ fn a_cell_that_has_ended_unseen_is_not_taken_to_run() {
     let report = run(&mut cells, spec("kv"));
     // No doorbell came.
     says(&report, CellPhase::Exited);
-    recreate(&mut cells, "kv").unwrap();
+    cells.recreate("kv").unwrap();
     cells.start("kv").unwrap();
     says(&cells.effects().reports.values().next().unwrap().clone(), CellPhase::Exited);
     cells.destroy("kv").unwrap();
@@ -145,5 +144,5 @@ fn free_memory_is_scrubbed_in_slices_while_nothing_else_is_to_be_done() {
     assert_eq!(cells.machine().memory_dirty, ByteSize(0));
     run(&mut cells, spec("kv"));
     cells.stop("kv", 0).unwrap();
-    assert_eq!(cells.machine().memory_dirty, ByteSize(6 * MIB), "the cell's and the image's");
+    assert_eq!(cells.machine().memory_dirty, ByteSize(4 * MIB), "the cell's");
 }

@@ -69,31 +69,28 @@ fn an_image_that_does_not_fit_is_told_what_would_do() {
     let mut cells = machine(2);
     let mut bytes = crate::image::tests::Builder::default();
     bytes.segments[2].3 = 3 * MIB;
-    let bytes = bytes.build();
-    let mut staged = stage(&mut cells, &bytes);
-    let tight = |memory| CellSpec { memory: ByteSize(memory), ..spec("kv") };
-    let Err(ManagementError::MemoryTooSmall { wanted, least }) = cells.create(tight(2 * MIB), &mut staged)
-    else {
+    let image = send(&mut cells, &bytes.build());
+    let tight = |memory| CellSpec { image, memory: ByteSize(memory), ..spec("kv") };
+    let Err(ManagementError::MemoryTooSmall { wanted, least }) = cells.create(tight(2 * MIB)) else {
         panic!("2 MiB cannot do");
     };
     assert_eq!((wanted, least), (ByteSize(2 * MIB), ByteSize(4 * MIB)));
-    cells.create(tight(least.0), &mut staged).unwrap();
-    assert!(staged.is_none());
+    cells.create(tight(least.0)).unwrap();
 }
 
 #[test]
 fn bad_images_and_none_are_refused() {
     let mut cells = machine(2);
     let before = resources(&cells);
-    assert_eq!(cells.create(spec("kv"), &mut None), Err(ManagementError::NoImage));
-    let mut half = Some(Staged::begin(100, &mut cells.inventory().memory).unwrap());
-    assert_eq!(cells.create(spec("kv"), &mut half), Err(ManagementError::NoImage));
-    let mut noise = stage(&mut cells, &[0; 5000]);
+    assert_eq!(cells.create(spec("kv")), Err(ManagementError::NoImage));
+    let bytes = image();
+    cells.begin_image(bytes.len() as u64).unwrap();
+    cells.append_image(0, &bytes[..100]).unwrap();
+    assert_eq!(cells.create(spec("kv")), Err(ManagementError::NoImage), "not all of it has come");
+    let noise = send(&mut cells, &[0; 5000]);
     let rejected = ManagementError::ImageRejected(ImageFault::NotElf);
-    assert_eq!(cells.create(spec("kv"), &mut noise), Err(rejected));
-    for staged in [half, noise] {
-        staged.unwrap().release(&mut cells.inventory().memory);
-    }
+    assert_eq!(cells.create(CellSpec { image: noise, ..spec("kv") }), Err(rejected));
+    assert_eq!(cells.create(spec("kv")), Err(ManagementError::NoImage), "another has come instead");
     assert_eq!(resources(&cells), before);
 }
 
@@ -116,11 +113,11 @@ fn a_cell_that_cannot_be_built_anew_can_be_tried_again_and_destroyed() {
     run(&mut cells, spec("kv"));
     cells.stop("kv", 0).unwrap();
     cells.effects().build_error = Some(BuildError::DescriptorTooLong);
-    assert!(recreate(&mut cells, "kv").is_err());
+    assert!(cells.recreate("kv").is_err());
     assert_eq!(info(&mut cells, "kv").state, CellState::Killed);
     assert_eq!(resources(&cells), before);
     cells.effects().build_error = None;
-    recreate(&mut cells, "kv").unwrap();
+    cells.recreate("kv").unwrap();
     cells.start("kv").unwrap();
     cells.stop("kv", 0).unwrap();
     cells.destroy("kv").unwrap();

@@ -1,0 +1,129 @@
+//! What an image is known by, and what is demanded of one before anything of it is used.
+//!
+//! All of it is told of an image as it is sent: what a machine loads, without what a debugger alone has a use
+//! for. In text, and so in JSON, these are hexadecimal digits.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A text that is not so many hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotHex {
+    /// How many it takes.
+    digits: usize,
+}
+
+impl fmt::Display for NotHex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "write {} hexadecimal digits", self.digits)
+    }
+}
+
+impl core::error::Error for NotHex {}
+
+fn write_hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+fn parse_hex<const LEN: usize>(text: &str) -> Result<[u8; LEN], NotHex> {
+    let wrong = NotHex { digits: 2 * LEN };
+    let mut bytes = [0; LEN];
+    if text.len() != 2 * LEN || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(wrong);
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        let digits = text.get(2 * index..2 * index + 2).ok_or(wrong)?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong)?;
+    }
+    Ok(bytes)
+}
+
+/// Bytes of a fixed number that people write as hexadecimal digits.
+macro_rules! hex_bytes {
+    ($(#[$about:meta])* $name:ident, $len:literal) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub [u8; $len]);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_hex(&self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_hex(&self.0, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NotHex;
+
+            fn from_str(text: &str) -> Result<Self, NotHex> {
+                parse_hex(text).map(Self)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                if serializer.is_human_readable() {
+                    serializer.collect_str(self)
+                } else {
+                    serializer.serialize_bytes(&self.0)
+                }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                if deserializer.is_human_readable() {
+                    return String::deserialize(deserializer)?.parse().map_err(de::Error::custom);
+                }
+                let bytes = Vec::<u8>::deserialize(deserializer)?;
+                let bytes = bytes.try_into().map_err(|_| de::Error::custom("wrong length"))?;
+                Ok(Self(bytes))
+            }
+        }
+    };
+}
+
+hex_bytes! {
+    /// SHA-256 of an image (FIPS 180-4).
+    ImageDigest, 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn bytes_read_back_as_written() {
+        let digest = ImageDigest(core::array::from_fn(|index| index as u8 * 8));
+        let text = digest.to_string();
+        assert_eq!((text.len(), text.get(..8)), (64, Some("00081018")));
+        assert_eq!(text.parse(), Ok(digest));
+        assert_eq!(text.to_uppercase().parse(), Ok(digest));
+        let encoded = postcard::to_allocvec(&digest).unwrap();
+        assert_eq!((encoded.len(), postcard::from_bytes(&encoded)), (33, Ok(digest)));
+    }
+
+    #[test]
+    fn what_is_no_digest_is_refused() {
+        let short = "0".repeat(63);
+        let long = "0".repeat(65);
+        let wrong = "g".repeat(64);
+        let signed = alloc::format!("+{}", "0".repeat(63));
+        for text in ["", &short, &long, &wrong, &signed, &"ä".repeat(32)] {
+            assert_eq!(text.parse::<ImageDigest>(), Err(NotHex { digits: 64 }), "{text}");
+        }
+        for len in [0usize, 31, 33] {
+            let encoded = postcard::to_allocvec(&alloc::vec![7u8; len]).unwrap();
+            assert!(postcard::from_bytes::<ImageDigest>(&encoded).is_err(), "{len}");
+        }
+    }
+}

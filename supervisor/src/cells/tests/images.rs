@@ -1,0 +1,127 @@
+//! Images that are kept: once for all cells that are made from them, and never at a cell's cost.
+
+use super::*;
+use crate::image::tests::Builder;
+use crate::images::MAX_IDLE;
+
+/// An image of so many bytes of memory in the inventory, like no other of another number.
+fn other_image(number: u8, len_mib: u64) -> Vec<u8> {
+    let mut image = Builder::default();
+    image.segments[1].2 = alloc::vec![number; (100 + (len_mib - 1) * MIB) as usize];
+    image.segments[1].3 = 100 + (len_mib - 1) * MIB;
+    image.segments[2].0 += 64 * MIB;
+    image.build()
+}
+
+/// What is kept: number of cells, and length in MiB, rounded up.
+fn kept(cells: &Cells<FakeMachine>) -> Vec<(u32, u64)> {
+    cells.images().iter().map(|image| (image.cells, image.len_bytes.div_ceil(MIB))).collect()
+}
+
+#[test]
+fn one_copy_serves_all_cells_that_are_made_from_it() {
+    let mut cells = machine(3);
+    let total = cells.machine().memory_free;
+    send(&mut cells, &image());
+    assert_eq!(cells.machine().memory_free, total, "nobody uses it, so it would give way");
+    for name in ["a", "b", "c"] {
+        let network = NetworkSpec::None;
+        cells.create(CellSpec { network, ..spec(name) }).unwrap();
+        cells.start(name).unwrap();
+    }
+    assert_eq!((kept(&cells), cells.machine().memory_images), (alloc::vec![(3, 1)], ByteSize(2 * MIB)));
+    assert_eq!(cells.machine().memory_free.0, total.0 - 3 * 4 * MIB - 2 * MIB);
+    // Sent once more, it is still there once.
+    send(&mut cells, &image());
+    assert_eq!(cells.machine().memory_images, ByteSize(2 * MIB));
+    for (name, users) in [("a", 2), ("b", 1), ("c", 0)] {
+        cells.stop(name, 0).unwrap();
+        assert_eq!(kept(&cells), [(users, 1)]);
+    }
+    assert_eq!(cells.machine().memory_free, total, "cells that have ended hold nothing");
+    cells.recreate("b").unwrap();
+    assert_eq!(kept(&cells), [(1, 1)]);
+    cells.destroy("b").unwrap();
+    assert_eq!(kept(&cells), [(0, 1)]);
+    assert_eq!(cells.machine().memory_free, total);
+}
+
+#[test]
+fn images_that_nobody_uses_give_way_to_cells_and_others_do_not() {
+    let mut cells = machine(2);
+    let idle = send(&mut cells, &other_image(1, 3));
+    create(&mut cells, CellSpec { memory: ByteSize(2 * MIB), ..spec("kv") }).unwrap();
+    assert_eq!(kept(&cells), [(0, 3), (1, 1)]);
+    // All but the other cell and its image.
+    let all = CellSpec { memory: ByteSize(60 * MIB), ..spec("large") };
+    let more = CellSpec { memory: ByteSize(62 * MIB), ..spec("large") };
+    let exhausted = ManagementError::MemoryExhausted { wanted: ByteSize(62 * MIB), free: ByteSize(60 * MIB) };
+    assert_eq!(cells.create(more), Err(exhausted));
+    assert_eq!(kept(&cells).len(), 2, "what is refused drops nothing");
+    cells.create(all).unwrap();
+    assert_eq!(kept(&cells), [(2, 1)]);
+    assert_eq!(cells.create(CellSpec { image: idle, ..spec("late") }), Err(ManagementError::NoImage));
+    assert_eq!(cells.machine().memory_free, ByteSize(0));
+}
+
+#[test]
+fn a_cell_can_be_made_from_the_only_image_that_would_give_way() {
+    let mut cells = machine(2);
+    send(&mut cells, &image());
+    let most = |mib| CellSpec { memory: ByteSize(mib * MIB), ..spec("kv") };
+    let exhausted = ManagementError::MemoryExhausted { wanted: ByteSize(64 * MIB), free: ByteSize(62 * MIB) };
+    assert_eq!(cells.create(most(64)), Err(exhausted), "it cannot be used and give way");
+    cells.create(most(62)).unwrap();
+    assert_eq!(kept(&cells), [(1, 1)]);
+}
+
+#[test]
+fn an_image_that_comes_and_a_cell_that_grows_push_idle_images_out() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { memory_max: Some(ByteSize(64 * MIB)), ..spec("kv") });
+    says(&report, CellPhase::Running);
+    send(&mut cells, &other_image(1, 3));
+    run(&mut cells, CellSpec { memory: ByteSize(52 * MIB), network: NetworkSpec::None, ..spec("other") });
+    // 64 - 4 - 2 - 4 - 52: all that is left is the idle image's.
+    while cells.scrub() == crate::inventory::Scrub::Unfinished {}
+    assert_eq!((kept(&cells), cells.inventory().memory.free()), (alloc::vec![(2, 1), (0, 3)], 2 * MIB));
+    report.wish.make(4 * MIB, 4 * MIB, isola_abi::id::NodeId(0));
+    cells.doorbell();
+    while cells.scrub() == crate::inventory::Scrub::Unfinished {}
+    assert_eq!((kept(&cells), info(&mut cells, "kv").memory), (alloc::vec![(2, 1)], ByteSize(8 * MIB)));
+}
+
+#[test]
+fn few_images_are_kept_for_nobody_those_that_were_used_last() {
+    let mut cells = machine(2);
+    create(&mut cells, spec("kv")).unwrap();
+    for number in 0..2 * MAX_IDLE as u8 {
+        send(&mut cells, &other_image(number, 1));
+    }
+    // An eighth of 64 MiB, of 2 MiB each.
+    let digests: Vec<ImageDigest> = cells.images().iter().map(|image| image.digest).collect();
+    let expected: Vec<ImageDigest> = (12..16).map(|number| digest(&other_image(number, 1))).collect();
+    assert_eq!(digests[1..], expected, "beside the one that is used");
+    cells.destroy("kv").unwrap();
+    assert_eq!(cells.images().last().map(|image| image.digest), Some(spec("kv").image), "it was used last");
+    // One that is larger than what is kept for nobody is there for whoever has sent it.
+    let large = send(&mut cells, &other_image(99, 20));
+    assert_eq!(cells.images().iter().map(|image| image.digest).collect::<Vec<_>>(), [large]);
+    cells.create(CellSpec { image: large, memory: ByteSize(30 * MIB), ..spec("large") }).unwrap();
+}
+
+#[test]
+fn a_cell_whose_image_has_given_way_waits_for_it_to_be_sent_again() {
+    let mut cells = machine(2);
+    run(&mut cells, spec("kv"));
+    cells.stop("kv", 0).unwrap();
+    let other = send(&mut cells, &other_image(1, 1));
+    cells.create(CellSpec { image: other, memory: ByteSize(62 * MIB), ..spec("other") }).unwrap();
+    cells.start("other").unwrap();
+    assert_eq!(cells.recreate("kv"), Err(ManagementError::NoImage));
+    assert_eq!(info(&mut cells, "kv").state, CellState::Killed);
+    cells.stop("other", 0).unwrap();
+    send(&mut cells, &image());
+    cells.recreate("kv").unwrap();
+    assert_eq!(kept(&cells), [(0, 1), (1, 1)]);
+}

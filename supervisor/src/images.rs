@@ -1,0 +1,197 @@
+//! The images that are kept, so that a cell is created, and created once more, from one that was sent before.
+//!
+//! There is one copy of an image, whatever number of cells was made from it: it is known by its SHA-256, which
+//! was measured as it came. It is *used* by the cells that were made from it and have not ended, and by those
+//! that wait to be started again, and is kept for them. An *idle* one gives way to whatever wants its memory, the
+//! one that was used longest ago first. At most [`MAX_IDLE`] idle ones are kept, of at most an eighth of all
+//! memory together; one beyond that is kept while nothing is newer, as somebody has just sent it.
+//!
+//! So there are at most [`MAX_CELLS`](isola_abi::management::MAX_CELLS) used ones, each of at most
+//! [`MAX_IMAGE`](isola_abi::management::MAX_IMAGE) and in whole chunks, and the idle ones take nothing from
+//! anybody.
+
+use crate::effects::Pages;
+use crate::inventory::{CHUNK, Memory};
+use crate::staging::{Complete, Staged};
+use alloc::vec;
+use alloc::vec::Vec;
+use isola_abi::integrity::ImageDigest;
+use isola_abi::management::{ImageInfo, ManagementError};
+use isola_abi::size::ByteSize;
+
+/// Most images that are kept for nobody.
+pub const MAX_IDLE: usize = 8;
+
+/// The part of all memory that images may take that are kept for nobody.
+const IDLE_SHARE: u64 = 8;
+
+/// The images, and one that is on its way in.
+#[derive(Debug)]
+pub struct Images<M> {
+    /// Those that were used or sent last come last.
+    kept: Vec<Kept<M>>,
+    staged: Option<Staged<M>>,
+}
+
+#[derive(Debug)]
+struct Kept<M> {
+    digest: ImageDigest,
+    memory: M,
+    len_bytes: u64,
+    /// The cells that use it.
+    cells: u32,
+}
+
+impl<M: Pages> Kept<M> {
+    fn memory_bytes(&self) -> u64 {
+        self.memory.range().len_bytes
+    }
+
+    fn is_idle(&self) -> bool {
+        self.cells == 0
+    }
+}
+
+impl<M> Default for Images<M> {
+    fn default() -> Self {
+        Self { kept: Vec::new(), staged: None }
+    }
+}
+
+impl<M: Pages> Images<M> {
+    /// No images.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes room for an image that is about to come, which takes the place of one that was on its way.
+    ///
+    /// # Errors
+    /// [`ManagementError::ImageRejected`] for a length that no image has, [`ManagementError::MemoryExhausted`]:
+    /// then what was on its way still is.
+    pub fn begin(&mut self, len_bytes: u64, memory: &mut Memory<M>) -> Result<(), ManagementError> {
+        Staged::<M>::check(len_bytes)?;
+        let taken = loop {
+            if let Some(taken) = memory.take_contiguous(len_bytes) {
+                break taken;
+            }
+            if !self.drop_idle(None, memory) {
+                let free = ByteSize(memory.free());
+                return Err(ManagementError::MemoryExhausted { wanted: ByteSize(len_bytes), free });
+            }
+        };
+        self.forget_staged(memory);
+        self.staged = Some(Staged::begin(len_bytes, taken));
+        Ok(())
+    }
+
+    /// Takes the next bytes of the image that is on its way. With the last of them it is kept.
+    ///
+    /// # Errors
+    /// [`ManagementError::NoImage`] where none is on its way, [`ManagementError::OutOfLimits`].
+    pub fn append(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        memory: &mut Memory<M>,
+    ) -> Result<(), ManagementError> {
+        self.staged.as_mut().ok_or(ManagementError::NoImage)?.append(offset, bytes)?;
+        match self.staged.take().map(Staged::complete) {
+            None => {}
+            Some(Err(staged)) => self.staged = Some(staged),
+            Some(Ok(complete)) => self.keep(complete, memory),
+        }
+        Ok(())
+    }
+
+    /// Gives up the image that is on its way.
+    pub fn forget_staged(&mut self, memory: &mut Memory<M>) {
+        if let Some(staged) = self.staged.take() {
+            staged.release(memory);
+        }
+    }
+
+    /// The bytes of an image.
+    pub fn bytes(&self, digest: &ImageDigest) -> Option<&[u8]> {
+        let kept = self.kept.iter().find(|kept| kept.digest == *digest)?;
+        Some(kept.memory.read(kept.len_bytes as usize))
+    }
+
+    /// What is known of all images, in the order of their use.
+    pub fn list(&self) -> Vec<ImageInfo> {
+        let info =
+            |kept: &Kept<M>| ImageInfo { digest: kept.digest, len_bytes: kept.len_bytes, cells: kept.cells };
+        self.kept.iter().map(info).collect()
+    }
+
+    /// Enters how many cells use each image, once that has changed; those that nobody uses any more have been used
+    /// last.
+    pub fn count(&mut self, memory: &mut Memory<M>, cells_of: impl Fn(&ImageDigest) -> u32) {
+        let mut released = Vec::new();
+        for kept in &mut self.kept {
+            let before = core::mem::replace(&mut kept.cells, cells_of(&kept.digest));
+            if before > 0 && kept.is_idle() {
+                released.push(kept.digest);
+            }
+        }
+        released.iter().for_each(|digest| self.touch(digest));
+        self.trim(memory);
+    }
+
+    /// Gives memory back until so many bytes are free, or no image is idle but `except`.
+    pub fn make_room(&mut self, len_bytes: u64, except: Option<&ImageDigest>, memory: &mut Memory<M>) {
+        while memory.free() < len_bytes && self.drop_idle(except, memory) {}
+    }
+
+    /// Bytes of memory that idle images take.
+    pub fn idle_bytes(&self) -> u64 {
+        self.kept.iter().filter(|kept| kept.is_idle()).map(Kept::memory_bytes).sum()
+    }
+
+    /// Bytes of memory that an image takes where it is idle.
+    pub fn idle_bytes_of(&self, digest: &ImageDigest) -> u64 {
+        let idle = self.kept.iter().find(|kept| kept.digest == *digest && kept.is_idle());
+        idle.map_or(0, Kept::memory_bytes)
+    }
+
+    /// Bytes of memory that all images take.
+    pub fn memory_bytes(&self) -> u64 {
+        self.kept.iter().map(Kept::memory_bytes).sum()
+    }
+
+    /// Gives up the idle image that was used longest ago, but not `except`. Returns whether there was one.
+    pub fn drop_idle(&mut self, except: Option<&ImageDigest>, memory: &mut Memory<M>) -> bool {
+        let idle = |kept: &Kept<M>| kept.is_idle() && Some(&kept.digest) != except;
+        let oldest = self.kept.iter().position(idle).map(|index| self.kept.remove(index));
+        oldest.map(|kept| memory.put(vec![kept.memory])).is_some()
+    }
+
+    /// An image is used now.
+    fn touch(&mut self, digest: &ImageDigest) {
+        if let Some(index) = self.kept.iter().position(|kept| kept.digest == *digest) {
+            let kept = self.kept.remove(index);
+            self.kept.push(kept);
+        }
+    }
+
+    fn keep(&mut self, complete: Complete<M>, memory: &mut Memory<M>) {
+        let Complete { memory: own, len_bytes, digest } = complete;
+        // The same once more: one copy is enough, and it has just been asked for.
+        if self.kept.iter().any(|kept| kept.digest == digest) {
+            memory.put(vec![own]);
+            return self.touch(&digest);
+        }
+        self.kept.push(Kept { digest, memory: own, len_bytes, cells: 0 });
+        self.trim(memory);
+    }
+
+    /// Gives up idle images until they are few, and take little. The last one stays.
+    fn trim(&mut self, memory: &mut Memory<M>) {
+        let newest = self.kept.last().map(|kept| kept.digest);
+        let most = (memory.total() / IDLE_SHARE).max(CHUNK);
+        let count = |kept: &[Kept<M>]| kept.iter().filter(|kept| kept.is_idle()).count();
+        while (count(&self.kept) > MAX_IDLE || self.idle_bytes() > most)
+            && self.drop_idle(newest.as_ref(), memory)
+        {}
+    }
+}
