@@ -77,7 +77,7 @@ pub const TABLES: u64 = SHARED + 0x40_0000;
 pub const REPORT: u64 = SHARED + 0x60_0000;
 
 /// Size of the report area, in bytes; at least the size of [`crate::report::Report`].
-pub const REPORT_SIZE: u64 = 0x4_0000;
+pub const REPORT_SIZE: u64 = 0x6_0000;
 
 /// The lowest address at which a segment of an image may stand.
 pub const IMAGE: u64 = 0xffff_ffff_8000_0000;

@@ -11,6 +11,7 @@
 //! | [`inquiry`] | host tool and cell, by the supervisor | what a running cell is asked, and answers |
 //! | [`growth`] | both ways | how a cell asks for more memory, and is answered |
 //! | [`integrity`] | all | what an image is known by: its digest |
+//! | [`histogram`] | cell to host tool | how long things took, as counters that the report has |
 //! | [`management`] | host tool and supervisor | requests and responses of the management console |
 //! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
 //! | [`hosted`] | host tool and hosted cell | what a cell in a Linux process is given |
@@ -28,6 +29,7 @@ extern crate alloc;
 pub mod descriptor;
 pub mod frame;
 pub mod growth;
+pub mod histogram;
 pub mod hosted;
 pub mod id;
 pub mod inquiry;

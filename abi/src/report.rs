@@ -10,6 +10,7 @@
 //! holds more than half of what it can, after a new [`Report::wish`], and when a core is about to leave.
 
 use crate::growth::Wish;
+use crate::histogram::Histogram;
 use crate::id::MAX_CORES;
 use crate::inquiry::Answers;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
@@ -141,6 +142,12 @@ pub struct CoreReport {
     pub longest_event_cycles: AtomicU64,
     /// What each activity used on this core.
     pub activities: [ActivityReport; MAX_ACTIVITIES],
+    /// How long an event that comes waits until it runs: from the core's look at what has come before that, so at most so
+    /// long, and some of them only.
+    pub queueing: Histogram,
+    /// How long requests took: from when the last of their bytes can first have come to when their answers were handed to
+    /// the device. The application says what a request is.
+    pub service: Histogram,
 }
 
 /// What an activity used on a core.

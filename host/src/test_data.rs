@@ -34,6 +34,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
         memory_usage: MemoryUsage::default(),
         address: None,
         network: NetworkUsage::default(),
+        service: Default::default(),
         activities: vec![],
         crash: None,
         created_unix_ns: 0,

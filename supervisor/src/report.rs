@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
+use isola_abi::histogram::Distribution;
 use isola_abi::id::{CoreId, NodeId};
 use isola_abi::management::{ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage};
 use isola_abi::report::{
@@ -40,6 +41,7 @@ pub fn cores(report: &Report, ids: &[CoreId]) -> Vec<CoreUsage> {
         long_events: get(&core.long_events),
         longest_event_cycles: get(&core.longest_event_cycles),
         event_cycles: sum(core.activities.iter().map(|activity| &activity.cycles)),
+        queueing: core.queueing.read(),
     };
     report.cores.iter().zip(ids).map(usage).collect()
 }
@@ -59,6 +61,14 @@ pub fn activities(report: &Report, core_count: usize) -> Vec<ActivityUsage> {
             .cast_signed(),
     };
     report.activity_names.iter().enumerate().take(count).map(usage).collect()
+}
+
+/// How long the cell's requests took, on all cores that it ever had.
+pub fn service(report: &Report) -> Distribution {
+    report.cores.iter().fold(Distribution::default(), |mut all, core| {
+        all.add(&core.service.read());
+        all
+    })
 }
 
 /// What the cell uses of its memory.

@@ -1,6 +1,7 @@
 //! What is told of cells and machine.
 
 use super::CellSpec;
+use crate::histogram::Distribution;
 use crate::id::{CellId, CoreId, NodeId};
 use crate::integrity::ImageDigest;
 use crate::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
@@ -148,6 +149,8 @@ pub struct CellInfo {
     pub network: NetworkUsage,
     /// Cycles and events by activity, over all cores.
     pub activities: Vec<ActivityUsage>,
+    /// Cycles that requests took, over all cores.
+    pub service: Distribution,
     /// What went wrong, where something did.
     pub crash: Option<Crash>,
     /// Time of day of its first creation, in ns since 1970-01-01 UTC.
@@ -192,6 +195,8 @@ pub struct CoreUsage {
     pub long_events: u64,
     /// Cycles of the event that ran for longest.
     pub longest_event_cycles: u64,
+    /// Cycles that events waited until they ran, of some of them; nothing in lists that are too long with it.
+    pub queueing: Distribution,
 }
 
 /// What a cell uses of its memory.

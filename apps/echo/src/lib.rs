@@ -8,7 +8,7 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 use isola_iobuf::Chain;
-use isola_net::{ConnectionHandler, TcpConnection};
+use isola_net::{ConnectionHandler, TcpConnection, latency};
 
 /// Sends back what comes on a connection, until the peer has nothing more to send.
 #[derive(Debug, Default)]
@@ -43,6 +43,8 @@ impl ConnectionHandler for Echo {
     fn received(&mut self, connection: &TcpConnection, data: Chain) {
         self.unsent.append(data);
         self.send(connection);
+        // What goes back is on its way, or waits for the peer.
+        latency::answered(1);
     }
 
     fn send_space(&mut self, connection: &TcpConnection) {

@@ -4,6 +4,7 @@ use crate::serve::{STORE, forget, send_work, unix_time};
 use alloc::rc::Rc;
 use core::cell::RefCell;
 use isola::iobuf::Chain;
+use isola::latency;
 use isola::net::{ConnectionHandler, FailReason, SendError, TcpConnection};
 use isola::prelude::*;
 use isola_kv::{Response, Session, Ticket};
@@ -66,8 +67,10 @@ impl Client {
     /// client sent before has been carried out.
     fn go_on(&self, tell: impl FnOnce(&mut Session)) {
         let mut talk = self.talk.borrow_mut();
+        let served = talk.session.served();
         tell(&mut talk.session);
         let progress = self.run(&mut talk);
+        latency::answered(talk.session.served() - served);
         let wants_input = talk.session.wants_input();
         drop(talk);
         match progress {

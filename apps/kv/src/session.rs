@@ -62,6 +62,8 @@ pub struct Session {
     broadcast: Option<(Ticket, Broadcast, u16)>,
     /// How long answers of late were, in bytes: rises at once and falls slowly.
     answer_estimate: usize,
+    /// Requests that were answered.
+    served: u64,
     state: State,
 }
 
@@ -102,6 +104,7 @@ impl Session {
             first: 0,
             broadcast: None,
             answer_estimate: 0,
+            served: 0,
             state: State::Open,
         }
     }
@@ -164,7 +167,7 @@ impl Session {
         }
         let before = self.output.len();
         text::single_get(shard.read_in_place(now, key), &mut self.output);
-        self.estimate(self.output.len() - before);
+        self.answered(self.output.len() - before);
         self.input.chain_mut().advance(taken);
         Some(())
     }
@@ -258,6 +261,11 @@ impl Session {
         self.output.take(limit)
     }
 
+    /// Requests that were answered.
+    pub fn served(&self) -> u64 {
+        self.served
+    }
+
     /// Number of requests under way.
     pub fn in_flight(&self) -> usize {
         self.slots.len()
@@ -301,10 +309,12 @@ impl Session {
     fn write(&mut self, reply: &Reply, response: &Response) {
         let before = self.output.len();
         reply.encode(response, &self.server, &mut self.output);
-        self.estimate(self.output.len() - before);
+        self.answered(self.output.len() - before);
     }
 
-    fn estimate(&mut self, answer_len: usize) {
+    /// Counts an answer, and learns from its length.
+    fn answered(&mut self, answer_len: usize) {
+        self.served += 1;
         self.answer_estimate = answer_len.max(self.answer_estimate - self.answer_estimate / 8);
     }
 

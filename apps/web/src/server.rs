@@ -11,7 +11,7 @@ use core::fmt;
 use isola_ebbs::{Ebb, Representative, platform};
 use isola_events::now;
 use isola_iobuf::Chain;
-use isola_net::{ConnectionHandler, FailReason, SendError, TcpConnection};
+use isola_net::{ConnectionHandler, FailReason, SendError, TcpConnection, latency};
 
 static PREFACES: Ebb<CorePrefaces> = Ebb::new();
 
@@ -158,8 +158,10 @@ impl Client {
     fn run(&self, talk: &mut Talk) -> Result<Next, SendError> {
         loop {
             // Most of the time there is nothing, or one request.
+            let served = talk.session.served();
             let all_answered = !talk.session.is_within_request()
                 || with_prefaces(|prefaces| talk.session.serve(self.site, prefaces));
+            latency::answered(talk.session.served() - served);
             if !self.send_all(talk)? {
                 return Ok(Next::Wait(Waiting::Output));
             }

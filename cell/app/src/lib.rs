@@ -21,6 +21,7 @@
 //! | [`fibers`] | stacks for code that blocks |
 //! | [`rcu`] | cells and tables that cores read without locks |
 //! | [`net`] | TCP and UDP |
+//! | [`latency`] | how long requests take |
 //! | [`resolver`] | addresses of names, and connecting to a name |
 //! | [`ebbs`] | components with one representative a core |
 //! | [`memory`] | the heap, and what may stand in its place |
@@ -62,6 +63,7 @@ pub use isola_fibers as fibers;
 pub use isola_iobuf as iobuf;
 pub use isola_messenger as messenger;
 pub use isola_net as net;
+pub use isola_net::latency;
 pub use isola_rcu as rcu;
 pub use isola_resolver as resolver;
 pub use stop::stop_requested;

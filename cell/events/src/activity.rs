@@ -90,6 +90,8 @@ pub(crate) struct Accounting {
     /// What the cycles from `since` on are charged to.
     counter: Cell<&'static AtomicU64>,
     since: Cell<u64>,
+    /// When the core last looked at what has come, before what it does now.
+    looked: Cell<u64>,
 }
 
 /// Adds to a counter that this core alone writes.
@@ -101,7 +103,13 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
 impl Accounting {
     pub fn new() -> Self {
         let report = &platform().report().cores[current_core().0 as usize];
-        Self { report, counter: Cell::new(&report.loop_cycles), since: Cell::new(cycles()) }
+        let now = cycles();
+        Self {
+            report,
+            counter: Cell::new(&report.loop_cycles),
+            since: Cell::new(now),
+            looked: Cell::new(now),
+        }
     }
 
     /// The core's part of the report.
@@ -129,12 +137,24 @@ impl Accounting {
         now
     }
 
-    /// The boundary at the start of an event. Returns the reading of the cycle counter.
+    /// The boundary at the start of an event, right behind a look at what has come. Returns the reading of the cycle
+    /// counter, and that at the look before.
     #[inline]
-    pub fn begin_event(&self, activity: ActivityId) -> u64 {
+    pub fn begin_event(&self, activity: ActivityId) -> (u64, u64) {
         let now = self.switch(Charge::Activity(activity));
         add(&self.report.activities[activity.0 as usize].events, 1);
-        now
+        (now, self.looked.replace(now))
+    }
+
+    /// The boundary at the end of a time in which nothing ran, and in which what came would have been noticed.
+    pub fn end_idling(&self) {
+        self.looked.set(self.switch(Charge::Loop));
+    }
+
+    /// The reading of the cycle counter before which what comes in now cannot have come: when the core last looked.
+    #[inline]
+    pub fn looked(&self) -> u64 {
+        self.looked.get()
     }
 
     /// The reading of the cycle counter at the last boundary.

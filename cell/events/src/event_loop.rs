@@ -20,6 +20,7 @@ use crate::mailbox::{self, Mailbox, Mailboxes, Message};
 use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::pressure::PressureHandlers;
 use crate::queue::{EventQueue, Fifo, Queue};
+use crate::queueing::Queueing;
 use crate::quiescence::{self, Quiescence};
 use crate::task::Tasks;
 use crate::timer::{TIMERS, Timers};
@@ -49,6 +50,7 @@ pub struct EventLoop {
     pub(crate) outbox: Outbox,
     pub(crate) quiescence: Quiescence,
     pub(crate) watchdog: Watchdog,
+    queueing: Queueing,
     pub(crate) pressure: PressureHandlers,
     pub(crate) accounting: Accounting,
 }
@@ -77,6 +79,7 @@ impl EventLoop {
             outbox: Outbox::default(),
             quiescence: Quiescence::new(),
             watchdog: Watchdog::new(),
+            queueing: Queueing::new(),
             pressure: PressureHandlers::default(),
             accounting: Accounting::new(),
         }
@@ -160,9 +163,7 @@ impl EventLoop {
             match event {
                 Some(event) => self.run_event(event),
                 // What time it is by then is what alarms ring by.
-                None if self.idle(mailboxes, mailbox) == Halted::No => {
-                    _ = self.accounting.switch(Charge::Loop)
-                }
+                None if self.idle(mailboxes, mailbox) == Halted::No => self.accounting.end_idling(),
                 None => {}
             }
         }
@@ -170,7 +171,12 @@ impl EventLoop {
 
     fn run_event(&self, event: QueuedEvent) {
         self.tag.set(event.tag);
-        let began = self.accounting.begin_event(event.tag.activity);
+        let (began, looked) = self.accounting.begin_event(event.tag.activity);
+        let passes = self.accounting.report().passes.load(Ordering::Relaxed);
+        if self.queueing.must_look(passes) {
+            let waiting = self.queue.borrow().len() as u64;
+            self.queueing.look(self.accounting.report(), passes, waiting, looked, began);
+        }
         match event.work {
             Work::Call(work) => work(),
             Work::Poll(task) => self.tasks.poll(task),
@@ -229,7 +235,7 @@ impl EventLoop {
             self.set_phase(CorePhase::Halted);
             self.accounting.switch(Charge::Idle);
             platform().halt();
-            self.accounting.switch(Charge::Loop);
+            self.accounting.end_idling();
             self.set_phase(CorePhase::Running);
         }
         mailbox.finish_halt();

@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::hosted_cells;
 use crate::inquiry::facts;
 use crate::machine::Held;
-use crate::output::view::{CellView, HostedView, MachineView, is_running, most_memory};
+use crate::output::view::{CellView, HostedView, LatencyView, MachineView, is_running, most_memory};
 use crate::output::{Format, human, table};
 use clap::Args;
 use isola_abi::inquiry::{FrameFilter, Inquiry};
@@ -240,6 +240,20 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
             human::count(traffic.dropped_frames),
         ),
     );
+    if view.service.count > 0 {
+        let time = |cycles| maybe_time(cycles, info.tsc_hz);
+        let LatencyView { count, p50_cycles, p99_cycles, p999_cycles } = view.service;
+        line(
+            "requests",
+            format!(
+                "{}; p50 {}, p99 {}, p99.9 {}",
+                human::count(count),
+                time(p50_cycles),
+                time(p99_cycles),
+                time(p999_cycles)
+            ),
+        );
+    }
     if view.watchdog_ms > 0 {
         line("watchdog", format!("{} ms", view.watchdog_ms));
     }
@@ -254,7 +268,7 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
         ),
     );
     if !view.cores.is_empty() {
-        let _ = write!(text, "\n{}", cores_table(view));
+        let _ = write!(text, "\n{}", cores_table(view, info.tsc_hz));
         text.push_str("\n\n");
         text.push_str(&activities_table(view, info.tsc_hz));
         text.push('\n');
@@ -266,7 +280,7 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
     text
 }
 
-fn cores_table(view: &CellView) -> String {
+fn cores_table(view: &CellView, tsc_hz: u64) -> String {
     let rows = view.cores.iter().map(|core| {
         vec![
             core.id.to_string(),
@@ -275,13 +289,25 @@ fn cores_table(view: &CellView) -> String {
             human::count(core.event_cycles),
             human::count(core.longest_event_cycles),
             human::count(core.long_events),
+            maybe_time(core.queueing.p99_cycles, tsc_hz),
             human::count(core.interrupt_cycles),
             human::count(core.loop_cycles),
             human::count(core.idle_cycles),
         ]
     });
     table(
-        &["CORE", "PHASE", "INTERRUPTS", "EVENT CYCLES", "LONGEST", "TOO LONG", "INTERRUPT", "LOOP", "IDLE"],
+        &[
+            "CORE",
+            "PHASE",
+            "INTERRUPTS",
+            "EVENT CYCLES",
+            "LONGEST",
+            "TOO LONG",
+            "WAIT P99",
+            "INTERRUPT",
+            "LOOP",
+            "IDLE",
+        ],
         rows,
     )
 }
@@ -308,6 +334,11 @@ pub(super) fn activities_table(view: &CellView, tsc_hz: u64) -> String {
 fn signed_size(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", ByteSize(bytes.unsigned_abs()))
+}
+
+/// How long so many cycles take, for people.
+fn maybe_time(cycles: Option<u64>, tsc_hz: u64) -> String {
+    human::maybe_duration_ns(cycles.and_then(|cycles| cycles_ns(cycles, tsc_hz)))
 }
 
 /// How long so many cycles take, in ns.

@@ -81,6 +81,24 @@ fn connections_are_listed_as_many_as_are_wanted_and_the_rest_counted() {
 }
 
 #[test]
+fn inspect_tells_how_long_requests_took_and_events_waited() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "2", "kv"]).ok();
+    let text = sandbox.isola(&["inspect", "kv"]).ok();
+    // 2^20 cycles of 2.1 GHz are half a millisecond, 2^30 half a second.
+    let line = text.lines().find(|line| line.starts_with("requests")).unwrap();
+    assert!(line.contains("1,020; p50 5") && line.contains(" us, p99 5") && line.contains(" ms"), "{line}");
+    assert!(text.contains("WAIT P99"), "{text}");
+    let cell = sandbox.json(&["inspect", "kv"]);
+    assert_eq!(
+        (&cell["service"]["count"], &cell["cores"][1]["queueing"]["count"]),
+        (&1020.into(), &7.into())
+    );
+    let p99 = cell["service"]["p99_cycles"].as_u64().unwrap();
+    assert!((1 << 30..5 << 28).contains(&p99), "{p99}");
+}
+
+#[test]
 fn a_cell_in_the_foreground_gives_its_exit_code() {
     let sandbox = Sandbox::up();
     let outcome = sandbox.isola(&["run", "--rm", "kv", "exit:3"]);

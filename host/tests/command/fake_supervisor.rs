@@ -11,6 +11,7 @@
 use crate::fake_answers::Answering;
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::frame::{Decoder, encode};
+use isola_abi::histogram::Histogram;
 use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::*;
@@ -337,6 +338,10 @@ impl Supervisor {
 
     fn info(&self, spec: CellSpec, image_len: u64) -> CellInfo {
         let first = CORES - self.free_cores() + 1;
+        let (waits, requests) = (Histogram::new(), Histogram::new());
+        waits.count(500, 7);
+        requests.count(1 << 20, 1_000);
+        requests.count(1 << 30, 20);
         let usage = |id| CoreUsage {
             id: CoreId(id),
             phase: CorePhase::Halted,
@@ -347,6 +352,7 @@ impl Supervisor {
             event_cycles: 4_000,
             long_events: 0,
             longest_event_cycles: 1_500,
+            queueing: waits.read(),
         };
         CellInfo {
             id: CellId(self.next_id),
@@ -370,6 +376,7 @@ impl Supervisor {
                 NetworkSpec::Static(NetworkAddress { ip, .. }) => Some(ip),
             },
             network: NetworkUsage { received_frames: 5, received_bytes: 500, ..NetworkUsage::default() },
+            service: requests.read(),
             activities: vec![ActivityUsage {
                 name: "infrastructure".into(),
                 cycles: 4_000,

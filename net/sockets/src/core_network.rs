@@ -9,6 +9,7 @@ use crate::connection::Connection;
 use crate::device;
 use crate::drops::count_dropped;
 use crate::interface::{self, Beginning};
+use crate::latency::Latency;
 use crate::steering::Arriving;
 use crate::tcp::Listener;
 use crate::udp::Socket;
@@ -45,6 +46,8 @@ pub(crate) struct CoreNetwork {
     pub arriving: Arriving,
     /// Whether what came in is being taken in: what is to be sent is looked at when that is over.
     taking_in: Cell<bool>,
+    /// How long requests take.
+    pub latency: Latency,
     /// Whether tasks were woken that may have something to send.
     calls_expected: Cell<bool>,
     alarm: Alarm,
@@ -62,6 +65,7 @@ impl Representative for CoreNetwork {
             flush_queued: Cell::new(false),
             arriving: Arriving::default(),
             taking_in: Cell::new(false),
+            latency: Latency::new(),
             calls_expected: Cell::new(false),
             alarm: Alarm::new(|| NETWORK.ring()),
             rings_at: Cell::new(stack::Instant::NEVER),
@@ -139,9 +143,10 @@ impl CoreNetwork {
         self.stack.borrow().as_ref().map(work)
     }
 
-    /// Takes frames that came for this core, by the table's `version`, and answers. Those of flows that have gone since go
-    /// after them.
-    pub fn receive(&self, batch: Vec<ReceivedFrame>, version: u32) {
+    /// Takes frames that came for this core, by the table's `version`, at the reading `came_at` of the cycle counter or later,
+    /// and answers. Those of flows that have gone since go after them.
+    pub fn receive(&self, batch: Vec<ReceivedFrame>, version: u32, came_at: u64) {
+        self.latency.begin(came_at);
         // Asked for each, as one may end a flow that strays.
         let is_current = || interface::steering().is_none_or(|steering| steering.version() == version);
         self.absorb(batch.into_iter().filter_map(|received| match is_current() {
@@ -149,6 +154,7 @@ impl CoreNetwork {
             false => device::pass_on(received),
         }));
         self.answer();
+        self.latency.end();
     }
 
     /// Takes received frames; [`Self::answer`] is due. While next to no memory is left, long ones are dropped, as if the
@@ -339,6 +345,7 @@ impl CoreNetwork {
         let deadline = match self.stack.borrow_mut().as_mut() {
             Some(stack) => {
                 device::transmit(stack, stack_now());
+                self.latency.sent();
                 stack.next_deadline_before(self.rings_at.get())
             }
             None => return,

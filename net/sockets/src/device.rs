@@ -19,12 +19,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
-use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
+use isola_ebbs::{CellEbb, Ebb, Representative, current_core, cycles, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::{Event, Placement};
 use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
-use isola_events::spawn_on;
+use isola_events::{last_look, spawn_on};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net_stack::{Counter, Instant, Stack, datagram_port};
 use isola_platform::CoreIndex;
@@ -65,6 +65,8 @@ struct Queues {
     /// UDP ports whose datagrams all go to one core.
     datagram_cores: RefCell<BTreeMap<u16, CoreIndex>>,
     poll_queued: Cell<bool>,
+    /// The reading of the cycle counter before which nothing that is in the queue has come.
+    empty_at: Cell<u64>,
     served: RefCell<Option<Served>>,
 }
 
@@ -159,7 +161,7 @@ pub(crate) fn steer_again(frame: IoBuf) {
     let version = interface::steering().map_or(0, |steering| steering.version());
     let core = QUEUES.core_of(&frame);
     let received = ReceivedFrame { frame, rest: None, checksum: ReceivedChecksum::Unchecked };
-    hand_on(core, vec![received], version);
+    hand_on(core, vec![received], version, NETWORK.latency.came_at());
 }
 
 /// Passes a frame on to the core that its flow of TCP has gone to; gives it back where that is this one.
@@ -172,15 +174,16 @@ pub(crate) fn pass_on(received: ReceivedFrame) -> Option<ReceivedFrame> {
     if core == current_core() {
         return Some(received);
     }
-    hand_on(core, vec![received], version);
+    hand_on(core, vec![received], version, NETWORK.latency.came_at());
     None
 }
 
-/// Has frames received on another core, to which they were steered by the table's `version`.
-fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32) {
+/// Has frames received on another core, to which they were steered by the table's `version`, and which came at the reading
+/// `came_at` of the cycle counter or later.
+fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, came_at: u64) {
     let event = Event::new().at(Placement::Core(core)).charged_to(INFRASTRUCTURE);
     let count = batch.len();
-    if event.try_spawn(move || NETWORK.receive(batch, version)).is_err() {
+    if event.try_spawn(move || NETWORK.receive(batch, version, came_at)).is_err() {
         count_dropped(Counter::DropCoreBusy, count);
     }
 }
@@ -214,6 +217,10 @@ impl Queues {
             if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
                 served.polling.interrupted();
             }
+            // The interrupts were let in since the queue was empty: only what came since the core last looked makes one.
+            if !QUEUES.poll_queued.get() {
+                QUEUES.empty_at.set(QUEUES.empty_at.get().max(last_look()));
+            }
             QUEUES.queue_poll();
         });
         match interrupt {
@@ -240,6 +247,8 @@ impl Queues {
         let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
         // Before the table is looked at: a change that it does not count may be seen all the same.
         let version = interface::steering().map_or(0, |steering| steering.version());
+        let came_at = self.empty_at.get();
+        NETWORK.latency.begin(came_at);
         let (mut taken, mut bytes) = (0, 0);
         if let Some(queue) = self.queue.borrow_mut().as_mut() {
             let alone = platform().descriptor().cores.len() == 1;
@@ -263,12 +272,16 @@ impl Queues {
         let report = &platform().report().network;
         report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
         report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if taken < BATCH {
+            self.empty_at.set(cycles());
+        }
         for (core, batch) in elsewhere {
-            hand_on(core, batch, version);
+            hand_on(core, batch, version, came_at);
         }
         if taken > 0 {
             NETWORK.answer();
         }
+        NETWORK.latency.end();
         self.send_waiting();
         self.rest(taken);
     }

@@ -8,6 +8,7 @@
 //! | [`udp`] | [`udp::UdpSocket`] |
 //! | [`interface`] | start, the cell's address |
 //! | [`manager`] | what the network is made of: an Ebb that an application can replace |
+//! | [`latency`] | how long requests take |
 //! | [`inquiry`] | what the host tool is told: counters, connections |
 //! | [`mod@filter`] | something between the device and the stack |
 //! | [`steering`] | which core serves which flows, and moving them while they are used |
@@ -81,6 +82,7 @@ mod halves;
 pub mod handler;
 pub mod inquiry;
 pub mod interface;
+pub mod latency;
 pub mod manager;
 pub mod steering;
 pub mod tcp;

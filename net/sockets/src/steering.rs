@@ -147,6 +147,8 @@ pub(crate) struct Arriving {
     expected: Cell<Buckets>,
     /// What came before the connections that it is for.
     held: RefCell<Vec<ReceivedFrame>>,
+    /// When the first of it came, in cycles.
+    held_since: Cell<u64>,
 }
 
 impl Arriving {
@@ -185,8 +187,10 @@ impl CoreNetwork {
         self.arriving.expected.set(self.arriving.expected.get().without(buckets));
         let held = self.arriving.held.take();
         self.with(|stack| stack.expect_no_longer(buckets));
+        self.latency.begin(self.arriving.held_since.get());
         self.absorb(held.into_iter());
         self.answer();
+        self.latency.end();
     }
 
     /// Sends the flows of these buckets to a core, at most `room` connections that an application knows of. Returns how many
@@ -239,10 +243,12 @@ impl CoreNetwork {
         self.arriving.expected.set(self.arriving.expected.get().without(buckets));
         // Those that come for other buckets that are on their way are held back again.
         let held = self.arriving.held.take();
+        self.latency.begin(self.arriving.held_since.get());
         self.absorb(held.into_iter());
         // For whose connections there was no place.
         records.into_values().for_each(|record| record.end(FailReason::Reset));
         self.answer();
+        self.latency.end();
     }
 
     /// Holds a frame back, where its flow is on its way to this core; gives it back where it is not.
@@ -253,6 +259,9 @@ impl CoreNetwork {
             return Some(received);
         }
         let mut held = self.arriving.held.borrow_mut();
+        if held.is_empty() {
+            self.arriving.held_since.set(self.latency.came_at());
+        }
         if held.len() < MAX_HELD {
             held.push(received);
         } else {

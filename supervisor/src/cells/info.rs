@@ -7,6 +7,7 @@ use crate::report;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::Ipv4Addr;
+use isola_abi::histogram::Distribution;
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{
     ActivityUsage, CellInfo, CoreUsage, LogPiece, MachineInfo, ManagementError, MemoryUsage, NetworkUsage,
@@ -19,7 +20,7 @@ use isola_abi::size::ByteSize;
 pub enum Detail {
     /// All that is known.
     Full,
-    /// Without arguments, activities, what the cores of cells that have ended did, and all but the kind and the
+    /// Without arguments, activities, latencies, what the cores of cells that have ended did, and all but the kind and the
     /// beginning of what is said of a crash: so all cells fit in one frame.
     Brief,
 }
@@ -36,6 +37,7 @@ pub(super) struct Usage {
     address: Option<Ipv4Addr>,
     network: NetworkUsage,
     activities: Vec<ActivityUsage>,
+    service: Distribution,
 }
 
 impl Usage {
@@ -48,6 +50,7 @@ impl Usage {
             address: report::address(report),
             network: report::network(report),
             activities: report::activities(report, core_ids.len()),
+            service: report::service(report),
         }
     }
 }
@@ -116,6 +119,8 @@ impl<E: Effects> Cell<E> {
         if detail == Detail::Brief {
             spec.arguments.clear();
             usage.activities.clear();
+            usage.service = Distribution::default();
+            usage.cores.iter_mut().for_each(|core| core.queueing = Distribution::default());
             if self.state().has_ended() {
                 usage.cores.clear();
             }
@@ -138,6 +143,7 @@ impl<E: Effects> Cell<E> {
             address: usage.address,
             network: usage.network,
             activities: usage.activities,
+            service: usage.service,
             crash,
             created_unix_ns: self.created_unix_ns,
             started_unix_ns: self.started_unix_ns,

@@ -4,6 +4,7 @@ use super::*;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, AtomicU32};
 use isola_abi::growth::Wish;
+use isola_abi::histogram::{BUCKETS, Histogram};
 use isola_abi::id::MAX_CORES;
 use isola_abi::report::{
     ACTIVITY_NAME_LEN, ActivityReport, BACKTRACE_LEN, CONSOLE_LEN, CRASH_MESSAGE_LEN, ConsoleRing,
@@ -78,6 +79,8 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 activities: [const {
                     ActivityReport { cycles: word(FILL), events: word(FILL), memory_bytes: word(FILL) }
                 }; MAX_ACTIVITIES],
+                queueing: Histogram { counts: [const { word(FILL) }; BUCKETS] },
+                service: Histogram { counts: [const { word(FILL) }; BUCKETS] },
             }
         }; MAX_CORES],
         answers: isola_abi::inquiry::Answers::new(),
@@ -132,6 +135,19 @@ fn usage_is_summed_over_the_cell_s_cores() {
 }
 
 #[test]
+fn the_latency_of_requests_is_summed_over_cores_that_have_gone_too_and_queueing_is_told_by_core() {
+    let report = blank();
+    report.cores[0].service.count(1_000, 3);
+    report.cores[9].service.count(70_000, 1);
+    report.cores[1].queueing.count(500, 2);
+    let requests = service(&report);
+    assert_eq!((requests.count(), requests.count_from(70_000)), (4, 1));
+    let waited: Vec<u64> =
+        cores(&report, &[CoreId(4), CoreId(6)]).iter().map(|core| core.queueing.count()).collect();
+    assert_eq!(waited, [0, 2]);
+}
+
+#[test]
 fn a_crash_is_read_as_written() {
     let report = blank();
     let record = &report.crash;
@@ -157,6 +173,7 @@ fn a_report_full_of_ones_is_bounded() {
     assert!(crash.message.len() <= 3 * CRASH_MESSAGE_LEN);
     assert_eq!(cores(&report, &ids).len(), MAX_CORES);
     assert_eq!(cores(&report, &ids)[0].event_cycles, u64::MAX);
+    assert_eq!(service(&report).count(), u64::MAX);
     assert_eq!(activities(&report, 100).len(), MAX_ACTIVITIES);
     assert_eq!(sign(&report, 1000), (CorePhase::Asleep, 0));
     assert_eq!(wish(&report).least_bytes, 2 * LARGEST_CHUNK);

@@ -1,6 +1,6 @@
 //! The JSON form of cells.
 
-use super::CrashView;
+use super::{CrashView, LatencyView};
 use crate::machine::network::address;
 use crate::output::human::{rfc3339, since};
 use crate::publish::Publication;
@@ -56,6 +56,8 @@ pub struct CellView {
     pub ports: Vec<PortView>,
     /// Its traffic.
     pub traffic: TrafficView,
+    /// How long its requests took.
+    pub service: LatencyView,
     /// Who used its cores.
     pub activities: Vec<ActivityView>,
     /// When it counts as hung; 0: never.
@@ -99,6 +101,8 @@ pub struct CoreView {
     pub long_events: u64,
     /// Cycles of the event that ran for longest.
     pub longest_event_cycles: u64,
+    /// How long events waited until they ran.
+    pub queueing: LatencyView,
 }
 
 /// A published port.
@@ -181,6 +185,7 @@ impl CellView {
                 sent_bytes: cell.network.sent_bytes,
                 dropped_frames: cell.network.dropped_frames,
             },
+            service: LatencyView::new(&cell.service),
             activities: cell
                 .activities
                 .iter()
@@ -231,6 +236,7 @@ impl CoreView {
             event_cycles: core.event_cycles,
             long_events: core.long_events,
             longest_event_cycles: core.longest_event_cycles,
+            queueing: LatencyView::new(&core.queueing),
         }
     }
 }

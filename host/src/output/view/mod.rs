@@ -8,6 +8,7 @@
 //! | [`cell`] | cells: `ps`, `inspect`, `run -d`, `start`, `stop` |
 //! | [`connection`] | TCP connections of cells: `inspect --connections` |
 //! | [`crash`] | what went wrong in a cell |
+//! | [`latency`] | how long requests took, and events waited: `inspect` |
 //! | [`machine`] | machines: `up`, `inspect` |
 //! | [`event`] | the journal: `events` |
 //! | [`hosted`] | cells in Linux processes: `inspect` |
@@ -17,6 +18,7 @@ pub mod connection;
 pub mod crash;
 pub mod event;
 pub mod hosted;
+pub mod latency;
 pub mod machine;
 
 pub use cell::{CellView, CoreView, PortView, is_running, most_memory};
@@ -24,4 +26,5 @@ pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
 pub use hosted::HostedView;
+pub use latency::LatencyView;
 pub use machine::MachineView;

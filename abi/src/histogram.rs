@@ -1,0 +1,201 @@
+//! How long things took: counters by buckets of cycles, which one core counts up and everybody reads at any time.
+//!
+//! Buckets are log-linear: four to a doubling, so that a bucket is at most a fourth as wide as what is in it is long, from
+//! 64 cycles to 2^35. What is shorter is in the first ones, which are 64 cycles wide, and what is longer in the last.
+//! Counters only grow: what happened within some time is the difference of two readings ([`Distribution::since`]).
+//!
+//! ```text
+//!   bucket   0   1   2   3   4   5   6   7   8   9   10  11  12      16          111
+//!   from     0   64  128 192 256 320 384 448 512 640 768 896 1024    2048        7 * 2^32   cycles
+//! ```
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+use serde::{Deserialize, Serialize};
+
+/// Number of buckets.
+pub const BUCKETS: usize = 112;
+
+/// Width of the narrowest buckets, in cycles, as a power of two.
+const UNIT_BITS: u32 = 6;
+
+/// Buckets to a doubling, as a power of two.
+const FINE_BITS: u32 = 2;
+
+/// How long things of one kind took on one core.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Histogram {
+    /// How many there were, by bucket.
+    pub counts: [AtomicU64; BUCKETS],
+}
+
+/// What a [`Histogram`] said when it was read, or several of them together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// Buckets that are not empty, in order, and how many there are in each.
+    buckets: Vec<(u8, u64)>,
+}
+
+/// The bucket that so many cycles belong to.
+#[inline]
+pub const fn bucket_of(cycles: u64) -> usize {
+    let units = cycles >> UNIT_BITS;
+    // One bit more than buckets to a doubling have is 0 for all that the first, narrow buckets hold.
+    let shift = (units >> FINE_BITS | 1).ilog2();
+    let bucket = (shift << FINE_BITS) as usize + (units >> shift) as usize;
+    if bucket < BUCKETS { bucket } else { BUCKETS - 1 }
+}
+
+/// The least cycles that belong to a bucket.
+pub const fn least_of(bucket: usize) -> u64 {
+    let fine = 1 << FINE_BITS;
+    if bucket < fine {
+        return (bucket as u64) << UNIT_BITS;
+    }
+    let shift = bucket / fine - 1;
+    ((bucket - shift * fine) as u64) << (shift as u32 + UNIT_BITS)
+}
+
+impl Histogram {
+    /// Nothing so far.
+    pub const fn new() -> Self {
+        Self { counts: [const { AtomicU64::new(0) }; BUCKETS] }
+    }
+
+    /// Counts `times` things of so many cycles each. By one core alone: a load and a store, no locked instruction.
+    #[inline]
+    pub fn count(&self, cycles: u64, times: u64) {
+        let place = &self.counts[bucket_of(cycles)];
+        place.store(place.load(Ordering::Relaxed).wrapping_add(times), Ordering::Relaxed);
+    }
+
+    /// What was counted so far.
+    pub fn read(&self) -> Distribution {
+        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
+        let buckets = (0..).zip(counts).filter(|(_, count)| *count > 0).collect();
+        Distribution { buckets }
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Distribution {
+    /// How many there are; no more than 64 bits count.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// How many took so many cycles or more, as far as buckets tell: those of its bucket count.
+    pub fn count_from(&self, cycles: u64) -> u64 {
+        let from = bucket_of(cycles);
+        let longer = self.buckets.iter().filter(|(bucket, _)| usize::from(*bucket) >= from);
+        longer.fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// What so many of a thousand took no longer than, in cycles: 990 asks for the 99th percentile. Within a bucket they
+    /// count as spread evenly. `None` where there is nothing.
+    pub fn quantile(&self, per_mille: u32) -> Option<u64> {
+        let wanted = u128::from(self.count()) * u128::from(per_mille.min(1000));
+        let rank = (wanted.div_ceil(1000) as u64).max(1);
+        let mut before = 0_u64;
+        for (bucket, count) in &self.buckets {
+            let up_to = before.saturating_add(*count);
+            if up_to >= rank {
+                let bucket = usize::from(*bucket).min(BUCKETS - 1);
+                let (least, end) = (least_of(bucket), least_of(bucket + 1));
+                let part = u128::from(end - least) * u128::from(rank - before) / u128::from(*count);
+                return Some(least + part as u64);
+            }
+            before = up_to;
+        }
+        None
+    }
+
+    /// Takes in what another says.
+    pub fn add(&mut self, other: &Self) {
+        for (bucket, count) in &other.buckets {
+            match self.buckets.binary_search_by_key(bucket, |(bucket, _)| *bucket) {
+                Ok(place) => self.buckets[place].1 = self.buckets[place].1.saturating_add(*count),
+                Err(place) => self.buckets.insert(place, (*bucket, *count)),
+            }
+        }
+    }
+
+    /// What came since an earlier reading of the same counters. Where they have fewer, they have begun anew, and all of it
+    /// has come.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let of = |from: &Self, bucket: u8| {
+            let place = from.buckets.binary_search_by_key(&bucket, |(bucket, _)| *bucket);
+            place.map_or(0, |place| from.buckets[place].1)
+        };
+        if earlier.buckets.iter().any(|(bucket, count)| of(self, *bucket) < *count) {
+            return self.clone();
+        }
+        let new = self.buckets.iter().map(|(bucket, count)| (*bucket, count - of(earlier, *bucket)));
+        Self { buckets: new.filter(|(_, count)| *count > 0).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn distribution(values: impl IntoIterator<Item = u64>) -> Distribution {
+        let histogram = Histogram::new();
+        values.into_iter().for_each(|cycles| histogram.count(cycles, 1));
+        histogram.read()
+    }
+
+    #[test]
+    fn buckets_follow_each_other_and_none_is_wider_than_a_fourth_of_what_is_in_it() {
+        for bucket in 0..BUCKETS {
+            let (least, end) = (least_of(bucket), least_of(bucket + 1));
+            assert_eq!((bucket_of(least), bucket_of(end - 1)), (bucket, bucket));
+            assert!(end - least == 64 || end - least <= least / 4, "bucket {bucket}");
+        }
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+        assert_eq!(least_of(BUCKETS), 1 << 35);
+    }
+
+    #[test]
+    fn nothing_has_no_percentiles() {
+        assert_eq!(Distribution::default().quantile(990), None);
+    }
+
+    #[test]
+    fn what_came_since_a_reading_is_the_difference_and_counters_that_begin_anew_are_noticed() {
+        let (first, second) = (distribution([100, 5000]), distribution([100, 5000, 5000, 90_000]));
+        assert_eq!(second.since(&first), distribution([5000, 90_000]));
+        assert_eq!(first.since(&second), first);
+        let mut sum = first.clone();
+        sum.add(&second.since(&first));
+        assert_eq!(sum, second);
+    }
+
+    #[test]
+    fn counters_of_a_cell_that_lies_do_not_overflow() {
+        let mut lies = Distribution { buckets: alloc::vec![(3, u64::MAX), (200, u64::MAX), (255, 7)] };
+        lies.add(&lies.clone());
+        assert_eq!(lies.count(), u64::MAX);
+        assert!(lies.quantile(1000).is_some() && lies.quantile(u32::MAX).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn a_percentile_is_within_a_fourth_of_the_true_one(
+            mut values in proptest::collection::vec(256_u64..1 << 34, 1..300), per_mille in 1_u32..=1000,
+        ) {
+            let found = distribution(values.iter().copied()).quantile(per_mille).unwrap();
+            values.sort_unstable();
+            let rank = (values.len() * per_mille as usize).div_ceil(1000);
+            let exact = values[rank - 1];
+            prop_assert!(found.abs_diff(exact) <= exact.div_ceil(4), "{found} for {exact}");
+        }
+    }
+}

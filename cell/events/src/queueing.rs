@@ -1,0 +1,208 @@
+//! How long an event waits until it runs, of some events.
+//!
+//! To stamp each event would cost each of them a word and a reading of the cycle counter. Instead the loop takes samples: at
+//! the start of an event it notes when it last looked at what has come (before that event, or when it woke up) and how many
+//! events wait. Whatever has come since that look is at best the last of those, so that it has waited no longer than until
+//! that many passes later.
+//!
+//! ```text
+//!             look        look: 3 wait      pass + 3
+//!   ──────────┬─────────────┬───┬────┬───────┬──────────
+//!     event   │  event      │ 1 │ 2  │  3    │ the last of them starts
+//!             └─────────────────────────────▶│ one sample
+//! ```
+//!
+//! That holds for a queue that is first in, first out; an application's own queue is taken for one. Between samples passes go
+//! by, so many that a core takes a sample in some 2^15 cycles: an event that takes longer is a sample itself. One that took
+//! longer counts for as many as would have fitted, or long waits, which are few, would count for little. Where none is due the event's path is longer by two loads, a store, a comparison and a branch.
+
+use crate::event_loop::EVENTS;
+use core::cell::Cell;
+use isola_abi::report::CoreReport;
+
+/// Cycles between samples, about.
+const SAMPLE_EVERY: u64 = 1 << 15;
+
+/// Most passes from one sample to the next.
+const MOST_REST: u64 = 256;
+
+/// A core's samples.
+pub(crate) struct Queueing {
+    /// The pass at which there is something to do.
+    at_pass: Cell<u64>,
+    /// The reading of the cycle counter from which the sample that is being taken counts.
+    since: Cell<Option<u64>>,
+    /// That at the end of the last sample.
+    sampled: Cell<u64>,
+    /// Passes from one sample to the next.
+    rest: Cell<u64>,
+}
+
+/// The reading of the cycle counter at this core's last look at what has come, before the event or the interrupt that is
+/// being handled now: what is noticed only now has not come before that.
+#[inline]
+pub fn last_look() -> u64 {
+    EVENTS.accounting.looked()
+}
+
+impl Queueing {
+    pub fn new() -> Self {
+        Self { at_pass: Cell::new(0), since: Cell::new(None), sampled: Cell::new(0), rest: Cell::new(1) }
+    }
+
+    /// Whether a sample begins or ends at the event of this pass.
+    #[inline]
+    pub fn must_look(&self, pass: u64) -> bool {
+        pass >= self.at_pass.get()
+    }
+
+    /// Begins or ends a sample at the event of this pass, for which [`Self::must_look`] holds: it began at the reading
+    /// `began`, `looked` is that of the look before, and `waiting` others wait.
+    #[cold]
+    #[inline(never)]
+    pub fn look(&self, report: &CoreReport, pass: u64, waiting: u64, looked: u64, began: u64) {
+        let since = match self.since.take() {
+            Some(since) => since,
+            None if waiting == 0 => looked,
+            None => {
+                self.since.set(Some(looked));
+                self.at_pass.set(pass + waiting);
+                return;
+            }
+        };
+        let waited = began.saturating_sub(since);
+        report.queueing.count(waited, 1 + waited / SAMPLE_EVERY);
+        let rest = match began.saturating_sub(self.sampled.replace(began)) < SAMPLE_EVERY {
+            true => (self.rest.get() * 2).min(MOST_REST),
+            false => (self.rest.get() / 2).max(1),
+        };
+        self.rest.set(rest);
+        self.at_pass.set(pass + rest);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use alloc::boxed::Box;
+    use alloc::collections::VecDeque;
+    use isola_abi::histogram::Histogram;
+
+    /// A core of which only the order of events and time matter.
+    struct Core {
+        queueing: Queueing,
+        report: Box<CoreReport>,
+        /// When each event that waits came in, and how long it takes.
+        queue: VecDeque<(u64, u64)>,
+        now: u64,
+        looked: u64,
+        passes: u64,
+        /// How long the events that ran have waited.
+        waited: Histogram,
+    }
+
+    fn report() -> Box<CoreReport> {
+        use core::sync::atomic::{AtomicU32, AtomicU64};
+        let activity = || isola_abi::report::ActivityReport {
+            cycles: AtomicU64::new(0),
+            events: AtomicU64::new(0),
+            memory_bytes: AtomicU64::new(0),
+        };
+        Box::new(CoreReport {
+            phase: AtomicU32::new(0),
+            activity: AtomicU32::new(0),
+            order: AtomicU32::new(0),
+            reserved: AtomicU32::new(0),
+            passes: AtomicU64::new(0),
+            interrupts: AtomicU64::new(0),
+            idle_cycles: AtomicU64::new(0),
+            loop_cycles: AtomicU64::new(0),
+            interrupt_cycles: AtomicU64::new(0),
+            long_events: AtomicU64::new(0),
+            longest_event_cycles: AtomicU64::new(0),
+            activities: core::array::from_fn(|_| activity()),
+            queueing: Histogram::new(),
+            service: Histogram::new(),
+        })
+    }
+
+    impl Core {
+        fn new() -> Self {
+            Self {
+                queueing: Queueing::new(),
+                report: report(),
+                queue: VecDeque::new(),
+                now: 0,
+                looked: 0,
+                passes: 0,
+                waited: Histogram::new(),
+            }
+        }
+
+        /// Runs until `end` what comes every `gap` cycles and takes `event` each; noticed at the start of each pass.
+        fn run(&mut self, gap: u64, event: u64, end: u64) {
+            let mut next = self.now;
+            while self.now < end {
+                self.passes += 1;
+                while next <= self.now {
+                    self.queue.push_back((next, event));
+                    next += gap;
+                }
+                let Some((came, takes)) = self.queue.pop_front() else {
+                    // Halted until something comes.
+                    self.now = next;
+                    self.looked = next;
+                    continue;
+                };
+                self.waited.count(self.now - came, 1);
+                if self.queueing.must_look(self.passes) {
+                    let waiting = self.queue.len() as u64;
+                    self.queueing.look(&self.report, self.passes, waiting, self.looked, self.now);
+                }
+                self.looked = self.now;
+                self.now += takes;
+            }
+        }
+
+        /// The sampled percentile, and the true one.
+        fn quantiles(&self, per_mille: u32) -> (u64, u64) {
+            let quantile = |histogram: &Histogram| histogram.read().quantile(per_mille).unwrap();
+            (quantile(&self.report.queueing), quantile(&self.waited))
+        }
+    }
+
+    #[test]
+    fn events_that_come_one_at_a_time_do_not_wait() {
+        let mut core = Core::new();
+        core.run(100_000, 20_000, 100_000_000);
+        assert!(core.quantiles(1000).0 <= 64, "{:?}", core.quantiles(1000));
+    }
+
+    #[test]
+    fn an_overloaded_core_s_samples_show_what_events_wait_at_the_median_and_at_the_end() {
+        let mut core = Core::new();
+        core.run(10_000, 11_000, 100_000_000);
+        for per_mille in [500, 990] {
+            let (sampled, exact) = core.quantiles(per_mille);
+            assert!(sampled.abs_diff(exact) <= exact / 3, "{per_mille}: {sampled} for {exact}");
+        }
+    }
+
+    #[test]
+    fn a_core_that_always_has_something_to_do_says_how_long_an_event_holds_others_up() {
+        let mut core = Core::new();
+        core.run(1_000_000, 1_000_000, 100_000_000);
+        let (sampled, _) = core.quantiles(500);
+        assert!(sampled.abs_diff(1_000_000) < 250_000, "{sampled}");
+    }
+
+    #[test]
+    fn short_events_are_sampled_now_and_then_and_long_ones_count_for_as_long_as_they_take() {
+        for (event, least, most) in [(500, 1_000, 6_000), (100_000, 3_900, 4_100)] {
+            let mut core = Core::new();
+            core.run(event, event, 100_000_000);
+            let samples = core.report.queueing.read().count();
+            assert!((least..=most).contains(&samples), "{samples} samples of events of {event} cycles");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! How long requests took, as the report says. What a test waits for has passed at the least; nothing here is held to have
+//! been fast.
+
+use isola_abi::histogram::Distribution;
+use isola_ebbs::platform;
+use isola_events::{now, sleep, spawn_task};
+use isola_gateway::test_cells::{dial, read_exactly, talk};
+use isola_hosted::Loss;
+use isola_iobuf::{Chain, IoBuf};
+use isola_net::latency::{self, answered};
+use isola_net::{ConnectionHandler, TcpConnection, TcpStream, listen_with};
+use std::future::pending;
+use std::time::Duration;
+
+const PORT: u16 = 7;
+
+/// What a slow request takes.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// What the cell's requests took so far, as a text: how many there were, and how many of them were slow.
+fn told() -> IoBuf {
+    let clock = platform().clock();
+    let slow = clock.cycles(now() + SLOW) - clock.cycles(now());
+    let mut all = Distribution::default();
+    platform().report().cores.iter().for_each(|core| all.add(&core.service.read()));
+    IoBuf::copy_from_slice(format!("{:02} {:02}", all.count(), all.count_from(slow)).as_bytes())
+}
+
+/// Answers what it is told: `q` at once, `s` after a while, `l` later, in a task; `?` is not counted. Of bytes that come
+/// together each is a request.
+struct Server;
+
+impl Server {
+    fn answer(connection: &TcpConnection, what: IoBuf) {
+        connection.send(&mut what.into()).unwrap();
+    }
+}
+
+impl ConnectionHandler for Server {
+    fn received(&mut self, connection: &TcpConnection, data: Chain) {
+        for byte in data.to_vec() {
+            match byte {
+                b's' => {
+                    let end = now() + SLOW + SLOW / 2;
+                    while now() < end {}
+                    answered(1);
+                }
+                b'l' => {
+                    let (arrival, connection) = (latency::arrival(), connection.clone());
+                    spawn_task(async move {
+                        sleep(SLOW + SLOW / 2).await;
+                        arrival.answered(1);
+                        Self::answer(&connection, IoBuf::from_static(b"later"));
+                    })
+                    .detach();
+                    continue;
+                }
+                b'q' => answered(1),
+                _ => {}
+            }
+            Self::answer(connection, told());
+        }
+    }
+}
+
+async fn serve() {
+    let _listening = listen_with(PORT, 4, |_| Server).unwrap();
+    pending::<()>().await;
+}
+
+async fn ask(stream: &mut TcpStream, question: &'static [u8]) -> String {
+    stream.write(IoBuf::from_static(question).into()).await.unwrap();
+    String::from_utf8(read_exactly(stream, 5 * question.len()).await).unwrap()
+}
+
+#[test]
+fn requests_are_counted_when_their_answers_have_gone_out_with_what_they_took() {
+    talk(2, Loss::Never, serve, || async {
+        let mut stream = dial(PORT).await;
+        assert_eq!(ask(&mut stream, b"?").await, "00 00");
+        assert_eq!(ask(&mut stream, b"q").await, "00 00", "it has not gone out yet");
+        let told = ask(&mut stream, b"?").await;
+        assert!(told.starts_with("01 "), "{told}");
+        ask(&mut stream, b"s").await;
+        let told = ask(&mut stream, b"?").await;
+        assert!(told.starts_with("02 ") && told.as_str() >= "02 01", "{told}");
+    });
+}
+
+#[test]
+fn an_answer_that_is_given_in_a_later_event_took_from_when_its_request_came() {
+    talk(2, Loss::Never, serve, || async {
+        let mut stream = dial(PORT).await;
+        assert_eq!(ask(&mut stream, b"l").await, "later");
+        let told = ask(&mut stream, b"?").await;
+        assert!(told.as_str() >= "01 01", "{told}");
+    });
+}
+
+#[test]
+fn requests_that_come_together_are_counted_each() {
+    talk(1, Loss::Never, serve, || async {
+        let mut stream = dial(PORT).await;
+        ask(&mut stream, b"qqqq").await;
+        let told = ask(&mut stream, b"?").await;
+        assert!(told.starts_with("04 "), "{told}");
+    });
+}
