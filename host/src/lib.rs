@@ -11,6 +11,7 @@
 //! | [`hosted_cells`] | cells in Linux processes: where they are asked |
 //! | [`image`] | images: found, checked, cut to what is sent |
 //! | [`manifest`] | `isola.toml` |
+//! | [`placement`] | which cores a cell shall have, as people write it |
 //! | [`publish`] | ports of the host that lead to cells |
 //! | [`symbols`] | names for the addresses of a crash |
 //! | [`output`] | tables, JSON, notes, progress |
@@ -30,6 +31,7 @@ pub mod machine;
 pub mod manifest;
 pub mod names;
 pub mod output;
+pub mod placement;
 pub mod publish;
 pub mod symbols;
 #[cfg(test)]

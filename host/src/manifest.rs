@@ -4,6 +4,9 @@
 //! image = "kv"                     # a name, or a path relative to the manifest
 //! name = "cache"
 //! cores = 2
+//! placement = "spread"             # compact, spread or siblings
+//! node = 0                         # only cores of this NUMA node
+//! core_ids = "2,5-7"               # only these cores
 //! memory = "64M"
 //! memory_max = "256M"              # what it may have when it asks for more while it runs
 //! arguments = ["--verbose"]
@@ -15,7 +18,9 @@
 //! All but the image may be left out. A key that is not known is an error, as it is most likely a slip.
 
 use crate::machine::network::NetworkWish;
+use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
+use isola_abi::management::PlacementPolicy;
 use isola_abi::size::ByteSize;
 use jiff::SignedDuration;
 use serde::Deserialize;
@@ -34,6 +39,12 @@ pub struct Manifest {
     pub name: Option<String>,
     /// How many cores.
     pub cores: Option<u32>,
+    /// How they lie.
+    pub placement: Option<PlacementPolicy>,
+    /// On which NUMA node.
+    pub node: Option<u32>,
+    /// Among which.
+    pub core_ids: Option<CoreIds>,
     /// How much memory.
     pub memory: Option<ByteSize>,
     /// How much it may have when it asks for more while it runs.
@@ -85,6 +96,11 @@ pub enum ManifestError {
 }
 
 impl Manifest {
+    /// Which cores the cell shall have.
+    pub fn placement(&self) -> PlacementWish {
+        PlacementWish { policy: self.placement, node: self.node, core_ids: self.core_ids.clone() }
+    }
+
     /// Reads the manifest at `path`. The image's path is made relative to where the command runs.
     ///
     /// # Errors
@@ -141,7 +157,8 @@ mod tests {
     fn all_that_can_be_written_is_understood() {
         let manifest = read(
             "image = \"kv\"\nname = \"cache\"\ncores = 2\nmemory = \"64M\"\nmemory_max = \"1G\"\narguments = [\"-v\"]\n\
-             publish = [\"11211:11211\", \"53/udp\"]\nnetwork = \"none\"\nwatchdog = \"5s\"\n",
+             publish = [\"11211:11211\", \"53/udp\"]\nnetwork = \"none\"\nwatchdog = \"5s\"\n\
+             placement = \"siblings\"\nnode = 1\ncore_ids = \"2,5-7\"\n",
         )
         .unwrap();
         assert_eq!(manifest.memory, Some(ByteSize(64 << 20)));
@@ -149,6 +166,8 @@ mod tests {
         assert_eq!(manifest.publish.len(), 2);
         assert_eq!(manifest.network, Some(NetworkWish::None));
         assert_eq!(manifest.watchdog, Some(Watchdog { ms: 5000 }));
+        let placement = manifest.placement().placement();
+        assert_eq!((placement.policy, placement.ids.len()), (PlacementPolicy::Siblings, 4));
         assert_eq!(read("").unwrap(), Manifest::default());
     }
 
@@ -160,6 +179,8 @@ mod tests {
             ("publish = [\"1:2:3\"]\n", "line 1", "HOST_PORT:CELL_PORT"),
             ("cores = \"two\"\n", "line 1", "u32"),
             ("watchdog = \"soon\"\n", "line 1", "500ms"),
+            ("placement = \"near\"\n", "line 1", "`compact`"),
+            ("core_ids = \"3-2\"\n", "line 1", "2,5-7"),
             ("image = \n", "line 1", ""),
         ] {
             let error = read(text).unwrap_err();

@@ -10,6 +10,7 @@
 //! | [`interrupts`] | when interrupts come, and where they lead |
 //! | [`apic`] | interrupt controllers: of a core (also its timer), and of the machine |
 //! | [`smp`] | the machine's other cores |
+//! | [`topology`] | which cores are siblings, or share a cache |
 //! | [`space`] | the address space of a cell |
 //! | [`window`] | the virtual memory that a cell maps itself |
 //! | [`cell`] | a cell as its own code finds it |
@@ -62,4 +63,5 @@ pub mod smp;
 pub mod space;
 mod switch;
 mod tables;
+pub mod topology;
 pub mod window;

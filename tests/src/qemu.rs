@@ -39,6 +39,8 @@ pub struct Machine {
     kind: MachineType,
     kernel: PathBuf,
     cores: usize,
+    threads: usize,
+    nodes: usize,
     memory_mib: usize,
     cpu: String,
     command_line: String,
@@ -79,6 +81,8 @@ impl Machine {
             kind,
             kernel: images::path(image),
             cores: 1,
+            threads: 1,
+            nodes: 1,
             memory_mib: 64,
             cpu: "max".into(),
             command_line: String::new(),
@@ -86,6 +90,12 @@ impl Machine {
             reboots: Reboot::Ends,
             limit: Duration::from_secs(180),
         }
+    }
+
+    /// Physical cores of so many cores, on so many NUMA nodes.
+    pub fn topology(mut self, threads: usize, nodes: usize) -> Self {
+        (self.threads, self.nodes) = (threads, nodes);
+        self
     }
 
     /// So many cores.
@@ -154,16 +164,27 @@ impl Machine {
             MachineType::Microvm => "microvm,acpi=on,rtc=on",
             MachineType::MicrovmWithoutAcpi => "microvm,acpi=off,rtc=on",
         };
+        let (threads, nodes) = (self.threads, self.nodes);
+        let physical = self.cores / (threads * nodes);
+        let smp = format!("{},sockets={nodes},cores={physical},threads={threads}", self.cores);
         let mut command = Command::new("qemu-system-x86_64");
         command
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg,thread=multi"])
-            .args(["-M", kind, "-cpu", &self.cpu, "-smp", &self.cores.to_string()])
+            .args(["-M", kind, "-cpu", &self.cpu, "-smp", &smp])
             .args(["-m", &self.memory_mib.to_string(), "-append", &self.command_line])
             .args(["-global", "virtio-mmio.force-legacy=false"])
             .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-serial", "stdio"])
             .arg("-kernel")
             .arg(&self.kernel)
             .args(&self.extra);
+        for node in 0..if nodes > 1 { nodes } else { 0 } {
+            let (first, last) = (node * self.cores / nodes, (node + 1) * self.cores / nodes - 1);
+            command
+                .arg("-object")
+                .arg(format!("memory-backend-ram,id=m{node},size={}M", self.memory_mib / nodes))
+                .arg("-numa")
+                .arg(format!("node,nodeid={node},memdev=m{node},cpus={first}-{last}"));
+        }
         if self.reboots == Reboot::Ends {
             command.arg("-no-reboot");
         }

@@ -16,6 +16,10 @@ pub struct Setup {
     pub kind: MachineType,
     /// Number of cores, the supervisor's included.
     pub cores: usize,
+    /// Cores of a physical core.
+    pub threads: usize,
+    /// NUMA nodes.
+    pub nodes: usize,
     /// Memory, in MiB.
     pub memory_mib: usize,
     /// The processor, as QEMU calls it.
@@ -26,7 +30,15 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { kind: MachineType::Q35, cores: 2, memory_mib: 128, cpu: "max", network_devices: 2 }
+        Self {
+            kind: MachineType::Q35,
+            cores: 2,
+            threads: 1,
+            nodes: 1,
+            memory_mib: 128,
+            cpu: "max",
+            network_devices: 2,
+        }
     }
 }
 
@@ -46,6 +58,7 @@ impl Supervised {
         let console = folder.path().join("console");
         let machine = Machine::new(setup.kind, "supervisor")
             .cores(setup.cores)
+            .topology(setup.threads, setup.nodes)
             .memory_mib(setup.memory_mib)
             .cpu(setup.cpu)
             .limit(Duration::from_secs(600))

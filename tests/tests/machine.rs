@@ -77,22 +77,9 @@ fn memory_beyond_4_gib_is_found() {
     }
 }
 
-/// A machine of two nodes, each with a core and half of the memory.
-const TWO_NODES: [&str; 8] = [
-    "-object",
-    "memory-backend-ram,id=m0,size=32M",
-    "-object",
-    "memory-backend-ram,id=m1,size=32M",
-    "-numa",
-    "node,nodeid=0,memdev=m0,cpus=0",
-    "-numa",
-    "node,nodeid=1,memdev=m1,cpus=1",
-];
-
 #[test]
 fn a_core_s_heap_has_memory_of_the_core_s_node() {
-    let machine = Machine::new(MachineType::Q35, "nodes").cores(2);
-    let outcome = TWO_NODES.into_iter().fold(machine, Machine::argument).run();
+    let outcome = Machine::new(MachineType::Q35, "nodes").cores(2).topology(1, 2).run();
     assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
     for core in ["core 0: near", "core 1: near"] {
         assert!(outcome.serial.contains(core), "{}", outcome.serial);
@@ -101,8 +88,7 @@ fn a_core_s_heap_has_memory_of_the_core_s_node() {
 
 #[test]
 fn nodes_are_told_apart() {
-    let machine = Machine::new(MachineType::Q35, "hello-machine").cores(2);
-    let outcome = TWO_NODES.into_iter().fold(machine, Machine::argument).run();
+    let outcome = Machine::new(MachineType::Q35, "hello-machine").cores(2).topology(1, 2).run();
     let serial = &outcome.serial;
     assert!(
         serial.contains("core 0: apic 0, node 0") && serial.contains("core 1: apic 1, node 1"),

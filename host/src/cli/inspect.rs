@@ -1,5 +1,6 @@
 //! `isola inspect`: all that is known of cells, or of the machine.
 
+use super::cores::cores_text;
 use super::failure::REFUSED;
 use super::{Context, Failure, complete, network, show, standalone};
 use crate::cellctl::look_up;
@@ -9,6 +10,7 @@ use crate::inquiry::facts;
 use crate::machine::Held;
 use crate::output::view::{CellView, HostedView, LatencyView, MachineView, is_running, most_memory};
 use crate::output::{Format, human, table};
+use crate::placement::ranges;
 use clap::Args;
 use isola_abi::inquiry::{FrameFilter, Inquiry};
 use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage};
@@ -167,9 +169,9 @@ fn machine_text(view: &MachineView, info: &MachineInfo, cells: &[CellInfo]) -> S
         let cell = cells.iter().find(|cell| cell.id.to_string() == owner);
         cell.map_or_else(|| owner.to_owned(), |cell| format!("cell {}", cell.spec.name))
     };
-    let cores = view.supervisor.iter().flat_map(|supervisor| &supervisor.cores);
-    let rows = cores.map(|core| vec![core.id.to_string(), core.node.to_string(), name_of(&core.owner)]);
-    let _ = write!(text, "\n{}", table(&["CORE", "NODE", "OWNER"], rows));
+    if let Some(supervisor) = &view.supervisor {
+        let _ = write!(text, "\n{}", cores_text(&supervisor.cores, name_of));
+    }
     text
 }
 
@@ -224,6 +226,7 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
         let ids: Vec<String> = cell.cores.iter().map(|core| core.id.to_string()).collect();
         line("cores", format!("none now; it had {}", ids.join(", ")));
     }
+    line("placement", placement_text(cell));
     line("address", format!("{} ({})", view.address.as_deref().unwrap_or("-"), view.network));
     let ports: Vec<String> =
         view.ports.iter().map(|port| format!("{} -> {}/{}", port.host, port.cell, port.protocol)).collect();
@@ -278,6 +281,18 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
         text.push_str(&show::crash_text(&view.name, crash));
     }
     text
+}
+
+/// Which cores a cell gets.
+fn placement_text(cell: &CellInfo) -> String {
+    let placement = &cell.spec.placement;
+    let node = placement.node.map_or_else(String::new, |node| format!(", node {}", node.0));
+    let ids = if placement.ids.is_empty() {
+        String::new()
+    } else {
+        format!(", of cores {}", ranges(&placement.ids))
+    };
+    format!("{}{node}{ids}", placement.policy)
 }
 
 fn cores_table(view: &CellView, tsc_hz: u64) -> String {

@@ -5,6 +5,7 @@
 
 mod capture;
 mod complete;
+mod cores;
 mod demo;
 mod doctor;
 mod down;

@@ -13,12 +13,13 @@ use crate::image::{CellImage, FindError};
 use crate::machine::Held;
 use crate::machine::cells::Afterwards;
 use crate::machine::network::NetworkWish;
-use crate::machine::options::{MachineModel, MachineOptions, Uplink};
+use crate::machine::options::{MachineModel, MachineOptions, Topology, Uplink};
 use crate::manifest::{Manifest, Watchdog};
 use crate::output::progress::Progress;
+use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
 use clap::Args;
-use isola_abi::management::{CellInfo, CellState, CorePlacement, ManagementError};
+use isola_abi::management::{CellInfo, CellState, ManagementError, PlacementPolicy};
 use isola_abi::size::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,6 +60,7 @@ Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80
 Examples:
   isola run -d --name kv --cores 2 --memory 64M -p 11211:11211 kv
   isola run -d --memory 64M --memory-max 1G kv
+  isola run -d --cores 4 --placement siblings --node 1 kv
   isola run --rm primes 7001
   isola run -f isola.toml
   isola run --standalone ./target/release/kv
@@ -78,9 +80,18 @@ pub(super) struct Arguments {
     /// The cell's name; made up where none is given
     #[arg(long)]
     name: Option<String>,
-    /// How many cores [default: 1]
+    /// How many cores [default: 1, or all of --core-ids]
     #[arg(short, long)]
     cores: Option<u32>,
+    /// How they lie: compact, spread, or siblings (whole physical cores, shared with no other cell) [default: compact]
+    #[arg(long, value_name = "POLICY", conflicts_with_all = ["standalone", "hosted"])]
+    placement: Option<PlacementPolicy>,
+    /// Only cores of this NUMA node
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["standalone", "hosted"])]
+    node: Option<u32>,
+    /// Only these cores, as in 2,5-7; where --cores is less, some of them
+    #[arg(long, visible_alias = "cpuset-cpus", value_name = "CORES", conflicts_with_all = ["standalone", "hosted"])]
+    core_ids: Option<CoreIds>,
     /// How much memory [default: 64M]
     #[arg(short, long)]
     memory: Option<ByteSize>,
@@ -145,11 +156,14 @@ fn run_cell(
     image: CellImage,
 ) -> Result<ExitCode, Failure> {
     let interrupts = Interrupts::count()?;
+    let given =
+        PlacementWish { policy: arguments.placement, node: arguments.node, core_ids: arguments.core_ids };
+    let wish = given.or(manifest.placement());
     let new = NewCell {
         image,
         name: arguments.name.or(manifest.name),
-        cores: arguments.cores.or(manifest.cores).unwrap_or(1),
-        placement: CorePlacement::default(),
+        cores: arguments.cores.or(manifest.cores).unwrap_or_else(|| wish.cores()),
+        placement: wish.placement(),
         memory: arguments.memory.or(manifest.memory).unwrap_or(DEFAULT_MEMORY),
         memory_max: arguments.memory_max.or(manifest.memory_max),
         arguments: or_else(application_arguments(arguments.command), manifest.arguments),
@@ -289,6 +303,7 @@ fn run_alone(
         name: arguments.name.or(manifest.name),
         options: MachineOptions {
             cores: arguments.cores.or(manifest.cores).unwrap_or(1),
+            topology: Topology::default(),
             memory,
             nics,
             model: arguments.platform.machine,

@@ -6,7 +6,7 @@ use crate::image::SUPERVISOR;
 use crate::machine::Held;
 use crate::machine::accel;
 use crate::machine::boot::{BootError, Lifetime, NewMachine, Tie};
-use crate::machine::options::{AcceleratorChoice, MachineModel, MachineOptions, Uplink};
+use crate::machine::options::{AcceleratorChoice, MachineModel, MachineOptions, Topology, Uplink};
 use crate::machine::qemu::{Boot, Qemu};
 use crate::machine::record::MachineKind;
 use crate::machine::state::MachineDir;
@@ -28,6 +28,7 @@ ports. With `tap:INTERFACE` they are on the network of an interface that somebod
 Examples:
   isola up                                a machine called `default`
   isola up test --cores 2 --machine microvm
+  isola up numa --cores 8 --threads 2 --nodes 2
   isola --on test run -d kv               a cell on the second one")]
 pub(super) struct Arguments {
     /// The machine's name
@@ -40,9 +41,15 @@ pub(super) struct Arguments {
 /// What a machine shall be.
 #[derive(Debug, Args)]
 pub(super) struct OptionArguments {
-    /// Processors; the supervisor takes one
+    /// Cores; the supervisor takes one
     #[arg(short, long, default_value_t = 4)]
     pub(super) cores: u32,
+    /// Cores of each physical core: siblings
+    #[arg(long, default_value_t = 1)]
+    pub(super) threads: u32,
+    /// NUMA nodes that share cores and memory equally
+    #[arg(long, default_value_t = 1)]
+    pub(super) nodes: u32,
     /// Memory
     #[arg(short, long, default_value = "1G")]
     pub(super) memory: ByteSize,
@@ -75,6 +82,7 @@ impl OptionArguments {
     pub(super) fn options(&self) -> Result<MachineOptions, Failure> {
         let options = MachineOptions {
             cores: self.cores,
+            topology: Topology { threads: self.threads, nodes: self.nodes },
             memory: self.memory,
             nics: self.nics,
             model: self.platform.machine,

@@ -4,7 +4,7 @@
 //! slowly; only a machine that answers in time shows that it works.
 
 use super::boot::{BootError, Lifetime, NewMachine, Tie};
-use super::options::{Accelerator, AcceleratorChoice, MachineModel, MachineOptions, Uplink};
+use super::options::{Accelerator, AcceleratorChoice, MachineModel, MachineOptions, Topology, Uplink};
 use super::qemu::{Boot, Qemu};
 use super::record::{MachineKind, write_whole};
 use super::state::StateRoot;
@@ -91,6 +91,7 @@ pub fn kvm(qemu: &Qemu, root: &StateRoot, supervisor: Option<&Path>, recall: Rec
 fn try_out(qemu: &Qemu, root: &StateRoot, supervisor: &Path) -> Result<(), String> {
     let options = MachineOptions {
         cores: 2,
+        topology: Topology::default(),
         memory: ByteSize(128 << 20),
         nics: 0,
         model: MachineModel::Q35,

@@ -10,11 +10,17 @@ use thiserror::Error;
 /// Most network devices of a machine: what both kinds of machine have slots for.
 pub const MAX_NICS: u32 = 22;
 
+/// Most NUMA nodes of a machine, and most cores of a physical core.
+pub const MAX_SHARES: u32 = 8;
+
 /// What a machine shall be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineOptions {
-    /// Processors; the supervisor takes one.
+    /// Cores; the supervisor takes one.
     pub cores: u32,
+    /// How they lie to each other.
+    #[serde(default)]
+    pub topology: Topology,
     /// Memory.
     pub memory: ByteSize,
     /// Network devices: as many cells can have one.
@@ -25,6 +31,22 @@ pub struct MachineOptions {
     pub cpu: String,
     /// What the virtual network is connected to.
     pub uplink: Uplink,
+}
+
+/// How the cores of a machine lie to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// Cores of a physical core.
+    pub threads: u32,
+    /// NUMA nodes, a package each; they share cores and memory equally.
+    pub nodes: u32,
+}
+
+impl Default for Topology {
+    /// Cores that share nothing, and one node.
+    fn default() -> Self {
+        Self { threads: 1, nodes: 1 }
+    }
 }
 
 /// Which of QEMU's machines.
@@ -81,6 +103,24 @@ pub enum OptionsError {
         "a machine has 2 to {MAX_CORES} cores, not {0}: the supervisor takes one, the others are for cells"
     )]
     Cores(u32),
+    /// The topology.
+    #[error(
+        "{cores} cores cannot be {nodes} nodes of physical cores of {threads}: ask for a multiple of {}", nodes * threads
+    )]
+    Uneven {
+        /// The number of cores.
+        cores: u32,
+        /// Cores of a physical core.
+        threads: u32,
+        /// NUMA nodes.
+        nodes: u32,
+    },
+    /// The number of threads or nodes.
+    #[error("a machine has 1 to {MAX_SHARES} nodes, and physical cores of 1 to {MAX_SHARES} cores")]
+    Topology,
+    /// Nodes where there can be one.
+    #[error("a microvm has one NUMA node: use --machine q35 for more")]
+    Nodes,
     /// The memory.
     #[error("a machine needs at least 32 MiB of memory, not {0}")]
     Memory(ByteSize),
@@ -100,6 +140,16 @@ impl MachineOptions {
     pub fn validate(&self) -> Result<(), OptionsError> {
         if !(2..=MAX_CORES as u32).contains(&self.cores) {
             return Err(OptionsError::Cores(self.cores));
+        }
+        let Topology { threads, nodes } = self.topology;
+        if !(1..=MAX_SHARES).contains(&threads) || !(1..=MAX_SHARES).contains(&nodes) {
+            return Err(OptionsError::Topology);
+        }
+        if !self.cores.is_multiple_of(threads * nodes) {
+            return Err(OptionsError::Uneven { cores: self.cores, threads, nodes });
+        }
+        if nodes > 1 && self.model == MachineModel::Microvm {
+            return Err(OptionsError::Nodes);
         }
         if self.memory < ByteSize(32 << 20) {
             return Err(OptionsError::Memory(self.memory));
@@ -185,6 +235,7 @@ mod tests {
     fn a_machine_without_room_for_a_cell_is_refused() {
         let good = MachineOptions {
             cores: 4,
+            topology: Topology::default(),
             memory: ByteSize(1 << 30),
             nics: 8,
             model: MachineModel::Q35,
@@ -194,6 +245,19 @@ mod tests {
         assert_eq!(good.validate(), Ok(()));
         let one_core = MachineOptions { cores: 1, ..good.clone() };
         assert_eq!(one_core.validate(), Err(OptionsError::Cores(1)));
+        let shaped = |threads, nodes, model| {
+            let topology = Topology { threads, nodes };
+            MachineOptions { cores: 8, topology, model, ..good.clone() }.validate()
+        };
+        assert_eq!(shaped(2, 2, MachineModel::Q35), Ok(()));
+        assert_eq!(shaped(2, 1, MachineModel::Microvm), Ok(()));
+        assert_eq!(
+            shaped(3, 2, MachineModel::Q35),
+            Err(OptionsError::Uneven { cores: 8, threads: 3, nodes: 2 })
+        );
+        assert_eq!(shaped(0, 1, MachineModel::Q35), Err(OptionsError::Topology));
+        assert_eq!(shaped(1, u32::MAX, MachineModel::Q35), Err(OptionsError::Topology));
+        assert_eq!(shaped(1, 2, MachineModel::Microvm), Err(OptionsError::Nodes));
         assert!(MachineOptions { memory: ByteSize(1 << 20), ..good.clone() }.validate().is_err());
         assert!(MachineOptions { nics: 23, ..good }.validate().is_err());
     }

@@ -9,7 +9,7 @@
 //! All paths that QEMU makes are relative to the machine's folder, which it is started in, except the one of
 //! its process number, by which it is recognised.
 
-use super::options::{Accelerator, MachineModel, MachineOptions, Uplink};
+use super::options::{Accelerator, MachineModel, MachineOptions, Topology, Uplink};
 use super::qmp;
 use super::state::MachineDir;
 use crate::client;
@@ -131,9 +131,10 @@ pub fn arguments(
         },
     );
     line.pair("-cpu", &options.cpu)
-        .pair("-smp", options.cores.to_string())
-        .pair("-m", format!("{}K", options.memory.0.div_ceil(1024)))
-        .flag("-nodefaults")
+        .pair("-smp", processors(options))
+        .pair("-m", format!("{}K", memory_kib(options)));
+    nodes(&mut line, options);
+    line.flag("-nodefaults")
         .flag("-no-user-config")
         .flag("-no-reboot")
         .pair("-display", "none")
@@ -161,6 +162,35 @@ pub fn arguments(
     // With a log file, QEMU keeps its error output even where it detaches itself from the terminal.
     line.pair("-pidfile", dir.pid_file()).pair("-D", dir.qemu_log());
     line.0
+}
+
+/// The processors of a machine, as `-smp` has them.
+fn processors(options: &MachineOptions) -> String {
+    let Topology { threads, nodes } = options.topology;
+    if options.topology == Topology::default() {
+        return options.cores.to_string();
+    }
+    let cores = options.cores / (threads * nodes);
+    format!("{},sockets={nodes},cores={cores},threads={threads}", options.cores)
+}
+
+fn memory_kib(options: &MachineOptions) -> u64 {
+    options.memory.0.div_ceil(1024)
+}
+
+/// NUMA nodes, where there are several: equal parts of the cores, and of the memory in whole MiB, the last one the rest.
+fn nodes(line: &mut Line, options: &MachineOptions) {
+    let nodes = options.topology.nodes;
+    if nodes < 2 {
+        return;
+    }
+    let (cores, memory) = (options.cores / nodes, memory_kib(options) / 1024 / u64::from(nodes) * 1024);
+    for node in 0..nodes {
+        let memory = if node + 1 < nodes { memory } else { memory_kib(options) - memory * u64::from(node) };
+        let (first, last) = (node * cores, (node + 1) * cores - 1);
+        line.pair("-object", format!("memory-backend-ram,id=node{node},size={memory}K"))
+            .pair("-numa", format!("node,nodeid={node},cpus={first}-{last},memdev=node{node}"));
+    }
 }
 
 fn network(
@@ -246,7 +276,15 @@ mod tests {
     use isola_abi::size::ByteSize;
 
     fn options(model: MachineModel, uplink: Uplink) -> MachineOptions {
-        MachineOptions { cores: 4, memory: ByteSize(1 << 30), nics: 2, model, cpu: "max".into(), uplink }
+        MachineOptions {
+            cores: 4,
+            topology: Topology::default(),
+            memory: ByteSize(1 << 30),
+            nics: 2,
+            model,
+            cpu: "max".into(),
+            uplink,
+        }
     }
 
     fn line(options: &MachineOptions, boot: Boot<'_>) -> String {
@@ -270,6 +308,21 @@ mod tests {
             assert!(line.contains(part), "{part}\nis not in\n{line}");
         }
         assert!(!line.contains("id=h3"), "{line}");
+    }
+
+    #[test]
+    fn nodes_and_siblings_are_told_to_qemu_and_share_cores_and_memory() {
+        let topology = Topology { threads: 2, nodes: 2 };
+        let q35 = options(MachineModel::Q35, Uplink::User);
+        let shaped = MachineOptions { cores: 8, topology, memory: ByteSize(255 << 20), ..q35 };
+        let line = line(&shaped, Boot::Supervisor { image: Path::new("s") });
+        for part in [
+            "-smp 8,sockets=2,cores=2,threads=2 -m 261120K",
+            "-object memory-backend-ram,id=node0,size=130048K -numa node,nodeid=0,cpus=0-3,memdev=node0",
+            "-object memory-backend-ram,id=node1,size=131072K -numa node,nodeid=1,cpus=4-7,memdev=node1",
+        ] {
+            assert!(line.contains(part), "{part}\nis not in\n{line}");
+        }
     }
 
     #[test]

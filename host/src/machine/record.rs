@@ -106,7 +106,7 @@ pub fn write_whole(path: &std::path::Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::options::{MachineModel, Uplink};
+    use crate::machine::options::{MachineModel, Topology, Uplink};
     use crate::machine::state::StateRoot;
     use isola_abi::size::ByteSize;
 
@@ -116,6 +116,7 @@ mod tests {
             kind: MachineKind::Supervised,
             options: MachineOptions {
                 cores: 4,
+                topology: Topology::default(),
                 memory: ByteSize(1 << 30),
                 nics: 8,
                 model: MachineModel::Q35,

@@ -5,11 +5,11 @@ use super::start_info::StartInfo;
 use crate::acpi::{Acpi, IoApicEntry, PciSegment};
 use crate::memory::MemoryNodes;
 use crate::memory::physical::Physical;
+use crate::topology::ApicShifts;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use isola_abi::descriptor::Core;
 use isola_abi::id::{ApicId, CoreId, MAX_CORES, NodeId};
-use isola_abi::topology::CoreSite;
 
 /// What firmware says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,13 @@ pub struct Firmware {
 impl Firmware {
     /// Asks ACPI, or else the multiprocessor table. A machine that has neither has one core, which is the
     /// one that runs: `boot_apic`. That one is in the result in any case.
-    pub fn read(memory: &impl Physical, start_info: &StartInfo, boot_apic: ApicId) -> Self {
+    /// `shifts` say what cores share.
+    pub fn read(
+        memory: &impl Physical,
+        start_info: &StartInfo,
+        boot_apic: ApicId,
+        shifts: &ApicShifts,
+    ) -> Self {
         let acpi = start_info.rsdp.and_then(|rsdp| Acpi::read(memory, rsdp));
         let acpi = acpi.unwrap_or_else(|| {
             let table = MpTable::read(memory).unwrap_or_default();
@@ -56,12 +62,16 @@ impl Firmware {
             .chain(acpi.memory_domains.iter().map(|(_, domain)| *domain))
             .collect();
         let node = |domain: u32| NodeId(domains.range(..domain).count() as u32);
-        let cores = processors.iter().enumerate().map(|(index, apic)| {
-            let domain = acpi.processor_domains.iter().find(|(id, _)| id == apic);
-            let node = domain.map_or(NodeId(0), |(_, domain)| node(*domain));
-            let id = CoreId(index as u32);
-            Core { id, apic: *apic, node, site: CoreSite::alone(id) }
-        });
+        let processors: Vec<(ApicId, NodeId)> = processors
+            .into_iter()
+            .map(|apic| {
+                let domain = acpi.processor_domains.iter().find(|(id, _)| *id == apic);
+                (apic, domain.map_or(NodeId(0), |(_, domain)| node(*domain)))
+            })
+            .collect();
+        let cores = processors.iter().zip(shifts.sites(&processors)).enumerate();
+        let cores =
+            cores.map(|(index, (&(apic, node), site))| Core { id: CoreId(index as u32), apic, node, site });
         Self {
             cores: cores.collect(),
             io_apics: acpi.io_apics,
@@ -79,11 +89,12 @@ impl Firmware {
 mod tests {
     use super::*;
     use crate::memory::physical::fake::FakeMemory;
+    use isola_abi::topology::CoreSite;
 
     #[test]
     fn a_machine_that_says_nothing_has_the_core_that_runs() {
         let memory = FakeMemory::new(0, 16);
-        let firmware = Firmware::read(&memory, &StartInfo::default(), ApicId(7));
+        let firmware = Firmware::read(&memory, &StartInfo::default(), ApicId(7), &ApicShifts::default());
         let id = CoreId(0);
         let core = Core { id, apic: ApicId(7), node: NodeId(0), site: CoreSite::alone(id) };
         assert_eq!(firmware.cores, [core]);

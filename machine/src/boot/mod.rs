@@ -20,6 +20,7 @@ use crate::memory::physical::LowMemory;
 use crate::memory::{Contents, Region};
 use crate::registers::Registers;
 use crate::smp::{self, Candidate, Homes, LostCore, ParkedCore};
+use crate::topology::ApicShifts;
 use crate::{clock, cpu, dma, port, serial, switch, tables};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -102,7 +103,7 @@ pub fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
         StartInfo::read(&memory, PhysAddr(start_info)).expect("a PVH loader that passes a memory map");
     let command_line = CommandLine::parse(&start_info.command_line);
     let boot_apic = cpu::initial_apic_id();
-    let firmware = Firmware::read(&memory, &start_info, boot_apic);
+    let firmware = Firmware::read(&memory, &start_info, boot_apic, &ApicShifts::read());
     let boot_core = boot_core(&firmware, boot_apic);
     let bounds = Bounds::of_image();
     let mut reserved = alloc::vec![LOW_MEMORY, bounds.loaded()];

@@ -20,7 +20,7 @@ use crate::machine::Held;
 use crate::machine::boot::Lifetime;
 use crate::machine::cells::Afterwards;
 use crate::machine::network::NetworkWish;
-use crate::machine::options::{MachineOptions, Uplink};
+use crate::machine::options::{MachineOptions, Topology, Uplink};
 use crate::names::MachineName;
 use crate::output::human;
 use crate::output::view::{CellView, EventView, MachineView};
@@ -112,6 +112,7 @@ pub(super) fn demo(context: &Context, arguments: &Arguments) -> Result<ExitCode,
     let dir = context.root.machine(&name);
     let options = MachineOptions {
         cores: 4,
+        topology: Topology::default(),
         memory: ByteSize(1 << 30),
         nics: 4,
         model: arguments.platform.machine,

@@ -32,6 +32,12 @@ pub struct CellView {
     pub cores: Vec<CoreView>,
     /// How many of these it has: none once it has ended.
     pub held_cores: u32,
+    /// Which cores it gets: `compact`, `spread` or `siblings`...
+    pub placement: String,
+    /// ...only of that NUMA node...
+    pub node: Option<u32>,
+    /// ...and only these; any, where there are none.
+    pub core_ids: Vec<u32>,
     /// The memory that it was given.
     pub memory_bytes: u64,
     /// How much memory it has: none once it has ended.
@@ -159,6 +165,9 @@ impl CellView {
             arguments: cell.spec.arguments.clone(),
             cores: cell.cores.iter().map(CoreView::new).collect(),
             held_cores: if cell.state.has_ended() { 0 } else { cell.spec.cores },
+            placement: cell.spec.placement.policy.to_string(),
+            node: cell.spec.placement.node.map(|node| node.0),
+            core_ids: cell.spec.placement.ids.iter().map(|id| id.0).collect(),
             memory_bytes: cell.memory_given.0,
             held_bytes: cell.memory.0,
             memory_max_bytes: most_memory(cell).0,

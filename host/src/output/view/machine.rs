@@ -1,7 +1,7 @@
 //! The JSON form of machines.
 
 use crate::machine::record::{MachineKind, MachineRecord};
-use isola_abi::management::{CoreOwner, MachineInfo};
+use isola_abi::management::{CoreInfo, CoreOwner, MachineInfo};
 use serde::Serialize;
 
 /// A machine: of `up` and `inspect --machine`.
@@ -34,7 +34,7 @@ pub struct MachineView {
 /// What a supervisor says of its machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct SupervisorView {
-    /// Every core: its number, its NUMA node, and who has it (`supervisor`, `free`, `failed`, or a cell's id).
+    /// Every core: its number, where it stands, and who has it (`supervisor`, `free`, `failed`, or a cell's id).
     pub cores: Vec<MachineCoreView>,
     /// Memory for cells.
     pub memory_bytes: u64,
@@ -67,6 +67,14 @@ pub struct MachineCoreView {
     pub id: u32,
     /// Its NUMA node.
     pub node: u32,
+    /// Its package.
+    pub package: u32,
+    /// Its last-level cache.
+    pub cache: u32,
+    /// Its physical core: cores with the same one are siblings.
+    pub physical: u32,
+    /// Which of its siblings it is, from 0.
+    pub thread: u32,
     /// Who has it.
     pub owner: String,
 }
@@ -95,9 +103,17 @@ impl MachineView {
 
 impl SupervisorView {
     fn new(info: &MachineInfo) -> Self {
-        let core = |core: &isola_abi::management::CoreInfo| MachineCoreView {
+        let siblings_before = |core: &CoreInfo| {
+            let before = info.cores.iter().filter(|other| other.id < core.id);
+            before.filter(|other| other.site.physical == core.site.physical).count()
+        };
+        let core = |core: &CoreInfo| MachineCoreView {
             id: core.id.0,
             node: core.node.0,
+            package: core.site.package.0,
+            cache: core.site.cache.0,
+            physical: core.site.physical.0,
+            thread: siblings_before(core) as u32,
             owner: match core.owner {
                 CoreOwner::Supervisor => "supervisor".to_owned(),
                 CoreOwner::Free => "free".to_owned(),

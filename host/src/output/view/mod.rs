@@ -27,4 +27,4 @@ pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
 pub use hosted::HostedView;
 pub use latency::LatencyView;
-pub use machine::MachineView;
+pub use machine::{MachineCoreView, MachineView};

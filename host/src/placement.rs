@@ -1,0 +1,129 @@
+//! Which cores a cell shall have, as people write it: `spread`, a node, `2,5-7`.
+
+use isola_abi::id::{CoreId, MAX_CORES, NodeId};
+use isola_abi::management::{CorePlacement, PlacementPolicy};
+use serde::{Deserialize, Deserializer, de};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Which cores a cell shall have. What is left out is up to the supervisor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlacementWish {
+    /// How they lie.
+    pub policy: Option<PlacementPolicy>,
+    /// On which NUMA node.
+    pub node: Option<u32>,
+    /// Among which.
+    pub core_ids: Option<CoreIds>,
+}
+
+/// Cores by their numbers, written `2,5-7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreIds(Vec<CoreId>);
+
+/// A text that names no cores.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0:?} names no cores: write numbers below {MAX_CORES} and ranges of them, as in 2,5-7")]
+pub struct BadCoreIds(String);
+
+impl PlacementWish {
+    /// What is given here, and what is not, as `written` says.
+    pub fn or(self, written: Self) -> Self {
+        Self {
+            policy: self.policy.or(written.policy),
+            node: self.node.or(written.node),
+            core_ids: self.core_ids.or(written.core_ids),
+        }
+    }
+
+    /// How many cores a cell has for which no number is given: all that are named, or one.
+    pub fn cores(&self) -> u32 {
+        self.core_ids.as_ref().map_or(1, |ids| ids.0.len() as u32)
+    }
+
+    /// As the supervisor is asked.
+    pub fn placement(self) -> CorePlacement {
+        CorePlacement {
+            policy: self.policy.unwrap_or_default(),
+            node: self.node.map(NodeId),
+            ids: self.core_ids.map_or_else(Vec::new, |ids| ids.0),
+        }
+    }
+}
+
+impl FromStr for CoreIds {
+    type Err = BadCoreIds;
+
+    fn from_str(text: &str) -> Result<Self, BadCoreIds> {
+        let bad = || BadCoreIds(text.to_owned());
+        let number = |text: &str| {
+            let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+            digits.and_then(|text| text.parse().ok()).filter(|id| (*id as usize) < MAX_CORES).ok_or_else(bad)
+        };
+        let mut ids = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last): (u32, u32) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(bad());
+            }
+            ids.extend((first..=last).map(CoreId));
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(Self(ids))
+    }
+}
+
+impl fmt::Display for CoreIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&ranges(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for CoreIds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// Cores as they are written: `2,5-7`. They are in order.
+pub fn ranges(ids: &[CoreId]) -> String {
+    let runs = ids.chunk_by(|one, next| next.0 == one.0 + 1);
+    let run = |run: &[CoreId]| match run {
+        [] => String::new(),
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+    };
+    runs.map(run).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_named_by_numbers_and_ranges() {
+        for (text, told) in [("2", "2"), ("2,5-7", "2,5-7"), ("7,5,6,5", "5-7"), ("0-63", "0-63")] {
+            assert_eq!(text.parse::<CoreIds>().unwrap().to_string(), told);
+        }
+        for bad in ["", ",", "1,", "-", "3-2", "1-", "64", "0-64", "a", "+1", "4294967297", " 1"] {
+            assert_eq!(bad.parse::<CoreIds>(), Err(BadCoreIds(bad.into())), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_given_goes_before_what_is_written() {
+        let ids = |text: &str| Some(text.parse().unwrap());
+        let given = PlacementWish { node: Some(1), ..PlacementWish::default() };
+        let written =
+            PlacementWish { policy: Some(PlacementPolicy::Spread), node: Some(0), core_ids: ids("4-6") };
+        let both = given.or(written);
+        assert_eq!(both.cores(), 3);
+        let placement = both.placement();
+        assert_eq!((placement.policy, placement.node), (PlacementPolicy::Spread, Some(NodeId(1))));
+        assert_eq!(PlacementWish::default().placement(), CorePlacement::default());
+        assert_eq!(PlacementWish::default().cores(), 1);
+    }
+}

@@ -1,0 +1,58 @@
+//! Cells on the cores that their placements name, on a machine with siblings and nodes.
+
+use isola_abi::id::{CoreId, NodeId};
+use isola_abi::management::{
+    CellSpec, CorePlacement, ManagementError, PlacementPolicy, RequestBody, TakenBy, TakenCore,
+};
+use isola_tests::management::spec;
+use isola_tests::qemu::MachineType;
+use isola_tests::supervised::{Setup, Supervised, probe};
+
+/// The ids of the cores that a cell of so many gets.
+fn create(machine: &mut Supervised, name: &str, cores: u32, placement: CorePlacement) -> Vec<u32> {
+    let spec = CellSpec { placement, ..spec(name, cores, 4, &["serve"]) };
+    let cell = machine.client.create(probe(), spec);
+    cell.cores.iter().map(|core| core.id.0).collect()
+}
+
+fn placed(policy: PlacementPolicy) -> CorePlacement {
+    CorePlacement { policy, ..CorePlacement::default() }
+}
+
+#[test]
+fn cells_get_the_cores_that_their_placements_say_on_a_machine_with_siblings_and_nodes() {
+    let setup = Setup { cores: 8, threads: 2, nodes: 2, ..Setup::default() };
+    let mut machine = Supervised::boot(setup);
+    let sites: Vec<(u32, u32)> =
+        machine.client.machine().cores.iter().map(|core| (core.node.0, core.site.physical.0)).collect();
+    assert_eq!(sites, [(0, 0), (0, 0), (0, 1), (0, 1), (1, 2), (1, 2), (1, 3), (1, 3)]);
+    let before = machine.resources();
+    assert_eq!(create(&mut machine, "spread", 3, placed(PlacementPolicy::Spread)), [2, 4, 6]);
+    let named = CorePlacement { ids: vec![CoreId(1), CoreId(4)], ..CorePlacement::default() };
+    machine.client.upload(probe());
+    let refused = machine
+        .client
+        .ask(RequestBody::Create(CellSpec { placement: named, ..spec("named", 2, 4, &["serve"]) }));
+    let taken = vec![TakenCore { id: CoreId(4), by: TakenBy::Cell("spread".into()) }];
+    assert_eq!(refused, Err(ManagementError::CoresTaken { wanted: 2, taken }));
+    machine.client.destroy("spread");
+    assert_eq!(create(&mut machine, "whole", 2, placed(PlacementPolicy::Siblings)), [2, 3]);
+    let on_second = CorePlacement { node: Some(NodeId(1)), ..CorePlacement::default() };
+    assert_eq!(create(&mut machine, "second", 3, on_second), [4, 5, 6]);
+    for name in ["whole", "second"] {
+        machine.client.start(name);
+        machine.client.stop(name, 0);
+        machine.client.destroy(name);
+    }
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
+fn a_processor_that_says_little_of_itself_is_divided_as_well() {
+    for (kind, cpu) in [(MachineType::Microvm, "qemu64"), (MachineType::Q35, "max,-x2apic")] {
+        let mut machine = Supervised::boot(Setup { kind, cores: 4, threads: 2, cpu, ..Setup::default() });
+        let cores = machine.client.machine().cores;
+        assert!(cores.iter().all(|core| core.node == NodeId(0)), "{cores:?}");
+        assert_eq!(create(&mut machine, "all", 3, CorePlacement::default()).len(), 3);
+    }
+}
