@@ -3,13 +3,10 @@
 use std::sync::Arc;
 
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{
-    Config, KeyHasher, Response, Server, Session, SessionLimits, Shard, ShardId, Ticket, UnixTime,
-};
+use isola_kv::{Config, KeyHasher, Served, Server, Session, SessionLimits, ShardId, UnixTime};
 
 const NOW: UnixTime = UnixTime(1_800_000_000);
 const MAX_VALUE_LEN: usize = 4_000;
-const MAX_IN_FLIGHT: usize = 8;
 const MAX_OUTPUT_BYTES: usize = 10_000;
 const MEMORY_BYTES: usize = 200_000;
 
@@ -17,25 +14,21 @@ const MEMORY_BYTES: usize = 200_000;
 const LONGEST_ANSWER: usize = 8_000;
 
 struct Machine {
-    shards: Vec<Shard>,
+    server: Arc<Server>,
     session: Session,
-    /// The shard on the session's core, where there is one.
-    own_shard: Option<usize>,
-    /// Responses on their way back.
-    under_way: Vec<(Ticket, Response)>,
+    /// A shard that somebody else works on.
+    taken: Option<ShardId>,
 }
 
 impl Machine {
-    fn new(own_shard: Option<usize>) -> Self {
-        let limits = SessionLimits { max_in_flight: MAX_IN_FLIGHT, max_output_bytes: MAX_OUTPUT_BYTES };
+    fn new() -> Self {
+        let limits = SessionLimits { max_output_bytes: MAX_OUTPUT_BYTES };
         let config = Config::new(MEMORY_BYTES, 3)
             .and_then(|config| config.with_max_value_len(MAX_VALUE_LEN))
             .and_then(|config| config.with_session_limits(limits))
             .expect("the limits are sensible");
-        let shards = (0..3).map(|id| Shard::new(ShardId(id), &config)).collect();
-        let hasher = KeyHasher::new(3);
-        let server = Server { config, hasher, pid: 1, port: 1, max_connections: 1, started: NOW };
-        Self { shards, session: Session::new(Arc::new(server)), own_shard, under_way: Vec::new() }
+        let server = Arc::new(Server::new(config, KeyHasher::new(3), NOW));
+        Self { session: Session::new(server.clone()), server, taken: None }
     }
 
     /// Lets `bytes` arrive in a frame that is `slack` bytes longer.
@@ -47,45 +40,28 @@ impl Machine {
         self.session.receive(Chain::from(frame));
     }
 
-    /// Lets the shards do what there is to do: each works in order. The session's own shard answers at once.
-    fn start_work(&mut self) {
-        loop {
-            let work = match self.own_shard {
-                Some(shard) => self.session.serve(&mut self.shards[shard], NOW),
-                None => self.session.next_work(),
-            };
-            let Some(work) = work else { return };
-            let response = self.shards[usize::from(work.shard.0)].execute(NOW, work.request);
-            self.under_way.push((work.ticket, response));
-        }
-    }
-
-    /// Lets one of the responses arrive: they come in any order.
-    fn finish(&mut self, choice: usize) {
-        if self.under_way.is_empty() {
-            return;
-        }
-        let (ticket, response) = self.under_way.swap_remove(choice % self.under_way.len());
-        self.session.complete(ticket, response);
-        self.start_work();
+    /// Has done what there is to do.
+    fn work(&mut self) {
+        let taken = self.taken.map(|id| self.server.shards.lock(id).expect("nobody else is there"));
+        let served = self.session.serve(NOW);
+        assert!(served == Served::All || taken.is_some());
     }
 
     fn check(&self, unread_input: usize) {
-        assert!(self.session.in_flight() <= MAX_IN_FLIGHT);
-        assert!(self.session.output_len() <= MAX_OUTPUT_BYTES + (MAX_IN_FLIGHT + 1) * LONGEST_ANSWER);
+        assert!(self.session.output_len() <= MAX_OUTPUT_BYTES + LONGEST_ANSWER);
         let held = self.session.held_bytes() - self.session.output_len();
         assert!(held <= 3 * unread_input + (64 << 10), "{held} bytes are held for {unread_input}");
-        assert!(self.shards.iter().all(|shard| shard.bytes() <= MEMORY_BYTES / 3));
+        for id in self.server.shards.ids() {
+            assert!(self.server.shards.lock(id).expect("nobody is there").bytes() <= MEMORY_BYTES / 3);
+        }
     }
 
     /// Finishes and reads everything.
     fn drain(&mut self) -> Vec<u8> {
+        self.taken = None;
         let mut answer = Vec::new();
         loop {
-            self.start_work();
-            while !self.under_way.is_empty() {
-                self.finish(0);
-            }
+            self.work();
             let output = self.session.take_output(usize::MAX);
             if output.is_empty() {
                 return answer;
@@ -95,21 +71,23 @@ impl Machine {
     }
 }
 
-/// One connection's bytes as they are: all at once, and in small pieces with a shard on the session's core. The
-/// answer is the same.
+/// One connection's bytes as they are: all at once, and in small pieces while shards are taken at times. The answer is the
+/// same.
 pub fn stream(data: &[u8]) {
-    let mut whole = Machine::new(None);
+    let mut whole = Machine::new();
     whole.receive(data, 0);
-    whole.start_work();
+    whole.work();
     whole.check(data.len());
     let expected = whole.drain();
     whole.check(data.len());
 
-    let mut pieces = Machine::new(Some(1));
+    let mut pieces = Machine::new();
     let mut answer = Vec::new();
     // Byte for byte, where that does not take forever.
-    for piece in data.chunks(1 + data.len() / 1_000) {
+    for (number, piece) in data.chunks(1 + data.len() / 1_000).enumerate() {
         pieces.receive(piece, 100);
+        pieces.taken = (number % 3 == 1).then(|| ShardId((number % 9 / 3) as u16));
+        pieces.work();
         answer.extend(pieces.drain());
         pieces.check(data.len());
     }
@@ -155,9 +133,9 @@ pub fn binary(data: &[u8]) {
     stream(&bytes);
 }
 
-/// Arrivals, completions in any order, a client that reads now and then, and an end at any time.
+/// Arrivals, shards that are taken and free again, a client that reads now and then, and an end at any time.
 pub fn session(data: &[u8]) {
-    let mut machine = Machine::new(data.first().map(|step| usize::from(step % 3)));
+    let mut machine = Machine::new();
     let mut sent = 0;
     let mut steps = data.iter().copied();
     while let Some(step) = steps.next() {
@@ -167,13 +145,17 @@ pub fn session(data: &[u8]) {
                 let bytes = words(&steps.by_ref().take(len).collect::<Vec<u8>>(), TEXT_WORDS);
                 machine.receive(&bytes, usize::from(step) * 8);
                 sent += bytes.len();
-                machine.start_work();
+                machine.work();
             }
-            3 | 4 => machine.finish(usize::from(steps.next().unwrap_or(0))),
+            3 => machine.taken = Some(ShardId(u16::from(step / 8 % 3))),
+            4 => {
+                machine.taken = None;
+                machine.work();
+            }
             5 => {
                 let limit = usize::from(step) * 4;
                 assert!(machine.session.take_output(limit).len() <= limit);
-                machine.start_work();
+                machine.work();
             }
             6 if step > 250 => machine.session.end_of_input(),
             _ => {}

@@ -1,29 +1,37 @@
 //! A connection's handler: what comes goes into the session, and what the session answers goes out, in the same event.
+//!
+//! It has all that belongs to its connection, and nothing of its core: so it goes to another core as it is.
 
-use crate::serve::{STORE, forget, send_work, unix_time};
-use alloc::rc::Rc;
-use core::cell::RefCell;
-use isola::iobuf::Chain;
-use isola::latency;
-use isola::net::{ConnectionHandler, FailReason, SendError, TcpConnection};
-use isola::prelude::*;
-use isola_kv::{Response, Session, Ticket};
+use crate::serve::{Held, SERVING};
+use crate::session::{Served, Session};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use isola_iobuf::Chain;
+use isola_net::{ConnectionHandler, FailReason, SendError, TcpConnection, latency};
 
 /// Bytes handed to a connection at once.
 const WRITE_PIECE: usize = 64 << 10;
 
-/// A client of this core.
+/// Serves a client's connection.
+#[derive(Debug)]
 pub struct Client {
-    number: u64,
-    connection: TcpConnection,
-    talk: RefCell<Talk>,
-}
-
-/// What was said and is to be said.
-struct Talk {
     session: Session,
     /// What was taken from the session and not handed over yet.
     output: Chain,
+    /// What the client's core knows of it.
+    held: Arc<Held>,
+    whereabouts: Whereabouts,
+}
+
+/// Where a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whereabouts {
+    /// On a core, under this number.
+    Here(u64),
+    /// Between two cores.
+    OnItsWay,
+    /// Nowhere: it is one too many, or its connection is over.
+    Nowhere,
 }
 
 /// Whether a connection goes on.
@@ -31,6 +39,8 @@ struct Talk {
 enum Progress {
     /// It does.
     Open,
+    /// It does, once a shard is free.
+    Waits,
     /// All is answered and handed over, and nothing else follows.
     Finished,
     /// Nobody reads the answers.
@@ -38,129 +48,125 @@ enum Progress {
 }
 
 impl Client {
-    /// The client of that number.
-    pub fn new(number: u64, connection: TcpConnection, session: Session) -> Self {
-        Self { number, connection, talk: RefCell::new(Talk { session, output: Chain::new() }) }
+    /// A client of this core.
+    pub(crate) fn new(number: u64, held: Arc<Held>, session: Session) -> Self {
+        Self { session, output: Chain::new(), held, whereabouts: Whereabouts::Here(number) }
     }
 
-    /// Memory that is the connection's alone, about, in bytes. Frames that were not read take up more than they carry.
-    pub fn held_bytes(&self) -> usize {
-        let talk = self.talk.borrow();
-        let stream = self.connection.statistics().map_or(0, |stream| stream.unacked + 2 * stream.unread);
-        talk.session.held_bytes() + talk.output.len() + stream
+    /// One whose connection was closed as it came.
+    pub(crate) fn nobody(session: Session) -> Self {
+        let held = Arc::new(Held::default());
+        Self { session, output: Chain::new(), held, whereabouts: Whereabouts::Nowhere }
     }
 
-    /// Ends the connection at once.
-    pub fn abort(&self) {
-        self.connection.abort();
-        forget(self.number);
-    }
-
-    /// Takes in the responses of another core's shard.
-    pub fn complete(&self, responses: Vec<(Ticket, Response)>) {
-        self.go_on(|session| {
-            responses.into_iter().for_each(|(ticket, response)| session.complete(ticket, response));
-        });
-    }
-
-    /// Tells the session something, and goes on until nothing moves. How a connection ends concerns nobody: what the
-    /// client sent before has been carried out.
-    fn go_on(&self, tell: impl FnOnce(&mut Session)) {
-        let mut talk = self.talk.borrow_mut();
-        let served = talk.session.served();
-        tell(&mut talk.session);
-        let progress = self.run(&mut talk);
-        latency::answered(talk.session.served() - served);
-        let wants_input = talk.session.wants_input();
-        drop(talk);
-        match progress {
-            Progress::Open if wants_input => self.connection.resume(),
-            Progress::Open => self.connection.pause(),
+    /// Goes on until nothing moves. How a connection ends concerns nobody: what the client sent before has been carried
+    /// out.
+    fn go_on(&mut self, connection: &TcpConnection) {
+        match self.run(connection) {
+            Progress::Open if self.session.wants_input() => connection.resume(),
+            Progress::Open => connection.pause(),
+            Progress::Waits => {
+                connection.pause();
+                connection.call_again();
+            }
             Progress::Finished => {
-                self.connection.close();
-                forget(self.number);
+                connection.close();
+                return self.end();
             }
-            Progress::Gone => self.abort(),
+            Progress::Gone => {
+                connection.abort();
+                return self.end();
+            }
         }
+        self.held.set(self.session.held_bytes() + self.output.len());
     }
 
-    fn run(&self, talk: &mut Talk) -> Progress {
-        let now = unix_time();
+    fn run(&mut self, connection: &TcpConnection) -> Progress {
+        let now = SERVING.begin();
         loop {
-            let mut serve = || talk.session.serve(&mut STORE.shard(), now);
-            if let Some(work) = serve() {
-                send_work(self.number, work, serve);
-            }
-            match self.send(talk) {
+            let before = self.session.served();
+            let served = self.session.serve(now);
+            latency::answered(self.session.served() - before);
+            match self.send(connection) {
                 Err(_) => return Progress::Gone,
+                Ok(_) if served == Served::Busy => return Progress::Waits,
                 // What has gone out makes room for more work.
-                Ok(1..) if talk.session.has_work() => {}
-                Ok(_) if talk.session.is_finished() && talk.output.is_empty() => return Progress::Finished,
+                Ok(1..) if self.session.has_work() => {}
+                Ok(_) if self.session.is_finished() && self.output.is_empty() => return Progress::Finished,
                 Ok(_) => return Progress::Open,
             }
         }
     }
 
     /// Hands over what there is room for; returns how many bytes.
-    fn send(&self, talk: &mut Talk) -> Result<usize, SendError> {
+    fn send(&mut self, connection: &TcpConnection) -> Result<usize, SendError> {
         let mut sent = 0;
         loop {
-            if talk.output.is_empty() {
-                talk.output = talk.session.take_output(WRITE_PIECE);
+            if self.output.is_empty() {
+                self.output = self.session.take_output(WRITE_PIECE);
             }
-            if talk.output.is_empty() {
+            if self.output.is_empty() {
                 break;
             }
-            sent += self.connection.send_some(&mut talk.output)?;
-            if !talk.output.is_empty() || talk.session.output_len() == 0 {
+            sent += connection.send_some(&mut self.output)?;
+            if !self.output.is_empty() || self.session.output_len() == 0 {
                 break;
             }
         }
         if sent > 0 {
-            STORE.transferred(0, sent);
+            SERVING.tally().sent(sent);
         }
         Ok(sent)
     }
-}
 
-/// Serves a client's connection.
-pub struct Served(Option<Rc<Client>>);
-
-impl Served {
-    /// By this client's record.
-    pub fn by(client: Rc<Client>) -> Self {
-        Self(Some(client))
-    }
-
-    /// By nobody: there are too many.
-    pub fn nobody() -> Self {
-        Self(None)
+    /// The connection is over.
+    fn end(&mut self) {
+        match core::mem::replace(&mut self.whereabouts, Whereabouts::Nowhere) {
+            Whereabouts::Here(number) => SERVING.forget(number),
+            Whereabouts::OnItsWay => SERVING.tally().ended(),
+            Whereabouts::Nowhere => {}
+        }
     }
 }
 
-impl ConnectionHandler for Served {
-    fn received(&mut self, _: &TcpConnection, data: Chain) {
-        if let Some(client) = &self.0 {
-            STORE.transferred(data.len(), 0);
-            client.go_on(|session| session.receive(data));
-        }
+impl ConnectionHandler for Client {
+    fn received(&mut self, connection: &TcpConnection, data: Chain) {
+        SERVING.tally().received(data.len());
+        self.session.receive(data);
+        self.go_on(connection);
     }
 
-    fn send_space(&mut self, _: &TcpConnection) {
-        if let Some(client) = &self.0 {
-            client.go_on(|_| ());
-        }
+    fn send_space(&mut self, connection: &TcpConnection) {
+        self.go_on(connection);
     }
 
-    fn peer_closed(&mut self, _: &TcpConnection) {
-        if let Some(client) = &self.0 {
-            client.go_on(Session::end_of_input);
+    fn called_again(&mut self, connection: &TcpConnection) {
+        self.go_on(connection);
+    }
+
+    fn peer_closed(&mut self, connection: &TcpConnection) {
+        self.session.end_of_input();
+        self.go_on(connection);
+    }
+
+    fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+        let Whereabouts::Here(number) = self.whereabouts else { return None };
+        SERVING.let_go(number)?;
+        let (session, output) = (self.session.take(), core::mem::take(&mut self.output));
+        let (held, whereabouts) = (self.held.clone(), Whereabouts::OnItsWay);
+        self.whereabouts = Whereabouts::Nowhere;
+        Some(Box::new(Self { session, output, held, whereabouts }))
+    }
+
+    fn arrived(&mut self, connection: &TcpConnection) {
+        self.whereabouts = Whereabouts::Here(SERVING.take_in(connection, &self.held));
+        // A request may have waited for a shard where the client was.
+        if self.session.has_work() {
+            self.go_on(connection);
         }
     }
 
     fn ended(&mut self, _: Option<FailReason>) {
-        if let Some(client) = &self.0 {
-            forget(client.number);
-        }
+        self.end();
     }
 }

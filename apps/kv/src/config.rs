@@ -1,13 +1,17 @@
-//! What a server is told at its start, and what all of its cores share.
+//! What a server is told at its start.
 
 use core::fmt;
 
-use crate::key::KeyHasher;
 use crate::shard::SMALLEST_SHARD_BYTES;
-use crate::time::UnixTime;
 
 /// The largest value that a server accepts unless it is told otherwise, in bytes.
 pub const DEFAULT_MAX_VALUE_LEN: usize = 1 << 20;
+
+/// The most shards that a server divides its items among: as many as there may be cores that serve.
+const MOST_SHARDS: usize = 64;
+
+/// Values of the largest length that each shard has room for, where there is more than one.
+const LARGEST_VALUES_IN_SHARD: usize = 4;
 
 /// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,16 +25,14 @@ pub struct Config {
 /// The limits of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// Requests that may be under way at shards at once.
-    pub max_in_flight: usize,
-    /// Once this many bytes of answers wait for the client to read them, no further request is taken up. The
-    /// answers under way come on top, and so does what is in the last one: at most `max_in_flight` values.
+    /// Once this many bytes of answers wait for the client to read them, no further request is taken up. The last
+    /// answer comes on top.
     pub max_output_bytes: usize,
 }
 
 impl Default for SessionLimits {
     fn default() -> Self {
-        Self { max_in_flight: 64, max_output_bytes: 256 << 10 }
+        Self { max_output_bytes: 256 << 10 }
     }
 }
 
@@ -46,14 +48,14 @@ pub enum ConfigError {
     },
     /// Values of no byte, or of more than a request can state.
     MaxValueLen,
-    /// No request or no answer would ever be let through.
+    /// No answer would ever be let through.
     SessionLimits,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoShard => write!(f, "a server needs at least one shard: give it a core"),
+            Self::NoShard => write!(f, "a server needs at least one shard"),
             Self::TooLittleMemory { needed_bytes } => {
                 write!(
                     f,
@@ -62,7 +64,7 @@ impl fmt::Display for ConfigError {
             }
             Self::MaxValueLen => write!(f, "the largest value must be from 1 byte to 1 GiB"),
             Self::SessionLimits => {
-                write!(f, "a connection must be allowed at least one request and one byte")
+                write!(f, "a connection must be allowed at least one byte")
             }
         }
     }
@@ -71,7 +73,15 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// A server of `memory_limit_bytes` divided evenly among `shard_count` shards, one a core.
+    /// A server of `memory_limit_bytes`, of which the largest value has `max_value_len` bytes. The memory alone says how
+    /// many shards there are, as cores come and go.
+    pub fn for_memory(memory_limit_bytes: usize, max_value_len: usize) -> Result<Self, ConfigError> {
+        let room = memory_limit_bytes / LARGEST_VALUES_IN_SHARD / max_value_len.max(1);
+        let room = room.min(memory_limit_bytes / SMALLEST_SHARD_BYTES);
+        Self::new(memory_limit_bytes, room.clamp(1, MOST_SHARDS) as u16)?.with_max_value_len(max_value_len)
+    }
+
+    /// A server of `memory_limit_bytes` divided evenly among `shard_count` shards.
     pub fn new(memory_limit_bytes: usize, shard_count: u16) -> Result<Self, ConfigError> {
         if shard_count == 0 {
             return Err(ConfigError::NoShard);
@@ -98,7 +108,7 @@ impl Config {
 
     /// The same with other limits of a connection.
     pub fn with_session_limits(self, session: SessionLimits) -> Result<Self, ConfigError> {
-        if session.max_in_flight == 0 || session.max_output_bytes == 0 {
+        if session.max_output_bytes == 0 {
             return Err(ConfigError::SessionLimits);
         }
         Ok(Self { session, ..self })
@@ -128,26 +138,4 @@ impl Config {
     pub fn session(&self) -> &SessionLimits {
         &self.session
     }
-}
-
-/// What all cores and connections of a server share, unchanged from its start.
-#[derive(Clone, Debug)]
-pub struct Server {
-    /// Its limits.
-    pub config: Config,
-    /// Places keys.
-    pub hasher: KeyHasher,
-    /// What `stats` tells as the process: the cell's number.
-    pub pid: u32,
-    /// The port it listens on.
-    pub port: u16,
-    /// Connections it accepts at once.
-    pub max_connections: u32,
-    /// When it started.
-    pub started: UnixTime,
-}
-
-impl Server {
-    /// What `version` tells.
-    pub const VERSION: &str = concat!("1.6.0-isola-", env!("CARGO_PKG_VERSION"));
 }

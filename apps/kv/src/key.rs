@@ -8,7 +8,7 @@ use isola_iobuf::IoBuf;
 /// Length of the longest key, in bytes (memcached's protocol.txt, "Keys").
 pub const MAX_KEY_LEN: usize = 250;
 
-/// One shard of the store: the keys of one core.
+/// One shard of the store, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardId(pub u16);
 

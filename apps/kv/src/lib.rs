@@ -1,26 +1,30 @@
-//! A key-value server that speaks memcached's text and binary protocols: all of it but the sockets.
+//! A key-value server that speaks memcached's text and binary protocols: all of it but arguments and listening.
 //!
-//! The keys are divided among shards by their hash, one shard a core. A core owns its [`Shard`] and the
-//! [`Session`]s of its connections, and no lock is taken anywhere. A session answers at once what is for the
-//! core's own shard ([`Session::serve`]) and hands out [`Work`] for the others: that goes to its core as a
-//! message, is carried out by [`Shard::execute`], and its response comes back to [`Session::complete`].
+//! ```text
+//!   core 0              core 1              core 2            as many as there are now
+//!     Client  Client      Client              Client          a connection's handler: moves with it (client, serve)
+//!     Session Session     Session             Session         the protocol, without I/O (session, protocol)
+//!        │       │           │                   │
+//!        └───────┴───────┬───┴───────────────────┘
+//!     Shard  Shard  Shard  Shard  Shard  ...                  the items, each part behind a lock (shards, shard)
+//! ```
+//!
+//! Items are divided among shards by the hash of their keys. How many there are follows from the memory for items and not
+//! from the cores, and whichever core has a connection works on any of them, under a lock that is held for one operation.
+//! So cores come and go, and connections move between them, without a word about items
+//! (docs/decisions/0038-any-core-serves-any-key.md).
 //!
 //! ```
 //! # use std::sync::Arc;
 //! # use isola_iobuf::{Chain, IoBuf};
-//! # use isola_kv::{Config, KeyHasher, Server, Session, Shard, ShardId, UnixTime};
+//! # use isola_kv::{Config, KeyHasher, Served, Server, Session, UnixTime};
 //! # fn main() -> Result<(), isola_kv::ConfigError> {
 //! let now = UnixTime(1_800_000_000);
-//! let config = Config::new(64 << 20, 1)?;
-//! let mut shard = Shard::new(ShardId(0), &config);
-//! let hasher = KeyHasher::new(0x1234_5678);
-//! let server = Server { config, hasher, pid: 1, port: 11211, max_connections: 1024, started: now };
+//! let server = Server::new(Config::new(64 << 20, 4)?, KeyHasher::new(0x1234_5678), now);
 //!
 //! let mut session = Session::new(Arc::new(server));
 //! session.receive(Chain::from(IoBuf::from_static(b"set greeting 0 0 5\r\nhello\r\nget greeting\r\n")));
-//! while let Some(work) = session.serve(&mut shard, now) {
-//!     unreachable!("with one shard, no work is for another: {work:?}");
-//! }
+//! assert_eq!(session.serve(now), Served::All);
 //! let answer = session.take_output(usize::MAX).to_vec();
 //! assert_eq!(answer, b"STORED\r\nVALUE greeting 0 5\r\nhello\r\nEND\r\n");
 //! # Ok(())
@@ -28,10 +32,8 @@
 //! ```
 //!
 //! No value is copied on its way from the shard to the device, and a large one not on its way in either:
-//! see [`Body`] and the crate's `shard::item` and `output`. Time comes in with the calls that need it.
-//!
-//! What is not here: sockets, events, messages between cores and the clock. The cell image around this
-//! crate has them.
+//! see [`Body`] and the crate's `shard::item` and `output`. A response shares the memory of its item, whatever another core
+//! does to the item meanwhile. Sessions and shards know no clock: time comes in with the calls that need it.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -39,6 +41,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod client;
 mod config;
 mod input;
 mod key;
@@ -47,15 +50,24 @@ mod output;
 mod protocol;
 mod request;
 mod response;
+mod serve;
+mod server;
 mod session;
 mod shard;
+mod shards;
 mod stats;
+mod tally;
 mod time;
 
-pub use config::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN, Server, SessionLimits};
+pub use client::Client;
+pub use config::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN, SessionLimits};
 pub use key::{Key, KeyHasher, MAX_KEY_LEN, ShardId, shard_of};
 pub use request::{Broadcast, Count, Direction, Operation, Payload, Request, Store, StoreMode};
 pub use response::{Body, Hit, NotStored, Parts, Response};
-pub use session::{Session, Ticket, Work};
-pub use shard::{Counters, SMALLEST_SHARD_BYTES, Shard, ShardReport};
+pub use serve::{prepare, serve, unix_time};
+pub use server::Server;
+pub use session::{Served, Session};
+pub use shard::{Counters, Report, SMALLEST_SHARD_BYTES, Shard};
+pub use shards::Shards;
+pub use tally::{Tallies, Tally};
 pub use time::{Deadline, Exptime, UnixTime};

@@ -1,16 +1,10 @@
-//! The server's image: the library's shards and sessions on events, connections and messages between cores.
+//! The server's image: arguments and listening.
 //!
-//! `kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES]`, as memcached's. Each core owns the shard of its number. A
-//! connection is served on the core that its flow belongs to; what it asks of another core's shard goes there
-//! as one message a batch, and the responses come back as one.
+//! `kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES]`, as memcached's.
 #![no_std]
 #![no_main]
 
-extern crate alloc;
-
-mod client;
 mod options;
-mod serve;
 
 use isola::net;
 use isola::prelude::*;
@@ -33,7 +27,7 @@ async fn main(arguments: Arguments) -> ExitCode {
             return ExitCode::USAGE;
         }
     };
-    let config = match options.config(isola::core_count() as u16) {
+    let config = match options.config() {
         Ok(config) => config,
         Err(error) => {
             println!("kv: {error}");
@@ -44,15 +38,15 @@ async fn main(arguments: Arguments) -> ExitCode {
         bytes @ ..0x10_0000 => format!("{} KiB", bytes >> 10),
         bytes => format!("{} MiB", bytes >> 20),
     };
-    serve::prepare(Server {
-        hasher: KeyHasher::new(isola::entropy()),
+    let hasher = KeyHasher::new(isola::entropy());
+    let server = Server {
         pid: isola::cell_id(),
         port: options.port,
         max_connections: MAX_CONNECTIONS,
-        started: serve::unix_time(),
-        config,
-    });
-    let _listening = match net::listen_with(options.port, BACKLOG, serve::serve) {
+        ..Server::new(config, hasher, isola_kv::unix_time())
+    };
+    isola_kv::prepare(server, isola::memory_total);
+    let _listening = match net::listen_with(options.port, BACKLOG, isola_kv::serve) {
         Ok(listening) => listening,
         Err(error) => {
             println!("kv: {error}");

@@ -78,9 +78,9 @@ impl Options {
         Ok(options)
     }
 
-    /// The server's configuration on so many cores.
-    pub fn config(&self, cores: u16) -> Result<Config, ConfigError> {
-        Config::new(self.memory_bytes, cores)?.with_max_value_len(self.max_value_len)
+    /// The server's configuration.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        Config::for_memory(self.memory_bytes, self.max_value_len)
     }
 }
 

@@ -5,8 +5,7 @@ use isola_iobuf::{Chain, IoBuf};
 use crate::key::Key;
 use crate::time::Exptime;
 
-/// Work for one shard. Moves to the shard's core as it is: it shares the received frames and refers to
-/// nothing of the connection.
+/// Work for one shard. It shares the received frames and refers to nothing of the connection.
 #[derive(Debug)]
 pub enum Request {
     /// An operation on one item, for the shard that owns its key.

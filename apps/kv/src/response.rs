@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 
 use isola_iobuf::{Chain, IoBuf};
 
-use crate::shard::ShardReport;
+use crate::shard::Report;
 
 /// The outcome of a request.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub enum Response {
     /// The shard has done what all shards do.
     Done,
     /// The shard's counters.
-    Report(Box<ShardReport>),
+    Report(Box<Report>),
 }
 
 /// Which condition of a store does not hold: the binary protocol tells them apart.

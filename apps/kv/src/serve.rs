@@ -1,39 +1,51 @@
-//! What a core owns, and the way of requests to the shards of other cores and back.
+//! What a core knows of the connections that it serves, and what is done for all of them.
 //!
-//! ```text
-//!   core of the connection                core of the shard
-//!     session: work for shard s
-//!       own shard: a call
-//!       else: batch by shard ──message──>  execute each
-//!     client <──────────────────message──  tickets and responses
-//! ```
+//! Items belong to no core ([`crate::shards`]), and a connection to the core that serves it now. So a core that comes has
+//! nothing to fetch, and one that goes leaves nothing behind.
 
-use crate::client::{Client, Served};
+use crate::client::Client;
+use crate::server::Server;
+use crate::session::Session;
+use crate::tally::Tally;
+use crate::time::UnixTime;
 use alloc::collections::BTreeMap;
-use alloc::rc::Rc;
 use alloc::sync::Arc;
-use core::cell::{Cell, RefCell, RefMut};
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
-use isola::ebbs::{CellEbb, CoreIndex, Ebb, Representative, current_core};
-use isola::events::{sleep, spawn, spawn_on, spawn_task};
-use isola::memory::{MemoryPressure, PressureHandler, on_memory_pressure};
-use isola::net::TcpConnection;
-use isola::prelude::*;
-use isola::sync::Once;
-use isola_kv::{Server, Session, Shard, ShardId, UnixTime, Work};
+use isola_abi::report::MemoryPressure;
+use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
+use isola_events::pressure::PressureHandler;
+use isola_events::{now, on_memory_pressure, sleep, spawn, spawn_task, yield_now};
+use isola_net::TcpConnection;
+use spin::Once;
 
-static SERVER: CellEbb<Shared> = CellEbb::new();
-pub static STORE: Ebb<Store> = Ebb::new();
+static SHARED: CellEbb<Shared> = CellEbb::new();
+pub(crate) static SERVING: Ebb<Serving> = Ebb::new();
 
 /// What any connection may hold, in bytes.
 const SMALLEST_SHARE: usize = 4 << 10;
 
+/// How often dead items are looked for, and among how many of a shard.
+const RECLAIM_INTERVAL: Duration = Duration::from_secs(1);
+const RECLAIM_BUDGET: usize = 512;
+
 /// What all cores know from the start.
 #[derive(Default)]
 struct Shared {
-    server: Once<Arc<Server>>,
-    /// Memory that the cell had, or was to get, when the server was made, in bytes.
-    promised_bytes: Once<usize>,
+    service: Once<Service>,
+    /// Whether dead items are looked for.
+    reclaims: AtomicBool,
+}
+
+/// The server, and what it stands on.
+struct Service {
+    server: Arc<Server>,
+    /// Memory that the cell can use in all now, in bytes.
+    memory_total: fn() -> usize,
+    /// Memory that it had, or was to get, when the server was made, in bytes.
+    promised_bytes: usize,
 }
 
 impl Representative for Shared {
@@ -42,33 +54,141 @@ impl Representative for Shared {
     }
 }
 
-/// What a core owns: its shard, and the clients of its connections.
-pub struct Store {
-    shard: RefCell<Shard>,
-    clients: RefCell<BTreeMap<u64, Rc<Client>>>,
+/// Says what the server is, before the first connection. `memory_total` says how much memory the cell can use in all, in
+/// bytes; items take as large a part of it as they were to take at first, as the machine may have less than was promised.
+pub fn prepare(server: Server, memory_total: fn() -> usize) {
+    let (server, promised_bytes) = (Arc::new(server), memory_total());
+    SHARED.service.call_once(|| Service { server, memory_total, promised_bytes });
+}
+
+fn service() -> &'static Service {
+    SHARED.service.get().expect("main prepares the server before it listens")
+}
+
+/// The time of day.
+pub fn unix_time() -> UnixTime {
+    let seconds = platform().clock().unix_ns(now()) / 1_000_000_000;
+    UnixTime(seconds.try_into().unwrap_or(u32::MAX))
+}
+
+/// Who serves a connection of this core; nobody where there are too many.
+pub fn serve(connection: &TcpConnection) -> Client {
+    let server = &service().server;
+    let session = Session::new(server.clone());
+    if SERVING.clients.borrow().len() >= server.max_connections as usize {
+        SERVING.tally().rejected();
+        connection.close();
+        return Client::nobody(session);
+    }
+    SERVING.tally().accepted();
+    let held = Arc::<Held>::default();
+    Client::new(SERVING.take_in(connection, &held), held, session)
+}
+
+/// Memory that a client holds, about, in bytes, as its handler says.
+#[derive(Debug, Default)]
+pub(crate) struct Held(AtomicUsize);
+
+impl Held {
+    pub fn set(&self, bytes: usize) {
+        if self.0.load(Ordering::Relaxed) != bytes {
+            self.0.store(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a core knows of a client.
+struct Known {
+    connection: TcpConnection,
+    held: Arc<Held>,
+}
+
+impl Known {
+    /// Memory that is the client's alone, about, in bytes. Frames that were not read take up more than they carry.
+    fn held_bytes(&self) -> usize {
+        let stream = self.connection.statistics().map_or(0, |stream| stream.unacked + 2 * stream.unread);
+        self.held.0.load(Ordering::Relaxed) + stream
+    }
+}
+
+/// The clients of a core.
+pub(crate) struct Serving {
+    core: usize,
+    clients: RefCell<BTreeMap<u64, Known>>,
     next_client: Cell<u64>,
-    /// The cell's memory that the shard's limit is right for.
+    /// The cell's memory that the shards' limits are right for, as far as this core knows.
     memory_bytes: Cell<usize>,
     _pressure: PressureHandler,
 }
 
-impl Store {
-    /// The shard. Its items take the same part of the memory that there is as they were to take of what was promised: the
-    /// machine may have less for the cell than that.
-    pub fn shard(&self) -> RefMut<'_, Shard> {
-        let mut shard = self.shard.borrow_mut();
-        let memory_bytes = isola::memory_total();
-        if self.memory_bytes.replace(memory_bytes) != memory_bytes {
-            let limit_bytes = server().config.shard_limit_bytes() as u128;
-            let part = limit_bytes * memory_bytes as u128 / promised_bytes().max(1) as u128;
-            shard.set_limit_bytes((part.min(limit_bytes)) as usize);
+impl Representative for Serving {
+    fn create() -> Self {
+        let _pressure = on_memory_pressure(|pressure| {
+            if pressure > MemoryPressure::None {
+                spawn(|| SERVING.relieve());
+            }
+        });
+        Self {
+            core: current_core().0 as usize,
+            clients: RefCell::default(),
+            next_client: Cell::new(0),
+            memory_bytes: Cell::new(service().promised_bytes),
+            _pressure,
         }
-        shard
+    }
+}
+
+impl Serving {
+    /// What this core counts.
+    pub fn tally(&self) -> &'static Tally {
+        service().server.tallies.of(self.core)
     }
 
-    /// Counts bytes that came from clients and went to them.
-    pub fn transferred(&self, received_bytes: usize, sent_bytes: usize) {
-        self.shard.borrow_mut().transferred(received_bytes, sent_bytes);
+    /// Does what is due whenever a client is served, and returns the time of day.
+    pub fn begin(&self) -> UnixTime {
+        if !SHARED.reclaims.load(Ordering::Relaxed) && !SHARED.reclaims.swap(true, Ordering::AcqRel) {
+            spawn_task(reclaim()).detach();
+        }
+        let memory_bytes = (service().memory_total)();
+        if self.memory_bytes.get() != memory_bytes {
+            self.fit(memory_bytes);
+        }
+        unix_time()
+    }
+
+    /// Has items take the same part of the cell's memory as they were to take of what was promised.
+    #[cold]
+    fn fit(&self, memory_bytes: usize) {
+        let Service { server, promised_bytes, .. } = service();
+        let limit_bytes = server.config.shard_limit_bytes();
+        let part = limit_bytes as u128 * memory_bytes as u128 / (*promised_bytes).max(1) as u128;
+        for id in server.shards.ids() {
+            // Where one is taken, the next client's turn tries again.
+            let Some(mut shard) = server.shards.lock(id) else { return };
+            shard.set_limit_bytes(limit_bytes.min(part as usize));
+        }
+        self.memory_bytes.set(memory_bytes);
+    }
+
+    /// Serves a client here from now on; returns its number.
+    pub fn take_in(&self, connection: &TcpConnection, held: &Arc<Held>) -> u64 {
+        let number = self.next_client.replace(self.next_client.get() + 1);
+        let known = Known { connection: connection.clone(), held: held.clone() };
+        self.clients.borrow_mut().insert(number, known);
+        number
+    }
+
+    /// Serves a client no longer; `None` where it was not served.
+    pub fn let_go(&self, number: u64) -> Option<()> {
+        let known = self.clients.borrow_mut().remove(&number);
+        known.map(|_| ())
+    }
+
+    /// Forgets a client whose connection is over.
+    pub fn forget(&self, number: u64) {
+        if self.let_go(number).is_some() {
+            self.tally().ended();
+        }
     }
 
     /// Ends the connections of this core that hold more than their share, as memory is short.
@@ -76,112 +196,42 @@ impl Store {
     /// What clients send and do not finish, and what they ask for and do not read, is bounded by connection, but not
     /// in sum. Somebody has to go then, or the cell ends for want of memory, and that is whoever takes the most.
     fn relieve(&self) {
-        let share = self.share();
-        let greedy = |client: &&Rc<Client>| client.held_bytes() > share;
-        let greedy: Vec<_> = self.clients.borrow().values().filter(greedy).cloned().collect();
-        greedy.iter().for_each(|client| client.abort());
-    }
-
-    /// What a connection may hold while memory is short, in bytes: its part of a sixteenth of the cell's memory.
-    fn share(&self) -> usize {
-        let connections = self.clients.borrow().len().max(1) * isola::core_count();
-        (isola::memory_total() / 16 / connections).max(SMALLEST_SHARE)
-    }
-}
-
-impl Representative for Store {
-    fn create() -> Self {
-        let id = ShardId(current_core().0 as u16);
-        let shard = RefCell::new(Shard::new(id, &server().config));
-        spawn_task(reclaim()).detach();
-        let _pressure = on_memory_pressure(|pressure| {
-            if pressure > MemoryPressure::None {
-                spawn(|| STORE.relieve());
-            }
-        });
-        let memory_bytes = Cell::new(promised_bytes());
-        Self { shard, clients: RefCell::default(), next_client: Cell::new(0), memory_bytes, _pressure }
+        let share = share();
+        let greedy: Vec<_> = {
+            let clients = self.clients.borrow();
+            let greedy = clients.iter().filter(|(_, known)| known.held_bytes() > share);
+            greedy.map(|(number, known)| (*number, known.connection.clone())).collect()
+        };
+        for (number, connection) in greedy {
+            connection.abort();
+            self.forget(number);
+        }
     }
 }
 
-/// The time of day.
-pub fn unix_time() -> UnixTime {
-    UnixTime((isola::unix_time().as_secs()).try_into().unwrap_or(u32::MAX))
+/// What a connection may hold while memory is short, in bytes: its part of a sixteenth of the cell's memory.
+fn share() -> usize {
+    let Service { server, memory_total, .. } = service();
+    let connections = server.tallies.connections().max(1) as usize;
+    (memory_total() / 16 / connections).max(SMALLEST_SHARE)
 }
 
-/// Says what the server is, before the first connection.
-pub fn prepare(server: Server) {
-    SERVER.promised_bytes.call_once(isola::memory_total);
-    SERVER.server.call_once(|| Arc::new(server));
-}
-
-fn server() -> &'static Arc<Server> {
-    SERVER.server.get().expect("main prepares the server before it listens")
-}
-
-/// Memory that the cell had, or was to get, when the server was made, in bytes.
-fn promised_bytes() -> usize {
-    SERVER.promised_bytes.get().copied().unwrap_or_default()
-}
-
-/// Takes expired items out, a few at a time, while there are any.
+/// Takes dead items out, a few at a time, while clients ask or there are any to find: a service that nobody uses sleeps.
 async fn reclaim() {
+    let server = &service().server;
     loop {
-        sleep(Duration::from_secs(1)).await;
-        STORE.shard.borrow_mut().reclaim(unix_time(), 512);
-    }
-}
-
-/// Who serves a connection of this core; nobody where there are too many.
-pub fn serve(connection: &TcpConnection) -> Served {
-    let mut clients = STORE.clients.borrow_mut();
-    if clients.len() >= server().max_connections as usize {
-        STORE.shard.borrow_mut().connection_rejected();
-        connection.close();
-        return Served::nobody();
-    }
-    let number = STORE.next_client.replace(STORE.next_client.get() + 1);
-    let client = Rc::new(Client::new(number, connection.clone(), Session::new(server().clone())));
-    clients.insert(number, client.clone());
-    STORE.shard.borrow_mut().connection_opened();
-    Served::by(client)
-}
-
-/// Forgets a client whose connection is over.
-pub fn forget(number: u64) {
-    let client = STORE.clients.borrow_mut().remove(&number);
-    if client.is_some() {
-        STORE.shard.borrow_mut().connection_closed();
-    }
-}
-
-/// Has work for the shards of other cores carried out there, a message a shard; each response comes back to the client.
-pub fn send_work(client: u64, first: Work, more: impl FnMut() -> Option<Work>) {
-    let mut batches: Vec<(ShardId, Vec<Work>)> = Vec::new();
-    for work in core::iter::once(first).chain(core::iter::from_fn(more)) {
-        match batches.iter_mut().find(|(shard, _)| *shard == work.shard) {
-            Some((_, batch)) => batch.push(work),
-            None => batches.push((work.shard, vec![work])),
+        let asked = server.tallies.received_bytes();
+        sleep(RECLAIM_INTERVAL).await;
+        let mut found = 0;
+        for id in server.shards.ids() {
+            if let Some(mut shard) = server.shards.lock(id) {
+                found += shard.reclaim(unix_time(), RECLAIM_BUDGET);
+            }
+            yield_now().await;
+        }
+        if found == 0 && server.tallies.received_bytes() == asked {
+            SHARED.reclaims.store(false, Ordering::Release);
+            return;
         }
     }
-    let home = current_core();
-    for (shard, batch) in batches {
-        spawn_on(CoreIndex(u32::from(shard.0)), move || execute_for(home, client, batch));
-    }
-}
-
-/// Carries out a batch for a client of core `home`, and sends the responses there.
-fn execute_for(home: CoreIndex, client: u64, batch: Vec<Work>) {
-    let now = unix_time();
-    let responses: Vec<_> = {
-        let mut shard = STORE.shard();
-        batch.into_iter().map(|work| (work.ticket, shard.execute(now, work.request))).collect()
-    };
-    spawn_on(home, move || {
-        let client = STORE.clients.borrow().get(&client).cloned();
-        // One that has gone meanwhile wants no responses.
-        if let Some(client) = client {
-            client.complete(responses);
-        }
-    });
 }

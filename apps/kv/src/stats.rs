@@ -1,7 +1,7 @@
 //! What `stats` tells, under the names that memcached's clients and tools look for.
 
-use crate::config::Server;
-use crate::shard::ShardReport;
+use crate::server::Server;
+use crate::shard::Report;
 
 /// Which list of statistics a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +31,10 @@ impl StatsKind {
 type Sink<'a> = &'a mut dyn FnMut(&[u8], &[u8]);
 
 /// Gives `sink` the name and the value of each statistic.
-pub(crate) fn for_each(kind: StatsKind, report: &ShardReport, server: &Server, sink: Sink<'_>) {
+pub(crate) fn for_each(kind: StatsKind, report: &Report, server: &Server, sink: Sink<'_>) {
     match kind {
         StatsKind::General => general(report, server, sink),
-        StatsKind::Settings => settings(server, sink),
+        StatsKind::Settings => settings(report, server, sink),
         StatsKind::Items => items(report, sink),
         StatsKind::Slabs => slabs(report, sink),
         StatsKind::Sizes => sink(b"sizes_status", b"disabled"),
@@ -45,7 +45,7 @@ fn number(sink: Sink<'_>, name: &str, value: u64) {
     sink(name.as_bytes(), itoa::Buffer::new().format(value).as_bytes());
 }
 
-fn general(report: &ShardReport, server: &Server, sink: Sink<'_>) {
+fn general(report: &Report, server: &Server, sink: Sink<'_>) {
     number(sink, "pid", server.pid.into());
     number(sink, "uptime", report.time.saturating_sub(server.started.0).into());
     number(sink, "time", report.time.into());
@@ -57,22 +57,21 @@ fn general(report: &ShardReport, server: &Server, sink: Sink<'_>) {
         number(sink, name, value);
     }
     number(sink, "limit_maxbytes", report.limit_maxbytes);
-    number(sink, "threads", server.config.shard_count().into());
+    number(sink, "threads", report.cores.max(1));
     number(sink, "hash_power_level", report.hash_buckets.max(1).ilog2().into());
     number(sink, "hash_bytes", report.hash_bytes);
     number(sink, "bytes", report.bytes);
     number(sink, "curr_items", report.curr_items);
 }
 
-fn settings(server: &Server, sink: Sink<'_>) {
+fn settings(report: &Report, server: &Server, sink: Sink<'_>) {
     number(sink, "maxbytes", server.config.memory_limit_bytes() as u64);
     number(sink, "maxconns", server.max_connections.into());
     number(sink, "tcpport", server.port.into());
     number(sink, "udpport", 0);
     number(sink, "verbosity", 0);
     sink(b"evictions", b"on");
-    number(sink, "num_threads", server.config.shard_count().into());
-    number(sink, "reqs_per_event", server.config.session().max_in_flight as u64);
+    number(sink, "num_threads", report.cores.max(1));
     sink(b"cas_enabled", b"yes");
     sink(b"binding_protocol", b"auto-negotiate");
     sink(b"auth_enabled_sasl", b"no");
@@ -85,7 +84,7 @@ fn settings(server: &Server, sink: Sink<'_>) {
 }
 
 /// All items are of one class: memory is not divided by size.
-fn items(report: &ShardReport, sink: Sink<'_>) {
+fn items(report: &Report, sink: Sink<'_>) {
     if report.curr_items == 0 {
         return;
     }
@@ -101,7 +100,7 @@ fn items(report: &ShardReport, sink: Sink<'_>) {
 }
 
 /// There are no slabs of fixed chunks: one class stands for all the memory, in chunks of one byte.
-fn slabs(report: &ShardReport, sink: Sink<'_>) {
+fn slabs(report: &Report, sink: Sink<'_>) {
     let counters = &report.counters;
     if report.curr_items > 0 {
         number(sink, "1:chunk_size", 1);

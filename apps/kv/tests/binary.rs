@@ -190,7 +190,7 @@ fn version_noop_verbosity_and_stat() {
     let last = stats.last().unwrap();
     assert!(last.key.is_empty() && last.value.is_empty());
     let settings = ask(&mut engine, &[Request { opcode: 0x10, key: b"settings", ..Default::default() }]);
-    assert!(settings.iter().any(|stat| stat.key == b"num_threads" && stat.value == b"3"));
+    assert!(settings.iter().any(|stat| stat.key == b"num_threads" && stat.value == b"1"));
     assert_eq!(
         ask_one(&mut engine, Request { opcode: 0x10, key: b"nope", ..Default::default() }).status,
         NOT_FOUND

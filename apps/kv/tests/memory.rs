@@ -114,22 +114,35 @@ fn dead_items_are_no_evictions() {
 #[test]
 fn a_flush_of_everything_gives_all_memory_back() {
     let mut engine = Engine::new(1);
-    let empty = engine.shards[0].bytes();
-    (0..5_000).for_each(|number| drop(engine.shards[0].execute(START, set(number, 300, 0))));
+    let empty = engine.bytes();
+    (0..5_000).for_each(|number| drop(engine.shard(0).execute(START, set(number, 300, 0))));
     engine.say("flush_all\r\n");
-    while engine.shards[0].reclaim(START, 1_000) > 0 {}
-    assert_eq!(engine.shards[0].bytes(), empty);
+    while engine.shard(0).reclaim(START, 1_000) > 0 {}
+    assert_eq!(engine.bytes(), empty);
 }
 
 #[test]
 fn limits_that_make_no_sense_are_told() {
     assert_eq!(Config::new(1 << 20, 0), Err(ConfigError::NoShard));
+    assert!(matches!(Config::for_memory(1_000, 1 << 20), Err(ConfigError::TooLittleMemory { .. })));
     let Err(ConfigError::TooLittleMemory { needed_bytes }) = Config::new(1_000, 3) else { panic!() };
     assert!(Config::new(needed_bytes, 3).is_ok());
     let config = Config::new(1 << 20, 1).unwrap();
     assert_eq!(config.clone().with_max_value_len(0), Err(ConfigError::MaxValueLen));
-    let limits = SessionLimits { max_in_flight: 0, max_output_bytes: 1 };
+    let limits = SessionLimits { max_output_bytes: 0 };
     assert_eq!(config.with_session_limits(limits), Err(ConfigError::SessionLimits));
+}
+
+#[test]
+fn the_memory_says_how_many_shards_there_are_and_each_has_room_for_values() {
+    let shards = |memory_mib: usize, value_mib: usize| {
+        Config::for_memory(memory_mib << 20, value_mib << 20).unwrap().shard_count()
+    };
+    assert_eq!([1, 7, 8, 48].map(|memory_mib| shards(memory_mib, 1)), [1, 1, 2, 12]);
+    assert_eq!([shards(64 << 10, 1), shards(48, 4), shards(16, 100)], [64, 3, 1]);
+    // Tiny values make no shards that are too small for anything.
+    let tiny = Config::for_memory(64 << 10, 1).unwrap();
+    assert!(tiny.shard_count() > 1 && tiny.shard_limit_bytes() >= SMALLEST_SHARD_BYTES);
 }
 
 proptest! {

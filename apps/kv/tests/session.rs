@@ -4,129 +4,99 @@ mod common;
 
 use common::Engine;
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, Request, Response, Session, SessionLimits, Ticket, Work};
+use isola_kv::{Config, Served, Session, SessionLimits, ShardId};
 
 fn receive(session: &mut Session, text: &str) {
     session.receive(Chain::from(IoBuf::copy_from_slice(text.as_bytes())));
-}
-
-fn all_work(session: &mut Session) -> Vec<Work> {
-    std::iter::from_fn(|| session.next_work()).collect()
-}
-
-fn execute(engine: &mut Engine, work: Work) -> (Ticket, Response) {
-    (work.ticket, engine.shards[usize::from(work.shard.0)].execute(engine.now, work.request))
 }
 
 fn output(session: &mut Session) -> String {
     String::from_utf8(session.take_output(usize::MAX).to_vec()).unwrap()
 }
 
+/// A key that is of the given one of four shards.
+fn key_of(engine: &Engine, shard: u16) -> String {
+    let key = |number: &u32| {
+        let text = format!("k{number}");
+        let key = isola_kv::Key::new(IoBuf::copy_from_slice(text.as_bytes()), &engine.server.hasher).unwrap();
+        (key.shard(4) == ShardId(shard)).then_some(text)
+    };
+    (0..).find_map(|number| key(&number)).unwrap()
+}
+
 #[test]
-fn answers_leave_in_order_whatever_order_shards_answer_in() {
+fn a_shard_that_is_taken_holds_up_what_comes_behind_and_loses_nothing() {
     let mut engine = Engine::new(4);
-    let mut session = engine.session();
-    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
-    for name in names {
-        receive(&mut session, &format!("set {name} 0 0 1\r\n{name}\r\n"));
+    let (free, taken) = (key_of(&engine, 0), key_of(&engine, 3));
+    for request in ["get", "gets", "set", "incr"] {
+        let mut session = engine.session();
+        let line = match request {
+            "set" => format!("set {taken} 0 0 1\r\n1\r\n"),
+            "incr" => format!("incr {taken} 1\r\n"),
+            read => format!("{read} {taken}\r\n"),
+        };
+        receive(&mut session, &format!("get {free}\r\n{line}get {free}\r\n"));
+        let lock = engine.shard(3);
+        for _ in 0..3 {
+            assert_eq!(session.serve(engine.now), Served::Busy);
+            assert!(session.has_work());
+        }
+        assert_eq!(output(&mut session), "END\r\n");
+        drop(lock);
+        engine.work(&mut session);
+        let expected = match request {
+            "set" => "STORED\r\nEND\r\n",
+            "incr" => "2\r\nEND\r\n",
+            _ => "END\r\nEND\r\n",
+        };
+        assert_eq!(output(&mut session), expected, "{request}");
+        assert!(!session.has_work());
     }
-    receive(&mut session, "bogus\r\nget h g f e d c b a x\r\n");
-    let mut done: Vec<_> =
-        all_work(&mut session).into_iter().map(|work| execute(&mut engine, work)).collect();
-    let (first_ticket, first_response) = done.remove(0);
-    for (ticket, response) in done.into_iter().rev() {
-        session.complete(ticket, response);
+}
+
+#[test]
+fn what_concerns_all_shards_goes_on_at_the_one_that_was_taken_and_visits_each_once() {
+    let mut engine = Engine::new(4);
+    engine.say("set a 0 0 1\r\n1\r\n");
+    let mut session = engine.session();
+    receive(&mut session, "flush_all\r\nversion\r\nstats\r\nget a\r\n");
+    for taken in 0..4 {
+        let lock = engine.shard(taken);
+        assert_eq!(session.serve(engine.now), Served::Busy);
         assert_eq!(session.output_len(), 0);
+        drop(lock);
     }
-    session.complete(first_ticket, first_response);
-    let values: String = names.iter().rev().map(|name| format!("VALUE {name} 0 1\r\n{name}\r\n")).collect();
-    assert_eq!(output(&mut session), "STORED\r\n".repeat(8) + "ERROR\r\n" + &values + "END\r\n");
+    engine.work(&mut session);
+    let answer = output(&mut session);
+    assert!(answer.starts_with("OK\r\nVERSION ") && answer.ends_with("END\r\nEND\r\n"), "{answer}");
+    assert!(answer.contains("STAT cmd_flush 1\r\n") && answer.contains("STAT total_items 1\r\n"), "{answer}");
 }
 
 #[test]
-fn what_is_answered_at_once_waits_for_what_is_not() {
-    let mut engine = Engine::new(4);
-    let keys: Vec<String> = (0..32).map(|number| format!("k{number}")).collect();
+fn a_client_whose_request_waits_and_who_sends_its_last_is_answered_and_then_finished() {
+    let engine = Engine::new(4);
+    let taken = key_of(&engine, 3);
     let mut session = engine.session();
-    keys.iter().for_each(|key| receive(&mut session, &format!("set {key} 0 0 1\r\n1\r\nget {key}\r\n")));
-    let mut away = Vec::new();
-    while let Some(work) = session.serve(&mut engine.shards[2], engine.now) {
-        assert_ne!(work.shard.0, 2);
-        away.push(execute(&mut engine, work));
-    }
-    assert!(away.len() > 16, "{} of 64 requests are for other shards", away.len());
-    assert!(session.output_len() < 16 * 30);
-    away.into_iter().rev().for_each(|(ticket, response)| session.complete(ticket, response));
-    let expected: String =
-        keys.iter().map(|key| format!("STORED\r\nVALUE {key} 0 1\r\n1\r\nEND\r\n")).collect();
-    assert_eq!(output(&mut session), expected);
-    assert!(session.serve(&mut engine.shards[2], engine.now).is_none());
+    receive(&mut session, &format!("set {taken} 0 0 1\r\n1\r\n"));
+    let lock = engine.shard(3);
+    assert_eq!(session.serve(engine.now), Served::Busy);
+    session.end_of_input();
+    assert_eq!(session.serve(engine.now), Served::Busy);
+    assert!(!session.is_finished());
+    drop(lock);
+    assert_eq!(session.serve(engine.now), Served::All);
+    assert_eq!(output(&mut session), "STORED\r\n");
+    assert!(session.is_finished());
 }
 
-#[test]
-fn what_concerns_all_shards_waits_for_the_last_of_them() {
-    let mut engine = Engine::new(4);
-    let mut session = engine.session();
-    receive(&mut session, "flush_all\r\nversion\r\n");
-    let work = all_work(&mut session);
-    assert_eq!(work.iter().map(|work| work.shard.0).collect::<Vec<_>>(), [0, 1, 2, 3]);
-    assert!(work.iter().all(|work| matches!(work.request, Request::All(_))));
-    for (done, work) in work.into_iter().enumerate() {
-        assert_eq!((session.output_len(), done < 4), (0, true));
-        let (ticket, response) = execute(&mut engine, work);
-        session.complete(ticket, response);
-    }
-    assert!(output(&mut session).starts_with("OK\r\nVERSION "));
-}
-
-#[test]
-fn a_ticket_counts_once() {
-    let mut engine = Engine::new(1);
-    let mut session = engine.session();
-    receive(&mut session, "get a\r\nget b\r\n");
-    let mut work = all_work(&mut session);
-    let (second, response) = execute(&mut engine, work.remove(1));
-    session.complete(second, response);
-    session.complete(second, Response::Done);
-    let (first, response) = execute(&mut engine, work.remove(0));
-    session.complete(first, response);
-    session.complete(first, Response::Done);
-    session.complete(second, Response::Done);
-    assert_eq!((output(&mut session).as_str(), session.in_flight()), ("END\r\nEND\r\n", 0));
-}
-
-fn limited(max_in_flight: usize, max_output_bytes: usize) -> Engine {
-    let limits = SessionLimits { max_in_flight, max_output_bytes };
+fn limited(max_output_bytes: usize) -> Engine {
+    let limits = SessionLimits { max_output_bytes };
     Engine::with_config(Config::new(64 << 20, 2).unwrap().with_session_limits(limits).unwrap())
 }
 
 #[test]
-fn only_so_many_requests_are_under_way() {
-    let mut engine = limited(3, 1 << 20);
-    let mut session = engine.session();
-    receive(&mut session, &"get a\r\n".repeat(5_000));
-    let mut answered = 0;
-    loop {
-        let work = all_work(&mut session);
-        assert_eq!(session.in_flight(), work.len());
-        if work.is_empty() {
-            break;
-        }
-        assert!(work.len() <= 3);
-        assert!(work.len() < 3 || answered > 2_000 || !session.wants_input());
-        for work in work {
-            let (ticket, response) = execute(&mut engine, work);
-            session.complete(ticket, response);
-            answered += 1;
-        }
-    }
-    assert_eq!(answered, 5_000);
-    assert!(session.wants_input());
-}
-
-#[test]
 fn a_client_that_does_not_read_is_not_served_further() {
-    let mut engine = limited(16, 100_000);
+    let mut engine = limited(100_000);
     let value = "v".repeat(10_000);
     engine.say(&format!("set a 0 0 10000\r\n{value}\r\n"));
     let mut session = engine.session();
@@ -137,7 +107,7 @@ fn a_client_that_does_not_read_is_not_served_further() {
         engine.work(&mut session);
         assert!(received < 5_000, "the session never has enough");
     }
-    // The limit, and the answers that were under way when it was reached.
+    // The limit, and the answer that reached it.
     assert!(session.output_len() <= 100_000 + 10_100, "{}", session.output_len());
     let mut read = 0;
     while session.output_len() > 0 {
@@ -149,21 +119,8 @@ fn a_client_that_does_not_read_is_not_served_further() {
 }
 
 #[test]
-fn large_answers_from_other_cores_are_not_asked_for_all_at_once() {
-    let mut engine = limited(64, 256 << 10);
-    let value = "v".repeat(1 << 20);
-    engine.say(&format!("set a 0 0 1048576\r\n{value}\r\n"));
-    let mut session = engine.session();
-    receive(&mut session, "get a\r\n");
-    engine.work(&mut session);
-    session.take_output(usize::MAX);
-    receive(&mut session, &"get a\r\n".repeat(64));
-    assert_eq!(all_work(&mut session).len(), 1);
-}
-
-#[test]
 fn errors_alone_fill_the_output_no_further_than_its_limit() {
-    let mut engine = limited(16, 1_000);
+    let mut engine = limited(1_000);
     let mut session = engine.session();
     receive(&mut session, &"\r\n".repeat(10_000));
     engine.work(&mut session);
@@ -177,14 +134,8 @@ fn a_half_closed_connection_gets_its_answers_and_then_ends() {
     let mut session = engine.session();
     receive(&mut session, "set a 0 0 1\r\n1\r\nget a\r\nget unfinis");
     session.end_of_input();
-    let work: Vec<Work> = all_work(&mut session);
-    assert_eq!(work.len(), 2);
+    engine.work(&mut session);
     assert!(!session.is_finished() && !session.wants_input());
-    for work in work {
-        let (ticket, response) = execute(&mut engine, work);
-        session.complete(ticket, response);
-    }
-    assert!(!session.is_finished());
     assert_eq!(output(&mut session), "STORED\r\nVALUE a 0 1\r\n1\r\nEND\r\n");
     assert!(session.is_finished());
 }
@@ -194,16 +145,13 @@ fn nothing_behind_a_quit_is_looked_at() {
     let mut engine = Engine::new(1);
     let mut session = engine.session();
     receive(&mut session, "get a\r\nquit\r\nset a 0 0 1\r\n1\r\n");
-    let work = all_work(&mut session);
-    assert_eq!(work.len(), 1);
+    engine.work(&mut session);
     receive(&mut session, "set a 0 0 1\r\n1\r\n");
-    assert_eq!(session.held_bytes(), 0);
-    for work in work {
-        let (ticket, response) = execute(&mut engine, work);
-        session.complete(ticket, response);
-    }
+    engine.work(&mut session);
     assert_eq!(output(&mut session), "END\r\n");
+    assert_eq!(session.held_bytes(), 0);
     assert!(session.is_finished());
+    assert_eq!(engine.say("get a\r\n"), "END\r\n");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 mod common;
 
 use common::Engine;
+use isola_iobuf::{Chain, IoBuf};
+use isola_kv::{Key, Operation, Request, Response};
 
 /// Asks each question of one server, over one connection, and compares its answer.
 #[track_caller]
@@ -148,14 +150,19 @@ fn incr_and_decr() {
 #[test]
 fn a_value_being_read_does_not_change_under_the_reader() {
     let mut engine = Engine::new(1);
-    engine.say("set n 0 0 2\r\n10\r\n");
+    let large = "v".repeat(5_000);
+    engine.say(&format!("set n 0 0 2\r\n10\r\nset large 0 0 5000\r\n{large}\r\n"));
+    let key = Key::new(IoBuf::from_static(b"n"), &engine.server.hasher).unwrap();
+    let read = Request::Item { key, operation: Operation::Get };
+    let Response::Hit(hit) = engine.shard(0).execute(engine.now, read) else { panic!("it is there") };
     let mut reader = engine.session();
-    reader.receive(isola_iobuf::Chain::from(isola_iobuf::IoBuf::from_static(b"get n\r\n")));
-    let work = reader.next_work().unwrap();
-    let response = engine.shards[0].execute(engine.now, work.request);
+    reader.receive(Chain::from(IoBuf::from_static(b"get large\r\n")));
+    engine.work(&mut reader);
     assert_eq!(engine.say("incr n 5\r\ndelete n\r\n"), "15\r\nDELETED\r\n");
-    reader.complete(work.ticket, response);
-    assert_eq!(reader.take_output(usize::MAX).to_vec(), b"VALUE n 0 2\r\n10\r\nEND\r\n");
+    assert_eq!(engine.say("append large 0 0 1\r\nx\r\nset large 0 0 1\r\nx\r\n"), "STORED\r\nSTORED\r\n");
+    assert_eq!(hit.body.value().to_vec(), b"10");
+    let answer = reader.take_output(usize::MAX).to_vec();
+    assert_eq!(String::from_utf8(answer).unwrap(), format!("VALUE large 0 5000\r\n{large}\r\nEND\r\n"));
 }
 
 #[test]
@@ -341,8 +348,15 @@ fn stat(answer: &str, name: &str) -> String {
 #[test]
 fn stats_sum_up_all_shards() {
     let mut engine = Engine::new(4);
-    engine.shards[2].connection_opened();
-    engine.shards[1].transferred(100, 200);
+    // A connection that came to one core, moved to another, and back, beside one that has ended elsewhere.
+    let tallies = &engine.server.tallies;
+    tallies.of(2).accepted();
+    tallies.of(0).accepted();
+    tallies.of(1).ended();
+    tallies.of(1).rejected();
+    tallies.of(1).received(60);
+    tallies.of(2).received(40);
+    tallies.of(63).sent(200);
     for n in 0..100 {
         engine.say(&format!("set k{n} 0 0 1\r\n1\r\nget k{n} miss{n}\r\n"));
     }
@@ -372,21 +386,31 @@ fn stats_sum_up_all_shards() {
         ("cas_badval", "1"),
         ("cas_misses", "1"),
         ("limit_maxbytes", "67108864"),
-        ("threads", "4"),
+        ("threads", "2"),
         ("curr_connections", "1"),
-        ("total_connections", "1"),
+        ("total_connections", "2"),
+        ("rejected_connections", "1"),
         ("bytes_read", "100"),
         ("bytes_written", "200"),
     ] {
         assert_eq!(stat(&answer, name), value, "{name}");
     }
-    let bytes: usize = engine.shards.iter().map(|shard| shard.bytes()).sum();
-    assert_eq!(stat(&answer, "bytes"), bytes.to_string());
+    assert_eq!(stat(&answer, "bytes"), engine.bytes().to_string());
     assert_eq!(engine.say("flush_all\r\n"), "OK\r\n");
     assert_eq!(stat(&engine.say("stats\r\n"), "cmd_flush"), "1");
     assert_eq!(engine.say("stats reset\r\n"), "RESET\r\n");
     let answer = engine.say("stats\r\n");
-    assert_eq!((stat(&answer, "cmd_get").as_str(), stat(&answer, "curr_items").as_str()), ("0", "99"));
+    for (name, value) in [
+        ("cmd_get", "0"),
+        ("bytes_read", "0"),
+        ("total_connections", "0"),
+        ("curr_items", "99"),
+        ("curr_connections", "1"),
+    ] {
+        assert_eq!(stat(&answer, name), value, "{name}");
+    }
+    engine.server.tallies.of(5).received(7);
+    assert_eq!(stat(&engine.say("stats\r\n"), "bytes_read"), "7");
 }
 
 #[test]

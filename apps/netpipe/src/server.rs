@@ -2,6 +2,7 @@
 
 use crate::message::message;
 use crate::round::{Round, Way};
+use alloc::boxed::Box;
 use isola_iobuf::Chain;
 use isola_net::{ConnectionHandler, TcpConnection};
 
@@ -116,5 +117,9 @@ impl ConnectionHandler for Server {
     fn peer_closed(&mut self, connection: &TcpConnection) {
         self.client = Client::Closed;
         self.serve(connection);
+    }
+
+    fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+        Some(Box::new(core::mem::take(self)))
     }
 }

@@ -123,6 +123,13 @@ impl Connection {
         }
     }
 
+    /// The handler asked to be called.
+    pub fn called_again(self: &Rc<Self>) {
+        if let Some(activity) = self.activity.get() {
+            self.call(activity, |handler, connection| handler.called_again(connection));
+        }
+    }
+
     pub fn ended(self: &Rc<Self>, reason: Option<FailReason>) {
         self.ended.set(Some(reason));
         NETWORK.remove_connection(self.id);

@@ -41,6 +41,9 @@ pub trait ConnectionHandler: 'static {
         connection.close();
     }
 
+    /// What [`TcpConnection::call_again`] asked for.
+    fn called_again(&mut self, _connection: &TcpConnection) {}
+
     /// The connection is to go to another core ([`rebalance`](crate::rebalance)): what goes on there in the place of this
     /// handler, which is told nothing more. `None`: the handler stays, and the connection with it.
     ///
@@ -115,6 +118,15 @@ impl TcpConnection {
             let connection = self.0.clone();
             spawn(move || connection.resume());
         }
+    }
+
+    /// Has [`ConnectionHandler::called_again`] called in an event of its own, behind those that wait now: for a handler that
+    /// waits for something else than its peer. Where the connection goes to another core first,
+    /// [`ConnectionHandler::arrived`] takes its place.
+    pub fn call_again(&self) {
+        let connection = Rc::downgrade(&self.0);
+        // Held by name meanwhile, it would have to stay.
+        spawn(move || connection.upgrade().iter().for_each(Connection::called_again));
     }
 
     /// Sets whether the peer is probed when it is silent.

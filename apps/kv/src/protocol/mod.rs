@@ -10,7 +10,7 @@ pub(crate) mod text;
 
 use isola_iobuf::Chain;
 
-use crate::config::Server;
+use crate::server::Server;
 use crate::key::Key;
 use crate::output::Output;
 use crate::request::{Broadcast, Operation};

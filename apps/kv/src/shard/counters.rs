@@ -85,15 +85,17 @@ counters! {
     rejected_connections,
 }
 
-/// What one shard holds and has done; summed over the shards, what `stats` tells.
+/// What one shard holds and has done; summed over the shards, with what cores count, what `stats` tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ShardReport {
+pub struct Report {
     /// The time of the report, in seconds since 1970.
     pub time: u32,
     /// What was counted.
     pub counters: Counters,
     /// Connections now.
     pub curr_connections: u64,
+    /// Cores that have served connections.
+    pub cores: u64,
     /// Items now, with the expired ones that are not taken out yet.
     pub curr_items: u64,
     /// Memory of all items and of what finds them.
@@ -108,12 +110,13 @@ pub struct ShardReport {
     pub oldest_age_s: u64,
 }
 
-impl ShardReport {
+impl Report {
     /// Takes another shard's report in.
     pub fn add(&mut self, other: &Self) {
         self.time = self.time.max(other.time);
         self.counters.add(&other.counters);
         self.curr_connections += other.curr_connections;
+        self.cores += other.cores;
         self.curr_items += other.curr_items;
         self.bytes += other.bytes;
         self.limit_maxbytes += other.limit_maxbytes;

@@ -1,6 +1,6 @@
-//! A shard: the items of one core, and all that is done with them.
+//! A shard: a part of the items, by their keys' hash, and all that is done with them.
 //!
-//! One core owns a shard and nobody else touches it, so there is no lock anywhere in it. Time comes in with
+//! Who works on a shard has it alone ([`crate::shards`]), so there is no lock anywhere in it. Time comes in with
 //! every call. All memory is counted exactly ([`Shard::bytes`]) and never exceeds the limit: what does not
 //! fit makes room by evicting the items that were not used for the longest time.
 //!
@@ -28,7 +28,7 @@ use crate::request::{Broadcast, Operation, Request};
 use crate::response::{Body, Hit, Response};
 use crate::time::{Exptime, UnixTime};
 
-pub use counters::{Counters, ShardReport};
+pub use counters::{Counters, Report};
 use item::Item;
 use slab::Place;
 use table::Table;
@@ -43,7 +43,7 @@ pub(crate) struct Found<'a> {
     pub body: &'a Body,
 }
 
-/// The items of one core.
+/// A part of the items.
 #[derive(Debug)]
 pub struct Shard {
     id: ShardId,
@@ -59,7 +59,6 @@ pub struct Shard {
     /// Where `reclaim` goes on.
     reclaim_cursor: usize,
     counters: Counters,
-    connections: u64,
 }
 
 impl Shard {
@@ -75,7 +74,6 @@ impl Shard {
             flush_at: None,
             reclaim_cursor: 0,
             counters: Counters::default(),
-            connections: 0,
         }
     }
 
@@ -104,29 +102,7 @@ impl Shard {
         self.len() == 0
     }
 
-    /// Counts a connection that the shard's core has accepted.
-    pub fn connection_opened(&mut self) {
-        self.connections += 1;
-        self.counters.total_connections += 1;
-    }
-
-    /// Counts a connection that the shard's core has closed.
-    pub fn connection_closed(&mut self) {
-        self.connections = self.connections.saturating_sub(1);
-    }
-
-    /// Counts a connection that the shard's core has turned down.
-    pub fn connection_rejected(&mut self) {
-        self.counters.rejected_connections += 1;
-    }
-
-    /// Counts bytes that the shard's core has received from clients and sent to them.
-    pub fn transferred(&mut self, received_bytes: usize, sent_bytes: usize) {
-        self.counters.bytes_read += received_bytes as u64;
-        self.counters.bytes_written += sent_bytes as u64;
-    }
-
-    /// Does what a request says. `now` must not go back from one call to the next.
+    /// Does what a request says. `now` may be a moment behind that of the call before: another core's.
     pub fn execute(&mut self, now: UnixTime, request: Request) -> Response {
         self.flush_if_due(now);
         match request {
@@ -167,18 +143,18 @@ impl Shard {
     }
 
     /// What the shard holds and has done.
-    pub fn report(&self, now: UnixTime) -> ShardReport {
+    pub fn report(&self, now: UnixTime) -> Report {
         let oldest = self.table.get(self.table.oldest());
-        ShardReport {
+        Report {
             time: now.0,
             counters: self.counters,
-            curr_connections: self.connections,
             curr_items: self.table.len() as u64,
             bytes: self.table.bytes() as u64,
             limit_maxbytes: self.limit_bytes as u64,
             hash_bytes: self.table.index_bytes() as u64,
             hash_buckets: self.table.buckets() as u64,
             oldest_age_s: oldest.map_or(0, |item| u64::from(now.0.saturating_sub(item.used_at.0))),
+            ..Report::default()
         }
     }
 

@@ -7,21 +7,21 @@ pub mod tcp;
 use std::sync::Arc;
 
 use isola_iobuf::{Chain, IoBuf};
-use isola_kv::{Config, KeyHasher, Server, Session, Shard, ShardId, UnixTime};
+use isola_kv::{Config, KeyHasher, Served, Server, Session, Shard, ShardId, UnixTime};
+use std::ops::DerefMut;
 
 /// When the tests' clock starts.
 pub const START: UnixTime = UnixTime(1_800_000_000);
 
-/// A server with its shards.
+/// A server, and its clock.
 pub struct Engine {
     pub server: Arc<Server>,
-    pub shards: Vec<Shard>,
     pub now: UnixTime,
 }
 
-/// A server description around `config`.
+/// A server of such limits.
 pub fn server(config: Config) -> Server {
-    Server { config, hasher: KeyHasher::new(42), pid: 7, port: 11211, max_connections: 100, started: START }
+    Server { pid: 7, max_connections: 100, ..Server::new(config, KeyHasher::new(42), START) }
 }
 
 impl Engine {
@@ -31,20 +31,26 @@ impl Engine {
     }
 
     pub fn with_config(config: Config) -> Self {
-        let shards = (0..config.shard_count()).map(|id| Shard::new(ShardId(id), &config)).collect();
-        Self { server: Arc::new(server(config)), shards, now: START }
+        Self { server: Arc::new(server(config)), now: START }
     }
 
     pub fn session(&self) -> Session {
         Session::new(self.server.clone())
     }
 
-    /// Carries out all requests that are there, each as it comes. The first shard is the session's own.
+    /// The shard of that number, of which nobody else has anything now.
+    pub fn shard(&self, number: u16) -> impl DerefMut<Target = Shard> {
+        self.server.shards.lock(ShardId(number)).expect("nobody works on it")
+    }
+
+    /// Memory of all items.
+    pub fn bytes(&self) -> usize {
+        self.server.shards.ids().map(|id| self.shard(id.0).bytes()).sum()
+    }
+
+    /// Carries out all requests that are there.
     pub fn work(&mut self, session: &mut Session) {
-        while let Some(work) = session.serve(&mut self.shards[0], self.now) {
-            let response = self.shards[usize::from(work.shard.0)].execute(self.now, work.request);
-            session.complete(work.ticket, response);
-        }
+        assert_eq!(session.serve(self.now), Served::All);
     }
 
     /// What `session` answers to `input`.

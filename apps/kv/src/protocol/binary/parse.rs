@@ -2,7 +2,7 @@
 
 use isola_iobuf::Chain;
 
-use crate::config::Server;
+use crate::server::Server;
 use crate::input::contiguous;
 use crate::key::{Key, MAX_KEY_LEN};
 use crate::protocol::{Action, Parsed, Reply, swallow};

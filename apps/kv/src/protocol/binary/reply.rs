@@ -1,6 +1,6 @@
 //! Answers of the binary protocol.
 
-use crate::config::Server;
+use crate::server::Server;
 use crate::output::{Output, Writer, is_copied};
 use crate::response::{Hit, NotStored, Response};
 use crate::stats::{self, StatsKind};

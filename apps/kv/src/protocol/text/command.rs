@@ -3,7 +3,7 @@
 use isola_iobuf::IoBuf;
 use memchr::memchr;
 
-use crate::config::Server;
+use crate::server::Server;
 use crate::key::{Key, MAX_KEY_LEN};
 use crate::number::{parse_i64, parse_u32, parse_u64};
 use crate::protocol::{Action, Parsed, Reply};

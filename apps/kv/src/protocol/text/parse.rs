@@ -3,7 +3,7 @@
 use isola_iobuf::{Chain, IoBuf};
 use memchr::{memchr, memchr2};
 
-use crate::config::Server;
+use crate::server::Server;
 use crate::input::contiguous;
 use crate::key::{Key, KeyRef, MAX_KEY_LEN};
 use crate::protocol::{Action, Parsed, Reply, swallow};

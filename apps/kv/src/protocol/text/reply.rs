@@ -1,6 +1,6 @@
 //! Answers of the text protocol.
 
-use crate::config::Server;
+use crate::server::Server;
 use crate::output::{Output, Writer, is_copied};
 use crate::response::{Body, Response};
 use crate::shard::Found;
