@@ -56,9 +56,10 @@ impl Representative for Shared {
 
 /// Says what the server is, before the first connection. `memory_total` says how much memory the cell can use in all, in
 /// bytes; items take as large a part of it as they were to take at first, as the machine may have less than was promised.
-pub fn prepare(server: Server, memory_total: fn() -> usize) {
+pub fn prepare(server: Server, memory_total: fn() -> usize) -> Arc<Server> {
     let (server, promised_bytes) = (Arc::new(server), memory_total());
-    SHARED.service.call_once(|| Service { server, memory_total, promised_bytes });
+    SHARED.service.call_once(|| Service { server: server.clone(), memory_total, promised_bytes });
+    server
 }
 
 fn service() -> &'static Service {

@@ -23,7 +23,7 @@ use crate::shard::Shard;
 
 /// How often a lock that is taken is looked at again before its user gives up for now: longer than an operation on a usual
 /// item takes, by far.
-const PATIENCE: usize = 1 << 14;
+const PATIENCE: usize = 1 << 12;
 
 /// All items of a server.
 #[derive(Debug)]

@@ -75,8 +75,7 @@ fn counts_conditions_and_statistics_are_exact_whoever_works_on_the_same_items() 
                 let words: Vec<&str> = answer.split_ascii_whitespace().collect();
                 let [_, _, _, _, cas, count, _] = words[..] else { panic!("{answer:?}") };
                 let count = (count.parse::<usize>().unwrap() + 1).to_string();
-                let answer =
-                    say(session, &format!("cas guarded 0 0 {} {cas}\r\n{count}\r\n", count.len()));
+                let answer = say(session, &format!("cas guarded 0 0 {} {cas}\r\n{count}\r\n", count.len()));
                 swapped.fetch_add(usize::from(answer == "STORED\r\n"), Ordering::Relaxed);
             }
         });
@@ -195,7 +194,8 @@ fn the_memory_limit_holds_while_many_store_and_others_look_for_dead_items() {
 fn a_session_goes_on_where_it_is_carried_to_in_the_middle_of_a_request() {
     let mut session = Engine::new(4).session();
     // Each byte comes on another thread: half a value, half a line, and an answer that is not taken yet.
-    let input = "set a 0 0 10\r\n0123456789\r\nget a\r\nincr n 1\r\nset n 0 0 1\r\n5\r\nincr n 1\r\nget a n\r\n";
+    let input =
+        "set a 0 0 10\r\n0123456789\r\nget a\r\nincr n 1\r\nset n 0 0 1\r\n5\r\nincr n 1\r\nget a n\r\n";
     for byte in input.bytes() {
         session = thread::spawn(move || {
             session.receive(Chain::from(IoBuf::copy_from_slice(&[byte])));
@@ -207,8 +207,7 @@ fn a_session_goes_on_where_it_is_carried_to_in_the_middle_of_a_request() {
     }
     let answer = String::from_utf8(session.take_output(usize::MAX).to_vec()).unwrap();
     let value = "VALUE a 0 10\r\n0123456789\r\n";
-    let expected = format!(
-        "STORED\r\n{value}END\r\nNOT_FOUND\r\nSTORED\r\n6\r\n{value}VALUE n 0 1\r\n6\r\nEND\r\n"
-    );
+    let expected =
+        format!("STORED\r\n{value}END\r\nNOT_FOUND\r\nSTORED\r\n6\r\n{value}VALUE n 0 1\r\n6\r\nEND\r\n");
     assert_eq!(answer, expected);
 }

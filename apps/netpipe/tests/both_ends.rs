@@ -1,6 +1,7 @@
 //! Both ends, each in a cell of this process, on a link in memory.
 
-use isola_gateway::test_cells::{dial, talk};
+use isola_events::spawn_task;
+use isola_gateway::test_cells::{dial, go_round, talk};
 use isola_hosted::Loss;
 use isola_iobuf::IoBuf;
 use isola_net::{StreamError, TcpStream, listen_with};
@@ -8,6 +9,7 @@ use isola_netpipe::end::End;
 use isola_netpipe::round::{Round, Way};
 use isola_netpipe::{Server, Settings, measure_all};
 use std::future::{Future, pending};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PORT: u16 = 5002;
@@ -79,5 +81,32 @@ fn who_asks_for_what_is_too_large_or_leaves_in_the_middle_holds_nothing_up() {
         end.say(&Round { way: Way::ToServer, size: 100, count: 2 }.to_bytes()).await.unwrap();
         end.send(200).await.unwrap();
         end.receive(1).await.unwrap();
+    });
+}
+
+#[test]
+fn messages_of_all_sizes_go_each_way_while_their_connections_go_round_the_cores() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let server = || async {
+        let listening = listen_with(PORT, 4, |_| Server::default()).unwrap();
+        let moved = go_round(120).await;
+        assert!(moved.staying == 0 && moved.buckets > 10_000, "{moved:?}");
+        DONE.store(true, Ordering::Release);
+        pending::<()>().await;
+        drop(listening);
+    };
+    talk(3, Loss::Never, server, || async {
+        let ways = [Way::Both, Way::ToServer, Way::ToClient].map(|way| {
+            spawn_task(async move {
+                while !DONE.load(Ordering::Acquire) {
+                    let (round, rounds, least_count) = (Duration::from_millis(1), 1, 1);
+                    let settings = Settings { way, most: 400_000, round, rounds, least_count };
+                    measure_all(dial(PORT).await, settings, |_| ()).await.unwrap();
+                }
+            })
+        });
+        for way in ways {
+            way.await;
+        }
     });
 }

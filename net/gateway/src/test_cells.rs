@@ -5,7 +5,8 @@ use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{InUse, current_core};
 use isola_events::{exit, run, sleep, spawn_task, timeout};
 use isola_hosted::{Loss, Settings, link};
-use isola_net::{FailReason, StreamError, TcpStream, connect, start};
+use isola_net::steering::{Rebalanced, shares};
+use isola_net::{FailReason, StreamError, TcpStream, connect, rebalance, start};
 use isola_platform::CoreIndex;
 use isola_platform::network::NetworkPort;
 use std::future::Future;
@@ -192,6 +193,32 @@ pub fn talk_over<S, C>(
 {
     let server = TestCell::new(1, cores, server_port, server).until_others_end();
     run_cells([server, TestCell::new(2, 1, client_port, client)]);
+}
+
+/// Has all flows of this cell go round its cores so many times, so that each core has everything, a part and nothing in turn.
+/// Returns how many buckets moved, and how many connections were met that could not.
+///
+/// # Panics
+/// Where the cell has no network.
+pub async fn go_round(times: usize) -> Rebalanced {
+    let cores = shares().len() as u32;
+    let mut sum = Rebalanced::default();
+    for turn in 0..times as u32 {
+        // One alone, all of them, all others.
+        for set in [
+            vec![turn % cores],
+            (0..cores).collect(),
+            (0..cores).filter(|core| *core != turn % cores).collect(),
+        ] {
+            let set: Vec<CoreIndex> = set.into_iter().map(CoreIndex).collect();
+            let moved = rebalance(&set).await.expect("nobody else moves flows");
+            sum.buckets += moved.buckets;
+            sum.staying += moved.staying;
+            // Until something was said by way of the new owners.
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+    sum
 }
 
 /// Connects to a port of the server, which begins to listen at its own pace.

@@ -8,7 +8,7 @@ use core::cell::Cell;
 use core::task::Waker;
 use isola_abi::id::ActivityId;
 use isola_events::activity::charge_to;
-use isola_events::current_activity;
+use isola_events::{current_activity, spawn};
 use isola_iobuf::Chain;
 use isola_net_stack::{ConnId, EndCame, FailReason};
 
@@ -63,10 +63,13 @@ impl Connection {
         connection
     }
 
-    /// Tells the handler that it goes on here.
+    /// Tells the handler that it goes on here. What it was to be handed where it was it is handed here.
     pub fn arrived(self: &Rc<Self>) {
         if let Some(activity) = self.activity.get() {
             self.call(activity, |handler, connection| handler.arrived(connection));
+        }
+        if self.unread.get() && !self.paused.get() {
+            self.resume_later();
         }
     }
 
@@ -121,6 +124,18 @@ impl Connection {
             Some(activity) => self.call(activity, |handler, connection| handler.send_space(connection)),
             None => wake(&self.writer),
         }
+    }
+
+    /// Has what came while the handler wanted nothing handed over in an event of its own.
+    pub fn resume_later(self: &Rc<Self>) {
+        self.call_later(Self::resume);
+    }
+
+    /// Calls that in an event of its own, unless the connection has gone by then: known by name meanwhile, it would have to
+    /// stay on its core.
+    pub fn call_later(self: &Rc<Self>, call: fn(&Rc<Self>)) {
+        let connection = Rc::downgrade(self);
+        spawn(move || connection.upgrade().iter().for_each(call));
     }
 
     /// The handler asked to be called.

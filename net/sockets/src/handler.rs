@@ -22,7 +22,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use core::fmt;
 use core::net::SocketAddr;
-use isola_events::{current_activity, spawn};
+use isola_events::current_activity;
 use isola_iobuf::Chain;
 use isola_net_stack::{ConnectionStats, FailReason, KeepAlive, SendError};
 
@@ -115,8 +115,7 @@ impl TcpConnection {
     /// Has data handed over again, first what came meanwhile: in an event of its own.
     pub fn resume(&self) {
         if self.0.paused.replace(false) && self.0.unread.get() {
-            let connection = self.0.clone();
-            spawn(move || connection.resume());
+            self.0.resume_later();
         }
     }
 
@@ -124,9 +123,7 @@ impl TcpConnection {
     /// waits for something else than its peer. Where the connection goes to another core first,
     /// [`ConnectionHandler::arrived`] takes its place.
     pub fn call_again(&self) {
-        let connection = Rc::downgrade(&self.0);
-        // Held by name meanwhile, it would have to stay.
-        spawn(move || connection.upgrade().iter().for_each(Connection::called_again));
+        self.0.call_later(Connection::called_again);
     }
 
     /// Sets whether the peer is probed when it is silent.

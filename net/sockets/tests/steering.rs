@@ -19,6 +19,9 @@ const MOVING: u16 = 7;
 /// Served by tasks, which cannot.
 const STAYING: u16 = 8;
 
+/// Served by handlers that can move, and often want nothing for now.
+const HESITATING: u16 = 9;
+
 /// Answers each byte by itself and its place in the stream: whoever goes on with a connection has to know how far it was.
 #[derive(Default)]
 struct Counting {
@@ -43,6 +46,30 @@ impl ConnectionHandler for Counting {
 
     fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
         Some(Box::new(std::mem::take(self)))
+    }
+}
+
+/// The same, but it takes a while until it wants more.
+#[derive(Default)]
+struct Hesitating(Counting);
+
+impl ConnectionHandler for Hesitating {
+    fn received(&mut self, connection: &TcpConnection, data: Chain) {
+        self.0.received(connection, data);
+        connection.pause();
+        connection.call_again();
+    }
+
+    fn called_again(&mut self, connection: &TcpConnection) {
+        connection.resume();
+    }
+
+    fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+        Some(Box::new(std::mem::take(self)))
+    }
+
+    fn arrived(&mut self, connection: &TcpConnection) {
+        self.called_again(connection);
     }
 }
 
@@ -102,6 +129,10 @@ fn go_round(loss: Loss, progress: &'static Progress) {
             accepted.fetch_add(1, Ordering::Relaxed);
             Counting::default()
         });
+        let hesitating = listen_with(HESITATING, 64, |_| {
+            accepted.fetch_add(1, Ordering::Relaxed);
+            Hesitating::default()
+        });
         let streams = listen(STAYING, 64, |stream| {
             accepted.fetch_add(1, Ordering::Relaxed);
             count(stream)
@@ -120,12 +151,12 @@ fn go_round(loss: Loss, progress: &'static Progress) {
         }
         on.store(false, Ordering::Relaxed);
         std::future::pending::<()>().await;
-        drop((handled.unwrap(), streams.unwrap()));
+        drop((handled.unwrap(), hesitating.unwrap(), streams.unwrap()));
     };
     let client = move || async move {
         let talks: Vec<_> = (0..TALKS)
             .map(|number| {
-                let port = if number % 4 == 0 { STAYING } else { MOVING };
+                let port = [STAYING, MOVING, HESITATING, MOVING][number % 4];
                 spawn_task(ask(port, 1 + number * 701, on))
             })
             .collect();

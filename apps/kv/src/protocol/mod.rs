@@ -10,11 +10,11 @@ pub(crate) mod text;
 
 use isola_iobuf::Chain;
 
-use crate::server::Server;
 use crate::key::Key;
 use crate::output::Output;
 use crate::request::{Broadcast, Operation};
 use crate::response::Response;
+use crate::server::Server;
 
 /// One request as a parser finds it.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 
 use isola_iobuf::Chain;
 
-use crate::server::Server;
 use crate::input::contiguous;
 use crate::key::{Key, MAX_KEY_LEN};
 use crate::protocol::{Action, Parsed, Reply, swallow};
 use crate::request::{Broadcast, Count, Operation, Payload, Stale, Store, StoreMode};
+use crate::server::Server;
 use crate::stats::StatsKind;
 use crate::time::Exptime;
 

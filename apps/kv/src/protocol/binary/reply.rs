@@ -1,8 +1,8 @@
 //! Answers of the binary protocol.
 
-use crate::server::Server;
 use crate::output::{Output, Writer, is_copied};
 use crate::response::{Hit, NotStored, Response};
+use crate::server::Server;
 use crate::stats::{self, StatsKind};
 
 use super::command::{Command, Quiet};

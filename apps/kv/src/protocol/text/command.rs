@@ -3,11 +3,11 @@
 use isola_iobuf::IoBuf;
 use memchr::memchr;
 
-use crate::server::Server;
 use crate::key::{Key, MAX_KEY_LEN};
 use crate::number::{parse_i64, parse_u32, parse_u64};
 use crate::protocol::{Action, Parsed, Reply};
 use crate::request::{Broadcast, Count, Direction, Operation, StoreMode};
+use crate::server::Server;
 use crate::stats::StatsKind;
 use crate::time::Exptime;
 

@@ -3,11 +3,11 @@
 use isola_iobuf::{Chain, IoBuf};
 use memchr::{memchr, memchr2};
 
-use crate::server::Server;
 use crate::input::contiguous;
 use crate::key::{Key, KeyRef, MAX_KEY_LEN};
 use crate::protocol::{Action, Parsed, Reply, swallow};
 use crate::request::{Operation, Payload, Stale, Store, StoreMode};
+use crate::server::Server;
 
 use super::command::{BAD_FORMAT, KeyRun, Line, Noreply, PendingStore, literal, read_line, read_long_head};
 use super::reply::{END, Place, TextReply};

@@ -1,8 +1,8 @@
 //! Answers of the text protocol.
 
-use crate::server::Server;
 use crate::output::{Output, Writer, is_copied};
 use crate::response::{Body, Response};
+use crate::server::Server;
 use crate::shard::Found;
 use crate::stats::{self, StatsKind};
 
