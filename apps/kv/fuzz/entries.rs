@@ -86,7 +86,7 @@ pub fn stream(data: &[u8]) {
     // Byte for byte, where that does not take forever.
     for (number, piece) in data.chunks(1 + data.len() / 1_000).enumerate() {
         pieces.receive(piece, 100);
-        pieces.taken = (number % 3 == 1).then(|| ShardId((number % 9 / 3) as u16));
+        pieces.taken = (number % 3 == 1).then_some(ShardId((number % 9 / 3) as u16));
         pieces.work();
         answer.extend(pieces.drain());
         pieces.check(data.len());
