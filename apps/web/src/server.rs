@@ -4,10 +4,10 @@ use crate::date::UnixSeconds;
 use crate::response::Prefaces;
 use crate::session::Session;
 use crate::site::Site;
-use crate::watch::{Patient, Waiting, Watch};
-use alloc::rc::Rc;
+use crate::watch::{Waiting, Watch};
+use alloc::boxed::Box;
 use core::cell::RefCell;
-use core::fmt;
+use core::mem;
 use isola_ebbs::{Ebb, Representative, platform};
 use isola_events::now;
 use isola_iobuf::Chain;
@@ -38,52 +38,16 @@ fn with_prefaces<T>(work: impl FnOnce(&Prefaces) -> T) -> T {
 }
 
 /// Who serves a connection, until either side has enough.
-pub fn serve(connection: &TcpConnection, site: &'static Site) -> Served {
-    let client = Watch::begin(|watch| Client::new(connection.clone(), site, watch));
-    if client.is_none() {
+pub fn serve(connection: &TcpConnection, site: &'static Site) -> Client {
+    let mut client = Client::new(site, Watch::begin(connection));
+    if client.watch.is_none() {
         // Nobody would see that it takes too long: it is not waited for, whatever for.
-        let mut session = Session::new();
-        with_prefaces(|prefaces| session.turn_away(prefaces));
+        with_prefaces(|prefaces| client.session.turn_away(prefaces));
         // Who is gone needs no answer.
-        let _ = connection.send_some(&mut session.take_output(usize::MAX));
+        let _ = connection.send_some(&mut client.session.take_output(usize::MAX));
         connection.close();
     }
-    Served(client)
-}
-
-/// Serves a connection; nobody's, where there were too many.
-pub struct Served(Option<Rc<Client>>);
-
-impl fmt::Debug for Served {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Served").field(&self.0.is_some()).finish()
-    }
-}
-
-impl ConnectionHandler for Served {
-    fn received(&mut self, _: &TcpConnection, data: Chain) {
-        if let Some(client) = &self.0 {
-            client.go_on(|talk| talk.session.receive(data));
-        }
-    }
-
-    fn send_space(&mut self, _: &TcpConnection) {
-        if let Some(client) = &self.0 {
-            client.go_on(|_| ());
-        }
-    }
-
-    fn peer_closed(&mut self, _: &TcpConnection) {
-        if let Some(client) = &self.0 {
-            client.go_on(|talk| talk.peer = Peer::Closed);
-        }
-    }
-
-    fn ended(&mut self, _: Option<FailReason>) {
-        if let Some(client) = &self.0 {
-            client.watch.end();
-        }
-    }
+    client
 }
 
 /// How far a connection is.
@@ -110,16 +74,12 @@ enum Next {
     End,
 }
 
-/// A client of this core.
-struct Client {
-    connection: TcpConnection,
+/// Serves a client's connection. It has all that belongs to it, and nothing of its core: so it goes to another core as it is.
+#[derive(Debug)]
+pub struct Client {
     site: &'static Site,
-    watch: Watch,
-    talk: RefCell<Talk>,
-}
-
-/// What was said and is to be said.
-struct Talk {
+    /// `None`: there were too many.
+    watch: Option<Watch>,
     session: Session,
     /// What was taken from the session and not handed over yet.
     output: Chain,
@@ -128,73 +88,70 @@ struct Talk {
 }
 
 impl Client {
-    fn new(connection: TcpConnection, site: &'static Site, watch: Watch) -> Self {
+    fn new(site: &'static Site, watch: Option<Watch>) -> Self {
         let (session, output) = (Session::new(), Chain::new());
-        let talk = Talk { session, output, stage: Stage::Talking, peer: Peer::Open };
-        Self { connection, site, watch, talk: RefCell::new(talk) }
+        Self { site, watch, session, output, stage: Stage::Talking, peer: Peer::Open }
     }
 
-    /// Notes something, and goes on until nothing moves. A client that does not read its responses is not read either.
-    fn go_on(&self, note: impl FnOnce(&mut Talk)) {
-        let mut talk = self.talk.borrow_mut();
-        note(&mut talk);
+    /// Goes on until nothing moves. A client that does not read its responses is not read either.
+    fn go_on(&mut self, connection: &TcpConnection) {
         // Who is gone needs no answer.
-        let next = self.run(&mut talk).unwrap_or(Next::End);
-        drop(talk);
-        match next {
-            Next::Wait(waiting) => {
-                self.watch.wait_for(waiting);
-                if waiting == Waiting::Output { self.connection.pause() } else { self.connection.resume() }
-            }
-            Next::End => self.end(),
-        }
+        let next = self.run(connection).unwrap_or(Next::End);
+        let (Next::Wait(waiting), Some(watch)) = (next, &mut self.watch) else { return self.end(connection) };
+        watch.wait_for(waiting);
+        if waiting == Waiting::Output { connection.pause() } else { connection.resume() }
     }
 
-    fn end(&self) {
-        self.connection.close();
-        self.watch.end();
+    fn end(&mut self, connection: &TcpConnection) {
+        connection.close();
+        self.forget();
     }
 
-    fn run(&self, talk: &mut Talk) -> Result<Next, SendError> {
+    /// The connection is over.
+    fn forget(&mut self) {
+        self.watch.iter_mut().for_each(Watch::leave);
+    }
+
+    fn run(&mut self, connection: &TcpConnection) -> Result<Next, SendError> {
         loop {
             // Most of the time there is nothing, or one request.
-            let served = talk.session.served();
-            let all_answered = !talk.session.is_within_request()
-                || with_prefaces(|prefaces| talk.session.serve(self.site, prefaces));
-            latency::answered(talk.session.served() - served);
-            if !self.send_all(talk)? {
+            let served = self.session.served();
+            let all_answered = !self.session.is_within_request()
+                || with_prefaces(|prefaces| self.session.serve(self.site, prefaces));
+            latency::answered(self.session.served() - served);
+            if !self.send_all(connection)? {
                 return Ok(Next::Wait(Waiting::Output));
             }
             if !all_answered {
                 continue;
             }
             // Of one that will say no more, requests that are not whole will not be.
-            if talk.peer == Peer::Closed {
+            if self.peer == Peer::Closed {
                 return Ok(Next::End);
             }
-            if talk.session.has_ended() && talk.stage == Stage::Talking {
-                self.connection.shutdown();
-                talk.stage = Stage::Parting;
+            if self.session.has_ended() && self.stage == Stage::Talking {
+                connection.shutdown();
+                self.stage = Stage::Parting;
             }
-            return Ok(Next::Wait(match talk.stage {
+            return Ok(Next::Wait(match self.stage {
                 Stage::Parting => Waiting::End,
-                Stage::Talking if talk.session.is_within_request() => Waiting::Head,
+                Stage::Talking if self.session.is_within_request() => Waiting::Head,
                 Stage::Talking => Waiting::Idle,
             }));
         }
     }
 
     /// Hands output over. Returns whether that was all of it, as it is where the client reads.
-    fn send_all(&self, talk: &mut Talk) -> Result<bool, SendError> {
-        while talk.session.has_output() || !talk.output.is_empty() {
+    fn send_all(&mut self, connection: &TcpConnection) -> Result<bool, SendError> {
+        while self.session.has_output() || !self.output.is_empty() {
             // What was made while the client did not read comes behind what it did not read.
-            if talk.output.is_empty() {
-                talk.output = talk.session.take_output(usize::MAX);
+            if self.output.is_empty() {
+                self.output = self.session.take_output(usize::MAX);
             }
-            if self.connection.send_some(&mut talk.output)? > 0 {
-                self.watch.progress();
+            if connection.send_some(&mut self.output)? > 0 {
+                self.watch.iter().for_each(Watch::progress);
             }
-            if !talk.output.is_empty() {
+            if !self.output.is_empty() {
                 return Ok(false);
             }
         }
@@ -202,18 +159,46 @@ impl Client {
     }
 }
 
-impl Patient for Client {
-    fn watch(&self) -> &Watch {
-        &self.watch
+impl ConnectionHandler for Client {
+    fn received(&mut self, connection: &TcpConnection, data: Chain) {
+        self.session.receive(data);
+        self.go_on(connection);
     }
 
-    fn expired(&self, waiting: Waiting) {
-        match waiting {
+    fn send_space(&mut self, connection: &TcpConnection) {
+        self.go_on(connection);
+    }
+
+    fn peer_closed(&mut self, connection: &TcpConnection) {
+        self.peer = Peer::Closed;
+        self.go_on(connection);
+    }
+
+    /// The connection's core has seen it wait for too long.
+    fn called_again(&mut self, connection: &TcpConnection) {
+        // Something may have come since.
+        let Some(watch) = self.watch.as_ref().filter(|watch| watch.has_expired()) else { return };
+        match watch.waiting() {
             Waiting::Idle | Waiting::Head => {
-                self.go_on(|talk| with_prefaces(|prefaces| talk.session.time_out(prefaces)));
+                with_prefaces(|prefaces| self.session.time_out(prefaces));
+                self.go_on(connection);
             }
-            Waiting::Output | Waiting::End => self.end(),
+            Waiting::Output | Waiting::End => self.end(connection),
         }
+    }
+
+    fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {
+        self.watch.as_mut()?.leave();
+        let nobody = Self::new(self.site, None);
+        Some(Box::new(mem::replace(self, nobody)))
+    }
+
+    fn arrived(&mut self, connection: &TcpConnection) {
+        self.watch.iter_mut().for_each(|watch| watch.enter(connection));
+    }
+
+    fn ended(&mut self, _: Option<FailReason>) {
+        self.forget();
     }
 }
 
@@ -222,33 +207,24 @@ mod tests {
     use super::*;
     use crate::site::SiteBuilder;
     use crate::watch::MAX_CONNECTIONS;
-    use alloc::boxed::Box;
     use alloc::vec::Vec;
     use core::future::pending;
     use isola_gateway::test_cells::{dial, talk};
     use isola_hosted::Loss;
     use isola_net::listen_with;
 
-    /// Whom the cell waits for in vain.
-    struct Nobody(Watch);
-
-    impl Patient for Nobody {
-        fn watch(&self) -> &Watch {
-            &self.0
-        }
-
-        fn expired(&self, _: Waiting) {}
-    }
-
     #[test]
     fn who_comes_on_top_is_turned_away_and_not_waited_for() {
         let server = || async {
-            let all: Vec<_> = (0..MAX_CONNECTIONS).map_while(|_| Watch::begin(Nobody)).collect();
-            assert_eq!(all.len(), MAX_CONNECTIONS);
             let site: &'static Site = Box::leak(Box::new(SiteBuilder::new(7).build()));
-            let listening = listen_with(80, 16, move |connection| serve(connection, site));
+            let listening = listen_with(80, 16, move |connection| {
+                // As many as there may be are there already.
+                let all: Vec<_> = (0..MAX_CONNECTIONS).map_while(|_| Watch::begin(connection)).collect();
+                assert_eq!(all.len(), MAX_CONNECTIONS);
+                serve(connection, site)
+            });
             pending::<()>().await;
-            drop((listening, all));
+            drop(listening);
         };
         talk(1, Loss::Never, server, || async {
             let mut stream = dial(80).await;

@@ -1,15 +1,16 @@
 //! Patience with clients: a core looks at its connections every few seconds, as long as it has any.
 //!
-//! What a connection waits for, and since when, is noted in a cell. No timer is armed for a connection, and none for a
-//! request.
+//! Until when a connection is waited for is noted in a number that its handler and its core's list share. No timer is armed
+//! for a connection, and none for a request.
 
 use alloc::collections::BTreeMap;
-use alloc::rc::Rc;
-use alloc::vec::Vec;
+use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use isola_ebbs::{Ebb, Representative};
 use isola_events::{Instant, now, sleep, spawn_task};
+use isola_net::TcpConnection;
 
 /// How often a core looks. Waiting ends up to that much later than it should.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -44,57 +45,81 @@ impl Waiting {
     }
 }
 
-/// Who is watched.
-pub(crate) trait Patient {
-    /// What it waits for.
-    fn watch(&self) -> &Watch;
-
-    /// It has waited for this for too long.
-    fn expired(&self, waiting: Waiting);
-}
-
-/// What a connection waits for, and since when.
+/// How long a connection is waited for, as its handler says, and in which core's list it is. Goes with the handler to
+/// another core.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    number: u64,
-    waiting: Cell<Waiting>,
-    since: Cell<Instant>,
+    waiting: Waiting,
+    /// When the waiting ends, in ns.
+    end: Arc<AtomicU64>,
+    /// In this core's list; `None` on the way to another core's.
+    number: Option<u64>,
 }
 
 impl Watch {
-    /// Watches the connection of this core that `make` makes; `None` where there are too many.
-    pub fn begin<P: Patient + 'static>(make: impl FnOnce(Self) -> P) -> Option<Rc<P>> {
-        WATCHES.begin(make)
+    /// Watches a connection of this core; `None` where there are too many.
+    pub fn begin(connection: &TcpConnection) -> Option<Self> {
+        if WATCHES.all.borrow().len() >= MAX_CONNECTIONS {
+            return None;
+        }
+        let mut watch = Self { waiting: Waiting::Idle, end: Arc::default(), number: None };
+        watch.progress();
+        watch.enter(connection);
+        Some(watch)
+    }
+
+    /// What the connection waits for.
+    pub fn waiting(&self) -> Waiting {
+        self.waiting
     }
 
     /// Notes what the connection waits for from now on, unless it did before.
-    pub fn wait_for(&self, waiting: Waiting) {
-        if self.waiting.replace(waiting) != waiting {
+    pub fn wait_for(&mut self, waiting: Waiting) {
+        if self.waiting != waiting {
+            self.waiting = waiting;
             self.progress();
         }
     }
 
     /// Notes that the connection has waited for nothing in vain so far.
     pub fn progress(&self) {
-        self.since.set(now());
+        self.end.store((now() + self.waiting.limit()).as_ns(), Ordering::Relaxed);
     }
 
-    /// The connection is over.
-    pub fn end(&self) {
-        // Without a borrow: it may be the last that holds it.
-        let ended = WATCHES.all.borrow_mut().remove(&self.number);
-        drop(ended);
+    /// Whether the connection has waited for too long.
+    pub fn has_expired(&self) -> bool {
+        has_passed(&self.end, now())
     }
 
-    fn has_expired(&self, now: Instant) -> bool {
-        now.since(self.since.get()) >= self.waiting.get().limit()
+    /// The connection is of this core from now on.
+    pub fn enter(&mut self, connection: &TcpConnection) {
+        self.number = Some(WATCHES.enter(Watched { connection: connection.clone(), end: self.end.clone() }));
     }
+
+    /// The connection is not of this core any more: it is over, or goes to another one.
+    pub fn leave(&mut self) {
+        if let Some(number) = self.number.take() {
+            // Without a borrow: it may be the last that knows the connection.
+            let left = WATCHES.all.borrow_mut().remove(&number);
+            drop(left);
+        }
+    }
+}
+
+fn has_passed(end: &AtomicU64, now: Instant) -> bool {
+    now.as_ns() >= end.load(Ordering::Relaxed)
+}
+
+/// What a core knows of a connection.
+struct Watched {
+    connection: TcpConnection,
+    end: Arc<AtomicU64>,
 }
 
 /// The connections of a core.
 #[derive(Default)]
 struct Watches {
-    all: RefCell<BTreeMap<u64, Rc<dyn Patient>>>,
+    all: RefCell<BTreeMap<u64, Watched>>,
     next: Cell<u64>,
     looks: Cell<bool>,
 }
@@ -106,36 +131,30 @@ impl Representative for Watches {
 }
 
 impl Watches {
-    fn begin<P: Patient + 'static>(&self, make: impl FnOnce(Watch) -> P) -> Option<Rc<P>> {
-        let mut all = self.all.borrow_mut();
-        if all.len() >= MAX_CONNECTIONS {
-            return None;
-        }
+    fn enter(&self, watched: Watched) -> u64 {
         let number = self.next.replace(self.next.get() + 1);
-        let patient =
-            Rc::new(make(Watch { number, waiting: Cell::new(Waiting::Idle), since: Cell::new(now()) }));
-        all.insert(number, patient.clone());
+        self.all.borrow_mut().insert(number, watched);
         if !self.looks.replace(true) {
             spawn_task(look()).detach();
         }
-        Some(patient)
+        number
     }
 }
 
-/// Looks at the connections of this core until there are none.
+/// Looks at the connections of this core until there are none. The handlers of those that have waited for too long are
+/// called.
 async fn look() {
     loop {
         sleep(INTERVAL).await;
         let now = now();
-        let expired: Vec<_> = {
-            let all = WATCHES.all.borrow();
-            if all.is_empty() {
-                WATCHES.looks.set(false);
-                return;
-            }
-            all.values().filter(|patient| patient.watch().has_expired(now)).cloned().collect()
-        };
-        expired.iter().for_each(|patient| patient.expired(patient.watch().waiting.get()));
+        let all = WATCHES.all.borrow();
+        if all.is_empty() {
+            WATCHES.looks.set(false);
+            return;
+        }
+        all.values()
+            .filter(|watched| has_passed(&watched.end, now))
+            .for_each(|it| it.connection.call_again());
     }
 }
 
@@ -149,10 +168,10 @@ mod tests {
         for (waiting, seconds) in
             [(Waiting::Idle, 75), (Waiting::Head, 15), (Waiting::Output, 60), (Waiting::End, 5)]
         {
-            let watch = Watch { number: 0, waiting: Cell::new(waiting), since: Cell::new(began) };
+            let end = AtomicU64::new((began + waiting.limit()).as_ns());
             let limit = Duration::from_secs(seconds);
-            assert!(!watch.has_expired(began + (limit - Duration::from_nanos(1))), "{waiting:?}");
-            assert!(watch.has_expired(began + limit), "{waiting:?}");
+            assert!(!has_passed(&end, began + (limit - Duration::from_nanos(1))), "{waiting:?}");
+            assert!(has_passed(&end, began + limit), "{waiting:?}");
         }
     }
 }
