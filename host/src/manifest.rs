@@ -13,6 +13,7 @@
 //! publish = ["11211:11211"]
 //! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]
 //! watchdog = "5s"                  # a cell that stands still for so long has crashed
+//! restart = "on-failure:5"         # no, on-failure, on-failure:TIMES or always
 //! ```
 //!
 //! All but the image may be left out. A key that is not known is an error, as it is most likely a slip.
@@ -20,7 +21,7 @@
 use crate::machine::network::NetworkWish;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
-use isola_abi::management::PlacementPolicy;
+use isola_abi::management::{PlacementPolicy, RestartPolicy};
 use isola_abi::size::ByteSize;
 use jiff::SignedDuration;
 use serde::Deserialize;
@@ -59,6 +60,8 @@ pub struct Manifest {
     pub network: Option<NetworkWish>,
     /// When it counts as hung.
     pub watchdog: Option<Watchdog>,
+    /// Whether it is started again when it has ended.
+    pub restart: Option<RestartPolicy>,
 }
 
 /// For how long a cell may stand still, in ms; 0 is for ever. Written `500ms`, `5s`, `1m`, or `off`.
@@ -158,7 +161,7 @@ mod tests {
         let manifest = read(
             "image = \"kv\"\nname = \"cache\"\ncores = 2\nmemory = \"64M\"\nmemory_max = \"1G\"\narguments = [\"-v\"]\n\
              publish = [\"11211:11211\", \"53/udp\"]\nnetwork = \"none\"\nwatchdog = \"5s\"\n\
-             placement = \"siblings\"\nnode = 1\ncore_ids = \"2,5-7\"\n",
+             placement = \"siblings\"\nrestart = \"on-failure:5\"\nnode = 1\ncore_ids = \"2,5-7\"\n",
         )
         .unwrap();
         assert_eq!(manifest.memory, Some(ByteSize(64 << 20)));
@@ -168,6 +171,7 @@ mod tests {
         assert_eq!(manifest.watchdog, Some(Watchdog { ms: 5000 }));
         let placement = manifest.placement().placement();
         assert_eq!((placement.policy, placement.ids.len()), (PlacementPolicy::Siblings, 4));
+        assert_eq!(manifest.restart, Some(RestartPolicy::OnFailure { most: Some(5) }));
         assert_eq!(read("").unwrap(), Manifest::default());
     }
 
@@ -178,6 +182,7 @@ mod tests {
             ("image = \"kv\"\n\nmemory = \"64X\"\n", "line 3", "64M or 1GiB"),
             ("publish = [\"1:2:3\"]\n", "line 1", "HOST_PORT:CELL_PORT"),
             ("cores = \"two\"\n", "line 1", "u32"),
+            ("restart = \"sometimes\"\n", "line 1", "on-failure:5"),
             ("watchdog = \"soon\"\n", "line 1", "500ms"),
             ("placement = \"near\"\n", "line 1", "`compact`"),
             ("core_ids = \"3-2\"\n", "line 1", "2,5-7"),

@@ -15,7 +15,7 @@ use isola_abi::growth::{Answer, Grown};
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::integrity::ImageDigest;
-use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec};
+use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec, RestartPolicy};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
 use isola_abi::topology::CoreSite;
@@ -292,6 +292,7 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         memory_max: None,
         arguments: Vec::new(),
         network: NetworkSpec::Dhcp,
+        restart: RestartPolicy::No,
         watchdog_ms: 0,
     }
 }

@@ -1,6 +1,6 @@
 //! What a cell shall be.
 
-use super::{CorePlacement, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError};
+use super::{CorePlacement, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError, RestartPolicy};
 use crate::descriptor::NetworkAddress;
 use crate::integrity::ImageDigest;
 use crate::size::ByteSize;
@@ -30,6 +30,8 @@ pub struct CellSpec {
     pub arguments: Vec<String>,
     /// Its place in the network.
     pub network: NetworkSpec,
+    /// Whether it is started again when it has ended.
+    pub restart: RestartPolicy,
     /// A cell whose event loop stands still for so long, in ms, without being halted, has crashed; 0: never.
     pub watchdog_ms: u32,
 }
@@ -102,6 +104,7 @@ mod tests {
             memory_max: None,
             arguments: vec![],
             network: NetworkSpec::Dhcp,
+            restart: RestartPolicy::No,
             watchdog_ms: 0,
         }
     }

@@ -19,7 +19,7 @@ use crate::output::progress::Progress;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
 use clap::Args;
-use isola_abi::management::{CellInfo, CellState, ManagementError, PlacementPolicy};
+use isola_abi::management::{CellInfo, CellState, ManagementError, PlacementPolicy, RestartPolicy};
 use isola_abi::size::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,6 +55,9 @@ Without -d, what the cell prints is printed until it ends; ^C stops it, and a se
 cell's exit code is returned, or 134 where it crashed, 137 where it was stopped by force, 125 where isola could
 not run it, 126 where the image is no cell image, 127 where there is no such image.
 
+With --restart the machine itself starts the cell again, whether anybody looks or not: after 100 ms, then after
+twice as long each time, up to a minute; a cell that has run for 10 s begins anew. `isola stop` ends it for good.
+
 Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80:80.
 
 Examples:
@@ -62,6 +65,7 @@ Examples:
   isola run -d --memory 64M --memory-max 1G kv
   isola run -d --cores 4 --placement siblings --node 1 kv
   isola run --rm primes 7001
+  isola run -d --restart on-failure:5 kv
   isola run -f isola.toml
   isola run --standalone ./target/release/kv
   isola run --hosted -p 11211:11211 kv")]
@@ -107,14 +111,17 @@ pub(super) struct Arguments {
     /// When a cell that stands still has crashed: 500ms, 5s, off [default: off]
     #[arg(long, value_name = "TIME")]
     watchdog: Option<Watchdog>,
+    /// Whether it is started again when it has ended: no, on-failure, on-failure:TIMES or always [default: no]
+    #[arg(long, value_name = "POLICY", conflicts_with = "rm")]
+    restart: Option<RestartPolicy>,
     /// Removes the cell when it has ended; with -d, the first `ps` or `run` that sees it does
     #[arg(long)]
     rm: bool,
     /// Boots the image alone on a virtual machine, without a supervisor
-    #[arg(long)]
+    #[arg(long, conflicts_with = "restart")]
     standalone: bool,
     /// Runs the application as a process of this host, without a machine (built by `cargo hosted`)
-    #[arg(long, conflicts_with_all = ["detach", "standalone", "watchdog"])]
+    #[arg(long, conflicts_with_all = ["detach", "standalone", "watchdog", "restart"])]
     hosted: bool,
     /// With --hosted: user, or tap:INTERFACE [default: user]
     #[arg(long, value_name = "NETWORK", requires = "hosted")]
@@ -168,6 +175,7 @@ fn run_cell(
         memory_max: arguments.memory_max.or(manifest.memory_max),
         arguments: or_else(application_arguments(arguments.command), manifest.arguments),
         network: arguments.network.or(manifest.network).unwrap_or_default(),
+        restart: arguments.restart.or(manifest.restart).unwrap_or_default(),
         watchdog_ms: arguments.watchdog.or(manifest.watchdog).unwrap_or_default().ms,
         publish: or_else(arguments.publish, manifest.publish),
         afterwards: if arguments.rm { Afterwards::Remove } else { Afterwards::Keep },

@@ -7,6 +7,8 @@
 //! | `crash` | crashes with a page fault after 300 ms |
 //! | `stubborn` | does not stop when asked |
 //! | `slow` | takes a second to stop |
+//!
+//! One that ends by itself and is to be started again is due in an hour.
 
 use crate::fake_answers::Answering;
 use isola_abi::descriptor::NetworkAddress;
@@ -227,6 +229,11 @@ impl Supervisor {
             }
             RequestBody::Stop { name, timeout_ms } => {
                 let cell = self.cell(&name)?;
+                if cell.info.restarts.next_unix_ns.take().is_some() {
+                    let info = cell.info.clone();
+                    self.note(Some(&name), JournalEvent::RestartCancelled);
+                    return Ok(Some(ResponseBody::Cell(Box::new(info))));
+                }
                 if !matches!(cell.info.state, CellState::Running | CellState::Stopping) {
                     return Err(ManagementError::WrongState { name, state: cell.info.state });
                 }
@@ -384,6 +391,7 @@ impl Supervisor {
                 memory_bytes: -2048,
             }],
             crash: None,
+            restarts: Restarts::default(),
             created_unix_ns: now(),
             started_unix_ns: None,
             durations: Durations { create_ns: Some(1_000_000), ..Durations::default() },
@@ -421,6 +429,9 @@ impl Supervisor {
 
 impl Cell {
     fn end(&mut self, state: CellState) {
+        // Nobody has the time to wait for it.
+        let due = self.info.spec.restart != RestartPolicy::No && self.info.state == CellState::Running;
+        self.info.restarts.next_unix_ns = due.then(|| now() + 3_600_000_000_000);
         self.info.state = state;
         self.info.memory = ByteSize(0);
         self.info.address = None;

@@ -2,6 +2,7 @@
 
 use super::cell::{Body, Cell, Held, Run};
 use super::grow::{Growth, memory_max_bytes};
+use super::restart::Restarting;
 use super::watch::Watch;
 use super::{Cells, shorten};
 use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
@@ -51,6 +52,7 @@ impl<E: Effects> Cells<E> {
             image_bytes,
             run: Run::Created,
             log: Log::new(),
+            restarting: Restarting::new(),
             exit_code: None,
             crash: None,
             created_unix_ns: self.unix_ns(now),
@@ -72,10 +74,19 @@ impl<E: Effects> Cells<E> {
     /// [`ManagementError::NoSuchCell`], [`ManagementError::WrongState`] where it has not ended, and all that is
     /// about images and exhaustion. Nothing has changed then.
     pub fn recreate(&mut self, name: &str) -> Result<CellId, ManagementError> {
-        let began = self.effects.now_ns();
         let id = self.find(name)?;
         self.poll(id);
-        let gone = || ManagementError::NoSuchCell(shorten(name));
+        self.rebuild(id)?;
+        if let Some(cell) = self.cells.get_mut(&id) {
+            cell.restarting = Restarting::new();
+        }
+        Ok(id)
+    }
+
+    /// Gives a cell that has ended what it needs once more, whoever wants that.
+    pub(super) fn rebuild(&mut self, id: CellId) -> Result<(), ManagementError> {
+        let began = self.effects.now_ns();
+        let gone = || ManagementError::NoSuchCell(String::new());
         let cell = self.cells.get(&id).ok_or_else(gone)?;
         if !cell.state().has_ended() {
             return Err(cell.wrong_state());
@@ -95,8 +106,8 @@ impl<E: Effects> Cells<E> {
         cell.crash = None;
         cell.durations = Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() };
         self.count_images();
-        self.record(began, Some(name), JournalEvent::Recreate);
-        Ok(id)
+        self.record(began, Some(&spec.name), JournalEvent::Recreate);
+        Ok(())
     }
 
     /// Starts a cell that was created, for the first time or once more.

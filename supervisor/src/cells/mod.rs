@@ -29,6 +29,7 @@
 //! | `end` | stop, doorbell, end |
 //! | `images` | the images that are kept |
 //! | `grow` | cells that ask for more memory |
+//! | `restart` | cells that are started again by themselves |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
 
@@ -39,6 +40,7 @@ mod grow;
 mod images;
 mod info;
 mod inquire;
+mod restart;
 mod watch;
 
 pub use end::Stop;

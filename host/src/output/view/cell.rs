@@ -66,6 +66,8 @@ pub struct CellView {
     pub service: LatencyView,
     /// Who used its cores.
     pub activities: Vec<ActivityView>,
+    /// Whether and how often it is started again when it has ended.
+    pub restart: RestartView,
     /// When it counts as hung; 0: never.
     pub watchdog_ms: u32,
     /// When it was created.
@@ -84,6 +86,19 @@ pub struct CellView {
     pub reclaim_ns: Option<u64>,
     /// What went wrong.
     pub crash: Option<CrashView>,
+}
+
+/// How a cell is started again by itself.
+#[derive(Clone, Debug, Serialize)]
+pub struct RestartView {
+    /// `no`, `on-failure`, `on-failure:5` or `always`.
+    pub policy: String,
+    /// How often it was since somebody asked for its start.
+    pub count: u32,
+    /// How many of its ends stand in a row, none having come after it ran for a while.
+    pub ends_in_row: u32,
+    /// When the next try is due.
+    pub next: Option<String>,
 }
 
 /// A core of a cell.
@@ -205,6 +220,12 @@ impl CellView {
                     memory_bytes: used.memory_bytes,
                 })
                 .collect(),
+            restart: RestartView {
+                policy: cell.spec.restart.to_string(),
+                count: cell.restarts.count,
+                ends_in_row: cell.restarts.ends_in_row,
+                next: cell.restarts.next_unix_ns.map(rfc3339),
+            },
             watchdog_ms: cell.spec.watchdog_ms,
             created: rfc3339(cell.created_unix_ns),
             started: cell.started_unix_ns.map(rfc3339),

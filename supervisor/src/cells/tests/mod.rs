@@ -64,6 +64,7 @@ mod images;
 mod inquiries;
 mod records;
 mod refusals;
+mod restarts;
 mod watch;
 
 #[test]
