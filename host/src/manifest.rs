@@ -13,6 +13,8 @@
 //! publish = ["11211:11211"]
 //! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]
 //! watchdog = "5s"                  # a cell that stands still for so long has crashed
+//! sha256 = "9f86d0818884..."       # the image must have this digest: see `isola image digest`
+//! signed_by = "release.key.pub"    # and be signed by this key: a file relative to the manifest, or its digits
 //! restart = "on-failure:5"         # no, on-failure, on-failure:TIMES or always
 //! ```
 //!
@@ -21,6 +23,7 @@
 use crate::machine::network::NetworkWish;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
+use isola_abi::integrity::{ImageDigest, PublicKey};
 use isola_abi::management::{PlacementPolicy, RestartPolicy};
 use isola_abi::size::ByteSize;
 use jiff::SignedDuration;
@@ -62,6 +65,10 @@ pub struct Manifest {
     pub watchdog: Option<Watchdog>,
     /// Whether it is started again when it has ended.
     pub restart: Option<RestartPolicy>,
+    /// The digest that its image must have.
+    pub sha256: Option<ImageDigest>,
+    /// The key that its image must be signed by: its digits, or its file.
+    pub signed_by: Option<String>,
 }
 
 /// For how long a cell may stand still, in ms; 0 is for ever. Written `500ms`, `5s`, `1m`, or `off`.
@@ -114,10 +121,11 @@ impl Manifest {
         let mut manifest: Self = toml::from_str(&text)
             .map_err(|error| ManifestError::Malformed { path: path.to_owned(), error: Box::new(error) })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        manifest.image = manifest.image.map(|image| {
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            if image.contains('/') { folder.join(image).to_string_lossy().into_owned() } else { image }
-        });
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let beside = |path: String| folder.join(path).to_string_lossy().into_owned();
+        manifest.image = manifest.image.map(|image| if image.contains('/') { beside(image) } else { image });
+        let is_key = |text: &str| text.parse::<PublicKey>().is_ok();
+        manifest.signed_by = manifest.signed_by.map(|by| if is_key(&by) { by } else { beside(by) });
         Ok(manifest)
     }
 }
@@ -182,6 +190,7 @@ mod tests {
             ("image = \"kv\"\n\nmemory = \"64X\"\n", "line 3", "64M or 1GiB"),
             ("publish = [\"1:2:3\"]\n", "line 1", "HOST_PORT:CELL_PORT"),
             ("cores = \"two\"\n", "line 1", "u32"),
+            ("sha256 = \"abc\"\n", "line 1", "64 hexadecimal digits"),
             ("restart = \"sometimes\"\n", "line 1", "on-failure:5"),
             ("watchdog = \"soon\"\n", "line 1", "500ms"),
             ("placement = \"near\"\n", "line 1", "`compact`"),
@@ -200,6 +209,14 @@ mod tests {
         fs::write(&path, "image = \"./out/kv\"\n").unwrap();
         let image = Manifest::read(&path).unwrap().image.unwrap();
         assert!(Path::new(&image).starts_with(dir.path()), "{image}");
+        let digits = "0a".repeat(32);
+        for (text, expected) in [("key.pub", dir.path().join("key.pub")), (&*digits, PathBuf::from(&digits))]
+        {
+            fs::write(&path, format!("signed_by = \"{text}\"\nsha256 = \"{digits}\"\n")).unwrap();
+            let manifest = Manifest::read(&path).unwrap();
+            assert_eq!(manifest.signed_by.map(PathBuf::from), Some(expected));
+            assert_eq!(manifest.sha256, Some(ImageDigest([0x0a; 32])));
+        }
         assert!(Manifest::read(&dir.path().join("none.toml")).unwrap_err().to_string().contains("none.toml"));
     }
 

@@ -17,6 +17,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             name: name.into(),
             image_name: "kv".into(),
             image: ImageDigest([0x0a; 32]),
+            requirement: Box::default(),
             cores: 1,
             placement: CorePlacement::default(),
             memory: ByteSize(64 << 20),

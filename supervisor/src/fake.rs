@@ -286,6 +286,7 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         name: name.into(),
         image_name: "image".into(),
         image: digest(&image()),
+        requirement: alloc::boxed::Box::default(),
         cores: 1,
         placement: CorePlacement::default(),
         memory: ByteSize(4 * MIB),

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`inventory`] | cores, memory and devices: each free, or owned by exactly one cell |
 //! | [`image`] | what a cell image must be, checked on bytes that nobody vouches for |
+//! | [`trust`] | whether an image is what it must be |
 //! | [`cells`] | the cells, and what becomes of them: create, start, stop, exit, crash, hang, restart, destroy |
 //! | [`report`] | what a cell says of itself, read without believing it |
 //! | [`logs`] | what cells print |
@@ -35,6 +36,7 @@ pub mod report;
 pub mod scrub;
 pub mod server;
 pub mod staging;
+pub mod trust;
 
 #[cfg(test)]
 mod fake;

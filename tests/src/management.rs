@@ -230,6 +230,7 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         name: name.into(),
         image_name: "cell-probe".into(),
         image: digest(crate::supervised::probe()),
+        requirement: Box::default(),
         cores,
         placement: CorePlacement::default(),
         memory: ByteSize(mib << 20),

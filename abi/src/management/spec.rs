@@ -2,8 +2,9 @@
 
 use super::{CorePlacement, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError, RestartPolicy};
 use crate::descriptor::NetworkAddress;
-use crate::integrity::ImageDigest;
+use crate::integrity::{ImageDigest, Requirement};
 use crate::size::ByteSize;
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,8 @@ pub struct CellSpec {
     pub image_name: String,
     /// The image itself: one that the supervisor has (see [`super::RequestBody::Images`]).
     pub image: ImageDigest,
+    /// What that must be.
+    pub requirement: Box<Requirement>,
     /// How many cores.
     pub cores: u32,
     /// Which.
@@ -98,6 +101,7 @@ mod tests {
             name: name.into(),
             image_name: "kv".into(),
             image: ImageDigest([0; 32]),
+            requirement: Box::default(),
             cores: 1,
             placement: CorePlacement::default(),
             memory: ByteSize(16 << 20),

@@ -177,6 +177,7 @@ fn spec(image: &CellImage, cores: u32, mib: u64) -> CellSpec {
         name: NAME.into(),
         image_name: image.name.clone(),
         image: image.digest,
+        requirement: Box::default(),
         cores,
         placement: CorePlacement::default(),
         memory: ByteSize(mib << 20),

@@ -19,6 +19,7 @@ use crate::machine::{Held, MachineError};
 use crate::names;
 use crate::output::view::is_running;
 use crate::publish::{PublishError, PublishSpec};
+use isola_abi::integrity::Requirement;
 use isola_abi::management::{CellInfo, CellSpec, CorePlacement, ManagementError, NetworkSpec, RestartPolicy};
 use isola_abi::size::ByteSize;
 use ports::{check_ports, publish_ports, unpublish_all};
@@ -41,6 +42,8 @@ const STOP_TURN: Duration = Duration::from_millis(100);
 pub struct NewCell {
     /// Its image.
     pub image: CellImage,
+    /// What that must be.
+    pub requirement: Requirement,
     /// Its name; made up where there is none.
     pub name: Option<String>,
     /// How many cores.
@@ -187,6 +190,7 @@ pub fn run(
         name: name.clone(),
         image_name: new.image.name.clone(),
         image: new.image.digest,
+        requirement: Box::new(new.requirement),
         cores: new.cores,
         placement: new.placement,
         memory: new.memory,

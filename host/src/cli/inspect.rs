@@ -197,7 +197,13 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
     line("cell", format!("{} (id {}, machine {})", view.name, view.id, view.machine));
     line("state", format!("{}; uptime {}", show::state(cell), show::uptime(cell)));
     line("image", [std::slice::from_ref(&view.image), &view.arguments[..]].concat().join(" "));
-    line("sha256", view.image_sha256.clone());
+    line(
+        "sha256",
+        format!("{}{}", view.image_sha256, if view.image_is_pinned { ", as demanded" } else { "" }),
+    );
+    if let Some(key) = &view.image_signed_by {
+        line("signed by", key.clone());
+    }
     line("created", human::local_time(cell.created_unix_ns));
     let MemoryUsage { total, used, peak, room: _, pressure } = cell.memory_usage;
     let most = match cell.spec.memory_max {

@@ -9,7 +9,7 @@ use super::up::PlatformArguments;
 use super::{Context, Failure, complete, show, standalone};
 use crate::cellctl::{self, CellError, NewCell};
 use crate::client::ClientError;
-use crate::image::{CellImage, FindError};
+use crate::image::{CellImage, FindError, signing};
 use crate::machine::Held;
 use crate::machine::cells::Afterwards;
 use crate::machine::network::NetworkWish;
@@ -19,6 +19,7 @@ use crate::output::progress::Progress;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
 use clap::Args;
+use isola_abi::integrity::{ImageDigest, Requirement};
 use isola_abi::management::{CellInfo, CellState, ManagementError, PlacementPolicy, RestartPolicy};
 use isola_abi::size::ByteSize;
 use std::path::PathBuf;
@@ -114,6 +115,12 @@ pub(super) struct Arguments {
     /// Whether it is started again when it has ended: no, on-failure, on-failure:TIMES or always [default: no]
     #[arg(long, value_name = "POLICY", conflicts_with = "rm")]
     restart: Option<RestartPolicy>,
+    /// The SHA-256 that the image must have, as `isola image digest` prints it
+    #[arg(long, value_name = "DIGEST")]
+    sha256: Option<ImageDigest>,
+    /// The public key that the image must be signed by: its digits, or its file
+    #[arg(long, value_name = "KEY")]
+    signed_by: Option<String>,
     /// Removes the cell when it has ended; with -d, the first `ps` or `run` that sees it does
     #[arg(long)]
     rm: bool,
@@ -137,6 +144,16 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, F
     };
     let named = arguments.command.first().or(manifest.image.as_ref());
     let named = named.ok_or_else(|| Failure::new(USAGE, "the manifest names no image, and none is given"))?;
+    let demands = arguments.sha256.or(manifest.sha256).is_some()
+        || arguments.signed_by.is_some()
+        || manifest.signed_by.is_some();
+    if demands && (arguments.hosted || arguments.standalone) {
+        return Err(Failure::new(
+            USAGE,
+            "what is demanded of an image is checked by a machine's supervisor, and there is none: leave \
+             sha256 and signed_by out, or run the image in a cell",
+        ));
+    }
     if arguments.hosted {
         return run_hosted(context, arguments, manifest).map_err(|failure| failure.or_code(NOT_RUN));
     }
@@ -166,8 +183,11 @@ fn run_cell(
     let given =
         PlacementWish { policy: arguments.placement, node: arguments.node, core_ids: arguments.core_ids };
     let wish = given.or(manifest.placement());
+    let signed_by = arguments.signed_by.or(manifest.signed_by);
+    let requirement = requirement(arguments.sha256.or(manifest.sha256), signed_by, &image)?;
     let new = NewCell {
         image,
+        requirement,
         name: arguments.name.or(manifest.name),
         cores: arguments.cores.or(manifest.cores).unwrap_or_else(|| wish.cores()),
         placement: wish.placement(),
@@ -193,9 +213,9 @@ fn run_cell(
         CellError::Client(ClientError::Interrupted) => {
             Failure::new(INTERRUPTED, "interrupted: no cell was made")
         }
-        CellError::Client(ClientError::Refused(ManagementError::ImageRejected(_))) => {
-            Failure::new(NO_CELL_IMAGE, error.to_string())
-        }
+        CellError::Client(ClientError::Refused(
+            ManagementError::ImageRejected(_) | ManagementError::ImageNotTrusted(_),
+        )) => Failure::new(NO_CELL_IMAGE, error.to_string()),
         error => error.into(),
     })?;
     if arguments.detach {
@@ -205,6 +225,17 @@ fn run_cell(
     // Others get their turn at the machine while this command reads along.
     drop((client, held));
     attend(context, &cell.spec.name, arguments.rm, &interrupts)
+}
+
+/// What an image must be, with the signature that it has.
+fn requirement(
+    sha256: Option<ImageDigest>,
+    signed_by: Option<String>,
+    image: &CellImage,
+) -> Result<Requirement, Failure> {
+    let Some(key) = signed_by else { return Ok(Requirement { sha256, ..Requirement::default() }) };
+    let signed_by = Some(signing::public_key(&key)?);
+    Ok(Requirement { sha256, signed_by, signature: signing::read_signature(&image.path)? })
 }
 
 /// Stays with a cell until it has ended; returns its exit code.

@@ -15,7 +15,7 @@ use isola_abi::descriptor::NetworkAddress;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::histogram::Histogram;
 use isola_abi::id::{CellId, CoreId, NodeId};
-use isola_abi::integrity::ImageDigest;
+use isola_abi::integrity::{Distrust, ImageDigest};
 use isola_abi::management::*;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use isola_abi::size::ByteSize;
@@ -324,6 +324,13 @@ impl Supervisor {
 
     fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ManagementError> {
         spec.validate()?;
+        if let Some(required) = spec.requirement.sha256.filter(|required| *required != spec.image) {
+            let distrust = Distrust::Digest { required, measured: spec.image };
+            return Err(ManagementError::ImageNotTrusted(distrust));
+        }
+        if spec.requirement.signed_by.is_some() && spec.requirement.signature.is_none() {
+            return Err(ManagementError::ImageNotTrusted(Distrust::Unsigned));
+        }
         if self.cell(&spec.name).is_ok() {
             return Err(ManagementError::NameTaken(spec.name));
         }

@@ -14,4 +14,5 @@ mod machines;
 mod ports;
 mod recovery;
 mod sandbox;
+mod signing;
 mod usage;

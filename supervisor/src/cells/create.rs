@@ -9,6 +9,7 @@ use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
 use crate::image::ImagePlan;
 use crate::inventory::{CHUNK, CoreRefusal, CoreToken, CoreWish};
 use crate::logs::Log;
+use crate::trust;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -39,6 +40,7 @@ impl<E: Effects> Cells<E> {
             let what = format!("there are {MAX_CELLS} cells, those that have ended included: remove one");
             return Err(ManagementError::OutOfLimits(what));
         }
+        trust::check(&spec.requirement, &spec.image).map_err(ManagementError::ImageNotTrusted)?;
         let id = CellId(self.next_id);
         let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec)?;
         self.next_id += 1;

@@ -26,6 +26,10 @@ pub struct CellView {
     pub image: String,
     /// The image's SHA-256, as the supervisor measured it when it came.
     pub image_sha256: String,
+    /// Whether it must have this digest.
+    pub image_is_pinned: bool,
+    /// The public key that it must be, and is, signed by.
+    pub image_signed_by: Option<String>,
     /// The application's arguments.
     pub arguments: Vec<String>,
     /// What its cores did; once it has ended, up to then.
@@ -177,6 +181,8 @@ impl CellView {
             exit_code: cell.exit_code,
             image: cell.spec.image_name.clone(),
             image_sha256: cell.spec.image.to_string(),
+            image_is_pinned: cell.spec.requirement.sha256.is_some(),
+            image_signed_by: cell.spec.requirement.signed_by.map(|key| key.to_string()),
             arguments: cell.spec.arguments.clone(),
             cores: cell.cores.iter().map(CoreView::new).collect(),
             held_cores: if cell.state.has_ended() { 0 } else { cell.spec.cores },
