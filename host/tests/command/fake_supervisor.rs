@@ -282,7 +282,9 @@ impl Supervisor {
                 ResponseBody::Answers(self.answering.piece(line, number, from, max_bytes))
             }
             RequestBody::Events { from, max_entries } => {
-                let entries = self.journal.iter().filter(|entry| entry.number >= from);
+                // As if no more than the latest 20 were kept.
+                let first = (self.journal.len() as u64).saturating_sub(20).max(from);
+                let entries = self.journal.iter().filter(|entry| entry.number >= first);
                 ResponseBody::Events(entries.take(max_entries.min(3) as usize).cloned().collect())
             }
             RequestBody::Note { cell, decision, .. } => {
