@@ -9,6 +9,7 @@ use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
 use crate::inquiry::Questions;
 use crate::layout::DESCRIPTOR_SIZE;
 use crate::places::Places;
+use crate::recall::Recall;
 use crate::topology::CoreSite;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -43,6 +44,8 @@ pub struct LiveWords {
     pub questions: Questions,
     /// The cores that the cell has now.
     pub places: Places,
+    /// What the cell is to give back.
+    pub recall: Recall,
 }
 
 const _: () = assert!(size_of::<LiveWords>() <= BODY_OFFSET);

@@ -13,13 +13,16 @@
 //! cannot write: what a cell owns is never what it says. `count` is stored (release) after the chunk that it
 //! covers, and `answered` (release) after `answer` and `count`; numbers are stored (release) after the wish. An
 //! answer that comes late is as good: chunks are the cell's from `count` on, whether it waits or not.
+//!
+//! A cell gets chunks without a wish, too, where the host tool has asked for that; and what it has it gives back when it
+//! is asked to: see [`crate::recall`]. The place of a chunk of which all has gone is vacant, and serves for another.
 
 use crate::id::{NodeId, PhysAddr, PhysRange};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
-/// Most chunks that a cell gets while it runs.
+/// Most chunks that a cell has at a time of those that it gets while it runs.
 pub const MAX_CHUNKS: usize = 48;
 
 /// The smallest chunk, in bytes. All are powers of two, and begin at a multiple of their length.
@@ -50,11 +53,13 @@ pub struct Grown {
     pub answered: AtomicU32,
     /// An [`Answer`].
     pub answer: AtomicU32,
-    /// How many chunks there are; stored (release) after them.
+    /// How many chunks ever came; stored (release) after them.
     pub count: AtomicU32,
     /// Not used.
     pub reserved: AtomicU32,
-    /// The chunks, in the order in which they came.
+    /// The most memory that the cell may have, in bytes, where that was changed since it was built; else 0.
+    pub limit_bytes: AtomicU64,
+    /// The chunks, in no order.
     pub chunks: [ChunkWords; MAX_CHUNKS],
 }
 
@@ -64,12 +69,12 @@ pub struct Grown {
 pub struct ChunkWords {
     /// Its first byte.
     pub start: AtomicU64,
-    /// Its length.
+    /// Its length; 0: the place is vacant. Stored last (release), and 0 before anything else changes.
     pub len_bytes: AtomicU64,
     /// Its [`NodeId`].
     pub node: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
+    /// Which chunk of all that ever came it is, from 1.
+    pub serial: AtomicU32,
 }
 
 /// What came of a wish.
@@ -126,6 +131,7 @@ impl Default for Grown {
             answer: AtomicU32::new(0),
             count: AtomicU32::new(0),
             reserved: AtomicU32::new(0),
+            limit_bytes: AtomicU64::new(0),
             chunks: [const { ChunkWords::new() }; MAX_CHUNKS],
         }
     }
@@ -137,14 +143,18 @@ impl ChunkWords {
             start: AtomicU64::new(0),
             len_bytes: AtomicU64::new(0),
             node: AtomicU32::new(0),
-            reserved: AtomicU32::new(0),
+            serial: AtomicU32::new(0),
         }
     }
 
-    fn read(&self) -> (PhysRange, NodeId) {
-        let start = PhysAddr(self.start.load(Ordering::Relaxed));
-        let range = PhysRange::new(start, self.len_bytes.load(Ordering::Relaxed));
-        (range, NodeId(self.node.load(Ordering::Relaxed)))
+    /// The chunk and its serial number. A place that changes meanwhile is read as it was or as it becomes: a new length
+    /// is stored last.
+    fn read(&self) -> Option<(PhysRange, NodeId, u32)> {
+        let len_bytes = self.len_bytes.load(Ordering::Acquire);
+        let start = PhysAddr(self.start.load(Ordering::Acquire));
+        let (node, serial) = (self.node.load(Ordering::Acquire), self.serial.load(Ordering::Acquire));
+        let is_whole = len_bytes > 0 && self.len_bytes.load(Ordering::Acquire) == len_bytes;
+        is_whole.then(|| (PhysRange::new(start, len_bytes), NodeId(node), serial))
     }
 }
 
@@ -164,13 +174,25 @@ impl Grown {
     /// Enters a chunk. Returns whether there was a place for it.
     #[must_use]
     pub fn push(&self, memory: PhysRange, node: NodeId) -> bool {
-        let count = self.count.load(Ordering::Relaxed);
-        let Some(place) = self.chunks.get(count as usize) else { return false };
+        let is_vacant = |place: &&ChunkWords| place.len_bytes.load(Ordering::Relaxed) == 0;
+        let Some(place) = self.chunks.iter().find(is_vacant) else { return false };
+        let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
         place.start.store(memory.start.0, Ordering::Relaxed);
-        place.len_bytes.store(memory.len_bytes, Ordering::Relaxed);
         place.node.store(node.0, Ordering::Relaxed);
-        self.count.store(count + 1, Ordering::Release);
+        place.serial.store(count, Ordering::Relaxed);
+        place.len_bytes.store(memory.len_bytes, Ordering::Release);
+        self.count.store(count, Ordering::Release);
         true
+    }
+
+    /// Makes the place of the chunk that begins at `start` vacant: all of it has gone.
+    pub fn vacate(&self, start: PhysAddr) {
+        let is_it = |place: &&ChunkWords| {
+            place.len_bytes.load(Ordering::Relaxed) > 0 && place.start.load(Ordering::Relaxed) == start.0
+        };
+        if let Some(place) = self.chunks.iter().find(is_it) {
+            place.len_bytes.store(0, Ordering::Release);
+        }
     }
 
     /// Answers the wish of that number.
@@ -185,10 +207,23 @@ impl Grown {
             .then(|| Answer::from_u32(self.answer.load(Ordering::Relaxed)))
     }
 
-    /// The chunks that came so far.
+    /// The chunks that the cell has.
     pub fn iter(&self) -> impl Iterator<Item = (PhysRange, NodeId)> {
-        let count = self.count.load(Ordering::Acquire) as usize;
-        self.chunks.iter().take(count).map(ChunkWords::read)
+        // The first vacant place is taken: behind so many nothing ever stood.
+        let used = self.count.load(Ordering::Acquire) as usize;
+        self.chunks.iter().take(used).filter_map(ChunkWords::read).map(|(memory, node, _)| (memory, node))
+    }
+
+    /// Of the chunks that came after the one of that number, the one that came first, and its number.
+    pub fn next_after(&self, serial: u32) -> Option<(PhysRange, NodeId, u32)> {
+        let age = |at: &(PhysRange, NodeId, u32)| at.2.wrapping_sub(serial);
+        let later = |at: &(PhysRange, NodeId, u32)| (1..=u32::MAX / 2).contains(&age(at));
+        self.chunks.iter().filter_map(ChunkWords::read).filter(later).min_by_key(age)
+    }
+
+    /// How many chunks ever came.
+    pub fn count(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
     }
 }
 
@@ -196,18 +231,42 @@ impl Grown {
 mod tests {
     use super::*;
 
+    fn chunk(number: u64) -> (PhysRange, NodeId) {
+        (PhysRange::new(PhysAddr(number << 30), (number + 1) << 20), NodeId(number as u32 % 3))
+    }
+
     #[test]
     fn a_chunk_is_read_as_it_was_entered_and_no_more_come_than_there_are_places() {
         let grown = Grown::default();
-        let chunk =
-            |number: u64| (PhysRange::new(PhysAddr(number << 30), number << 20), NodeId(number as u32 % 3));
         for number in 0..MAX_CHUNKS as u64 {
             let (memory, node) = chunk(number);
             assert!(grown.push(memory, node));
             assert_eq!(grown.iter().last(), Some(chunk(number)));
         }
-        assert!(!grown.push(PhysRange::default(), NodeId(0)));
+        assert!(!grown.push(PhysRange::new(PhysAddr(0), 1), NodeId(0)));
         assert!(grown.iter().eq((0..MAX_CHUNKS as u64).map(chunk)));
+    }
+
+    #[test]
+    fn the_place_of_a_chunk_that_has_gone_serves_for_another_which_is_found_as_the_latest() {
+        let grown = Grown::default();
+        for number in 0..MAX_CHUNKS as u64 {
+            let (memory, node) = chunk(number);
+            assert!(grown.push(memory, node));
+        }
+        grown.vacate(chunk(5).0.start);
+        assert_eq!(grown.iter().count(), MAX_CHUNKS - 1);
+        assert!(grown.iter().all(|at| at != chunk(5)));
+        let (memory, node) = chunk(99);
+        assert!(grown.push(memory, node));
+        assert!(!grown.push(memory, node));
+        assert_eq!(grown.count(), MAX_CHUNKS as u32 + 1);
+        let (memory, node, serial) = grown.next_after(MAX_CHUNKS as u32).unwrap();
+        assert_eq!(((memory, node), serial), (chunk(99), MAX_CHUNKS as u32 + 1));
+        assert_eq!(grown.next_after(serial), None);
+        let first = grown.next_after(0).unwrap();
+        assert_eq!((first.0, first.2), (chunk(0).0, 1));
+        assert_eq!(grown.next_after(5).map(|at| at.2), Some(7), "the sixth has gone");
     }
 
     #[test]

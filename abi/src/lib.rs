@@ -10,11 +10,12 @@
 //! | [`report`] | cell to supervisor | what the cell says of itself: state, console, ledger, crash |
 //! | [`inquiry`] | host tool and cell, by the supervisor | what a running cell is asked, and answers |
 //! | [`growth`] | both ways | how a cell asks for more memory, and is answered |
-//! | [`integrity`] | host tool and supervisor | what an image is known by, and what is demanded of it |
+//! | [`integrity`] | all | what an image is known by: its digest |
 //! | [`histogram`] | cell to host tool | how long things took, as counters that the report has |
 //! | [`management`] | host tool and supervisor | requests and responses of the management console |
 //! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
 //! | [`hosted`] | host tool and hosted cell | what a cell in a Linux process is given |
+//! | [`recall`] | supervisor and cell | memory that a running cell gives back |
 //! | [`places`] | supervisor and cell | cores that come and go while a cell runs |
 //! | [`topology`] | all | where cores stand in the machine, and what they share |
 //! | [`size`] | people and tools | byte sizes as people write them: `64M`, `1GiB` |
@@ -38,6 +39,7 @@ pub mod layout;
 pub mod management;
 pub mod note;
 pub mod places;
+pub mod recall;
 pub mod report;
 pub mod size;
 pub mod topology;

@@ -7,12 +7,13 @@
 //! beyond what the cell says of itself.
 //!
 //! After changing [`Report::phase`] a cell rings the supervisor's doorbell, as it does when the console ring
-//! holds more than half of what it can, after a new [`Report::wish`], and when a core is about to leave.
+//! holds more than half of what it can, after a new [`Report::wish`] or [`Report::offer`], and when a core is about to leave.
 
 use crate::growth::Wish;
 use crate::histogram::Histogram;
 use crate::id::MAX_CORES;
 use crate::inquiry::Answers;
+use crate::recall::Offer;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,8 @@ pub struct Report {
     pub memory: MemoryReport,
     /// Memory that the cell wants on top.
     pub wish: Wish,
+    /// Memory that the cell can do without.
+    pub offer: Offer,
     /// Network.
     pub network: NetworkReport,
     /// The names of the activities, filled up with zero bytes.
@@ -124,8 +127,10 @@ pub struct CoreReport {
     pub activity: AtomicU32,
     /// The [order](crate::places::Order) of this place that its core has carried out; stored (release) last.
     pub order: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
+    /// Up to which [generation](crate::recall::Recall) of the cell's page tables the core at this place has forgotten what
+    /// it knew of them; 0 until a core has entered. Stored (release) by the core; set to 0 by the supervisor before one is
+    /// sent there.
+    pub forgotten: AtomicU32,
     /// Passes of the event loop: what stands still in a core that is not halted, hangs.
     pub passes: AtomicU64,
     /// Interrupts taken.

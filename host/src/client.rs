@@ -9,9 +9,10 @@ use crate::machine::socket;
 use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
 use isola_abi::inquiry::{AnswerPiece, Inquiry, Line};
 use isola_abi::management::{
-    CellInfo, CellSpec, Decision, ImageInfo, JournalEntry, LogPiece, MachineInfo, ManagementError, Request,
-    RequestBody, Response, ResponseBody,
+    CellInfo, CellSpec, Change, Decision, ImageInfo, JournalEntry, LogPiece, MachineInfo, ManagementError,
+    MemoryResized, Mode, Request, RequestBody, Response, ResponseBody,
 };
+use isola_abi::size::ByteSize;
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
@@ -252,6 +253,23 @@ impl Client {
             Ok(_) => Err(ClientError::Unexpected),
             Err(ClientError::Timeout(_)) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a running cell memory, or takes some from it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn resize_memory(
+        &mut self,
+        name: &str,
+        memory: Change<ByteSize>,
+        mode: Mode,
+    ) -> Result<MemoryResized, ClientError> {
+        let request = RequestBody::ResizeMemory { name: name.to_owned(), memory, mode };
+        match self.ask(request)? {
+            ResponseBody::MemoryResized(resized) => Ok(resized),
+            _ => Err(ClientError::Unexpected),
         }
     }
 

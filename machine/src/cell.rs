@@ -5,8 +5,10 @@
 //! what is returned here faults there, and ends the program.
 
 mod grown;
+mod recalled;
 
-pub use grown::{answer_to, has_grown, take_grown, wish};
+pub use grown::{answer_to, has_grown, limit_bytes, take_grown, wish};
+pub use recalled::{acknowledge, enter_place, forget_if_asked, offer, recalled, settlement};
 
 use crate::apic::local;
 use crate::cpu::Features;
@@ -114,7 +116,7 @@ fn window(descriptor: &Descriptor) -> Window {
     let largest = if Features::read().gib_pages { PageSize::OneGib } else { PageSize::TwoMib };
     Window::new(
         tables,
-        OwnMemory::new(descriptor.pool.iter().map(|range| range.memory).collect(), data, &live().grown),
+        OwnMemory::new(descriptor.pool.iter().map(|range| range.memory).collect(), data, live()),
         largest,
     )
 }

@@ -1,6 +1,6 @@
 //! Page tables: four levels, leaves of 4 KiB, 2 MiB and 1 GiB (Intel SDM 3, 4.5).
 //!
-//! An [`AddressSpace`] is only ever added to. A page is readable, or also writable, or also executable, never
+//! What is taken out of an [`AddressSpace`] is the pool of a cell alone, in multiples of 2 MiB. A page is readable, or also writable, or also executable, never
 //! both of these: [`Rights`] has no word for it. No page is global and none is a user's, so loading the root
 //! leaves nothing of the space before.
 
@@ -139,10 +139,52 @@ impl AddressSpace {
         }
         let (mut virt, mut phys) = (virt, memory.start.0);
         while virt < end {
-            let level = self.leaf_level(virt | phys, end - virt);
+            let level = self.level_below_tables(virt, self.leaf_level(virt | phys, end - virt));
             self.map_leaf(virt, phys, level, bits, stock)?;
             virt += leaf_bytes(level);
             phys += leaf_bytes(level);
+        }
+        Ok(())
+    }
+
+    /// Takes out what is mapped from `virt` on, whole leaves of 2 MiB and more of it, or tables of 4 KiB leaves: all
+    /// of its multiples of 2 MiB. A leaf of 1 GiB that is only taken out in part is made one of 2 MiB leaves first, by a
+    /// table from `stock`. Processors that have used the space remember what they did until they are made to forget.
+    ///
+    /// # Errors
+    /// [`MapError::Misaligned`] where these are no multiples of 2 MiB; [`MapError::OutOfMemory`] where `stock` is empty:
+    /// then what was taken out before stays so.
+    pub fn unmap(&mut self, virt: u64, len_bytes: u64, stock: &mut Stock) -> Result<(), MapError> {
+        let (step, large) = (leaf_bytes(1), leaf_bytes(2));
+        let end = virt.checked_add(len_bytes).ok_or(MapError::Misaligned(virt))?;
+        if !virt.is_multiple_of(step) || !len_bytes.is_multiple_of(step) {
+            return Err(MapError::Misaligned(virt | len_bytes));
+        }
+        let mut at = virt;
+        while at < end {
+            let upper = read_entry(self.root, index(at, 3));
+            let middle = PhysAddr(upper & ADDRESS);
+            let entry = if upper & PRESENT == 0 { 0 } else { read_entry(middle, index(at, 2)) };
+            if entry & PRESENT == 0 {
+                at = (at / large + 1) * large;
+                continue;
+            }
+            if entry & LARGE != 0 && at.is_multiple_of(large) && end - at >= large {
+                write_entry(middle, index(at, 2), 0);
+                at += large;
+                continue;
+            }
+            let table = if entry & LARGE != 0 {
+                let table = new_table(stock)?;
+                let leaf = |number: u64| entry + number * step;
+                (0..512).for_each(|number| write_entry(table, number as usize, leaf(number)));
+                write_entry(middle, index(at, 2), table.0 | PRESENT | WRITABLE | ACCESSED);
+                table
+            } else {
+                PhysAddr(entry & ADDRESS)
+            };
+            write_entry(table, index(at, 1), 0);
+            at += step;
         }
         Ok(())
     }
@@ -199,6 +241,19 @@ impl AddressSpace {
         let fits =
             |level: &u32| address.is_multiple_of(leaf_bytes(*level)) && len_bytes >= leaf_bytes(*level);
         (1..=largest).rev().find(fits).unwrap_or(0)
+    }
+
+    /// That level, or one below where a table stands in the place of such a leaf, of leaves that were taken out.
+    fn level_below_tables(&self, virt: u64, level: u32) -> u32 {
+        let mut table = self.root;
+        for above in (level..4).rev() {
+            let entry = read_entry(table, index(virt, above));
+            if entry & PRESENT == 0 || entry & LARGE != 0 || above == 0 {
+                return level;
+            }
+            table = PhysAddr(entry & ADDRESS);
+        }
+        if level > 1 { self.level_below_tables(virt, level - 1) } else { level }
     }
 
     fn map_leaf(
@@ -333,6 +388,43 @@ mod tests {
         assert_eq!(map(3 * MIB, PAGE_SIZE), Err(MapError::AlreadyMapped(3 * MIB)));
         assert_eq!(map(5 * MIB, PAGE_SIZE), Ok(()));
         assert_eq!(map(4 * MIB, 2 * MIB), Err(MapError::AlreadyMapped(4 * MIB)));
+    }
+
+    #[test]
+    fn what_is_unmapped_has_gone_and_what_is_beside_it_stays() {
+        for largest in [LargestPage::TwoMib, LargestPage::OneGib] {
+            let (mut space, mut stock) = space(largest);
+            let virt = isola_abi::layout::DIRECT_MAP;
+            // From the middle of a 2 MiB page, over three whole GiB, to the middle of another.
+            let memory = range(GIB - 3 * MIB, 3 * GIB + 6 * MIB);
+            space.map(virt + memory.start.0, memory, Rights::ReadWrite, Caching::Cached, &mut stock).unwrap();
+            let gone = [
+                (GIB - 2 * MIB, 2 * MIB),
+                (GIB + 4 * MIB, 2 * MIB),
+                (GIB + 510 * MIB, 2 * GIB - 500 * MIB),
+                (4 * GIB, 2 * MIB),
+            ];
+            for (start, len) in gone {
+                assert_eq!(space.unmap(virt + start, len, &mut stock), Ok(()));
+            }
+            for phys in (memory.start.0..memory.end().0).step_by(MIB as usize) {
+                let has_gone = gone.iter().any(|(start, len)| (*start..start + len).contains(&phys));
+                let expected = (!has_gone).then_some((PhysAddr(phys), Rights::ReadWrite));
+                let found = space.translate(virt + phys).map(|found| (found.phys, found.rights));
+                assert_eq!(found, expected, "{phys:#x}");
+            }
+            // It can come back, and go where nothing is.
+            let back = range(GIB + 4 * MIB, 2 * MIB);
+            space.map(virt + back.start.0, back, Rights::ReadWrite, Caching::Cached, &mut stock).unwrap();
+            assert_eq!(space.translate(virt + back.start.0).map(|at| at.phys), Some(back.start));
+            let whole = range(2 * GIB, GIB);
+            assert_eq!(space.unmap(virt + whole.start.0, GIB, &mut stock), Ok(()));
+            space.map(virt + whole.start.0, whole, Rights::ReadWrite, Caching::Cached, &mut stock).unwrap();
+            let last = PhysAddr(whole.end().0 - 1);
+            assert_eq!(space.translate(virt + last.0).map(|at| at.phys), Some(last));
+            assert_eq!(space.unmap(virt + (5 * GIB), 7 * GIB, &mut stock), Ok(()));
+            assert_eq!(space.unmap(1, 2 * MIB, &mut stock), Err(MapError::Misaligned(1 | (2 * MIB))));
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::image::ImagePlan;
 use crate::inventory::{Chunk, CoreToken};
 use alloc::vec::Vec;
 use isola_abi::growth::Answer;
-use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::id::{CellId, CoreId, NodeId, PhysRange};
 use isola_abi::inquiry::Line;
 use isola_abi::management::CellSpec;
 use isola_abi::report::Report;
@@ -69,6 +69,18 @@ pub struct Reclaimed<C> {
     pub lost: Vec<CoreId>,
 }
 
+/// What came of taking memory out of a running cell.
+#[derive(Debug)]
+pub struct Retracted<M> {
+    /// Bit n: block n is not the cell's any more.
+    pub taken: u32,
+    /// What was taken, with whatever it holds. Nothing where a core of the cell does not forget it: then it comes back when
+    /// the cell is dismantled.
+    pub memory: Vec<M>,
+    /// The index of a core that does not forget what was taken, and so can still get at it.
+    pub stuck: Option<usize>,
+}
+
 /// A machine.
 pub trait Effects {
     /// A piece of memory.
@@ -117,6 +129,27 @@ pub trait Effects {
         memory: Self::Memory,
         node: NodeId,
     ) -> Result<(), Self::Memory>;
+
+    /// How many blocks the cell can be given.
+    fn places(&self, space: &Self::Space) -> usize;
+
+    /// Tells a running cell the most memory that it may have from now on, in bytes.
+    fn set_limit(&self, space: &Self::Space, limit_bytes: u64);
+
+    /// Asks a running cell to offer so many bytes that it can do without. Returns the request's number.
+    fn recall(&self, space: &Self::Space, len_bytes: u64) -> u32;
+
+    /// Takes blocks out of a running cell, whatever they are: those that the cell cannot do without, that are not whole
+    /// chunks, or that are not the cell's stay. When this returns, nobody can get at what was taken.
+    fn retract(
+        &mut self,
+        space: &mut Self::Space,
+        cores: &[Self::Core],
+        blocks: &[PhysRange],
+    ) -> Retracted<Self::Memory>;
+
+    /// Tells a running cell what became of its offer to the last request: bit n of `taken` stands for block n.
+    fn settle(&self, space: &Self::Space, taken: u32);
 
     /// Tells a running cell what came of its wish of that number.
     fn answer(&self, space: &Self::Space, number: u32, answer: Answer);

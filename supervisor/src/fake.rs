@@ -1,21 +1,22 @@
 //! A machine of ordinary memory, for tests: it notes what is done to it, and fails where it is told to.
 
 use crate::cells::{Boot, Cells, InventoryOf};
-use crate::effects::{Blueprint, BuildError, BuildFailure, Effects, Pages, Reclaimed};
+use crate::effects::{Blueprint, BuildError, BuildFailure, Effects, Pages, Reclaimed, Retracted};
 use crate::image::ImagePlan;
 use crate::image::tests::Builder;
-use crate::inventory::{Chunk, CoreToken, Cores, Devices, Memory};
+use crate::inventory::{CHUNK, Chunk, CoreToken, Cores, Devices, Memory};
 use crate::report::tests::{blank, write};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
-use isola_abi::growth::{Answer, Grown};
+use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::integrity::ImageDigest;
-use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec, RestartPolicy};
+use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec};
+use isola_abi::recall::Recall;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
 use isola_abi::topology::CoreSite;
@@ -125,8 +126,11 @@ pub(crate) struct FakeSpace {
     id: CellId,
     report: Rc<Report>,
     grown: Rc<Grown>,
+    recall: Rc<Recall>,
     questions: Rc<Questions>,
+    /// The first is image, tables and the like: none of it can go.
     memory: Vec<FakeMemory>,
+    retracted: Vec<FakeMemory>,
 }
 
 /// What was done to the machine.
@@ -157,6 +161,12 @@ pub(crate) struct FakeMachine {
     pub(crate) questions: BTreeMap<CellId, Rc<Questions>>,
     /// Cells have no place for more memory.
     pub(crate) spaces_are_full: bool,
+    /// What cells that were last built are asked to give back.
+    pub(crate) recalls: BTreeMap<CellId, Rc<Recall>>,
+    /// Cells keep track of no more places.
+    pub(crate) holes_are_full: bool,
+    /// The core of that index does not forget what it can no longer use.
+    pub(crate) stuck_core: Option<usize>,
 }
 
 impl Effects for FakeMachine {
@@ -192,13 +202,15 @@ impl Effects for FakeMachine {
         self.reports.insert(blueprint.id, report.clone());
         let grown = Rc::new(Grown::default());
         self.grown.insert(blueprint.id, grown.clone());
+        let recall = Rc::new(Recall::default());
+        self.recalls.insert(blueprint.id, recall.clone());
         let questions = Rc::new(Questions::default());
         self.questions.insert(blueprint.id, questions.clone());
-        Ok(FakeSpace { id: blueprint.id, report, grown, questions, memory })
+        Ok(FakeSpace { id: blueprint.id, report, grown, recall, questions, memory, retracted: Vec::new() })
     }
 
     fn dismantle(&mut self, space: FakeSpace) -> Vec<FakeMemory> {
-        space.memory
+        space.memory.into_iter().chain(space.retracted).collect()
     }
 
     fn report<'a>(&self, space: &'a FakeSpace) -> &'a Report {
@@ -219,6 +231,42 @@ impl Effects for FakeMachine {
         memory.soil();
         space.memory.push(memory);
         Ok(())
+    }
+
+    fn places(&self, space: &FakeSpace) -> usize {
+        if self.spaces_are_full { 0 } else { MAX_CHUNKS - space.grown.iter().count() }
+    }
+
+    fn set_limit(&self, space: &FakeSpace, limit_bytes: u64) {
+        space.grown.limit_bytes.store(limit_bytes, Ordering::Relaxed);
+    }
+
+    fn recall(&self, space: &FakeSpace, len_bytes: u64) -> u32 {
+        space.recall.ask(len_bytes)
+    }
+
+    fn retract(
+        &mut self,
+        space: &mut FakeSpace,
+        _: &[FakeCore],
+        blocks: &[PhysRange],
+    ) -> Retracted<FakeMemory> {
+        let mut taken = 0;
+        for (bit, block) in blocks.iter().enumerate() {
+            let is_whole = block.len_bytes > 0
+                && block.start.0.is_multiple_of(CHUNK)
+                && block.len_bytes.is_multiple_of(CHUNK);
+            if is_whole && !self.holes_are_full && space.cut_out(*block) {
+                taken |= 1 << bit;
+            }
+        }
+        let memory =
+            if self.stuck_core.is_some() { Vec::new() } else { core::mem::take(&mut space.retracted) };
+        Retracted { taken, memory, stuck: self.stuck_core }
+    }
+
+    fn settle(&self, space: &FakeSpace, taken: u32) {
+        space.recall.settle(taken);
     }
 
     fn answer(&self, space: &FakeSpace, number: u32, answer: Answer) {
@@ -255,6 +303,42 @@ impl Effects for FakeMachine {
     fn power_off(&mut self) {}
 }
 
+impl FakeSpace {
+    /// Takes a block out of the cell's memory, if all of it is in one piece there, and not in the first chunk that the cell
+    /// got.
+    fn cut_out(&mut self, block: PhysRange) -> bool {
+        let first = self.memory.iter().map(|piece| piece.range.start).next();
+        let has = |piece: &FakeMemory| piece.range.start <= block.start && block.end() <= piece.range.end();
+        let Some(index) = self.memory.iter().position(has) else { return false };
+        let reserved = first.map(|start| PhysRange::new(start, CHUNK));
+        if reserved.is_some_and(|reserved| reserved.contains(block.start)) {
+            return false;
+        }
+        let mut piece = self.memory.remove(index);
+        let mut place = index;
+        if piece.range.start < block.start {
+            let len_bytes = block.start.0 - piece.range.start.0;
+            let (before, rest) = piece.split(len_bytes);
+            self.memory.insert(place, before);
+            place += 1;
+            piece = rest;
+        }
+        if block.end() < piece.range.end() {
+            let (rest, behind) = piece.split(block.len_bytes);
+            self.memory.insert(place, behind);
+            piece = rest;
+        }
+        self.retracted.push(piece);
+        let memory = &self.memory;
+        let is_gone = |chunk: &PhysRange| {
+            !memory.iter().any(|at| at.range.start < chunk.end() && chunk.start < at.range.end())
+        };
+        let gone: Vec<PhysRange> = self.grown.iter().map(|(chunk, _)| chunk).filter(is_gone).collect();
+        gone.iter().for_each(|chunk| self.grown.vacate(chunk.start));
+        true
+    }
+}
+
 /// A machine of `cores` cores besides the supervisor's, 64 MiB that hold something, and two network devices.
 pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
     let mut inventory: InventoryOf<FakeMachine> =
@@ -286,14 +370,12 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         name: name.into(),
         image_name: "image".into(),
         image: digest(&image()),
-        requirement: alloc::boxed::Box::default(),
         cores: 1,
         placement: CorePlacement::default(),
         memory: ByteSize(4 * MIB),
         memory_max: None,
         arguments: Vec::new(),
         network: NetworkSpec::Dhcp,
-        restart: RestartPolicy::No,
         watchdog_ms: 0,
     }
 }

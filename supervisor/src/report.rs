@@ -7,8 +7,9 @@ use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
 use isola_abi::histogram::Distribution;
-use isola_abi::id::{CoreId, NodeId};
+use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::management::{ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage};
+use isola_abi::recall::Rest;
 use isola_abi::report::{
     CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MAX_ACTIVITIES, MemoryPressure, Report,
 };
@@ -107,6 +108,22 @@ pub fn wish(report: &Report) -> Wished {
         largest_bytes: get(&report.wish.largest_bytes),
         node: NodeId(report.wish.node.load(Ordering::Relaxed)),
     }
+}
+
+/// Memory that a cell offers to give back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// The blocks: any numbers.
+    pub blocks: Vec<PhysRange>,
+    /// What of the request they do not cover, in the cell's words.
+    pub rest: Rest,
+}
+
+/// What the cell offers for the request of that number; `None` as long as it offers nothing.
+pub fn offer(report: &Report, number: u32) -> Option<Offered> {
+    let offer = (report.offer.number() == number).then_some(&report.offer)?;
+    let (blocks, rest) = offer.read();
+    Some(Offered { blocks: blocks.collect(), rest })
 }
 
 /// The cell's traffic.

@@ -7,7 +7,7 @@
 //! A peer that sends and never reads makes the answers pile up; from [`MAX_UNSENT`] bytes on, [`Server::receive`]
 //! takes no more of what it sends.
 
-use crate::cells::{Cells, Detail, Stop};
+use crate::cells::{Cells, Detail, Resize, Stop};
 use crate::effects::Effects;
 use crate::inventory::Scrub;
 use alloc::string::String;
@@ -34,6 +34,8 @@ pub struct Server<E: Effects> {
     greeted: Greeting,
     /// Requests to stop a cell that has not stopped yet.
     due: Vec<(u32, CellId)>,
+    /// Requests to resize the memory of a cell that has not answered yet.
+    resizing: Vec<(u32, CellId)>,
     unsent: Vec<u8>,
     power_off: bool,
 }
@@ -50,6 +52,8 @@ enum Outcome {
     Answer(ResponseBody),
     /// The answer is due when the cell has stopped.
     Due(CellId),
+    /// The answer is due when the cell has given memory back.
+    Resizing(CellId),
 }
 
 type Answer = Result<Outcome, ManagementError>;
@@ -62,6 +66,7 @@ impl<E: Effects> Server<E> {
             decoder: Decoder::new(),
             greeted: Greeting::Awaited,
             due: Vec::new(),
+            resizing: Vec::new(),
             unsent: Vec::new(),
             power_off: false,
         }
@@ -122,6 +127,7 @@ impl<E: Effects> Server<E> {
         match self.answer(body) {
             Ok(Outcome::Answer(body)) => self.respond(sequence, Ok(body)),
             Ok(Outcome::Due(cell)) => self.due.push((sequence, cell)),
+            Ok(Outcome::Resizing(cell)) => self.resizing.push((sequence, cell)),
             Err(error) => {
                 if let Some(name) = about {
                     let event = JournalEvent::Refused(error.clone());
@@ -169,6 +175,13 @@ impl<E: Effects> Server<E> {
                 Stop::Stopped(id) => self.info(id),
                 Stop::Asked(id) => Ok(Outcome::Due(id)),
             },
+            RequestBody::ResizeMemory { name, memory, mode } => {
+                match self.cells.resize_memory(&name, memory, mode)? {
+                    Resize::Done(resized) => answer(ResponseBody::MemoryResized(resized)),
+                    // One of a cell at a time: no more than there are cells.
+                    Resize::Asked(id) => Ok(Outcome::Resizing(id)),
+                }
+            }
             RequestBody::Destroy { name } => {
                 self.cells.destroy(&name)?;
                 answer(ResponseBody::Done)
@@ -203,6 +216,7 @@ impl<E: Effects> Server<E> {
     fn hello(&mut self, version: u32) -> Answer {
         self.cells.forget_staged_image();
         self.due.clear();
+        self.resizing.clear();
         self.greeted = Greeting::Awaited;
         if version != isola_abi::VERSION {
             return Err(ManagementError::Version { supervisor: isola_abi::VERSION });
@@ -237,8 +251,17 @@ impl<E: Effects> Server<E> {
         answer(ResponseBody::Cell(info))
     }
 
-    /// Answers the requests whose cells have stopped.
+    /// Answers the requests whose cells have stopped, or given memory back.
     fn settle(&mut self) {
+        for (id, resized) in self.cells.take_resized() {
+            let (settled, resizing) =
+                core::mem::take(&mut self.resizing).into_iter().partition(|(_, cell)| *cell == id);
+            self.resizing = resizing;
+            let settled: Vec<(u32, CellId)> = settled;
+            for (sequence, _) in settled {
+                self.respond(sequence, resized.clone().map(ResponseBody::MemoryResized));
+            }
+        }
         let ended = self.cells.take_ended();
         let (settled, due) =
             core::mem::take(&mut self.due).into_iter().partition(|(_, id)| ended.contains(id));
@@ -271,6 +294,7 @@ fn subject(body: &RequestBody) -> Option<String> {
         RequestBody::Recreate { name }
         | RequestBody::Start { name }
         | RequestBody::Stop { name, .. }
+        | RequestBody::ResizeMemory { name, .. }
         | RequestBody::Destroy { name } => Some(crate::cells::shorten(name)),
         RequestBody::ImageBegin { .. } | RequestBody::ImageChunk { .. } => Some(String::new()),
         RequestBody::Hello { .. }

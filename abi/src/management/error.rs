@@ -2,7 +2,6 @@
 
 use super::{CellState, MAX_IMAGE, MAX_NAME_LEN};
 use crate::id::{CoreId, NodeId};
-use crate::integrity::Distrust;
 use crate::size::ByteSize;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -104,14 +103,28 @@ pub enum ManagementError {
         /// The least that would do.
         least: ByteSize,
     },
+    /// The cell uses more memory than it was to have.
+    MemoryInUse {
+        /// Wanted.
+        wanted: ByteSize,
+        /// The least that it could have now without being short.
+        least: ByteSize,
+    },
+    /// The memory that is free is in more pieces than the cell has places for.
+    MemoryScattered {
+        /// How many it would be.
+        pieces: u32,
+        /// How many places are left.
+        places: u32,
+    },
+    /// The cell is being resized.
+    BeingResized(String),
     /// No network device is free.
     DevicesExhausted,
     /// The image is not there: it was not sent, or not all of it, or it has given way.
     NoImage,
     /// The image cannot be a cell.
     ImageRejected(ImageFault),
-    /// The image is not what it must be.
-    ImageNotTrusted(Distrust),
 }
 
 /// A core that cannot be had.
@@ -203,11 +216,19 @@ impl fmt::Display for ManagementError {
             Self::MemoryTooSmall { wanted, least } => {
                 write!(f, "{wanted} of memory is too little for this image: give it at least {least}")
             }
+            Self::MemoryInUse { wanted, least } => write!(
+                f,
+                "the cell uses more than {wanted}: leave it at least {least}, or have its application do with less"
+            ),
+            Self::MemoryScattered { pieces, places } => write!(
+                f,
+                "the free memory would come in {pieces} pieces, and the cell has places for {places}: ask for less, or start it anew with more"
+            ),
+            Self::BeingResized(name) => write!(f, "{name:?} is being resized: wait until that is done"),
             Self::DevicesExhausted => {
                 f.write_str("no network device is free: stop a cell that has one, run this one without network, or start the machine with more")
             }
             Self::NoImage => f.write_str("the machine does not have the image: send it first"),
-            Self::ImageNotTrusted(distrust) => write!(f, "the image is not the one that is wanted: {distrust}"),
             Self::ImageRejected(fault) => write!(f, "the image cannot be a cell: {fault}"),
         }
     }

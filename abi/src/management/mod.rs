@@ -10,7 +10,6 @@
 //! | `spec` | what a cell shall be |
 //! | `placement` | which cores it gets |
 //! | `info` | what is told of cells and machine |
-//! | `restart` | what becomes of a cell that has ended by itself |
 //! | `journal` | what the supervisor did and saw |
 //! | `resize` | how much of something a cell is to have |
 //! | `error` | why a request, or an image, was refused |
@@ -20,7 +19,6 @@ mod info;
 mod journal;
 mod placement;
 mod resize;
-mod restart;
 mod spec;
 
 pub use error::{ImageFault, ManagementError, TakenBy, TakenCore};
@@ -30,12 +28,12 @@ pub use info::{
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS};
 pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
-pub use resize::{Change, Mode};
-pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
+pub use resize::{Change, Kept, MemoryResized, Mode};
 pub use spec::{CellSpec, NetworkSpec};
 
 use crate::frame::MAX_CHUNK;
 use crate::inquiry::{AnswerPiece, Line};
+use crate::size::ByteSize;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -108,6 +106,16 @@ pub enum RequestBody {
         name: String,
         /// How long it may take, in ms; 0 is by force at once.
         timeout_ms: u32,
+    },
+    /// Gives a running cell memory, or takes memory from it. What it is to get, it gets as a whole or not at all; what it is
+    /// to give back it is asked for, and it may be less that comes back: that is answered when it is known.
+    ResizeMemory {
+        /// The cell's name.
+        name: String,
+        /// How much it is to have; in whole chunks, of which it has rather one more.
+        memory: Change<ByteSize>,
+        /// Whether that is done.
+        mode: Mode,
     },
     /// Forgets a cell that is not running. One that was created and not started gives back what it holds.
     Destroy {
@@ -198,6 +206,8 @@ pub enum ResponseBody {
     /// Answers [`RequestBody::Create`], [`RequestBody::Recreate`], [`RequestBody::Start`],
     /// [`RequestBody::Stop`] and [`RequestBody::Inspect`]: the cell as it is now.
     Cell(alloc::boxed::Box<CellInfo>),
+    /// Answers [`RequestBody::ResizeMemory`].
+    MemoryResized(MemoryResized),
     /// Answers [`RequestBody::List`].
     Cells(Vec<CellInfo>),
     /// Answers [`RequestBody::Logs`].

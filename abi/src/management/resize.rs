@@ -1,5 +1,6 @@
 //! Resizing a cell that runs: how much of something it is to have.
 
+use crate::size::ByteSize;
 use core::fmt;
 use core::str::FromStr;
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,51 @@ pub enum Mode {
     Apply,
     /// It is only looked into whether it could be: nothing changes.
     DryRun,
+}
+
+/// What became of the memory of a cell that was resized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryResized {
+    /// How much the cell had.
+    pub had: ByteSize,
+    /// How much it was to have, in whole chunks.
+    pub wanted: ByteSize,
+    /// How much it has; of a dry run, how much it would have if nothing comes in between.
+    pub has: ByteSize,
+    /// The most that it may have now when it asks for more itself.
+    pub limit: ByteSize,
+    /// Why that is more than was wanted, where it is.
+    pub kept: Option<Kept>,
+    /// How long it took, in ns.
+    pub took_ns: u64,
+}
+
+/// Why a cell gave back less memory than it was to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kept {
+    /// The rest is in use, or the cell would be short without it.
+    InUse,
+    /// The rest is free, but in pieces smaller than 2 MiB.
+    Scattered,
+    /// The cell did not answer in time.
+    NotInTime,
+    /// What the cell can do without is in more places than are kept track of.
+    TooManyPlaces,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InUse => "the rest is in use, or the cell would be short without it",
+            Self::Scattered => {
+                "what else is free is in pieces smaller than 2 MiB: try again later, or start the cell anew"
+            }
+            Self::NotInTime => "the cell did not answer in time: try again when it is less busy",
+            Self::TooManyPlaces => {
+                "what else is free is in too many places: take more at once, or start the cell anew"
+            }
+        })
+    }
 }
 
 impl<T: Copy + Into<u64>> Change<T> {
@@ -61,7 +107,7 @@ impl<T: fmt::Display> fmt::Display for Change<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::size::{ByteSize, ByteSizeError};
+    use crate::size::ByteSizeError;
     use alloc::string::ToString;
 
     #[test]

@@ -23,6 +23,7 @@ const CRASH_CODE: i32 = 101;
 /// Has exceptions reported, on all cores.
 pub(crate) fn start() {
     interrupts::set_exception_handler(exception);
+    interrupts::set_non_maskable_handler(cell::forget_if_asked);
 }
 
 /// Where execution stood, and how it got there.

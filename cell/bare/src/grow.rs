@@ -1,4 +1,5 @@
-//! More memory while the cell runs, where it may have more: from the supervisor, see [`isola_abi::growth`].
+//! More memory while the cell runs, where it may have more: from the supervisor, see [`isola_abi::growth`]. And less, where
+//! the supervisor asks for some (`returns`).
 //!
 //! **Ahead.** While less than a quarter of the pages is free, the cell asks for more in a pass of its loops, about an
 //! eighth of what it has, and goes on: the memory is added in a later pass. So whoever takes memory little by little
@@ -21,6 +22,7 @@
 //! memory again. A cell that sleeps is not woken for it.
 
 mod need;
+mod returns;
 mod shortage;
 
 use crate::heap::{self, near, pages};
@@ -31,8 +33,9 @@ use isola_abi::descriptor::Descriptor;
 use isola_abi::growth::{Answer, MAX_CHUNKS, Refusal, SMALLEST_CHUNK};
 use isola_ebbs::cycles;
 use isola_machine::cell;
-use isola_memory::pages::MAX_RANGES;
+use isola_memory::pages::{Contents, MAX_RANGES};
 use need::Chunk;
+use returns::{Can, Gone, Returns};
 use shortage::Why;
 use spin::Mutex;
 
@@ -51,8 +54,17 @@ const RARELY_NS: u64 = 12_800_000_000;
 /// When no more chunks than these can be added, they are made large enough for what the cell may still get.
 const FEW_PLACES: usize = MAX_CHUNKS / 2;
 
-/// Whether the cell may get more: what every pass looks at.
+/// Whether the cell may get more when it asks.
 static MAY_GROW: AtomicBool = AtomicBool::new(false);
+
+/// Whether the supervisor has interrupted a core since somebody last looked: it may have given something, or want some.
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether there may be something to look at: what every pass looks at, [`MAY_GROW`] or [`REQUESTED`].
+static LOOK: AtomicBool = AtomicBool::new(false);
+
+/// How often a core tries to get at what another looks at, before it leaves that to the other.
+const TRIES: usize = 1000;
 
 /// How often memory was added. Counted behind it, and before [`MAY_GROW`] says that this was the last.
 static ADDED: AtomicUsize = AtomicUsize::new(0);
@@ -67,8 +79,14 @@ static MAX_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Why the cell last got none: a [`Why`].
 static WHY: AtomicU32 = AtomicU32::new(Why::Limit as u32);
 
-static GROWTH: Mutex<Growth> =
-    Mutex::new(Growth { places_left: 0, tsc_hz: 1, open: None, refused: None, interval_ns: AGAIN_NS });
+static GROWTH: Mutex<Growth> = Mutex::new(Growth {
+    places_left: 0,
+    tsc_hz: 1,
+    open: None,
+    refused: None,
+    interval_ns: AGAIN_NS,
+    returns: Returns::new(),
+});
 
 /// What whoever asks has to know.
 struct Growth {
@@ -79,6 +97,7 @@ struct Growth {
     refused: Option<Refused>,
     /// How long from the next refusal on until a cell asks that does not need more.
     interval_ns: u64,
+    returns: Returns,
 }
 
 /// A wish that was not answered yet.
@@ -121,16 +140,23 @@ pub(crate) fn start(descriptor: &Descriptor) {
     growth.places_left = MAX_RANGES.saturating_sub(descriptor.pool.len() + 1).min(MAX_CHUNKS);
     growth.tsc_hz = descriptor.clock.tsc_hz;
     if descriptor.supervisor.is_some() && growth.can_ask_for(SMALLEST_CHUNK) {
-        MAY_GROW.store(true, Ordering::Relaxed);
+        growth.judge();
         growth.tell_room();
     }
 }
 
-/// Adds what has come, and asks for more where little is left. In each pass of a core's loop; a load where the cell may
-/// not grow.
+/// A core was interrupted because the supervisor has something to say.
+#[inline]
+pub(crate) fn requested() {
+    REQUESTED.store(true, Ordering::SeqCst);
+    LOOK.store(true, Ordering::SeqCst);
+}
+
+/// Adds what has come, gives back what is asked for, and asks for more where little is left. In each pass of a core's loop;
+/// a load where the cell may not grow and nobody has asked for anything.
 #[inline]
 pub(crate) fn pass() {
-    if MAY_GROW.load(Ordering::Relaxed) {
+    if LOOK.load(Ordering::Relaxed) {
         look();
     }
 }
@@ -138,14 +164,28 @@ pub(crate) fn pass() {
 /// A load, and a few more where the cell may grow.
 #[inline(never)]
 fn look() {
+    if REQUESTED.load(Ordering::SeqCst) {
+        // Who has it for long, as it waits for memory, looks itself.
+        let growth = (0..TRIES).find_map(|_| {
+            core::hint::spin_loop();
+            GROWTH.try_lock()
+        });
+        if let Some(mut growth) = growth {
+            REQUESTED.store(false, Ordering::SeqCst);
+            growth.settle();
+            growth.give_back(Can::Spare);
+        }
+    }
     let is_filling = heap::is_filling();
     let ask_at = ASK_AT.load(Ordering::Relaxed);
     let is_due = ask_at != u64::MAX && cycles() >= ask_at;
-    if (is_filling || is_due || cell::has_grown())
+    if MAY_GROW.load(Ordering::Relaxed)
+        && (is_filling || is_due || cell::has_grown())
         && let Some(mut growth) = GROWTH.try_lock()
     {
         growth.settle();
         if (is_filling || is_due)
+            && !Returns::is_asked()
             && growth.stands_aside(SMALLEST_CHUNK)
             && growth.worth_asking(SMALLEST_CHUNK)
         {
@@ -278,6 +318,10 @@ impl Growth {
     fn wait_for(&mut self, open: Open) -> Waited {
         let begin = cycles();
         while cell::answer_to(open.number).is_none() {
+            if self.returns.has_news() {
+                // Nothing is given before that was seen.
+                self.give_back(Can::Not);
+            }
             if cycles().wrapping_sub(begin) > self.cycles_of(PATIENCE_NS) {
                 self.open = Some(Open { patience: Patience::Spent, ..open });
                 return Waited::InVain;
@@ -293,15 +337,16 @@ impl Growth {
         let answer = self.open.and_then(|open| Some((open, cell::answer_to(open.number)?)));
         let mut is_new = answer.is_some();
         let mut more = Retry::No;
+        self.places_left += self.returns.reuse();
         while let Some((node, memory)) = cell::take_grown() {
             (is_new, more) = (true, Retry::Yes);
             let len = memory.len();
             HAS_BYTES.fetch_add(len as u64, Ordering::Relaxed);
             self.places_left = self.places_left.saturating_sub(1);
             if let Some(start) = NonNull::new(memory.as_mut_ptr()) {
-                // SAFETY: the memory is owned, for good, and given away here; it comes zeroed. What the page allocator has
-                // no room for is left alone.
-                let _ = unsafe { pages().add_zero_range_of(node, start, len) };
+                // SAFETY: the memory is owned, until it is given back, and given away here; it comes zeroed. What the page
+                // allocator has no room for is left alone.
+                let _ = unsafe { pages().bring_back(node, start, len, Contents::Zero) };
             }
             ADDED.fetch_add(1, Ordering::Release);
         }
@@ -319,11 +364,34 @@ impl Growth {
             }
             None => {}
         }
-        if is_new {
+        let limit = cell::limit_bytes().unwrap_or_else(|| MAX_BYTES.load(Ordering::Relaxed));
+        let limit_has_changed = MAX_BYTES.swap(limit, Ordering::Relaxed) != limit;
+        if is_new || limit_has_changed {
             self.tell_room();
-            MAY_GROW.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::Release);
+            self.judge();
         }
         more
+    }
+
+    /// Gives back what the supervisor asks for, as far as the cell can do without.
+    fn give_back(&mut self, can: Can) {
+        let Gone { len_bytes, slots } = self.returns.look(can, self.tsc_hz);
+        self.places_left += slots;
+        if len_bytes > 0 {
+            HAS_BYTES.fetch_sub(len_bytes, Ordering::Relaxed);
+            self.tell_room();
+            self.judge();
+        }
+    }
+
+    /// Whether the cell may get more, and what passes have to look at.
+    fn judge(&self) {
+        MAY_GROW.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::Release);
+        LOOK.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::SeqCst);
+        // Whoever was interrupted before that is looked after all the same.
+        if REQUESTED.load(Ordering::SeqCst) {
+            LOOK.store(true, Ordering::SeqCst);
+        }
     }
 
     /// So much was refused.

@@ -69,6 +69,11 @@ pub(crate) fn relieve() {
     HEAP.relieve();
 }
 
+/// Has cores give back what they keep: this one at once.
+pub(crate) fn give_back() {
+    HEAP.give_back();
+}
+
 /// Makes a few free pages zero; false where all are known to be. For a core that has nothing else to do.
 pub(crate) fn clear_some() -> bool {
     // SAFETY: the memory is free, whole pages, and passed to be cleared.

@@ -3,7 +3,7 @@
 use crate::{console, grow, heap, network, window};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use isola_abi::descriptor::{Descriptor, DeviceKind, Request};
+use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
 use isola_abi::id::MAX_CORES;
 use isola_abi::inquiry::Questions;
 use isola_abi::report::{CellPhase, CorePhase, Report};
@@ -58,6 +58,9 @@ pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, Windows)>)
 
 /// Notes an interrupt for the loop.
 fn note(vector: u8) {
+    if vector == REQUEST_VECTOR {
+        grow::requested();
+    }
     let word = &PENDING[current_core().0 as usize][vector as usize / 64];
     word.store(word.load(Ordering::Relaxed) | 1 << (vector % 64), Ordering::Relaxed);
 }

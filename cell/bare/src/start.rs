@@ -55,6 +55,7 @@ fn serve(core: CoreIndex) -> ! {
             interrupts::halt();
         }
     }
+    cell::enter_place(core.0 as usize);
     regions::after_halt();
     finish(core, isola_events::run())
 }

@@ -217,6 +217,27 @@ fn retired() -> Retired {
     retired
 }
 
+/// Notes that something was taken away that cores may still be about to look at.
+pub(crate) fn retire() -> Retired {
+    GRACE.retire()
+}
+
+/// Whether every core has passed its loop since then.
+pub(crate) fn is_over(retired: Retired) -> bool {
+    GRACE.is_over(retired)
+}
+
+/// Gives back the pages that this core has got from its heap and not used.
+pub(crate) fn empty_stock() {
+    let stock = &STOCKS[current_core().0 as usize];
+    while stock.left.load(Ordering::Relaxed) > 0
+        && let Some(frame) = from_stock()
+    {
+        // SAFETY: handed out page by page, and used by nobody.
+        unsafe { pages().free(frame.memory, 1) };
+    }
+}
+
 /// Why no page is at an address.
 fn refused(error: WindowError, address: usize) -> FillError {
     match error {

@@ -13,13 +13,13 @@ mod events;
 mod failure;
 mod follow;
 mod hosted;
-mod image;
 mod inspect;
 mod interrupt;
 mod logs;
 mod network;
 mod port;
 mod ps;
+mod resize;
 mod rm;
 mod run;
 mod show;
@@ -56,6 +56,7 @@ Examples:
                                           run a key-value server in a cell of it
   isola ps                                see what runs
   isola logs -f kv                        read along
+  isola resize kv --memory +64M           give a running cell more memory
   isola stop kv && isola rm kv            end the cell, and give back what it had
   isola down                              end the machine
   isola demo                              see all of it in a minute
@@ -82,15 +83,15 @@ struct Globals {
 enum Verb {
     Up(up::Arguments),
     Down(down::Arguments),
-    Run(Box<run::Arguments>),
+    Run(run::Arguments),
     Ps(ps::Arguments),
     Logs(logs::Arguments),
     Start(start::Arguments),
     Stop(stop::StopArguments),
     Kill(stop::KillArguments),
+    Resize(resize::Arguments),
     Rm(rm::Arguments),
     Inspect(inspect::Arguments),
-    Image(image::Arguments),
     Events(events::Arguments),
     Capture(capture::Arguments),
     Port(port::PortArguments),
@@ -141,15 +142,15 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
     match verb {
         Verb::Up(arguments) => up::up(context, arguments),
         Verb::Down(arguments) => down::down(context, &arguments),
-        Verb::Run(arguments) => run::run(context, *arguments),
+        Verb::Run(arguments) => run::run(context, arguments),
         Verb::Ps(arguments) => ps::ps(context, &arguments),
         Verb::Logs(arguments) => logs::logs(context, &arguments),
         Verb::Start(arguments) => start::start(context, &arguments),
         Verb::Stop(arguments) => stop::stop(context, &arguments),
         Verb::Kill(arguments) => stop::kill(context, &arguments),
+        Verb::Resize(arguments) => resize::resize(context, &arguments),
         Verb::Rm(arguments) => rm::rm(context, &arguments),
         Verb::Inspect(arguments) => inspect::inspect(context, &arguments),
-        Verb::Image(arguments) => image::image(context, &arguments),
         Verb::Capture(arguments) => capture::capture(context, &arguments),
         Verb::Events(arguments) => events::events(context, &arguments),
         Verb::Port(arguments) => port::port(context, &arguments),

@@ -7,20 +7,20 @@
 //! | `crash` | crashes with a page fault after 300 ms |
 //! | `stubborn` | does not stop when asked |
 //! | `slow` | takes a second to stop |
-//!
-//! One that ends by itself and is to be started again is due in an hour.
+//! | `hungry` | gives back half of the memory that it is asked for |
 
 use crate::fake_answers::Answering;
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::histogram::Histogram;
 use isola_abi::id::{CellId, CoreId, NodeId};
-use isola_abi::integrity::{Distrust, ImageDigest};
+use isola_abi::integrity::ImageDigest;
 use isola_abi::management::*;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use isola_abi::size::ByteSize;
 use isola_abi::topology::CoreSite;
 use sha2::{Digest, Sha256};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -229,11 +229,6 @@ impl Supervisor {
             }
             RequestBody::Stop { name, timeout_ms } => {
                 let cell = self.cell(&name)?;
-                if cell.info.restarts.next_unix_ns.take().is_some() {
-                    let info = cell.info.clone();
-                    self.note(Some(&name), JournalEvent::RestartCancelled);
-                    return Ok(Some(ResponseBody::Cell(Box::new(info))));
-                }
                 if !matches!(cell.info.state, CellState::Running | CellState::Stopping) {
                     return Err(ManagementError::WrongState { name, state: cell.info.state });
                 }
@@ -252,6 +247,9 @@ impl Supervisor {
                 }
                 self.pending.push(Pending { sequence, name, at, end });
                 return Ok(None);
+            }
+            RequestBody::ResizeMemory { name, memory, mode } => {
+                ResponseBody::MemoryResized(self.resize_memory(name, memory, mode)?)
             }
             RequestBody::Destroy { name } => {
                 let cell = self.cell(&name)?;
@@ -282,9 +280,7 @@ impl Supervisor {
                 ResponseBody::Answers(self.answering.piece(line, number, from, max_bytes))
             }
             RequestBody::Events { from, max_entries } => {
-                // As if no more than the latest 20 were kept.
-                let first = (self.journal.len() as u64).saturating_sub(20).max(from);
-                let entries = self.journal.iter().filter(|entry| entry.number >= first);
+                let entries = self.journal.iter().filter(|entry| entry.number >= from);
                 ResponseBody::Events(entries.take(max_entries.min(3) as usize).cloned().collect())
             }
             RequestBody::Note { cell, decision, .. } => {
@@ -293,6 +289,43 @@ impl Supervisor {
             }
             RequestBody::PowerOff => ResponseBody::Done,
         }))
+    }
+
+    /// Gives a cell memory, or takes all that was asked for but for a cell that is told to be `hungry`, which gives half.
+    fn resize_memory(
+        &mut self,
+        name: String,
+        memory: Change<ByteSize>,
+        mode: Mode,
+    ) -> Result<MemoryResized, ManagementError> {
+        let cell = self.cell(&name)?;
+        if cell.info.state != CellState::Running {
+            return Err(ManagementError::WrongState { name, state: cell.info.state });
+        }
+        let had = cell.info.memory;
+        let Some(wanted) = memory.of(had.0).filter(|bytes| *bytes > 0).map(ByteSize) else {
+            return Err(ManagementError::OutOfLimits("that is no size for a cell".into()));
+        };
+        if wanted.0 > had.0 + (1 << 29) {
+            let wanted = ByteSize(wanted.0 - had.0);
+            return Err(ManagementError::MemoryExhausted { wanted, free: ByteSize(1 << 29) });
+        }
+        let least = ByteSize(8 << 20);
+        if wanted < least {
+            return Err(ManagementError::MemoryInUse { wanted, least });
+        }
+        let is_hungry = cell.info.spec.arguments.first().is_some_and(|first| first == "hungry");
+        let (has, kept) = match wanted.0.cmp(&had.0) {
+            Ordering::Less if is_hungry && mode == Mode::Apply => {
+                (ByteSize((had.0 + wanted.0) / 2), Some(Kept::InUse))
+            }
+            _ => (wanted, None),
+        };
+        if mode == Mode::Apply {
+            (cell.info.memory, cell.info.memory_given) = (has, has);
+            self.note(Some(&name), JournalEvent::ResizeMemory { from: had, to: has, wanted });
+        }
+        Ok(MemoryResized { had, wanted, has, limit: has, kept, took_ns: 40_000 })
     }
 
     fn cell(&mut self, name: &str) -> Result<&mut Cell, ManagementError> {
@@ -326,13 +359,6 @@ impl Supervisor {
 
     fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ManagementError> {
         spec.validate()?;
-        if let Some(required) = spec.requirement.sha256.filter(|required| *required != spec.image) {
-            let distrust = Distrust::Digest { required, measured: spec.image };
-            return Err(ManagementError::ImageNotTrusted(distrust));
-        }
-        if spec.requirement.signed_by.is_some() && spec.requirement.signature.is_none() {
-            return Err(ManagementError::ImageNotTrusted(Distrust::Unsigned));
-        }
         if self.cell(&spec.name).is_ok() {
             return Err(ManagementError::NameTaken(spec.name));
         }
@@ -400,7 +426,6 @@ impl Supervisor {
                 memory_bytes: -2048,
             }],
             crash: None,
-            restarts: Restarts::default(),
             created_unix_ns: now(),
             started_unix_ns: None,
             durations: Durations { create_ns: Some(1_000_000), ..Durations::default() },
@@ -438,9 +463,6 @@ impl Supervisor {
 
 impl Cell {
     fn end(&mut self, state: CellState) {
-        // Nobody has the time to wait for it.
-        let due = self.info.spec.restart != RestartPolicy::No && self.info.state == CellState::Running;
-        self.info.restarts.next_unix_ns = due.then(|| now() + 3_600_000_000_000);
         self.info.state = state;
         self.info.memory = ByteSize(0);
         self.info.address = None;

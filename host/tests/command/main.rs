@@ -13,6 +13,6 @@ mod following;
 mod machines;
 mod ports;
 mod recovery;
+mod resize;
 mod sandbox;
-mod signing;
 mod usage;

@@ -7,7 +7,9 @@ use std::fs;
 fn help_shows_every_verb_and_examples() {
     let sandbox = Sandbox::new();
     let help = sandbox.isola(&["--help"]).ok();
-    for verb in ["up", "down", "run", "ps", "logs", "stop", "rm", "inspect", "events", "doctor", "demo"] {
+    for verb in
+        ["up", "down", "run", "ps", "logs", "stop", "resize", "rm", "inspect", "events", "doctor", "demo"]
+    {
         assert!(help.contains(&format!("\n  {verb}")), "{verb}: {help}");
         let own = sandbox.isola(&[verb, "--help"]).ok();
         assert!(own.contains("Usage: isola"), "{own}");
@@ -85,6 +87,7 @@ fn completion_knows_cells_without_asking_a_supervisor() {
         String::from_utf8(command.output().unwrap().stdout).unwrap()
     };
     assert!(complete(&["stop", ""]).contains("cache"));
+    assert!(complete(&["resize", ""]).contains("cache"));
     assert!(complete(&["run", ""]).contains("primes"));
     assert!(complete(&["in"]).contains("inspect"));
     sandbox.isola(&["completion", "tcsh"]).failed(2, "possible values");

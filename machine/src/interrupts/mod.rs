@@ -9,6 +9,9 @@
 //! returns, and the instruction is executed again. It runs on the stack of the code that faulted, in the middle of
 //! it, with interrupts off; all registers are kept.
 //!
+//! The non-maskable interrupt comes at any time, too, on a stack of its own: by it the supervisor has a core forget page
+//! tables, whatever the core does, and by it a core is stopped that does not answer. Its handler says which it was.
+//!
 //! Nothing goes on after any other: Isola's own code raises none that it could recover from. Their handler gets the
 //! registers and does not return.
 
@@ -40,10 +43,23 @@ pub type ExceptionHandler = fn(&ExceptionFrame) -> !;
 /// the access is tried again.
 pub type PageFaultHandler = fn(&ExceptionFrame, u64);
 
+/// What is done at a non-maskable interrupt. Given the registers.
+pub type NonMaskableHandler = fn(&ExceptionFrame) -> NonMaskable;
+
+/// What becomes of a core after a non-maskable interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NonMaskable {
+    /// It goes on as if nothing had been.
+    Handled,
+    /// That was an exception like any other.
+    Fatal,
+}
+
 /// In a page fault's error code: the page was there, or what was wanted was an instruction.
 const NOT_MISSING: u64 = 1 | 1 << 4;
 
 static PAGE_FAULT_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+static NON_MASKABLE_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static INTERRUPT_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static EXCEPTION_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -56,6 +72,11 @@ pub fn set_interrupt_handler(handler: InterruptHandler) {
 /// is ended.
 pub fn set_exception_handler(handler: ExceptionHandler) {
     EXCEPTION_HANDLER.store(handler as *mut (), Ordering::Release);
+}
+
+/// Sets what is done at non-maskable interrupts, on all cores. Until then they are exceptions like any other.
+pub fn set_non_maskable_handler(handler: NonMaskableHandler) {
+    NON_MASKABLE_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
 /// Sets what is done at page faults that may be recovered from, on all cores. Until then they are exceptions like
@@ -119,6 +140,20 @@ extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
     // SAFETY: not null, so it came from `set_page_fault_handler`.
     let handler = unsafe { core::mem::transmute::<*mut (), PageFaultHandler>(handler) };
     handler(frame, address);
+}
+
+/// Called by `vectors.s`.
+#[unsafe(no_mangle)]
+extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
+    let handler = NON_MASKABLE_HANDLER.load(Ordering::Acquire);
+    if handler.is_null() {
+        isola_exception(frame);
+    }
+    // SAFETY: not null, so it came from `set_non_maskable_handler`.
+    let handler = unsafe { core::mem::transmute::<*mut (), NonMaskableHandler>(handler) };
+    if handler(frame) == NonMaskable::Fatal {
+        isola_exception(frame);
+    }
 }
 
 /// Called by `vectors.s`.

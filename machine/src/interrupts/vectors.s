@@ -3,7 +3,7 @@
 # Vectors from 32 on are interrupts. They come only in `window` and `halt` (mod.rs), which declare that all
 # registers a call may change are lost there: so nothing is saved here. Those below are exceptions: all registers
 # are kept for the report, in the order of `ExceptionFrame` (frame.rs). Nothing goes on after them, but after a page
-# fault that was handled: then all registers are as they were, those of SSE included, which Rust's code uses
+# fault or a non-maskable interrupt that was handled: then all registers are as they were, those of SSE included, which Rust's code uses
 # everywhere. (x87, MMX and AVX are used by nobody; the rounding of SSE is changed by nobody.)
 
 .altmacro
@@ -16,6 +16,8 @@
         push $\number
         .if \number == 14
             jmp isola_page_fault_entry
+        .elseif \number == 2
+            jmp isola_non_maskable_entry
         .else
             jmp isola_exception_entry
         .endif
@@ -82,13 +84,12 @@ isola_interrupt_entry:
 .endm
 
 # The processor has aligned the stack at 16 bytes before it pushed six words; with 16 more it is aligned again.
-.balign 16
-isola_page_fault_entry:
+.macro recoverable handler
     push_all
     mov %rsp, %rdi
     sub $256, %rsp
     for_each_sse save_sse
-    call isola_page_fault
+    call \handler
     for_each_sse restore_sse
     add $256, %rsp
     pop %r15
@@ -108,6 +109,15 @@ isola_page_fault_entry:
     pop %rax
     add $16, %rsp
     iretq
+.endm
+
+.balign 16
+isola_page_fault_entry:
+    recoverable isola_page_fault
+
+.balign 16
+isola_non_maskable_entry:
+    recoverable isola_non_maskable
 
 .balign 16
 isola_exception_entry:

@@ -19,6 +19,7 @@ use crate::apic::local;
 use crate::cpu;
 use crate::memory::direct;
 use crate::space::Share;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::arch::global_asm;
 use core::fmt;
@@ -225,6 +226,21 @@ impl AwayCore {
         self.core.core
     }
 
+    /// Whether it was sent into that space.
+    pub(crate) fn is_in(&self, share: &Share) -> bool {
+        Arc::ptr_eq(&self.share, share)
+    }
+
+    /// The moment in so many us.
+    pub(crate) fn deadline_after_us(&self, us: u64) -> Deadline {
+        Deadline::after_us(us, self.core.tsc_hz)
+    }
+
+    /// Interrupts the core when it lets interrupts in.
+    pub fn interrupt(&self, vector: u8) {
+        local::send(self.core.core.apic, vector);
+    }
+
     /// Interrupts the core whether it likes it or not.
     pub fn interrupt_by_force(&self) {
         local::send_non_maskable(self.core.core.apic);
@@ -259,7 +275,8 @@ impl AwayCore {
         if !self.core.wait_until(&Deadline::after_us(START_LIMIT_US, self.core.tsc_hz)) {
             return Err(LostCore::Away(self));
         }
-        drop(ManuallyDrop::into_inner(self.share));
+        let share = ManuallyDrop::into_inner(self.share);
+        share.leave();
         Ok(self.core)
     }
 }
@@ -275,7 +292,7 @@ impl LostCore {
 }
 
 /// A moment, by the cycle counter.
-struct Deadline {
+pub(crate) struct Deadline {
     start: u64,
     cycles: u64,
 }
@@ -285,7 +302,7 @@ impl Deadline {
         Self { start: cpu::cycles(), cycles: tsc_hz / 1_000_000 * us }
     }
 
-    fn has_come(&self) -> bool {
+    pub(crate) fn has_come(&self) -> bool {
         cpu::cycles().wrapping_sub(self.start) >= self.cycles
     }
 

@@ -14,6 +14,7 @@ use crate::tables;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::AtomicUsize;
 use isola_abi::descriptor::{
     self, BODY_OFFSET, Descriptor, DescriptorError, ImageSegment, InterruptMode, PoolRange, Transport,
 };
@@ -153,16 +154,18 @@ impl CellSpace {
         match builder.build(&segments, vectors, &devices, descriptor, lines) {
             Ok(parts) => {
                 let share: Share = Arc::new(Built {
-                    grant,
                     root: builder.space.root(),
                     entry,
                     cores,
                     core_pages: parts.core_pages,
                     descriptor: parts.descriptor,
                     report: parts.report,
+                    cores_inside: AtomicUsize::new(0),
                 });
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));
-                Ok(Self { share, annex: Annex::new(builder.space, Stock::new(parts.growth_tables)) })
+                share.live().recall.next_generation();
+                let tables = Stock::new(parts.growth_tables);
+                Ok(Self { share, annex: Annex::new(builder.space, tables, grant, parts.pool) })
             }
             Err(error) => {
                 let own = devices.iter().filter(|device| !device.is_lent());
@@ -188,6 +191,7 @@ struct Parts {
     report: PhysAddr,
     /// For the tables of what the cell may still get.
     growth_tables: Vec<Region>,
+    pool: Vec<PhysRange>,
 }
 
 struct Builder {
@@ -237,7 +241,9 @@ impl Builder {
         let report = self.add_area(REPORT, REPORT_SIZE, Rights::ReadWrite)?.into_range().start;
         let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
         let growth_bytes = descriptor.memory_max_bytes - descriptor.memory_bytes;
-        let growth_tables = match growth_tables(growth_bytes) {
+        // Who has no supervisor gets nothing unasked.
+        let given = if descriptor.supervisor.is_some() { self.stock.len_bytes() } else { 0 };
+        let growth_tables = match growth_tables(given, growth_bytes) {
             0 => Vec::new(),
             count => alloc::vec![self.stock.take(count * PAGE_SIZE).ok_or(MapError::OutOfMemory)?],
         };
@@ -246,7 +252,8 @@ impl Builder {
         let body = descriptor.encode().map_err(BuildError::Descriptor)?;
         let place = area.bytes_mut().get_mut(BODY_OFFSET..BODY_OFFSET + body.len());
         place.ok_or(BuildError::Descriptor(DescriptorError::TooLong))?.copy_from_slice(&body);
-        Ok(Parts { core_pages, descriptor: area.into_range().start, report, growth_tables })
+        let pool = descriptor.pool.iter().map(|range| range.memory).collect();
+        Ok(Parts { pool, core_pages, descriptor: area.into_range().start, report, growth_tables })
     }
 
     fn map(

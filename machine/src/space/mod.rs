@@ -12,6 +12,7 @@ mod annex;
 mod build;
 mod layout;
 mod pool;
+mod ranges;
 
 pub(crate) use layout::{map_stacks, stack_tops};
 
@@ -24,9 +25,9 @@ use crate::smp::{AwayCore, Entry, ParkedCore};
 use crate::{switch, tables};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::descriptor::{Core, LiveWords, REQUEST_VECTOR, Request};
-use isola_abi::id::{PhysAddr, PhysRange};
+use isola_abi::id::PhysAddr;
 use isola_abi::inquiry::Line;
 use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
 use isola_abi::report::Report;
@@ -44,7 +45,6 @@ pub(crate) type Share = Arc<Built>;
 /// What was built.
 #[derive(Debug)]
 pub(crate) struct Built {
-    grant: Vec<PhysRange>,
     root: PhysAddr,
     entry: u64,
     cores: Vec<Core>,
@@ -52,6 +52,8 @@ pub(crate) struct Built {
     core_pages: PhysAddr,
     descriptor: PhysAddr,
     report: PhysAddr,
+    /// How many cores have been sent in and did not come back.
+    cores_inside: AtomicUsize,
 }
 
 /// Why a core cannot enter a cell. It comes back.
@@ -75,6 +77,11 @@ impl CellSpace {
     /// Asks the cell for something, and interrupts its first core.
     pub fn request(&self, request: Request) {
         self.live().request.store(request as u32, Ordering::Release);
+        self.interrupt();
+    }
+
+    /// Interrupts the cell's first core, to look at its live words.
+    pub fn interrupt(&self) {
         if let Some(first) = self.share.cores.first() {
             local::send(first.apic, REQUEST_VECTOR);
         }
@@ -84,9 +91,7 @@ impl CellSpace {
     /// long.
     pub fn ask(&self, line: Line, question: &[u8]) -> Option<u32> {
         let number = self.live().questions.put(line, question)?;
-        if let Some(first) = self.share.cores.first() {
-            local::send(first.apic, REQUEST_VECTOR);
-        }
+        self.interrupt();
         Some(number)
     }
 
@@ -97,8 +102,7 @@ impl CellSpace {
 
     /// What of the descriptor's area changes while the cell runs.
     fn live(&self) -> &LiveWords {
-        // SAFETY: as for the report; the words begin the descriptor's area.
-        unsafe { &*direct(self.share.descriptor).cast::<LiveWords>() }
+        self.share.live()
     }
 
     /// Sends a core into the cell, as its core `index`. Does not wait for it.
@@ -110,10 +114,17 @@ impl CellSpace {
             return Err(EnterError::NotTheCell(core));
         }
         let entry = self.share.entry(index as u64);
+        if let Some(place) = self.report().cores.get(index) {
+            place.forgotten.store(0, Ordering::Release);
+        }
         // SAFETY: `build` has put into the space what the entry names; the share keeps it until the core was
         // reclaimed. No other core comes to be core `index` meanwhile: the descriptor's cores are distinct,
         // and there is one token of each.
-        unsafe { core.enter(entry, self.share.clone()) }.map_err(EnterError::Busy)
+        let entered = unsafe { core.enter(entry, self.share.clone()) };
+        if entered.is_ok() {
+            self.share.cores_inside.fetch_add(1, Ordering::AcqRel);
+        }
+        entered.map_err(EnterError::Busy)
     }
 
     /// Enters the cell with the core that calls, as its core `index`.
@@ -138,13 +149,26 @@ impl CellSpace {
             Ok(built) => built,
             Err(share) => return Err(Self { share, annex }),
         };
-        let memory = built.grant.into_iter().chain(annex.into_grown());
-        // SAFETY: the ranges are those of the regions that `build` and `extend` took in, and nothing has a share any more.
-        Ok(memory.map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())
+        drop(built);
+        // SAFETY: the ranges are those of the regions that `build` and `extend` took in and that did not leave, and nothing
+        // has a share any more.
+        Ok(annex.owned().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())
     }
 }
 
 impl Built {
+    /// What of the descriptor's area changes while the cell runs.
+    fn live(&self) -> &LiveWords {
+        // SAFETY: `build` has made a zeroed, page-aligned area there, which stays as long as the space does. Its first words
+        // are atomic integers, for which zero is a value.
+        unsafe { &*direct(self.descriptor).cast::<LiveWords>() }
+    }
+
+    /// A core has come back.
+    pub(crate) fn leave(&self) {
+        self.cores_inside.fetch_sub(1, Ordering::AcqRel);
+    }
+
     fn entry(&self, index: u64) -> Entry {
         let offset = index * PAGE_SIZE;
         Entry {

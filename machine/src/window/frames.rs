@@ -3,8 +3,7 @@
 use crate::memory::direct;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
-use isola_abi::descriptor::ImageSegment;
-use isola_abi::growth::Grown;
+use isola_abi::descriptor::{ImageSegment, LiveWords};
 use isola_abi::id::{PhysAddr, PhysRange};
 
 /// The memory of a cell that it may write to.
@@ -14,15 +13,19 @@ pub(crate) struct OwnMemory {
     pool: Vec<PhysRange>,
     /// The variables of its image.
     data: Option<ImageSegment>,
-    /// What it has got since, as the supervisor says.
-    grown: &'static Grown,
+    /// What it has got and given back since, as the supervisor says.
+    live: &'static LiveWords,
 }
 
 impl OwnMemory {
-    /// The pool, the variables of the image, and what comes to be the cell's later.
-    pub(crate) fn new(mut pool: Vec<PhysRange>, data: Option<ImageSegment>, grown: &'static Grown) -> Self {
+    /// The pool, the variables of the image, and what comes to be the cell's later, or not to be.
+    pub(crate) fn new(
+        mut pool: Vec<PhysRange>,
+        data: Option<ImageSegment>,
+        live: &'static LiveWords,
+    ) -> Self {
         pool.sort_unstable();
-        Self { pool, data, grown }
+        Self { pool, data, live }
     }
 
     /// Where the page of `bytes` bytes at `frame` is; `None` where it is not the cell's, as a whole.
@@ -57,6 +60,8 @@ impl OwnMemory {
         let within = |range: PhysRange| {
             range.start.0 <= phys && phys.checked_add(bytes).is_some_and(|end| end <= range.end().0)
         };
-        range.is_some_and(|range| within(*range)) || self.grown.iter().any(|(chunk, _)| within(chunk))
+        let was_given = range.is_some_and(|range| within(*range))
+            || self.live.grown.iter().any(|(chunk, _)| within(chunk));
+        was_given && !self.live.recall.is_hole(PhysRange::new(PhysAddr(phys), bytes))
     }
 }

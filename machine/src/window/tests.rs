@@ -6,7 +6,7 @@ use super::*;
 use crate::memory::{Region, test_region};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use isola_abi::growth::Grown;
+use isola_abi::descriptor::LiveWords;
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 
@@ -20,8 +20,8 @@ fn window(tables: u64) -> (Window, PhysRange) {
     let base = NonNull::new(crate::memory::direct(tables.range().start)).unwrap();
     // SAFETY: the region is given up for it.
     let tables = unsafe { Tables::new(base, Region::into_range(tables)) };
-    let grown = Box::leak(Box::new(Grown::default()));
-    (Window::new(tables, OwnMemory::new(alloc::vec![pool], None, grown), PageSize::TwoMib), pool)
+    let live: &LiveWords = Box::leak(Box::default());
+    (Window::new(tables, OwnMemory::new(alloc::vec![pool], None, live), PageSize::TwoMib), pool)
 }
 
 fn frame(pool: PhysRange, offset: u64) -> NonNull<u8> {
@@ -180,13 +180,17 @@ fn devices_find_memory_of_the_window_piece_by_piece() {
 
 #[test]
 fn memory_is_the_cell_s_from_the_moment_at_which_it_has_got_it() {
-    let grown = Box::leak(Box::new(Grown::default()));
+    let live: &LiveWords = Box::leak(Box::default());
     let pool = PhysRange::new(PhysAddr(8 * MIB), 2 * MIB);
-    let own = OwnMemory::new(alloc::vec![pool], None, grown);
+    let own = OwnMemory::new(alloc::vec![pool], None, live);
     let phys = |at: u64| own.phys(NonNull::new(at as *mut u8).unwrap(), PAGE_SIZE).map(|phys| phys.0);
     assert_eq!((phys(8 * MIB), phys(4 * MIB), own.frame(PhysAddr(4 * MIB))), (Some(8 * MIB), None, None));
-    assert!(grown.push(PhysRange::new(PhysAddr(4 * MIB), 2 * MIB), NodeId(0)));
+    assert!(live.grown.push(PhysRange::new(PhysAddr(4 * MIB), 2 * MIB), NodeId(0)));
     assert_eq!((phys(4 * MIB), phys(6 * MIB - PAGE_SIZE)), (Some(4 * MIB), Some(6 * MIB - PAGE_SIZE)));
     assert_eq!((phys(2 * MIB), phys(6 * MIB)), (None, None));
     assert!(own.frame(PhysAddr(5 * MIB)).is_some());
+    // What has gone is not, be it of the pool or of a chunk, and what is beside it is.
+    live.recall.set_holes(&[PhysRange::new(PhysAddr(4 * MIB), MIB), PhysRange::new(PhysAddr(9 * MIB), MIB)]);
+    assert_eq!((phys(4 * MIB), own.frame(PhysAddr(5 * MIB - 1)), phys(9 * MIB)), (None, None, None));
+    assert_eq!((phys(5 * MIB), phys(8 * MIB)), (Some(5 * MIB), Some(8 * MIB)));
 }

@@ -2,7 +2,7 @@
 
 use super::grow::Growth;
 use super::info::Usage;
-use super::restart::Restarting;
+use super::memory::Shrink;
 use super::watch::Watch;
 use crate::effects::Effects;
 use crate::logs::Log;
@@ -19,14 +19,15 @@ pub(super) struct Cell<E: Effects> {
     pub(super) body: Body<E>,
     /// The cores that it was given, in the order of core indices.
     pub(super) core_ids: Vec<CoreId>,
-    /// The memory that it was given, what it has asked for since included.
+    /// The memory that it was given, less what it gave back.
     pub(super) memory_bytes: u64,
     pub(super) growth: Growth,
+    /// What it is giving back.
+    pub(super) shrink: Option<Shrink>,
     /// What of it its image takes.
     pub(super) image_bytes: u64,
     pub(super) run: Run,
     pub(super) log: Log,
-    pub(super) restarting: Restarting,
     pub(super) exit_code: Option<i32>,
     pub(super) crash: Option<Crash>,
     pub(super) created_unix_ns: u64,
@@ -98,7 +99,7 @@ impl<E: Effects> Cell<E> {
 
     /// Whether its image has to be there.
     pub(super) fn uses_image(&self) -> bool {
-        self.held().is_some() || self.restarting.next_ns().is_some()
+        self.held().is_some()
     }
 
     pub(super) fn held(&self) -> Option<&Held<E>> {

@@ -2,6 +2,7 @@
 
 use super::cell::{Body, Cell, End, Held, Run};
 use super::info::Usage;
+use super::memory::Shrink;
 use super::watch::Watch;
 use super::{Cells, Quarantined};
 use crate::effects::{Effects, Reclaimed};
@@ -26,15 +27,12 @@ pub enum Stop {
 
 impl<E: Effects> Cells<E> {
     /// Asks a cell to stop within `timeout_ms`, after which it is stopped by force; 0: by force at once. Where
-    /// it was asked before, the earlier of the two times holds. It is not started again then until that is asked for.
+    /// it was asked before, the earlier of the two times holds.
     ///
     /// # Errors
     /// [`ManagementError::NoSuchCell`], and [`ManagementError::WrongState`] where it does not run.
     pub fn stop(&mut self, name: &str, timeout_ms: u32) -> Result<Stop, ManagementError> {
         let id = self.find(name)?;
-        if self.stop_restarting(id) {
-            return Ok(Stop::Stopped(id));
-        }
         let was_live = self.cells.get(&id).is_some_and(Cell::is_live);
         self.poll(id);
         let now = self.effects.now_ns();
@@ -99,7 +97,10 @@ impl<E: Effects> Cells<E> {
             (CellPhase::Exited, _) => self.finish(id, End::Exited, now),
             (CellPhase::Crashed, &Run::Examined { since_ns, end, .. }) => self.finish(id, end, since_ns),
             (CellPhase::Crashed, _) => self.finish(id, End::Crashed, now),
-            (CellPhase::Silent | CellPhase::Running, _) => self.grow(id),
+            (CellPhase::Silent | CellPhase::Running, _) => {
+                self.shrink(id);
+                self.grow(id);
+            }
         }
     }
 
@@ -107,7 +108,6 @@ impl<E: Effects> Cells<E> {
     fn expire(&mut self, id: CellId, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         match &mut cell.run {
-            Run::Ended(_) if cell.restarting.next_ns().is_some_and(|next| next <= now) => self.restart(id),
             Run::Created | Run::Ended(_) => {}
             Run::Running { watch: Some(watch) } => {
                 if cell.growth.is_open() {
@@ -149,7 +149,7 @@ impl<E: Effects> Cells<E> {
 
     /// Ends a live cell: takes its cores back, resets its device, reads its last words, and gives what it held
     /// back to the inventory.
-    fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
+    pub(super) fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &mut cell.body else { return };
         let Reclaimed { back, lost } = self.effects.reclaim(core::mem::take(&mut held.cores));
@@ -199,8 +199,8 @@ impl<E: Effects> Cells<E> {
             cell.durations.reclaim_ns = Some(took);
         }
         self.record(since_ns, Some(&name), event);
-        self.consider_restart(id);
         self.count_images();
+        self.forget_shrink(id);
         self.ended.push(id);
     }
 
@@ -228,10 +228,12 @@ impl<E: Effects> Cell<E> {
     /// When something is due for the cell.
     fn deadline_ns(&self) -> Option<u64> {
         match &self.run {
-            Run::Running { watch } => watch.as_ref().map(Watch::next_ns),
+            Run::Running { watch } => {
+                let watch = watch.as_ref().map(Watch::next_ns);
+                watch.into_iter().chain(self.shrink.as_ref().map(Shrink::next_ns)).min()
+            }
             Run::Stopping { deadline_ns, .. } | Run::Examined { deadline_ns, .. } => Some(*deadline_ns),
-            Run::Ended(_) => self.restarting.next_ns(),
-            Run::Created => None,
+            Run::Created | Run::Ended(_) => None,
         }
     }
 }

@@ -3,15 +3,15 @@
 //! The supervisor does little for a wish, whatever it says: it looks through the free blocks, and maps one. It looks at
 //! one wish of a cell for each bell. Memory is never scrubbed for a wish: where there is a block that is not known to
 //! be zero, the wish is left open, and looked at again behind each slice of scrubbing, which goes on anyway. What a
-//! cell gets stays its own until it ends, so the number of chunks, and of entries in the journal, is bounded; and a
-//! refusal is entered once, until the cell gets something.
+//! cell gets stays its own until it ends, or somebody asks for it back, so the number of chunks, and of entries in the
+//! journal, is bounded; and a refusal is entered once, until the cell gets something.
 
 use super::Cells;
 use super::cell::{Body, Cell, Run};
 use crate::effects::Effects;
 use crate::inventory::{Block, BlockWish, CHUNK, Chunk};
 use crate::report::{self, Wished};
-use isola_abi::growth::{Answer, LARGEST_CHUNK, MAX_CHUNKS, Refusal};
+use isola_abi::growth::{Answer, LARGEST_CHUNK, Refusal};
 use isola_abi::id::CellId;
 use isola_abi::management::{CellSpec, JournalEvent};
 use isola_abi::size::ByteSize;
@@ -23,8 +23,11 @@ pub(super) struct Growth {
     answered: u32,
     /// Since when a wish has been left open; none where all were answered at first sight.
     open_since_ns: Option<u64>,
-    /// How many more chunks the cell can get.
-    places_left: usize,
+    /// The most memory that the cell may have after some was taken from it on request, in bytes; `None`: what its
+    /// specification says.
+    pub(super) limit: Option<u64>,
+    /// The number of the last request for memory that is done with; 0: there was none.
+    pub(super) settled: u32,
     refusals: Refusals,
 }
 
@@ -38,7 +41,12 @@ enum Refusals {
 impl Growth {
     /// Of a cell that has just been built.
     pub(super) fn new() -> Self {
-        Self { answered: 0, open_since_ns: None, places_left: MAX_CHUNKS, refusals: Refusals::Untold }
+        Self { answered: 0, open_since_ns: None, limit: None, settled: 0, refusals: Refusals::Untold }
+    }
+
+    /// The next refusal is worth an entry in the journal.
+    pub(super) fn tell_refusals_again(&mut self) {
+        self.refusals = Refusals::Untold;
     }
 
     /// Whether a wish is open: the cell stands still, and does right to.
@@ -56,7 +64,9 @@ impl<E: Effects> Cells<E> {
     /// Looks at a live cell's wish, where there is a new one.
     pub(super) fn grow(&mut self, id: CellId) {
         let now = self.effects.now_ns();
+        let is_settled = self.cells.get(&id).is_some_and(|cell| self.is_settled(cell));
         let Some(cell) = self.cells.get_mut(&id) else { return };
+        let room = cell.limit_bytes() - cell.memory_bytes;
         let (Body::Held(held), Run::Running { .. } | Run::Stopping { .. }) = (&mut cell.body, &cell.run)
         else {
             return;
@@ -66,8 +76,13 @@ impl<E: Effects> Cells<E> {
             return;
         }
         let since_ns = cell.growth.open_since_ns.unwrap_or(now);
-        let room = memory_max_bytes(&cell.spec, cell.memory_bytes) - cell.memory_bytes;
-        let block = match block_wish(&wished, room, cell.growth.places_left) {
+        if !is_settled {
+            // What it offered, and has not seen the end of, must not be what it gets.
+            cell.growth.open_since_ns = Some(since_ns);
+            return;
+        }
+        let places = self.effects.places(&held.space);
+        let block = match block_wish(&wished, room, places) {
             Ok(wish) => loop {
                 let memory = &mut self.inventory.memory;
                 match memory.take_block(wish) {
@@ -90,11 +105,9 @@ impl<E: Effects> Cells<E> {
         let len_bytes = block.range().len_bytes;
         if let Err(block) = self.effects.extend(&mut held.space, block, node) {
             self.inventory.memory.put(alloc::vec![block]);
-            cell.growth.places_left = 0;
             return self.refuse(id, &wished, Refusal::Limit, since_ns);
         }
         cell.memory_bytes += len_bytes;
-        cell.growth.places_left -= 1;
         cell.growth.refusals = Refusals::Untold;
         let event = JournalEvent::Grow { by: ByteSize(len_bytes), to: ByteSize(cell.memory_bytes) };
         self.answer(id, wished.number, Answer::Given);
@@ -133,7 +146,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    fn enter(&mut self, id: CellId, since_ns: u64, event: JournalEvent) {
+    pub(super) fn enter(&mut self, id: CellId, since_ns: u64, event: JournalEvent) {
         let now = self.effects.now_ns();
         let unix_ns = self.unix_ns(now);
         let name = self.cells.get(&id).map(|cell| cell.spec.name.as_str());

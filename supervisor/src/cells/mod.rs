@@ -29,7 +29,7 @@
 //! | `end` | stop, doorbell, end |
 //! | `images` | the images that are kept |
 //! | `grow` | cells that ask for more memory |
-//! | `restart` | cells that are started again by themselves |
+//! | `memory` | memory that comes and goes by request |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
 
@@ -40,11 +40,12 @@ mod grow;
 mod images;
 mod info;
 mod inquire;
-mod restart;
+mod memory;
 mod watch;
 
 pub use end::Stop;
 pub use info::Detail;
+pub use memory::{Resize, Resized};
 
 use crate::effects::Effects;
 use crate::images::Images;
@@ -89,6 +90,7 @@ pub struct Cells<E: Effects> {
     cells: BTreeMap<CellId, Cell<E>>,
     next_id: u32,
     ended: Vec<CellId>,
+    resized: Vec<Resized>,
     quarantine: Vec<Quarantined<E>>,
 }
 
@@ -113,6 +115,7 @@ impl<E: Effects> Cells<E> {
             cells: BTreeMap::new(),
             next_id: 1,
             ended: Vec::new(),
+            resized: Vec::new(),
             quarantine: Vec::new(),
         }
     }

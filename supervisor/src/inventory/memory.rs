@@ -180,6 +180,11 @@ impl<T: Chunk> Memory<T> {
         Some(taken)
     }
 
+    /// The node that has the memory at `address`.
+    pub fn node_of(&self, address: PhysAddr) -> Option<NodeId> {
+        self.spans.iter().find(|(span, _)| span.contains(address)).map(|(_, node)| *node)
+    }
+
     /// Gives away `len_bytes` bytes in one piece, rounded up to whole chunks, with whatever is in it: for the
     /// supervisor's own use, not a cell's. Returns `None` where no free block is so long.
     #[must_use]

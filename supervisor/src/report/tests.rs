@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32};
 use isola_abi::growth::Wish;
 use isola_abi::histogram::{BUCKETS, Histogram};
 use isola_abi::id::MAX_CORES;
+use isola_abi::recall::Offer;
 use isola_abi::report::{
     ACTIVITY_NAME_LEN, ActivityReport, BACKTRACE_LEN, CONSOLE_LEN, CRASH_MESSAGE_LEN, ConsoleRing,
     MemoryReport, NetworkReport,
@@ -49,6 +50,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
             pressure: half(FILL),
             reserved: half(FILL),
         },
+        offer: Offer::default(),
         wish: Wish {
             number: half(FILL),
             node: half(FILL),
@@ -68,7 +70,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 phase: half(FILL),
                 activity: half(FILL),
                 order: half(FILL),
-                reserved: half(FILL),
+                forgotten: half(FILL),
                 passes: word(FILL),
                 interrupts: word(FILL),
                 idle_cycles: word(FILL),

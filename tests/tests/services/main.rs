@@ -8,6 +8,7 @@
 //! | [`crowd`] | thousands of connections |
 //! | [`primes`] | a service that wakes its cores |
 //! | [`growth`] | a cell that gets more memory, or does not, while it serves |
+//! | [`resize`] | a cell whose memory comes and goes on request while it serves |
 //! | [`faults`] | a cell at work beside others that go wrong |
 
 mod clients;
@@ -16,3 +17,4 @@ mod faults;
 mod growth;
 mod misuse;
 mod primes;
+mod resize;

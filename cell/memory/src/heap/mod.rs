@@ -133,6 +133,12 @@ impl<C: CoreSource> Heap<C> {
         }
     }
 
+    /// Has pages free again of what nobody uses, as if memory had run out: the core that runs gives back what it keeps, the
+    /// others do when they come to it.
+    pub fn give_back(&self) {
+        self.report_shortage();
+    }
+
     /// The cache of the core that runs.
     #[inline(always)]
     fn cache(&self) -> &CoreCache {
@@ -206,7 +212,7 @@ impl<C: CoreSource> Heap<C> {
         }
         while let Some(object) = objects.pop() {
             let page = PageNumber::of(object.addr().get());
-            let node = self.pages.ranges().find(page).map_or(0, |range| range.node.index());
+            let node = self.pages.ranges().find(page).map_or(0, |range| range.node().index());
             if let Some(list) = by_node.get_mut(node) {
                 // SAFETY: the caller's promise.
                 unsafe { list.push(object) };

@@ -65,8 +65,8 @@ impl Buddy {
 
     /// Makes all pages of a new range free.
     pub fn adopt(&mut self, ranges: &Ranges, range: &Range, contents: Contents) {
-        let end = range.first.plus(range.pages);
-        let mut block = range.first;
+        let end = range.first().plus(range.pages());
+        let mut block = range.first();
         while block != end {
             let order = block.0.trailing_zeros().min(end.since(block).ilog2()).min(MAX_ORDER);
             self.insert(ranges, range, block, order, contents);
@@ -324,7 +324,14 @@ impl Buddy {
     }
 
     /// Makes a block free, and one with its buddy as long as that is free and of the same kind.
-    fn release(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32, contents: Contents) {
+    pub(super) fn release(
+        &mut self,
+        ranges: &Ranges,
+        range: &Range,
+        block: PageNumber,
+        order: u32,
+        contents: Contents,
+    ) {
         let (mut block, mut order) = (block, order);
         while order < MAX_ORDER {
             let buddy = buddy_of(block, order);
@@ -353,7 +360,13 @@ impl Buddy {
     }
 
     /// Takes a free block out, and says what is known of its bytes.
-    fn remove(&mut self, ranges: &Ranges, range: &Range, block: PageNumber, order: u32) -> Contents {
+    pub(super) fn remove(
+        &mut self,
+        ranges: &Ranges,
+        range: &Range,
+        block: PageNumber,
+        order: u32,
+    ) -> Contents {
         let BlockState::Free { contents, .. } = range.info(block).state() else { return Contents::Unknown };
         let lists = &mut self.lists[kind(contents)];
         if let Some(list) = lists.by_order.get_mut(order as usize) {
@@ -395,5 +408,6 @@ fn order_in_use(range: &Range, block: PageNumber) -> u32 {
     match range.info(block).state() {
         BlockState::Used { order } => order,
         BlockState::Free { .. } => panic!("memory freed that is free already"),
+        BlockState::Absent => panic!("memory freed that was given away"),
     }
 }

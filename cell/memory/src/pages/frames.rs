@@ -81,7 +81,7 @@ impl Pages {
     pub(crate) unsafe fn take_apart(&self, start: NonNull<u8>, pages: usize) {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
-        self.buddy(range.node).lock().take_apart(range, first, pages as u32);
+        self.buddy(range.node()).lock().take_apart(range, first, pages as u32);
     }
 
     /// Takes back `pages` runs of one page each, one after the other.
@@ -91,7 +91,7 @@ impl Pages {
     pub(crate) unsafe fn free_apart(&self, start: NonNull<u8>, pages: usize) {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
-        self.buddy(range.node).lock().give_apart(&self.ranges, range, first, pages as u32);
+        self.buddy(range.node()).lock().give_apart(&self.ranges, range, first, pages as u32);
         self.usage.give(pages);
     }
 

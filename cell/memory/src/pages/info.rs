@@ -53,7 +53,12 @@ pub(crate) enum BlockState {
     Free { order: u32, contents: Contents },
     /// Handed out, `1 << order` pages.
     Used { order: u32 },
+    /// Given away, [`ABSENT_ORDER`]: nothing is there.
+    Absent,
 }
+
+/// The order of what is given away: 2 MiB.
+pub(crate) const ABSENT_ORDER: u32 = 9;
 
 /// What is known of the bytes of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +71,7 @@ pub enum Contents {
 
 const FREE: u8 = 0x80;
 const ZERO: u8 = 0x40;
+const ABSENT: u8 = 0x20;
 
 /// The record.
 #[repr(C)]
@@ -125,6 +131,7 @@ impl InfoRef {
         /// What the block is used for.
         state, set_state, state: u8 => BlockState,
         |raw: u8| match raw & FREE {
+            0 if raw == ABSENT => BlockState::Absent,
             0 => BlockState::Used { order: raw.into() },
             _ => BlockState::Free {
                 order: (raw & !(FREE | ZERO)).into(),
@@ -135,6 +142,7 @@ impl InfoRef {
             BlockState::Free { order, contents: Contents::Zero } => FREE | ZERO | order as u8,
             BlockState::Free { order, contents: Contents::Unknown } => FREE | order as u8,
             BlockState::Used { order } => order as u8,
+            BlockState::Absent => ABSENT,
         }
     }
     field! {

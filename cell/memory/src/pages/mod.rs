@@ -11,6 +11,7 @@ mod node;
 mod ranges;
 mod statistics;
 mod usage;
+mod withdraw;
 
 use self::buddy::Buddy;
 use self::ranges::Range;
@@ -30,6 +31,7 @@ pub(crate) use self::node::NodeIndex;
 pub use self::ranges::MAX_RANGES;
 pub(crate) use self::ranges::Ranges;
 pub use self::statistics::PageStatistics;
+pub use self::withdraw::Withdrawn;
 
 /// Size of a page, in bytes.
 pub const PAGE_SIZE: usize = isola_abi::layout::PAGE_SIZE as usize;
@@ -163,21 +165,23 @@ impl Pages {
         // SAFETY: as above.
         let base = unsafe { records.add(record_pages * PAGE_SIZE) };
         let pages = whole_pages - record_pages;
-        let first = PageNumber::of(base.addr().get());
         if PageNumber::of(records.addr().get()).0 as usize + whole_pages > u32::MAX as usize {
             return Err(AddRangeError::Collides);
         }
         let node = NodeIndex::of(node);
-        let range = Range { base, records: records.cast(), first, pages: pages as u32, node };
+        let range = Range::new(base, records.cast(), pages as u32, node);
 
         let adding = self.adding.lock();
         if self.ranges.iter().any(|other| other.collides(&range)) {
             return Err(AddRangeError::Collides);
         }
+        let first = range.first();
         // SAFETY: the lock is held.
         unsafe { self.ranges.push(range) }.map_err(|_| AddRangeError::TooManyRanges)?;
         self.usage.add(whole_pages, record_pages);
-        self.buddy(node).lock().adopt(&self.ranges, &range, contents);
+        if let Some(range) = self.ranges.find(first) {
+            self.buddy(node).lock().adopt(&self.ranges, range, contents);
+        }
         self.node_count.fetch_max(node.index() + 1, Ordering::Relaxed);
         drop(adding);
         Ok(())
@@ -221,7 +225,7 @@ impl Pages {
     pub unsafe fn free(&self, start: NonNull<u8>, pages: usize) {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
-        self.buddy(range.node).lock().give(&self.ranges, range, first, pages as u32);
+        self.buddy(range.node()).lock().give(&self.ranges, range, first, pages as u32);
         self.usage.give(pages);
     }
 
@@ -237,7 +241,7 @@ impl Pages {
         let first = PageNumber::of(start.addr().get());
         let Ok(wanted) = u32::try_from(wanted) else { return false };
         let range = self.range_of(first, pages);
-        let mut buddy = self.buddy(range.node).lock();
+        let mut buddy = self.buddy(range.node()).lock();
         let had = pages as u32;
         if wanted <= had {
             buddy.shrink(&self.ranges, range, first, had, wanted);

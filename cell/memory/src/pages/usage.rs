@@ -114,6 +114,12 @@ impl<W: Word, T: Tells> Usage<W, T> {
         self.take(used);
     }
 
+    /// There are `pages` less, of which `used` were.
+    pub fn leave(&self, pages: usize, used: usize) {
+        self.total.fetch_sub(pages, Ordering::SeqCst);
+        self.give(used);
+    }
+
     /// So many may still be added.
     pub fn set_room(&self, pages: usize) {
         self.room.swap(pages, Ordering::SeqCst);

@@ -11,6 +11,7 @@
 //! | [`latency`] | how long requests took, and events waited: `inspect` |
 //! | [`machine`] | machines: `up`, `inspect` |
 //! | [`event`] | the journal: `events` |
+//! | [`resize`] | cells that were resized: `resize` |
 //! | [`hosted`] | cells in Linux processes: `inspect` |
 
 pub mod cell;
@@ -20,11 +21,13 @@ pub mod event;
 pub mod hosted;
 pub mod latency;
 pub mod machine;
+pub mod resize;
 
-pub use cell::{CellView, CoreView, PortView, RestartView, is_running, most_memory};
+pub use cell::{CellView, CoreView, PortView, is_running, most_memory};
 pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;
 pub use hosted::HostedView;
 pub use latency::LatencyView;
 pub use machine::{MachineCoreView, MachineView};
+pub use resize::ResizeView;

@@ -18,7 +18,7 @@ use isola_machine::paging;
 use isola_machine::power;
 use isola_machine::smp::{AwayCore, LostCore, ParkedCore};
 use isola_machine::space::{self, CellSpace, EnterError, Plan, SegmentBytes, needed_bytes};
-use isola_supervisor::effects::{Blueprint, BuildError, BuildFailure, Effects, Reclaimed};
+use isola_supervisor::effects::{Blueprint, BuildError, BuildFailure, Effects, Reclaimed, Retracted};
 use isola_supervisor::image::{ImagePlan, Rights, Segment};
 use isola_supervisor::inventory::{CHUNK, Chunk, CoreToken};
 
@@ -187,6 +187,44 @@ impl Effects for Hardware {
 
     fn extend(&mut self, space: &mut CellSpace, memory: Piece, node: NodeId) -> Result<(), Piece> {
         space.extend(memory.0, node).map_err(Piece)
+    }
+
+    fn places(&self, space: &CellSpace) -> usize {
+        space.places()
+    }
+
+    fn set_limit(&self, space: &CellSpace, limit_bytes: u64) {
+        space.set_limit(limit_bytes);
+        // What it was given is told with it.
+        space.interrupt();
+    }
+
+    fn recall(&self, space: &CellSpace, len_bytes: u64) -> u32 {
+        space.recall(len_bytes)
+    }
+
+    fn retract(&mut self, space: &mut CellSpace, cores: &[Core], blocks: &[PhysRange]) -> Retracted<Piece> {
+        let taken = space.retract(blocks);
+        if taken == 0 {
+            return Retracted { taken, memory: Vec::new(), stuck: None };
+        }
+        let inside = cores.iter().enumerate().filter_map(|(place, core)| match core {
+            Core::Away(core) => Some((place, core)),
+            Core::Parked(_) | Core::Between(_) => None,
+        });
+        let inside: Vec<(usize, &AwayCore)> = inside.collect();
+        let (memory, stuck) = match space.take_retracted(&inside) {
+            Ok(memory) => (memory, None),
+            Err(place) => {
+                log::error!("core {place} of a cell does not answer a non-maskable interrupt");
+                (Vec::new(), Some(place))
+            }
+        };
+        Retracted { taken, memory: memory.into_iter().map(Piece).collect(), stuck }
+    }
+
+    fn settle(&self, space: &CellSpace, taken: u32) {
+        space.settle(taken);
     }
 
     fn answer(&self, space: &CellSpace, number: u32, answer: Answer) {

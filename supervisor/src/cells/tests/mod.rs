@@ -62,9 +62,9 @@ mod ends;
 mod growth;
 mod images;
 mod inquiries;
+mod memory;
 mod records;
 mod refusals;
-mod restarts;
 mod watch;
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use isola_abi::management::CorePlacement;
+use isola_abi::management::{Change, Mode};
 use proptest::prelude::*;
 
 /// What a peer may ask, right or wrong, and what else may happen meanwhile.
@@ -40,6 +41,9 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
         3 => name.clone().prop_map(|name| RequestBody::Recreate { name }),
         2 => (name.clone(), 0u32..50).prop_map(|(name, timeout_ms)| RequestBody::Stop { name, timeout_ms }),
         2 => name.clone().prop_map(|name| RequestBody::Destroy { name }),
+        3 => (name.clone(), any_change(), any::<bool>()).prop_map(|(name, memory, dry)| {
+            RequestBody::ResizeMemory { name, memory, mode: if dry { Mode::DryRun } else { Mode::Apply } }
+        }),
         1 => Just(RequestBody::List),
         1 => name.clone().prop_map(|name| RequestBody::Inspect { name }),
         1 => (name, any::<u64>(), any::<u32>()).prop_map(|(name, from, max_bytes)| RequestBody::Logs { name, from, max_bytes }),
@@ -53,6 +57,15 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
 /// Of every length around the bounds of what is entered.
 fn any_text() -> impl Strategy<Value = String> {
     (0usize..300).prop_map(|len| "t".repeat(len))
+}
+
+fn any_change() -> impl Strategy<Value = Change<ByteSize>> {
+    let size = prop_oneof![4 => (0..64 * MIB).boxed(), 1 => any::<u64>().boxed()].prop_map(ByteSize);
+    (0u8..3, size).prop_map(|(kind, size)| match kind {
+        0 => Change::To(size),
+        1 => Change::More(size),
+        _ => Change::Less(size),
+    })
 }
 
 fn any_step() -> impl Strategy<Value = Step> {

@@ -1,0 +1,165 @@
+//! Memory that goes back to the supervisor while the cell runs, see [`isola_abi::recall`].
+//!
+//! The supervisor asks; in its next pass a core takes free memory out of the page allocator and offers it; what became of
+//! the offer is seen in a later pass. Nothing waits for that. Where less is free in whole granules than is asked for, the
+//! cores give back what they keep, and the supervisor asks again a moment later.
+//!
+//! A page that moves must be known by its tables alone: pages of regions and of objects in pieces are, but a device may
+//! have been told where they are, and nobody notes that. So nothing moves.
+
+use crate::heap::{self, pages};
+use crate::platform;
+use crate::window::{is_over, retire};
+use core::ptr::NonNull;
+use isola_abi::id::NodeId;
+use isola_abi::recall::{GRANULE, Rest};
+use isola_ebbs::{current_core, cycles};
+use isola_machine::cell;
+use isola_memory::pages::{Contents, Withdrawn};
+use isola_memory::regions::Retired;
+use isola_platform::Platform;
+
+/// How long cores are not asked again for what they keep, in ns.
+const SQUEEZE_AGAIN_NS: u64 = 100_000_000;
+
+/// How far the cell is with what it gives back.
+pub(super) struct Returns {
+    /// What it has offered last, and for which request, until it sees what became of it.
+    offered: Option<(u32, Withdrawn)>,
+    /// The last request of which it has seen what became.
+    acknowledged: u32,
+    /// The last request that it has answered.
+    answered: u32,
+    /// Slots of ranges that have left, which are used again when every core has passed its loop.
+    retired: Option<(Retired, u64)>,
+    /// When cores were last asked for what they keep, in cycles.
+    squeezed_at: u64,
+}
+
+/// What became of what a cell gave back.
+#[derive(Default)]
+pub(super) struct Gone {
+    /// So many bytes are not its own any more.
+    pub(super) len_bytes: u64,
+    /// So many more ranges can be added.
+    pub(super) slots: usize,
+}
+
+/// Whether the cell can do without memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Can {
+    /// As far as it is free.
+    Spare,
+    /// A core waits for memory right now.
+    Not,
+}
+
+impl Returns {
+    pub(super) const fn new() -> Self {
+        Self { offered: None, acknowledged: 0, answered: 0, retired: None, squeezed_at: 0 }
+    }
+
+    /// Whether a request is open.
+    pub(super) fn is_asked() -> bool {
+        cell::recalled().0 != cell::settlement().number
+    }
+
+    /// Whether there is anything to see or to answer.
+    pub(super) fn has_news(&self) -> bool {
+        cell::settlement().number != self.acknowledged || cell::recalled().0 != self.answered
+    }
+
+    /// Lets slots of ranges be used again that nobody looks at any more. Returns how many.
+    pub(super) fn reuse(&mut self) -> usize {
+        let Some((_, slots)) = self.retired.take_if(|(retired, _)| is_over(*retired)) else { return 0 };
+        // SAFETY: every core has passed its loop since these ranges left, and was in no allocator then.
+        unsafe { pages().reuse(slots) };
+        slots.count_ones() as usize
+    }
+
+    /// Sees what became of the last offer, and answers a request.
+    pub(super) fn look(&mut self, can: Can, tsc_hz: u64) -> Gone {
+        let mut gone = self.see();
+        gone.slots = self.reuse();
+        let (number, len_bytes) = cell::recalled();
+        if number != cell::settlement().number && number != self.answered && self.offered.is_none() {
+            self.answered = number;
+            self.answer(number, usize::try_from(len_bytes).unwrap_or(usize::MAX), can, tsc_hz);
+        }
+        gone
+    }
+
+    fn see(&mut self) -> Gone {
+        let settlement = cell::settlement();
+        let mut gone = Gone::default();
+        if settlement.number == self.acknowledged {
+            return gone;
+        }
+        if let Some((_, withdrawn)) = self.offered.take_if(|(number, _)| *number == settlement.number) {
+            for (bit, (start, len)) in withdrawn.blocks().iter().enumerate() {
+                if settlement.taken >> bit & 1 == 1 {
+                    gone.len_bytes += *len as u64;
+                } else {
+                    stay(*start, *len);
+                }
+            }
+            if withdrawn.slots() != 0 {
+                let before = self.retired.map_or(0, |(_, slots)| slots);
+                self.retired = Some((retire(), before | withdrawn.slots()));
+            }
+        }
+        self.acknowledged = settlement.number;
+        // One that was never answered is not answered any more.
+        self.answered = settlement.number;
+        cell::acknowledge(settlement.number);
+        platform::ring();
+        gone
+    }
+
+    fn answer(&mut self, number: u32, len_bytes: usize, can: Can, tsc_hz: u64) {
+        let withdrawn = match can {
+            Can::Spare => pages().withdraw(len_bytes),
+            Can::Not => Withdrawn::default(),
+        };
+        let missing = len_bytes.saturating_sub(withdrawn.len_bytes());
+        let since = cycles().wrapping_sub(self.squeezed_at);
+        let rest = if missing == 0 {
+            Rest::None
+        } else if can == Can::Not {
+            Rest::InUse
+        } else if withdrawn.is_full() {
+            Rest::More
+        } else if self.squeezed_at == 0
+            || u128::from(since) * 1_000_000_000 > u128::from(tsc_hz) * u128::from(SQUEEZE_AGAIN_NS)
+        {
+            self.squeezed_at = cycles().max(1);
+            squeeze();
+            Rest::Soon
+        } else {
+            // With a sixteenth of it left free.
+            let spare = heap::present_bytes().saturating_sub(heap::total_bytes() / 16);
+            if spare >= missing.min(4 * GRANULE as usize) { Rest::Scattered } else { Rest::InUse }
+        };
+        cell::offer(number, withdrawn.blocks(), rest);
+        self.offered = Some((number, withdrawn));
+        heap::publish();
+        platform::ring();
+    }
+}
+
+/// Has all cores give back what they keep: this one now, the others when they next halt or run out of something.
+fn squeeze() {
+    heap::give_back();
+    crate::window::empty_stock();
+    let cores = platform::BARE.descriptor().cores.len() as u32;
+    for core in (0..cores).map(isola_platform::CoreIndex).filter(|core| *core != current_core()) {
+        platform::BARE.wake(core);
+    }
+}
+
+/// What was offered is not taken.
+fn stay(start: usize, len: usize) {
+    let Some(memory) = NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(start)) else { return };
+    // SAFETY: it was withdrawn, and the supervisor leaves it to the cell. Of a node that is its range's, where that stayed.
+    let _ = unsafe { pages().bring_back(NodeId(0), memory, len, Contents::Unknown) };
+}

@@ -1,0 +1,213 @@
+//! Memory that leaves the page allocator, and comes back.
+#![allow(unsafe_code, reason = "giving memory back is a promise that no type can check")]
+
+mod common;
+
+use common::{Arena, Random};
+use isola_abi::id::NodeId;
+use isola_memory::pages::{Contents, PAGE_SIZE, Pages, Withdrawn};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+
+const GRANULE: usize = 2 << 20;
+
+fn at(address: usize) -> NonNull<u8> {
+    NonNull::new(std::ptr::with_exposed_provenance_mut(address)).unwrap()
+}
+
+/// An allocator over so many granules, from the second page of the first on: as a cell's pool begins.
+fn pool(granules: usize) -> (Arena, Pages) {
+    let arena = Arena::new(granules * GRANULE, GRANULE);
+    let pages = Pages::new();
+    // SAFETY: the arena is for this allocator alone, and outlives it.
+    unsafe { pages.add_range(arena.start.add(PAGE_SIZE), arena.len_bytes() - PAGE_SIZE) }.unwrap();
+    (arena, pages)
+}
+
+fn total(pages: &Pages) -> usize {
+    pages.statistics().total_bytes
+}
+
+fn back(pages: &Pages, withdrawn: &Withdrawn) {
+    for (start, len) in withdrawn.blocks() {
+        // SAFETY: it left just now, and nobody has it.
+        unsafe { pages.bring_back(NodeId(0), at(*start), *len, Contents::Unknown) }.unwrap();
+    }
+}
+
+#[test]
+fn free_granules_leave_and_come_back() {
+    let (arena, pages) = pool(16);
+    let before = pages.statistics();
+    let withdrawn = pages.withdraw(6 * GRANULE + 5);
+    assert_eq!(withdrawn.len_bytes(), 6 * GRANULE);
+    for (start, len) in withdrawn.blocks() {
+        assert!(start.is_multiple_of(GRANULE) && len.is_multiple_of(GRANULE));
+        assert!(arena.contains(at(*start), *len));
+    }
+    assert_eq!(total(&pages), before.total_bytes - 6 * GRANULE);
+    let mut held = Vec::new();
+    while let Some(page) = pages.allocate(1, 1) {
+        let address = page.addr().get();
+        assert!(withdrawn.blocks().iter().all(|(start, len)| !(*start..start + len).contains(&address)));
+        held.push(page);
+    }
+    assert_eq!(pages.statistics().used_bytes, total(&pages), "all that is there can be had");
+    // SAFETY: just handed out.
+    held.into_iter().for_each(|page| unsafe { pages.free(page, 1) });
+    back(&pages, &withdrawn);
+    assert_eq!((total(&pages), pages.statistics().used_bytes), (before.total_bytes, before.used_bytes));
+    assert!(pages.allocate(8 * GRANULE / PAGE_SIZE, 1).is_some(), "it is whole again");
+}
+
+#[test]
+fn what_is_in_use_stays_and_a_sixteenth_of_the_rest() {
+    let (_arena, pages) = pool(16);
+    assert!(pages.withdraw(64 * GRANULE).len_bytes() <= 15 * GRANULE);
+    let (_arena, pages) = pool(16);
+    let held = pages.allocate(8 * GRANULE / PAGE_SIZE, 1).unwrap();
+    let withdrawn = pages.withdraw(64 * GRANULE);
+    assert_eq!(withdrawn.len_bytes(), 7 * GRANULE);
+    let overlaps = |(start, len): &(usize, usize)| {
+        *start < held.addr().get() + 8 * GRANULE && held.addr().get() < start + len
+    };
+    assert!(!withdrawn.blocks().iter().any(overlaps));
+    assert_eq!(pages.withdraw(GRANULE).len_bytes(), 0);
+    assert_eq!(pages.withdraw(GRANULE - 1).len_bytes(), 0);
+}
+
+#[test]
+fn a_chunk_that_nothing_is_in_leaves_with_its_records_and_its_slot_serves_again() {
+    let (_arena, pages) = pool(16);
+    let chunk = Arena::new(GRANULE, GRANULE);
+    let before = total(&pages);
+    for _ in 0..200 {
+        // SAFETY: the arena is for this allocator alone, until it leaves.
+        unsafe { pages.bring_back(NodeId(0), chunk.start, GRANULE, Contents::Unknown) }.unwrap();
+        assert_eq!(total(&pages), before + GRANULE);
+        let withdrawn = pages.withdraw(GRANULE);
+        assert_eq!(withdrawn.blocks(), [(chunk.start.addr().get(), GRANULE)]);
+        assert_eq!(total(&pages), before);
+        // SAFETY: nobody else uses the allocator.
+        unsafe { pages.reuse(withdrawn.slots()) };
+    }
+}
+
+#[test]
+fn a_chunk_that_is_in_use_stays_and_what_it_is_needed_for_not() {
+    let (_arena, pages) = pool(2);
+    let chunk = Arena::new(8 * GRANULE, 8 * GRANULE);
+    // SAFETY: the arena is for this allocator alone, until it leaves.
+    unsafe { pages.bring_back(NodeId(0), chunk.start, 8 * GRANULE, Contents::Unknown) }.unwrap();
+    let held = pages.allocate(3 * GRANULE / PAGE_SIZE, 1).unwrap();
+    assert!(chunk.contains(held, 3 * GRANULE));
+    let some = pages.withdraw(4 * GRANULE);
+    assert_eq!(some.len_bytes(), 4 * GRANULE);
+    // SAFETY: just handed out.
+    unsafe { pages.free(held, 3 * GRANULE / PAGE_SIZE) };
+    let rest = pages.withdraw(4 * GRANULE);
+    assert_eq!(rest.len_bytes(), 4 * GRANULE, "with the records that the first four needed");
+    assert_ne!(rest.slots(), 0);
+}
+
+#[test]
+fn new_memory_fills_holes_and_is_a_range_where_there_is_none() {
+    let arena = Arena::new(16 * GRANULE, GRANULE);
+    let pages = Pages::new();
+    let start = arena.start.addr().get();
+    // The lower half is the allocator's.
+    // SAFETY: the arena is for this allocator alone, and outlives it.
+    unsafe { pages.add_range(at(start), 8 * GRANULE) }.unwrap();
+    let held = pages.allocate(1, 1).unwrap();
+    let withdrawn = pages.withdraw(6 * GRANULE);
+    assert_eq!(withdrawn.len_bytes(), 6 * GRANULE);
+    // A hole at the end, and eight granules behind.
+    let (hole, _) = *withdrawn.blocks().iter().find(|(at, len)| at + len == start + 8 * GRANULE).unwrap();
+    let before = total(&pages);
+    // SAFETY: it left, or nobody ever had it.
+    unsafe { pages.bring_back(NodeId(0), at(hole), start + 16 * GRANULE - hole, Contents::Unknown) }.unwrap();
+    assert_eq!(total(&pages), before + start + 16 * GRANULE - hole);
+    assert!(pages.allocate(4 * GRANULE / PAGE_SIZE, 1).is_some());
+    // SAFETY: handed out above.
+    unsafe { pages.free(held, 1) };
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever leaves and comes back while pages are handed out, no page is somebody's and has left, and what is written to
+    /// pages stays there.
+    #[test]
+    fn no_page_in_use_leaves(seed in 1u64.., steps in 20usize..200) {
+        let (arena, pages) = pool(24);
+        let chunks: Vec<Arena> = (0..3).map(|order| Arena::new(GRANULE << order, GRANULE << order)).collect();
+        let mut random = Random(seed);
+        for chunk in &chunks {
+            // SAFETY: the arenas are for this allocator alone.
+            unsafe { pages.bring_back(NodeId(0), chunk.start, chunk.len_bytes(), Contents::Unknown) }.unwrap();
+        }
+        let all = total(&pages);
+        let mut held: BTreeMap<usize, (usize, u8)> = BTreeMap::new();
+        let mut away: Vec<(usize, usize)> = Vec::new();
+        for _ in 0..steps {
+            match random.below(8) {
+                0..4 => {
+                    let most = if random.below(4) == 0 { 1500 } else { 40 };
+                    let count = 1 + random.below(most);
+                    if let Some(run) = pages.allocate(count, 1) {
+                        let (address, mark) = (run.addr().get(), random.below(256) as u8);
+                        let gone = |(start, len): &(usize, usize)| *start < address + count * PAGE_SIZE && address < start + len;
+                        prop_assert!(!away.iter().any(gone));
+                        for page in 0..count {
+                            // SAFETY: just handed out.
+                            unsafe { run.add(page * PAGE_SIZE).write(mark) };
+                        }
+                        held.insert(address, (count, mark));
+                    }
+                }
+                4..6 => {
+                    let number = random.below(held.len().max(1));
+                    if let Some((&address, &(count, mark))) = held.iter().nth(number) {
+                        for page in 0..count {
+                            // SAFETY: handed out, and written to.
+                            prop_assert_eq!(unsafe { at(address + page * PAGE_SIZE).read() }, mark);
+                        }
+                        held.remove(&address);
+                        // SAFETY: handed out above with this length.
+                        unsafe { pages.free(at(address), count) };
+                    }
+                }
+                6 => {
+                    let withdrawn = pages.withdraw(random.below(12) * GRANULE);
+                    for &(start, len) in withdrawn.blocks() {
+                        prop_assert!(start.is_multiple_of(GRANULE) && len.is_multiple_of(GRANULE) && len > 0);
+                        let used = |(address, (count, _)): (&usize, &(usize, u8))| *address < start + len && start < address + count * PAGE_SIZE;
+                        prop_assert!(!held.iter().any(used));
+                        // Nobody has it any more.
+                        // SAFETY: it left.
+                        unsafe { at(start).write_bytes(0xee, len) };
+                        away.push((start, len));
+                    }
+                    // SAFETY: nobody else uses the allocator.
+                    unsafe { pages.reuse(withdrawn.slots()) };
+                }
+                _ => {
+                    if !away.is_empty() {
+                        let (start, len) = away.swap_remove(random.below(away.len()));
+                        let cut = GRANULE * random.below(len / GRANULE);
+                        for (start, len) in [(start, cut), (start + cut, len - cut)] {
+                            if len > 0 {
+                                // SAFETY: it left.
+                                unsafe { pages.bring_back(NodeId(0), at(start), len, Contents::Unknown) }.unwrap();
+                            }
+                        }
+                    }
+                }
+            }
+            let gone: usize = away.iter().map(|(_, len)| len).sum();
+            prop_assert_eq!(total(&pages) + gone, all);
+        }
+        drop(arena);
+    }
+}

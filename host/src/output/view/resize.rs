@@ -1,0 +1,53 @@
+//! The JSON form of what became of a cell that was resized.
+
+use isola_abi::management::{MemoryResized, Mode};
+use serde::Serialize;
+
+/// What became of a cell that was resized: of `resize`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ResizeView {
+    /// The machine.
+    pub machine: String,
+    /// The cell.
+    pub cell: String,
+    /// Whether nothing was changed, and this is what would be.
+    pub dry_run: bool,
+    /// Its memory.
+    pub memory: MemoryResizeView,
+}
+
+/// What became of a cell's memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryResizeView {
+    /// How much it had.
+    pub had_bytes: u64,
+    /// How much it was to have.
+    pub wanted_bytes: u64,
+    /// How much it has.
+    pub has_bytes: u64,
+    /// The most that it may have when it asks for more.
+    pub limit_bytes: u64,
+    /// Why that is more than was wanted, where it is.
+    pub kept: Option<String>,
+    /// How long it took.
+    pub took_ns: u64,
+}
+
+impl ResizeView {
+    /// The JSON form of a resize of a cell's memory.
+    pub fn new(machine: &str, cell: &str, mode: Mode, memory: &MemoryResized) -> Self {
+        Self {
+            machine: machine.to_owned(),
+            cell: cell.to_owned(),
+            dry_run: mode == Mode::DryRun,
+            memory: MemoryResizeView {
+                had_bytes: memory.had.0,
+                wanted_bytes: memory.wanted.0,
+                has_bytes: memory.has.0,
+                limit_bytes: memory.limit.0,
+                kept: memory.kept.map(|why| why.to_string()),
+                took_ns: memory.took_ns,
+            },
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Cells that get memory, and give it back, while they run.
+
+use crate::sandbox::Sandbox;
+
+fn cell(arguments: &[&str]) -> Sandbox {
+    let sandbox = Sandbox::up();
+    let run = ["run", "-d", "--name", "kv", "--memory", "32M", "kv"];
+    sandbox.isola(&[&run, arguments].concat()).ok();
+    sandbox
+}
+
+#[test]
+fn a_cell_s_memory_is_resized_while_it_runs() {
+    let sandbox = cell(&[]);
+    assert_eq!(
+        sandbox.isola(&["resize", "kv", "--memory", "+32M"]).ok(),
+        "kv: has 64 MiB of memory, 32 MiB before\n"
+    );
+    assert!(sandbox.isola(&["ps"]).ok().contains("64 MiB"));
+    assert_eq!(
+        sandbox.isola(&["resize", "kv", "--memory", "-16M"]).ok(),
+        "kv: has 48 MiB of memory, 64 MiB before\n"
+    );
+    assert_eq!(sandbox.isola(&["resize", "kv", "-m", "48M"]).ok(), "kv: has 48 MiB of memory, as before\n");
+    let events = sandbox.isola(&["events"]).ok();
+    assert!(events.contains("memory from 32 MiB to 64 MiB"), "{events}");
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_and_leaves_it() {
+    let sandbox = cell(&[]);
+    let dry = ["resize", "kv", "--memory", "64M", "--dry-run"];
+    assert_eq!(sandbox.isola(&dry).ok(), "kv: would have 64 MiB of memory, 32 MiB before\n");
+    let json = sandbox.json(&dry);
+    assert_eq!((&json["dry_run"], &json["memory"]["has_bytes"]), (&true.into(), &(64 << 20).into()));
+    assert!(sandbox.isola(&["ps"]).ok().contains("32 MiB"));
+}
+
+#[test]
+fn a_cell_that_gives_back_less_says_how_much_and_why() {
+    let sandbox = cell(&["hungry"]);
+    let outcome = sandbox.isola(&["resize", "kv", "--memory", "16M"]).ok();
+    assert!(outcome.contains("has 24 MiB") && outcome.contains("8 MiB came back"), "{outcome}");
+    let json = sandbox.json(&["resize", "kv", "--memory", "16M"]);
+    assert_eq!(
+        (&json["memory"]["had_bytes"], &json["memory"]["has_bytes"]),
+        (&(24 << 20).into(), &(20 << 20).into())
+    );
+    assert!(json["memory"]["kept"].as_str().unwrap().contains("in use"), "{json}");
+}
+
+#[test]
+fn what_cannot_be_says_what_to_do() {
+    let sandbox = cell(&[]);
+    let resize = |memory: &str| sandbox.isola(&["resize", "kv", "--memory", memory]);
+    resize("4M").failed(1, "leave it at least 8 MiB");
+    resize("4G").failed(1, "ask for less, or stop a cell");
+    resize("-32M").failed(1, "no size for a cell");
+    resize("32X").failed(2, "64M or 1GiB");
+    sandbox.isola(&["resize", "kv"]).failed(2, "--memory");
+    sandbox.isola(&["resize", "nobody", "--memory", "64M"]).failed(1, "nobody");
+    sandbox.isola(&["stop", "kv"]).ok();
+    resize("64M").failed(1, "not running");
+}

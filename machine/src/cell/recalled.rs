@@ -1,0 +1,60 @@
+//! Memory that a cell gives back while it runs: the request, the offer, what became of it, see [`isola_abi::recall`].
+
+use super::{live, report};
+use crate::interrupts::{ExceptionFrame, NonMaskable};
+use crate::window::flush;
+use core::sync::atomic::Ordering;
+use isola_abi::id::PhysRange;
+use isola_abi::layout::{DIRECT_MAP, STACK_SLOT, STACKS};
+use isola_abi::recall::{Rest, Settlement};
+
+/// The number of the last request for memory, 0 where there was none, and how many bytes are asked for.
+pub fn recalled() -> (u32, u64) {
+    live().recall.asked()
+}
+
+/// The last request that is done with, and what of the offer to it is not the cell's any more.
+pub fn settlement() -> Settlement {
+    live().recall.settlement()
+}
+
+/// Offers blocks of the direct map, for the request of that number. The supervisor has to be rung behind it.
+pub fn offer(number: u32, blocks: &[(usize, usize)], rest: Rest) {
+    const NONE: PhysRange = PhysRange::new(isola_abi::id::PhysAddr(0), 0);
+    let mut ranges = [NONE; isola_abi::recall::MAX_OFFERED];
+    for (range, (address, len)) in ranges.iter_mut().zip(blocks) {
+        let start = isola_abi::id::PhysAddr((*address as u64).wrapping_sub(DIRECT_MAP));
+        *range = PhysRange::new(start, *len as u64);
+    }
+    report().offer.make(number, ranges.get(..blocks.len()).unwrap_or_default(), rest);
+}
+
+/// Says that the cell has seen what became of the request of that number.
+pub fn acknowledge(number: u32) {
+    report().offer.acknowledge(number);
+}
+
+/// Has this core forget what it remembers of page tables, and says so: when it has entered the cell at its place, and its
+/// handler of non-maskable interrupts is set.
+pub fn enter_place(place: usize) {
+    if let Some(core) = report().cores.get(place) {
+        let generation = live().recall.generation();
+        flush();
+        core.forgotten.store(generation, Ordering::Release);
+    }
+}
+
+/// What a core does at a non-maskable interrupt: where the supervisor waits for it to forget page tables, it does.
+///
+/// Whose place it is says the stack, which is the place's own: nothing else is certain in the middle of anything.
+pub fn forget_if_asked(frame: &ExceptionFrame) -> NonMaskable {
+    let place = (core::ptr::from_ref(frame).addr() as u64).wrapping_sub(STACKS) / STACK_SLOT;
+    let Some(core) = report().cores.get(place as usize) else { return NonMaskable::Fatal };
+    let generation = live().recall.generation();
+    if core.forgotten.load(Ordering::Relaxed) == generation {
+        return NonMaskable::Fatal;
+    }
+    flush();
+    core.forgotten.store(generation, Ordering::Release);
+    NonMaskable::Handled
+}

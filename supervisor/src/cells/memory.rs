@@ -1,0 +1,373 @@
+//! Memory that comes and goes by request while a cell runs.
+//!
+//! **What comes** is given at once, as a whole or not at all: it is taken out of the inventory as a cell's first memory is,
+//! and what of it is not known to be zero is scrubbed then and there.
+//!
+//! **What goes** the cell is asked for, see [`isola_abi::recall`]: it offers blocks, of which all that could be wrong is
+//! wrong until it was looked at. What is taken is made unreachable for every core of the cell before it is anybody's. A cell
+//! of which a core does not forget it ends. Step by step:
+//!
+//! ```text
+//!             ask                    offer: take it, settle              acknowledged
+//!   (request) ----> Asked ------------------------------------> Settled ------------> ask again, as long as there is more
+//!                     |  time is up: settle, nothing taken         |                   or (done)
+//!                     +--------------------------------------------+--> (done; nothing is given before it is acknowledged)
+//! ```
+
+use super::Cells;
+use super::cell::{Body, Cell, End, Run};
+use super::grow::memory_max_bytes;
+use crate::effects::{Effects, Retracted};
+use crate::inventory::{CHUNK, Chunk, CoreToken};
+use crate::report::{self, Offered};
+use alloc::vec::Vec;
+use isola_abi::id::{CellId, NodeId, PhysRange};
+use isola_abi::management::{Change, JournalEvent, Kept, ManagementError, MemoryResized, Mode};
+use isola_abi::recall::Rest;
+use isola_abi::size::ByteSize;
+
+/// How long a cell may take to give memory back, in ns. Generous: it answers between two events.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// After how long a cell is asked again whose cores were giving back what they keep, in ns.
+const SOON_NS: u64 = 1_000_000;
+
+/// How often it is asked again for that.
+const SOON_TIMES: u32 = 5;
+
+/// What came of a request to resize a cell's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resize {
+    /// It is done.
+    Done(MemoryResized),
+    /// The cell was asked; [`Cells::take_resized`] has the answer.
+    Asked(CellId),
+}
+
+/// The answer to a request that had to wait for its cell.
+pub type Resized = (CellId, Result<MemoryResized, ManagementError>);
+
+/// A cell gives memory back.
+#[derive(Debug)]
+pub(super) struct Shrink {
+    since_ns: u64,
+    deadline_ns: u64,
+    had: u64,
+    wanted: u64,
+    step: Step,
+    /// How often it may still be asked again for what it has soon.
+    soon_left: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The request of that number is open.
+    Asked(u32),
+    /// An offer was settled; when the cell has seen that, and not before then, it is asked again.
+    Settled { again_ns: u64 },
+}
+
+impl Shrink {
+    /// When to look again at the latest.
+    pub(super) fn next_ns(&self) -> u64 {
+        match self.step {
+            Step::Settled { again_ns } if again_ns > 0 => again_ns.min(self.deadline_ns),
+            _ => self.deadline_ns,
+        }
+    }
+}
+
+impl<E: Effects> Cell<E> {
+    /// The most memory that the cell may have when it asks for more: what it has, at the least.
+    pub(super) fn limit_bytes(&self) -> u64 {
+        let limit = self.growth.limit.unwrap_or_else(|| memory_max_bytes(&self.spec, self.memory_bytes));
+        limit.max(self.memory_bytes)
+    }
+
+    fn resized(&self, had: u64, wanted: u64, took_ns: u64) -> MemoryResized {
+        MemoryResized {
+            had: ByteSize(had),
+            wanted: ByteSize(wanted),
+            has: ByteSize(self.memory_bytes),
+            limit: ByteSize(self.limit_bytes()),
+            kept: None,
+            took_ns,
+        }
+    }
+}
+
+impl<E: Effects> Cells<E> {
+    /// Gives a running cell memory, or asks it for some, or says whether that could be.
+    ///
+    /// # Errors
+    /// [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] where it does not run;
+    /// [`ManagementError::BeingResized`]; all that is about limits and exhaustion. Nothing has changed then.
+    pub fn resize_memory(
+        &mut self,
+        name: &str,
+        memory: Change<ByteSize>,
+        mode: Mode,
+    ) -> Result<Resize, ManagementError> {
+        let began = self.effects.now_ns();
+        let id = self.find(name)?;
+        self.poll(id);
+        let cell = self.cells.get(&id).ok_or_else(|| ManagementError::NoSuchCell(super::shorten(name)))?;
+        if !matches!(cell.run, Run::Running { .. }) {
+            return Err(cell.wrong_state());
+        }
+        if cell.shrink.is_some() || !self.is_settled(cell) {
+            return Err(ManagementError::BeingResized(super::shorten(name)));
+        }
+        let had = cell.memory_bytes;
+        let wanted = memory
+            .of(had)
+            .filter(|&bytes| bytes > 0)
+            .and_then(|bytes| bytes.checked_next_multiple_of(CHUNK))
+            .ok_or_else(|| out_of_limits(memory, had))?;
+        if wanted > had {
+            self.check_growth(cell, wanted - had)?;
+        } else {
+            self.check_shrink(cell, wanted)?;
+        }
+        match mode {
+            Mode::DryRun => {
+                let took_ns = self.effects.now_ns().saturating_sub(began);
+                let has = ByteSize(wanted);
+                Ok(Resize::Done(MemoryResized { has, ..cell.resized(had, wanted, took_ns) }))
+            }
+            Mode::Apply if wanted > had => self.give(id, wanted, began).map(Resize::Done),
+            Mode::Apply if wanted < had => {
+                self.begin_shrink(id, wanted, began);
+                Ok(Resize::Asked(id))
+            }
+            Mode::Apply => Ok(Resize::Done(cell.resized(had, wanted, 0))),
+        }
+    }
+
+    /// The answers that had to wait for their cells since this was last asked.
+    pub fn take_resized(&mut self) -> Vec<Resized> {
+        core::mem::take(&mut self.resized)
+    }
+
+    /// Whether the cell has seen what became of the last offer that it made, or could have made.
+    pub(super) fn is_settled(&self, cell: &Cell<E>) -> bool {
+        cell.growth.settled == 0
+            || cell
+                .report(&self.effects)
+                .is_none_or(|report| report.offer.acknowledged() == cell.growth.settled)
+    }
+
+    fn check_growth(&self, cell: &Cell<E>, more: u64) -> Result<(), ManagementError> {
+        // Images that nobody uses give way.
+        let free = self.inventory.memory.free() + self.images.idle_bytes();
+        if more > free {
+            return Err(ManagementError::MemoryExhausted { wanted: ByteSize(more), free: ByteSize(free) });
+        }
+        let places = cell.held().map_or(0, |held| self.effects.places(&held.space));
+        if places == 0 { Err(ManagementError::MemoryScattered { pieces: 1, places: 0 }) } else { Ok(()) }
+    }
+
+    /// Whether the cell, as it says, can do with so much: with a sixteenth of its pool free, so that it is not short.
+    fn check_shrink(&self, cell: &Cell<E>, wanted: u64) -> Result<(), ManagementError> {
+        let Some(report) = cell.report(&self.effects) else { return Ok(()) };
+        let usage = report::memory(report);
+        let (total, used) = (usage.total.0.min(cell.memory_bytes), usage.used.0.min(usage.total.0));
+        let used = used.min(total);
+        let least = (cell.memory_bytes - total).saturating_add(used).saturating_add(used / 15);
+        let least = least.next_multiple_of(CHUNK).min(cell.memory_bytes);
+        if wanted < least {
+            return Err(ManagementError::MemoryInUse { wanted: ByteSize(wanted), least: ByteSize(least) });
+        }
+        Ok(())
+    }
+
+    /// Gives a cell memory until it has so much.
+    fn give(&mut self, id: CellId, wanted: u64, began: u64) -> Result<MemoryResized, ManagementError> {
+        let gone = || ManagementError::NoSuchCell(alloc::string::String::new());
+        let cell = self.cells.get_mut(&id).ok_or_else(gone)?;
+        let had = cell.memory_bytes;
+        let Body::Held(held) = &mut cell.body else { return Err(gone()) };
+        let node = held.cores.first().and_then(|core| self.inventory.cores.node(core.id()));
+        self.images.make_room(wanted - had, None, &mut self.inventory.memory);
+        let blocks = self.inventory.memory.take(wanted - had, node.unwrap_or(NodeId(0))).unwrap_or_default();
+        let places = self.effects.places(&held.space);
+        if blocks.len() > places {
+            let (pieces, places) = (blocks.len() as u32, places as u32);
+            self.inventory.memory.put(blocks);
+            return Err(ManagementError::MemoryScattered { pieces, places });
+        }
+        for block in blocks {
+            let range = block.range();
+            let node = self.inventory.memory.node_of(range.start).unwrap_or(NodeId(0));
+            match self.effects.extend(&mut held.space, block, node) {
+                Ok(()) => cell.memory_bytes += range.len_bytes,
+                // There was a place for it.
+                Err(block) => self.inventory.memory.put(alloc::vec![block]),
+            }
+        }
+        // What was taken from it on request it may ask for again from here on.
+        cell.growth.limit = None;
+        cell.growth.tell_refusals_again();
+        let limit_bytes = cell.limit_bytes();
+        if let Body::Held(held) = &cell.body {
+            self.effects.set_limit(&held.space, limit_bytes);
+        }
+        Ok(self.enter_resized(id, had, wanted, began, None))
+    }
+
+    fn begin_shrink(&mut self, id: CellId, wanted: u64, began: u64) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let Body::Held(held) = &cell.body else { return };
+        let number = self.effects.recall(&held.space, cell.memory_bytes - wanted);
+        cell.shrink = Some(Shrink {
+            since_ns: began,
+            deadline_ns: began.saturating_add(PATIENCE_NS),
+            had: cell.memory_bytes,
+            wanted,
+            step: Step::Asked(number),
+            soon_left: SOON_TIMES,
+        });
+    }
+
+    /// Goes on with what a live cell gives back, as far as it has answered.
+    pub(super) fn shrink(&mut self, id: CellId) {
+        let now = self.effects.now_ns();
+        let Some(cell) = self.cells.get(&id) else { return };
+        let Some(Shrink { step, deadline_ns, wanted, .. }) = cell.shrink else { return };
+        match step {
+            Step::Asked(number) => {
+                let offered = cell.report(&self.effects).and_then(|report| report::offer(report, number));
+                match offered {
+                    Some(offered) => self.accept(id, &offered, now),
+                    None if now >= deadline_ns => {
+                        self.settle(id, 0);
+                        self.end_shrink(id, Some(Kept::NotInTime));
+                    }
+                    None => {}
+                }
+            }
+            Step::Settled { again_ns } if self.is_settled(cell) && now >= again_ns => {
+                let missing = cell.memory_bytes.saturating_sub(wanted);
+                let Some(cell) = self.cells.get_mut(&id) else { return };
+                let (Body::Held(held), Some(shrink)) = (&cell.body, &mut cell.shrink) else { return };
+                shrink.step = Step::Asked(self.effects.recall(&held.space, missing));
+            }
+            Step::Settled { .. } if now >= deadline_ns => self.end_shrink(id, Some(Kept::NotInTime)),
+            Step::Settled { .. } => {}
+        }
+    }
+
+    /// Takes what a cell offers, as far as it is what was asked for.
+    fn accept(&mut self, id: CellId, offered: &Offered, now: u64) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let (Body::Held(held), Some(shrink)) = (&mut cell.body, &mut cell.shrink) else { return };
+        let mut missing = cell.memory_bytes.saturating_sub(shrink.wanted);
+        // More than was asked for is not taken; a block of no length is none.
+        let wanted = |block: &PhysRange| {
+            let fits = block.len_bytes <= missing;
+            missing -= if fits { block.len_bytes } else { 0 };
+            if fits { *block } else { PhysRange::default() }
+        };
+        let blocks: Vec<PhysRange> = offered.blocks.iter().map(wanted).collect();
+        let Retracted { taken, memory, stuck } = self.effects.retract(&mut held.space, &held.cores, &blocks);
+        let took: u64 = memory.iter().map(|block| block.range().len_bytes).sum();
+        self.inventory.memory.put(memory);
+        cell.memory_bytes = cell.memory_bytes.saturating_sub(took);
+        let missing = cell.memory_bytes.saturating_sub(shrink.wanted);
+        let again_ns = match offered.rest {
+            _ if missing == 0 => None,
+            Rest::More if took > 0 => Some(0),
+            Rest::Soon if shrink.soon_left > 0 => {
+                shrink.soon_left -= 1;
+                Some(now.saturating_add(SOON_NS))
+            }
+            _ => None,
+        };
+        let was_refused =
+            blocks.iter().filter(|block| block.len_bytes > 0).count() as u32 != taken.count_ones();
+        if let Some(again_ns) = again_ns {
+            shrink.step = Step::Settled { again_ns };
+        }
+        self.settle(id, taken);
+        if stuck.is_some() {
+            let since_ns = now;
+            self.end_shrink(id, Some(Kept::NotInTime));
+            self.finish(id, End::Crashed, since_ns);
+        } else if again_ns.is_none() {
+            let kept = match offered.rest {
+                _ if missing == 0 => None,
+                _ if was_refused => Some(Kept::TooManyPlaces),
+                Rest::Scattered => Some(Kept::Scattered),
+                _ => Some(Kept::InUse),
+            };
+            self.end_shrink(id, kept);
+        }
+    }
+
+    /// Ends what is open of a cell's offers.
+    fn settle(&mut self, id: CellId, taken: u32) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let Some(Shrink { step, .. }) = &cell.shrink else { return };
+        if let Step::Asked(number) = step {
+            cell.growth.settled = *number;
+        } else if let Some(report) = cell.report(&self.effects) {
+            cell.growth.settled = report.offer.number();
+        }
+        if let Body::Held(held) = &cell.body {
+            self.effects.settle(&held.space, taken);
+        }
+    }
+
+    fn end_shrink(&mut self, id: CellId, kept: Option<Kept>) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let Some(Shrink { since_ns, had, wanted, .. }) = cell.shrink.take() else { return };
+        // What was taken from it on request it does not take back by itself.
+        cell.growth.limit = Some(cell.memory_bytes);
+        if let Body::Held(held) = &cell.body {
+            self.effects.set_limit(&held.space, cell.memory_bytes);
+        }
+        let resized = self.enter_resized(id, had, wanted, since_ns, kept);
+        self.resized.push((id, Ok(resized)));
+    }
+
+    /// A cell ends, or is told to: what it was to give back is no matter any more.
+    pub(super) fn forget_shrink(&mut self, id: CellId) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        if cell.shrink.take().is_some() {
+            self.resized.push((id, Err(cell.wrong_state())));
+        }
+    }
+
+    fn enter_resized(
+        &mut self,
+        id: CellId,
+        had: u64,
+        wanted: u64,
+        since_ns: u64,
+        kept: Option<Kept>,
+    ) -> MemoryResized {
+        let took_ns = self.effects.now_ns().saturating_sub(since_ns);
+        let size = ByteSize;
+        let mut resized = MemoryResized {
+            had: size(had),
+            wanted: size(wanted),
+            has: size(wanted),
+            limit: size(wanted),
+            kept,
+            took_ns,
+        };
+        if let Some(cell) = self.cells.get(&id) {
+            resized = MemoryResized { kept, ..cell.resized(had, wanted, took_ns) };
+        }
+        let event = JournalEvent::ResizeMemory { from: resized.had, to: resized.has, wanted: resized.wanted };
+        self.enter(id, since_ns, event);
+        resized
+    }
+}
+
+fn out_of_limits(memory: Change<ByteSize>, had: u64) -> ManagementError {
+    ManagementError::OutOfLimits(alloc::format!(
+        "{memory} is no size for a cell that has {}: leave it something, and ask for no more than there is",
+        ByteSize(had)
+    ))
+}

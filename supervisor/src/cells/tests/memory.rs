@@ -1,0 +1,444 @@
+//! Memory that comes and goes by request.
+
+use super::*;
+use crate::inventory::Scrub;
+use isola_abi::growth::{Answer, MAX_CHUNKS, Refusal};
+use isola_abi::id::{NodeId, PhysAddr, PhysRange};
+use isola_abi::management::{Change, Kept, MemoryResized, Mode};
+use isola_abi::recall::Rest;
+use proptest::prelude::*;
+
+type Resized = Result<MemoryResized, ManagementError>;
+
+fn mib(mib: u64) -> ByteSize {
+    ByteSize(mib * MIB)
+}
+
+/// A machine whose memory is all known to be zero, and a cell of 4 MiB called "kv".
+fn cell(cores: u32, spec: CellSpec) -> (Cells<FakeMachine>, Rc<Report>) {
+    let mut cells = machine(cores);
+    while cells.scrub() == Scrub::Unfinished {}
+    let report = run(&mut cells, spec);
+    says(&report, CellPhase::Running);
+    uses(&report, 4 * MIB, 0);
+    (cells, report)
+}
+
+fn uses(report: &Report, total: u64, used: u64) {
+    report.memory.total_bytes.store(total, Ordering::Relaxed);
+    report.memory.used_bytes.store(used, Ordering::Relaxed);
+}
+
+/// Asks for a resize; the answer, where there is one at once.
+fn resize(cells: &mut Cells<FakeMachine>, change: Change<ByteSize>) -> Option<Resized> {
+    match cells.resize_memory("kv", change, Mode::Apply) {
+        Ok(Resize::Done(resized)) => Some(Ok(resized)),
+        Ok(Resize::Asked(_)) => None,
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// Gives the cell so many MiB more.
+fn grow(cells: &mut Cells<FakeMachine>, more: u64) -> MemoryResized {
+    let resized = resize(cells, Change::More(mib(more))).unwrap().unwrap();
+    let id = cells.find("kv").unwrap();
+    uses(&cells.effects().reports[&id], resized.has.0, 0);
+    resized
+}
+
+/// What the cell was told to have got.
+fn chunks(cells: &mut Cells<FakeMachine>) -> Vec<PhysRange> {
+    let id = cells.find("kv").unwrap();
+    cells.effects().grown[&id].iter().map(|(memory, _)| memory).collect()
+}
+
+/// What the cell is asked for: the number, and how many MiB.
+fn asked(cells: &mut Cells<FakeMachine>) -> (u32, u64) {
+    let id = cells.find("kv").unwrap();
+    let (number, len_bytes) = cells.effects().recalls[&id].asked();
+    (number, len_bytes / MIB)
+}
+
+/// Has the cell offer blocks for what it is asked, and ring.
+fn offer(cells: &mut Cells<FakeMachine>, report: &Report, blocks: &[PhysRange], rest: Rest) {
+    let (number, _) = asked(cells);
+    report.offer.make(number, blocks, rest);
+    cells.doorbell();
+}
+
+/// Has the cell see what became of its offer, and ring. Which blocks were taken.
+fn acknowledge(cells: &mut Cells<FakeMachine>, report: &Report) -> u32 {
+    let id = cells.find("kv").unwrap();
+    let settlement = cells.effects().recalls[&id].settlement();
+    report.offer.acknowledge(settlement.number);
+    cells.doorbell();
+    settlement.taken
+}
+
+fn answer(cells: &mut Cells<FakeMachine>) -> Option<Resized> {
+    let mut resized = cells.take_resized();
+    assert!(resized.len() <= 1);
+    resized.pop().map(|(_, answer)| answer)
+}
+
+fn part(of: PhysRange, from: u64, len: u64) -> PhysRange {
+    PhysRange::new(PhysAddr(of.start.0 + from * MIB), len * MIB)
+}
+
+#[test]
+fn a_cell_gets_memory_on_request_beyond_what_it_may_ask_for_and_gives_it_back() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    let before = cells.machine().memory_free;
+    let resized = grow(&mut cells, 11);
+    assert_eq!((resized.had, resized.wanted, resized.has), (mib(4), mib(16), mib(16)), "whole chunks");
+    assert_eq!((resized.kept, resized.limit), (None, mib(16)));
+    assert_eq!(cells.machine().memory_free.0, before.0 - 12 * MIB);
+    assert_eq!(info(&mut cells, "kv").memory, mib(16));
+    let got = chunks(&mut cells);
+    assert_eq!(got.iter().map(|chunk| chunk.len_bytes).sum::<u64>(), 12 * MIB);
+    assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
+    assert_eq!(asked(&mut cells).1, 12);
+    offer(&mut cells, &report, &got, Rest::None);
+    let resized = answer(&mut cells).unwrap().unwrap();
+    assert_eq!((resized.had, resized.has, resized.kept), (mib(16), mib(4), None));
+    assert_eq!(cells.machine().memory_free, before);
+    assert!(chunks(&mut cells).is_empty());
+    let resizes =
+        events(&cells).into_iter().filter(|event| matches!(event, JournalEvent::ResizeMemory { .. }));
+    let entry = |from, to| JournalEvent::ResizeMemory { from: mib(from), to: mib(to), wanted: mib(to) };
+    assert!(resizes.eq([entry(4, 16), entry(16, 4)]));
+    // And once more.
+    acknowledge(&mut cells, &report);
+    assert_eq!(grow(&mut cells, 2).has, mib(6));
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_and_changes_nothing() {
+    let (mut cells, _) = cell(1, spec("kv"));
+    let (before, journal) = (resources(&cells), events(&cells));
+    let mut dry = |change| cells.resize_memory("kv", change, Mode::DryRun);
+    let done = |resized| matches!(resized, Ok(Resize::Done(MemoryResized { has, .. })) if has == mib(8));
+    assert!(done(dry(Change::To(mib(8)))));
+    assert!(
+        matches!(dry(Change::Less(mib(2))), Ok(Resize::Done(MemoryResized { has, .. })) if has == mib(2))
+    );
+    assert!(matches!(dry(Change::To(mib(400))), Err(ManagementError::MemoryExhausted { .. })));
+    assert_eq!((resources(&cells), events(&cells)), (before, journal));
+    assert_eq!(asked(&mut cells).0, 0);
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    uses(&report, 4 * MIB, 2 * MIB);
+    let before = resources(&cells);
+    let mut refused = |change| resize(&mut cells, change).unwrap().unwrap_err();
+    assert_eq!(
+        refused(Change::To(mib(2))),
+        ManagementError::MemoryInUse { wanted: mib(2), least: mib(4) },
+        "a sixteenth has to be free"
+    );
+    assert!(matches!(refused(Change::Less(mib(4))), ManagementError::OutOfLimits(_)));
+    assert!(matches!(refused(Change::Less(mib(5))), ManagementError::OutOfLimits(_)));
+    assert!(matches!(refused(Change::More(ByteSize(u64::MAX))), ManagementError::OutOfLimits(_)));
+    assert!(matches!(
+        refused(Change::More(ByteSize(u64::MAX - 8 * MIB))),
+        ManagementError::MemoryExhausted { .. }
+    ));
+    assert!(matches!(refused(Change::To(mib(100))), ManagementError::MemoryExhausted { .. }));
+    cells.effects().spaces_are_full = true;
+    assert!(matches!(
+        resize(&mut cells, Change::More(mib(2))).unwrap(),
+        Err(ManagementError::MemoryScattered { .. })
+    ));
+    assert_eq!(resources(&cells), before);
+    cells.stop("kv", 0).unwrap();
+    assert!(matches!(
+        resize(&mut cells, Change::More(mib(2))),
+        Some(Err(ManagementError::WrongState { .. }))
+    ));
+}
+
+#[test]
+fn less_than_was_asked_for_comes_back_with_a_reason() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    grow(&mut cells, 16);
+    let got = chunks(&mut cells);
+    for (rest, kept) in
+        [(Rest::Scattered, Kept::Scattered), (Rest::InUse, Kept::InUse), (Rest::More, Kept::InUse)]
+    {
+        assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
+        let block: &[PhysRange] = if rest == Rest::Scattered { &[part(got[0], 2, 2)] } else { &[] };
+        offer(&mut cells, &report, block, rest);
+        let resized = answer(&mut cells).unwrap().unwrap();
+        assert_eq!((resized.has, resized.kept), (mib(18), Some(kept)));
+        acknowledge(&mut cells, &report);
+    }
+    cells.effects().holes_are_full = true;
+    assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
+    offer(&mut cells, &report, &[part(got[0], 4, 2)], Rest::None);
+    assert_eq!(answer(&mut cells).unwrap().unwrap().kept, Some(Kept::TooManyPlaces));
+}
+
+#[test]
+fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_have_given_up_what_they_keep() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    grow(&mut cells, 16);
+    let got = chunks(&mut cells);
+    assert_eq!(resize(&mut cells, Change::To(mib(12))), None);
+    offer(&mut cells, &report, &[part(got[0], 0, 2)], Rest::More);
+    let first = asked(&mut cells);
+    cells.doorbell();
+    assert_eq!(asked(&mut cells), first, "not before it has seen what became of that");
+    assert_eq!(acknowledge(&mut cells, &report), 1);
+    assert_eq!(asked(&mut cells), (first.0 + 1, 6));
+    offer(&mut cells, &report, &[], Rest::Soon);
+    acknowledge(&mut cells, &report);
+    assert_eq!(asked(&mut cells), (first.0 + 1, 6), "a moment later");
+    assert!(cells.next_deadline_ns().is_some());
+    advance(&mut cells, 1);
+    assert_eq!(asked(&mut cells), (first.0 + 2, 6));
+    offer(&mut cells, &report, &[part(got[0], 2, 6)], Rest::None);
+    assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(12));
+    assert_eq!(cells.next_deadline_ns(), None);
+    // Who says that there is something soon again and again is not asked for ever.
+    acknowledge(&mut cells, &report);
+    assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
+    let mut times = 0;
+    while answer(&mut cells).is_none() {
+        offer(&mut cells, &report, &[], Rest::Soon);
+        acknowledge(&mut cells, &report);
+        advance(&mut cells, 1);
+        times += 1;
+    }
+    assert!(times < 10);
+}
+
+#[test]
+fn a_cell_that_does_not_answer_keeps_what_it_has() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    assert_eq!(resize(&mut cells, Change::To(mib(2))), None);
+    let busy = Some(Err(ManagementError::BeingResized("kv".into())));
+    assert_eq!(resize(&mut cells, Change::To(mib(2))), busy);
+    advance(&mut cells, 4_900);
+    assert_eq!(answer(&mut cells), None);
+    advance(&mut cells, 200);
+    let resized = answer(&mut cells).unwrap().unwrap();
+    assert_eq!((resized.has, resized.kept), (mib(4), Some(Kept::NotInTime)));
+    assert_eq!(cells.next_deadline_ns(), None);
+    // What it offers late is its own, and it gets nothing before it has seen that.
+    let memory = cells.machine().memory_free;
+    offer(&mut cells, &report, &[PhysRange::new(PhysAddr(18 * MIB), 2 * MIB)], Rest::None);
+    assert_eq!((cells.machine().memory_free, answer(&mut cells)), (memory, None));
+    assert_eq!(resize(&mut cells, Change::More(mib(2))), busy);
+    assert_eq!(acknowledge(&mut cells, &report), 0);
+    assert_eq!(grow(&mut cells, 2).has, mib(6));
+}
+
+#[test]
+fn what_is_not_the_cell_s_to_give_is_not_taken() {
+    let (mut cells, report) = cell(2, spec("kv"));
+    run(&mut cells, spec("other"));
+    grow(&mut cells, 16);
+    let got = chunks(&mut cells);
+    let all = PhysRange::new(PhysAddr(0), u64::MAX);
+    let others: Vec<PhysRange> =
+        (16..80).step_by(2).map(|at| PhysRange::new(PhysAddr(at * MIB), 2 * MIB)).collect();
+    assert_eq!(resize(&mut cells, Change::Less(mib(16))), None);
+    let free = cells.machine().memory_free;
+    let hostile = [
+        all,
+        PhysRange::new(PhysAddr(u64::MAX - MIB), 2 * MIB),
+        PhysRange::new(PhysAddr(got[0].start.0 + 4096), 2 * MIB),
+        PhysRange::new(got[0].start, 2 * MIB + 4096),
+        part(got[0], 0, 0),
+        part(got[0], 0, 2),
+        part(got[0], 0, 2),
+    ];
+    offer(&mut cells, &report, &hostile, Rest::More);
+    assert_eq!(acknowledge(&mut cells, &report), 1 << 5, "once");
+    assert_eq!(cells.machine().memory_free.0, free.0 + 2 * MIB);
+    // Of all memory of the machine, what is taken is what the cell had.
+    offer(&mut cells, &report, &others, Rest::None);
+    let took = cells.machine().memory_free.0 - free.0;
+    assert!((2 * MIB..=16 * MIB).contains(&took));
+    assert_eq!(info(&mut cells, "kv").memory.0, 20 * MIB - took);
+    assert_eq!(info(&mut cells, "other").memory, mib(4));
+}
+
+#[test]
+fn a_cell_whose_core_does_not_forget_ends_and_its_memory_comes_back_with_it() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    grow(&mut cells, 8);
+    let got = chunks(&mut cells);
+    assert_eq!(resize(&mut cells, Change::Less(mib(8))), None);
+    cells.effects().stuck_core = Some(0);
+    let (number, _) = asked(&mut cells);
+    report.offer.make(number, &got, Rest::None);
+    cells.doorbell();
+    assert!(answer(&mut cells).is_some());
+    assert_eq!(info(&mut cells, "kv").state, CellState::Crashed);
+    let machine = cells.machine();
+    assert_eq!(machine.memory_free, machine.memory_total);
+}
+
+#[test]
+fn a_cell_that_ends_meanwhile_is_answered_for() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    assert_eq!(resize(&mut cells, Change::To(mib(2))), None);
+    says(&report, CellPhase::Exited);
+    cells.doorbell();
+    assert!(matches!(
+        answer(&mut cells),
+        Some(Err(ManagementError::WrongState { state: CellState::Exited, .. }))
+    ));
+    assert_eq!(cells.next_deadline_ns(), None);
+}
+
+#[test]
+fn what_was_taken_on_request_a_cell_does_not_ask_back_by_itself() {
+    let may = CellSpec { memory_max: Some(mib(20)), ..spec("kv") };
+    let (mut cells, report) = cell(1, may);
+    grow(&mut cells, 8);
+    let got = chunks(&mut cells);
+    let id = cells.find("kv").unwrap();
+    let limit =
+        |cells: &mut Cells<FakeMachine>| cells.effects().grown[&id].limit_bytes.load(Ordering::Relaxed) / MIB;
+    assert_eq!(limit(&mut cells), 20);
+    assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
+    offer(&mut cells, &report, &[part(got[0], 2, 2)], Rest::None);
+    assert_eq!(answer(&mut cells).unwrap().unwrap().limit, mib(10));
+    assert_eq!(limit(&mut cells), 10);
+    let ask = |cells: &mut Cells<FakeMachine>| {
+        let number = report.wish.make(2 * MIB, 2 * MIB, NodeId(0));
+        cells.doorbell();
+        cells.effects().grown[&id].answer_to(number)
+    };
+    assert_eq!(ask(&mut cells), None, "not before it has seen what became of its offer");
+    acknowledge(&mut cells, &report);
+    assert_eq!(ask(&mut cells), Some(Answer::Refused(Refusal::Limit)));
+    assert_eq!(grow(&mut cells, 2).limit, mib(20));
+    assert_eq!(ask(&mut cells), Some(Answer::Given));
+}
+
+#[test]
+fn of_two_cells_that_want_the_last_chunk_one_gets_it_and_the_other_when_it_comes_back() {
+    let may = |name| CellSpec { memory_max: Some(mib(60)), ..spec(name) };
+    let (mut cells, first) = cell(2, may("kv"));
+    let second = run(&mut cells, may("other"));
+    while cells.scrub() == Scrub::Unfinished {}
+    let free = cells.machine().memory_free.0 / MIB;
+    grow(&mut cells, free - 2);
+    let got = chunks(&mut cells);
+    // Both wish before the supervisor looks.
+    let wishes = [&first, &second].map(|report| report.wish.make(2 * MIB, 2 * MIB, NodeId(0)));
+    cells.doorbell();
+    let ids = ["kv", "other"].map(|name| cells.find(name).unwrap());
+    let answers: Vec<Option<Answer>> =
+        ids.iter().zip(wishes).map(|(id, number)| cells.effects().grown[id].answer_to(number)).collect();
+    assert_eq!(answers, [Some(Answer::Given), Some(Answer::Refused(Refusal::Exhausted))]);
+    // What the first gives back is the second's, when it is scrubbed.
+    assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
+    offer(&mut cells, &first, &[part(got[0], 0, 2)], Rest::None);
+    let number = second.wish.make(2 * MIB, 2 * MIB, NodeId(0));
+    cells.doorbell();
+    assert_eq!(cells.effects().grown[&ids[1]].answer_to(number), None, "later");
+    while cells.scrub() == Scrub::Unfinished {}
+    assert_eq!(cells.effects().grown[&ids[1]].answer_to(number), Some(Answer::Given));
+}
+
+#[test]
+fn places_of_chunks_that_left_serve_for_others() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    for _ in 0..3 * MAX_CHUNKS {
+        assert_eq!(grow(&mut cells, 2).has, mib(6));
+        let got = chunks(&mut cells);
+        assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
+        offer(&mut cells, &report, &got, Rest::None);
+        assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(4));
+        acknowledge(&mut cells, &report);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Resize(u8, u64),
+    Offer(u64, u64, u8),
+    Acknowledge,
+    Wish(u64),
+    Scrub,
+    Time(u64),
+    End,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u8..3, 0u64..40).prop_map(|(kind, mib)| Step::Resize(kind, mib)),
+        6 => (0u64..32, 0u64..6, 0u8..5).prop_map(|(from, len, rest)| Step::Offer(from, len, rest)),
+        4 => Just(Step::Acknowledge),
+        2 => (1u64..16).prop_map(Step::Wish),
+        2 => Just(Step::Scrub),
+        1 => (1u64..3000).prop_map(Step::Time),
+        1 => Just(Step::End),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever cells are given, offer and lose, in any order, each chunk of the machine is free or one cell's, and when
+    /// all have ended all of them are free.
+    #[test]
+    fn every_chunk_has_one_owner(steps in proptest::collection::vec((any::<bool>(), any_step()), 1..60)) {
+        let may = |name: &str| CellSpec { memory_max: Some(mib(24)), ..spec(name) };
+        let mut cells = machine(2);
+        let before = resources(&cells);
+        let names = ["kv", "other"];
+        names.iter().for_each(|name| says(&run(&mut cells, may(name)), CellPhase::Running));
+        for (second, step) in steps {
+            let name = names[usize::from(second)];
+            let id = cells.find(name).unwrap();
+            let report = cells.effects().reports[&id].clone();
+            match step {
+                Step::Resize(kind, size) => {
+                    let change = [Change::To(mib(size)), Change::More(mib(size)), Change::Less(mib(size))];
+                    let _ = cells.resize_memory(name, change[usize::from(kind)], Mode::Apply);
+                }
+                Step::Offer(from, len, rest) => {
+                    let (number, _) = cells.effects().recalls[&id].asked();
+                    let at = |index: u64| PhysRange::new(PhysAddr((16 + 2 * (from + index * 7) % 64) * MIB), len * MIB);
+                    report.offer.make(number, &[at(0), at(1), at(2)], Rest::from_u32(rest.into()));
+                    cells.doorbell();
+                }
+                Step::Acknowledge => {
+                    let settlement = cells.effects().recalls[&id].settlement();
+                    report.offer.acknowledge(settlement.number);
+                    cells.doorbell();
+                }
+                Step::Wish(size) => {
+                    report.wish.make(size * MIB, size * MIB, NodeId(0));
+                    cells.doorbell();
+                }
+                Step::Scrub => drop(cells.scrub()),
+                Step::Time(ms) => advance(&mut cells, ms),
+                Step::End if info(&mut cells, name).state == CellState::Running => {
+                    cells.stop(name, 0).unwrap();
+                    cells.recreate(name).ok().map(|_| cells.start(name).unwrap());
+                }
+                Step::End => {}
+            }
+            let held: u64 = names.iter().map(|name| info(&mut cells, name).memory.0).sum();
+            // An image that a cell uses is the supervisor's.
+            let machine = cells.machine();
+            let images = if held > 0 { machine.memory_images.0 } else { 0 };
+            prop_assert_eq!(machine.memory_free.0 + held + images, before.memory_total.0);
+            prop_assert_eq!(cells.inventory().memory.stray_bytes(), 0);
+        }
+        for name in names {
+            let _ = cells.stop(name, 0);
+            cells.destroy(name).unwrap();
+        }
+        prop_assert_eq!(cells.machine().memory_free, before.memory_total);
+        prop_assert_eq!(cells.next_deadline_ns(), None);
+    }
+}
