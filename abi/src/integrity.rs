@@ -1,8 +1,11 @@
 //! What an image is known by, and what is demanded of one before anything of it is used.
 //!
+//! A digest is measured by the supervisor, while the image comes; what is demanded it checks itself, too.
+//!
 //! All of it is told of an image as it is sent: what a machine loads, without what a debugger alone has a use
 //! for. In text, and so in JSON, these are hexadecimal digits.
 
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -94,6 +97,65 @@ macro_rules! hex_bytes {
 hex_bytes! {
     /// SHA-256 of an image (FIPS 180-4).
     ImageDigest, 32
+}
+
+hex_bytes! {
+    /// A public key of ed25519 (RFC 8032).
+    PublicKey, 32
+}
+
+hex_bytes! {
+    /// A signature by such a key, of [`ImageDigest::signed_text`].
+    Signature, 64
+}
+
+impl ImageDigest {
+    /// The text that who vouches for an image signs: `isola image sha256:` and the digest's digits.
+    pub fn signed_text(&self) -> String {
+        format!("isola image sha256:{self}")
+    }
+}
+
+/// What an image must be for a cell to be made from it. Nothing is demanded where nothing is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requirement {
+    /// It must have this digest.
+    pub sha256: Option<ImageDigest>,
+    /// It must be signed by the holder of this key.
+    pub signed_by: Option<PublicKey>,
+    /// Its signature, where there is one.
+    pub signature: Option<Signature>,
+}
+
+/// Why an image is not what it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Distrust {
+    /// It has another digest.
+    Digest {
+        /// What it must be.
+        required: ImageDigest,
+        /// What was measured.
+        measured: ImageDigest,
+    },
+    /// It is not signed.
+    Unsigned,
+    /// Its signature is not one of this image, by that key.
+    Signature(PublicKey),
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Digest { required, measured } => {
+                write!(f, "its SHA-256 is {measured}, and must be {required}")
+            }
+            Self::Unsigned => f.write_str("it must be signed, and is not: sign it with `isola image sign`"),
+            Self::Signature(key) => write!(
+                f,
+                "its signature is not one of this image by the holder of the key {key}: sign it again as it is now"
+            ),
+        }
+    }
 }
 
 #[cfg(test)]

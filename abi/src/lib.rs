@@ -10,7 +10,7 @@
 //! | [`report`] | cell to supervisor | what the cell says of itself: state, console, ledger, crash |
 //! | [`inquiry`] | host tool and cell, by the supervisor | what a running cell is asked, and answers |
 //! | [`growth`] | both ways | how a cell asks for more memory, and is answered |
-//! | [`integrity`] | all | what an image is known by: its digest |
+//! | [`integrity`] | host tool and supervisor | what an image is known by, and what is demanded of it |
 //! | [`histogram`] | cell to host tool | how long things took, as counters that the report has |
 //! | [`management`] | host tool and supervisor | requests and responses of the management console |
 //! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |

@@ -13,6 +13,9 @@
 //! publish = ["11211:11211"]
 //! network = "auto"                 # auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY]
 //! watchdog = "5s"                  # a cell that stands still for so long has crashed
+//! sha256 = "9f86d0818884..."       # the image must have this digest: see `isola image digest`
+//! signed_by = "release.key.pub"    # and be signed by this key: a file relative to the manifest, or its digits
+//! restart = "on-failure:5"         # no, on-failure, on-failure:TIMES or always
 //! ```
 //!
 //! All but the image may be left out. A key that is not known is an error, as it is most likely a slip.
@@ -20,7 +23,8 @@
 use crate::machine::network::NetworkWish;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
-use isola_abi::management::PlacementPolicy;
+use isola_abi::integrity::{ImageDigest, PublicKey};
+use isola_abi::management::{PlacementPolicy, RestartPolicy};
 use isola_abi::size::ByteSize;
 use jiff::SignedDuration;
 use serde::Deserialize;
@@ -59,6 +63,12 @@ pub struct Manifest {
     pub network: Option<NetworkWish>,
     /// When it counts as hung.
     pub watchdog: Option<Watchdog>,
+    /// Whether it is started again when it has ended.
+    pub restart: Option<RestartPolicy>,
+    /// The digest that its image must have.
+    pub sha256: Option<ImageDigest>,
+    /// The key that its image must be signed by: its digits, or its file.
+    pub signed_by: Option<String>,
 }
 
 /// For how long a cell may stand still, in ms; 0 is for ever. Written `500ms`, `5s`, `1m`, or `off`.
@@ -111,10 +121,11 @@ impl Manifest {
         let mut manifest: Self = toml::from_str(&text)
             .map_err(|error| ManifestError::Malformed { path: path.to_owned(), error: Box::new(error) })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        manifest.image = manifest.image.map(|image| {
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            if image.contains('/') { folder.join(image).to_string_lossy().into_owned() } else { image }
-        });
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let beside = |path: String| folder.join(path).to_string_lossy().into_owned();
+        manifest.image = manifest.image.map(|image| if image.contains('/') { beside(image) } else { image });
+        let is_key = |text: &str| text.parse::<PublicKey>().is_ok();
+        manifest.signed_by = manifest.signed_by.map(|by| if is_key(&by) { by } else { beside(by) });
         Ok(manifest)
     }
 }
@@ -158,7 +169,7 @@ mod tests {
         let manifest = read(
             "image = \"kv\"\nname = \"cache\"\ncores = 2\nmemory = \"64M\"\nmemory_max = \"1G\"\narguments = [\"-v\"]\n\
              publish = [\"11211:11211\", \"53/udp\"]\nnetwork = \"none\"\nwatchdog = \"5s\"\n\
-             placement = \"siblings\"\nnode = 1\ncore_ids = \"2,5-7\"\n",
+             placement = \"siblings\"\nrestart = \"on-failure:5\"\nnode = 1\ncore_ids = \"2,5-7\"\n",
         )
         .unwrap();
         assert_eq!(manifest.memory, Some(ByteSize(64 << 20)));
@@ -168,6 +179,7 @@ mod tests {
         assert_eq!(manifest.watchdog, Some(Watchdog { ms: 5000 }));
         let placement = manifest.placement().placement();
         assert_eq!((placement.policy, placement.ids.len()), (PlacementPolicy::Siblings, 4));
+        assert_eq!(manifest.restart, Some(RestartPolicy::OnFailure { most: Some(5) }));
         assert_eq!(read("").unwrap(), Manifest::default());
     }
 
@@ -178,6 +190,8 @@ mod tests {
             ("image = \"kv\"\n\nmemory = \"64X\"\n", "line 3", "64M or 1GiB"),
             ("publish = [\"1:2:3\"]\n", "line 1", "HOST_PORT:CELL_PORT"),
             ("cores = \"two\"\n", "line 1", "u32"),
+            ("sha256 = \"abc\"\n", "line 1", "64 hexadecimal digits"),
+            ("restart = \"sometimes\"\n", "line 1", "on-failure:5"),
             ("watchdog = \"soon\"\n", "line 1", "500ms"),
             ("placement = \"near\"\n", "line 1", "`compact`"),
             ("core_ids = \"3-2\"\n", "line 1", "2,5-7"),
@@ -195,6 +209,14 @@ mod tests {
         fs::write(&path, "image = \"./out/kv\"\n").unwrap();
         let image = Manifest::read(&path).unwrap().image.unwrap();
         assert!(Path::new(&image).starts_with(dir.path()), "{image}");
+        let digits = "0a".repeat(32);
+        for (text, expected) in [("key.pub", dir.path().join("key.pub")), (&*digits, PathBuf::from(&digits))]
+        {
+            fs::write(&path, format!("signed_by = \"{text}\"\nsha256 = \"{digits}\"\n")).unwrap();
+            let manifest = Manifest::read(&path).unwrap();
+            assert_eq!(manifest.signed_by.map(PathBuf::from), Some(expected));
+            assert_eq!(manifest.sha256, Some(ImageDigest([0x0a; 32])));
+        }
         assert!(Manifest::read(&dir.path().join("none.toml")).unwrap_err().to_string().contains("none.toml"));
     }
 

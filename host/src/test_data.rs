@@ -4,6 +4,7 @@ use isola_abi::id::CellId;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
     CellInfo, CellSpec, CellState, CorePlacement, Durations, MemoryUsage, NetworkSpec, NetworkUsage,
+    RestartPolicy, Restarts,
 };
 use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
@@ -16,12 +17,14 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             name: name.into(),
             image_name: "kv".into(),
             image: ImageDigest([0x0a; 32]),
+            requirement: Box::default(),
             cores: 1,
             placement: CorePlacement::default(),
             memory: ByteSize(64 << 20),
             memory_max: None,
             arguments: vec![],
             network: NetworkSpec::None,
+            restart: RestartPolicy::No,
             watchdog_ms: 0,
         },
         state: CellState::Created,
@@ -37,6 +40,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
         service: Default::default(),
         activities: vec![],
         crash: None,
+        restarts: Restarts::default(),
         created_unix_ns: 0,
         started_unix_ns: None,
         durations: Durations::default(),

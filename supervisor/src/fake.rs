@@ -15,7 +15,7 @@ use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
 use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::integrity::ImageDigest;
-use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec};
+use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec, RestartPolicy};
 use isola_abi::recall::Recall;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
@@ -370,12 +370,14 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         name: name.into(),
         image_name: "image".into(),
         image: digest(&image()),
+        requirement: alloc::boxed::Box::default(),
         cores: 1,
         placement: CorePlacement::default(),
         memory: ByteSize(4 * MIB),
         memory_max: None,
         arguments: Vec::new(),
         network: NetworkSpec::Dhcp,
+        restart: RestartPolicy::No,
         watchdog_ms: 0,
     }
 }

@@ -7,7 +7,8 @@
 //! |---|---|
 //! | [`inventory`] | cores, memory and devices: each free, or owned by exactly one cell |
 //! | [`image`] | what a cell image must be, checked on bytes that nobody vouches for |
-//! | [`cells`] | the cells, and what becomes of them: create, start, stop, exit, crash, hang, destroy |
+//! | [`trust`] | whether an image is what it must be |
+//! | [`cells`] | the cells, and what becomes of them: create, start, stop, exit, crash, hang, restart, destroy |
 //! | [`report`] | what a cell says of itself, read without believing it |
 //! | [`logs`] | what cells print |
 //! | [`journal`] | what the supervisor did and saw |
@@ -17,8 +18,8 @@
 //! | [`server`] | the management protocol: bytes in, bytes out |
 //! | [`effects`] | what all this needs from a machine |
 //!
-//! What is not here: restart policies (the host tool's), and anything that a cell needs while it runs. Cells
-//! do not wait for the supervisor but for memory, where they may have more of it, and that not for ever.
+//! What is not here: anything that a cell needs while it runs. Cells do not wait for the supervisor but for memory,
+//! where they may have more of it, and that not for ever.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -35,6 +36,7 @@ pub mod report;
 pub mod scrub;
 pub mod server;
 pub mod staging;
+pub mod trust;
 
 #[cfg(test)]
 mod fake;

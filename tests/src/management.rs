@@ -4,7 +4,7 @@ use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
     CellInfo, CellSpec, CorePlacement, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request,
-    RequestBody, Response, ResponseBody,
+    RequestBody, Response, ResponseBody, RestartPolicy,
 };
 use isola_abi::size::ByteSize;
 use sha2::{Digest, Sha256};
@@ -230,12 +230,14 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         name: name.into(),
         image_name: "cell-probe".into(),
         image: digest(crate::supervised::probe()),
+        requirement: Box::default(),
         cores,
         placement: CorePlacement::default(),
         memory: ByteSize(mib << 20),
         memory_max: None,
         arguments: arguments.iter().map(|&argument| argument.into()).collect(),
         network: NetworkSpec::None,
+        restart: RestartPolicy::No,
         watchdog_ms: 0,
     }
 }

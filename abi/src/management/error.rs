@@ -2,6 +2,7 @@
 
 use super::{CellState, MAX_IMAGE, MAX_NAME_LEN};
 use crate::id::{CoreId, NodeId};
+use crate::integrity::Distrust;
 use crate::size::ByteSize;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -125,6 +126,8 @@ pub enum ManagementError {
     NoImage,
     /// The image cannot be a cell.
     ImageRejected(ImageFault),
+    /// The image is not what it must be.
+    ImageNotTrusted(Distrust),
 }
 
 /// A core that cannot be had.
@@ -229,6 +232,7 @@ impl fmt::Display for ManagementError {
                 f.write_str("no network device is free: stop a cell that has one, run this one without network, or start the machine with more")
             }
             Self::NoImage => f.write_str("the machine does not have the image: send it first"),
+            Self::ImageNotTrusted(distrust) => write!(f, "the image is not the one that is wanted: {distrust}"),
             Self::ImageRejected(fault) => write!(f, "the image cannot be a cell: {fault}"),
         }
     }

@@ -1,6 +1,6 @@
 //! What is told of cells and machine.
 
-use super::CellSpec;
+use super::{CellSpec, Restarts};
 use crate::histogram::Distribution;
 use crate::id::{CellId, CoreId, NodeId};
 use crate::integrity::ImageDigest;
@@ -153,6 +153,8 @@ pub struct CellInfo {
     pub service: Distribution,
     /// What went wrong, where something did.
     pub crash: Option<Crash>,
+    /// How often it was started again by its policy, and whether it will be.
+    pub restarts: Restarts,
     /// Time of day of its first creation, in ns since 1970-01-01 UTC.
     pub created_unix_ns: u64,
     /// Time of day of its last start.

@@ -64,6 +64,27 @@ pub enum JournalEvent {
     Crash(CrashKind),
     /// A cell was stopped by force, and what it held is back.
     Kill,
+    /// A cell that has ended is going to be started again, as its policy says.
+    RestartDue {
+        /// How many of its ends stand in a row, none having come after it ran for a while.
+        ends_in_row: u32,
+        /// How long from now.
+        after_ns: u64,
+    },
+    /// A cell was to be started again, and could not be.
+    RestartRefused {
+        /// Why not.
+        error: ManagementError,
+        /// How long it takes until the next try; `None`: there is none.
+        after_ns: Option<u64>,
+    },
+    /// A cell that has ended is not started again, as it was as often as its policy allows.
+    RestartsUsedUp {
+        /// How many of its ends stand in a row.
+        ends_in_row: u32,
+    },
+    /// A cell that waited to be started again was asked to stop.
+    RestartCancelled,
     /// A cell was forgotten, with what it still held given back.
     Destroy,
     /// A core did not come back; the memory of the cell that it was in is kept out of use.

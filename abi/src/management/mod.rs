@@ -10,6 +10,7 @@
 //! | `spec` | what a cell shall be |
 //! | `placement` | which cores it gets |
 //! | `info` | what is told of cells and machine |
+//! | `restart` | what becomes of a cell that has ended by itself |
 //! | `journal` | what the supervisor did and saw |
 //! | `resize` | how much of something a cell is to have |
 //! | `error` | why a request, or an image, was refused |
@@ -19,6 +20,7 @@ mod info;
 mod journal;
 mod placement;
 mod resize;
+mod restart;
 mod spec;
 
 pub use error::{ImageFault, ManagementError, TakenBy, TakenCore};
@@ -29,6 +31,7 @@ pub use info::{
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS};
 pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
 pub use resize::{Change, Kept, MemoryResized, Mode};
+pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
 pub use spec::{CellSpec, NetworkSpec};
 
 use crate::frame::MAX_CHUNK;

@@ -9,7 +9,7 @@ use crate::record::Record;
 use crate::session::{Counting, Service, Session, System, mib, ms, ms_since};
 use crate::{interrupt, load};
 use isola_abi::descriptor::NetworkAddress;
-use isola_abi::management::{CellInfo, CellSpec, CorePlacement, ManagementError, NetworkSpec};
+use isola_abi::management::{CellInfo, CellSpec, CorePlacement, ManagementError, NetworkSpec, RestartPolicy};
 use isola_abi::size::ByteSize;
 use isola_host::client::{Client, ClientError, SOCKET};
 use isola_host::image::{CellImage, SUPERVISOR};
@@ -177,12 +177,14 @@ fn spec(image: &CellImage, cores: u32, mib: u64) -> CellSpec {
         name: NAME.into(),
         image_name: image.name.clone(),
         image: image.digest,
+        requirement: Box::default(),
         cores,
         placement: CorePlacement::default(),
         memory: ByteSize(mib << 20),
         memory_max: None,
         arguments: Vec::new(),
         network: NetworkSpec::Static(NetworkAddress { ip: GUEST, prefix_len: 24, gateway: None }),
+        restart: RestartPolicy::No,
         watchdog_ms: 0,
     }
 }

@@ -19,7 +19,8 @@ use crate::machine::{Held, MachineError};
 use crate::names;
 use crate::output::view::is_running;
 use crate::publish::{PublishError, PublishSpec};
-use isola_abi::management::{CellInfo, CellSpec, CorePlacement, ManagementError, NetworkSpec};
+use isola_abi::integrity::Requirement;
+use isola_abi::management::{CellInfo, CellSpec, CorePlacement, ManagementError, NetworkSpec, RestartPolicy};
 use isola_abi::size::ByteSize;
 use ports::{check_ports, publish_ports, unpublish_all};
 use std::ops::ControlFlow;
@@ -41,6 +42,8 @@ const STOP_TURN: Duration = Duration::from_millis(100);
 pub struct NewCell {
     /// Its image.
     pub image: CellImage,
+    /// What that must be.
+    pub requirement: Requirement,
     /// Its name; made up where there is none.
     pub name: Option<String>,
     /// How many cores.
@@ -55,6 +58,8 @@ pub struct NewCell {
     pub arguments: Vec<String>,
     /// Its network.
     pub network: NetworkWish,
+    /// Whether it is started again when it has ended.
+    pub restart: RestartPolicy,
     /// When it counts as hung, in ms; 0: never.
     pub watchdog_ms: u32,
     /// Ports to publish.
@@ -94,6 +99,12 @@ pub enum CellError {
     /// The cell has no network.
     #[error("cell {0:?} has no network: ports cannot be published for it")]
     NoNetwork(String),
+    /// The cell's address may change while nobody is there to see it.
+    #[error(
+        "ports of cell {0:?} cannot be published: each time it is started again it may get another address by \
+         DHCP; give it an address that stays (--network auto), or no restart policy"
+    )]
+    AddressMayChange(String),
     /// The cell has no address yet.
     #[error(
         "cell {name:?} has no address after {} s, so its ports cannot be published: see `isola logs {name}`",
@@ -179,12 +190,14 @@ pub fn run(
         name: name.clone(),
         image_name: new.image.name.clone(),
         image: new.image.digest,
+        requirement: Box::new(new.requirement),
         cores: new.cores,
         placement: new.placement,
         memory: new.memory,
         memory_max: new.memory_max,
         arguments: new.arguments,
         network: new.network.resolve(&held.record.options.uplink, &cells)?,
+        restart: new.restart,
         watchdog_ms: new.watchdog_ms,
     };
     spec.validate().map_err(ClientError::from)?;
@@ -192,7 +205,7 @@ pub fn run(
     if taken(&name) {
         return Err(ClientError::from(ManagementError::NameTaken(name)).into());
     }
-    check_ports(root, held, &name, spec.network, &new.publish)?;
+    check_ports(root, held, &spec, &new.publish)?;
     client.provide(&new.image, progress)?;
     let cell = client.create(spec)?;
     let record =
@@ -233,7 +246,7 @@ pub fn start(
         let record = held.cells().load(name, cell.id);
         let publish = record.map(|record| record.publish).unwrap_or_default();
         // What is known to fail is not worth sending an image for.
-        check_ports(root, held, name, cell.spec.network, &publish)?;
+        check_ports(root, held, &cell.spec, &publish)?;
         if client.images()?.iter().all(|kept| kept.digest != cell.spec.image) {
             let image = kept_image(held, &cell)?;
             let len = image.bytes.len() as u64;
@@ -312,7 +325,7 @@ pub fn stop(
     let mut cell = look_up(&held, &mut client, name)?;
     let id = cell.id;
     let mut turn = Some((held, client));
-    if is_running(&cell)
+    if (is_running(&cell) || waits_for_restart(&cell))
         && let Some((held, client)) = &mut turn
     {
         match client.stop(name, timeout_ms, STOP_TURN) {
@@ -383,9 +396,16 @@ pub fn sweep(held: &Held, client: &mut Client, cells: &[CellInfo]) -> Result<Vec
     Ok(swept)
 }
 
-/// Ends what is published of cells that have ended: their addresses can be others' any time.
+/// Ends what is published of cells that have ended: their addresses can be others' any time. One that is going to be
+/// started again keeps its address, and so its ports.
 fn unpublish_ended(held: &Held, cells: &[CellInfo]) -> Result<(), CellError> {
-    cells.iter().filter(|cell| has_ended(cell)).try_for_each(|cell| unpublish_all(held, cell))
+    let over = |cell: &&CellInfo| has_ended(cell) && !waits_for_restart(cell);
+    cells.iter().filter(over).try_for_each(|cell| unpublish_all(held, cell))
+}
+
+/// Whether a cell has ended, and is going to be started again by itself.
+pub fn waits_for_restart(cell: &CellInfo) -> bool {
+    cell.restarts.next_unix_ns.is_some()
 }
 
 /// Whether a cell has run and does not any more.

@@ -13,7 +13,7 @@ use crate::machine::record::{Health, MachineRecord};
 use crate::machine::state::{MachineDir, StateRoot};
 use crate::output::view::is_running;
 use crate::publish::{Publication, PublishError, PublishSpec};
-use isola_abi::management::{CellInfo, NetworkSpec};
+use isola_abi::management::{CellInfo, CellSpec, NetworkSpec, RestartPolicy};
 use std::net::Ipv4Addr;
 
 /// Publishes further ports of a cell, for now and for whenever it is started again.
@@ -28,7 +28,7 @@ pub fn publish(
     specs: &[PublishSpec],
 ) -> Result<Vec<Publication>, CellError> {
     let cell = look_up(held, client, name)?;
-    check_ports(root, held, name, cell.spec.network, specs)?;
+    check_ports(root, held, &cell.spec, specs)?;
     let store = held.cells();
     let mut record = record_of(&store, &cell);
     record
@@ -92,8 +92,7 @@ fn record_of(store: &CellStore, cell: &CellInfo) -> CellRecord {
 pub(super) fn check_ports(
     root: &StateRoot,
     held: &Held,
-    cell: &str,
-    network: NetworkSpec,
+    cell: &CellSpec,
     specs: &[PublishSpec],
 ) -> Result<(), CellError> {
     if specs.is_empty() {
@@ -102,8 +101,12 @@ pub(super) fn check_ports(
     if held.record.options.uplink != Uplink::User {
         return Err(CellError::NotOnTap);
     }
-    if network == NetworkSpec::None {
-        return Err(CellError::NoNetwork(cell.to_owned()));
+    match cell.network {
+        NetworkSpec::None => return Err(CellError::NoNetwork(cell.name.clone())),
+        NetworkSpec::Dhcp if cell.restart != RestartPolicy::No => {
+            return Err(CellError::AddressMayChange(cell.name.clone()));
+        }
+        NetworkSpec::Dhcp | NetworkSpec::Static(_) => {}
     }
     for spec in specs.iter().filter(|spec| spec.host_port != 0) {
         check_port(root, spec)?;

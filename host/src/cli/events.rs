@@ -1,24 +1,30 @@
 //! `isola events`: the supervisor's journal.
 
+use super::failure::REFUSED;
 use super::follow::INTERVAL;
 use super::interrupt::Interrupts;
 use super::{Context, Failure};
 use crate::machine::Held;
 use crate::output::Format;
 use crate::output::human;
+use crate::output::trace::trace;
 use crate::output::view::EventView;
 use clap::Args;
 use isola_abi::management::JournalEntry;
+use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::sleep;
 
 /// Prints what the supervisor did and saw, with how long each thing took
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With -o json, one object a line.
+With -o json, one object a line. Numbers have no gaps but where entries are gone, as the machine keeps the latest
+1024; how many are is said.
 
 Examples:
   isola events
+  isola events --trace kv.json            for ui.perfetto.dev: a track for each cell
   isola events -f -o json | jq -c 'select(.event == \"crash\")'")]
 pub(super) struct Arguments {
     /// Goes on printing until ^C
@@ -27,13 +33,25 @@ pub(super) struct Arguments {
     /// Prints entries from this number on
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     from: u64,
+    /// Writes them as a trace for ui.perfetto.dev, or Chrome's chrome://tracing, to a file instead
+    #[arg(long, value_name = "FILE", conflicts_with = "follow")]
+    trace: Option<PathBuf>,
 }
 
 pub(super) fn events(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let interrupts = if arguments.follow { Some(Interrupts::count()?) } else { None };
     let mut next = arguments.from;
+    if let Some(path) = &arguments.trace {
+        let entries = turn(context, next)?;
+        note_gap(context, next, entries.first());
+        let trace = trace(context.machine.as_str(), &entries);
+        let written = fs::write(path, serde_json::to_vec(&trace)?);
+        written.map_err(|error| Failure::new(REFUSED, format!("{}: {error}", path.display())))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     loop {
         for entry in turn(context, next)? {
+            note_gap(context, next, Some(&entry));
             print(context, &entry)?;
             next = entry.number + 1;
         }
@@ -55,6 +73,13 @@ fn turn(context: &Context, next: u64) -> Result<Vec<JournalEntry>, Failure> {
         let Some(last) = more.last() else { return Ok(entries) };
         next = last.number + 1;
         entries.extend(more);
+    }
+}
+
+/// Says how many entries are missing before the next one that there is.
+fn note_gap(context: &Context, next: u64, entry: Option<&JournalEntry>) {
+    if let Some(lost) = entry.map(|entry| entry.number.saturating_sub(next)).filter(|lost| *lost > 0) {
+        context.output.note(&format!("note: {lost} entries before this are gone"));
     }
 }
 

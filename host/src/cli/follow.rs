@@ -1,7 +1,7 @@
 //! Reading along what a cell prints, in short turns at its machine.
 
 use super::{Context, Failure};
-use crate::cellctl::look_up;
+use crate::cellctl::{look_up, waits_for_restart};
 use crate::machine::Held;
 use crate::machine::state::MachineDir;
 use crate::output::Format;
@@ -63,7 +63,7 @@ impl Follower {
         }
     }
 
-    /// Prints until the cell has ended, and returns how it is then, or until `waiting` breaks.
+    /// Prints until the cell has ended for good, and returns how it is then, or until `waiting` breaks.
     pub(super) fn until_end(
         &mut self,
         context: &Context,
@@ -71,7 +71,7 @@ impl Follower {
     ) -> Result<Option<CellInfo>, Failure> {
         loop {
             let cell = self.turn(context)?;
-            if !is_running(&cell) {
+            if !is_running(&cell) && !waits_for_restart(&cell) {
                 return Ok(Some(cell));
             }
             if waiting().is_break() {

@@ -8,12 +8,14 @@ use crate::client::Client;
 use crate::hosted_cells;
 use crate::inquiry::facts;
 use crate::machine::Held;
-use crate::output::view::{CellView, HostedView, LatencyView, MachineView, is_running, most_memory};
+use crate::output::view::{
+    CellView, HostedView, LatencyView, MachineView, RestartView, is_running, most_memory,
+};
 use crate::output::{Format, human, table};
 use crate::placement::ranges;
 use clap::Args;
 use isola_abi::inquiry::{FrameFilter, Inquiry};
-use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage};
+use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage, RestartPolicy};
 use isola_abi::report::MemoryPressure;
 use isola_abi::size::ByteSize;
 use serde_json::Value;
@@ -195,7 +197,13 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
     line("cell", format!("{} (id {}, machine {})", view.name, view.id, view.machine));
     line("state", format!("{}; uptime {}", show::state(cell), show::uptime(cell)));
     line("image", [std::slice::from_ref(&view.image), &view.arguments[..]].concat().join(" "));
-    line("sha256", view.image_sha256.clone());
+    line(
+        "sha256",
+        format!("{}{}", view.image_sha256, if view.image_is_pinned { ", as demanded" } else { "" }),
+    );
+    if let Some(key) = &view.image_signed_by {
+        line("signed by", key.clone());
+    }
     line("created", human::local_time(cell.created_unix_ns));
     let MemoryUsage { total, used, peak, room: _, pressure } = cell.memory_usage;
     let most = match cell.spec.memory_max {
@@ -256,6 +264,14 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
                 time(p999_cycles)
             ),
         );
+    }
+    if cell.spec.restart != RestartPolicy::No {
+        let next =
+            cell.restarts.next_unix_ns.map(|next| format!("; next try at {}", human::local_time(next)));
+        let RestartView { policy, count, ends_in_row, .. } = &view.restart;
+        let text =
+            format!("{policy}: {count} so far, {ends_in_row} ends in a row{}", next.unwrap_or_default());
+        line("restart", text);
     }
     if view.watchdog_ms > 0 {
         line("watchdog", format!("{} ms", view.watchdog_ms));

@@ -13,6 +13,7 @@ mod events;
 mod failure;
 mod follow;
 mod hosted;
+mod image;
 mod inspect;
 mod interrupt;
 mod logs;
@@ -83,7 +84,7 @@ struct Globals {
 enum Verb {
     Up(up::Arguments),
     Down(down::Arguments),
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     Ps(ps::Arguments),
     Logs(logs::Arguments),
     Start(start::Arguments),
@@ -92,6 +93,7 @@ enum Verb {
     Resize(resize::Arguments),
     Rm(rm::Arguments),
     Inspect(inspect::Arguments),
+    Image(image::Arguments),
     Events(events::Arguments),
     Capture(capture::Arguments),
     Port(port::PortArguments),
@@ -142,7 +144,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
     match verb {
         Verb::Up(arguments) => up::up(context, arguments),
         Verb::Down(arguments) => down::down(context, &arguments),
-        Verb::Run(arguments) => run::run(context, arguments),
+        Verb::Run(arguments) => run::run(context, *arguments),
         Verb::Ps(arguments) => ps::ps(context, &arguments),
         Verb::Logs(arguments) => logs::logs(context, &arguments),
         Verb::Start(arguments) => start::start(context, &arguments),
@@ -151,6 +153,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Resize(arguments) => resize::resize(context, &arguments),
         Verb::Rm(arguments) => rm::rm(context, &arguments),
         Verb::Inspect(arguments) => inspect::inspect(context, &arguments),
+        Verb::Image(arguments) => image::image(context, &arguments),
         Verb::Capture(arguments) => capture::capture(context, &arguments),
         Verb::Events(arguments) => events::events(context, &arguments),
         Verb::Port(arguments) => port::port(context, &arguments),

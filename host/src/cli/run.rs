@@ -9,7 +9,7 @@ use super::up::PlatformArguments;
 use super::{Context, Failure, complete, show, standalone};
 use crate::cellctl::{self, CellError, NewCell};
 use crate::client::ClientError;
-use crate::image::{CellImage, FindError};
+use crate::image::{CellImage, FindError, signing};
 use crate::machine::Held;
 use crate::machine::cells::Afterwards;
 use crate::machine::network::NetworkWish;
@@ -19,7 +19,8 @@ use crate::output::progress::Progress;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
 use clap::Args;
-use isola_abi::management::{CellInfo, CellState, ManagementError, PlacementPolicy};
+use isola_abi::integrity::{ImageDigest, Requirement};
+use isola_abi::management::{CellInfo, CellState, ManagementError, PlacementPolicy, RestartPolicy};
 use isola_abi::size::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,6 +56,9 @@ Without -d, what the cell prints is printed until it ends; ^C stops it, and a se
 cell's exit code is returned, or 134 where it crashed, 137 where it was stopped by force, 125 where isola could
 not run it, 126 where the image is no cell image, 127 where there is no such image.
 
+With --restart the machine itself starts the cell again, whether anybody looks or not: after 100 ms, then after
+twice as long each time, up to a minute; a cell that has run for 10 s begins anew. `isola stop` ends it for good.
+
 Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80:80.
 
 Examples:
@@ -62,6 +66,7 @@ Examples:
   isola run -d --memory 64M --memory-max 1G kv
   isola run -d --cores 4 --placement siblings --node 1 kv
   isola run --rm primes 7001
+  isola run -d --restart on-failure:5 kv
   isola run -f isola.toml
   isola run --standalone ./target/release/kv
   isola run --hosted -p 11211:11211 kv")]
@@ -107,14 +112,23 @@ pub(super) struct Arguments {
     /// When a cell that stands still has crashed: 500ms, 5s, off [default: off]
     #[arg(long, value_name = "TIME")]
     watchdog: Option<Watchdog>,
+    /// Whether it is started again when it has ended: no, on-failure, on-failure:TIMES or always [default: no]
+    #[arg(long, value_name = "POLICY", conflicts_with = "rm")]
+    restart: Option<RestartPolicy>,
+    /// The SHA-256 that the image must have, as `isola image digest` prints it
+    #[arg(long, value_name = "DIGEST")]
+    sha256: Option<ImageDigest>,
+    /// The public key that the image must be signed by: its digits, or its file
+    #[arg(long, value_name = "KEY")]
+    signed_by: Option<String>,
     /// Removes the cell when it has ended; with -d, the first `ps` or `run` that sees it does
     #[arg(long)]
     rm: bool,
     /// Boots the image alone on a virtual machine, without a supervisor
-    #[arg(long)]
+    #[arg(long, conflicts_with = "restart")]
     standalone: bool,
     /// Runs the application as a process of this host, without a machine (built by `cargo hosted`)
-    #[arg(long, conflicts_with_all = ["detach", "standalone", "watchdog"])]
+    #[arg(long, conflicts_with_all = ["detach", "standalone", "watchdog", "restart"])]
     hosted: bool,
     /// With --hosted: user, or tap:INTERFACE [default: user]
     #[arg(long, value_name = "NETWORK", requires = "hosted")]
@@ -130,6 +144,16 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, F
     };
     let named = arguments.command.first().or(manifest.image.as_ref());
     let named = named.ok_or_else(|| Failure::new(USAGE, "the manifest names no image, and none is given"))?;
+    let demands = arguments.sha256.or(manifest.sha256).is_some()
+        || arguments.signed_by.is_some()
+        || manifest.signed_by.is_some();
+    if demands && (arguments.hosted || arguments.standalone) {
+        return Err(Failure::new(
+            USAGE,
+            "what is demanded of an image is checked by a machine's supervisor, and there is none: leave \
+             sha256 and signed_by out, or run the image in a cell",
+        ));
+    }
     if arguments.hosted {
         return run_hosted(context, arguments, manifest).map_err(|failure| failure.or_code(NOT_RUN));
     }
@@ -159,8 +183,11 @@ fn run_cell(
     let given =
         PlacementWish { policy: arguments.placement, node: arguments.node, core_ids: arguments.core_ids };
     let wish = given.or(manifest.placement());
+    let signed_by = arguments.signed_by.or(manifest.signed_by);
+    let requirement = requirement(arguments.sha256.or(manifest.sha256), signed_by, &image)?;
     let new = NewCell {
         image,
+        requirement,
         name: arguments.name.or(manifest.name),
         cores: arguments.cores.or(manifest.cores).unwrap_or_else(|| wish.cores()),
         placement: wish.placement(),
@@ -168,6 +195,7 @@ fn run_cell(
         memory_max: arguments.memory_max.or(manifest.memory_max),
         arguments: or_else(application_arguments(arguments.command), manifest.arguments),
         network: arguments.network.or(manifest.network).unwrap_or_default(),
+        restart: arguments.restart.or(manifest.restart).unwrap_or_default(),
         watchdog_ms: arguments.watchdog.or(manifest.watchdog).unwrap_or_default().ms,
         publish: or_else(arguments.publish, manifest.publish),
         afterwards: if arguments.rm { Afterwards::Remove } else { Afterwards::Keep },
@@ -185,9 +213,9 @@ fn run_cell(
         CellError::Client(ClientError::Interrupted) => {
             Failure::new(INTERRUPTED, "interrupted: no cell was made")
         }
-        CellError::Client(ClientError::Refused(ManagementError::ImageRejected(_))) => {
-            Failure::new(NO_CELL_IMAGE, error.to_string())
-        }
+        CellError::Client(ClientError::Refused(
+            ManagementError::ImageRejected(_) | ManagementError::ImageNotTrusted(_),
+        )) => Failure::new(NO_CELL_IMAGE, error.to_string()),
         error => error.into(),
     })?;
     if arguments.detach {
@@ -197,6 +225,17 @@ fn run_cell(
     // Others get their turn at the machine while this command reads along.
     drop((client, held));
     attend(context, &cell.spec.name, arguments.rm, &interrupts)
+}
+
+/// What an image must be, with the signature that it has.
+fn requirement(
+    sha256: Option<ImageDigest>,
+    signed_by: Option<String>,
+    image: &CellImage,
+) -> Result<Requirement, Failure> {
+    let Some(key) = signed_by else { return Ok(Requirement { sha256, ..Requirement::default() }) };
+    let signed_by = Some(signing::public_key(&key)?);
+    Ok(Requirement { sha256, signed_by, signature: signing::read_signature(&image.path)? })
 }
 
 /// Stays with a cell until it has ended; returns its exit code.

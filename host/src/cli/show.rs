@@ -38,8 +38,17 @@ pub(super) fn machine(held: &Held, info: Option<&MachineInfo>) -> MachineView {
     MachineView::new(held.dir.name.as_str(), &held.record, info)
 }
 
-/// A cell's state in a few words: `running`, `exited (0)`, `crashed (panic)`.
+/// A cell's state in a few words: `running`, `exited (0)`, `crashed (panic), again in 2s`.
 pub(super) fn state(cell: &CellInfo) -> String {
+    let state = own_state(cell);
+    match (cell.restarts.next_unix_ns, cell.restarts.count) {
+        (Some(next), _) => format!("{state}, again in {}", human::age(human::until(next))),
+        (None, 0) => state,
+        (None, count) => format!("{state}, restarted {count}x"),
+    }
+}
+
+fn own_state(cell: &CellInfo) -> String {
     match (cell.state, cell.exit_code, &cell.crash) {
         (CellState::Exited, Some(code), _) => format!("exited ({code})"),
         (CellState::Crashed, _, Some(crash)) => {

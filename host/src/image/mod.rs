@@ -4,8 +4,10 @@
 //! |---|---|
 //! | this | finding an image by its name or its path |
 //! | [`elf`] | checking that it is a cell image, and cutting off what a machine has no use for |
+//! | [`signing`] | keys and signatures |
 
 pub mod elf;
+pub mod signing;
 
 use crate::names::nearest;
 use elf::{ElfImage, ImageError};

@@ -70,6 +70,12 @@ pub fn since(unix_ns: u64) -> Duration {
     now.saturating_sub(Duration::from_nanos(unix_ns))
 }
 
+/// How long it is until a time of day; none where that is over.
+pub fn until(unix_ns: u64) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Duration::from_nanos(unix_ns).saturating_sub(now)
+}
+
 fn timestamp(unix_ns: u64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
@@ -107,5 +113,6 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(rfc3339(1_700_000_000_250_000_000), "2023-11-14T22:13:20.250000000Z");
         assert_eq!(since(u64::MAX / 2), Duration::ZERO);
+        assert_eq!(until(1_700_000_000_250_000_000), Duration::ZERO);
     }
 }

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | this | where a command prints to |
 //! | [`view`] | the JSON forms: field names are stable, and documented there |
+//! | [`trace`] | the journal as a trace for Perfetto |
 //! | [`human`] | durations, counts and times of day for people |
 //! | [`progress`] | a sign of life for what takes longer than a second |
 
 pub mod human;
 pub mod progress;
+pub mod trace;
 pub mod view;
 
 use comfy_table::{ContentArrangement, Table, presets};

@@ -173,6 +173,38 @@ fn a_cell_starts_again_from_the_image_that_it_was_made_from() {
 }
 
 #[test]
+fn a_cell_that_waits_to_be_started_again_is_shown_and_stopped_for_good() {
+    let sandbox = Sandbox::up();
+    let port = isola_tests::ports::free();
+    let publish = format!("{port}:80");
+    let run = ["run", "-d", "--name", "kv", "--restart", "on-failure:3", "-p", &publish, "kv", "crash"];
+    sandbox.isola(&run).ok();
+    sandbox.wait("it crashes", || sandbox.json(&["inspect", "kv"])["state"] == "crashed");
+    let cell = sandbox.json(&["inspect", "kv"]);
+    assert_eq!((&cell["restart"]["policy"], &cell["restart"]["count"]), (&"on-failure:3".into(), &0.into()));
+    assert!(cell["restart"]["next"].is_string(), "{cell}");
+    let listed = sandbox.isola(&["ps"]).ok();
+    assert!(listed.contains("crashed (exception), again in 59m"), "{listed}");
+    assert!(listed.contains(&port.to_string()), "its port leads to it when it is there again: {listed}");
+    assert!(sandbox.isola(&["inspect", "kv"]).ok().contains("on-failure:3: 0 so far"));
+    sandbox.isola(&["stop", "kv"]).ok();
+    let stopped = sandbox.isola(&["ps"]).ok();
+    assert!(stopped.contains("crashed (exception)  ") && !stopped.contains(&port.to_string()), "{stopped}");
+    assert!(sandbox.isola(&["events"]).ok().contains("restart-cancelled"));
+}
+
+#[test]
+fn ports_of_a_cell_that_is_started_again_need_an_address_that_stays() {
+    let sandbox = Sandbox::up();
+    let run = ["run", "-d", "--name", "kv", "--network", "dhcp", "--restart", "always"];
+    sandbox.isola(&[&run[..], &["-p", "80", "kv"]].concat()).failed(125, "--network auto");
+    sandbox.isola(&[&run[..], &["kv"]].concat()).ok();
+    sandbox.isola(&["publish", "kv", "80"]).failed(1, "--network auto");
+    sandbox.isola(&["run", "--rm", "--restart", "always", "kv"]).failed(2, "--restart");
+    sandbox.isola(&["run", "--restart", "often", "kv"]).failed(2, "on-failure:5");
+}
+
+#[test]
 fn an_image_that_the_machine_has_is_not_sent_again() {
     // The fake supervisor does not take one that it has.
     let sandbox = Sandbox::up();

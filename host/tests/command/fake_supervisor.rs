@@ -8,13 +8,15 @@
 //! | `stubborn` | does not stop when asked |
 //! | `slow` | takes a second to stop |
 //! | `hungry` | gives back half of the memory that it is asked for |
+//!
+//! One that ends by itself and is to be started again is due in an hour.
 
 use crate::fake_answers::Answering;
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::frame::{Decoder, encode};
 use isola_abi::histogram::Histogram;
 use isola_abi::id::{CellId, CoreId, NodeId};
-use isola_abi::integrity::ImageDigest;
+use isola_abi::integrity::{Distrust, ImageDigest};
 use isola_abi::management::*;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, MemoryPressure};
 use isola_abi::size::ByteSize;
@@ -229,6 +231,11 @@ impl Supervisor {
             }
             RequestBody::Stop { name, timeout_ms } => {
                 let cell = self.cell(&name)?;
+                if cell.info.restarts.next_unix_ns.take().is_some() {
+                    let info = cell.info.clone();
+                    self.note(Some(&name), JournalEvent::RestartCancelled);
+                    return Ok(Some(ResponseBody::Cell(Box::new(info))));
+                }
                 if !matches!(cell.info.state, CellState::Running | CellState::Stopping) {
                     return Err(ManagementError::WrongState { name, state: cell.info.state });
                 }
@@ -280,7 +287,9 @@ impl Supervisor {
                 ResponseBody::Answers(self.answering.piece(line, number, from, max_bytes))
             }
             RequestBody::Events { from, max_entries } => {
-                let entries = self.journal.iter().filter(|entry| entry.number >= from);
+                // As if no more than the latest 20 were kept.
+                let first = (self.journal.len() as u64).saturating_sub(20).max(from);
+                let entries = self.journal.iter().filter(|entry| entry.number >= first);
                 ResponseBody::Events(entries.take(max_entries.min(3) as usize).cloned().collect())
             }
             RequestBody::Note { cell, decision, .. } => {
@@ -359,6 +368,13 @@ impl Supervisor {
 
     fn create(&mut self, spec: CellSpec) -> Result<CellInfo, ManagementError> {
         spec.validate()?;
+        if let Some(required) = spec.requirement.sha256.filter(|required| *required != spec.image) {
+            let distrust = Distrust::Digest { required, measured: spec.image };
+            return Err(ManagementError::ImageNotTrusted(distrust));
+        }
+        if spec.requirement.signed_by.is_some() && spec.requirement.signature.is_none() {
+            return Err(ManagementError::ImageNotTrusted(Distrust::Unsigned));
+        }
         if self.cell(&spec.name).is_ok() {
             return Err(ManagementError::NameTaken(spec.name));
         }
@@ -426,6 +442,7 @@ impl Supervisor {
                 memory_bytes: -2048,
             }],
             crash: None,
+            restarts: Restarts::default(),
             created_unix_ns: now(),
             started_unix_ns: None,
             durations: Durations { create_ns: Some(1_000_000), ..Durations::default() },
@@ -463,6 +480,9 @@ impl Supervisor {
 
 impl Cell {
     fn end(&mut self, state: CellState) {
+        // Nobody has the time to wait for it.
+        let due = self.info.spec.restart != RestartPolicy::No && self.info.state == CellState::Running;
+        self.info.restarts.next_unix_ns = due.then(|| now() + 3_600_000_000_000);
         self.info.state = state;
         self.info.memory = ByteSize(0);
         self.info.address = None;

@@ -51,6 +51,35 @@ fn events_are_shown_in_their_order() {
 }
 
 #[test]
+fn the_journal_is_exported_as_a_trace() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "--rm", "--name", "kv", "kv", "exit:0"]).ok();
+    assert_eq!(sandbox.isola(&["events", "--trace", "trace.json"]).ok(), "");
+    let text = std::fs::read_to_string(sandbox.path("trace.json")).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let spans = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X");
+    let names: Vec<&str> = spans.map(|event| event["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["boot", "create", "start", "exit", "running", "destroy"]);
+    sandbox.isola(&["events", "--trace", "absent/trace.json"]).failed(1, "absent/trace.json");
+}
+
+#[test]
+fn entries_that_are_gone_from_the_journal_are_counted() {
+    // The fake supervisor forgets all but the latest 20.
+    let sandbox = Sandbox::up();
+    for _ in 0..8 {
+        sandbox.isola(&["run", "--rm", "-d", "--name", "kv", "kv"]).ok();
+        sandbox.isola(&["rm", "-f", "kv"]).ok();
+    }
+    let outcome = sandbox.isola(&["events", "-o", "json"]);
+    assert!(outcome.err.contains("note: 13 entries before this are gone"), "{outcome:?}");
+    let lines = outcome.ok();
+    let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["number"], lines.lines().count()), (&13.into(), 20));
+    assert!(sandbox.isola(&["events", "--from", "30"]).err.is_empty());
+}
+
+#[test]
 fn an_interrupt_stops_the_cell_that_is_read_along() {
     let sandbox = Sandbox::up();
     let run = sandbox.spawn(&["run", "--rm", "--name", "kv", "kv"]);

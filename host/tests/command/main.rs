@@ -15,4 +15,5 @@ mod ports;
 mod recovery;
 mod resize;
 mod sandbox;
+mod signing;
 mod usage;

@@ -3,6 +3,7 @@
 use super::grow::Growth;
 use super::info::Usage;
 use super::memory::Shrink;
+use super::restart::Restarting;
 use super::watch::Watch;
 use crate::effects::Effects;
 use crate::logs::Log;
@@ -28,6 +29,7 @@ pub(super) struct Cell<E: Effects> {
     pub(super) image_bytes: u64,
     pub(super) run: Run,
     pub(super) log: Log,
+    pub(super) restarting: Restarting,
     pub(super) exit_code: Option<i32>,
     pub(super) crash: Option<Crash>,
     pub(super) created_unix_ns: u64,
@@ -99,7 +101,7 @@ impl<E: Effects> Cell<E> {
 
     /// Whether its image has to be there.
     pub(super) fn uses_image(&self) -> bool {
-        self.held().is_some()
+        self.held().is_some() || self.restarting.next_ns().is_some()
     }
 
     pub(super) fn held(&self) -> Option<&Held<E>> {

@@ -2,12 +2,14 @@
 
 use super::cell::{Body, Cell, Held, Run};
 use super::grow::{Growth, memory_max_bytes};
+use super::restart::Restarting;
 use super::watch::Watch;
 use super::{Cells, shorten};
 use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
 use crate::image::ImagePlan;
 use crate::inventory::{CHUNK, CoreRefusal, CoreToken, CoreWish};
 use crate::logs::Log;
+use crate::trust;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -38,6 +40,7 @@ impl<E: Effects> Cells<E> {
             let what = format!("there are {MAX_CELLS} cells, those that have ended included: remove one");
             return Err(ManagementError::OutOfLimits(what));
         }
+        trust::check(&spec.requirement, &spec.image).map_err(ManagementError::ImageNotTrusted)?;
         let id = CellId(self.next_id);
         let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec)?;
         self.next_id += 1;
@@ -52,6 +55,7 @@ impl<E: Effects> Cells<E> {
             image_bytes,
             run: Run::Created,
             log: Log::new(),
+            restarting: Restarting::new(),
             exit_code: None,
             crash: None,
             created_unix_ns: self.unix_ns(now),
@@ -73,10 +77,19 @@ impl<E: Effects> Cells<E> {
     /// [`ManagementError::NoSuchCell`], [`ManagementError::WrongState`] where it has not ended, and all that is
     /// about images and exhaustion. Nothing has changed then.
     pub fn recreate(&mut self, name: &str) -> Result<CellId, ManagementError> {
-        let began = self.effects.now_ns();
         let id = self.find(name)?;
         self.poll(id);
-        let gone = || ManagementError::NoSuchCell(shorten(name));
+        self.rebuild(id)?;
+        if let Some(cell) = self.cells.get_mut(&id) {
+            cell.restarting = Restarting::new();
+        }
+        Ok(id)
+    }
+
+    /// Gives a cell that has ended what it needs once more, whoever wants that.
+    pub(super) fn rebuild(&mut self, id: CellId) -> Result<(), ManagementError> {
+        let began = self.effects.now_ns();
+        let gone = || ManagementError::NoSuchCell(String::new());
         let cell = self.cells.get(&id).ok_or_else(gone)?;
         if !cell.state().has_ended() {
             return Err(cell.wrong_state());
@@ -96,8 +109,8 @@ impl<E: Effects> Cells<E> {
         cell.crash = None;
         cell.durations = Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() };
         self.count_images();
-        self.record(began, Some(name), JournalEvent::Recreate);
-        Ok(id)
+        self.record(began, Some(&spec.name), JournalEvent::Recreate);
+        Ok(())
     }
 
     /// Starts a cell that was created, for the first time or once more.

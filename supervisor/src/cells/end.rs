@@ -27,12 +27,15 @@ pub enum Stop {
 
 impl<E: Effects> Cells<E> {
     /// Asks a cell to stop within `timeout_ms`, after which it is stopped by force; 0: by force at once. Where
-    /// it was asked before, the earlier of the two times holds.
+    /// it was asked before, the earlier of the two times holds. It is not started again then until that is asked for.
     ///
     /// # Errors
     /// [`ManagementError::NoSuchCell`], and [`ManagementError::WrongState`] where it does not run.
     pub fn stop(&mut self, name: &str, timeout_ms: u32) -> Result<Stop, ManagementError> {
         let id = self.find(name)?;
+        if self.stop_restarting(id) {
+            return Ok(Stop::Stopped(id));
+        }
         let was_live = self.cells.get(&id).is_some_and(Cell::is_live);
         self.poll(id);
         let now = self.effects.now_ns();
@@ -108,6 +111,7 @@ impl<E: Effects> Cells<E> {
     fn expire(&mut self, id: CellId, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         match &mut cell.run {
+            Run::Ended(_) if cell.restarting.next_ns().is_some_and(|next| next <= now) => self.restart(id),
             Run::Created | Run::Ended(_) => {}
             Run::Running { watch: Some(watch) } => {
                 if cell.growth.is_open() {
@@ -199,6 +203,7 @@ impl<E: Effects> Cells<E> {
             cell.durations.reclaim_ns = Some(took);
         }
         self.record(since_ns, Some(&name), event);
+        self.consider_restart(id);
         self.count_images();
         self.forget_shrink(id);
         self.ended.push(id);
@@ -233,7 +238,8 @@ impl<E: Effects> Cell<E> {
                 watch.into_iter().chain(self.shrink.as_ref().map(Shrink::next_ns)).min()
             }
             Run::Stopping { deadline_ns, .. } | Run::Examined { deadline_ns, .. } => Some(*deadline_ns),
-            Run::Created | Run::Ended(_) => None,
+            Run::Ended(_) => self.restarting.next_ns(),
+            Run::Created => None,
         }
     }
 }

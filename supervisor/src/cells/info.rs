@@ -77,7 +77,7 @@ impl<E: Effects> Cells<E> {
     /// All cells, by age.
     pub fn list(&mut self, detail: Detail) -> Vec<CellInfo> {
         self.doorbell();
-        self.cells.values().map(|cell| cell.info(&self.effects, detail)).collect()
+        self.cells.values().map(|cell| cell.info(&self.effects, self.boot.unix_ns, detail)).collect()
     }
 
     /// One cell.
@@ -92,7 +92,7 @@ impl<E: Effects> Cells<E> {
 
     /// The cell of that id as it was last seen.
     pub fn info(&self, id: CellId) -> Option<Box<CellInfo>> {
-        self.cells.get(&id).map(|cell| Box::new(cell.info(&self.effects, Detail::Full)))
+        self.cells.get(&id).map(|cell| Box::new(cell.info(&self.effects, self.boot.unix_ns, Detail::Full)))
     }
 
     /// What a cell printed.
@@ -108,7 +108,7 @@ impl<E: Effects> Cells<E> {
 }
 
 impl<E: Effects> Cell<E> {
-    fn info(&self, effects: &E, detail: Detail) -> CellInfo {
+    fn info(&self, effects: &E, boot_unix_ns: u64, detail: Detail) -> CellInfo {
         let (mut usage, memory_bytes) = match &self.body {
             Body::Held(held) => (Usage::read(effects.report(&held.space), &self.core_ids), self.memory_bytes),
             // What was its address may be another cell's by now.
@@ -145,6 +145,7 @@ impl<E: Effects> Cell<E> {
             activities: usage.activities,
             service: usage.service,
             crash,
+            restarts: self.restarting.info(boot_unix_ns),
             created_unix_ns: self.created_unix_ns,
             started_unix_ns: self.started_unix_ns,
             durations: self.durations,

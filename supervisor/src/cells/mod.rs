@@ -29,6 +29,7 @@
 //! | `end` | stop, doorbell, end |
 //! | `images` | the images that are kept |
 //! | `grow` | cells that ask for more memory |
+//! | `restart` | cells that are started again by themselves |
 //! | `memory` | memory that comes and goes by request |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
@@ -41,6 +42,7 @@ mod images;
 mod info;
 mod inquire;
 mod memory;
+mod restart;
 mod watch;
 
 pub use end::Stop;

@@ -1,7 +1,9 @@
 //! A cell at work beside others that go wrong, in every way that there is.
 
+use isola_tests::isola::Isola;
 use isola_tests::kv::Load;
 use isola_tests::service::Service;
+use isola_tests::wait;
 use serde_json::Value;
 
 /// Requests that have to be answered while a fault is there, and after it.
@@ -78,4 +80,31 @@ fn no_request_is_lost_beside_any_fault() {
     load.wait_for(REQUESTS);
     assert!(load.end() > 20 * REQUESTS);
     service.end();
+}
+
+#[test]
+fn a_cell_that_crashes_is_started_again_by_the_machine_as_often_as_its_policy_says() {
+    let isola = Isola::up(&["--cores", "2", "--memory", "128M"]);
+    let before = isola.inventory();
+    let run = ["run", "-d", "--name", "bad", "--memory", "16M", "--network", "none"];
+    isola.run(&[&run[..], &["--restart", "on-failure:2", "faulty", "panic"]].concat()).ok();
+    let events = || -> Vec<Value> {
+        let lines = isola.run(&["events", "-o", "json"]).ok();
+        lines.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+    };
+    let used_up = |events: &[Value]| events.iter().any(|entry| entry["event"] == "restarts-used-up");
+    wait::until_true("the policy gives up", || used_up(&events()));
+    let ended = isola.cell("bad");
+    assert_eq!((&ended["state"], &ended["crash"]["kind"]), (&"crashed".into(), &"panic".into()), "{ended:#}");
+    assert_eq!(
+        (&ended["restart"]["count"], &ended["restart"]["next"]),
+        (&2.into(), &Value::Null),
+        "{ended:#}"
+    );
+    let seen = events();
+    let kinds: Vec<&str> = seen.iter().skip(1).filter_map(|entry| entry["event"].as_str()).collect();
+    let once = ["start", "crash", "restart-due", "recreate"];
+    let expected = [&["create"], &once[..], &once[..], &["start", "crash", "restarts-used-up"]].concat();
+    assert_eq!(kinds, expected, "{seen:#?}");
+    assert_eq!(isola.inventory(), before);
 }

@@ -27,7 +27,8 @@ use crate::output::view::{CellView, EventView, MachineView};
 use crate::publish::PublishSpec;
 use clap::Args;
 use clients::{KvLoad, KvReport, count_primes};
-use isola_abi::management::{CellInfo, CellState, CorePlacement};
+use isola_abi::integrity::Requirement;
+use isola_abi::management::{CellInfo, CellState, CorePlacement, RestartPolicy};
 use isola_abi::size::ByteSize;
 use serde::Serialize;
 use std::net::SocketAddrV4;
@@ -261,6 +262,8 @@ impl Demo<'_> {
             memory_max: None,
             arguments: arguments.iter().map(ToString::to_string).collect(),
             network: if publish.is_empty() { NetworkWish::None } else { NetworkWish::Auto },
+            requirement: Requirement::default(),
+            restart: RestartPolicy::No,
             watchdog_ms: 0,
             publish,
             afterwards: Afterwards::Keep,

@@ -26,6 +26,10 @@ pub struct CellView {
     pub image: String,
     /// The image's SHA-256, as the supervisor measured it when it came.
     pub image_sha256: String,
+    /// Whether it must have this digest.
+    pub image_is_pinned: bool,
+    /// The public key that it must be, and is, signed by.
+    pub image_signed_by: Option<String>,
     /// The application's arguments.
     pub arguments: Vec<String>,
     /// What its cores did; once it has ended, up to then.
@@ -66,6 +70,8 @@ pub struct CellView {
     pub service: LatencyView,
     /// Who used its cores.
     pub activities: Vec<ActivityView>,
+    /// Whether and how often it is started again when it has ended.
+    pub restart: RestartView,
     /// When it counts as hung; 0: never.
     pub watchdog_ms: u32,
     /// When it was created.
@@ -84,6 +90,19 @@ pub struct CellView {
     pub reclaim_ns: Option<u64>,
     /// What went wrong.
     pub crash: Option<CrashView>,
+}
+
+/// How a cell is started again by itself.
+#[derive(Clone, Debug, Serialize)]
+pub struct RestartView {
+    /// `no`, `on-failure`, `on-failure:5` or `always`.
+    pub policy: String,
+    /// How often it was since somebody asked for its start.
+    pub count: u32,
+    /// How many of its ends stand in a row, none having come after it ran for a while.
+    pub ends_in_row: u32,
+    /// When the next try is due.
+    pub next: Option<String>,
 }
 
 /// A core of a cell.
@@ -162,6 +181,8 @@ impl CellView {
             exit_code: cell.exit_code,
             image: cell.spec.image_name.clone(),
             image_sha256: cell.spec.image.to_string(),
+            image_is_pinned: cell.spec.requirement.sha256.is_some(),
+            image_signed_by: cell.spec.requirement.signed_by.map(|key| key.to_string()),
             arguments: cell.spec.arguments.clone(),
             cores: cell.cores.iter().map(CoreView::new).collect(),
             held_cores: if cell.state.has_ended() { 0 } else { cell.spec.cores },
@@ -205,6 +226,12 @@ impl CellView {
                     memory_bytes: used.memory_bytes,
                 })
                 .collect(),
+            restart: RestartView {
+                policy: cell.spec.restart.to_string(),
+                count: cell.restarts.count,
+                ends_in_row: cell.restarts.ends_in_row,
+                next: cell.restarts.next_unix_ns.map(rfc3339),
+            },
             watchdog_ms: cell.spec.watchdog_ms,
             created: rfc3339(cell.created_unix_ns),
             started: cell.started_unix_ns.map(rfc3339),

@@ -1,7 +1,7 @@
 //! The JSON form of the journal.
 
 use super::crash_kind;
-use crate::output::human::rfc3339;
+use crate::output::human::{self, rfc3339};
 use isola_abi::management::{Decision, JournalEntry, JournalEvent};
 use serde::Serialize;
 
@@ -14,7 +14,8 @@ pub struct EventView {
     pub number: u64,
     /// When.
     pub time: String,
-    /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `resize`, `exit`, `crash`, `kill`, `destroy`, `core-lost`,
+    /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `resize`, `exit`, `crash`, `kill`, `restart-due`,
+    /// `restart-refused`, `restarts-used-up`, `restart-cancelled`, `destroy`, `core-lost`,
     /// `device-lost`, `refused` or `decision`.
     pub event: &'static str,
     /// The cell that it is about.
@@ -60,6 +61,21 @@ impl EventView {
             JournalEvent::Exit(code) => ("exit", Some(format!("code {code}"))),
             JournalEvent::Crash(kind) => ("crash", Some(crash_kind(*kind).to_owned())),
             JournalEvent::Kill => ("kill", None),
+            JournalEvent::RestartDue { ends_in_row, after_ns } => {
+                let after = human::duration_ns(*after_ns);
+                ("restart-due", Some(format!("in {after}, after {ends_in_row} ends in a row")))
+            }
+            JournalEvent::RestartRefused { error, after_ns } => {
+                let next = match after_ns {
+                    Some(after) => format!("next try in {}", human::duration_ns(*after)),
+                    None => "there is no further try".to_owned(),
+                };
+                ("restart-refused", Some(format!("{error}; {next}")))
+            }
+            JournalEvent::RestartsUsedUp { ends_in_row } => {
+                ("restarts-used-up", Some(format!("{ends_in_row} ends in a row")))
+            }
+            JournalEvent::RestartCancelled => ("restart-cancelled", None),
             JournalEvent::Destroy => ("destroy", None),
             JournalEvent::CoreLost(core) => ("core-lost", Some(format!("core {core}"))),
             JournalEvent::DeviceLost => ("device-lost", None),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::image::tests::Builder;
 use crate::images::MAX_IDLE;
+use isola_abi::integrity::{Distrust, PublicKey, Requirement};
 
 /// An image of so many bytes of memory in the inventory, like no other of another number.
 fn other_image(number: u8, len_mib: u64) -> Vec<u8> {
@@ -124,4 +125,22 @@ fn a_cell_whose_image_has_given_way_waits_for_it_to_be_sent_again() {
     send(&mut cells, &image());
     cells.recreate("kv").unwrap();
     assert_eq!(kept(&cells), [(0, 1), (1, 1)]);
+}
+
+#[test]
+fn an_image_that_is_not_what_it_must_be_is_refused_and_changes_nothing() {
+    let mut cells = machine(2);
+    send(&mut cells, &image());
+    let before = resources(&cells);
+    let required = digest(b"another image");
+    let requirement = Requirement { sha256: Some(required), ..Requirement::default() };
+    let measured = digest(&image());
+    let distrust = ManagementError::ImageNotTrusted(Distrust::Digest { required, measured });
+    assert_eq!(cells.create(CellSpec { requirement: requirement.into(), ..spec("kv") }), Err(distrust));
+    let unsigned = Requirement { signed_by: Some(PublicKey([9; 32])), ..Requirement::default() };
+    let distrust = ManagementError::ImageNotTrusted(Distrust::Unsigned);
+    assert_eq!(cells.create(CellSpec { requirement: unsigned.into(), ..spec("kv") }), Err(distrust));
+    assert_eq!((resources(&cells), cells.effects().actions.len()), (before, 0));
+    let requirement = Requirement { sha256: Some(measured), ..Requirement::default() };
+    cells.create(CellSpec { requirement: requirement.into(), ..spec("kv") }).unwrap();
 }

@@ -65,6 +65,7 @@ mod inquiries;
 mod memory;
 mod records;
 mod refusals;
+mod restarts;
 mod watch;
 
 #[test]
