@@ -142,6 +142,42 @@ fn who_waits_is_told_when_others_took_all_that_was_to_be_scrubbed() {
 }
 
 #[test]
+fn a_wish_for_less_takes_the_place_of_one_that_is_open() {
+    let mut cells = machine(1);
+    let report = run(&mut cells, elastic("kv"));
+    let large = wish(&mut cells, &report, 16, 16);
+    assert_eq!(answer(&mut cells, "kv", large), None, "it is to be scrubbed first");
+    let small = wish(&mut cells, &report, 2, 2);
+    // As soon as one chunk is zero, and long before eight in a row are.
+    let dirty = cells.machine().memory_dirty.0;
+    while answer(&mut cells, "kv", small).is_none() {
+        assert_eq!(cells.scrub(), Scrub::Unfinished);
+    }
+    assert!(dirty - cells.machine().memory_dirty.0 < 8 * MIB);
+    assert_eq!(answer(&mut cells, "kv", small), Some(Answer::Given));
+    assert_eq!(chunks(&mut cells, "kv"), [2]);
+    assert_eq!(answer(&mut cells, "kv", large), None, "nobody waits for it any more");
+}
+
+#[test]
+fn a_cell_that_was_refused_gets_what_comes_back_and_is_told_of_refusals_again() {
+    let mut cells = clean_machine(2);
+    let report = run(&mut cells, elastic("kv"));
+    let free = cells.machine().memory_free.0;
+    let taken = cells.inventory().memory.take(free, NodeId(0)).unwrap();
+    assert_eq!(ask(&mut cells, &report, 2, 2), EXHAUSTED);
+    cells.inventory().memory.put(taken);
+    while cells.scrub() == Scrub::Unfinished {}
+    assert_eq!(ask(&mut cells, &report, 2, 2), Some(Answer::Given));
+    let free = cells.machine().memory_free.0;
+    let taken = cells.inventory().memory.take(free, NodeId(0)).unwrap();
+    assert_eq!(ask(&mut cells, &report, 2, 2), EXHAUSTED);
+    let told = |event: &&JournalEvent| matches!(event, JournalEvent::GrowthRefused { .. });
+    assert_eq!(events(&cells).iter().filter(told).count(), 2);
+    cells.inventory().memory.put(taken);
+}
+
+#[test]
 fn a_wish_is_forgotten_with_its_cell() {
     let mut cells = machine(1);
     let before = resources(&cells);
