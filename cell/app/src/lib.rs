@@ -162,9 +162,9 @@ macro_rules! println {
     };
 }
 
-/// How many cores the cell has.
+/// How many cores the cell has now: see [`present_cores`](isola_events::present_cores).
 pub fn core_count() -> usize {
-    platform().descriptor().cores.len()
+    isola_events::present_cores().len()
 }
 
 /// The cell's number; 0 for an image that boots alone.

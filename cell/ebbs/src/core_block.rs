@@ -5,12 +5,14 @@
 //! gs:8    the core's own representatives: one word an Ebb       (EbbTable)
 //!         the cell's representatives, and who makes them        (&CellTable)
 //!         the platform                                          (&dyn Platform)
+//!         how another block is made current, whether the core's identity was handed out
 //!         which representatives are being made, and were made   (off the path of an invocation)
 //! ```
 //!
-//! Invariant: a core runs cell code only after [`CoreBlock::enter`] was called on it with a block of its own,
-//! whose address is then the segment's base for good. All functions of this crate stand on that; the
-//! platforms (`cell/bare`, `cell/hosted`) uphold it before they run anything else.
+//! Invariant: a processor core runs cell code only after [`CoreBlock::enter`] was called on it with a block of its own,
+//! whose address is the segment's base from then on, but while it runs as another core, whose identity it holds
+//! ([`CoreIdentity`](crate::CoreIdentity)). All functions of this crate stand on that; the platforms (`cell/bare`,
+//! `cell/hosted`) uphold it before they run anything else.
 //!
 //! What is read here on the path of an invocation changes once at most, from nothing to what it is for good. The compiler
 //! is told so (`nomem`), and reads it once where code invokes an Ebb several times.
@@ -22,6 +24,7 @@ use alloc::vec::Vec;
 use core::arch::asm;
 use core::cell::{Cell, RefCell};
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::id::MAX_CORES;
 use isola_platform::{CoreIndex, Platform};
 
@@ -33,6 +36,10 @@ pub struct CoreBlock {
     pub(crate) cell: &'static CellTable,
     platform: &'static dyn Platform,
     address: *const CoreBlock,
+    /// Makes an address the base of the calling processor core's GS segment.
+    set_gs_base: fn(*const CoreBlock),
+    /// Whether the core's identity was handed out.
+    handed_out: AtomicBool,
     /// The slots whose representatives are being made, a bit each.
     in_making: [Cell<u64>; MAX_EBBS / 64],
     made: RefCell<Vec<Made>>,
@@ -48,7 +55,9 @@ impl CoreBlock {
         let own = EbbTable::new();
         let in_making = [const { Cell::new(0) }; MAX_EBBS / 64];
         let made = RefCell::new(Vec::new());
-        Self { index: index.0 as u64, own, cell, platform, address: core::ptr::null(), in_making, made }
+        let (address, set_gs_base) = (core::ptr::null(), nothing as fn(*const CoreBlock));
+        let handed_out = AtomicBool::new(false);
+        Self { index: index.0 as u64, own, cell, platform, address, set_gs_base, handed_out, in_making, made }
     }
 
     /// The core's index; below `MAX_CORES`.
@@ -97,6 +106,16 @@ impl CoreBlock {
         *all = made;
     }
 
+    /// Hands out the core's identity, as far as that is this block's to say: once.
+    pub(crate) fn hand_out(&self) -> bool {
+        !self.handed_out.swap(true, Ordering::Relaxed)
+    }
+
+    /// Makes this the block that the calling processor core runs with.
+    pub(crate) fn become_current(&'static self) {
+        (self.set_gs_base)(self);
+    }
+
     /// Makes this the calling core's block. `set_gs_base` has to make the address it is given the base of
     /// the core's GS segment. No function that calls this looks at the block or invokes an Ebb itself, nor does what may
     /// be inlined into it: for the compiler the block never changes, so that it could look before it is there.
@@ -106,11 +125,26 @@ impl CoreBlock {
     /// has the same index in the same cell, and `set_gs_base` does what it is said to, for as long as the core
     /// runs cell code.
     #[inline(never)]
-    pub unsafe fn enter(&'static mut self, set_gs_base: impl FnOnce(*const CoreBlock)) {
+    pub unsafe fn enter(&'static mut self, set_gs_base: fn(*const CoreBlock)) {
         self.address = self;
+        self.set_gs_base = set_gs_base;
         set_gs_base(self);
     }
+
+    /// Makes this the calling core's block once more, on a processor core that is to be the core again: another may still
+    /// run as it. What is called as [`Self::enter`] says.
+    ///
+    /// # Safety
+    /// The block was entered before, and the processor core has none so far. Until it holds the core's
+    /// [`CoreIdentity`](crate::CoreIdentity), it uses what is the cell's alone, and allocates nothing.
+    #[inline(never)]
+    pub unsafe fn enter_again(&'static self) {
+        self.become_current();
+    }
 }
+
+/// Of a block that was not entered.
+fn nothing(_: *const CoreBlock) {}
 
 /// The calling core's block.
 #[inline(always)]

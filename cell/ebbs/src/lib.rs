@@ -16,6 +16,7 @@
 //! - [`EbbId`], [`ebb_id!`], [`MachineId`]: names that hold on all machines of an application. Who wants to be called from
 //!   another machine needs one; an Ebb that stays in its cell does not.
 //! - [`CoreBlock`]: what a core knows of itself: its index, its platform, its representatives.
+//! - [`CoreIdentity`]: the right to run as a core of the cell, by which processor cores come and go.
 //!
 //! The core block is found through the GS segment, in a bare cell as in a process: one load, no system call.
 #![no_std]
@@ -32,6 +33,7 @@ mod dynamic;
 mod ebb;
 mod handover;
 mod id;
+mod identity;
 mod maker;
 mod table;
 
@@ -41,5 +43,6 @@ pub use dynamic::{DynamicEbb, RootedRepresentative};
 pub use ebb::{Ebb, Representative};
 pub use handover::{Handover, fold_this_core};
 pub use id::{EbbId, MachineId, NoId};
+pub use identity::CoreIdentity;
 pub use maker::InUse;
 pub use table::{CellTable, MAX_EBBS};

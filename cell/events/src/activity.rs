@@ -157,6 +157,12 @@ impl Accounting {
         self.looked.get()
     }
 
+    /// Goes on for the loop from `boundary` on, a reading of the cycle counter: what passed before was another's time.
+    pub fn resume(&self, boundary: u64) {
+        self.since.set(boundary);
+        self.counter.set(&self.report.loop_cycles);
+    }
+
     /// The reading of the cycle counter at the last boundary.
     #[inline]
     pub fn last_boundary(&self) -> u64 {

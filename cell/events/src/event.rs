@@ -1,6 +1,7 @@
 //! What an event is, and how one is made.
 
 use crate::activity::APPLICATION;
+use crate::carrier::present_cores;
 use crate::event_loop::EVENTS;
 use crate::mailbox::SentEvent;
 use crate::overload::Overloaded;
@@ -9,7 +10,7 @@ use crate::task::TaskId;
 use alloc::boxed::Box;
 use core::panic::Location;
 use isola_abi::id::ActivityId;
-use isola_ebbs::{current_core, platform};
+use isola_ebbs::current_core;
 use isola_platform::CoreIndex;
 
 /// The resource that an event is served at.
@@ -32,7 +33,7 @@ pub enum Placement {
     Here,
     /// On that core.
     Core(CoreIndex),
-    /// On the core that all events of the affinity label run on.
+    /// On the core that all events of the affinity label run on, for as long as no cores come or go.
     Affine(Label),
 }
 
@@ -44,9 +45,10 @@ impl Placement {
             Self::Core(core) => core,
             Self::Affine(Label(label)) => {
                 // Fibonacci hashing: consecutive labels, as counters give, spread over all cores.
-                let cores = platform().descriptor().cores.len().max(1) as u64;
+                let mut cores = present_cores();
                 let spread = label.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-                CoreIndex(((spread * cores) >> 32) as u32)
+                let place = (spread * cores.len() as u64) >> 32;
+                cores.nth(place as usize).unwrap_or(CoreIndex(0))
             }
         }
     }

@@ -9,15 +9,18 @@
 //!        4  where they found nothing: the timer armed for the next alarm, halt
 //! ```
 //!
-//! A core that has nothing to do is halted without any timer armed: it takes no interrupts and uses no cycles.
+//! A core that has nothing to do is halted without any timer armed: it takes no interrupts and uses no cycles. Who runs
+//! the loop, and for how long, says [`carrier`](crate::carrier).
 
 use crate::activity::{self, Accounting, Charge, add};
+use crate::carrier::{BUSY, Carrier, Ending, FIRST};
 use crate::event::{EventTag, QueuedEvent, Work};
 use crate::halt::MayHalt;
 use crate::idle::{Idle, IdleHandlers};
 use crate::interrupt::Handlers;
-use crate::mailbox::{self, Mailbox, Mailboxes, Message};
+use crate::mailbox::{self, Mailbox, Mailboxes, Message, Notice};
 use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
+use crate::presence::Presence;
 use crate::pressure::PressureHandlers;
 use crate::queue::{EventQueue, Fifo, Queue};
 use crate::queueing::Queueing;
@@ -30,8 +33,11 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
 use isola_abi::report::CorePhase;
-use isola_ebbs::{Ebb, Representative, current_core, platform};
+use isola_ebbs::{CoreIdentity, Ebb, Representative, current_core, cycles, platform};
 use isola_platform::CoreIndex;
+
+/// Passes of a core's loop before the next one's turn, where a processor core runs several.
+const PASSES_A_VISIT: usize = 16;
 
 /// The event manager of each core.
 pub static EVENTS: Ebb<EventLoop> = Ebb::new();
@@ -52,6 +58,9 @@ pub struct EventLoop {
     pub(crate) watchdog: Watchdog,
     queueing: Queueing,
     pub(crate) pressure: PressureHandlers,
+    pub(crate) presence: Presence,
+    /// Whether the platform was told that the core has nothing to do.
+    rests: Cell<bool>,
     pub(crate) accounting: Accounting,
 }
 
@@ -81,28 +90,31 @@ impl EventLoop {
             watchdog: Watchdog::new(),
             queueing: Queueing::new(),
             pressure: PressureHandlers::default(),
+            presence: Presence::default(),
+            rests: Cell::new(false),
             accounting: Accounting::new(),
         }
     }
 }
 
-/// Runs this core's events until the cell exits. Returns the exit code.
+/// Runs the events of this core, and of those that its processor core carries with it, until the cell exits. Returns the
+/// exit code.
 ///
 /// A core that is not the cell's first halts until another core has work for it, and only then makes its
-/// representatives.
+/// representatives. Where its processor core is taken from the cell, this goes on when another comes in its place.
 pub fn run() -> i32 {
-    let core = current_core();
-    let mailboxes = mailbox::all();
-    if core == CoreIndex(0) {
+    let mut identity = CoreIdentity::take();
+    if current_core() == FIRST {
         activity::start();
-    } else {
+    } else if identity.is_some() {
         quiescence::stay_away();
-        while mailboxes.prepare_halt(core) == MayHalt::Yes {
-            platform().halt();
+    }
+    loop {
+        match Carrier::come(identity.take()).map_or_else(|ending| ending, Carrier::run) {
+            Ending::Exited(code) => return code,
+            Ending::Left => platform().leave(),
         }
     }
-    mailboxes.of(core).finish_halt();
-    EVENTS.run(mailboxes)
 }
 
 /// Ends the cell: every core leaves its loop after the event that it runs. The first code counts.
@@ -137,35 +149,100 @@ impl EventLoop {
         self.chores.set(true);
     }
 
-    fn run(&self, mailboxes: &Mailboxes) -> i32 {
+    /// Runs this core, and no other, until there is another notice.
+    pub(crate) fn run_alone(&self, mailboxes: &Mailboxes, notice: Notice) {
         let mailbox = mailboxes.of(current_core());
-        let report = self.accounting.report();
+        self.rise(mailbox);
+        while mailboxes.notice() == notice {
+            if self.pass(mailboxes, mailbox) == Passed::Idle {
+                self.idle(mailboxes, mailbox, notice);
+            }
+        }
+    }
+
+    /// A bounded number of passes, where a processor core runs several cores. `boundary` is the reading of the cycle
+    /// counter from which on this one's time is. Returns when the next passes are due, and where its time ends.
+    pub(crate) fn visit(&self, mailboxes: &Mailboxes, notice: Notice, boundary: u64) -> (u64, u64) {
+        let mailbox = mailboxes.of(current_core());
+        self.accounting.resume(boundary);
+        self.rise(mailbox);
+        let mut next = BUSY;
+        for _ in 0..PASSES_A_VISIT {
+            if self.pass(mailboxes, mailbox) == Passed::Idle {
+                next = self.rest(mailboxes, mailbox, notice);
+                break;
+            }
+        }
+        (next, self.accounting.switch(Charge::Idle))
+    }
+
+    /// Halts the processor core, of whose cores none has anything to do before `next`, in cycles. To be called on its own.
+    /// Returns the reading of the cycle counter after it.
+    pub(crate) fn halt_for_all(&self, next: u64, boundary: u64) -> u64 {
+        self.accounting.resume(boundary);
+        if self.timers.arm(next) == MayHalt::Yes {
+            self.accounting.switch(Charge::Idle);
+            platform().halt();
+        }
+        self.accounting.switch(Charge::Loop)
+    }
+
+    /// The reading of the cycle counter up to which this core's time is charged.
+    pub(crate) fn settle(&self) -> u64 {
+        self.accounting.switch(Charge::Loop)
+    }
+
+    /// Another processor core runs this core from here on.
+    pub(crate) fn begin(&self) {
+        self.accounting.resume(cycles());
+        self.timers.forget_armed();
+        self.rise(mailbox::all().of(current_core()));
+        self.presence.carried_by_another();
+        // What others have for it by now is seen in its first pass.
+        self.accounting.switch(Charge::Loop);
+    }
+
+    /// The processor core that runs this core runs it no longer.
+    pub(crate) fn end(&self) {
+        while self.quiescence.leave() == MayHalt::No {}
+        self.set_phase(CorePhase::Halted);
+        platform().rest();
+        self.rests.set(true);
+        self.accounting.switch(Charge::Loop);
+    }
+
+    /// The core is up, if it was not.
+    fn rise(&self, mailbox: &Mailbox) {
+        mailbox.finish_halt();
+        if self.rests.replace(false) {
+            platform().rise();
+        }
         self.quiescence.join();
         self.set_phase(CorePhase::Running);
-        loop {
-            self.quiescence.pass();
-            add(&report.passes, 1);
-            self.handlers.run_pending(&self.accounting);
-            self.timers.run_due(&self.accounting);
-            if !mailbox.is_empty() {
-                self.receive(mailboxes, mailbox);
+    }
+
+    /// What comes between two events, and the next one, where there is one.
+    #[inline]
+    fn pass(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) -> Passed {
+        self.quiescence.pass();
+        add(&self.accounting.report().passes, 1);
+        self.handlers.run_pending(&self.accounting);
+        self.timers.run_due(&self.accounting);
+        if !mailbox.is_empty() {
+            self.receive(mailboxes, mailbox);
+        }
+        if self.chores.get() {
+            self.outbox.flush();
+            self.chores.set(!self.outbox.is_empty());
+        }
+        self.pressure.look(&self.accounting);
+        let event = self.queue.borrow_mut().pop();
+        match event {
+            Some(event) => {
+                self.run_event(event);
+                Passed::Ran
             }
-            if self.chores.get() {
-                self.outbox.flush();
-                self.chores.set(!self.outbox.is_empty());
-            }
-            self.pressure.look(&self.accounting);
-            if let Some(code) = mailboxes.exit_code() {
-                self.accounting.switch(Charge::Loop);
-                return code;
-            }
-            let event = self.queue.borrow_mut().pop();
-            match event {
-                Some(event) => self.run_event(event),
-                // What time it is by then is what alarms ring by.
-                None if self.idle(mailboxes, mailbox) == Halted::No => self.accounting.end_idling(),
-                None => {}
-            }
+            None => Passed::Idle,
         }
     }
 
@@ -201,6 +278,7 @@ impl EventLoop {
                     events += 1;
                 }
                 Some(Message::Wake(task)) => self.tasks.schedule(task),
+                Some(Message::CoresChanged) => self.presence.cores_changed(),
                 None => break,
             }
         }
@@ -213,33 +291,38 @@ impl EventLoop {
         }
     }
 
-    fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) -> Halted {
-        if self.idle.run() != Idle::MayHalt || !self.queue.borrow().is_empty() {
-            return Halted::No;
-        }
-        if self.quiescence.leave() == MayHalt::No {
-            return Halted::No;
-        }
-        let halted = self.halt(mailboxes, mailbox);
-        self.quiescence.join();
-        halted
-    }
-
-    fn halt(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) -> Halted {
-        if mailboxes.prepare_halt(current_core()) == MayHalt::No {
-            return Halted::No;
-        }
-        let must_stay = self.chores.get() && self.outbox.is_due();
-        let may_halt = !must_stay && self.timers.arm() == MayHalt::Yes;
-        if may_halt {
-            self.set_phase(CorePhase::Halted);
+    /// There was no event: halts, where there is nothing else to do either.
+    fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) {
+        let next = self.rest(mailboxes, mailbox, notice);
+        if next != BUSY && self.timers.arm(next) == MayHalt::Yes {
             self.accounting.switch(Charge::Idle);
             platform().halt();
-            self.accounting.end_idling();
-            self.set_phase(CorePhase::Running);
         }
-        mailbox.finish_halt();
-        if may_halt { Halted::Yes } else { Halted::No }
+        self.rise(mailbox);
+        // What time it is by then is what alarms ring by.
+        self.accounting.end_idling();
+    }
+
+    /// Has the core rest until it is woken, where there is nothing to do. Returns when there is, in cycles.
+    fn rest(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
+        if self.idle.run() != Idle::MayHalt || !self.queue.borrow().is_empty() {
+            return BUSY;
+        }
+        if self.quiescence.leave() == MayHalt::No {
+            return BUSY;
+        }
+        if mailboxes.prepare_halt(current_core(), notice) == MayHalt::No {
+            return BUSY;
+        }
+        let must_stay = self.chores.get() && self.outbox.is_due();
+        if must_stay {
+            mailbox.finish_halt();
+            return BUSY;
+        }
+        self.set_phase(CorePhase::Halted);
+        platform().rest();
+        self.rests.set(true);
+        self.timers.next()
     }
 
     fn set_phase(&self, phase: CorePhase) {
@@ -247,9 +330,11 @@ impl EventLoop {
     }
 }
 
-/// Whether a core was halted.
+/// What came of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Halted {
-    Yes,
-    No,
+enum Passed {
+    /// An event ran.
+    Ran,
+    /// There was none.
+    Idle,
 }

@@ -41,7 +41,8 @@ impl HaltFlag {
 
     /// Says that the core is about to halt. Returns whether it may: not where `is_needed` says that something came.
     pub fn prepare(&self, is_needed: impl Fn() -> bool) -> MayHalt {
-        self.halted.store(true, Ordering::Relaxed);
+        // Release: who finds it halted finds by whom it is run.
+        self.halted.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         if !is_needed() {
             return MayHalt::Yes;
@@ -58,7 +59,7 @@ impl HaltFlag {
     /// To be asked after something was made for the core. Of several who ask, one is told to wake it.
     pub fn must_wake(&self) -> MustWake {
         fence(Ordering::SeqCst);
-        if self.halted.load(Ordering::Relaxed) && self.halted.swap(false, Ordering::Relaxed) {
+        if self.halted.load(Ordering::Relaxed) && self.halted.swap(false, Ordering::Acquire) {
             MustWake::Yes
         } else {
             MustWake::No

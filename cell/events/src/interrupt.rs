@@ -13,12 +13,14 @@
 
 use crate::activity::{Accounting, Charge, add};
 use crate::event_loop::EVENTS;
+use crate::mailbox;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::RangeInclusive;
+use isola_abi::descriptor::REQUEST_VECTOR;
 use isola_ebbs::platform;
 
 /// The vectors that are allocated.
@@ -140,6 +142,9 @@ impl Handlers {
         accounting.switch(Charge::Interrupt);
         for vector in pending {
             add(&accounting.report().interrupts, 1);
+            if vector == REQUEST_VECTOR {
+                mailbox::all().give_notice();
+            }
             let bound = self.bound.borrow();
             let handler =
                 bound.iter().find(|(bound, _)| *bound == vector).map(|(_, handler)| handler.clone());

@@ -3,6 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `carrier`, `presence` | processor cores that come and go while the cell runs, and being told of it |
 //! | [`elsewhere()`] | a future of another core, awaited here |
 //! | [`event`] | what an event is: a closure or a task's poll, at a resource, for an activity |
 //! | [`alarms`], [`queue`] | what a core keeps alarms and events in, which an application can replace |
@@ -34,6 +35,7 @@ extern crate alloc;
 
 pub mod activity;
 pub mod alarms;
+mod carrier;
 mod elsewhere;
 pub mod event;
 pub mod event_loop;
@@ -47,6 +49,7 @@ pub mod mailbox;
 pub mod overload;
 pub mod parallel;
 pub mod polling;
+mod presence;
 pub mod pressure;
 pub mod queue;
 mod queueing;
@@ -58,6 +61,7 @@ pub mod timer;
 pub mod watchdog;
 
 pub use activity::{current_activity, register_activity};
+pub use carrier::present_cores;
 pub use elsewhere::elsewhere;
 pub use event::{Event, EventTag, Label, Placement, QueuedEvent, ResourceId, current_tag, spawn, spawn_on};
 pub use event_loop::{EVENTS, EventLoop, exit, run};
@@ -65,6 +69,7 @@ pub use isola_platform::Instant;
 pub use leave::fold_into;
 pub use overload::{Overloaded, room};
 pub use parallel::parallel;
+pub use presence::{on_carried, on_cores_changed};
 pub use pressure::{memory_pressure, on_memory_pressure};
 pub use queueing::last_look;
 pub use quiescence::defer;

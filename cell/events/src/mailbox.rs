@@ -2,8 +2,8 @@
 //!
 //! Each core has a mailbox: a queue that all cores push to and its own pops from, with [`Room`] for a bounded number
 //! of events, and a [`HaltFlag`] that says whether the core has to be woken. Wake-ups of tasks need no room: there is
-//! one a task at most. The end of the cell is not a message but a word that all cores look at, so that it gets through
-//! however full the mailboxes are.
+//! one a task at most. What concerns who runs the cores, and the end of the cell, is not a message but a word that all
+//! cores look at, so that it gets through however full the mailboxes are.
 
 use crate::event::{EventTag, QueuedEvent, Work};
 use crate::halt::{HaltFlag, MayHalt, MustWake};
@@ -20,8 +20,30 @@ use isola_platform::CoreIndex;
 
 static MAILBOXES: CellEbb<Mailboxes> = CellEbb::new();
 
-/// Set in the word that says how the cell ends, beside the exit code.
+/// Set in the word that all cores look at when the cell ends, beside the exit code. What is above counts notices.
 const ENDED: u64 = 1 << 32;
+
+/// A notice more.
+const NOTICE: u64 = ENDED << 1;
+
+/// What all cores look at in each pass: it is another whenever there is something that whoever runs them has to see to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Notice(u64);
+
+impl Notice {
+    pub fn from_u64(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// How the cell ends, once it does.
+    pub fn exit_code(self) -> Option<i32> {
+        (self.0 & ENDED != 0).then_some(self.0 as u32 as i32)
+    }
+}
 
 /// What a core is told by another.
 pub(crate) enum Message {
@@ -29,6 +51,8 @@ pub(crate) enum Message {
     Event(SentEvent),
     /// To poll a task, which something that it waits for has happened to.
     Wake(TaskId),
+    /// To tell who wants to know that other cores are present now.
+    CoresChanged,
 }
 
 /// An event on its way to another core.
@@ -47,8 +71,8 @@ impl SentEvent {
 /// The mailboxes of a cell.
 pub(crate) struct Mailboxes {
     cores: Box<[CachePadded<Mailbox>]>,
-    /// [`ENDED`] and the exit code, once the cell ends.
-    end: CachePadded<AtomicU64>,
+    /// [`ENDED`] and the exit code, once the cell ends; above that, how many notices there were.
+    notice: CachePadded<AtomicU64>,
 }
 
 /// What other cores have for a core.
@@ -64,8 +88,8 @@ impl Representative for Mailboxes {
             let (messages, room, halt) = (SegQueue::new(), Room::new(MAX_MAILBOX_EVENTS), HaltFlag::asleep());
             CachePadded::new(Mailbox { messages, room, halt })
         };
-        let cores = platform().descriptor().cores.iter().map(|_| empty()).collect();
-        Self { cores, end: CachePadded::new(AtomicU64::new(0)) }
+        let cores = (0..platform().descriptor().core_places).map(|_| empty()).collect();
+        Self { cores, notice: CachePadded::new(AtomicU64::new(0)) }
     }
 }
 
@@ -113,24 +137,34 @@ impl Mailboxes {
         }
     }
 
+    /// Tells `core` that other cores are present now.
+    pub fn tell_of_cores(&self, core: CoreIndex) {
+        self.of(core).messages.push(Message::CoresChanged);
+        self.wake(core);
+    }
+
     /// Ends the cell. The first exit code counts.
     pub fn end(&self, code: i32) {
-        let word = ENDED | u64::from(code as u32);
-        let _ = self.end.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed);
+        let ended = |word| (word & ENDED == 0).then_some(word | ENDED | u64::from(code as u32));
+        let _ = self.notice.fetch_update(Ordering::AcqRel, Ordering::Relaxed, ended);
         (0..self.cores.len() as u32).map(CoreIndex).for_each(|core| self.wake(core));
     }
 
-    /// How the cell ends, once it does.
-    #[inline]
-    pub fn exit_code(&self) -> Option<i32> {
-        let word = self.end.load(Ordering::Acquire);
-        (word != 0).then_some(word as u32 as i32)
+    /// Has whoever runs the cores look whether anything is asked of it. Those that are halted are not woken.
+    pub fn give_notice(&self) {
+        self.notice.fetch_add(NOTICE, Ordering::AcqRel);
     }
 
-    /// Says that `core` is about to halt. Returns whether it may: not where messages have come, or the end.
-    pub fn prepare_halt(&self, core: CoreIndex) -> MayHalt {
+    /// What all cores look at.
+    #[inline]
+    pub fn notice(&self) -> Notice {
+        Notice(self.notice.load(Ordering::Acquire))
+    }
+
+    /// Says that `core` is about to halt. Returns whether it may: not where messages have come, or a notice after `seen`.
+    pub fn prepare_halt(&self, core: CoreIndex, seen: Notice) -> MayHalt {
         let mailbox = self.of(core);
-        mailbox.halt.prepare(|| !mailbox.is_empty() || self.exit_code().is_some())
+        mailbox.halt.prepare(|| !mailbox.is_empty() || self.notice() != seen)
     }
 }
 

@@ -26,7 +26,7 @@ struct Periods {
 
 impl Representative for Periods {
     fn create() -> Self {
-        Self { grace: Grace::new(platform().descriptor().cores.len()) }
+        Self { grace: Grace::new(platform().descriptor().core_places as usize) }
     }
 }
 

@@ -14,6 +14,11 @@ pub(crate) struct Lock<T> {
 
 #[cfg(not(loom))]
 impl<T> Lock<T> {
+    /// A lock that nobody holds.
+    pub fn new(inner: T) -> Self {
+        Self { inner: spin::Mutex::new(inner) }
+    }
+
     /// Calls `with` while no other core does.
     pub fn with<R>(&self, with: impl FnOnce(&mut T) -> R) -> R {
         with(&mut self.inner.lock())
@@ -28,6 +33,10 @@ pub(crate) struct Lock<T> {
 
 #[cfg(loom)]
 impl<T> Lock<T> {
+    pub fn new(inner: T) -> Self {
+        Self { inner: loom::sync::Mutex::new(inner) }
+    }
+
     pub fn with<R>(&self, with: impl FnOnce(&mut T) -> R) -> R {
         with(&mut self.inner.lock().expect("no model panics with the lock held"))
     }

@@ -24,11 +24,20 @@ pub struct Timers {
     /// Cycles at which the first alarm is due; the end of time where there is none.
     next: Cell<u64>,
     /// What the hardware timer was last armed for.
-    armed: Cell<Option<Armed>>,
+    armed: Cell<ArmedFor>,
     serial: Cell<u64>,
 }
 
-/// What the hardware timer is armed for, in cycles.
+/// What the hardware timer is armed for.
+#[derive(Clone, Copy)]
+enum ArmedFor {
+    Nothing,
+    Deadline(Armed),
+    /// Another core may have armed it since.
+    Unknown,
+}
+
+/// A deadline that the hardware timer was armed for, in cycles.
 #[derive(Clone, Copy)]
 struct Armed {
     deadline: u64,
@@ -57,7 +66,7 @@ impl Timers {
     /// Timers that keep their alarms in `alarms`.
     pub fn with_alarms(alarms: impl Alarms + 'static) -> Self {
         let (alarms, next) = (RefCell::new(Box::new(alarms) as _), Cell::new(u64::MAX));
-        Self { alarms, next, armed: Cell::new(None), serial: Cell::new(0) }
+        Self { alarms, next, armed: Cell::new(ArmedFor::Nothing), serial: Cell::new(0) }
     }
 
     fn set(&self, deadline: Instant, rung: Rung) -> AlarmKey {
@@ -108,20 +117,32 @@ impl Timers {
         accounting.switch(Charge::Loop);
     }
 
-    /// Arms the hardware for the first alarm. The core may not halt where it is due already.
-    pub(crate) fn arm(&self) -> MayHalt {
-        let (next, now) = (self.next.get(), cycles());
+    /// Cycles at which the first alarm is due; the end of time where there is none.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.get()
+    }
+
+    /// Says that the hardware timer may be armed for anything, or is another one.
+    pub(crate) fn forget_armed(&self) {
+        self.armed.set(ArmedFor::Unknown);
+    }
+
+    /// Arms the hardware for `next`, in cycles. The core may not halt where that has come already.
+    pub(crate) fn arm(&self, next: u64) -> MayHalt {
+        let now = cycles();
         if next <= now {
             return MayHalt::No;
         }
         let wanted = (next != u64::MAX).then_some(next);
         let is_armed = match self.armed.get() {
-            Some(armed) => wanted == Some(armed.deadline) && !armed.may_have_fired(now),
-            None => wanted.is_none(),
+            ArmedFor::Deadline(armed) => wanted == Some(armed.deadline) && !armed.may_have_fired(now),
+            ArmedFor::Nothing => wanted.is_none(),
+            ArmedFor::Unknown => false,
         };
         if !is_armed {
             platform().arm_timer(wanted);
-            self.armed.set(wanted.map(|deadline| Armed { deadline, at: now }));
+            let armed = wanted.map(|deadline| ArmedFor::Deadline(Armed { deadline, at: now }));
+            self.armed.set(armed.unwrap_or(ArmedFor::Nothing));
         }
         MayHalt::Yes
     }

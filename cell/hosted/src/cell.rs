@@ -1,12 +1,13 @@
 //! A cell in this process: from its settings to what its cores returned.
 
+use crate::core::HostedCore;
 use crate::heap;
-use crate::platform::{Hosted, Memory};
+use crate::platform::{Comes, Hosted, Memory};
 use crate::window;
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{CellTable, CoreBlock};
 use isola_platform::network::NetworkPort;
-use isola_platform::{CoreIndex, Platform};
+use isola_platform::{CoreIndex, CoreSet, Platform};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::thread;
 
@@ -17,6 +18,8 @@ pub struct Settings {
     pub name: String,
     /// How many cores; at most 64.
     pub cores: usize,
+    /// How many it can have, when more are [given](Hosted::give_core) while it runs; at least `cores`, and at most 64.
+    pub core_places: usize,
     /// Whether a core stays on one processor.
     pub pinning: Pinning,
     /// Arguments for the application.
@@ -38,11 +41,12 @@ pub enum Pinning {
 impl Default for Settings {
     fn default() -> Self {
         let (name, arguments) = ("hosted".into(), Vec::new());
-        Self { name, cores: 1, pinning: Pinning::Free, arguments, address: None }
+        Self { name, cores: 1, core_places: 1, pinning: Pinning::Free, arguments, address: None }
     }
 }
 
-/// Runs `body` on every core of a cell of its own, and returns what each returned, core 0 first. The cell's memory
+/// Runs `body` on every core of a cell of its own, those that are given to it while it runs included, and returns what each
+/// returned, core 0 first. The cell's memory
 /// is never given back: its cores' representatives may be referred to for good.
 ///
 /// # Panics
@@ -72,28 +76,39 @@ pub(crate) fn start<T: Send>(
     let results = thread::scope(|scope| {
         let cores: Vec<_> = (0_u32..)
             .zip(platform.cores())
-            .map(|(index, core)| {
+            .map(|(index, _)| {
                 let processor = processors.get(index as usize).copied();
                 scope.spawn(move || {
                     window::enter_core();
+                    if platform.wait_for_core(CoreIndex(index)) == Comes::Never {
+                        return None;
+                    }
                     let block = Box::leak(Box::new(CoreBlock::new(CoreIndex(index), ebbs, platform)));
                     // SAFETY: the thread is new, so that it has no block; the block is its own, and its index is
                     // given out once in this cell. `set_gs_base` sets the segment's base for this thread,
                     // which nothing else on x86-64 Linux uses.
                     unsafe { block.enter(set_gs_base) };
-                    serve(|| {
-                        core.enter();
+                    let result = serve(|| {
+                        HostedCore::enter(platform);
                         if platform.memory() == Memory::Pool {
                             heap::enter_core(index as usize, platform.report());
                         }
                         processor.into_iter().for_each(pin);
                         body(platform)
-                    })
+                    });
+                    platform.end();
+                    Some(result)
                 })
             })
             .collect();
-        cores.into_iter().map(|core| core.join().expect("no core of a hosted cell panics")).collect()
+        let result = |core: thread::ScopedJoinHandle<'_, Option<T>>| {
+            core.join().expect("no core of a hosted cell panics")
+        };
+        cores.into_iter().filter_map(result).collect()
     });
+    for (index, core) in (0_u32..).zip(platform.cores()) {
+        core.carry(CoreIndex(index), CoreSet::default(), |core| platform.core(core));
+    }
     platform.cores().iter().for_each(|core| core.give_back());
     results
 }

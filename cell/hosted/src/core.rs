@@ -5,8 +5,9 @@
 //! devices' sake, now and then while the core is busy; a core without devices makes no system call while it runs.
 
 use crate::pending::{MayHalt, Pending, Ring};
+use crate::platform::Hosted;
 use isola_ebbs::cycles;
-use isola_platform::PendingVectors;
+use isola_platform::{CoreIndex, CoreSet, PendingVectors};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -35,8 +36,8 @@ fn idle() -> MutexGuard<'static, Vec<&'static HostedCore>> {
 }
 
 thread_local! {
-    /// The core that the thread is.
-    static THIS_CORE: Cell<Option<&'static HostedCore>> = const { Cell::new(None) };
+    /// The cell that the thread is a processor core of.
+    static CELL: Cell<Option<&'static Hosted>> = const { Cell::new(None) };
 }
 
 /// A core of a hosted cell, as a device sees it.
@@ -50,6 +51,8 @@ pub struct HostedCore {
     devices: AtomicUsize,
     /// Cycles at which epoll was last asked. The core's own.
     asked_at: AtomicU64,
+    /// The cores that the thread runs whose own core this is. The thread's own.
+    carried: AtomicU64,
 }
 
 /// Cores of cells that have ended.
@@ -87,18 +90,31 @@ impl HostedCore {
         for own in [&bell, &timer] {
             epoll::add(&epoll, own, EventData::new_u64(OWN), EventFlags::IN | EventFlags::ET)?;
         }
-        let (devices, asked_at) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Ok(Self { pending: Pending::default(), epoll, bell, timer, devices, asked_at })
+        let (devices, asked_at, carried) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { pending: Pending::default(), epoll, bell, timer, devices, asked_at, carried })
     }
 
-    /// The core that the calling thread is; `None` for threads that are none.
+    /// The core that the calling thread runs; `None` for threads that run none.
     pub fn current() -> Option<&'static Self> {
-        THIS_CORE.get()
+        CELL.get().map(Hosted::this_core)
     }
 
-    /// Makes the calling thread this core.
-    pub(crate) fn enter(&'static self) {
-        THIS_CORE.set(Some(self));
+    /// Makes the calling thread a processor core of that cell.
+    pub(crate) fn enter(cell: &'static Hosted) {
+        CELL.set(Some(cell));
+    }
+
+    /// Has the calling thread, whose own core this is, be rung for all that it runs. `find` knows the cores.
+    pub(crate) fn carry(&self, home: CoreIndex, set: CoreSet, find: impl Fn(CoreIndex) -> &'static Self) {
+        let before = CoreSet::from_bits(self.carried.swap(set.bits(), Ordering::Relaxed));
+        for core in set.without(home).filter(|core| !before.contains(*core)) {
+            let added = epoll::add(&self.epoll, &find(core).epoll, EventData::new_u64(OWN), EventFlags::IN);
+            added.expect("an epoll watches another");
+        }
+        for core in before.without(home).filter(|core| !set.contains(*core)) {
+            // It fails where it is not watched, which is as good.
+            let _ = epoll::delete(&self.epoll, &find(core).epoll);
+        }
     }
 
     /// Interrupts the core.
@@ -128,10 +144,18 @@ impl HostedCore {
         self.pending.take()
     }
 
-    /// Halts until an interrupt comes. On the core alone.
-    pub(crate) fn halt(&self) {
-        if self.pending.prepare_halt() == MayHalt::Yes {
+    /// Halts until an interrupt comes, for this core or another that its thread runs. On the core alone.
+    pub(crate) fn halt(&'static self, home: CoreIndex, find: impl Fn(CoreIndex) -> &'static Self) {
+        let others = CoreSet::from_bits(self.carried.load(Ordering::Relaxed)).without(home);
+        let others = || others.map(&find);
+        let may_halt =
+            [self].into_iter().chain(others()).all(|core| core.pending.prepare_halt() == MayHalt::Yes);
+        if may_halt {
             self.ask(None);
+        }
+        for core in others() {
+            core.ask(Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+            core.pending.finish_halt();
         }
         self.pending.finish_halt();
     }

@@ -6,14 +6,15 @@ use crate::heap;
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
+use isola_abi::places::{OrderKind, Places};
 use isola_abi::report::Report;
 use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, PendingVectors, Platform};
+use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -26,6 +27,10 @@ pub struct Hosted {
     network: Mutex<Vec<NetworkPort>>,
     request: AtomicU32,
     questions: Questions,
+    places: Places,
+    /// Whether the cell has ended; with a bell for those that wait to be given to it.
+    ended: Mutex<bool>,
+    coming: Condvar,
     memory: Memory,
 }
 
@@ -41,6 +46,7 @@ pub(crate) enum Memory {
 impl Hosted {
     pub(crate) fn new(settings: Settings, memory: Memory, network: Vec<NetworkPort>) -> Self {
         assert!((1..=MAX_CORES).contains(&settings.cores), "a cell has 1 to {MAX_CORES} cores");
+        let core_places = settings.core_places.clamp(settings.cores, MAX_CORES);
         let clock = calibrate();
         let core = |index: usize| {
             let id = CoreId(index as u32);
@@ -53,7 +59,7 @@ impl Hosted {
             name: settings.name,
             arguments: settings.arguments,
             cores: (0..settings.cores).map(core).collect(),
-            core_places: settings.cores as u32,
+            core_places: core_places as u32,
             pool: Vec::new(),
             memory_bytes: memory_bytes as u64,
             memory_max_bytes: memory_bytes as u64,
@@ -67,14 +73,17 @@ impl Hosted {
         };
         // SAFETY: a report is atomic integers and arrays of them, for which zero is a value.
         let report = unsafe { Box::<Report>::new_zeroed().assume_init() };
+        let places = Places::default();
+        descriptor.cores.iter().enumerate().for_each(|(place, core)| places.give(place, *core));
         let core = |_| HostedCore::take().expect("Linux gives three file descriptors a core: see ulimit -n");
-        let cores = (0..settings.cores).map(core).collect();
+        let cores = (0..core_places).map(core).collect();
         let clock = Clock::new(&clock);
         let (network, request) = (Mutex::new(network), AtomicU32::new(0));
         if memory == Memory::Pool {
             heap::publish(&report.memory);
         }
-        Self { descriptor, report, clock, cores, network, request, questions: Questions::default(), memory }
+        let (questions, ended, coming) = (Questions::default(), Mutex::new(false), Condvar::new());
+        Self { descriptor, report, clock, cores, network, request, questions, places, ended, coming, memory }
     }
 
     /// Where the cell's memory comes from.
@@ -99,9 +108,72 @@ impl Hosted {
         Some(number)
     }
 
-    fn this_core(&self) -> &'static HostedCore {
-        self.cores[current_core().0 as usize]
+    /// The core that the calling thread runs.
+    pub(crate) fn this_core(&self) -> &'static HostedCore {
+        self.core(current_core())
     }
+
+    pub(crate) fn core(&self, core: CoreIndex) -> &'static HostedCore {
+        self.cores[core.0 as usize]
+    }
+
+    /// Gives the cell another thread as a core, at that place, as a supervisor would; nothing, where there is one.
+    pub fn give_core(&self, place: CoreIndex) {
+        let ended = self.ended();
+        if self.places.at(place.0 as usize).kind == OrderKind::Vacant {
+            let core = Core { id: CoreId(place.0), apic: ApicId(place.0), node: NodeId(0) };
+            self.places.give(place.0 as usize, core);
+        }
+        drop(ended);
+        self.coming.notify_all();
+    }
+
+    /// Takes the thread at that place away from the cell, as a supervisor would, and returns when it runs nothing of the
+    /// cell any more. Not from the first place, and not on a core of the cell.
+    pub fn take_core(&self, place: CoreIndex) {
+        let index = place.0 as usize;
+        if place.0 == 0 || self.places.at(index).kind != OrderKind::Stay {
+            return;
+        }
+        let order = self.places.order(index, OrderKind::Leave);
+        self.interrupt(place, isola_abi::descriptor::REQUEST_VECTOR);
+        let echo = &self.report.cores[index].order;
+        while echo.load(Ordering::Acquire) != order.to_u32() && !*self.ended() {
+            thread::sleep(Duration::from_micros(50));
+        }
+        self.places.order(index, OrderKind::Vacant);
+    }
+
+    /// Waits until there is a core at that place. Returns whether there is; there is none any more once the cell has ended.
+    /// Allocates nothing.
+    pub(crate) fn wait_for_core(&self, place: CoreIndex) -> Comes {
+        let echo = &self.report.cores[place.0 as usize].order;
+        let is_away = |ended: &mut bool| {
+            let order = self.places.at(place.0 as usize);
+            let is_vacant = order.kind == OrderKind::Vacant || echo.load(Ordering::Relaxed) == order.to_u32();
+            !*ended && is_vacant
+        };
+        let ended = self.coming.wait_while(self.ended(), is_away).unwrap_or_else(PoisonError::into_inner);
+        if *ended { Comes::Never } else { Comes::Now }
+    }
+
+    /// The cell has ended: nobody comes any more.
+    pub(crate) fn end(&self) {
+        *self.ended() = true;
+        self.coming.notify_all();
+    }
+
+    /// A plain flag: a thread that panicked with the lock held has left it whole.
+    fn ended(&self) -> MutexGuard<'_, bool> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a core comes to a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comes {
+    Now,
+    Never,
 }
 
 /// Measures the cycle counter against the process's clock. 5 ms give it to better than a thousandth.
@@ -149,12 +221,29 @@ impl Platform for Hosted {
         self.this_core().take_interrupts()
     }
 
-    fn halt(&self) {
+    fn rest(&self) {
         if self.memory == Memory::Pool {
             heap::publish(&self.report.memory);
             heap::relieve();
         }
-        self.this_core().halt();
+    }
+
+    fn halt(&self) {
+        self.this_core().halt(current_core(), |core| self.core(core));
+    }
+
+    fn rise(&self) {}
+
+    fn places(&self) -> &Places {
+        &self.places
+    }
+
+    fn carry(&self, cores: CoreSet) {
+        self.this_core().carry(current_core(), cores, |core| self.core(core));
+    }
+
+    fn leave(&self) {
+        self.wait_for_core(current_core());
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {

@@ -13,8 +13,10 @@
 extern crate alloc;
 
 mod clock;
+mod core_set;
 pub mod network;
 mod platform;
 
 pub use clock::{Clock, Instant};
+pub use core_set::CoreSet;
 pub use platform::{CoreIndex, PendingVectors, Platform};

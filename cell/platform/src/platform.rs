@@ -1,10 +1,11 @@
 //! The machine below a cell, as its cores see it.
 
-use crate::Clock;
 use crate::network::NetworkPort;
+use crate::{Clock, CoreSet};
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Request};
 use isola_abi::inquiry::Questions;
+use isola_abi::places::Places;
 use isola_abi::report::Report;
 
 /// A core of this cell, counted from 0 in the order of the descriptor. Core 0 starts the cell.
@@ -62,8 +63,27 @@ pub trait Platform: Sync {
     /// Lets interrupts in for a moment and returns the vectors of those that came, here or while halted.
     fn take_interrupts(&self) -> PendingVectors;
 
-    /// Halts this core until an interrupt comes; returns at once where one is pending already.
+    /// This core has nothing to do and may not be run for a while: what it keeps to itself, and what others would wait
+    /// for it with, is given up.
+    fn rest(&self);
+
+    /// Halts the processor core that runs this core until an interrupt comes for any of those that it carries; returns at
+    /// once where one is pending already. All of them rest.
     fn halt(&self);
+
+    /// This core runs again: the end of [`Platform::rest`].
+    fn rise(&self);
+
+    /// The places that the cell has for cores, and what is ordered of the cores at them.
+    fn places(&self) -> &Places;
+
+    /// The calling processor core runs these cores from here on, or none, and the one that calls is the one whose place it
+    /// came to: their interrupts go to it.
+    fn carry(&self, cores: CoreSet);
+
+    /// Ends the calling processor core's time in the cell: it runs no core any more, and allocates nothing. Returns where
+    /// it is given to the cell again, at the same place, or the cell has ended.
+    fn leave(&self);
 
     /// Interrupts this core once, when its cycle counter has reached `deadline`, or not at all for `None`.
     /// Replaces what was armed before.
