@@ -131,6 +131,8 @@ pub struct CoreReport {
     /// it knew of them; 0 until a core has entered. Stored (release) by the core; set to 0 by the supervisor before one is
     /// sent there.
     pub forgotten: AtomicU32,
+    /// The place whose core runs what belongs to this one: this one, or that of a core that has taken it over.
+    pub carrier: AtomicU32,
     /// Passes of the event loop: what stands still in a core that is not halted, hangs.
     pub passes: AtomicU64,
     /// Interrupts taken.

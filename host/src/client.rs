@@ -7,10 +7,11 @@
 use crate::image::CellImage;
 use crate::machine::socket;
 use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
+use isola_abi::id::CoreId;
 use isola_abi::inquiry::{AnswerPiece, Inquiry, Line};
 use isola_abi::management::{
-    CellInfo, CellSpec, Change, Decision, ImageInfo, JournalEntry, LogPiece, MachineInfo, ManagementError,
-    MemoryResized, Mode, Request, RequestBody, Response, ResponseBody,
+    CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LogPiece, MachineInfo,
+    ManagementError, MemoryResized, Mode, Request, RequestBody, Response, ResponseBody,
 };
 use isola_abi::size::ByteSize;
 use std::io::{self, Read, Write};
@@ -269,6 +270,26 @@ impl Client {
         let request = RequestBody::ResizeMemory { name: name.to_owned(), memory, mode };
         match self.ask(request)? {
             ResponseBody::MemoryResized(resized) => Ok(resized),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Gives a running cell more cores, or takes some: these, where there are any. A core may take `limit_ms` to come free.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn resize_cores(
+        &mut self,
+        name: &str,
+        change: Change<u32>,
+        cores: Vec<CoreId>,
+        limit_ms: u32,
+        mode: Mode,
+    ) -> Result<CoresResized, ClientError> {
+        let limit = ANSWER_TIMEOUT + Duration::from_millis(limit_ms.into());
+        let request = RequestBody::ResizeCores { name: name.to_owned(), change, cores, limit_ms, mode };
+        match self.ask_within(request, limit)? {
+            ResponseBody::CoresResized(resized) => Ok(resized),
             _ => Err(ClientError::Unexpected),
         }
     }

@@ -27,6 +27,7 @@ use isola_abi::descriptor::{
 use isola_abi::id::NodeId;
 use isola_abi::inquiry::Questions;
 use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, PageSize, REGION_TABLES, REPORT};
+use isola_abi::places::Places;
 use isola_abi::report::Report;
 
 /// A cell.
@@ -135,6 +136,11 @@ pub fn request() -> Request {
 /// What the host tool asks of the cell.
 pub fn questions() -> &'static Questions {
     &live().questions
+}
+
+/// The places that the cell has for cores.
+pub fn places() -> &'static Places {
+    &live().places
 }
 
 /// What the supervisor changes while the cell runs.

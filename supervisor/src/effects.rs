@@ -10,6 +10,7 @@ use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysRange};
 use isola_abi::inquiry::Line;
 use isola_abi::management::CellSpec;
+use isola_abi::places::{Order, OrderKind};
 use isola_abi::report::Report;
 
 /// Memory whose content the supervisor can get at, as long as no cell has it.
@@ -35,6 +36,8 @@ pub struct Blueprint<'a, E: Effects + ?Sized> {
     pub image: &'a [u8],
     /// Its cores, in the order of core indices.
     pub cores: &'a [E::Core],
+    /// How many places it has for cores: at least as many as it has cores.
+    pub places: usize,
     /// Its network device, where it has one.
     pub device: Option<&'a mut E::Device>,
 }
@@ -58,6 +61,19 @@ pub enum BuildError {
     },
     /// What the cell has to know does not fit in its descriptor.
     DescriptorTooLong,
+}
+
+/// There is no memory for what a core needs in a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoFurniture;
+
+/// Whether a core went to its cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It did.
+    Entered,
+    /// It did not, and is as it was.
+    Refused,
 }
 
 /// What came of taking cores back.
@@ -95,8 +111,8 @@ pub trait Effects {
     /// Time since the supervisor's first instruction, in ns.
     fn now_ns(&self) -> u64;
 
-    /// Bytes of memory that a cell cannot do without.
-    fn least_memory(&self, plan: &ImagePlan, cores: usize) -> u64;
+    /// Bytes of memory that a cell cannot do without that begins with so many cores, and has so many places for them.
+    fn least_memory(&self, plan: &ImagePlan, cores: usize, places: usize) -> u64;
 
     /// Builds a cell in memory that is all zero, ready to start. Its device is the cell's from here on, until it is reset.
     ///
@@ -115,8 +131,27 @@ pub trait Effects {
     /// What the cell says of itself.
     fn report<'a>(&self, space: &'a Self::Space) -> &'a Report;
 
-    /// Sends all cores into the cell. Does not wait for them.
-    fn start(&mut self, space: &mut Self::Space, cores: &mut [Self::Core]);
+    /// Makes a place of the cell ready for a core, and all before it.
+    ///
+    /// # Errors
+    /// [`NoFurniture`], where that takes memory, which [`Self::furnish_from`] gives.
+    fn furnish(&mut self, space: &mut Self::Space, place: usize) -> Result<(), NoFurniture>;
+
+    /// Gives the cell a chunk that [`Self::furnish`] takes from, all of it zero.
+    fn furnish_from(&mut self, space: &mut Self::Space, memory: Self::Memory);
+
+    /// Sends a core into the cell, to a place that is ready and vacant. Does not wait for it. Returns the core, and
+    /// whether it goes.
+    fn admit(&mut self, space: &mut Self::Space, core: Self::Core, place: usize) -> (Self::Core, Admission);
+
+    /// Gives the core at a place the next order, and interrupts it. Returns the order.
+    fn order(&mut self, space: &Self::Space, place: usize, kind: OrderKind) -> Order;
+
+    /// The last order of a place.
+    fn last_order(&self, space: &Self::Space, place: usize) -> Order;
+
+    /// Says that there is no core at a place any more: it was reclaimed.
+    fn vacate(&mut self, space: &Self::Space, place: usize);
 
     /// Gives a running cell memory on top, all of it zero: one block, a power of two of chunks at a multiple of its
     /// length. It is in the cell's address space, and among what the cell is told to own, when this returns.
@@ -144,7 +179,7 @@ pub trait Effects {
     fn retract(
         &mut self,
         space: &mut Self::Space,
-        cores: &[Self::Core],
+        cores: &[Option<Self::Core>],
         blocks: &[PhysRange],
     ) -> Retracted<Self::Memory>;
 
@@ -155,7 +190,7 @@ pub trait Effects {
     fn answer(&self, space: &Self::Space, number: u32, answer: Answer);
 
     /// Asks the running cell to stop.
-    fn request_stop(&mut self, space: &Self::Space, first: &Self::Core);
+    fn request_stop(&mut self, space: &Self::Space);
 
     /// Puts a question to the running cell, see [`isola_abi::inquiry`]. Returns its number; `None` where it is too long.
     fn ask(&mut self, space: &Self::Space, line: Line, question: &[u8]) -> Option<u32>;

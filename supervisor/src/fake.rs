@@ -1,7 +1,9 @@
 //! A machine of ordinary memory, for tests: it notes what is done to it, and fails where it is told to.
 
 use crate::cells::{Boot, Cells, InventoryOf};
-use crate::effects::{Blueprint, BuildError, BuildFailure, Effects, Pages, Reclaimed, Retracted};
+use crate::effects::{
+    Admission, Blueprint, BuildError, BuildFailure, Effects, NoFurniture, Pages, Reclaimed, Retracted,
+};
 use crate::image::ImagePlan;
 use crate::image::tests::Builder;
 use crate::inventory::{CHUNK, Chunk, CoreToken, Cores, Devices, Memory};
@@ -11,11 +13,13 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
+use isola_abi::descriptor::Core;
 use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
-use isola_abi::id::{CellId, CoreId, NodeId, PhysAddr, PhysRange};
+use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec, RestartPolicy};
+use isola_abi::places::{Order, OrderKind, Places};
 use isola_abi::recall::Recall;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
@@ -128,6 +132,9 @@ pub(crate) struct FakeSpace {
     grown: Rc<Grown>,
     recall: Rc<Recall>,
     questions: Rc<Questions>,
+    places: Rc<Places>,
+    furnished: usize,
+    has_furniture: bool,
     /// The first is image, tables and the like: none of it can go.
     memory: Vec<FakeMemory>,
     retracted: Vec<FakeMemory>,
@@ -137,7 +144,8 @@ pub(crate) struct FakeSpace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Build(CellId),
-    Start(CellId),
+    /// A core entered the cell, at that place.
+    Enter(CellId, usize),
     RequestStop(CellId),
     Examine(CoreId),
     Reclaim(Vec<CoreId>),
@@ -167,6 +175,19 @@ pub(crate) struct FakeMachine {
     pub(crate) holes_are_full: bool,
     /// The core of that index does not forget what it can no longer use.
     pub(crate) stuck_core: Option<usize>,
+    /// What the cores of cells that were last built are ordered.
+    pub(crate) places: BTreeMap<CellId, Rc<Places>>,
+    /// Cells do not carry out what their cores are ordered.
+    pub(crate) cells_are_deaf: bool,
+}
+
+impl FakeMachine {
+    /// The core at a place carries out its order.
+    fn answer_order(&self, space: &FakeSpace, place: usize) {
+        if !self.cells_are_deaf {
+            obeys(&space.report, &space.places, place);
+        }
+    }
 }
 
 impl Effects for FakeMachine {
@@ -180,7 +201,7 @@ impl Effects for FakeMachine {
         self.now.get()
     }
 
-    fn least_memory(&self, plan: &ImagePlan, cores: usize) -> u64 {
+    fn least_memory(&self, plan: &ImagePlan, cores: usize, _: usize) -> u64 {
         plan.memory_bytes() + 0x40000 * cores as u64 + 0x80000
     }
 
@@ -206,7 +227,22 @@ impl Effects for FakeMachine {
         self.recalls.insert(blueprint.id, recall.clone());
         let questions = Rc::new(Questions::default());
         self.questions.insert(blueprint.id, questions.clone());
-        Ok(FakeSpace { id: blueprint.id, report, grown, recall, questions, memory, retracted: Vec::new() })
+        let places = Rc::new(Places::default());
+        self.places.insert(blueprint.id, places.clone());
+        let (id, furnished, has_furniture, retracted) =
+            (blueprint.id, blueprint.cores.len(), false, Vec::new());
+        Ok(FakeSpace {
+            id,
+            report,
+            grown,
+            recall,
+            questions,
+            places,
+            furnished,
+            has_furniture,
+            memory,
+            retracted,
+        })
     }
 
     fn dismantle(&mut self, space: FakeSpace) -> Vec<FakeMemory> {
@@ -217,8 +253,41 @@ impl Effects for FakeMachine {
         &space.report
     }
 
-    fn start(&mut self, space: &mut FakeSpace, _: &mut [FakeCore]) {
-        self.actions.push(Action::Start(space.id));
+    fn furnish(&mut self, space: &mut FakeSpace, place: usize) -> Result<(), NoFurniture> {
+        assert!(place < MAX_CORES, "there is no such place");
+        space.furnished = space.furnished.max(if space.has_furniture { place + 1 } else { 0 });
+        if place < space.furnished { Ok(()) } else { Err(NoFurniture) }
+    }
+
+    fn furnish_from(&mut self, space: &mut FakeSpace, memory: FakeMemory) {
+        assert!(memory.holds_nothing(), "memory is not zeroed");
+        memory.soil();
+        space.memory.push(memory);
+        space.has_furniture = true;
+    }
+
+    fn admit(&mut self, space: &mut FakeSpace, core: FakeCore, place: usize) -> (FakeCore, Admission) {
+        assert!(place < space.furnished && space.places.at(place).kind == OrderKind::Vacant);
+        self.actions.push(Action::Enter(space.id, place));
+        let (id, node) = (core.0, NodeId(0));
+        space.report.cores[place].carrier.store(place as u32, Ordering::Relaxed);
+        space.places.give(place, Core { id, apic: ApicId(id.0), node, site: CoreSite::alone(id) });
+        self.answer_order(space, place);
+        (core, Admission::Entered)
+    }
+
+    fn order(&mut self, space: &FakeSpace, place: usize, kind: OrderKind) -> Order {
+        let order = space.places.order(place, kind);
+        self.answer_order(space, place);
+        order
+    }
+
+    fn last_order(&self, space: &FakeSpace, place: usize) -> Order {
+        space.places.at(place)
+    }
+
+    fn vacate(&mut self, space: &FakeSpace, place: usize) {
+        space.places.order(place, OrderKind::Vacant);
     }
 
     fn extend(&mut self, space: &mut FakeSpace, memory: FakeMemory, node: NodeId) -> Result<(), FakeMemory> {
@@ -248,7 +317,7 @@ impl Effects for FakeMachine {
     fn retract(
         &mut self,
         space: &mut FakeSpace,
-        _: &[FakeCore],
+        _: &[Option<FakeCore>],
         blocks: &[PhysRange],
     ) -> Retracted<FakeMemory> {
         let mut taken = 0;
@@ -273,7 +342,7 @@ impl Effects for FakeMachine {
         space.grown.reply(number, answer);
     }
 
-    fn request_stop(&mut self, space: &FakeSpace, _: &FakeCore) {
+    fn request_stop(&mut self, space: &FakeSpace) {
         self.actions.push(Action::RequestStop(space.id));
     }
 
@@ -385,6 +454,11 @@ pub(crate) fn spec(name: &str) -> CellSpec {
 /// What cells do, through their reports.
 pub(crate) fn says(report: &Report, phase: CellPhase) {
     report.phase.store(phase as u32, Ordering::Release);
+}
+
+/// What the core at a place does: it carries out its order.
+pub(crate) fn obeys(report: &Report, places: &Places, place: usize) {
+    report.cores[place].order.store(places.at(place).to_u32(), Ordering::Release);
 }
 
 /// A core's sign of life.

@@ -9,6 +9,7 @@ use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
 use isola_abi::histogram::Distribution;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::management::{ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage};
+use isola_abi::places::Order;
 use isola_abi::recall::Rest;
 use isola_abi::report::{
     CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MAX_ACTIVITIES, MemoryPressure, Report,
@@ -28,6 +29,16 @@ pub fn exit_code(report: &Report) -> i32 {
 /// What the core of that index is seen to do: its phase, and how often its event loop came by.
 pub fn sign(report: &Report, index: usize) -> (CorePhase, u64) {
     report.cores.get(index).map_or((CorePhase::Asleep, 0), |core| (core_phase(core), get(&core.passes)))
+}
+
+/// The place whose core runs what belongs to the one of that index, as far as the cell says.
+pub fn carrier(report: &Report, index: usize) -> usize {
+    report.cores.get(index).map_or(0, |core| core.carrier.load(Ordering::Relaxed) as usize)
+}
+
+/// The order that the core at that place says it has carried out.
+pub fn carried_out(report: &Report, place: usize) -> Order {
+    Order::from_u32(report.cores.get(place).map_or(0, |core| core.order.load(Ordering::Acquire)))
 }
 
 /// What each of the cell's cores did.

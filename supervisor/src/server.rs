@@ -7,7 +7,7 @@
 //! A peer that sends and never reads makes the answers pile up; from [`MAX_UNSENT`] bytes on, [`Server::receive`]
 //! takes no more of what it sends.
 
-use crate::cells::{Cells, Detail, Resize, Stop};
+use crate::cells::{Cells, CoresResize, CoresWanted, Detail, Resize, Stop};
 use crate::effects::Effects;
 use crate::inventory::Scrub;
 use alloc::string::String;
@@ -34,6 +34,8 @@ pub struct Server<E: Effects> {
     greeted: Greeting,
     /// Requests to stop a cell that has not stopped yet.
     due: Vec<(u32, CellId)>,
+    /// Requests to resize a cell whose cores are on their way: one a cell at most.
+    moving: Vec<(u32, CellId)>,
     /// Requests to resize the memory of a cell that has not answered yet.
     resizing: Vec<(u32, CellId)>,
     unsent: Vec<u8>,
@@ -54,6 +56,8 @@ enum Outcome {
     Due(CellId),
     /// The answer is due when the cell has given memory back.
     Resizing(CellId),
+    /// The answer is due when the cell's cores have moved.
+    Moving(CellId),
 }
 
 type Answer = Result<Outcome, ManagementError>;
@@ -66,6 +70,7 @@ impl<E: Effects> Server<E> {
             decoder: Decoder::new(),
             greeted: Greeting::Awaited,
             due: Vec::new(),
+            moving: Vec::new(),
             resizing: Vec::new(),
             unsent: Vec::new(),
             power_off: false,
@@ -128,6 +133,7 @@ impl<E: Effects> Server<E> {
             Ok(Outcome::Answer(body)) => self.respond(sequence, Ok(body)),
             Ok(Outcome::Due(cell)) => self.due.push((sequence, cell)),
             Ok(Outcome::Resizing(cell)) => self.resizing.push((sequence, cell)),
+            Ok(Outcome::Moving(cell)) => self.moving.push((sequence, cell)),
             Err(error) => {
                 if let Some(name) = about {
                     let event = JournalEvent::Refused(error.clone());
@@ -182,6 +188,13 @@ impl<E: Effects> Server<E> {
                     Resize::Asked(id) => Ok(Outcome::Resizing(id)),
                 }
             }
+            RequestBody::ResizeCores { name, change, cores, limit_ms, mode } => {
+                let wanted = CoresWanted { change, ids: &cores, limit_ms };
+                match self.cells.resize_cores(&name, &wanted, mode)? {
+                    CoresResize::Done(resized) => answer(ResponseBody::CoresResized(resized)),
+                    CoresResize::Asked(id) => Ok(Outcome::Moving(id)),
+                }
+            }
             RequestBody::Destroy { name } => {
                 self.cells.destroy(&name)?;
                 answer(ResponseBody::Done)
@@ -216,6 +229,7 @@ impl<E: Effects> Server<E> {
     fn hello(&mut self, version: u32) -> Answer {
         self.cells.forget_staged_image();
         self.due.clear();
+        self.moving.clear();
         self.resizing.clear();
         self.greeted = Greeting::Awaited;
         if version != isola_abi::VERSION {
@@ -251,7 +265,7 @@ impl<E: Effects> Server<E> {
         answer(ResponseBody::Cell(info))
     }
 
-    /// Answers the requests whose cells have stopped, or given memory back.
+    /// Answers the requests whose cells have stopped, given memory back, or whose cores have moved.
     fn settle(&mut self) {
         for (id, resized) in self.cells.take_resized() {
             let (settled, resizing) =
@@ -270,6 +284,11 @@ impl<E: Effects> Server<E> {
         for (sequence, id) in settled {
             let info = self.cells.info(id).ok_or_else(|| ManagementError::NoSuchCell(String::new()));
             self.respond(sequence, info.map(ResponseBody::Cell));
+        }
+        for (cell, result) in self.cells.take_cores_resized() {
+            let Some(place) = self.moving.iter().position(|(_, id)| *id == cell) else { continue };
+            let (sequence, _) = self.moving.swap_remove(place);
+            self.respond(sequence, result.map(ResponseBody::CoresResized));
         }
     }
 
@@ -295,6 +314,7 @@ fn subject(body: &RequestBody) -> Option<String> {
         | RequestBody::Start { name }
         | RequestBody::Stop { name, .. }
         | RequestBody::ResizeMemory { name, .. }
+        | RequestBody::ResizeCores { name, .. }
         | RequestBody::Destroy { name } => Some(crate::cells::shorten(name)),
         RequestBody::ImageBegin { .. } | RequestBody::ImageChunk { .. } => Some(String::new()),
         RequestBody::Hello { .. }

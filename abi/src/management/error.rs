@@ -37,6 +37,17 @@ pub enum ManagementError {
         /// Its state.
         state: CellState,
     },
+    /// A core did not come free in time, and the cell has kept it.
+    CoreBusy {
+        /// The cell.
+        name: String,
+        /// Which.
+        core: CoreId,
+        /// How long it had, in ms.
+        limit_ms: u32,
+        /// How many the cell has now.
+        cores: u32,
+    },
     /// Too few cores are free.
     CoresExhausted {
         /// Wanted.
@@ -178,6 +189,11 @@ impl fmt::Display for ManagementError {
                 CellState::Running | CellState::Stopping => write!(f, "{name:?} is {state}: stop it first"),
                 _ => write!(f, "{name:?} is {state}, not running"),
             },
+            Self::CoreBusy { name, core, limit_ms, cores } => write!(
+                f,
+                "core {core} of {name:?} did not come free within {limit_ms} ms, and stays: an event runs there for longer; \
+                 ask again, or give it more time (the cell has {cores} cores)"
+            ),
             Self::CoresExhausted { wanted, free } => {
                 write!(f, "not enough cores: {wanted} wanted, {free} free: ask for fewer, or stop a cell")
             }

@@ -58,6 +58,20 @@ pub enum JournalEvent {
         /// Why.
         refusal: Refusal,
     },
+    /// A core has come to a cell that runs. It took from the request until the core said so.
+    CoreCame {
+        /// Which.
+        core: CoreId,
+        /// How many the cell has now.
+        cores: u32,
+    },
+    /// A core has left a cell that runs, and is free.
+    CoreLeft {
+        /// Which.
+        core: CoreId,
+        /// How many the cell has now.
+        cores: u32,
+    },
     /// A cell's application returned with this code, and what it held is back.
     Exit(i32),
     /// A cell went wrong, and what it held is back.

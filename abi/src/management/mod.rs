@@ -30,11 +30,12 @@ pub use info::{
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS};
 pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
-pub use resize::{Change, Kept, MemoryResized, Mode};
+pub use resize::{CORE_LIMIT_MS, Change, CoresResized, Kept, MemoryResized, Mode};
 pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
 pub use spec::{CellSpec, NetworkSpec};
 
 use crate::frame::MAX_CHUNK;
+use crate::id::CoreId;
 use crate::inquiry::{AnswerPiece, Line};
 use crate::size::ByteSize;
 use alloc::string::String;
@@ -118,6 +119,19 @@ pub enum RequestBody {
         /// How much it is to have; in whole chunks, of which it has rather one more.
         memory: Change<ByteSize>,
         /// Whether that is done.
+        mode: Mode,
+    },
+    /// Gives a running cell more cores, or takes some. Answered when they have come, or are back.
+    ResizeCores {
+        /// The cell's name.
+        name: String,
+        /// How many it is to have.
+        change: Change<u32>,
+        /// Which come, or leave; any, where there are none.
+        cores: Vec<CoreId>,
+        /// How long a core may take to come free, in ms: as a rule, [`CORE_LIMIT_MS`].
+        limit_ms: u32,
+        /// Whether it is done.
         mode: Mode,
     },
     /// Forgets a cell that is not running. One that was created and not started gives back what it holds.
@@ -211,6 +225,8 @@ pub enum ResponseBody {
     Cell(alloc::boxed::Box<CellInfo>),
     /// Answers [`RequestBody::ResizeMemory`].
     MemoryResized(MemoryResized),
+    /// Answers [`RequestBody::ResizeCores`].
+    CoresResized(CoresResized),
     /// Answers [`RequestBody::List`].
     Cells(Vec<CellInfo>),
     /// Answers [`RequestBody::Logs`].

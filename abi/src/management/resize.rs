@@ -1,6 +1,8 @@
 //! Resizing a cell that runs: how much of something it is to have.
 
+use crate::id::CoreId;
 use crate::size::ByteSize;
+use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 use serde::{Deserialize, Serialize};
@@ -68,6 +70,22 @@ impl fmt::Display for Kept {
             }
         })
     }
+}
+
+/// How long a core may take to come free where nobody says otherwise, in ms.
+pub const CORE_LIMIT_MS: u32 = 10;
+
+/// What came of giving a cell more cores, or fewer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoresResized {
+    /// How many it had.
+    pub before: u32,
+    /// How many it has now; or would have.
+    pub after: u32,
+    /// Those that have come, or left.
+    pub cores: Vec<CoreId>,
+    /// How long it took, in ns.
+    pub duration_ns: u64,
 }
 
 impl<T: Copy + Into<u64>> Change<T> {

@@ -17,10 +17,10 @@ use isola_drivers::net::{
 };
 use isola_drivers::transport::{self, Transport};
 use isola_drivers::virtqueue::{Pending, Refusal, Refused};
-use isola_ebbs::{current_core, platform};
+use isola_ebbs::platform;
 use isola_events::interrupt::QUEUE_VECTORS;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
-use isola_machine::apic;
+use isola_machine::apic::{self, local};
 use isola_machine::device::Windows;
 use isola_machine::dma::{DmaBuffer, DmaRegion};
 use isola_platform::network::{
@@ -343,10 +343,8 @@ impl NetworkQueue for BareQueue {
     }
 
     fn attach(&mut self) {
-        if let Some(core) = platform().descriptor().cores.get(current_core().0 as usize) {
-            let message = apic::message(core.apic, self.vector);
-            message.into_iter().for_each(|message| self.queue.redirect(message));
-        }
+        let message = apic::message(local::id(), self.vector);
+        message.into_iter().for_each(|message| self.queue.redirect(message));
     }
 
     fn receive(&mut self) -> Option<ReceivedFrame> {

@@ -4,15 +4,16 @@ use crate::{console, grow, heap, network, window};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
-use isola_abi::id::MAX_CORES;
+use isola_abi::id::{ApicId, MAX_CORES};
 use isola_abi::inquiry::Questions;
+use isola_abi::places::Places;
 use isola_abi::report::{CellPhase, CorePhase, Report};
 use isola_ebbs::{current_core, cycles};
 use isola_machine::apic::local;
 use isola_machine::device::Windows;
 use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, PendingVectors, Platform};
+use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform};
 use spin::{Mutex, Once};
 
 /// The platform of the cell.
@@ -27,6 +28,12 @@ const WAKE_VECTOR: u8 = 0xf2;
 /// Interrupts that came and were not handed to the loop yet: by core, a bit a vector. Each is its core's alone; they
 /// are atomic so that they can be a `static`.
 static PENDING: [[AtomicU64; 4]; MAX_CORES] = [const { [const { AtomicU64::new(0) }; 4] }; MAX_CORES];
+
+/// By core: the processor core that runs it, as interrupts are addressed; beyond what is an address while there is none.
+static APIC: [AtomicU64; MAX_CORES] = [const { AtomicU64::new(u64::MAX) }; MAX_CORES];
+
+/// By core: the cores that its processor core runs, it among them.
+static MATES: [AtomicU64; MAX_CORES] = [const { AtomicU64::new(0) }; MAX_CORES];
 
 /// Bare hardware.
 pub struct Bare {
@@ -56,13 +63,16 @@ pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, Windows)>)
     interrupts::set_interrupt_handler(note);
 }
 
-/// Notes an interrupt for the loop.
+/// Notes an interrupt for the loops that this processor core runs: which of them it is for is not known here.
 fn note(vector: u8) {
     if vector == REQUEST_VECTOR {
         grow::requested();
     }
-    let word = &PENDING[current_core().0 as usize][vector as usize / 64];
-    word.store(word.load(Ordering::Relaxed) | 1 << (vector % 64), Ordering::Relaxed);
+    let here = current_core();
+    for core in CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed)).with(here) {
+        let word = &PENDING[core.0 as usize][vector as usize / 64];
+        word.store(word.load(Ordering::Relaxed) | 1 << (vector % 64), Ordering::Relaxed);
+    }
 }
 
 /// How far clearing pages went.
@@ -147,14 +157,36 @@ impl Platform for Bare {
         }))
     }
 
-    fn halt(&self) {
+    fn rest(&self) {
         heap::relieve();
         heap::publish();
         window::before_halt();
+    }
+
+    fn halt(&self) {
         if !has_joined() || clear_pages() == Cleared::AllThatIsFree {
             interrupts::halt();
         }
+    }
+
+    fn rise(&self) {
         window::after_halt();
+    }
+
+    fn places(&self) -> &Places {
+        cell::places()
+    }
+
+    fn carry(&self, cores: CoreSet) {
+        let apic = local::id();
+        for core in cores {
+            MATES[core.0 as usize].store(cores.bits(), Ordering::Relaxed);
+            APIC[core.0 as usize].store(apic.0.into(), Ordering::Release);
+        }
+    }
+
+    fn leave(&self) {
+        power::stop()
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {
@@ -169,8 +201,9 @@ impl Platform for Bare {
     }
 
     fn interrupt(&self, core: CoreIndex, vector: u8) {
-        if let Some(core) = self.descriptor().cores.get(core.0 as usize) {
-            local::send(core.apic, vector);
+        let apic = APIC.get(core.0 as usize).map(|apic| u32::try_from(apic.load(Ordering::Acquire)));
+        if let Some(Ok(apic)) = apic {
+            local::send(ApicId(apic), vector);
         }
     }
 

@@ -1,6 +1,7 @@
 //! From a core's entry to its event loop.
 //!
-//! All cores of a cell enter at the same time. The first makes the cell; the others halt until it needs them.
+//! The cores that a cell begins with enter at the same time. The first makes the cell; the others halt until it needs
+//! them. Further ones come while it runs, to places that no core has been at, or that one has left.
 
 use crate::platform;
 use crate::{console, crash, grow, heap, window as regions};
@@ -56,19 +57,23 @@ fn serve(core: CoreIndex) -> ! {
         }
     }
     cell::enter_place(core.0 as usize);
-    regions::after_halt();
     finish(core, isola_events::run())
 }
 
-/// Makes the core's block known to the core. A second time, the same one.
+/// Makes the core's block known to the core. A second time, the same one: to the core itself, or to the next at its place,
+/// which asks for its identity before it does anything else.
 fn enter_block(core: CoreIndex) {
     let block = BLOCKS.0[core.0 as usize].get();
-    // SAFETY: a core enters with an index of its own, so that nobody else uses the place or has the index.
+    // SAFETY: one core at a time is at a place, and the supervisor has taken one back before it sends the next, so that
+    // nobody else writes the place. A block that is there may be used by whoever runs the core; its parts allow for that.
     // `set_gs_base` sets the base of this core's segment, which nothing else in an image changes.
     unsafe {
-        if (*block).is_none() {
-            let block = (*block).insert(CoreBlock::new(core, &CELL_EBBS, &platform::BARE));
-            block.enter(|base| cpu::set_gs_base(base as u64));
+        match &*block {
+            None => {
+                let block = (*block).insert(CoreBlock::new(core, &CELL_EBBS, &platform::BARE));
+                block.enter(|base| cpu::set_gs_base(base as u64));
+            }
+            Some(block) => block.enter_again(),
         }
     }
 }

@@ -200,6 +200,7 @@ impl Carrier {
     fn take_up(&mut self, mut identity: CoreIdentity) {
         let core = identity.core();
         CARRIERS.members.with(|members| members.carrier[core.0 as usize] = Some(self.home));
+        platform().report().cores[core.0 as usize].carrier.store(self.home.0, Ordering::Relaxed);
         self.set = self.set.with(core);
         platform().carry(self.set);
         identity.run(begin, 0);
@@ -345,8 +346,9 @@ fn begin(_: u64) -> u64 {
 
 /// The calling core is run by another processor core from here on.
 fn end(_: u64) -> u64 {
-    if is_needed(current_core()) {
-        EVENTS.end();
+    match is_needed(current_core()) {
+        true => EVENTS.end(),
+        false => platform().rest(),
     }
     0
 }

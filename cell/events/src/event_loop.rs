@@ -91,7 +91,7 @@ impl EventLoop {
             queueing: Queueing::new(),
             pressure: PressureHandlers::default(),
             presence: Presence::default(),
-            rests: Cell::new(false),
+            rests: Cell::new(true),
             accounting: Accounting::new(),
         }
     }

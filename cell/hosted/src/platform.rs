@@ -121,7 +121,8 @@ impl Hosted {
     pub fn give_core(&self, place: CoreIndex) {
         let ended = self.ended();
         if self.places.at(place.0 as usize).kind == OrderKind::Vacant {
-            let core = Core { id: CoreId(place.0), apic: ApicId(place.0), node: NodeId(0) };
+            let id = CoreId(place.0);
+            let core = Core { id, apic: ApicId(id.0), node: NodeId(0), site: CoreSite::alone(id) };
             self.places.give(place.0 as usize, core);
         }
         drop(ended);

@@ -157,6 +157,11 @@ impl Stock {
         Some(piece)
     }
 
+    /// Puts memory to the rest.
+    pub fn put(&mut self, region: Region) {
+        self.regions.push(region);
+    }
+
     /// What is left, in no order.
     pub fn into_regions(self) -> Vec<Region> {
         self.regions.into_iter().filter(|region| region.len_bytes() > 0).collect()

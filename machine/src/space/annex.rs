@@ -8,16 +8,18 @@
 //! ([`CellSpace::retract`]); every core forgets, and then it is anybody's ([`CellSpace::take_retracted`]). Only the cell's pool can go: never its image, its tables, its descriptor or its report.
 
 use super::CellSpace;
+use super::layout::{STACKS_BYTES, map_stacks};
 use super::ranges::RangeSet;
 use crate::memory::{Contents, Region, Stock};
 use crate::paging::{AddressSpace, Caching, Rights};
 use crate::smp::AwayCore;
 use alloc::vec::Vec;
+use core::fmt;
 use core::sync::atomic::Ordering;
 use isola_abi::descriptor::REQUEST_VECTOR;
 use isola_abi::growth::{Answer, LARGEST_CHUNK, MAX_CHUNKS, SMALLEST_CHUNK};
 use isola_abi::id::{NodeId, PhysRange};
-use isola_abi::layout::{DIRECT_MAP, PAGE_SIZE};
+use isola_abi::layout::{DIRECT_MAP, PAGE_SIZE, STACK_SIZE};
 use isola_abi::recall::{GRANULE, MAX_HOLES, Recall};
 
 /// The most tables that a chunk takes: one of 2 MiB pages, and one of those.
@@ -71,6 +73,10 @@ pub(super) struct Annex {
     chunks: Vec<PhysRange>,
     /// What has gone from the direct map, and is still remembered.
     retracted: Vec<PhysRange>,
+    /// The places that have stacks: the first so many, as places are furnished in order.
+    furnished: usize,
+    /// Memory for the stacks of others.
+    furniture: Stock,
 }
 
 impl Annex {
@@ -80,6 +86,7 @@ impl Annex {
         tables: Stock,
         owned: impl IntoIterator<Item = PhysRange>,
         pool: impl IntoIterator<Item = PhysRange>,
+        furnished: usize,
     ) -> Self {
         let pool = RangeSet::of(pool);
         Self {
@@ -90,7 +97,14 @@ impl Annex {
             pool,
             chunks: Vec::new(),
             retracted: Vec::new(),
+            furnished,
+            furniture: Stock::default(),
         }
+    }
+
+    /// Whether a core can come to that place.
+    pub(super) fn is_furnished(&self, place: usize) -> bool {
+        place < self.furnished
     }
 
     /// What the space has.
@@ -148,6 +162,18 @@ impl Annex {
     }
 }
 
+/// There is no memory for a place's stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoFurniture;
+
+impl fmt::Display for NoFurniture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the cell has no memory for another core's stacks: give it some")
+    }
+}
+
+impl core::error::Error for NoFurniture {}
+
 impl CellSpace {
     /// Gives the cell a chunk, see [`isola_abi::growth`], while it runs: maps it, zeroed, in its direct map, and enters
     /// it in what the cell is told to own.
@@ -176,8 +202,32 @@ impl CellSpace {
     }
 
     /// How many chunks the cell surely can be given.
-    pub fn places(&self) -> usize {
+    pub fn chunk_places(&self) -> usize {
         self.annex.places()
+    }
+
+    /// Makes the next place that has no stacks ready for a core, and all before that one.
+    ///
+    /// # Errors
+    /// [`NoFurniture`], where that takes memory, which [`Self::furnish_from`] gives.
+    pub fn furnish(&mut self, place: usize) -> Result<(), NoFurniture> {
+        let Annex { space, furnished, furniture, .. } = &mut self.annex;
+        while *furnished <= place {
+            let is_enough = furniture.len_bytes() >= STACKS_BYTES;
+            if !is_enough || map_stacks(space, *furnished as u64, STACK_SIZE, furniture).is_err() {
+                return Err(NoFurniture);
+            }
+            *furnished += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives the cell memory that [`Self::furnish`] takes stacks from. It is the cell's until the space is dissolved.
+    pub fn furnish_from(&mut self, mut memory: Region) {
+        memory.scrub();
+        let range = memory.range();
+        self.annex.furniture.put(memory);
+        self.annex.owned.insert(range);
     }
 
     /// Tells the cell what came of its wish of that number.
@@ -279,7 +329,7 @@ mod tests {
     use alloc::sync::Arc;
     use core::sync::atomic::AtomicUsize;
     use isola_abi::descriptor::LiveWords;
-    use isola_abi::id::PhysAddr;
+    use isola_abi::id::{ApicId, PhysAddr};
 
     const CHUNK_PAGES: u64 = SMALLEST_CHUNK / PAGE_SIZE;
 
@@ -291,13 +341,14 @@ mod tests {
         let built = Built {
             root: space.root(),
             entry: 0,
-            cores: Vec::new(),
+            places: 0,
+            first_apic: ApicId(0),
             core_pages: PhysAddr(0),
             descriptor,
             report: PhysAddr(0),
             cores_inside: AtomicUsize::new(0),
         };
-        CellSpace { share: Arc::new(built), annex: Annex::new(space, memory, [], []) }
+        CellSpace { share: Arc::new(built), annex: Annex::new(space, memory, [], [], 0) }
     }
 
     fn told(space: &CellSpace) -> Vec<(PhysRange, NodeId)> {
@@ -405,13 +456,14 @@ mod tests {
         let built = Built {
             root: tables.root(),
             entry: 0,
-            cores: Vec::new(),
+            places: 0,
+            first_apic: ApicId(0),
             core_pages: PhysAddr(0),
             descriptor,
             report: PhysAddr(0),
             cores_inside: AtomicUsize::new(0),
         };
-        let annex = Annex::new(tables, memory, [pool], [pool]);
+        let annex = Annex::new(tables, memory, [pool], [pool], 0);
         let mut space = CellSpace { share: Arc::new(built), annex };
         let every_second: Vec<PhysRange> =
             (0..MAX_HOLES as u64 + 1).map(|number| part(pool, 2 * number, 1)).collect();

@@ -1,7 +1,7 @@
 //! Building a cell's address space.
 
 use super::annex::{Annex, growth_tables};
-use super::layout::{map_stacks, stack_tops};
+use super::layout::{STACKS_BYTES, map_stacks, stack_tops};
 use super::pool::{pool_tables, region_tables};
 use super::{Built, CellSpace, Share};
 use crate::apic::io::{InterruptLines, RouteError, Trigger};
@@ -18,10 +18,10 @@ use core::sync::atomic::AtomicUsize;
 use isola_abi::descriptor::{
     self, BODY_OFFSET, Descriptor, DescriptorError, ImageSegment, InterruptMode, PoolRange, Transport,
 };
-use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
+use isola_abi::id::{ApicId, MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::{
-    DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, EXCEPTION_STACK_SIZE, LOCAL_APIC, PAGE_SIZE,
-    REGION_TABLES, REGIONS, REPORT, REPORT_SIZE, SHARED, STACK_SIZE, TABLES,
+    DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT,
+    REPORT_SIZE, SHARED, STACK_SIZE, TABLES,
 };
 
 /// The first of the vectors by which devices on interrupt lines interrupt a cell, and how many there are.
@@ -112,7 +112,7 @@ impl fmt::Display for BuildError {
             Self::Map(error) => error.fmt(f),
             Self::Descriptor(error) => error.fmt(f),
             Self::Route(error) => error.fmt(f),
-            Self::Cores => write!(f, "a cell has 1 to {MAX_CORES} cores, each once"),
+            Self::Cores => write!(f, "a cell has 1 to {MAX_CORES} cores, each once, and a place for each"),
             Self::Devices => {
                 write!(f, "a cell has at most {} devices, of known kinds and its own", LINE_VECTORS.1)
             }
@@ -129,11 +129,10 @@ impl From<MapError> for BuildError {
 }
 
 /// Memory that a cell takes before it has any pool: for an image whose segments take `image_bytes` in whole
-/// pages, and so many cores. In bytes, and a little more than it is.
-pub fn needed_bytes(image_bytes: u64, cores: usize) -> u64 {
-    let tables = 44 + image_bytes.div_ceil(1 << 21);
-    let per_core = STACK_SIZE + 2 * EXCEPTION_STACK_SIZE + 2 * PAGE_SIZE;
-    image_bytes + REPORT_SIZE + DESCRIPTOR_SIZE + tables * PAGE_SIZE + cores as u64 * per_core
+/// pages, and so many cores, at some of so many places. In bytes, and a little more than it is.
+pub fn needed_bytes(image_bytes: u64, cores: usize, places: usize) -> u64 {
+    let tables = 44 + image_bytes.div_ceil(1 << 21) + places as u64;
+    image_bytes + REPORT_SIZE + DESCRIPTOR_SIZE + tables * PAGE_SIZE + cores as u64 * STACKS_BYTES
 }
 
 impl CellSpace {
@@ -150,13 +149,15 @@ impl CellSpace {
             Ok(builder) => builder,
             Err(error) => return Err(failure(error.into(), grant)),
         };
-        let cores = descriptor.cores.clone();
+        let (core_count, places) = (descriptor.cores.len(), descriptor.core_places as usize);
+        let first_apic = descriptor.cores.first().map_or(ApicId(0), |core| core.apic);
         match builder.build(&segments, vectors, &devices, descriptor, lines) {
             Ok(parts) => {
                 let share: Share = Arc::new(Built {
                     root: builder.space.root(),
                     entry,
-                    cores,
+                    places,
+                    first_apic,
                     core_pages: parts.core_pages,
                     descriptor: parts.descriptor,
                     report: parts.report,
@@ -165,7 +166,8 @@ impl CellSpace {
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));
                 share.live().recall.next_generation();
                 let tables = Stock::new(parts.growth_tables);
-                Ok(Self { share, annex: Annex::new(builder.space, tables, grant, parts.pool) })
+                let annex = Annex::new(builder.space, tables, grant, parts.pool, core_count);
+                Ok(Self { share, annex })
             }
             Err(error) => {
                 let own = devices.iter().filter(|device| !device.is_lent());
@@ -237,7 +239,7 @@ impl Builder {
         }
         self.map(SHARED, PhysRange::new(self.switch_page, PAGE_SIZE), Rights::Execute, Caching::Cached)?;
         descriptor.devices = self.add_devices(devices, &descriptor, lines)?;
-        let core_pages = self.add_tables(vectors, core_count)?;
+        let core_pages = self.add_tables(vectors, descriptor.core_places.into())?;
         let report = self.add_area(REPORT, REPORT_SIZE, Rights::ReadWrite)?.into_range().start;
         let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
         let growth_bytes = descriptor.memory_max_bytes - descriptor.memory_bytes;
@@ -297,13 +299,13 @@ impl Builder {
         Ok(ImageSegment { virt, memory })
     }
 
-    /// Maps the interrupt table and the cores' pages, and returns where these are.
-    fn add_tables(&mut self, vectors: u64, core_count: u64) -> Result<PhysAddr, MapError> {
+    /// Maps the interrupt table and the places' pages, and returns where these are.
+    fn add_tables(&mut self, vectors: u64, places: u64) -> Result<PhysAddr, MapError> {
         let mut interrupts = self.add_area(TABLES, PAGE_SIZE, Rights::Read)?;
         tables::fill_interrupt_table(interrupts.bytes_mut(), vectors);
         let _ = interrupts.into_range();
         let virt = TABLES + PAGE_SIZE;
-        let mut pages = self.add_area(virt, core_count * PAGE_SIZE, Rights::Read)?;
+        let mut pages = self.add_area(virt, places * PAGE_SIZE, Rights::Read)?;
         for (index, page) in (0..).zip(pages.bytes_mut().chunks_exact_mut(PAGE_SIZE as usize)) {
             tables::fill_core_page(page, virt + index * PAGE_SIZE, stack_tops(index, STACK_SIZE).1);
         }
@@ -391,8 +393,9 @@ impl Builder {
 
 fn check_cores(descriptor: &Descriptor) -> Result<u64, BuildError> {
     let cores = &descriptor.cores;
+    let has_places = (cores.len()..=MAX_CORES).contains(&(descriptor.core_places as usize));
     let once = (1..cores.len()).all(|index| !cores[..index].iter().any(|core| core.id == cores[index].id));
-    if once && (1..=MAX_CORES).contains(&cores.len()) {
+    if once && has_places && (1..=MAX_CORES).contains(&cores.len()) {
         Ok(cores.len() as u64)
     } else {
         Err(BuildError::Cores)
@@ -431,5 +434,7 @@ mod tests {
         assert_eq!(check_cores(&descriptor(alloc::vec![core(1), core(3)])), Ok(2));
         assert_eq!(check_cores(&descriptor(alloc::vec![core(1), core(3), core(1)])), Err(BuildError::Cores));
         assert_eq!(check_cores(&descriptor(Vec::new())), Err(BuildError::Cores));
+        let crowded = Descriptor { core_places: 1, ..descriptor(alloc::vec![core(1), core(3)]) };
+        assert_eq!(check_cores(&crowded), Err(BuildError::Cores));
     }
 }

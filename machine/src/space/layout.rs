@@ -4,8 +4,11 @@ use crate::memory::Stock;
 use crate::paging::{AddressSpace, Caching, MapError, Rights};
 use crate::tables::ExceptionStacks;
 use isola_abi::layout::{
-    EXCEPTION_STACK_SIZE, FAULT_STACK_OFFSET, NMI_STACK_OFFSET, PAGE_SIZE, STACK_SLOT, STACKS,
+    EXCEPTION_STACK_SIZE, FAULT_STACK_OFFSET, NMI_STACK_OFFSET, PAGE_SIZE, STACK_SIZE, STACK_SLOT, STACKS,
 };
+
+/// Memory that the stacks of a place in a cell take, with their own table, in bytes.
+pub(super) const STACKS_BYTES: u64 = STACK_SIZE + 2 * EXCEPTION_STACK_SIZE + PAGE_SIZE;
 
 /// Tops of the stacks in a slot, whose main stack has `stack_bytes`.
 pub(crate) fn stack_tops(slot: u64, stack_bytes: u64) -> (u64, ExceptionStacks) {

@@ -16,6 +16,7 @@ mod ranges;
 
 pub(crate) use layout::{map_stacks, stack_tops};
 
+pub use annex::NoFurniture;
 pub use build::{BuildError, BuildFailure, InPlace, LINE_VECTORS, Plan, Segment, SegmentBytes, needed_bytes};
 
 use self::annex::Annex;
@@ -26,10 +27,11 @@ use crate::{switch, tables};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use isola_abi::descriptor::{Core, LiveWords, REQUEST_VECTOR, Request};
-use isola_abi::id::PhysAddr;
+use isola_abi::descriptor::{LiveWords, REQUEST_VECTOR, Request};
+use isola_abi::id::{ApicId, PhysAddr};
 use isola_abi::inquiry::Line;
 use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
+use isola_abi::places::{Order, OrderKind, Places};
 use isola_abi::report::Report;
 
 /// A cell's address space.
@@ -47,8 +49,11 @@ pub(crate) type Share = Arc<Built>;
 pub(crate) struct Built {
     root: PhysAddr,
     entry: u64,
-    cores: Vec<Core>,
-    /// The cores' pages of descriptor tables, in the order of core indices.
+    /// How many places it has for cores.
+    places: usize,
+    /// The core at the first place, which stays there.
+    first_apic: ApicId,
+    /// The places' pages of descriptor tables, in their order.
     core_pages: PhysAddr,
     descriptor: PhysAddr,
     report: PhysAddr,
@@ -59,8 +64,8 @@ pub(crate) struct Built {
 /// Why a core cannot enter a cell. It comes back.
 #[derive(Debug)]
 pub enum EnterError {
-    /// It is not the core that the cell's descriptor has at that index.
-    NotTheCell(ParkedCore),
+    /// There is no such place, or it is not furnished, or there is a core.
+    NoPlace(ParkedCore),
     /// It has not returned from a call yet.
     Busy(ParkedCore),
 }
@@ -82,9 +87,7 @@ impl CellSpace {
 
     /// Interrupts the cell's first core, to look at its live words.
     pub fn interrupt(&self) {
-        if let Some(first) = self.share.cores.first() {
-            local::send(first.apic, REQUEST_VECTOR);
-        }
+        local::send(self.share.first_apic, REQUEST_VECTOR);
     }
 
     /// Puts a question to the cell, and interrupts its first core. Returns the question's number; `None` where it is too
@@ -105,29 +108,60 @@ impl CellSpace {
         self.share.live()
     }
 
-    /// Sends a core into the cell, as its core `index`. Does not wait for it.
+    /// Sends a core into the cell, to a place. Does not wait for it.
     ///
     /// # Errors
     /// An [`EnterError`], which has the core.
-    pub fn enter(&self, core: ParkedCore, index: usize) -> Result<AwayCore, EnterError> {
-        if self.share.cores.get(index) != Some(&core.core()) {
-            return Err(EnterError::NotTheCell(core));
+    pub fn enter(&self, core: ParkedCore, place: usize) -> Result<AwayCore, EnterError> {
+        let is_vacant = self.places().at(place).kind == OrderKind::Vacant;
+        if place >= self.share.places || !self.annex.is_furnished(place) || !is_vacant {
+            return Err(EnterError::NoPlace(core));
         }
-        let entry = self.share.entry(index as u64);
-        if let Some(place) = self.report().cores.get(index) {
-            place.forgotten.store(0, Ordering::Release);
+        let (entry, identity) = (self.share.entry(place as u64), core.core());
+        if let Some(words) = self.report().cores.get(place) {
+            words.forgotten.store(0, Ordering::Release);
         }
-        // SAFETY: `build` has put into the space what the entry names; the share keeps it until the core was
-        // reclaimed. No other core comes to be core `index` meanwhile: the descriptor's cores are distinct,
-        // and there is one token of each.
+        self.places().give(place, identity);
+        // SAFETY: `build` and `furnish` have put into the space what the entry names; the share keeps it until the core was
+        // reclaimed. No other core is at the place: it was vacant, which it becomes when its core is back.
         let entered = unsafe { core.enter(entry, self.share.clone()) };
-        if entered.is_ok() {
-            self.share.cores_inside.fetch_add(1, Ordering::AcqRel);
+        match entered {
+            Ok(away) => {
+                self.share.cores_inside.fetch_add(1, Ordering::AcqRel);
+                Ok(away)
+            }
+            Err(core) => {
+                self.vacate(place);
+                Err(EnterError::Busy(core))
+            }
         }
-        entered.map_err(EnterError::Busy)
     }
 
-    /// Enters the cell with the core that calls, as its core `index`.
+    /// Gives the core at a place the next order, and interrupts it. Returns the order.
+    pub fn order(&self, place: usize, kind: OrderKind) -> Order {
+        let core = self.places().core(place);
+        let order = self.places().order(place, kind);
+        if let Some(core) = core {
+            local::send(core.apic, REQUEST_VECTOR);
+        }
+        order
+    }
+
+    /// Says that there is no core at a place any more: it was reclaimed.
+    pub fn vacate(&self, place: usize) {
+        self.places().order(place, OrderKind::Vacant);
+    }
+
+    /// The last order of a place.
+    pub fn last_order(&self, place: usize) -> Order {
+        self.places().at(place)
+    }
+
+    fn places(&self) -> &Places {
+        &self.live().places
+    }
+
+    /// Enters the cell with the core that calls, at its place `index`.
     pub(crate) fn enter_here(self, index: usize) -> ! {
         let entry = self.share.entry(index as u64);
         core::mem::forget(self.share);

@@ -3,6 +3,7 @@
 use super::grow::Growth;
 use super::info::Usage;
 use super::memory::Shrink;
+use super::moves::Moves;
 use super::restart::Restarting;
 use super::watch::Watch;
 use crate::effects::Effects;
@@ -18,8 +19,10 @@ pub(super) struct Cell<E: Effects> {
     pub(super) id: CellId,
     pub(super) spec: CellSpec,
     pub(super) body: Body<E>,
-    /// The cores that it was given, in the order of core indices.
+    /// By place that ever had one: the core that is there, or was there last.
     pub(super) core_ids: Vec<CoreId>,
+    /// What is under way of its cores coming and going.
+    pub(super) moves: Moves,
     /// The memory that it was given, less what it gave back.
     pub(super) memory_bytes: u64,
     pub(super) growth: Growth,
@@ -49,7 +52,8 @@ pub(super) enum Body<E: Effects> {
 /// What a cell holds.
 pub(super) struct Held<E: Effects> {
     pub(super) space: E::Space,
-    pub(super) cores: Vec<E::Core>,
+    /// By place: the core that is there.
+    pub(super) cores: Vec<Option<E::Core>>,
     pub(super) device: Option<E::Device>,
 }
 
@@ -109,6 +113,11 @@ impl<E: Effects> Cell<E> {
             Body::Held(held) => Some(held),
             Body::Gone(_) => None,
         }
+    }
+
+    /// How many cores it has.
+    pub(super) fn core_count(&self) -> usize {
+        self.held().map_or(0, |held| held.cores.iter().flatten().count())
     }
 
     pub(super) fn report<'a>(&'a self, effects: &E) -> Option<&'a Report> {

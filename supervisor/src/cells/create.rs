@@ -2,6 +2,7 @@
 
 use super::cell::{Body, Cell, Held, Run};
 use super::grow::{Growth, memory_max_bytes};
+use super::moves::Moves;
 use super::restart::Restarting;
 use super::watch::Watch;
 use super::{Cells, shorten};
@@ -49,6 +50,7 @@ impl<E: Effects> Cells<E> {
             id,
             body: Body::Held(held),
             core_ids,
+            moves: Moves::new(),
             memory_bytes,
             growth: Growth::new(),
             shrink: None,
@@ -100,6 +102,7 @@ impl<E: Effects> Cells<E> {
         let cell = self.cells.get_mut(&id).ok_or_else(gone)?;
         cell.body = Body::Held(held);
         cell.core_ids = core_ids;
+        cell.moves = Moves::new();
         cell.memory_bytes = memory_bytes;
         cell.growth = Growth::new();
         cell.image_bytes = image_bytes;
@@ -121,15 +124,20 @@ impl<E: Effects> Cells<E> {
         let began = self.effects.now_ns();
         let id = self.find(name)?;
         let cell = self.cells.get_mut(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
+        let places = self.inventory.cores.count_for_cells();
         let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
         if !matches!(cell.run, Run::Created) {
             return Err(cell.wrong_state());
         }
-        self.effects.start(&mut held.space, &mut held.cores);
+        // The first core last: by the time that it wakes others, most of them are there.
+        for place in (0..held.cores.len()).rev() {
+            held.cores[place] =
+                held.cores[place].take().map(|core| self.effects.admit(&mut held.space, core, place).0);
+        }
         let now = self.effects.now_ns();
         cell.started_ns = now;
         cell.durations.start_ns = Some(now.saturating_sub(began));
-        cell.run = Run::Running { watch: Watch::new(cell.spec.watchdog_ms, held.cores.len(), now) };
+        cell.run = Run::Running { watch: Watch::new(cell.spec.watchdog_ms, places, now) };
         let unix_ns = self.boot.unix_ns.saturating_add(now);
         cell.started_unix_ns = Some(unix_ns);
         let name = cell.spec.name.as_str();
@@ -183,12 +191,13 @@ impl<E: Effects> Cells<E> {
             plan: &plan,
             image,
             cores: &cores,
+            places: self.inventory.cores.count_for_cells(),
             device: device.as_mut(),
         };
         match self.effects.build(blueprint, memory) {
             Ok(space) => {
                 let core_ids = cores.iter().map(CoreToken::id).collect();
-                let held = Held { space, cores, device };
+                let held = Held { space, cores: cores.into_iter().map(Some).collect(), device };
                 Ok(Built { held, core_ids, memory_bytes, image_bytes: plan.memory_bytes() })
             }
             Err(BuildFailure { memory, cause }) => {
@@ -216,7 +225,7 @@ impl<E: Effects> Cells<E> {
         let Some(bytes) = spec.memory.0.checked_next_multiple_of(CHUNK).filter(|&bytes| bytes <= free) else {
             return Err(exhausted);
         };
-        let least = self.effects.least_memory(plan, spec.cores as usize);
+        let least = self.effects.least_memory(plan, spec.cores as usize, inventory.cores.count_for_cells());
         if bytes < least {
             let least = ByteSize(least.next_multiple_of(CHUNK));
             return Err(ManagementError::MemoryTooSmall { wanted: spec.memory, least });

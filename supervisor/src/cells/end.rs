@@ -47,10 +47,8 @@ impl<E: Effects> Cells<E> {
         match &mut cell.run {
             Run::Created | Run::Ended(_) => return Err(cell.wrong_state()),
             Run::Running { .. } => {
-                if let Body::Held(Held { space, cores, .. }) = &cell.body
-                    && let Some(first) = cores.first()
-                {
-                    self.effects.request_stop(space, first);
+                if let Body::Held(Held { space, .. }) = &cell.body {
+                    self.effects.request_stop(space);
                 }
                 cell.run = Run::Stopping { since_ns: now, deadline_ns: until };
             }
@@ -102,6 +100,7 @@ impl<E: Effects> Cells<E> {
             (CellPhase::Crashed, _) => self.finish(id, End::Crashed, now),
             (CellPhase::Silent | CellPhase::Running, _) => {
                 self.shrink(id);
+                self.settle_moves(id);
                 self.grow(id);
             }
         }
@@ -109,11 +108,12 @@ impl<E: Effects> Cells<E> {
 
     /// Acts on a deadline that a live cell has let pass.
     fn expire(&mut self, id: CellId, now: u64) {
+        self.expire_moves(id, now);
         let Some(cell) = self.cells.get_mut(&id) else { return };
         match &mut cell.run {
             Run::Ended(_) if cell.restarting.next_ns().is_some_and(|next| next <= now) => self.restart(id),
             Run::Created | Run::Ended(_) => {}
-            Run::Running { watch: Some(watch) } => {
+            Run::Running { watch: Some(watch) } if watch.next_ns() <= now => {
                 if cell.growth.is_open() {
                     // It waits, and can do nothing else.
                     watch.forgive(now);
@@ -124,7 +124,7 @@ impl<E: Effects> Cells<E> {
                     self.examine(id, suspect, End::Crashed, since_ns, now);
                 }
             }
-            Run::Running { watch: None } => {}
+            Run::Running { .. } => {}
             Run::Stopping { since_ns, deadline_ns } if *deadline_ns <= now => {
                 let since_ns = *since_ns;
                 let running = cell.report(&self.effects).and_then(|report| {
@@ -144,8 +144,13 @@ impl<E: Effects> Cells<E> {
     /// Makes a cell that does not answer say where it stands.
     fn examine(&mut self, id: CellId, suspect: usize, end: End, since_ns: u64, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        if let Some(core) = cell.held().and_then(|held| held.cores.get(suspect)) {
-            self.effects.examine(core);
+        if let Some(held) = cell.held() {
+            // What stands still may be carried by a core that came to another place.
+            let place = report::carrier(self.effects.report(&held.space), suspect);
+            if let Some(core) = held.cores.get(place).or_else(|| held.cores.first()).and_then(Option::as_ref)
+            {
+                self.effects.examine(core);
+            }
         }
         let deadline_ns = now.saturating_add(EXAMINATION_NS);
         cell.run = Run::Examined { since_ns, deadline_ns, suspect, end };
@@ -156,8 +161,9 @@ impl<E: Effects> Cells<E> {
     pub(super) fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &mut cell.body else { return };
-        let Reclaimed { back, lost } = self.effects.reclaim(core::mem::take(&mut held.cores));
-        held.cores = back;
+        let cores = core::mem::take(&mut held.cores).into_iter().flatten().collect();
+        let Reclaimed { back, lost } = self.effects.reclaim(cores);
+        held.cores = back.into_iter().map(Some).collect();
         let device_is_back = held.device.as_mut().is_none_or(|device| self.effects.reset(device));
         cell.drain_console(&self.effects);
         cell.log.shrink();
@@ -187,9 +193,10 @@ impl<E: Effects> Cells<E> {
             }
         };
         cell.run = Run::Ended(end);
+        let (refused, has_lost) = (cell.moves.end(), cell.moves.has_lost());
         let (name, memory_bytes) = (cell.spec.name.clone(), cell.memory_bytes);
         if let Body::Held(held) = core::mem::replace(&mut cell.body, Body::Gone(usage)) {
-            self.take_back(held, memory_bytes, device_is_back && lost.is_empty());
+            self.take_back(held, memory_bytes, device_is_back && lost.is_empty() && !has_lost);
         }
         for core in lost {
             self.inventory.cores.lose(core);
@@ -207,6 +214,9 @@ impl<E: Effects> Cells<E> {
         self.count_images();
         self.forget_shrink(id);
         self.ended.push(id);
+        if refused {
+            self.cores_resized.push((id, Err(ManagementError::NoSuchCell(name))));
+        }
     }
 
     /// Has a cell's device forget the cell. Returns whether it did, or there is none.
@@ -218,7 +228,7 @@ impl<E: Effects> Cells<E> {
     /// did not, memory and device are kept out of use: it could still write to the memory.
     pub(super) fn take_back(&mut self, held: Held<E>, memory_bytes: u64, memory_is_safe: bool) {
         let Held { space, cores, device } = held;
-        cores.into_iter().for_each(|core| self.inventory.cores.put(core));
+        cores.into_iter().flatten().for_each(|core| self.inventory.cores.put(core));
         if memory_is_safe {
             device.into_iter().for_each(|device| self.inventory.devices.put(device));
             let memory = self.effects.dismantle(space);
@@ -232,7 +242,7 @@ impl<E: Effects> Cells<E> {
 impl<E: Effects> Cell<E> {
     /// When something is due for the cell.
     fn deadline_ns(&self) -> Option<u64> {
-        match &self.run {
+        let own = match &self.run {
             Run::Running { watch } => {
                 let watch = watch.as_ref().map(Watch::next_ns);
                 watch.into_iter().chain(self.shrink.as_ref().map(Shrink::next_ns)).min()
@@ -240,7 +250,8 @@ impl<E: Effects> Cell<E> {
             Run::Stopping { deadline_ns, .. } | Run::Examined { deadline_ns, .. } => Some(*deadline_ns),
             Run::Ended(_) => self.restarting.next_ns(),
             Run::Created => None,
-        }
+        };
+        own.into_iter().chain(self.moves.deadline_ns()).min()
     }
 }
 

@@ -187,7 +187,8 @@ impl<E: Effects> Cells<E> {
         let cell = self.cells.get_mut(&id).ok_or_else(gone)?;
         let had = cell.memory_bytes;
         let Body::Held(held) = &mut cell.body else { return Err(gone()) };
-        let node = held.cores.first().and_then(|core| self.inventory.cores.node(core.id()));
+        let node =
+            held.cores.first().and_then(Option::as_ref).and_then(|core| self.inventory.cores.node(core.id()));
         self.images.make_room(wanted - had, None, &mut self.inventory.memory);
         let blocks = self.inventory.memory.take(wanted - had, node.unwrap_or(NodeId(0))).unwrap_or_default();
         let places = self.effects.places(&held.space);

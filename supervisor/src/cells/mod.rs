@@ -31,6 +31,7 @@
 //! | `grow` | cells that ask for more memory |
 //! | `restart` | cells that are started again by themselves |
 //! | `memory` | memory that comes and goes by request |
+//! | `moves` | cores that come and leave while a cell runs |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
 
@@ -42,12 +43,14 @@ mod images;
 mod info;
 mod inquire;
 mod memory;
+mod moves;
 mod restart;
 mod watch;
 
 pub use end::Stop;
 pub use info::Detail;
 pub use memory::{Resize, Resized};
+pub use moves::{CoresResize, CoresWanted};
 
 use crate::effects::Effects;
 use crate::images::Images;
@@ -58,7 +61,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use cell::Cell;
 use isola_abi::id::CellId;
-use isola_abi::management::{Decision, JournalEvent, MAX_NAME_LEN, ManagementError};
+use isola_abi::management::{CoresResized, Decision, JournalEvent, MAX_NAME_LEN, ManagementError};
 
 /// How long scrubbing goes on before somebody looks whether there is anything else to do, in ns.
 const SCRUB_SLICE_NS: u64 = 300_000;
@@ -93,6 +96,7 @@ pub struct Cells<E: Effects> {
     next_id: u32,
     ended: Vec<CellId>,
     resized: Vec<Resized>,
+    cores_resized: Vec<(CellId, Result<CoresResized, ManagementError>)>,
     quarantine: Vec<Quarantined<E>>,
 }
 
@@ -118,6 +122,7 @@ impl<E: Effects> Cells<E> {
             next_id: 1,
             ended: Vec::new(),
             resized: Vec::new(),
+            cores_resized: Vec::new(),
             quarantine: Vec::new(),
         }
     }

@@ -88,6 +88,11 @@ impl<C: CoreToken> Cores<C> {
         self.slots.iter().filter(|slot| matches!(slot.state, State::Free(_))).count()
     }
 
+    /// How many cores cells can have, free or not: what failed included, as the number is for good.
+    pub fn count_for_cells(&self) -> usize {
+        self.slots.iter().filter(|slot| !matches!(slot.state, State::Supervisor)).count()
+    }
+
     /// The node of that core.
     pub fn node(&self, id: CoreId) -> Option<NodeId> {
         self.slots.iter().find(|slot| slot.id == id).map(|slot| slot.node)
@@ -108,6 +113,11 @@ impl<C: CoreToken> Cores<C> {
     pub fn take(&mut self, wish: &CoreWish<'_>, cell: CellId) -> Result<Vec<C>, CoreRefusal> {
         let chosen = self.choose(wish, cell)?;
         Ok(chosen.into_iter().filter_map(|id| self.give(id, cell)).collect())
+    }
+
+    /// Gives `cell` that core, where it is free.
+    pub fn take_this(&mut self, id: CoreId, cell: CellId) -> Option<C> {
+        self.give(id, cell)
     }
 
     /// Which of its cores `cell` can best do without, so that those that remain are placed as well as they can be.

@@ -71,6 +71,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 activity: half(FILL),
                 order: half(FILL),
                 forgotten: half(FILL),
+                carrier: half(FILL),
                 passes: word(FILL),
                 interrupts: word(FILL),
                 idle_cycles: word(FILL),

@@ -2,6 +2,7 @@
 
 use super::crash_kind;
 use crate::output::human::{self, rfc3339};
+use isola_abi::id::CoreId;
 use isola_abi::management::{Decision, JournalEntry, JournalEvent};
 use serde::Serialize;
 
@@ -14,7 +15,8 @@ pub struct EventView {
     pub number: u64,
     /// When.
     pub time: String,
-    /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `resize`, `exit`, `crash`, `kill`, `restart-due`,
+    /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `resize`, `core-came`, `core-left`, `exit`, `crash`,
+    /// `kill`, `restart-due`,
     /// `restart-refused`, `restarts-used-up`, `restart-cancelled`, `destroy`, `core-lost`,
     /// `device-lost`, `refused` or `decision`.
     pub event: &'static str,
@@ -40,6 +42,10 @@ pub struct DecisionView {
     pub why: String,
 }
 
+fn cores_now(core: CoreId, cores: u32) -> String {
+    format!("core {core}, {cores} now")
+}
+
 impl EventView {
     /// The JSON form of a journal entry.
     pub fn new(machine: &str, entry: &JournalEntry) -> Self {
@@ -58,6 +64,8 @@ impl EventView {
             JournalEvent::GrowthRefused { wanted, refusal } => {
                 ("not-grown", Some(format!("{wanted} wanted: {refusal}")))
             }
+            JournalEvent::CoreCame { core, cores } => ("core-came", Some(cores_now(*core, *cores))),
+            JournalEvent::CoreLeft { core, cores } => ("core-left", Some(cores_now(*core, *cores))),
             JournalEvent::Exit(code) => ("exit", Some(format!("code {code}"))),
             JournalEvent::Crash(kind) => ("crash", Some(crash_kind(*kind).to_owned())),
             JournalEvent::Kill => ("kill", None),

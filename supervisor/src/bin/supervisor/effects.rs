@@ -9,6 +9,7 @@ use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::inquiry::Line;
 use isola_abi::management::NetworkSpec;
+use isola_abi::places::{Order, OrderKind};
 use isola_abi::report::Report;
 use isola_machine::apic::io::InterruptLines;
 use isola_machine::apic::local;
@@ -18,7 +19,9 @@ use isola_machine::paging;
 use isola_machine::power;
 use isola_machine::smp::{AwayCore, LostCore, ParkedCore};
 use isola_machine::space::{self, CellSpace, EnterError, Plan, SegmentBytes, needed_bytes};
-use isola_supervisor::effects::{Blueprint, BuildError, BuildFailure, Effects, Reclaimed, Retracted};
+use isola_supervisor::effects::{
+    Admission, Blueprint, BuildError, BuildFailure, Effects, NoFurniture, Reclaimed, Retracted,
+};
 use isola_supervisor::image::{ImagePlan, Rights, Segment};
 use isola_supervisor::inventory::{CHUNK, Chunk, CoreToken};
 
@@ -41,8 +44,6 @@ pub enum Core {
     Parked(ParkedCore),
     /// Is in a cell.
     Away(AwayCore),
-    /// Neither, for the moment in which it changes from one to the other.
-    Between(CoreId),
 }
 
 impl CoreToken for Core {
@@ -50,7 +51,6 @@ impl CoreToken for Core {
         match self {
             Self::Parked(core) => core.core().id,
             Self::Away(core) => core.core().id,
-            Self::Between(id) => *id,
         }
     }
 }
@@ -78,7 +78,7 @@ impl Hardware {
         let spec = blueprint.spec;
         let cores = blueprint.cores.iter().filter_map(|core| match core {
             Core::Parked(core) => Some(core.core()),
-            Core::Away(_) | Core::Between(_) => None,
+            Core::Away(_) => None,
         });
         Descriptor {
             version: isola_abi::VERSION,
@@ -86,7 +86,7 @@ impl Hardware {
             name: spec.name.clone(),
             arguments: spec.arguments.clone(),
             cores: cores.collect(),
-            core_places: blueprint.cores.len() as u32,
+            core_places: blueprint.places as u32,
             pool: Vec::new(),
             memory_bytes: 0,
             memory_max_bytes: blueprint.memory_max_bytes,
@@ -114,8 +114,8 @@ impl Effects for Hardware {
         self.time.now_ns()
     }
 
-    fn least_memory(&self, plan: &ImagePlan, cores: usize) -> u64 {
-        needed_bytes(plan.memory_bytes(), cores)
+    fn least_memory(&self, plan: &ImagePlan, cores: usize, places: usize) -> u64 {
+        needed_bytes(plan.memory_bytes(), cores, places)
     }
 
     fn build(
@@ -168,21 +168,35 @@ impl Effects for Hardware {
         space.report()
     }
 
-    fn start(&mut self, space: &mut CellSpace, cores: &mut [Core]) {
-        // The first core last: by the time that it wakes others, most of them are there.
-        for (index, core) in cores.iter_mut().enumerate().rev() {
-            let id = core.id();
-            *core = match core::mem::replace(core, Core::Between(id)) {
-                Core::Parked(parked) => match space.enter(parked, index) {
-                    Ok(away) => Core::Away(away),
-                    Err(EnterError::NotTheCell(parked) | EnterError::Busy(parked)) => {
-                        log::error!("core {id} cannot enter its cell");
-                        Core::Parked(parked)
-                    }
-                },
-                other => other,
-            };
+    fn furnish(&mut self, space: &mut CellSpace, place: usize) -> Result<(), NoFurniture> {
+        space.furnish(place).map_err(|_| NoFurniture)
+    }
+
+    fn furnish_from(&mut self, space: &mut CellSpace, memory: Piece) {
+        space.furnish_from(memory.0);
+    }
+
+    fn admit(&mut self, space: &mut CellSpace, core: Core, place: usize) -> (Core, Admission) {
+        let Core::Parked(parked) = core else { return (core, Admission::Refused) };
+        match space.enter(parked, place) {
+            Ok(away) => (Core::Away(away), Admission::Entered),
+            Err(EnterError::NoPlace(parked) | EnterError::Busy(parked)) => {
+                log::error!("core {} cannot enter its cell", parked.core().id);
+                (Core::Parked(parked), Admission::Refused)
+            }
         }
+    }
+
+    fn order(&mut self, space: &CellSpace, place: usize, kind: OrderKind) -> Order {
+        space.order(place, kind)
+    }
+
+    fn last_order(&self, space: &CellSpace, place: usize) -> Order {
+        space.last_order(place)
+    }
+
+    fn vacate(&mut self, space: &CellSpace, place: usize) {
+        space.vacate(place);
     }
 
     fn extend(&mut self, space: &mut CellSpace, memory: Piece, node: NodeId) -> Result<(), Piece> {
@@ -190,7 +204,7 @@ impl Effects for Hardware {
     }
 
     fn places(&self, space: &CellSpace) -> usize {
-        space.places()
+        space.chunk_places()
     }
 
     fn set_limit(&self, space: &CellSpace, limit_bytes: u64) {
@@ -203,14 +217,19 @@ impl Effects for Hardware {
         space.recall(len_bytes)
     }
 
-    fn retract(&mut self, space: &mut CellSpace, cores: &[Core], blocks: &[PhysRange]) -> Retracted<Piece> {
+    fn retract(
+        &mut self,
+        space: &mut CellSpace,
+        cores: &[Option<Core>],
+        blocks: &[PhysRange],
+    ) -> Retracted<Piece> {
         let taken = space.retract(blocks);
         if taken == 0 {
             return Retracted { taken, memory: Vec::new(), stuck: None };
         }
         let inside = cores.iter().enumerate().filter_map(|(place, core)| match core {
-            Core::Away(core) => Some((place, core)),
-            Core::Parked(_) | Core::Between(_) => None,
+            Some(Core::Away(core)) => Some((place, core)),
+            Some(Core::Parked(_)) | None => None,
         });
         let inside: Vec<(usize, &AwayCore)> = inside.collect();
         let (memory, stuck) = match space.take_retracted(&inside) {
@@ -231,7 +250,7 @@ impl Effects for Hardware {
         space.answer(number, answer);
     }
 
-    fn request_stop(&mut self, space: &CellSpace, _: &Core) {
+    fn request_stop(&mut self, space: &CellSpace) {
         space.request(Request::Stop);
     }
 

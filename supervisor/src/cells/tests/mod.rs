@@ -63,6 +63,7 @@ mod growth;
 mod images;
 mod inquiries;
 mod memory;
+mod moves;
 mod records;
 mod refusals;
 mod restarts;
@@ -111,7 +112,7 @@ fn the_end_takes_cores_first_then_resets_the_device() {
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     says(&report, CellPhase::Exited);
     cells.doorbell();
-    let actions = cells.effects().actions.split_off(2);
+    let actions = cells.effects().actions.split_off(3);
     assert_eq!(actions, [Action::Reclaim(alloc::vec![CoreId(1), CoreId(2)]), Action::Reset]);
 }
 

@@ -1,0 +1,401 @@
+//! Cores that come to a cell while it runs, and leave it (RainForest 4.1, 5.3).
+//!
+//! A core that comes is sent to a vacant place, and is the cell's at once; what is waited for is that it says so. One that
+//! is to leave is asked to: the cell hands on what the core carries, says so, and then the core is taken back. A cell that
+//! does not within the limit keeps the core: it is told to stay, and whatever it answers last is taken for its word.
+
+use super::Cells;
+use super::cell::{Body, Held, Run};
+use crate::effects::{Admission, Effects, Reclaimed};
+use crate::inventory::{CHUNK, CoreToken, CoreWish};
+use crate::report;
+use alloc::format;
+use alloc::vec::Vec;
+use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::management::{
+    Change, CorePlacement, CoresResized, JournalEvent, ManagementError, Mode, PlacementPolicy,
+};
+use isola_abi::places::{Order, OrderKind};
+use isola_abi::size::ByteSize;
+
+/// What came of asking for more cores, or fewer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CoresResize {
+    /// It is done, or would be.
+    Done(CoresResized),
+    /// It is under way; [`Cells::take_cores_resized`] will tell.
+    Asked(CellId),
+}
+
+/// Cores to be had by a cell.
+#[derive(Clone, Debug)]
+pub struct CoresWanted<'a> {
+    /// How many.
+    pub change: Change<u32>,
+    /// Which come, or leave: any, where there are none.
+    pub ids: &'a [CoreId],
+    /// How long a core may take to come free, in ms.
+    pub limit_ms: u32,
+}
+
+/// What is under way of a cell's cores.
+#[derive(Debug)]
+pub(super) struct Moves {
+    under_way: Vec<Move>,
+    request: Option<Asked>,
+    /// Whether a core did not come back, and may still write to the cell's memory.
+    has_lost: bool,
+}
+
+/// A core on its way.
+#[derive(Debug)]
+struct Move {
+    place: usize,
+    core: CoreId,
+    /// The last order that it was given.
+    order: Order,
+    way: Way,
+    since_ns: u64,
+    deadline_ns: u64,
+}
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Coming,
+    Leaving,
+    /// It was to leave by that order, and is to stay, as it took too long.
+    Staying {
+        leave: Order,
+    },
+}
+
+/// What was asked, and how far it is.
+#[derive(Debug)]
+struct Asked {
+    before: u32,
+    limit_ms: u32,
+    moved: Vec<CoreId>,
+    stuck: Option<CoreId>,
+    since_ns: u64,
+}
+
+impl Moves {
+    /// Of a cell that has just been built.
+    pub(super) fn new() -> Self {
+        Self { under_way: Vec::new(), request: None, has_lost: false }
+    }
+
+    /// The cell has ended. Returns whether somebody waits to be told what came of a request.
+    pub(super) fn end(&mut self) -> bool {
+        self.under_way.clear();
+        self.request.take().is_some()
+    }
+
+    /// Whether a core did not come back, and may still write to the cell's memory.
+    pub(super) fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
+    /// When somebody has taken too long.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        let awaited = |a_move: &&Move| !matches!(a_move.way, Way::Staying { .. });
+        self.under_way.iter().filter(awaited).map(|a_move| a_move.deadline_ns).min()
+    }
+}
+
+impl<E: Effects> Cells<E> {
+    /// Gives a running cell more cores, or takes some.
+    ///
+    /// # Errors
+    /// [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] where it does not run;
+    /// [`ManagementError::OutOfLimits`] where it cannot have so many; what is said of cores that cannot be had; and
+    /// [`ManagementError::MemoryExhausted`] where there is none for their stacks. Nothing has changed then.
+    pub fn resize_cores(
+        &mut self,
+        name: &str,
+        wanted: &CoresWanted<'_>,
+        mode: Mode,
+    ) -> Result<CoresResize, ManagementError> {
+        let since_ns = self.effects.now_ns();
+        let id = self.find(name)?;
+        self.poll(id);
+        let cell = self.cells.get(&id).ok_or_else(|| ManagementError::NoSuchCell(super::shorten(name)))?;
+        if !matches!(cell.run, Run::Running { .. }) {
+            return Err(cell.wrong_state());
+        }
+        if cell.moves.request.is_some() {
+            let what =
+                format!("cores of {:?} are being moved already: ask again when they are", cell.spec.name);
+            return Err(ManagementError::OutOfLimits(what));
+        }
+        let (before, most) = (cell.core_count() as u32, self.inventory.cores.count_for_cells() as u64);
+        let count = wanted.change.of(before.into()).filter(|count| (1..=most).contains(count));
+        let Some(after) = count.map(|count| count as u32) else {
+            let what = format!("{:?} has {before} cores, and can have 1 to {most}", cell.spec.name);
+            return Err(ManagementError::OutOfLimits(what));
+        };
+        let (policy, node) = (cell.spec.placement.policy, cell.spec.placement.node);
+        let ids = if wanted.ids.is_empty() { cell.spec.placement.ids.clone() } else { wanted.ids.to_vec() };
+        let placement = CorePlacement { policy, node, ids };
+        let chosen = match before.cmp(&after) {
+            core::cmp::Ordering::Equal => Vec::new(),
+            core::cmp::Ordering::Less => {
+                let wish = CoreWish { count: (after - before) as usize, placement: &placement };
+                self.inventory.cores.choose(&wish, id).map_err(|refusal| self.told(refusal))?
+            }
+            core::cmp::Ordering::Greater => {
+                self.choose_to_leave(id, (before - after) as usize, wanted.ids)?
+            }
+        };
+        if mode == Mode::DryRun || chosen.is_empty() {
+            let duration_ns = self.effects.now_ns().saturating_sub(since_ns);
+            return Ok(CoresResize::Done(CoresResized { before, after, cores: chosen, duration_ns }));
+        }
+        let deadline_ns = since_ns.saturating_add(u64::from(wanted.limit_ms) * 1_000_000);
+        match before < after {
+            true => self.let_come(id, &chosen, since_ns, deadline_ns)?,
+            false => self.let_leave(id, &chosen, since_ns, deadline_ns),
+        }
+        if let Some(cell) = self.cells.get_mut(&id) {
+            let (limit_ms, moved) = (wanted.limit_ms, Vec::new());
+            cell.moves.request = Some(Asked { before, limit_ms, moved, stuck: None, since_ns });
+        }
+        self.settle_moves(id);
+        Ok(CoresResize::Asked(id))
+    }
+
+    /// The cells whose cores have been moved since this was last asked, and what came of it.
+    pub fn take_cores_resized(&mut self) -> Vec<(CellId, Result<CoresResized, ManagementError>)> {
+        core::mem::take(&mut self.cores_resized)
+    }
+
+    /// Which of its cores a cell gives, that can be any but the one at its first place.
+    fn choose_to_leave(
+        &self,
+        id: CellId,
+        count: usize,
+        ids: &[CoreId],
+    ) -> Result<Vec<CoreId>, ManagementError> {
+        let Some(cell) = self.cells.get(&id) else { return Ok(Vec::new()) };
+        let Some(held) = cell.held() else { return Ok(Vec::new()) };
+        let others: Vec<CoreId> = held.cores.iter().skip(1).flatten().map(CoreToken::id).collect();
+        if let Some(stranger) = ids.iter().find(|id| !others.contains(id)) {
+            let what = format!(
+                "core {stranger} cannot leave {:?}: it is its first one, or none of its",
+                cell.spec.name
+            );
+            return Err(ManagementError::OutOfLimits(what));
+        }
+        if !ids.is_empty() && ids.len() < count {
+            let what = format!("{count} cores are to leave, and only {} are named: name more", ids.len());
+            return Err(ManagementError::OutOfLimits(what));
+        }
+        let mut order = ids.to_vec();
+        if order.is_empty() {
+            let wish = CoreWish { count, placement: &cell.spec.placement };
+            let best =
+                self.inventory.cores.choose_to_leave(&wish, id).map_err(|refusal| self.told(refusal))?;
+            let whole = cell.spec.placement.policy == PlacementPolicy::Siblings;
+            if whole && best.iter().any(|core| !others.contains(core)) {
+                let what = format!("{:?} keeps its first core, and so that one's siblings", cell.spec.name);
+                return Err(ManagementError::OutOfLimits(what));
+            }
+            order = best.into_iter().filter(|core| others.contains(core)).collect();
+            // In the place of the first one, the last of those that came.
+            let more: Vec<CoreId> =
+                others.iter().rev().filter(|core| !order.contains(core)).copied().collect();
+            order.extend(more);
+        }
+        order.truncate(count);
+        Ok(order)
+    }
+
+    /// Sends these free cores to a cell.
+    fn let_come(
+        &mut self,
+        id: CellId,
+        chosen: &[CoreId],
+        since_ns: u64,
+        deadline_ns: u64,
+    ) -> Result<(), ManagementError> {
+        let Some(cell) = self.cells.get_mut(&id) else { return Ok(()) };
+        let Body::Held(held) = &mut cell.body else { return Ok(()) };
+        let vacant = |held: &Held<E>, after: usize| {
+            (after..).find(|&place| held.cores.get(place).is_none_or(Option::is_none))
+        };
+        // All places are made ready first, so that nothing has changed where that fails.
+        let mut places = Vec::new();
+        for core in chosen {
+            let place = vacant(held, places.last().map_or(0, |(place, _)| place + 1)).unwrap_or(usize::MAX);
+            places.push((place, *core));
+            while self.effects.furnish(&mut held.space, place).is_err() {
+                let node = self.inventory.cores.node(*core).unwrap_or(NodeId(0));
+                self.images.make_room(CHUNK, None, &mut self.inventory.memory);
+                let Some(memory) = self.inventory.memory.take(CHUNK, node) else {
+                    let (wanted, free) = (ByteSize(CHUNK), ByteSize(self.inventory.memory.free()));
+                    return Err(ManagementError::MemoryExhausted { wanted, free });
+                };
+                cell.memory_bytes += CHUNK;
+                memory.into_iter().for_each(|piece| self.effects.furnish_from(&mut held.space, piece));
+            }
+        }
+        for (place, core) in places {
+            let Some(token) = self.inventory.cores.take_this(core, id) else { continue };
+            if held.cores.len() <= place {
+                held.cores.resize_with(place + 1, || None);
+                cell.core_ids.resize(place + 1, core);
+            }
+            cell.core_ids[place] = core;
+            let (token, admission) = self.effects.admit(&mut held.space, token, place);
+            if admission == Admission::Refused {
+                self.inventory.cores.put(token);
+                continue;
+            }
+            held.cores[place] = Some(token);
+            let order = self.effects.last_order(&held.space, place);
+            cell.moves.under_way.push(Move { place, core, order, way: Way::Coming, since_ns, deadline_ns });
+        }
+        Ok(())
+    }
+
+    /// Asks a cell for these of its cores.
+    fn let_leave(&mut self, id: CellId, chosen: &[CoreId], since_ns: u64, deadline_ns: u64) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let Body::Held(held) = &mut cell.body else { return };
+        for core in chosen {
+            let here = |at: &Option<E::Core>| at.as_ref().is_some_and(|at| at.id() == *core);
+            let Some(place) = held.cores.iter().position(here) else { continue };
+            let order = self.effects.order(&held.space, place, OrderKind::Leave);
+            // One that is still coming is not waited for any more.
+            cell.moves.under_way.retain(|a_move| a_move.place != place);
+            cell.moves.under_way.push(Move {
+                place,
+                core: *core,
+                order,
+                way: Way::Leaving,
+                since_ns,
+                deadline_ns,
+            });
+        }
+    }
+
+    /// Takes over what a live cell says of its cores on their way.
+    pub(super) fn settle_moves(&mut self, id: CellId) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let Body::Held(held) = &cell.body else { return };
+        let report = self.effects.report(&held.space);
+        let mut settled = Vec::new();
+        cell.moves.under_way.retain(|a_move| {
+            let said = report::carried_out(report, a_move.place);
+            let outcome = match a_move.way {
+                Way::Coming if said == a_move.order => Outcome::Came,
+                Way::Leaving if said == a_move.order => Outcome::Left,
+                Way::Staying { leave } if said == leave => Outcome::Left,
+                Way::Staying { .. } if said == a_move.order => Outcome::Stays,
+                _ => return true,
+            };
+            settled.push((a_move.place, a_move.core, a_move.since_ns, outcome));
+            false
+        });
+        for (place, core, since_ns, outcome) in settled {
+            match outcome {
+                Outcome::Came => self.note_move(id, core, since_ns, OrderKind::Stay),
+                Outcome::Left => self.take_core(id, place, core, since_ns),
+                Outcome::Stays => {}
+            }
+        }
+        self.answer_resize(id);
+    }
+
+    /// Acts on cores that have taken too long.
+    pub(super) fn expire_moves(&mut self, id: CellId, now: u64) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let Body::Held(held) = &cell.body else { return };
+        let mut came = Vec::new();
+        cell.moves.under_way.retain_mut(|a_move| match a_move.way {
+            _ if a_move.deadline_ns > now => true,
+            // It is there; that the cell has seen it is its own affair.
+            Way::Coming => {
+                came.push((a_move.core, a_move.since_ns));
+                false
+            }
+            Way::Leaving => {
+                a_move.way = Way::Staying { leave: a_move.order };
+                a_move.order = self.effects.order(&held.space, a_move.place, OrderKind::Stay);
+                if let Some(request) = &mut cell.moves.request {
+                    request.stuck = Some(a_move.core);
+                }
+                true
+            }
+            Way::Staying { .. } => true,
+        });
+        for (core, since_ns) in came {
+            self.note_move(id, core, since_ns, OrderKind::Stay);
+        }
+        self.answer_resize(id);
+    }
+
+    /// Takes back a core of which a cell says that it carries nothing any more.
+    fn take_core(&mut self, id: CellId, place: usize, core: CoreId, since_ns: u64) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let Body::Held(held) = &mut cell.body else { return };
+        let Some(token) = held.cores.get_mut(place).and_then(Option::take) else { return };
+        let Reclaimed { back, lost } = self.effects.reclaim(alloc::vec![token]);
+        for core in back {
+            self.effects.vacate(&held.space, place);
+            self.inventory.cores.put(core);
+        }
+        if lost.is_empty() {
+            return self.note_move(id, core, since_ns, OrderKind::Leave);
+        }
+        cell.moves.has_lost = true;
+        let name = cell.spec.name.clone();
+        self.inventory.cores.lose(core);
+        self.record(since_ns, Some(&name), JournalEvent::CoreLost(core));
+    }
+
+    /// Enters in the journal that a core has come or gone.
+    fn note_move(&mut self, id: CellId, core: CoreId, since_ns: u64, kind: OrderKind) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let (name, cores) = (cell.spec.name.clone(), cell.core_count() as u32);
+        if let Some(request) = &mut cell.moves.request {
+            request.moved.push(core);
+        }
+        let event = match kind {
+            OrderKind::Leave => JournalEvent::CoreLeft { core, cores },
+            _ => JournalEvent::CoreCame { core, cores },
+        };
+        self.record(since_ns, Some(&name), event);
+    }
+
+    /// Has the request that moved cores answered, once none is awaited any more.
+    fn answer_resize(&mut self, id: CellId) {
+        let now = self.effects.now_ns();
+        let Some(cell) = self.cells.get_mut(&id).filter(|cell| cell.moves.deadline_ns().is_none()) else {
+            return;
+        };
+        let Some(Asked { before, limit_ms, moved, stuck, since_ns }) = cell.moves.request.take() else {
+            return;
+        };
+        let after = cell.core_count() as u32;
+        let result = match stuck {
+            Some(core) => {
+                let name = cell.spec.name.clone();
+                Err(ManagementError::CoreBusy { name, core, limit_ms, cores: after })
+            }
+            None => {
+                Ok(CoresResized { before, after, cores: moved, duration_ns: now.saturating_sub(since_ns) })
+            }
+        };
+        self.cores_resized.push((id, result));
+    }
+}
+
+/// What became of a core on its way.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    Came,
+    Left,
+    Stays,
+}

@@ -1,0 +1,260 @@
+//! Cores that come to cells that run, and leave them.
+
+use super::*;
+use crate::fake::obeys;
+use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, Mode};
+use isola_abi::places::OrderKind;
+use proptest::prelude::*;
+
+type Answer = Result<CoresResized, ManagementError>;
+
+/// Asks for cores, and takes the answer, where there is one yet.
+fn ask(
+    cells: &mut Cells<FakeMachine>,
+    name: &str,
+    change: Change<u32>,
+    ids: &[u32],
+    mode: Mode,
+) -> Option<Answer> {
+    let ids: Vec<CoreId> = ids.iter().copied().map(CoreId).collect();
+    let wanted = CoresWanted { change, ids: &ids, limit_ms: CORE_LIMIT_MS };
+    match cells.resize_cores(name, &wanted, mode) {
+        Ok(CoresResize::Done(resized)) => Some(Ok(resized)),
+        Ok(CoresResize::Asked(_)) => cells.take_cores_resized().pop().map(|(_, answer)| answer),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+fn resize(cells: &mut Cells<FakeMachine>, name: &str, change: Change<u32>) -> Answer {
+    ask(cells, name, change, &[], Mode::Apply).expect("the fake cell answers at once")
+}
+
+/// Who has the cores, by their numbers; 0 for nobody.
+fn owners(cells: &Cells<FakeMachine>) -> Vec<u32> {
+    let owner = |owner: &CoreOwner| match owner {
+        CoreOwner::Cell(id) => id.0,
+        _ => 0,
+    };
+    cells.machine().cores.iter().skip(1).map(|core| owner(&core.owner)).collect()
+}
+
+fn cores_of(cells: &mut Cells<FakeMachine>, name: &str) -> usize {
+    let id = cells.find(name).unwrap().0;
+    owners(cells).iter().filter(|owner| **owner == id).count()
+}
+
+#[test]
+fn cores_come_to_a_cell_that_runs_and_leave_it_and_all_is_back_at_its_end() {
+    let mut cells = machine(4);
+    let before = resources(&cells);
+    run(&mut cells, spec("kv"));
+    let more = resize(&mut cells, "kv", Change::More(2)).unwrap();
+    assert_eq!((more.before, more.after, more.cores.len()), (1, 3, 2));
+    assert_eq!((cores_of(&mut cells, "kv"), info(&mut cells, "kv").cores.len()), (3, 3));
+    let fewer = resize(&mut cells, "kv", Change::To(2)).unwrap();
+    assert_eq!((fewer.before, fewer.after, fewer.cores.len()), (3, 2, 1));
+    assert_eq!(cores_of(&mut cells, "kv"), 2);
+    // The one that has left goes to the place that it came to, or another to that one.
+    assert_eq!(resize(&mut cells, "kv", Change::More(1)).unwrap().after, 3);
+    assert_eq!(info(&mut cells, "kv").cores.len(), 3);
+    let moves = events(&cells).into_iter().filter_map(|event| match event {
+        JournalEvent::CoreCame { cores, .. } => Some(("came", cores)),
+        JournalEvent::CoreLeft { cores, .. } => Some(("left", cores)),
+        _ => None,
+    });
+    assert_eq!(moves.map(|(way, _)| way).collect::<Vec<_>>(), ["came", "came", "left", "came"]);
+    cells.stop("kv", 0).unwrap();
+    assert_eq!(resources(&cells), before);
+}
+
+#[test]
+fn a_dry_run_says_which_cores_would_move_and_moves_none() {
+    let mut cells = machine(4);
+    run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    let before = (owners(&cells), events(&cells).len());
+    let more = ask(&mut cells, "kv", Change::More(1), &[], Mode::DryRun).unwrap().unwrap();
+    assert_eq!((more.before, more.after, more.cores), (2, 3, alloc::vec![CoreId(3)]));
+    let fewer = ask(&mut cells, "kv", Change::To(1), &[], Mode::DryRun).unwrap().unwrap();
+    assert_eq!((fewer.before, fewer.after, fewer.cores), (2, 1, alloc::vec![CoreId(2)]));
+    assert_eq!((owners(&cells), events(&cells).len()), before);
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_has_changed() {
+    let mut cells = machine(3);
+    let created = create(&mut cells, spec("new")).unwrap();
+    assert!(matches!(
+        ask(&mut cells, "new", Change::More(1), &[], Mode::Apply),
+        Some(Err(ManagementError::WrongState { .. }))
+    ));
+    cells.destroy("new").unwrap();
+    run(&mut cells, CellSpec { cores: 2, network: NetworkSpec::None, ..spec("kv") });
+    let before = (owners(&cells), cells.machine().memory_free, events(&cells).len());
+    let refused = |cells: &mut Cells<FakeMachine>, change, ids: &[u32]| {
+        ask(cells, "kv", change, ids, Mode::Apply).unwrap().unwrap_err()
+    };
+    assert!(matches!(refused(&mut cells, Change::More(2), &[]), ManagementError::OutOfLimits(_)));
+    assert!(matches!(refused(&mut cells, Change::To(0), &[]), ManagementError::OutOfLimits(_)));
+    assert!(matches!(refused(&mut cells, Change::Less(3), &[]), ManagementError::OutOfLimits(_)));
+    assert!(
+        matches!(refused(&mut cells, Change::Less(1), &[1]), ManagementError::OutOfLimits(_)),
+        "the first stays"
+    );
+    assert!(matches!(refused(&mut cells, Change::Less(1), &[3]), ManagementError::OutOfLimits(_)), "not its");
+    run(&mut cells, spec("other"));
+    assert!(matches!(refused(&mut cells, Change::More(1), &[]), ManagementError::CoresExhausted { .. }));
+    cells.stop("other", 0).unwrap();
+    cells.destroy("other").unwrap();
+    assert_eq!((owners(&cells), cells.machine().memory_free), (before.0, before.1));
+    assert_ne!(cells.find("kv").unwrap(), created);
+}
+
+#[test]
+fn without_memory_for_its_stacks_no_core_comes() {
+    let mut cells = machine(3);
+    run(&mut cells, spec("kv"));
+    let free = cells.machine().memory_free;
+    run(&mut cells, CellSpec { memory: free, network: NetworkSpec::None, ..spec("large") });
+    let before = owners(&cells);
+    let answer = ask(&mut cells, "kv", Change::More(1), &[], Mode::Apply);
+    assert!(matches!(answer, Some(Err(ManagementError::MemoryExhausted { .. }))), "{answer:?}");
+    assert_eq!(owners(&cells), before);
+}
+
+#[test]
+fn a_core_that_does_not_come_free_in_time_stays_and_can_be_asked_for_again() {
+    let mut cells = machine(3);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    let id = cells.find("kv").unwrap();
+    cells.effects().cells_are_deaf = true;
+    assert_eq!(ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply), None);
+    let busy = ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
+    assert!(matches!(busy, Some(Err(ManagementError::OutOfLimits(_)))), "one request at a time: {busy:?}");
+    advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    let (_, answer) = cells.take_cores_resized().pop().unwrap();
+    assert!(matches!(answer, Err(ManagementError::CoreBusy { core: CoreId(2), cores: 2, .. })), "{answer:?}");
+    assert_eq!(cells.effects().places[&id].at(1).kind, OrderKind::Stay);
+    assert_eq!(cores_of(&mut cells, "kv"), 2);
+    let places = cells.effects().places[&id].clone();
+    obeys(&report, &places, 1);
+    cells.doorbell();
+    assert_eq!(cores_of(&mut cells, "kv"), 2);
+    cells.effects().cells_are_deaf = false;
+    assert_eq!(resize(&mut cells, "kv", Change::Less(1)).unwrap().after, 1);
+}
+
+#[test]
+fn a_core_that_leaves_after_its_time_is_taken_at_its_word() {
+    let mut cells = machine(3);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    let id = cells.find("kv").unwrap();
+    cells.effects().cells_are_deaf = true;
+    ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
+    let leave = cells.effects().places[&id].at(1);
+    advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    assert!(cells.take_cores_resized().pop().unwrap().1.is_err());
+    report.cores[1].order.store(leave.to_u32(), Ordering::Release);
+    cells.doorbell();
+    assert_eq!(cores_of(&mut cells, "kv"), 1, "it halts for good, so it is of no use there");
+}
+
+#[test]
+fn who_waits_for_a_cell_that_ends_is_told_and_every_core_is_back() {
+    let mut cells = machine(3);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    cells.effects().cells_are_deaf = true;
+    ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
+    says(&report, CellPhase::Exited);
+    cells.doorbell();
+    assert!(cells.take_cores_resized().pop().unwrap().1.is_err());
+    assert_eq!(owners(&cells), [0, 0, 0]);
+}
+
+#[test]
+fn a_core_that_does_not_park_is_lost_and_the_cell_s_memory_is_kept_out_of_use_at_its_end() {
+    let mut cells = machine(3);
+    run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    cells.effects().lost.insert(CoreId(2));
+    ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
+    assert_eq!(cells.machine().cores[2].owner, CoreOwner::Failed);
+    cells.stop("kv", 0).unwrap();
+    assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB));
+}
+
+proptest! {
+    #[test]
+    fn every_core_has_exactly_one_owner_whatever_is_asked(
+        steps in proptest::collection::vec((0usize..4, 0u32..9, 0u32..6, any::<bool>()), 1..40)
+    ) {
+        const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+        let mut cells = machine(6);
+        let before = resources(&cells);
+        let mut counts = [0; 4];
+        for (which, what, amount, deaf) in steps {
+            let name = NAMES[which];
+            cells.effects().cells_are_deaf = deaf;
+            let free = 6 - counts.iter().sum::<usize>();
+            match what {
+                0 if counts[which] == 0 => {
+                    let spec = CellSpec { cores: amount, network: NetworkSpec::None, ..spec(name) };
+                    let fits = amount > 0 && amount as usize <= free;
+                    let made = create(&mut cells, spec).and_then(|_| cells.start(name));
+                    prop_assert_eq!(made.is_ok(), fits);
+                    counts[which] = if fits { amount as usize } else { 0 };
+                }
+                1 if counts[which] > 0 => {
+                    cells.stop(name, 0).unwrap();
+                    cells.destroy(name).unwrap();
+                    counts[which] = 0;
+                }
+                _ if counts[which] > 0 => {
+                    let change = match what % 3 {
+                        0 => Change::To(amount),
+                        1 => Change::More(amount),
+                        _ => Change::Less(amount),
+                    };
+                    let was = counts[which];
+                    let wanted = change.of(was as u64).filter(|count| (1..=6).contains(count)).map(|count| count as usize);
+                    let can = wanted.filter(|wanted| *wanted <= was + free);
+                    let mut answer = ask(&mut cells, name, change, &[], Mode::Apply);
+                    if answer.is_none() {
+                        // What is asked of a deaf cell is given up in the end; what comes is there.
+                        advance(&mut cells, 100);
+                        answer = cells.take_cores_resized().pop().map(|(_, answer)| answer);
+                    }
+                    match (can, answer.unwrap()) {
+                        (Some(wanted), Ok(resized)) => {
+                            prop_assert_eq!((resized.before as usize, resized.after as usize), (was, wanted));
+                            counts[which] = wanted;
+                        }
+                        (Some(wanted), Err(ManagementError::CoreBusy { .. })) => {
+                            prop_assert!(deaf && wanted < was);
+                            // It does stay.
+                            let id = cells.find(name).unwrap();
+                            let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
+                            (0..6).for_each(|place| obeys(&report, &places, place));
+                            cells.doorbell();
+                        }
+                        (Some(_), Err(error)) => prop_assert!(false, "{error}"),
+                        (None, answer) => prop_assert!(answer.is_err()),
+                    }
+                }
+                _ => {}
+            }
+            for (name, count) in NAMES.into_iter().zip(counts) {
+                match cells.find(name) {
+                    Ok(_) => prop_assert_eq!(cores_of(&mut cells, name), count),
+                    Err(_) => prop_assert_eq!(count, 0),
+                }
+            }
+            prop_assert_eq!(owners(&cells).iter().filter(|owner| **owner == 0).count(), 6 - counts.iter().sum::<usize>());
+        }
+        for (name, count) in NAMES.into_iter().zip(counts) {
+            if count > 0 {
+                cells.stop(name, 0).unwrap();
+                cells.destroy(name).unwrap();
+            }
+        }
+        prop_assert_eq!(resources(&cells), before);
+    }
+}
