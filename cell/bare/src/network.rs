@@ -343,6 +343,10 @@ impl NetworkQueue for BareQueue {
     }
 
     fn attach(&mut self) {
+        self.redirect();
+    }
+
+    fn redirect(&mut self) {
         let message = apic::message(local::id(), self.vector);
         message.into_iter().for_each(|message| self.queue.redirect(message));
     }

@@ -120,6 +120,10 @@ pub trait NetworkQueue {
     /// Makes the calling core the one that is interrupted.
     fn attach(&mut self);
 
+    /// The core that serves the queue is run by another processor core than before: its interrupts go there from here on.
+    /// Called on the core.
+    fn redirect(&mut self) {}
+
     /// The next received frame, where there is one. Gives the device a fresh buffer for it.
     fn receive(&mut self) -> Option<ReceivedFrame>;
 

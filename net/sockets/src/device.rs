@@ -15,6 +15,7 @@ use crate::steering::tcp_flow_of;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -24,9 +25,9 @@ use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::{Event, Placement};
 use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
-use isola_events::{last_look, spawn_on};
+use isola_events::{last_look, on_carried, spawn_on};
 use isola_iobuf::{IoBuf, IoBufMut};
-use isola_net_stack::{Counter, Instant, Stack, datagram_port};
+use isola_net_stack::{Counter, Instant, Stack, Steering, datagram_port};
 use isola_platform::CoreIndex;
 use isola_platform::network::{
     FlowSpreading, Frame, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame,
@@ -64,6 +65,8 @@ struct Queues {
     waiting: RefCell<VecDeque<Frame>>,
     /// UDP ports whose datagrams all go to one core.
     datagram_cores: RefCell<BTreeMap<u16, CoreIndex>>,
+    /// Whether datagrams of some port go to another core.
+    datagrams_elsewhere: Cell<bool>,
     poll_queued: Cell<bool>,
     /// The reading of the cycle counter before which nothing that is in the queue has come.
     empty_at: Cell<u64>,
@@ -130,6 +133,7 @@ pub(crate) fn steer_datagrams(port: u16) {
                 Some(core) => cores.insert(port, core),
                 None => cores.remove(&port),
             };
+            QUEUES.datagrams_elsewhere.set(cores.values().any(|core| *core != current_core()));
         };
         if *owner == current_core() { steer() } else { spawn_on(*owner, steer) }
     }
@@ -225,6 +229,13 @@ impl Queues {
         });
         match interrupt {
             Ok(interrupt) => {
+                on_carried(|| {
+                    if let Some(queue) = QUEUES.queue.borrow_mut().as_mut() {
+                        queue.redirect();
+                    }
+                    // Meanwhile interrupts may have gone to who carried this core before.
+                    QUEUES.queue_poll();
+                });
                 let polling = AdaptivePolling::new(Thresholds::default());
                 self.served.replace(Some(Served { polling, _interrupt: interrupt }));
             }
@@ -251,7 +262,8 @@ impl Queues {
         NETWORK.latency.begin(came_at);
         let (mut taken, mut bytes) = (0, 0);
         if let Some(queue) = self.queue.borrow_mut().as_mut() {
-            let alone = platform().descriptor().cores.len() == 1;
+            let is_sole = |steering: &Arc<Steering>| steering.is_sole(here.0 as u16);
+            let alone = !self.datagrams_elsewhere.get() && interface::steering().is_some_and(is_sole);
             NETWORK.absorb(core::iter::from_fn(|| {
                 while taken < BATCH {
                     let received = queue.receive()?;

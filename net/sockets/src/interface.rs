@@ -6,6 +6,7 @@
 use crate::core_network::{self, NETWORK};
 use crate::device;
 use crate::manager::{NETWORK_MANAGER, NetworkSettings};
+use crate::steering;
 use crate::tcp::Listener;
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -16,7 +17,7 @@ use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
-use isola_events::spawn_on;
+use isola_events::{on_cores_changed, present_cores, spawn_on};
 use isola_net_stack::{
     Addressing, Config, ConfigError, CoreShare, Evidence, Ipv4Config, Ipv6Addressing, Ipv6Settings, KEY_LEN,
     MacAddr, Secret, Steering, TxChecksum, TxSegments,
@@ -111,8 +112,10 @@ pub fn start() -> Result<(), NetworkError> {
     link.config(CoreIndex(0)).validate().map_err(NetworkError::Config)?;
     INTERFACE.steering.call_once(|| {
         let key: [u8; KEY_LEN] = random();
-        Arc::new(Steering::new(platform().descriptor().cores.len() as u16, key))
+        let places = platform().descriptor().core_places as u16;
+        Arc::new(Steering::begun_by(present_cores().len() as u16, places, key))
     });
+    on_cores_changed(|_| steering::follow_cores());
     let address = match link.settings.addressing {
         Addressing::Static(address) => Some(address),
         Addressing::Dhcp | Addressing::Unset => None,

@@ -27,8 +27,9 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use isola_ebbs::{CellEbb, Representative};
-use isola_events::{elsewhere, spawn_on, spawn_task, yield_now};
+use isola_events::{elsewhere, present_cores, sleep, spawn_on, spawn_task, yield_now};
 use isola_net_stack::{
     Buckets, ConnId, Counter, FailReason, Flow, Moved, datagram_port, flow_of, usual_flow_of,
 };
@@ -44,11 +45,13 @@ const MAX_HELD: usize = 1024;
 /// Whether buckets move now.
 struct Moves {
     under_way: AtomicBool,
+    /// Whether a task sees to it that they follow the cores that are there.
+    is_following: AtomicBool,
 }
 
 impl Representative for Moves {
     fn create() -> Self {
-        Self { under_way: AtomicBool::new(false) }
+        Self { under_way: AtomicBool::new(false), is_following: AtomicBool::new(false) }
     }
 }
 
@@ -119,6 +122,27 @@ pub async fn rebalance(cores: &[CoreIndex]) -> Result<Rebalanced, RebalanceError
         result
     });
     Ok(done.await)
+}
+
+/// Spreads the flows over the cores that are there, now that others are, one change after the other. On the first core.
+pub(crate) fn follow_cores() {
+    if MOVES.is_following.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    spawn_task(async {
+        loop {
+            let cores = present_cores();
+            let outcome = rebalance(&cores.collect::<Vec<_>>()).await;
+            match outcome {
+                // An application is at it: what is there is looked at when it is done.
+                Err(RebalanceError::UnderWay) => sleep(Duration::from_millis(1)).await,
+                _ if present_cores() == cores => break,
+                _ => {}
+            }
+        }
+        MOVES.is_following.store(false, Ordering::Release);
+    })
+    .detach();
 }
 
 /// How many buckets of flows each core owns: none, before the network was started.

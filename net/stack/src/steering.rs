@@ -20,7 +20,7 @@ use crate::toeplitz::{KEY_LEN, Toeplitz, evened};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 use spin::Mutex;
 
 /// Parts that the flows fall into. Every device that steers has room for so many entries (virtio 1.2, 5.1.4).
@@ -89,12 +89,17 @@ impl FromIterator<Bucket> for Buckets {
     }
 }
 
+/// No core.
+const NOBODY: u16 = u16::MAX;
+
 /// The table that all stacks of an interface share.
 pub struct Steering {
     key: [u8; KEY_LEN],
     hash: Toeplitz,
     cores: u16,
     owners: [AtomicU8; BUCKETS],
+    /// The core that all flows belong to, where there is one; else [`NOBODY`].
+    sole: AtomicU16,
     /// Moves on with each change of an owner.
     version: AtomicU32,
     strays: Mutex<Strays>,
@@ -112,14 +117,21 @@ impl Steering {
     /// A table for so many cores, at most [`MAX_CORES`], each of which gets the same share. Who does not know the key cannot
     /// choose a flow's core. Some of its bits are changed, so that ports one after the other spread evenly.
     pub fn new(cores: u16, key: [u8; KEY_LEN]) -> Self {
+        Self::begun_by(cores, cores, key)
+    }
+
+    /// A table for so many cores, of which the first `present` get the same share, and the others none so far.
+    pub fn begun_by(present: u16, cores: u16, key: [u8; KEY_LEN]) -> Self {
         let cores = cores.clamp(1, MAX_CORES);
+        let present = present.clamp(1, cores);
         let key = evened(key);
         let hash = if cores > 1 { Toeplitz::new(&key) } else { Toeplitz::none() };
         Self {
             key,
             hash,
             cores,
-            owners: core::array::from_fn(|bucket| AtomicU8::new((bucket % usize::from(cores)) as u8)),
+            owners: core::array::from_fn(|bucket| AtomicU8::new((bucket % usize::from(present)) as u8)),
+            sole: AtomicU16::new(if present == 1 { 0 } else { NOBODY }),
             version: AtomicU32::new(0),
             strays: Mutex::default(),
         }
@@ -161,6 +173,20 @@ impl Steering {
         core::array::from_fn(|bucket| self.owner(Bucket(bucket as u8)))
     }
 
+    /// Whether all flows belong to that core.
+    #[inline]
+    pub fn is_sole(&self, core: u16) -> bool {
+        self.sole.load(Ordering::Relaxed) == core
+    }
+
+    /// Finds out whether all flows belong to one core. To be called with the strays' lock held, after each change.
+    fn look_for_sole(&self) {
+        let first = self.owners[0].load(Ordering::Relaxed);
+        let has_all =
+            first & HAS_STRAYS == 0 && self.owners.iter().all(|owner| owner.load(Ordering::Relaxed) == first);
+        self.sole.store(if has_all { first.into() } else { NOBODY }, Ordering::Relaxed);
+    }
+
     /// The core that serves a flow.
     #[inline]
     pub fn core_of(&self, flow: &Flow) -> u16 {
@@ -199,6 +225,7 @@ impl Steering {
         let strays = self.strays.lock();
         let flag = if strays.counts.contains_key(&bucket) { HAS_STRAYS } else { 0 };
         self.owners[bucket.index()].store(to.min(self.cores - 1) as u8 | flag, Ordering::Relaxed);
+        self.look_for_sole();
         self.version.fetch_add(1, Ordering::Release);
     }
 
@@ -210,6 +237,7 @@ impl Steering {
             *strays.counts.entry(bucket).or_default() += 1;
         }
         self.owners[bucket.index()].fetch_or(HAS_STRAYS, Ordering::Relaxed);
+        self.look_for_sole();
         self.version.fetch_add(1, Ordering::Release);
     }
 
@@ -226,6 +254,7 @@ impl Steering {
             if *count == 0 {
                 strays.counts.remove(&bucket);
                 self.owners[bucket.index()].fetch_and(!HAS_STRAYS, Ordering::Relaxed);
+                self.look_for_sole();
             }
         }
         self.version.fetch_add(1, Ordering::Release);
@@ -295,6 +324,23 @@ mod tests {
 
     fn flow(port: u16) -> Flow {
         Flow::new(Ipv4Addr::new(10, 0, 0, 1).into(), 80, Ipv4Addr::new(10, 0, 0, 2).into(), port)
+    }
+
+    #[test]
+    fn a_core_is_sole_while_all_flows_belong_to_it_and_none_strays() {
+        let steering = Steering::begun_by(1, 4, [1; KEY_LEN]);
+        assert!(steering.is_sole(0) && !steering.is_sole(1));
+        assert_eq!(steering.owners(), [0; BUCKETS]);
+        let stray = flow(7);
+        steering.keep(stray, 2);
+        assert!(!steering.is_sole(0));
+        steering.forget(&stray);
+        assert!(steering.is_sole(0));
+        carry_out(&steering, &steering.plan(&[0, 3]));
+        assert!(!steering.is_sole(0) && !steering.is_sole(3));
+        carry_out(&steering, &steering.plan(&[3]));
+        assert!(steering.is_sole(3));
+        assert!(!Steering::new(2, [1; KEY_LEN]).is_sole(0));
     }
 
     fn carry_out(steering: &Steering, moves: &[Move]) {
