@@ -112,7 +112,7 @@ mod tests {
             phase: AtomicU32::new(0),
             activity: AtomicU32::new(0),
             order: AtomicU32::new(0),
-            reserved: AtomicU32::new(0),
+            carrier: AtomicU32::new(0),
             passes: AtomicU64::new(0),
             interrupts: AtomicU64::new(0),
             idle_cycles: AtomicU64::new(0),

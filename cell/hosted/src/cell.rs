@@ -80,7 +80,8 @@ pub(crate) fn start<T: Send>(
                 let processor = processors.get(index as usize).copied();
                 scope.spawn(move || {
                     window::enter_core();
-                    if platform.wait_for_core(CoreIndex(index)) == Comes::Never {
+                    let is_first = (index as usize) < platform.descriptor().cores.len();
+                    if !is_first && platform.wait_for_core(CoreIndex(index)) == Comes::Never {
                         return None;
                     }
                     let block = Box::leak(Box::new(CoreBlock::new(CoreIndex(index), ebbs, platform)));
