@@ -258,6 +258,30 @@ impl Supervisor {
             RequestBody::ResizeMemory { name, memory, mode } => {
                 ResponseBody::MemoryResized(self.resize_memory(name, memory, mode)?)
             }
+            RequestBody::ResizeCores { name, change, mode, .. } => {
+                let cell = self.cell(&name)?;
+                let before = cell.info.spec.cores;
+                let after = change.of(before.into()).unwrap_or_default() as u32;
+                if after == 0 {
+                    return Err(ManagementError::OutOfLimits("a cell keeps a core".into()));
+                }
+                if after > 3 {
+                    return Err(ManagementError::CoresExhausted { wanted: after - before, free: 3 - before });
+                }
+                let cores: Vec<CoreId> = (before.min(after) + 1..=before.max(after)).map(CoreId).collect();
+                if mode == Mode::Apply {
+                    cell.info.spec.cores = after;
+                    for core in &cores {
+                        let core = *core;
+                        let event = match before < after {
+                            true => JournalEvent::CoreCame { core, cores: after },
+                            false => JournalEvent::CoreLeft { core, cores: after },
+                        };
+                        self.note(Some(&name), event);
+                    }
+                }
+                ResponseBody::CoresResized(CoresResized { before, after, cores, duration_ns: 250_000 })
+            }
             RequestBody::Destroy { name } => {
                 let cell = self.cell(&name)?;
                 if matches!(cell.info.state, CellState::Running | CellState::Stopping) {
