@@ -8,7 +8,7 @@ use alloc::vec;
 use core::sync::atomic::Ordering;
 use isola_abi::management::{
     CellSpec, CellState, Decision, ImageFault, MAX_CELLS, MAX_DECISION_WORDS, MAX_IMAGE, MAX_NAME_LEN,
-    NetworkSpec,
+    NetworkSpec, RestartPolicy,
 };
 use isola_abi::report::{CellPhase, CrashKind, MAX_ACTIVITIES};
 use isola_abi::size::ByteSize;

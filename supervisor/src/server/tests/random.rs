@@ -21,8 +21,15 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
     let name =
         prop_oneof![Just("a".into()), Just("b".into()), Just("c".into()), ".{0,70}".prop_map(String::from)];
     let name = name.boxed();
-    let spec = (name.clone(), 0u32..4, 0u64..20, proptest::option::of(0u64..40), 0u32..3, any::<bool>())
-        .prop_map(|(name, cores, mib, most_mib, watchdog, networked)| CellSpec {
+    let restart = prop_oneof![
+        2 => Just(RestartPolicy::No),
+        1 => (0u32..3).prop_map(|most| RestartPolicy::OnFailure { most: Some(most) }),
+        1 => Just(RestartPolicy::Always),
+    ];
+    let memory = (0u64..20, proptest::option::of(0u64..40));
+    let spec = (name.clone(), 0u32..4, memory, restart, 0u32..3, any::<bool>()).prop_map(
+        |(name, cores, (mib, most_mib), restart, watchdog, networked)| CellSpec {
+            restart,
             cores,
             placement: CorePlacement::default(),
             memory: ByteSize(mib * MIB),
@@ -30,10 +37,12 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
             watchdog_ms: watchdog * 10,
             network: if networked { NetworkSpec::Dhcp } else { NetworkSpec::None },
             ..spec(&name)
-        });
+        },
+    );
     prop_oneof![
         1 => Just(RequestBody::Hello { version: isola_abi::VERSION }),
         1 => Just(RequestBody::Machine),
+        1 => Just(RequestBody::Images),
         1 => (0u64..5_000_000).prop_map(|len_bytes| RequestBody::ImageBegin { len_bytes }),
         1 => (0u64..20, 0usize..20).prop_map(|(offset, len)| RequestBody::ImageChunk { offset, bytes: vec![0; len] }),
         4 => spec.prop_map(RequestBody::Create),
