@@ -9,6 +9,7 @@
 //! | [`service`] | a machine with the key-value server in a cell |
 //! | [`namespace`] | a network of its own, for tests that need more than QEMU's user-mode network |
 //! | [`kv`] | a plain client of the key-value server, and a load that checks every answer |
+//! | [`steady`] | the same at a steady rate, and how long answers take |
 //! | [`ports`] | ports of this host that stay free until a test uses them |
 //! | [`wait`] | waiting until something is the case |
 //!
@@ -23,5 +24,6 @@ pub mod namespace;
 pub mod ports;
 pub mod qemu;
 pub mod service;
+pub mod steady;
 pub mod supervised;
 pub mod wait;

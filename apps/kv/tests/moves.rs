@@ -2,12 +2,14 @@
 //! another, on a link in memory.
 
 use isola_events::{sleep, spawn_task};
-use isola_gateway::test_cells::{dial, go_round, talk};
-use isola_hosted::Loss;
+use isola_gateway::test_cells::{TestCell, dial, go_round, run_cells, talk};
+use isola_hosted::{Hosted, Loss, link};
 use isola_iobuf::{Chain, IoBuf};
 use isola_kv::{Config, KeyHasher, Server};
+use isola_net::steering::shares;
 use isola_net::tcp::Listening;
 use isola_net::{TcpStream, listen_with};
+use isola_platform::CoreIndex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -85,11 +87,11 @@ async fn late(client: &mut Client, me: usize, round: usize) {
     let value = value(me, round, 50_000);
     client.say(format!("set l{me} 0 0 {}\r\n{value}\r\n", value.len())).await;
     client.expect("STORED\r\n").await;
-    client.say(format!("get l{me}\r\n").repeat(24)).await;
+    client.say(format!("get l{me}\r\n").repeat(12)).await;
     sleep(Duration::from_millis(20)).await;
     client.say("version\r\n").await;
     let answer = format!("VALUE l{me} 0 {}\r\n{value}\r\nEND\r\n", value.len());
-    for _ in 0..24 {
+    for _ in 0..12 {
         client.expect(&answer).await;
     }
     client.expect(&format!("VERSION {}\r\n", Server::VERSION)).await;
@@ -125,7 +127,18 @@ async fn stats<const N: usize>(client: &mut Client, names: [&str; N]) -> [u64; N
     })
 }
 
-const TALKS: usize = 12;
+const TALKS: usize = 9;
+
+/// Has all clients talk for as long as `on` says.
+async fn converse_all(on: &'static AtomicBool) {
+    let talks: Vec<_> = (0..TALKS).map(|me| spawn_task(converse(me, on))).collect();
+    for talk in talks {
+        talk.await;
+    }
+    let mut client = Client::dial().await;
+    let names = ["curr_connections", "total_connections", "rejected_connections"];
+    assert_eq!(stats(&mut client, names).await, [1, TALKS as u64 + 1, 0]);
+}
 
 /// Has clients talk over such a link while all flows go round the server's cores so many times.
 fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool) {
@@ -139,28 +152,59 @@ fn go_on_while_flows_go_round(loss: Loss, times: usize, on: &'static AtomicBool)
         std::future::pending::<()>().await;
         drop(listening);
     };
-    talk(3, loss, serve, move || async move {
-        let talks: Vec<_> = (0..TALKS).map(|me| spawn_task(converse(me, on))).collect();
-        for talk in talks {
-            talk.await;
-        }
-        let mut client = Client::dial().await;
-        let names = ["curr_connections", "total_connections", "rejected_connections"];
-        assert_eq!(stats(&mut client, names).await, [1, TALKS as u64 + 1, 0]);
-    });
+    talk(3, loss, serve, move || converse_all(on));
     assert!(MOVED.load(Ordering::Relaxed) > 100 * times);
 }
 
 #[test]
 fn conversations_go_on_undisturbed_while_their_connections_go_round_the_cores() {
     static ON: AtomicBool = AtomicBool::new(true);
-    go_on_while_flows_go_round(Loss::Never, 150, &ON);
+    go_on_while_flows_go_round(Loss::Never, 100, &ON);
 }
 
 #[test]
 fn what_is_lost_on_the_way_comes_again_wherever_the_connection_is() {
     static ON: AtomicBool = AtomicBool::new(true);
-    go_on_while_flows_go_round(Loss::EveryNth(97), 30, &ON);
+    go_on_while_flows_go_round(Loss::EveryNth(97), 15, &ON);
+}
+
+/// Gives the server's cell a core and takes one, a thousand times.
+fn give_and_take(cell: &'static Hosted, on: &AtomicBool) {
+    const TIMES: u32 = 1_000;
+    for turn in 0..TIMES {
+        // One of two, so that now one, now another takes over what it carried.
+        let core = CoreIndex(1 + turn % 2);
+        cell.take_core(core);
+        std::thread::sleep(Duration::from_micros(500));
+        cell.give_core(core);
+        // As a rule, long enough for flows to follow.
+        std::thread::sleep(Duration::from_micros(if turn % 5 == 0 { 100 } else { 2_000 }));
+    }
+    on.store(false, Ordering::Relaxed);
+}
+
+#[test]
+fn no_request_is_lost_and_no_connection_reset_while_a_core_comes_and_goes_a_thousand_times() {
+    static ON: AtomicBool = AtomicBool::new(true);
+    let (server_port, client_port) = link(Loss::Never);
+    static FOLLOWED: AtomicUsize = AtomicUsize::new(0);
+    let serve = || async {
+        let listening = listen();
+        let mut seen = shares();
+        loop {
+            sleep(Duration::from_micros(500)).await;
+            let now = shares();
+            FOLLOWED.fetch_add(usize::from(now != seen), Ordering::Relaxed);
+            seen = now;
+            // They are there for as long.
+            let _ = &listening;
+        }
+    };
+    let server = TestCell::new(1, 3, server_port, serve).managed_by(|cell| give_and_take(cell, &ON));
+    let client = TestCell::new(2, 1, client_port, || converse_all(&ON));
+    run_cells([server.until_others_end(), client]);
+    let followed = FOLLOWED.load(Ordering::Relaxed);
+    assert!(followed > 100, "flows followed the cores {followed} times only");
 }
 
 #[test]

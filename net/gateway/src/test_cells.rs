@@ -4,7 +4,7 @@
 use isola_abi::descriptor::NetworkAddress;
 use isola_ebbs::{InUse, current_core};
 use isola_events::{exit, run, sleep, spawn_task, timeout};
-use isola_hosted::{Loss, Settings, link};
+use isola_hosted::{Hosted, Loss, Settings, link};
 use isola_net::steering::{Rebalanced, shares};
 use isola_net::{FailReason, StreamError, TcpStream, connect, rebalance, start};
 use isola_platform::CoreIndex;
@@ -35,6 +35,7 @@ pub const fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 9, 0, number)
 }
 
+type Manager<'a> = Box<dyn FnOnce(&'static Hosted) + Send + 'a>;
 type Body<'a> = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send + 'a>;
 
 /// A cell of a test.
@@ -44,6 +45,8 @@ pub struct TestCell<'a> {
     port: NetworkPort,
     body: Body<'a>,
     components: fn() -> Result<(), InUse>,
+    /// Who gives the cell cores and takes them while it runs.
+    manager: Option<Manager<'a>>,
     end: End,
 }
 
@@ -58,7 +61,7 @@ enum End {
 /// How far the cells are.
 #[derive(Default)]
 struct Progress {
-    /// Cells that have something to say.
+    /// Cells that have something to say, and managers of cells.
     busy: AtomicUsize,
     /// A cell has gone wrong: there is nothing to wait for.
     failed: AtomicBool,
@@ -79,12 +82,18 @@ impl<'a> TestCell<'a> {
         body: impl FnOnce() -> F + Send + 'a,
     ) -> Self {
         let body: Body<'a> = Box::new(|| Box::pin(body()));
-        Self { number, cores, port, body, components: || Ok(()), end: End::OfItself }
+        Self { number, cores, port, body, components: || Ok(()), manager: None, end: End::OfItself }
     }
 
     /// It has components of its own, which `components` puts in the place of Isola's.
     pub fn with_components(self, components: fn() -> Result<(), InUse>) -> Self {
         Self { components, ..self }
+    }
+
+    /// Beside it, on a thread of its own, `manager` gives it cores and takes them, as a supervisor would. The cell lasts as
+    /// long at the least.
+    pub fn managed_by(self, manager: impl FnOnce(&'static Hosted) + Send + 'a) -> Self {
+        Self { manager: Some(Box::new(manager)), ..self }
     }
 
     /// It does not end of itself: what it serves, it serves until the others are done.
@@ -95,7 +104,9 @@ impl<'a> TestCell<'a> {
     /// Returns the cell's exit code.
     fn run(self, progress: &Arc<Progress>) -> i32 {
         let address = NetworkAddress { ip: address(self.number), prefix_len: 24, gateway: None };
-        let settings = Settings { cores: self.cores, address: Some(address), ..Settings::default() };
+        let (cores, core_places) = (self.cores, self.cores);
+        let settings = Settings { cores, core_places, address: Some(address), ..Settings::default() };
+        let manager = Mutex::new(self.manager);
         let body = Mutex::new(Some(self.body));
         let begin = || {
             (self.components)().expect("nothing is in use yet");
@@ -119,17 +130,30 @@ impl<'a> TestCell<'a> {
             })
             .detach();
         };
-        let codes = isola_hosted::run(settings, vec![self.port], |_| {
-            let work = || {
-                if current_core() == CoreIndex(0) {
-                    begin();
-                }
-                run()
+        let codes = thread::scope(|scope| {
+            let manage = |cell| {
+                let manager = manager.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let Some(manager) = manager else { return };
+                scope.spawn(move || {
+                    if catch_unwind(AssertUnwindSafe(|| manager(cell))).is_err() {
+                        progress.failed.store(true, Ordering::Release);
+                    }
+                    progress.busy.fetch_sub(1, Ordering::AcqRel);
+                });
             };
-            // The other cores end, too.
-            catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-                exit(PANICKED);
-                PANICKED
+            isola_hosted::run(settings, vec![self.port], |cell| {
+                let work = || {
+                    if current_core() == CoreIndex(0) {
+                        begin();
+                        manage(cell);
+                    }
+                    run()
+                };
+                // The other cores end, too.
+                catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+                    exit(PANICKED);
+                    PANICKED
+                })
             })
         });
         codes.into_iter().find(|code| *code != 0).unwrap_or_default()
@@ -144,7 +168,8 @@ pub fn run_cells<'a>(cells: impl IntoIterator<Item = TestCell<'a>>) {
     let cells: Vec<_> = cells.into_iter().collect();
     let progress = Arc::new(Progress::default());
     let busy = cells.iter().filter(|cell| cell.end == End::OfItself).count();
-    progress.busy.store(busy, Ordering::Release);
+    let managers = cells.iter().filter(|cell| cell.manager.is_some()).count();
+    progress.busy.store(busy + managers, Ordering::Release);
     thread::scope(|scope| {
         for cell in cells {
             let progress = &progress;
@@ -159,6 +184,7 @@ pub fn run_cells<'a>(cells: impl IntoIterator<Item = TestCell<'a>>) {
             });
         }
     });
+    assert!(!progress.failed.load(Ordering::Acquire), "a cell or its manager has failed");
 }
 
 /// Runs a server cell of `cores` cores and a client cell of one. Each begins with a task of its first core; both end with

@@ -1,0 +1,82 @@
+//! Cores that come and go under a service that is asked at a steady rate.
+
+use isola_abi::management::{Change, Mode, RequestBody, ResponseBody};
+use isola_tests::management::Client;
+use isola_tests::namespace::{self, SHARED};
+use isola_tests::service::{CELL, Service};
+use isola_tests::steady::{Latencies, SteadyLoad};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often a core comes and goes, unless [`ROUNDS_VARIABLE`] says otherwise: the long form is taken by hand, see
+/// docs/decisions/0038-any-core-serves-any-key.md.
+const ROUNDS: u32 = 40;
+const ROUNDS_VARIABLE: &str = "ISOLA_CORE_ROUNDS";
+
+/// Rounds, before which the service is watched at rest for as long: half of the time with the core, half without.
+const BLOCK: u32 = 10;
+
+/// Clients, and how often each asks.
+const CLIENTS: u32 = 8;
+const PERIOD: Duration = Duration::from_millis(16);
+
+/// How long a core stays, and stays away.
+const PAUSE: Duration = Duration::from_millis(40);
+
+/// How long a core may take to come free. A host that has other things to do runs it when it likes.
+const LIMIT_MS: u32 = 30_000;
+
+/// Has the cell have a core more, or less; returns how many it has then.
+fn resize(client: &mut Client, change: Change<u32>) -> u32 {
+    let (name, cores) = (CELL.to_owned(), Vec::new());
+    let body = RequestBody::ResizeCores { name, change, cores, limit_ms: LIMIT_MS, mode: Mode::Apply };
+    match client.ask(body) {
+        Ok(ResponseBody::CoresResized(resized)) => resized.after,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn told(what: &str, latencies: &Latencies) {
+    let [p50, p99, p999] = [500, 990, 999].map(|permille| latencies.permille(permille).as_micros());
+    eprintln!("{what}: {} requests, p50 {p50} us, p99 {p99} us, p99.9 {p999} us", latencies.count());
+}
+
+#[test]
+fn no_request_is_lost_or_answered_wrongly_while_a_core_comes_and_goes() {
+    let rounds = std::env::var(ROUNDS_VARIABLE).map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    namespace::run(|| {
+        let service = Service::on(SHARED, &[], &["--cores", "1", "--memory", "64M"]);
+        let mut client = Client::connect(&service.isola.machine_folder("default").join("management.sock"));
+        let load = SteadyLoad::start(service.address, CLIENTS, PERIOD);
+        let (mut at_rest, mut moving) = (Latencies::default(), Latencies::default());
+        let mut taken = Duration::ZERO;
+        for _ in 0..rounds.div_ceil(BLOCK) {
+            sleep(PAUSE);
+            load.take();
+            sleep(PAUSE * BLOCK);
+            at_rest.add(load.take());
+            assert_eq!(resize(&mut client, Change::More(1)), 2);
+            sleep(PAUSE);
+            load.take();
+            sleep(PAUSE * BLOCK);
+            at_rest.add(load.take());
+            let begun = Instant::now();
+            for _ in 0..BLOCK {
+                assert_eq!(resize(&mut client, Change::Less(1)), 1);
+                sleep(PAUSE);
+                assert_eq!(resize(&mut client, Change::More(1)), 2);
+                sleep(PAUSE);
+            }
+            assert_eq!(resize(&mut client, Change::Less(1)), 1);
+            taken += begun.elapsed();
+            moving.add(load.take());
+        }
+        eprintln!("a core came and went {} times in {taken:.1?}", rounds.div_ceil(BLOCK) * BLOCK);
+        told("at rest", &at_rest);
+        told("while it came and went", &moving);
+        drop(client);
+        let answered = load.end();
+        assert!(answered >= (at_rest.count() + moving.count()) as u64 && moving.count() > 0);
+        service.end();
+    });
+}
