@@ -1,32 +1,40 @@
-//! `isola resize`: memory of a cell, more or less, while it runs.
+//! `isola resize`: cores and memory of a cell, more or less, while it runs.
 
-use super::failure::USAGE;
+use super::failure::{REFUSED, USAGE};
 use super::{Context, Failure, complete};
 use crate::cellctl::look_up;
+use crate::client::{Client, ClientError};
 use crate::machine::Held;
 use crate::output::view::ResizeView;
 use clap::Args;
-use isola_abi::management::{Change, MemoryResized, Mode};
+use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, MemoryResized, Mode};
 use isola_abi::size::ByteSize;
 use std::process::ExitCode;
 
-/// Gives a running cell memory, or takes some from it
+/// Gives a running cell cores and memory, or takes some from it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An amount is what the cell is to have, or with a sign how much more or less than it has. Memory comes as a whole or not
-at all, also beyond the cell's --memory-max. What goes the cell is asked for: it gives back what it does not use, and it
-may be less than was asked for, which is said and is no error. What was taken from a cell it does not ask back by itself.
+An amount is what the cell is to have, or with a sign how much more or less than it has.
 
-Memory comes and goes in chunks of 2 MiB. When a cell is started anew, it begins with what it was created with.
+Cores come and go while the cell serves: no connection ends for that. Memory comes as a whole or not at all, also beyond
+the cell's --memory-max. What goes the cell is asked for: it gives back what it does not use, and it may be less than was
+asked for, which is said and is no error. What was taken from a cell it does not ask back by itself. Memory comes and goes
+in chunks of 2 MiB. When a cell is started anew, it begins with what it was created with.
+
+Where both are to change, both are tried first, and nothing changes if one of them cannot be.
 
 Examples:
-  isola resize kv --memory 512M
+  isola resize kv --cores 3 --memory 512M
+  isola resize kv --cores +1
   isola resize kv --memory +128M
   isola resize kv --memory -1G --dry-run")]
 pub(super) struct Arguments {
     /// The cell
     #[arg(add = complete::cells())]
     cell: String,
+    /// How many cores it is to have
+    #[arg(short, long, value_name = "[+|-]NUMBER", allow_hyphen_values = true)]
+    cores: Option<Change<u32>>,
     /// How much memory it is to have
     #[arg(short, long, value_name = "[+|-]SIZE", allow_hyphen_values = true)]
     memory: Option<Change<ByteSize>>,
@@ -35,28 +43,98 @@ pub(super) struct Arguments {
     dry_run: bool,
 }
 
+/// What became of a cell.
+#[derive(Default)]
+struct Resized {
+    cores: Option<CoresResized>,
+    memory: Option<MemoryResized>,
+}
+
 pub(super) fn resize(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let Some(memory) = arguments.memory else {
-        return Err(Failure::new(
-            USAGE,
-            "nothing is to be resized: say how much --memory the cell is to have",
-        ));
-    };
+    if arguments.cores.is_none() && arguments.memory.is_none() {
+        let what = "nothing is to be resized: say how many --cores or how much --memory the cell is to have";
+        return Err(Failure::new(USAGE, what));
+    }
     let held = Held::take_supervised(&context.root, &context.dir())?;
     let mut client = held.client()?;
     let name = &arguments.cell;
     look_up(&held, &mut client, name)?;
     let mode = if arguments.dry_run { Mode::DryRun } else { Mode::Apply };
-    let resized = client.resize_memory(name, memory, mode)?;
-    let view = ResizeView::new(held.dir.name.as_str(), name, mode, &resized);
-    context.output.answer(&view, || told(name, mode, &resized))?;
+    if mode == Mode::DryRun || (arguments.cores.is_some() && arguments.memory.is_some()) {
+        let tried = try_all(&mut client, arguments, Mode::DryRun).map_err(|(_, error)| error)?;
+        if mode == Mode::DryRun {
+            return tell(context, &held, name, mode, &tried);
+        }
+    }
+    match try_all(&mut client, arguments, mode) {
+        Ok(done) => tell(context, &held, name, mode, &done),
+        Err((Resized { cores: Some(done), .. }, error)) => Err(Failure::new(
+            REFUSED,
+            format!("{}; its memory was not resized: {error}", cores_told(name, mode, &done)),
+        )),
+        Err((_, error)) => Err(error.into()),
+    }
+}
+
+/// Resizes all that is to be, cores first; with an error comes what was done before.
+fn try_all(
+    client: &mut Client,
+    arguments: &Arguments,
+    mode: Mode,
+) -> Result<Resized, (Resized, ClientError)> {
+    let (name, mut done) = (&arguments.cell, Resized::default());
+    if let Some(change) = arguments.cores {
+        match client.resize_cores(name, change, Vec::new(), CORE_LIMIT_MS, mode) {
+            Ok(cores) => done.cores = Some(cores),
+            Err(error) => return Err((done, error)),
+        }
+    }
+    if let Some(change) = arguments.memory {
+        match client.resize_memory(name, change, mode) {
+            Ok(memory) => done.memory = Some(memory),
+            Err(error) => return Err((done, error)),
+        }
+    }
+    Ok(done)
+}
+
+fn tell(
+    context: &Context,
+    held: &Held,
+    name: &str,
+    mode: Mode,
+    resized: &Resized,
+) -> Result<ExitCode, Failure> {
+    let Resized { cores, memory } = resized;
+    let view = ResizeView::new(held.dir.name.as_str(), name, mode, cores.as_ref(), memory.as_ref());
+    context.output.answer(&view, || {
+        let cores = cores.as_ref().map(|cores| cores_told(name, mode, cores));
+        let memory = memory.as_ref().map(|memory| memory_told(name, mode, memory));
+        cores.into_iter().chain(memory).collect::<Vec<_>>().join("\n")
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What became of it, in words.
-fn told(name: &str, mode: Mode, resized: &MemoryResized) -> String {
+fn verb(mode: Mode) -> &'static str {
+    if mode == Mode::DryRun { "would have" } else { "has" }
+}
+
+/// What became of its cores, in words.
+fn cores_told(name: &str, mode: Mode, resized: &CoresResized) -> String {
+    let CoresResized { before, after, cores, .. } = resized;
+    let (verb, plural) = (verb(mode), if *after == 1 { "" } else { "s" });
+    if cores.is_empty() {
+        return format!("{name}: {verb} {after} core{plural}, as before");
+    }
+    let numbers: Vec<String> = cores.iter().map(ToString::to_string).collect();
+    let moved = if after > before { "came" } else { "left" };
+    format!("{name}: {verb} {after} core{plural}, {before} before: {} {moved}", numbers.join(", "))
+}
+
+/// What became of its memory, in words.
+fn memory_told(name: &str, mode: Mode, resized: &MemoryResized) -> String {
     let MemoryResized { had, wanted, has, kept, .. } = resized;
-    let verb = if mode == Mode::DryRun { "would have" } else { "has" };
+    let verb = verb(mode);
     match kept {
         None if has == had => format!("{name}: {verb} {has} of memory, as before"),
         None => format!("{name}: {verb} {has} of memory, {had} before"),
@@ -72,6 +150,7 @@ fn told(name: &str, mode: Mode, resized: &MemoryResized) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_abi::id::CoreId;
     use isola_abi::management::Kept;
 
     #[test]
@@ -85,11 +164,26 @@ mod tests {
             kept: Some(Kept::InUse),
             took_ns: 5,
         };
-        let text = told("kv", Mode::Apply, &resized);
+        let text = memory_told("kv", Mode::Apply, &resized);
         for part in ["kv: has 32 MiB", "64 MiB before", "32 MiB came back", "down to 16 MiB", "in use"] {
             assert!(text.contains(part), "{text}");
         }
         let all = MemoryResized { has: size(16), kept: None, ..resized };
-        assert_eq!(told("kv", Mode::DryRun, &all), "kv: would have 16 MiB of memory, 64 MiB before");
+        assert_eq!(memory_told("kv", Mode::DryRun, &all), "kv: would have 16 MiB of memory, 64 MiB before");
+    }
+
+    #[test]
+    fn which_cores_came_or_left_is_said() {
+        let resized = |before, after, cores: &[u32]| CoresResized {
+            before,
+            after,
+            cores: cores.iter().copied().map(CoreId).collect(),
+            duration_ns: 5,
+        };
+        let text =
+            |before, after, cores: &[u32]| cores_told("kv", Mode::Apply, &resized(before, after, cores));
+        assert_eq!(text(1, 3, &[4, 5]), "kv: has 3 cores, 1 before: 4, 5 came");
+        assert_eq!(text(2, 1, &[4]), "kv: has 1 core, 2 before: 4 left");
+        assert_eq!(text(2, 2, &[]), "kv: has 2 cores, as before");
     }
 }

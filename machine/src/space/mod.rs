@@ -179,11 +179,9 @@ impl CellSpace {
     /// The space, where a core is in it, or was and is lost, or a device that works for it was not reset.
     pub fn dissolve(self) -> Result<Vec<Region>, Self> {
         let Self { share, annex } = self;
-        let built = match Arc::try_unwrap(share) {
-            Ok(built) => built,
-            Err(share) => return Err(Self { share, annex }),
-        };
-        drop(built);
+        if let Err(share) = Arc::try_unwrap(share) {
+            return Err(Self { share, annex });
+        }
         // SAFETY: the ranges are those of the regions that `build` and `extend` took in and that did not leave, and nothing
         // has a share any more.
         Ok(annex.owned().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())

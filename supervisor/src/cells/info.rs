@@ -115,6 +115,8 @@ impl<E: Effects> Cell<E> {
             Body::Gone(usage) => (Usage { address: None, ..Usage::clone(usage) }, 0),
         };
         let mut spec = self.spec.clone();
+        // What was taken from it on request it may not ask for.
+        spec.memory_max = spec.memory_max.map(|most| self.growth.limit.map_or(most, ByteSize));
         let mut crash = self.crash.clone();
         if detail == Detail::Brief {
             spec.arguments.clear();

@@ -151,7 +151,7 @@ impl Returns {
 fn squeeze() {
     heap::give_back();
     crate::window::empty_stock();
-    let cores = platform::BARE.descriptor().cores.len() as u32;
+    let cores = platform::BARE.descriptor().core_places;
     for core in (0..cores).map(isola_platform::CoreIndex).filter(|core| *core != current_core()) {
         platform::BARE.wake(core);
     }

@@ -1,6 +1,6 @@
 //! The JSON form of what became of a cell that was resized.
 
-use isola_abi::management::{MemoryResized, Mode};
+use isola_abi::management::{CoresResized, MemoryResized, Mode};
 use serde::Serialize;
 
 /// What became of a cell that was resized: of `resize`.
@@ -12,8 +12,23 @@ pub struct ResizeView {
     pub cell: String,
     /// Whether nothing was changed, and this is what would be.
     pub dry_run: bool,
-    /// Its memory.
-    pub memory: MemoryResizeView,
+    /// Its cores, where they were to be resized.
+    pub cores: Option<CoresResizeView>,
+    /// Its memory, where that was to be.
+    pub memory: Option<MemoryResizeView>,
+}
+
+/// What became of a cell's cores.
+#[derive(Clone, Debug, Serialize)]
+pub struct CoresResizeView {
+    /// How many it had.
+    pub had: u32,
+    /// How many it has.
+    pub has: u32,
+    /// The numbers of those that came, or left.
+    pub cores: Vec<u32>,
+    /// How long it took.
+    pub took_ns: u64,
 }
 
 /// What became of a cell's memory.
@@ -34,20 +49,34 @@ pub struct MemoryResizeView {
 }
 
 impl ResizeView {
-    /// The JSON form of a resize of a cell's memory.
-    pub fn new(machine: &str, cell: &str, mode: Mode, memory: &MemoryResized) -> Self {
+    /// The JSON form of what was resized of a cell.
+    pub fn new(
+        machine: &str,
+        cell: &str,
+        mode: Mode,
+        cores: Option<&CoresResized>,
+        memory: Option<&MemoryResized>,
+    ) -> Self {
+        let cores = cores.map(|cores| CoresResizeView {
+            had: cores.before,
+            has: cores.after,
+            cores: cores.cores.iter().map(|core| core.0).collect(),
+            took_ns: cores.duration_ns,
+        });
+        let memory = memory.map(|memory| MemoryResizeView {
+            had_bytes: memory.had.0,
+            wanted_bytes: memory.wanted.0,
+            has_bytes: memory.has.0,
+            limit_bytes: memory.limit.0,
+            kept: memory.kept.map(|why| why.to_string()),
+            took_ns: memory.took_ns,
+        });
         Self {
             machine: machine.to_owned(),
             cell: cell.to_owned(),
             dry_run: mode == Mode::DryRun,
-            memory: MemoryResizeView {
-                had_bytes: memory.had.0,
-                wanted_bytes: memory.wanted.0,
-                has_bytes: memory.has.0,
-                limit_bytes: memory.limit.0,
-                kept: memory.kept.map(|why| why.to_string()),
-                took_ns: memory.took_ns,
-            },
+            cores,
+            memory,
         }
     }
 }

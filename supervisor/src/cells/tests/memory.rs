@@ -309,6 +309,7 @@ fn what_was_taken_on_request_a_cell_does_not_ask_back_by_itself() {
     offer(&mut cells, &report, &[part(got[0], 2, 2)], Rest::None);
     assert_eq!(answer(&mut cells).unwrap().unwrap().limit, mib(10));
     assert_eq!(limit(&mut cells), 10);
+    assert_eq!(info(&mut cells, "kv").spec.memory_max, Some(mib(10)), "and that is shown");
     let ask = |cells: &mut Cells<FakeMachine>| {
         let number = report.wish.make(2 * MIB, 2 * MIB, NodeId(0));
         cells.doorbell();
