@@ -8,6 +8,7 @@
 //! | [`inquiry`] | what running cells are asked, and how their answers are read |
 //! | [`cellctl`] | what takes several steps with a cell: run, stop, remove, publish |
 //! | [`capture`] | frames of cells: made whole, and written down |
+//! | [`elastic`] | the policy that moves cores between cells |
 //! | [`hosted_cells`] | cells in Linux processes: where they are asked |
 //! | [`image`] | images: found, checked, cut to what is sent |
 //! | [`manifest`] | `isola.toml` |
@@ -24,6 +25,7 @@ pub mod capture;
 pub mod cellctl;
 pub mod cli;
 pub mod client;
+pub mod elastic;
 pub mod hosted_cells;
 pub mod image;
 pub mod inquiry;

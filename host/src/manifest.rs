@@ -16,10 +16,19 @@
 //! sha256 = "9f86d0818884..."       # the image must have this digest: see `isola image digest`
 //! signed_by = "release.key.pub"    # and be signed by this key: a file relative to the manifest, or its digits
 //! restart = "on-failure:5"         # no, on-failure, on-failure:TIMES or always
+//!
+//! [elastic]                        # for `isola elastic -f`
+//! p99 = "2ms..5ms"                 # what its requests are to take
+//! batch = ["primes"]               # who gives it cores and gets them back
+//! interval = "1s"
+//! min = 1
+//! max = 4
+//! batch_min = 1
 //! ```
 //!
 //! All but the image may be left out. A key that is not known is an error, as it is most likely a slip.
 
+use crate::elastic::{Bounds, Every};
 use crate::machine::network::NetworkWish;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
@@ -27,7 +36,8 @@ use isola_abi::integrity::{ImageDigest, PublicKey};
 use isola_abi::management::{PlacementPolicy, RestartPolicy};
 use isola_abi::size::ByteSize;
 use jiff::SignedDuration;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -69,6 +79,36 @@ pub struct Manifest {
     pub sha256: Option<ImageDigest>,
     /// The key that its image must be signed by: its digits, or its file.
     pub signed_by: Option<String>,
+    /// How its cores follow its load, while `isola elastic` runs.
+    pub elastic: Option<Elastic>,
+}
+
+/// How a service's cores follow its load. What is left out is up to the command.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Elastic {
+    /// The bounds of its 99th percentile.
+    #[serde(default, deserialize_with = "parsed")]
+    pub p99: Option<Bounds>,
+    /// The cells that cores come from and go to.
+    #[serde(default)]
+    pub batch: Vec<String>,
+    /// How often it is looked at.
+    #[serde(default, deserialize_with = "parsed")]
+    pub interval: Option<Every>,
+    /// The fewest cores that it is left with.
+    pub min: Option<u32>,
+    /// The most cores that it gets.
+    pub max: Option<u32>,
+    /// The fewest cores that each batch cell is left with.
+    pub batch_min: Option<u32>,
+}
+
+/// What a text says that has a form of its own.
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
 /// For how long a cell may stand still, in ms; 0 is for ever. Written `500ms`, `5s`, `1m`, or `off`.
@@ -181,6 +221,14 @@ mod tests {
         assert_eq!((placement.policy, placement.ids.len()), (PlacementPolicy::Siblings, 4));
         assert_eq!(manifest.restart, Some(RestartPolicy::OnFailure { most: Some(5) }));
         assert_eq!(read("").unwrap(), Manifest::default());
+        let elastic = read(
+            "[elastic]\np99 = \"2ms..5ms\"\nbatch = [\"primes\"]\ninterval = \"500ms\"\nmin = 1\nmax = 4\nbatch_min = 2\n",
+        )
+        .unwrap()
+        .elastic
+        .unwrap();
+        assert_eq!(elastic.p99, "2ms..5ms".parse().ok());
+        assert_eq!((elastic.interval, elastic.batch_min), ("500ms".parse().ok(), Some(2)));
     }
 
     #[test]
@@ -196,6 +244,8 @@ mod tests {
             ("placement = \"near\"\n", "line 1", "`compact`"),
             ("core_ids = \"3-2\"\n", "line 1", "2,5-7"),
             ("image = \n", "line 1", ""),
+            ("[elastic]\np99 = \"5ms\"\n", "line 2", "2ms..5ms"),
+            ("[elastic]\nmim = 1\n", "line 2", "mim"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(line) && error.contains(word), "{error}");

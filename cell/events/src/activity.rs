@@ -151,6 +151,11 @@ impl Accounting {
         self.looked.set(self.switch(Charge::Loop));
     }
 
+    /// The core has rested up to the last boundary: what came before that would have woken it.
+    pub fn has_rested(&self) {
+        self.looked.set(self.looked.get().max(self.since.get()));
+    }
+
     /// The reading of the cycle counter before which what comes in now cannot have come: when the core last looked.
     #[inline]
     pub fn looked(&self) -> u64 {

@@ -215,6 +215,7 @@ impl EventLoop {
     fn rise(&self, mailbox: &Mailbox) {
         mailbox.finish_halt();
         if self.rests.replace(false) {
+            self.accounting.has_rested();
             platform().rise();
         }
         self.quiescence.join();

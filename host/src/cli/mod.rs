@@ -9,6 +9,7 @@ mod cores;
 mod demo;
 mod doctor;
 mod down;
+mod elastic;
 mod events;
 mod failure;
 mod follow;
@@ -27,6 +28,7 @@ mod show;
 mod standalone;
 mod start;
 mod stop;
+mod top;
 mod up;
 mod version;
 
@@ -56,9 +58,12 @@ Examples:
   isola run -d --name kv --cores 2 --memory 64M -p 11211:11211 kv
                                           run a key-value server in a cell of it
   isola ps                                see what runs
+  isola top                               see what it does
   isola logs -f kv                        read along
   isola resize kv --memory +64M           give a running cell more memory
   isola stop kv && isola rm kv            end the cell, and give back what it had
+  isola elastic kv --batch primes --p99 2ms..5ms
+                                          move cores between cells as the load moves
   isola down                              end the machine
   isola demo                              see all of it in a minute
 
@@ -95,6 +100,8 @@ enum Verb {
     Inspect(inspect::Arguments),
     Image(image::Arguments),
     Events(events::Arguments),
+    Top(top::Arguments),
+    Elastic(elastic::Arguments),
     Capture(capture::Arguments),
     Port(port::PortArguments),
     Publish(port::PublishArguments),
@@ -154,6 +161,8 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Rm(arguments) => rm::rm(context, &arguments),
         Verb::Inspect(arguments) => inspect::inspect(context, &arguments),
         Verb::Image(arguments) => image::image(context, &arguments),
+        Verb::Top(arguments) => top::top(context, &arguments),
+        Verb::Elastic(arguments) => elastic::elastic(context, arguments),
         Verb::Capture(arguments) => capture::capture(context, &arguments),
         Verb::Events(arguments) => events::events(context, &arguments),
         Verb::Port(arguments) => port::port(context, &arguments),

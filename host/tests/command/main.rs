@@ -6,6 +6,7 @@
 
 mod capture;
 mod cells;
+mod elastic;
 mod fake_answers;
 mod fake_qemu;
 mod fake_supervisor;

@@ -1,0 +1,209 @@
+//! `isola top`: what the cells do, again and again.
+
+use super::inspect::cycles_ns;
+use super::interrupt::Interrupts;
+use super::{Context, Failure};
+use crate::elastic::Every;
+use crate::machine::Held;
+use crate::output::view::is_running;
+use crate::output::{Format, human, table};
+use clap::Args;
+use isola_abi::histogram::Distribution;
+use isola_abi::id::CellId;
+use isola_abi::management::{CellInfo, CoreOwner, CoreUsage};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, stdout};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How often ^C is looked for.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// To the first column of the first line, and nothing left on the screen.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Shows what the running cells do: cores, use, requests and latencies of each interval, until ^C
+#[derive(Debug, Args)]
+#[command(after_help = "\
+USE is the share of the time of its cores in which a cell did not halt. REQUESTS are what the application counts: kv, web
+and echo do. WAIT P99 is how long events wait until they run, on the core where that is longest. All of it the cells
+write down as they run: looking costs them nothing. With -o json, one array an interval.
+
+Examples:
+  isola top
+  isola top --interval 100ms
+  isola top --intervals 1 -o json | jq '.[] | {name, use_percent, p99_ns}'")]
+pub(super) struct Arguments {
+    /// How long figures are gathered
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    interval: Every,
+    /// Ends after so many intervals instead of at ^C
+    #[arg(long, value_name = "NUMBER")]
+    intervals: Option<u64>,
+}
+
+/// What a cell did in an interval: the JSON form.
+#[derive(Debug, PartialEq, Serialize)]
+struct TopView {
+    /// The cell.
+    name: String,
+    /// Cores that it has.
+    cores: usize,
+    /// The share of their time in which it did not halt.
+    use_percent: f64,
+    /// Requests that it answered, a second.
+    requests_per_second: f64,
+    /// What half of them took no longer than.
+    p50_ns: Option<u64>,
+    /// What 99 of 100 took no longer than.
+    p99_ns: Option<u64>,
+    /// What 99 of 100 events waited no longer than until they ran, on the core where that is longest.
+    wait_p99_ns: Option<u64>,
+    /// Memory in use.
+    used_bytes: u64,
+    /// Memory that it has.
+    memory_bytes: u64,
+}
+
+pub(super) fn top(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let interrupts = Interrupts::count()?;
+    let screen = context.output.format == Format::Table && stdout().is_terminal();
+    let (mut before, mut looked, _) = look(context)?;
+    for _ in 0..arguments.intervals.unwrap_or(u64::MAX) {
+        let next = Instant::now() + arguments.interval.0;
+        while Instant::now() < next {
+            if interrupts.so_far() > 0 {
+                return Ok(ExitCode::SUCCESS);
+            }
+            sleep(GLANCE.min(next.saturating_duration_since(Instant::now())));
+        }
+        let (now, at, tsc_hz) = look(context)?;
+        let seconds = at.duration_since(looked).as_secs_f64();
+        let views: Vec<TopView> = now
+            .values()
+            .map(|cell| view(cell, before.get(&cell.id).unwrap_or(cell), seconds, tsc_hz))
+            .collect();
+        match context.output.format {
+            Format::Json => context.output.json_line(&views)?,
+            Format::Table if screen => context.output.text(&format!("{CLEAR}{}", text(&views)))?,
+            Format::Table => context.output.text(&format!("{}\n", text(&views)))?,
+        }
+        (before, looked) = (now, at);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The running cells, when they were looked at, and how fast their cycles are.
+fn look(context: &Context) -> Result<(BTreeMap<CellId, CellInfo>, Instant, u64), Failure> {
+    let held = Held::take_supervised(&context.root, &context.dir())?;
+    let mut client = held.client()?;
+    let machine = client.machine()?;
+    let mut cells = BTreeMap::new();
+    for cell in client.list()?.iter().filter(|cell| is_running(cell)) {
+        // A list leaves things out where all is too much. Who has ended meanwhile is not shown.
+        if let Ok(mut cell) = client.inspect(&cell.spec.name) {
+            // What it tells of cores that it had is past.
+            let has =
+                |id| machine.cores.iter().any(|core| core.id == id && core.owner == CoreOwner::Cell(cell.id));
+            cell.cores.retain(|core| has(core.id));
+            cells.insert(cell.id, cell);
+        }
+    }
+    Ok((cells, Instant::now(), machine.tsc_hz))
+}
+
+fn view(cell: &CellInfo, before: &CellInfo, seconds: f64, tsc_hz: u64) -> TopView {
+    let was = |core: &CoreUsage| before.cores.iter().find(|earlier| earlier.id == core.id);
+    let (mut busy, mut all) = (0, 0);
+    for core in &cell.cores {
+        let spent = |of: fn(&CoreUsage) -> u64| of(core).saturating_sub(was(core).map_or(0, of));
+        let events = spent(|core| core.event_cycles + core.loop_cycles + core.interrupt_cycles);
+        busy += events;
+        all += events + spent(|core| core.idle_cycles);
+    }
+    let waited = cell.cores.iter().filter_map(|core| {
+        let earlier = was(core).map_or_else(Distribution::default, |core| core.queueing.clone());
+        core.queueing.since(&earlier).quantile(990)
+    });
+    let service = cell.service.since(&before.service);
+    let ns = |cycles: Option<u64>| cycles.and_then(|cycles| cycles_ns(cycles, tsc_hz));
+    TopView {
+        name: cell.spec.name.clone(),
+        cores: cell.cores.len(),
+        use_percent: if all == 0 { 0.0 } else { (busy as f64 * 1000.0 / all as f64).round() / 10.0 },
+        requests_per_second: (service.count() as f64 / seconds.max(1e-9)).round(),
+        p50_ns: ns(service.quantile(500)),
+        p99_ns: ns(service.quantile(990)),
+        wait_p99_ns: ns(waited.max()),
+        used_bytes: cell.memory_usage.used.0,
+        memory_bytes: cell.memory.0,
+    }
+}
+
+fn text(views: &[TopView]) -> String {
+    let size = |bytes| isola_abi::size::ByteSize(bytes).to_string();
+    let rows = views.iter().map(|view| {
+        vec![
+            view.name.clone(),
+            view.cores.to_string(),
+            format!("{:.1} %", view.use_percent),
+            human::count(view.requests_per_second as u64),
+            human::maybe_duration_ns(view.p50_ns),
+            human::maybe_duration_ns(view.p99_ns),
+            human::maybe_duration_ns(view.wait_p99_ns),
+            format!("{}/{}", size(view.used_bytes), size(view.memory_bytes)),
+        ]
+    });
+    table(&["NAME", "CORES", "USE", "REQUESTS/S", "P50", "P99", "WAIT P99", "MEMORY"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_data::cell;
+    use isola_abi::histogram::Histogram;
+    use isola_abi::id::CoreId;
+    use isola_abi::report::CorePhase;
+
+    fn core(id: u32, busy: u64, idle: u64, waits: &Histogram) -> CoreUsage {
+        CoreUsage {
+            id: CoreId(id),
+            phase: CorePhase::Running,
+            interrupts: 0,
+            idle_cycles: idle,
+            loop_cycles: 0,
+            interrupt_cycles: 0,
+            event_cycles: busy,
+            long_events: 0,
+            longest_event_cycles: 0,
+            queueing: waits.read(),
+        }
+    }
+
+    #[test]
+    fn an_interval_shows_what_was_done_in_it_on_the_cores_that_there_are() {
+        let (waits, requests) = (Histogram::new(), Histogram::new());
+        requests.count(1 << 30, 500);
+        let before = CellInfo {
+            cores: vec![core(1, 1_000, 9_000, &waits), core(2, 5_000, 0, &waits)],
+            service: requests.read(),
+            ..cell("kv")
+        };
+        requests.count(1_000_000, 3_000);
+        let first = core(1, 2_000, 12_000, &waits);
+        waits.count(500_000, 100);
+        // A core has gone, and another has come.
+        let now = CellInfo {
+            cores: vec![first, core(3, 3_000, 1_000, &waits)],
+            service: requests.read(),
+            ..cell("kv")
+        };
+        let view = view(&now, &before, 2.0, 1_000_000_000);
+        assert_eq!((view.cores, view.use_percent, view.requests_per_second), (2, 50.0, 1500.0));
+        assert!(view.p99_ns.unwrap().abs_diff(1_000_000) < 250_000, "{view:?}");
+        assert!(view.wait_p99_ns.unwrap().abs_diff(500_000) < 125_000, "{view:?}");
+        assert!(text(&[view]).contains("1,500"));
+    }
+}

@@ -1,0 +1,102 @@
+//! `isola elastic`: looks at cells, and moves cores between them.
+
+use crate::sandbox::Sandbox;
+use serde_json::Value;
+use std::fs;
+
+/// A service that is late on the one core that it has, and a batch cell of two.
+fn machine() -> Sandbox {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--cores", "1", "kv", "busy"]).ok();
+    sandbox.isola(&["run", "-d", "--name", "primes", "--cores", "2", "kv"]).ok();
+    sandbox
+}
+
+/// Runs the controller for a few intervals.
+fn elastic(sandbox: &Sandbox, arguments: &[&str]) -> Vec<Value> {
+    let first = ["elastic", "-o", "json", "--interval", "10ms", "--intervals", "6"];
+    let out = sandbox.isola(&[&first, arguments].concat()).ok();
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_do_and_does_nothing() {
+    let sandbox = machine();
+    let lines = elastic(&sandbox, &["kv", "--batch", "primes", "--p99", "2ms..5ms", "--dry-run"]);
+    let would = lines.iter().find(|line| line["decision"] == "take").unwrap();
+    assert_eq!(
+        (&would["batch"], &would["done"], &would["cores"]),
+        (&"primes".into(), &false.into(), &1.into())
+    );
+    assert!(would["figure_ns"].as_u64().unwrap() > 10_000_000, "{would}");
+    let decisions = sandbox.isola(&["events"]).ok();
+    assert_eq!(decisions.matches("would move a core of primes to kv").count(), 1, "{decisions}");
+    assert_eq!(sandbox.json(&["inspect", "kv"])["cores"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_manifest_says_the_same_as_the_command_line() {
+    let sandbox = machine();
+    let text = "name = \"kv\"\n[elastic]\np99 = \"2ms..5ms\"\nbatch = [\"primes\"]\nmax = 1\n";
+    fs::write(sandbox.path("isola.toml"), text).unwrap();
+    let lines = elastic(&sandbox, &["-f", "isola.toml"]);
+    assert!(
+        lines.iter().any(|line| line["reason"].as_str().unwrap().contains("all that it may have")),
+        "{lines:?}"
+    );
+    assert!(sandbox.isola(&["events"]).ok().contains("no core moved"));
+}
+
+#[test]
+fn what_cannot_be_kept_between_bounds_is_refused() {
+    let sandbox = machine();
+    let refused = |arguments: &[&str], code, why| {
+        sandbox.isola(&[&["elastic"], arguments].concat()).failed(code, why);
+    };
+    refused(&["kv", "--batch", "primes"], 2, "--p99");
+    refused(&["kv", "--batch", "primes", "--p99", "5ms..2ms"], 2, "2ms..5ms");
+    refused(&["kv", "--batch", "kv", "--p99", "2ms..5ms"], 2, "another cell");
+    refused(&["kv", "--batch", "primes", "--p99", "2ms..5ms", "--min", "3", "--max", "2"], 2, "at least 1");
+    refused(&["kv", "--batch", "none", "--p99", "2ms..5ms"], 1, "is called \"none\"");
+    sandbox.isola(&["stop", "primes"]).ok();
+    refused(&["kv", "--batch", "primes", "--p99", "2ms..5ms"], 1, "start it first");
+}
+
+#[test]
+fn top_shows_what_running_cells_did_in_the_interval() {
+    let sandbox = machine();
+    sandbox.isola(&["stop", "primes"]).ok();
+    let text = sandbox.isola(&["top", "--interval", "10ms", "--intervals", "2"]).ok();
+    assert_eq!((text.matches("WAIT P99").count(), text.matches("primes").count()), (2, 0), "{text}");
+    let views = sandbox.json(&["top", "--interval", "10ms", "--intervals", "1"]);
+    assert_eq!((&views[0]["name"], &views[0]["cores"]), (&"kv".into(), &1.into()), "{views}");
+    assert!(views[0]["p99_ns"].as_u64().unwrap() > 10_000_000 && views[1].is_null(), "{views}");
+}
+
+#[test]
+fn a_late_service_gets_a_core_of_the_batch_cell_and_keeps_it_once_it_is_in_time() {
+    let sandbox = machine();
+    let lines = elastic(&sandbox, &["kv", "--batch", "primes", "--p99", "2ms..5ms"]);
+    let done: Vec<&Value> = lines.iter().filter(|line| line["done"] == true).collect();
+    assert!(
+        matches!(&done[..], [step] if step["decision"] == "take" && step["batch"] == "primes"),
+        "{lines:?}"
+    );
+    let last = lines.last().unwrap();
+    assert_eq!((&last["cores"], &last["decision"]), (&2.into(), &"stay".into()), "{lines:?}");
+    assert!(last["reason"].as_str().unwrap().contains("between the bounds"), "{last}");
+    assert_eq!(sandbox.json(&["inspect", "primes"])["cores"].as_array().unwrap().len(), 1);
+    let events = sandbox.isola(&["events"]).ok();
+    assert!(
+        events.contains("a core of primes to kv") && events.contains("above the upper bound"),
+        "{events}"
+    );
+}
+
+#[test]
+fn a_batch_cell_is_left_with_what_it_is_to_keep() {
+    let sandbox = machine();
+    let lines = elastic(&sandbox, &["kv", "--batch", "primes", "--p99", "2ms..5ms", "--batch-min", "2"]);
+    assert!(lines.iter().all(|line| line["done"] == false), "{lines:?}");
+    assert!(lines.iter().any(|line| line["reason"].as_str().unwrap().contains("core to spare")), "{lines:?}");
+}
