@@ -173,7 +173,8 @@ impl<E: Effects> Cells<E> {
         let usage = report::memory(report);
         let (total, used) = (usage.total.0.min(cell.memory_bytes), usage.used.0.min(usage.total.0));
         let used = used.min(total);
-        let least = (cell.memory_bytes - total).saturating_add(used).saturating_add(used / 15);
+        // What the cell has not entered in its books yet, as it has just come, it does not use.
+        let least = cell.image_bytes.saturating_add(used).saturating_add(used / 15);
         let least = least.next_multiple_of(CHUNK).min(cell.memory_bytes);
         if wanted < least {
             return Err(ManagementError::MemoryInUse { wanted: ByteSize(wanted), least: ByteSize(least) });
