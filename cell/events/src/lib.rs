@@ -11,6 +11,7 @@
 //! | [`mailbox`] | events from other cores |
 //! | [`overload`] | what happens where more events are made than run |
 //! | [`mod@parallel`] | fork-join over the cell's cores |
+//! | [`topology`] | where these stand, and in which order work is spread over them |
 //! | [`pressure`] | being told that memory runs low |
 //! | [`task`] | `async` on events |
 //! | [`future`] | futures together: joins, races, errors that flow to the first handler |
@@ -58,6 +59,7 @@ mod room;
 mod sync;
 pub mod task;
 pub mod timer;
+pub mod topology;
 pub mod watchdog;
 
 pub use activity::{current_activity, register_activity};

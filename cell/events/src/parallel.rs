@@ -2,6 +2,7 @@
 //! cores that sleep are woken for it, and the core that asked gets the results.
 
 use crate::task::spawn_task_from;
+use crate::topology::spreading_order;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,8 +10,6 @@ use core::future::{Future, poll_fn};
 use core::panic::Location;
 use core::task::{Poll, Waker};
 use crossbeam_queue::ArrayQueue;
-use isola_ebbs::platform;
-use isola_platform::CoreIndex;
 
 /// What the parts and the asking task share: a slot a part, each filled once, and whom to wake for the last.
 struct Join<T> {
@@ -19,8 +18,9 @@ struct Join<T> {
     waiting: ArrayQueue<Waker>,
 }
 
-/// Runs `work(0)` to `work(parts - 1)`, part `i` on core `i` modulo the cell's cores, and completes with the results
-/// in that order. Each part is a task of its core: where it awaits, the core goes on with other work.
+/// Runs `work(0)` to `work(parts - 1)`, and completes with the results in that order. The first part runs on the calling
+/// core, the next ones on a physical core each, then on their siblings (see [`spreading_order`]), and so on from the
+/// beginning. Each part is a task of its core: where it awaits, the core goes on with other work.
 ///
 /// Dropping the future loses the results; the parts run to their end.
 #[track_caller]
@@ -45,10 +45,8 @@ where
         waiting: ArrayQueue::new(1),
     });
     let work = Arc::new(work);
-    let cores = platform().descriptor().cores.len().max(1);
-    for part in 0..parts {
+    for (part, core) in (0..parts).zip(spreading_order().into_iter().cycle()) {
         let (join, work) = (join.clone(), work.clone());
-        let core = CoreIndex((part % cores) as u32);
         spawn_task_from(made_at, core, move || async move {
             let result = work(part).await;
             // Both have room: a slot takes its one result, and `done` a mark a part.

@@ -1,0 +1,93 @@
+//! Where the cell's cores stand, and in which order work is best spread over them (multicore IncludeOS III).
+//!
+//! Siblings share the pipelines of one physical core: two events there take nearly as long as one after the other, while
+//! another physical core is idle. So work goes to physical cores first, near ones before far ones, and to their siblings
+//! when all have some.
+
+use alloc::vec::Vec;
+use isola_abi::descriptor::Core;
+use isola_ebbs::{current_core, platform};
+use isola_platform::CoreIndex;
+
+/// The cell's cores in the order in which pieces of one work are best given to them: the calling core, then one of each
+/// other physical core, nearest first (at the same last-level cache, on the same node, elsewhere), then their siblings.
+///
+/// An allocation, and some thousand instructions on a cell of many cores: for work that is worth waking cores for.
+pub fn spreading_order() -> Vec<CoreIndex> {
+    let cores = &platform().descriptor().cores;
+    order(cores.iter().enumerate().map(|(index, core)| (CoreIndex(index as u32), *core)), current_core())
+}
+
+/// The cores of the physical core that `core` is of, `core` among them.
+pub fn siblings(core: CoreIndex) -> impl Iterator<Item = CoreIndex> {
+    let cores = &platform().descriptor().cores;
+    let physical = cores.get(core.0 as usize).map(|core| core.site.physical);
+    let of_it = move |other: &(usize, &Core)| Some(other.1.site.physical) == physical;
+    cores.iter().enumerate().filter(of_it).map(|(index, _)| CoreIndex(index as u32))
+}
+
+/// See [`spreading_order`]; `start` is the calling core, and cores alike follow it in turn.
+fn order(cores: impl Iterator<Item = (CoreIndex, Core)>, start: CoreIndex) -> Vec<CoreIndex> {
+    let mut cores: Vec<(CoreIndex, Core)> = cores.collect();
+    let first = cores.iter().position(|(index, _)| *index == start).unwrap_or(0);
+    cores.rotate_left(first);
+    let Some(&(_, here)) = cores.first() else { return Vec::new() };
+    let mut ranked: Vec<_> = cores
+        .iter()
+        .enumerate()
+        .map(|(turn, (index, core))| {
+            let before = cores.iter().take(turn);
+            let siblings = before.filter(|(_, other)| other.site.physical == core.site.physical).count();
+            let (far, further) = (core.site.cache != here.site.cache, core.node != here.node);
+            (siblings, further, far, turn, *index)
+        })
+        .collect();
+    ranked.sort_unstable();
+    ranked.into_iter().map(|(.., index)| index).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isola_abi::id::{ApicId, CoreId, NodeId};
+    use isola_abi::topology::{CacheId, CoreSite, PackageId, PhysicalCoreId};
+
+    /// The order from `start` on, of cores of those nodes, caches and physical cores.
+    fn ordered(start: u32, cores: &[(u32, u32, u32)]) -> Vec<u32> {
+        let core = |(index, &(node, cache, physical)): (usize, &(u32, u32, u32))| {
+            let site = CoreSite {
+                package: PackageId(node),
+                cache: CacheId(cache),
+                physical: PhysicalCoreId(physical),
+            };
+            let id = index as u32;
+            (CoreIndex(id), Core { id: CoreId(id), apic: ApicId(id), node: NodeId(node), site })
+        };
+        order(cores.iter().enumerate().map(core), CoreIndex(start)).iter().map(|core| core.0).collect()
+    }
+
+    #[test]
+    fn physical_cores_come_before_their_siblings_and_near_ones_before_far_ones() {
+        // Siblings next to each other; two caches on node 0, one on node 1.
+        let cores = [(0, 0, 0), (0, 0, 0), (0, 0, 1), (0, 0, 1), (0, 1, 2), (0, 1, 2), (1, 2, 3), (1, 2, 3)];
+        assert_eq!(ordered(0, &cores), [0, 2, 4, 6, 1, 3, 5, 7]);
+        assert_eq!(ordered(3, &cores), [3, 0, 4, 6, 1, 2, 5, 7]);
+        assert_eq!(ordered(6, &cores)[0], 6);
+    }
+
+    #[test]
+    fn siblings_that_are_numbered_apart_are_found_as_well() {
+        let cores = [(0, 0, 0), (0, 0, 1), (0, 0, 0), (0, 0, 1)];
+        assert_eq!(ordered(0, &cores), [0, 1, 2, 3]);
+        assert_eq!(ordered(1, &cores), [1, 2, 3, 0]);
+    }
+
+    #[test]
+    fn cores_that_share_nothing_follow_the_one_that_asks_in_turn() {
+        let cores = [(0, 0, 0), (0, 0, 1), (0, 0, 2)];
+        assert_eq!(ordered(0, &cores), [0, 1, 2]);
+        assert_eq!(ordered(2, &cores), [2, 0, 1]);
+        assert_eq!(ordered(9, &cores), [0, 1, 2], "one that has left");
+        assert!(ordered(0, &[]).is_empty());
+    }
+}
