@@ -4,6 +4,7 @@
 //! another physical core is idle. So work goes to physical cores first, near ones before far ones, and to their siblings
 //! when all have some.
 
+use crate::carrier::present_cores;
 use alloc::vec::Vec;
 use isola_abi::descriptor::Core;
 use isola_ebbs::{current_core, platform};
@@ -14,16 +15,24 @@ use isola_platform::CoreIndex;
 ///
 /// An allocation, and some thousand instructions on a cell of many cores: for work that is worth waking cores for.
 pub fn spreading_order() -> Vec<CoreIndex> {
-    let cores = &platform().descriptor().cores;
-    order(cores.iter().enumerate().map(|(index, core)| (CoreIndex(index as u32), *core)), current_core())
+    order(present(), current_core())
 }
 
 /// The cores of the physical core that `core` is of, `core` among them.
 pub fn siblings(core: CoreIndex) -> impl Iterator<Item = CoreIndex> {
-    let cores = &platform().descriptor().cores;
-    let physical = cores.get(core.0 as usize).map(|core| core.site.physical);
-    let of_it = move |other: &(usize, &Core)| Some(other.1.site.physical) == physical;
-    cores.iter().enumerate().filter(of_it).map(|(index, _)| CoreIndex(index as u32))
+    let physical = processor(core).map(|core| core.site.physical);
+    present().filter(move |(_, other)| Some(other.site.physical) == physical).map(|(index, _)| index)
+}
+
+/// The cores that are there now, and the processor cores at their places.
+fn present() -> impl Iterator<Item = (CoreIndex, Core)> {
+    present_cores().filter_map(|index| Some((index, processor(index)?)))
+}
+
+/// The processor core at the place of `core`.
+fn processor(core: CoreIndex) -> Option<Core> {
+    let place = core.0 as usize;
+    platform().places().core(place).or_else(|| platform().descriptor().cores.get(place).copied())
 }
 
 /// See [`spreading_order`]; `start` is the calling core, and cores alike follow it in turn.
