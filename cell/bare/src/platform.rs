@@ -54,6 +54,10 @@ pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, Windows)>)
     let words = descriptor.clock;
     let ratio = (u128::from(words.apic_timer_hz) << 32) / u128::from(words.tsc_hz.max(1));
     let timer_ticks_per_cycle = u64::try_from(ratio).unwrap_or(u64::MAX);
+    // Those that the cell begins with halt until they are woken: before they have said which processor cores they are.
+    for (apic, core) in APIC.iter().zip(&descriptor.cores) {
+        apic.store(core.apic.0.into(), Ordering::Release);
+    }
     BARE.made.call_once(|| Made {
         clock: Clock::new(&words),
         descriptor,
