@@ -45,6 +45,7 @@ pub fn carried_out(report: &Report, place: usize) -> Order {
 pub fn cores(report: &Report, ids: &[CoreId]) -> Vec<CoreUsage> {
     let usage = |(core, &id): (&CoreReport, &CoreId)| CoreUsage {
         id,
+        is_present: true,
         phase: core_phase(core),
         interrupts: get(&core.interrupts),
         idle_cycles: get(&core.idle_cycles),

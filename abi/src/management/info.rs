@@ -97,6 +97,13 @@ pub enum CellState {
     Killed,
 }
 
+impl CellInfo {
+    /// How many cores it has now.
+    pub fn core_count(&self) -> u32 {
+        self.cores.iter().filter(|core| core.is_present && !self.state.has_ended()).count() as u32
+    }
+}
+
 impl CellState {
     /// Whether a cell in this state has ended: what it was given is not its any more.
     pub fn has_ended(self) -> bool {
@@ -181,6 +188,8 @@ pub struct Durations {
 pub struct CoreUsage {
     /// The core.
     pub id: CoreId,
+    /// Whether it is there; what one that has left did goes on at its place, run by another, or by the next that comes.
+    pub is_present: bool,
     /// What it does.
     pub phase: CorePhase,
     /// Interrupts taken.

@@ -116,7 +116,7 @@ fn cells(held: &Held) -> Result<Vec<Row>, Failure> {
         columns: vec![
             cell.spec.name.clone(),
             show::state(cell),
-            show::held(cell, cell.spec.cores),
+            show::held(cell, cell.core_count()),
             show::memory(cell),
             cell.spec.image_name.clone(),
             address(cell).map_or_else(|| "-".to_owned(), |ip| ip.to_string()),

@@ -170,6 +170,7 @@ mod tests {
     fn core(id: u32, busy: u64, idle: u64, waits: &Histogram) -> CoreUsage {
         CoreUsage {
             id: CoreId(id),
+            is_present: true,
             phase: CorePhase::Running,
             interrupts: 0,
             idle_cycles: idle,

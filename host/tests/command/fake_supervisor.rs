@@ -460,6 +460,7 @@ impl Supervisor {
         requests.count(1 << 30, 20);
         let usage = |id| CoreUsage {
             id: CoreId(id),
+            is_present: true,
             phase: CorePhase::Halted,
             interrupts: 12,
             idle_cycles: 1_000_000,

@@ -114,6 +114,9 @@ impl<E: Effects> Cell<E> {
             // What was its address may be another cell's by now.
             Body::Gone(usage) => (Usage { address: None, ..Usage::clone(usage) }, 0),
         };
+        for (core, place) in usage.cores.iter_mut().zip(self.held().into_iter().flat_map(|held| &held.cores)) {
+            core.is_present = place.is_some();
+        }
         let mut spec = self.spec.clone();
         // What was taken from it on request it may not ask for.
         spec.memory_max = spec.memory_max.map(|most| self.growth.limit.map_or(most, ByteSize));

@@ -185,7 +185,7 @@ impl CellView {
             image_signed_by: cell.spec.requirement.signed_by.map(|key| key.to_string()),
             arguments: cell.spec.arguments.clone(),
             cores: cell.cores.iter().map(CoreView::new).collect(),
-            held_cores: if cell.state.has_ended() { 0 } else { cell.spec.cores },
+            held_cores: cell.core_count(),
             placement: cell.spec.placement.policy.to_string(),
             node: cell.spec.placement.node.map(|node| node.0),
             core_ids: cell.spec.placement.ids.iter().map(|id| id.0).collect(),
@@ -261,6 +261,7 @@ impl CoreView {
         Self {
             id: core.id.0,
             phase: match core.phase {
+                _ if !core.is_present => "left",
                 CorePhase::Asleep => "asleep",
                 CorePhase::Halted => "halted",
                 CorePhase::Running => "running",
