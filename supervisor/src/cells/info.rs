@@ -114,7 +114,8 @@ impl<E: Effects> Cell<E> {
             // What was its address may be another cell's by now.
             Body::Gone(usage) => (Usage { address: None, ..Usage::clone(usage) }, 0),
         };
-        for (core, place) in usage.cores.iter_mut().zip(self.held().into_iter().flat_map(|held| &held.cores)) {
+        for (core, place) in usage.cores.iter_mut().zip(self.held().into_iter().flat_map(|held| &held.cores))
+        {
             core.is_present = place.is_some();
         }
         let mut spec = self.spec.clone();
