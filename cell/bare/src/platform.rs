@@ -94,12 +94,19 @@ fn has_joined() -> bool {
     report.is_some_and(|core| core.phase.load(Ordering::Relaxed) != CorePhase::Asleep as u32)
 }
 
+/// Whether an interrupt has come that a core has not taken which this processor core runs. Another one's pass may have let
+/// it in.
+fn has_pending() -> bool {
+    let here = current_core();
+    let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed)).with(here);
+    mates.any(|core| PENDING[core.0 as usize].iter().any(|word| word.load(Ordering::Relaxed) != 0))
+}
+
 /// Clears free pages until an interrupt comes, on a core that would halt otherwise.
 fn clear_pages() -> Cleared {
-    let words = &PENDING[current_core().0 as usize];
     while heap::clear_some() {
         interrupts::window();
-        if words.iter().any(|word| word.load(Ordering::Relaxed) != 0) {
+        if has_pending() {
             return Cleared::Some;
         }
     }
@@ -168,6 +175,9 @@ impl Platform for Bare {
     }
 
     fn halt(&self) {
+        if has_pending() {
+            return;
+        }
         if !has_joined() || clear_pages() == Cleared::AllThatIsFree {
             interrupts::halt();
         }
@@ -182,6 +192,8 @@ impl Platform for Bare {
     }
 
     fn carry(&self, cores: CoreSet) {
+        // What this one remembers of page tables is from another core's time.
+        window::forget();
         let apic = local::id();
         for core in cores {
             MATES[core.0 as usize].store(cores.bits(), Ordering::Relaxed);

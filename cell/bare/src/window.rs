@@ -67,6 +67,11 @@ pub(crate) fn pass() {
     }
 }
 
+/// Has this processor core forget all that it remembers of pages.
+pub(crate) fn forget() {
+    flush();
+}
+
 /// Before this core halts.
 pub(crate) fn before_halt() {
     GRACE.halt(current_core().0 as usize);

@@ -184,13 +184,18 @@ impl Carrier {
         let boundary = if is_needed(self.home) { EVENTS.settle() } else { cycles() };
         place.boundary.store(boundary, Ordering::Relaxed);
         let home = u64::from(self.home.0);
-        while mailboxes.notice() == notice {
+        let here = self.home.0 as usize;
+        // Where nobody has any work, nobody tells of the order either.
+        while mailboxes.notice() == notice && platform().places().at(here) == self.order {
             let mut next = u64::MAX;
             for identity in self.carried.iter_mut().flatten() {
                 next = next.min(identity.run(visit, home));
             }
             if next != BUSY {
-                let boundary = EVENTS.halt_for_all(next, place.boundary.load(Ordering::Relaxed));
+                let boundary = match is_needed(self.home) {
+                    true => EVENTS.halt_for_all(next, place.boundary.load(Ordering::Relaxed)),
+                    false => halt_until(next),
+                };
                 place.boundary.store(boundary, Ordering::Relaxed);
             }
         }
@@ -299,6 +304,9 @@ impl Carriers {
             mailboxes.wake(carrier);
             for _ in 0..LOOKS_A_WISH {
                 if let Some(identity) = self.in_transit[core.0 as usize].pop() {
+                    // Wishes that nobody has looked at are over: the next who carries the core is to keep it.
+                    let others = !CoreSet::of(core).bits();
+                    self.places.iter().for_each(|place| _ = place.wanted.fetch_and(others, Ordering::AcqRel));
                     return Ok(identity);
                 }
                 core::hint::spin_loop();
@@ -326,6 +334,7 @@ fn visit(place: u64) -> u64 {
     let notice = Notice::from_u64(place.notice.load(Ordering::Relaxed));
     if !is_needed(current_core()) {
         let _ = platform().take_interrupts();
+        platform().rest();
         return match mailboxes.prepare_halt(current_core(), notice) {
             MayHalt::Yes => u64::MAX,
             MayHalt::No => BUSY,
@@ -334,6 +343,16 @@ fn visit(place: u64) -> u64 {
     let (next, boundary) = EVENTS.visit(mailboxes, notice, place.boundary.load(Ordering::Relaxed));
     place.boundary.store(boundary, Ordering::Relaxed);
     next
+}
+
+/// Halts until `next`, in cycles, on the place of a core for which nothing was made. Returns the reading of the cycle
+/// counter after it.
+fn halt_until(next: u64) -> u64 {
+    if next > cycles() {
+        platform().arm_timer((next != u64::MAX).then_some(next));
+        platform().halt();
+    }
+    cycles()
 }
 
 /// The calling core is run by another processor core than before.

@@ -173,6 +173,8 @@ impl EventLoop {
                 break;
             }
         }
+        // It stands still while others have their turn, and does right to.
+        self.set_phase(CorePhase::Halted);
         (next, self.accounting.switch(Charge::Idle))
     }
 

@@ -113,7 +113,8 @@ fn a_chunk_that_is_in_use_stays_and_what_it_is_needed_for_not() {
 
 #[test]
 fn new_memory_fills_holes_and_is_a_range_where_there_is_none() {
-    let arena = Arena::new(16 * GRANULE, GRANULE);
+    // Where it begins decides which blocks are whole.
+    let arena = Arena::new(16 * GRANULE, 16 * GRANULE);
     let pages = Pages::new();
     let start = arena.start.addr().get();
     // The lower half is the allocator's.

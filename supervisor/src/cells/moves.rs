@@ -11,7 +11,7 @@ use crate::inventory::{CHUNK, CoreToken, CoreWish};
 use crate::report;
 use alloc::format;
 use alloc::vec::Vec;
-use isola_abi::id::{CellId, CoreId, NodeId};
+use isola_abi::id::{CellId, CoreId, MAX_CORES, NodeId};
 use isola_abi::management::{
     Change, CorePlacement, CoresResized, JournalEvent, ManagementError, Mode, PlacementPolicy,
 };
@@ -63,7 +63,10 @@ struct Move {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Coming,
-    Leaving,
+    /// It was to leave before, by that order, which it may still carry out.
+    Leaving {
+        before: Option<Order>,
+    },
     /// It was to leave by that order, and is to stay, as it took too long.
     Staying {
         leave: Order,
@@ -221,13 +224,19 @@ impl<E: Effects> Cells<E> {
     ) -> Result<(), ManagementError> {
         let Some(cell) = self.cells.get_mut(&id) else { return Ok(()) };
         let Body::Held(held) = &mut cell.body else { return Ok(()) };
-        let vacant = |held: &Held<E>, after: usize| {
-            (after..).find(|&place| held.cores.get(place).is_none_or(Option::is_none))
+        let vacant = |effects: &E, held: &Held<E>, after: usize| {
+            // A place whose core was lost is not vacant.
+            let is_vacant = |place: &usize| {
+                let is_empty = held.cores.get(*place).is_none_or(Option::is_none);
+                is_empty && effects.last_order(&held.space, *place).kind == OrderKind::Vacant
+            };
+            (after..MAX_CORES).find(is_vacant)
         };
         // All places are made ready first, so that nothing has changed where that fails.
         let mut places = Vec::new();
         for core in chosen {
-            let place = vacant(held, places.last().map_or(0, |(place, _)| place + 1)).unwrap_or(usize::MAX);
+            let place = vacant(&self.effects, held, places.last().map_or(0, |(place, _)| place + 1))
+                .unwrap_or(usize::MAX);
             places.push((place, *core));
             while self.effects.furnish(&mut held.space, place).is_err() {
                 let node = self.inventory.cores.node(*core).unwrap_or(NodeId(0));
@@ -267,13 +276,19 @@ impl<E: Effects> Cells<E> {
             let here = |at: &Option<E::Core>| at.as_ref().is_some_and(|at| at.id() == *core);
             let Some(place) = held.cores.iter().position(here) else { continue };
             let order = self.effects.order(&held.space, place, OrderKind::Leave);
+            let former =
+                cell.moves.under_way.iter().find(|a_move| a_move.place == place).map(|a_move| a_move.way);
+            let before = match former {
+                Some(Way::Staying { leave }) => Some(leave),
+                _ => None,
+            };
             // One that is still coming is not waited for any more.
             cell.moves.under_way.retain(|a_move| a_move.place != place);
             cell.moves.under_way.push(Move {
                 place,
                 core: *core,
                 order,
-                way: Way::Leaving,
+                way: Way::Leaving { before },
                 since_ns,
                 deadline_ns,
             });
@@ -290,7 +305,7 @@ impl<E: Effects> Cells<E> {
             let said = report::carried_out(report, a_move.place);
             let outcome = match a_move.way {
                 Way::Coming if said == a_move.order => Outcome::Came,
-                Way::Leaving if said == a_move.order => Outcome::Left,
+                Way::Leaving { before } if said == a_move.order || Some(said) == before => Outcome::Left,
                 Way::Staying { leave } if said == leave => Outcome::Left,
                 Way::Staying { .. } if said == a_move.order => Outcome::Stays,
                 _ => return true,
@@ -320,7 +335,7 @@ impl<E: Effects> Cells<E> {
                 came.push((a_move.core, a_move.since_ns));
                 false
             }
-            Way::Leaving => {
+            Way::Leaving { .. } => {
                 a_move.way = Way::Staying { leave: a_move.order };
                 a_move.order = self.effects.order(&held.space, a_move.place, OrderKind::Stay);
                 if let Some(request) = &mut cell.moves.request {
