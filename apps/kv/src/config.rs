@@ -10,8 +10,9 @@ pub const DEFAULT_MAX_VALUE_LEN: usize = 1 << 20;
 /// The most shards that a server divides its items among: as many as there may be cores that serve.
 const MOST_SHARDS: usize = 64;
 
-/// Values of the largest length that each shard has room for, where there is more than one.
-const LARGEST_VALUES_IN_SHARD: usize = 4;
+/// Values of the largest length that each shard has room for, where there is more than one: so many that keys which fall
+/// into shards unevenly do not push values out of one while others have room.
+const LARGEST_VALUES_IN_SHARD: usize = 16;
 
 /// The limits of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

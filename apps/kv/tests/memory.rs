@@ -138,8 +138,8 @@ fn the_memory_says_how_many_shards_there_are_and_each_has_room_for_values() {
     let shards = |memory_mib: usize, value_mib: usize| {
         Config::for_memory(memory_mib << 20, value_mib << 20).unwrap().shard_count()
     };
-    assert_eq!([1, 7, 8, 48].map(|memory_mib| shards(memory_mib, 1)), [1, 1, 2, 12]);
-    assert_eq!([shards(64 << 10, 1), shards(48, 4), shards(16, 100)], [64, 3, 1]);
+    assert_eq!([1, 31, 32, 192].map(|memory_mib| shards(memory_mib, 1)), [1, 1, 2, 12]);
+    assert_eq!([shards(64 << 10, 1), shards(192, 4), shards(16, 100)], [64, 3, 1]);
     // Tiny values make no shards that are too small for anything.
     let tiny = Config::for_memory(64 << 10, 1).unwrap();
     assert!(tiny.shard_count() > 1 && tiny.shard_limit_bytes() >= SMALLEST_SHARD_BYTES);

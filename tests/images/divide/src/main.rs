@@ -77,19 +77,33 @@ fn main(mut machine: Machine) -> ! {
     let mut parked: Vec<ParkedCore> = machine.parked.drain(..).collect();
     assert!(!parked.is_empty() && machine.lost.is_empty());
     let mut memory: Vec<Region> = machine.memory.drain(..).map(|(_, region)| region).collect();
-    let before: Vec<_> = memory.iter().map(Region::range).collect();
+    let before = joined(&memory);
 
     for round in 0..rounds {
         let (argument, expected) = ENDS[round % ENDS.len()];
         let (back, cores) = run_cell(&mut machine, image, memory, parked, argument, expected);
         memory = back;
         parked = cores;
-        let after: Vec<_> = memory.iter().map(Region::range).collect();
+        let after = joined(&memory);
         assert_eq!(before, after, "round {round}: not all memory came back");
         assert_eq!(parked.len() + 1, machine.cores.len(), "round {round}: not all cores came back");
     }
     serial_line!("{rounds} cells, {} doorbells", DOORBELLS.load(Ordering::Relaxed));
     power::exit(0)
+}
+
+/// Where memory is, whatever regions it is in.
+fn joined(memory: &[Region]) -> Vec<PhysRange> {
+    let mut ranges: Vec<PhysRange> = memory.iter().map(Region::range).collect();
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<PhysRange> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end() == range.start => last.len_bytes += range.len_bytes,
+            _ => joined.push(range),
+        }
+    }
+    joined
 }
 
 fn run_cell(
