@@ -59,9 +59,6 @@ pub enum OrderKind {
     Stay = 1,
     /// To hand on what it carries, and halt.
     Leave = 2,
-    /// To save what it does in the middle of it, and halt: the non-maskable interrupt that comes with this order cannot
-    /// be put off.
-    Yield = 3,
 }
 
 impl Order {
@@ -70,13 +67,12 @@ impl Order {
         self.number << 2 | self.kind as u32
     }
 
-    /// The order of that word.
+    /// The order of that word. What is no order, which only a newer supervisor could give, is one to stay.
     pub const fn from_u32(word: u32) -> Self {
         let kind = match word & 3 {
             0 => OrderKind::Vacant,
-            1 => OrderKind::Stay,
             2 => OrderKind::Leave,
-            _ => OrderKind::Yield,
+            _ => OrderKind::Stay,
         };
         Self { kind, number: word >> 2 }
     }
@@ -156,7 +152,7 @@ mod tests {
 
     #[test]
     fn orders_read_back_as_given() {
-        for kind in [OrderKind::Vacant, OrderKind::Stay, OrderKind::Leave, OrderKind::Yield] {
+        for kind in [OrderKind::Vacant, OrderKind::Stay, OrderKind::Leave] {
             let order = Order { kind, number: u32::MAX >> 2 };
             assert_eq!(Order::from_u32(order.to_u32()), order);
         }
