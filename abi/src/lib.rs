@@ -17,6 +17,7 @@
 //! | [`hosted`] | host tool and hosted cell | what a cell in a Linux process is given |
 //! | [`recall`] | supervisor and cell | memory that a running cell gives back |
 //! | [`places`] | supervisor and cell | cores that come and go while a cell runs |
+//! | [`rebirth`] | supervisor, and the one after it | how far a cell was when a supervisor went wrong |
 //! | [`topology`] | all | where cores stand in the machine, and what they share |
 //! | [`size`] | people and tools | byte sizes as people write them: `64M`, `1GiB` |
 //!
@@ -39,6 +40,7 @@ pub mod layout;
 pub mod management;
 pub mod note;
 pub mod places;
+pub mod rebirth;
 pub mod recall;
 pub mod report;
 pub mod size;

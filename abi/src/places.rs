@@ -123,6 +123,12 @@ impl Places {
             .map_or(Order::from_u32(0), |words| Order::from_u32(words.order.load(Ordering::Acquire)))
     }
 
+    /// The core that is at a place, or was there last; `None` where none ever was.
+    pub fn last(&self, place: usize) -> Option<CoreId> {
+        let words = self.places.get(place).filter(|_| self.at(place).number > 0)?;
+        Some(CoreId(words.id.load(Ordering::Relaxed)))
+    }
+
     /// The core at a place, where there is one.
     pub fn core(&self, place: usize) -> Option<Core> {
         let words = self.places.get(place).filter(|_| self.at(place).kind != OrderKind::Vacant)?;
@@ -168,7 +174,7 @@ mod tests {
         let leave = places.order(3, OrderKind::Leave);
         assert_eq!((leave, places.core(3)), (places.at(3), Some(CORE)));
         places.order(3, OrderKind::Vacant);
-        assert_eq!(places.core(3), None);
+        assert_eq!((places.core(3), places.last(3), places.last(2)), (None, Some(CORE.id), None));
         places.give(3, CORE);
         assert_ne!(places.at(3), stay);
     }

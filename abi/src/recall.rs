@@ -187,6 +187,12 @@ impl Recall {
         self.hole_places.store(holes.len() as u32, Ordering::Release);
     }
 
+    /// The parts of what the cell had that are not its.
+    pub fn holes(&self) -> impl Iterator<Item = PhysRange> {
+        let places = self.hole_places.load(Ordering::Acquire) as usize;
+        self.holes.iter().take(places).filter_map(BlockWords::read)
+    }
+
     /// Whether any of these bytes is in a hole. One load as long as there is none.
     pub fn is_hole(&self, memory: PhysRange) -> bool {
         let places = self.hole_places.load(Ordering::Acquire) as usize;

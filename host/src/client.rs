@@ -5,6 +5,7 @@
 //! connection's answers by the sequence number, which begins anywhere.
 
 use crate::image::CellImage;
+use crate::machine::qmp::Qmp;
 use crate::machine::socket;
 use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
 use isola_abi::id::CoreId;
@@ -17,7 +18,7 @@ use isola_abi::size::ByteSize;
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -30,6 +31,10 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a question may stay unanswered before it is asked again while a supervisor starts.
 const HELLO_INTERVAL: Duration = Duration::from_millis(200);
 
+/// How long a supervisor may be silent before it is asked, by an interrupt that it cannot put off, whether it stands still:
+/// then it begins anew. One that works is not disturbed.
+const SILENCE: Duration = Duration::from_secs(3);
+
 /// A connection to a supervisor.
 #[derive(Debug)]
 pub struct Client {
@@ -39,6 +44,10 @@ pub struct Client {
     input: Vec<u8>,
     /// Of the latest request.
     sequence: u32,
+    /// The folder of the machine, where its supervisor may be asked whether it stands still.
+    machine: Option<PathBuf>,
+    /// Since when nothing has been heard that was waited for.
+    silent_since: Instant,
 }
 
 /// Why there is no answer, or not the wished one.
@@ -77,7 +86,10 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn connect(dir: &Path) -> Result<Self, ClientError> {
-        Self::connect_within(dir, ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))
+        let stream = socket::connect(dir, SOCKET).map_err(ClientError::Unreachable)?;
+        let mut client = Self::of(stream, Some(dir.to_owned()))?;
+        client.greet(ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))?;
+        Ok(client)
     }
 
     /// Connects to the hosted cell that listens at the socket `name` in the folder `dir`. It knows inquiries alone.
@@ -86,7 +98,9 @@ impl Client {
     /// [`ClientError`].
     pub fn connect_hosted(dir: &Path, name: &str) -> Result<Self, ClientError> {
         let stream = socket::connect(dir, name).map_err(ClientError::Unreachable)?;
-        Self::greet(stream, ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))
+        let mut client = Self::of(stream, None)?;
+        client.greet(ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))?;
+        Ok(client)
     }
 
     /// Connects to a supervisor that may still be starting: asks until it answers.
@@ -100,25 +114,35 @@ impl Client {
         limit: Duration,
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<Self, ClientError> {
-        Self::greet(socket::connect(dir, SOCKET).map_err(ClientError::Unreachable)?, limit, waiting)
+        let stream = socket::connect(dir, SOCKET).map_err(ClientError::Unreachable)?;
+        // What still starts would take the interrupt badly.
+        let mut client = Self::of(stream, None)?;
+        client.greet(limit, waiting)?;
+        client.machine = Some(dir.to_owned());
+        Ok(client)
+    }
+
+    fn of(stream: UnixStream, machine: Option<PathBuf>) -> Result<Self, ClientError> {
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(ClientError::Unreachable)?;
+        let (decoder, input, silent_since) = (Decoder::new(), Vec::new(), Instant::now());
+        Ok(Self { stream, decoder, input, sequence: fastrand::u32(..), machine, silent_since })
     }
 
     /// Asks until it is answered that somebody is there who speaks this version.
     fn greet(
-        stream: UnixStream,
+        &mut self,
         limit: Duration,
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Self, ClientError> {
-        stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(ClientError::Unreachable)?;
-        let first = fastrand::u32(..);
-        let mut client = Self { stream, decoder: Decoder::new(), input: Vec::new(), sequence: first };
+    ) -> Result<(), ClientError> {
+        let first = self.sequence;
         let end = Instant::now() + limit;
+        self.silent_since = Instant::now();
         loop {
-            client.send(RequestBody::Hello { version: isola_abi::VERSION })?;
-            let asked = client.sequence.wrapping_sub(first);
+            self.send(RequestBody::Hello { version: isola_abi::VERSION })?;
+            let asked = self.sequence.wrapping_sub(first);
             let mine = |sequence: u32| (1..=asked).contains(&sequence.wrapping_sub(first));
-            match client.receive(mine, end.min(Instant::now() + HELLO_INTERVAL)) {
-                Ok(ResponseBody::Hello { version }) if version == isola_abi::VERSION => return Ok(client),
+            match self.receive(mine, end.min(Instant::now() + HELLO_INTERVAL)) {
+                Ok(ResponseBody::Hello { version }) if version == isola_abi::VERSION => return Ok(()),
                 Ok(ResponseBody::Hello { version }) => {
                     return Err(ManagementError::Version { supervisor: version }.into());
                 }
@@ -126,7 +150,8 @@ impl Client {
                 Err(ClientError::Timeout(_)) if Instant::now() >= end => {
                     return Err(ClientError::Timeout(limit));
                 }
-                Err(ClientError::Timeout(_)) => {}
+                // What came after another one says so as soon as it is there: to whoever waited before.
+                Err(ClientError::Timeout(_) | ClientError::Refused(ManagementError::Restarted)) => {}
                 Err(error) => return Err(error),
             }
             if waiting().is_break() {
@@ -143,11 +168,24 @@ impl Client {
         self.ask_within(body, ANSWER_TIMEOUT)
     }
 
-    /// Asks, and waits for the answer for at most `limit`; the request stands, whether the answer comes or not.
+    /// Asks, and waits for the answer for at most `limit`; the request stands, whether the answer comes or not. Where the
+    /// supervisor begins anew meanwhile, what changes nothing is asked again.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn ask_within(&mut self, body: RequestBody, limit: Duration) -> Result<ResponseBody, ClientError> {
+        let again = changes_nothing(&body).then(|| body.clone());
+        match self.ask_once(body, limit) {
+            Err(error @ ClientError::Refused(ManagementError::Restarted)) => {
+                self.greet(ANSWER_TIMEOUT, &mut || ControlFlow::Continue(()))?;
+                again.map_or(Err(error), |body| self.ask_once(body, limit))
+            }
+            other => other,
+        }
+    }
+
+    fn ask_once(&mut self, body: RequestBody, limit: Duration) -> Result<ResponseBody, ClientError> {
+        self.silent_since = Instant::now();
         self.send(body)?;
         let sequence = self.sequence;
         let end = Instant::now() + limit;
@@ -413,6 +451,17 @@ impl Client {
         }
     }
 
+    /// Has a supervisor that has been silent for long see whether it stands still.
+    fn break_silence(&mut self) {
+        if let Some(machine) = &self.machine
+            && self.silent_since.elapsed() >= SILENCE
+        {
+            // Where that is not possible, it is as before.
+            let _ = Qmp::wake_supervisor(machine);
+            self.silent_since = Instant::now();
+        }
+    }
+
     fn send(&mut self, body: RequestBody) -> Result<(), ClientError> {
         self.sequence = self.sequence.wrapping_add(1);
         let frame = encode(&Request { sequence: self.sequence, body })?;
@@ -426,7 +475,7 @@ impl Client {
             let mut bytes = &self.input[..];
             while let Some(message) = self.decoder.next::<Response>(&mut bytes) {
                 if let Ok(response) = message
-                    && wanted(response.sequence)
+                    && (wanted(response.sequence) || response.body == Err(ManagementError::Restarted))
                 {
                     self.input = bytes.to_vec();
                     return Ok(response.body?);
@@ -437,18 +486,31 @@ impl Client {
             if left.is_zero() {
                 return Err(ClientError::Timeout(left));
             }
-            self.stream.set_read_timeout(Some(left)).map_err(ClientError::Unreachable)?;
+            self.stream.set_read_timeout(Some(left.min(SILENCE))).map_err(ClientError::Unreachable)?;
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Err(ClientError::Closed),
                 Ok(count) => self.input.extend_from_slice(&buffer[..count]),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                    return Err(ClientError::Timeout(left));
+                    self.break_silence();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(broken(error)),
             }
         }
     }
+}
+
+/// Whether it does no harm to ask that twice.
+fn changes_nothing(body: &RequestBody) -> bool {
+    matches!(
+        body,
+        RequestBody::Machine
+            | RequestBody::Images
+            | RequestBody::List
+            | RequestBody::Inspect { .. }
+            | RequestBody::Logs { .. }
+            | RequestBody::Events { .. }
+    )
 }
 
 fn broken(error: io::Error) -> ClientError {

@@ -4,6 +4,7 @@
 use core::panic::PanicInfo;
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::IMAGE;
+use isola_abi::management::RestartCause;
 
 /// Makes the binary an image that owns the machine. `$main` is a `fn(`[`crate::boot::Machine`]`) -> !`.
 #[macro_export]
@@ -91,6 +92,8 @@ pub struct Bounds {
     pub data_start: u64,
     /// First byte behind the variables.
     pub data_end: u64,
+    /// First byte behind those that do not begin as zero, which come first.
+    pub variables_end: u64,
 }
 
 impl Bounds {
@@ -109,10 +112,10 @@ impl Bounds {
 }
 
 /// What the panic handler of an image that owns the machine does: says where and why on the serial port, and
-/// ends the machine with exit code 1.
+/// begins the image anew, where it is made for that; else ends the machine with exit code 1.
 pub fn panic_to_serial(info: &PanicInfo<'_>) -> ! {
     crate::serial::print(format_args!("{info}\n"));
-    crate::power::exit(1)
+    crate::rebirth::restart(RestartCause::Panic)
 }
 
 /// Stands where the prebuilt `core` refers to the unwinder, which no image has.

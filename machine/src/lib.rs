@@ -19,6 +19,7 @@
 //! | [`cpu`] | the processor's features and counters |
 //! | [`acpi`] | the firmware's tables |
 //! | [`device`] | devices: on PCI, and virtio with registers in memory |
+//! | [`rebirth`] | an image that begins anew, and finds its cells again |
 //! | [`registers`] | bounds-checked windows of device registers |
 //! | [`dma`] | memory that drivers and devices share, and the addresses by which devices know it |
 //! | [`dma_peer`] | the same memory as a device in software sees it |
@@ -57,6 +58,7 @@ pub mod mishap;
 pub mod paging;
 mod port;
 pub mod power;
+pub mod rebirth;
 pub mod registers;
 pub mod serial;
 pub mod smp;

@@ -5,6 +5,8 @@
 //! leaves nothing of the space before.
 
 use crate::memory::{Region, Stock, direct};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 use core::fmt;
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
@@ -99,6 +101,32 @@ impl AddressSpace {
     /// [`MapError::OutOfMemory`] where `stock` is empty.
     pub fn new(stock: &mut Stock, largest: LargestPage) -> Result<Self, MapError> {
         Ok(Self { root: new_table(stock)?, largest })
+    }
+
+    /// The space of that root, which somebody else has built.
+    ///
+    /// # Safety
+    /// There must be page tables, in the direct map, which nobody else changes.
+    pub(crate) unsafe fn existing(root: PhysAddr, largest: LargestPage) -> Self {
+        Self { root, largest }
+    }
+
+    /// Those of `pages` that are no tables of what is mapped from `virt` on, up to the next entry of the topmost table.
+    pub(crate) fn unused(&self, virt: u64, pages: impl Iterator<Item = PhysAddr>) -> Vec<PhysAddr> {
+        let mut used = BTreeSet::new();
+        let mut tables = alloc::vec![(self.root, 3, index(virt, 3)..index(virt, 3) + 1)];
+        while let Some((table, level, entries)) = tables.pop() {
+            for entry in entries.map(|index| read_entry(table, index)) {
+                if entry & PRESENT != 0 && entry & LARGE == 0 {
+                    let next = PhysAddr(entry & ADDRESS);
+                    used.insert(next);
+                    if level > 1 {
+                        tables.push((next, level - 1, 0..512));
+                    }
+                }
+            }
+        }
+        pages.filter(|page| !used.contains(page)).collect()
     }
 
     /// What register CR3 holds while the space is in use.

@@ -49,6 +49,11 @@ impl Registers {
         Self { base, len }
     }
 
+    /// Address of the first register.
+    pub(crate) fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
     /// Length of the window, in bytes.
     pub const fn len(&self) -> usize {
         self.len

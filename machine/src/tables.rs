@@ -70,6 +70,24 @@ pub(crate) fn lead_interrupts_to(page: &mut [u8], handler: u64) {
     }
 }
 
+/// Has all gates of a filled table use the stack that is in use.
+pub(crate) fn use_current_stack(page: &mut [u8]) {
+    for vector in 0..VECTOR_COUNT as usize {
+        // The number of a stack in the task segment is in the lowest bits of byte 4.
+        page[16 * vector + 4] = 0;
+    }
+}
+
+/// Takes an interrupt table into use on this core.
+///
+/// # Safety
+/// It must be filled, for the code that runs, and stay where it is for as long as it is in use.
+pub(crate) unsafe fn load_interrupt_table(virt: u64) {
+    let pointer = TablePointer::of_interrupt_table(virt);
+    // SAFETY: the caller's.
+    unsafe { asm!("lidt [{}]", in(reg) &raw const pointer, options(readonly, nostack, preserves_flags)) };
+}
+
 fn put_gate(page: &mut [u8], vector: usize, handler: u64) {
     let stack = match vector {
         DOUBLE_FAULT => 1,

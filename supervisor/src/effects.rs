@@ -9,8 +9,9 @@ use alloc::vec::Vec;
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysRange};
 use isola_abi::inquiry::Line;
-use isola_abi::management::CellSpec;
+use isola_abi::management::{CellSpec, Fault, RestartCause};
 use isola_abi::places::{Order, OrderKind};
+use isola_abi::rebirth::Stage;
 use isola_abi::report::Report;
 
 /// Memory whose content the supervisor can get at, as long as no cell has it.
@@ -97,6 +98,46 @@ pub struct Retracted<M> {
     pub stuck: Option<usize>,
 }
 
+/// What a supervisor that has gone wrong has left to the one that comes after it.
+pub struct Legacy<E: Effects + ?Sized> {
+    /// What had gone wrong.
+    pub cause: RestartCause,
+    /// How often the supervisor has begun anew by now.
+    pub number: u32,
+    /// When it went wrong: see [`Effects::now_ns`].
+    pub ended_ns: u64,
+    /// The cells whose holdings can be told.
+    pub survivors: Vec<Survivor<E>>,
+    /// The number of others, which had something and have it no more.
+    pub gone: u32,
+    /// Memory that is out of use, as something may still write to it that did not come back.
+    pub withheld_bytes: u64,
+}
+
+/// A cell that a supervisor has left.
+pub struct Survivor<E: Effects + ?Sized> {
+    /// What [`Effects::keep`] was told last.
+    pub stage: Stage,
+    /// Likewise; nobody vouches for it.
+    pub keepsake: Vec<u8>,
+    /// The cell.
+    pub space: E::Space,
+    /// By place: the core that is there.
+    pub cores: Vec<Option<E::Core>>,
+    /// By place that ever had one: the core that is there, or was there last.
+    pub core_ids: Vec<CoreId>,
+    /// Those of its cores that should have come back and did not.
+    pub lost: Vec<CoreId>,
+    /// Its network device.
+    pub device: Option<E::Device>,
+    /// All its memory.
+    pub memory: Vec<PhysRange>,
+    /// The number of its last wish that was answered.
+    pub answered: u32,
+    /// The number of the last request for memory to it that is done with; 0: there was none.
+    pub settled: u32,
+}
+
 /// A machine.
 pub trait Effects {
     /// A piece of memory.
@@ -128,6 +169,10 @@ pub trait Effects {
     /// in, with whatever it holds.
     fn dismantle(&mut self, space: Self::Space) -> Vec<Self::Memory>;
 
+    /// Notes how far a cell is, and what is to be known again of it, where a supervisor finds it that begins anew. Until
+    /// this was called once, none would.
+    fn keep(&mut self, space: &mut Self::Space, stage: Stage, keepsake: Vec<u8>);
+
     /// What the cell says of itself.
     fn report<'a>(&self, space: &'a Self::Space) -> &'a Report;
 
@@ -138,7 +183,10 @@ pub trait Effects {
     fn furnish(&mut self, space: &mut Self::Space, place: usize) -> Result<(), NoFurniture>;
 
     /// Gives the cell a chunk that [`Self::furnish`] takes from, all of it zero.
-    fn furnish_from(&mut self, space: &mut Self::Space, memory: Self::Memory);
+    ///
+    /// # Errors
+    /// The memory, where it cannot be written down whose it is.
+    fn furnish_from(&mut self, space: &mut Self::Space, memory: Self::Memory) -> Result<(), Self::Memory>;
 
     /// Sends a core into the cell, to a place that is ready and vacant. Does not wait for it. Returns the core, and
     /// whether it goes.
@@ -208,6 +256,11 @@ pub trait Effects {
     /// it did; a device that does not is not used again, nor the memory that it may still write to.
     #[must_use]
     fn reset(&mut self, device: &mut Self::Device) -> bool;
+
+    /// Goes wrong on purpose, as a test asks, if it was told when the machine was booted that it may. Returns whether that
+    /// is still to come.
+    #[must_use]
+    fn go_wrong(&mut self, fault: Fault) -> bool;
 
     /// Ends the machine, once what was sent to the console has left.
     fn power_off(&mut self);

@@ -1,5 +1,9 @@
 //! A machine of ordinary memory, for tests: it notes what is done to it, and fails where it is told to.
 
+mod rebirth;
+
+pub(crate) use rebirth::go_wrong;
+
 use crate::cells::{Boot, Cells, InventoryOf};
 use crate::effects::{
     Admission, Blueprint, BuildError, BuildFailure, Effects, NoFurniture, Pages, Reclaimed, Retracted,
@@ -18,15 +22,20 @@ use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::integrity::ImageDigest;
-use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec, RestartPolicy};
+use isola_abi::management::{CellSpec, CorePlacement, Fault, NetworkSpec, RestartPolicy};
 use isola_abi::places::{Order, OrderKind, Places};
+use isola_abi::rebirth::Stage;
 use isola_abi::recall::Recall;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
 use isola_abi::topology::CoreSite;
+use rebirth::FakeDeed;
 use sha2::{Digest, Sha256};
 
 pub(crate) const MIB: u64 = 1 << 20;
+
+/// The memory of the machine.
+const MEMORY: PhysRange = PhysRange::new(PhysAddr(16 * MIB), 64 * MIB);
 
 /// Numbers of pages that hold something, of all memory.
 type Soiled = Rc<RefCell<BTreeSet<u64>>>;
@@ -127,6 +136,8 @@ impl CoreToken for FakeCore {
 pub(crate) struct FakeDevice;
 
 pub(crate) struct FakeSpace {
+    /// Of all that were built.
+    number: u64,
     id: CellId,
     report: Rc<Report>,
     grown: Rc<Grown>,
@@ -138,6 +149,8 @@ pub(crate) struct FakeSpace {
     /// The first is image, tables and the like: none of it can go.
     memory: Vec<FakeMemory>,
     retracted: Vec<FakeMemory>,
+    cores: Vec<CoreId>,
+    has_device: bool,
 }
 
 /// What was done to the machine.
@@ -179,6 +192,11 @@ pub(crate) struct FakeMachine {
     pub(crate) places: BTreeMap<CellId, Rc<Places>>,
     /// Cells do not carry out what their cores are ordered.
     pub(crate) cells_are_deaf: bool,
+    /// What is written down of cells.
+    deeds: BTreeMap<u64, FakeDeed>,
+    /// How many cells were built.
+    built: u64,
+    soiled: Soiled,
 }
 
 impl FakeMachine {
@@ -229,24 +247,31 @@ impl Effects for FakeMachine {
         self.questions.insert(blueprint.id, questions.clone());
         let places = Rc::new(Places::default());
         self.places.insert(blueprint.id, places.clone());
-        let (id, furnished, has_furniture, retracted) =
-            (blueprint.id, blueprint.cores.len(), false, Vec::new());
+        self.built += 1;
         Ok(FakeSpace {
-            id,
+            number: self.built,
+            id: blueprint.id,
             report,
             grown,
             recall,
             questions,
             places,
-            furnished,
-            has_furniture,
+            furnished: blueprint.cores.len(),
+            has_furniture: false,
             memory,
-            retracted,
+            retracted: Vec::new(),
+            cores: blueprint.cores.iter().map(FakeCore::id).collect(),
+            has_device: blueprint.device.is_some(),
         })
     }
 
     fn dismantle(&mut self, space: FakeSpace) -> Vec<FakeMemory> {
+        self.deeds.remove(&space.number);
         space.memory.into_iter().chain(space.retracted).collect()
+    }
+
+    fn keep(&mut self, space: &mut FakeSpace, stage: Stage, keepsake: Vec<u8>) {
+        self.deeds.insert(space.number, FakeDeed::of(space, stage, keepsake));
     }
 
     fn report<'a>(&self, space: &'a FakeSpace) -> &'a Report {
@@ -259,11 +284,15 @@ impl Effects for FakeMachine {
         if place < space.furnished { Ok(()) } else { Err(NoFurniture) }
     }
 
-    fn furnish_from(&mut self, space: &mut FakeSpace, memory: FakeMemory) {
+    fn furnish_from(&mut self, space: &mut FakeSpace, memory: FakeMemory) -> Result<(), FakeMemory> {
         assert!(memory.holds_nothing(), "memory is not zeroed");
         memory.soil();
         space.memory.push(memory);
         space.has_furniture = true;
+        if let Some(deed) = self.deeds.get_mut(&space.number) {
+            deed.hold(space);
+        }
+        Ok(())
     }
 
     fn admit(&mut self, space: &mut FakeSpace, core: FakeCore, place: usize) -> (FakeCore, Admission) {
@@ -299,6 +328,9 @@ impl Effects for FakeMachine {
         }
         memory.soil();
         space.memory.push(memory);
+        if let Some(deed) = self.deeds.get_mut(&space.number) {
+            deed.hold(space);
+        }
         Ok(())
     }
 
@@ -331,6 +363,9 @@ impl Effects for FakeMachine {
         }
         let memory =
             if self.stuck_core.is_some() { Vec::new() } else { core::mem::take(&mut space.retracted) };
+        if let Some(deed) = self.deeds.get_mut(&space.number) {
+            deed.hold(space);
+        }
         Retracted { taken, memory, stuck: self.stuck_core }
     }
 
@@ -367,6 +402,10 @@ impl Effects for FakeMachine {
     fn reset(&mut self, _: &mut FakeDevice) -> bool {
         self.actions.push(Action::Reset);
         !self.device_is_stuck
+    }
+
+    fn go_wrong(&mut self, _: Fault) -> bool {
+        false
     }
 
     fn power_off(&mut self) {}
@@ -415,12 +454,19 @@ pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
     let site = |id| CoreSite::alone(CoreId(id));
     inventory.cores.add_supervisor(CoreId(0), NodeId(0), site(0));
     (1..=cores).for_each(|id| inventory.cores.add(FakeCore(CoreId(id)), NodeId(0), site(id)));
-    let range = PhysRange::new(PhysAddr(16 * MIB), 64 * MIB);
-    let soiled = Rc::new(RefCell::new((4096..20480).step_by(512).collect()));
-    assert!(inventory.memory.add(FakeMemory { range, front: Vec::new(), soiled }, NodeId(0)).is_empty());
+    let range = MEMORY;
+    let soiled: Soiled = Rc::new(RefCell::new((4096..20480).step_by(512).collect()));
+    let memory = FakeMemory { range, front: Vec::new(), soiled: soiled.clone() };
+    assert!(inventory.memory.add(memory, NodeId(0)).is_empty());
     (0..2).for_each(|_| inventory.devices.add(FakeDevice));
-    let boot = Boot { unix_ns: 1_000_000, ready_ns: 500, tsc_hz: 1_000_000_000, memory_supervisor: 16 * MIB };
-    Cells::new(FakeMachine::default(), inventory, boot)
+    let boot = Boot {
+        unix_ns: 1_000_000,
+        ready_ns: 500,
+        tsc_hz: 1_000_000_000,
+        memory_supervisor: 16 * MIB,
+        restarts: 0,
+    };
+    Cells::new(FakeMachine { soiled, ..FakeMachine::default() }, inventory, boot)
 }
 
 /// An image that is right.

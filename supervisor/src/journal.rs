@@ -20,6 +20,11 @@ impl Journal {
         Self::default()
     }
 
+    /// An empty journal whose first entry has that number.
+    pub fn from(number: u64) -> Self {
+        Self { next: number, ..Self::default() }
+    }
+
     /// Enters what happened to `cell` at `unix_ns`, and how long it took.
     pub fn record(&mut self, unix_ns: u64, duration_ns: u64, cell: Option<&str>, event: JournalEvent) {
         if self.entries.len() == CAPACITY {

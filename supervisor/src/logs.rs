@@ -32,6 +32,14 @@ impl Log {
         self.read = 0;
     }
 
+    /// The log of a cell that somebody else has read before: it begins with what still stands in the ring.
+    pub fn resume(ring: &ConsoleRing) -> Self {
+        let start = ring.written.load(Ordering::Acquire).saturating_sub(CONSOLE_LEN as u64);
+        let mut log = Self { end: start, read: start, ..Self::default() };
+        log.drain(ring);
+        log
+    }
+
     /// Takes no more memory than what is kept needs: for a cell that prints nothing any more.
     pub fn shrink(&mut self) {
         self.kept.shrink_to_fit();

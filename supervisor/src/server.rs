@@ -77,6 +77,13 @@ impl<E: Effects> Server<E> {
         }
     }
 
+    /// A server that comes after another one: says so to whoever waits for an answer of that one.
+    pub fn after_another(cells: Cells<E>) -> Self {
+        let mut server = Self::new(cells);
+        server.respond(0, Err(ManagementError::Restarted));
+        server
+    }
+
     /// The cells.
     pub fn cells(&mut self) -> &mut Cells<E> {
         &mut self.cells
@@ -219,6 +226,12 @@ impl<E: Effects> Server<E> {
                 self.cells.note(cell.as_deref(), duration_ns, decision)?;
                 answer(ResponseBody::Done)
             }
+            RequestBody::GoWrong(fault) => {
+                if !self.cells.effects().go_wrong(fault) {
+                    return Err(ManagementError::NotForTests);
+                }
+                answer(ResponseBody::Done)
+            }
             RequestBody::PowerOff => {
                 self.power_off = true;
                 answer(ResponseBody::Done)
@@ -327,6 +340,7 @@ fn subject(body: &RequestBody) -> Option<String> {
         | RequestBody::Answers { .. }
         | RequestBody::Events { .. }
         | RequestBody::Note { .. }
+        | RequestBody::GoWrong(_)
         | RequestBody::PowerOff => None,
     }
 }

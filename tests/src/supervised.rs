@@ -2,12 +2,19 @@
 
 use crate::images;
 use crate::management::Client;
+use crate::ports;
 use crate::qemu::{Machine, MachineType, Outcome, Running};
 use isola_abi::management::{CoreOwner, MachineInfo, RequestBody, ResponseBody};
 use isola_abi::size::ByteSize;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tempfile::TempDir;
+
+/// Name of the socket of QEMU's control channel, in the machine's folder.
+const CONTROL: &str = "qmp";
 
 /// What a machine shall be.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +33,11 @@ pub struct Setup {
     pub cpu: &'static str,
     /// Number of network devices.
     pub network_devices: usize,
+    /// The supervisor's command line.
+    pub command_line: &'static str,
+    /// A TCP port, at the address that QEMU's user-mode network gives: what uses the first network device is reached by it,
+    /// at [`Supervised::forwarded`]. Without it, the devices are on a network of their own.
+    pub forwards: Option<u16>,
 }
 
 impl Default for Setup {
@@ -38,6 +50,8 @@ impl Default for Setup {
             memory_mib: 128,
             cpu: "max",
             network_devices: 2,
+            command_line: "",
+            forwards: None,
         }
     }
 }
@@ -48,7 +62,9 @@ pub struct Supervised {
     pub client: Client,
     /// Always there but while the machine is ended.
     qemu: Option<Running>,
-    _folder: TempDir,
+    folder: TempDir,
+    /// Where the port is on the host.
+    forwarded: Option<SocketAddr>,
 }
 
 impl Supervised {
@@ -66,20 +82,49 @@ impl Supervised {
             .argument(format!("socket,id=console,path={},server=on,wait=off", console.display()))
             .virtio("serial", "")
             .argument("-device")
-            .argument("virtserialport,chardev=console");
+            .argument("virtserialport,chardev=console")
+            .argument("-qmp")
+            .argument(format!("unix:{},server=on,wait=off", folder.path().join(CONTROL).display()))
+            .command_line(setup.command_line);
+        let forwarded = setup.forwards.map(|_| SocketAddr::from(([127, 0, 0, 1], ports::free())));
+        let forward =
+            forwarded.zip(setup.forwards).map(|(host, port)| format!(",hostfwd=tcp:{host}-:{port}"));
         let machine = (0..setup.network_devices).fold(machine, |machine, number| {
-            let network = format!("hubport,id=n{number},hubid=0");
+            let network = match &forward {
+                Some(forward) if number == 0 => format!("user,id=n0{forward}"),
+                _ => format!("hubport,id=n{number},hubid=0"),
+            };
             machine.argument("-netdev").argument(network).virtio("net", &format!(",netdev=n{number}"))
         });
         let qemu = machine.start();
         let client = Client::connect(&console);
-        Self { client, qemu: Some(qemu), _folder: folder }
+        Self { client, qemu: Some(qemu), folder, forwarded }
+    }
+
+    /// Where the port of [`Setup::forwards`] is on the host.
+    pub fn forwarded(&self) -> SocketAddr {
+        self.forwarded.expect("a port is forwarded")
+    }
+
+    /// Raises the machine's non-maskable interrupt, as the host tool does where a supervisor does not answer.
+    pub fn inject_nmi(&self) {
+        let stream = UnixStream::connect(self.folder.path().join(CONTROL)).expect("QEMU listens");
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        stream.read_line(&mut line).expect("QEMU greets");
+        for command in ["qmp_capabilities", "inject-nmi"] {
+            writeln!(stream.get_mut(), r#"{{"execute":"{command}"}}"#).expect("QEMU reads");
+            line.clear();
+            stream.read_line(&mut line).expect("QEMU answers");
+            assert!(line.contains("return"), "{command}: {line}");
+        }
     }
 
     /// What of the machine must be as before once everything is given back.
     pub fn resources(&mut self) -> MachineInfo {
-        let nothing = ByteSize(0);
-        MachineInfo { uptime_ns: 0, memory_dirty: nothing, memory_images: nothing, ..self.client.machine() }
+        let (info, nothing) = (self.client.machine(), ByteSize(0));
+        let info = MachineInfo { boot_ns: 0, uptime_ns: 0, restarts: 0, ..info };
+        MachineInfo { memory_dirty: nothing, memory_images: nothing, ..info }
     }
 
     /// Memory of the host that QEMU uses, in MiB.
@@ -128,7 +173,12 @@ pub fn free_cores(machine: &MachineInfo) -> usize {
 /// The bytes of the image `cell-probe`.
 pub fn probe() -> &'static [u8] {
     static PROBE: OnceLock<Vec<u8>> = OnceLock::new();
-    PROBE.get_or_init(|| loadable(std::fs::read(images::path("cell-probe")).unwrap()))
+    PROBE.get_or_init(|| image("cell-probe"))
+}
+
+/// The bytes of an image, as far as the supervisor needs them.
+pub fn image(name: &str) -> Vec<u8> {
+    loadable(std::fs::read(images::path(name)).unwrap())
 }
 
 /// Cuts an ELF file behind its last loadable segment, as the host tool does before it sends it.

@@ -133,6 +133,11 @@ pub enum ManagementError {
     BeingResized(String),
     /// No network device is free.
     DevicesExhausted,
+    /// The machine was not booted for tests.
+    NotForTests,
+    /// The supervisor that was asked has gone wrong. The one that came after it says so once, unasked, with sequence 0: it
+    /// knows no request that was sent before.
+    Restarted,
     /// The image is not there: it was not sent, or not all of it, or it has given way.
     NoImage,
     /// The image cannot be a cell.
@@ -246,6 +251,12 @@ impl fmt::Display for ManagementError {
             Self::BeingResized(name) => write!(f, "{name:?} is being resized: wait until that is done"),
             Self::DevicesExhausted => {
                 f.write_str("no network device is free: stop a cell that has one, run this one without network, or start the machine with more")
+            }
+            Self::Restarted => f.write_str(
+                "the supervisor has gone wrong and begun anew, and it is not known what became of the request: look with `isola ps`, and repeat it",
+            ),
+            Self::NotForTests => {
+                f.write_str("only a machine that was booted with isola.test-faults=1 goes wrong on purpose")
             }
             Self::NoImage => f.write_str("the machine does not have the image: send it first"),
             Self::ImageNotTrusted(distrust) => write!(f, "the image is not the one that is wanted: {distrust}"),

@@ -40,6 +40,8 @@ pub struct MachineInfo {
     pub boot_ns: u64,
     /// Since then, in ns.
     pub uptime_ns: u64,
+    /// How often the supervisor has gone wrong and begun anew.
+    pub restarts: u32,
 }
 
 /// An image that the supervisor keeps, so that cells are made from it without sending it once more: as long as

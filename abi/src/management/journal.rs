@@ -105,10 +105,55 @@ pub enum JournalEvent {
     CoreLost(CoreId),
     /// A cell's device could not be reset; it and the cell's memory are kept out of use.
     DeviceLost,
+    /// The supervisor had gone wrong, and began anew; the cells that ran still do. It took from there to the first request
+    /// that it could answer. What it had recorded before is lost.
+    Restart {
+        /// What had gone wrong.
+        cause: RestartCause,
+        /// How often it has begun anew by now.
+        number: u32,
+        /// Cells that it found again.
+        found: u32,
+        /// Cells that it found, but could not tell what they hold, or that were just beginning or ending: they are gone.
+        gone: u32,
+    },
     /// A request was refused.
     Refused(ManagementError),
     /// Somebody outside of the supervisor decided something.
     Decision(Decision),
+}
+
+/// Why the supervisor began anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum RestartCause {
+    /// It found out itself that something is wrong.
+    Panic = 1,
+    /// The processor found that out.
+    Exception = 2,
+    /// It stood still.
+    Hang = 3,
+}
+
+impl RestartCause {
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Panic => "panic",
+            Self::Exception => "exception",
+            Self::Hang => "hang",
+        }
+    }
+
+    /// The cause of that number.
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        match value {
+            1 => Some(Self::Panic),
+            2 => Some(Self::Exception),
+            3 => Some(Self::Hang),
+            _ => None,
+        }
+    }
 }
 
 /// Most bytes of what a [`Decision`] says, and most of why.

@@ -28,7 +28,7 @@ pub use info::{
     ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage, Crash, Durations, ImageInfo,
     LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
 };
-pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS};
+pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS, RestartCause};
 pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
 pub use resize::{CORE_LIMIT_MS, Change, CoresResized, Kept, MemoryResized, Mode};
 pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
@@ -193,8 +193,25 @@ pub enum RequestBody {
         /// The decision.
         decision: Decision,
     },
+    /// Has the supervisor go wrong, for a test. Refused where the machine was not booted for tests.
+    GoWrong(Fault),
     /// Ends the machine.
     PowerOff,
+}
+
+/// How a supervisor can be made to go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// It panics.
+    Panic,
+    /// It writes where there is nothing.
+    PageFault,
+    /// It calls itself for ever.
+    StackOverflow,
+    /// It stands still, with interrupts off.
+    Hang,
+    /// It panics while a cell is taken apart: between its cores and its memory.
+    PanicAtEnd,
 }
 
 /// A response.

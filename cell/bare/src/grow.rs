@@ -9,7 +9,8 @@
 //! **In need.** Where an allocation or a page fault finds nothing, the core asks, and waits for the answer: in its
 //! allocator, so that no event runs meanwhile, and no interrupt comes. That takes as long as the supervisor takes to map a
 //! block, some microseconds; longer where it has to scrub memory first; [`PATIENCE_NS`] at the most, after which there
-//! was none, and nobody waits for that answer again. When it comes, it is as good as any other.
+//! was none, and nobody waits for that answer again. When it comes, it is as good as any other. A supervisor that stands
+//! still is had begin anew before that: it takes milliseconds, and answers then.
 //!
 //! One core asks at a time, under a lock; others that find nothing wait for that core, and try again. While the lock is
 //! held nothing is allocated, no page of a region is touched, and no lock is taken but that of the page allocator, which
@@ -44,6 +45,9 @@ pub(crate) use shortage::Shortage;
 
 /// How long a core waits for an answer.
 const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// After how long the core has the supervisor see whether it stands still. Longer than that takes to be sure of it.
+const ROUSE_NS: u64 = 4_500_000_000;
 
 /// How long the cell does not ask again for what it was refused.
 const AGAIN_NS: u64 = 100_000_000;
@@ -317,10 +321,15 @@ impl Growth {
     /// Waits for an answer, within bounds.
     fn wait_for(&mut self, open: Open) -> Waited {
         let begin = cycles();
+        let mut has_roused = false;
         while cell::answer_to(open.number).is_none() {
             if self.returns.has_news() {
                 // Nothing is given before that was seen.
                 self.give_back(Can::Not);
+            }
+            if !has_roused && cycles().wrapping_sub(begin) > self.cycles_of(ROUSE_NS) {
+                has_roused = true;
+                platform::rouse();
             }
             if cycles().wrapping_sub(begin) > self.cycles_of(PATIENCE_NS) {
                 self.open = Some(Open { patience: Patience::Spent, ..open });

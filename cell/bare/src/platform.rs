@@ -121,6 +121,13 @@ pub(crate) fn say(phase: CellPhase) {
     ring();
 }
 
+/// Has the supervisor, where there is one, see whether it stands still: then it begins anew.
+pub(crate) fn rouse() {
+    if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
+        local::send_non_maskable(doorbell.apic);
+    }
+}
+
 /// Rings the supervisor's doorbell, where there is a supervisor and the cell knows of it yet.
 pub(crate) fn ring() {
     if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {

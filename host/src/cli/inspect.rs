@@ -182,6 +182,9 @@ fn memory_text(info: &MachineInfo) -> String {
     if info.memory_dirty.0 > 0 {
         let _ = write!(text, ", {} of that yet to be scrubbed", info.memory_dirty);
     }
+    if info.restarts > 0 {
+        let _ = write!(text, "; the supervisor has begun anew {} times", info.restarts);
+    }
     if info.memory_quarantined.0 > 0 {
         let _ = write!(text, "; {} out of use", info.memory_quarantined);
     }

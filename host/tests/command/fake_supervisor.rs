@@ -192,6 +192,7 @@ impl Supervisor {
 
     fn handle(&mut self, sequence: u32, body: RequestBody) -> Result<Option<ResponseBody>, ManagementError> {
         Ok(Some(match body {
+            RequestBody::GoWrong(_) => return Err(ManagementError::NotForTests),
             RequestBody::Hello { .. } => {
                 self.image = None;
                 ResponseBody::Hello { version: self.version }
@@ -533,6 +534,7 @@ impl Supervisor {
             tsc_hz: 2_100_000_000,
             boot_ns: 12_000_000,
             uptime_ns: 1_000_000_000,
+            restarts: 0,
         }
     }
 }

@@ -76,11 +76,12 @@ pub struct InterruptLines {
 }
 
 impl InterruptLines {
-    /// Adds a controller by its registers, whose first line has the global number `first_line`; masks its lines.
-    pub(crate) fn add(&mut self, registers: Registers, first_line: u32) {
+    /// Adds a controller by its registers, whose first line has the global number `first_line`; masks its lines, but for
+    /// those in `used`.
+    pub(crate) fn add(&mut self, registers: Registers, first_line: u32, used: &[u32]) {
         let mut controller = IoApic { registers, first_line, line_count: 0 };
         controller.line_count = (controller.read(VERSION) >> 16 & 0xff) + 1;
-        for line in 0..controller.line_count {
+        for line in (0..controller.line_count).filter(|line| !used.contains(&(first_line + line))) {
             controller.write(REDIRECTIONS + 2 * line, MASKED);
         }
         self.controllers.push(controller);

@@ -82,6 +82,16 @@ pub fn enable() {
     write(register::ERROR_STATUS, 0);
 }
 
+/// Lets the machine's own non-maskable interrupt through to this core: what QEMU's command `inject-nmi` raises.
+pub fn accept_non_maskable() {
+    write(register::LINE_1, 4 << 8);
+}
+
+/// Says that nothing is in service any more, whatever was.
+pub(crate) fn end_all_interrupts() {
+    (0..16).for_each(|_| end_of_interrupt());
+}
+
 /// This core's id.
 pub fn id() -> ApicId {
     match mode() {

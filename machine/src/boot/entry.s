@@ -94,14 +94,14 @@ isola_early_gdt:
 
 # Where things of the image are, for Rust code: weak, as they are nowhere in a program of the host.
 .weak isola_after_boot, isola_text_start, isola_text_end, isola_rodata_start, isola_rodata_end
-.weak isola_data_start, isola_data_end
+.weak isola_data_start, isola_data_end, isola_variables_end
 .section .data.isola_bounds, "aw"
 .balign 8
 .globl isola_bounds
 isola_bounds:
     .quad isola_text_start, isola_text_end
     .quad isola_rodata_start, isola_rodata_end
-    .quad isola_data_start, isola_data_end
+    .quad isola_data_start, isola_data_end, isola_variables_end
 
 .section .bss.isola_boot, "aw", @nobits
 .balign 4096

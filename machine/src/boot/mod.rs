@@ -3,10 +3,12 @@
 pub mod command_line;
 pub mod firmware;
 mod fresh;
+mod legacy;
 pub mod mp_table;
 pub(crate) mod own_space;
 pub mod start_info;
 
+pub use legacy::{Legacy, Survivor, SurvivorCore};
 pub use own_space::OwnSpace;
 
 use crate::apic::io::InterruptLines;
@@ -18,8 +20,9 @@ use crate::image::Bounds;
 use crate::memory::map::subtract;
 use crate::memory::physical::LowMemory;
 use crate::memory::{Contents, Region};
+use crate::rebirth::{self, Survey};
 use crate::registers::Registers;
-use crate::smp::{self, Candidate, Homes, LostCore, ParkedCore};
+use crate::smp::{LostCore, ParkedCore};
 use crate::topology::ApicShifts;
 use crate::{clock, cpu, dma, port, serial, switch, tables};
 use alloc::boxed::Box;
@@ -31,6 +34,7 @@ use fresh::Freshness;
 use isola_abi::descriptor::{Clock, Core, ImageSegment};
 use isola_abi::id::{ApicId, NodeId, PhysAddr, PhysRange};
 use isola_abi::layout::{IMAGE, PAGE_SIZE};
+use legacy::Inheritance;
 use start_info::StartInfo;
 
 global_asm!(include_str!("entry.s"), options(att_syntax));
@@ -64,6 +68,8 @@ pub struct Machine {
     pub clock: Clock,
     /// The image's address space.
     pub space: OwnSpace,
+    /// What a former life of the image has left; `None` in the first.
+    pub legacy: Option<Legacy>,
 }
 
 /// A file that the loader put beside the image.
@@ -86,6 +92,8 @@ struct Discovery {
     started_cycles: u64,
     freshness: Freshness,
     space: OwnSpace,
+    /// What an earlier life has found out.
+    survey: Option<Survey>,
     main: fn(Machine) -> !,
 }
 
@@ -94,7 +102,9 @@ const LOW_MEMORY: PhysRange = PhysRange::new(PhysAddr(0), 1 << 20);
 
 /// The way of an image that owns the machine, from the entry to its `main`: the part under the early tables.
 pub fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
-    let started_cycles = cpu::cycles();
+    rebirth::begin(start_info);
+    let survey = rebirth::survey();
+    let started_cycles = survey.as_ref().map_or_else(cpu::cycles, |survey| survey.started_cycles);
     serial::init();
     mask_legacy_interrupts();
     // SAFETY: entered from `entry.s` alone, with the early tables in use.
@@ -139,6 +149,7 @@ pub fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
         started_cycles,
         freshness,
         space,
+        survey,
         main,
     };
     let discovery = Box::into_raw(Box::new(discovery));
@@ -162,6 +173,7 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
         started_cycles,
         freshness,
         mut space,
+        survey,
         main,
     } = discovery;
     let core_page = space.core_page(boot_core).expect("memory for descriptor tables");
@@ -170,12 +182,23 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
     cpu::protect();
     local::set_mode(local::best_mode());
     local::enable();
+    local::end_all_interrupts();
     dma::set_image(image_segments());
 
-    let clock = clock::calibrate(firmware.timer_port).unwrap_or_else(|error| panic!("{error}"));
-    let lines = find_interrupt_lines(&firmware, &mut space);
-    let (parked, lost) = start_other_cores(&firmware, boot_core, &clock, &mut space);
-    let devices = find_devices(&firmware, &command_line, &mut space);
+    let clock = match &survey {
+        Some(survey) => survey.clock,
+        None => clock::calibrate(firmware.timer_port).unwrap_or_else(|error| panic!("{error}")),
+    };
+    let mut devices = find_devices(&firmware, &command_line, &mut space, survey.as_ref());
+    if survey.is_none() {
+        let functions = devices.iter().filter_map(Device::survey).collect();
+        rebirth::keep_survey(&Survey { clock, started_cycles, functions });
+    }
+    let mut inheritance = Inheritance::look(&free, &firmware, boot_core, &devices);
+    let lines = find_interrupt_lines(&firmware, &mut space, &inheritance.lines(&devices));
+    let (parked, lost) = inheritance.start_cores(&firmware, boot_core, &clock, &mut space);
+    inheritance.reset(&mut devices);
+    let (free, legacy) = inheritance.settle(free, &lost, &mut devices, &space);
 
     let modules = start_info.modules.iter().map(|module| take_module(*module)).collect();
     let memory = firmware
@@ -200,6 +223,7 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
         lines,
         clock,
         space,
+        legacy,
     })
 }
 
@@ -236,37 +260,25 @@ fn image_segments() -> Vec<ImageSegment> {
     alloc::vec![ImageSegment { virt: IMAGE + loaded.start.0, memory: loaded }]
 }
 
-fn find_interrupt_lines(firmware: &Firmware, space: &mut OwnSpace) -> InterruptLines {
+/// The machine's interrupt lines, masked but for those in `used`.
+fn find_interrupt_lines(firmware: &Firmware, space: &mut OwnSpace, used: &[u32]) -> InterruptLines {
     let mut lines = InterruptLines::default();
     for entry in &firmware.io_apics {
         // SAFETY: firmware says that an I/O APIC is there.
         let registers = unsafe { space.map_registers(PhysRange::new(entry.address, 0x1000)) };
-        lines.add(registers.expect("memory to map an I/O APIC"), entry.first_line);
+        lines.add(registers.expect("memory to map an I/O APIC"), entry.first_line, used);
     }
     lines
 }
 
-fn start_other_cores(
+/// All devices of the machine: on PCI, and virtio devices with their registers in memory. Those on PCI that have been
+/// surveyed are as they were then, and left alone.
+fn find_devices(
     firmware: &Firmware,
-    boot_core: Core,
-    clock: &Clock,
+    command_line: &CommandLine,
     space: &mut OwnSpace,
-) -> (Vec<ParkedCore>, Vec<LostCore>) {
-    let others = firmware.cores.iter().filter(|core| **core != boot_core);
-    let candidates: Vec<Candidate> = others
-        .map(|core| Candidate {
-            core: *core,
-            stack_top: OwnSpace::parked_stack_top(*core),
-            core_page: space.core_page(*core).expect("memory for descriptor tables"),
-        })
-        .collect();
-    let homes =
-        Homes { root: space.root(), interrupt_table: space.parked_interrupt_table(), tsc_hz: clock.tsc_hz };
-    smp::bring_up(&candidates, &homes)
-}
-
-/// All devices of the machine, stopped: on PCI, and virtio devices with their registers in memory.
-fn find_devices(firmware: &Firmware, command_line: &CommandLine, space: &mut OwnSpace) -> Vec<Device> {
+    survey: Option<&Survey>,
+) -> Vec<Device> {
     // SAFETY: for all that is mapped here, firmware, loader or function say that it is device registers.
     let mut map = |range| unsafe { space.map_registers(range) }.expect("memory to map device registers");
     let mut devices = Vec::new();
@@ -274,7 +286,13 @@ fn find_devices(firmware: &Firmware, command_line: &CommandLine, space: &mut Own
         let len_bytes = (u64::from(segment.last_bus - segment.first_bus) + 1) << 20;
         let base = PhysAddr(segment.base.0 + (u64::from(segment.first_bus) << 20));
         let config: Registers = map(PhysRange::new(base, len_bytes));
-        for mut function in pci::enumerate(&config, base, segment.first_bus) {
+        let functions = match survey {
+            Some(survey) => {
+                survey.functions.iter().filter_map(|known| PciFunction::known(known, &config, base)).collect()
+            }
+            None => pci::enumerate(&config, base, segment.first_bus),
+        };
+        for mut function in functions {
             map_bars(&mut function, &mut map);
             devices.push(Device::new(Function::Pci(function)));
         }
@@ -288,7 +306,6 @@ fn find_devices(firmware: &Firmware, command_line: &CommandLine, space: &mut Own
         let registers = map(place.registers);
         devices.extend(MmioDevice::probe(place, registers).map(Function::Mmio).map(Device::new));
     }
-    devices.retain_mut(|device| device.reset().is_ok());
     devices
 }
 

@@ -133,6 +133,11 @@ impl OwnSpace {
         direct(self.parked_interrupt_table) as u64
     }
 
+    /// Which node memory belongs to.
+    pub fn memory_nodes(&self) -> &MemoryNodes {
+        &self.nodes
+    }
+
     /// What register CR3 holds while the space is in use.
     pub(crate) fn root(&self) -> PhysAddr {
         self.space.root()

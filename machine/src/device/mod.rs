@@ -3,12 +3,14 @@
 pub mod pci;
 pub mod virtio_mmio;
 
+use crate::rebirth::{DevicePlace, KnownFunction};
 use crate::registers::Registers;
 use crate::space::Share;
 use alloc::vec::Vec;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use isola_abi::descriptor::DeviceKind;
+use pci::PciAddress;
 pub use pci::PciFunction;
 pub use virtio_mmio::MmioDevice;
 
@@ -114,6 +116,33 @@ impl Device {
         match &self.function {
             Function::Pci(_) => None,
             Function::Mmio(device) => Some(device.interrupt_line()),
+        }
+    }
+
+    /// What a later life of the image has to know of it; `None` where it can look as well, or has no driver.
+    pub(crate) fn survey(&self) -> Option<KnownFunction> {
+        match &self.function {
+            Function::Pci(function) => function.kind().map(|_| function.survey()),
+            Function::Mmio(_) => None,
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> DevicePlace {
+        match &self.function {
+            Function::Pci(function) => {
+                let PciAddress { bus, device, function } = function.address();
+                DevicePlace::Pci(bus, device, function)
+            }
+            Function::Mmio(device) => DevicePlace::Mmio(device.place().start),
+        }
+    }
+
+    /// The register that stops it where 0 is written to it: its address, and its length in bytes.
+    pub(crate) fn status_register(&self) -> Option<(u64, u32)> {
+        match &self.function {
+            Function::Pci(function) => function.status_register().map(|register| (register.address(), 1)),
+            Function::Mmio(device) => Some((device.status_register().address(), 4)),
         }
     }
 

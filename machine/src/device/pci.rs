@@ -5,6 +5,7 @@
 //! configuration space mapped can write to all of it; [`PciFunction::reset`] puts back what was there at boot.
 
 use super::{DoesNotStop, Windows, virtio_kind, wait_for_zero};
+use crate::rebirth::KnownFunction;
 use crate::registers::Registers;
 use alloc::vec::Vec;
 use core::fmt;
@@ -133,6 +134,53 @@ impl PciFunction {
         function
     }
 
+    /// The function as it was when the machine booted; its configuration space is in `segment`, which begins at `base`.
+    pub(crate) fn known(known: &KnownFunction, segment: &Registers, base: PhysAddr) -> Option<Self> {
+        let offset = usize::try_from(known.config_place.0.checked_sub(base.0)?).ok()?;
+        let (bus, device, function) = known.address;
+        Some(Self {
+            address: PciAddress { bus, device, function },
+            vendor: known.vendor,
+            device: known.device,
+            command: known.command,
+            config: segment.window(offset, CONFIG_LEN as usize)?,
+            config_place: known.config_place,
+            bars: known.bars.iter().map(|&(index, memory)| BarPlace { index, memory }).collect(),
+            bar_values: known.bar_values,
+            windows: Vec::new(),
+        })
+    }
+
+    /// What of the function a later life has to know.
+    pub(crate) fn survey(&self) -> KnownFunction {
+        KnownFunction {
+            address: (self.address.bus, self.address.device, self.address.function),
+            config_place: self.config_place,
+            vendor: self.vendor,
+            device: self.device,
+            command: self.command,
+            bars: self.bars.iter().map(|bar| (bar.index, bar.memory)).collect(),
+            bar_values: self.bar_values,
+        }
+    }
+
+    /// The register that stops a virtio device.
+    pub(super) fn status_register(&self) -> Option<Registers> {
+        let mut all = capabilities(&self.config).into_iter().filter(|(kind, _)| *kind == VENDOR_SPECIFIC);
+        all.find_map(|(_, offset)| self.status_at(offset))
+    }
+
+    /// Likewise, if the capability at `offset` is the one that leads to it.
+    fn status_at(&self, offset: usize) -> Option<Registers> {
+        if self.config.read_u8(offset + 3) != COMMON_REGISTERS {
+            return None;
+        }
+        let bar = self.config.read_u8(offset + 4);
+        let place = self.config.read_u32(offset + 8) as usize;
+        let (_, window) = self.windows.iter().find(|(index, _)| *index == bar)?;
+        window.window(place.checked_add(DEVICE_STATUS)?, 1)
+    }
+
     /// Where it is.
     pub fn address(&self) -> PciAddress {
         self.address
@@ -189,16 +237,9 @@ impl PciFunction {
 
     /// Resets a virtio device, if the capability at `offset` is the one that leads to its status.
     fn reset_virtio(&self, offset: usize) -> Result<(), DoesNotStop> {
-        if self.config.read_u8(offset + 3) != COMMON_REGISTERS {
-            return Ok(());
-        }
-        let bar = self.config.read_u8(offset + 4);
-        let place = self.config.read_u32(offset + 8) as usize;
-        let window = self.windows.iter().find(|(index, _)| *index == bar);
-        let common = window.and_then(|(_, window)| window.window(place, DEVICE_STATUS + 1));
-        let Some(common) = common else { return Ok(()) };
-        common.write_u8(DEVICE_STATUS, 0);
-        wait_for_zero(|| common.read_u8(DEVICE_STATUS).into())
+        let Some(status) = self.status_at(offset) else { return Ok(()) };
+        status.write_u8(0, 0);
+        wait_for_zero(|| status.read_u8(0).into())
     }
 }
 

@@ -72,6 +72,11 @@ impl MmioDevice {
         self.registers.duplicate()
     }
 
+    /// The register that stops it.
+    pub(super) fn status_register(&self) -> Registers {
+        self.registers.window(STATUS, 4).unwrap_or_else(|| self.registers.duplicate())
+    }
+
     /// Stops it: a reset device uses no memory (4.2.2.1, 2.1.2).
     pub(super) fn reset(&mut self) -> Result<(), DoesNotStop> {
         self.registers.write_u32(STATUS, 0);

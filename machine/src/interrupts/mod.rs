@@ -20,10 +20,11 @@ mod frame;
 pub use frame::{ExceptionFrame, vector};
 
 use crate::apic::local;
-use crate::{cpu, power, serial_line};
+use crate::{cpu, rebirth, serial_line};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use isola_abi::layout::{REGIONS, REGIONS_SIZE};
+use isola_abi::management::RestartCause;
 
 global_asm!(include_str!("vectors.s"), options(att_syntax));
 
@@ -68,8 +69,8 @@ pub fn set_interrupt_handler(handler: InterruptHandler) {
     INTERRUPT_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
-/// Sets what is done at exceptions, on all cores. Until then they are told on the serial line, and the machine
-/// is ended.
+/// Sets what is done at exceptions, on all cores. Until then they are told on the serial line, and the image begins
+/// anew, where it is made for that; else the machine is ended.
 pub fn set_exception_handler(handler: ExceptionHandler) {
     EXCEPTION_HANDLER.store(handler as *mut (), Ordering::Release);
 }
@@ -147,6 +148,10 @@ extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
 extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
     let handler = NON_MASKABLE_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
+        if rebirth::is_beginning() {
+            // Somebody found that the image stood still. It is on its way up already.
+            return;
+        }
         isola_exception(frame);
     }
     // SAFETY: not null, so it came from `set_non_maskable_handler`.
@@ -162,7 +167,7 @@ extern "sysv64" fn isola_exception(frame: &ExceptionFrame) -> ! {
     let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
         serial_line!("{frame}, address {:#x}", cpu::fault_address());
-        power::exit(1);
+        rebirth::restart(RestartCause::Exception);
     }
     // SAFETY: not null, so it came from `set_exception_handler`.
     let handler = unsafe { core::mem::transmute::<*mut (), ExceptionHandler>(handler) };

@@ -5,7 +5,7 @@ mod nodes;
 pub mod physical;
 mod region;
 
-pub(crate) use nodes::MemoryNodes;
+pub use nodes::MemoryNodes;
 pub(crate) use region::direct;
 #[cfg(test)]
 pub(crate) use region::tests::region as test_region;

@@ -97,6 +97,7 @@ impl fmt::Display for CoreBusy {
 impl core::error::Error for CoreBusy {}
 
 /// What the cores of a machine live in.
+#[derive(Clone, Debug)]
 pub(crate) struct Homes {
     /// Root of the image's address space.
     pub(crate) root: PhysAddr,
@@ -106,6 +107,7 @@ pub(crate) struct Homes {
     pub(crate) tsc_hz: u64,
 }
 
+#[derive(Debug)]
 /// A core to start: who it is, where its stack begins, and the address of its page of descriptor tables.
 pub(crate) struct Candidate {
     pub(crate) core: Core,
@@ -118,20 +120,8 @@ pub(crate) fn bring_up(candidates: &[Candidate], homes: &Homes) -> (Vec<ParkedCo
     write_trampoline();
     let cores: Vec<ParkedCore> = candidates
         .iter()
-        .filter_map(|candidate| {
-            let slot = Slot::of(candidate.core.id.0)?;
-            slot.set_home(
-                candidate.core.apic,
-                Home {
-                    stack_top: candidate.stack_top,
-                    root: homes.root.0,
-                    core_page: candidate.core_page,
-                    interrupt_table: homes.interrupt_table,
-                },
-            );
-            slot.expect();
-            Some(ParkedCore { core: candidate.core, slot, tsc_hz: homes.tsc_hz })
-        })
+        .filter_map(|candidate| settle(candidate, homes))
+        .inspect(|core| core.slot.expect())
         .collect();
     start(&cores);
     let deadline = Deadline::after_us(START_LIMIT_US, homes.tsc_hz);
@@ -145,6 +135,30 @@ pub(crate) fn bring_up(candidates: &[Candidate], homes: &Homes) -> (Vec<ParkedCo
         }
     }
     (parked, lost)
+}
+
+/// A core that has been in an address space of its own since a former life of the image.
+///
+/// # Safety
+/// The core must run nothing but what is in that space, which stays as it is for as long as `share` is held.
+pub(crate) unsafe fn adopt(candidate: &Candidate, homes: &Homes, share: Share) -> Option<AwayCore> {
+    let core = settle(candidate, homes)?;
+    Some(AwayCore { core, share: ManuallyDrop::new(share) })
+}
+
+/// Says who a core is and where it lives.
+fn settle(candidate: &Candidate, homes: &Homes) -> Option<ParkedCore> {
+    let slot = Slot::of(candidate.core.id.0)?;
+    slot.set_home(
+        candidate.core.apic,
+        Home {
+            stack_top: candidate.stack_top,
+            root: homes.root.0,
+            core_page: candidate.core_page,
+            interrupt_table: homes.interrupt_table,
+        },
+    );
+    Some(ParkedCore { core: candidate.core, slot, tsc_hz: homes.tsc_hz })
 }
 
 /// Sends INIT and startup interrupts to cores, each with its slot set to expect it.

@@ -122,6 +122,14 @@ impl Annex {
         MAX_CHUNKS.saturating_sub(self.chunks.len()).min(tables)
     }
 
+    /// As it is by now: told of those chunks, without those holes.
+    pub(super) fn with(mut self, chunks: Vec<PhysRange>, holes: impl IntoIterator<Item = PhysRange>) -> Self {
+        chunks.iter().for_each(|chunk| self.pool.insert(*chunk));
+        holes.into_iter().for_each(|hole| self.pool.remove(hole));
+        self.chunks = chunks;
+        self
+    }
+
     /// Whether a chunk is one, and can be mapped.
     fn has_place_for(&self, chunk: PhysRange) -> bool {
         let len = chunk.len_bytes;
@@ -185,6 +193,12 @@ impl CellSpace {
         if !self.annex.has_place_for(chunk) {
             return Err(memory);
         }
+        // Written down first: it is somebody's at every moment.
+        let mut owned = self.annex.owned.clone();
+        owned.insert(chunk);
+        if self.record.as_mut().is_some_and(|record| !record.set_memory(owned.iter())) {
+            return Err(memory);
+        }
         memory.scrub();
         self.annex.owned.insert(memory.into_range());
         let virt = DIRECT_MAP + chunk.start.0;
@@ -223,11 +237,19 @@ impl CellSpace {
     }
 
     /// Gives the cell memory that [`Self::furnish`] takes stacks from. It is the cell's until the space is dissolved.
-    pub fn furnish_from(&mut self, mut memory: Region) {
+    ///
+    /// # Errors
+    /// The memory, where it cannot be written down whose it is.
+    pub fn furnish_from(&mut self, mut memory: Region) -> Result<(), Region> {
+        let mut owned = self.annex.owned.clone();
+        owned.insert(memory.range());
+        if self.record.as_mut().is_some_and(|record| !record.set_memory(owned.iter())) {
+            return Err(memory);
+        }
         memory.scrub();
-        let range = memory.range();
         self.annex.furniture.put(memory);
-        self.annex.owned.insert(range);
+        self.annex.owned = owned;
+        Ok(())
     }
 
     /// Tells the cell what came of its wish of that number.
@@ -256,7 +278,7 @@ impl CellSpace {
     /// Takes those of these blocks out of the cell that can go: whole granules of its pool. Bit n of what is returned says
     /// that block n has gone, which is not anybody else's before every core has forgotten it.
     pub fn retract(&mut self, blocks: &[PhysRange]) -> u32 {
-        let Self { share, annex } = self;
+        let Self { share, annex, .. } = self;
         let live = share.live();
         let vacate = |chunk: PhysRange| live.grown.vacate(chunk.start);
         let blocks = (0..u32::BITS).zip(blocks);
@@ -273,6 +295,11 @@ impl CellSpace {
     /// The place of a core that does not forget. The memory stays the space's then, until it is taken apart.
     pub fn take_retracted(&mut self, cores: &[(usize, &AwayCore)]) -> Result<Vec<Region>, usize> {
         self.have_forgotten(cores)?;
+        let mut owned = self.annex.owned.clone();
+        self.annex.retracted.iter().for_each(|block| owned.remove(*block));
+        if self.record.as_mut().is_some_and(|record| !record.set_memory(owned.iter())) {
+            return Err(cores.first().map_or(0, |(place, _)| *place));
+        }
         let blocks = core::mem::take(&mut self.annex.retracted);
         let take = |block: PhysRange| {
             self.annex.owned.remove(block);
@@ -348,7 +375,7 @@ mod tests {
             report: PhysAddr(0),
             cores_inside: AtomicUsize::new(0),
         };
-        CellSpace { share: Arc::new(built), annex: Annex::new(space, memory, [], [], 0) }
+        CellSpace { share: Arc::new(built), annex: Annex::new(space, memory, [], [], 0), record: None }
     }
 
     fn told(space: &CellSpace) -> Vec<(PhysRange, NodeId)> {
@@ -464,7 +491,7 @@ mod tests {
             cores_inside: AtomicUsize::new(0),
         };
         let annex = Annex::new(tables, memory, [pool], [pool], 0);
-        let mut space = CellSpace { share: Arc::new(built), annex };
+        let mut space = CellSpace { share: Arc::new(built), annex, record: None };
         let every_second: Vec<PhysRange> =
             (0..MAX_HOLES as u64 + 1).map(|number| part(pool, 2 * number, 1)).collect();
         let (some, rest) = every_second.split_at(20);

@@ -3,6 +3,7 @@
 use super::annex::{Annex, growth_tables};
 use super::layout::{STACKS_BYTES, map_stacks, stack_tops};
 use super::pool::{pool_tables, region_tables};
+use super::record::Record;
 use super::{Built, CellSpace, Share};
 use crate::apic::io::{InterruptLines, RouteError, Trigger};
 use crate::boot::OwnSpace;
@@ -10,7 +11,9 @@ use crate::boot::own_space::LOCAL_APIC_PHYS;
 use crate::device::{Device, Function};
 use crate::memory::{Contents, MemoryNodes, Region, Stock};
 use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights};
+use crate::rebirth::{Deed, Holding, deed_bytes};
 use crate::tables;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -23,9 +26,13 @@ use isola_abi::layout::{
     DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT,
     REPORT_SIZE, SHARED, STACK_SIZE, TABLES,
 };
+use isola_abi::rebirth::Stage;
 
 /// The first of the vectors by which devices on interrupt lines interrupt a cell, and how many there are.
 pub const LINE_VECTORS: (u8, u8) = (0xe0, 16);
+
+/// Ranges of memory that a cell is taken to be built of, for the length of its deed, before that is known.
+const DEED_RANGES: usize = 16;
 
 /// What a cell is built from.
 #[derive(Debug)]
@@ -132,7 +139,8 @@ impl From<MapError> for BuildError {
 /// pages, and so many cores, at some of so many places. In bytes, and a little more than it is.
 pub fn needed_bytes(image_bytes: u64, cores: usize, places: usize) -> u64 {
     let tables = 44 + image_bytes.div_ceil(1 << 21) + places as u64;
-    image_bytes + REPORT_SIZE + DESCRIPTOR_SIZE + tables * PAGE_SIZE + cores as u64 * STACKS_BYTES
+    let deed = deed_bytes(DEED_RANGES, cores);
+    image_bytes + REPORT_SIZE + DESCRIPTOR_SIZE + deed + tables * PAGE_SIZE + cores as u64 * STACKS_BYTES
 }
 
 impl CellSpace {
@@ -151,8 +159,25 @@ impl CellSpace {
         };
         let (core_count, places) = (descriptor.cores.len(), descriptor.core_places as usize);
         let first_apic = descriptor.cores.first().map_or(ApicId(0), |core| core.apic);
-        match builder.build(&segments, vectors, &devices, descriptor, lines) {
-            Ok(parts) => {
+        let cores = descriptor.cores.clone();
+        let ranges = grant.len();
+        match builder.build(&segments, vectors, &devices, descriptor, lines, ranges) {
+            Ok(mut parts) => {
+                let holding = Holding {
+                    stage: Stage::Built,
+                    memory: grant.clone(),
+                    root: builder.space.root(),
+                    entry,
+                    core_pages: parts.core_pages,
+                    places: places as u32,
+                    descriptor: parts.descriptor,
+                    report: parts.report,
+                    tables: parts.growth_tables.iter().map(Region::range).collect(),
+                    cores,
+                    devices: devices.iter().map(|device| device.place()).collect(),
+                    keepsake: Vec::new(),
+                };
+                let record = parts.deed.take().map(|pages| Box::new(Record::new(Deed::new(pages), holding)));
                 let share: Share = Arc::new(Built {
                     root: builder.space.root(),
                     entry,
@@ -167,7 +192,7 @@ impl CellSpace {
                 share.live().recall.next_generation();
                 let tables = Stock::new(parts.growth_tables);
                 let annex = Annex::new(builder.space, tables, grant, parts.pool, core_count);
-                Ok(Self { share, annex })
+                Ok(Self { share, annex, record })
             }
             Err(error) => {
                 let own = devices.iter().filter(|device| !device.is_lent());
@@ -194,6 +219,8 @@ struct Parts {
     /// For the tables of what the cell may still get.
     growth_tables: Vec<Region>,
     pool: Vec<PhysRange>,
+    /// For the deed of a cell that has a supervisor.
+    deed: Option<Region>,
 }
 
 struct Builder {
@@ -222,8 +249,16 @@ impl Builder {
         devices: &[&mut Device],
         mut descriptor: Descriptor,
         lines: &mut InterruptLines,
+        ranges: usize,
     ) -> Result<Parts, BuildError> {
         let core_count = check_cores(&descriptor)?;
+        let deed = match &descriptor.supervisor {
+            Some(_) => {
+                let bytes = deed_bytes(ranges, core_count as usize);
+                Some(self.stock.take(bytes).ok_or(MapError::OutOfMemory)?)
+            }
+            None => None,
+        };
         descriptor.image =
             segments.iter().map(|segment| self.add_segment(segment)).collect::<Result<_, _>>()?;
         for index in 0..core_count {
@@ -255,7 +290,8 @@ impl Builder {
         let place = area.bytes_mut().get_mut(BODY_OFFSET..BODY_OFFSET + body.len());
         place.ok_or(BuildError::Descriptor(DescriptorError::TooLong))?.copy_from_slice(&body);
         let pool = descriptor.pool.iter().map(|range| range.memory).collect();
-        Ok(Parts { pool, core_pages, descriptor: area.into_range().start, report, growth_tables })
+        let descriptor = area.into_range().start;
+        Ok(Parts { pool, core_pages, descriptor, report, growth_tables, deed })
     }
 
     fn map(

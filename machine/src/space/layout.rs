@@ -20,6 +20,13 @@ pub(crate) fn stack_tops(slot: u64, stack_bytes: u64) -> (u64, ExceptionStacks) 
     (base + PAGE_SIZE + stack_bytes, exceptions)
 }
 
+/// Whether all stacks of a slot are there.
+pub(super) fn has_stacks(space: &AddressSpace, slot: u64) -> bool {
+    let (top, exceptions) = stack_tops(slot, STACK_SIZE);
+    let tops = [top, exceptions.double_fault_top, exceptions.non_maskable_top];
+    tops.iter().all(|top| space.translate(top - PAGE_SIZE).is_some())
+}
+
 /// Maps the stacks of a slot. What is between them is left out: guards.
 pub(crate) fn map_stacks(
     space: &mut AddressSpace,

@@ -13,6 +13,7 @@ mod build;
 mod layout;
 mod pool;
 mod ranges;
+mod record;
 
 pub(crate) use layout::{map_stacks, stack_tops};
 
@@ -20,10 +21,12 @@ pub use annex::NoFurniture;
 pub use build::{BuildError, BuildFailure, InPlace, LINE_VECTORS, Plan, Segment, SegmentBytes, needed_bytes};
 
 use self::annex::Annex;
+use self::record::Record;
 use crate::apic::local;
 use crate::memory::{Contents, Region, direct};
 use crate::smp::{AwayCore, Entry, ParkedCore};
 use crate::{switch, tables};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -39,6 +42,8 @@ use isola_abi::report::Report;
 pub struct CellSpace {
     share: Share,
     annex: Annex,
+    /// What of it is written down for a supervisor that begins anew; none where there is no supervisor.
+    record: Option<Box<Record>>,
 }
 
 /// What keeps a cell's memory from being used for anything else.
@@ -178,10 +183,12 @@ impl CellSpace {
     /// # Errors
     /// The space, where a core is in it, or was and is lost, or a device that works for it was not reset.
     pub fn dissolve(self) -> Result<Vec<Region>, Self> {
-        let Self { share, annex } = self;
+        let Self { share, annex, record } = self;
         if let Err(share) = Arc::try_unwrap(share) {
-            return Err(Self { share, annex });
+            return Err(Self { share, annex, record });
         }
+        // The memory is free from here on; so the deed must be nobody's before that.
+        drop(record);
         // SAFETY: the ranges are those of the regions that `build` and `extend` took in and that did not leave, and nothing
         // has a share any more.
         Ok(annex.owned().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())

@@ -16,6 +16,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::management::{CellSpec, Durations, JournalEvent, MAX_CELLS, ManagementError, NetworkSpec};
+use isola_abi::rebirth::Stage;
 use isola_abi::size::ByteSize;
 
 /// A cell as it was built.
@@ -69,6 +70,7 @@ impl<E: Effects> Cells<E> {
         self.record(began, Some(&cell.spec.name), JournalEvent::Create);
         self.cells.insert(id, cell);
         self.count_images();
+        self.keep(id, Stage::Built);
         Ok(id)
     }
 
@@ -112,6 +114,7 @@ impl<E: Effects> Cells<E> {
         cell.crash = None;
         cell.durations = Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() };
         self.count_images();
+        self.keep(id, Stage::Built);
         self.record(began, Some(&spec.name), JournalEvent::Recreate);
         Ok(())
     }
@@ -125,10 +128,14 @@ impl<E: Effects> Cells<E> {
         let id = self.find(name)?;
         let cell = self.cells.get_mut(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         let places = self.inventory.cores.count_for_cells();
-        let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
-        if !matches!(cell.run, Run::Created) {
+        if !matches!((&cell.body, &cell.run), (Body::Held(_), Run::Created)) {
             return Err(cell.wrong_state());
         }
+        cell.started_ns = began;
+        cell.started_unix_ns = Some(self.boot.unix_ns.saturating_add(began));
+        let keepsake = cell.keepsake();
+        let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
+        self.effects.keep(&mut held.space, Stage::Entering, keepsake);
         // The first core last: by the time that it wakes others, most of them are there.
         for place in (0..held.cores.len()).rev() {
             held.cores[place] =
@@ -142,6 +149,7 @@ impl<E: Effects> Cells<E> {
         cell.started_unix_ns = Some(unix_ns);
         let name = cell.spec.name.as_str();
         self.journal.record(unix_ns, now.saturating_sub(began), Some(name), JournalEvent::Start);
+        self.keep(id, Stage::Entered);
         Ok(id)
     }
 

@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use isola_abi::id::CellId;
 use isola_abi::management::{Crash, JournalEvent, ManagementError};
+use isola_abi::rebirth::Stage;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind};
 
 /// How long a cell that did not answer may take to say where it stands, in ns.
@@ -93,7 +94,9 @@ impl<E: Effects> Cells<E> {
         let phase = cell.report(&self.effects).map_or(CellPhase::Silent, report::phase);
         if phase != CellPhase::Silent && cell.durations.first_sign_ns.is_none() {
             cell.durations.first_sign_ns = Some(now.saturating_sub(cell.started_ns));
+            self.keep(id, Stage::Entered);
         }
+        let Some(cell) = self.cells.get(&id) else { return };
         match (phase, &cell.run) {
             (CellPhase::Exited, _) => self.finish(id, End::Exited, now),
             (CellPhase::Crashed, &Run::Examined { since_ns, end, .. }) => self.finish(id, end, since_ns),
@@ -159,6 +162,7 @@ impl<E: Effects> Cells<E> {
     /// Ends a live cell: takes its cores back, resets its device, reads its last words, and gives what it held
     /// back to the inventory.
     pub(super) fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
+        self.keep(id, Stage::Ending);
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &mut cell.body else { return };
         let cores = core::mem::take(&mut held.cores).into_iter().flatten().collect();
@@ -227,13 +231,14 @@ impl<E: Effects> Cells<E> {
     /// Gives back what a cell of so much memory held, its cores being those that came back. Where something else
     /// did not, memory and device are kept out of use: it could still write to the memory.
     pub(super) fn take_back(&mut self, held: Held<E>, memory_bytes: u64, memory_is_safe: bool) {
-        let Held { space, cores, device } = held;
+        let Held { mut space, cores, device } = held;
         cores.into_iter().flatten().for_each(|core| self.inventory.cores.put(core));
         if memory_is_safe {
             device.into_iter().for_each(|device| self.inventory.devices.put(device));
             let memory = self.effects.dismantle(space);
             self.inventory.memory.put(memory);
         } else {
+            self.effects.keep(&mut space, Stage::Quarantined, Vec::new());
             self.quarantine.push(Quarantined { memory_bytes, _parts: (space, device) });
         }
     }

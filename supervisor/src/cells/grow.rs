@@ -49,6 +49,11 @@ impl Growth {
         self.refusals = Refusals::Untold;
     }
 
+    /// Of a cell that has been answered its wishes and its offers up to these numbers.
+    pub(super) fn resume(answered: u32, settled: u32, limit: Option<u64>) -> Self {
+        Self { answered, settled, limit, ..Self::new() }
+    }
+
     /// Whether a wish is open: the cell stands still, and does right to.
     pub(super) fn is_open(&self) -> bool {
         self.open_since_ns.is_some()

@@ -63,13 +63,16 @@ impl<E: Effects> Cells<E> {
             memory_total: ByteSize(self.inventory.memory.total()),
             memory_free: ByteSize(self.inventory.memory.free() + self.images.idle_bytes()),
             memory_dirty: ByteSize(self.inventory.memory.dirty()),
-            memory_quarantined: ByteSize(self.quarantine.iter().map(|kept| kept.memory_bytes).sum()),
+            memory_quarantined: ByteSize(
+                self.quarantine.iter().map(|kept| kept.memory_bytes).sum::<u64>() + self.withheld_bytes,
+            ),
             memory_supervisor: ByteSize(self.boot.memory_supervisor),
             memory_images: ByteSize(self.images.memory_bytes()),
             devices_total: self.inventory.devices.total() as u32,
             devices_free: self.inventory.devices.free() as u32,
             tsc_hz: self.boot.tsc_hz,
             boot_ns: self.boot.ready_ns,
+            restarts: self.boot.restarts,
             uptime_ns: self.effects.now_ns().saturating_sub(self.boot.ready_ns),
         }
     }

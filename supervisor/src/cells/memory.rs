@@ -214,6 +214,7 @@ impl<E: Effects> Cells<E> {
         if let Body::Held(held) = &cell.body {
             self.effects.set_limit(&held.space, limit_bytes);
         }
+        self.keep_up(id);
         Ok(self.enter_resized(id, had, wanted, began, None))
     }
 
@@ -328,6 +329,7 @@ impl<E: Effects> Cells<E> {
         if let Body::Held(held) = &cell.body {
             self.effects.set_limit(&held.space, cell.memory_bytes);
         }
+        self.keep_up(id);
         let resized = self.enter_resized(id, had, wanted, since_ns, kept);
         self.resized.push((id, Ok(resized)));
     }

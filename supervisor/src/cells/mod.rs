@@ -32,6 +32,7 @@
 //! | `restart` | cells that are started again by themselves |
 //! | `memory` | memory that comes and goes by request |
 //! | `moves` | cores that come and leave while a cell runs |
+//! | `keep`, `recover` | what outlives this supervisor of a cell, and how the next one begins |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
 
@@ -42,8 +43,10 @@ mod grow;
 mod images;
 mod info;
 mod inquire;
+mod keep;
 mod memory;
 mod moves;
+mod recover;
 mod restart;
 mod watch;
 
@@ -83,6 +86,8 @@ pub struct Boot {
     pub tsc_hz: u64,
     /// Bytes of memory that the supervisor keeps for itself.
     pub memory_supervisor: u64,
+    /// How often the supervisor has begun anew.
+    pub restarts: u32,
 }
 
 /// All cells of the machine, and all that they are made of.
@@ -98,6 +103,8 @@ pub struct Cells<E: Effects> {
     resized: Vec<Resized>,
     cores_resized: Vec<(CellId, Result<CoresResized, ManagementError>)>,
     quarantine: Vec<Quarantined<E>>,
+    /// Memory that a supervisor before this one has lost.
+    withheld_bytes: u64,
 }
 
 /// What a cell held to which something that did not come back may still write.
@@ -124,12 +131,19 @@ impl<E: Effects> Cells<E> {
             resized: Vec::new(),
             cores_resized: Vec::new(),
             quarantine: Vec::new(),
+            withheld_bytes: 0,
         }
     }
 
     /// What the machine can do.
     pub fn effects(&mut self) -> &mut E {
         &mut self.effects
+    }
+
+    /// What is left where a supervisor goes wrong.
+    #[cfg(test)]
+    pub(crate) fn into_effects(self) -> E {
+        self.effects
     }
 
     /// What the machine has.

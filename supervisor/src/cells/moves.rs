@@ -4,6 +4,8 @@
 //! is to leave is asked to: the cell hands on what the core carries, says so, and then the core is taken back. A cell that
 //! does not within the limit keeps the core: it is told to stay, and whatever it answers last is taken for its word.
 
+mod resume;
+
 use super::Cells;
 use super::cell::{Body, Held, Run};
 use crate::effects::{Admission, Effects, Reclaimed};
@@ -17,6 +19,7 @@ use isola_abi::management::{
 };
 use isola_abi::places::{Order, OrderKind};
 use isola_abi::size::ByteSize;
+pub(super) use resume::Ordered;
 
 /// What came of asking for more cores, or fewer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -238,15 +241,19 @@ impl<E: Effects> Cells<E> {
             let place = vacant(&self.effects, held, places.last().map_or(0, |(place, _)| place + 1))
                 .unwrap_or(usize::MAX);
             places.push((place, *core));
-            while self.effects.furnish(&mut held.space, place).is_err() {
+            if self.effects.furnish(&mut held.space, place).is_err() {
                 let node = self.inventory.cores.node(*core).unwrap_or(NodeId(0));
                 self.images.make_room(CHUNK, None, &mut self.inventory.memory);
-                let Some(memory) = self.inventory.memory.take(CHUNK, node) else {
+                for chunk in self.inventory.memory.take(CHUNK, node).unwrap_or_default() {
+                    match self.effects.furnish_from(&mut held.space, chunk) {
+                        Ok(()) => cell.memory_bytes += CHUNK,
+                        Err(chunk) => self.inventory.memory.put(alloc::vec![chunk]),
+                    }
+                }
+                if self.effects.furnish(&mut held.space, place).is_err() {
                     let (wanted, free) = (ByteSize(CHUNK), ByteSize(self.inventory.memory.free()));
                     return Err(ManagementError::MemoryExhausted { wanted, free });
-                };
-                cell.memory_bytes += CHUNK;
-                memory.into_iter().for_each(|piece| self.effects.furnish_from(&mut held.space, piece));
+                }
             }
         }
         for (place, core) in places {

@@ -62,6 +62,16 @@ impl Restarting {
         Self { count: 0, ends_in_row: 0, refused_in_row: 0, next_ns: None, wish: Wish::Policy }
     }
 
+    /// Of a cell that has been started again so often, and has ended so often in a row.
+    pub(super) fn resume((count, ends_in_row): (u32, u32)) -> Self {
+        Self { count, ends_in_row, ..Self::new() }
+    }
+
+    /// What [`Self::resume`] takes.
+    pub(super) fn counts(&self) -> (u32, u32) {
+        (self.count, self.ends_in_row)
+    }
+
     /// When the next try is due, where there is to be one.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.next_ns
@@ -124,6 +134,7 @@ impl<E: Effects> Cells<E> {
         let restarting = &mut cell.restarting;
         let Err(error) = restarted else {
             restarting.count = restarting.count.saturating_add(1);
+            self.keep_up(id);
             return;
         };
         let after_ns = is_exhaustion(&error).then(|| {

@@ -78,6 +78,19 @@ impl<C: CoreToken> Cores<C> {
         self.slots.push(Slot { id: core.id(), node, site, state: State::Free(core) });
     }
 
+    /// Enters a core that a cell has; [`Self::assign`] says which.
+    pub fn add_owned(&mut self, id: CoreId, node: NodeId, site: CoreSite) {
+        self.slots.push(Slot { id, node, site, state: State::Owned(CellId(0)) });
+    }
+
+    /// Says which cell has a core that one has.
+    pub fn assign(&mut self, id: CoreId, cell: CellId) {
+        let owned = |slot: &&mut Slot<C>| slot.id == id && matches!(slot.state, State::Owned(_));
+        if let Some(slot) = self.slots.iter_mut().find(owned) {
+            slot.state = State::Owned(cell);
+        }
+    }
+
     /// Enters a core that did not come up.
     pub fn add_failed(&mut self, id: CoreId, node: NodeId, site: CoreSite) {
         self.slots.push(Slot { id, node, site, state: State::Failed });

@@ -27,6 +27,11 @@ impl<D> Devices<D> {
         self.free.push(device);
     }
 
+    /// Enters a device that a cell has.
+    pub fn add_owned(&mut self) {
+        self.total += 1;
+    }
+
     /// Gives a device away: the one that has been free the longest, so that late traffic for its former owner
     /// has the most time to die down.
     #[must_use]

@@ -139,6 +139,16 @@ impl<T: Chunk> Memory<T> {
         edges
     }
 
+    /// Enters memory that a cell has, or that is out of use: whole chunks.
+    pub fn add_owned(&mut self, range: PhysRange, node: NodeId) {
+        self.zero.cover(range.start.0 / CHUNK, range.end().0 / CHUNK);
+        self.spans.push((range, node));
+        if !self.nodes.iter().any(|known| known.id == node) {
+            self.nodes.push(Node::new(node));
+        }
+        self.total += range.len_bytes;
+    }
+
     /// Bytes of all memory that can be given to cells.
     pub fn total(&self) -> u64 {
         self.total

@@ -87,6 +87,10 @@ impl EventView {
             JournalEvent::Destroy => ("destroy", None),
             JournalEvent::CoreLost(core) => ("core-lost", Some(format!("core {core}"))),
             JournalEvent::DeviceLost => ("device-lost", None),
+            JournalEvent::Restart { cause, number, found, gone } => {
+                let gone = if *gone == 0 { String::new() } else { format!(", {gone} gone") };
+                ("restart", Some(format!("number {number}, {}: {found} cells found{gone}", cause.name())))
+            }
             JournalEvent::Refused(error) => ("refused", Some(error.to_string())),
             JournalEvent::Decision(Decision { by, what, why }) => {
                 ("decision", Some(format!("{by}: {what}, as {why}")))

@@ -58,6 +58,8 @@ pub struct SupervisorView {
     pub boot_ns: u64,
     /// Since then.
     pub uptime_ns: u64,
+    /// How often the supervisor has gone wrong and begun anew.
+    pub restarts: u32,
 }
 
 /// A core of a machine.
@@ -134,6 +136,7 @@ impl SupervisorView {
             tsc_hz: info.tsc_hz,
             boot_ns: info.boot_ns,
             uptime_ns: info.uptime_ns,
+            restarts: info.restarts,
         }
     }
 }

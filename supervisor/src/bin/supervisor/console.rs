@@ -85,6 +85,11 @@ impl Port {
         Ok(Self { device, interrupt })
     }
 
+    /// The device itself.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Resets the console and starts it.
     ///
     /// # Errors

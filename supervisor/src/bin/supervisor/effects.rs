@@ -1,5 +1,7 @@
 //! What the supervisor decides, done to the machine.
 
+use crate::faults::Faults;
+use crate::life;
 use crate::memory::Piece;
 use crate::serve::vector;
 use crate::time::Time;
@@ -8,8 +10,9 @@ use isola_abi::descriptor::{Descriptor, Doorbell, InterruptMode, Request};
 use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::inquiry::Line;
-use isola_abi::management::NetworkSpec;
+use isola_abi::management::{Fault, NetworkSpec};
 use isola_abi::places::{Order, OrderKind};
+use isola_abi::rebirth::Stage;
 use isola_abi::report::Report;
 use isola_machine::apic::io::InterruptLines;
 use isola_machine::apic::local;
@@ -35,6 +38,7 @@ pub struct Hardware {
     space: OwnSpace,
     /// Cores that did not come back. Held for good: what they could reach stays out of use.
     lost: Vec<LostCore>,
+    faults: Faults,
 }
 
 /// A core, wherever it is.
@@ -65,6 +69,7 @@ impl Hardware {
             lines: machine.lines,
             space: machine.space,
             lost: machine.lost,
+            faults: Faults::allowed(&machine.command_line),
         }
     }
 
@@ -164,6 +169,12 @@ impl Effects for Hardware {
         }
     }
 
+    fn keep(&mut self, space: &mut CellSpace, stage: Stage, keepsake: Vec<u8>) {
+        if !space.keep(stage, keepsake) {
+            log::error!("a cell cannot be written down, and would end with this supervisor");
+        }
+    }
+
     fn report<'a>(&self, space: &'a CellSpace) -> &'a Report {
         space.report()
     }
@@ -172,8 +183,8 @@ impl Effects for Hardware {
         space.furnish(place).map_err(|_| NoFurniture)
     }
 
-    fn furnish_from(&mut self, space: &mut CellSpace, memory: Piece) {
-        space.furnish_from(memory.0);
+    fn furnish_from(&mut self, space: &mut CellSpace, memory: Piece) -> Result<(), Piece> {
+        space.furnish_from(memory.0).map_err(Piece)
     }
 
     fn admit(&mut self, space: &mut CellSpace, core: Core, place: usize) -> (Core, Admission) {
@@ -271,6 +282,7 @@ impl Effects for Hardware {
     fn reclaim(&mut self, cores: Vec<Core>) -> Reclaimed<Core> {
         let mut reclaimed = Reclaimed { back: Vec::new(), lost: Vec::new() };
         for core in cores {
+            life::sign();
             match core {
                 Core::Away(away) => match away.reclaim() {
                     Ok(parked) => reclaimed.back.push(Core::Parked(parked)),
@@ -287,12 +299,17 @@ impl Effects for Hardware {
     }
 
     fn reset(&mut self, device: &mut Device) -> bool {
+        self.faults.at_end();
         if let Some(line) = device.interrupt_line()
             && let Err(error) = self.lines.mask(line)
         {
             log::error!("{error}");
         }
         device.reset().inspect_err(|error| log::error!("{error}")).is_ok()
+    }
+
+    fn go_wrong(&mut self, fault: Fault) -> bool {
+        self.faults.commit(fault)
     }
 
     fn power_off(&mut self) {

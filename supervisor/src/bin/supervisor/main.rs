@@ -7,6 +7,9 @@
 //! | `serve` | the loop: console, doorbells, time |
 //! | `effects` | what the supervisor decides, done to the machine |
 //! | `console` | the management console |
+//! | `legacy` | what a supervisor that went wrong has left |
+//! | `life` | signs of life, by which a supervisor that stands still is told from one that works |
+//! | `faults` | going wrong on purpose, for tests |
 //! | `memory`, `time`, `log_lines` | regions as pieces of the inventory; cycles as time; the log |
 #![no_std]
 #![no_main]
@@ -15,6 +18,9 @@ extern crate alloc;
 
 mod console;
 mod effects;
+mod faults;
+mod legacy;
+mod life;
 mod log_lines;
 mod memory;
 mod serve;
@@ -25,7 +31,7 @@ use console::Port;
 use core::panic::PanicInfo;
 use effects::Hardware;
 use isola_machine::boot::Machine;
-use isola_machine::{interrupts, power};
+use isola_machine::{interrupts, power, rebirth};
 use isola_supervisor::cells::{Boot, Cells};
 use isola_supervisor::effects::Effects;
 use isola_supervisor::server::Server;
@@ -60,15 +66,26 @@ fn main(mut machine: Machine) -> ! {
         .and_then(|port| Ok((port.open()?, port)))
         .inspect_err(|error| log::error!("{error}"));
     let Ok((mut console, port)) = opened else { power::exit(NO_CONSOLE) };
-    let inventory = stock::inventory(&mut machine);
+    let mut inventory = stock::inventory(&mut machine);
+    let nodes = machine.space.memory_nodes().clone();
+    let legacy = machine.legacy.take().map(|legacy| legacy::enter(legacy, &time, &nodes, &mut inventory));
     let hardware = Hardware::new(time, machine);
     let boot = Boot {
         unix_ns: time.started_unix_ns(),
         ready_ns: hardware.now_ns(),
         tsc_hz: time.clock().tsc_hz,
         memory_supervisor: own_bytes,
+        restarts: legacy.as_ref().map_or(0, |legacy| legacy.number),
     };
-    let mut server = Server::new(Cells::new(hardware, inventory, boot));
+    let mut server = match legacy {
+        Some(legacy) => Server::after_another(Cells::recover(hardware, inventory, boot, legacy)),
+        None => Server::new(Cells::new(hardware, inventory, boot)),
+    };
+    if rebirth::arm(port.device()) {
+        life::watch(&time);
+    } else {
+        log::warn!("this machine is such that the supervisor could not begin anew on it, should it go wrong");
+    }
     log::info!("ready");
 
     let mut log = serve::Log::default();

@@ -1,5 +1,6 @@
 //! Regions of memory as pieces of the inventory.
 
+use crate::life;
 use isola_abi::id::PhysRange;
 use isola_machine::memory::{Contents, Region};
 use isola_supervisor::effects::Pages;
@@ -30,6 +31,7 @@ impl Chunk for Piece {
     }
 
     fn scrub(&mut self, offset: u64, len_bytes: u64) {
+        life::sign();
         let (offset, len) = (offset as usize, len_bytes as usize);
         if let Some(bytes) = self.0.bytes_mut().get_mut(offset..).and_then(|bytes| bytes.get_mut(..len)) {
             scrub(bytes);

@@ -16,6 +16,7 @@ use isola_supervisor::journal::Journal;
 use isola_supervisor::server::Server;
 
 use crate::effects::Hardware;
+use crate::life;
 
 /// The interrupts of the supervisor's core.
 pub mod vector {
@@ -27,8 +28,8 @@ pub mod vector {
     pub const TIMER: u8 = 0x42;
 }
 
-/// Whether a cell has rung since the bell was last looked at.
-static BELL: AtomicBool = AtomicBool::new(false);
+/// Whether a cell has rung since the bell was last looked at, or may have rung before this supervisor was there.
+static BELL: AtomicBool = AtomicBool::new(true);
 
 /// How long the last answers of a machine that is to end may wait for their reader, in ns.
 const FINISH_NS: u64 = 1_000_000_000;
@@ -47,6 +48,7 @@ pub fn on_interrupt(vector: u8) {
 pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log) -> Result<(), Fault> {
     let mut wire = Wire::default();
     loop {
+        life::sign();
         wire.receive(console, server)?;
         look_at_cells(server, log);
         if wire.unsent.is_empty() {
@@ -65,6 +67,7 @@ pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log
 /// Looks after the cells, of a machine that nobody can manage any more.
 pub fn serve_cells(server: &mut Server<Hardware>, log: &mut Log) -> ! {
     loop {
+        life::sign();
         look_at_cells(server, log);
         drop(server.take_unsent());
         rest(server);
@@ -77,6 +80,7 @@ fn rest(server: &mut Server<Hardware>) {
         Scrub::Unfinished => interrupts::window(),
         Scrub::Finished => {
             arm(server);
+            life::rest();
             interrupts::halt();
         }
     }

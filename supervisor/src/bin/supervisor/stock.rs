@@ -5,8 +5,9 @@ use crate::effects::Core;
 use crate::memory::Piece;
 use alloc::vec::Vec;
 use isola_abi::descriptor::DeviceKind;
+use isola_abi::id::CoreId;
 use isola_abi::management::MAX_CELLS;
-use isola_machine::boot::Machine;
+use isola_machine::boot::{Machine, Survivor};
 use isola_machine::device::Device;
 use isola_machine::heap::StaticHeap;
 use isola_supervisor::inventory::{CHUNK, Cores, Devices, Inventory, Memory};
@@ -46,10 +47,14 @@ pub fn inventory(machine: &mut Machine) -> Inventory<Piece, Core, Device> {
     let mut inventory = Inventory { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
     let parked: Vec<_> = machine.parked.drain(..).collect();
     let mut others: Vec<_> = parked.into_iter().map(|core| (core.core(), Core::Parked(core))).collect();
+    let survivors = machine.legacy.iter().flat_map(|legacy| &legacy.survivors);
+    let owned: Vec<CoreId> = survivors.flat_map(Survivor::core_ids).collect();
     for core in &machine.cores {
         let (id, node, site) = (core.id, core.node, core.site);
         if *core == machine.boot_core {
             inventory.cores.add_supervisor(id, node, site);
+        } else if owned.contains(&id) {
+            inventory.cores.add_owned(id, node, site);
         } else if let Some(index) = others.iter().position(|(parked, _)| parked.id == id) {
             inventory.cores.add(others.swap_remove(index).1, node, site);
         } else {

@@ -21,9 +21,14 @@ impl Time {
         self.clock
     }
 
+    /// When that cycle was, in ns since the supervisor's first instruction.
+    pub fn at_cycles(&self, cycles: u64) -> u64 {
+        self.ns(cycles.wrapping_sub(self.started_cycles))
+    }
+
     /// Since the supervisor's first instruction, in ns.
     pub fn now_ns(&self) -> u64 {
-        self.ns(cpu::cycles().wrapping_sub(self.started_cycles))
+        self.at_cycles(cpu::cycles())
     }
 
     /// Time of day of the supervisor's first instruction, in ns since 1970-01-01 UTC.
@@ -35,6 +40,11 @@ impl Time {
     /// Ticks of the local APIC's timer in so many ns.
     pub fn timer_ticks(&self, ns: u64) -> u64 {
         scale(ns, self.clock.apic_timer_hz, 1_000_000_000)
+    }
+
+    /// Cycles in so many ns.
+    pub fn cycles(&self, ns: u64) -> u64 {
+        scale(ns, self.clock.tsc_hz, 1_000_000_000)
     }
 
     fn ns(&self, cycles: u64) -> u64 {

@@ -64,6 +64,7 @@ mod images;
 mod inquiries;
 mod memory;
 mod moves;
+mod rebirth;
 mod records;
 mod refusals;
 mod restarts;

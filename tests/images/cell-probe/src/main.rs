@@ -18,7 +18,7 @@ use isola_abi::id::NodeId;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind};
 use isola_machine::apic::local;
 use isola_machine::cell::{self, Cell};
-use isola_machine::{cpu, interrupts};
+use isola_machine::{clock, cpu, interrupts};
 use said::{exit, print, say};
 
 isola_machine::cell_image!(entry);
@@ -71,6 +71,7 @@ fn entry(core_index: u64) -> ! {
             exit(number as i32)
         }
         "serve" => serve(),
+        "rouse" => rouse(&cell.descriptor),
         "print" => print_lines(number),
         "cores" => wake_cores(&cell.descriptor),
         "timer" => wait_for_timer(&cell.descriptor, number),
@@ -104,6 +105,17 @@ fn serve() -> ! {
         said::pass();
     }
     print(format_args!("stopping, as asked\n"));
+    exit(0)
+}
+
+/// Has the supervisor see whether it stands still, all the time, until it is asked to stop.
+fn rouse(descriptor: &Descriptor) -> ! {
+    while cell::request() != Request::Stop {
+        clock::spin_us(&descriptor.clock, 20_000);
+        if let Some(doorbell) = descriptor.supervisor {
+            local::send_non_maskable(doorbell.apic);
+        }
+    }
     exit(0)
 }
 

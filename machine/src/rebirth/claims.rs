@@ -1,0 +1,279 @@
+//! Who has what, from the deeds that a former life has left: pure, and suspicious of all of it.
+//!
+//! What a deed says holds where all of it can be true: its memory is memory of the machine, its cores and devices are
+//! there, what it is built of is in its memory, and no other deed names any of it. A deed that fails that is not a deed:
+//! what it named is free. Two that name the same are none, both: nobody can tell who is right, and each would have the
+//! other's memory. That is safe, as cores that no deed names are taken back by INIT and devices are reset, before any
+//! memory is somebody's. Where one of these does not come back, the memory of the deeds that failed is used by nobody.
+
+use super::deed::{DevicePlace, Holding};
+use alloc::vec::Vec;
+use isola_abi::descriptor::Core;
+use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
+use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE, REPORT_SIZE};
+use isola_abi::rebirth::Stage;
+
+/// All memory of cells is given in multiples of so many bytes.
+const CHUNK: u64 = isola_abi::growth::SMALLEST_CHUNK;
+
+/// What a deed can be true of.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    /// The memory that the image does not use itself, in ascending order.
+    pub(crate) memory: &'a [PhysRange],
+    /// The cores, but for the one that runs.
+    pub(crate) cores: &'a [Core],
+    /// The devices.
+    pub(crate) devices: &'a [DevicePlace],
+}
+
+/// A deed that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Claim {
+    /// Where it is.
+    pub(crate) place: PhysRange,
+    /// The number of its valid copy.
+    pub(crate) number: u64,
+    /// What it says.
+    pub(crate) holding: Holding,
+    /// The cores that the cell has by now, by place.
+    pub(crate) cores: Vec<Option<Core>>,
+}
+
+impl Claim {
+    /// The cores that the cell has by now.
+    pub(crate) fn cores(&self) -> impl Iterator<Item = Core> + Clone {
+        self.cores.iter().flatten().copied()
+    }
+}
+
+/// What came of looking at deeds.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Settled {
+    /// Those that hold.
+    pub(crate) held: Vec<Claim>,
+    /// Those that don't, and those of cells that end with the former life.
+    pub(crate) void: Vec<Claim>,
+}
+
+/// Looks at all deeds.
+pub(crate) fn settle(claims: Vec<Claim>, facts: &Facts<'_>) -> Settled {
+    let fine: Vec<bool> = claims
+        .iter()
+        .enumerate()
+        .map(|(index, claim)| {
+            let others = claims.iter().enumerate().filter(|(other, _)| *other != index);
+            is_possible(claim, facts) && others.clone().all(|(_, other)| !meet(claim, other))
+        })
+        .collect();
+    let mut settled = Settled::default();
+    for (claim, fine) in claims.into_iter().zip(fine) {
+        let goes_on = !matches!(claim.holding.stage, Stage::Entering | Stage::Ending);
+        let list = if fine && goes_on { &mut settled.held } else { &mut settled.void };
+        list.push(claim);
+    }
+    settled
+}
+
+/// Whether what a deed says can be true.
+fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
+    let Holding { memory, devices, root, core_pages, places, descriptor, report, tables, stage, .. } =
+        &claim.holding;
+    let cores: Vec<Core> = claim.cores().collect();
+    // The first place's core is there as long as any is.
+    let has_first = claim.cores.first().is_some_and(Option::is_some);
+    let inside = |outer: &[PhysRange], inner: PhysRange| {
+        let start = inner.start;
+        inner.len_bytes > 0
+            && start.0.is_multiple_of(PAGE_SIZE)
+            && inner.len_bytes.is_multiple_of(PAGE_SIZE)
+            && start.0.checked_add(inner.len_bytes).is_some()
+            && outer.iter().any(|range| range.start <= start && inner.end() <= range.end())
+    };
+    let is_chunks =
+        |range: &PhysRange| range.start.0.is_multiple_of(CHUNK) && range.len_bytes.is_multiple_of(CHUNK);
+    let pages = |start: &PhysAddr, len_bytes: u64| PhysRange::new(*start, len_bytes);
+    let core_bytes = u64::from(*places) * PAGE_SIZE;
+    let parts = [
+        claim.place,
+        pages(root, PAGE_SIZE),
+        pages(core_pages, core_bytes),
+        pages(descriptor, DESCRIPTOR_SIZE),
+        pages(report, REPORT_SIZE),
+    ];
+    cores.is_empty() == (*stage == Stage::Quarantined)
+        && has_first != cores.is_empty()
+        && (1..=MAX_CORES).contains(&(*places as usize))
+        && claim.cores.len() <= *places as usize
+        && distinct(&cores, |one, other| one.id == other.id)
+        && cores.iter().all(|core| facts.cores.iter().any(|at| (at.id, at.apic) == (core.id, core.apic)))
+        && distinct(devices, |one, other| one == other)
+        && devices.iter().all(|device| facts.devices.contains(device))
+        && distinct(memory, overlap)
+        && memory.iter().all(|range| is_chunks(range) && inside(facts.memory, *range))
+        && parts.iter().chain(tables).all(|part| inside(memory, *part))
+        && distinct(&parts, overlap)
+}
+
+/// Whether two cells would have the same.
+fn meet(one: &Claim, other: &Claim) -> bool {
+    let (this, that) = (&one.holding, &other.holding);
+    this.memory.iter().any(|range| that.memory.iter().any(|at| overlap(range, at)))
+        || one.cores().any(|core| other.cores().any(|at| at.id == core.id))
+        || this.devices.iter().any(|device| that.devices.contains(device))
+}
+
+fn overlap(one: &PhysRange, other: &PhysRange) -> bool {
+    one.start < other.end() && other.start < one.end()
+}
+
+fn distinct<T>(items: &[T], same: impl Fn(&T, &T) -> bool) -> bool {
+    (1..items.len()).all(|index| !items[..index].iter().any(|before| same(before, &items[index])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isola_abi::id::{ApicId, CoreId, NodeId};
+    use isola_abi::topology::CoreSite;
+    use proptest::prelude::*;
+
+    fn core(id: u32) -> Core {
+        Core { id: CoreId(id), apic: ApicId(id), node: NodeId(0), site: CoreSite::alone(CoreId(id)) }
+    }
+
+    fn chunks(first: u64, count: u64) -> PhysRange {
+        PhysRange::new(PhysAddr(first * CHUNK), count * CHUNK)
+    }
+
+    /// A claim of `count` chunks from chunk `first` on, and of a core and a device of that number.
+    fn claim(first: u64, count: u64, number: u32) -> Claim {
+        let at = |page: u64| PhysAddr(first * CHUNK + page * PAGE_SIZE);
+        Claim {
+            place: PhysRange::new(at(0), 4 * PAGE_SIZE),
+            number: 1,
+            holding: Holding {
+                stage: Stage::Entered,
+                memory: alloc::vec![chunks(first, count)],
+                root: at(4),
+                entry: 0,
+                core_pages: at(7),
+                places: 3,
+                descriptor: at(10),
+                report: at(20),
+                tables: alloc::vec![PhysRange::new(at(6), PAGE_SIZE)],
+                cores: Vec::new(),
+                devices: alloc::vec![DevicePlace::Pci(0, number as u8, 0)],
+                keepsake: Vec::new(),
+            },
+            cores: alloc::vec![Some(core(number)), None],
+        }
+    }
+
+    fn settled(claims: Vec<Claim>) -> Settled {
+        let cores: Vec<Core> = (1..8).map(core).collect();
+        let devices: Vec<DevicePlace> = (0..8).map(|device| DevicePlace::Pci(0, device, 0)).collect();
+        let memory = [chunks(8, 50), chunks(60, 20)];
+        settle(claims, &Facts { memory: &memory, cores: &cores, devices: &devices })
+    }
+
+    fn held(claims: Vec<Claim>) -> usize {
+        settled(claims).held.len()
+    }
+
+    #[test]
+    fn what_can_be_true_holds() {
+        assert_eq!(held(alloc::vec![claim(8, 10, 1), claim(18, 2, 2), claim(60, 20, 3)]), 3);
+    }
+
+    #[test]
+    fn cells_that_were_on_their_way_in_or_out_are_not_there_any_more() {
+        for (stage, stays) in [
+            (Stage::Built, 1),
+            (Stage::Entering, 0),
+            (Stage::Entered, 1),
+            (Stage::Ending, 0),
+            (Stage::Quarantined, 1),
+        ] {
+            let mut claim = claim(8, 1, 1);
+            claim.holding.stage = stage;
+            if stage == Stage::Quarantined {
+                claim.cores.clear();
+            }
+            assert_eq!(held(alloc::vec![claim]), stays, "{stage:?}");
+        }
+    }
+
+    #[test]
+    fn two_that_name_the_same_are_none() {
+        let good = claim(60, 1, 5);
+        for (one, other) in [
+            (claim(8, 4, 1), claim(11, 4, 2)),
+            (claim(8, 1, 1), claim(9, 1, 1)),
+            (claim(8, 1, 1), claim(8, 1, 1)),
+        ] {
+            let settled = settled(alloc::vec![one, good.clone(), other]);
+            assert_eq!((settled.held, settled.void.len()), (alloc::vec![good.clone()], 2));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_true_does_not_hold() {
+        let change = |change: fn(&mut Claim)| {
+            let mut claim = claim(8, 2, 1);
+            change(&mut claim);
+            assert_eq!(held(alloc::vec![claim]), 0);
+        };
+        change(|claim| claim.holding.memory = alloc::vec![chunks(7, 2)]);
+        change(|claim| claim.holding.memory = alloc::vec![chunks(57, 4)]);
+        change(|claim| claim.holding.memory.push(chunks(9, 1)));
+        change(|claim| claim.holding.memory.push(PhysRange::new(PhysAddr(u64::MAX - CHUNK + 1), CHUNK)));
+        change(|claim| claim.holding.memory[0].len_bytes -= PAGE_SIZE);
+        change(|claim| claim.holding.memory.clear());
+        change(|claim| claim.holding.root = PhysAddr(60 * CHUNK));
+        change(|claim| claim.holding.root = PhysAddr(u64::MAX));
+        change(|claim| claim.holding.report = PhysAddr(10 * CHUNK - PAGE_SIZE));
+        change(|claim| claim.holding.descriptor = claim.holding.report);
+        change(|claim| claim.place.start.0 += 1);
+        change(|claim| claim.cores.clear());
+        change(|claim| claim.cores[1] = Some(core(1)));
+        change(|claim| claim.cores[1] = Some(core(9)));
+        change(|claim| claim.cores = alloc::vec![Some(Core { apic: ApicId(3), ..core(1) })]);
+        change(|claim| claim.cores = alloc::vec![None, Some(core(1))]);
+        change(|claim| claim.cores.resize(4, None));
+        change(|claim| claim.holding.places = 0);
+        change(|claim| claim.holding.places = MAX_CORES as u32 + 1);
+        change(|claim| claim.holding.devices.push(DevicePlace::Mmio(PhysAddr(0))));
+        change(|claim| claim.holding.tables.push(PhysRange::new(PhysAddr(0), PAGE_SIZE)));
+    }
+
+    proptest! {
+        /// Whatever deeds say, nothing has two owners, and nobody has what the machine has not.
+        #[test]
+        fn nothing_has_two_owners(parts in proptest::collection::vec((0u64..70, 0u64..9, 0u32..9, 0u8..4), 0..9)) {
+            let claims: Vec<Claim> = parts
+                .into_iter()
+                .map(|(first, count, number, twist)| {
+                    let mut claim = claim(first, count, number);
+                    match twist {
+                        0 => claim.holding.memory.push(chunks(u64::from(number) * 9, 1)),
+                        1 => claim.cores.push(Some(core(first as u32 % 9))),
+                        _ => {}
+                    }
+                    claim
+                })
+                .collect();
+            let count = claims.len();
+            let settled = settled(claims);
+            prop_assert_eq!(settled.held.len() + settled.void.len(), count);
+            let memory: Vec<PhysRange> = settled.held.iter().flat_map(|claim| claim.holding.memory.clone()).collect();
+            prop_assert!(distinct(&memory, overlap));
+            prop_assert!(memory.iter().all(|range| range.start.0 >= 8 * CHUNK && range.end().0 <= 80 * CHUNK));
+            let cores: Vec<Core> = settled.held.iter().flat_map(Claim::cores).collect();
+            prop_assert!(distinct(&cores, |one, other| one.id == other.id));
+            prop_assert!(cores.iter().all(|core| (1..8).contains(&core.id.0)));
+            let devices: Vec<DevicePlace> = settled.held.iter().flat_map(|claim| claim.holding.devices.clone()).collect();
+            prop_assert!(distinct(&devices, |one, other| one == other));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What outlives a life of the image: variables that are neither zeroed nor written over when it begins anew.
+//!
+//! They stand in a section of their own (`machine/link/link.ld`). A life that went wrong could have written to them, so
+//! what is more than a number has a checksum.
+
+use super::checksum;
+use super::deed::MAX_DEEDS;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use isola_abi::id::{PhysAddr, PhysRange};
+use isola_abi::layout::PAGE_SIZE;
+
+/// Most bytes of the variables that an image begins with; those of one that has more are not kept.
+const MAX_VARIABLES: usize = 1024;
+
+/// Most bytes of a survey.
+const MAX_SURVEY: usize = 4096;
+
+/// How many restarts are remembered: see [`Kept::may_restart`].
+const REMEMBERED: usize = 5;
+
+/// What outlives a life.
+#[repr(C, align(4096))]
+pub(super) struct Kept {
+    /// The interrupt table while there is no other.
+    pub(super) interrupt_table: [AtomicU64; 512],
+    /// Whether to begin anew rather than to end the machine.
+    pub(super) armed: AtomicU32,
+    /// How often it was begun anew.
+    pub(super) restarts: AtomicU32,
+    /// The last [`super::Cause`], as a number.
+    pub(super) cause: AtomicU32,
+    /// The cycle counter at the last restart.
+    pub(super) ended_cycles: AtomicU64,
+    /// Cycles of a second.
+    pub(super) tsc_hz: AtomicU64,
+    /// The core that the image runs on.
+    pub(super) apic: AtomicU32,
+    /// Where the loader's information is.
+    pub(super) start_info: AtomicU64,
+    /// The status register of the one device that works for the image itself: its address, and its length in bytes.
+    pub(super) status_register: AtomicU64,
+    pub(super) status_len: AtomicU32,
+    recent: [AtomicU64; REMEMBERED],
+    /// Where the deeds of cells are: see [`word_of`], each with its complement in the next word.
+    deeds: [AtomicU64; 2 * MAX_DEEDS],
+    variables_len: AtomicU32,
+    variables: [AtomicU8; MAX_VARIABLES],
+    survey_len: AtomicU32,
+    survey_sum: AtomicU64,
+    survey: [AtomicU8; MAX_SURVEY],
+}
+
+#[unsafe(link_section = ".bss.isola_kept")]
+pub(super) static KEPT: Kept = Kept {
+    interrupt_table: [const { AtomicU64::new(0) }; 512],
+    armed: AtomicU32::new(0),
+    restarts: AtomicU32::new(0),
+    cause: AtomicU32::new(0),
+    ended_cycles: AtomicU64::new(0),
+    tsc_hz: AtomicU64::new(0),
+    apic: AtomicU32::new(0),
+    start_info: AtomicU64::new(0),
+    status_register: AtomicU64::new(0),
+    status_len: AtomicU32::new(0),
+    recent: [const { AtomicU64::new(0) }; REMEMBERED],
+    deeds: [const { AtomicU64::new(0) }; 2 * MAX_DEEDS],
+    variables_len: AtomicU32::new(0),
+    variables: [const { AtomicU8::new(0) }; MAX_VARIABLES],
+    survey_len: AtomicU32::new(0),
+    survey_sum: AtomicU64::new(0),
+    survey: [const { AtomicU8::new(0) }; MAX_SURVEY],
+};
+
+impl Kept {
+    /// Keeps the variables as they are now. Where there are too many, none.
+    pub(super) fn keep_variables(&self, variables: &[u8]) {
+        if variables.len() <= MAX_VARIABLES {
+            store(&self.variables, variables);
+            self.variables_len.store(variables.len() as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The variables that were kept: where, and how many bytes.
+    pub(super) fn variables(&self) -> (u64, u64) {
+        (self.variables.as_ptr() as u64, self.variables_len.load(Ordering::Relaxed).into())
+    }
+
+    /// Keeps what was found out about the machine. Returns whether there is room for it.
+    pub(super) fn keep_survey(&self, survey: &[u8]) -> bool {
+        let fits = survey.len() <= MAX_SURVEY;
+        if fits {
+            store(&self.survey, survey);
+            self.survey_sum.store(checksum(survey), Ordering::Relaxed);
+            self.survey_len.store(survey.len() as u32, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// What was found out about the machine, where it is still as it was written.
+    pub(super) fn survey(&self) -> Option<Vec<u8>> {
+        let len = self.survey_len.load(Ordering::Relaxed) as usize;
+        let bytes: Vec<u8> =
+            self.survey.get(..len)?.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        (len > 0 && checksum(&bytes) == self.survey_sum.load(Ordering::Relaxed)).then_some(bytes)
+    }
+
+    /// Enters where a deed is. Returns whether there is a place for it.
+    pub(super) fn enter_deed(&self, deed: PhysRange) -> bool {
+        let word = word_of(deed);
+        let free = self.deeds.chunks_exact(2).find(|pair| pair[0].load(Ordering::Relaxed) == 0);
+        if let Some([place, complement]) = free {
+            complement.store(!word, Ordering::Relaxed);
+            place.store(word, Ordering::Release);
+        }
+        free.is_some()
+    }
+
+    /// Strikes a deed out.
+    pub(super) fn strike_deed(&self, deed: PhysRange) {
+        let word = word_of(deed);
+        let entered = self.deeds.chunks_exact(2).filter(|pair| pair[0].load(Ordering::Relaxed) == word);
+        entered.for_each(|pair| pair[0].store(0, Ordering::Release));
+    }
+
+    /// Strikes all deeds out, and returns where they were; `None` for those that can't be told any more.
+    pub(super) fn take_deeds(&self) -> Vec<Option<PhysRange>> {
+        let entered = self.deeds.chunks_exact(2).filter_map(|pair| {
+            let (word, complement) = (pair[0].swap(0, Ordering::Relaxed), pair[1].load(Ordering::Relaxed));
+            let place = PhysRange::new(PhysAddr(word & !(PAGE_SIZE - 1)), word % PAGE_SIZE * PAGE_SIZE);
+            (word != 0).then(|| (word == !complement).then_some(place))
+        });
+        entered.collect()
+    }
+
+    /// Whether the image may be begun anew now, and if so, notes that it is. An image that goes wrong whenever it begins
+    /// shall not do so for ever: five times within a minute is too often.
+    pub(super) fn may_restart(&self, now_cycles: u64) -> bool {
+        let number = self.restarts.load(Ordering::Relaxed) as usize;
+        let Some(oldest) = self.recent.get(number % REMEMBERED) else { return false };
+        let since = now_cycles.wrapping_sub(oldest.load(Ordering::Relaxed));
+        let minute = self.tsc_hz.load(Ordering::Relaxed).saturating_mul(60);
+        if number >= REMEMBERED && since < minute {
+            return false;
+        }
+        oldest.store(now_cycles, Ordering::Relaxed);
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+/// A deed's place in a word: where it begins, and in the lowest bits how many pages it has.
+fn word_of(deed: PhysRange) -> u64 {
+    deed.start.0 | (deed.len_bytes / PAGE_SIZE)
+}
+
+fn store(to: &[AtomicU8], from: &[u8]) {
+    to.iter().zip(from).for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::boxed::Box;
+
+    fn kept() -> Box<Kept> {
+        // SAFETY: it is atomic integers, for which zero is a value.
+        unsafe { Box::<Kept>::new_zeroed().assume_init() }
+    }
+
+    #[test]
+    fn a_survey_that_was_written_over_is_none() {
+        let kept = kept();
+        assert_eq!(kept.survey(), None);
+        assert!(kept.keep_survey(b"a machine") && !kept.keep_survey(&[0; MAX_SURVEY + 1]));
+        assert_eq!(kept.survey().as_deref(), Some(&b"a machine"[..]));
+        kept.survey[3].store(b'x', Ordering::Relaxed);
+        assert_eq!(kept.survey(), None);
+        kept.survey_len.store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(kept.survey(), None);
+    }
+
+    #[test]
+    fn deeds_are_found_again_and_those_that_were_written_over_are_told_apart() {
+        let (kept, deed) = (kept(), |number: u64| PhysRange::new(PhysAddr(number << 12), number << 12));
+        for number in 1..=4 {
+            assert!(kept.enter_deed(deed(number)));
+        }
+        kept.strike_deed(deed(2));
+        kept.deeds[4].store(0x3008, Ordering::Relaxed);
+        assert_eq!(kept.take_deeds(), [Some(deed(1)), None, Some(deed(4))]);
+        assert!(kept.take_deeds().is_empty());
+        for number in 1..=MAX_DEEDS as u64 {
+            assert!(kept.enter_deed(deed(number)));
+        }
+        assert!(!kept.enter_deed(deed(1)));
+    }
+
+    #[test]
+    fn an_image_that_goes_wrong_whenever_it_begins_is_given_up_and_one_that_does_so_now_and_then_is_not() {
+        let kept = kept();
+        kept.tsc_hz.store(1000, Ordering::Relaxed);
+        let hasty = (0..20).take_while(|second| kept.may_restart(1_000_000 + second * 1000)).count();
+        assert_eq!(hasty, REMEMBERED);
+        assert!((2..50).all(|hour| kept.may_restart(hour * 3_600_000)));
+    }
+}

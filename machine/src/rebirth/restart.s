@@ -1,0 +1,38 @@
+# Where an image begins anew: in long mode, in whatever address space was in use, with interrupts off and
+#
+#   rdi, rsi   the variables as they were at first: where they are kept, and how many bytes
+#   rdx        physical address of the loader's information
+#
+# Goes back to the early tables (boot/entry.s), which have the image at the same place, and to the boot stack. What is
+# kept (.bss.isola_kept) and these two are neither written over nor zeroed here.
+
+.section .text.isola_restart, "ax"
+.balign 16
+.globl isola_restart
+isola_restart:
+    cli
+    cld
+    mov isola_early_tables@GOTPCREL(%rip), %rax
+    mov $0xffffffff80000000, %rcx   # IMAGE
+    sub %rcx, %rax
+    mov %rax, %cr3
+    mov isola_boot_stack_top@GOTPCREL(%rip), %rsp
+    mov %rdx, %r12
+    mov %rsi, %rcx
+    mov %rdi, %rsi
+    mov isola_data_start@GOTPCREL(%rip), %rdi
+    rep movsb
+    mov isola_zeroed_start@GOTPCREL(%rip), %rdi
+    mov isola_zeroed_end@GOTPCREL(%rip), %rcx
+    sub %rdi, %rcx
+    shr $3, %rcx
+    xor %eax, %eax
+    rep stosq
+    mov %r12, %rdi
+    xor %ebp, %ebp                  # the outermost frame, where backtraces end
+    call *isola_after_boot@GOTPCREL(%rip)
+    ud2
+
+.weak isola_after_boot, isola_data_start, isola_zeroed_start, isola_zeroed_end
+
+.text

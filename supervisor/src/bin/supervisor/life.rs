@@ -1,0 +1,48 @@
+//! Signs of life. An interrupt that cannot be masked asks whether this supervisor stands still: the host raises it, or a
+//! cell that waits for an answer in vain. Whoever it is, what decides is what is seen here: a supervisor that gave no sign
+//! for a long time begins anew, and one that works is not disturbed.
+
+use crate::time::Time;
+use core::sync::atomic::{AtomicU64, Ordering};
+use isola_abi::management::RestartCause;
+use isola_machine::apic::local;
+use isola_machine::interrupts::{self, ExceptionFrame, NonMaskable};
+use isola_machine::{cpu, rebirth, serial_line};
+
+/// How long the supervisor may take between two signs, in ns. Longer than all that it does: what takes longest is to wait for
+/// a core that does not come back.
+const LIMIT_NS: u64 = 4_000_000_000;
+
+/// The cycle counter at the last sign; 0 while the supervisor rests.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// [`LIMIT_NS`] in cycles.
+static LIMIT_CYCLES: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Gives a sign.
+pub fn sign() {
+    LAST.store(cpu::cycles(), Ordering::Relaxed);
+}
+
+/// Says that there is nothing to do before the next interrupt.
+pub fn rest() {
+    LAST.store(0, Ordering::Relaxed);
+}
+
+/// Answers from now on who asks whether the supervisor stands still.
+pub fn watch(time: &Time) {
+    LIMIT_CYCLES.store(time.cycles(LIMIT_NS), Ordering::Relaxed);
+    sign();
+    interrupts::set_non_maskable_handler(on_non_maskable);
+    local::accept_non_maskable();
+}
+
+fn on_non_maskable(frame: &ExceptionFrame) -> NonMaskable {
+    let last = LAST.load(Ordering::Relaxed);
+    let since = cpu::cycles().wrapping_sub(last);
+    if last != 0 && since > LIMIT_CYCLES.load(Ordering::Relaxed) {
+        serial_line!("the supervisor stands still at {:#x}", frame.rip);
+        rebirth::restart(RestartCause::Hang);
+    }
+    NonMaskable::Handled
+}

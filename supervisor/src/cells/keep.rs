@@ -1,0 +1,68 @@
+//! What outlives this supervisor of a cell: noted whenever it changes, as it can go wrong at any time.
+//!
+//! What a cell holds, [`Effects::keep`] writes down beside this. The rest is lost with the supervisor: the records of
+//! cells that have ended, the journal, what cells printed longer ago than their rings reach, and requests to stop that
+//! are due.
+
+use super::Cells;
+use super::cell::{Body, Cell};
+use crate::effects::Effects;
+use alloc::vec::Vec;
+use isola_abi::id::CellId;
+use isola_abi::management::{CellSpec, Durations};
+use isola_abi::rebirth::Stage;
+use serde::{Deserialize, Serialize};
+
+/// What is to be known again of a cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Keepsake {
+    pub(super) id: CellId,
+    pub(super) spec: CellSpec,
+    pub(super) image_bytes: u64,
+    pub(super) created_unix_ns: u64,
+    pub(super) started_unix_ns: Option<u64>,
+    pub(super) started_ns: u64,
+    pub(super) durations: Durations,
+    /// The most memory that it may have, where that is not what its specification says.
+    pub(super) limit: Option<u64>,
+    /// How often it was started again, and has ended in a row.
+    pub(super) restarts: (u32, u32),
+}
+
+impl<E: Effects> Cell<E> {
+    /// What is to be known again of the cell.
+    pub(super) fn keepsake(&self) -> Vec<u8> {
+        let keepsake = Keepsake {
+            id: self.id,
+            spec: self.spec.clone(),
+            image_bytes: self.image_bytes,
+            created_unix_ns: self.created_unix_ns,
+            started_unix_ns: self.started_unix_ns,
+            started_ns: self.started_ns,
+            durations: self.durations,
+            limit: self.growth.limit,
+            restarts: self.restarting.counts(),
+        };
+        postcard::to_allocvec(&keepsake).unwrap_or_default()
+    }
+}
+
+impl<E: Effects> Cells<E> {
+    /// Notes what is to be known again of a cell that is as far as before.
+    pub(super) fn keep_up(&mut self, id: CellId) {
+        let stage = match self.cells.get(&id) {
+            Some(cell) if cell.is_live() => Stage::Entered,
+            _ => Stage::Built,
+        };
+        self.keep(id, stage);
+    }
+
+    /// Notes how far a cell is, and what is to be known again of it.
+    pub(super) fn keep(&mut self, id: CellId, stage: Stage) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let keepsake = cell.keepsake();
+        if let Body::Held(held) = &mut cell.body {
+            self.effects.keep(&mut held.space, stage, keepsake);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A supervisor that comes after one that has gone wrong, and takes over its cells.
+//!
+//! Who holds what is settled before ([`Legacy`]): each core, chunk and device is in the inventory or one survivor's. What
+//! is left to do is to know the cells again. One that cannot be known is taken apart: nothing is somebody's that nobody
+//! can name.
+
+use super::cell::{Body, Cell, Held, Run};
+use super::grow::Growth;
+use super::keep::Keepsake;
+use super::moves::{Moves, Ordered};
+use super::restart::Restarting;
+use super::watch::Watch;
+use super::{Boot, Cells, InventoryOf, Quarantined};
+use crate::effects::{Effects, Legacy, Reclaimed, Survivor};
+use crate::inventory::CoreToken;
+use crate::journal::Journal;
+use crate::logs::Log;
+use crate::report;
+use isola_abi::id::CoreId;
+use isola_abi::management::{JournalEvent, MAX_CELLS};
+use isola_abi::rebirth::Stage;
+
+/// Entries of the journal, and ids of cells, begin anew at this multiple of the number of restarts: what the supervisors
+/// before have given out is not given out again, though nobody knows any more how far they came.
+const NUMBERS: u32 = 1 << 16;
+
+impl<E: Effects> Cells<E> {
+    /// The cells that a supervisor has left, on a machine whose inventory has what they do not hold.
+    pub fn recover(effects: E, inventory: InventoryOf<E>, boot: Boot, legacy: Legacy<E>) -> Self {
+        let Legacy { cause, number, ended_ns, survivors, mut gone, withheld_bytes } = legacy;
+        let mut cells = Self::new(effects, inventory, boot);
+        cells.journal = Journal::from(u64::from(number) * u64::from(NUMBERS));
+        cells.next_id = number.saturating_mul(NUMBERS).max(1);
+        cells.withheld_bytes = withheld_bytes;
+        let mut found = 0;
+        for survivor in survivors {
+            match survivor.stage {
+                Stage::Quarantined => cells.shut_away(survivor),
+                _ => match cells.take_over(survivor) {
+                    Ok(()) => found += 1,
+                    Err(survivor) => {
+                        gone += 1;
+                        cells.give_up(survivor);
+                    }
+                },
+            }
+        }
+        cells.record(ended_ns, None, JournalEvent::Restart { cause, number, found, gone });
+        cells
+    }
+
+    /// Takes a cell over, if it can be known again.
+    fn take_over(&mut self, survivor: Survivor<E>) -> Result<(), Survivor<E>> {
+        let Ok(keepsake) = postcard::from_bytes::<Keepsake>(&survivor.keepsake) else { return Err(survivor) };
+        let Keepsake { id, spec, image_bytes, created_unix_ns, started_unix_ns, started_ns, .. } = keepsake;
+        let Keepsake { durations, limit, restarts, .. } = keepsake;
+        let is_new = !self.cells.contains_key(&id) && self.find(&spec.name).is_err();
+        let is_whole = survivor.lost.is_empty() && survivor.cores.first().is_some_and(Option::is_some);
+        if !is_new || !is_whole || spec.validate().is_err() || self.cells.len() >= MAX_CELLS {
+            return Err(survivor);
+        }
+        let Survivor { stage, space, mut cores, mut core_ids, device, memory, answered, settled, .. } =
+            survivor;
+        for core in cores.iter().flatten() {
+            self.inventory.cores.assign(core.id(), id);
+        }
+        let used = cores.iter().rposition(Option::is_some).map_or(0, |place| place + 1).max(core_ids.len());
+        cores.resize_with(used, || None);
+        core_ids.resize(used, CoreId(0));
+        let now = self.effects.now_ns();
+        let moves = match stage {
+            Stage::Built => Moves::new(),
+            _ => self.moves_of(&space, &cores, now),
+        };
+        let places = self.inventory.cores.count_for_cells();
+        let log = Log::resume(&self.effects.report(&space).console);
+        let run = match stage {
+            Stage::Built => Run::Created,
+            _ => Run::Running { watch: Watch::new(spec.watchdog_ms, places, now) },
+        };
+        let cell = Cell {
+            id,
+            body: Body::Held(Held { space, cores, device }),
+            core_ids,
+            moves,
+            memory_bytes: memory.iter().map(|range| range.len_bytes).sum(),
+            growth: Growth::resume(answered, settled, limit),
+            shrink: None,
+            restarting: Restarting::resume(restarts),
+            image_bytes,
+            run,
+            log,
+            exit_code: None,
+            crash: None,
+            created_unix_ns,
+            started_unix_ns,
+            started_ns,
+            durations,
+            spec,
+        };
+        self.next_id = self.next_id.max(id.0.saturating_add(1));
+        self.cells.insert(id, cell);
+        Ok(())
+    }
+
+    /// What is under way of the cores of a cell.
+    fn moves_of(&self, space: &E::Space, cores: &[Option<E::Core>], now: u64) -> Moves {
+        let report = self.effects.report(space);
+        let here = cores.iter().enumerate().filter_map(|(place, core)| Some((place, core.as_ref()?.id())));
+        let orders = here.map(|(place, core)| {
+            let (order, said) = (self.effects.last_order(space, place), report::carried_out(report, place));
+            Ordered { place, core, order, said }
+        });
+        Moves::resume(orders, now)
+    }
+
+    /// Takes apart what cannot be known again.
+    fn give_up(&mut self, survivor: Survivor<E>) {
+        let Survivor { space, cores, lost, device, memory, .. } = survivor;
+        let Reclaimed { back, lost: more } = self.effects.reclaim(cores.into_iter().flatten().collect());
+        let mut held = Held { space, cores: back.into_iter().map(Some).collect(), device };
+        let is_safe = self.reset(&mut held) && lost.is_empty() && more.is_empty();
+        self.take_back(held, memory.iter().map(|range| range.len_bytes).sum(), is_safe);
+        lost.into_iter().chain(more).for_each(|core| self.inventory.cores.lose(core));
+    }
+
+    /// Keeps out of use what was out of use.
+    fn shut_away(&mut self, survivor: Survivor<E>) {
+        let Survivor { space, device, memory, .. } = survivor;
+        let memory_bytes = memory.iter().map(|range| range.len_bytes).sum();
+        self.quarantine.push(Quarantined { memory_bytes, _parts: (space, device) });
+    }
+}

@@ -1,0 +1,311 @@
+//! A supervisor goes wrong, and the next one knows who has what.
+
+use super::*;
+use crate::fake::{go_wrong, obeys};
+use alloc::vec;
+use isola_abi::id::NodeId;
+use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause};
+use isola_abi::places::OrderKind;
+use isola_abi::recall::Rest;
+use proptest::prelude::*;
+
+const CORES: u32 = 4;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create {
+        name: u8,
+        cores: u32,
+        mib: u64,
+        most_mib: u64,
+        network: bool,
+    },
+    Recreate(u8),
+    Start(u8),
+    Say(u8, CellPhase),
+    Wish(u8, u64),
+    /// Asks for so many cores; the cell does what it is ordered, or will only when it is told to obey.
+    Cores {
+        name: u8,
+        count: u32,
+        deaf: bool,
+    },
+    Obey(u8),
+    Memory(u8, u64),
+    Stop(u8),
+    Destroy(u8),
+    Lose(u32),
+    GoWrong,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let phases = [CellPhase::Running, CellPhase::Exited, CellPhase::Crashed];
+    let create =
+        (0u8..4, 1u32..4, 1u64..12, 0u64..12, any::<bool>()).prop_map(|(name, cores, mib, more, network)| {
+            Step::Create { name, cores, mib, most_mib: mib + more, network }
+        });
+    prop_oneof![
+        6 => create,
+        2 => (0u8..4).prop_map(Step::Recreate),
+        6 => (0u8..4).prop_map(Step::Start),
+        4 => (0u8..4, 0usize..3).prop_map(move |(name, phase)| Step::Say(name, phases[phase])),
+        4 => (0u8..4, 0u64..9).prop_map(|(name, mib)| Step::Wish(name, mib)),
+        6 => (0u8..4, 1u32..5, any::<bool>()).prop_map(|(name, count, deaf)| Step::Cores { name, count, deaf }),
+        2 => (0u8..4).prop_map(Step::Obey),
+        3 => (0u8..4, 1u64..14).prop_map(|(name, mib)| Step::Memory(name, mib)),
+        2 => (0u8..4).prop_map(Step::Stop),
+        2 => (0u8..4).prop_map(Step::Destroy),
+        1 => (1..=CORES).prop_map(Step::Lose),
+        4 => Just(Step::GoWrong),
+    ]
+}
+
+fn name(number: u8) -> String {
+    alloc::format!("cell-{number}")
+}
+
+/// What must be the same for the next supervisor: cells that have not ended, and all that is free.
+fn known(cells: &mut Cells<FakeMachine>) -> (MachineInfo, Vec<CellInfo>) {
+    cells.doorbell();
+    let live = cells.list(Detail::Full).into_iter().filter(|cell| !cell.state.has_ended());
+    // That a cell was asked to stop is forgotten: it is asked again.
+    let live = live.map(|cell| match cell.state {
+        CellState::Stopping => CellInfo { state: CellState::Running, ..cell },
+        _ => cell,
+    });
+    let live = live.collect();
+    (MachineInfo { restarts: 0, ..resources(cells) }, live)
+}
+
+fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
+    let report = |cells: &mut Cells<FakeMachine>, number: u8| {
+        let id = cells.find(&name(number)).ok()?;
+        cells.effects().reports.get(&id).cloned()
+    };
+    match *step {
+        Step::Create { name: number, cores, mib, most_mib, network } => {
+            let spec = CellSpec {
+                cores,
+                memory: ByteSize(mib * MIB),
+                memory_max: Some(ByteSize(most_mib * MIB)),
+                network: if network { NetworkSpec::Dhcp } else { NetworkSpec::None },
+                ..spec(&name(number))
+            };
+            let _ = create(cells, spec);
+        }
+        Step::Recreate(number) => drop(cells.recreate(&name(number))),
+        Step::Start(number) => drop(cells.start(&name(number))),
+        Step::Say(number, phase) => {
+            if let Some(report) = report(cells, number) {
+                says(&report, phase);
+                cells.doorbell();
+            }
+        }
+        Step::Wish(number, mib) => {
+            if let Some(report) = report(cells, number) {
+                report.wish.make(mib * MIB, mib * MIB, NodeId(0));
+                cells.doorbell();
+                while cells.scrub() == Scrub::Unfinished {}
+            }
+        }
+        Step::Cores { name: number, count, deaf } => {
+            cells.effects().cells_are_deaf = deaf;
+            let wanted = CoresWanted { change: Change::To(count), ids: &[], limit_ms: CORE_LIMIT_MS };
+            let _ = cells.resize_cores(&name(number), &wanted, Mode::Apply);
+            cells.effects().cells_are_deaf = false;
+        }
+        Step::Obey(number) => {
+            if let Some(report) = report(cells, number)
+                && let Ok(id) = cells.find(&name(number))
+            {
+                let places = cells.effects().places[&id].clone();
+                (0..CORES as usize).for_each(|place| obeys(&report, &places, place));
+                cells.doorbell();
+            }
+        }
+        Step::Memory(number, mib) => {
+            let to = Change::To(ByteSize(mib * MIB));
+            let asked = cells.resize_memory(&name(number), to, Mode::Apply);
+            if let (Ok(Resize::Asked(id)), Some(report)) = (asked, report(cells, number)) {
+                let (recall, grown) =
+                    (cells.effects().recalls[&id].clone(), cells.effects().grown[&id].clone());
+                let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();
+                report.offer.make(recall.asked().0, &blocks, Rest::None);
+                cells.doorbell();
+                report.offer.acknowledge(recall.settlement().number);
+                cells.doorbell();
+            }
+        }
+        Step::Stop(number) => drop(cells.stop(&name(number), 0)),
+        Step::Destroy(number) => drop(cells.destroy(&name(number))),
+        Step::Lose(core) => drop(cells.effects().lost.insert(CoreId(core))),
+        Step::GoWrong => {}
+    }
+}
+
+#[test]
+fn a_cell_is_known_again_with_all_that_it_has_and_ends_as_any_other() {
+    let mut cells = machine(CORES);
+    let empty = resources(&cells);
+    let spec = CellSpec { memory_max: Some(ByteSize(16 * MIB)), ..spec("kv") };
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec });
+    says(&report, CellPhase::Running);
+    report.wish.make(2 * MIB, 2 * MIB, NodeId(0));
+    cells.doorbell();
+    while cells.scrub() == Scrub::Unfinished {}
+    create(&mut cells, super::spec("waiting")).unwrap();
+    let before = known(&mut cells);
+    let mut cells = go_wrong(cells, CORES, 1, |_| {});
+    let machine = MachineInfo { memory_images: ByteSize(0), ..before.0 };
+    let after = known(&mut cells);
+    assert_eq!(after.1, before.1);
+    assert_eq!((&after.0.cores, after.0.devices_free), (&machine.cores, machine.devices_free));
+    let restart = JournalEvent::Restart { cause: RestartCause::Panic, number: 1, found: 2, gone: 0 };
+    assert_eq!(events(&cells), [restart]);
+
+    // It went on meanwhile: what it says is found, and what it wants it gets.
+    report.wish.make(4 * MIB, 4 * MIB, NodeId(0));
+    while cells.scrub() == Scrub::Unfinished {}
+    cells.doorbell();
+    assert_eq!(info(&mut cells, "kv").memory, ByteSize(10 * MIB));
+    cells.start("waiting").unwrap();
+    cells.stop("waiting", 0).unwrap();
+    says(&report, CellPhase::Exited);
+    cells.doorbell();
+    assert_eq!(info(&mut cells, "kv").state, CellState::Exited);
+    cells.destroy("kv").unwrap();
+    cells.destroy("waiting").unwrap();
+    assert_eq!(MachineInfo { restarts: 0, ..resources(&cells) }, empty);
+}
+
+/// A cell of three cores, the last of which was asked for and did not answer before its supervisor went wrong.
+fn with_a_core_on_its_way_out() -> (Cells<FakeMachine>, CellId, Rc<Report>) {
+    let mut cells = machine(CORES);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    let id = cells.find("kv").unwrap();
+    ask_for(&mut cells, Change::More(1));
+    cells.effects().cells_are_deaf = true;
+    ask_for(&mut cells, Change::Less(1));
+    assert_eq!(cells.effects().places[&id].at(2).kind, OrderKind::Leave);
+    (go_wrong(cells, CORES, 1, |_| {}), id, report)
+}
+
+fn ask_for(cells: &mut Cells<FakeMachine>, change: Change<u32>) {
+    let wanted = CoresWanted { change, ids: &[], limit_ms: CORE_LIMIT_MS };
+    cells.resize_cores("kv", &wanted, Mode::Apply).unwrap();
+}
+
+#[test]
+fn a_core_that_another_supervisor_has_asked_for_comes_free_when_its_cell_says_so() {
+    let (mut cells, id, report) = with_a_core_on_its_way_out();
+    assert_eq!(info(&mut cells, "kv").core_count(), 3);
+    let places = cells.effects().places[&id].clone();
+    obeys(&report, &places, 2);
+    cells.doorbell();
+    assert_eq!(info(&mut cells, "kv").core_count(), 2);
+    assert_eq!((places.core(2), cells.machine().cores[3].owner), (None, CoreOwner::Free));
+}
+
+#[test]
+fn a_core_that_another_supervisor_has_asked_for_in_vain_stays_and_can_be_asked_for_again() {
+    let (mut cells, id, report) = with_a_core_on_its_way_out();
+    let places = cells.effects().places[&id].clone();
+    let leave = places.at(2);
+    advance(&mut cells, 11);
+    assert_eq!((places.at(2).kind, info(&mut cells, "kv").core_count()), (OrderKind::Stay, 3));
+    // Whoever comes after that one takes it at its word as well.
+    let mut cells = go_wrong(cells, CORES, 2, |_| {});
+    report.cores[2].order.store(leave.to_u32(), Ordering::Release);
+    cells.doorbell();
+    assert_eq!((places.core(2), info(&mut cells, "kv").core_count()), (None, 2));
+    cells.effects().cells_are_deaf = false;
+    ask_for(&mut cells, Change::More(1));
+    ask_for(&mut cells, Change::Less(2));
+    assert_eq!(info(&mut cells, "kv").core_count(), 1);
+}
+
+#[test]
+fn numbers_are_not_given_out_again() {
+    let mut cells = machine(CORES);
+    let first = create(&mut cells, spec("a")).unwrap();
+    let mut cells = go_wrong(cells, CORES, 1, |_| {});
+    let second = create(&mut cells, spec("b")).unwrap();
+    assert!(second > first);
+    cells.destroy("b").unwrap();
+    let mut cells = go_wrong(cells, CORES, 2, |_| {});
+    assert!(create(&mut cells, spec("c")).unwrap() > second);
+    let numbers: Vec<u64> = cells.journal().since(0).map(|entry| entry.number).collect();
+    assert!(numbers.iter().all(|number| *number >= 2 << 16));
+}
+
+#[test]
+fn what_cannot_be_known_again_is_nobody_s() {
+    let mut cells = machine(CORES);
+    let empty = resources(&cells);
+    drop(run(&mut cells, spec("kv")));
+    create(&mut cells, spec("waiting")).unwrap();
+    let cells = go_wrong(cells, CORES, 1, |keepsake| keepsake.truncate(5));
+    assert_eq!(MachineInfo { restarts: 0, ..resources(&cells) }, empty);
+    let restart = JournalEvent::Restart { cause: RestartCause::Panic, number: 1, found: 0, gone: 2 };
+    assert_eq!(events(&cells), [restart]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is done before a supervisor goes wrong, the next one has the same account of it.
+    #[test]
+    fn the_inventory_is_rebuilt_as_it_was(steps in proptest::collection::vec(any_step(), 1..40)) {
+        let (mut cells, mut number) = (machine(CORES), 0);
+        for step in &steps {
+            apply(&mut cells, step);
+            if !matches!(step, Step::GoWrong) {
+                continue;
+            }
+            number += 1;
+            let (machine, live) = known(&mut cells);
+            cells = go_wrong(cells, CORES, number, |_| {});
+            let (machine_after, live_after) = known(&mut cells);
+            prop_assert_eq!(&live_after, &live);
+            // Images are not kept: the memory of those that were used is free.
+            let held: u64 = live.iter().map(|cell| cell.memory.0).sum();
+            let free = machine.memory_total.0 - machine.memory_quarantined.0 - held;
+            prop_assert_eq!((machine_after.memory_total, machine_after.memory_free.0), (machine.memory_total, free));
+            prop_assert_eq!(machine_after.memory_quarantined, machine.memory_quarantined);
+            prop_assert_eq!(machine_after.devices_free, machine.devices_free);
+            for (after, before) in machine_after.cores.iter().zip(&machine.cores) {
+                // Only what is free can turn out not to come back.
+                let is_lost = after.owner == CoreOwner::Failed && before.owner == CoreOwner::Free;
+                prop_assert!(after == before || is_lost, "{:?} was {:?}", after, before);
+            }
+        }
+        cells.effects().lost.clear();
+        for cell in cells.list(Detail::Brief) {
+            let _ = cells.stop(&cell.spec.name, 0);
+            cells.destroy(&cell.spec.name).unwrap();
+        }
+        let info = cells.machine();
+        prop_assert!(info.cores.iter().all(|core| !matches!(core.owner, CoreOwner::Cell(_))));
+        prop_assert_eq!(info.memory_free.0 + info.memory_quarantined.0, info.memory_total.0);
+    }
+
+    /// Whatever keepsakes say, nothing panics, and nothing is lost.
+    #[test]
+    fn no_keepsake_does_harm(at in 0usize..200, flip in 1u8..) {
+        let mut cells = machine(CORES);
+        for number in 0..2 {
+            drop(run(&mut cells, spec(&name(number))));
+        }
+        let mut cells = go_wrong(cells, CORES, 1, |keepsake| {
+            let at = at % keepsake.len();
+            keepsake[at] ^= flip;
+        });
+        for cell in cells.list(Detail::Full) {
+            cells.stop(&cell.spec.name, 0).unwrap();
+            cells.destroy(&cell.spec.name).unwrap();
+        }
+        let info = cells.machine();
+        prop_assert_eq!((info.memory_free, info.devices_free), (info.memory_total, 2));
+        prop_assert!(info.cores.iter().skip(1).all(|core| core.owner == CoreOwner::Free));
+    }
+}

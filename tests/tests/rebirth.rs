@@ -1,0 +1,171 @@
+//! The supervisor goes wrong: cells do not notice, and are managed again by the one that comes after it.
+
+use isola_abi::management::{
+    CellSpec, CellState, Fault, JournalEvent, MachineInfo, ManagementError, NetworkSpec, RequestBody,
+    ResponseBody, RestartCause,
+};
+use isola_abi::size::ByteSize;
+use isola_tests::kv::Load;
+use isola_tests::management::spec;
+use isola_tests::qemu::MachineType;
+use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
+use isola_tests::wait;
+use std::time::Duration;
+
+const FOR_TESTS: Setup = Setup {
+    threads: 1,
+    nodes: 1,
+    kind: MachineType::Q35,
+    cores: 4,
+    memory_mib: 256,
+    cpu: "max",
+    network_devices: 2,
+    command_line: "isola.test-faults=1",
+    forwards: None,
+};
+
+/// Has the supervisor go wrong, and waits until the next one answers. Returns what that has entered in its journal.
+fn go_wrong(machine: &mut Supervised, fault: Fault) -> JournalEvent {
+    let before = machine.client.machine().restarts;
+    machine.client.send(RequestBody::GoWrong(fault));
+    if fault == Fault::Hang {
+        // A supervisor that has not stood still for long is not disturbed: so it takes several.
+        wait::until_true("the supervisor is found to stand still", || {
+            machine.inject_nmi();
+            let asked = machine.client.send(RequestBody::Hello { version: isola_abi::VERSION });
+            machine.client.wait(asked, Duration::from_millis(500)).is_some()
+        });
+    }
+    machine.client.hello();
+    assert_eq!(machine.client.machine().restarts, before + 1);
+    let events = machine.client.events(0).into_iter();
+    events.map(|entry| entry.event).find(|event| matches!(event, JournalEvent::Restart { .. })).unwrap()
+}
+
+/// A machine with the key-value server in a cell, and a cell that was created and not started.
+fn with_service(kind: MachineType) -> (Supervised, MachineInfo, Load) {
+    let mut machine =
+        Supervised::boot(Setup { kind, forwards: Some(11211), network_devices: 1, ..FOR_TESTS });
+    let empty = machine.resources();
+    let cache = CellSpec {
+        network: NetworkSpec::Dhcp,
+        memory_max: Some(ByteSize(64 << 20)),
+        ..spec("cache", 2, 32, &[])
+    };
+    machine.client.create(&image("kv"), cache);
+    machine.client.start("cache");
+    machine.client.create(probe(), spec("waiting", 1, 4, &["exit", "5"]));
+    let load = Load::start(machine.forwarded(), 2);
+    (machine, empty, load)
+}
+
+/// Has the supervisor go wrong, and sees that it knows all again that it knew, and that the service answers on.
+fn go_wrong_beside(machine: &mut Supervised, load: &Load, fault: Fault, cause: RestartCause) {
+    let (resources, cell) = (machine.resources(), machine.client.inspect("cache"));
+    let event = go_wrong(machine, fault);
+    let number = machine.client.machine().restarts;
+    assert_eq!(event, JournalEvent::Restart { cause, number, found: 2, gone: 0 }, "{fault:?}");
+    // Images are not kept: what the used ones took is free.
+    let known = |info: MachineInfo| MachineInfo { memory_free: ByteSize(0), ..info };
+    let now_free = machine.resources();
+    assert!(now_free.memory_free >= resources.memory_free, "{fault:?}");
+    assert_eq!(known(now_free), known(resources), "{fault:?}");
+    let now = machine.client.inspect("cache");
+    assert_eq!((now.id, now.state, now.spec), (cell.id, CellState::Running, cell.spec));
+    assert_eq!((now.memory, now.image, now.started_unix_ns), (cell.memory, cell.image, cell.started_unix_ns));
+    load.wait_for(50);
+}
+
+#[test]
+fn a_service_answers_on_while_the_supervisor_goes_wrong_and_is_managed_again() {
+    let (mut machine, empty, load) = with_service(MachineType::Q35);
+    for (fault, cause) in [
+        (Fault::Panic, RestartCause::Panic),
+        (Fault::PageFault, RestartCause::Exception),
+        (Fault::StackOverflow, RestartCause::Exception),
+        (Fault::Hang, RestartCause::Hang),
+    ] {
+        go_wrong_beside(&mut machine, &load, fault, cause);
+    }
+    // What one supervisor has created another one starts; and new cells get what is free.
+    machine.client.start("waiting");
+    assert_eq!(machine.client.wait_for_end("waiting").exit_code, Some(5));
+    machine.client.create(probe(), spec("new", 1, 8, &["exit", "6"]));
+    machine.client.start("new");
+    assert_eq!(machine.client.wait_for_end("new").exit_code, Some(6));
+    assert!(load.end() >= 200);
+    assert_eq!(machine.client.stop("cache", 10_000).state, CellState::Exited);
+    assert_eq!(machine.resources(), empty);
+    assert_eq!(machine.power_off().exit_code, Some(0));
+}
+
+#[test]
+fn interrupt_lines_of_cells_are_left_alone() {
+    let (mut machine, empty, load) = with_service(MachineType::Microvm);
+    go_wrong_beside(&mut machine, &load, Fault::Panic, RestartCause::Panic);
+    load.end();
+    assert_eq!(machine.client.stop("cache", 10_000).state, CellState::Exited);
+    machine.client.destroy("waiting");
+    assert_eq!(machine.resources(), empty);
+}
+
+#[test]
+fn what_was_just_ending_is_gone_and_what_ended_meanwhile_is_seen_to_have_ended() {
+    let mut machine = Supervised::boot(FOR_TESTS);
+    let empty = machine.resources();
+    for name in ["ending", "bystander"] {
+        let networked = CellSpec { network: NetworkSpec::Dhcp, ..spec(name, 1, 4, &["serve"]) };
+        machine.client.create(probe(), networked);
+        machine.client.start(name);
+    }
+    assert_eq!(machine.client.ask(RequestBody::GoWrong(Fault::PanicAtEnd)), Ok(ResponseBody::Done));
+    machine.client.send(RequestBody::Stop { name: "ending".into(), timeout_ms: 0 });
+    machine.client.hello();
+    let events = machine.client.events(0);
+    let cause = RestartCause::Panic;
+    assert_eq!(events[0].event, JournalEvent::Restart { cause, number: 1, found: 1, gone: 1 });
+    let unknown = machine.client.ask(RequestBody::Inspect { name: "ending".into() });
+    assert_eq!(unknown, Err(ManagementError::NoSuchCell("ending".into())));
+    let info = machine.client.machine();
+    assert_eq!((free_cores(&info), info.devices_free), (2, 1));
+
+    // It ends while the supervisor stands still, which it is only found to do after seconds.
+    machine.client.create(probe(), spec("later", 1, 4, &["timer", "1000"]));
+    machine.client.start("later");
+    go_wrong(&mut machine, Fault::Hang);
+    assert_eq!(machine.client.wait_for_end("later").state, CellState::Exited);
+    assert_eq!(machine.client.stop("bystander", 10_000).exit_code, Some(0));
+    assert_eq!(machine.resources(), empty);
+}
+
+#[test]
+fn a_cell_brings_a_supervisor_back_that_stands_still_and_disturbs_none_that_works() {
+    let mut machine = Supervised::boot(FOR_TESTS);
+    machine.client.create(probe(), spec("rouser", 1, 4, &["rouse"]));
+    machine.client.start("rouser");
+    // Enough for it to work at.
+    for number in 0..10 {
+        machine.client.create(probe(), spec("other", 1, 16 + number % 2, &["exit"]));
+        machine.client.start("other");
+        machine.client.wait_for_end("other");
+        machine.client.destroy("other");
+    }
+    assert_eq!(machine.client.machine().restarts, 0);
+    machine.client.send(RequestBody::GoWrong(Fault::Hang));
+    machine.client.hello();
+    assert_eq!(machine.client.machine().restarts, 1);
+    assert_eq!(machine.client.stop("rouser", 10_000).exit_code, Some(0));
+}
+
+#[test]
+fn a_supervisor_that_works_is_not_disturbed_and_goes_wrong_only_where_tests_are_allowed() {
+    let mut machine = Supervised::boot(Setup { command_line: "", ..FOR_TESTS });
+    for fault in [Fault::Panic, Fault::Hang, Fault::PanicAtEnd] {
+        assert_eq!(machine.client.ask(RequestBody::GoWrong(fault)), Err(ManagementError::NotForTests));
+    }
+    for _ in 0..20 {
+        machine.inject_nmi();
+        machine.client.machine();
+    }
+    assert_eq!(machine.client.machine().restarts, 0);
+}
