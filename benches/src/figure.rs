@@ -12,6 +12,8 @@ pub enum Group {
     Boot,
     /// Cells on a divided machine: created, started, destroyed
     Cell,
+    /// Cells that grow, shrink, come and go on a running machine
+    Elastic,
     /// Requests of a key-value service, and of an echo service
     Kv,
     /// Requests of a web server, for a file
@@ -34,9 +36,10 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Boot,
         Self::Cell,
+        Self::Elastic,
         Self::Kv,
         Self::Web,
         Self::Bulk,
@@ -53,6 +56,7 @@ impl Group {
         match self {
             Self::Boot => "boot",
             Self::Cell => "cell",
+            Self::Elastic => "elastic",
             Self::Kv => "kv",
             Self::Web => "web",
             Self::Bulk => "bulk",
@@ -102,6 +106,8 @@ pub enum Peer {
     NotInlined,
     /// The same, called by the object's table.
     Virtual,
+    /// The same cell while no core moves.
+    AtRest,
     /// smoltcp's protocol stack.
     Smoltcp,
     /// The host's kernel, over its loopback interface.

@@ -81,14 +81,19 @@ fn loads(qemu: &Path, plugin: &Path, counts: &Path) -> Result<(), String> {
 impl Counts {
     /// Instructions that all processors have executed so far; 0 before the first.
     pub fn read(&self) -> u64 {
-        fs::read(&self.path).map(|bytes| sum(&bytes)).unwrap_or_default()
+        self.by_processor().iter().sum()
+    }
+
+    /// Instructions that each processor has executed so far; those that there are not have executed none.
+    pub fn by_processor(&self) -> Vec<u64> {
+        fs::read(&self.path).map(|bytes| counts(&bytes)).unwrap_or_default()
     }
 }
 
-/// The sum of the counts in a file.
-fn sum(bytes: &[u8]) -> u64 {
+/// The counts in a file.
+fn counts(bytes: &[u8]) -> Vec<u64> {
     let first_words = bytes.chunks(LINE_BYTES).filter_map(|line| line.first_chunk::<8>());
-    first_words.map(|word| u64::from_ne_bytes(*word)).sum()
+    first_words.map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
 #[cfg(test)]
@@ -101,9 +106,9 @@ mod tests {
         for (processor, count) in [5_u64, 0, 70_000_000_000].into_iter().enumerate() {
             file[processor * LINE_BYTES..][..8].copy_from_slice(&count.to_ne_bytes());
         }
-        assert_eq!(sum(&file), 70_000_000_005);
-        assert_eq!(sum(&[]), 0);
-        assert_eq!(sum(&[1, 2, 3]), 0);
+        assert_eq!(counts(&file), [5, 0, 70_000_000_000]);
+        assert_eq!(counts(&[]), [0; 0]);
+        assert_eq!(counts(&[1, 2, 3]), [0; 0]);
     }
 
     #[test]

@@ -61,6 +61,30 @@ kinds! {
         "memory in use while it serves, image and stacks included, as the cell says; Linux: as /proc/meminfo says";
     Cell: "cell-smallest", "MiB", None, Aim::Value(2.0),
         "the smallest cell in which the echo service answers";
+    Elastic: "elastic-create-4m", "instructions", None, Aim::None,
+        "a cell of 6 cores and 4 MiB created, from an image that is kept: instructions of all cores";
+    Elastic: "elastic-create-512m", "instructions", None, Aim::Value(1e6), "the same with 512 MiB";
+    Elastic: "elastic-create-16g", "instructions", None, Aim::Value(1e6),
+        "the same with 16 GiB (RainForest 6.1 s, LXC 2.1 s, Xen 14.2 s)";
+    Elastic: "elastic-destroy", "instructions", None, Aim::Value(1e6),
+        "that one destroyed; its memory is scrubbed behind that (RainForest and LXC next to nothing, Xen 5.9 s)";
+    Elastic: "elastic-launch", "instructions", None, Aim::Value(198_846.0),
+        "a cell of 1 core and 4 MiB created and started, from an image that is kept (XOS 198,846 cycles)";
+    Elastic: "elastic-core-online-supervisor", "instructions", None, Aim::Value(1e5),
+        "a core more for a cell that runs: on the supervisor's core, the request and its answer included (RainForest 66 ms, \
+         LXC 2 ms, Xen 126 ms)";
+    Elastic: "elastic-core-online-cell", "instructions", None, Aim::Value(1e5),
+        "of that on all cores of the cell, until flows are spread and all is quiet";
+    Elastic: "elastic-core-offline-supervisor", "instructions", None, Aim::Value(1e5),
+        "a core less, on the supervisor's core (RainForest 54 ms, LXC 2 ms, Xen 127 ms)";
+    Elastic: "elastic-core-offline-cell", "instructions", None, Aim::Value(1e5), "of that on all cores of the cell";
+    Elastic: "elastic-memory-online", "instructions", None, Aim::Value(1e5),
+        "512 MiB more for a cell that runs, until it has them: of all cores (RainForest 20 ms, LXC 2 ms, Xen 167 ms)";
+    Elastic: "elastic-memory-offline", "instructions", None, Aim::Value(1e6),
+        "512 MiB less, until they are free; scrubbed behind that (RainForest 60 ms, LXC 2 ms, Xen 166 ms)";
+    Elastic: "elastic-p50", "us", AtRest, Aim::None,
+        "median latency of kv while a core comes and leaves, 20 moves a second, beside that at rest";
+    Elastic: "elastic-p99", "us", AtRest, Aim::Ratio(1.1), "99th percentile of that";
     Kv: "kv-instructions", "instructions", Memcached, Aim::Ratio(0.25),
         "guest instructions a request of the ETC-like mix, at saturation";
     Kv: "kv-instructions-low", "instructions", Memcached, Aim::Ratio(0.25),

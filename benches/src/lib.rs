@@ -6,6 +6,7 @@
 //! | [`session`] | programs, images and guests that all groups need |
 //! | [`groups`] | what is done for the figures of each group |
 //! | [`network`] | the network that the machines are in |
+//! | [`divided`] | a machine with a supervisor |
 //! | [`machine`] | a machine in QEMU: started, listened to, asked what it used |
 //! | [`instructions`], [`callgrind`] | counting a machine's instructions, and those of a process of the host |
 //! | [`linux`] | the Linux guest |
@@ -21,6 +22,7 @@
 pub mod callgrind;
 pub mod cli;
 pub mod curve;
+pub mod divided;
 pub mod error;
 pub mod figure;
 pub mod groups;

@@ -147,6 +147,11 @@ impl Machine {
         self.counts.as_ref().map(Counts::read)
     }
 
+    /// Instructions that each processor has executed so far; none where they are not counted.
+    pub fn instructions_by_processor(&self) -> Vec<u64> {
+        self.counts.as_ref().map(Counts::by_processor).unwrap_or_default()
+    }
+
     /// Processor time of the host that QEMU has used so far.
     ///
     /// # Errors

@@ -119,6 +119,7 @@ impl Record {
             Peer::Inlined => Some("the method inlined".into()),
             Peer::NotInlined => Some("the method called".into()),
             Peer::Virtual => Some("the method called by a table".into()),
+            Peer::AtRest => Some("the same cell at rest".into()),
             Peer::Smoltcp => Some("smoltcp".into()),
             Peer::Loopback => Some("the host's kernel".into()),
         }

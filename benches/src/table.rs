@@ -50,7 +50,7 @@ pub fn publish(readme: &str, records: &[Record]) -> Option<String> {
 /// What stands beside Isola.
 fn peers(record: &Record) -> &'static str {
     match record.group() {
-        Group::Memory | Group::Library | Group::Stack => "the other",
+        Group::Elastic | Group::Memory | Group::Library | Group::Stack => "the other",
         Group::Boot
         | Group::Cell
         | Group::Kv

@@ -21,9 +21,10 @@ const NATIVE: [(&str, &[&str]); 2] = [
     ("stack", &["--package=isola-stack-compare"]),
 ];
 /// The groups for which machines boot images, and which.
-const WITH_MACHINES: [(&str, &[&str]); 9] = [
+const WITH_MACHINES: [(&str, &[&str]); 10] = [
     ("boot", &["kv"]),
     ("cell", &["supervisor", "kv", "echo"]),
+    ("elastic", &["supervisor", "kv", "echo"]),
     ("kv", &["kv", "echo"]),
     ("web", &["web"]),
     ("bulk", &["netpipe"]),

@@ -4,6 +4,7 @@ mod boot;
 mod bulk;
 mod cell;
 mod connections;
+mod elastic;
 mod kv;
 mod library;
 mod memory;
@@ -40,6 +41,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Memory | Group::Stack => return run_natively(group, session.plan, command),
         Group::Pager => pager::load(),
         Group::Library => return library::run(session, command),
+        Group::Elastic => elastic::load(),
         Group::Boot | Group::Cell => BTreeMap::new(),
     };
     let mut record = Record::new(group, now(), command, session.setting(load));
@@ -54,12 +56,13 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
             match group {
                 Group::Boot => boot::run(session, system, &mut record)?,
                 Group::Cell => cell::run(session, system, &mut record)?,
+                Group::Elastic if system == System::Isola => elastic::run(session, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
                 Group::Web => web::run(session, system, &mut record)?,
                 Group::Bulk => bulk::run(session, system, &mut record)?,
                 Group::Netpipe => netpipe::run(session, system, &mut record)?,
                 Group::Connections => connections::run(session, system, &mut record)?,
-                Group::Memory | Group::Library | Group::Stack => {}
+                Group::Elastic | Group::Memory | Group::Library | Group::Stack => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
             }
         }

@@ -1,0 +1,116 @@
+//! A divided machine: one with a supervisor, which makes cells.
+
+use crate::error::BenchError;
+use crate::interrupt;
+use crate::machine::{Boot, Machine, Pace};
+use crate::network::GUEST;
+use crate::session::{Counting, Session};
+use isola_abi::descriptor::NetworkAddress;
+use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec, RestartPolicy};
+use isola_abi::size::ByteSize;
+use isola_host::client::{Client, ClientError, SOCKET};
+use isola_host::image::{CellImage, SUPERVISOR};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// How long the supervisor may take to come up, and a cell to stop.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A machine with a supervisor.
+#[derive(Debug)]
+pub struct Divided {
+    /// The machine.
+    pub machine: Machine,
+    /// Who talks to its supervisor.
+    pub client: Client,
+    /// From the start of QEMU to the supervisor's first answer.
+    pub ready: Duration,
+}
+
+/// How large a divided machine is, and what its clocks go by.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Processors, that of the supervisor among them.
+    pub cores: u32,
+    /// Pairs of queues of its network device.
+    pub queues: u32,
+    /// Memory, in MiB.
+    pub memory_mib: u32,
+    /// What its clocks go by.
+    pub pace: Pace,
+}
+
+impl Divided {
+    /// Boots one, and waits until its supervisor answers.
+    ///
+    /// # Errors
+    /// What goes wrong on the way.
+    pub fn boot(session: &Session, size: Size, counting: Counting) -> Result<Self, BenchError> {
+        let console = format!("socket,id=management,path={SOCKET},server=on,wait=off");
+        let extra = [
+            "-chardev",
+            &console,
+            "-device",
+            "virtio-serial-pci,disable-legacy=on",
+            "-device",
+            "virtserialport,chardev=management",
+        ];
+        let boot = Boot {
+            name: "the divided machine".into(),
+            kernel: session.images.find(SUPERVISOR)?,
+            initrd: None,
+            command_line: String::new(),
+            cores: size.cores,
+            queues: size.queues,
+            memory_mib: size.memory_mib,
+            pace: size.pace,
+            extra: extra.map(Into::into).into(),
+        };
+        let mut machine = session.machine(&boot, counting)?;
+        // What is asked before it listens may be asked again late: it is waited for until it says so.
+        machine.wait_for("ready")?;
+        let folder = machine.folder().to_owned();
+        let client = Client::connect_within(&folder, LIMIT, &mut || match interrupt::asked() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        });
+        let client = client.map_err(|error| gone(&mut machine, error))?;
+        let ready = machine.started().elapsed();
+        Ok(Self { machine, client, ready })
+    }
+
+    /// Sends an image, unless the supervisor has it.
+    ///
+    /// # Errors
+    /// [`BenchError::Supervisor`].
+    pub fn provide(&mut self, image: &CellImage) -> Result<(), BenchError> {
+        Ok(self.client.provide(image, &mut |_| ControlFlow::Continue(()))?)
+    }
+}
+
+/// A cell of that name, with the machine's network device, that gets no more memory than it begins with.
+pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellSpec {
+    CellSpec {
+        name: name.into(),
+        image_name: image.name.clone(),
+        image: image.digest,
+        requirement: Box::default(),
+        cores,
+        placement: CorePlacement::default(),
+        memory: ByteSize(memory_mib << 20),
+        memory_max: None,
+        arguments: Vec::new(),
+        network: NetworkSpec::Static(NetworkAddress { ip: GUEST, prefix_len: 24, gateway: None }),
+        restart: RestartPolicy::No,
+        watchdog_ms: 0,
+    }
+}
+
+/// Why there is no client: the machine's end explains more than the broken connection.
+fn gone(machine: &mut Machine, error: ClientError) -> BenchError {
+    match error {
+        ClientError::Interrupted => BenchError::Interrupted,
+        _ if !machine.is_running() => machine.ended("its supervisor answered"),
+        error => error.into(),
+    }
+}

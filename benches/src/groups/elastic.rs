@@ -1,0 +1,257 @@
+//! Cells that come, grow, shrink and go on a machine that runs: what each of that takes of the cores.
+//!
+//! There are two ways to count. Where no network device works for the cell, the machine can stand still in between, and its
+//! clocks can go by its instructions: then the supervisor's journal says how many of all cores an operation took. Where a
+//! core moves, the emulator counts what each core executes until all are quiet again, the request's way over the console
+//! and back included.
+//!
+//! The figures of RainForest (table 4) are the time of whole subOSes on a machine of their own, and stand in the README.
+
+use crate::divided::{Divided, LIMIT, Size, spec};
+use crate::error::BenchError;
+use crate::load::generator::Generator;
+use crate::load::mix::Mix;
+use crate::machine::{MEMORY_MIB, Pace};
+use crate::record::Record;
+use crate::session::{Counting, Service, Session};
+use isola_abi::management::{CellSpec, Change, JournalEntry, Mode, NetworkSpec};
+use isola_abi::size::ByteSize;
+use isola_host::client::{Client, ClientError};
+use isola_host::image::CellImage;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Processors of the machine on which large cells are made, and its memory in MiB: most of it is never touched.
+const LARGE: (u32, u32) = (8, 20 << 10);
+
+/// Processors of the machine on which a core moves: the supervisor's, a cell's, and the one that moves.
+const CORES: u32 = 3;
+
+/// Cores of a large cell.
+const CELL_CORES: u32 = 6;
+
+/// Sizes of cells that are created, in MiB, and their figures.
+const CREATED: [(u64, &str); 3] =
+    [(4, "elastic-create-4m"), (512, "elastic-create-512m"), (16 << 10, "elastic-create-16g")];
+
+/// Memory of the smallest cell, of one that grows, and what it gets, in MiB.
+const SMALLEST_MIB: u64 = 4;
+const CELL_MIB: u64 = 64;
+const MOVED: ByteSize = ByteSize(512 << 20);
+
+/// The name of each cell.
+const NAME: &str = "bench";
+
+/// How long a core may take to come free, in ms: generous, as it may wait for the host.
+const LEAVE_LIMIT_MS: u32 = 5_000;
+
+/// How often something is done of which the median counts.
+const ROUNDS: usize = 5;
+
+/// A machine is quiet whose counts stay the same so often in a row, looked at once in this time: a busy host may keep a
+/// processor waiting.
+const QUIET_LOOKS: u32 = 4;
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Connections of the client, and requests a second, while a core moves.
+const CONNECTIONS: usize = 16;
+const RATE: f64 = 1_000.0;
+
+/// A core moves once in this time.
+const MOVE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Rest and moves take turns of this length.
+const TURN: Duration = Duration::from_secs(2);
+
+/// Under which load is measured.
+pub fn load() -> BTreeMap<String, String> {
+    [
+        ("create, destroy, memory", format!(
+            "{} processors, {} GiB, one instruction a ns, image echo without network", LARGE.0, LARGE.1 >> 10)),
+        ("cores", format!("{CORES} processors, image kv with network and no load, {ROUNDS} rounds")),
+        ("p99", format!(
+            "{RATE} requests/s on {CONNECTIONS} connections; a core comes or leaves every {} ms, turns of {} s at rest and so",
+            MOVE_INTERVAL.as_millis(), TURN.as_secs())),
+    ]
+    .map(|(what, how)| (what.to_owned(), how))
+    .into()
+}
+
+/// A run.
+pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    lives(session, record)?;
+    memory(session, record)?;
+    cores(session, record)?;
+    latency(session, record)
+}
+
+/// Create, launch and destroy, of cells of several sizes.
+fn lives(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    let mut divided = large(session)?;
+    let image = session.images.cell_image(Service::Echo.image())?;
+    divided.provide(&image)?;
+    for (memory_mib, figure) in CREATED {
+        let created = took(&mut divided.client, |client| create(client, &image, CELL_CORES, memory_mib))?;
+        record.isola(figure, created);
+        let destroyed = took(&mut divided.client, |client| client.destroy(NAME))?;
+        // The last and largest is scrubbed behind that: the machine is not waited for.
+        if memory_mib << 20 > MOVED.0 {
+            record.isola("elastic-destroy", destroyed);
+            return Ok(());
+        }
+        quiet(&mut divided);
+        if memory_mib == SMALLEST_MIB {
+            let launched = took(&mut divided.client, |client| {
+                create(client, &image, 1, SMALLEST_MIB)?;
+                client.start(NAME).map(|_| ())
+            })?;
+            record.isola("elastic-launch", launched);
+            quiet(&mut divided);
+            divided.client.stop(NAME, 0, LIMIT)?;
+            divided.client.destroy(NAME)?;
+            quiet(&mut divided);
+        }
+    }
+    Ok(())
+}
+
+/// Memory that comes and goes.
+fn memory(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    let mut divided = large(session)?;
+    let image = session.images.cell_image(Service::Echo.image())?;
+    divided.provide(&image)?;
+    create(&mut divided.client, &image, 1, CELL_MIB)?;
+    divided.client.start(NAME)?;
+    for _ in 0..ROUNDS {
+        for (figure, change) in
+            [("elastic-memory-online", Change::More(MOVED)), ("elastic-memory-offline", Change::Less(MOVED))]
+        {
+            quiet(&mut divided);
+            let resize = |client: &mut Client| client.resize_memory(NAME, change, Mode::Apply).map(|_| ());
+            record.isola(figure, took(&mut divided.client, resize)?);
+        }
+    }
+    Ok(())
+}
+
+/// A core that comes and goes, of a cell that has a network device.
+fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    let mut divided = Divided::boot(session, small(), Counting::On)?;
+    start_kv(session, &mut divided)?;
+    for _ in 0..ROUNDS {
+        for (figure, change) in
+            [("elastic-core-online", Change::More(1)), ("elastic-core-offline", Change::Less(1))]
+        {
+            let before = quiet(&mut divided);
+            move_core(&mut divided.client, change)?;
+            let after = quiet(&mut divided);
+            let counts: Vec<f64> =
+                after.iter().zip(&before).map(|(after, before)| (after - before) as f64).collect();
+            record.isola(&format!("{figure}-supervisor"), counts.first().copied().unwrap_or_default());
+            record.isola(&format!("{figure}-cell"), counts.iter().skip(1).sum());
+        }
+    }
+    Ok(())
+}
+
+/// How long answers take while a core moves, and while none does, in turn.
+fn latency(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    let mut divided = Divided::boot(session, small(), Counting::Off)?;
+    start_kv(session, &mut divided)?;
+    let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
+    generator.open(RATE, TURN)?;
+    let mut rest = generator.open(RATE, TURN)?.latency_ns;
+    let mut moving = rest.clone();
+    moving.reset();
+    let turns = (session.plan.load.as_secs() * 2 / TURN.as_secs()).max(1);
+    for _ in 0..turns {
+        let stop = AtomicBool::new(false);
+        let outcome = thread::scope(|scope| {
+            let mover = scope.spawn(|| go_to_and_fro(&mut divided.client, &stop));
+            let outcome = generator.open(RATE, TURN);
+            stop.store(true, Ordering::Relaxed);
+            // A thread that panics has a defect, which is to be seen.
+            mover.join().expect("the thread that moves a core")?;
+            outcome
+        })?;
+        moving += outcome.latency_ns;
+        rest += generator.open(RATE, TURN)?.latency_ns;
+    }
+    for (figure, quantile) in [("elastic-p50", 0.5), ("elastic-p99", 0.99)] {
+        record.isola(figure, moving.value_at_quantile(quantile) as f64 / 1e3);
+        record.peer(figure, rest.value_at_quantile(quantile) as f64 / 1e3);
+    }
+    Ok(())
+}
+
+/// Has a core come and leave until it is told to stop.
+fn go_to_and_fro(client: &mut Client, stop: &AtomicBool) -> Result<(), ClientError> {
+    for change in [Change::More(1), Change::Less(1)].into_iter().cycle() {
+        let begin = Instant::now();
+        move_core(client, change)?;
+        if stop.load(Ordering::Relaxed) && matches!(change, Change::Less(_)) {
+            return Ok(());
+        }
+        thread::sleep(MOVE_INTERVAL.saturating_sub(begin.elapsed()));
+    }
+    Ok(())
+}
+
+fn move_core(client: &mut Client, change: Change<u32>) -> Result<(), ClientError> {
+    client.resize_cores(NAME, change, Vec::new(), LEAVE_LIMIT_MS, Mode::Apply).map(|_| ())
+}
+
+/// The machine with room for large cells, whose clocks go by its instructions.
+fn large(session: &Session) -> Result<Divided, BenchError> {
+    let (cores, memory_mib) = LARGE;
+    Divided::boot(session, Size { cores, queues: 1, memory_mib, pace: Pace::Instructions }, Counting::On)
+}
+
+/// The machine on which a core moves.
+fn small() -> Size {
+    Size { cores: CORES, queues: CORES - 1, memory_mib: MEMORY_MIB, pace: Pace::Host }
+}
+
+fn start_kv(session: &Session, divided: &mut Divided) -> Result<(), BenchError> {
+    let image = session.images.cell_image(Service::Kv.image())?;
+    divided.provide(&image)?;
+    divided.client.create(spec(NAME, &image, 1, CELL_MIB))?;
+    divided.client.start(NAME)?;
+    Service::Kv.first_answer(&mut divided.machine).map(|_| ())
+}
+
+/// Creates a cell without a network device.
+fn create(client: &mut Client, image: &CellImage, cores: u32, memory_mib: u64) -> Result<(), ClientError> {
+    let spec = CellSpec { network: NetworkSpec::None, ..spec(NAME, image, cores, memory_mib) };
+    client.create(spec).map(|_| ())
+}
+
+/// How long what `work` does took the supervisor, all in all, in ns of the machine's clock: as its journal says.
+fn took(
+    client: &mut Client,
+    work: impl FnOnce(&mut Client) -> Result<(), ClientError>,
+) -> Result<f64, BenchError> {
+    let next = |client: &mut Client, from: u64| -> Result<(u64, Vec<JournalEntry>), ClientError> {
+        let entries = client.events(from)?;
+        Ok((entries.last().map_or(from, |entry| entry.number + 1), entries))
+    };
+    let (from, _) = next(client, 0)?;
+    work(client)?;
+    let (_, entries) = next(client, from)?;
+    Ok(entries.iter().map(|entry| entry.duration_ns as f64).sum())
+}
+
+/// Waits until no core executes anything; returns what each has executed.
+fn quiet(divided: &mut Divided) -> Vec<u64> {
+    let deadline = Instant::now() + LIMIT;
+    let (mut last, mut same) = (divided.machine.instructions_by_processor(), 0);
+    while same < QUIET_LOOKS && Instant::now() < deadline {
+        thread::sleep(LOOK_INTERVAL);
+        let now = divided.machine.instructions_by_processor();
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+    }
+    last
+}
