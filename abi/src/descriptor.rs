@@ -36,8 +36,8 @@ pub const FIRST_FREE_VECTOR: u8 = 0x20;
 pub struct LiveWords {
     /// What the supervisor asks of the cell: a value of [`Request`].
     pub request: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
+    /// Not 0: the cell is to stop at the next non-maskable interrupt, and to say where it stood.
+    pub examined: AtomicU32,
     /// What the cell has got since it was built.
     pub grown: Grown,
     /// What the host tool asks of the cell.

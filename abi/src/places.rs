@@ -10,6 +10,12 @@
 //!   order: Leave; interrupts the core --------->  finishes its event, hands on what it carries, echoes the order,
 //!   rings for nothing any more,  <--------------  rings, and halts for good
 //!   takes the core back, order: Vacant
+//!
+//!   order: Yield; interrupts the core, whatever  sets aside what it is in the middle of, says so
+//!   it does (NMI) ----------------------------->  (`Report::cores[place].yielded`), rings, and halts for good
+//!   takes the core back; nobody may be sent
+//!   to the place yet                             another core of the cell goes on with what was set aside, and hands
+//!   order: Vacant  <---------------------------   on what the core carried: echoes the order as one to leave
 //! ```
 //!
 //! The words are in the descriptor's live words, which the cell cannot write. An order is stored (release) after the
@@ -25,6 +31,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Places {
     places: [PlaceWords; MAX_CORES],
+    /// How often the cores of the cell were pressed to go on with what was set aside.
+    presses: AtomicU32,
 }
 
 #[repr(C)]
@@ -39,6 +47,9 @@ struct PlaceWords {
     cache: AtomicU32,
     physical: AtomicU32,
 }
+
+/// The APIC id of none.
+const NO_CORE: u32 = u32::MAX;
 
 /// What the core at a place is to do, and which order of that place it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +70,8 @@ pub enum OrderKind {
     Stay = 1,
     /// To hand on what it carries, and halt.
     Leave = 2,
+    /// To set aside whatever it is in the middle of, and halt.
+    Yield = 3,
 }
 
 impl Order {
@@ -67,14 +80,20 @@ impl Order {
         self.number << 2 | self.kind as u32
     }
 
-    /// The order of that word. What is no order, which only a newer supervisor could give, is one to stay.
+    /// The order of that word.
     pub const fn from_u32(word: u32) -> Self {
         let kind = match word & 3 {
             0 => OrderKind::Vacant,
+            1 => OrderKind::Stay,
             2 => OrderKind::Leave,
-            _ => OrderKind::Stay,
+            _ => OrderKind::Yield,
         };
         Self { kind, number: word >> 2 }
+    }
+
+    /// The echo of an order to leave or to yield, once nothing is left to be done at the place.
+    pub const fn left(self) -> Self {
+        Self { kind: OrderKind::Leave, ..self }
     }
 }
 
@@ -89,7 +108,7 @@ impl Default for Places {
             cache: AtomicU32::new(0),
             physical: AtomicU32::new(0),
         };
-        Self { places: core::array::from_fn(|_| vacant()) }
+        Self { places: core::array::from_fn(|_| vacant()), presses: AtomicU32::new(0) }
     }
 }
 
@@ -129,9 +148,29 @@ impl Places {
         Some(CoreId(words.id.load(Ordering::Relaxed)))
     }
 
+    /// Takes the core from a place where something is still to be finished. For the supervisor.
+    pub fn take(&self, place: usize) {
+        if let Some(words) = self.places.get(place) {
+            words.apic.store(NO_CORE, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts that the cell's cores are pressed to go on with what was set aside. For the supervisor.
+    pub fn press(&self) {
+        self.presses.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often they were, modulo 2^32.
+    pub fn presses(&self) -> u32 {
+        self.presses.load(Ordering::Acquire)
+    }
+
     /// The core at a place, where there is one.
     pub fn core(&self, place: usize) -> Option<Core> {
         let words = self.places.get(place).filter(|_| self.at(place).kind != OrderKind::Vacant)?;
+        if words.apic.load(Ordering::Relaxed) == NO_CORE {
+            return None;
+        }
         Some(Core {
             id: CoreId(words.id.load(Ordering::Relaxed)),
             apic: ApicId(words.apic.load(Ordering::Relaxed)),
@@ -158,7 +197,7 @@ mod tests {
 
     #[test]
     fn orders_read_back_as_given() {
-        for kind in [OrderKind::Vacant, OrderKind::Stay, OrderKind::Leave] {
+        for kind in [OrderKind::Vacant, OrderKind::Stay, OrderKind::Leave, OrderKind::Yield] {
             let order = Order { kind, number: u32::MAX >> 2 };
             assert_eq!(Order::from_u32(order.to_u32()), order);
         }
@@ -177,6 +216,19 @@ mod tests {
         assert_eq!((places.core(3), places.last(3), places.last(2)), (None, Some(CORE.id), None));
         places.give(3, CORE);
         assert_ne!(places.at(3), stay);
+    }
+
+    #[test]
+    fn a_place_whose_core_was_taken_has_none_and_is_not_vacant() {
+        let places = Places::default();
+        places.give(3, CORE);
+        let order = places.order(3, OrderKind::Yield);
+        places.take(3);
+        assert_eq!((places.core(3), places.at(3)), (None, order));
+        assert_eq!(order.left(), Order { kind: OrderKind::Leave, number: order.number });
+        places.order(3, OrderKind::Vacant);
+        places.give(3, CORE);
+        assert_eq!(places.core(3), Some(CORE));
     }
 
     #[test]

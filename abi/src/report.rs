@@ -125,8 +125,12 @@ pub struct CoreReport {
     pub phase: AtomicU32,
     /// The activity whose event runs, or ran last.
     pub activity: AtomicU32,
-    /// The [order](crate::places::Order) of this place that its core has carried out; stored (release) last.
+    /// The [order](crate::places::Order) of this place that its core has carried out; stored (release) last; set to 0 by the
+    /// supervisor before one is sent there.
     pub order: AtomicU32,
+    /// The last [order](crate::places::Order) to yield by which a core at this place has set aside what it was in the
+    /// middle of. Stored (release) once another can go on with that; set to 0 by the supervisor before one is sent there.
+    pub yielded: AtomicU32,
     /// Up to which [generation](crate::recall::Recall) of the cell's page tables the core at this place has forgotten what
     /// it knew of them; 0 until a core has entered. Stored (release) by the core; set to 0 by the supervisor before one is
     /// sent there.

@@ -4,11 +4,12 @@
 //! nothing is at these addresses, which are in the half of the address space that programs don't have: using
 //! what is returned here faults there, and ends the program.
 
+pub mod aside;
 mod grown;
 mod recalled;
 
 pub use grown::{answer_to, has_grown, limit_bytes, take_grown, wish};
-pub use recalled::{acknowledge, enter_place, forget_if_asked, offer, recalled, settlement};
+pub use recalled::{acknowledge, enter_place, offer, recalled, settlement};
 
 use crate::apic::local;
 use crate::cpu::Features;

@@ -128,6 +128,18 @@ pub fn set_gs_base(base: u64) {
     unsafe { write_msr(msr::GS_BASE, base) }
 }
 
+/// The base of this core's GS segment.
+pub(crate) fn gs_base() -> u64 {
+    // SAFETY: every processor has the register.
+    unsafe { read_msr(msr::GS_BASE) }
+}
+
+/// Sets what [`fault_address`] returns.
+pub(crate) fn set_fault_address(address: u64) {
+    // SAFETY: the register holds what page faults leave there, and nothing else depends on it.
+    unsafe { asm!("mov cr2, {}", in(reg) address, options(nomem, nostack, preserves_flags)) };
+}
+
 /// The address whose access caused the last page fault of this core.
 pub fn fault_address() -> u64 {
     let address;

@@ -246,8 +246,17 @@ pub trait Effects {
     /// The number of the question that the cell was asked last.
     fn asked(&self, space: &Self::Space, line: Line) -> u32;
 
-    /// Interrupts a core in a way that it cannot ignore, so that the cell reports where it stands.
-    fn examine(&mut self, core: &Self::Core);
+    /// Says that nothing executes at a place any more, where something is still to be finished: its core was reclaimed.
+    fn empty(&mut self, space: &Self::Space, place: usize);
+
+    /// Interrupts the core at a place in a way that it cannot ignore, so that it carries out its order.
+    fn force(&mut self, space: &Self::Space, core: &Self::Core, place: usize);
+
+    /// Interrupts all of a cell's cores in such a way, so that each changes from what it does to what was set aside, or back.
+    fn press(&mut self, space: &Self::Space, cores: &[Option<Self::Core>]);
+
+    /// Interrupts a core in such a way, so that the cell stops, and reports where it stands.
+    fn examine(&mut self, space: &Self::Space, core: &Self::Core);
 
     /// Takes cores away from whatever they execute, and waits until they are parked or are not going to be.
     fn reclaim(&mut self, cores: Vec<Self::Core>) -> Reclaimed<Self::Core>;

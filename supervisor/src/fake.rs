@@ -161,6 +161,8 @@ pub(crate) enum Action {
     Enter(CellId, usize),
     RequestStop(CellId),
     Examine(CoreId),
+    Force(CoreId),
+    Press(Vec<CoreId>),
     Reclaim(Vec<CoreId>),
     Reset,
 }
@@ -192,6 +194,8 @@ pub(crate) struct FakeMachine {
     pub(crate) places: BTreeMap<CellId, Rc<Places>>,
     /// Cells do not carry out what their cores are ordered.
     pub(crate) cells_are_deaf: bool,
+    /// Their cores do not yield either.
+    pub(crate) cells_defy_force: bool,
     /// What is written down of cells.
     deeds: BTreeMap<u64, FakeDeed>,
     /// How many cells were built.
@@ -300,6 +304,8 @@ impl Effects for FakeMachine {
         self.actions.push(Action::Enter(space.id, place));
         let (id, node) = (core.0, NodeId(0));
         space.report.cores[place].carrier.store(place as u32, Ordering::Relaxed);
+        space.report.cores[place].yielded.store(0, Ordering::Relaxed);
+        space.report.cores[place].order.store(0, Ordering::Relaxed);
         space.places.give(place, Core { id, apic: ApicId(id.0), node, site: CoreSite::alone(id) });
         self.answer_order(space, place);
         (core, Admission::Entered)
@@ -389,7 +395,23 @@ impl Effects for FakeMachine {
         space.questions.number(line)
     }
 
-    fn examine(&mut self, core: &FakeCore) {
+    fn empty(&mut self, space: &FakeSpace, place: usize) {
+        space.places.take(place);
+    }
+
+    fn force(&mut self, space: &FakeSpace, core: &FakeCore, place: usize) {
+        self.actions.push(Action::Force(core.0));
+        if !self.cells_defy_force {
+            yields(&space.report, &space.places, place);
+        }
+    }
+
+    fn press(&mut self, space: &FakeSpace, cores: &[Option<FakeCore>]) {
+        space.places.press();
+        self.actions.push(Action::Press(cores.iter().flatten().map(|core| core.0).collect()));
+    }
+
+    fn examine(&mut self, _: &FakeSpace, core: &FakeCore) {
         self.actions.push(Action::Examine(core.0));
     }
 
@@ -504,7 +526,14 @@ pub(crate) fn says(report: &Report, phase: CellPhase) {
 
 /// What the core at a place does: it carries out its order.
 pub(crate) fn obeys(report: &Report, places: &Places, place: usize) {
-    report.cores[place].order.store(places.at(place).to_u32(), Ordering::Release);
+    let order = places.at(place);
+    let echo = if matches!(order.kind, OrderKind::Yield) { order.left() } else { order };
+    report.cores[place].order.store(echo.to_u32(), Ordering::Release);
+}
+
+/// What the core at a place does that is forced: it sets aside what it is in the middle of.
+pub(crate) fn yields(report: &Report, places: &Places, place: usize) {
+    report.cores[place].yielded.store(places.at(place).to_u32(), Ordering::Release);
 }
 
 /// A core's sign of life.

@@ -41,6 +41,11 @@ pub fn carried_out(report: &Report, place: usize) -> Order {
     Order::from_u32(report.cores.get(place).map_or(0, |core| core.order.load(Ordering::Acquire)))
 }
 
+/// The order by which the core at that place says it has set aside what it was in the middle of.
+pub fn yielded(report: &Report, place: usize) -> Order {
+    Order::from_u32(report.cores.get(place).map_or(0, |core| core.yielded.load(Ordering::Acquire)))
+}
+
 /// What each of the cell's cores did.
 pub fn cores(report: &Report, ids: &[CoreId]) -> Vec<CoreUsage> {
     let usage = |(core, &id): (&CoreReport, &CoreId)| CoreUsage {

@@ -196,8 +196,8 @@ impl fmt::Display for ManagementError {
             },
             Self::CoreBusy { name, core, limit_ms, cores } => write!(
                 f,
-                "core {core} of {name:?} did not come free within {limit_ms} ms, and stays: an event runs there for longer; \
-                 ask again, or give it more time (the cell has {cores} cores)"
+                "core {core} of {name:?} did not come free within {limit_ms} ms, nor by force, and stays (the cell has \
+                 {cores} cores): ask again, or stop the cell"
             ),
             Self::CoresExhausted { wanted, free } => {
                 write!(f, "not enough cores: {wanted} wanted, {free} free: ask for fewer, or stop a cell")

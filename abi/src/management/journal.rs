@@ -72,6 +72,13 @@ pub enum JournalEvent {
         /// How many the cell has now.
         cores: u32,
     },
+    /// A core was taken by force from a cell that runs, and is free. What it was in the middle of is gone on with by others.
+    CoreTaken {
+        /// Which.
+        core: CoreId,
+        /// How many the cell has now.
+        cores: u32,
+    },
     /// A cell's application returned with this code, and what it held is back.
     Exit(i32),
     /// A cell went wrong, and what it held is back.

@@ -6,14 +6,15 @@
 use crate::console;
 use crate::grow::Shortage;
 use crate::heap;
-use crate::platform::{end_machine_if_alone, say};
+use crate::platform::{end_machine_if_alone, is_alone, ring, say};
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
 use isola_abi::layout::{PAGE_SIZE, STACK_SLOT, STACKS};
 use isola_abi::report::{BACKTRACE_LEN, CRASH_MESSAGE_LEN, CellPhase, CrashKind, CrashReport};
 use isola_ebbs::current_core;
-use isola_machine::interrupts::{self, ExceptionFrame, vector};
+use isola_machine::cell::aside::{self, Asked};
+use isola_machine::interrupts::{self, ExceptionFrame, NonMaskable, vector};
 use isola_machine::{backtrace, cell, cpu, power};
 use isola_memory::regions::{self, FaultError, FillError};
 
@@ -23,7 +24,7 @@ const CRASH_CODE: i32 = 101;
 /// Has exceptions reported, on all cores.
 pub(crate) fn start() {
     interrupts::set_exception_handler(exception);
-    interrupts::set_non_maskable_handler(cell::forget_if_asked);
+    interrupts::set_non_maskable_handler(non_maskable);
 }
 
 /// Where execution stood, and how it got there.
@@ -94,6 +95,23 @@ pub(crate) fn not_filled(frame: &ExceptionFrame, address: u64, error: FaultError
 pub(crate) fn fault_in_fault(frame: &ExceptionFrame, address: u64) -> ! {
     let message = format_args!("access to {address:#x}: a pager has touched a region, which it must not");
     crash(CrashKind::Exception, &Place::of(frame), Some(frame), message)
+}
+
+/// What the supervisor wants of a core whatever it does. It may be in the middle of anything.
+fn non_maskable(frame: &ExceptionFrame) -> NonMaskable {
+    match aside::non_maskable(frame, isola_events::give_notice) {
+        Asked::Done => NonMaskable::Handled,
+        Asked::Stop => NonMaskable::Fatal,
+        // An order may have been taken back meanwhile. But nobody gives an order to an image that is alone.
+        Asked::Nothing if is_alone() => NonMaskable::Fatal,
+        Asked::Nothing => NonMaskable::Handled,
+        Asked::Yield(yielded) => {
+            isola_events::wake_all();
+            yielded.tell();
+            ring();
+            power::stop()
+        }
+    }
 }
 
 fn exception(frame: &ExceptionFrame) -> ! {

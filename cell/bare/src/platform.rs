@@ -6,14 +6,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, MAX_CORES};
 use isola_abi::inquiry::Questions;
-use isola_abi::places::Places;
+use isola_abi::places::{Order, Places};
 use isola_abi::report::{CellPhase, CorePhase, Report};
 use isola_ebbs::{current_core, cycles};
 use isola_machine::apic::local;
+use isola_machine::cell::aside;
 use isola_machine::device::Windows;
 use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform};
+use isola_platform::{Clock, CoreIndex, CoreSet, OwnTurn, PendingVectors, Platform};
 use spin::{Mutex, Once};
 
 /// The platform of the cell.
@@ -73,7 +74,14 @@ fn note(vector: u8) {
         grow::requested();
     }
     let here = current_core();
-    for core in CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed)).with(here) {
+    let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed)).with(here);
+    if aside::is_unfinished()
+        && let Some(place) = aside::place_of_this_core()
+    {
+        // What runs here may be another's, and the interrupt for who waits below it.
+        mates = CoreSet::from_bits(mates.bits() | MATES[place].load(Ordering::Relaxed));
+    }
+    for core in mates {
         let word = &PENDING[core.0 as usize][vector as usize / 64];
         word.store(word.load(Ordering::Relaxed) | 1 << (vector % 64), Ordering::Relaxed);
     }
@@ -137,9 +145,14 @@ pub(crate) fn ring() {
 
 /// Ends the machine where the image has it for itself.
 pub(crate) fn end_machine_if_alone(code: i32) {
-    if BARE.made.get().is_none_or(|made| made.descriptor.supervisor.is_none()) {
+    if is_alone() {
         power::exit(code as u8)
     }
+}
+
+/// Whether the image has the machine for itself, as far as it knows yet.
+pub(crate) fn is_alone() -> bool {
+    BARE.made.get().is_none_or(|made| made.descriptor.supervisor.is_none())
 }
 
 impl Bare {
@@ -199,6 +212,10 @@ impl Platform for Bare {
     }
 
     fn carry(&self, cores: CoreSet) {
+        let place = current_core().0 as usize;
+        if cores.is_empty() {
+            aside::off_loop(place);
+        }
         // What this one remembers of page tables is from another core's time.
         window::forget();
         let apic = local::id();
@@ -206,10 +223,29 @@ impl Platform for Bare {
             MATES[core.0 as usize].store(cores.bits(), Ordering::Relaxed);
             APIC[core.0 as usize].store(apic.0.into(), Ordering::Release);
         }
+        if !cores.is_empty() {
+            aside::at_loop(place);
+        }
     }
 
-    fn leave(&self) {
+    fn leave(&self, order: Order) {
+        let (place, echo) = (current_core().0 as usize, order.left());
+        // Where it is not this place's own core that has done the rest of what was to be done here.
+        aside::end(place, echo);
+        if let Some(core) = cell::report().cores.get(place) {
+            core.order.store(echo.to_u32(), Ordering::Release);
+        }
+        ring();
         power::stop()
+    }
+
+    fn go_on_with_others(&self) -> OwnTurn {
+        if !aside::go_on_with_others(current_core().0 as usize) {
+            return OwnTurn::Undisturbed;
+        }
+        // What has ended here has said so.
+        ring();
+        if aside::is_unfinished() { OwnTurn::Brief } else { OwnTurn::Last }
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {

@@ -27,7 +27,7 @@ use isola_abi::id::MAX_CORES;
 use isola_abi::places::{Order, OrderKind};
 use isola_abi::report::CorePhase;
 use isola_ebbs::{CellEbb, CoreIdentity, Representative, current_core, cycles, platform};
-use isola_platform::{CoreIndex, CoreSet};
+use isola_platform::{CoreIndex, CoreSet, OwnTurn};
 
 static CARRIERS: CellEbb<Carriers> = CellEbb::new();
 
@@ -92,13 +92,25 @@ pub fn present_cores() -> CoreSet {
     CoreSet::from_bits(CARRIERS.present.load(Ordering::Acquire))
 }
 
+/// Has all processor cores that run look whether anything is asked of them. May be called in the middle of anything: it
+/// looks at what is there since the cell began, and changes one word by one instruction.
+pub fn give_notice() {
+    mailbox::all().give_notice();
+}
+
+/// Wakes all processor cores that are halted, after [`give_notice`].
+pub fn wake_all() {
+    let mailboxes = mailbox::all();
+    present_cores().for_each(|core| mailboxes.wake(core));
+}
+
 /// Why a processor core runs no core any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The cell has ended.
     Exited(i32),
     /// It was ordered to leave, and has handed on what it carried.
-    Left,
+    Left(Order),
 }
 
 /// A processor core of the cell.
@@ -147,11 +159,20 @@ impl Carrier {
             let order = platform().places().at(self.home.0 as usize);
             if order != self.order {
                 self.order = order;
-                if order.kind == OrderKind::Leave && self.home != FIRST {
+                if matches!(order.kind, OrderKind::Leave | OrderKind::Yield) && self.home != FIRST {
                     self.leave(mailboxes);
-                    return Ending::Left;
+                    return Ending::Left(order);
                 }
                 self.acknowledge();
+            }
+            match platform().go_on_with_others() {
+                OwnTurn::Undisturbed => {}
+                OwnTurn::Last => self.resume(),
+                OwnTurn::Brief => {
+                    self.resume();
+                    self.run_round(notice);
+                    continue;
+                }
             }
             match self.set.len() {
                 1 if is_needed(self.home) => EVENTS.run_alone(mailboxes, notice),
@@ -180,17 +201,11 @@ impl Carrier {
     /// Passes of all that it carries, one after the other, until there is another notice.
     fn run_in_turn(&mut self, mailboxes: &Mailboxes, notice: Notice) {
         let place = &CARRIERS.places[self.home.0 as usize];
-        place.notice.store(notice.to_u64(), Ordering::Relaxed);
-        let boundary = if is_needed(self.home) { EVENTS.settle() } else { cycles() };
-        place.boundary.store(boundary, Ordering::Relaxed);
-        let home = u64::from(self.home.0);
+        self.begin_rounds(notice);
         let here = self.home.0 as usize;
         // Where nobody has any work, nobody tells of the order either.
         while mailboxes.notice() == notice && platform().places().at(here) == self.order {
-            let mut next = u64::MAX;
-            for identity in self.carried.iter_mut().flatten() {
-                next = next.min(identity.run(visit, home));
-            }
+            let next = self.visit_all();
             if next != BUSY {
                 let boundary = match is_needed(self.home) {
                     true => EVENTS.halt_for_all(next, place.boundary.load(Ordering::Relaxed)),
@@ -199,6 +214,31 @@ impl Carrier {
                 place.boundary.store(boundary, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Some passes of each core that it carries, whatever notice there is.
+    fn run_round(&mut self, notice: Notice) {
+        self.begin_rounds(notice);
+        self.visit_all();
+    }
+
+    /// Before the first of several rounds.
+    fn begin_rounds(&self, notice: Notice) {
+        let place = &CARRIERS.places[self.home.0 as usize];
+        place.notice.store(notice.to_u64(), Ordering::Relaxed);
+        let boundary = if is_needed(self.home) { EVENTS.settle() } else { cycles() };
+        place.boundary.store(boundary, Ordering::Relaxed);
+    }
+
+    /// Some passes of each core that it carries. Returns when the next are due, in cycles.
+    fn visit_all(&mut self) -> u64 {
+        let home = u64::from(self.home.0);
+        self.carried.iter_mut().flatten().map(|identity| identity.run(visit, home)).min().unwrap_or(u64::MAX)
+    }
+
+    /// What it carries has its processor core back, which others had.
+    fn resume(&mut self) {
+        self.carried.iter_mut().flatten().for_each(|identity| _ = identity.run(resume, 0));
     }
 
     /// Runs the core of that identity from here on.
@@ -239,7 +279,8 @@ impl Carrier {
         }
     }
 
-    /// Hands on all that it carries. From here on this processor core uses nothing that is kept by core.
+    /// Hands on all that it carries. From here on this processor core uses nothing that is kept by core; what is left to
+    /// be said is that the order was carried out.
     fn leave(mut self, mailboxes: &Mailboxes) {
         for identity in self.carried.iter_mut().flatten() {
             identity.run(end, 0);
@@ -266,7 +307,6 @@ impl Carrier {
         });
         mailboxes.give_notice();
         mailboxes.wake(heir);
-        self.acknowledge();
     }
 
     /// Says that the order was carried out.
@@ -359,6 +399,14 @@ fn halt_until(next: u64) -> u64 {
 fn begin(_: u64) -> u64 {
     if is_needed(current_core()) {
         EVENTS.begin();
+    }
+    0
+}
+
+/// The calling core's processor core was others' for a while.
+fn resume(_: u64) -> u64 {
+    if is_needed(current_core()) {
+        EVENTS.resume();
     }
     0
 }

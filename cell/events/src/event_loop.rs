@@ -112,7 +112,7 @@ pub fn run() -> i32 {
     loop {
         match Carrier::come(identity.take()).map_or_else(|ending| ending, Carrier::run) {
             Ending::Exited(code) => return code,
-            Ending::Left => platform().leave(),
+            Ending::Left(order) => platform().leave(order),
         }
     }
 }
@@ -202,6 +202,12 @@ impl EventLoop {
         self.presence.carried_by_another();
         // What others have for it by now is seen in its first pass.
         self.accounting.switch(Charge::Loop);
+    }
+
+    /// The processor core that runs this core was others' for a while, whose time it was.
+    pub(crate) fn resume(&self) {
+        self.accounting.resume(cycles());
+        self.timers.forget_armed();
     }
 
     /// The processor core that runs this core runs it no longer.

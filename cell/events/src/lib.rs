@@ -63,7 +63,7 @@ pub mod topology;
 pub mod watchdog;
 
 pub use activity::{current_activity, register_activity};
-pub use carrier::present_cores;
+pub use carrier::{give_notice, present_cores, wake_all};
 pub use elsewhere::elsewhere;
 pub use event::{Event, EventTag, Label, Placement, QueuedEvent, ResourceId, current_tag, spawn, spawn_on};
 pub use event_loop::{EVENTS, EventLoop, exit, run};

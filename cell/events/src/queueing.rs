@@ -113,6 +113,7 @@ mod tests {
             activity: AtomicU32::new(0),
             order: AtomicU32::new(0),
             carrier: AtomicU32::new(0),
+            yielded: AtomicU32::new(0),
             forgotten: AtomicU32::new(0),
             passes: AtomicU64::new(0),
             interrupts: AtomicU64::new(0),

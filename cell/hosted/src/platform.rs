@@ -6,12 +6,12 @@ use crate::heap;
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
-use isola_abi::places::{OrderKind, Places};
+use isola_abi::places::{Order, OrderKind, Places};
 use isola_abi::report::Report;
 use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
-use isola_platform::{Clock, CoreIndex, CoreSet, PendingVectors, Platform};
+use isola_platform::{Clock, CoreIndex, CoreSet, OwnTurn, PendingVectors, Platform};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -243,8 +243,16 @@ impl Platform for Hosted {
         self.this_core().carry(current_core(), cores, |core| self.core(core));
     }
 
-    fn leave(&self) {
-        self.wait_for_core(current_core());
+    fn leave(&self, order: Order) {
+        let place = current_core();
+        self.report.cores[place.0 as usize].order.store(order.left().to_u32(), Ordering::Release);
+        self.ring_supervisor();
+        self.wait_for_core(place);
+    }
+
+    fn go_on_with_others(&self) -> OwnTurn {
+        // Nobody takes a thread by force.
+        OwnTurn::Undisturbed
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {

@@ -5,12 +5,23 @@ use crate::{Clock, CoreSet};
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Request};
 use isola_abi::inquiry::Questions;
-use isola_abi::places::Places;
+use isola_abi::places::{Order, Places};
 use isola_abi::report::Report;
 
 /// A core of this cell, counted from 0 in the order of the descriptor. Core 0 starts the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoreIndex(pub u32);
+
+/// What a processor core finds after it has gone on with what others were in the middle of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnTurn {
+    /// All is as it was.
+    Undisturbed,
+    /// Others had the core: its timer is not as it was armed.
+    Last,
+    /// Others had it, and will want it again, after a few events of its own.
+    Brief,
+}
 
 /// Interrupt vectors that arrived, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,9 +92,14 @@ pub trait Platform: Sync {
     /// came to: their interrupts go to it.
     fn carry(&self, cores: CoreSet);
 
-    /// Ends the calling processor core's time in the cell: it runs no core any more, and allocates nothing. Returns where
-    /// it is given to the cell again, at the same place, or the cell has ended.
-    fn leave(&self);
+    /// Ends the calling processor core's time in the cell, by that order: it runs no core any more, and allocates nothing.
+    /// Says that the order was carried out. Returns where a core is given to the cell again, at the same place, or the cell
+    /// has ended.
+    fn leave(&self, order: Order);
+
+    /// Goes on with what a processor core was in the middle of that was taken from the cell by force, if there is any, on
+    /// this one, which is between two events: until that has left, or it is this one's own turn.
+    fn go_on_with_others(&self) -> OwnTurn;
 
     /// Interrupts this core once, when its cycle counter has reached `deadline`, or not at all for `None`.
     /// Replaces what was armed before.

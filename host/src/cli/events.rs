@@ -90,7 +90,7 @@ fn print(context: &Context, entry: &JournalEntry) -> Result<(), Failure> {
     }
     let detail = view.detail.map(|detail| format!("  {detail}")).unwrap_or_default();
     let line = format!(
-        "{}  {:<9}  {:<16}  {:>8}{detail}",
+        "{}  {:<12}  {:<16}  {:>8}{detail}",
         human::local_time(entry.unix_ns),
         view.event,
         view.cell.as_deref().unwrap_or("-"),

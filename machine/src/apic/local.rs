@@ -26,6 +26,8 @@ mod register {
     pub(super) const INITIAL_COUNT: u32 = 0x380;
     pub(super) const CURRENT_COUNT: u32 = 0x390;
     pub(super) const DIVIDER: u32 = 0x3e0;
+    /// In x2APIC mode alone.
+    pub(super) const SELF: u32 = 0x3f0;
 }
 
 const MASKED: u32 = 1 << 16;
@@ -34,6 +36,7 @@ const DELIVERY_PENDING: u32 = 1 << 12;
 
 /// Commands: delivery mode, and "assert".
 const FIXED: u32 = 1 << 14;
+const TO_SELF: u32 = 1 << 18;
 const NON_MASKABLE: u32 = 4 << 8 | 1 << 14;
 const INIT: u32 = 5 << 8 | 1 << 14;
 const STARTUP: u32 = 6 << 8 | 1 << 14;
@@ -103,6 +106,15 @@ pub fn id() -> ApicId {
 /// Interrupts another core, or this one.
 pub fn send(to: ApicId, vector: u8) {
     command(to, FIXED | u32::from(vector));
+}
+
+/// Interrupts this core. May be called in the middle of sending another interrupt.
+pub(crate) fn send_to_self(vector: u8) {
+    match mode() {
+        InterruptMode::X2Apic => write(register::SELF, u32::from(vector)),
+        // By the shorthand for this core, so that the command's other half stays as it is.
+        InterruptMode::XApic => write(register::COMMAND, FIXED | TO_SELF | u32::from(vector)),
+    }
 }
 
 /// Interrupts a core whether it likes it or not.
@@ -176,9 +188,17 @@ fn command(to: ApicId, command: u32) {
         }
         InterruptMode::XApic => {
             let delivered = |_: &u32| read(register::COMMAND) & DELIVERY_PENDING == 0;
-            (0..PATIENCE).find(delivered);
-            write(register::COMMAND_HIGH, to.0 << 24);
-            write(register::COMMAND, command);
+            loop {
+                let sender = read(register::ID);
+                (0..PATIENCE).find(delivered);
+                write(register::COMMAND_HIGH, to.0 << 24);
+                write(register::COMMAND, command);
+                // Between the two, another core may have gone on with this (`cell/aside.rs`): its command had another
+                // receiver then, which finds nothing to do.
+                if read(register::ID) == sender {
+                    break;
+                }
+            }
         }
     }
 }

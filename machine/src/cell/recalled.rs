@@ -1,11 +1,10 @@
 //! Memory that a cell gives back while it runs: the request, the offer, what became of it, see [`isola_abi::recall`].
 
-use super::{live, report};
-use crate::interrupts::{ExceptionFrame, NonMaskable};
+use super::{aside, live, report};
 use crate::window::flush;
 use core::sync::atomic::Ordering;
 use isola_abi::id::PhysRange;
-use isola_abi::layout::{DIRECT_MAP, STACK_SLOT, STACKS};
+use isola_abi::layout::DIRECT_MAP;
 use isola_abi::recall::{Rest, Settlement};
 
 /// The number of the last request for memory, 0 where there was none, and how many bytes are asked for.
@@ -37,6 +36,7 @@ pub fn acknowledge(number: u32) {
 /// Has this core forget what it remembers of page tables, and says so: when it has entered the cell at its place, and its
 /// handler of non-maskable interrupts is set.
 pub fn enter_place(place: usize) {
+    aside::enter(place);
     if let Some(core) = report().cores.get(place) {
         let generation = live().recall.generation();
         flush();
@@ -44,17 +44,14 @@ pub fn enter_place(place: usize) {
     }
 }
 
-/// What a core does at a non-maskable interrupt: where the supervisor waits for it to forget page tables, it does.
-///
-/// Whose place it is says the stack, which is the place's own: nothing else is certain in the middle of anything.
-pub fn forget_if_asked(frame: &ExceptionFrame) -> NonMaskable {
-    let place = (core::ptr::from_ref(frame).addr() as u64).wrapping_sub(STACKS) / STACK_SLOT;
-    let Some(core) = report().cores.get(place as usize) else { return NonMaskable::Fatal };
+/// Has the core at a place forget page tables, where the supervisor waits for that. Returns whether it did.
+pub(super) fn forget_if_asked(place: usize) -> bool {
+    let Some(core) = report().cores.get(place) else { return false };
     let generation = live().recall.generation();
     if core.forgotten.load(Ordering::Relaxed) == generation {
-        return NonMaskable::Fatal;
+        return false;
     }
     flush();
     core.forgotten.store(generation, Ordering::Release);
-    NonMaskable::Handled
+    true
 }

@@ -42,6 +42,34 @@ pub mod vector {
 }
 
 impl ExceptionFrame {
+    /// One of nothing.
+    pub(crate) const fn zeroed() -> Self {
+        Self {
+            r15: 0,
+            r14: 0,
+            r13: 0,
+            r12: 0,
+            r11: 0,
+            r10: 0,
+            r9: 0,
+            r8: 0,
+            rbp: 0,
+            rdi: 0,
+            rsi: 0,
+            rdx: 0,
+            rcx: 0,
+            rbx: 0,
+            rax: 0,
+            vector: 0,
+            error_code: 0,
+            rip: 0,
+            cs: 0,
+            rflags: 0,
+            rsp: 0,
+            ss: 0,
+        }
+    }
+
     /// The exception's name.
     pub fn name(&self) -> &'static str {
         match self.vector {

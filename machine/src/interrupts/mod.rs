@@ -10,7 +10,8 @@
 //! it, with interrupts off; all registers are kept.
 //!
 //! The non-maskable interrupt comes at any time, too, on a stack of its own: by it the supervisor has a core forget page
-//! tables, whatever the core does, and by it a core is stopped that does not answer. Its handler says which it was.
+//! tables, whatever the core does, or set that aside; and by it a core is stopped that does not answer. Its handler says
+//! which it was.
 //!
 //! Nothing goes on after any other: Isola's own code raises none that it could recover from. Their handler gets the
 //! registers and does not return.

@@ -3,8 +3,10 @@
 # Vectors from 32 on are interrupts. They come only in `window` and `halt` (mod.rs), which declare that all
 # registers a call may change are lost there: so nothing is saved here. Those below are exceptions: all registers
 # are kept for the report, in the order of `ExceptionFrame` (frame.rs). Nothing goes on after them, but after a page
-# fault or a non-maskable interrupt that was handled: then all registers are as they were, those of SSE included, which Rust's code uses
-# everywhere. (x87, MMX and AVX are used by nobody; the rounding of SSE is changed by nobody.)
+# fault or a non-maskable interrupt that was handled: then all registers are as they were, those of SSE included, which
+# Rust's code uses everywhere. (x87, MMX and AVX are used by nobody; the rounding of SSE is changed by nobody.)
+#
+# What a core is in the middle of can be kept in the same form, and be gone on with by another (cell/aside.rs).
 
 .altmacro
 .macro vector number, has_code
@@ -90,6 +92,10 @@ isola_interrupt_entry:
     sub $256, %rsp
     for_each_sse save_sse
     call \handler
+    restore_all
+.endm
+
+.macro restore_all
     for_each_sse restore_sse
     add $256, %rsp
     pop %r15
@@ -126,6 +132,40 @@ isola_exception_entry:
     and $-16, %rsp
     call isola_exception
     ud2
+
+# What follows up to isola_contexts_end is not set aside itself: see `cell/aside.rs`.
+#
+# Keeps what the caller is in the middle of at rdi, and goes on with another; returns when the caller's is gone on with.
+# What a call may change is not kept. The other arguments are those of isola_go_on.
+.balign 16
+.globl isola_exchange, isola_go_on, isola_contexts_end
+isola_exchange:
+    lea 256(%rdi), %rax
+    mov %r15, 0x00(%rax)
+    mov %r14, 0x08(%rax)
+    mov %r13, 0x10(%rax)
+    mov %r12, 0x18(%rax)
+    mov %rbp, 0x40(%rax)
+    mov %rbx, 0x68(%rax)
+    mov (%rsp), %r9
+    mov %r9, 0x88(%rax)
+    mov %cs, %r9d
+    mov %r9, 0x90(%rax)
+    pushfq
+    popq 0x98(%rax)
+    lea 8(%rsp), %r9
+    mov %r9, 0xa0(%rax)
+    mov %ss, %r9d
+    mov %r9, 0xa8(%rax)
+
+# Goes on with what is kept at rsi. Before, but when nothing of the caller's stack is used any more, 0 is stored at rdx (a
+# byte), then r8d at rcx.
+isola_go_on:
+    mov %rsi, %rsp
+    movb $0, (%rdx)
+    mov %r8d, (%rcx)
+    restore_all
+isola_contexts_end:
 
 .noaltmacro
 .text

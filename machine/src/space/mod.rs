@@ -125,6 +125,8 @@ impl CellSpace {
         let (entry, identity) = (self.share.entry(place as u64), core.core());
         if let Some(words) = self.report().cores.get(place) {
             words.forgotten.store(0, Ordering::Release);
+            words.yielded.store(0, Ordering::Release);
+            words.order.store(0, Ordering::Release);
         }
         self.places().give(place, identity);
         // SAFETY: `build` and `furnish` have put into the space what the entry names; the share keeps it until the core was
@@ -155,6 +157,21 @@ impl CellSpace {
     /// Says that there is no core at a place any more: it was reclaimed.
     pub fn vacate(&self, place: usize) {
         self.places().order(place, OrderKind::Vacant);
+    }
+
+    /// Says that there is no core at a place any more, where something is still to be finished: it was reclaimed.
+    pub fn empty(&self, place: usize) {
+        self.places().take(place);
+    }
+
+    /// Has the cell's cores change, at the next non-maskable interrupt, to what was set aside, or back.
+    pub fn press(&self) {
+        self.places().press();
+    }
+
+    /// Has the cell stop at the next non-maskable interrupt, and say where it stands.
+    pub fn examine(&self) {
+        self.live().examined.store(1, Ordering::Release);
     }
 
     /// The last order of a place.

@@ -150,9 +150,10 @@ impl<E: Effects> Cells<E> {
         if let Some(held) = cell.held() {
             // What stands still may be carried by a core that came to another place.
             let place = report::carrier(self.effects.report(&held.space), suspect);
-            if let Some(core) = held.cores.get(place).or_else(|| held.cores.first()).and_then(Option::as_ref)
-            {
-                self.effects.examine(core);
+            // Nor need there be one: what it did may be another's, which was at nobody's place.
+            let core = held.cores.get(place).and_then(Option::as_ref);
+            if let Some(core) = core.or_else(|| held.cores.iter().flatten().next()) {
+                self.effects.examine(&held.space, core);
             }
         }
         let deadline_ns = now.saturating_add(EXAMINATION_NS);

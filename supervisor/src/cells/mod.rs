@@ -31,6 +31,7 @@
 //! | `grow` | cells that ask for more memory |
 //! | `restart` | cells that are started again by themselves |
 //! | `memory` | memory that comes and goes by request |
+//! | `force` | cores that are taken from the middle of what they do |
 //! | `moves` | cores that come and leave while a cell runs |
 //! | `keep`, `recover` | what outlives this supervisor of a cell, and how the next one begins |
 //! | `watch` | cells that stand still |
@@ -39,6 +40,7 @@
 mod cell;
 mod create;
 mod end;
+mod force;
 mod grow;
 mod images;
 mod info;

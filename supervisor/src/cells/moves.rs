@@ -1,13 +1,15 @@
 //! Cores that come to a cell while it runs, and leave it (RainForest 4.1, 5.3).
 //!
 //! A core that comes is sent to a vacant place, and is the cell's at once; what is waited for is that it says so. One that
-//! is to leave is asked to: the cell hands on what the core carries, says so, and then the core is taken back. A cell that
-//! does not within the limit keeps the core: it is told to stay, and whatever it answers last is taken for its word.
+//! is to leave is asked to: the cell hands on what the core carries, says so, and then the core is taken back. From a cell
+//! that does not within the limit it is taken by [force](super::force). Where that fails as well, the core is told to
+//! stay, and whatever the cell answers last is taken for its word.
 
 mod resume;
 
 use super::Cells;
 use super::cell::{Body, Held, Run};
+use super::force::{ATTEMPTS, SetAside};
 use crate::effects::{Admission, Effects, Reclaimed};
 use crate::inventory::{CHUNK, CoreToken, CoreWish};
 use crate::report;
@@ -46,6 +48,8 @@ pub struct CoresWanted<'a> {
 pub(super) struct Moves {
     under_way: Vec<Move>,
     request: Option<Asked>,
+    /// What cores that were taken by force were in the middle of.
+    pub(super) set_aside: SetAside,
     /// Whether a core did not come back, and may still write to the cell's memory.
     has_lost: bool,
 }
@@ -66,14 +70,13 @@ struct Move {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Coming,
-    /// It was to leave before, by that order, which it may still carry out.
-    Leaving {
-        before: Option<Order>,
+    Leaving,
+    /// It was to leave, and is to yield, as it took too long. It will be forced so often still.
+    Yielding {
+        attempts: u32,
     },
-    /// It was to leave by that order, and is to stay, as it took too long.
-    Staying {
-        leave: Order,
-    },
+    /// It was to leave, and is to stay, as it did not. It may still leave, or yield.
+    Staying,
 }
 
 /// What was asked, and how far it is.
@@ -89,12 +92,13 @@ struct Asked {
 impl Moves {
     /// Of a cell that has just been built.
     pub(super) fn new() -> Self {
-        Self { under_way: Vec::new(), request: None, has_lost: false }
+        Self { under_way: Vec::new(), request: None, set_aside: SetAside::default(), has_lost: false }
     }
 
     /// The cell has ended. Returns whether somebody waits to be told what came of a request.
     pub(super) fn end(&mut self) -> bool {
         self.under_way.clear();
+        self.set_aside.clear();
         self.request.take().is_some()
     }
 
@@ -103,9 +107,14 @@ impl Moves {
         self.has_lost
     }
 
-    /// When somebody has taken too long.
+    /// When somebody has taken too long, or is to be pressed.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        let awaited = |a_move: &&Move| !matches!(a_move.way, Way::Staying { .. });
+        self.answer_by_ns().into_iter().chain(self.set_aside.deadline_ns()).min()
+    }
+
+    /// When somebody who is waited for has taken too long.
+    fn answer_by_ns(&self) -> Option<u64> {
+        let awaited = |a_move: &&Move| !matches!(a_move.way, Way::Staying);
         self.under_way.iter().filter(awaited).map(|a_move| a_move.deadline_ns).min()
     }
 }
@@ -225,6 +234,7 @@ impl<E: Effects> Cells<E> {
         since_ns: u64,
         deadline_ns: u64,
     ) -> Result<(), ManagementError> {
+        let most = self.inventory.cores.count_for_cells();
         let Some(cell) = self.cells.get_mut(&id) else { return Ok(()) };
         let Body::Held(held) = &mut cell.body else { return Ok(()) };
         let vacant = |effects: &E, held: &Held<E>, after: usize| {
@@ -238,8 +248,15 @@ impl<E: Effects> Cells<E> {
         // All places are made ready first, so that nothing has changed where that fails.
         let mut places = Vec::new();
         for core in chosen {
-            let place = vacant(&self.effects, held, places.last().map_or(0, |(place, _)| place + 1))
-                .unwrap_or(usize::MAX);
+            let after = places.last().map_or(0, |(place, _)| place + 1);
+            let Some(place) = vacant(&self.effects, held, after).filter(|place| *place < most) else {
+                let what = format!(
+                    "{:?} has no place for core {core}: what cores do there that were taken from it by force has to end \
+                     first",
+                    cell.spec.name
+                );
+                return Err(ManagementError::OutOfLimits(what));
+            };
             places.push((place, *core));
             if self.effects.furnish(&mut held.space, place).is_err() {
                 let node = self.inventory.cores.node(*core).unwrap_or(NodeId(0));
@@ -283,19 +300,13 @@ impl<E: Effects> Cells<E> {
             let here = |at: &Option<E::Core>| at.as_ref().is_some_and(|at| at.id() == *core);
             let Some(place) = held.cores.iter().position(here) else { continue };
             let order = self.effects.order(&held.space, place, OrderKind::Leave);
-            let former =
-                cell.moves.under_way.iter().find(|a_move| a_move.place == place).map(|a_move| a_move.way);
-            let before = match former {
-                Some(Way::Staying { leave }) => Some(leave),
-                _ => None,
-            };
             // One that is still coming is not waited for any more.
             cell.moves.under_way.retain(|a_move| a_move.place != place);
             cell.moves.under_way.push(Move {
                 place,
                 core: *core,
                 order,
-                way: Way::Leaving { before },
+                way: Way::Leaving,
                 since_ns,
                 deadline_ns,
             });
@@ -309,21 +320,29 @@ impl<E: Effects> Cells<E> {
         let report = self.effects.report(&held.space);
         let mut settled = Vec::new();
         cell.moves.under_way.retain(|a_move| {
-            let said = report::carried_out(report, a_move.place);
+            let (said, yielded) =
+                (report::carried_out(report, a_move.place), report::yielded(report, a_move.place));
             let outcome = match a_move.way {
                 Way::Coming if said == a_move.order => Outcome::Came,
-                Way::Leaving { before } if said == a_move.order || Some(said) == before => Outcome::Left,
-                Way::Staying { leave } if said == leave => Outcome::Left,
-                Way::Staying { .. } if said == a_move.order => Outcome::Stays,
+                // By whichever order since it came: nothing runs there any more.
+                Way::Leaving | Way::Yielding { .. } | Way::Staying if said.kind == OrderKind::Leave => {
+                    Outcome::Left
+                }
+                _ if yielded.kind == OrderKind::Yield => Outcome::Yielded,
+                Way::Staying if said == a_move.order => Outcome::Stays,
                 _ => return true,
             };
             settled.push((a_move.place, a_move.core, a_move.since_ns, outcome));
             false
         });
+        for place in cell.moves.set_aside.take_finished(report) {
+            self.effects.vacate(&held.space, place);
+        }
         for (place, core, since_ns, outcome) in settled {
             match outcome {
-                Outcome::Came => self.note_move(id, core, since_ns, OrderKind::Stay),
+                Outcome::Came => self.note_came(id, core, since_ns),
                 Outcome::Left => self.take_core(id, place, core, since_ns),
+                Outcome::Yielded => self.take_forced(id, place, core, since_ns),
                 Outcome::Stays => {}
             }
         }
@@ -334,7 +353,7 @@ impl<E: Effects> Cells<E> {
     pub(super) fn expire_moves(&mut self, id: CellId, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
-        let mut came = Vec::new();
+        let (mut came, mut forced) = (Vec::new(), Vec::new());
         cell.moves.under_way.retain_mut(|a_move| match a_move.way {
             _ if a_move.deadline_ns > now => true,
             // It is there; that the cell has seen it is its own affair.
@@ -342,20 +361,39 @@ impl<E: Effects> Cells<E> {
                 came.push((a_move.core, a_move.since_ns));
                 false
             }
-            Way::Leaving { .. } => {
-                a_move.way = Way::Staying { leave: a_move.order };
+            Way::Leaving => {
+                a_move.way = Way::Yielding { attempts: ATTEMPTS };
+                forced.push(a_move.place);
+                true
+            }
+            Way::Yielding { attempts } if attempts > 0 => {
+                a_move.way = Way::Yielding { attempts: attempts - 1 };
+                forced.push(a_move.place);
+                true
+            }
+            Way::Yielding { .. } => {
+                a_move.way = Way::Staying;
                 a_move.order = self.effects.order(&held.space, a_move.place, OrderKind::Stay);
                 if let Some(request) = &mut cell.moves.request {
                     request.stuck = Some(a_move.core);
                 }
                 true
             }
-            Way::Staying { .. } => true,
+            Way::Staying => true,
         });
-        for (core, since_ns) in came {
-            self.note_move(id, core, since_ns, OrderKind::Stay);
+        for place in forced {
+            let forced = self.force(id, place, now);
+            let Some(cell) = self.cells.get_mut(&id) else { return };
+            let a_move = cell.moves.under_way.iter_mut().find(|a_move| a_move.place == place);
+            if let (Some(a_move), Some((order, deadline_ns))) = (a_move, forced) {
+                (a_move.order, a_move.deadline_ns) = (order, deadline_ns);
+            }
         }
-        self.answer_resize(id);
+        for (core, since_ns) in came {
+            self.note_came(id, core, since_ns);
+        }
+        self.press(id, now);
+        self.settle_moves(id);
     }
 
     /// Takes back a core of which a cell says that it carries nothing any more.
@@ -364,37 +402,45 @@ impl<E: Effects> Cells<E> {
         let Body::Held(held) = &mut cell.body else { return };
         let Some(token) = held.cores.get_mut(place).and_then(Option::take) else { return };
         let Reclaimed { back, lost } = self.effects.reclaim(alloc::vec![token]);
-        for core in back {
-            self.effects.vacate(&held.space, place);
-            self.inventory.cores.put(core);
+        if !lost.is_empty() {
+            return self.lose_core(id, core, since_ns);
         }
-        if lost.is_empty() {
-            return self.note_move(id, core, since_ns, OrderKind::Leave);
-        }
+        self.effects.vacate(&held.space, place);
+        back.into_iter().for_each(|core| self.inventory.cores.put(core));
+        let cores = cell.core_count() as u32;
+        self.note_move(id, JournalEvent::CoreLeft { core, cores }, core, since_ns);
+    }
+
+    /// A core of the cell is not coming back.
+    pub(super) fn lose_core(&mut self, id: CellId, core: CoreId, since_ns: u64) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
         cell.moves.has_lost = true;
         let name = cell.spec.name.clone();
         self.inventory.cores.lose(core);
         self.record(since_ns, Some(&name), JournalEvent::CoreLost(core));
     }
 
+    /// Enters in the journal that a core has come.
+    fn note_came(&mut self, id: CellId, core: CoreId, since_ns: u64) {
+        let Some(cell) = self.cells.get(&id) else { return };
+        let cores = cell.core_count() as u32;
+        self.note_move(id, JournalEvent::CoreCame { core, cores }, core, since_ns);
+    }
+
     /// Enters in the journal that a core has come or gone.
-    fn note_move(&mut self, id: CellId, core: CoreId, since_ns: u64, kind: OrderKind) {
+    pub(super) fn note_move(&mut self, id: CellId, event: JournalEvent, core: CoreId, since_ns: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        let (name, cores) = (cell.spec.name.clone(), cell.core_count() as u32);
+        let name = cell.spec.name.clone();
         if let Some(request) = &mut cell.moves.request {
             request.moved.push(core);
         }
-        let event = match kind {
-            OrderKind::Leave => JournalEvent::CoreLeft { core, cores },
-            _ => JournalEvent::CoreCame { core, cores },
-        };
         self.record(since_ns, Some(&name), event);
     }
 
     /// Has the request that moved cores answered, once none is awaited any more.
     fn answer_resize(&mut self, id: CellId) {
         let now = self.effects.now_ns();
-        let Some(cell) = self.cells.get_mut(&id).filter(|cell| cell.moves.deadline_ns().is_none()) else {
+        let Some(cell) = self.cells.get_mut(&id).filter(|cell| cell.moves.answer_by_ns().is_none()) else {
             return;
         };
         let Some(Asked { before, limit_ms, moved, stuck, since_ns }) = cell.moves.request.take() else {
@@ -419,5 +465,6 @@ impl<E: Effects> Cells<E> {
 enum Outcome {
     Came,
     Left,
+    Yielded,
     Stays,
 }

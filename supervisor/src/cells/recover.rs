@@ -5,6 +5,7 @@
 //! can name.
 
 use super::cell::{Body, Cell, Held, Run};
+use super::force::SetAside;
 use super::grow::Growth;
 use super::keep::Keepsake;
 use super::moves::{Moves, Ordered};
@@ -16,8 +17,9 @@ use crate::inventory::CoreToken;
 use crate::journal::Journal;
 use crate::logs::Log;
 use crate::report;
-use isola_abi::id::CoreId;
+use isola_abi::id::{CoreId, MAX_CORES};
 use isola_abi::management::{JournalEvent, MAX_CELLS};
+use isola_abi::places::OrderKind;
 use isola_abi::rebirth::Stage;
 
 /// Entries of the journal, and ids of cells, begin anew at this multiple of the number of restarts: what the supervisors
@@ -111,7 +113,11 @@ impl<E: Effects> Cells<E> {
             let (order, said) = (self.effects.last_order(space, place), report::carried_out(report, place));
             Ordered { place, core, order, said }
         });
-        Moves::resume(orders, now)
+        let empty = (0..MAX_CORES).filter(|place| cores.get(*place).is_none_or(Option::is_none));
+        let set_aside = empty
+            .map(|place| (place, self.effects.last_order(space, place)))
+            .filter(|(_, order)| order.kind == OrderKind::Yield);
+        Moves::resume(orders, SetAside::resume(set_aside, now), now)
     }
 
     /// Takes apart what cannot be known again.

@@ -70,6 +70,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 phase: half(FILL),
                 activity: half(FILL),
                 order: half(FILL),
+                yielded: half(FILL),
                 forgotten: half(FILL),
                 carrier: half(FILL),
                 passes: word(FILL),

@@ -1,10 +1,12 @@
 //! Cores that come and go under a service that is asked at a steady rate.
 
 use isola_abi::management::{Change, Mode, RequestBody, ResponseBody};
+use isola_tests::isola::Isola;
 use isola_tests::management::Client;
 use isola_tests::namespace::{self, SHARED};
 use isola_tests::service::{CELL, Service};
 use isola_tests::steady::{Latencies, SteadyLoad};
+use isola_tests::wait;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -39,6 +41,39 @@ fn resize(client: &mut Client, change: Change<u32>) -> u32 {
 fn told(what: &str, latencies: &Latencies) {
     let [p50, p99, p999] = [500, 990, 999].map(|permille| latencies.permille(permille).as_micros());
     eprintln!("{what}: {} requests, p50 {p50} us, p99 {p99} us, p99.9 {p999} us", latencies.count());
+}
+
+#[test]
+fn a_core_is_taken_from_the_middle_of_an_event_which_another_core_goes_on_with_while_both_want_one_lock() {
+    let isola = Isola::up(&["--cores", "4", "--memory", "512M"]);
+    let before = isola.inventory();
+    let hog = [
+        "run",
+        "-d",
+        "--name",
+        CELL,
+        "--cores",
+        "3",
+        "--memory",
+        "16M",
+        "--network",
+        "none",
+        "faulty",
+        "hog",
+    ];
+    isola.run(&hog).ok();
+    wait::until_true("the hog is at work", || isola.run(&["logs", CELL]).ok().contains("hog: 2 cores"));
+    for left in ["2", "1"] {
+        isola.run(&["resize", CELL, "--cores", left]).ok();
+    }
+    isola.run(&["stop", "--time", "60", CELL]).ok();
+    let ended = isola.cell(CELL);
+    assert_eq!((&ended["state"], &ended["exit_code"]), (&"exited".into(), &0.into()), "{ended:#}");
+    assert!(isola.run(&["logs", CELL]).ok().contains("hog: ended, nothing is lost"));
+    let taken = isola.run(&["events"]).ok().matches("core-taken").count();
+    assert_eq!(taken, 2, "it is by force that they were taken");
+    isola.run(&["rm", CELL]).ok();
+    isola.wait_for_inventory(&before);
 }
 
 #[test]

@@ -15,8 +15,8 @@ pub struct EventView {
     pub number: u64,
     /// When.
     pub time: String,
-    /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `resize`, `core-came`, `core-left`, `exit`, `crash`,
-    /// `kill`, `restart-due`,
+    /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `resize`, `core-came`, `core-left`, `core-taken`,
+    /// `exit`, `crash`, `kill`, `restart-due`,
     /// `restart-refused`, `restarts-used-up`, `restart-cancelled`, `destroy`, `core-lost`,
     /// `device-lost`, `refused` or `decision`.
     pub event: &'static str,
@@ -66,6 +66,7 @@ impl EventView {
             }
             JournalEvent::CoreCame { core, cores } => ("core-came", Some(cores_now(*core, *cores))),
             JournalEvent::CoreLeft { core, cores } => ("core-left", Some(cores_now(*core, *cores))),
+            JournalEvent::CoreTaken { core, cores } => ("core-taken", Some(cores_now(*core, *cores))),
             JournalEvent::Exit(code) => ("exit", Some(format!("code {code}"))),
             JournalEvent::Crash(kind) => ("crash", Some(crash_kind(*kind).to_owned())),
             JournalEvent::Kill => ("kill", None),

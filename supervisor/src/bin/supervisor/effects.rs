@@ -109,6 +109,13 @@ impl Hardware {
     }
 }
 
+/// Interrupts a core of a cell whether it likes it or not.
+fn interrupt_by_force(core: &Core) {
+    if let Core::Away(core) = core {
+        core.interrupt_by_force();
+    }
+}
+
 impl Effects for Hardware {
     type Memory = Piece;
     type Core = Core;
@@ -273,10 +280,22 @@ impl Effects for Hardware {
         space.asked(line)
     }
 
-    fn examine(&mut self, core: &Core) {
-        if let Core::Away(core) = core {
-            core.interrupt_by_force();
-        }
+    fn empty(&mut self, space: &CellSpace, place: usize) {
+        space.empty(place);
+    }
+
+    fn force(&mut self, _: &CellSpace, core: &Core, _: usize) {
+        interrupt_by_force(core);
+    }
+
+    fn press(&mut self, space: &CellSpace, cores: &[Option<Core>]) {
+        space.press();
+        cores.iter().flatten().for_each(interrupt_by_force);
+    }
+
+    fn examine(&mut self, space: &CellSpace, core: &Core) {
+        space.examine();
+        interrupt_by_force(core);
     }
 
     fn reclaim(&mut self, cores: Vec<Core>) -> Reclaimed<Core> {

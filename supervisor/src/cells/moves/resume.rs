@@ -1,5 +1,6 @@
 //! Cores that were on their way when a supervisor went wrong: the next one takes up what was asked of them.
 
+use super::super::force::{ATTEMPTS, SetAside};
 use super::{Move, Moves, Way};
 use isola_abi::id::CoreId;
 use isola_abi::places::{Order, OrderKind};
@@ -17,8 +18,12 @@ pub(in crate::cells) struct Ordered {
 }
 
 impl Moves {
-    /// Of a cell whose cores another supervisor has ordered this.
-    pub(in crate::cells) fn resume(cores: impl Iterator<Item = Ordered>, now: u64) -> Self {
+    /// Of a cell whose cores another supervisor has ordered this, and what was set aside in it.
+    pub(in crate::cells) fn resume(
+        cores: impl Iterator<Item = Ordered>,
+        set_aside: SetAside,
+        now: u64,
+    ) -> Self {
         let resume = |Ordered { place, core, order, said }| {
             let way = match order.kind {
                 // The first one stays, whatever it says.
@@ -26,16 +31,12 @@ impl Moves {
                 OrderKind::Vacant => return None,
                 OrderKind::Stay if said == order => return None,
                 // It has not come yet; or it was to leave, did not in time, and may do so still.
-                OrderKind::Stay => Way::Staying { leave: leave_before(order, 1) },
-                OrderKind::Leave => Way::Leaving { before: Some(leave_before(order, 2)) },
+                OrderKind::Stay => Way::Staying,
+                OrderKind::Leave => Way::Leaving,
+                OrderKind::Yield => Way::Yielding { attempts: ATTEMPTS },
             };
             Some(Move { place, core, order, way, since_ns: now, deadline_ns: now.saturating_add(LIMIT_NS) })
         };
-        Self { under_way: cores.filter_map(resume).collect(), ..Self::new() }
+        Self { under_way: cores.filter_map(resume).collect(), set_aside, ..Self::new() }
     }
-}
-
-/// The order to leave that was given so many orders before, if one was.
-fn leave_before(order: Order, orders: u32) -> Order {
-    Order { kind: OrderKind::Leave, number: order.number.wrapping_sub(orders) & (u32::MAX >> 2) }
 }

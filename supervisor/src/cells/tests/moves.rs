@@ -1,7 +1,7 @@
 //! Cores that come to cells that run, and leave them.
 
 use super::*;
-use crate::fake::obeys;
+use crate::fake::{Action, obeys};
 use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, Mode};
 use isola_abi::places::OrderKind;
 use proptest::prelude::*;
@@ -41,6 +41,12 @@ fn owners(cells: &Cells<FakeMachine>) -> Vec<u32> {
 fn cores_of(cells: &mut Cells<FakeMachine>, name: &str) -> usize {
     let id = cells.find(name).unwrap().0;
     owners(cells).iter().filter(|owner| **owner == id).count()
+}
+
+/// Lets so much time pass that a core that neither leaves nor yields is given up.
+fn give_up(cells: &mut Cells<FakeMachine>) {
+    advance(cells, u64::from(CORE_LIMIT_MS) + 1);
+    (0..505).for_each(|_| advance(cells, 3));
 }
 
 #[test]
@@ -126,11 +132,13 @@ fn a_core_that_does_not_come_free_in_time_stays_and_can_be_asked_for_again() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
-    cells.effects().cells_are_deaf = true;
+    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
     assert_eq!(ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply), None);
     let busy = ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
     assert!(matches!(busy, Some(Err(ManagementError::OutOfLimits(_)))), "one request at a time: {busy:?}");
-    advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    give_up(&mut cells);
+    let forced = cells.effects().actions.iter().filter(|action| matches!(action, Action::Force(_))).count();
+    assert_eq!(forced, 501, "for moments it cannot yield, so that it is forced again");
     let (_, answer) = cells.take_cores_resized().pop().unwrap();
     assert!(matches!(answer, Err(ManagementError::CoreBusy { core: CoreId(2), cores: 2, .. })), "{answer:?}");
     assert_eq!(cells.effects().places[&id].at(1).kind, OrderKind::Stay);
@@ -148,14 +156,83 @@ fn a_core_that_leaves_after_its_time_is_taken_at_its_word() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
     let id = cells.find("kv").unwrap();
-    cells.effects().cells_are_deaf = true;
+    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
     ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
-    let leave = cells.effects().places[&id].at(1);
     advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    let leave = cells.effects().places[&id].at(1).left();
+    give_up(&mut cells);
     assert!(cells.take_cores_resized().pop().unwrap().1.is_err());
     report.cores[1].order.store(leave.to_u32(), Ordering::Release);
     cells.doorbell();
     assert_eq!(cores_of(&mut cells, "kv"), 1, "it halts for good, so it is of no use there");
+}
+
+#[test]
+fn a_core_that_does_not_leave_is_taken_by_force_and_its_place_is_nobody_s_until_all_has_ended_there() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    let id = cells.find("kv").unwrap();
+    cells.effects().cells_are_deaf = true;
+    ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
+    advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    let (_, answer) = cells.take_cores_resized().pop().expect("the fake core yields at once");
+    assert_eq!(answer.map(|resized| (resized.before, resized.after)), Ok((2, 1)));
+    assert_eq!(owners(&cells), [id.0, 0]);
+    assert!(matches!(events(&cells).last(), Some(JournalEvent::CoreTaken { core: CoreId(2), cores: 1 })));
+    let places = cells.effects().places[&id].clone();
+    assert_eq!((places.at(1).kind, places.core(1)), (OrderKind::Yield, None));
+
+    cells.effects().cells_are_deaf = false;
+    let refused = ask(&mut cells, "kv", Change::More(1), &[], Mode::Apply);
+    assert!(matches!(refused, Some(Err(ManagementError::OutOfLimits(_)))), "{refused:?}");
+    assert_eq!(owners(&cells), [id.0, 0]);
+    obeys(&report, &places, 1);
+    cells.doorbell();
+    assert_eq!(places.at(1).kind, OrderKind::Vacant);
+    assert_eq!(resize(&mut cells, "kv", Change::More(1)).unwrap().after, 2);
+}
+
+#[test]
+fn as_long_as_something_is_set_aside_the_cell_s_other_cores_are_pressed_and_no_longer() {
+    let mut cells = machine(3);
+    let report = run(&mut cells, CellSpec { cores: 3, ..spec("kv") });
+    let id = cells.find("kv").unwrap();
+    cells.effects().cells_are_deaf = true;
+    ask(&mut cells, "kv", Change::Less(1), &[3], Mode::Apply);
+    advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    let presses = |cells: &mut Cells<FakeMachine>| {
+        let pressed = |action: &&Action| **action == Action::Press(alloc::vec![CoreId(1), CoreId(2)]);
+        cells.effects().actions.iter().filter(pressed).count()
+    };
+    (0..5).for_each(|_| advance(&mut cells, 11));
+    assert_eq!((presses(&mut cells), cells.effects().places[&id].presses()), (5, 5));
+    let places = cells.effects().places[&id].clone();
+    obeys(&report, &places, 2);
+    cells.doorbell();
+    (0..5).for_each(|_| advance(&mut cells, 11));
+    assert_eq!(presses(&mut cells), 5);
+}
+
+#[test]
+fn a_core_that_yields_when_it_was_told_to_stay_is_taken_and_what_it_did_leaves() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { cores: 2, ..spec("kv") });
+    let id = cells.find("kv").unwrap();
+    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
+    advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    let order = cells.effects().places[&id].at(1);
+    give_up(&mut cells);
+    assert!(cells.take_cores_resized().pop().unwrap().1.is_err());
+    report.cores[1].yielded.store(order.to_u32(), Ordering::Release);
+    cells.doorbell();
+    assert_eq!(owners(&cells), [id.0, 0]);
+    let places = cells.effects().places[&id].clone();
+    assert_eq!(places.at(1).kind, OrderKind::Yield);
+    assert_ne!(places.at(1), order, "the echo of the old order is none of this one");
+    obeys(&report, &places, 1);
+    cells.doorbell();
+    assert_eq!(places.at(1).kind, OrderKind::Vacant);
 }
 
 #[test]
@@ -181,18 +258,27 @@ fn a_core_that_does_not_park_is_lost_and_the_cell_s_memory_is_kept_out_of_use_at
     assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB));
 }
 
+/// The cell's cores carry out their last orders, and what was set aside ends.
+fn finish_all(cells: &mut Cells<FakeMachine>, name: &str) {
+    let id = cells.find(name).unwrap();
+    let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
+    (0..6).for_each(|place| obeys(&report, &places, place));
+    cells.doorbell();
+}
+
 proptest! {
     #[test]
     fn every_core_has_exactly_one_owner_whatever_is_asked(
-        steps in proptest::collection::vec((0usize..4, 0u32..9, 0u32..6, any::<bool>()), 1..40)
+        steps in proptest::collection::vec((0usize..4, 0u32..9, 0u32..6, 0u32..4), 1..40)
     ) {
         const NAMES: [&str; 4] = ["a", "b", "c", "d"];
         let mut cells = machine(6);
         let before = resources(&cells);
         let mut counts = [0; 4];
-        for (which, what, amount, deaf) in steps {
+        for (which, what, amount, temper) in steps {
             let name = NAMES[which];
-            cells.effects().cells_are_deaf = deaf;
+            let (deaf, defiant) = (temper > 0, temper > 2);
+            (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (deaf, defiant);
             let free = 6 - counts.iter().sum::<usize>();
             match what {
                 0 if counts[which] == 0 => {
@@ -219,21 +305,19 @@ proptest! {
                     let mut answer = ask(&mut cells, name, change, &[], Mode::Apply);
                     if answer.is_none() {
                         // What is asked of a deaf cell is given up in the end; what comes is there.
-                        advance(&mut cells, 100);
+                        give_up(&mut cells);
                         answer = cells.take_cores_resized().pop().map(|(_, answer)| answer);
                     }
                     match (can, answer.unwrap()) {
                         (Some(wanted), Ok(resized)) => {
                             prop_assert_eq!((resized.before as usize, resized.after as usize), (was, wanted));
                             counts[which] = wanted;
+                            finish_all(&mut cells, name);
                         }
                         (Some(wanted), Err(ManagementError::CoreBusy { .. })) => {
-                            prop_assert!(deaf && wanted < was);
+                            prop_assert!(defiant && wanted < was);
                             // It does stay.
-                            let id = cells.find(name).unwrap();
-                            let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
-                            (0..6).for_each(|place| obeys(&report, &places, place));
-                            cells.doorbell();
+                            finish_all(&mut cells, name);
                         }
                         (Some(_), Err(error)) => prop_assert!(false, "{error}"),
                         (None, answer) => prop_assert!(answer.is_err()),

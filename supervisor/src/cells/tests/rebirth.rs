@@ -31,6 +31,10 @@ enum Step {
         deaf: bool,
     },
     Obey(u8),
+    /// Time for cores to come free is over: they yield, or not even that.
+    Expire {
+        defiant: bool,
+    },
     Memory(u8, u64),
     Stop(u8),
     Destroy(u8),
@@ -52,6 +56,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => (0u8..4, 0u64..9).prop_map(|(name, mib)| Step::Wish(name, mib)),
         6 => (0u8..4, 1u32..5, any::<bool>()).prop_map(|(name, count, deaf)| Step::Cores { name, count, deaf }),
         2 => (0u8..4).prop_map(Step::Obey),
+        2 => any::<bool>().prop_map(|defiant| Step::Expire { defiant }),
         3 => (0u8..4, 1u64..14).prop_map(|(name, mib)| Step::Memory(name, mib)),
         2 => (0u8..4).prop_map(Step::Stop),
         2 => (0u8..4).prop_map(Step::Destroy),
@@ -113,6 +118,11 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
             let wanted = CoresWanted { change: Change::To(count), ids: &[], limit_ms: CORE_LIMIT_MS };
             let _ = cells.resize_cores(&name(number), &wanted, Mode::Apply);
             cells.effects().cells_are_deaf = false;
+        }
+        Step::Expire { defiant } => {
+            (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, defiant);
+            advance(cells, u64::from(CORE_LIMIT_MS) + 1);
+            (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (false, false);
         }
         Step::Obey(number) => {
             if let Some(report) = report(cells, number)
@@ -211,7 +221,8 @@ fn a_core_that_another_supervisor_has_asked_for_in_vain_stays_and_can_be_asked_f
     let (mut cells, id, report) = with_a_core_on_its_way_out();
     let places = cells.effects().places[&id].clone();
     let leave = places.at(2);
-    advance(&mut cells, 11);
+    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    (0..505).for_each(|_| advance(&mut cells, 11));
     assert_eq!((places.at(2).kind, info(&mut cells, "kv").core_count()), (OrderKind::Stay, 3));
     // Whoever comes after that one takes it at its word as well.
     let mut cells = go_wrong(cells, CORES, 2, |_| {});

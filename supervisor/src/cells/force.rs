@@ -1,0 +1,117 @@
+//! Cores that are taken from a cell by force: from the middle of whatever they do (RainForest 4.1).
+//!
+//! A core that does not leave by itself in time is ordered to yield, and interrupted in a way that it cannot ignore. The
+//! cell's own code sets aside what the core was in the middle of, and the core is taken back. Another core of the cell goes
+//! on with that, between two of its own events; until it has ended, its place is nobody's, and the cell's cores are pressed
+//! now and then, so that none waits for ever for what another has set aside.
+//!
+//! For moments a core cannot yield, so that it is interrupted again. One that never does belongs to a cell that does not
+//! keep to this: the core stays, and who asked is told so.
+
+use super::Cells;
+use super::cell::Body;
+use crate::effects::{Effects, Reclaimed};
+use crate::report;
+use alloc::vec::Vec;
+use isola_abi::id::{CellId, CoreId};
+use isola_abi::management::JournalEvent;
+use isola_abi::places::{Order, OrderKind};
+use isola_abi::report::Report;
+
+/// How often a core is interrupted that is to yield.
+/// That is for a second, as an emulated core may have to wait for a host's.
+pub(super) const ATTEMPTS: u32 = 500;
+
+/// After how long it is interrupted again.
+const ATTEMPT_NS: u64 = 2_000_000;
+
+/// How often cores are pressed while something that was set aside is not finished: for how long one that waits for a lock
+/// of what was set aside may do so in vain.
+const PRESS_NS: u64 = 10_000_000;
+
+/// What was set aside in a cell, and has not ended.
+#[derive(Debug, Default)]
+pub(super) struct SetAside {
+    unfinished: Vec<Unfinished>,
+    /// When cores are pressed next.
+    press_ns: u64,
+}
+
+/// What the core at a place was in the middle of.
+#[derive(Debug)]
+struct Unfinished {
+    place: usize,
+    /// The order by which it leaves in the end.
+    order: Order,
+}
+
+impl SetAside {
+    /// What was set aside at places where another supervisor has ordered that.
+    pub(super) fn resume(places: impl Iterator<Item = (usize, Order)>, now: u64) -> Self {
+        Self { unfinished: places.map(|(place, order)| Unfinished { place, order }).collect(), press_ns: now }
+    }
+
+    /// The cell has ended, and all that was in it.
+    pub(super) fn clear(&mut self) {
+        self.unfinished.clear();
+    }
+
+    /// When cores are to be pressed, where anything is unfinished.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        (!self.unfinished.is_empty()).then_some(self.press_ns)
+    }
+
+    /// The places at which all has ended by now; they are nobody's from here on.
+    pub(super) fn take_finished(&mut self, report: &Report) -> Vec<usize> {
+        let has_ended = |one: &mut Unfinished| report::carried_out(report, one.place) == one.order.left();
+        self.unfinished.extract_if(.., has_ended).map(|one| one.place).collect()
+    }
+}
+
+impl<E: Effects> Cells<E> {
+    /// Orders the core at a place to yield, and forces it. Returns the order, and when it is to be forced again.
+    pub(super) fn force(&mut self, id: CellId, place: usize, now: u64) -> Option<(Order, u64)> {
+        let Body::Held(held) = &self.cells.get(&id)?.body else { return None };
+        let core = held.cores.get(place)?.as_ref()?;
+        let last = self.effects.last_order(&held.space, place);
+        let order = match last.kind {
+            OrderKind::Yield => last,
+            _ => self.effects.order(&held.space, place, OrderKind::Yield),
+        };
+        self.effects.force(&held.space, core, place);
+        Some((order, now.saturating_add(ATTEMPT_NS)))
+    }
+
+    /// Takes back a core that has set aside what it was in the middle of.
+    pub(super) fn take_forced(&mut self, id: CellId, place: usize, core: CoreId, since_ns: u64) {
+        let now = self.effects.now_ns();
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let Body::Held(held) = &mut cell.body else { return };
+        let Some(token) = held.cores.get_mut(place).and_then(Option::take) else { return };
+        let Reclaimed { back, lost } = self.effects.reclaim(alloc::vec![token]);
+        if !lost.is_empty() {
+            return self.lose_core(id, core, since_ns);
+        }
+        self.effects.empty(&held.space, place);
+        let order = match self.effects.last_order(&held.space, place) {
+            order if order.kind == OrderKind::Yield => order,
+            // It was told otherwise meanwhile, and what was set aside is to leave.
+            _ => self.effects.order(&held.space, place, OrderKind::Yield),
+        };
+        cell.moves.set_aside.press_ns = now.saturating_add(PRESS_NS);
+        cell.moves.set_aside.unfinished.push(Unfinished { place, order });
+        let cores = cell.core_count() as u32;
+        back.into_iter().for_each(|core| self.inventory.cores.put(core));
+        self.note_move(id, JournalEvent::CoreTaken { core, cores }, core, since_ns);
+    }
+
+    /// Presses a cell's cores to go on with what was set aside, where it is time to.
+    pub(super) fn press(&mut self, id: CellId, now: u64) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let Body::Held(held) = &cell.body else { return };
+        if cell.moves.set_aside.deadline_ns().is_some_and(|press_ns| press_ns <= now) {
+            cell.moves.set_aside.press_ns = now.saturating_add(PRESS_NS);
+            self.effects.press(&held.space, &held.cores);
+        }
+    }
+}
