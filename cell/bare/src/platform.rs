@@ -214,7 +214,7 @@ impl Platform for Bare {
     fn carry(&self, cores: CoreSet) {
         let place = current_core().0 as usize;
         if cores.is_empty() {
-            aside::off_loop(place);
+            aside::depart(place);
         }
         // What this one remembers of page tables is from another core's time.
         window::forget();
@@ -222,9 +222,6 @@ impl Platform for Bare {
         for core in cores {
             MATES[core.0 as usize].store(cores.bits(), Ordering::Relaxed);
             APIC[core.0 as usize].store(apic.0.into(), Ordering::Release);
-        }
-        if !cores.is_empty() {
-            aside::at_loop(place);
         }
     }
 

@@ -84,8 +84,8 @@ static WAITING: AtomicU64 = AtomicU64::new(0);
 /// The one that was gone on with last.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// The places whose cores are at their loops, so that what they do can be set aside.
-static AT_LOOP: AtomicU64 = AtomicU64::new(0);
+/// The places whose cores have come and carry what is to be run there, or wait for it: what they do can be set aside.
+static INSIDE: AtomicU64 = AtomicU64::new(0);
 
 /// How many contexts were set aside, and have not ended.
 static UNFINISHED: AtomicU32 = AtomicU32::new(0);
@@ -180,21 +180,16 @@ pub fn non_maskable(frame: &ExceptionFrame, give_notice: fn()) -> Asked {
 
 /// A core has come to its place, and nothing of another's time concerns it.
 pub(super) fn enter(place: usize) {
-    AT_LOOP.fetch_and(!bit(place), Ordering::Relaxed);
     if let (Some(top), Some(followed)) = (TOP.get(place), FOLLOWED.get(place)) {
         top.store(0, Ordering::Relaxed);
         followed.store(places().presses(), Ordering::Relaxed);
     }
+    INSIDE.fetch_or(bit(place), Ordering::Relaxed);
 }
 
-/// Whose core is at the place is at its loop from here on, and may be taken from whatever it does.
-pub fn at_loop(place: usize) {
-    AT_LOOP.fetch_or(bit(place), Ordering::Relaxed);
-}
-
-/// Whose core is at the place carries nothing any more.
-pub fn off_loop(place: usize) {
-    AT_LOOP.fetch_and(!bit(place), Ordering::Relaxed);
+/// Nothing is carried at the place any more: what is still done there is to leave.
+pub fn depart(place: usize) {
+    INSIDE.fetch_and(!bit(place), Ordering::Relaxed);
 }
 
 /// Whether anything was set aside that has not ended. Where nothing was, that is a load.
@@ -267,8 +262,8 @@ fn top_of(place: usize) -> usize {
     TOP[place].load(Ordering::Relaxed).checked_sub(1).map_or(place, |top| top as usize)
 }
 
-/// Whether what the core at a place is in the middle of can be set aside: it is at its loop, has interrupts off, and does
-/// nothing of what is done here.
+/// Whether what the core at a place is in the middle of can be set aside: it has come and does not leave, has interrupts off, and
+/// does nothing of what is done here.
 fn may_switch(frame: &ExceptionFrame, place: usize) -> bool {
     let here = (isola_exchange as *const ()).addr() as u64;
     unsafe extern "C" {
@@ -276,7 +271,7 @@ fn may_switch(frame: &ExceptionFrame, place: usize) -> bool {
     }
     let end = (&raw const isola_contexts_end).addr() as u64;
     frame.rflags & INTERRUPTS_ON == 0
-        && AT_LOOP.load(Ordering::Relaxed) & bit(place) != 0
+        && INSIDE.load(Ordering::Relaxed) & bit(place) != 0
         && !ASIDE[top_of(place)].is_switching.load(Ordering::Relaxed)
         && !(here..end).contains(&frame.rip)
 }
@@ -285,7 +280,7 @@ fn may_switch(frame: &ExceptionFrame, place: usize) -> bool {
 fn set_aside(frame: &ExceptionFrame, place: usize, order: Order, give_notice: fn()) -> Asked {
     let top = top_of(place);
     ASIDE[top].save(frame);
-    off_loop(place);
+    depart(place);
     TOP[place].store(0, Ordering::Relaxed);
     UNFINISHED.fetch_add(1, Ordering::Relaxed);
     WAITING.fetch_or(bit(top), Ordering::Release);
