@@ -37,7 +37,7 @@ pub(crate) use survey::{KnownFunction, Survey};
 use crate::image::Bounds;
 use crate::memory::direct;
 use crate::registers::Registers;
-use crate::{cpu, interrupts, power, serial_line, tables};
+use crate::{cpu, interrupts, power, serial_line, smp, tables};
 use alloc::vec::Vec;
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -199,6 +199,7 @@ pub fn restart(cause: RestartCause) -> ! {
     if !IS_ENDING.swap(true, Ordering::Relaxed) {
         stop_device();
     }
+    smp::see_off(KEPT.tsc_hz.load(Ordering::Relaxed));
     let (variables, len) = KEPT.variables();
     // SAFETY: what is written over and zeroed is the image's own, and nothing of this life is used any more: its other
     // cores, which are parked, do not look at it before they are interrupted, and nobody does that.

@@ -41,6 +41,9 @@ const START_LIMIT_US: u64 = 2_000_000;
 /// After how long the startup interrupt is sent a second time.
 const SECOND_STARTUP_US: u64 = 1_000;
 
+/// How long a core may take that has taken an order until it is gone.
+const DOOR_US: u64 = 1_000;
+
 /// Time between INIT and startup interrupt.
 const INIT_US: u64 = 10;
 
@@ -135,6 +138,17 @@ pub(crate) fn bring_up(candidates: &[Candidate], homes: &Homes) -> (Vec<ParkedCo
         }
     }
     (parked, lost)
+}
+
+/// Waits until no core is on its way from the image to somewhere else any more: what it goes by, orders, tables and stacks,
+/// is about to be made anew. One that does not go within [`START_LIMIT_US`] is not waited for.
+pub(crate) fn see_off(tsc_hz: u64) {
+    let deadline = Deadline::after_us(START_LIMIT_US, tsc_hz);
+    while Slot::all().any(Slot::is_ordered) && !deadline.has_come() {
+        core::hint::spin_loop();
+    }
+    // What has taken its order is some ten instructions from the door.
+    Deadline::after_us(DOOR_US, tsc_hz).wait();
 }
 
 /// A core that has been in an address space of its own since a former life of the image.

@@ -103,6 +103,11 @@ pub(super) struct Home {
 }
 
 impl Slot {
+    /// All slots.
+    pub(super) fn all() -> impl Iterator<Item = &'static Self> {
+        isola_core_slots.iter()
+    }
+
     /// The slot of a core; `None` where there are no so many.
     pub(super) fn of(core: u32) -> Option<&'static Self> {
         isola_core_slots.get(core as usize)
@@ -135,6 +140,11 @@ impl Slot {
     /// Whether the core waits for an order.
     pub(super) fn is_parked(&self) -> bool {
         self.state.load(Ordering::Acquire) == State::Parked as u32
+    }
+
+    /// Whether the core has an order that it has not taken.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.state.load(Ordering::Acquire) == State::Ordered as u32
     }
 
     /// Says that the core waits for an order. Called by the core.
@@ -207,9 +217,9 @@ mod tests {
             interrupt_table: 7,
         };
         slot.give(Order::Enter(entry));
-        assert!(!slot.is_parked());
+        assert!(!slot.is_parked() && slot.is_ordered());
         assert!(matches!(slot.take(), Some(Order::Enter(found)) if found == entry));
-        assert!(slot.take().is_none());
+        assert!(slot.take().is_none() && !slot.is_ordered());
     }
 
     #[test]

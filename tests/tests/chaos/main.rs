@@ -1,0 +1,337 @@
+//! Chaos: cells and the supervisor are killed at random, cores and memory come and go, beside a service that is asked all the
+//! time. Whatever comes together, no request of that is lost or answered wrongly, and what survives is what must.
+//!
+//! Of the supervisor's lives and the cells' ends, a model says after each step what has to be there: who has which cores,
+//! memory and devices, how cells ended, that no id is given out twice. Where two things race it takes either outcome, and
+//! only the ones that there can be.
+
+mod model;
+
+use isola_abi::management::{
+    CellInfo, CellSpec, CellState, Change, Fault, ManagementError, Mode, NetworkSpec, RequestBody,
+    ResponseBody,
+};
+use isola_abi::size::ByteSize;
+use isola_tests::management::spec;
+use isola_tests::steady::SteadyLoad;
+use isola_tests::supervised::{Setup, Supervised, image, probe};
+use model::{Expected, Model};
+use std::collections::VecDeque;
+use std::env::var;
+use std::time::{Duration, Instant};
+
+/// How long it goes on, unless [`SECONDS_VARIABLE`] says otherwise.
+const SECONDS: u64 = 12;
+const SECONDS_VARIABLE: &str = "ISOLA_CHAOS_SECONDS";
+
+/// What is done follows from this number: the time of day, unless this variable has one.
+const SEED_VARIABLE: &str = "ISOLA_CHAOS_SEED";
+
+/// A supervisor that goes wrong more often than that in a minute is left alone.
+const FAULTS: usize = 5;
+const FAULTS_PERIOD: Duration = Duration::from_secs(70);
+
+/// How long a supervisor lives at least.
+const LIFE: Duration = Duration::from_secs(2);
+
+/// The service, and how many cores it has at most.
+const SERVICE: &str = "cache";
+const MOST_CORES: u32 = 3;
+
+/// The others.
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Ways for a cell to go wrong.
+const WAYS: [&str; 5] = ["panic", "null", "descriptor", "no-instruction", "overflow"];
+
+/// How long a core may take to come free. A host that has other things to do runs it when it likes.
+const LIMIT_MS: u32 = 60_000;
+
+struct Chaos {
+    machine: Supervised,
+    model: Model,
+    random: fastrand::Rng,
+    /// When the supervisor went wrong.
+    faults: VecDeque<Instant>,
+}
+
+fn resize_cores(count: u32) -> RequestBody {
+    let (name, change, cores) = (SERVICE.to_owned(), Change::To(count), Vec::new());
+    RequestBody::ResizeCores { name, change, cores, limit_ms: LIMIT_MS, mode: Mode::Apply }
+}
+
+impl Chaos {
+    /// A machine with the service in a cell.
+    fn begin(seed: u64) -> Self {
+        let setup = Setup {
+            cores: 6,
+            memory_mib: 256,
+            network_devices: 3,
+            command_line: "isola.test-faults=1",
+            forwards: Some(11211),
+            ..Setup::default()
+        };
+        let mut machine = Supervised::boot(setup);
+        let model = Model::new(machine.resources());
+        let mut chaos =
+            Self { machine, model, random: fastrand::Rng::with_seed(seed), faults: VecDeque::new() };
+        let service = CellSpec { network: NetworkSpec::Dhcp, ..spec(SERVICE, 1, 48, &[]) };
+        let info = chaos.machine.client.create(&image("kv"), service);
+        chaos.created(&info);
+        chaos.start(SERVICE);
+        chaos.machine.client.wait_for(SERVICE, |info| info.address.is_some());
+        chaos
+    }
+
+    fn created(&mut self, info: &CellInfo) {
+        let expected = Expected {
+            id: info.id,
+            state: CellState::Created,
+            exit_code: None,
+            cores: info.spec.cores,
+            memory: info.memory.0,
+            has_device: info.spec.network != NetworkSpec::None,
+        };
+        self.model.create(&info.spec.name, expected);
+    }
+
+    fn start(&mut self, name: &str) {
+        self.machine.client.start(name);
+        self.expect(name, CellState::Running, None);
+    }
+
+    fn expect(&mut self, name: &str, state: CellState, exit_code: Option<i32>) {
+        let cell = self.model.cells.get_mut(name).expect("it is known");
+        (cell.state, cell.exit_code) = (state, exit_code);
+    }
+
+    /// A cell that is so, but for the service.
+    fn any(&mut self, is_so: impl Fn(&Expected) -> bool) -> Option<String> {
+        let fitting = self.model.cells.iter().filter(|(name, cell)| name.as_str() != SERVICE && is_so(cell));
+        let names: Vec<String> = fitting.map(|(name, _)| name.clone()).collect();
+        self.random.choice(names)
+    }
+
+    fn step(&mut self) {
+        match self.random.u32(..100) {
+            0..30 => self.create(),
+            30..45 => self.start_any(),
+            45..60 => self.end_any(),
+            60..70 => self.destroy_any(),
+            70..82 => self.move_cores(),
+            82..90 => self.move_memory(),
+            _ => self.go_wrong_somehow(),
+        }
+    }
+
+    fn create(&mut self) {
+        let unused = NAMES.into_iter().filter(|name| !self.model.cells.contains_key(*name));
+        let Some(name) = self.random.choice(unused.collect::<Vec<_>>()) else { return };
+        let (cores, mib) = (self.random.u32(1..=3), 2 * self.random.u64(2..=6));
+        let what = if self.random.u32(..3) > 0 { "serve" } else { WAYS[self.random.usize(..WAYS.len())] };
+        let network = if self.random.bool() { NetworkSpec::Dhcp } else { NetworkSpec::None };
+        let has_device = network != NetworkSpec::None;
+        let client = &mut self.machine.client;
+        client.upload(probe());
+        let answer = client.ask(RequestBody::Create(CellSpec { network, ..spec(name, cores, mib, &[what]) }));
+        match answer {
+            Ok(ResponseBody::Cell(info)) => self.created(&info),
+            Err(ManagementError::CoresExhausted { .. }) => assert!(self.model.free_cores() < cores),
+            Err(ManagementError::DevicesExhausted) => assert!(has_device && self.model.free_devices() == 0),
+            other => panic!("{name} of {cores} cores and {mib} MiB: {other:?}"),
+        }
+    }
+
+    fn start_any(&mut self) {
+        let Some(name) = self.any(|cell| cell.state == CellState::Created) else { return };
+        self.start(&name);
+        self.see_crash(&name);
+    }
+
+    /// Waits until a cell that goes wrong has.
+    fn see_crash(&mut self, name: &str) {
+        if self.goes_wrong(name) {
+            let info = self.machine.client.wait_for_end(name);
+            assert!(info.crash.is_some(), "{info:?}");
+            self.expect(name, CellState::Crashed, None);
+        }
+    }
+
+    fn goes_wrong(&mut self, name: &str) -> bool {
+        self.machine.client.inspect(name).spec.arguments[0] != "serve"
+    }
+
+    fn end_any(&mut self) {
+        let Some(name) = self.any(|cell| cell.state == CellState::Running) else { return };
+        let (timeout_ms, state, code) = match self.random.bool() {
+            true => (LIMIT_MS, CellState::Exited, Some(0)),
+            false => (0, CellState::Killed, None),
+        };
+        assert_eq!(self.machine.client.stop(&name, timeout_ms).state, state);
+        self.expect(&name, state, code);
+    }
+
+    fn destroy_any(&mut self) {
+        let Some(name) = self.any(|cell| cell.state != CellState::Running) else { return };
+        self.machine.client.destroy(&name);
+        self.model.cells.remove(&name);
+    }
+
+    fn move_cores(&mut self) {
+        let had = self.model.cells[SERVICE].cores;
+        let count = self.random.u32(1..=MOST_CORES);
+        match self.machine.client.ask(resize_cores(count)) {
+            Ok(ResponseBody::CoresResized(resized)) => {
+                assert_eq!((resized.before, resized.after), (had, count))
+            }
+            Err(ManagementError::CoresExhausted { .. }) => {
+                return assert!(count - had > self.model.free_cores());
+            }
+            other => panic!("{other:?}"),
+        }
+        self.note_service();
+        assert_eq!(self.model.cells[SERVICE].cores, count);
+    }
+
+    fn move_memory(&mut self) {
+        let (had, wanted) = (self.model.cells[SERVICE].memory, self.random.u64(16..=32) << 21);
+        let change = Change::To(ByteSize(wanted));
+        let body = RequestBody::ResizeMemory { name: SERVICE.into(), memory: change, mode: Mode::Apply };
+        match self.machine.client.ask(body) {
+            // How much comes back is the service's affair.
+            Ok(ResponseBody::MemoryResized(resized)) => {
+                let has = resized.has.0;
+                assert_eq!(resized.had.0, had);
+                assert!(has == wanted || has > wanted && has <= had, "{resized:?}");
+                self.model.cells.get_mut(SERVICE).expect("it is known").memory = has;
+            }
+            other => panic!("{change:?}: {other:?}"),
+        }
+    }
+
+    /// Takes over from the machine what the service has: how many cores are in it, and the memory of their stacks.
+    fn note_service(&mut self) {
+        let info = self.machine.client.inspect(SERVICE);
+        let cell = self.model.cells.get_mut(SERVICE).expect("it is known");
+        let more = info.memory.0.checked_sub(cell.memory);
+        assert!(more.is_some_and(|more| more <= 2 << 21), "stacks take a chunk each: {info:?}");
+        (cell.cores, cell.memory) = (info.core_count(), info.memory.0);
+    }
+
+    /// Has the supervisor go wrong, alone or in the middle of something.
+    fn go_wrong_somehow(&mut self) {
+        while self.faults.front().is_some_and(|at| at.elapsed() > FAULTS_PERIOD) {
+            self.faults.pop_front();
+        }
+        let is_young = self.faults.back().is_some_and(|at| at.elapsed() < LIFE);
+        if is_young || self.faults.len() == FAULTS {
+            return;
+        }
+        self.faults.push_back(Instant::now());
+        match self.random.u32(..4) {
+            0 => self.go_wrong_moving_cores(),
+            1 => self.go_wrong_ending(),
+            2 => self.go_wrong_starting(),
+            _ => {
+                let faults = [Fault::Panic, Fault::PageFault, Fault::StackOverflow];
+                let fault = faults[self.random.usize(..faults.len())];
+                self.go_wrong(fault);
+                self.model.begin_anew(None);
+            }
+        }
+    }
+
+    /// Has the supervisor go wrong, and waits for the next one.
+    fn go_wrong(&mut self, fault: Fault) {
+        self.machine.client.send(RequestBody::GoWrong(fault));
+        self.wait_for_the_next();
+    }
+
+    fn wait_for_the_next(&mut self) {
+        let said =
+            self.machine.client.wait(0, Duration::from_secs(60)).expect("the next one says that it is there");
+        assert_eq!(said.body, Err(ManagementError::Restarted));
+        self.machine.client.hello();
+    }
+
+    fn go_wrong_moving_cores(&mut self) {
+        let count = self.random.u32(1..=MOST_CORES);
+        self.machine.client.send(resize_cores(count));
+        self.go_wrong(Fault::Panic);
+        self.model.begin_anew(None);
+        // The move is done, or not, or halfway: asked for again, it is done.
+        let before = self.model.cells[SERVICE].cores;
+        match self.machine.client.ask(resize_cores(before)) {
+            Ok(ResponseBody::CoresResized(resized)) => assert_eq!(resized.after, before),
+            other => panic!("{other:?}"),
+        }
+        self.note_service();
+        assert_eq!(self.model.cells[SERVICE].cores, before);
+    }
+
+    /// In the middle of the end of a cell: that one is gone.
+    fn go_wrong_ending(&mut self) {
+        // Between its cores and its device.
+        let Some(name) = self.any(|cell| cell.state == CellState::Running && cell.has_device) else {
+            self.go_wrong(Fault::Panic);
+            return self.model.begin_anew(None);
+        };
+        let answer = self.machine.client.ask(RequestBody::GoWrong(Fault::PanicAtEnd));
+        assert_eq!(answer, Ok(ResponseBody::Done));
+        self.machine.client.send(RequestBody::Stop { name: name.clone(), timeout_ms: 0 });
+        self.wait_for_the_next();
+        self.model.begin_anew(Some(&name));
+        let unknown = self.machine.client.ask(RequestBody::Inspect { name: name.clone() });
+        assert_eq!(unknown, Err(ManagementError::NoSuchCell(name)));
+    }
+
+    /// Right after a cell was started, that may be about to go wrong.
+    fn go_wrong_starting(&mut self) {
+        let name = self.any(|cell| cell.state == CellState::Created);
+        if let Some(name) = &name {
+            self.machine.client.send(RequestBody::Start { name: name.clone() });
+            self.expect(name, CellState::Running, None);
+        }
+        self.go_wrong(Fault::PageFault);
+        self.model.begin_anew(None);
+        let Some(name) = name else { return };
+        match self.machine.client.ask(RequestBody::Inspect { name: name.clone() }) {
+            Ok(_) => self.see_crash(&name),
+            // It has ended before the supervisor did, which so was the last to know of it.
+            Err(ManagementError::NoSuchCell(_)) => drop(self.model.cells.remove(&name)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn whatever_dies_what_survives_is_exact_and_no_request_is_lost() {
+    let seconds = var(SECONDS_VARIABLE).map_or(SECONDS, |seconds| seconds.parse().expect("a number"));
+    let seed = var(SEED_VARIABLE).map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
+    eprintln!("{SEED_VARIABLE}={seed}");
+    let mut chaos = Chaos::begin(seed);
+    let load = SteadyLoad::start(chaos.machine.forwarded(), 4, Duration::from_millis(25));
+    let (begin, mut steps) = (Instant::now(), 0);
+    while begin.elapsed() < Duration::from_secs(seconds) || chaos.model.rebirths == 0 {
+        chaos.step();
+        chaos.model.check(&mut chaos.machine.client);
+        load.take();
+        steps += 1;
+    }
+    let answered = load.end();
+    eprintln!(
+        "{steps} steps, {} rebirths, {answered} requests in {:.1?}",
+        chaos.model.rebirths,
+        begin.elapsed()
+    );
+    assert!(answered > 0);
+    assert_eq!(chaos.machine.client.stop(SERVICE, LIMIT_MS).state, CellState::Exited);
+    while let Some((name, cell)) = chaos.model.cells.pop_first() {
+        if cell.state == CellState::Running && name != SERVICE {
+            chaos.machine.client.stop(&name, 0);
+        }
+        chaos.machine.client.destroy(&name);
+    }
+    assert_eq!(&chaos.machine.resources(), chaos.model.empty());
+    assert_eq!(chaos.machine.power_off().exit_code, Some(0));
+}

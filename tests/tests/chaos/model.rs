@@ -1,0 +1,106 @@
+//! What must be so: the cells as they were left by what was done to them, and who has which of the machine.
+
+use isola_abi::id::CellId;
+use isola_abi::management::{CellState, CoreOwner, MachineInfo};
+use isola_tests::management::Client;
+use isola_tests::supervised::free_cores;
+use std::collections::BTreeMap;
+
+/// All memory is given in multiples of so many bytes.
+const CHUNK: u64 = 2 << 20;
+
+/// A cell, as it must be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expected {
+    pub id: CellId,
+    pub state: CellState,
+    pub exit_code: Option<i32>,
+    /// While it has not ended; likewise the memory, in bytes.
+    pub cores: u32,
+    pub memory: u64,
+    pub has_device: bool,
+}
+
+/// The machine, as it must be.
+#[derive(Debug)]
+pub struct Model {
+    pub cells: BTreeMap<String, Expected>,
+    /// How often the supervisor has begun anew.
+    pub rebirths: u32,
+    /// The machine without any cell.
+    empty: MachineInfo,
+    newest: CellId,
+}
+
+impl Expected {
+    fn holds(&self) -> bool {
+        !self.state.has_ended()
+    }
+}
+
+impl Model {
+    pub fn new(empty: MachineInfo) -> Self {
+        Self { cells: BTreeMap::new(), rebirths: 0, empty, newest: CellId(0) }
+    }
+
+    /// A cell of that id was created.
+    pub fn create(&mut self, name: &str, cell: Expected) {
+        assert!(cell.id > self.newest, "{name} has an id that was given out before: {cell:?}");
+        self.newest = cell.id;
+        self.cells.insert(name.to_owned(), cell);
+    }
+
+    /// The supervisor has gone wrong: what had ended is forgotten, as is who was being taken apart.
+    pub fn begin_anew(&mut self, ending: Option<&str>) {
+        self.rebirths += 1;
+        self.cells.retain(|name, cell| cell.holds() && Some(name.as_str()) != ending);
+    }
+
+    /// The machine without any cell.
+    pub fn empty(&self) -> &MachineInfo {
+        &self.empty
+    }
+
+    pub fn free_cores(&self) -> u32 {
+        free_cores(&self.empty) as u32 - self.held().map(|cell| cell.cores).sum::<u32>()
+    }
+
+    pub fn free_devices(&self) -> u32 {
+        self.empty.devices_free - self.held().filter(|cell| cell.has_device).count() as u32
+    }
+
+    fn held(&self) -> impl Iterator<Item = &Expected> {
+        self.cells.values().filter(|cell| cell.holds())
+    }
+
+    /// Looks whether all is as it must be.
+    pub fn check(&self, client: &mut Client) {
+        for (name, expected) in &self.cells {
+            let info = client.inspect(name);
+            let (cores, memory) = match expected.holds() {
+                true => (expected.cores, expected.memory),
+                false => (0, 0),
+            };
+            let found = (info.id, info.state, info.exit_code, info.core_count(), info.memory.0);
+            let wanted = (expected.id, expected.state, expected.exit_code, cores, memory);
+            assert_eq!(found, wanted, "{name}");
+        }
+        let machine = client.machine();
+        assert_eq!(machine.restarts, self.rebirths);
+        for (name, expected) in self.cells.iter() {
+            let owned =
+                machine.cores.iter().filter(|core| core.owner == CoreOwner::Cell(expected.id)).count();
+            let cores = if expected.holds() { expected.cores as usize } else { 0 };
+            assert_eq!(owned, cores, "cores of {name}: {:?}", machine.cores);
+        }
+        assert_eq!(free_cores(&machine), self.free_cores() as usize, "{:?}", machine.cores);
+        assert_eq!(machine.devices_free, self.free_devices());
+        // Images take the rest: those that are used.
+        let held: u64 = self.held().map(|cell| cell.memory).sum();
+        let rest = (machine.memory_total.0 - held).checked_sub(machine.memory_free.0);
+        let is_images = |rest: u64| rest <= machine.memory_images.0 && rest.is_multiple_of(CHUNK);
+        assert!(rest.is_some_and(is_images), "{held} bytes are cells', and {rest:?} nobody's: {machine:?}");
+        assert_eq!(machine.memory_quarantined.0, 0);
+        assert_eq!(machine.memory_total, self.empty.memory_total);
+    }
+}
