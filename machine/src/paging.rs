@@ -22,6 +22,9 @@ pub(crate) const LARGE: u64 = 1 << 7;
 pub(crate) const NO_EXECUTE: u64 = 1 << 63;
 pub(crate) const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
+/// Entries of a table.
+const ENTRIES: usize = 512;
+
 /// What may be done with a page's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rights {
@@ -121,7 +124,7 @@ impl AddressSpace {
                     let next = PhysAddr(entry & ADDRESS);
                     used.insert(next);
                     if level > 1 {
-                        tables.push((next, level - 1, 0..512));
+                        tables.push((next, level - 1, 0..ENTRIES));
                     }
                 }
             }
@@ -168,9 +171,12 @@ impl AddressSpace {
         let (mut virt, mut phys) = (virt, memory.start.0);
         while virt < end {
             let level = self.level_below_tables(virt, self.leaf_level(virt | phys, end - virt));
-            self.map_leaf(virt, phys, level, bits, stock)?;
-            virt += leaf_bytes(level);
-            phys += leaf_bytes(level);
+            // Larger leaves begin only where a table does: up to its end, all are alike, and the table is looked for once.
+            let left = (ENTRIES - index(virt, level)) as u64;
+            let most = ((end - virt) / leaf_bytes(level)).min(left) as usize;
+            let mapped = self.map_leaves(virt, phys, level, most, bits, stock)? as u64 * leaf_bytes(level);
+            virt += mapped;
+            phys += mapped;
         }
         Ok(())
     }
@@ -205,7 +211,7 @@ impl AddressSpace {
             let table = if entry & LARGE != 0 {
                 let table = new_table(stock)?;
                 let leaf = |number: u64| entry + number * step;
-                (0..512).for_each(|number| write_entry(table, number as usize, leaf(number)));
+                (0..ENTRIES).for_each(|number| write_entry(table, number, leaf(number as u64)));
                 write_entry(middle, index(at, 2), table.0 | PRESENT | WRITABLE | ACCESSED);
                 table
             } else {
@@ -284,14 +290,17 @@ impl AddressSpace {
         if level > 1 { self.level_below_tables(virt, level - 1) } else { level }
     }
 
-    fn map_leaf(
+    /// Maps leaves of a level, all in one table: `most` of them, or as many as there are before something stands there.
+    /// Returns how many, one at least.
+    fn map_leaves(
         &mut self,
         virt: u64,
         phys: u64,
         leaf: u32,
+        most: usize,
         bits: u64,
         stock: &mut Stock,
-    ) -> Result<(), MapError> {
+    ) -> Result<usize, MapError> {
         let mut table = self.root;
         for level in (leaf + 1..4).rev() {
             let entry = read_entry(table, index(virt, level));
@@ -306,12 +315,15 @@ impl AddressSpace {
                 PhysAddr(entry & ADDRESS)
             };
         }
-        if read_entry(table, index(virt, leaf)) != 0 {
-            return Err(MapError::AlreadyMapped(virt));
-        }
         let large = if leaf > 0 { LARGE } else { 0 };
-        write_entry(table, index(virt, leaf), phys | bits | large);
-        Ok(())
+        let (first, step) = (index(virt, leaf), leaf_bytes(leaf));
+        for number in 0..most {
+            if read_entry(table, first + number) != 0 {
+                return if number > 0 { Ok(number) } else { Err(MapError::AlreadyMapped(virt)) };
+            }
+            write_entry(table, first + number, phys + number as u64 * step | bits | large);
+        }
+        Ok(most)
     }
 }
 
@@ -330,7 +342,7 @@ fn new_table(stock: &mut Stock) -> Result<PhysAddr, MapError> {
 }
 
 fn read_entry(table: PhysAddr, index: usize) -> u64 {
-    // SAFETY: `table` is a page that came from `new_table`, which the space owns; `index` is below 512.
+    // SAFETY: `table` is a page that came from `new_table`, which the space owns; `index` is below `ENTRIES`.
     unsafe { direct(table).cast::<u64>().add(index).read_volatile() }
 }
 
@@ -450,6 +462,13 @@ mod tests {
             space.map(virt + whole.start.0, whole, Rights::ReadWrite, Caching::Cached, &mut stock).unwrap();
             let last = PhysAddr(whole.end().0 - 1);
             assert_eq!(space.translate(virt + last.0).map(|at| at.phys), Some(last));
+            // All at once, with tables in between where others were as large as can be.
+            let all = range(GIB, 3 * GIB);
+            assert_eq!(space.unmap(virt + all.start.0, all.len_bytes, &mut stock), Ok(()));
+            space.map(virt + all.start.0, all, Rights::ReadWrite, Caching::Cached, &mut stock).unwrap();
+            for phys in (all.start.0..all.end().0).step_by(MIB as usize).map(PhysAddr) {
+                assert_eq!(space.translate(virt + phys.0).map(|found| found.phys), Some(phys));
+            }
             assert_eq!(space.unmap(virt + (5 * GIB), 7 * GIB, &mut stock), Ok(()));
             assert_eq!(space.unmap(1, 2 * MIB, &mut stock), Err(MapError::Misaligned(1 | (2 * MIB))));
         }

@@ -157,6 +157,30 @@ impl Stock {
         Some(piece)
     }
 
+    /// Cuts off `len_bytes` bytes as [`Self::take`] does, at a multiple of `align_bytes`, itself one of whole pages. What
+    /// lies in front of that stays in the stock.
+    pub fn take_aligned(&mut self, len_bytes: u64, align_bytes: u64) -> Option<Region> {
+        let pad = |region: &Region| {
+            let start = region.range().start.0;
+            start.next_multiple_of(align_bytes) - start
+        };
+        let index = self.regions.iter().position(|region| region.len_bytes() >= pad(region) + len_bytes)?;
+        let region = self.regions.remove(index);
+        let front = pad(&region);
+        let region = match front {
+            0 => region,
+            front => {
+                let (front, region) = region.split(front).ok()?;
+                self.regions.insert(index, front);
+                region
+            }
+        };
+        let (mut piece, rest) = region.split(len_bytes).ok()?;
+        self.regions.push(rest);
+        piece.scrub();
+        Some(piece)
+    }
+
     /// Puts memory to the rest.
     pub fn put(&mut self, region: Region) {
         self.regions.push(region);
@@ -231,5 +255,21 @@ pub(crate) mod tests {
         assert!(stock.take(2 * PAGE_SIZE).is_some());
         assert!(stock.take(2 * PAGE_SIZE).is_some());
         assert_eq!((stock.len_bytes(), stock.into_regions().len()), (0, 0));
+    }
+
+    #[test]
+    fn what_lies_in_front_of_an_aligned_piece_stays_in_the_stock() {
+        const ALIGN: u64 = 4 * PAGE_SIZE;
+        let (_, whole) = region(16).split(PAGE_SIZE).unwrap();
+        let mut stock = Stock::new(alloc::vec![region(3), whole]);
+        let piece = stock.take_aligned(5 * PAGE_SIZE, ALIGN).unwrap();
+        assert_eq!((piece.range().start.0 % ALIGN, piece.len_bytes()), (0, 5 * PAGE_SIZE));
+        assert!(piece.bytes().iter().all(|byte| *byte == 0));
+        assert_eq!(stock.len_bytes(), (3 + 15 - 5) * PAGE_SIZE);
+        // Behind it are seven pages, the first three of which lie in front of the next multiple.
+        assert!(stock.take_aligned(5 * PAGE_SIZE, ALIGN).is_none());
+        assert!(stock.take_aligned(4 * PAGE_SIZE, ALIGN).is_some());
+        assert_eq!(stock.len_bytes(), 9 * PAGE_SIZE);
+        assert_eq!(stock.into_regions().iter().map(Region::len_bytes).sum::<u64>(), 9 * PAGE_SIZE);
     }
 }

@@ -10,7 +10,7 @@ use crate::boot::OwnSpace;
 use crate::boot::own_space::LOCAL_APIC_PHYS;
 use crate::device::{Device, Function};
 use crate::memory::{Contents, MemoryNodes, Region, Stock};
-use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights};
+use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights, leaf_bytes};
 use crate::rebirth::{Deed, Holding, deed_bytes};
 use crate::tables;
 use alloc::boxed::Box;
@@ -350,9 +350,13 @@ impl Builder {
 
     /// Sets aside the tables of the virtual memory that the cell maps itself, by which it maps it.
     fn add_region_tables(&mut self, growth_bytes: u64) -> Result<PhysRange, MapError> {
-        let count = region_tables(self.stock.len_bytes(), growth_bytes);
-        let tables = self.add_area(REGION_TABLES, count * PAGE_SIZE, Rights::ReadWrite)?;
+        let len_bytes = region_tables(self.stock.len_bytes(), growth_bytes) * PAGE_SIZE;
+        // Those of a large cell are many pages: mapped as large ones, where they can be.
+        let large = leaf_bytes(1);
+        let aligned = if len_bytes < large { None } else { self.stock.take_aligned(len_bytes, large) };
+        let tables = aligned.or_else(|| self.stock.take(len_bytes)).ok_or(MapError::OutOfMemory)?;
         let range = tables.into_range();
+        self.map(REGION_TABLES, range, Rights::ReadWrite, Caching::Cached)?;
         self.space.link(REGIONS, range.start)?;
         Ok(range)
     }

@@ -128,7 +128,8 @@ impl<T: Chunk> Memory<T> {
         edges.extend(before);
         self.zero.cover(first / CHUNK, end / CHUNK);
         if memory.is_zero() {
-            chunks(memory.range()).for_each(|chunk| self.zero.set(chunk));
+            let (first, count) = chunks(memory.range());
+            self.zero.set_all(first, count);
         }
         self.spans.push((PhysRange::new(PhysAddr(first), end - first), node));
         if !self.nodes.iter().any(|known| known.id == node) {
@@ -209,7 +210,8 @@ impl<T: Chunk> Memory<T> {
         if let Some(rest) = rest {
             self.insert(rest, node);
         }
-        chunks(block.range()).for_each(|chunk| self.zero.clear(chunk));
+        let (first, count) = chunks(block.range());
+        self.zero.clear_all(first, count);
         Some(block)
     }
 
@@ -318,26 +320,26 @@ impl<T: Chunk> Memory<T> {
 
     /// A block that is nobody's yet, scrubbed as far as it is not known to be zero.
     fn made_zero(&mut self, mut block: T) -> T {
-        let range = block.range();
-        for (offset, chunk) in (0..).step_by(CHUNK as usize).zip(chunks(range)) {
-            if !self.zero.get(chunk) {
-                block.scrub(offset, CHUNK);
-            }
-            self.zero.clear(chunk);
+        let (first, count) = chunks(block.range());
+        while let Some(chunk) = self.zero.first_clear(first, count) {
+            block.scrub((chunk - first) * CHUNK, CHUNK);
+            self.zero.set(chunk);
         }
+        self.zero.clear_all(first, count);
         block.declare_zero();
         block
     }
 
     /// How much of a range of whole chunks is not known to be zero.
     fn dirty_bytes(&self, range: PhysRange) -> u64 {
-        chunks(range).filter(|&chunk| !self.zero.get(chunk)).count() as u64 * CHUNK
+        let (first, count) = chunks(range);
+        self.zero.count_clear(first, count) * CHUNK
     }
 }
 
-/// The numbers of the chunks of a range.
-fn chunks(range: PhysRange) -> core::ops::Range<u64> {
-    range.start.0 / CHUNK..range.end().0 / CHUNK
+/// The number of a range's first chunk, and of its chunks.
+fn chunks(range: PhysRange) -> (u64, u64) {
+    (range.start.0 / CHUNK, range.len_bytes / CHUNK)
 }
 
 /// Cuts `memory` at `end`, where that is within it: what is before, and what is behind.

@@ -28,6 +28,7 @@ impl BitMap {
         }
     }
 
+    #[cfg(test)]
     pub(super) fn get(&self, chunk: u64) -> bool {
         self.word(chunk) & bit(chunk) != 0
     }
@@ -38,10 +39,27 @@ impl BitMap {
         }
     }
 
-    pub(super) fn clear(&mut self, chunk: u64) {
-        if let Some(word) = self.word_mut(chunk) {
-            *word &= !bit(chunk);
+    /// Sets the bits of `count` chunks from `first` on.
+    pub(super) fn set_all(&mut self, first: u64, count: u64) {
+        for (chunk, mask) in parts(first, count) {
+            if let Some(word) = self.word_mut(chunk) {
+                *word |= mask;
+            }
         }
+    }
+
+    /// Clears the bits of `count` chunks from `first` on.
+    pub(super) fn clear_all(&mut self, first: u64, count: u64) {
+        for (chunk, mask) in parts(first, count) {
+            if let Some(word) = self.word_mut(chunk) {
+                *word &= !mask;
+            }
+        }
+    }
+
+    /// How many of `count` chunks from `first` on have a clear bit.
+    pub(super) fn count_clear(&self, first: u64, count: u64) -> u64 {
+        parts(first, count).map(|(chunk, mask)| u64::from((!self.word(chunk) & mask).count_ones())).sum()
     }
 
     /// Whether the bits of `count` chunks from `first` on are set; `count` is a power of two, and `first` a
@@ -82,6 +100,18 @@ fn bit(chunk: u64) -> u64 {
     1 << (chunk % 64)
 }
 
+/// The words that have the bits of `count` chunks from `first` on: a chunk of each, and those of its bits.
+fn parts(first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = first + count;
+    let mut chunk = first;
+    core::iter::from_fn(move || {
+        let start = chunk;
+        let len = (64 - start % 64).min(end.checked_sub(start).filter(|&left| left > 0)?);
+        chunk += len;
+        Some((start, (u64::MAX >> (64 - len)) << (start % 64)))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,7 +123,7 @@ mod tests {
         fn bits_are_those_that_were_set(
             covers in proptest::collection::vec((0u64..1000, 1u64..200), 1..4),
             sets in proptest::collection::btree_set(0u64..1200, 0..300),
-            clears in proptest::collection::btree_set(0u64..1200, 0..100),
+            ranges in proptest::collection::vec((proptest::bool::ANY, 0u64..1200, 0u64..300), 0..6),
             (order, at, len) in (0u32..9, 0u64..1200, 1u64..300),
         ) {
             let mut map = BitMap::default();
@@ -106,14 +136,22 @@ mod tests {
                 map.set(chunk);
                 model.insert(chunk);
             }
-            for chunk in clears {
-                map.clear(chunk);
-                model.remove(&chunk);
+            for (sets, first, count) in ranges {
+                let chunks = first..first + count;
+                if sets && chunks.clone().all(|chunk| covered(&chunk)) {
+                    map.set_all(first, count);
+                    model.extend(chunks);
+                } else {
+                    map.clear_all(first, count);
+                    model.retain(|chunk| !chunks.contains(chunk));
+                }
             }
             prop_assert!((0..1300).all(|chunk| map.get(chunk) == model.contains(&chunk)));
             let first = at >> order << order;
             let all = (first..first + (1 << order)).all(|chunk| model.contains(&chunk));
             prop_assert_eq!(map.all_set(first, 1 << order), all);
+            let clears = (at..at + len).filter(|chunk| !model.contains(chunk)).count() as u64;
+            proptest::prop_assert_eq!(map.count_clear(at, len), clears);
             let clear = (at..at + len).find(|chunk| !model.contains(chunk));
             prop_assert_eq!(map.first_clear(at, len), clear);
         }

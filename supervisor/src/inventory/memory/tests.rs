@@ -348,7 +348,8 @@ proptest! {
             }
             let mut dirty = 0;
             for range in blocks(&memory) {
-                for chunk in chunks(range) {
+                let (first, count) = chunks(range);
+                for chunk in first..first + count {
                     let range = PhysRange::new(PhysAddr(chunk * CHUNK), CHUNK);
                     let token = Token { range, content: content.clone(), known_zero: false };
                     prop_assert!(!memory.zero.get(chunk) || token.holds_nothing(), "content counts as zero");
