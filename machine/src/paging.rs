@@ -321,7 +321,7 @@ impl AddressSpace {
             if read_entry(table, first + number) != 0 {
                 return if number > 0 { Ok(number) } else { Err(MapError::AlreadyMapped(virt)) };
             }
-            write_entry(table, first + number, phys + number as u64 * step | bits | large);
+            write_entry(table, first + number, (phys + number as u64 * step) | bits | large);
         }
         Ok(most)
     }
