@@ -3,7 +3,9 @@
 //! The image implements [`Effects`] over `isola-machine`; tests implement it over ordinary memory, and can make
 //! everything go wrong in it that can go wrong.
 
+use crate::cells::Estate;
 use crate::image::ImagePlan;
+use crate::images::KeptImage;
 use crate::inventory::{Chunk, CoreToken};
 use alloc::vec::Vec;
 use isola_abi::growth::Answer;
@@ -112,6 +114,10 @@ pub struct Legacy<E: Effects + ?Sized> {
     pub gone: u32,
     /// Memory that is out of use, as something may still write to it that did not come back.
     pub withheld_bytes: u64,
+    /// What [`Effects::keep_estate`] was told last; nobody vouches for it.
+    pub estate: Estate,
+    /// The images of it whose memory nobody else has, with that.
+    pub images: Vec<(KeptImage, E::Memory)>,
 }
 
 /// A cell that a supervisor has left.
@@ -172,6 +178,11 @@ pub trait Effects {
     /// Notes how far a cell is, and what is to be known again of it, where a supervisor finds it that begins anew. Until
     /// this was called once, none would.
     fn keep(&mut self, space: &mut Self::Space, stage: Stage, keepsake: Vec<u8>);
+
+    /// Notes an encoded [`Estate`] where a supervisor finds it that begins anew. Returns whether there is room for it; else
+    /// it finds none.
+    #[must_use]
+    fn keep_estate(&mut self, bytes: &[u8]) -> bool;
 
     /// What the cell says of itself.
     fn report<'a>(&self, space: &'a Self::Space) -> &'a Report;

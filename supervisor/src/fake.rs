@@ -198,6 +198,8 @@ pub(crate) struct FakeMachine {
     pub(crate) cells_defy_force: bool,
     /// What is written down of cells.
     deeds: BTreeMap<u64, FakeDeed>,
+    /// What is written down beside cells.
+    estate: Vec<u8>,
     /// How many cells were built.
     built: u64,
     soiled: Soiled,
@@ -276,6 +278,11 @@ impl Effects for FakeMachine {
 
     fn keep(&mut self, space: &mut FakeSpace, stage: Stage, keepsake: Vec<u8>) {
         self.deeds.insert(space.number, FakeDeed::of(space, stage, keepsake));
+    }
+
+    fn keep_estate(&mut self, bytes: &[u8]) -> bool {
+        self.estate = bytes.to_vec();
+        true
     }
 
     fn report<'a>(&self, space: &'a FakeSpace) -> &'a Report {

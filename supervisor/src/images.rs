@@ -15,9 +15,12 @@ use crate::inventory::{CHUNK, Memory};
 use crate::staging::{Complete, Staged};
 use alloc::vec;
 use alloc::vec::Vec;
+use isola_abi::id::PhysRange;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{ImageInfo, ManagementError};
 use isola_abi::size::ByteSize;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// Most images that are kept for nobody.
 pub const MAX_IDLE: usize = 8;
@@ -33,9 +36,29 @@ pub struct Images<M> {
     staged: Option<Staged<M>>,
 }
 
+/// Where an image is kept, and what it was measured to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptImage {
+    /// The memory.
+    pub memory: PhysRange,
+    /// The image's length.
+    pub len_bytes: u64,
+    /// Its SHA-256.
+    pub digest: ImageDigest,
+}
+
+/// Whether an image's bytes were measured by this supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Measured {
+    Yes,
+    /// Another one says that it has.
+    ByAnother,
+}
+
 #[derive(Debug)]
 struct Kept<M> {
     digest: ImageDigest,
+    measured: Measured,
     memory: M,
     len_bytes: u64,
     /// The cells that use it.
@@ -111,6 +134,49 @@ impl<M: Pages> Images<M> {
         }
     }
 
+    /// Images that another supervisor has kept. None of them is used before it was measured.
+    pub fn resume(images: Vec<(KeptImage, M)>) -> Self {
+        let fits = |(image, memory): &(KeptImage, M)| image.len_bytes <= memory.range().len_bytes;
+        let kept = |(image, memory): (KeptImage, M)| {
+            let KeptImage { len_bytes, digest, .. } = image;
+            Kept { digest, measured: Measured::ByAnother, memory, len_bytes, cells: 0 }
+        };
+        Self { kept: images.into_iter().filter(fits).map(kept).collect(), staged: None }
+    }
+
+    /// Where all images are.
+    pub fn kept(&self) -> Vec<KeptImage> {
+        let kept = |kept: &Kept<M>| {
+            let (memory, len_bytes, digest) = (kept.memory.range(), kept.len_bytes, kept.digest);
+            KeptImage { memory, len_bytes, digest }
+        };
+        self.kept.iter().map(kept).collect()
+    }
+
+    /// Measures an image of which only another supervisor says that it is the one. Where it is not, it is given up.
+    pub fn prove(&mut self, digest: &ImageDigest, memory: &mut Memory<M>) {
+        let unproven = |kept: &Kept<M>| kept.digest == *digest && kept.measured == Measured::ByAnother;
+        let Some(index) = self.kept.iter().position(unproven) else { return };
+        let Some(kept) = self.kept.get_mut(index) else { return };
+        if Sha256::digest(kept.memory.read(kept.len_bytes as usize)).as_slice() == digest.0 {
+            kept.measured = Measured::Yes;
+        } else {
+            memory.put(vec![self.kept.remove(index).memory]);
+        }
+    }
+
+    /// What is in the memory of all images.
+    #[cfg(test)]
+    pub(crate) fn into_memory(self) -> Vec<M> {
+        self.kept.into_iter().map(|kept| kept.memory).collect()
+    }
+
+    /// Somebody writes over all images.
+    #[cfg(test)]
+    pub(crate) fn soil(&mut self) {
+        self.kept.iter_mut().for_each(|kept| kept.memory.write(kept.len_bytes - 1, &[0xa5]));
+    }
+
     /// The bytes of an image.
     pub fn bytes(&self, digest: &ImageDigest) -> Option<&[u8]> {
         let kept = self.kept.iter().find(|kept| kept.digest == *digest)?;
@@ -176,12 +242,13 @@ impl<M: Pages> Images<M> {
 
     fn keep(&mut self, complete: Complete<M>, memory: &mut Memory<M>) {
         let Complete { memory: own, len_bytes, digest } = complete;
+        self.prove(&digest, memory);
         // The same once more: one copy is enough, and it has just been asked for.
         if self.kept.iter().any(|kept| kept.digest == digest) {
             memory.put(vec![own]);
             return self.touch(&digest);
         }
-        self.kept.push(Kept { digest, memory: own, len_bytes, cells: 0 });
+        self.kept.push(Kept { digest, measured: Measured::Yes, memory: own, len_bytes, cells: 0 });
         self.trim(memory);
     }
 

@@ -16,6 +16,9 @@ const MAX_VARIABLES: usize = 1024;
 /// Most bytes of a survey.
 const MAX_SURVEY: usize = 4096;
 
+/// Most bytes of what else whoever divides the machine wants to know again.
+pub const MAX_ESTATE: usize = 48 << 10;
+
 /// How many restarts are remembered: see [`Kept::may_restart`].
 const REMEMBERED: usize = 5;
 
@@ -46,9 +49,41 @@ pub(super) struct Kept {
     deeds: [AtomicU64; 2 * MAX_DEEDS],
     variables_len: AtomicU32,
     variables: [AtomicU8; MAX_VARIABLES],
-    survey_len: AtomicU32,
-    survey_sum: AtomicU64,
-    survey: [AtomicU8; MAX_SURVEY],
+    survey: Note<MAX_SURVEY>,
+    pub(super) estate: Note<MAX_ESTATE>,
+}
+
+/// Bytes, and a sum by which it is seen that they are still as they were written.
+#[repr(C)]
+pub(super) struct Note<const MAX: usize> {
+    len: AtomicU32,
+    sum: AtomicU64,
+    bytes: [AtomicU8; MAX],
+}
+
+impl<const MAX: usize> Note<MAX> {
+    const fn new() -> Self {
+        Self { len: AtomicU32::new(0), sum: AtomicU64::new(0), bytes: [const { AtomicU8::new(0) }; MAX] }
+    }
+
+    /// Writes these in the place of what was there. Returns whether there is room for them; else nothing is there.
+    pub(super) fn write(&self, bytes: &[u8]) -> bool {
+        self.len.store(0, Ordering::Relaxed);
+        let fits = bytes.len() <= MAX;
+        if fits {
+            store(&self.bytes, bytes);
+            self.sum.store(checksum(bytes), Ordering::Relaxed);
+            self.len.store(bytes.len() as u32, Ordering::Release);
+        }
+        fits
+    }
+
+    /// What was written, where it is still as it was.
+    pub(super) fn read(&self) -> Option<Vec<u8>> {
+        let len = self.len.load(Ordering::Acquire) as usize;
+        let bytes: Vec<u8> = self.bytes.get(..len)?.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        (len > 0 && checksum(&bytes) == self.sum.load(Ordering::Relaxed)).then_some(bytes)
+    }
 }
 
 #[unsafe(link_section = ".bss.isola_kept")]
@@ -67,9 +102,8 @@ pub(super) static KEPT: Kept = Kept {
     deeds: [const { AtomicU64::new(0) }; 2 * MAX_DEEDS],
     variables_len: AtomicU32::new(0),
     variables: [const { AtomicU8::new(0) }; MAX_VARIABLES],
-    survey_len: AtomicU32::new(0),
-    survey_sum: AtomicU64::new(0),
-    survey: [const { AtomicU8::new(0) }; MAX_SURVEY],
+    survey: Note::new(),
+    estate: Note::new(),
 };
 
 impl Kept {
@@ -88,21 +122,12 @@ impl Kept {
 
     /// Keeps what was found out about the machine. Returns whether there is room for it.
     pub(super) fn keep_survey(&self, survey: &[u8]) -> bool {
-        let fits = survey.len() <= MAX_SURVEY;
-        if fits {
-            store(&self.survey, survey);
-            self.survey_sum.store(checksum(survey), Ordering::Relaxed);
-            self.survey_len.store(survey.len() as u32, Ordering::Relaxed);
-        }
-        fits
+        self.survey.write(survey)
     }
 
     /// What was found out about the machine, where it is still as it was written.
     pub(super) fn survey(&self) -> Option<Vec<u8>> {
-        let len = self.survey_len.load(Ordering::Relaxed) as usize;
-        let bytes: Vec<u8> =
-            self.survey.get(..len)?.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-        (len > 0 && checksum(&bytes) == self.survey_sum.load(Ordering::Relaxed)).then_some(bytes)
+        self.survey.read()
     }
 
     /// Enters where a deed is. Returns whether there is a place for it.
@@ -172,11 +197,13 @@ mod tests {
     fn a_survey_that_was_written_over_is_none() {
         let kept = kept();
         assert_eq!(kept.survey(), None);
-        assert!(kept.keep_survey(b"a machine") && !kept.keep_survey(&[0; MAX_SURVEY + 1]));
+        assert!(kept.keep_survey(b"another") && !kept.keep_survey(&[0; MAX_SURVEY + 1]));
+        assert_eq!(kept.survey(), None, "what does not fit leaves nothing that is older");
+        assert!(kept.keep_survey(b"a machine"));
         assert_eq!(kept.survey().as_deref(), Some(&b"a machine"[..]));
-        kept.survey[3].store(b'x', Ordering::Relaxed);
+        kept.survey.bytes[3].store(b'x', Ordering::Relaxed);
         assert_eq!(kept.survey(), None);
-        kept.survey_len.store(u32::MAX, Ordering::Relaxed);
+        kept.survey.len.store(u32::MAX, Ordering::Relaxed);
         assert_eq!(kept.survey(), None);
     }
 

@@ -47,6 +47,7 @@ use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE};
 use isola_abi::management::RestartCause;
 use isola_abi::rebirth::Stage;
 use kept::KEPT;
+pub use kept::MAX_ESTATE;
 
 global_asm!(include_str!("restart.s"), options(att_syntax));
 
@@ -129,6 +130,18 @@ pub(crate) fn keep_survey(survey: &Survey) {
     if let Ok(bytes) = postcard::to_allocvec(survey) {
         let _ = KEPT.keep_survey(&bytes);
     }
+}
+
+/// Keeps what whoever divides the machine wants to know again, beside cells: at most [`MAX_ESTATE`] bytes. Returns whether
+/// there is room for it; else the next life finds none.
+pub fn keep_estate(bytes: &[u8]) -> bool {
+    KEPT.estate.write(bytes)
+}
+
+/// What the life before has kept; `None` where it was written over, or there was none.
+pub fn estate() -> Option<Vec<u8>> {
+    past()?;
+    KEPT.estate.read()
 }
 
 /// What an earlier life has found out about the machine; `None` in the first, and where that was written over.

@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{CellSpec, CellState, Crash, Durations};
 use isola_abi::report::Report;
+use serde::{Deserialize, Serialize};
 
 /// All that is known of a cell, and all that it holds.
 pub(super) struct Cell<E: Effects> {
@@ -58,7 +59,7 @@ pub(super) struct Held<E: Effects> {
 }
 
 /// How a cell ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum End {
     Exited,
     Crashed,

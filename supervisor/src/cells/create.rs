@@ -69,8 +69,8 @@ impl<E: Effects> Cells<E> {
         };
         self.record(began, Some(&cell.spec.name), JournalEvent::Create);
         self.cells.insert(id, cell);
-        self.count_images();
         self.keep(id, Stage::Built);
+        self.count_images();
         Ok(id)
     }
 
@@ -113,8 +113,8 @@ impl<E: Effects> Cells<E> {
         cell.exit_code = None;
         cell.crash = None;
         cell.durations = Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() };
-        self.count_images();
         self.keep(id, Stage::Built);
+        self.count_images();
         self.record(began, Some(&spec.name), JournalEvent::Recreate);
         Ok(())
     }
@@ -179,6 +179,7 @@ impl<E: Effects> Cells<E> {
 
     /// Builds a cell of what is free.
     fn build(&mut self, id: CellId, spec: &CellSpec) -> Result<Built<E>, ManagementError> {
+        self.images.prove(&spec.image, &mut self.inventory.memory);
         let image = self.images.bytes(&spec.image).ok_or(ManagementError::NoImage)?;
         let plan = ImagePlan::check(image).map_err(ManagementError::ImageRejected)?;
         let memory_bytes = self.check_exhaustion(id, spec, &plan)?;

@@ -28,13 +28,14 @@ impl<E: Effects> Cells<E> {
         Ok(())
     }
 
-    /// Looks which images are used, after something has changed that says so.
+    /// Looks which images are used, after something has changed that says so, and notes it.
     pub(super) fn count_images(&mut self) {
         let cells = &self.cells;
         let uses = |digest: &_| {
             cells.values().filter(|cell| cell.uses_image() && cell.spec.image == *digest).count() as u32
         };
         self.images.count(&mut self.inventory.memory, uses);
+        self.keep_estate();
     }
 
     /// Gives up an image that has not come as a whole.

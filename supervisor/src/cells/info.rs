@@ -1,7 +1,7 @@
 //! What is told of cells and machine.
 
 use super::Cells;
-use super::cell::{Body, Cell};
+use super::cell::{Body, Cell, End};
 use crate::effects::Effects;
 use crate::report;
 use alloc::boxed::Box;
@@ -41,6 +41,23 @@ pub(super) struct Usage {
 }
 
 impl Usage {
+    /// Of a cell that has ended so, of which nobody knows any more what it had used.
+    pub(super) fn forgotten(end: End) -> Self {
+        Self {
+            phase: match end {
+                End::Exited => CellPhase::Exited,
+                End::Crashed => CellPhase::Crashed,
+                End::Killed => CellPhase::Running,
+            },
+            cores: Vec::new(),
+            memory: MemoryUsage::default(),
+            address: None,
+            network: NetworkUsage::default(),
+            activities: Vec::new(),
+            service: Distribution::default(),
+        }
+    }
+
     /// Reads it from the report of a cell of these cores.
     pub(super) fn read(report: &Report, core_ids: &[CoreId]) -> Self {
         Self {

@@ -1,8 +1,8 @@
 //! What outlives this supervisor of a cell: noted whenever it changes, as it can go wrong at any time.
 //!
-//! What a cell holds, [`Effects::keep`] writes down beside this. The rest is lost with the supervisor: the records of
-//! cells that have ended, the journal, what cells printed longer ago than their rings reach, and requests to stop that
-//! are due.
+//! What a cell holds, [`Effects::keep`] writes down beside this; images, and cells that have ended, are in the `estate`. The
+//! rest is lost with the supervisor: the journal, what cells printed longer ago than their rings reach, or had printed and
+//! used when they ended, and requests to stop that are due.
 
 use super::Cells;
 use super::cell::{Body, Cell};
@@ -32,7 +32,11 @@ pub(super) struct Keepsake {
 impl<E: Effects> Cell<E> {
     /// What is to be known again of the cell.
     pub(super) fn keepsake(&self) -> Vec<u8> {
-        let keepsake = Keepsake {
+        postcard::to_allocvec(&self.to_keepsake()).unwrap_or_default()
+    }
+
+    pub(super) fn to_keepsake(&self) -> Keepsake {
+        Keepsake {
             id: self.id,
             spec: self.spec.clone(),
             image_bytes: self.image_bytes,
@@ -42,8 +46,7 @@ impl<E: Effects> Cell<E> {
             durations: self.durations,
             limit: self.growth.limit,
             restarts: self.restarting.counts(),
-        };
-        postcard::to_allocvec(&keepsake).unwrap_or_default()
+        }
     }
 }
 

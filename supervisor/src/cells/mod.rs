@@ -33,13 +33,14 @@
 //! | `memory` | memory that comes and goes by request |
 //! | `force` | cores that are taken from the middle of what they do |
 //! | `moves` | cores that come and leave while a cell runs |
-//! | `keep`, `recover` | what outlives this supervisor of a cell, and how the next one begins |
+//! | `keep`, `estate`, `recover` | what outlives this supervisor, of cells and beside them, and how the next one begins |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
 
 mod cell;
 mod create;
 mod end;
+mod estate;
 mod force;
 mod grow;
 mod images;
@@ -53,6 +54,7 @@ mod restart;
 mod watch;
 
 pub use end::Stop;
+pub use estate::Estate;
 pub use info::Detail;
 pub use memory::{Resize, Resized};
 pub use moves::{CoresResize, CoresWanted};
@@ -142,10 +144,10 @@ impl<E: Effects> Cells<E> {
         &mut self.effects
     }
 
-    /// What is left where a supervisor goes wrong.
+    /// What is left where a supervisor goes wrong: the machine, and what is in the memory of images.
     #[cfg(test)]
-    pub(crate) fn into_effects(self) -> E {
-        self.effects
+    pub(crate) fn into_parts(self) -> (E, Vec<E::Memory>) {
+        (self.effects, self.images.into_memory())
     }
 
     /// What the machine has.

@@ -13,6 +13,7 @@ use super::restart::Restarting;
 use super::watch::Watch;
 use super::{Boot, Cells, InventoryOf, Quarantined};
 use crate::effects::{Effects, Legacy, Reclaimed, Survivor};
+use crate::images::Images;
 use crate::inventory::CoreToken;
 use crate::journal::Journal;
 use crate::logs::Log;
@@ -29,7 +30,7 @@ const NUMBERS: u32 = 1 << 16;
 impl<E: Effects> Cells<E> {
     /// The cells that a supervisor has left, on a machine whose inventory has what they do not hold.
     pub fn recover(effects: E, inventory: InventoryOf<E>, boot: Boot, legacy: Legacy<E>) -> Self {
-        let Legacy { cause, number, ended_ns, survivors, mut gone, withheld_bytes } = legacy;
+        let Legacy { cause, number, ended_ns, survivors, mut gone, withheld_bytes, estate, images } = legacy;
         let mut cells = Self::new(effects, inventory, boot);
         cells.journal = Journal::from(u64::from(number) * u64::from(NUMBERS));
         cells.next_id = number.saturating_mul(NUMBERS).max(1);
@@ -47,6 +48,9 @@ impl<E: Effects> Cells<E> {
                 },
             }
         }
+        cells.images = Images::resume(images);
+        cells.take_over_records(estate);
+        cells.count_images();
         cells.record(ended_ns, None, JournalEvent::Restart { cause, number, found, gone });
         cells
     }
@@ -88,7 +92,7 @@ impl<E: Effects> Cells<E> {
             memory_bytes: memory.iter().map(|range| range.len_bytes).sum(),
             growth: Growth::resume(answered, settled, limit),
             shrink: None,
-            restarting: Restarting::resume(restarts),
+            restarting: Restarting::resume(restarts, None),
             image_bytes,
             run,
             log,

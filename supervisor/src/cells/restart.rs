@@ -62,12 +62,12 @@ impl Restarting {
         Self { count: 0, ends_in_row: 0, refused_in_row: 0, next_ns: None, wish: Wish::Policy }
     }
 
-    /// Of a cell that has been started again so often, and has ended so often in a row.
-    pub(super) fn resume((count, ends_in_row): (u32, u32)) -> Self {
-        Self { count, ends_in_row, ..Self::new() }
+    /// Of a cell that has been started again so often, has ended so often in a row, and is to be started again then.
+    pub(super) fn resume((count, ends_in_row): (u32, u32), next_ns: Option<u64>) -> Self {
+        Self { count, ends_in_row, next_ns, ..Self::new() }
     }
 
-    /// What [`Self::resume`] takes.
+    /// What [`Self::resume`] takes first.
     pub(super) fn counts(&self) -> (u32, u32) {
         (self.count, self.ends_in_row)
     }

@@ -1,8 +1,9 @@
 //! A machine whose supervisor goes wrong: what is written down of cells, and what the next supervisor finds.
 
 use super::{FakeCore, FakeDevice, FakeMachine, FakeMemory, FakeSpace, MEMORY, MIB};
-use crate::cells::{Boot, Cells, InventoryOf};
+use crate::cells::{Boot, Cells, Estate, InventoryOf};
 use crate::effects::{Legacy, Survivor};
+use crate::images::KeptImage;
 use crate::inventory::{CHUNK, Cores, Devices, Memory};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -90,7 +91,8 @@ pub(crate) fn go_wrong(
     number: u32,
     twist: impl Fn(&mut Vec<u8>),
 ) -> Cells<FakeMachine> {
-    let mut machine = cells.into_effects();
+    let (mut machine, in_images) = cells.into_parts();
+    let estate = Estate::decode(&machine.estate);
     let deeds = core::mem::take(&mut machine.deeds);
     let gone = deeds.values().filter(|deed| !deed.goes_on()).count() as u32;
     let (held, void): (Vec<_>, Vec<_>) = deeds.into_iter().partition(|(_, deed)| deed.goes_on());
@@ -114,10 +116,22 @@ pub(crate) fn go_wrong(
     }
     let within = |at: PhysAddr| move |range: &PhysRange| range.contains(at);
     let mut withheld_bytes = 0;
+    // As is the case in a machine: what is in memory stays, and only what no cell has can be an image.
+    let mut in_images = in_images.into_iter();
+    let images: Vec<(KeptImage, FakeMemory)> =
+        estate.images.iter().map(|image| (*image, in_images.next().expect("as many as are kept"))).collect();
+    for (image, memory) in &images {
+        assert_eq!(image.memory, memory.range);
+        inventory.memory.add_owned(image.memory, NodeId(0));
+    }
     for chunk in (MEMORY.start.0..MEMORY.end().0).step_by(CHUNK as usize) {
         let range = PhysRange::new(PhysAddr(chunk), CHUNK);
         let owners = held.iter().filter(|(_, deed)| deed.memory.iter().any(within(range.start))).count();
-        assert!(owners <= 1, "a chunk has {owners} owners");
+        let images = images.iter().filter(|(image, _)| within(range.start)(&image.memory)).count();
+        assert!(owners + images <= 1, "a chunk has {owners} owners, and {images} images are there");
+        if images == 1 {
+            continue;
+        }
         let was_void = void.iter().any(|(_, deed)| deed.memory.iter().any(within(range.start)));
         if owners == 1 || was_void && !all_back {
             withheld_bytes += if owners == 0 { CHUNK } else { 0 };
@@ -176,6 +190,15 @@ pub(crate) fn go_wrong(
         restarts: number,
     };
     let ended_ns = machine.now.get();
-    let legacy = Legacy { cause: RestartCause::Panic, number, ended_ns, survivors, gone, withheld_bytes };
+    let legacy = Legacy {
+        cause: RestartCause::Panic,
+        number,
+        ended_ns,
+        survivors,
+        gone,
+        withheld_bytes,
+        estate,
+        images,
+    };
     Cells::recover(machine, inventory, boot, legacy)
 }

@@ -12,7 +12,7 @@ use isola_abi::management::{
     ResponseBody,
 };
 use isola_abi::size::ByteSize;
-use isola_tests::management::spec;
+use isola_tests::management::{Answer, spec};
 use isola_tests::steady::SteadyLoad;
 use isola_tests::supervised::{Setup, Supervised, image, probe};
 use model::{Expected, Model};
@@ -60,6 +60,18 @@ fn resize_cores(count: u32) -> RequestBody {
     RequestBody::ResizeCores { name, change, cores, limit_ms: LIMIT_MS, mode: Mode::Apply }
 }
 
+/// A cell that was just created.
+fn created(info: &CellInfo) -> Expected {
+    Expected {
+        id: info.id,
+        state: CellState::Created,
+        exit_code: None,
+        cores: info.spec.cores,
+        memory: info.memory.0,
+        has_device: info.spec.network != NetworkSpec::None,
+    }
+}
+
 impl Chaos {
     /// A machine with the service in a cell.
     fn begin(seed: u64) -> Self {
@@ -77,22 +89,10 @@ impl Chaos {
             Self { machine, model, random: fastrand::Rng::with_seed(seed), faults: VecDeque::new() };
         let service = CellSpec { network: NetworkSpec::Dhcp, ..spec(SERVICE, 1, 48, &[]) };
         let info = chaos.machine.client.create(&image("kv"), service);
-        chaos.created(&info);
+        chaos.model.create(SERVICE, created(&info));
         chaos.start(SERVICE);
         chaos.machine.client.wait_for(SERVICE, |info| info.address.is_some());
         chaos
-    }
-
-    fn created(&mut self, info: &CellInfo) {
-        let expected = Expected {
-            id: info.id,
-            state: CellState::Created,
-            exit_code: None,
-            cores: info.spec.cores,
-            memory: info.memory.0,
-            has_device: info.spec.network != NetworkSpec::None,
-        };
-        self.model.create(&info.spec.name, expected);
     }
 
     fn start(&mut self, name: &str) {
@@ -114,8 +114,9 @@ impl Chaos {
 
     fn step(&mut self) {
         match self.random.u32(..100) {
-            0..30 => self.create(),
-            30..45 => self.start_any(),
+            0..25 => self.create(),
+            25..33 => self.recreate_any(),
+            33..45 => self.start_any(),
             45..60 => self.end_any(),
             60..70 => self.destroy_any(),
             70..82 => self.move_cores(),
@@ -130,16 +131,33 @@ impl Chaos {
         let (cores, mib) = (self.random.u32(1..=3), 2 * self.random.u64(2..=6));
         let what = if self.random.u32(..3) > 0 { "serve" } else { WAYS[self.random.usize(..WAYS.len())] };
         let network = if self.random.bool() { NetworkSpec::Dhcp } else { NetworkSpec::None };
-        let has_device = network != NetworkSpec::None;
         let client = &mut self.machine.client;
         client.upload(probe());
         let answer = client.ask(RequestBody::Create(CellSpec { network, ..spec(name, cores, mib, &[what]) }));
+        if let Some(cell) = self.given(&answer, cores, network != NetworkSpec::None) {
+            self.model.create(name, cell);
+        }
+    }
+
+    /// Creates one that has ended once more, from the image that is kept, whoever has kept it.
+    fn recreate_any(&mut self) {
+        let Some(name) = self.any(|cell| cell.state.has_ended()) else { return };
+        let Expected { cores, has_device, .. } = self.model.cells[&name];
+        let answer = self.machine.client.ask(RequestBody::Recreate { name: name.clone() });
+        if let Some(cell) = self.given(&answer, cores, has_device) {
+            self.model.recreate(&name, cell);
+        }
+    }
+
+    /// The cell that was created, unless it could not be.
+    fn given(&self, answer: &Answer, cores: u32, has_device: bool) -> Option<Expected> {
         match answer {
-            Ok(ResponseBody::Cell(info)) => self.created(&info),
+            Ok(ResponseBody::Cell(info)) => return Some(created(info)),
             Err(ManagementError::CoresExhausted { .. }) => assert!(self.model.free_cores() < cores),
             Err(ManagementError::DevicesExhausted) => assert!(has_device && self.model.free_devices() == 0),
-            other => panic!("{name} of {cores} cores and {mib} MiB: {other:?}"),
+            other => panic!("{cores} cores: {other:?}"),
         }
+        None
     }
 
     fn start_any(&mut self) {
@@ -295,12 +313,8 @@ impl Chaos {
         self.go_wrong(Fault::PageFault);
         self.model.begin_anew(None);
         let Some(name) = name else { return };
-        match self.machine.client.ask(RequestBody::Inspect { name: name.clone() }) {
-            Ok(_) => self.see_crash(&name),
-            // It has ended before the supervisor did, which so was the last to know of it.
-            Err(ManagementError::NoSuchCell(_)) => drop(self.model.cells.remove(&name)),
-            other => panic!("{other:?}"),
-        }
+        // Before the supervisor did, or after it.
+        self.see_crash(&name);
     }
 }
 

@@ -43,6 +43,13 @@ impl Model {
         Self { cells: BTreeMap::new(), rebirths: 0, empty, newest: CellId(0) }
     }
 
+    /// A cell that has ended was created once more.
+    pub fn recreate(&mut self, name: &str, cell: Expected) {
+        let before = self.cells.insert(name.to_owned(), cell);
+        let after = &self.cells[name];
+        assert!(before.is_some_and(|before| before.id == after.id && !before.holds()), "{after:?}");
+    }
+
     /// A cell of that id was created.
     pub fn create(&mut self, name: &str, cell: Expected) {
         assert!(cell.id > self.newest, "{name} has an id that was given out before: {cell:?}");
@@ -50,10 +57,10 @@ impl Model {
         self.cells.insert(name.to_owned(), cell);
     }
 
-    /// The supervisor has gone wrong: what had ended is forgotten, as is who was being taken apart.
+    /// The supervisor has gone wrong: who was being taken apart is forgotten.
     pub fn begin_anew(&mut self, ending: Option<&str>) {
         self.rebirths += 1;
-        self.cells.retain(|name, cell| cell.holds() && Some(name.as_str()) != ending);
+        self.cells.retain(|name, _| Some(name.as_str()) != ending);
     }
 
     /// The machine without any cell.

@@ -20,6 +20,7 @@ use isola_machine::boot::{Machine, OwnSpace};
 use isola_machine::device::Device;
 use isola_machine::paging;
 use isola_machine::power;
+use isola_machine::rebirth;
 use isola_machine::smp::{AwayCore, LostCore, ParkedCore};
 use isola_machine::space::{self, CellSpace, EnterError, Plan, SegmentBytes, needed_bytes};
 use isola_supervisor::effects::{
@@ -180,6 +181,10 @@ impl Effects for Hardware {
         if !space.keep(stage, keepsake) {
             log::error!("a cell cannot be written down, and would end with this supervisor");
         }
+    }
+
+    fn keep_estate(&mut self, bytes: &[u8]) -> bool {
+        rebirth::keep_estate(bytes)
     }
 
     fn report<'a>(&self, space: &'a CellSpace) -> &'a Report {

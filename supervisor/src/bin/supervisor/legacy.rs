@@ -4,13 +4,66 @@ use crate::effects::{Core, Hardware};
 use crate::memory::Piece;
 use crate::time::Time;
 use alloc::vec::Vec;
-use isola_abi::id::PhysRange;
+use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::rebirth::Stage;
-use isola_machine::boot::{Legacy, Survivor, SurvivorCore};
+use isola_machine::boot::{Legacy, Machine, Survivor, SurvivorCore};
 use isola_machine::device::Device;
-use isola_machine::memory::MemoryNodes;
+use isola_machine::memory::{MemoryNodes, Region};
+use isola_machine::rebirth;
+use isola_supervisor::cells::Estate;
 use isola_supervisor::effects;
-use isola_supervisor::inventory::{CoreToken, Inventory};
+use isola_supervisor::images::KeptImage;
+use isola_supervisor::inventory::{CHUNK, CoreToken, Inventory};
+
+/// What of images is where the former supervisor says that they are, taken out of the memory that nobody has.
+pub fn take_images(machine: &mut Machine) -> (Estate, Images) {
+    let estate = rebirth::estate().map(|bytes| Estate::decode(&bytes)).unwrap_or_default();
+    let images = estate.images.iter().filter_map(|image| {
+        let (node, region) = take(&mut machine.memory, image.memory)?;
+        Some((*image, node, Piece(region)))
+    });
+    let images = images.collect();
+    (estate, images)
+}
+
+/// Images, with the nodes and the memory that they are in.
+pub type Images = Vec<(KeptImage, NodeId, Piece)>;
+
+/// Cuts whole chunks out of regions; `None` where they are not all in one.
+fn take(memory: &mut Vec<(NodeId, Region)>, range: PhysRange) -> Option<(NodeId, Region)> {
+    let is_chunks = range.start.0.is_multiple_of(CHUNK) && range.len_bytes.is_multiple_of(CHUNK);
+    let end = range.start.0.checked_add(range.len_bytes).filter(|_| is_chunks && range.len_bytes > 0)?;
+    let has =
+        |(_, region): &(NodeId, Region)| region.range().start <= range.start && end <= region.range().end().0;
+    let index = memory.iter().position(has)?;
+    let (node, mut region) = memory.swap_remove(index);
+    let before = range.start.0 - region.range().start.0;
+    if before > 0 {
+        match region.split(before) {
+            Ok((first, rest)) => {
+                memory.push((node, first));
+                region = rest;
+            }
+            Err(whole) => {
+                memory.push((node, whole));
+                return None;
+            }
+        }
+    }
+    if region.len_bytes() > range.len_bytes {
+        match region.split(range.len_bytes) {
+            Ok((first, rest)) => {
+                memory.push((node, rest));
+                region = first;
+            }
+            Err(whole) => {
+                memory.push((node, whole));
+                return None;
+            }
+        }
+    }
+    Some((node, region))
+}
 
 /// Enters in the inventory what cells have. Its cores are there already.
 pub fn enter(
@@ -18,6 +71,7 @@ pub fn enter(
     time: &Time,
     nodes: &MemoryNodes,
     inventory: &mut Inventory<Piece, Core, Device>,
+    (estate, images): (Estate, Images),
 ) -> effects::Legacy<Hardware> {
     let Legacy { past, survivors, gone, withheld } = legacy;
     let owned: Vec<PhysRange> =
@@ -25,7 +79,12 @@ pub fn enter(
     for (node, range) in nodes.cut(&owned) {
         inventory.memory.add_owned(range, node);
     }
+    for (image, node, _) in &images {
+        inventory.memory.add_owned(image.memory, *node);
+    }
     effects::Legacy {
+        estate,
+        images: images.into_iter().map(|(image, _, memory)| (image, memory)).collect(),
         cause: past.cause,
         number: past.restarts,
         ended_ns: time.at_cycles(past.ended_cycles),

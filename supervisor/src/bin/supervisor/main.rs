@@ -66,9 +66,11 @@ fn main(mut machine: Machine) -> ! {
         .and_then(|port| Ok((port.open()?, port)))
         .inspect_err(|error| log::error!("{error}"));
     let Ok((mut console, port)) = opened else { power::exit(NO_CONSOLE) };
+    let left = legacy::take_images(&mut machine);
     let mut inventory = stock::inventory(&mut machine);
     let nodes = machine.space.memory_nodes().clone();
-    let legacy = machine.legacy.take().map(|legacy| legacy::enter(legacy, &time, &nodes, &mut inventory));
+    let legacy =
+        machine.legacy.take().map(|legacy| legacy::enter(legacy, &time, &nodes, &mut inventory, left));
     let hardware = Hardware::new(time, machine);
     let boot = Boot {
         unix_ns: time.started_unix_ns(),

@@ -4,7 +4,7 @@ use super::*;
 use crate::fake::{go_wrong, obeys};
 use alloc::vec;
 use isola_abi::id::NodeId;
-use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause};
+use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause, RestartPolicy, Restarts};
 use isola_abi::places::OrderKind;
 use isola_abi::recall::Rest;
 use proptest::prelude::*;
@@ -80,6 +80,12 @@ fn known(cells: &mut Cells<FakeMachine>) -> (MachineInfo, Vec<CellInfo>) {
     });
     let live = live.collect();
     (MachineInfo { restarts: 0, ..resources(cells) }, live)
+}
+
+/// What must be the same of cells that have ended.
+fn ended(cells: &mut Cells<FakeMachine>) -> Vec<(CellId, CellSpec, CellState, Option<i32>, Restarts)> {
+    let ended = cells.list(Detail::Full).into_iter().filter(|cell| cell.state.has_ended());
+    ended.map(|cell| (cell.id, cell.spec, cell.state, cell.exit_code, cell.restarts)).collect()
 }
 
 fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
@@ -166,10 +172,7 @@ fn a_cell_is_known_again_with_all_that_it_has_and_ends_as_any_other() {
     create(&mut cells, super::spec("waiting")).unwrap();
     let before = known(&mut cells);
     let mut cells = go_wrong(cells, CORES, 1, |_| {});
-    let machine = MachineInfo { memory_images: ByteSize(0), ..before.0 };
-    let after = known(&mut cells);
-    assert_eq!(after.1, before.1);
-    assert_eq!((&after.0.cores, after.0.devices_free), (&machine.cores, machine.devices_free));
+    assert_eq!(known(&mut cells), before);
     let restart = JournalEvent::Restart { cause: RestartCause::Panic, number: 1, found: 2, gone: 0 };
     assert_eq!(events(&cells), [restart]);
 
@@ -235,6 +238,52 @@ fn a_core_that_another_supervisor_has_asked_for_in_vain_stays_and_can_be_asked_f
     assert_eq!(info(&mut cells, "kv").core_count(), 1);
 }
 
+/// Lets a second pass, so that what is due for a restart has its turn.
+fn wait_a_second(cells: &mut Cells<FakeMachine>) {
+    while cells.scrub() == Scrub::Unfinished {}
+    advance(cells, 1000);
+}
+
+#[test]
+fn a_cell_is_started_again_as_its_policy_says_whichever_supervisor_sees_it_end() {
+    let mut cells = machine(CORES);
+    let always = |name| CellSpec { restart: RestartPolicy::Always, ..spec(name) };
+    let waits = run(&mut cells, always("waits"));
+    let runs = run(&mut cells, always("runs"));
+    crashes(&waits, CrashKind::Panic, "oh");
+    cells.doorbell();
+    let waiting = info(&mut cells, "waits");
+    let mut cells = go_wrong(cells, CORES, 1, |_| {});
+    let found = info(&mut cells, "waits");
+    assert_eq!((found.id, &found.crash, found.restarts), (waiting.id, &waiting.crash, waiting.restarts));
+    says(&runs, CellPhase::Exited);
+    cells.doorbell();
+    wait_a_second(&mut cells);
+    for name in ["waits", "runs"] {
+        let found = info(&mut cells, name);
+        assert_eq!((found.state, found.restarts.count), (CellState::Running, 1), "{name}");
+    }
+    assert_eq!(cells.images().len(), 1);
+}
+
+#[test]
+fn an_image_that_is_not_what_it_was_is_not_used() {
+    let mut cells = machine(CORES);
+    let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..spec("kv") });
+    cells.images.soil();
+    let mut cells = go_wrong(cells, CORES, 1, |_| {});
+    let empty = cells.machine().memory_total;
+    says(&report, CellPhase::Exited);
+    cells.doorbell();
+    wait_a_second(&mut cells);
+    let refused = JournalEvent::RestartRefused { error: ManagementError::NoImage, after_ns: None };
+    assert_eq!(events(&cells).last(), Some(&refused));
+    assert_eq!((info(&mut cells, "kv").state, cells.machine().memory_free), (CellState::Exited, empty));
+    // Sent once more, it is used.
+    send(&mut cells, &image());
+    cells.recreate("kv").unwrap();
+}
+
 #[test]
 fn numbers_are_not_given_out_again() {
     let mut cells = machine(CORES);
@@ -275,13 +324,12 @@ proptest! {
             }
             number += 1;
             let (machine, live) = known(&mut cells);
+            let before = ended(&mut cells);
             cells = go_wrong(cells, CORES, number, |_| {});
             let (machine_after, live_after) = known(&mut cells);
             prop_assert_eq!(&live_after, &live);
-            // Images are not kept: the memory of those that were used is free.
-            let held: u64 = live.iter().map(|cell| cell.memory.0).sum();
-            let free = machine.memory_total.0 - machine.memory_quarantined.0 - held;
-            prop_assert_eq!((machine_after.memory_total, machine_after.memory_free.0), (machine.memory_total, free));
+            prop_assert_eq!(ended(&mut cells), before);
+            prop_assert_eq!((machine_after.memory_total, machine_after.memory_free), (machine.memory_total, machine.memory_free));
             prop_assert_eq!(machine_after.memory_quarantined, machine.memory_quarantined);
             prop_assert_eq!(machine_after.devices_free, machine.devices_free);
             for (after, before) in machine_after.cores.iter().zip(&machine.cores) {
