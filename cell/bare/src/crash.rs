@@ -109,7 +109,7 @@ fn non_maskable(frame: &ExceptionFrame) -> NonMaskable {
             isola_events::wake_all();
             yielded.tell();
             ring();
-            power::stop()
+            yielded.wait()
         }
     }
 }

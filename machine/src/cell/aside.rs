@@ -10,8 +10,7 @@
 //!   core at place 0      between two events: context 0 is kept  ->  context 2: the rest of its event  ->  context 0
 //! ```
 //!
-//! Contexts stand on each other, so that one that is gone on with can be set aside again, with all that stands below it and
-//! was of the same core.
+//! A context that is gone on with stands on that of the core that does so, and can be set aside again.
 //!
 //! A core between two events holds nothing, so that what it goes on with can take any lock in the end. But the one that
 //! was to go on may itself wait in the middle of an event for a lock that a context holds: so, as long as a context is not
@@ -78,7 +77,7 @@ static ASIDE: [Aside; MAX_CORES] = [const {
 /// By place: the place whose context its core is in the middle of, and 1; 0 for its own.
 static TOP: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 
-/// The contexts that nobody goes on with now, by the uppermost of each that stand on each other.
+/// The contexts that nobody goes on with now.
 static WAITING: AtomicU64 = AtomicU64::new(0);
 
 /// The one that was gone on with last.
@@ -124,7 +123,7 @@ pub enum Asked {
     /// To stop, and say where it stood.
     Stop,
     /// To yield: what it was in the middle of is set aside, and waits for whoever is told of it. Then the core has to say
-    /// so, by [`Yielded::tell`], and to do nothing any more.
+    /// so, by [`Yielded::tell`], and to do nothing any more but [`Yielded::wait`].
     Yield(Yielded),
 }
 
@@ -141,6 +140,14 @@ impl Yielded {
     pub fn tell(self) {
         if let Some(core) = report().cores.get(self.place) {
             core.yielded.store(self.order.to_u32(), Ordering::Release);
+        }
+    }
+
+    /// Waits until the supervisor takes the core, which no other interrupt reaches any more: it still forgets page tables.
+    pub fn wait(self) -> ! {
+        loop {
+            forget_if_asked(self.place);
+            core::hint::spin_loop();
         }
     }
 }
@@ -203,7 +210,8 @@ pub fn is_unfinished() -> bool {
 /// this core since this was last asked: then its timer is not as it was armed.
 pub fn go_on_with_others(place: usize) -> bool {
     let (Some(own), Some(disturbed)) = (ASIDE.get(place), DISTURBED.get(place)) else { return false };
-    if is_unfinished() {
+    // One that is gone on with itself, by another core, is not between two events of that one.
+    if is_unfinished() && own.below.load(Ordering::Relaxed) == 0 {
         own.is_switching.store(true, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         if let Some(top) = claim() {
@@ -233,10 +241,15 @@ pub fn end(place: usize, echo: Order) {
         return;
     };
     let here = own.on.load(Ordering::Relaxed) as usize;
+    let told = report().cores.get(place);
+    // The core that has set this aside has still to wake others, and to say so: it is taken once the order is echoed.
+    while told.is_some_and(|core| core.yielded.load(Ordering::Acquire) == 0) {
+        core::hint::spin_loop();
+    }
     stand(next, here);
     own.is_switching.store(false, Ordering::Relaxed);
     UNFINISHED.fetch_sub(1, Ordering::Relaxed);
-    let word = report().cores.get(place).map_or(&NOWHERE, |core| &core.order);
+    let word = told.map_or(&NOWHERE, |core| &core.order);
     prepare(next);
     let next = &ASIDE[next];
     // SAFETY: what stood below this context is this core's, and was kept whole when this was put on it; nothing of this
@@ -283,7 +296,9 @@ fn set_aside(frame: &ExceptionFrame, place: usize, order: Order, give_notice: fn
     depart(place);
     TOP[place].store(0, Ordering::Relaxed);
     UNFINISHED.fetch_add(1, Ordering::Relaxed);
-    WAITING.fetch_or(bit(top), Ordering::Release);
+    // Where that was another's context, its own is kept already. Each goes on by itself: one may wait for the other.
+    ASIDE[top].below.store(0, Ordering::Relaxed);
+    WAITING.fetch_or(bit(top) | bit(place), Ordering::Release);
     give_notice();
     Asked::Yield(Yielded { place, order })
 }
@@ -299,7 +314,7 @@ fn follow(frame: &ExceptionFrame, place: usize) {
         next
     } else {
         ASIDE[top].save(frame);
-        ASIDE[bottom_of(top, place)].below.store(0, Ordering::Relaxed);
+        ASIDE[top].below.store(0, Ordering::Relaxed);
         stand(place, place);
         WAITING.fetch_or(bit(top), Ordering::Release);
         place
@@ -312,7 +327,7 @@ fn follow(frame: &ExceptionFrame, place: usize) {
     unsafe { isola_go_on(0, next.context.get(), &next.is_switching, &NOWHERE, 0) }
 }
 
-/// Takes a context that waits, by its uppermost: each has its turn, as one may wait for another.
+/// Takes a context that waits: each has its turn, as one may wait for another.
 fn claim() -> Option<usize> {
     loop {
         let waiting = WAITING.load(Ordering::Relaxed);
@@ -332,29 +347,10 @@ fn next_in_turn(waiting: u64, last: u32) -> Option<u32> {
     (candidates != 0).then(|| candidates.trailing_zeros())
 }
 
-/// The lowest of the contexts from `top` on that stand on the one of `place`, or on none.
-fn bottom_of(top: usize, place: usize) -> usize {
-    let mut bottom = top;
-    // Each context is in one row once, so that this ends; the bound is for who reads it.
-    for _ in 0..MAX_CORES {
-        match ASIDE[bottom].below.load(Ordering::Relaxed).checked_sub(1) {
-            Some(below) if below as usize != place => bottom = below as usize,
-            _ => break,
-        }
-    }
-    bottom
-}
-
-/// Puts the contexts from `top` on, which the calling core has claimed, on its own.
+/// Puts a context, which the calling core has claimed, on its own.
 fn put_on(top: usize, place: usize) {
-    let bottom = bottom_of(top, place);
-    ASIDE[bottom].below.store(place as u32 + 1, Ordering::Relaxed);
-    let mut moved = top;
-    while moved != place {
-        ASIDE[moved].on.store(place as u32, Ordering::Relaxed);
-        moved =
-            ASIDE[moved].below.load(Ordering::Relaxed).checked_sub(1).map_or(place, |below| below as usize);
-    }
+    ASIDE[top].below.store(place as u32 + 1, Ordering::Relaxed);
+    ASIDE[top].on.store(place as u32, Ordering::Relaxed);
     stand(top, place);
 }
 

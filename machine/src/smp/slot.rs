@@ -178,8 +178,9 @@ impl Slot {
         if self.state.load(Ordering::Acquire) != State::Ordered as u32 {
             return None;
         }
-        self.state.store(State::Away as u32, Ordering::Relaxed);
-        let word = |index: usize| self.order[index].load(Ordering::Relaxed);
+        let words: [u64; 8] = core::array::from_fn(|index| self.order[index].load(Ordering::Relaxed));
+        let word = |index: usize| words[index];
+        self.state.store(State::Away as u32, Ordering::Release);
         if word(0) == 0 {
             // SAFETY: `give` has stored a function there, before the state that was read.
             let function = unsafe { core::mem::transmute::<usize, fn(u64)>(word(1) as usize) };

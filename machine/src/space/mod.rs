@@ -164,6 +164,11 @@ impl CellSpace {
         self.places().take(place);
     }
 
+    /// Whether the core at a place has come so far that it may be interrupted by force.
+    pub fn is_inside(&self, place: usize) -> bool {
+        self.report().cores.get(place).is_some_and(|core| core.forgotten.load(Ordering::Acquire) != 0)
+    }
+
     /// Has the cell's cores change, at the next non-maskable interrupt, to what was set aside, or back.
     pub fn press(&self) {
         self.places().press();

@@ -102,8 +102,9 @@ impl<E: Effects> Cells<E> {
             (CellPhase::Crashed, &Run::Examined { since_ns, end, .. }) => self.finish(id, end, since_ns),
             (CellPhase::Crashed, _) => self.finish(id, End::Crashed, now),
             (CellPhase::Silent | CellPhase::Running, _) => {
-                self.shrink(id);
+                // A core that has yielded is taken first: nothing else is to be had of it.
                 self.settle_moves(id);
+                self.shrink(id);
                 self.grow(id);
             }
         }
@@ -122,7 +123,9 @@ impl<E: Effects> Cells<E> {
                     watch.forgive(now);
                 }
                 let Body::Held(held) = &cell.body else { return };
-                if let Some(suspect) = watch.look(self.effects.report(&held.space), now) {
+                if let Some(suspect) =
+                    watch.look(self.effects.report(&held.space), now, cell.moves.set_aside.slowdown())
+                {
                     let since_ns = now;
                     self.examine(id, suspect, End::Crashed, since_ns, now);
                 }

@@ -56,6 +56,11 @@ impl SetAside {
         self.unfinished.clear();
     }
 
+    /// In how many times its own time something may be done, as all that was set aside takes turns with the rest.
+    pub(super) fn slowdown(&self) -> u64 {
+        1 + 2 * self.unfinished.len() as u64
+    }
+
     /// When cores are to be pressed, where anything is unfinished.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         (!self.unfinished.is_empty()).then_some(self.press_ns)

@@ -42,8 +42,9 @@ impl Watch {
         self.cores.iter_mut().for_each(|seen| seen.since_ns = now);
     }
 
-    /// Looks at the cell. Returns the index of a core that has stood still for the whole limit.
-    pub(super) fn look(&mut self, report: &Report, now: u64) -> Option<usize> {
+    /// Looks at the cell. Returns the index of a core that has stood still for the whole limit, times `slowdown`.
+    pub(super) fn look(&mut self, report: &Report, now: u64, slowdown: u64) -> Option<usize> {
+        let limit_ns = self.limit_ns.saturating_mul(slowdown);
         self.next_ns = now.saturating_add(self.period_ns());
         let silent = report::phase(report) == CellPhase::Silent;
         let mut suspect = None;
@@ -53,7 +54,7 @@ impl Watch {
             if seen.sign != sign || (sign.0 != CorePhase::Running && !mute) {
                 // Since this look at the latest: it may have changed right after the one before.
                 *seen = Seen { sign, since_ns: now };
-            } else if now.saturating_sub(seen.since_ns) >= self.limit_ns {
+            } else if now.saturating_sub(seen.since_ns) >= limit_ns {
                 suspect = suspect.or(Some(index));
             }
         }

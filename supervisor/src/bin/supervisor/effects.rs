@@ -289,13 +289,17 @@ impl Effects for Hardware {
         space.empty(place);
     }
 
-    fn force(&mut self, _: &CellSpace, core: &Core, _: usize) {
-        interrupt_by_force(core);
+    fn force(&mut self, space: &CellSpace, core: &Core, place: usize) {
+        // On its way in, no interrupt must come by force.
+        if space.is_inside(place) {
+            interrupt_by_force(core);
+        }
     }
 
     fn press(&mut self, space: &CellSpace, cores: &[Option<Core>]) {
         space.press();
-        cores.iter().flatten().for_each(interrupt_by_force);
+        let inside = cores.iter().enumerate().filter(|(place, _)| space.is_inside(*place));
+        inside.filter_map(|(_, core)| core.as_ref()).for_each(interrupt_by_force);
     }
 
     fn examine(&mut self, space: &CellSpace, core: &Core) {
