@@ -85,6 +85,9 @@ pub struct Descriptor {
     pub cores: Vec<Core>,
     /// How many places for cores it has, see [`crate::places`]: at least as many as it begins with.
     pub core_places: u32,
+    /// A core whose events wait for longer than this, in ns, wishes for another one: see
+    /// [`crate::report::Report::core_wishes`]. 0: the cell never does.
+    pub core_wish_ns: u64,
     /// Memory that the cell may use as it likes: whole pages, zeroed, in the direct map.
     pub pool: Vec<PoolRange>,
     /// All memory that the cell was given, image and stacks included, in bytes.
@@ -309,6 +312,7 @@ mod tests {
                 site: CoreSite::alone(CoreId(1)),
             }],
             core_places: 4,
+            core_wish_ns: 0,
             pool: vec![PoolRange { memory: PhysRange::new(PhysAddr(0x20_0000), 0x20_0000), node: NodeId(1) }],
             memory_bytes: 0x80_0000,
             memory_max_bytes: 0x100_0000,

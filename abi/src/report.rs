@@ -45,8 +45,9 @@ pub struct Report {
     pub activity_count: AtomicU32,
     /// The address in use, as a big-endian number; 0 while there is none.
     pub ipv4_address: AtomicU32,
-    /// Not used.
-    pub reserved: AtomicU32,
+    /// How often a core of the cell has wished for another one, as its events wait for too long: counted up (release), then
+    /// the supervisor is rung for.
+    pub core_wishes: AtomicU32,
     /// What went wrong; meaningful in [`CellPhase::Crashed`].
     pub crash: CrashReport,
     /// Memory.

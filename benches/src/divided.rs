@@ -103,6 +103,7 @@ pub fn spec(name: &str, image: &CellImage, cores: u32, memory_mib: u64) -> CellS
         network: NetworkSpec::Static(NetworkAddress { ip: GUEST, prefix_len: 24, gateway: None }),
         restart: RestartPolicy::No,
         watchdog_ms: 0,
+        lending: Default::default(),
     }
 }
 

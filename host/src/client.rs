@@ -11,8 +11,8 @@ use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
 use isola_abi::id::CoreId;
 use isola_abi::inquiry::{AnswerPiece, Inquiry, Line};
 use isola_abi::management::{
-    CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LogPiece, MachineInfo,
-    ManagementError, MemoryResized, Mode, Request, RequestBody, Response, ResponseBody,
+    CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LoanInfo, LogPiece,
+    MachineInfo, ManagementError, MemoryResized, Mode, Request, RequestBody, Response, ResponseBody,
 };
 use isola_abi::size::ByteSize;
 use std::io::{self, Read, Write};
@@ -328,6 +328,29 @@ impl Client {
         let request = RequestBody::ResizeCores { name: name.to_owned(), change, cores, limit_ms, mode };
         match self.ask_within(request, limit)? {
             ResponseBody::CoresResized(resized) => Ok(resized),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Begins to borrow a core for a running cell.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn borrow_core(&mut self, name: &str, lease_ms: u32) -> Result<LoanInfo, ClientError> {
+        self.loan(RequestBody::Borrow { name: name.to_owned(), lease_ms })
+    }
+
+    /// Begins to give back the core that a cell has borrowed last.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn give_core_back(&mut self, name: &str) -> Result<LoanInfo, ClientError> {
+        self.loan(RequestBody::GiveBack { name: name.to_owned() })
+    }
+
+    fn loan(&mut self, request: RequestBody) -> Result<LoanInfo, ClientError> {
+        match self.ask(request)? {
+            ResponseBody::Loan(loan) => Ok(loan),
             _ => Err(ClientError::Unexpected),
         }
     }

@@ -16,6 +16,9 @@
 //! sha256 = "9f86d0818884..."       # the image must have this digest: see `isola image digest`
 //! signed_by = "release.key.pub"    # and be signed by this key: a file relative to the manifest, or its digits
 //! restart = "on-failure:5"         # no, on-failure, on-failure:TIMES or always
+//! priority = 9                     # it borrows cores from cells of lower priority, see `isola borrow`
+//! borrow_above = "100us"           # and does so by itself when its events wait longer than that
+//! lend = 0                         # how many of its cores it lends to those of higher priority
 //!
 //! [elastic]                        # for `isola elastic -f`
 //! p99 = "2ms..5ms"                 # what its requests are to take
@@ -79,6 +82,12 @@ pub struct Manifest {
     pub sha256: Option<ImageDigest>,
     /// The key that its image must be signed by: its digits, or its file.
     pub signed_by: Option<String>,
+    /// How important it is.
+    pub priority: Option<u8>,
+    /// How many of its cores it lends, at most.
+    pub lend: Option<u32>,
+    /// How long its events wait until it borrows a core by itself.
+    pub borrow_above: Option<Wait>,
     /// How its cores follow its load, while `isola elastic` runs.
     pub elastic: Option<Elastic>,
 }
@@ -117,6 +126,39 @@ fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: fmt::Display>>(
 pub struct Watchdog {
     /// In ms.
     pub ms: u32,
+}
+
+/// For how long events may wait, in us; 0 is for ever. Written `100us`, `2ms`, or `off`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Wait {
+    /// In us.
+    pub us: u32,
+}
+
+/// A text that says not how long events may wait.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{0:?} is no time to wait: write a number and its unit, as in 100us or 2ms, or `off`")]
+pub struct BadWait(String);
+
+impl FromStr for Wait {
+    type Err = BadWait;
+
+    fn from_str(text: &str) -> Result<Self, BadWait> {
+        if text == "off" {
+            return Ok(Self { us: 0 });
+        }
+        let us = text.parse::<SignedDuration>().ok().and_then(|wait| u32::try_from(wait.as_micros()).ok());
+        us.filter(|us| *us > 0).map(|us| Self { us }).ok_or_else(|| BadWait(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Wait {
+    type Error = BadWait;
+
+    fn try_from(text: String) -> Result<Self, BadWait> {
+        text.parse()
+    }
 }
 
 /// A text that is no time for a watchdog.
@@ -221,6 +263,10 @@ mod tests {
         assert_eq!((placement.policy, placement.ids.len()), (PlacementPolicy::Siblings, 4));
         assert_eq!(manifest.restart, Some(RestartPolicy::OnFailure { most: Some(5) }));
         assert_eq!(read("").unwrap(), Manifest::default());
+        let lender = read("priority = 9\nlend = 2\nborrow_above = \"100us\"\n").unwrap();
+        assert_eq!((lender.priority, lender.lend), (Some(9), Some(2)));
+        assert_eq!(lender.borrow_above, Some(Wait { us: 100 }));
+        assert!("1".parse::<Wait>().is_err() && "0us".parse::<Wait>().is_err());
         let elastic = read(
             "[elastic]\np99 = \"2ms..5ms\"\nbatch = [\"primes\"]\ninterval = \"500ms\"\nmin = 1\nmax = 4\nbatch_min = 2\n",
         )

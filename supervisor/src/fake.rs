@@ -22,7 +22,7 @@ use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::integrity::ImageDigest;
-use isola_abi::management::{CellSpec, CorePlacement, Fault, NetworkSpec, RestartPolicy};
+use isola_abi::management::{CellSpec, CorePlacement, Fault, LendingSpec, NetworkSpec, RestartPolicy};
 use isola_abi::places::{Order, OrderKind, Places};
 use isola_abi::rebirth::Stage;
 use isola_abi::recall::Recall;
@@ -523,6 +523,7 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         network: NetworkSpec::Dhcp,
         restart: RestartPolicy::No,
         watchdog_ms: 0,
+        lending: LendingSpec::default(),
     }
 }
 

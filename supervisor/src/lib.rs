@@ -31,6 +31,7 @@ pub mod image;
 pub mod images;
 pub mod inventory;
 pub mod journal;
+pub mod lending;
 pub mod logs;
 pub mod report;
 pub mod scrub;

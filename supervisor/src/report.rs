@@ -81,6 +81,11 @@ pub fn activities(report: &Report, core_count: usize) -> Vec<ActivityUsage> {
     report.activity_names.iter().enumerate().take(count).map(usage).collect()
 }
 
+/// How often the cell has wished for a core.
+pub fn core_wishes(report: &Report) -> u32 {
+    report.core_wishes.load(Ordering::Acquire)
+}
+
 /// How long the cell's requests took, on all cores that it ever had.
 pub fn service(report: &Report) -> Distribution {
     report.cores.iter().fold(Distribution::default(), |mut all, core| {

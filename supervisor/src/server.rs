@@ -7,7 +7,7 @@
 //! A peer that sends and never reads makes the answers pile up; from [`MAX_UNSENT`] bytes on, [`Server::receive`]
 //! takes no more of what it sends.
 
-use crate::cells::{Cells, CoresResize, CoresWanted, Detail, Resize, Stop};
+use crate::cells::{Cells, CoresResize, CoresWanted, Detail, Resize, Stop, Ticket};
 use crate::effects::Effects;
 use crate::inventory::Scrub;
 use alloc::string::String;
@@ -35,9 +35,9 @@ pub struct Server<E: Effects> {
     /// Requests to stop a cell that has not stopped yet.
     due: Vec<(u32, CellId)>,
     /// Requests to resize a cell whose cores are on their way: one a cell at most.
-    moving: Vec<(u32, CellId)>,
+    moving: Vec<(u32, Ticket)>,
     /// Requests to resize the memory of a cell that has not answered yet.
-    resizing: Vec<(u32, CellId)>,
+    resizing: Vec<(u32, Ticket)>,
     unsent: Vec<u8>,
     power_off: bool,
 }
@@ -55,9 +55,9 @@ enum Outcome {
     /// The answer is due when the cell has stopped.
     Due(CellId),
     /// The answer is due when the cell has given memory back.
-    Resizing(CellId),
+    Resizing(Ticket),
     /// The answer is due when the cell's cores have moved.
-    Moving(CellId),
+    Moving(Ticket),
 }
 
 type Answer = Result<Outcome, ManagementError>;
@@ -139,8 +139,8 @@ impl<E: Effects> Server<E> {
         match self.answer(body) {
             Ok(Outcome::Answer(body)) => self.respond(sequence, Ok(body)),
             Ok(Outcome::Due(cell)) => self.due.push((sequence, cell)),
-            Ok(Outcome::Resizing(cell)) => self.resizing.push((sequence, cell)),
-            Ok(Outcome::Moving(cell)) => self.moving.push((sequence, cell)),
+            Ok(Outcome::Resizing(ticket)) => self.resizing.push((sequence, ticket)),
+            Ok(Outcome::Moving(ticket)) => self.moving.push((sequence, ticket)),
             Err(error) => {
                 if let Some(name) = about {
                     let event = JournalEvent::Refused(error.clone());
@@ -192,16 +192,20 @@ impl<E: Effects> Server<E> {
                 match self.cells.resize_memory(&name, memory, mode)? {
                     Resize::Done(resized) => answer(ResponseBody::MemoryResized(resized)),
                     // One of a cell at a time: no more than there are cells.
-                    Resize::Asked(id) => Ok(Outcome::Resizing(id)),
+                    Resize::Asked(ticket) => Ok(Outcome::Resizing(ticket)),
                 }
             }
             RequestBody::ResizeCores { name, change, cores, limit_ms, mode } => {
                 let wanted = CoresWanted { change, ids: &cores, limit_ms };
                 match self.cells.resize_cores(&name, &wanted, mode)? {
                     CoresResize::Done(resized) => answer(ResponseBody::CoresResized(resized)),
-                    CoresResize::Asked(id) => Ok(Outcome::Moving(id)),
+                    CoresResize::Asked(ticket) => Ok(Outcome::Moving(ticket)),
                 }
             }
+            RequestBody::Borrow { name, lease_ms } => {
+                answer(ResponseBody::Loan(self.cells.borrow(&name, lease_ms)?))
+            }
+            RequestBody::GiveBack { name } => answer(ResponseBody::Loan(self.cells.give_back(&name)?)),
             RequestBody::Destroy { name } => {
                 self.cells.destroy(&name)?;
                 answer(ResponseBody::Done)
@@ -280,14 +284,11 @@ impl<E: Effects> Server<E> {
 
     /// Answers the requests whose cells have stopped, given memory back, or whose cores have moved.
     fn settle(&mut self) {
-        for (id, resized) in self.cells.take_resized() {
-            let (settled, resizing) =
-                core::mem::take(&mut self.resizing).into_iter().partition(|(_, cell)| *cell == id);
-            self.resizing = resizing;
-            let settled: Vec<(u32, CellId)> = settled;
-            for (sequence, _) in settled {
-                self.respond(sequence, resized.clone().map(ResponseBody::MemoryResized));
-            }
+        // Nobody waits for the answers of a peer that went.
+        for (ticket, result) in self.cells.take_resized() {
+            let Some(place) = self.resizing.iter().position(|(_, of)| *of == ticket) else { continue };
+            let (sequence, _) = self.resizing.swap_remove(place);
+            self.respond(sequence, result.map(ResponseBody::MemoryResized));
         }
         let ended = self.cells.take_ended();
         let (settled, due) =
@@ -298,8 +299,8 @@ impl<E: Effects> Server<E> {
             let info = self.cells.info(id).ok_or_else(|| ManagementError::NoSuchCell(String::new()));
             self.respond(sequence, info.map(ResponseBody::Cell));
         }
-        for (cell, result) in self.cells.take_cores_resized() {
-            let Some(place) = self.moving.iter().position(|(_, id)| *id == cell) else { continue };
+        for (ticket, result) in self.cells.take_cores_resized() {
+            let Some(place) = self.moving.iter().position(|(_, of)| *of == ticket) else { continue };
             let (sequence, _) = self.moving.swap_remove(place);
             self.respond(sequence, result.map(ResponseBody::CoresResized));
         }
@@ -318,16 +319,19 @@ fn answer(body: ResponseBody) -> Answer {
     Ok(Outcome::Answer(body))
 }
 
-/// The cell that a request wants to change, where refusing it is worth an entry in the journal; empty where it
+/// The cell that a request wants to change or to say something of, where refusing it is worth an entry in the journal; empty where it
 /// has no name yet.
 fn subject(body: &RequestBody) -> Option<String> {
     match body {
         RequestBody::Create(spec) => Some(crate::cells::shorten(&spec.name)),
+        RequestBody::Note { cell, .. } => Some(crate::cells::shorten(cell.as_deref().unwrap_or_default())),
         RequestBody::Recreate { name }
         | RequestBody::Start { name }
         | RequestBody::Stop { name, .. }
         | RequestBody::ResizeMemory { name, .. }
         | RequestBody::ResizeCores { name, .. }
+        | RequestBody::Borrow { name, .. }
+        | RequestBody::GiveBack { name }
         | RequestBody::Destroy { name } => Some(crate::cells::shorten(name)),
         RequestBody::ImageBegin { .. } | RequestBody::ImageChunk { .. } => Some(String::new()),
         RequestBody::Hello { .. }
@@ -339,7 +343,6 @@ fn subject(body: &RequestBody) -> Option<String> {
         | RequestBody::Ask { .. }
         | RequestBody::Answers { .. }
         | RequestBody::Events { .. }
-        | RequestBody::Note { .. }
         | RequestBody::GoWrong(_)
         | RequestBody::PowerOff => None,
     }

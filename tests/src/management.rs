@@ -239,5 +239,6 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         network: NetworkSpec::None,
         restart: RestartPolicy::No,
         watchdog_ms: 0,
+        lending: Default::default(),
     }
 }

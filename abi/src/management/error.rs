@@ -131,6 +131,8 @@ pub enum ManagementError {
     },
     /// The cell is being resized.
     BeingResized(String),
+    /// A core of the cell has not come back, and may still use its memory.
+    CoreAtLarge(String),
     /// No network device is free.
     DevicesExhausted,
     /// The machine was not booted for tests.
@@ -249,6 +251,10 @@ impl fmt::Display for ManagementError {
                 "the free memory would come in {pieces} pieces, and the cell has places for {places}: ask for less, or start it anew with more"
             ),
             Self::BeingResized(name) => write!(f, "{name:?} is being resized: wait until that is done"),
+            Self::CoreAtLarge(name) => write!(
+                f,
+                "a core of {name:?} did not come back, and may still use its memory: none of that can be anybody's until the machine starts anew"
+            ),
             Self::DevicesExhausted => {
                 f.write_str("no network device is free: stop a cell that has one, run this one without network, or start the machine with more")
             }

@@ -1,6 +1,6 @@
 //! What is told of cells and machine.
 
-use super::{CellSpec, Restarts};
+use super::{CellSpec, LoanInfo, Restarts};
 use crate::histogram::Distribution;
 use crate::id::{CellId, CoreId, NodeId};
 use crate::integrity::ImageDigest;
@@ -160,6 +160,8 @@ pub struct CellInfo {
     pub activities: Vec<ActivityUsage>,
     /// Cycles that requests took, over all cores.
     pub service: Distribution,
+    /// The cores that it has borrowed.
+    pub loans: Vec<LoanInfo>,
     /// What went wrong, where something did.
     pub crash: Option<Crash>,
     /// How often it was started again by its policy, and whether it will be.

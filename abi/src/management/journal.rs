@@ -1,6 +1,6 @@
 //! What the supervisor did and saw.
 
-use super::{MAX_NAME_LEN, ManagementError};
+use super::{MAX_NAME_LEN, ManagementError, ReturnReason};
 use crate::growth::Refusal;
 use crate::id::CoreId;
 use crate::report::CrashKind;
@@ -78,6 +78,29 @@ pub enum JournalEvent {
         core: CoreId,
         /// How many the cell has now.
         cores: u32,
+    },
+    /// A cell has borrowed a core. It took from the request until the core was sent to it.
+    Borrow {
+        /// Which.
+        core: CoreId,
+        /// The lender; `None` where nobody had it.
+        from: Option<String>,
+        /// For how long, in ns.
+        lease_ns: u64,
+    },
+    /// A borrowed core has left its borrower.
+    Return {
+        /// Which.
+        core: CoreId,
+        /// To whom it goes; `None`: to nobody.
+        to: Option<String>,
+        /// Why.
+        why: ReturnReason,
+    },
+    /// No core could be borrowed, or a loan did not come about.
+    NotBorrowed {
+        /// Which, where one was on its way.
+        core: Option<CoreId>,
     },
     /// A cell's application returned with this code, and what it held is back.
     Exit(i32),

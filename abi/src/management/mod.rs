@@ -12,12 +12,14 @@
 //! | `info` | what is told of cells and machine |
 //! | `restart` | what becomes of a cell that has ended by itself |
 //! | `journal` | what the supervisor did and saw |
+//! | `lending` | cores that a cell has for a while |
 //! | `resize` | how much of something a cell is to have |
 //! | `error` | why a request, or an image, was refused |
 
 mod error;
 mod info;
 mod journal;
+mod lending;
 mod placement;
 mod resize;
 mod restart;
@@ -29,6 +31,7 @@ pub use info::{
     LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS, RestartCause};
+pub use lending::{LendingSpec, LoanInfo, MAX_LEASE_MS, ReturnReason};
 pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
 pub use resize::{CORE_LIMIT_MS, Change, CoresResized, Kept, MemoryResized, Mode};
 pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
@@ -133,6 +136,19 @@ pub enum RequestBody {
         limit_ms: u32,
         /// Whether it is done.
         mode: Mode,
+    },
+    /// Borrows a core for a running cell: one of its own that is lent, one that nobody has, or one of a cell of lower
+    /// priority that lends. Answered when it is on its way; what comes of it is in the journal.
+    Borrow {
+        /// The cell's name.
+        name: String,
+        /// How long it may have the core, in ms; at most [`MAX_LEASE_MS`].
+        lease_ms: u32,
+    },
+    /// Has a cell give back the core that it borrowed last. Answered when it is on its way.
+    GiveBack {
+        /// The cell's name.
+        name: String,
     },
     /// Forgets a cell that is not running. One that was created and not started gives back what it holds.
     Destroy {
@@ -242,6 +258,8 @@ pub enum ResponseBody {
     Cell(alloc::boxed::Box<CellInfo>),
     /// Answers [`RequestBody::ResizeMemory`].
     MemoryResized(MemoryResized),
+    /// Answers [`RequestBody::Borrow`] and [`RequestBody::GiveBack`]: the core, and whose it is.
+    Loan(LoanInfo),
     /// Answers [`RequestBody::ResizeCores`].
     CoresResized(CoresResized),
     /// Answers [`RequestBody::List`].

@@ -55,6 +55,8 @@ pub enum Kept {
     NotInTime,
     /// What the cell can do without is in more places than are kept track of.
     TooManyPlaces,
+    /// A core of the cell did not come back, and may still use its memory.
+    CoreAtLarge,
 }
 
 impl fmt::Display for Kept {
@@ -65,6 +67,7 @@ impl fmt::Display for Kept {
                 "what else is free is in pieces smaller than 2 MiB: try again later, or start the cell anew"
             }
             Self::NotInTime => "the cell did not answer in time: try again when it is less busy",
+            Self::CoreAtLarge => "a core of the cell did not come back, and may still use its memory",
             Self::TooManyPlaces => {
                 "what else is free is in too many places: take more at once, or start the cell anew"
             }

@@ -1,6 +1,9 @@
 //! What a cell shall be.
 
-use super::{CorePlacement, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError, RestartPolicy};
+use super::{
+    CorePlacement, LendingSpec, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError,
+    RestartPolicy,
+};
 use crate::descriptor::NetworkAddress;
 use crate::integrity::{ImageDigest, Requirement};
 use crate::size::ByteSize;
@@ -37,6 +40,8 @@ pub struct CellSpec {
     pub restart: RestartPolicy,
     /// A cell whose event loop stands still for so long, in ms, without being halted, has crashed; 0: never.
     pub watchdog_ms: u32,
+    /// How it lends and borrows cores.
+    pub lending: LendingSpec,
 }
 
 /// A cell's place in the network.
@@ -110,6 +115,7 @@ mod tests {
             network: NetworkSpec::Dhcp,
             restart: RestartPolicy::No,
             watchdog_ms: 0,
+            lending: LendingSpec::default(),
         }
     }
 

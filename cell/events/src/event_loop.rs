@@ -23,7 +23,7 @@ use crate::overload::{LONG_QUEUE, MESSAGES_A_PASS, Outbox};
 use crate::presence::Presence;
 use crate::pressure::PressureHandlers;
 use crate::queue::{EventQueue, Fifo, Queue};
-use crate::queueing::Queueing;
+use crate::queueing::{Queueing, Wish};
 use crate::quiescence::{self, Quiescence};
 use crate::task::Tasks;
 use crate::timer::{TIMERS, Timers};
@@ -261,7 +261,11 @@ impl EventLoop {
         let passes = self.accounting.report().passes.load(Ordering::Relaxed);
         if self.queueing.must_look(passes) {
             let waiting = self.queue.borrow().len() as u64;
-            self.queueing.look(self.accounting.report(), passes, waiting, looked, began);
+            let wish = self.queueing.look(self.accounting.report(), passes, waiting, looked, began);
+            if wish == Wish::Yes {
+                platform().report().core_wishes.fetch_add(1, Ordering::Release);
+                platform().ring_supervisor();
+            }
         }
         match event.work {
             Work::Call(work) => work(),

@@ -18,7 +18,10 @@
 
 use crate::event_loop::EVENTS;
 use core::cell::Cell;
+use core::time::Duration;
 use isola_abi::report::CoreReport;
+use isola_ebbs::platform;
+use isola_platform::Instant;
 
 /// Cycles between samples, about.
 const SAMPLE_EVERY: u64 = 1 << 15;
@@ -36,7 +39,28 @@ pub(crate) struct Queueing {
     sampled: Cell<u64>,
     /// Passes from one sample to the next.
     rest: Cell<u64>,
+    /// The pass at which the sample that is being taken ends.
+    ends_at: Cell<u64>,
+    /// How long an event may wait until the core wishes for another one, and the reading from which it may wish again.
+    limit: u64,
+    wish_from: Cell<u64>,
+    /// From one wish to the next, in cycles.
+    pause: u64,
 }
+
+/// Whether the core wishes for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Wish {
+    Yes,
+    No,
+}
+
+/// From one wish of a core to the next: a core is on its way meanwhile, or there is none.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Passes from one look at a long sample to the next: what waits too long is noticed before it has run.
+const GLANCE: u64 = 16;
 
 /// The reading of the cycle counter at this core's last look at what has come, before the event or the interrupt that is
 /// being handled now: what is noticed only now has not come before that.
@@ -46,8 +70,29 @@ pub fn last_look() -> u64 {
 }
 
 impl Queueing {
+    /// Samples of a core of the calling core's cell, which wishes for another one as its descriptor says.
     pub fn new() -> Self {
-        Self { at_pass: Cell::new(0), since: Cell::new(None), sampled: Cell::new(0), rest: Cell::new(1) }
+        let clock = platform().clock();
+        let cycles =
+            |duration| clock.cycles(Instant::default() + duration) - clock.cycles(Instant::default());
+        let limit = match platform().descriptor().core_wish_ns {
+            0 => u64::MAX,
+            ns => cycles(Duration::from_nanos(ns)),
+        };
+        Self::with_limit(limit, cycles(PAUSE))
+    }
+
+    fn with_limit(limit: u64, pause: u64) -> Self {
+        Self {
+            at_pass: Cell::new(0),
+            since: Cell::new(None),
+            sampled: Cell::new(0),
+            rest: Cell::new(1),
+            ends_at: Cell::new(0),
+            limit,
+            wish_from: Cell::new(0),
+            pause,
+        }
     }
 
     /// Whether a sample begins or ends at the event of this pass.
@@ -60,14 +105,20 @@ impl Queueing {
     /// `began`, `looked` is that of the look before, and `waiting` others wait.
     #[cold]
     #[inline(never)]
-    pub fn look(&self, report: &CoreReport, pass: u64, waiting: u64, looked: u64, began: u64) {
+    pub fn look(&self, report: &CoreReport, pass: u64, waiting: u64, looked: u64, began: u64) -> Wish {
         let since = match self.since.take() {
+            Some(since) if pass < self.ends_at.get() => {
+                self.since.set(Some(since));
+                self.at_pass.set(self.ends_at.get().min(pass + GLANCE));
+                return self.wish(began.saturating_sub(since), began);
+            }
             Some(since) => since,
             None if waiting == 0 => looked,
             None => {
                 self.since.set(Some(looked));
-                self.at_pass.set(pass + waiting);
-                return;
+                self.ends_at.set(pass + waiting);
+                self.at_pass.set(pass + waiting.min(GLANCE));
+                return self.wish(began.saturating_sub(looked), began);
             }
         };
         let waited = began.saturating_sub(since);
@@ -78,6 +129,16 @@ impl Queueing {
         };
         self.rest.set(rest);
         self.at_pass.set(pass + rest);
+        self.wish(waited, began)
+    }
+
+    /// Whether the core wishes for another one, as an event has waited so long.
+    fn wish(&self, waited: u64, now: u64) -> Wish {
+        if waited < self.limit || now < self.wish_from.get() {
+            return Wish::No;
+        }
+        self.wish_from.set(now.saturating_add(self.pause));
+        Wish::Yes
     }
 }
 
@@ -86,6 +147,7 @@ mod tests {
     use super::*;
     use alloc::boxed::Box;
     use alloc::collections::VecDeque;
+    use alloc::vec::Vec;
     use isola_abi::histogram::Histogram;
 
     /// A core of which only the order of events and time matter.
@@ -99,6 +161,8 @@ mod tests {
         passes: u64,
         /// How long the events that ran have waited.
         waited: Histogram,
+        /// When the core wished for another one.
+        wishes: Vec<u64>,
     }
 
     fn report() -> Box<CoreReport> {
@@ -131,13 +195,14 @@ mod tests {
     impl Core {
         fn new() -> Self {
             Self {
-                queueing: Queueing::new(),
+                queueing: Queueing::with_limit(200_000, 5_000_000),
                 report: report(),
                 queue: VecDeque::new(),
                 now: 0,
                 looked: 0,
                 passes: 0,
                 waited: Histogram::new(),
+                wishes: Vec::new(),
             }
         }
 
@@ -159,7 +224,8 @@ mod tests {
                 self.waited.count(self.now - came, 1);
                 if self.queueing.must_look(self.passes) {
                     let waiting = self.queue.len() as u64;
-                    self.queueing.look(&self.report, self.passes, waiting, self.looked, self.now);
+                    let wish = self.queueing.look(&self.report, self.passes, waiting, self.looked, self.now);
+                    self.wishes.extend((wish == Wish::Yes).then_some(self.now));
                 }
                 self.looked = self.now;
                 self.now += takes;
@@ -196,6 +262,18 @@ mod tests {
         core.run(1_000_000, 1_000_000, 100_000_000);
         let (sampled, _) = core.quantiles(500);
         assert!(sampled.abs_diff(1_000_000) < 250_000, "{sampled}");
+    }
+
+    #[test]
+    fn a_core_whose_events_wait_too_long_wishes_at_once_and_then_now_and_then() {
+        let mut core = Core::new();
+        core.run(10_000, 9_000, 50_000_000);
+        assert_eq!(core.wishes, [], "nobody waits");
+        core.run(10_000, 30_000, 100_000_000);
+        let first = core.wishes.first().copied().unwrap();
+        // 200,000 cycles are waited for when some ten events wait: it is noticed within a sample's glance.
+        assert!((50_000_000..52_000_000).contains(&first), "{first}");
+        assert!((8..=11).contains(&core.wishes.len()), "{:?}", core.wishes);
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl Hosted {
             arguments: settings.arguments,
             cores: (0..settings.cores).map(core).collect(),
             core_places: core_places as u32,
+            core_wish_ns: 0,
             pool: Vec::new(),
             memory_bytes: memory_bytes as u64,
             memory_max_bytes: memory_bytes as u64,

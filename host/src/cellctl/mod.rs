@@ -20,7 +20,9 @@ use crate::names;
 use crate::output::view::is_running;
 use crate::publish::{PublishError, PublishSpec};
 use isola_abi::integrity::Requirement;
-use isola_abi::management::{CellInfo, CellSpec, CorePlacement, ManagementError, NetworkSpec, RestartPolicy};
+use isola_abi::management::{
+    CellInfo, CellSpec, CorePlacement, LendingSpec, ManagementError, NetworkSpec, RestartPolicy,
+};
 use isola_abi::size::ByteSize;
 use ports::{check_ports, publish_ports, unpublish_all};
 use std::ops::ControlFlow;
@@ -62,6 +64,8 @@ pub struct NewCell {
     pub restart: RestartPolicy,
     /// When it counts as hung, in ms; 0: never.
     pub watchdog_ms: u32,
+    /// How it lends and borrows cores.
+    pub lending: LendingSpec,
     /// Ports to publish.
     pub publish: Vec<PublishSpec>,
     /// What becomes of it when it has ended.
@@ -199,6 +203,7 @@ pub fn run(
         network: new.network.resolve(&held.record.options.uplink, &cells)?,
         restart: new.restart,
         watchdog_ms: new.watchdog_ms,
+        lending: new.lending,
     };
     spec.validate().map_err(ClientError::from)?;
     // What is known to fail is not worth sending an image for.

@@ -276,6 +276,16 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
             format!("{policy}: {count} so far, {ends_in_row} ends in a row{}", next.unwrap_or_default());
         line("restart", text);
     }
+    if view.priority > 0 || view.lends > 0 {
+        line("priority", format!("{}; lends {} of its cores at most", view.priority, view.lends));
+    }
+    for loan in &view.loans {
+        let from = loan.from.as_deref().unwrap_or("nobody");
+        line(
+            "borrowed",
+            format!("core {} of {from}, for another {}", loan.core, human::duration_ns(loan.left_ns)),
+        );
+    }
     if view.watchdog_ms > 0 {
         line("watchdog", format!("{} ms", view.watchdog_ms));
     }

@@ -3,6 +3,7 @@
 //! Exit codes: 0 it is done; 1 it was refused or failed; 2 the command line cannot be understood. `isola run`
 //! in the foreground returns the cell's own exit code; see [`run`] for what it returns where there is none.
 
+mod borrow;
 mod capture;
 mod complete;
 mod cores;
@@ -102,6 +103,7 @@ enum Verb {
     Events(events::Arguments),
     Top(top::Arguments),
     Elastic(elastic::Arguments),
+    Borrow(borrow::Arguments),
     Capture(capture::Arguments),
     Port(port::PortArguments),
     Publish(port::PublishArguments),
@@ -162,6 +164,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Inspect(arguments) => inspect::inspect(context, &arguments),
         Verb::Image(arguments) => image::image(context, &arguments),
         Verb::Top(arguments) => top::top(context, &arguments),
+        Verb::Borrow(arguments) => borrow::borrow(context, &arguments),
         Verb::Elastic(arguments) => elastic::elastic(context, arguments),
         Verb::Capture(arguments) => capture::capture(context, &arguments),
         Verb::Events(arguments) => events::events(context, &arguments),

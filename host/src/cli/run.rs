@@ -14,13 +14,15 @@ use crate::machine::Held;
 use crate::machine::cells::Afterwards;
 use crate::machine::network::NetworkWish;
 use crate::machine::options::{MachineModel, MachineOptions, Topology, Uplink};
-use crate::manifest::{Manifest, Watchdog};
+use crate::manifest::{Manifest, Wait, Watchdog};
 use crate::output::progress::Progress;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
 use clap::Args;
 use isola_abi::integrity::{ImageDigest, Requirement};
-use isola_abi::management::{CellInfo, CellState, ManagementError, PlacementPolicy, RestartPolicy};
+use isola_abi::management::{
+    CellInfo, CellState, LendingSpec, ManagementError, PlacementPolicy, RestartPolicy,
+};
 use isola_abi::size::ByteSize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -97,6 +99,15 @@ pub(super) struct Arguments {
     /// Only these cores, as in 2,5-7; where --cores is less, some of them
     #[arg(long, visible_alias = "cpuset-cpus", value_name = "CORES", conflicts_with_all = ["standalone", "hosted"])]
     core_ids: Option<CoreIds>,
+    /// How important it is, 0 to 255: it borrows cores from cells of lower priority, see `isola borrow` [default: 0]
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["standalone", "hosted"])]
+    priority: Option<u8>,
+    /// How many of its cores it lends to cells of higher priority, at most [default: 0]
+    #[arg(long, value_name = "CORES", conflicts_with_all = ["standalone", "hosted"])]
+    lend: Option<u32>,
+    /// It borrows a core by itself, for a second, when events wait longer for its cores: 100us, 2ms, off [default: off]
+    #[arg(long, value_name = "TIME", conflicts_with_all = ["standalone", "hosted"])]
+    borrow_above: Option<Wait>,
     /// How much memory [default: 64M]
     #[arg(short, long)]
     memory: Option<ByteSize>,
@@ -197,6 +208,11 @@ fn run_cell(
         network: arguments.network.or(manifest.network).unwrap_or_default(),
         restart: arguments.restart.or(manifest.restart).unwrap_or_default(),
         watchdog_ms: arguments.watchdog.or(manifest.watchdog).unwrap_or_default().ms,
+        lending: LendingSpec {
+            priority: arguments.priority.or(manifest.priority).unwrap_or_default(),
+            lends: arguments.lend.or(manifest.lend).unwrap_or_default(),
+            borrow_above_us: arguments.borrow_above.or(manifest.borrow_above).unwrap_or_default().us,
+        },
         publish: or_else(arguments.publish, manifest.publish),
         afterwards: if arguments.rm { Afterwards::Remove } else { Afterwards::Keep },
     };

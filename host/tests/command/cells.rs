@@ -169,7 +169,7 @@ fn a_cell_starts_again_from_the_image_that_it_was_made_from() {
     let lines = sandbox.isola(&["logs", "victim"]).ok();
     assert_eq!(lines, "victim: started [crash]\n".repeat(3));
     let events = sandbox.isola(&["events"]).ok();
-    assert!(events.contains("recreate   victim"), "{events}");
+    assert!(events.contains("recreate      victim"), "{events}");
 }
 
 #[test]

@@ -100,3 +100,22 @@ fn a_batch_cell_is_left_with_what_it_is_to_keep() {
     assert!(lines.iter().all(|line| line["done"] == false), "{lines:?}");
     assert!(lines.iter().any(|line| line["reason"].as_str().unwrap().contains("core to spare")), "{lines:?}");
 }
+
+#[test]
+fn a_core_is_borrowed_shown_and_given_back() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "--priority", "9", "--lend", "1", "kv"]).ok();
+    assert_eq!(sandbox.isola(&["borrow", "kv", "--lease", "30s"]).ok(), "core 2, for 30.0 s\n");
+    let cell = sandbox.json(&["inspect", "kv"]);
+    assert_eq!(
+        (&cell["loans"][0]["core"], &cell["priority"], &cell["lends"]),
+        (&2.into(), &9.into(), &1.into())
+    );
+    let text = sandbox.isola(&["inspect", "kv"]).ok();
+    assert!(text.contains("core 2 of nobody") && text.contains("lends 1"), "{text}");
+    assert_eq!(sandbox.isola(&["borrow", "kv", "--give-back"]).ok(), "core 2 is free\n");
+    sandbox.isola(&["borrow", "kv", "--give-back"]).failed(1, "no borrowed core");
+    sandbox.isola(&["borrow", "kv", "--lease", "2h"]).failed(2, "up to an hour");
+    let events = sandbox.isola(&["events"]).ok();
+    assert!(events.contains("core 2, for 30.0 s") && events.contains("core 2: given back"), "{events}");
+}

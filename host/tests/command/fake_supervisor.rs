@@ -273,6 +273,26 @@ impl Supervisor {
             RequestBody::ResizeCores { name, change, cores, mode, .. } => {
                 ResponseBody::CoresResized(self.resize_cores(&name, change, &cores, mode)?)
             }
+            RequestBody::Borrow { name, lease_ms } => {
+                let resized = self.resize_cores(&name, Change::More(1), &[], Mode::Apply)?;
+                let left_ns = u64::from(lease_ms) * 1_000_000;
+                let loan = LoanInfo { core: resized.cores[0], from: None, left_ns };
+                self.cell(&name)?.info.loans.push(loan.clone());
+                self.note(
+                    Some(&name),
+                    JournalEvent::Borrow { core: loan.core, from: None, lease_ns: left_ns },
+                );
+                ResponseBody::Loan(loan)
+            }
+            RequestBody::GiveBack { name } => {
+                let nothing =
+                    || ManagementError::OutOfLimits(format!("{name:?} has no borrowed core to give back"));
+                let loan = self.cell(&name)?.info.loans.pop().ok_or_else(nothing)?;
+                self.resize_cores(&name, Change::Less(1), &[], Mode::Apply)?;
+                let why = ReturnReason::GivenBack;
+                self.note(Some(&name), JournalEvent::Return { core: loan.core, to: None, why });
+                ResponseBody::Loan(loan)
+            }
             RequestBody::Destroy { name } => {
                 let cell = self.cell(&name)?;
                 if matches!(cell.info.state, CellState::Running | CellState::Stopping) {
@@ -501,6 +521,7 @@ impl Supervisor {
                 events: 7,
                 memory_bytes: -2048,
             }],
+            loans: vec![],
             crash: None,
             restarts: Restarts::default(),
             created_unix_ns: now(),

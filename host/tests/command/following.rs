@@ -26,7 +26,7 @@ fn followers_do_not_keep_others_out() {
     }
     signal("INT", events.id());
     let events = Outcome::from(events.wait_with_output().unwrap()).ok();
-    assert!(events.contains("start      kv"), "{events}");
+    assert!(events.contains("start         kv"), "{events}");
 }
 
 #[test]

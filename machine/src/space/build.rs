@@ -459,6 +459,7 @@ mod tests {
             name: "cell".into(),
             arguments: Vec::new(),
             core_places: cores.len() as u32,
+            core_wish_ns: 0,
             cores,
             pool: Vec::new(),
             memory_bytes: 0,

@@ -52,6 +52,7 @@ impl<E: Effects> Cells<E> {
             body: Body::Held(held),
             core_ids,
             moves: Moves::new(),
+            core_wishes: 0,
             memory_bytes,
             growth: Growth::new(),
             shrink: None,
@@ -105,6 +106,7 @@ impl<E: Effects> Cells<E> {
         cell.body = Body::Held(held);
         cell.core_ids = core_ids;
         cell.moves = Moves::new();
+        cell.core_wishes = 0;
         cell.memory_bytes = memory_bytes;
         cell.growth = Growth::new();
         cell.image_bytes = image_bytes;
@@ -133,7 +135,7 @@ impl<E: Effects> Cells<E> {
         }
         cell.started_ns = began;
         cell.started_unix_ns = Some(self.boot.unix_ns.saturating_add(began));
-        let keepsake = cell.keepsake();
+        let keepsake = cell.keepsake(Vec::new());
         let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
         self.effects.keep(&mut held.space, Stage::Entering, keepsake);
         // The first core last: by the time that it wakes others, most of them are there.

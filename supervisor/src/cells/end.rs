@@ -67,7 +67,9 @@ impl<E: Effects> Cells<E> {
     pub fn doorbell(&mut self) {
         let live: Vec<CellId> =
             self.cells.values().filter(|cell| cell.is_live()).map(|cell| cell.id).collect();
-        live.into_iter().for_each(|id| self.poll(id));
+        live.iter().for_each(|id| self.poll(*id));
+        self.settle_loans();
+        live.into_iter().for_each(|id| self.grant_core(id));
     }
 
     /// Does what is due.
@@ -79,11 +81,13 @@ impl<E: Effects> Cells<E> {
             self.poll(id);
             self.expire(id, now);
         }
+        self.end_leases(now);
+        self.settle_loans();
     }
 
     /// When [`Self::tick`] has something to do; `None` while nothing waits for time.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        self.cells.values().filter_map(Cell::deadline_ns).min()
+        self.cells.values().filter_map(Cell::deadline_ns).chain(self.loans.deadline_ns()).min()
     }
 
     /// Takes over what a live cell says of itself.
@@ -201,7 +205,7 @@ impl<E: Effects> Cells<E> {
             }
         };
         cell.run = Run::Ended(end);
-        let (refused, has_lost) = (cell.moves.end(), cell.moves.has_lost());
+        let (unanswered, has_lost) = (cell.moves.end(), cell.moves.has_lost());
         let (name, memory_bytes) = (cell.spec.name.clone(), cell.memory_bytes);
         if let Body::Held(held) = core::mem::replace(&mut cell.body, Body::Gone(usage)) {
             self.take_back(held, memory_bytes, device_is_back && lost.is_empty() && !has_lost);
@@ -222,8 +226,10 @@ impl<E: Effects> Cells<E> {
         self.count_images();
         self.forget_shrink(id);
         self.ended.push(id);
-        if refused {
-            self.cores_resized.push((id, Err(ManagementError::NoSuchCell(name))));
+        let now = self.effects.now_ns();
+        self.loans.cell_ended(id, now);
+        if let Some(ticket) = unanswered {
+            self.cores_resized.push((ticket, Err(ManagementError::NoSuchCell(name))));
         }
     }
 

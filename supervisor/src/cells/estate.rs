@@ -80,7 +80,7 @@ impl Record {
     fn of<E: Effects>(cell: &Cell<E>) -> Option<Self> {
         let Run::Ended(end) = cell.run else { return None };
         Some(Self {
-            keepsake: cell.to_keepsake(),
+            keepsake: cell.to_keepsake(Vec::new()),
             end,
             exit_code: cell.exit_code,
             crash: cell.crash.clone(),
@@ -96,6 +96,7 @@ impl Record {
             body: Body::Gone(Box::new(Usage::forgotten(end))),
             core_ids: Vec::new(),
             moves: Moves::new(),
+            core_wishes: 0,
             memory_bytes: 0,
             growth: Growth::resume(0, 0, keepsake.limit),
             shrink: None,

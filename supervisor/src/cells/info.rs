@@ -97,7 +97,13 @@ impl<E: Effects> Cells<E> {
     /// All cells, by age.
     pub fn list(&mut self, detail: Detail) -> Vec<CellInfo> {
         self.doorbell();
-        self.cells.values().map(|cell| cell.info(&self.effects, self.boot.unix_ns, detail)).collect()
+        self.cells
+            .values()
+            .map(|cell| CellInfo {
+                loans: self.loans_of(cell.id),
+                ..cell.info(&self.effects, self.boot.unix_ns, detail)
+            })
+            .collect()
     }
 
     /// One cell.
@@ -112,7 +118,11 @@ impl<E: Effects> Cells<E> {
 
     /// The cell of that id as it was last seen.
     pub fn info(&self, id: CellId) -> Option<Box<CellInfo>> {
-        self.cells.get(&id).map(|cell| Box::new(cell.info(&self.effects, self.boot.unix_ns, Detail::Full)))
+        let cell = self.cells.get(&id)?;
+        Some(Box::new(CellInfo {
+            loans: self.loans_of(id),
+            ..cell.info(&self.effects, self.boot.unix_ns, Detail::Full)
+        }))
     }
 
     /// What a cell printed.
@@ -170,6 +180,7 @@ impl<E: Effects> Cell<E> {
             network: usage.network,
             activities: usage.activities,
             service: usage.service,
+            loans: Vec::new(),
             crash,
             restarts: self.restarting.info(boot_unix_ns),
             created_unix_ns: self.created_unix_ns,

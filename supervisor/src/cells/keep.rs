@@ -6,6 +6,7 @@
 
 use super::Cells;
 use super::cell::{Body, Cell};
+use super::lend::KeptLoan;
 use crate::effects::Effects;
 use alloc::vec::Vec;
 use isola_abi::id::CellId;
@@ -27,15 +28,17 @@ pub(super) struct Keepsake {
     pub(super) limit: Option<u64>,
     /// How often it was started again, and has ended in a row.
     pub(super) restarts: (u32, u32),
+    /// What it has borrowed.
+    pub(super) loans: Vec<KeptLoan>,
 }
 
 impl<E: Effects> Cell<E> {
-    /// What is to be known again of the cell.
-    pub(super) fn keepsake(&self) -> Vec<u8> {
-        postcard::to_allocvec(&self.to_keepsake()).unwrap_or_default()
+    /// What is to be known again of the cell, which has borrowed this.
+    pub(super) fn keepsake(&self, loans: Vec<KeptLoan>) -> Vec<u8> {
+        postcard::to_allocvec(&self.to_keepsake(loans)).unwrap_or_default()
     }
 
-    pub(super) fn to_keepsake(&self) -> Keepsake {
+    pub(super) fn to_keepsake(&self, loans: Vec<KeptLoan>) -> Keepsake {
         Keepsake {
             id: self.id,
             spec: self.spec.clone(),
@@ -46,6 +49,7 @@ impl<E: Effects> Cell<E> {
             durations: self.durations,
             limit: self.growth.limit,
             restarts: self.restarting.counts(),
+            loans,
         }
     }
 }
@@ -63,7 +67,7 @@ impl<E: Effects> Cells<E> {
     /// Notes how far a cell is, and what is to be known again of it.
     pub(super) fn keep(&mut self, id: CellId, stage: Stage) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        let keepsake = cell.keepsake();
+        let keepsake = cell.keepsake(self.loans.kept(id));
         if let Body::Held(held) = &mut cell.body {
             self.effects.keep(&mut held.space, stage, keepsake);
         }

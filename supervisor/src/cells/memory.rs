@@ -17,6 +17,7 @@
 use super::Cells;
 use super::cell::{Body, Cell, End, Run};
 use super::grow::memory_max_bytes;
+use super::ticket::Ticket;
 use crate::effects::{Effects, Retracted};
 use crate::inventory::{CHUNK, Chunk, CoreToken};
 use crate::report::{self, Offered};
@@ -41,15 +42,16 @@ pub enum Resize {
     /// It is done.
     Done(MemoryResized),
     /// The cell was asked; [`Cells::take_resized`] has the answer.
-    Asked(CellId),
+    Asked(Ticket),
 }
 
 /// The answer to a request that had to wait for its cell.
-pub type Resized = (CellId, Result<MemoryResized, ManagementError>);
+pub type Resized = (Ticket, Result<MemoryResized, ManagementError>);
 
 /// A cell gives memory back.
 #[derive(Debug)]
 pub(super) struct Shrink {
+    ticket: Ticket,
     since_ns: u64,
     deadline_ns: u64,
     had: u64,
@@ -101,7 +103,7 @@ impl<E: Effects> Cells<E> {
     ///
     /// # Errors
     /// [`ManagementError::NoSuchCell`]; [`ManagementError::WrongState`] where it does not run;
-    /// [`ManagementError::BeingResized`]; all that is about limits and exhaustion. Nothing has changed then.
+    /// [`ManagementError::BeingResized`]; [`ManagementError::CoreAtLarge`]; all that is about limits and exhaustion. Nothing has changed then.
     pub fn resize_memory(
         &mut self,
         name: &str,
@@ -127,6 +129,9 @@ impl<E: Effects> Cells<E> {
         if wanted > had {
             self.check_growth(cell, wanted - had)?;
         } else {
+            if wanted < had && cell.moves.has_lost() {
+                return Err(ManagementError::CoreAtLarge(super::shorten(name)));
+            }
             self.check_shrink(cell, wanted)?;
         }
         match mode {
@@ -137,8 +142,9 @@ impl<E: Effects> Cells<E> {
             }
             Mode::Apply if wanted > had => self.give(id, wanted, began).map(Resize::Done),
             Mode::Apply if wanted < had => {
-                self.begin_shrink(id, wanted, began);
-                Ok(Resize::Asked(id))
+                let ticket = self.tickets.next();
+                self.begin_shrink(id, ticket, wanted, began);
+                Ok(Resize::Asked(ticket))
             }
             Mode::Apply => Ok(Resize::Done(cell.resized(had, wanted, 0))),
         }
@@ -218,11 +224,12 @@ impl<E: Effects> Cells<E> {
         Ok(self.enter_resized(id, had, wanted, began, None))
     }
 
-    fn begin_shrink(&mut self, id: CellId, wanted: u64, began: u64) {
+    fn begin_shrink(&mut self, id: CellId, ticket: Ticket, wanted: u64, began: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
         let number = self.effects.recall(&held.space, cell.memory_bytes - wanted);
         cell.shrink = Some(Shrink {
+            ticket,
             since_ns: began,
             deadline_ns: began.saturating_add(PATIENCE_NS),
             had: cell.memory_bytes,
@@ -263,6 +270,11 @@ impl<E: Effects> Cells<E> {
     /// Takes what a cell offers, as far as it is what was asked for.
     fn accept(&mut self, id: CellId, offered: &Offered, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
+        if cell.moves.has_lost() {
+            // It was lost since they were asked for, and would not forget them.
+            self.settle(id, 0);
+            return self.end_shrink(id, Some(Kept::CoreAtLarge));
+        }
         let (Body::Held(held), Some(shrink)) = (&mut cell.body, &mut cell.shrink) else { return };
         let mut missing = cell.memory_bytes.saturating_sub(shrink.wanted);
         // More than was asked for is not taken; a block of no length is none.
@@ -323,7 +335,7 @@ impl<E: Effects> Cells<E> {
 
     fn end_shrink(&mut self, id: CellId, kept: Option<Kept>) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        let Some(Shrink { since_ns, had, wanted, .. }) = cell.shrink.take() else { return };
+        let Some(Shrink { ticket, since_ns, had, wanted, .. }) = cell.shrink.take() else { return };
         // What was taken from it on request it does not take back by itself.
         cell.growth.limit = Some(cell.memory_bytes);
         if let Body::Held(held) = &cell.body {
@@ -331,14 +343,14 @@ impl<E: Effects> Cells<E> {
         }
         self.keep_up(id);
         let resized = self.enter_resized(id, had, wanted, since_ns, kept);
-        self.resized.push((id, Ok(resized)));
+        self.resized.push((ticket, Ok(resized)));
     }
 
     /// A cell ends, or is told to: what it was to give back is no matter any more.
     pub(super) fn forget_shrink(&mut self, id: CellId) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        if cell.shrink.take().is_some() {
-            self.resized.push((id, Err(cell.wrong_state())));
+        if let Some(shrink) = cell.shrink.take() {
+            self.resized.push((shrink.ticket, Err(cell.wrong_state())));
         }
     }
 

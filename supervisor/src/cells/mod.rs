@@ -34,6 +34,8 @@
 //! | `force` | cores that are taken from the middle of what they do |
 //! | `moves` | cores that come and leave while a cell runs |
 //! | `keep`, `estate`, `recover` | what outlives this supervisor, of cells and beside them, and how the next one begins |
+//! | `ticket` | which request an answer that comes later belongs to |
+//! | `lend` | cores that cells have for a while |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
 
@@ -47,10 +49,12 @@ mod images;
 mod info;
 mod inquire;
 mod keep;
+mod lend;
 mod memory;
 mod moves;
 mod recover;
 mod restart;
+mod ticket;
 mod watch;
 
 pub use end::Stop;
@@ -58,6 +62,7 @@ pub use estate::Estate;
 pub use info::Detail;
 pub use memory::{Resize, Resized};
 pub use moves::{CoresResize, CoresWanted};
+pub use ticket::Ticket;
 
 use crate::effects::Effects;
 use crate::images::Images;
@@ -105,10 +110,12 @@ pub struct Cells<E: Effects> {
     next_id: u32,
     ended: Vec<CellId>,
     resized: Vec<Resized>,
-    cores_resized: Vec<(CellId, Result<CoresResized, ManagementError>)>,
+    cores_resized: Vec<(Ticket, Result<CoresResized, ManagementError>)>,
+    tickets: ticket::Tickets,
     quarantine: Vec<Quarantined<E>>,
     /// Memory that a supervisor before this one has lost.
     withheld_bytes: u64,
+    loans: lend::Loans,
 }
 
 /// What a cell held to which something that did not come back may still write.
@@ -134,8 +141,10 @@ impl<E: Effects> Cells<E> {
             ended: Vec::new(),
             resized: Vec::new(),
             cores_resized: Vec::new(),
+            tickets: ticket::Tickets::new(),
             quarantine: Vec::new(),
             withheld_bytes: 0,
+            loans: lend::Loans::new(),
         }
     }
 

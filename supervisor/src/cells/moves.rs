@@ -10,6 +10,7 @@ mod resume;
 use super::Cells;
 use super::cell::{Body, Held, Run};
 use super::force::{ATTEMPTS, SetAside};
+use super::ticket::Ticket;
 use crate::effects::{Admission, Effects, Reclaimed};
 use crate::inventory::{CHUNK, CoreToken, CoreWish};
 use crate::report;
@@ -29,7 +30,7 @@ pub enum CoresResize {
     /// It is done, or would be.
     Done(CoresResized),
     /// It is under way; [`Cells::take_cores_resized`] will tell.
-    Asked(CellId),
+    Asked(Ticket),
 }
 
 /// Cores to be had by a cell.
@@ -82,6 +83,7 @@ enum Way {
 /// What was asked, and how far it is.
 #[derive(Debug)]
 struct Asked {
+    ticket: Ticket,
     before: u32,
     limit_ms: u32,
     moved: Vec<CoreId>,
@@ -95,16 +97,21 @@ impl Moves {
         Self { under_way: Vec::new(), request: None, set_aside: SetAside::default(), has_lost: false }
     }
 
-    /// The cell has ended. Returns whether somebody waits to be told what came of a request.
-    pub(super) fn end(&mut self) -> bool {
+    /// The cell has ended. Returns the request of whoever waits to be told what came of it.
+    pub(super) fn end(&mut self) -> Option<Ticket> {
         self.under_way.clear();
         self.set_aside.clear();
-        self.request.take().is_some()
+        self.request.take().map(|asked| asked.ticket)
     }
 
     /// Whether a core did not come back, and may still write to the cell's memory.
     pub(super) fn has_lost(&self) -> bool {
         self.has_lost
+    }
+
+    /// Whether cores are on their way that somebody waits for.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.request.is_some()
     }
 
     /// When somebody has taken too long, or is to be pressed.
@@ -172,16 +179,17 @@ impl<E: Effects> Cells<E> {
             true => self.let_come(id, &chosen, since_ns, deadline_ns)?,
             false => self.let_leave(id, &chosen, since_ns, deadline_ns),
         }
+        let ticket = self.tickets.next();
         if let Some(cell) = self.cells.get_mut(&id) {
             let (limit_ms, moved) = (wanted.limit_ms, Vec::new());
-            cell.moves.request = Some(Asked { before, limit_ms, moved, stuck: None, since_ns });
+            cell.moves.request = Some(Asked { ticket, before, limit_ms, moved, stuck: None, since_ns });
         }
         self.settle_moves(id);
-        Ok(CoresResize::Asked(id))
+        Ok(CoresResize::Asked(ticket))
     }
 
-    /// The cells whose cores have been moved since this was last asked, and what came of it.
-    pub fn take_cores_resized(&mut self) -> Vec<(CellId, Result<CoresResized, ManagementError>)> {
+    /// The requests whose cores have been moved since this was last asked, and what came of it.
+    pub fn take_cores_resized(&mut self) -> Vec<(Ticket, Result<CoresResized, ManagementError>)> {
         core::mem::take(&mut self.cores_resized)
     }
 
@@ -443,7 +451,8 @@ impl<E: Effects> Cells<E> {
         let Some(cell) = self.cells.get_mut(&id).filter(|cell| cell.moves.answer_by_ns().is_none()) else {
             return;
         };
-        let Some(Asked { before, limit_ms, moved, stuck, since_ns }) = cell.moves.request.take() else {
+        let Some(Asked { ticket, before, limit_ms, moved, stuck, since_ns }) = cell.moves.request.take()
+        else {
             return;
         };
         let after = cell.core_count() as u32;
@@ -456,7 +465,7 @@ impl<E: Effects> Cells<E> {
                 Ok(CoresResized { before, after, cores: moved, duration_ns: now.saturating_sub(since_ns) })
             }
         };
-        self.cores_resized.push((id, result));
+        self.cores_resized.push((ticket, result));
     }
 }
 

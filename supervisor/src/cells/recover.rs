@@ -18,6 +18,7 @@ use crate::inventory::CoreToken;
 use crate::journal::Journal;
 use crate::logs::Log;
 use crate::report;
+use alloc::vec::Vec;
 use isola_abi::id::{CoreId, MAX_CORES};
 use isola_abi::management::{JournalEvent, MAX_CELLS};
 use isola_abi::places::OrderKind;
@@ -51,6 +52,7 @@ impl<E: Effects> Cells<E> {
         cells.images = Images::resume(images);
         cells.take_over_records(estate);
         cells.count_images();
+        cells.forget_lenders();
         cells.record(ended_ns, None, JournalEvent::Restart { cause, number, found, gone });
         cells
     }
@@ -59,7 +61,7 @@ impl<E: Effects> Cells<E> {
     fn take_over(&mut self, survivor: Survivor<E>) -> Result<(), Survivor<E>> {
         let Ok(keepsake) = postcard::from_bytes::<Keepsake>(&survivor.keepsake) else { return Err(survivor) };
         let Keepsake { id, spec, image_bytes, created_unix_ns, started_unix_ns, started_ns, .. } = keepsake;
-        let Keepsake { durations, limit, restarts, .. } = keepsake;
+        let Keepsake { durations, limit, restarts, loans, .. } = keepsake;
         let is_new = !self.cells.contains_key(&id) && self.find(&spec.name).is_err();
         let is_whole = survivor.lost.is_empty() && survivor.cores.first().is_some_and(Option::is_some);
         if !is_new || !is_whole || spec.validate().is_err() || self.cells.len() >= MAX_CELLS {
@@ -78,7 +80,11 @@ impl<E: Effects> Cells<E> {
             Stage::Built => Moves::new(),
             _ => self.moves_of(&space, &cores, now),
         };
+        // A first core is never lent.
+        let others: Vec<CoreId> = cores.iter().skip(1).flatten().map(CoreToken::id).collect();
+        self.loans.resume(id, loans.into_iter().filter(|(core, ..)| others.contains(core)), now);
         let places = self.inventory.cores.count_for_cells();
+        let core_wishes = report::core_wishes(self.effects.report(&space));
         let log = Log::resume(&self.effects.report(&space).console);
         let run = match stage {
             Stage::Built => Run::Created,
@@ -89,6 +95,7 @@ impl<E: Effects> Cells<E> {
             body: Body::Held(Held { space, cores, device }),
             core_ids,
             moves,
+            core_wishes,
             memory_bytes: memory.iter().map(|range| range.len_bytes).sum(),
             growth: Growth::resume(answered, settled, limit),
             shrink: None,

@@ -29,7 +29,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
         exit_code: AtomicI32::new(i32::from_ne_bytes([FILL; 4])),
         activity_count: half(FILL),
         ipv4_address: half(FILL),
-        reserved: half(FILL),
+        core_wishes: half(FILL),
         crash: CrashReport {
             claimed_by: half(FILL),
             kind: half(FILL),

@@ -7,6 +7,7 @@
 //! | [`misuse`] | slow readers, half-closed and reset connections, garbage |
 //! | [`crowd`] | thousands of connections |
 //! | [`cores`] | cores that come and go while a cell serves |
+//! | [`lending`] | cores that a service borrows, and that go back |
 //! | [`primes`] | a service that wakes its cores |
 //! | [`growth`] | a cell that gets more memory, or does not, while it serves |
 //! | [`resize`] | a cell whose memory comes and goes on request while it serves |
@@ -17,6 +18,7 @@ mod cores;
 mod crowd;
 mod faults;
 mod growth;
+mod lending;
 mod misuse;
 mod primes;
 mod resize;

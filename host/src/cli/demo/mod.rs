@@ -265,6 +265,7 @@ impl Demo<'_> {
             requirement: Requirement::default(),
             restart: RestartPolicy::No,
             watchdog_ms: 0,
+            lending: Default::default(),
             publish,
             afterwards: Afterwards::Keep,
         };

@@ -4,7 +4,7 @@ use super::{CrashView, LatencyView};
 use crate::machine::network::address;
 use crate::output::human::{rfc3339, since};
 use crate::publish::Publication;
-use isola_abi::management::{CellInfo, NetworkSpec};
+use isola_abi::management::{CellInfo, LoanInfo, NetworkSpec};
 use isola_abi::report::{CorePhase, MemoryPressure};
 use isola_abi::size::ByteSize;
 use serde::Serialize;
@@ -68,6 +68,12 @@ pub struct CellView {
     pub traffic: TrafficView,
     /// How long its requests took.
     pub service: LatencyView,
+    /// The cores that it has borrowed.
+    pub loans: Vec<LoanView>,
+    /// Its priority.
+    pub priority: u8,
+    /// How many of its cores it lends at most.
+    pub lends: u32,
     /// Who used its cores.
     pub activities: Vec<ActivityView>,
     /// Whether and how often it is started again when it has ended.
@@ -128,6 +134,24 @@ pub struct CoreView {
     pub longest_event_cycles: u64,
     /// How long events waited until they ran.
     pub queueing: LatencyView,
+}
+
+/// A core that a cell has borrowed.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoanView {
+    /// Which.
+    pub core: u32,
+    /// The lender; `null` where nobody had it.
+    pub from: Option<String>,
+    /// For how much longer.
+    pub left_ns: u64,
+}
+
+impl LoanView {
+    /// The JSON form of a loan.
+    pub fn new(loan: &LoanInfo) -> Self {
+        Self { core: loan.core.0, from: loan.from.clone(), left_ns: loan.left_ns }
+    }
 }
 
 /// A published port.
@@ -216,6 +240,9 @@ impl CellView {
                 dropped_frames: cell.network.dropped_frames,
             },
             service: LatencyView::new(&cell.service),
+            loans: cell.loans.iter().map(LoanView::new).collect(),
+            priority: cell.spec.lending.priority,
+            lends: cell.spec.lending.lends,
             activities: cell
                 .activities
                 .iter()

@@ -1,7 +1,7 @@
 //! The JSON form of the journal.
 
 use super::crash_kind;
-use crate::output::human::{self, rfc3339};
+use crate::output::human::{self, duration_ns, rfc3339};
 use isola_abi::id::CoreId;
 use isola_abi::management::{Decision, JournalEntry, JournalEvent};
 use serde::Serialize;
@@ -16,7 +16,7 @@ pub struct EventView {
     /// When.
     pub time: String,
     /// `boot`, `create`, `recreate`, `start`, `grow`, `not-grown`, `resize`, `core-came`, `core-left`, `core-taken`,
-    /// `exit`, `crash`, `kill`, `restart-due`,
+    /// `borrow`, `return`, `not-borrowed`, `exit`, `crash`, `kill`, `restart-due`,
     /// `restart-refused`, `restarts-used-up`, `restart-cancelled`, `destroy`, `core-lost`,
     /// `device-lost`, `refused` or `decision`.
     pub event: &'static str,
@@ -67,6 +67,21 @@ impl EventView {
             JournalEvent::CoreCame { core, cores } => ("core-came", Some(cores_now(*core, *cores))),
             JournalEvent::CoreLeft { core, cores } => ("core-left", Some(cores_now(*core, *cores))),
             JournalEvent::CoreTaken { core, cores } => ("core-taken", Some(cores_now(*core, *cores))),
+            JournalEvent::Borrow { core, from, lease_ns } => {
+                let from = from.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+                ("borrow", Some(format!("core {core}{from}, for {}", duration_ns(*lease_ns))))
+            }
+            JournalEvent::Return { core, to, why } => {
+                let to = to.as_ref().map(|name| format!(" to {name}")).unwrap_or_default();
+                ("return", Some(format!("core {core}{to}: {why}")))
+            }
+            JournalEvent::NotBorrowed { core } => {
+                let core = core.map_or_else(|| "a core".to_owned(), |core| format!("core {core}"));
+                (
+                    "not-borrowed",
+                    Some(format!("{core} did not come free in time, or somebody else has got it")),
+                )
+            }
             JournalEvent::Exit(code) => ("exit", Some(format!("code {code}"))),
             JournalEvent::Crash(kind) => ("crash", Some(crash_kind(*kind).to_owned())),
             JournalEvent::Kill => ("kill", None),

@@ -93,6 +93,7 @@ impl Hardware {
             arguments: spec.arguments.clone(),
             cores: cores.collect(),
             core_places: blueprint.places as u32,
+            core_wish_ns: u64::from(spec.lending.borrow_above_us) * 1_000,
             pool: Vec::new(),
             memory_bytes: 0,
             memory_max_bytes: blueprint.memory_max_bytes,

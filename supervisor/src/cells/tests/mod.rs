@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::effects::BuildError;
-use crate::fake::{Action, FakeMachine, MIB, crashes, digest, image, machine, says, signs, spec};
+use crate::fake::{Action, FakeMachine, MIB, crashes, digest, image, machine, obeys, says, signs, spec};
 use alloc::rc::Rc;
 use core::sync::atomic::Ordering;
 use isola_abi::frame::MAX_CHUNK;
 use isola_abi::id::CoreId;
 use isola_abi::integrity::ImageDigest;
-use isola_abi::management::{CellInfo, CellSpec, CellState, CoreOwner, ImageFault, MachineInfo, NetworkSpec};
+use isola_abi::management::{
+    CellInfo, CellSpec, CellState, Change, CoreOwner, ImageFault, MachineInfo, Mode, NetworkSpec,
+};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
 
@@ -62,6 +64,7 @@ mod ends;
 mod growth;
 mod images;
 mod inquiries;
+mod lending;
 mod memory;
 mod moves;
 mod rebirth;

@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::fake::{Action, obeys};
-use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, Mode};
+use isola_abi::id::{PhysAddr, PhysRange};
+use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, Kept, Mode};
 use isola_abi::places::OrderKind;
+use isola_abi::recall::Rest;
 use proptest::prelude::*;
 
 type Answer = Result<CoresResized, ManagementError>;
@@ -256,6 +258,32 @@ fn a_core_that_does_not_park_is_lost_and_the_cell_s_memory_is_kept_out_of_use_at
     assert_eq!(cells.machine().cores[2].owner, CoreOwner::Failed);
     cells.stop("kv", 0).unwrap();
     assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB));
+}
+
+#[test]
+fn a_cell_that_has_lost_a_core_goes_on_and_keeps_its_memory() {
+    let mut cells = machine(3);
+    let report = run(&mut cells, CellSpec { cores: 3, memory: ByteSize(8 * MIB), ..spec("kv") });
+    let less = |cells: &mut Cells<FakeMachine>| {
+        cells.resize_memory("kv", Change::Less(ByteSize(2 * MIB)), Mode::Apply)
+    };
+    let Ok(Resize::Asked(ticket)) = less(&mut cells) else { panic!("it is asked") };
+    cells.effects().lost.insert(CoreId(2));
+    ask(&mut cells, "kv", Change::Less(1), &[2], Mode::Apply);
+    let id = cells.find("kv").unwrap();
+    let (number, _) = cells.effects().recalls[&id].asked();
+    let free = cells.machine().memory_free;
+    report.offer.make(number, &[PhysRange::new(PhysAddr(20 * MIB), 2 * MIB)], Rest::None);
+    cells.doorbell();
+    let answers = cells.take_resized();
+    assert!(
+        matches!(&answers[..], [(of, Ok(resized))] if *of == ticket && resized.kept == Some(Kept::CoreAtLarge)),
+        "{answers:?}"
+    );
+    report.offer.acknowledge(number);
+    assert_eq!(less(&mut cells), Err(ManagementError::CoreAtLarge("kv".into())));
+    assert_eq!(cells.machine().memory_free, free, "the lost core may still write there");
+    assert_eq!(info(&mut cells, "kv").state, CellState::Running);
 }
 
 /// The cell's cores carry out their last orders, and what was set aside ends.

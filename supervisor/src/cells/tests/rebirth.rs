@@ -142,7 +142,9 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
         Step::Memory(number, mib) => {
             let to = Change::To(ByteSize(mib * MIB));
             let asked = cells.resize_memory(&name(number), to, Mode::Apply);
-            if let (Ok(Resize::Asked(id)), Some(report)) = (asked, report(cells, number)) {
+            if let (Ok(Resize::Asked(_)), Some(report), Ok(id)) =
+                (asked, report(cells, number), cells.find(&name(number)))
+            {
                 let (recall, grown) =
                     (cells.effects().recalls[&id].clone(), cells.effects().grown[&id].clone());
                 let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();

@@ -3,12 +3,12 @@
 mod random;
 
 use super::*;
-use crate::fake::{FakeMachine, MIB, crashes, digest, image, machine, says, spec};
+use crate::fake::{FakeMachine, MIB, crashes, digest, image, machine, obeys, says, spec};
 use alloc::vec;
 use core::sync::atomic::Ordering;
 use isola_abi::management::{
-    CellSpec, CellState, Decision, ImageFault, MAX_CELLS, MAX_DECISION_WORDS, MAX_IMAGE, MAX_NAME_LEN,
-    NetworkSpec, RestartPolicy,
+    CellSpec, CellState, Change, Decision, ImageFault, MAX_CELLS, MAX_DECISION_WORDS, MAX_IMAGE,
+    MAX_NAME_LEN, Mode, NetworkSpec, RestartPolicy,
 };
 use isola_abi::report::{CellPhase, CrashKind, MAX_ACTIVITIES};
 use isola_abi::size::ByteSize;
@@ -146,6 +146,46 @@ fn a_stop_that_waits_is_answered_when_the_cell_crashes() {
     for answer in answers {
         assert!(matches!(answer.body, Ok(ResponseBody::Cell(info)) if info.state == CellState::Crashed));
     }
+}
+
+#[test]
+fn what_a_former_peer_asked_for_answers_nobody_else() {
+    let mut server = server(3);
+    hello(&mut server);
+    let id = run(&mut server, CellSpec { cores: 2, ..spec("kv") }).id;
+    let less = || RequestBody::ResizeCores {
+        name: "kv".into(),
+        change: Change::Less(1),
+        cores: Vec::new(),
+        limit_ms: 10,
+        mode: Mode::Apply,
+    };
+    let more = RequestBody::ResizeCores {
+        name: "kv".into(),
+        change: Change::More(1),
+        cores: Vec::new(),
+        limit_ms: 10,
+        mode: Mode::Apply,
+    };
+    server.cells().effects().cells_are_deaf = true;
+    send(&mut server, 1, less());
+    hello(&mut server);
+    // The core leaves, which is seen with the next request: that one is answered when its own core has come.
+    let effects = server.cells().effects();
+    obeys(&effects.reports[&id].clone(), &effects.places[&id].clone(), 1);
+    send(&mut server, 1, more);
+    assert_eq!(responses(&mut server), []);
+    let effects = server.cells().effects();
+    obeys(&effects.reports[&id].clone(), &effects.places[&id].clone(), 1);
+    server.doorbell();
+    let answers = responses(&mut server);
+    assert!(
+        matches!(
+            answers.as_slice(),
+            [Response { sequence: 1, body: Ok(ResponseBody::CoresResized(resized)) }] if resized.before == 1 && resized.after == 2
+        ),
+        "{answers:?}"
+    );
 }
 
 #[test]
@@ -333,7 +373,8 @@ fn decisions_of_others_are_entered_and_bounded() {
         assert!(ask(&mut server, bad).is_err());
     }
     let entries: Vec<JournalEntry> = server.cells().journal().since(1).cloned().collect();
-    assert_eq!(entries.len(), 1, "what is refused is not entered");
+    let refused = entries.iter().skip(1).filter(|entry| matches!(entry.event, JournalEvent::Refused(_)));
+    assert_eq!((entries.len(), refused.count()), (6, 5), "that it was refused is entered, and not what");
     assert_eq!((entries[0].duration_ns, &entries[0].event), (77, &JournalEvent::Decision(most)));
 }
 

@@ -1,8 +1,8 @@
 //! Anything in any order.
 
 use super::*;
-use isola_abi::management::CorePlacement;
-use isola_abi::management::{Change, Mode};
+use isola_abi::id::CoreId;
+use isola_abi::management::{CoreOwner, CorePlacement, LendingSpec};
 use proptest::prelude::*;
 
 /// What a peer may ask, right or wrong, and what else may happen meanwhile.
@@ -15,6 +15,12 @@ enum Step {
     Wish(u8, u64, u64),
     Time(u64),
     Lose(u32),
+    /// Cells do not carry out what their cores are ordered.
+    Deafen,
+    /// They do, late.
+    Obey,
+    /// A cell's own cores wish for another one.
+    CoreWish(u8),
 }
 
 fn any_request() -> impl Strategy<Value = RequestBody> {
@@ -27,14 +33,17 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
         1 => Just(RestartPolicy::Always),
     ];
     let memory = (0u64..20, proptest::option::of(0u64..40));
-    let spec = (name.clone(), 0u32..4, memory, restart, 0u32..3, any::<bool>()).prop_map(
-        |(name, cores, (mib, most_mib), restart, watchdog, networked)| CellSpec {
+    let lending =
+        (0u8..3, 0u32..3).prop_map(|(priority, lends)| LendingSpec { priority, lends, borrow_above_us: 100 });
+    let spec = (name.clone(), 0u32..4, memory, restart, 0u32..3, any::<bool>(), lending).prop_map(
+        |(name, cores, (mib, most_mib), restart, watchdog, networked, lending)| CellSpec {
             restart,
             cores,
             placement: CorePlacement::default(),
             memory: ByteSize(mib * MIB),
             memory_max: most_mib.map(|mib| ByteSize(mib * MIB)),
             watchdog_ms: watchdog * 10,
+            lending,
             network: if networked { NetworkSpec::Dhcp } else { NetworkSpec::None },
             ..spec(&name)
         },
@@ -53,6 +62,15 @@ fn any_request() -> impl Strategy<Value = RequestBody> {
         3 => (name.clone(), any_change(), any::<bool>()).prop_map(|(name, memory, dry)| {
             RequestBody::ResizeMemory { name, memory, mode: if dry { Mode::DryRun } else { Mode::Apply } }
         }),
+        6 => (name.clone(), any_cores(), any::<bool>(), 0u32..50, proptest::collection::vec(0u32..5, 0..3)).prop_map(
+            |(name, change, dry, limit_ms, ids)| {
+                let cores = ids.into_iter().map(CoreId).collect();
+                let mode = if dry { Mode::DryRun } else { Mode::Apply };
+                RequestBody::ResizeCores { name, change, cores, limit_ms, mode }
+            }
+        ),
+        4 => (name.clone(), 0u32..100).prop_map(|(name, lease_ms)| RequestBody::Borrow { name, lease_ms }),
+        2 => name.clone().prop_map(|name| RequestBody::GiveBack { name }),
         1 => Just(RequestBody::List),
         1 => name.clone().prop_map(|name| RequestBody::Inspect { name }),
         1 => (name, any::<u64>(), any::<u32>()).prop_map(|(name, from, max_bytes)| RequestBody::Logs { name, from, max_bytes }),
@@ -77,6 +95,16 @@ fn any_change() -> impl Strategy<Value = Change<ByteSize>> {
     })
 }
 
+fn any_cores() -> impl Strategy<Value = Change<u32>> {
+    (0u8..3, prop_oneof![8 => (0u32..5).boxed(), 1 => any::<u32>().boxed()]).prop_map(|(kind, cores)| {
+        match kind {
+            0 => Change::To(cores),
+            1 => Change::More(cores),
+            _ => Change::Less(cores),
+        }
+    })
+}
+
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => any_request().prop_map(Step::Ask),
@@ -86,7 +114,49 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => (any::<u8>(), 0..16 * MIB, any::<u64>()).prop_map(|(cell, least, most)| Step::Wish(cell, least, most)),
         2 => (0u64..200).prop_map(Step::Time),
         1 => (0u32..40).prop_map(Step::Lose),
+        1 => Just(Step::Deafen),
+        3 => Just(Step::Obey),
+        2 => any::<u8>().prop_map(Step::CoreWish),
     ]
+}
+
+/// Has every core of every cell carry out what it was ordered.
+fn obey(server: &mut Server<FakeMachine>) {
+    let effects = server.cells().effects();
+    effects.cells_are_deaf = false;
+    for (id, report) in &effects.reports {
+        (0..8).for_each(|place| obeys(report, &effects.places[id], place));
+    }
+}
+
+/// Every core is whose cell has it and says so, and no memory and no device is two cells'.
+fn has_one_owner_each(server: &mut Server<FakeMachine>) -> Result<(), TestCaseError> {
+    let cells = server.cells();
+    let machine = cells.machine();
+    let (mut memory, mut devices) =
+        (machine.memory_free.0 + machine.memory_quarantined.0, machine.devices_free);
+    for id in (0..200).map(CellId) {
+        let owner = CoreOwner::Cell(id);
+        let owned = machine.cores.iter().filter(|core| core.owner == owner).map(|core| core.id);
+        let mut owned: Vec<CoreId> = owned.collect();
+        let Some(info) = cells.info(id) else {
+            prop_assert_eq!(owned, []);
+            continue;
+        };
+        let has_ended = info.state.has_ended();
+        let held = info.cores.iter().filter(|core| core.is_present && !has_ended).map(|core| core.id);
+        let mut held: Vec<CoreId> = held.collect();
+        owned.sort_unstable();
+        held.sort_unstable();
+        prop_assert_eq!(owned, held, "{}", info.spec.name);
+        memory += info.memory.0;
+        devices += u32::from(info.spec.network != NetworkSpec::None && !has_ended);
+        for loan in &info.loans {
+            prop_assert!(!has_ended && loan.from.as_ref() != Some(&info.spec.name));
+        }
+    }
+    prop_assert!(memory <= machine.memory_total.0 && devices <= machine.devices_total);
+    Ok(())
 }
 
 proptest! {
@@ -133,10 +203,24 @@ proptest! {
                     server.tick();
                 }
                 Step::Lose(core) => {
-                    server.cells().effects().lost.insert(isola_abi::id::CoreId(core));
+                    server.cells().effects().lost.insert(CoreId(core));
+                }
+                Step::Deafen => server.cells().effects().cells_are_deaf = true,
+                Step::Obey => {
+                    obey(&mut server);
+                    server.doorbell();
+                }
+                Step::CoreWish(which) => {
+                    let reports = &server.cells().effects().reports;
+                    let report = reports.values().nth(which as usize % reports.len().max(1));
+                    if let Some(report) = report.cloned() {
+                        report.core_wishes.fetch_add(1, Ordering::Relaxed);
+                        server.doorbell();
+                    }
                 }
             }
             server.scrub();
+            has_one_owner_each(&mut server)?;
             let bytes = server.take_unsent();
             let mut decoder = Decoder::new();
             let mut bytes = bytes.as_slice();
@@ -164,6 +248,8 @@ proptest! {
         } else {
             prop_assert!(machine.devices_free + lost as u32 >= machine.devices_total);
         }
+        // Loans end with the cells, which is looked at with the next tick.
+        server.tick();
         prop_assert_eq!(server.next_deadline_ns(), None);
     }
 }

@@ -1,0 +1,266 @@
+//! Cores that are borrowed and go back, whatever becomes of who has and who lent them.
+
+use super::*;
+use crate::fake::go_wrong;
+use alloc::string::ToString;
+use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, ReturnReason};
+use proptest::prelude::*;
+
+const LEASE_MS: u32 = 100;
+
+fn party(name: &str, cores: u32, priority: u8, lends: u32) -> CellSpec {
+    CellSpec {
+        cores,
+        lending: LendingSpec { priority, lends, borrow_above_us: 100 },
+        network: NetworkSpec::None,
+        ..spec(name)
+    }
+}
+
+/// `service`, important, of a core, and `batch`, which lends two of all the others.
+fn lender_and_borrower() -> Cells<FakeMachine> {
+    let mut cells = machine(4);
+    run(&mut cells, party("service", 1, 9, 0));
+    let rest = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
+    run(&mut cells, party("batch", rest as u32, 1, 2));
+    cells
+}
+
+fn owned(cells: &Cells<FakeMachine>, name: &str) -> usize {
+    let owner = cells.find(name).map(CoreOwner::Cell).unwrap();
+    cells.machine().cores.iter().filter(|core| core.owner == owner).count()
+}
+
+fn last(cells: &Cells<FakeMachine>) -> JournalEvent {
+    events(cells).pop().unwrap()
+}
+
+#[test]
+fn a_core_is_borrowed_from_who_lends_and_goes_back_when_the_lease_is_over() {
+    let mut cells = lender_and_borrower();
+    let all = owned(&cells, "batch");
+    let loan = cells.borrow("service", LEASE_MS).unwrap();
+    assert_eq!(loan.from.as_deref(), Some("batch"));
+    assert!((99_000_000..=100_000_000).contains(&loan.left_ns), "{loan:?}");
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, all - 1));
+    assert_eq!(info(&mut cells, "service").loans[0].core, loan.core);
+    assert_eq!(
+        last(&cells),
+        JournalEvent::Borrow { core: loan.core, from: Some("batch".into()), lease_ns: 100_000_000 }
+    );
+    advance(&mut cells, 98);
+    assert_eq!(owned(&cells, "service"), 2);
+    advance(&mut cells, 2);
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
+    let to = Some("batch".into());
+    assert_eq!(last(&cells), JournalEvent::Return { core: loan.core, to, why: ReturnReason::LeaseOver });
+    assert_eq!((info(&mut cells, "service").loans, cells.next_deadline_ns()), (Vec::new(), None));
+}
+
+#[test]
+fn who_is_not_more_important_borrows_nothing_and_a_lender_lends_no_more_than_it_said() {
+    let mut cells = lender_and_borrower();
+    for _ in 0..2 {
+        cells.borrow("service", LEASE_MS).unwrap();
+    }
+    let refused =
+        |cells: &mut Cells<FakeMachine>, name| cells.borrow(name, LEASE_MS).unwrap_err().to_string();
+    assert!(refused(&mut cells, "service").contains("nobody lends"));
+    assert!(cells.borrow("service", 0).is_err() && cells.borrow("service", u32::MAX).is_err());
+    cells.give_back("service").unwrap();
+    cells.give_back("service").unwrap();
+    assert!(refused(&mut cells, "batch").contains("nobody lends"));
+    assert!(cells.give_back("service").unwrap_err().to_string().contains("no borrowed core"));
+}
+
+#[test]
+fn a_lender_gets_its_core_back_when_it_asks_for_one() {
+    let mut cells = lender_and_borrower();
+    let all = owned(&cells, "batch");
+    let loan = cells.borrow("service", LEASE_MS).unwrap();
+    assert_eq!(cells.borrow("batch", LEASE_MS).unwrap().core, loan.core);
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
+    assert!(matches!(last(&cells), JournalEvent::Return { why: ReturnReason::Recalled, .. }));
+}
+
+#[test]
+fn a_cell_whose_events_wait_gets_a_core_by_ringing_once_a_wish() {
+    let mut cells = lender_and_borrower();
+    let id = cells.find("service").unwrap();
+    let report = cells.effects().reports[&id].clone();
+    cells.doorbell();
+    assert_eq!(owned(&cells, "service"), 1);
+    report.core_wishes.fetch_add(1, Ordering::Release);
+    cells.doorbell();
+    cells.doorbell();
+    assert_eq!(owned(&cells, "service"), 2);
+    report.core_wishes.fetch_add(5, Ordering::Release);
+    cells.doorbell();
+    report.core_wishes.fetch_add(1, Ordering::Release);
+    cells.doorbell();
+    assert_eq!(owned(&cells, "service"), 3, "nobody lends more");
+    advance(&mut cells, 1_001);
+    assert_eq!(owned(&cells, "service"), 1);
+}
+
+#[test]
+fn a_free_core_is_lent_before_anybody_has_to_do_without() {
+    let mut cells = lender_and_borrower();
+    stop(&mut cells, "batch");
+    run(&mut cells, party("smaller", 1, 1, 1));
+    let free = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
+    assert_eq!(cells.borrow("service", LEASE_MS).unwrap().from, None);
+    advance(&mut cells, LEASE_MS.into());
+    let now_free = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
+    assert_eq!((now_free, owned(&cells, "smaller")), (free, 1));
+}
+
+/// Ends a cell by force.
+fn stop(cells: &mut Cells<FakeMachine>, name: &str) {
+    cells.stop(name, 0).unwrap();
+    for _ in 0..3 {
+        advance(cells, 200);
+    }
+    cells.doorbell();
+    assert!(info(cells, name).state.has_ended());
+}
+
+#[test]
+fn what_a_cell_had_borrowed_goes_back_when_it_ends() {
+    let mut cells = lender_and_borrower();
+    let all = owned(&cells, "batch");
+    cells.borrow("service", u32::from(u16::MAX)).unwrap();
+    stop(&mut cells, "service");
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (0, all));
+}
+
+#[test]
+fn a_core_whose_lender_has_ended_goes_to_nobody() {
+    let mut cells = lender_and_borrower();
+    let loan = cells.borrow("service", u32::from(u16::MAX)).unwrap();
+    stop(&mut cells, "batch");
+    assert_eq!(info(&mut cells, "service").loans[0].from, None);
+    cells.give_back("service").unwrap();
+    assert_eq!(cells.machine().cores[loan.core.0 as usize].owner, CoreOwner::Free);
+}
+
+#[test]
+fn a_lender_that_is_busy_for_too_long_lends_by_force_and_so_does_a_borrower_give_back() {
+    let mut cells = lender_and_borrower();
+    let all = owned(&cells, "batch");
+    cells.effects().cells_are_deaf = true;
+    cells.borrow("service", 2 * CORE_LIMIT_MS).unwrap();
+    advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+    cells.doorbell();
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, all - 1));
+    (0..4).for_each(|_| advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1));
+    cells.doorbell();
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
+}
+
+#[test]
+fn a_lender_that_does_not_let_go_of_a_core_keeps_it() {
+    let mut cells = lender_and_borrower();
+    let all = owned(&cells, "batch");
+    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    cells.borrow("service", LEASE_MS).unwrap();
+    assert!(cells.borrow("service", LEASE_MS).unwrap_err().to_string().contains("on its way"));
+    (0..600).for_each(|_| advance(&mut cells, 2));
+    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (false, false);
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
+    assert!(matches!(last(&cells), JournalEvent::NotBorrowed { core: Some(_) }));
+    cells.borrow("service", LEASE_MS).unwrap();
+    assert_eq!(owned(&cells, "service"), 2);
+}
+
+#[test]
+fn a_borrower_that_loses_the_core_otherwise_owes_nothing() {
+    let mut cells = lender_and_borrower();
+    let all = owned(&cells, "batch");
+    let loan = cells.borrow("service", LEASE_MS).unwrap();
+    let wanted = CoresWanted { change: Change::Less(1), ids: &[loan.core], limit_ms: 10 };
+    cells.resize_cores("service", &wanted, Mode::Apply).unwrap();
+    cells.doorbell();
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all), "it is the lender's again");
+    assert_eq!(info(&mut cells, "service").loans, []);
+}
+
+#[test]
+fn a_supervisor_that_comes_after_another_sends_back_what_was_lent() {
+    let mut cells = lender_and_borrower();
+    let all = owned(&cells, "batch");
+    let loan = cells.borrow("service", LEASE_MS).unwrap();
+    let given_back = cells.borrow("service", LEASE_MS).unwrap();
+    cells.give_back("service").unwrap();
+    let mut cells = go_wrong(cells, 4, 1, |_| {});
+    let loans = info(&mut cells, "service").loans;
+    assert_eq!(
+        loans.iter().map(|loan| (loan.core, loan.from.as_deref())).collect::<Vec<_>>(),
+        [(loan.core, Some("batch"))]
+    );
+    assert_ne!(loan.core, given_back.core);
+    advance(&mut cells, LEASE_MS.into());
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
+    assert!(matches!(last(&cells), JournalEvent::Return { why: ReturnReason::LeaseOver, .. }));
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_borrowed_every_core_has_one_owner_and_all_go_back(
+        steps in proptest::collection::vec((0_u8..7, 0_usize..3, 1_u32..40), 1..60),
+    ) {
+        let mut cells = machine(7);
+        let names = ["high", "middle", "low"];
+        let specs = [party("high", 1, 9, 0), party("middle", 2, 5, 1), party("low", 3, 0, 2)];
+        let reports: Vec<Rc<Report>> = specs.iter().map(|spec| run(&mut cells, spec.clone())).collect();
+        let begin: Vec<usize> = names.iter().map(|name| owned(&cells, name)).collect();
+        let mut ended = [false; 3];
+        for (step, cell, number) in steps {
+            let name = names[cell];
+            match step {
+                0 | 1 => _ = cells.borrow(name, number),
+                2 => _ = cells.give_back(name),
+                3 => advance(&mut cells, number.into()),
+                4 => cells.effects().cells_are_deaf = number.is_multiple_of(2),
+                5 => {
+                    for (name, report) in names.iter().zip(&reports) {
+                        let id = cells.find(name).unwrap();
+                    let places = cells.effects().places[&id].clone();
+                        (0..8).for_each(|place| obeys(report, &places, place));
+                    }
+                    cells.doorbell();
+                }
+                _ if number == 1 => {
+                    says(&reports[cell], CellPhase::Exited);
+                    cells.doorbell();
+                    ended[cell] = true;
+                }
+                _ => {
+                    let wanted = CoresWanted { change: Change::More(1), ids: &[], limit_ms: number };
+                    let _ = cells.resize_cores(name, &wanted, Mode::DryRun);
+                }
+            }
+            // Each core's owner, as the inventory has it, is the cell that holds it.
+            for id in cells.cells.keys() {
+                let held = cells.cells[id].core_count();
+                let owner = CoreOwner::Cell(*id);
+                let owned = cells.machine().cores.iter().filter(|core| core.owner == owner).count();
+                prop_assert_eq!(held, owned);
+            }
+        }
+        cells.effects().cells_are_deaf = false;
+        for _ in 0..20 {
+            for (name, report) in names.iter().zip(&reports) {
+                let id = cells.find(name).unwrap();
+                    let places = cells.effects().places[&id].clone();
+                (0..8).for_each(|place| obeys(report, &places, place));
+            }
+            cells.doorbell();
+            advance(&mut cells, 50);
+        }
+        for (cell, name) in names.iter().enumerate() {
+            prop_assert_eq!(owned(&cells, name), if ended[cell] { 0 } else { begin[cell] }, "{}", name);
+        }
+        prop_assert_eq!(cells.next_deadline_ns(), None);
+    }
+}

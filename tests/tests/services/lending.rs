@@ -1,0 +1,67 @@
+//! Cores that a service borrows of a batch cell, and that go back.
+
+use isola_tests::isola::Isola;
+use isola_tests::kv::Connection;
+use isola_tests::service::published;
+use isola_tests::wait;
+use serde_json::Value;
+
+/// How many cores each of the cells has.
+fn cores(isola: &Isola) -> (usize, usize) {
+    let inventory = isola.inventory();
+    let cores = inventory["cores"].as_array().expect("the machine has cores").clone();
+    let of = |name: &str| {
+        let id = isola.cell(name)["id"].to_string();
+        cores.iter().filter(|core| core["owner"] == id.as_str()).count()
+    };
+    (of("service"), of("batch"))
+}
+
+/// Has the service borrow a core for an hour, as often as it takes: a lender on a busy host may not let go of it in time.
+fn borrow(isola: &Isola) -> Value {
+    wait::until("the service has a core of the batch cell", || {
+        let loan = isola.cell("service")["loans"].get(0).cloned();
+        if loan.is_none() {
+            let _ = isola.run(&["borrow", "service", "--lease", "1h"]);
+        }
+        loan
+    })
+}
+
+#[test]
+fn a_service_serves_with_a_borrowed_core_which_goes_back_whatever_becomes_of_the_service() {
+    let isola = Isola::up(&[]);
+    isola.run(&["run", "-d", "--name", "batch", "--cores", "2", "--lend", "1", "primes"]).ok();
+    let view = isola.json(&["run", "-d", "--name", "service", "--priority", "9", "-p", "11211", "kv"]);
+    let address = published(&view);
+    let mut connection = Connection::establish(address);
+    let mut serves = |value: &[u8]| {
+        connection.set("key", value).unwrap();
+        assert_eq!(connection.get("key").unwrap().as_deref(), Some(value));
+    };
+    assert_eq!(cores(&isola), (1, 2));
+    isola.run(&["borrow", "batch"]).failed(1, "nobody lends a core");
+    isola.run(&["borrow", "nobody"]).failed(1, "nobody");
+
+    assert_eq!(borrow(&isola)["from"], "batch");
+    assert_eq!(cores(&isola), (2, 1));
+    serves(b"with a borrowed core");
+    // It gets it back when it wants one itself.
+    wait::until_true("the batch cell has its core again", || {
+        let _ = isola.run(&["borrow", "batch"]);
+        cores(&isola) == (1, 2)
+    });
+    serves(b"without");
+
+    borrow(&isola);
+    isola.run(&["stop", "--time", "0", "service"]).ok();
+    wait::until_true("the core of a service that has ended goes back", || cores(&isola) == (0, 2));
+
+    isola.run(&["start", "service"]).ok();
+    let lease = "the lease is over";
+    wait::until_true("a core goes back at the end of its lease", || {
+        let _ = isola.run(&["borrow", "service", "--lease", "20ms"]);
+        isola.run(&["events"]).ok().contains(lease)
+    });
+    wait::until_true("the batch cell has all its cores", || cores(&isola) == (1, 2));
+}
