@@ -47,7 +47,7 @@ const NAME: &str = "bench";
 /// How long a core may take to come free, in ms: generous, as it may wait for the host.
 const LEAVE_LIMIT_MS: u32 = 5_000;
 
-/// How often something is done of which the median counts.
+/// How often something is done of which one time does not say enough.
 const ROUNDS: usize = 5;
 
 /// A machine is quiet whose counts stay the same so often in a row, looked at once in this time: a busy host may keep a
@@ -70,7 +70,7 @@ pub fn load() -> BTreeMap<String, String> {
     [
         ("create, destroy, memory", format!(
             "{} processors, {} GiB, one instruction a ns, image echo without network", LARGE.0, LARGE.1 >> 10)),
-        ("cores", format!("{CORES} processors, image kv with network and no load, {ROUNDS} rounds")),
+        ("cores", format!("{CORES} processors, image kv with network and no load, the least of {ROUNDS} rounds")),
         ("p99", format!(
             "{RATE} requests/s on {CONNECTIONS} connections; a core comes or leaves every {} ms, turns of {} s at rest and so",
             MOVE_INTERVAL.as_millis(), TURN.as_secs())),
@@ -136,10 +136,12 @@ fn memory(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A core that comes and goes, of a cell that has a network device.
+/// A core that comes and goes, of a cell that has a network device. The least of all rounds counts: a core that waits for
+/// another executes something meanwhile, the more the busier the host is.
 fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = Divided::boot(session, small(), Counting::On)?;
     start_kv(session, &mut divided)?;
+    let mut least: BTreeMap<String, u64> = BTreeMap::new();
     for _ in 0..ROUNDS {
         for (figure, change) in
             [("elastic-core-online", Change::More(1)), ("elastic-core-offline", Change::Less(1))]
@@ -147,12 +149,15 @@ fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
             let before = quiet(&mut divided);
             move_core(&mut divided.client, change)?;
             let after = quiet(&mut divided);
-            let counts: Vec<f64> =
-                after.iter().zip(&before).map(|(after, before)| (after - before) as f64).collect();
-            record.isola(&format!("{figure}-supervisor"), counts.first().copied().unwrap_or_default());
-            record.isola(&format!("{figure}-cell"), counts.iter().skip(1).sum());
+            let mut counts = after.iter().zip(&before).map(|(after, before)| after - before);
+            let supervisor = counts.next().unwrap_or_default();
+            for (whose, count) in [("supervisor", supervisor), ("cell", counts.sum())] {
+                let least = least.entry(format!("{figure}-{whose}")).or_insert(count);
+                *least = count.min(*least);
+            }
         }
     }
+    least.iter().for_each(|(figure, &count)| record.isola(figure, count as f64));
     Ok(())
 }
 
