@@ -7,7 +7,7 @@ use crate::qemu::{Machine, MachineType, Outcome, Running};
 use isola_abi::management::{CoreOwner, MachineInfo, RequestBody, ResponseBody};
 use isola_abi::size::ByteSize;
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -38,6 +38,9 @@ pub struct Setup {
     /// A TCP port, at the address that QEMU's user-mode network gives: what uses the first network device is reached by it,
     /// at [`Supervised::forwarded`]. Without it, the devices are on a network of their own.
     pub forwards: Option<u16>,
+    /// Addresses in 10.0.2.0/24, where cells are that have them, and a TCP port: reached at [`Supervised::reached`].
+    /// All devices are on QEMU's user-mode network then.
+    pub addresses: (&'static [Ipv4Addr], u16),
 }
 
 impl Default for Setup {
@@ -52,6 +55,7 @@ impl Default for Setup {
             network_devices: 2,
             command_line: "",
             forwards: None,
+            addresses: (&[], 0),
         }
     }
 }
@@ -65,6 +69,8 @@ pub struct Supervised {
     folder: TempDir,
     /// Where the port is on the host.
     forwarded: Option<SocketAddr>,
+    /// Where the port of each address is on the host.
+    reached: Vec<SocketAddr>,
 }
 
 impl Supervised {
@@ -89,6 +95,19 @@ impl Supervised {
         let forwarded = setup.forwards.map(|_| SocketAddr::from(([127, 0, 0, 1], ports::free())));
         let forward =
             forwarded.zip(setup.forwards).map(|(host, port)| format!(",hostfwd=tcp:{host}-:{port}"));
+        let (addresses, port) = setup.addresses;
+        let reached: Vec<SocketAddr> =
+            addresses.iter().map(|_| SocketAddr::from(([127, 0, 0, 1], ports::free()))).collect();
+        let machine = match reached.is_empty() {
+            true => machine,
+            false => {
+                let forward = |(host, address)| format!(",hostfwd=tcp:{host}-{address}:{port}");
+                let forwards: String = reached.iter().zip(addresses).map(forward).collect();
+                let uplink = format!("user,id=uplink{forwards}");
+                let port = "hubport,id=up,hubid=0,netdev=uplink";
+                machine.argument("-netdev").argument(uplink).argument("-netdev").argument(port)
+            }
+        };
         let machine = (0..setup.network_devices).fold(machine, |machine, number| {
             let network = match &forward {
                 Some(forward) if number == 0 => format!("user,id=n0{forward}"),
@@ -98,12 +117,17 @@ impl Supervised {
         });
         let qemu = machine.start();
         let client = Client::connect(&console);
-        Self { client, qemu: Some(qemu), folder, forwarded }
+        Self { client, qemu: Some(qemu), folder, forwarded, reached }
     }
 
     /// Where the port of [`Setup::forwards`] is on the host.
     pub fn forwarded(&self) -> SocketAddr {
         self.forwarded.expect("a port is forwarded")
+    }
+
+    /// Where the ports of [`Setup::addresses`] are on the host.
+    pub fn reached(&self) -> &[SocketAddr] {
+        &self.reached
     }
 
     /// Raises the machine's non-maskable interrupt, as the host tool does where a supervisor does not answer.
@@ -182,7 +206,7 @@ pub fn image(name: &str) -> Vec<u8> {
 }
 
 /// Cuts an ELF file behind its last loadable segment, as the host tool does before it sends it.
-fn loadable(mut bytes: Vec<u8>) -> Vec<u8> {
+pub fn loadable(mut bytes: Vec<u8>) -> Vec<u8> {
     let word = |offset: usize| u64::from_le_bytes(bytes[offset..offset + 8].try_into().unwrap()) as usize;
     let half = |offset: usize| u16::from_le_bytes(bytes[offset..offset + 2].try_into().unwrap()) as usize;
     let headers = (0..half(56)).map(|index| word(32) + index * 56);

@@ -22,6 +22,7 @@ const FOR_TESTS: Setup = Setup {
     network_devices: 2,
     command_line: "isola.test-faults=1",
     forwards: None,
+    addresses: (&[], 0),
 };
 
 /// Has the supervisor go wrong, and waits until the next one answers. Returns what that has entered in its journal.
