@@ -109,6 +109,8 @@ pub struct Descriptor {
     pub supervisor: Option<Doorbell>,
     /// How interrupts are sent.
     pub interrupt_mode: InterruptMode,
+    /// How cores halt.
+    pub halt_mode: HaltMode,
 }
 
 /// A core of the cell.
@@ -232,6 +234,16 @@ pub enum InterruptMode {
     X2Apic,
 }
 
+/// How the machine's cores halt, and so how they are woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HaltMode {
+    /// Until an interrupt comes (HLT).
+    Hlt,
+    /// Until one comes, or a word in memory is written (MONITOR, MWAIT): whoever wakes a core writes it, and sends no
+    /// interrupt.
+    Mwait,
+}
+
 /// Why a descriptor area holds no descriptor, or a descriptor does not fit in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorError {
@@ -331,6 +343,7 @@ mod tests {
             address: None,
             supervisor: Some(Doorbell { apic: ApicId(0), vector: 0x40 }),
             interrupt_mode: InterruptMode::X2Apic,
+            halt_mode: HaltMode::Hlt,
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::apic::local;
 use crate::boot::{self, Machine};
+use crate::cpu::Features;
 use crate::image::Bounds;
 use crate::memory::Region;
 use crate::paging::Rights;
@@ -49,6 +50,7 @@ fn become_cell(machine: Machine) -> ! {
         address: command_line.address,
         supervisor: None,
         interrupt_mode: local::mode(),
+        halt_mode: Features::read().halt_mode(command_line.halt_mode),
     };
     let memory: Vec<Region> = memory.into_iter().map(|(_, region)| region).collect();
     let plan = Plan {

@@ -2,6 +2,7 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
+use isola_abi::descriptor::HaltMode;
 use isola_abi::id::ApicId;
 
 /// Model-specific registers (Intel SDM 4, AMD APM 2, appendix A).
@@ -30,6 +31,8 @@ pub struct Features {
     pub hypervisor: bool,
     /// The instruction RDRAND.
     pub rdrand: bool,
+    /// The instructions MONITOR and MWAIT.
+    pub monitor: bool,
     /// Bits of a physical address.
     pub physical_bits: u8,
     smep: bool,
@@ -51,10 +54,23 @@ impl Features {
             fsgsbase: bit(seven.ebx, 0),
             hypervisor: bit(one.ecx, 31),
             rdrand: bit(one.ecx, 30),
+            monitor: bit(one.ecx, 3),
             physical_bits: if sizes.eax == 0 { 36 } else { sizes.eax as u8 },
             smep: bit(seven.ebx, 7),
             smap: bit(seven.ebx, 20),
             umip: bit(seven.ecx, 2),
+        }
+    }
+}
+
+impl Features {
+    /// How cores halt, where `wished` has not been decided otherwise: by MWAIT on a processor of its own that has it. A
+    /// hypervisor may keep a processor busy in it: it is used there where it is wished for, and nowhere where it is not.
+    pub fn halt_mode(&self, wished: Option<HaltMode>) -> HaltMode {
+        let by_default = if self.hypervisor { HaltMode::Hlt } else { HaltMode::Mwait };
+        match wished.unwrap_or(by_default) {
+            HaltMode::Mwait if self.monitor => HaltMode::Mwait,
+            _ => HaltMode::Hlt,
         }
     }
 }
@@ -167,5 +183,21 @@ pub(crate) unsafe fn write_msr(register: u32, value: u64) {
     // SAFETY: the caller's.
     unsafe {
         asm!("wrmsr", in("ecx") register, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use HaltMode::{Hlt, Mwait};
+
+    #[test]
+    fn a_hypervisor_s_processor_halts_by_hlt_unless_told_otherwise() {
+        let mode = |monitor, hypervisor, wished| {
+            Features { monitor, hypervisor, ..Features::read() }.halt_mode(wished)
+        };
+        assert_eq!((mode(true, false, None), mode(true, true, None)), (Mwait, Hlt));
+        assert_eq!((mode(true, false, Some(Hlt)), mode(true, true, Some(Mwait))), (Hlt, Mwait));
+        assert_eq!((mode(false, false, None), mode(false, false, Some(Mwait))), (Hlt, Hlt));
     }
 }

@@ -3,7 +3,7 @@
 use crate::images;
 use crate::management::Client;
 use crate::ports;
-use crate::qemu::{Machine, MachineType, Outcome, Running};
+use crate::qemu::{Machine, MachineType, Outcome, Running, cpu_time};
 use isola_abi::management::{CoreOwner, MachineInfo, RequestBody, ResponseBody};
 use isola_abi::size::ByteSize;
 use std::io::{BufRead, BufReader, Write};
@@ -161,15 +161,7 @@ impl Supervised {
 
     /// CPU time that QEMU has used so far.
     pub fn cpu_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!(
-            "/proc/{}/stat",
-            self.qemu.as_ref().expect("the machine runs").id()
-        ))
-        .unwrap();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        // User and system time in ticks of 10 ms: fields 14 and 15, counted from the process id.
-        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
-        Duration::from_millis(10 * ticks)
+        cpu_time(self.qemu.as_ref().expect("the machine runs").id())
     }
 
     /// Has the machine end.

@@ -86,6 +86,20 @@ fn a_core_s_heap_has_memory_of_the_core_s_node() {
     }
 }
 
+/// Under QEMU's emulator a core keeps its processor busy in MWAIT: that it is woken by a write, and takes interrupts all the
+/// same, can be seen.
+#[test]
+fn a_core_that_monitors_a_word_is_woken_without_an_interrupt() {
+    for (mode, interrupts) in [("hlt", 150..=200), ("mwait", 0..=50)] {
+        let machine = Machine::new(MachineType::Q35, "nodes").cores(2);
+        let outcome = machine.command_line(&format!("halt={mode} -- wakes")).run();
+        assert_eq!(outcome.exit_code, Some(0), "{mode}: {}", outcome.serial);
+        let said = outcome.serial.split_once("200 wakes, ").expect(&outcome.serial).1;
+        let taken: u64 = said.split_once(' ').unwrap().0.parse().unwrap();
+        assert!(interrupts.contains(&taken), "{mode}: {taken} interrupts");
+    }
+}
+
 #[test]
 fn nodes_are_told_apart() {
     let outcome = Machine::new(MachineType::Q35, "hello-machine").cores(2).topology(1, 2).run();

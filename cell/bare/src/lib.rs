@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`start`] | from a core's entry to its event loop, as a list of steps |
 //! | [`platform`] | what the cores see: [`platform::Bare`] |
+//! | `doze` | how a core halts, and how it is woken |
 //! | [`console`] | what the cell prints |
 //! | [`crash`] | panics, exceptions, and the report of them |
 //! | [`heap`] | the cell's memory as the global allocator |
@@ -22,6 +23,7 @@ extern crate alloc;
 
 pub mod console;
 pub mod crash;
+mod doze;
 pub mod grow;
 pub mod heap;
 pub mod network;

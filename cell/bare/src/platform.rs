@@ -1,5 +1,6 @@
 //! What the cores of a cell see of their machine.
 
+use crate::doze::{self, Woken};
 use crate::{console, grow, heap, network, window};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -199,7 +200,7 @@ impl Platform for Bare {
             return;
         }
         if !has_joined() || clear_pages() == Cleared::AllThatIsFree {
-            interrupts::halt();
+            doze::halt(self.descriptor().halt_mode, current_core());
         }
     }
 
@@ -222,6 +223,7 @@ impl Platform for Bare {
         for core in cores {
             MATES[core.0 as usize].store(cores.bits(), Ordering::Relaxed);
             APIC[core.0 as usize].store(apic.0.into(), Ordering::Release);
+            doze::rise(core);
         }
     }
 
@@ -253,7 +255,9 @@ impl Platform for Bare {
     }
 
     fn wake(&self, core: CoreIndex) {
-        self.interrupt(core, WAKE_VECTOR);
+        if doze::wake(core) == Woken::No {
+            self.interrupt(core, WAKE_VECTOR);
+        }
     }
 
     fn interrupt(&self, core: CoreIndex, vector: u8) {

@@ -3,7 +3,7 @@
 use crate::cell::Settings;
 use crate::core::HostedCore;
 use crate::heap;
-use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, InterruptMode, Request};
+use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, HaltMode, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::places::{Order, OrderKind, Places};
@@ -70,6 +70,7 @@ impl Hosted {
             clock,
             address: settings.address,
             supervisor: None,
+            halt_mode: HaltMode::Hlt,
             interrupt_mode: InterruptMode::X2Apic,
         };
         // SAFETY: a report is atomic integers and arrays of them, for which zero is a value.

@@ -5,7 +5,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use isola_abi::descriptor::NetworkAddress;
+use isola_abi::descriptor::{HaltMode, NetworkAddress};
 use isola_abi::id::{PhysAddr, PhysRange};
 
 /// The word by which a loader names a virtio-mmio device (Linux, `virtio_mmio.c`).
@@ -18,6 +18,8 @@ pub struct CommandLine {
     pub name: Option<String>,
     /// `ip=ADDRESS/PREFIX[,GATEWAY]`.
     pub address: Option<NetworkAddress>,
+    /// `halt=hlt` or `halt=mwait`: how cores halt, where that is not left to the image.
+    pub halt_mode: Option<HaltMode>,
     /// `virtio_mmio.device=SIZE@BASE:INTERRUPT`, each.
     pub mmio_devices: Vec<MmioWindow>,
     /// What stands behind `--`.
@@ -51,11 +53,21 @@ impl CommandLine {
                 line.name = Some(name.into());
             } else if let Some(address) = word.strip_prefix("ip=").and_then(parse_address) {
                 line.address = Some(address);
+            } else if let Some(mode) = word.strip_prefix("halt=").and_then(parse_halt_mode) {
+                line.halt_mode = Some(mode);
             } else {
                 line.unknown.push(word.into());
             }
         }
         line
+    }
+}
+
+fn parse_halt_mode(text: &str) -> Option<HaltMode> {
+    match text {
+        "hlt" => Some(HaltMode::Hlt),
+        "mwait" => Some(HaltMode::Mwait),
+        _ => None,
     }
 }
 

@@ -23,7 +23,7 @@ pub use frame::{ExceptionFrame, vector};
 use crate::apic::local;
 use crate::{cpu, rebirth, serial_line};
 use core::arch::{asm, global_asm};
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use isola_abi::layout::{REGIONS, REGIONS_SIZE};
 use isola_abi::management::RestartCause;
 
@@ -103,6 +103,25 @@ pub fn window() {
 pub fn halt() {
     // SAFETY: as for `window`; between STI and HLT no interrupt is taken.
     unsafe { asm!("sti", "hlt", "cli", clobber_abi("C")) };
+}
+
+/// Halts this core until an interrupt comes, and handles it, or until `word` is written, where it is `value` now. May
+/// return for no reason. The processor must have MONITOR and MWAIT ([`cpu::Features::monitor`]).
+///
+/// As with [`halt`], an interrupt that is pending already ends it at once. A word that is written after it was looked at
+/// does as well, as it is monitored by then.
+#[inline]
+pub fn halt_while(word: &AtomicU32, value: u32) {
+    // SAFETY: reads the word's cache line, which is ordinary memory. Where the processor does not have the instruction, it
+    // raises an exception, which is reported.
+    unsafe { asm!("monitor", in("rax") word.as_ptr(), in("ecx") 0, in("edx") 0, options(nostack, readonly)) };
+    if word.load(Ordering::Acquire) == value {
+        // An interrupt that ends it comes at the latest behind the NOP: QEMU's emulator takes none between the two.
+        // SAFETY: as for `halt`. What is in EAX and ECX asks for the lightest sleep, and nothing else.
+        unsafe {
+            asm!("sti", "mwait", "nop", "cli", inlateout("eax") 0 => _, inlateout("ecx") 0 => _, clobber_abi("C"));
+        }
+    }
 }
 
 /// The address of the image's first vector's entry point; the others follow at 16 bytes' distance.

@@ -470,6 +470,7 @@ mod tests {
             clock: Clock { tsc_hz: 1, apic_timer_hz: 1, tsc_at_epoch: 0, unix_ns_at_epoch: 0 },
             address: None,
             supervisor: None,
+            halt_mode: isola_abi::descriptor::HaltMode::Hlt,
             interrupt_mode: InterruptMode::X2Apic,
         };
         assert_eq!(check_cores(&descriptor(alloc::vec![core(1), core(3)])), Ok(2));

@@ -9,6 +9,7 @@
 //! | [`cores`] | cores that come and go while a cell serves |
 //! | [`lending`] | cores that a service borrows, and that go back |
 //! | [`primes`] | a service that wakes its cores |
+//! | [`idle`] | nobody asks, and nothing ticks |
 //! | [`growth`] | a cell that gets more memory, or does not, while it serves |
 //! | [`resize`] | a cell whose memory comes and goes on request while it serves |
 //! | [`faults`] | a cell at work beside others that go wrong |
@@ -19,6 +20,7 @@ mod crowd;
 mod faults;
 mod growth;
 mod lending;
+mod idle;
 mod misuse;
 mod primes;
 mod resize;

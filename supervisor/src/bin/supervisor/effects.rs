@@ -6,7 +6,7 @@ use crate::memory::Piece;
 use crate::serve::vector;
 use crate::time::Time;
 use alloc::vec::Vec;
-use isola_abi::descriptor::{Descriptor, Doorbell, InterruptMode, Request};
+use isola_abi::descriptor::{Descriptor, Doorbell, HaltMode, InterruptMode, Request};
 use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::inquiry::Line;
@@ -17,6 +17,7 @@ use isola_abi::report::Report;
 use isola_machine::apic::io::InterruptLines;
 use isola_machine::apic::local;
 use isola_machine::boot::{Machine, OwnSpace};
+use isola_machine::cpu::Features;
 use isola_machine::device::Device;
 use isola_machine::paging;
 use isola_machine::power;
@@ -35,6 +36,7 @@ pub struct Hardware {
     time: Time,
     doorbell: Doorbell,
     mode: InterruptMode,
+    halt_mode: HaltMode,
     lines: InterruptLines,
     space: OwnSpace,
     /// Cores that did not come back. Held for good: what they could reach stays out of use.
@@ -67,6 +69,7 @@ impl Hardware {
             time,
             doorbell: Doorbell { apic: machine.boot_core.apic, vector: vector::DOORBELL },
             mode: local::mode(),
+            halt_mode: Features::read().halt_mode(machine.command_line.halt_mode),
             lines: machine.lines,
             space: machine.space,
             lost: machine.lost,
@@ -107,6 +110,7 @@ impl Hardware {
             },
             supervisor: Some(self.doorbell),
             interrupt_mode: self.mode,
+            halt_mode: self.halt_mode,
         }
     }
 }

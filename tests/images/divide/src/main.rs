@@ -14,7 +14,7 @@ use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicU32, Ordering};
 use elf::ElfBytes;
 use elf::endian::LittleEndian;
-use isola_abi::descriptor::{Descriptor, Doorbell, Request};
+use isola_abi::descriptor::{Descriptor, Doorbell, HaltMode, Request};
 use isola_abi::id::{CellId, PhysRange};
 use isola_abi::note::ImageNote;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
@@ -131,6 +131,7 @@ fn run_cell(
         clock: machine.clock,
         address: None,
         supervisor: Some(Doorbell { apic: local::id(), vector: DOORBELL_VECTOR }),
+        halt_mode: HaltMode::Hlt,
         interrupt_mode: local::mode(),
     };
     let plan = plan(image, memory, machine.devices.iter_mut().collect(), descriptor);

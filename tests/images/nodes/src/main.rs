@@ -1,6 +1,8 @@
-//! A test image: an application that looks where the memory is that its cores get.
+//! A test image: an application that looks where the memory is that its cores get; or, with `wakes`, how these wake.
 #![no_std]
 #![no_main]
+
+mod wakes;
 
 use isola::ebbs::current_core;
 use isola::events::parallel;
@@ -14,7 +16,11 @@ isola::app!(main);
 /// Objects of these sizes are made: of a class, and of whole pages.
 const SIZES: [usize; 2] = [1000, 100_000];
 
-async fn main(_: Arguments) -> ExitCode {
+async fn main(arguments: Arguments) -> ExitCode {
+    if arguments.get(0) == Some("wakes") {
+        wakes::measure().await;
+        return ExitCode::SUCCESS;
+    }
     for (core, near) in parallel(isola::core_count(), |_| async { all_near() }).await.into_iter().enumerate()
     {
         println!("core {core}: {}", if near { "near" } else { "far" });
