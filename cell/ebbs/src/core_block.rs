@@ -6,7 +6,7 @@
 //!         the cell's representatives, and who makes them        (&CellTable)
 //!         the platform                                          (&dyn Platform)
 //!         how another block is made current, whether the core's identity was handed out
-//!         which representatives are being made, and were made   (off the path of an invocation)
+//!         which representatives are being made                  (off the path of an invocation)
 //! ```
 //!
 //! Invariant: a processor core runs cell code only after [`CoreBlock::enter`] was called on it with a block of its own,
@@ -17,12 +17,9 @@
 //! What is read here on the path of an invocation changes once at most, from nothing to what it is for good. The compiler
 //! is told so (`nomem`), and reads it once where code invokes an Ebb several times.
 
-use crate::handover::{Folds, Made};
 use crate::table::{CellTable, EbbTable, MAX_EBBS};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::arch::asm;
-use core::cell::{Cell, RefCell};
+use core::cell::Cell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::id::MAX_CORES;
@@ -42,7 +39,6 @@ pub struct CoreBlock {
     handed_out: AtomicBool,
     /// The slots whose representatives are being made, a bit each.
     in_making: [Cell<u64>; MAX_EBBS / 64],
-    made: RefCell<Vec<Made>>,
 }
 
 impl CoreBlock {
@@ -54,10 +50,9 @@ impl CoreBlock {
         assert!((index.0 as usize) < MAX_CORES, "a cell has at most MAX_CORES cores");
         let own = EbbTable::new();
         let in_making = [const { Cell::new(0) }; MAX_EBBS / 64];
-        let made = RefCell::new(Vec::new());
         let (address, set_gs_base) = (core::ptr::null(), nothing as fn(*const CoreBlock));
         let handed_out = AtomicBool::new(false);
-        Self { index: index.0 as u64, own, cell, platform, address, set_gs_base, handed_out, in_making, made }
+        Self { index: index.0 as u64, own, cell, platform, address, set_gs_base, handed_out, in_making }
     }
 
     /// The core's index; below `MAX_CORES`.
@@ -77,33 +72,6 @@ impl CoreBlock {
         let made = make();
         word.set(word.get() & !bit);
         made
-    }
-
-    /// Notes a representative of an Ebb that is there for good.
-    pub(crate) fn remember(&self, made: &'static dyn Folds) {
-        self.made.borrow_mut().push(Made::Static(made));
-    }
-
-    /// Notes a representative of an Ebb that may be torn down.
-    pub(crate) fn remember_dynamic(&self, made: impl Folds + 'static) {
-        let mut all = self.made.borrow_mut();
-        // Whenever the list would grow: what is dead is at most as much as what lives, and a constant.
-        if all.len() == all.capacity() {
-            all.retain(Made::is_alive);
-        }
-        all.push(Made::Dynamic(Box::new(made)));
-    }
-
-    /// The representatives that were made, which are forgotten until they are put back.
-    pub(crate) fn take_made(&self) -> Vec<Made> {
-        self.made.take()
-    }
-
-    /// Puts them back, before those that were made meanwhile.
-    pub(crate) fn put_back_made(&self, mut made: Vec<Made>) {
-        let mut all = self.made.borrow_mut();
-        made.append(&mut all);
-        *all = made;
     }
 
     /// Hands out the core's identity, as far as that is this block's to say: once.

@@ -1,11 +1,10 @@
 //! Ebbs that are made and torn down while the cell runs.
 
 use crate::core_block::current;
-use crate::handover::{Folds, Handover};
 use crate::id::{EbbId, NoId};
 use crate::table::CellTable;
 use alloc::boxed::Box;
-use alloc::sync::{Arc, Weak};
+use alloc::sync::Arc;
 use core::fmt;
 use core::ops::Deref;
 use core::ptr;
@@ -23,12 +22,6 @@ pub trait RootedRepresentative: Send + Sized + 'static {
     ///
     /// It must not invoke the Ebb that it is made for.
     fn create(root: &Self::Root) -> Self;
-
-    /// As [`Representative::fold`](crate::Representative::fold); `ebb` is the Ebb that this stands for.
-    fn fold(&self, ebb: &DynamicEbb<Self>) -> Option<Handover> {
-        let _ = ebb;
-        None
-    }
 }
 
 /// A reference to an Ebb that was made while the cell runs, with one representative a core. Invoked through `Deref`:
@@ -79,8 +72,6 @@ impl<T: RootedRepresentative> DynamicEbb<T> {
         let place = &self.instance.representatives[core.index()];
         let empty = place.compare_exchange(ptr::null_mut(), made, Ordering::Relaxed, Ordering::Relaxed);
         assert!(empty.is_ok(), "a representative invoked the Ebb that it was made for");
-        let instance: Weak<Instance<T>> = Arc::downgrade(&self.instance);
-        core.remember_dynamic(instance);
         // SAFETY: see `deref`.
         unsafe { &*made }
     }
@@ -113,17 +104,6 @@ impl<T: RootedRepresentative> Clone for DynamicEbb<T> {
 impl<T: RootedRepresentative> fmt::Debug for DynamicEbb<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("DynamicEbb").field(&self.instance.id).finish()
-    }
-}
-
-impl<T: RootedRepresentative> Folds for Weak<Instance<T>> {
-    fn fold(&self) -> Option<Handover> {
-        let ebb = DynamicEbb { instance: self.upgrade()? };
-        RootedRepresentative::fold(&*ebb, &ebb)
-    }
-
-    fn is_alive(&self) -> bool {
-        self.strong_count() > 0
     }
 }
 

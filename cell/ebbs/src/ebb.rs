@@ -1,7 +1,6 @@
 //! Ebbs with one representative a core.
 
 use crate::core_block::{CoreBlock, current};
-use crate::handover::{Folds, Handover};
 use crate::maker::InUse;
 use crate::table::{EbbTable, Slot};
 use alloc::boxed::Box;
@@ -17,20 +16,6 @@ pub trait Representative: Sized + 'static {
     ///
     /// It must not invoke the Ebb that it is made for.
     fn create() -> Self;
-
-    /// Empties the representative because its core leaves, and returns what the core that takes over has to do: as a
-    /// rule, to invoke the same Ebb with what was in it. `None`: nothing of it outlives the core.
-    ///
-    /// Asked of representatives of a core alone, not of those of a cell.
-    fn fold(&self) -> Option<Handover> {
-        None
-    }
-}
-
-impl<T: Representative> Folds for T {
-    fn fold(&self) -> Option<Handover> {
-        Representative::fold(self)
-    }
 }
 
 /// A reference to an Ebb with one representative a core, declared as a `static` and invoked through `Deref`.
@@ -73,7 +58,6 @@ impl<T: Representative> Ebb<T> {
             // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
             let made: &'static T = Box::leak(Box::new(unsafe { core.cell.makers.make(number) }));
             slot.store(core::ptr::from_ref(made).cast_mut().cast(), Ordering::Relaxed);
-            core.remember(made);
             made
         })
     }

@@ -12,7 +12,6 @@
 //!
 //! - [`Representative`] and [`RootedRepresentative`]: what stands for an Ebb; with the fault handler that makes it, which an
 //!   application may [replace](Ebb::replace).
-//! - [`fold_this_core`]: a core that leaves hands on what its representatives hold.
 //! - [`EbbId`], [`ebb_id!`], [`MachineId`]: names that hold on all machines of an application. Who wants to be called from
 //!   another machine needs one; an Ebb that stays in its cell does not.
 //! - [`CoreBlock`]: what a core knows of itself: its index, its platform, its representatives.
@@ -31,7 +30,6 @@ mod cell_ebb;
 mod core_block;
 mod dynamic;
 mod ebb;
-mod handover;
 mod id;
 mod identity;
 mod maker;
@@ -41,7 +39,6 @@ pub use cell_ebb::CellEbb;
 pub use core_block::{CoreBlock, current_core, cycles, platform};
 pub use dynamic::{DynamicEbb, RootedRepresentative};
 pub use ebb::{Ebb, Representative};
-pub use handover::{Handover, fold_this_core};
 pub use id::{EbbId, MachineId, NoId};
 pub use identity::CoreIdentity;
 pub use maker::InUse;

@@ -1,8 +1,6 @@
 //! Ebbs that are made and torn down while cells run.
 
-use isola_ebbs::{
-    DynamicEbb, EbbId, Handover, MachineId, NoId, RootedRepresentative, current_core, fold_this_core,
-};
+use isola_ebbs::{DynamicEbb, EbbId, MachineId, NoId, RootedRepresentative, current_core};
 use isola_hosted::Settings;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -21,11 +19,6 @@ impl RootedRepresentative for Sum {
     fn create(root: &Self::Root) -> Self {
         root.fetch_add(1, Ordering::Relaxed);
         Self { own: Cell::new(0), living: root.clone() }
-    }
-
-    fn fold(&self, ebb: &DynamicEbb<Self>) -> Option<Handover> {
-        let (ebb, part) = (ebb.clone(), self.own.take());
-        Some(Box::new(move || ebb.own.set(ebb.own.get() + part)))
     }
 }
 
@@ -61,42 +54,6 @@ fn the_last_reference_tears_all_representatives_down() {
         }
     });
     assert_eq!(living.load(Ordering::Relaxed), 0, "none is left");
-}
-
-#[test]
-fn a_core_that_leaves_hands_its_part_on() {
-    let living = Arc::new(AtomicU32::new(0));
-    let shared = std::sync::Mutex::new(None::<(DynamicEbb<Sum>, Vec<Handover>)>);
-    let turn = Barrier::new(2);
-    isola_hosted::run(cores(2), Vec::new(), |_| {
-        if current_core().0 == 1 {
-            let ebb = DynamicEbb::<Sum>::new(living.clone()).unwrap();
-            ebb.own.set(5);
-            // What was torn down before is not asked.
-            drop({
-                let gone = DynamicEbb::<Sum>::new(living.clone()).unwrap();
-                gone.own.set(100);
-                gone
-            });
-            let handovers = fold_this_core();
-            assert_eq!((handovers.len(), ebb.own.get()), (1, 0));
-            *shared.lock().unwrap() = Some((ebb.clone(), handovers));
-            turn.wait();
-            turn.wait();
-            // The core came back: it is asked again.
-            ebb.own.set(7);
-            assert_eq!(fold_this_core().len(), 1);
-        } else {
-            turn.wait();
-            let (ebb, handovers) = shared.lock().unwrap().take().unwrap();
-            ebb.own.set(1);
-            handovers.into_iter().for_each(|handover| handover());
-            assert_eq!(ebb.own.get(), 6);
-            drop(ebb);
-            turn.wait();
-        }
-    });
-    assert_eq!(living.load(Ordering::Relaxed), 0);
 }
 
 #[test]

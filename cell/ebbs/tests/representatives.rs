@@ -1,6 +1,6 @@
 //! Ebbs on threads as cores.
 
-use isola_ebbs::{CellEbb, Ebb, Handover, Representative, current_core, fold_this_core};
+use isola_ebbs::{CellEbb, Ebb, Representative, current_core};
 use isola_hosted::Settings;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -52,44 +52,4 @@ fn cells_of_one_process_share_nothing() {
         });
         assert_eq!(totals, [1, 1]);
     }
-}
-
-static PARTS: Ebb<Part> = Ebb::new();
-static EMPTY: Ebb<Part> = Ebb::new();
-
-/// What a core has counted, and does not want to take along.
-struct Part(Cell<u32>);
-
-impl Representative for Part {
-    fn create() -> Self {
-        Self(Cell::new(0))
-    }
-
-    fn fold(&self) -> Option<Handover> {
-        let part = self.0.take();
-        (part > 0).then(|| Box::new(move || PARTS.0.set(PARTS.0.get() + part)) as Handover)
-    }
-}
-
-#[test]
-fn parts_of_all_cores_that_leave_come_together_on_the_one_that_stays() {
-    let handed_on = std::sync::Mutex::new(Vec::new());
-    let left = std::sync::Barrier::new(24);
-    let totals = isola_hosted::run(Settings { cores: 24, ..Settings::default() }, Vec::new(), |_| {
-        let _ = EMPTY.0.get();
-        PARTS.0.set(current_core().0 + 1);
-        if current_core().0 > 0 {
-            let handovers = fold_this_core();
-            assert_eq!(handovers.len(), 1, "of the two, one has something to hand on");
-            handed_on.lock().unwrap().extend(handovers);
-            assert!(fold_this_core().is_empty());
-        }
-        left.wait();
-        if current_core().0 == 0 {
-            std::mem::take(&mut *handed_on.lock().unwrap()).into_iter().for_each(|handover| handover());
-        }
-        PARTS.0.get()
-    });
-    assert_eq!(totals[0], (1..=24).sum::<u32>());
-    assert!(totals[1..].iter().all(|part| *part == 0));
 }

@@ -1,13 +1,11 @@
 //! Components with one representative a core, or a cell.
 
 use crate::{Outcome, cores};
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use isola_ebbs::{CellEbb, Ebb, Handover, Representative, current_core};
-use isola_events::{elsewhere, fold_into, parallel, yield_now};
-use isola_platform::CoreIndex;
+use isola_ebbs::{CellEbb, Ebb, Representative, current_core};
+use isola_events::parallel;
 
 static COUNTER: Ebb<Counter> = Ebb::new();
 static LATE: Ebb<Late> = Ebb::new();
@@ -37,29 +35,6 @@ impl Representative for Late {
 
 impl Late {
     fn touch(&self) {}
-}
-
-static BASKET: Ebb<Basket> = Ebb::new();
-
-/// Hands on what is in it when its core leaves.
-#[derive(Default)]
-struct Basket(Cell<usize>);
-
-impl Representative for Basket {
-    fn create() -> Self {
-        Self::default()
-    }
-
-    fn fold(&self) -> Option<Handover> {
-        let held = self.0.take();
-        (held != 0).then(|| Box::new(move || BASKET.put(held)) as Handover)
-    }
-}
-
-impl Basket {
-    fn put(&self, more: usize) {
-        self.0.set(self.0.get() + more);
-    }
 }
 
 #[derive(Default)]
@@ -92,25 +67,6 @@ pub async fn a_representative_is_made_when_it_is_first_used() -> Outcome {
     ensure!(made() == 1, "{} were made for one core", made());
     parallel(cores(), |_| async { LATE.touch() }).await;
     ensure!(made() == cores(), "{} were made for {} cores", made(), cores());
-    Ok(())
-}
-
-pub async fn a_core_that_leaves_hands_on_what_its_representatives_hold() -> Outcome {
-    for core in (0..cores() as u32).map(CoreIndex) {
-        elsewhere(core, || async { BASKET.put(1) }).await;
-    }
-    // The first core folds as well, into itself.
-    for core in (0..cores() as u32).rev().map(CoreIndex) {
-        let left = elsewhere(core, || async {
-            fold_into(CoreIndex(0));
-            BASKET.0.get()
-        });
-        let left = left.await;
-        ensure!(left == 0, "core {} kept {left}", core.0);
-    }
-    yield_now().await;
-    let held = BASKET.0.get();
-    ensure!(held == cores(), "the first core has {held} of {}", cores());
     Ok(())
 }
 

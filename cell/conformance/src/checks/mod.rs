@@ -35,7 +35,6 @@ checks! {
     ebbs::each_core_has_its_own_representative,
     ebbs::a_representative_is_made_when_it_is_first_used,
     ebbs::a_cell_has_one_representative_for_all_cores,
-    ebbs::a_core_that_leaves_hands_on_what_its_representatives_hold,
     events::events_of_a_core_run_in_the_order_they_were_made_in,
     events::an_event_runs_on_the_core_it_was_made_for,
     events::messages_of_all_cores_arrive,
