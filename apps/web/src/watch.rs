@@ -1,7 +1,9 @@
-//! Patience with clients: a core looks at its connections every few seconds, as long as it has any.
+//! Patience with clients: a core looks at its connections when the first of them may have been waited for long enough.
 //!
-//! Until when a connection is waited for is noted in a number that its handler and its core's list share. No timer is armed
-//! for a connection, and none for a request.
+//! Until when a connection is waited for is noted in a number that its handler and its core's list share. A core has one
+//! alarm for all, set to the earliest end that it knew when it looked last, or has heard of since, and at most one in a few
+//! seconds: so a busy core looks seldom, and one whose clients are silent is not woken before their time is up. What puts
+//! an end off moves no alarm, so that a request costs none.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -9,10 +11,10 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use isola_ebbs::{Ebb, Representative};
-use isola_events::{Instant, now, sleep, spawn_task};
+use isola_events::{Alarm, Instant, now};
 use isola_net::TcpConnection;
 
-/// How often a core looks. Waiting ends up to that much later than it should.
+/// How often a core looks at most. Waiting ends up to that much later than it should.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Connections of a core at once. Who comes on top is told to come again.
@@ -78,6 +80,7 @@ impl Watch {
         if self.waiting != waiting {
             self.waiting = waiting;
             self.progress();
+            WATCHES.expect(&self.end);
         }
     }
 
@@ -116,45 +119,79 @@ struct Watched {
     end: Arc<AtomicU64>,
 }
 
+/// When a core looks.
+struct Looks {
+    /// When it looks next, in ns; the end of time where it has nothing to look at.
+    due: Cell<u64>,
+    /// When it may look again, in ns.
+    earliest: Cell<u64>,
+}
+
+impl Looks {
+    const NEVER: u64 = u64::MAX;
+
+    fn new() -> Self {
+        Self { due: Cell::new(Self::NEVER), earliest: Cell::new(0) }
+    }
+
+    /// Some wait ends then, in ns. Returns what the alarm has to be set to, where that is another time than before.
+    fn expect(&self, end: u64) -> Option<Instant> {
+        let at = end.max(self.earliest.get());
+        (at < self.due.get()).then(|| {
+            self.due.set(at);
+            Instant::from_ns(at)
+        })
+    }
+
+    /// It looks now. What is expected from here on counts.
+    fn begin(&self, now: Instant) {
+        self.due.set(Self::NEVER);
+        self.earliest.set((now + INTERVAL).as_ns());
+    }
+}
+
 /// The connections of a core.
-#[derive(Default)]
 struct Watches {
     all: RefCell<BTreeMap<u64, Watched>>,
     next: Cell<u64>,
-    looks: Cell<bool>,
+    looks: Looks,
+    alarm: Alarm,
 }
 
 impl Representative for Watches {
     fn create() -> Self {
-        Self::default()
+        let (all, next) = (RefCell::default(), Cell::default());
+        Self { all, next, looks: Looks::new(), alarm: Alarm::new(|| WATCHES.look()) }
     }
 }
 
 impl Watches {
     fn enter(&self, watched: Watched) -> u64 {
         let number = self.next.replace(self.next.get() + 1);
+        self.expect(&watched.end);
         self.all.borrow_mut().insert(number, watched);
-        if !self.looks.replace(true) {
-            spawn_task(look()).detach();
-        }
         number
     }
-}
 
-/// Looks at the connections of this core until there are none. The handlers of those that have waited for too long are
-/// called.
-async fn look() {
-    loop {
-        sleep(INTERVAL).await;
-        let now = now();
-        let all = WATCHES.all.borrow();
-        if all.is_empty() {
-            WATCHES.looks.set(false);
-            return;
+    /// A wait of this core ends then, unless it is put off.
+    fn expect(&self, end: &AtomicU64) {
+        if let Some(at) = self.looks.expect(end.load(Ordering::Relaxed)) {
+            self.alarm.set(Some(at));
         }
+    }
+
+    /// Looks at the connections of this core. The handlers of those that have waited for too long are called.
+    fn look(&self) {
+        let now = now();
+        self.looks.begin(now);
+        let all = self.all.borrow();
         all.values()
             .filter(|watched| has_passed(&watched.end, now))
             .for_each(|it| it.connection.call_again());
+        let ends = all.values().map(|watched| watched.end.load(Ordering::Relaxed));
+        if let Some(at) = ends.min().and_then(|first| self.looks.expect(first)) {
+            self.alarm.set(Some(at));
+        }
     }
 }
 
@@ -173,5 +210,36 @@ mod tests {
             assert!(!has_passed(&end, began + (limit - Duration::from_nanos(1))), "{waiting:?}");
             assert!(has_passed(&end, began + limit), "{waiting:?}");
         }
+    }
+
+    #[test]
+    fn nobody_looks_before_the_first_wait_can_be_over() {
+        let (looks, second) = (Looks::new(), 1_000_000_000);
+        assert_eq!(looks.expect(75 * second), Some(Instant::from_ns(75 * second)));
+        assert_eq!(looks.expect(76 * second), None, "who comes later is seen later");
+        assert_eq!(
+            looks.expect(20 * second),
+            Some(Instant::from_ns(20 * second)),
+            "half a head is not waited for so long"
+        );
+        looks.begin(Instant::from_ns(20 * second));
+        assert_eq!(
+            looks.expect(90 * second),
+            Some(Instant::from_ns(90 * second)),
+            "that one's wait was put off"
+        );
+    }
+
+    #[test]
+    fn a_core_looks_once_in_an_interval_however_many_waits_end() {
+        let (looks, began) = (Looks::new(), Instant::from_ns(9_000_000_000));
+        looks.begin(began);
+        let next = began + INTERVAL;
+        assert_eq!(looks.expect((began + Duration::from_secs(1)).as_ns()), Some(next));
+        assert_eq!(
+            looks.expect(began.as_ns()),
+            None,
+            "one that has not ended yet is looked at again then, too"
+        );
     }
 }

@@ -71,8 +71,8 @@ pub use stop::stop_requested;
 /// Components with one representative a core, and the cores themselves.
 pub mod ebbs {
     pub use isola_ebbs::{
-        CellEbb, DynamicEbb, Ebb, EbbId, InUse, MachineId, NoId, Representative,
-        RootedRepresentative, current_core, cycles, ebb_id,
+        CellEbb, DynamicEbb, Ebb, EbbId, InUse, MachineId, NoId, Representative, RootedRepresentative,
+        current_core, cycles, ebb_id,
     };
     pub use isola_platform::CoreIndex;
 }

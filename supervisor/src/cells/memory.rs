@@ -263,6 +263,11 @@ impl<E: Effects> Cells<E> {
                 shrink.step = Step::Asked(self.effects.recall(&held.space, missing));
             }
             Step::Settled { .. } if now >= deadline_ns => self.end_shrink(id, Some(Kept::NotInTime)),
+            // From here on its doorbell is waited for.
+            Step::Settled { again_ns } if now >= again_ns => {
+                let shrink = self.cells.get_mut(&id).and_then(|cell| cell.shrink.as_mut());
+                shrink.into_iter().for_each(|shrink| shrink.step = Step::Settled { again_ns: 0 });
+            }
             Step::Settled { .. } => {}
         }
     }

@@ -443,3 +443,21 @@ proptest! {
         prop_assert_eq!(cells.next_deadline_ns(), None);
     }
 }
+
+#[test]
+fn a_cell_that_is_slow_to_see_what_was_taken_is_waited_for_until_it_rings_or_its_time_is_up() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    grow(&mut cells, 16);
+    assert_eq!(resize(&mut cells, Change::To(mib(12))), None);
+    let patience_ends = cells.next_deadline_ns();
+    offer(&mut cells, &report, &[], Rest::Soon);
+    let first = asked(&mut cells);
+    advance(&mut cells, 1);
+    assert_eq!(cells.next_deadline_ns(), patience_ends, "it is not looked at again and again");
+    acknowledge(&mut cells, &report);
+    assert_eq!(asked(&mut cells).0, first.0 + 1, "it has rung");
+    offer(&mut cells, &report, &[], Rest::Soon);
+    advance(&mut cells, 5_000);
+    assert_eq!(answer(&mut cells).unwrap().unwrap().kept, Some(Kept::NotInTime));
+    assert_eq!(cells.next_deadline_ns(), None);
+}
