@@ -1,6 +1,6 @@
 //! What the cores of a cell see of their machine.
 
-use crate::doze::{self, Woken};
+use crate::doze;
 use crate::{console, grow, heap, network, window};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,7 @@ use isola_abi::inquiry::Questions;
 use isola_abi::places::{Order, Places};
 use isola_abi::report::{CellPhase, CorePhase, Report};
 use isola_ebbs::{current_core, cycles};
+use isola_events::doze::Woken;
 use isola_machine::apic::local;
 use isola_machine::cell::aside;
 use isola_machine::device::Windows;

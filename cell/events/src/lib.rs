@@ -21,6 +21,7 @@
 //! | [`quiescence`] | work that waits until no event that runs now still does |
 //! | [`watchdog`] | events that run for too long are named |
 //! | [`idle`] | what a core does before it halts |
+//! | [`doze`] | how a halted core is woken without an interrupt |
 //! | [`activity`] | whom work is charged to, and the cycle accounting at the boundary between events |
 //!
 //! An event runs to completion, or to the next `await` of its task, on the core that it was made for. Nothing
@@ -37,6 +38,7 @@ extern crate alloc;
 pub mod activity;
 pub mod alarms;
 mod carrier;
+pub mod doze;
 mod elsewhere;
 pub mod event;
 pub mod event_loop;
