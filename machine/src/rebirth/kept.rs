@@ -31,7 +31,7 @@ pub(super) struct Kept {
     pub(super) armed: AtomicU32,
     /// How often it was begun anew.
     pub(super) restarts: AtomicU32,
-    /// The last [`super::Cause`], as a number.
+    /// The last [`RestartCause`](isola_abi::management::RestartCause), as a number.
     pub(super) cause: AtomicU32,
     /// The cycle counter at the last restart.
     pub(super) ended_cycles: AtomicU64,
