@@ -285,7 +285,7 @@ impl Steering {
         let held = |core: u16| owners.iter().filter(|&&owner| owner == core).count();
         // Who has most keeps what does not divide, so that the fewest move.
         let mut by_load = wanted.clone();
-        by_load.sort_by_key(|&core| core::cmp::Reverse(held(core)));
+        by_load.sort_by_cached_key(|&core| core::cmp::Reverse(held(core)));
         let quota = |core: u16| share + usize::from(by_load.iter().take(extra).any(|&one| one == core));
         let mut kept: BTreeMap<u16, usize> = wanted.iter().map(|&core| (core, 0)).collect();
         let mut free = Vec::new();
