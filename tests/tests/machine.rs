@@ -90,7 +90,7 @@ fn a_core_s_heap_has_memory_of_the_core_s_node() {
 /// writes otherwise, and takes interrupts all the same, can be seen.
 #[test]
 fn a_core_that_monitors_a_word_is_woken_without_an_interrupt() {
-    for (mode, interrupts) in [("hlt", 150..=200), ("mwait", 0..=149)] {
+    for (mode, interrupts) in [("hlt", 196..=200), ("mwait", 0..=180)] {
         let machine = Machine::new(MachineType::Q35, "nodes").cores(2);
         let outcome = machine.command_line(&format!("halt={mode} -- wakes")).run();
         assert_eq!(outcome.exit_code, Some(0), "{mode}: {}", outcome.serial);
