@@ -61,7 +61,7 @@ pub enum Source {
 /// Why a cell that wishes for a core gets none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// It has as many as it may have.
+    /// It has as many as it may have, or what it has lent is on its way back.
     Limit,
     /// Nobody less important lends one.
     NoLender,
@@ -84,16 +84,24 @@ impl Lending {
         &self.loans
     }
 
-    /// Where a core for the cell `who` would come from, of these cells and so many free cores.
+    /// Where a core for the cell `who` would come from, of these cells and so many free cores. A lent core that moves already
+    /// is on its way back, and nobody has to do anything for it.
     ///
     /// # Errors
     /// [`Denial`].
-    pub fn source(&self, who: CellId, parties: &[Party], free: u32) -> Result<Source, Denial> {
+    pub fn source(
+        &self,
+        who: CellId,
+        parties: &[Party],
+        free: u32,
+        moves: impl Fn(CoreId) -> bool,
+    ) -> Result<Source, Denial> {
         let Some(party) = parties.iter().find(|party| party.id == who && party.cores < party.most) else {
             return Err(Denial::Limit);
         };
-        if let Some(lent) = self.loans.iter().find(|loan| loan.lender == Some(who)) {
-            return Ok(Source::Recalled(*lent));
+        let mut lent = self.loans.iter().copied().filter(|loan| loan.lender == Some(who)).peekable();
+        if lent.peek().is_some() {
+            return lent.find(|loan| !moves(loan.core)).map(Source::Recalled).ok_or(Denial::Limit);
         }
         if free > 0 {
             return Ok(Source::Free);
@@ -182,10 +190,18 @@ mod tests {
         let parties =
             [party(1, 9, 1, 0), party(2, 3, 4, 2), party(3, 1, 2, 1), party(4, 1, 3, 1), party(5, 0, 5, 0)];
         let lending = Lending::new();
-        assert_eq!(lending.source(CellId(1), &parties, 0), Ok(Source::Lender(CellId(4))));
-        assert_eq!(lending.source(CellId(1), &parties, 1), Ok(Source::Free), "nobody has to give it up");
-        assert_eq!(lending.source(CellId(4), &parties, 0), Err(Denial::NoLender), "cell 3 is as important");
-        assert_eq!(lending.source(CellId(9), &parties, 1), Err(Denial::Limit));
+        assert_eq!(lending.source(CellId(1), &parties, 0, |_| false), Ok(Source::Lender(CellId(4))));
+        assert_eq!(
+            lending.source(CellId(1), &parties, 1, |_| false),
+            Ok(Source::Free),
+            "nobody has to give it up"
+        );
+        assert_eq!(
+            lending.source(CellId(4), &parties, 0, |_| false),
+            Err(Denial::NoLender),
+            "cell 3 is as important"
+        );
+        assert_eq!(lending.source(CellId(9), &parties, 1, |_| false), Err(Denial::Limit));
     }
 
     #[test]
@@ -194,9 +210,9 @@ mod tests {
         let mut parties = [party(1, 9, 1, 0), party(2, 1, 3, 1)];
         lending.enter(loan(7, Some(2), 1, 100));
         (parties[0].cores, parties[1].cores) = (2, 2);
-        assert_eq!(lending.source(CellId(1), &parties, 0), Err(Denial::NoLender));
+        assert_eq!(lending.source(CellId(1), &parties, 0, |_| false), Err(Denial::NoLender));
         parties[1] = party(2, 1, 1, 5);
-        assert_eq!(lending.source(CellId(1), &parties, 0), Err(Denial::NoLender));
+        assert_eq!(lending.source(CellId(1), &parties, 0, |_| false), Err(Denial::NoLender));
     }
 
     #[test]
@@ -206,7 +222,11 @@ mod tests {
         let first = loan(7, Some(2), 1, 100);
         lending.enter(first);
         lending.enter(loan(8, Some(2), 1, 50));
-        assert_eq!(lending.source(CellId(2), &parties, 3), Ok(Source::Recalled(first)));
+        assert_eq!(lending.source(CellId(2), &parties, 3, |_| false), Ok(Source::Recalled(first)));
+        let second = loan(8, Some(2), 1, 50);
+        let moves = |core: CoreId| core == first.core;
+        assert_eq!(lending.source(CellId(2), &parties, 3, moves), Ok(Source::Recalled(second)));
+        assert_eq!(lending.source(CellId(2), &parties, 3, |_| true), Err(Denial::Limit), "both come");
     }
 
     #[test]
@@ -255,7 +275,7 @@ mod tests {
         fn wish(&mut self, who: CellId) {
             let free = self.owners.iter().filter(|owner| owner.is_none()).count() as u32;
             let until_ns = self.now_ns + 10;
-            match self.lending.source(who, &self.parties, free) {
+            match self.lending.source(who, &self.parties, free, |_| false) {
                 Ok(Source::Recalled(loan)) => self.give_back(loan),
                 Ok(Source::Free) => self.lend(self.own(None), None, who, until_ns),
                 Ok(Source::Lender(lender)) => self.lend(self.own(Some(lender)), Some(lender), who, until_ns),

@@ -214,6 +214,8 @@ impl fmt::Display for Reason {
             Self::Above(ns, times) => {
                 write!(f, "{} is above the upper bound, for {times} {}", duration_ns(ns), intervals(times))
             }
+            Self::Below(0, times) => write!(f, "nobody asks, for {times} {}", intervals(times)),
+            Self::HasLeast(0) => f.write_str("nobody asks, but there is no core to give, or nobody takes it"),
             Self::Below(ns, times) => {
                 write!(f, "{} is below the lower bound, for {times} {}", duration_ns(ns), intervals(times))
             }
@@ -331,6 +333,8 @@ mod tests {
         let mut controller = Controller::new(BOUNDS, 1, 4, Patience::default());
         let mut look = |seen| controller.decide(&Look { seen, cores: 2, donors: donors.clone() });
         assert_eq!(look(Seen::Nothing), Step::Stay(Reason::Below(0, 1)));
+        assert_eq!(Reason::Below(0, 1).to_string(), "nobody asks, for 1 interval");
+        assert!(Reason::HasLeast(0).to_string().starts_with("nobody asks, but"));
         assert_eq!(look(Seen::Nothing), Step::Stay(Reason::Below(0, 2)));
         assert_eq!(look(Seen::Little), Step::Stay(Reason::Little));
         assert_eq!(look(Seen::Nothing), Step::Give(0, Reason::Below(0, 3)));

@@ -94,7 +94,20 @@ impl Loans {
                 self.ways.push(Way { core: loan.core, from: None, to, since_ns: now });
             }
         }
+        for Way { to: To::Borrower(loan) | To::Lender(loan, _), .. } in &mut self.ways {
+            // Started again it has all its cores.
+            loan.lender = loan.lender.filter(|lender| *lender != id);
+        }
         self.has_news = !self.ways.is_empty();
+    }
+
+    /// The cores of that lender's that are on their way, and not entered as lent: not yet, or not any more.
+    fn unentered(&self, lender: CellId) -> usize {
+        let mut count = 0;
+        for Way { core, to: To::Borrower(loan) | To::Lender(loan, _), .. } in &self.ways {
+            count += usize::from(loan.lender == Some(lender) && !self.lending.is_lent(*core));
+        }
+        count
     }
 
     fn is_moving(&self, core: CoreId) -> bool {
@@ -127,15 +140,16 @@ impl<E: Effects> Cells<E> {
         }
         let lease_ns = u64::from(lease_ms) * 1_000_000;
         let free = self.free_cores().len() as u32;
-        let lender = match self.loans.lending.source(id, &self.parties(), free) {
-            Ok(Source::Recalled(loan)) => {
-                self.send_back(loan, ReturnReason::Recalled, since_ns)?;
-                return Ok(self.loan_info(&loan));
-            }
-            Ok(Source::Free) => None,
-            Ok(Source::Lender(lender)) => Some(lender),
-            Err(denial) => return Err(ManagementError::OutOfLimits(self.denied(name, denial))),
-        };
+        let lender =
+            match self.loans.lending.source(id, &self.parties(), free, |core| self.loans.is_moving(core)) {
+                Ok(Source::Recalled(loan)) => {
+                    self.send_back(loan, ReturnReason::Recalled, since_ns)?;
+                    return Ok(self.loan_info(&loan));
+                }
+                Ok(Source::Free) => None,
+                Ok(Source::Lender(lender)) => Some(lender),
+                Err(denial) => return Err(ManagementError::OutOfLimits(self.denied(name, denial))),
+            };
         let (who, change) = match lender {
             Some(lender) => (self.name_of(lender).ok_or_else(gone)?, Change::Less(1)),
             None => (name.into(), Change::More(1)),
@@ -362,7 +376,7 @@ impl<E: Effects> Cells<E> {
             priority: cell.spec.lending.priority,
             cores: cell.core_count() as u32,
             most,
-            lends: cell.spec.lending.lends,
+            lends: cell.spec.lending.lends.saturating_sub(self.loans.unentered(cell.id) as u32),
         };
         let running = |cell: &&Cell<E>| matches!(cell.run, Run::Running { .. }) && !cell.moves.is_under_way();
         self.cells.values().filter(running).map(party).collect()

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fake::go_wrong;
 use alloc::string::ToString;
-use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, ReturnReason};
+use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, RestartPolicy, ReturnReason};
 use proptest::prelude::*;
 
 const LEASE_MS: u32 = 100;
@@ -202,6 +202,51 @@ fn a_supervisor_that_comes_after_another_sends_back_what_was_lent() {
     advance(&mut cells, LEASE_MS.into());
     assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
     assert!(matches!(last(&cells), JournalEvent::Return { why: ReturnReason::LeaseOver, .. }));
+}
+
+/// The cores of that cell do what they were told, as those of others are deaf.
+fn hears(cells: &mut Cells<FakeMachine>, name: &str) {
+    let id = cells.find(name).unwrap();
+    let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
+    (0..8).for_each(|place| obeys(&report, &places, place));
+    cells.doorbell();
+}
+
+#[test]
+fn a_lender_that_was_started_again_has_no_core_too_many() {
+    let mut cells = machine(5);
+    run(&mut cells, party("service", 1, 9, 0));
+    let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..party("batch", 2, 1, 1) });
+    let rest = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
+    run(&mut cells, party("other", rest as u32, 1, 0));
+    let loan = cells.borrow("service", u32::from(u16::MAX)).unwrap();
+    stop(&mut cells, "other");
+    (cells.effects().cells_are_deaf, cells.effects().cells_defy_force) = (true, true);
+    cells.give_back("service").unwrap();
+    says(&report, CellPhase::Exited);
+    cells.doorbell();
+    (0..3).for_each(|_| advance(&mut cells, 50));
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, 2), "it runs again");
+    hears(&mut cells, "service");
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, 2));
+    assert_eq!(cells.machine().cores[loan.core.0 as usize].owner, CoreOwner::Free);
+}
+
+#[test]
+fn a_core_on_its_way_counts_as_lent() {
+    let mut cells = machine(6);
+    run(&mut cells, party("service", 2, 9, 0));
+    run(&mut cells, party("other", 1, 8, 0));
+    let rest = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
+    run(&mut cells, party("batch", rest as u32, 1, 1));
+    cells.effects().cells_are_deaf = true;
+    cells.borrow("service", LEASE_MS).unwrap();
+    let wanted = CoresWanted { change: Change::Less(1), ids: &[], limit_ms: 1_000 };
+    cells.resize_cores("service", &wanted, Mode::Apply).unwrap();
+    hears(&mut cells, "batch");
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, rest - 1), "it waits between the two");
+    assert!(cells.borrow("other", LEASE_MS).unwrap_err().to_string().contains("nobody lends"));
+    assert_eq!(owned(&cells, "batch"), rest - 1);
 }
 
 proptest! {
