@@ -28,6 +28,9 @@ use isola_abi::management::{
 /// How long a borrower that did not give a core back when it was asked has it until it is asked again, in ns.
 const ASK_AGAIN_NS: u64 = 20_000_000;
 
+/// After how long a lender is sent its core again that could not take it, in ns.
+const RETRY_NS: u64 = 1_000_000_000;
+
 /// How long a cell has a core that it wished for itself, in ms.
 const WISH_LEASE_MS: u32 = 1_000;
 
@@ -39,6 +42,8 @@ pub(super) struct Loans {
     ways: Vec<Way>,
     /// Whether a cell has ended that had or has lent cores: what becomes of them is looked at with the next tick.
     has_news: bool,
+    /// When a lender is sent its core again that could not take it.
+    retry_ns: Option<u64>,
 }
 
 /// A core on its way from one cell to another.
@@ -65,12 +70,13 @@ pub(super) type KeptLoan = (CoreId, Option<CellId>, u64);
 
 impl Loans {
     pub(super) const fn new() -> Self {
-        Self { lending: Lending::new(), ways: Vec::new(), has_news: false }
+        Self { lending: Lending::new(), ways: Vec::new(), has_news: false, retry_ns: None }
     }
 
-    /// When a lease ends, or at once where there is something to look at.
+    /// When a lease ends or a lender is to be sent a core again, or at once where there is something to look at.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        if self.has_news { Some(0) } else { self.lending.next_deadline_ns() }
+        let next = self.lending.next_deadline_ns().into_iter().chain(self.retry_ns).min();
+        if self.has_news { Some(0) } else { next }
     }
 
     /// What is to be known again of what a cell has borrowed: at most as much as a machine has cores.
@@ -224,7 +230,7 @@ impl<E: Effects> Cells<E> {
 
     /// Sends on the cores that have come free, and takes note of loans that are over otherwise.
     pub(super) fn settle_loans(&mut self) {
-        self.loans.has_news = false;
+        (self.loans.has_news, self.loans.retry_ns) = (false, None);
         if self.loans.lending.loans().is_empty() && self.loans.ways.is_empty() {
             return;
         }
@@ -296,6 +302,11 @@ impl<E: Effects> Cells<E> {
                 let to = To::Lender(loan, ReturnReason::Lost);
                 self.deliver(Way { to, ..way });
             }
+            // For want of memory for its stacks, or as all its places are taken by what is still to end there.
+            (To::Lender(..), Some(Err(_))) if to.is_some_and(|to| self.is_running(to)) => {
+                self.loans.ways.push(Way { from: None, ..way });
+                self.loans.retry_ns = Some(self.effects.now_ns().saturating_add(RETRY_NS));
+            }
             (To::Lender(loan, why), came) => {
                 let to = came.and_then(Result::ok).and(loan.lender).and_then(|id| self.name_of(id));
                 self.note_loan(loan.borrower, way.since_ns, JournalEvent::Return { core: way.core, to, why });
@@ -362,6 +373,10 @@ impl<E: Effects> Cells<E> {
     fn move_core(&mut self, name: &str, change: Change<u32>, core: CoreId) -> Result<(), ManagementError> {
         let wanted = CoresWanted { change, ids: &[core], limit_ms: CORE_LIMIT_MS };
         self.resize_cores(name, &wanted, Mode::Apply).map(|_| ())
+    }
+
+    fn is_running(&self, id: CellId) -> bool {
+        self.cells.get(&id).is_some_and(|cell| matches!(cell.run, Run::Running { .. }))
     }
 
     fn is_resizing(&self, id: CellId) -> bool {

@@ -159,6 +159,31 @@ fn a_lender_that_is_busy_for_too_long_lends_by_force_and_so_does_a_borrower_give
 }
 
 #[test]
+fn a_core_that_its_lender_has_no_place_for_waits_until_it_has() {
+    let mut cells = lender_and_borrower();
+    let (id, all) = (cells.find("batch").unwrap(), owned(&cells, "batch"));
+    // Each time, what the core was in the middle of keeps a place.
+    for _ in 0..2 {
+        cells.effects().cells_are_deaf = true;
+        cells.borrow("service", LEASE_MS).unwrap();
+        advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
+        cells.effects().cells_are_deaf = false;
+        assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, all - 1));
+        advance(&mut cells, u64::from(LEASE_MS));
+        assert_eq!(owned(&cells, "service"), 1);
+    }
+    assert_eq!(owned(&cells, "batch"), all - 1);
+    assert!(!matches!(last(&cells), JournalEvent::Return { .. }), "{:?}", last(&cells));
+    let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
+    (1..4).for_each(|place| obeys(&report, &places, place));
+    cells.doorbell();
+    advance(&mut cells, 1_001);
+    assert_eq!(owned(&cells, "batch"), all);
+    let to = Some("batch".into());
+    assert!(matches!(last(&cells), JournalEvent::Return { to: returned, .. } if returned == to));
+}
+
+#[test]
 fn a_lender_that_does_not_let_go_of_a_core_keeps_it() {
     let mut cells = lender_and_borrower();
     let all = owned(&cells, "batch");
