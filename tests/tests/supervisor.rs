@@ -2,15 +2,18 @@
 
 use isola_abi::frame::MAX_FRAME;
 use isola_abi::management::{
-    CellInfo, CellSpec, CellState, CoreOwner, ImageFault, JournalEvent, ManagementError, NetworkSpec,
-    RequestBody, ResponseBody,
+    CellInfo, CellSpec, CellState, Change, CoreOwner, ImageFault, JournalEvent, ManagementError, Mode,
+    NetworkSpec, RequestBody, ResponseBody,
 };
 use isola_abi::report::{CellPhase, CrashKind};
 use isola_abi::size::ByteSize;
 use isola_tests::management::{digest, spec};
 use isola_tests::qemu::MachineType;
-use isola_tests::supervised::{Setup, Supervised, free_cores, probe};
+use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
 use std::time::Duration;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const BOTH: [MachineType; 2] = [MachineType::Q35, MachineType::Microvm];
 
@@ -251,6 +254,34 @@ fn all_cores_of_a_cell_can_be_woken() {
             let ended = run(&mut machine, spec("wide", 4, 8, &["cores"]));
             assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(3)), "{ended:?}");
         }
+    }
+}
+
+#[test]
+fn cores_come_and_leave_while_the_first_one_still_makes_the_cell() {
+    let mut machine = Supervised::boot(Setup { cores: 4, ..Setup::default() });
+    let echo = image("echo");
+    for (change, after) in
+        [Change::More(1), Change::Less(1)].into_iter().cycle().zip([3, 1].into_iter().cycle()).take(8)
+    {
+        let client = &mut machine.client;
+        client.create(&echo, spec("early", 2, 8, &[]));
+        let start = client.send(RequestBody::Start { name: "early".into() });
+        // Nobody waits for so long: a core that does not say that it is there, or gone, fails the test.
+        let resize = client.send(RequestBody::ResizeCores {
+            name: "early".into(),
+            change,
+            cores: Vec::new(),
+            limit_ms: 600_000,
+            mode: Mode::Apply,
+        });
+        client.wait(start, PATIENCE).expect("it is started").body.expect("it can be");
+        match client.wait(resize, PATIENCE).expect("cores move while the cell is made").body {
+            Ok(ResponseBody::CoresResized(resized)) => assert_eq!(resized.after, after),
+            other => panic!("{other:?}"),
+        }
+        client.stop("early", 60_000);
+        client.destroy("early");
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::doze;
 use crate::{console, grow, heap, network, window};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, MAX_CORES};
 use isola_abi::inquiry::Questions;
@@ -135,6 +135,20 @@ pub(crate) fn say(phase: CellPhase) {
 pub(crate) fn rouse() {
     if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
         local::send_non_maskable(doorbell.apic);
+    }
+}
+
+/// Wakes the cores that have had an order while the first one made the cell: to come, or to leave. Those that the cell
+/// begins with, and that were only told to stay, sleep on until there is work for them.
+pub(crate) fn call_who_is_wanted() {
+    let (places, begun_with) = (cell::places(), BARE.descriptor().cores.len());
+    // Whose order is not seen here sees that the cell is made.
+    fence(Ordering::SeqCst);
+    for place in 1..MAX_CORES {
+        let is_wanted = places.at(place).number > u32::from(place < begun_with);
+        if let Some(core) = places.core(place).filter(|_| is_wanted) {
+            local::send(core.apic, WAKE_VECTOR);
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! From a core's entry to its event loop.
 //!
 //! The cores that a cell begins with enter at the same time. The first makes the cell; the others halt until it needs
-//! them. Further ones come while it runs, to places that no core has been at, or that one has left.
+//! them. Further ones come while it runs, to places that no core has been at, or that one has left. One that comes before
+//! the cell is made halts as well, and is called when it is.
 
 use crate::platform;
 use crate::{console, crash, grow, heap, window as regions};
@@ -50,9 +51,10 @@ pub fn enter_core(core_index: u64) -> ! {
 fn serve(core: CoreIndex) -> ! {
     if core == CoreIndex(0) {
         make_cell();
-        READY.store(true, Ordering::Release);
+        READY.store(true, Ordering::SeqCst);
+        platform::call_who_is_wanted();
     } else {
-        while !READY.load(Ordering::Acquire) {
+        while !READY.load(Ordering::SeqCst) {
             interrupts::halt();
         }
     }
