@@ -48,15 +48,17 @@ async fn main(arguments: Arguments) -> ExitCode {
 static LEDGER: Mutex<u64> = Mutex::new(0);
 
 /// Has each core but the first run one event that does not end until the cell is asked to stop, while the first goes on
-/// with short ones; all want the same lock. Tells what came of it.
+/// with short ones; all want the same lock. Tells when all are at work, and what came of it.
 async fn hog() -> ExitCode {
     static ROUNDS: AtomicU64 = AtomicU64::new(0);
+    static BEGUN: AtomicU32 = AtomicU32::new(0);
     static ENDED: AtomicU32 = AtomicU32::new(0);
     static STOP: AtomicBool = AtomicBool::new(false);
     let others = isola::core_count() as u32 - 1;
     for core in 1..=others {
         spawn_task_on(CoreIndex(core), || async {
             let mine = current_core();
+            BEGUN.fetch_add(1, Ordering::Relaxed);
             while !STOP.load(Ordering::Relaxed) {
                 assert_eq!(sum(), SUM, "registers are as they were");
                 let mut ledger = LEDGER.lock();
@@ -73,12 +75,13 @@ async fn hog() -> ExitCode {
         STOP.store(true, Ordering::Relaxed);
     });
     stop.detach();
-    let mut ticks = 0_u64;
+    let (mut ticks, mut told) = (0_u64, false);
     while ENDED.load(Ordering::Relaxed) < others {
         sleep(Duration::from_millis(1)).await;
         *LEDGER.lock() += 1;
         ticks += 1;
-        if ticks == 1 {
+        if !told && BEGUN.load(Ordering::Relaxed) == others {
+            told = true;
             println!("hog: {others} cores");
         }
     }
