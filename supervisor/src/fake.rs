@@ -418,7 +418,7 @@ impl Effects for FakeMachine {
         self.actions.push(Action::Press(cores.iter().flatten().map(|core| core.0).collect()));
     }
 
-    fn examine(&mut self, _: &FakeSpace, core: &FakeCore) {
+    fn examine(&mut self, _: &FakeSpace, core: &FakeCore, _: usize) {
         self.actions.push(Action::Examine(core.0));
     }
 

@@ -154,6 +154,12 @@ impl Lending {
         self.loans.iter_mut().filter(|loan| loan.lender == Some(id)).for_each(|loan| loan.lender = None);
     }
 
+    /// What that cell has lent goes back: its leases are over.
+    pub fn recall_all(&mut self, lender: CellId, now_ns: u64) {
+        let lent = self.loans.iter_mut().filter(|loan| loan.lender == Some(lender));
+        lent.for_each(|loan| loan.until_ns = now_ns);
+    }
+
     /// Puts the end of a loan off to then: the core cannot go back yet.
     pub fn put_off(&mut self, core: CoreId, until_ns: u64) {
         let loan = self.loans.iter_mut().find(|loan| loan.core == core);

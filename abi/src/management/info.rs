@@ -80,6 +80,8 @@ pub enum CoreOwner {
     Cell(CellId),
     /// It did not come up, or did not come back: it is not used again.
     Failed,
+    /// Nobody at the moment: it is between two cells, on its way to that one.
+    OnItsWay(CellId),
 }
 
 /// What the supervisor holds a cell for.

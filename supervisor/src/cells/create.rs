@@ -2,6 +2,7 @@
 
 use super::cell::{Body, Cell, Held, Run};
 use super::grow::{Growth, memory_max_bytes};
+use super::lend::KeptLoans;
 use super::moves::Moves;
 use super::restart::Restarting;
 use super::watch::Watch;
@@ -135,7 +136,7 @@ impl<E: Effects> Cells<E> {
         }
         cell.started_ns = began;
         cell.started_unix_ns = Some(self.boot.unix_ns.saturating_add(began));
-        let keepsake = cell.keepsake(Vec::new());
+        let keepsake = cell.keepsake(KeptLoans::default());
         let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
         self.effects.keep(&mut held.space, Stage::Entering, keepsake);
         // The first core last: by the time that it wakes others, most of them are there.

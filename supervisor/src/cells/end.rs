@@ -2,6 +2,7 @@
 
 use super::cell::{Body, Cell, End, Held, Run};
 use super::info::Usage;
+use super::lend::Afterwards;
 use super::memory::Shrink;
 use super::watch::Watch;
 use super::{Cells, Quarantined};
@@ -158,9 +159,11 @@ impl<E: Effects> Cells<E> {
             // What stands still may be carried by a core that came to another place.
             let place = report::carrier(self.effects.report(&held.space), suspect);
             // Nor need there be one: what it did may be another's, which was at nobody's place.
-            let core = held.cores.get(place).and_then(Option::as_ref);
-            if let Some(core) = core.or_else(|| held.cores.iter().flatten().next()) {
-                self.effects.examine(&held.space, core);
+            let core = held.cores.get(place).and_then(Option::as_ref).map(|core| (place, core));
+            let others =
+                || held.cores.iter().enumerate().find_map(|(place, core)| Some((place, core.as_ref()?)));
+            if let Some((place, core)) = core.or_else(others) {
+                self.effects.examine(&held.space, core, place);
             }
         }
         let deadline_ns = now.saturating_add(EXAMINATION_NS);
@@ -226,8 +229,8 @@ impl<E: Effects> Cells<E> {
         self.count_images();
         self.forget_shrink(id);
         self.ended.push(id);
-        let now = self.effects.now_ns();
-        self.loans.cell_ended(id, now);
+        let is_due = self.cells.get(&id).is_some_and(|cell| cell.restarting.next_ns().is_some());
+        self.lending_ended(id, if is_due { Afterwards::Restart } else { Afterwards::Nothing });
         if let Some(ticket) = unanswered {
             self.cores_resized.push((ticket, Err(ManagementError::NoSuchCell(name))));
         }

@@ -7,6 +7,7 @@ use super::cell::{Body, Cell, End, Run};
 use super::grow::Growth;
 use super::info::Usage;
 use super::keep::Keepsake;
+use super::lend::KeptLoans;
 use super::moves::Moves;
 use super::restart::Restarting;
 use crate::effects::Effects;
@@ -80,7 +81,7 @@ impl Record {
     fn of<E: Effects>(cell: &Cell<E>) -> Option<Self> {
         let Run::Ended(end) = cell.run else { return None };
         Some(Self {
-            keepsake: cell.to_keepsake(Vec::new()),
+            keepsake: cell.to_keepsake(KeptLoans::default()),
             end,
             exit_code: cell.exit_code,
             crash: cell.crash.clone(),

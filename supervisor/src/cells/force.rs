@@ -10,7 +10,7 @@
 
 use super::Cells;
 use super::cell::Body;
-use crate::effects::{Effects, Reclaimed};
+use crate::effects::Effects;
 use crate::report;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
@@ -90,13 +90,9 @@ impl<E: Effects> Cells<E> {
     /// Takes back a core that has set aside what it was in the middle of.
     pub(super) fn take_forced(&mut self, id: CellId, place: usize, core: CoreId, since_ns: u64) {
         let now = self.effects.now_ns();
+        let Some(cores) = self.free_core(id, place, core, since_ns) else { return };
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        let Body::Held(held) = &mut cell.body else { return };
-        let Some(token) = held.cores.get_mut(place).and_then(Option::take) else { return };
-        let Reclaimed { back, lost } = self.effects.reclaim(alloc::vec![token]);
-        if !lost.is_empty() {
-            return self.lose_core(id, core, since_ns);
-        }
+        let Body::Held(held) = &cell.body else { return };
         self.effects.empty(&held.space, place);
         let order = match self.effects.last_order(&held.space, place) {
             order if order.kind == OrderKind::Yield => order,
@@ -105,9 +101,8 @@ impl<E: Effects> Cells<E> {
         };
         cell.moves.set_aside.press_ns = now.saturating_add(PRESS_NS);
         cell.moves.set_aside.unfinished.push(Unfinished { place, order });
-        let cores = cell.core_count() as u32;
-        back.into_iter().for_each(|core| self.inventory.cores.put(core));
         self.note_move(id, JournalEvent::CoreTaken { core, cores }, core, since_ns);
+        self.came_free(core);
     }
 
     /// Presses a cell's cores to go on with what was set aside, where it is time to.

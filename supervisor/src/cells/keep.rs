@@ -6,7 +6,7 @@
 
 use super::Cells;
 use super::cell::{Body, Cell};
-use super::lend::KeptLoan;
+use super::lend::KeptLoans;
 use crate::effects::Effects;
 use alloc::vec::Vec;
 use isola_abi::id::CellId;
@@ -28,17 +28,17 @@ pub(super) struct Keepsake {
     pub(super) limit: Option<u64>,
     /// How often it was started again, and has ended in a row.
     pub(super) restarts: (u32, u32),
-    /// What it has borrowed.
-    pub(super) loans: Vec<KeptLoan>,
+    /// What it has borrowed, and is owed.
+    pub(super) loans: KeptLoans,
 }
 
 impl<E: Effects> Cell<E> {
-    /// What is to be known again of the cell, which has borrowed this.
-    pub(super) fn keepsake(&self, loans: Vec<KeptLoan>) -> Vec<u8> {
+    /// What is to be known again of the cell, which has lent and borrowed this.
+    pub(super) fn keepsake(&self, loans: KeptLoans) -> Vec<u8> {
         postcard::to_allocvec(&self.to_keepsake(loans)).unwrap_or_default()
     }
 
-    pub(super) fn to_keepsake(&self, loans: Vec<KeptLoan>) -> Keepsake {
+    pub(super) fn to_keepsake(&self, loans: KeptLoans) -> Keepsake {
         Keepsake {
             id: self.id,
             spec: self.spec.clone(),

@@ -1,8 +1,8 @@
 //! Cores that cells have for a while: borrowed, on their way, and back (RainForest 4.1).
 //!
-//! Who lends is [`crate::lending`]'s to say; how a core moves, the neighbour's, `moves`. What is here follows a core from the
-//! one cell to the other. That takes time, and much can happen in it: so every step looks where the core *is*, in the
-//! inventory, which alone says whose a core is. A core that somebody else has got meanwhile is nobody's loan any more.
+//! Who lends is [`crate::lending`]'s to say; how a core moves, the neighbour's, `moves`. What is here begins it; `ways`
+//! follows a core from the one cell to the other, and every step looks where the core *is*, in the inventory, which alone
+//! says whose a core is.
 //!
 //! ```text
 //!   borrow ── lender asked for it ──▶ free ──▶ sent to the borrower: a loan
@@ -10,116 +10,32 @@
 //!   lease over, given back, recalled ── borrower asked for it ──▶ free ──▶ sent to the lender, where it runs
 //! ```
 
+mod debts;
+mod ways;
+
 use super::cell::{Body, Cell, Run};
 use super::moves::{CoresResize, CoresWanted};
 use super::{Cells, shorten};
 use crate::effects::Effects;
 use crate::inventory::CoreToken;
-use crate::lending::{Denial, Lending, Loan, Party, Source};
+use crate::lending::{Denial, Loan, Party, Source};
 use crate::report;
 use alloc::string::String;
 use alloc::vec::Vec;
+pub(super) use debts::{Debt, KeptLoans};
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{
     CORE_LIMIT_MS, Change, CoreOwner, JournalEvent, LoanInfo, MAX_LEASE_MS, ManagementError, Mode,
     ReturnReason,
 };
+pub(super) use ways::{Afterwards, Loans};
+use ways::{To, Way};
 
 /// How long a borrower that did not give a core back when it was asked has it until it is asked again, in ns.
 const ASK_AGAIN_NS: u64 = 20_000_000;
 
-/// After how long a lender is sent its core again that could not take it, in ns.
-const RETRY_NS: u64 = 1_000_000_000;
-
 /// How long a cell has a core that it wished for itself, in ms.
 const WISH_LEASE_MS: u32 = 1_000;
-
-/// The loans, and the cores on their way.
-#[derive(Debug)]
-pub(super) struct Loans {
-    lending: Lending,
-    /// At most one for each core.
-    ways: Vec<Way>,
-    /// Whether a cell has ended that had or has lent cores: what becomes of them is looked at with the next tick.
-    has_news: bool,
-    /// When a lender is sent its core again that could not take it.
-    retry_ns: Option<u64>,
-}
-
-/// A core on its way from one cell to another.
-#[derive(Clone, Copy, Debug)]
-struct Way {
-    core: CoreId,
-    /// Who has it until it is free; `None`: it is free.
-    from: Option<CellId>,
-    to: To,
-    since_ns: u64,
-}
-
-/// Where a core goes.
-#[derive(Clone, Copy, Debug)]
-enum To {
-    /// To a borrower.
-    Borrower(Loan),
-    /// To its lender, where there is one.
-    Lender(Loan, ReturnReason),
-}
-
-/// What is to be known again of a loan beside who has borrowed: the core, whose it is, and until when.
-pub(super) type KeptLoan = (CoreId, Option<CellId>, u64);
-
-impl Loans {
-    pub(super) const fn new() -> Self {
-        Self { lending: Lending::new(), ways: Vec::new(), has_news: false, retry_ns: None }
-    }
-
-    /// When a lease ends or a lender is to be sent a core again, or at once where there is something to look at.
-    pub(super) fn deadline_ns(&self) -> Option<u64> {
-        let next = self.lending.next_deadline_ns().into_iter().chain(self.retry_ns).min();
-        if self.has_news { Some(0) } else { next }
-    }
-
-    /// What is to be known again of what a cell has borrowed: at most as much as a machine has cores.
-    pub(super) fn kept(&self, borrower: CellId) -> Vec<KeptLoan> {
-        self.lending.borrowed(borrower).map(|loan| (loan.core, loan.lender, loan.until_ns)).collect()
-    }
-
-    /// Takes up what a supervisor before this one has entered, of cores that the borrower has.
-    pub(super) fn resume(&mut self, borrower: CellId, kept: impl Iterator<Item = KeptLoan>, now: u64) {
-        let longest_ns = now.saturating_add(u64::from(MAX_LEASE_MS) * 1_000_000);
-        for (core, lender, until_ns) in kept {
-            self.lending.enter(Loan { core, lender, borrower, until_ns: until_ns.min(longest_ns) });
-        }
-    }
-
-    /// A cell has ended: what it had borrowed goes back, and what it had lent goes to nobody.
-    pub(super) fn cell_ended(&mut self, id: CellId, now: u64) {
-        for loan in self.lending.cell_ended(id) {
-            if !self.is_moving(loan.core) {
-                let to = To::Lender(loan, ReturnReason::Lost);
-                self.ways.push(Way { core: loan.core, from: None, to, since_ns: now });
-            }
-        }
-        for Way { to: To::Borrower(loan) | To::Lender(loan, _), .. } in &mut self.ways {
-            // Started again it has all its cores.
-            loan.lender = loan.lender.filter(|lender| *lender != id);
-        }
-        self.has_news = !self.ways.is_empty();
-    }
-
-    /// The cores of that lender's that are on their way, and not entered as lent: not yet, or not any more.
-    fn unentered(&self, lender: CellId) -> usize {
-        let mut count = 0;
-        for Way { core, to: To::Borrower(loan) | To::Lender(loan, _), .. } in &self.ways {
-            count += usize::from(loan.lender == Some(lender) && !self.lending.is_lent(*core));
-        }
-        count
-    }
-
-    fn is_moving(&self, core: CoreId) -> bool {
-        self.ways.iter().any(|way| way.core == core)
-    }
-}
 
 impl<E: Effects> Cells<E> {
     /// Begins to borrow a core for a running cell.
@@ -140,7 +56,7 @@ impl<E: Effects> Cells<E> {
         if !matches!(cell.run, Run::Running { .. }) {
             return Err(cell.wrong_state());
         }
-        if self.loans.ways.iter().any(|way| matches!(way.to, To::Borrower(loan) if loan.borrower == id)) {
+        if self.loans.is_coming_to(id) {
             let what = alloc::format!("a core is on its way to {name:?} already: wait for it");
             return Err(ManagementError::OutOfLimits(what));
         }
@@ -162,10 +78,14 @@ impl<E: Effects> Cells<E> {
         };
         let core = self.first_of(&who, lender, change)?;
         let loan = Loan { core, lender, borrower: id, until_ns: since_ns.saturating_add(lease_ns) };
-        if lender.is_some() {
-            self.move_core(&who, change, core)?;
+        let way = Way { core, from: lender, to: To::Borrower(loan), since_ns };
+        self.set_out(way);
+        if lender.is_some()
+            && let Err(error) = self.move_core(&who, change, core)
+        {
+            self.call_off(way);
+            return Err(error);
         }
-        self.loans.ways.push(Way { core, from: lender, to: To::Borrower(loan), since_ns });
         self.settle_loans();
         Ok(self.loan_info(&loan))
     }
@@ -202,20 +122,6 @@ impl<E: Effects> Cells<E> {
         Ok(self.loan_info(&loan))
     }
 
-    /// Forgets the lenders that are no cells any more.
-    pub(super) fn forget_lenders(&mut self) {
-        let lenders = self.loans.lending.loans().iter().filter_map(|loan| loan.lender);
-        let gone: Vec<CellId> = lenders.filter(|id| !self.cells.contains_key(id)).collect();
-        gone.into_iter().for_each(|id| self.loans.lending.lender_ended(id));
-    }
-
-    /// Ends the loan of a core.
-    fn end_loan(&mut self, core: CoreId) {
-        if let Some(loan) = self.loans.lending.end(core) {
-            self.keep_up(loan.borrower);
-        }
-    }
-
     /// Sends back what was lent until now.
     pub(super) fn end_leases(&mut self, now: u64) {
         while let Some(loan) = self.loans.lending.due(now) {
@@ -228,113 +134,11 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// Sends on the cores that have come free, and takes note of loans that are over otherwise.
-    pub(super) fn settle_loans(&mut self) {
-        (self.loans.has_news, self.loans.retry_ns) = (false, None);
-        if self.loans.lending.loans().is_empty() && self.loans.ways.is_empty() {
-            return;
-        }
-        let now = self.effects.now_ns();
-        let owners: Vec<(CoreId, CoreOwner)> =
-            self.inventory.cores.info().into_iter().map(|core| (core.id, core.owner)).collect();
-        let owner = |core: CoreId| owners.iter().find(|(id, _)| *id == core).map(|(_, owner)| owner);
-        let lost: Vec<Loan> = self
-            .loans
-            .lending
-            .loans()
-            .iter()
-            .copied()
-            .filter(|loan| {
-                !self.loans.is_moving(loan.core) && owner(loan.core) != Some(&CoreOwner::Cell(loan.borrower))
-            })
-            .collect();
-        for loan in lost {
-            self.end_loan(loan.core);
-            let to = To::Lender(loan, ReturnReason::Lost);
-            self.loans.ways.push(Way { core: loan.core, from: None, to, since_ns: now });
-        }
-        for way in core::mem::take(&mut self.loans.ways) {
-            match (owner(way.core), way.from) {
-                (Some(CoreOwner::Free), _) => self.deliver(way),
-                // It has not come free yet, and is still to.
-                (Some(CoreOwner::Cell(has)), Some(from)) if *has == from && self.is_resizing(from) => {
-                    self.loans.ways.push(way);
-                }
-                (owner, _) => self.astray(way, owner),
-            }
-        }
-    }
-
-    /// Sends a core that is free to where it goes.
-    fn deliver(&mut self, way: Way) {
-        let to = match way.to {
-            To::Borrower(loan) => Some(loan.borrower),
-            To::Lender(loan, _) => {
-                self.end_loan(way.core);
-                loan.lender
-            }
-        };
-        // Who has just been given another is waited for.
-        if to.is_some_and(|to| self.is_resizing(to)) {
-            self.loans.ways.push(Way { from: None, ..way });
-            return;
-        }
-        let came =
-            to.and_then(|to| self.name_of(to)).map(|name| self.move_core(&name, Change::More(1), way.core));
-        match (way.to, came) {
-            (To::Borrower(loan), Some(Ok(()))) => {
-                self.loans.lending.enter(loan);
-                self.keep_up(loan.borrower);
-                let from = loan.lender.and_then(|id| self.name_of(id));
-                let lease_ns = loan.until_ns.saturating_sub(way.since_ns);
-                self.note_loan(
-                    loan.borrower,
-                    way.since_ns,
-                    JournalEvent::Borrow { core: way.core, from, lease_ns },
-                );
-            }
-            (To::Borrower(loan), _) => {
-                self.note_loan(
-                    loan.borrower,
-                    way.since_ns,
-                    JournalEvent::NotBorrowed { core: Some(way.core) },
-                );
-                let to = To::Lender(loan, ReturnReason::Lost);
-                self.deliver(Way { to, ..way });
-            }
-            // For want of memory for its stacks, or as all its places are taken by what is still to end there.
-            (To::Lender(..), Some(Err(_))) if to.is_some_and(|to| self.is_running(to)) => {
-                self.loans.ways.push(Way { from: None, ..way });
-                self.loans.retry_ns = Some(self.effects.now_ns().saturating_add(RETRY_NS));
-            }
-            (To::Lender(loan, why), came) => {
-                let to = came.and_then(Result::ok).and(loan.lender).and_then(|id| self.name_of(id));
-                self.note_loan(loan.borrower, way.since_ns, JournalEvent::Return { core: way.core, to, why });
-            }
-        }
-    }
-
-    /// A core did not come free, or somebody else has got it.
-    fn astray(&mut self, way: Way, owner: Option<&CoreOwner>) {
-        let event = match way.to {
-            To::Borrower(_) => JournalEvent::NotBorrowed { core: Some(way.core) },
-            // As long as the borrower has it, it is a loan, and asked for again.
-            To::Lender(loan, _) if owner == Some(&CoreOwner::Cell(loan.borrower)) => return,
-            To::Lender(_, why) => {
-                self.end_loan(way.core);
-                JournalEvent::Return { core: way.core, to: None, why }
-            }
-        };
-        let (To::Borrower(loan) | To::Lender(loan, _)) = way.to;
-        self.note_loan(loan.borrower, way.since_ns, event);
-    }
-
     /// Asks the borrower of a core for it.
     fn send_back(&mut self, loan: Loan, why: ReturnReason, since_ns: u64) -> Result<(), ManagementError> {
         let name = self.name_of(loan.borrower).unwrap_or_default();
         self.move_core(&name, Change::Less(1), loan.core)?;
-        let (core, from, to) = (loan.core, Some(loan.borrower), To::Lender(loan, why));
-        self.loans.ways.push(Way { core, from, to, since_ns });
+        self.loans.set_out(loan, Some(loan.borrower), To::Lender(loan, why), since_ns);
         self.settle_loans();
         Ok(())
     }
@@ -363,24 +167,14 @@ impl<E: Effects> Cells<E> {
         core.ok_or(ManagementError::CoresExhausted { wanted: 1, free: 0 })
     }
 
-    /// The cores that nobody has, and that are on their way to nobody.
+    /// The cores that nobody has.
     fn free_cores(&self) -> Vec<CoreId> {
         let cores = self.inventory.cores.info().into_iter();
-        let free = cores.filter(|core| core.owner == CoreOwner::Free && !self.loans.is_moving(core.id));
-        free.map(|core| core.id).collect()
-    }
-
-    fn move_core(&mut self, name: &str, change: Change<u32>, core: CoreId) -> Result<(), ManagementError> {
-        let wanted = CoresWanted { change, ids: &[core], limit_ms: CORE_LIMIT_MS };
-        self.resize_cores(name, &wanted, Mode::Apply).map(|_| ())
+        cores.filter(|core| core.owner == CoreOwner::Free).map(|core| core.id).collect()
     }
 
     fn is_running(&self, id: CellId) -> bool {
         self.cells.get(&id).is_some_and(|cell| matches!(cell.run, Run::Running { .. }))
-    }
-
-    fn is_resizing(&self, id: CellId) -> bool {
-        self.cells.get(&id).is_some_and(|cell| cell.moves.is_under_way())
     }
 
     /// The running cells, as far as lending goes.
@@ -391,7 +185,7 @@ impl<E: Effects> Cells<E> {
             priority: cell.spec.lending.priority,
             cores: cell.core_count() as u32,
             most,
-            lends: cell.spec.lending.lends.saturating_sub(self.loans.unentered(cell.id) as u32),
+            lends: cell.spec.lending.lends.saturating_sub(self.loans.unentered(cell.id).count() as u32),
         };
         let running = |cell: &&Cell<E>| matches!(cell.run, Run::Running { .. }) && !cell.moves.is_under_way();
         self.cells.values().filter(running).map(party).collect()

@@ -8,7 +8,7 @@
 mod resume;
 
 use super::Cells;
-use super::cell::{Body, Held, Run};
+use super::cell::{Body, Cell, Held, Run};
 use super::force::{ATTEMPTS, SetAside};
 use super::ticket::Ticket;
 use crate::effects::{Admission, Effects, Reclaimed};
@@ -112,6 +112,12 @@ impl Moves {
     /// Whether cores are on their way that somebody waits for.
     pub(super) fn is_under_way(&self) -> bool {
         self.request.is_some()
+    }
+
+    /// Whether that core was asked for, and is still to come free.
+    pub(super) fn is_leaving(&self, core: CoreId) -> bool {
+        let leaves = |a_move: &Move| matches!(a_move.way, Way::Leaving | Way::Yielding { .. });
+        self.under_way.iter().any(|a_move| a_move.core == core && leaves(a_move))
     }
 
     /// When somebody has taken too long, or is to be pressed.
@@ -406,26 +412,29 @@ impl<E: Effects> Cells<E> {
 
     /// Takes back a core of which a cell says that it carries nothing any more.
     fn take_core(&mut self, id: CellId, place: usize, core: CoreId, since_ns: u64) {
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        let Body::Held(held) = &mut cell.body else { return };
-        let Some(token) = held.cores.get_mut(place).and_then(Option::take) else { return };
-        let Reclaimed { back, lost } = self.effects.reclaim(alloc::vec![token]);
-        if !lost.is_empty() {
-            return self.lose_core(id, core, since_ns);
+        let Some(cores) = self.free_core(id, place, core, since_ns) else { return };
+        if let Some(held) = self.cells.get(&id).and_then(Cell::held) {
+            self.effects.vacate(&held.space, place);
         }
-        self.effects.vacate(&held.space, place);
-        back.into_iter().for_each(|core| self.inventory.cores.put(core));
-        let cores = cell.core_count() as u32;
         self.note_move(id, JournalEvent::CoreLeft { core, cores }, core, since_ns);
+        self.came_free(core);
     }
 
-    /// A core of the cell is not coming back.
-    pub(super) fn lose_core(&mut self, id: CellId, core: CoreId, since_ns: u64) {
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        cell.moves.has_lost = true;
-        let name = cell.spec.name.clone();
-        self.inventory.cores.lose(core);
-        self.record(since_ns, Some(&name), JournalEvent::CoreLost(core));
+    /// Takes the core at a place out of a cell. Returns how many are left there, where there was one and it came.
+    pub(super) fn free_core(&mut self, id: CellId, place: usize, core: CoreId, since_ns: u64) -> Option<u32> {
+        let cell = self.cells.get_mut(&id)?;
+        let Body::Held(held) = &mut cell.body else { return None };
+        let token = held.cores.get_mut(place)?.take()?;
+        let Reclaimed { back, lost } = self.effects.reclaim(alloc::vec![token]);
+        if !lost.is_empty() {
+            cell.moves.has_lost = true;
+            let name = cell.spec.name.clone();
+            self.inventory.cores.lose(core);
+            self.record(since_ns, Some(&name), JournalEvent::CoreLost(core));
+            return None;
+        }
+        back.into_iter().for_each(|core| self.inventory.cores.put(core));
+        Some(cell.core_count() as u32)
     }
 
     /// Enters in the journal that a core has come.

@@ -8,6 +8,7 @@ use super::cell::{Body, Cell, Held, Run};
 use super::force::SetAside;
 use super::grow::Growth;
 use super::keep::Keepsake;
+use super::lend::Debt;
 use super::moves::{Moves, Ordered};
 use super::restart::Restarting;
 use super::watch::Watch;
@@ -37,11 +38,15 @@ impl<E: Effects> Cells<E> {
         cells.next_id = number.saturating_mul(NUMBERS).max(1);
         cells.withheld_bytes = withheld_bytes;
         let mut found = 0;
+        let mut debts = Vec::new();
         for survivor in survivors {
             match survivor.stage {
                 Stage::Quarantined => cells.shut_away(survivor),
                 _ => match cells.take_over(survivor) {
-                    Ok(()) => found += 1,
+                    Ok(owed) => {
+                        found += 1;
+                        debts.extend(owed);
+                    }
                     Err(survivor) => {
                         gone += 1;
                         cells.give_up(survivor);
@@ -52,13 +57,13 @@ impl<E: Effects> Cells<E> {
         cells.images = Images::resume(images);
         cells.take_over_records(estate);
         cells.count_images();
-        cells.forget_lenders();
+        cells.resume_lending(debts);
         cells.record(ended_ns, None, JournalEvent::Restart { cause, number, found, gone });
         cells
     }
 
-    /// Takes a cell over, if it can be known again.
-    fn take_over(&mut self, survivor: Survivor<E>) -> Result<(), Survivor<E>> {
+    /// Takes a cell over, if it can be known again. Returns the cores that it is owed.
+    fn take_over(&mut self, survivor: Survivor<E>) -> Result<Vec<Debt>, Survivor<E>> {
         let Ok(keepsake) = postcard::from_bytes::<Keepsake>(&survivor.keepsake) else { return Err(survivor) };
         let Keepsake { id, spec, image_bytes, created_unix_ns, started_unix_ns, started_ns, .. } = keepsake;
         let Keepsake { durations, limit, restarts, loans, .. } = keepsake;
@@ -82,7 +87,7 @@ impl<E: Effects> Cells<E> {
         };
         // A first core is never lent.
         let others: Vec<CoreId> = cores.iter().skip(1).flatten().map(CoreToken::id).collect();
-        self.loans.resume(id, loans.into_iter().filter(|(core, ..)| others.contains(core)), now);
+        let debts = self.loans.resume(id, loans, &others, now);
         let places = self.inventory.cores.count_for_cells();
         let core_wishes = report::core_wishes(self.effects.report(&space));
         let log = Log::resume(&self.effects.report(&space).console);
@@ -113,7 +118,7 @@ impl<E: Effects> Cells<E> {
         };
         self.next_id = self.next_id.max(id.0.saturating_add(1));
         self.cells.insert(id, cell);
-        Ok(())
+        Ok(debts)
     }
 
     /// What is under way of the cores of a cell.

@@ -46,6 +46,8 @@ struct Slot<C> {
     node: NodeId,
     site: CoreSite,
     state: State<C>,
+    /// Who gets it when it is free, and nobody else.
+    promised: Option<CellId>,
 }
 
 #[derive(Debug)]
@@ -70,17 +72,17 @@ impl<C: CoreToken> Cores<C> {
 
     /// Enters the core that the supervisor runs on.
     pub fn add_supervisor(&mut self, id: CoreId, node: NodeId, site: CoreSite) {
-        self.slots.push(Slot { id, node, site, state: State::Supervisor });
+        self.enter(id, node, site, State::Supervisor);
     }
 
     /// Enters a core that can be given to cells.
     pub fn add(&mut self, core: C, node: NodeId, site: CoreSite) {
-        self.slots.push(Slot { id: core.id(), node, site, state: State::Free(core) });
+        self.enter(core.id(), node, site, State::Free(core));
     }
 
     /// Enters a core that a cell has; [`Self::assign`] says which.
     pub fn add_owned(&mut self, id: CoreId, node: NodeId, site: CoreSite) {
-        self.slots.push(Slot { id, node, site, state: State::Owned(CellId(0)) });
+        self.enter(id, node, site, State::Owned(CellId(0)));
     }
 
     /// Says which cell has a core that one has.
@@ -93,12 +95,16 @@ impl<C: CoreToken> Cores<C> {
 
     /// Enters a core that did not come up.
     pub fn add_failed(&mut self, id: CoreId, node: NodeId, site: CoreSite) {
-        self.slots.push(Slot { id, node, site, state: State::Failed });
+        self.enter(id, node, site, State::Failed);
+    }
+
+    fn enter(&mut self, id: CoreId, node: NodeId, site: CoreSite, state: State<C>) {
+        self.slots.push(Slot { id, node, site, state, promised: None });
     }
 
     /// Number of free cores.
     pub fn free(&self) -> usize {
-        self.slots.iter().filter(|slot| matches!(slot.state, State::Free(_))).count()
+        self.slots.iter().filter(|slot| slot.owner() == CoreOwner::Free).count()
     }
 
     /// How many cores cells can have, free or not: what failed included, as the number is for good.
@@ -126,6 +132,26 @@ impl<C: CoreToken> Cores<C> {
     pub fn take(&mut self, wish: &CoreWish<'_>, cell: CellId) -> Result<Vec<C>, CoreRefusal> {
         let chosen = self.choose(wish, cell)?;
         Ok(chosen.into_iter().filter_map(|id| self.give(id, cell)).collect())
+    }
+
+    /// Promises these cores to these cells, and no others to any: whoever has one until then, once it is free nobody else
+    /// gets it, nor does that cell before the core is [released](Self::release).
+    pub fn promise(&mut self, promised: &[(CoreId, CellId)]) {
+        for slot in &mut self.slots {
+            let to = promised.iter().find(|(id, _)| *id == slot.id);
+            slot.promised = to.map(|(_, cell)| *cell);
+        }
+    }
+
+    /// Promises a core to nobody any more.
+    pub fn release(&mut self, id: CoreId) {
+        let slot = self.slots.iter_mut().find(|slot| slot.id == id);
+        slot.into_iter().for_each(|slot| slot.promised = None);
+    }
+
+    /// Who has a core.
+    pub fn owner(&self, id: CoreId) -> Option<CoreOwner> {
+        self.slots.iter().find(|slot| slot.id == id).map(Slot::owner)
     }
 
     /// Gives `cell` that core, where it is free.
@@ -177,7 +203,7 @@ impl<C: CoreToken> Cores<C> {
     }
 
     fn give(&mut self, id: CoreId, cell: CellId) -> Option<C> {
-        let slot = self.slots.iter_mut().find(|slot| slot.id == id)?;
+        let slot = self.slots.iter_mut().find(|slot| slot.id == id && slot.promised.is_none())?;
         match core::mem::replace(&mut slot.state, State::Owned(cell)) {
             State::Free(core) => Some(core),
             other => {
@@ -206,11 +232,12 @@ impl<C: CoreToken> Cores<C> {
 
 impl<C> Slot<C> {
     fn owner(&self) -> CoreOwner {
-        match &self.state {
-            State::Supervisor => CoreOwner::Supervisor,
-            State::Free(_) => CoreOwner::Free,
-            State::Owned(cell) => CoreOwner::Cell(*cell),
-            State::Failed => CoreOwner::Failed,
+        match (&self.state, self.promised) {
+            (State::Supervisor, _) => CoreOwner::Supervisor,
+            (State::Free(_), None) => CoreOwner::Free,
+            (State::Free(_), Some(cell)) => CoreOwner::OnItsWay(cell),
+            (State::Owned(cell), _) => CoreOwner::Cell(*cell),
+            (State::Failed, _) => CoreOwner::Failed,
         }
     }
 }

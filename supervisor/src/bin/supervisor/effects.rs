@@ -115,9 +115,12 @@ impl Hardware {
     }
 }
 
-/// Interrupts a core of a cell whether it likes it or not.
-fn interrupt_by_force(core: &Core) {
-    if let Core::Away(core) = core {
+/// Interrupts the core at a place of a cell whether it likes it or not, unless it is still on its way in: no interrupt must
+/// come by force there.
+fn interrupt_by_force(space: &CellSpace, core: &Core, place: usize) {
+    if let Core::Away(core) = core
+        && space.is_inside(place)
+    {
         core.interrupt_by_force();
     }
 }
@@ -295,21 +298,18 @@ impl Effects for Hardware {
     }
 
     fn force(&mut self, space: &CellSpace, core: &Core, place: usize) {
-        // On its way in, no interrupt must come by force.
-        if space.is_inside(place) {
-            interrupt_by_force(core);
-        }
+        interrupt_by_force(space, core, place);
     }
 
     fn press(&mut self, space: &CellSpace, cores: &[Option<Core>]) {
         space.press();
-        let inside = cores.iter().enumerate().filter(|(place, _)| space.is_inside(*place));
-        inside.filter_map(|(_, core)| core.as_ref()).for_each(interrupt_by_force);
+        let there = cores.iter().enumerate().filter_map(|(place, core)| Some((place, core.as_ref()?)));
+        there.for_each(|(place, core)| interrupt_by_force(space, core, place));
     }
 
-    fn examine(&mut self, space: &CellSpace, core: &Core) {
+    fn examine(&mut self, space: &CellSpace, core: &Core, place: usize) {
         space.examine();
-        interrupt_by_force(core);
+        interrupt_by_force(space, core, place);
     }
 
     fn reclaim(&mut self, cores: Vec<Core>) -> Reclaimed<Core> {

@@ -1,5 +1,7 @@
 //! Cores that are borrowed and go back, whatever becomes of who has and who lent them.
 
+mod between;
+
 use super::*;
 use crate::fake::go_wrong;
 use alloc::string::ToString;
@@ -231,10 +233,30 @@ fn a_supervisor_that_comes_after_another_sends_back_what_was_lent() {
 
 /// The cores of that cell do what they were told, as those of others are deaf.
 fn hears(cells: &mut Cells<FakeMachine>, name: &str) {
+    does(cells, name);
+    cells.doorbell();
+}
+
+/// They do, and nobody has heard of it.
+fn does(cells: &mut Cells<FakeMachine>, name: &str) {
     let id = cells.find(name).unwrap();
     let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());
     (0..8).for_each(|place| obeys(&report, &places, place));
+}
+
+#[test]
+fn a_lender_that_its_policy_starts_again_finds_what_it_has_lent() {
+    let mut cells = machine(4);
+    run(&mut cells, party("service", 1, 9, 0));
+    let rest = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
+    let spec = CellSpec { restart: RestartPolicy::Always, ..party("batch", rest as u32, 1, 1) };
+    let report = run(&mut cells, spec);
+    cells.borrow("service", u32::from(u16::MAX)).unwrap();
+    says(&report, CellPhase::Exited);
     cells.doorbell();
+    (0..3).for_each(|_| advance(&mut cells, 50));
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, rest), "it runs again");
+    assert!(!events(&cells).iter().any(|event| matches!(event, JournalEvent::RestartRefused { .. })));
 }
 
 #[test]
@@ -277,13 +299,13 @@ fn a_core_on_its_way_counts_as_lent() {
 proptest! {
     #[test]
     fn whatever_is_borrowed_every_core_has_one_owner_and_all_go_back(
-        steps in proptest::collection::vec((0_u8..7, 0_usize..3, 1_u32..40), 1..60),
+        steps in proptest::collection::vec((0_u8..9, 0_usize..3, 1_u32..40), 1..60),
     ) {
         let mut cells = machine(7);
         let names = ["high", "middle", "low"];
         let specs = [party("high", 1, 9, 0), party("middle", 2, 5, 1), party("low", 3, 0, 2)];
         let reports: Vec<Rc<Report>> = specs.iter().map(|spec| run(&mut cells, spec.clone())).collect();
-        let begin: Vec<usize> = names.iter().map(|name| owned(&cells, name)).collect();
+        let mut due: Vec<usize> = names.iter().map(|name| owned(&cells, name)).collect();
         let mut ended = [false; 3];
         for (step, cell, number) in steps {
             let name = names[cell];
@@ -293,21 +315,23 @@ proptest! {
                 3 => advance(&mut cells, number.into()),
                 4 => cells.effects().cells_are_deaf = number.is_multiple_of(2),
                 5 => {
-                    for (name, report) in names.iter().zip(&reports) {
-                        let id = cells.find(name).unwrap();
-                    let places = cells.effects().places[&id].clone();
-                        (0..8).for_each(|place| obeys(report, &places, place));
-                    }
+                    names.iter().for_each(|name| does(&mut cells, name));
                     cells.doorbell();
                 }
+                6 => {
+                    does(&mut cells, name);
+                    info(&mut cells, name);
+                }
+                7 => cells = go_wrong(cells, 7, number, |_| {}),
                 _ if number == 1 => {
                     says(&reports[cell], CellPhase::Exited);
                     cells.doorbell();
                     ended[cell] = true;
                 }
                 _ => {
+                    // Whoever asks for a core gets none that is on its way.
                     let wanted = CoresWanted { change: Change::More(1), ids: &[], limit_ms: number };
-                    let _ = cells.resize_cores(name, &wanted, Mode::DryRun);
+                    due[cell] += usize::from(cells.resize_cores(name, &wanted, Mode::Apply).is_ok());
                 }
             }
             // Each core's owner, as the inventory has it, is the cell that holds it.
@@ -317,19 +341,19 @@ proptest! {
                 let owned = cells.machine().cores.iter().filter(|core| core.owner == owner).count();
                 prop_assert_eq!(held, owned);
             }
+            for core in cells.machine().cores {
+                let CoreOwner::OnItsWay(to) = core.owner else { continue };
+                prop_assert!(!cells.info(to).unwrap().state.has_ended(), "core {} goes nowhere", core.id);
+            }
         }
         cells.effects().cells_are_deaf = false;
         for _ in 0..20 {
-            for (name, report) in names.iter().zip(&reports) {
-                let id = cells.find(name).unwrap();
-                    let places = cells.effects().places[&id].clone();
-                (0..8).for_each(|place| obeys(report, &places, place));
-            }
+            names.iter().for_each(|name| does(&mut cells, name));
             cells.doorbell();
             advance(&mut cells, 50);
         }
         for (cell, name) in names.iter().enumerate() {
-            prop_assert_eq!(owned(&cells, name), if ended[cell] { 0 } else { begin[cell] }, "{}", name);
+            prop_assert_eq!(owned(&cells, name), if ended[cell] { 0 } else { due[cell] }, "{}", name);
         }
         prop_assert_eq!(cells.next_deadline_ns(), None);
     }

@@ -73,7 +73,7 @@ impl CoreRefusal {
             }
             Self::Taken { wanted, taken } => {
                 let by = |owner| match owner {
-                    CoreOwner::Cell(cell) => TakenBy::Cell(name_of(cell)),
+                    CoreOwner::Cell(cell) | CoreOwner::OnItsWay(cell) => TakenBy::Cell(name_of(cell)),
                     CoreOwner::Supervisor => TakenBy::Supervisor,
                     CoreOwner::Free | CoreOwner::Failed => TakenBy::Failed,
                 };

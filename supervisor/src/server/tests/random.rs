@@ -155,6 +155,11 @@ fn has_one_owner_each(server: &mut Server<FakeMachine>) -> Result<(), TestCaseEr
             prop_assert!(!has_ended && loan.from.as_ref() != Some(&info.spec.name));
         }
     }
+    for core in &machine.cores {
+        let CoreOwner::OnItsWay(to) = core.owner else { continue };
+        let is_there = cells.info(to).is_some_and(|info| !info.state.has_ended());
+        prop_assert!(is_there, "core {} goes to {to}, which is not there", core.id);
+    }
     prop_assert!(memory <= machine.memory_total.0 && devices <= machine.devices_total);
     Ok(())
 }

@@ -1,0 +1,155 @@
+//! Cores that are at neither cell for a moment.
+
+use super::*;
+
+/// A core of `batch` is lent to `service`, or goes back, and has come free in a request that was about something else.
+fn between(cells: &mut Cells<FakeMachine>, from: &str) -> CoreId {
+    cells.effects().cells_are_deaf = true;
+    let core = match from {
+        "batch" => cells.borrow("service", LEASE_MS).unwrap().core,
+        _ => {
+            hears(cells, "service");
+            cells.give_back("service").unwrap().core
+        }
+    };
+    does(cells, from);
+    info(cells, from);
+    core
+}
+
+fn owner(cells: &Cells<FakeMachine>, core: CoreId) -> CoreOwner {
+    cells.machine().cores[core.0 as usize].owner
+}
+
+/// Nobody gets that core who asks for one.
+fn is_refused_to_others(cells: &mut Cells<FakeMachine>, core: CoreId) {
+    let created = cells.create(party("other", 1, 1, 0));
+    assert_eq!(created, Err(ManagementError::CoresExhausted { wanted: 1, free: 0 }));
+    for (name, ids) in [("batch", &[][..]), ("service", &[core][..])] {
+        let wanted = CoresWanted { change: Change::More(1), ids, limit_ms: 10 };
+        assert!(cells.resize_cores(name, &wanted, Mode::DryRun).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn a_core_between_two_cells_is_nobody_else_s() {
+    let mut cells = lender_and_borrower();
+    let (all, batch) = (owned(&cells, "batch"), cells.find("batch").unwrap());
+    let core = between(&mut cells, "batch");
+    assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(cells.find("service").unwrap()));
+    is_refused_to_others(&mut cells, core);
+    cells.doorbell();
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (2, all - 1));
+    assert_eq!(between(&mut cells, "service"), core);
+    assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(batch));
+    is_refused_to_others(&mut cells, core);
+    cells.doorbell();
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
+}
+
+#[test]
+fn a_core_that_comes_free_as_its_borrower_ends_is_nobody_s_but_the_lender_s() {
+    let mut cells = lender_and_borrower();
+    let (all, batch) = (owned(&cells, "batch"), cells.find("batch").unwrap());
+    let core = cells.borrow("service", LEASE_MS).unwrap().core;
+    let id = cells.find("service").unwrap();
+    says(&cells.effects().reports[&id].clone(), CellPhase::Exited);
+    info(&mut cells, "service");
+    assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(batch));
+    cells.create(party("other", 1, 1, 0)).unwrap();
+    assert!(cells.create(party("more", 1, 1, 0)).is_err());
+    advance(&mut cells, 0);
+    assert_eq!(owned(&cells, "batch"), all);
+}
+
+#[test]
+fn a_core_whose_borrower_ends_before_it_is_there_goes_back() {
+    let mut cells = lender_and_borrower();
+    let all = owned(&cells, "batch");
+    let core = between(&mut cells, "batch");
+    cells.stop("service", 0).unwrap();
+    cells.destroy("service").unwrap();
+    assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(cells.find("batch").unwrap()));
+    advance(&mut cells, 0);
+    assert_eq!(owned(&cells, "batch"), all);
+    let found =
+        events(&cells).iter().filter(|event| matches!(event, JournalEvent::NotBorrowed { .. })).count();
+    assert_eq!(found, 1);
+}
+
+#[test]
+fn a_core_between_two_cells_goes_back_to_its_lender_by_whichever_supervisor() {
+    for from in ["batch", "service"] {
+        let mut cells = lender_and_borrower();
+        let all = owned(&cells, "batch");
+        let core = between(&mut cells, "batch");
+        if from == "service" {
+            cells.doorbell();
+            assert_eq!(between(&mut cells, "service"), core);
+        }
+        let mut cells = go_wrong(cells, 4, 1, |_| {});
+        assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(cells.find("batch").unwrap()));
+        assert_eq!(cells.next_deadline_ns(), Some(0));
+        cells.tick();
+        assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all), "from {from}");
+    }
+}
+
+#[test]
+fn a_core_that_had_been_asked_for_when_its_supervisor_went_wrong_goes_back_to_its_lender() {
+    let mut cells = lender_and_borrower();
+    let all = owned(&cells, "batch");
+    cells.effects().cells_are_deaf = true;
+    cells.borrow("service", LEASE_MS).unwrap();
+    let mut cells = go_wrong(cells, 4, 1, |_| {});
+    cells.tick();
+    hears(&mut cells, "batch");
+    assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all));
+}
+
+#[test]
+fn what_a_core_was_owed_for_is_forgotten_when_it_is_back() {
+    let mut cells = machine(6);
+    run(&mut cells, party("service", 1, 9, 0));
+    run(&mut cells, party("batch", 3, 1, 2));
+    let others = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
+    run(&mut cells, party("other", others as u32, 1, 0));
+    between(&mut cells, "batch");
+    cells.doorbell();
+    let core = between(&mut cells, "service");
+    // It has to wait, as another one leaves.
+    resize(&mut cells, "batch", Change::Less(1), &[]).unwrap();
+    cells.doorbell();
+    assert!(matches!(owner(&cells, core), CoreOwner::OnItsWay(_)));
+    hears(&mut cells, "batch");
+    hears(&mut cells, "batch");
+    assert_eq!(owned(&cells, "batch"), 2);
+    resize(&mut cells, "batch", Change::Less(1), &[core]).unwrap();
+    hears(&mut cells, "batch");
+    let mut cells = go_wrong(cells, 6, 1, |_| {});
+    cells.tick();
+    assert_eq!((owned(&cells, "batch"), owner(&cells, core)), (1, CoreOwner::Free));
+}
+
+#[test]
+fn a_core_that_came_free_for_nobody_is_for_good_whose_it_is_next() {
+    let mut cells = lender_and_borrower();
+    stop(&mut cells, "batch");
+    cells.borrow("service", LEASE_MS).unwrap();
+    let core = between(&mut cells, "service");
+    assert_eq!(owner(&cells, core), CoreOwner::Free);
+    resize(&mut cells, "service", Change::More(1), &[core]).unwrap();
+    hears(&mut cells, "service");
+    (0..3).for_each(|_| advance(&mut cells, LEASE_MS.into()));
+    hears(&mut cells, "service");
+    assert_eq!((owned(&cells, "service"), info(&mut cells, "service").loans), (2, Vec::new()));
+}
+
+fn resize(
+    cells: &mut Cells<FakeMachine>,
+    name: &str,
+    change: Change<u32>,
+    ids: &[CoreId],
+) -> Result<CoresResize, ManagementError> {
+    cells.resize_cores(name, &CoresWanted { change, ids, limit_ms: 1_000 }, Mode::Apply)
+}
