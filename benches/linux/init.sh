@@ -19,14 +19,26 @@ case $guest_services in
     web) nginx -c /etc/nginx.conf & ;;
     netpipe) linux-netpipe 5002 & linux-netpipe 5003 sendfile & ;;
     short) linux-short 7 & ;;
+    colocation)
+        busybox mount -t cgroup2 none /sys/fs/cgroup
+        echo '+cpu +cpuset' >/sys/fs/cgroup/cgroup.subtree_control
+        busybox mkdir /sys/fs/cgroup/service /sys/fs/cgroup/batch
+        (echo 0 >/sys/fs/cgroup/service/cgroup.procs; exec memcached -u root -U 0 -t "$memcached_threads" -m 64) &
+        ;;
     usual) memcached -u root -U 0 -t "$memcached_threads" -m 64 & linux-echo 7 & ;;
 esac
 echo 'guest: services'
 
 # Says what memory is in use when it is asked: all that is not available to a program, in KiB. Touches so many MiB when
-# it is asked to, with small pages or large ones.
-while read -r question amount; do
+# it is asked to, with small pages or large ones. Gives the cgroups of the service and of the batch job weights or
+# processors, and starts the batch job.
+while read -r question amount other; do
     case $question in
+        cpu.weight | cpuset.cpus)
+            echo "$amount" >"/sys/fs/cgroup/service/$question" && echo "$other" >"/sys/fs/cgroup/batch/$question"
+            echo "guest: set $?"
+            ;;
+        batch) (echo 0 >/sys/fs/cgroup/batch/cgroup.procs; exec linux-batch "$amount" "$other") & ;;
         touch) echo never >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
         touch-large) echo always >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
     esac

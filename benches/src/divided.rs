@@ -10,6 +10,7 @@ use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec, RestartPolicy}
 use isola_abi::size::ByteSize;
 use isola_host::client::{Client, ClientError, SOCKET};
 use isola_host::image::{CellImage, SUPERVISOR};
+use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -46,6 +47,19 @@ impl Divided {
     /// # Errors
     /// What goes wrong on the way.
     pub fn boot(session: &Session, size: Size, counting: Counting) -> Result<Self, BenchError> {
+        Self::boot_with(session, size, counting, Vec::new())
+    }
+
+    /// The same with `more` arguments of QEMU.
+    ///
+    /// # Errors
+    /// What goes wrong on the way.
+    pub fn boot_with(
+        session: &Session,
+        size: Size,
+        counting: Counting,
+        more: Vec<OsString>,
+    ) -> Result<Self, BenchError> {
         let console = format!("socket,id=management,path={SOCKET},server=on,wait=off");
         let extra = [
             "-chardev",
@@ -64,7 +78,7 @@ impl Divided {
             queues: size.queues,
             memory_mib: size.memory_mib,
             pace: size.pace,
-            extra: extra.map(Into::into).into(),
+            extra: extra.into_iter().map(Into::into).chain(more).collect(),
         };
         let mut machine = session.machine(&boot, counting)?;
         // What is asked before it listens may be asked again late: it is waited for until it says so.

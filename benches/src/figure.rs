@@ -14,6 +14,8 @@ pub enum Group {
     Cell,
     /// Cells that grow, shrink, come and go on a running machine
     Elastic,
+    /// A service beside a batch job, under a load that rises and falls
+    Colocation,
     /// Requests of a key-value service, and of an echo service
     Kv,
     /// Requests of a web server, for a file
@@ -36,10 +38,11 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Boot,
         Self::Cell,
         Self::Elastic,
+        Self::Colocation,
         Self::Kv,
         Self::Web,
         Self::Bulk,
@@ -57,6 +60,7 @@ impl Group {
             Self::Boot => "boot",
             Self::Cell => "cell",
             Self::Elastic => "elastic",
+            Self::Colocation => "colocation",
             Self::Kv => "kv",
             Self::Web => "web",
             Self::Bulk => "bulk",
@@ -112,6 +116,14 @@ pub enum Peer {
     Smoltcp,
     /// The host's kernel, over its loopback interface.
     Loopback,
+    /// Two cgroups of the Linux guest: memcached, with the largest weight, and a batch job, with the least.
+    Shares,
+    /// The same with equal weights.
+    Alike,
+    /// The same with processors of their own.
+    Fixed,
+    /// The same with processors of their own, which a controller moves.
+    Moved,
 }
 
 /// What is aimed at.

@@ -85,6 +85,37 @@ kinds! {
     Elastic: "elastic-p50", "us", AtRest, Aim::None,
         "median latency of kv while a core comes and leaves, 20 moves a second, beside that at rest";
     Elastic: "elastic-p99", "us", AtRest, Aim::Ratio(1.1), "99th percentile of that";
+    Colocation: "colocation-p50", "ms", Shares, Aim::None,
+        "median latency of kv under a load that rises and falls, beside a batch job; two cgroups on all processors, the service's with the largest weight, the batch job's with the least";
+    Colocation: "colocation-p99", "ms", Shares, Aim::Ratio(0.5),
+        "99th percentile of that";
+    Colocation: "colocation-batch", "s", Shares, Aim::None,
+        "how long the batch job took meanwhile";
+    Colocation: "colocation-alike-p50", "ms", Alike, Aim::None,
+        "the same beside two cgroups of equal weight";
+    Colocation: "colocation-alike-p99", "ms", Alike, Aim::None,
+        "99th percentile of that";
+    Colocation: "colocation-alike-batch", "s", Alike, Aim::None,
+        "how long the batch job took";
+    Colocation: "colocation-fixed-p50", "ms", Fixed, Aim::None,
+        "the same beside two cgroups of which each has its processors, the service three of four";
+    Colocation: "colocation-fixed-p99", "ms", Fixed, Aim::None,
+        "99th percentile of that";
+    Colocation: "colocation-fixed-batch", "s", Fixed, Aim::None,
+        "how long the batch job took";
+    Colocation: "colocation-moved-p50", "ms", Moved, Aim::None,
+        "the same beside the same controller that looks at the client's latencies and moves cores of two cells, or of two cgroups";
+    Colocation: "colocation-moved-p99", "ms", Moved, Aim::None,
+        "99th percentile of that";
+    Colocation: "colocation-moved-batch", "s", Moved, Aim::None,
+        "how long the batch job took";
+    Colocation: "colocation-own-p50", "ms", Shares, Aim::None,
+        "median latency where each gets a load of its own, as near to what saturates it";
+    Colocation: "colocation-own-p99", "ms", Shares, Aim::None, "99th percentile of that";
+    Colocation: "colocation-own-batch", "s", Shares, Aim::None, "how long the batch job took";
+    Colocation: "colocation-own-rate", "requests/s", Shares, Aim::None, "that load, on average (more is better)";
+    Colocation: "colocation-lost", "s", Shares, Aim::None,
+        "time that processors could not keep their pace, as the host was too busy: 0 where the figures count";
     Kv: "kv-instructions", "instructions", Memcached, Aim::Ratio(0.25),
         "guest instructions a request of the ETC-like mix, at saturation";
     Kv: "kv-instructions-low", "instructions", Memcached, Aim::Ratio(0.25),

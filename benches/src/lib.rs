@@ -9,10 +9,12 @@
 //! | [`divided`] | a machine with a supervisor |
 //! | [`machine`] | a machine in QEMU: started, listened to, asked what it used |
 //! | [`instructions`], [`callgrind`] | counting a machine's instructions, and those of a process of the host |
+//! | [`pace`] | a machine's processors slowed to a pace that the host can keep |
+//! | [`plugin`] | the emulator's plugins that these two take |
 //! | [`linux`] | the Linux guest |
 //! | [`load`] | the client |
 //! | [`kinds`], [`figure`], [`statistics`] | what is measured, what came of it, and medians of that |
-//! | [`record`], [`table`], [`curve`] | raw data, tables for people, and pictures |
+//! | [`record`], [`table`], [`curve`], [`timeline`] | raw data, tables for people, and pictures |
 //! | [`interrupt`], [`program`], [`error`] | ^C, other programs, what goes wrong |
 //!
 //! `docs/decisions/0008-benchmarks.md` says why it is done so. Not here: comparing parts of Isola with others' on the
@@ -33,8 +35,11 @@ pub mod linux;
 pub mod load;
 pub mod machine;
 pub mod network;
+pub mod pace;
+pub mod plugin;
 pub mod program;
 pub mod record;
 pub mod session;
 pub mod statistics;
 pub mod table;
+pub mod timeline;

@@ -127,6 +127,11 @@ impl Machine {
         })
     }
 
+    /// The number of QEMU's process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// When QEMU was started.
     pub fn started(&self) -> Instant {
         self.started
@@ -191,21 +196,43 @@ impl Machine {
         })
     }
 
+    /// Writes a line to the serial line.
+    pub fn tell(&mut self, line: &str) {
+        if let Some(input) = &mut self.input {
+            // Where it is gone, the next wait says so.
+            let _ = writeln!(input, "{line}").and_then(|()| input.flush());
+        }
+    }
+
     /// Writes a line to the serial line, and waits for the number that follows `answer` on a line of its own.
     ///
     /// # Errors
     /// As [`Self::wait_for`].
     pub fn ask(&mut self, question: &str, answer: &str) -> Result<u64, BenchError> {
         let from = self.said.len();
-        if let Some(input) = &mut self.input {
-            // Where it is gone, the wait says so.
-            let _ = writeln!(input, "{question}").and_then(|()| input.flush());
-        }
+        self.tell(question);
         self.wait_until(answer, |said| {
             let line = said.get(from..)?.lines().find_map(|line| line.strip_prefix(answer));
             // The end of the line has come only if something follows it.
             line.filter(|_| said.ends_with('\n'))?.trim().parse().ok()
         })
+    }
+
+    /// The number that follows `label` on a line of its own, where it has been written by now. `None` before that.
+    ///
+    /// # Errors
+    /// [`BenchError::Ended`], [`BenchError::Interrupted`].
+    pub fn number(&mut self, label: &str) -> Result<Option<u64>, BenchError> {
+        interrupt::check()?;
+        while let Ok((at, bytes)) = self.output.try_recv() {
+            self.take(at, &bytes);
+        }
+        if !self.is_running() {
+            return Err(self.ended(label));
+        }
+        let said = String::from_utf8_lossy(&self.said);
+        let behind = said.split_once(label).and_then(|(_, behind)| behind.split_once('\n'));
+        Ok(behind.and_then(|(number, _)| number.trim().parse().ok()))
     }
 
     /// Waits until `found` finds something in what it has written, all in all.

@@ -6,7 +6,7 @@ use isola_benches::error::BenchError;
 use isola_benches::figure::{Group, figures};
 use isola_benches::record::Record;
 use isola_benches::session::Session;
-use isola_benches::{curve, groups, interrupt, network, session, table};
+use isola_benches::{groups, interrupt, network, session, table};
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -65,7 +65,7 @@ fn print(output: Output, record: &Record) {
 fn publish(home: &Path, record: &Record) -> Result<(), BenchError> {
     let (data, readme) = (home.join("data"), home.join("README.md"));
     let saved = record.save(&data)?;
-    if let Some(picture) = curve::picture(record) {
+    if let Some(picture) = table::picture(record) {
         let path = saved.with_extension("svg");
         fs::write(&path, picture).map_err(BenchError::file(&path))?;
     }

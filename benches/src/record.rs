@@ -121,8 +121,17 @@ impl Record {
             Peer::Virtual => Some("the method called by a table".into()),
             Peer::AtRest => Some("the same cell at rest".into()),
             Peer::Smoltcp => Some("smoltcp".into()),
+            Peer::Shares => Some(self.cgroups("weights of 10000 and 1")),
+            Peer::Alike => Some(self.cgroups("equal weights")),
+            Peer::Fixed => Some(self.cgroups("processors of their own")),
+            Peer::Moved => Some(self.cgroups("processors of their own that are moved")),
             Peer::Loopback => Some("the host's kernel".into()),
         }
+    }
+
+    /// Two cgroups of the Linux guest.
+    fn cgroups(&self, how: &str) -> String {
+        format!("{}, {} and a batch job in cgroups of {how}", self.setting.linux, self.setting.memcached)
     }
 
     /// The file of a group in `folder`.

@@ -7,6 +7,7 @@ use crate::linux::{LinuxGuest, READY, Services};
 use crate::load::{Outcome, first_answer};
 use crate::machine::{Boot, CPU, MEMORY_MIB, Machine, Pace};
 use crate::network::{GUEST_NETWORK, service};
+use crate::pace::Pacer;
 use crate::record::Setting;
 use crate::{network, program};
 use isola_host::image::ImageStore;
@@ -61,13 +62,15 @@ pub enum Service {
     Netpipe,
     /// Echo, on short connections.
     Short,
+    /// Keys and values, beside a batch job.
+    Colocated,
 }
 
 impl Service {
     /// Isola's image.
     pub fn image(self) -> &'static str {
         match self {
-            Self::Kv => "kv",
+            Self::Kv | Self::Colocated => "kv",
             Self::Echo | Self::Short => "echo",
             Self::Web => "web",
             Self::Netpipe => "netpipe",
@@ -81,6 +84,7 @@ impl Service {
             Self::Web => Services::Web,
             Self::Netpipe => Services::Netpipe,
             Self::Short => Services::Short,
+            Self::Colocated => Services::Colocation,
         }
     }
 
@@ -92,7 +96,7 @@ impl Service {
     /// Its port, a question, and what the answer to it begins with.
     fn conversation(self) -> (u16, &'static [u8], &'static [u8]) {
         match self {
-            Self::Kv => (KV_PORT, b"version\r\n", b"VERSION "),
+            Self::Kv | Self::Colocated => (KV_PORT, b"version\r\n", b"VERSION "),
             Self::Echo | Self::Short => (ECHO_PORT, b"hello", b"hello"),
             // One message of one byte, there and back.
             Self::Netpipe => (NETPIPE_PORT, b"\0\0\0\0\x01\0\0\0\x01n", b"n"),
@@ -150,13 +154,15 @@ pub struct Session {
     pub images: ImageStore,
     linux: LinuxGuest,
     plugin: Plugin,
+    /// What gives processors a pace.
+    pub pacer: Pacer,
     /// The commit that the tree is at, before anything is written into it.
     tree: String,
     _folder: TempDir,
 }
 
 /// Programs of this package that run in the Linux guest.
-const PROGRAMS: [&str; 4] = ["linux-echo", "linux-touch", "linux-netpipe", "linux-short"];
+const PROGRAMS: [&str; 5] = ["linux-echo", "linux-touch", "linux-netpipe", "linux-short", "linux-batch"];
 
 /// What is fetched is kept here, in the root of the tree.
 fn cache() -> PathBuf {
@@ -182,11 +188,12 @@ impl Session {
         let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
         let qemu = Qemu::from_environment()?;
         let plugin = Plugin::build(&qemu.program, folder.path())?;
+        let pacer = Pacer::build(&qemu.program, folder.path())?;
         let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
         let cache = cache();
         let linux = LinuxGuest::prepare(&cache, &PROGRAMS.map(|name| this.with_file_name(name)))?;
         let images = ImageStore::from_environment();
-        Ok(Self { plan, qemu, images, linux, plugin, tree: tree(), _folder: folder })
+        Ok(Self { plan, qemu, images, linux, plugin, pacer, tree: tree(), _folder: folder })
     }
 
     /// What boots `system` with `service` on so many processors.
@@ -210,8 +217,10 @@ impl Session {
                 name: "the Linux guest".into(),
                 kernel: self.linux.kernel.clone(),
                 initrd: Some(match service.services() {
-                    Services::Usual | Services::Netpipe | Services::Short => self.linux.initramfs.clone(),
                     Services::Web => self.linux.web_initramfs.clone(),
+                    Services::Usual | Services::Netpipe | Services::Short | Services::Colocation => {
+                        self.linux.initramfs.clone()
+                    }
                 }),
                 command_line: self.linux.command_line(cores, service.services()),
                 cores,

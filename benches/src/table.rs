@@ -4,6 +4,7 @@ use crate::curve;
 use crate::figure::{Aim, Figure, Group, figures};
 use crate::kinds::Kind;
 use crate::record::Record;
+use crate::timeline;
 use std::fmt::Write;
 
 /// Where the generated part of the README begins and ends.
@@ -53,6 +54,7 @@ fn peers(record: &Record) -> &'static str {
         Group::Elastic | Group::Memory | Group::Library | Group::Stack => "the other",
         Group::Boot
         | Group::Cell
+        | Group::Colocation
         | Group::Kv
         | Group::Web
         | Group::Bulk
@@ -60,6 +62,11 @@ fn peers(record: &Record) -> &'static str {
         | Group::Connections
         | Group::Pager => "Linux",
     }
+}
+
+/// The picture of a record's curves; `None` where it has none.
+pub fn picture(record: &Record) -> Option<String> {
+    curve::picture(record).or_else(|| timeline::picture(record))
 }
 
 /// A record as a section of a document.
@@ -90,6 +97,9 @@ fn markdown(record: &Record) -> String {
     }
     if let Some(table) = curve::table(record) {
         let _ = write!(text, "{table}\n![what one way carries by the size of a message](data/{name}.svg)\n");
+    }
+    if timeline::picture(record).is_some() {
+        let _ = write!(text, "\n![load, latency and cores of the service over time](data/{name}.svg)\n");
     }
     let runs = record.figures.values().map(|series| series.isola.len()).max().unwrap_or_default();
     let load: String = setting.load.iter().map(|(what, how)| format!("; {what}: {how}")).collect();
@@ -206,7 +216,7 @@ mod tests {
         let records: Vec<_> = records.into_iter().flatten().collect();
         for record in &records {
             let picture = std::fs::read_to_string(folder.join(format!("data/{}.svg", record.group().name())));
-            assert!(picture.ok() == curve::picture(record), "the picture of {}", record.group().name());
+            assert!(picture.ok() == super::picture(record), "the picture of {}", record.group().name());
         }
         let published = publish(&readme, &records).expect("the README has a generated part");
         assert!(published == readme, "the figures in benches/README.md are not those of benches/data");

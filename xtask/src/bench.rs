@@ -21,10 +21,11 @@ const NATIVE: [(&str, &[&str]); 2] = [
     ("stack", &["--package=isola-stack-compare"]),
 ];
 /// The groups for which machines boot images, and which.
-const WITH_MACHINES: [(&str, &[&str]); 10] = [
+const WITH_MACHINES: [(&str, &[&str]); 11] = [
     ("boot", &["kv"]),
     ("cell", &["supervisor", "kv", "echo"]),
     ("elastic", &["supervisor", "kv", "echo"]),
+    ("colocation", &["supervisor", "kv", "primes"]),
     ("kv", &["kv", "echo"]),
     ("web", &["web"]),
     ("bulk", &["netpipe"]),

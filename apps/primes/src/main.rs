@@ -2,28 +2,46 @@
 //!
 //! `primes [PORT]`, by default 7000. The first core answers; the others are woken by the first number and halted
 //! again after each.
+//!
+//! `primes batch NUMBER` is a batch job: it counts the primes below the number on the cores that the cell has, those included
+//! that come meanwhile, says how long it took, and ends. It needs no network.
 #![no_std]
 #![no_main]
 
-use isola::events::{parallel, yield_now};
+use alloc::sync::Arc;
+use core::time::Duration;
+use isola::events::{now, parallel, yield_now};
 use isola::iobuf::IoBuf;
 use isola::net::UdpSocket;
 use isola::prelude::*;
 use isola_primes::count::{Counter, pieces};
+use isola_primes::job::Job;
 use isola_primes::request;
+
+extern crate alloc;
 
 isola::app!(main);
 
 const DEFAULT_PORT: u16 = 7000;
 
+/// So often a batch job looks which cores there are.
+const ROUND: Duration = Duration::from_millis(100);
+
 async fn main(arguments: Arguments) -> ExitCode {
+    if arguments.get(0) == Some("batch") {
+        return match arguments.get(1).map(|number| request::parse(number.as_bytes())) {
+            Some(Ok(number)) => batch(number).await,
+            Some(Err(error)) => {
+                println!("primes: {error}");
+                ExitCode::USAGE
+            }
+            None => usage(),
+        };
+    }
     let port = match arguments.get(0).map(str::parse) {
         None => DEFAULT_PORT,
         Some(Ok(port)) => port,
-        Some(Err(_)) => {
-            println!("usage: primes [PORT]");
-            return ExitCode::USAGE;
-        }
+        Some(Err(_)) => return usage(),
     };
     let socket = match UdpSocket::bind(port) {
         Ok(socket) => socket,
@@ -42,6 +60,33 @@ async fn main(arguments: Arguments) -> ExitCode {
         // An answer that cannot be sent is lost, as it could be on its way: the client asks again.
         let _ = socket.answer(&datagram, IoBuf::from(answer.into_bytes()).into());
     }
+}
+
+fn usage() -> ExitCode {
+    println!("usage: primes [PORT], or: primes batch NUMBER");
+    ExitCode::USAGE
+}
+
+/// Counts the primes below `number`, in rounds: each has a worker on each core that is there when it begins. One whose core
+/// goes meanwhile shares another with the worker there.
+async fn batch(number: u64) -> ExitCode {
+    println!("primes: batch of {number}, {} cores", isola::core_count());
+    let (begin, job) = (now(), Arc::new(Job::new(number)));
+    let counter = Arc::new(job.counter());
+    while !job.is_dealt() {
+        let (job, counter, end) = (job.clone(), counter.clone(), now() + ROUND);
+        let workers = parallel(isola::core_count(), move |_| {
+            let (job, mut counter) = (job.clone(), Counter::clone(&counter));
+            async move {
+                while now() < end && job.step(&mut counter) {
+                    yield_now().await;
+                }
+            }
+        });
+        workers.await;
+    }
+    println!("primes: {} below {number} in {} us", job.found(), (now() - begin).as_micros());
+    ExitCode::SUCCESS
 }
 
 /// The number of primes below `number`, by all cores of the cell.

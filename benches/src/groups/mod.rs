@@ -3,6 +3,7 @@
 mod boot;
 mod bulk;
 mod cell;
+mod colocation;
 mod connections;
 mod elastic;
 mod kv;
@@ -42,11 +43,12 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Pager => pager::load(),
         Group::Library => return library::run(session, command),
         Group::Elastic => elastic::load(),
+        Group::Colocation => colocation::load(session),
         Group::Boot | Group::Cell => BTreeMap::new(),
     };
     let mut record = Record::new(group, now(), command, session.setting(load));
     let runs = session.plan.runs;
-    let mut kv = kv::Kv::default();
+    let (mut kv, mut colocation) = (kv::Kv::default(), colocation::Colocation::default());
     for run in 0..runs {
         eprintln!("bench: {}, run {} of {runs}", group.name(), run + 1);
         // Who comes first in a run comes last in the next: what changes on the host changes for both.
@@ -57,6 +59,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Boot => boot::run(session, system, &mut record)?,
                 Group::Cell => cell::run(session, system, &mut record)?,
                 Group::Elastic if system == System::Isola => elastic::run(session, &mut record)?,
+                Group::Colocation => colocation.run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
                 Group::Web => web::run(session, system, &mut record)?,
                 Group::Bulk => bulk::run(session, system, &mut record)?,

@@ -25,6 +25,12 @@ pub const READY: &str = "guest: services";
 /// What it answers when it is asked for its memory: KiB in use.
 pub const MEMORY_ANSWER: &str = "guest: memory";
 
+/// What it answers when its cgroups were given something: 0 where that could be done.
+pub const SET_ANSWER: &str = "guest: set";
+
+/// What its batch job says when it is done: how many us it took.
+pub const BATCH_DONE: &str = "batch: us";
+
 /// Kernel modules of the network device, in the order in which they are loaded (`benches/linux/init.sh`).
 const MODULES: [&str; 8] = [
     "virtio_ring",
@@ -74,6 +80,8 @@ pub enum Services {
     Netpipe,
     /// The echo server for short connections.
     Short,
+    /// memcached, and cgroups for it and for a batch job.
+    Colocation,
 }
 
 impl Services {
@@ -84,6 +92,7 @@ impl Services {
             Self::Web => "web",
             Self::Netpipe => "netpipe",
             Self::Short => "short",
+            Self::Colocation => "colocation",
         }
     }
 }
@@ -140,7 +149,7 @@ fn file_system(packages: &Packages, programs: &[PathBuf], services: Services) ->
     let memcached = read(&packages.find(&["usr/bin/memcached"])?)?;
     let ours: Vec<Vec<u8>> = programs.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
     let nginx = match services {
-        Services::Usual | Services::Netpipe | Services::Short => None,
+        Services::Usual | Services::Netpipe | Services::Short | Services::Colocation => None,
         Services::Web => Some(read(&packages.find(&["usr/sbin/nginx"])?)?),
     };
     let all: Vec<&[u8]> = ours.iter().chain([&memcached]).chain(&nginx).map(Vec::as_slice).collect();
@@ -185,11 +194,14 @@ mod tests {
         let script = include_str!("../../linux/init.sh");
         assert!(script.contains(&format!("for module in {}; do", MODULES.join(" "))));
         assert!(script.contains(&format!("echo '{READY}'")) && script.contains(MEMORY_ANSWER));
+        assert!(script.contains(SET_ANSWER) && include_str!("../bin/linux-batch.rs").contains(BATCH_DONE));
         for variable in ["$guest_address", "$memcached_threads", "$guest_services"] {
             assert!(script.contains(variable));
         }
-        for services in [Services::Usual, Services::Web, Services::Netpipe, Services::Short] {
-            assert!(script.contains(&format!("    {}) ", services.name())));
+        for services in
+            [Services::Usual, Services::Web, Services::Netpipe, Services::Short, Services::Colocation]
+        {
+            assert!(script.contains(&format!("    {})", services.name())));
         }
     }
 }

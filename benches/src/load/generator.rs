@@ -9,10 +9,12 @@
 
 use super::connection::Connection;
 use super::mix::Mix;
+use super::profile::{Profile, Window, Windows};
 use super::{ANSWER_LIMIT, Outcome, histogram};
 use crate::error::BenchError;
 use crate::interrupt;
 use rustix::event::{PollFd, Timespec, poll};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -57,7 +59,7 @@ impl Generator {
             for request in requests.by_ref().take(room) {
                 self.connections[0].ask(&self.mix, request, Instant::now())?;
             }
-            self.turn(LOOK_INTERVAL, &mut last, |_, _| {})?;
+            self.turn(LOOK_INTERVAL, &mut last, |_, _, _| {})?;
         }
         Ok(())
     }
@@ -81,7 +83,7 @@ impl Generator {
             } else if idle.len() == self.connections.len() {
                 return Ok(Outcome { requests: latency_ns.len(), elapsed: last - start, latency_ns });
             }
-            self.turn(LOOK_INTERVAL, &mut last, |index, latency| {
+            self.turn(LOOK_INTERVAL, &mut last, |_, index, latency| {
                 latency_ns.saturating_record(latency.as_nanos() as u64);
                 if !idle.contains(&index) {
                     idle.push(index);
@@ -95,37 +97,74 @@ impl Generator {
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::WrongAnswer`], [`BenchError::Interrupted`].
     pub fn open(&mut self, rate: f64, duration: Duration) -> Result<Outcome, BenchError> {
+        self.due_at(|_| rate, |at| at >= duration, |_, _| {})
+    }
+
+    /// Open loop of a load that rises and falls, until it `is_over`, which is told the windows so far; then all answers are
+    /// waited for.
+    ///
+    /// # Errors
+    /// [`BenchError::Connection`], [`BenchError::WrongAnswer`], [`BenchError::Interrupted`].
+    pub fn fluctuating(
+        &mut self,
+        profile: &Profile,
+        window: Duration,
+        mut is_over: impl FnMut(&[Window]) -> bool,
+    ) -> Result<(Outcome, Windows), BenchError> {
+        let windows = RefCell::new(Windows::of(window));
+        let outcome = self.due_at(
+            |at| profile.rate(at),
+            |at| {
+                windows.borrow_mut().advance(at);
+                is_over(windows.borrow().closed())
+            },
+            |at, latency| windows.borrow_mut().answered(at, latency),
+        )?;
+        Ok((outcome, windows.into_inner()))
+    }
+
+    /// Open loop of a `rate` by the time, until it `is_over`. `answered` is told when each answer came and its latency; all
+    /// times are since the beginning.
+    fn due_at(
+        &mut self,
+        rate: impl Fn(Duration) -> f64,
+        mut is_over: impl FnMut(Duration) -> bool,
+        mut answered: impl FnMut(Duration, Duration),
+    ) -> Result<Outcome, BenchError> {
         // The same requests at the same times for whoever is asked.
         self.random = fastrand::Rng::with_seed(SEED);
         let start = Instant::now();
-        let end = start + duration;
         let mut latency_ns = histogram();
         let mut last = start;
-        let mut due = start + gap(rate, &mut self.random);
+        let mut due = gap(rate(Duration::ZERO), &mut self.random);
+        let mut is_done = is_over(due);
         loop {
-            while due < end && due <= Instant::now() {
+            while !is_done && start + due <= Instant::now() {
                 let index = self.random.usize(..self.connections.len());
                 let request = self.mix.draw(&mut self.random);
-                self.connections[index].ask(&self.mix, request, due)?;
-                due += gap(rate, &mut self.random);
+                self.connections[index].ask(&self.mix, request, start + due)?;
+                due += gap(rate(due), &mut self.random);
+                is_done = is_over(due);
             }
-            if due >= end && self.connections.iter().all(|connection| connection.under_way() == 0) {
+            if is_done && self.connections.iter().all(|connection| connection.under_way() == 0) {
                 return Ok(Outcome { requests: latency_ns.len(), elapsed: last - start, latency_ns });
             }
-            let limit = if due < end { due.saturating_duration_since(Instant::now()) } else { LOOK_INTERVAL };
-            self.turn(limit, &mut last, |_, latency| {
-                latency_ns.saturating_record(latency.as_nanos() as u64)
+            let limit =
+                if is_done { LOOK_INTERVAL } else { (start + due).saturating_duration_since(Instant::now()) };
+            self.turn(limit, &mut last, |now, _, latency| {
+                latency_ns.saturating_record(latency.as_nanos() as u64);
+                answered(now.saturating_duration_since(start), latency);
             })?;
         }
     }
 
-    /// Waits until something moves, or `limit` has passed, and moves it. `answered` is told the connection of each
-    /// answer and its latency; `last` is when the latest answer came.
+    /// Waits until something moves, or `limit` has passed, and moves it. `answered` is told when each answer
+    /// came, its connection and its latency; `last` is when the latest came.
     fn turn(
         &mut self,
         limit: Duration,
         last: &mut Instant,
-        mut answered: impl FnMut(usize, Duration),
+        mut answered: impl FnMut(Instant, usize, Duration),
     ) -> Result<(), BenchError> {
         interrupt::check()?;
         let limit = limit.min(LOOK_INTERVAL);
@@ -141,7 +180,7 @@ impl Generator {
             connection.send()?;
             connection.receive(&self.mix, |due| {
                 *last = Instant::now();
-                answered(index, last.saturating_duration_since(due));
+                answered(*last, index, last.saturating_duration_since(due));
             })?;
         }
         let waiting = self.connections.iter().any(|connection| connection.under_way() > 0);
@@ -222,6 +261,17 @@ mod tests {
             open.requests,
             again.requests
         );
+    }
+
+    #[test]
+    fn a_load_that_rises_and_falls_goes_on_until_its_windows_say_so() {
+        let mut generator = Generator::connect(service(), 4, Mix::etc()).unwrap();
+        let profile = Profile { least: 100.0, most: 2_000.0, period: Duration::from_millis(400) };
+        let (outcome, windows) =
+            generator.fluctuating(&profile, Duration::from_millis(50), |windows| windows.len() == 8).unwrap();
+        // On average 1050 requests a second, for 0.4 s.
+        assert!((300..550).contains(&outcome.requests), "{}", outcome.requests);
+        assert!(windows.closed().len() >= 8);
     }
 
     #[test]

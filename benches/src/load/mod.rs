@@ -7,6 +7,7 @@
 //! | [`reply`] | answers of memcached's text protocol |
 //! | [`connection`] | a connection, and the requests that are under way on it |
 //! | [`generator`] | closed loop and open loop |
+//! | [`profile`] | a load that rises and falls, by windows |
 //! | [`echo`] | ping-pong |
 //! | [`page`] | requests for a page |
 //! | [`netpipe`] | messages of all sizes |
@@ -18,6 +19,7 @@ pub mod generator;
 pub mod mix;
 pub mod netpipe;
 pub mod page;
+pub mod profile;
 pub mod reply;
 pub mod short;
 

@@ -113,7 +113,9 @@ const LAYERS: &[Layer] = &[
     },
     // What runs on the user's machine.
     Layer { name: "host", folders: &["host"], stands_on: &["abi"] },
-    Layer { name: "tests", folders: &["tests", "benches"], stands_on: &["abi", "host"] },
+    Layer { name: "tests", folders: &["tests"], stands_on: &["abi", "host"] },
+    // What stands beside an application does the same work, with the same code.
+    Layer { name: "benches", folders: &["benches"], stands_on: &["abi", "host", "apps"] },
     Layer { name: "xtask", folders: &["xtask"], stands_on: &[] },
 ];
 

@@ -1,0 +1,125 @@
+//! Isola's side: a cell for the service, and one for the batch job.
+
+use super::{CORES, Pair, Way, number};
+use crate::divided::{Divided, Size, spec};
+use crate::error::BenchError;
+use crate::machine::{MEMORY_MIB, Machine, Pace};
+use crate::session::{Counting, Service, Session};
+use isola_abi::management::{CellSpec, Change, LendingSpec, Mode, NetworkSpec};
+use isola_host::elastic::Step;
+
+/// The cells.
+const SERVICE: &str = "kv";
+const BATCH: &str = "batch";
+
+/// The most cores that the service can have: the supervisor has one, and the batch job keeps one.
+const SERVICE_CORES: u32 = CORES - 2;
+
+/// Their memory, in MiB.
+const SERVICE_MIB: u64 = 128;
+const BATCH_MIB: u64 = 32;
+
+/// So long events of the service may wait until it borrows a core, in us: some requests' time.
+const BORROW_ABOVE_US: u32 = 5_000;
+
+/// How long a core may take to come free, in ms: by default.
+const LEAVE_LIMIT_MS: u32 = 10;
+
+/// What stands before the time in the batch job's last line, and behind it.
+const TIME: (&str, &str) = (" in ", " us");
+
+/// The machine with both cells.
+pub struct Cells {
+    divided: Divided,
+}
+
+impl Cells {
+    /// Boots the machine, and starts the service alone, on as many cores as it can ever have.
+    pub fn boot_service(session: &Session) -> Result<Self, BenchError> {
+        let mut this = Self { divided: boot(session)? };
+        let kv = session.images.cell_image(SERVICE)?;
+        this.divided.provide(&kv)?;
+        this.divided.client.create(spec(SERVICE, &kv, SERVICE_CORES, SERVICE_MIB))?;
+        this.start_service()?;
+        Ok(this)
+    }
+
+    /// Boots the machine, and starts the service on a core. The batch job has the others, and begins later.
+    pub fn boot(session: &Session, way: Way) -> Result<Self, BenchError> {
+        let mut divided = boot(session)?;
+        let (kv, primes) = (session.images.cell_image(SERVICE)?, session.images.cell_image("primes")?);
+        divided.provide(&kv)?;
+        divided.provide(&primes)?;
+        let (service, batch) = match way {
+            Way::Lending | Way::Own => (
+                LendingSpec { priority: 1, lends: 0, borrow_above_us: BORROW_ABOVE_US },
+                LendingSpec { priority: 0, lends: CORES, borrow_above_us: 0 },
+            ),
+            _ => Default::default(),
+        };
+        divided.client.create(CellSpec { lending: service, ..spec(SERVICE, &kv, 1, SERVICE_MIB) })?;
+        divided.client.create(CellSpec {
+            lending: batch,
+            network: NetworkSpec::None,
+            arguments: vec!["batch".into(), number(session).to_string()],
+            // The supervisor has a core, and the service.
+            ..spec(BATCH, &primes, CORES - 2, BATCH_MIB)
+        })?;
+        let mut this = Self { divided };
+        this.start_service()?;
+        Ok(this)
+    }
+
+    fn start_service(&mut self) -> Result<(), BenchError> {
+        self.divided.client.start(SERVICE)?;
+        Service::Colocated.first_answer(&mut self.divided.machine).map(|_| ())
+    }
+
+    fn change(&mut self, cell: &str, change: Change<u32>) -> Result<(), BenchError> {
+        self.divided.client.resize_cores(cell, change, Vec::new(), LEAVE_LIMIT_MS, Mode::Apply)?;
+        Ok(())
+    }
+}
+
+/// The machine, with a supervisor and nothing else.
+fn boot(session: &Session) -> Result<Divided, BenchError> {
+    let size = Size { cores: CORES, queues: CORES, memory_mib: MEMORY_MIB, pace: Pace::Host };
+    Divided::boot_with(session, size, Counting::Off, session.pacer.arguments().into())
+}
+
+impl Pair for Cells {
+    fn machine(&mut self) -> &mut Machine {
+        &mut self.divided.machine
+    }
+
+    fn start_batch(&mut self) -> Result<(), BenchError> {
+        self.divided.client.start(BATCH)?;
+        Ok(())
+    }
+
+    fn batch_s(&mut self) -> Result<Option<f64>, BenchError> {
+        if !self.divided.client.inspect(BATCH)?.state.has_ended() {
+            return Ok(None);
+        }
+        let said = self.divided.client.logs(BATCH, 0)?.bytes;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let time = said.rsplit_once(TIME.0).and_then(|(_, time)| time.split_once(TIME.1));
+        let time_us: Option<f64> = time.and_then(|(time, _)| time.parse().ok());
+        time_us.map(|time_us| Some(time_us / 1e6)).ok_or_else(|| self.divided.machine.ended(&said))
+    }
+
+    fn service_cores(&mut self) -> Result<Option<u32>, BenchError> {
+        let cores = self.divided.client.inspect(SERVICE)?.cores;
+        Ok(Some(cores.iter().filter(|core| core.is_present).count() as u32))
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), BenchError> {
+        let (from, to) = match step {
+            Step::Take(..) => (BATCH, SERVICE),
+            Step::Give(..) => (SERVICE, BATCH),
+            Step::Stay(_) => return Ok(()),
+        };
+        self.change(from, Change::Less(1))?;
+        self.change(to, Change::More(1))
+    }
+}

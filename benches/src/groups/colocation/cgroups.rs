@@ -1,0 +1,86 @@
+//! Linux's side: a cgroup for the service, and one for the batch job, in the guest.
+
+use super::{CORES, Pair, Way, number};
+use crate::error::BenchError;
+use crate::linux::{BATCH_DONE, READY, SET_ANSWER};
+use crate::machine::{Boot, Machine};
+use crate::session::{Counting, Service, Session, System};
+use isola_host::elastic::Step;
+
+/// Weights: the most and the least that Linux takes, and what it gives by default.
+const MOST_WEIGHT: u32 = 10_000;
+const LEAST_WEIGHT: u32 = 1;
+const USUAL_WEIGHT: u32 = 100;
+
+/// Processors of the service where each cgroup has its own for good.
+const FIXED: u32 = 3;
+
+/// The guest with both cgroups.
+pub struct Cgroups {
+    machine: Machine,
+    /// Processors that the service has for itself.
+    cores: Option<u32>,
+    /// What the batch job counts to.
+    number: u64,
+}
+
+impl Cgroups {
+    /// Boots the guest; its service runs, and has its part. The batch job begins later.
+    pub fn boot(session: &Session, way: Way) -> Result<Self, BenchError> {
+        let boot = session.boot(System::Linux, Service::Colocated, CORES)?;
+        let boot = Boot { extra: session.pacer.arguments().into(), ..boot };
+        let mut machine = session.machine(&boot, Counting::Off)?;
+        machine.wait_for(READY)?;
+        Service::Colocated.first_answer(&mut machine)?;
+        let mut this = Self { machine, cores: None, number: number(session) };
+        match way {
+            Way::Fixed => this.divide(FIXED)?,
+            Way::Moved => this.divide(1)?,
+            Way::Alike => this.set("cpu.weight", &USUAL_WEIGHT.to_string(), &USUAL_WEIGHT.to_string())?,
+            Way::Shares | Way::Lending | Way::Own => {
+                this.set("cpu.weight", &MOST_WEIGHT.to_string(), &LEAST_WEIGHT.to_string())?;
+            }
+        }
+        Ok(this)
+    }
+
+    /// Gives the service the first processors, and the batch job the others.
+    fn divide(&mut self, cores: u32) -> Result<(), BenchError> {
+        self.cores = Some(cores);
+        self.set("cpuset.cpus", &format!("0-{}", cores - 1), &format!("{cores}-{}", CORES - 1))
+    }
+
+    fn set(&mut self, what: &str, service: &str, batch: &str) -> Result<(), BenchError> {
+        match self.machine.ask(&format!("{what} {service} {batch}"), SET_ANSWER)? {
+            0 => Ok(()),
+            _ => Err(self.machine.late(&format!("{what} of {service} and {batch}"))),
+        }
+    }
+}
+
+impl Pair for Cgroups {
+    fn machine(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
+    fn start_batch(&mut self) -> Result<(), BenchError> {
+        self.machine.tell(&format!("batch {} {CORES}", self.number));
+        Ok(())
+    }
+
+    fn batch_s(&mut self) -> Result<Option<f64>, BenchError> {
+        Ok(self.machine.number(BATCH_DONE)?.map(|time_us| time_us as f64 / 1e6))
+    }
+
+    fn service_cores(&mut self) -> Result<Option<u32>, BenchError> {
+        Ok(self.cores)
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), BenchError> {
+        match (step, self.cores) {
+            (Step::Take(..), Some(cores)) => self.divide(cores + 1),
+            (Step::Give(..), Some(cores)) => self.divide(cores - 1),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Plugins of QEMU's emulator (`benches/plugin`), compiled when they are needed, for the interface version of the QEMU at hand.
+
+use crate::error::BenchError;
+use crate::program;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Versions of the plugin interface that QEMU has had, and room for those to come.
+const INTERFACE_VERSIONS: std::ops::RangeInclusive<u32> = 1..=12;
+
+/// Compiles the plugin of that name into `folder`, for `qemu`; returns where it is. Its one option names a file.
+///
+/// # Errors
+/// [`BenchError::NoPlugins`], or what the compiler says.
+pub fn compile(qemu: &Path, folder: &Path, name: &str, option: &str) -> Result<PathBuf, BenchError> {
+    program::need(&[("cc", "gcc libc6-dev")])?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("plugin/{name}.c"));
+    let path = folder.join(format!("{name}.so"));
+    let mut said = String::new();
+    for version in INTERFACE_VERSIONS {
+        let mut compile = Command::new("cc");
+        compile.args(["-std=gnu11", "-Wall", "-Wextra", "-O2", "-shared", "-fPIC"]);
+        compile.arg(format!("-DINTERFACE_VERSION={version}")).arg("-o").arg(&path).arg(&source);
+        program::run_in(&mut compile)?;
+        match loads(qemu, &format!("{},{option}={}", path.display(), folder.join("probe").display())) {
+            Ok(()) => return Ok(path),
+            // What the first version is refused with says most.
+            Err(why) if said.is_empty() => said = why,
+            Err(_) => {}
+        }
+    }
+    Err(BenchError::NoPlugins(said))
+}
+
+/// Whether QEMU takes the plugin; why not, where it does not.
+fn loads(qemu: &Path, plugin: &str) -> Result<(), String> {
+    let mut command = Command::new(qemu);
+    command.args(["-M", "none", "-nodefaults", "-display", "none", "-accel", "tcg", "-monitor", "stdio"]);
+    command.args(["-plugin", plugin]);
+    let spawned = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| error.to_string())?;
+    if let Some(mut monitor) = child.stdin.take() {
+        // A QEMU that has ended already says why below.
+        let _ = monitor.write_all(b"quit\n");
+    }
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+}
