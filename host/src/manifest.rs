@@ -19,6 +19,7 @@
 //! priority = 9                     # it borrows cores from cells of lower priority, see `isola borrow`
 //! borrow_above = "100us"           # and does so by itself when its events wait longer than that
 //! lend = 0                         # how many of its cores it lends to those of higher priority
+//! text = "private"                 # its code and constants are its own; or shared with all cells of the image
 //!
 //! [elastic]                        # for `isola elastic -f`
 //! p99 = "2ms..5ms"                 # what its requests are to take
@@ -36,7 +37,7 @@ use crate::machine::network::NetworkWish;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
 use isola_abi::integrity::{ImageDigest, PublicKey};
-use isola_abi::management::{PlacementPolicy, RestartPolicy};
+use isola_abi::management::{PlacementPolicy, RestartPolicy, Text};
 use isola_abi::size::ByteSize;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, de};
@@ -88,6 +89,8 @@ pub struct Manifest {
     pub lend: Option<u32>,
     /// How long its events wait until it borrows a core by itself.
     pub borrow_above: Option<Wait>,
+    /// Whose its code and constants are.
+    pub text: Option<Text>,
     /// How its cores follow its load, while `isola elastic` runs.
     pub elastic: Option<Elastic>,
 }

@@ -27,6 +27,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
             restart: RestartPolicy::No,
             watchdog_ms: 0,
             lending: Default::default(),
+            text: Default::default(),
         },
         state: CellState::Created,
         phase: CellPhase::Silent,

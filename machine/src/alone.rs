@@ -54,6 +54,7 @@ fn become_cell(machine: Machine) -> ! {
     };
     let memory: Vec<Region> = memory.into_iter().map(|(_, region)| region).collect();
     let plan = Plan {
+        text: None,
         segments: running_segments(),
         entry: ENTRY.load(Ordering::Relaxed),
         vectors: crate::interrupts::vectors(),

@@ -18,12 +18,42 @@ use isola_abi::report::Report;
 
 /// Memory whose content the supervisor can get at, as long as no cell has it.
 pub trait Pages: Chunk {
+    /// The same, which nobody writes to any more.
+    type Shared: SharedPages<Memory = Self>;
+
+    /// Has it be only read from here on.
+    fn share(self) -> Self::Shared;
+
     /// Its first `len_bytes` bytes, at most all.
     fn read(&self, len_bytes: usize) -> &[u8];
 
     /// Writes at `offset`; what does not fit is left out.
     fn write(&mut self, offset: u64, bytes: &[u8]);
 }
+
+/// Memory that several look at, and nobody writes to. A clone is one more of them.
+pub trait SharedPages: Clone {
+    /// What it is when only one has it.
+    type Memory;
+
+    /// Which memory.
+    fn range(&self) -> PhysRange;
+
+    /// Its first `len_bytes` bytes, at most all.
+    fn read(&self, len_bytes: usize) -> &[u8];
+
+    /// Whether somebody else has it, too.
+    fn is_shared(&self) -> bool;
+
+    /// The memory, to be used as one likes.
+    ///
+    /// # Errors
+    /// Itself, where somebody else has it, too.
+    fn into_memory(self) -> Result<Self::Memory, Self>;
+}
+
+/// Memory of a machine that several look at.
+pub type SharedOf<E> = <<E as Effects>::Memory as Pages>::Shared;
 
 /// What a cell is built from.
 pub struct Blueprint<'a, E: Effects + ?Sized> {
@@ -35,8 +65,9 @@ pub struct Blueprint<'a, E: Effects + ?Sized> {
     pub memory_max_bytes: u64,
     /// How its image is laid out.
     pub plan: &'a ImagePlan,
-    /// The image's bytes, which the plan was made from.
-    pub image: &'a [u8],
+    /// The memory that the image's bytes begin, which the plan was made from. Where the plan has segments that are shared,
+    /// the cell has it, too, until it is dismantled.
+    pub image: &'a SharedOf<E>,
     /// Its cores, in the order of core indices.
     pub cores: &'a [E::Core],
     /// How many places it has for cores: at least as many as it has cores.
@@ -117,7 +148,9 @@ pub struct Legacy<E: Effects + ?Sized> {
     /// What [`Effects::keep_estate`] was told last; nobody vouches for it.
     pub estate: Estate,
     /// The images of it whose memory nobody else has, with that.
-    pub images: Vec<(KeptImage, E::Memory)>,
+    pub images: Vec<(KeptImage, SharedOf<E>)>,
+    /// What else survivors stand on.
+    pub texts: Vec<SharedOf<E>>,
 }
 
 /// A cell that a supervisor has left.

@@ -7,9 +7,10 @@ pub(crate) use rebirth::go_wrong;
 use crate::cells::{Boot, Cells, InventoryOf};
 use crate::effects::{
     Admission, Blueprint, BuildError, BuildFailure, Effects, NoFurniture, Pages, Reclaimed, Retracted,
+    SharedPages,
 };
-use crate::image::ImagePlan;
 use crate::image::tests::Builder;
+use crate::image::{ImagePlan, Source};
 use crate::inventory::{CHUNK, Chunk, CoreToken, Cores, Devices, Memory};
 use crate::report::tests::{blank, write};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -22,7 +23,7 @@ use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::integrity::ImageDigest;
-use isola_abi::management::{CellSpec, CorePlacement, Fault, LendingSpec, NetworkSpec, RestartPolicy};
+use isola_abi::management::{CellSpec, CorePlacement, Fault, LendingSpec, NetworkSpec, RestartPolicy, Text};
 use isola_abi::places::{Order, OrderKind, Places};
 use isola_abi::rebirth::Stage;
 use isola_abi::recall::Recall;
@@ -110,7 +111,37 @@ impl FakeMemory {
     }
 }
 
+/// The same, which nobody writes to.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeShared(Rc<FakeMemory>);
+
+impl SharedPages for FakeShared {
+    type Memory = FakeMemory;
+
+    fn range(&self) -> PhysRange {
+        self.0.range
+    }
+
+    fn read(&self, len_bytes: usize) -> &[u8] {
+        self.0.read(len_bytes)
+    }
+
+    fn is_shared(&self) -> bool {
+        Rc::strong_count(&self.0) > 1
+    }
+
+    fn into_memory(self) -> Result<FakeMemory, Self> {
+        Rc::try_unwrap(self.0).map_err(Self)
+    }
+}
+
 impl Pages for FakeMemory {
+    type Shared = FakeShared;
+
+    fn share(self) -> FakeShared {
+        FakeShared(Rc::new(self))
+    }
+
     fn read(&self, len_bytes: usize) -> &[u8] {
         &self.front[..len_bytes]
     }
@@ -149,6 +180,8 @@ pub(crate) struct FakeSpace {
     /// The first is image, tables and the like: none of it can go.
     memory: Vec<FakeMemory>,
     retracted: Vec<FakeMemory>,
+    /// What it stands on.
+    text: Option<FakeShared>,
     cores: Vec<CoreId>,
     has_device: bool,
 }
@@ -200,6 +233,10 @@ pub(crate) struct FakeMachine {
     deeds: BTreeMap<u64, FakeDeed>,
     /// What is written down beside cells.
     estate: Vec<u8>,
+    /// There is no room for what is written down beside cells.
+    pub(crate) estate_is_full: bool,
+    /// Whoever writes over memory writes over images when the supervisor goes wrong.
+    pub(crate) soils_images: bool,
     /// How many cells were built.
     built: u64,
     soiled: Soiled,
@@ -226,7 +263,7 @@ impl Effects for FakeMachine {
     }
 
     fn least_memory(&self, plan: &ImagePlan, cores: usize, _: usize) -> u64 {
-        plan.memory_bytes() + 0x40000 * cores as u64 + 0x80000
+        plan.memory_bytes(Source::Copied) + 0x40000 * cores as u64 + 0x80000
     }
 
     fn build(
@@ -243,7 +280,9 @@ impl Effects for FakeMachine {
         }
         let report: Rc<Report> = blank().into();
         self.actions.push(Action::Build(blueprint.id));
-        self.images.insert(blueprint.id, blueprint.image.to_vec());
+        let len = blueprint.plan.segments.iter().map(|segment| segment.file.end).max().unwrap_or(0);
+        self.images.insert(blueprint.id, blueprint.image.read(len).to_vec());
+        let shares = blueprint.plan.memory_bytes(Source::Shared) > 0;
         self.reports.insert(blueprint.id, report.clone());
         let grown = Rc::new(Grown::default());
         self.grown.insert(blueprint.id, grown.clone());
@@ -266,6 +305,7 @@ impl Effects for FakeMachine {
             has_furniture: false,
             memory,
             retracted: Vec::new(),
+            text: shares.then(|| blueprint.image.clone()),
             cores: blueprint.cores.iter().map(FakeCore::id).collect(),
             has_device: blueprint.device.is_some(),
         })
@@ -281,8 +321,8 @@ impl Effects for FakeMachine {
     }
 
     fn keep_estate(&mut self, bytes: &[u8]) -> bool {
-        self.estate = bytes.to_vec();
-        true
+        self.estate = if self.estate_is_full { Vec::new() } else { bytes.to_vec() };
+        !self.estate_is_full
     }
 
     fn report<'a>(&self, space: &'a FakeSpace) -> &'a Report {
@@ -476,6 +516,12 @@ impl FakeSpace {
     }
 }
 
+/// Memory of nobody's machine.
+pub(crate) fn memory(len_bytes: u64) -> FakeMemory {
+    let range = PhysRange::new(PhysAddr(16 * MIB), len_bytes);
+    FakeMemory { range, front: Vec::new(), soiled: Soiled::default() }
+}
+
 /// A machine of `cores` cores besides the supervisor's, 64 MiB that hold something, and two network devices.
 pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
     let mut inventory: InventoryOf<FakeMachine> =
@@ -524,6 +570,7 @@ pub(crate) fn spec(name: &str) -> CellSpec {
         restart: RestartPolicy::No,
         watchdog_ms: 0,
         lending: LendingSpec::default(),
+        text: Text::Shared,
     }
 }
 

@@ -22,6 +22,9 @@ const MAX_HEADERS: u16 = 64;
 /// Largest note segment, in bytes.
 const MAX_NOTES: usize = 4096;
 
+/// What linkers fill the last page of a segment up with: nothing, and an instruction that traps.
+const FILLERS: [u8; 2] = [0, 0xcc];
+
 /// Length of the ELF header, in bytes.
 const HEADER_LEN: usize = 64;
 
@@ -39,6 +42,15 @@ pub enum Rights {
     ReadExecute,
 }
 
+/// Where the memory of a segment comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// It is the cell's own, and the file's bytes are copied to it.
+    Copied,
+    /// It is the memory that the image is kept in.
+    Shared,
+}
+
 /// A segment: memory that begins with bytes of the file and goes on with zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -50,6 +62,8 @@ pub struct Segment {
     pub memory_len: u64,
     /// What may be done with it.
     pub rights: Rights,
+    /// Where its memory comes from: copied, until somebody has looked whether it can be shared.
+    pub source: Source,
 }
 
 impl Segment {
@@ -57,6 +71,33 @@ impl Segment {
     pub fn pages(&self) -> Range<u64> {
         let end = self.virt + self.memory_len;
         self.virt / PAGE_SIZE * PAGE_SIZE..end.next_multiple_of(PAGE_SIZE)
+    }
+
+    /// Bytes of its pages.
+    fn page_bytes(&self) -> u64 {
+        self.pages().end - self.pages().start
+    }
+
+    /// Which bytes of the file its pages would be, if they were mapped as they are.
+    pub fn file_pages(&self) -> Range<usize> {
+        let start = self.file.start - (self.virt % PAGE_SIZE) as usize;
+        start..start + self.page_bytes() as usize
+    }
+
+    /// Whether the file's pages are what its pages have to be: nothing in it is written, it ends with the file's bytes, and
+    /// around them in these pages is what fills a file up.
+    fn is_in_file(&self, pages: &[u8]) -> bool {
+        let page_bytes = PAGE_SIZE as usize;
+        if self.rights == Rights::ReadWrite
+            || self.file.len() as u64 != self.memory_len
+            || self.file.start % page_bytes != (self.virt % PAGE_SIZE) as usize
+        {
+            return false;
+        }
+        let span = self.file_pages();
+        let around = pages.get(span.start..self.file.start).zip(pages.get(self.file.end..span.end));
+        let is_filler = |bytes: &[u8]| bytes.iter().all(|byte| FILLERS.contains(byte));
+        around.is_some_and(|(before, behind)| is_filler(before) && is_filler(behind))
     }
 
     fn contains(&self, addresses: &Range<u64>) -> bool {
@@ -98,7 +139,7 @@ impl ImagePlan {
         if plan_pages.clone().zip(plan_pages.clone().skip(1)).any(|(one, next)| one.end > next.start) {
             return Err(ImageFault::SegmentPlacement);
         }
-        if plan_pages.map(|pages| pages.end - pages.start).sum::<u64>() > MAX_IMAGE {
+        if segments.iter().map(Segment::page_bytes).sum::<u64>() > MAX_IMAGE {
             return Err(ImageFault::TooLarge);
         }
         let note = note(&headers, bytes)?;
@@ -115,9 +156,25 @@ impl ImagePlan {
         }
     }
 
-    /// Bytes of memory that its pages take.
-    pub fn memory_bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.pages().end - segment.pages().start).sum()
+    /// Has segments stand in the memory that the image is kept in, whose pages these are, as far as they can.
+    #[must_use]
+    pub fn sharing(mut self, pages: &[u8]) -> Self {
+        for segment in &mut self.segments {
+            segment.source = if segment.is_in_file(pages) { Source::Shared } else { Source::Copied };
+        }
+        self
+    }
+
+    /// Has all segments be copied.
+    #[must_use]
+    pub fn copied(mut self) -> Self {
+        self.segments.iter_mut().for_each(|segment| segment.source = Source::Copied);
+        self
+    }
+
+    /// Bytes of memory that its pages take: those of all segments from that source.
+    pub fn memory_bytes(&self, source: Source) -> u64 {
+        self.segments.iter().filter(|segment| segment.source == source).map(Segment::page_bytes).sum()
     }
 
     fn executes(&self, addresses: Range<u64>) -> bool {
@@ -161,7 +218,7 @@ fn segment(header: &ProgramHeader, bytes: &[u8]) -> Result<Segment, ImageFault> 
         (false, true) => Rights::ReadExecute,
         (false, false) => Rights::Read,
     };
-    Ok(Segment { virt: header.p_vaddr, file, memory_len: header.p_memsz, rights })
+    Ok(Segment { virt: header.p_vaddr, file, memory_len: header.p_memsz, rights, source: Source::Copied })
 }
 
 /// Finds the Isola note: the first one counts.

@@ -6,17 +6,25 @@
 //! one that was used longest ago first. At most [`MAX_IDLE`] idle ones are kept, of at most an eighth of all
 //! memory together; one beyond that is kept while nothing is newer, as somebody has just sent it.
 //!
+//! Cells stand on what of their image they only read and execute: it is in their address spaces, where it is kept. Each of
+//! them *has* the memory as this store has it ([`SharedPages`]), until it is taken apart; so there is no way to have it back
+//! before that, whatever the counts here say: a cell in quarantine, which may still execute, is counted by nobody, and its
+//! image is there. Where an image cannot be used any more while cells stand on it, as its digest is another than it was,
+//! it is *nameless* until they are gone.
+//!
 //! So there are at most [`MAX_CELLS`](isola_abi::management::MAX_CELLS) used ones, each of at most
 //! [`MAX_IMAGE`](isola_abi::management::MAX_IMAGE) and in whole chunks, and the idle ones take nothing from
 //! anybody.
 
-use crate::effects::Pages;
+use crate::effects::{Pages, SharedPages};
+use crate::image::ImagePlan;
 use crate::inventory::{CHUNK, Memory};
 use crate::staging::{Complete, Staged};
 use alloc::vec;
 use alloc::vec::Vec;
 use isola_abi::id::PhysRange;
 use isola_abi::integrity::ImageDigest;
+use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{ImageInfo, ManagementError};
 use isola_abi::size::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -29,10 +37,11 @@ pub const MAX_IDLE: usize = 8;
 const IDLE_SHARE: u64 = 8;
 
 /// The images, and one that is on its way in.
-#[derive(Debug)]
-pub struct Images<M> {
+pub struct Images<M: Pages> {
     /// Those that were used or sent last come last.
     kept: Vec<Kept<M>>,
+    /// What cells stand on that is no image any more.
+    nameless: Vec<M::Shared>,
     staged: Option<Staged<M>>,
 }
 
@@ -55,11 +64,10 @@ enum Measured {
     ByAnother,
 }
 
-#[derive(Debug)]
-struct Kept<M> {
+struct Kept<M: Pages> {
     digest: ImageDigest,
     measured: Measured,
-    memory: M,
+    memory: M::Shared,
     len_bytes: u64,
     /// The cells that use it.
     cells: u32,
@@ -71,13 +79,18 @@ impl<M: Pages> Kept<M> {
     }
 
     fn is_idle(&self) -> bool {
-        self.cells == 0
+        self.cells == 0 && !self.memory.is_shared()
+    }
+
+    /// Whether something stands on it that is no cell any more, and yet not taken apart.
+    fn is_stuck(&self) -> bool {
+        self.cells == 0 && self.memory.is_shared()
     }
 }
 
-impl<M> Default for Images<M> {
+impl<M: Pages> Default for Images<M> {
     fn default() -> Self {
-        Self { kept: Vec::new(), staged: None }
+        Self { kept: Vec::new(), nameless: Vec::new(), staged: None }
     }
 }
 
@@ -134,14 +147,17 @@ impl<M: Pages> Images<M> {
         }
     }
 
-    /// Images that another supervisor has kept. None of them is used before it was measured.
-    pub fn resume(images: Vec<(KeptImage, M)>) -> Self {
-        let fits = |(image, memory): &(KeptImage, M)| image.len_bytes <= memory.range().len_bytes;
-        let kept = |(image, memory): (KeptImage, M)| {
-            let KeptImage { len_bytes, digest, .. } = image;
-            Kept { digest, measured: Measured::ByAnother, memory, len_bytes, cells: 0 }
-        };
-        Self { kept: images.into_iter().filter(fits).map(kept).collect(), staged: None }
+    /// Images that another supervisor has kept, and what else cells stand on. None of them is used before it was measured.
+    pub fn resume(images: Vec<(KeptImage, M::Shared)>, texts: Vec<M::Shared>) -> Self {
+        let mut all = Self { nameless: texts, ..Self::new() };
+        for (KeptImage { len_bytes, digest, .. }, memory) in images {
+            if (1..=memory.range().len_bytes).contains(&len_bytes) {
+                all.kept.push(Kept { digest, measured: Measured::ByAnother, memory, len_bytes, cells: 0 });
+            } else {
+                all.nameless.push(memory);
+            }
+        }
+        all
     }
 
     /// Where all images are.
@@ -161,26 +177,27 @@ impl<M: Pages> Images<M> {
         if Sha256::digest(kept.memory.read(kept.len_bytes as usize)).as_slice() == digest.0 {
             kept.measured = Measured::Yes;
         } else {
-            memory.put(vec![self.kept.remove(index).memory]);
+            let kept = self.kept.remove(index);
+            self.give_up(kept.memory, memory);
         }
     }
 
-    /// What is in the memory of all images.
+    /// The memory of all images, and what else cells stand on.
     #[cfg(test)]
-    pub(crate) fn into_memory(self) -> Vec<M> {
-        self.kept.into_iter().map(|kept| kept.memory).collect()
+    pub(crate) fn into_memory(self) -> Vec<M::Shared> {
+        self.kept.into_iter().map(|kept| kept.memory).chain(self.nameless).collect()
     }
 
-    /// Somebody writes over all images.
-    #[cfg(test)]
-    pub(crate) fn soil(&mut self) {
-        self.kept.iter_mut().for_each(|kept| kept.memory.write(kept.len_bytes - 1, &[0xa5]));
-    }
-
-    /// The bytes of an image.
-    pub fn bytes(&self, digest: &ImageDigest) -> Option<&[u8]> {
-        let kept = self.kept.iter().find(|kept| kept.digest == *digest)?;
-        Some(kept.memory.read(kept.len_bytes as usize))
+    /// How to load an image, and the memory that it begins.
+    ///
+    /// # Errors
+    /// [`ManagementError::NoImage`]; [`ManagementError::ImageRejected`] where it is none that can be loaded.
+    pub fn plan(&self, digest: &ImageDigest) -> Result<(ImagePlan, M::Shared), ManagementError> {
+        let kept = self.kept.iter().find(|kept| kept.digest == *digest).ok_or(ManagementError::NoImage)?;
+        let bytes = kept.memory.read(kept.len_bytes as usize);
+        let plan = ImagePlan::check(bytes).map_err(ManagementError::ImageRejected)?;
+        let pages = kept.memory.read(kept.len_bytes.next_multiple_of(PAGE_SIZE) as usize);
+        Ok((plan.sharing(pages), kept.memory.clone()))
     }
 
     /// What is known of all images, in the order of their use.
@@ -201,6 +218,7 @@ impl<M: Pages> Images<M> {
             }
         }
         released.iter().for_each(|digest| self.touch(digest));
+        core::mem::take(&mut self.nameless).into_iter().for_each(|text| self.give_up(text, memory));
         self.trim(memory);
     }
 
@@ -222,14 +240,31 @@ impl<M: Pages> Images<M> {
 
     /// Bytes of memory that all images take.
     pub fn memory_bytes(&self) -> u64 {
-        self.kept.iter().map(Kept::memory_bytes).sum()
+        self.kept.iter().map(Kept::memory_bytes).sum::<u64>() + self.nameless_bytes()
+    }
+
+    /// Bytes of memory of images that no cell uses, and that something stands on which did not come back.
+    pub fn stuck_bytes(&self) -> u64 {
+        self.kept.iter().filter(|kept| kept.is_stuck()).map(Kept::memory_bytes).sum()
+    }
+
+    fn nameless_bytes(&self) -> u64 {
+        self.nameless.iter().map(|text| text.range().len_bytes).sum()
+    }
+
+    /// Puts memory back that was an image's, when nobody stands on it any more.
+    fn give_up(&mut self, text: M::Shared, memory: &mut Memory<M>) {
+        match text.into_memory() {
+            Ok(own) => memory.put(vec![own]),
+            Err(text) => self.nameless.push(text),
+        }
     }
 
     /// Gives up the idle image that was used longest ago, but not `except`. Returns whether there was one.
     pub fn drop_idle(&mut self, except: Option<&ImageDigest>, memory: &mut Memory<M>) -> bool {
         let idle = |kept: &Kept<M>| kept.is_idle() && Some(&kept.digest) != except;
         let oldest = self.kept.iter().position(idle).map(|index| self.kept.remove(index));
-        oldest.map(|kept| memory.put(vec![kept.memory])).is_some()
+        oldest.map(|kept| self.give_up(kept.memory, memory)).is_some()
     }
 
     /// An image is used now.
@@ -248,7 +283,7 @@ impl<M: Pages> Images<M> {
             memory.put(vec![own]);
             return self.touch(&digest);
         }
-        self.kept.push(Kept { digest, measured: Measured::Yes, memory: own, len_bytes, cells: 0 });
+        self.kept.push(Kept { digest, measured: Measured::Yes, memory: own.share(), len_bytes, cells: 0 });
         self.trim(memory);
     }
 

@@ -1,5 +1,6 @@
 //! An image on its way in: memory from the inventory, in one piece, filled front to back, and measured as it
-//! comes. What the memory held before is nobody's business: only what came is read.
+//! comes. What the memory held before is nobody's business: only what came is read, and what follows it on its last page is
+//! made zero, as cells may come to look at whole pages.
 
 use crate::effects::Pages;
 use crate::inventory::Memory;
@@ -7,6 +8,7 @@ use alloc::string::String;
 use alloc::vec;
 use isola_abi::frame::MAX_CHUNK;
 use isola_abi::integrity::ImageDigest;
+use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{ImageFault, MAX_IMAGE, ManagementError};
 use sha2::{Digest, Sha256};
 
@@ -73,10 +75,12 @@ impl<M: Pages> Staged<M> {
     ///
     /// # Errors
     /// Itself, where something is missing.
-    pub fn complete(self) -> Result<Complete<M>, Self> {
+    pub fn complete(mut self) -> Result<Complete<M>, Self> {
         if self.received < self.len_bytes {
             return Err(self);
         }
+        let rest = self.len_bytes.next_multiple_of(PAGE_SIZE) - self.len_bytes;
+        self.memory.write(self.len_bytes, &[0; PAGE_SIZE as usize][..rest as usize]);
         let digest = ImageDigest(self.measured.finalize().into());
         Ok(Complete { memory: self.memory, len_bytes: self.len_bytes, digest })
     }
@@ -84,5 +88,25 @@ impl<M: Pages> Staged<M> {
     /// Gives the memory back.
     pub fn release(self, memory: &mut Memory<M>) {
         memory.put(vec![self.memory]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::memory;
+
+    #[test]
+    fn what_follows_an_image_on_its_last_page_is_zero() {
+        let mut old = memory(2 << 20);
+        old.write(0, &[0xa5; 3 * PAGE_SIZE as usize]);
+        let image = [1; PAGE_SIZE as usize + 5];
+        let mut staged = Staged::begin(image.len() as u64, old);
+        staged.append(0, &image).unwrap();
+        let complete = staged.complete().unwrap();
+        let pages = complete.memory.read(3 * PAGE_SIZE as usize);
+        assert_eq!(&pages[..image.len()], &image[..]);
+        assert!(pages[image.len()..2 * PAGE_SIZE as usize].iter().all(|byte| *byte == 0));
+        assert_eq!(pages[2 * PAGE_SIZE as usize], 0xa5, "no page more is touched");
     }
 }

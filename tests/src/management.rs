@@ -240,5 +240,6 @@ pub fn spec(name: &str, cores: u32, mib: u64, arguments: &[&str]) -> CellSpec {
         restart: RestartPolicy::No,
         watchdog_ms: 0,
         lending: Default::default(),
+        text: Default::default(),
     }
 }

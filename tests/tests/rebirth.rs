@@ -1,8 +1,8 @@
 //! The supervisor goes wrong: cells do not notice, and are managed again by the one that comes after it.
 
 use isola_abi::management::{
-    CellSpec, CellState, Fault, JournalEvent, MachineInfo, ManagementError, NetworkSpec, RequestBody,
-    ResponseBody, RestartCause, RestartPolicy,
+    CellInfo, CellSpec, CellState, Fault, JournalEvent, MachineInfo, ManagementError, NetworkSpec,
+    RequestBody, ResponseBody, RestartCause, RestartPolicy, Text,
 };
 use isola_abi::size::ByteSize;
 use isola_tests::kv::Load;
@@ -142,6 +142,41 @@ fn what_was_just_ending_is_gone_and_what_ended_meanwhile_is_seen_to_have_ended()
     go_wrong(&mut machine, Fault::Hang);
     assert_eq!(machine.client.wait_for_end("later").state, CellState::Exited);
     assert_eq!(machine.client.stop("bystander", 10_000).exit_code, Some(0));
+    assert_eq!(machine.resources(), empty);
+}
+
+#[test]
+fn what_cells_share_of_their_image_stays_as_long_as_one_of_them_whichever_supervisor_there_is() {
+    let mut machine = Supervised::boot(Setup { memory_mib: 128, ..FOR_TESTS });
+    let empty = machine.resources();
+    for name in ["one", "two"] {
+        machine.client.create(probe(), spec(name, 1, 4, &["serve"]));
+        machine.client.start(name);
+    }
+    let (one, two) = (machine.client.inspect("one"), machine.client.inspect("two"));
+    assert!(one.text.0 > 0 && one.text == two.text, "{one:?} {two:?}");
+    // Who writes to it, shared or its own, ends, and nobody else; again and again.
+    for text in [Text::Shared, Text::Private] {
+        let restart = RestartPolicy::OnFailure { most: Some(1) };
+        let writer = CellSpec { text, restart, ..spec("writer", 1, 4, &["own-code"]) };
+        machine.client.create(probe(), writer);
+        machine.client.start("writer");
+        let used_up = |info: &CellInfo| info.restarts.count == 1 && info.state == CellState::Crashed;
+        let crashed = machine.client.wait_for("writer", used_up);
+        assert_eq!(crashed.crash.map(|crash| crash.vector), Some(14));
+        assert_eq!(crashed.image.0 + crashed.text.0, one.image.0 + one.text.0);
+        machine.client.destroy("writer");
+    }
+    go_wrong(&mut machine, Fault::Panic);
+    assert_eq!(machine.client.stop("one", 10_000).exit_code, Some(0));
+    machine.client.destroy("one");
+    // Whoever gets all that is free gets nothing that the other one executes.
+    let free_mib = machine.client.machine().memory_free.0 >> 20;
+    machine.client.create(probe(), spec("all", 1, free_mib, &["memory"]));
+    machine.client.start("all");
+    assert_eq!(machine.client.wait_for_end("all").exit_code, Some(0));
+    go_wrong(&mut machine, Fault::Panic);
+    assert_eq!(machine.client.stop("two", 10_000).exit_code, Some(0));
     assert_eq!(machine.resources(), empty);
 }
 

@@ -150,8 +150,10 @@ pub struct CellInfo {
     pub memory_given: ByteSize,
     /// How much of that it holds: none once it has ended.
     pub memory: ByteSize,
-    /// Length of its image in memory.
+    /// What of that its image takes.
     pub image: ByteSize,
+    /// What of its image it shares with all cells that are made from it, which is not part of its memory.
+    pub text: ByteSize,
     /// What it uses of its memory.
     pub memory_usage: MemoryUsage,
     /// Its address in the network, while it has one.

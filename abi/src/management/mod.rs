@@ -35,7 +35,7 @@ pub use lending::{LendingSpec, LoanInfo, MAX_LEASE_MS, ReturnReason};
 pub use placement::{CorePlacement, NoSuchPolicy, PlacementPolicy};
 pub use resize::{CORE_LIMIT_MS, Change, CoresResized, Kept, MemoryResized, Mode};
 pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
-pub use spec::{CellSpec, NetworkSpec};
+pub use spec::{CellSpec, NetworkSpec, Text};
 
 use crate::frame::MAX_CHUNK;
 use crate::id::CoreId;

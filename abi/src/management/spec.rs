@@ -42,6 +42,19 @@ pub struct CellSpec {
     pub watchdog_ms: u32,
     /// How it lends and borrows cores.
     pub lending: LendingSpec,
+    /// Whose the memory is that its code and constants are in.
+    pub text: Text,
+}
+
+/// Whose the memory is that a cell's code and constants are in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Text {
+    /// The supervisor's, which keeps the image there: one copy, which all cells read that are made from it.
+    #[default]
+    Shared,
+    /// The cell's own: a copy, so that nobody can tell by caches which of it is used.
+    Private,
 }
 
 /// A cell's place in the network.
@@ -116,6 +129,7 @@ mod tests {
             restart: RestartPolicy::No,
             watchdog_ms: 0,
             lending: LendingSpec::default(),
+            text: Text::Shared,
         }
     }
 

@@ -21,7 +21,7 @@ use crate::output::view::is_running;
 use crate::publish::{PublishError, PublishSpec};
 use isola_abi::integrity::Requirement;
 use isola_abi::management::{
-    CellInfo, CellSpec, CorePlacement, LendingSpec, ManagementError, NetworkSpec, RestartPolicy,
+    CellInfo, CellSpec, CorePlacement, LendingSpec, ManagementError, NetworkSpec, RestartPolicy, Text,
 };
 use isola_abi::size::ByteSize;
 use ports::{check_ports, publish_ports, unpublish_all};
@@ -66,6 +66,8 @@ pub struct NewCell {
     pub watchdog_ms: u32,
     /// How it lends and borrows cores.
     pub lending: LendingSpec,
+    /// Whose the memory is that its code is in.
+    pub text: Text,
     /// Ports to publish.
     pub publish: Vec<PublishSpec>,
     /// What becomes of it when it has ended.
@@ -204,6 +206,7 @@ pub fn run(
         restart: new.restart,
         watchdog_ms: new.watchdog_ms,
         lending: new.lending,
+        text: new.text,
     };
     spec.validate().map_err(ClientError::from)?;
     // What is known to fail is not worth sending an image for.

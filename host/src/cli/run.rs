@@ -21,7 +21,7 @@ use crate::publish::PublishSpec;
 use clap::Args;
 use isola_abi::integrity::{ImageDigest, Requirement};
 use isola_abi::management::{
-    CellInfo, CellState, LendingSpec, ManagementError, PlacementPolicy, RestartPolicy,
+    CellInfo, CellState, LendingSpec, ManagementError, PlacementPolicy, RestartPolicy, Text,
 };
 use isola_abi::size::ByteSize;
 use std::path::PathBuf;
@@ -114,6 +114,9 @@ pub(super) struct Arguments {
     /// How much memory it may have when it asks for more while it runs; at once, alone or hosted [default: as --memory]
     #[arg(long, value_name = "MEMORY")]
     memory_max: Option<ByteSize>,
+    /// Gives it a copy of its code and constants; otherwise all cells of an image read one [default: shared]
+    #[arg(long, conflicts_with_all = ["standalone", "hosted"])]
+    private_text: bool,
     /// Publishes a port: [IP:]HOST:CELL[/tcp|udp], or CELL for whichever host port is free
     #[arg(short, long, value_name = "PORT")]
     publish: Vec<PublishSpec>,
@@ -213,6 +216,7 @@ fn run_cell(
             lends: arguments.lend.or(manifest.lend).unwrap_or_default(),
             borrow_above_us: arguments.borrow_above.or(manifest.borrow_above).unwrap_or_default().us,
         },
+        text: if arguments.private_text { Text::Private } else { manifest.text.unwrap_or_default() },
         publish: or_else(arguments.publish, manifest.publish),
         afterwards: if arguments.rm { Afterwards::Remove } else { Afterwards::Keep },
     };

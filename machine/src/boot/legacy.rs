@@ -7,6 +7,7 @@
 use super::{Firmware, OwnSpace};
 use crate::device::Device;
 use crate::memory::map::subtract;
+use crate::memory::{Contents, Region, SharedRegion};
 use crate::rebirth::{self, Claim, DevicePlace, Facts, Past, Settled, settle};
 use crate::smp::{self, AwayCore, Candidate, Homes, LostCore, ParkedCore};
 use crate::space::CellSpace;
@@ -22,6 +23,8 @@ pub struct Legacy {
     pub past: Past,
     /// The cells.
     pub survivors: Vec<Survivor>,
+    /// What they stand on beside others, each once.
+    pub texts: Vec<SharedRegion>,
     /// How many cells there were of which it cannot be told what they had, or which were just beginning or ending.
     pub gone: usize,
     /// Memory that something may still write to that did not come back.
@@ -171,13 +174,21 @@ impl Inheritance {
         let Settled { held, void } = settled;
         let gone = void.len() + unread;
         let owned: Vec<PhysRange> = held.iter().flat_map(|claim| claim.holding.memory.clone()).collect();
-        let free = subtract(&free, &owned);
+        let mut ranges: Vec<PhysRange> = held.iter().filter_map(|claim| claim.holding.text).collect();
+        ranges.sort_unstable();
+        ranges.dedup();
+        let free = subtract(&subtract(&free, &owned), &ranges);
+        // SAFETY: it is memory in the direct map, as `settle` has looked; the ranges are apart, no cell owns any of them, and
+        // they are not among what is free.
+        let shared = |range| unsafe { SharedRegion::new(Region::new(range, Contents::Unknown)) };
+        let texts: Vec<SharedRegion> = ranges.into_iter().map(shared).collect();
         let survivors = held
             .into_iter()
             .map(|claim| {
+                let text = texts.iter().find(|text| claim.holding.text == Some(text.range())).cloned();
                 // SAFETY: the deed is as it was written, by `CellSpace::keep` of a former life, and nothing in it
                 // contradicts the machine or another deed. Its memory is not among what is free.
-                let cell = unsafe { CellSpace::adopt(&claim, space.largest_page()) };
+                let cell = unsafe { CellSpace::adopt(&claim, text, space.largest_page()) };
                 let holding = &claim.holding;
                 let mut core = |core: Core| {
                     let mut parked = waiting.extract_if(.., |parked| parked.core() == core);
@@ -211,15 +222,15 @@ impl Inheritance {
         let withheld = match (is_safe, unread) {
             (true, _) => Vec::new(),
             (false, 0) => {
-                let void: Vec<PhysRange> =
-                    void.iter().flat_map(|claim| claim.holding.memory.clone()).collect();
+                let of = |claim: Claim| claim.holding.memory.into_iter().chain(claim.holding.text);
+                let void: Vec<PhysRange> = void.into_iter().flat_map(of).collect();
                 let rest = subtract(&free, &void);
                 subtract(&free, &rest)
             }
             (false, _) => free.clone(),
         };
         let free = subtract(&free, &withheld);
-        (free, Some(Legacy { past, survivors, gone, withheld }))
+        (free, Some(Legacy { past, survivors, texts, gone, withheld }))
     }
 }
 

@@ -4,9 +4,11 @@ pub mod map;
 mod nodes;
 pub mod physical;
 mod region;
+mod shared;
 
 pub use nodes::MemoryNodes;
 pub(crate) use region::direct;
 #[cfg(test)]
 pub(crate) use region::tests::region as test_region;
 pub use region::{Contents, OutOfRegion, Region, Stock};
+pub use shared::SharedRegion;

@@ -1,7 +1,8 @@
 //! Who has what, from the deeds that a former life has left: pure, and suspicious of all of it.
 //!
 //! What a deed says holds where all of it can be true: its memory is memory of the machine, its cores and devices are
-//! there, what it is built of is in its memory, and no other deed names any of it. A deed that fails that is not a deed:
+//! there, what it is built of is in its memory, and no other deed names any of it. The text that it stands on is memory that no
+//! deed names as its own; several may stand on the same, but none on a part of it. A deed that fails that is not a deed:
 //! what it named is free. Two that name the same are none, both: nobody can tell who is right, and each would have the
 //! other's memory. That is safe, as cores that no deed names are taken back by INIT and devices are reset, before any
 //! memory is somebody's. Where one of these does not come back, the memory of the deeds that failed is used by nobody.
@@ -77,8 +78,9 @@ pub(crate) fn settle(claims: Vec<Claim>, facts: &Facts<'_>) -> Settled {
 
 /// Whether what a deed says can be true.
 fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
-    let Holding { memory, devices, root, core_pages, places, descriptor, report, tables, stage, .. } =
-        &claim.holding;
+    let Holding {
+        memory, text, devices, root, core_pages, places, descriptor, report, tables, stage, ..
+    } = &claim.holding;
     let cores: Vec<Core> = claim.cores().collect();
     // The first place's core is there as long as any is.
     let has_first = claim.cores.first().is_some_and(Option::is_some);
@@ -111,14 +113,23 @@ fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
         && devices.iter().all(|device| facts.devices.contains(device))
         && distinct(memory, overlap)
         && memory.iter().all(|range| is_chunks(range) && inside(facts.memory, *range))
+        && text.iter().all(|text| is_chunks(text) && inside(facts.memory, *text))
+        && !text.iter().any(|text| memory.iter().any(|range| overlap(range, text)))
         && parts.iter().chain(tables).all(|part| inside(memory, *part))
         && distinct(&parts, overlap)
 }
 
-/// Whether two cells would have the same.
+/// Whether two cells would have the same, or one would write to what the other only reads.
 fn meet(one: &Claim, other: &Claim) -> bool {
     let (this, that) = (&one.holding, &other.holding);
-    this.memory.iter().any(|range| that.memory.iter().any(|at| overlap(range, at)))
+    let stands_in = |text: &Option<PhysRange>, memory: &[PhysRange]| {
+        text.iter().any(|text| memory.iter().any(|range| overlap(range, text)))
+    };
+    let in_part = |one: PhysRange, other: PhysRange| one != other && overlap(&one, &other);
+    stands_in(&this.text, &that.memory)
+        || stands_in(&that.text, &this.memory)
+        || this.text.zip(that.text).is_some_and(|(one, other)| in_part(one, other))
+        || this.memory.iter().any(|range| that.memory.iter().any(|at| overlap(range, at)))
         || one.cores().any(|core| other.cores().any(|at| at.id == core.id))
         || this.devices.iter().any(|device| that.devices.contains(device))
 }
@@ -155,6 +166,7 @@ mod tests {
             holding: Holding {
                 stage: Stage::Entered,
                 memory: alloc::vec![chunks(first, count)],
+                text: None,
                 root: at(4),
                 entry: 0,
                 core_pages: at(7),
@@ -247,10 +259,29 @@ mod tests {
         change(|claim| claim.holding.tables.push(PhysRange::new(PhysAddr(0), PAGE_SIZE)));
     }
 
+    #[test]
+    fn several_stand_on_one_text_and_nobody_on_what_is_another_s() {
+        let on = |text: PhysRange, claim: Claim| Claim {
+            holding: Holding { text: Some(text), ..claim.holding.clone() },
+            ..claim
+        };
+        let two = |one: Claim, other: Claim| held(alloc::vec![one, other]);
+        let (text, first, second) = (chunks(70, 2), claim(8, 1, 1), claim(9, 1, 2));
+        assert_eq!(two(on(text, first.clone()), on(text, second.clone())), 2);
+        assert_eq!(two(on(text, first.clone()), on(chunks(72, 1), second.clone())), 2);
+        assert_eq!(two(on(text, first.clone()), on(chunks(71, 2), second.clone())), 0, "a part of it");
+        assert_eq!(two(on(text, first.clone()), claim(71, 1, 2)), 0, "memory of another");
+        assert_eq!(two(claim(71, 1, 2), on(text, first.clone())), 0, "memory of another");
+        assert_eq!(held(alloc::vec![on(chunks(8, 1), first.clone())]), 0, "its own memory");
+        assert_eq!(held(alloc::vec![on(chunks(57, 2), first.clone())]), 0, "no memory");
+        let page = PhysRange::new(text.start, PAGE_SIZE);
+        assert_eq!(held(alloc::vec![on(page, first)]), 0, "no chunk");
+    }
+
     proptest! {
         /// Whatever deeds say, nothing has two owners, and nobody has what the machine has not.
         #[test]
-        fn nothing_has_two_owners(parts in proptest::collection::vec((0u64..70, 0u64..9, 0u32..9, 0u8..4), 0..9)) {
+        fn nothing_has_two_owners(parts in proptest::collection::vec((0u64..70, 0u64..9, 0u32..9, 0u8..6), 0..9)) {
             let claims: Vec<Claim> = parts
                 .into_iter()
                 .map(|(first, count, number, twist)| {
@@ -258,6 +289,8 @@ mod tests {
                     match twist {
                         0 => claim.holding.memory.push(chunks(u64::from(number) * 9, 1)),
                         1 => claim.cores.push(Some(core(first as u32 % 9))),
+                        2 => claim.holding.text = Some(chunks(60 + u64::from(number), 2)),
+                        3 => claim.holding.text = Some(chunks(70, 2)),
                         _ => {}
                     }
                     claim
@@ -268,6 +301,9 @@ mod tests {
             prop_assert_eq!(settled.held.len() + settled.void.len(), count);
             let memory: Vec<PhysRange> = settled.held.iter().flat_map(|claim| claim.holding.memory.clone()).collect();
             prop_assert!(distinct(&memory, overlap));
+            let texts: Vec<PhysRange> = settled.held.iter().filter_map(|claim| claim.holding.text).collect();
+            prop_assert!(!texts.iter().any(|text| memory.iter().any(|range| overlap(range, text))));
+            prop_assert!(distinct(&texts, |one, other| one != other && overlap(one, other)));
             prop_assert!(memory.iter().all(|range| range.start.0 >= 8 * CHUNK && range.end().0 <= 80 * CHUNK));
             let cores: Vec<Core> = settled.held.iter().flat_map(Claim::cores).collect();
             prop_assert!(distinct(&cores, |one, other| one.id == other.id));

@@ -46,6 +46,8 @@ pub struct Holding {
     pub stage: Stage,
     /// All its memory.
     pub memory: Vec<PhysRange>,
+    /// What it only reads and executes, beside others, and does not own.
+    pub text: Option<PhysRange>,
     /// The root of its page tables.
     pub root: PhysAddr,
     /// Its image's entry.
@@ -178,6 +180,7 @@ mod tests {
         Holding {
             stage,
             memory: (1..=ranges).map(range).collect(),
+            text: Some(range(1 << 20)),
             root: PhysAddr(1 << 21),
             entry: 5,
             core_pages: PhysAddr(2 << 21),

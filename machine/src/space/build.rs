@@ -9,7 +9,7 @@ use crate::apic::io::{InterruptLines, RouteError, Trigger};
 use crate::boot::OwnSpace;
 use crate::boot::own_space::LOCAL_APIC_PHYS;
 use crate::device::{Device, Function};
-use crate::memory::{Contents, MemoryNodes, Region, Stock};
+use crate::memory::{Contents, MemoryNodes, Region, SharedRegion, Stock};
 use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights, leaf_bytes};
 use crate::rebirth::{Deed, Holding, deed_bytes};
 use crate::tables;
@@ -45,6 +45,8 @@ pub struct Plan<'a> {
     pub vectors: u64,
     /// All memory of the cell.
     pub memory: Vec<Region>,
+    /// Memory that the cell only reads and executes, beside others: it keeps that until it is taken apart.
+    pub text: Option<SharedRegion>,
     /// Its devices, which nobody else uses.
     pub devices: Vec<&'a mut Device>,
     /// What it is to know. Memory, pool, image and devices are filled in; the most memory that it may have is what it
@@ -70,6 +72,11 @@ pub struct Segment<'a> {
 pub enum SegmentBytes<'a> {
     /// These bytes, as far as they fit, and zeros.
     Copied(&'a [u8]),
+    /// What is in the plan's [`Plan::text`] from there on, a whole page; only to be read or executed.
+    Shared {
+        /// How many bytes lie before it.
+        offset: u64,
+    },
     /// What is there: the segment stands in memory already, on whole pages.
     InPlace(InPlace),
 }
@@ -135,12 +142,13 @@ impl From<MapError> for BuildError {
     }
 }
 
-/// Memory that a cell takes before it has any pool: for an image whose segments take `image_bytes` in whole
-/// pages, and so many cores, at some of so many places. In bytes, and a little more than it is.
-pub fn needed_bytes(image_bytes: u64, cores: usize, places: usize) -> u64 {
-    let tables = 44 + image_bytes.div_ceil(1 << 21) + places as u64;
+/// Memory that a cell takes before it has any pool: for an image whose segments take `own_bytes` in whole pages, and
+/// `shared_bytes` in those that are not its own, and so many cores, at some of so many places. In bytes, and a little more
+/// than it is.
+pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, places: usize) -> u64 {
+    let tables = 44 + (own_bytes + shared_bytes).div_ceil(1 << 21) + places as u64;
     let deed = deed_bytes(DEED_RANGES, cores);
-    image_bytes + REPORT_SIZE + DESCRIPTOR_SIZE + deed + tables * PAGE_SIZE + cores as u64 * STACKS_BYTES
+    own_bytes + REPORT_SIZE + DESCRIPTOR_SIZE + deed + tables * PAGE_SIZE + cores as u64 * STACKS_BYTES
 }
 
 impl CellSpace {
@@ -149,11 +157,11 @@ impl CellSpace {
     /// # Errors
     /// A [`BuildFailure`], which has the memory.
     pub fn build(plan: Plan<'_>, own: &OwnSpace, lines: &mut InterruptLines) -> Result<Self, BuildFailure> {
-        let Plan { segments, entry, vectors, memory, mut devices, mut descriptor } = plan;
+        let Plan { segments, entry, vectors, memory, text, mut devices, mut descriptor } = plan;
         let grant: Vec<PhysRange> = memory.iter().map(Region::range).collect();
         descriptor.memory_bytes = grant.iter().map(|range| range.len_bytes).sum();
         descriptor.memory_max_bytes = descriptor.memory_max_bytes.max(descriptor.memory_bytes);
-        let mut builder = match Builder::new(memory, own) {
+        let mut builder = match Builder::new(memory, text.as_ref().map(SharedRegion::range), own) {
             Ok(builder) => builder,
             Err(error) => return Err(failure(error.into(), grant)),
         };
@@ -166,6 +174,7 @@ impl CellSpace {
                 let holding = Holding {
                     stage: Stage::Built,
                     memory: grant.clone(),
+                    text: text.as_ref().map(SharedRegion::range),
                     root: builder.space.root(),
                     entry,
                     core_pages: parts.core_pages,
@@ -186,6 +195,7 @@ impl CellSpace {
                     core_pages: parts.core_pages,
                     descriptor: parts.descriptor,
                     report: parts.report,
+                    _text: text,
                     cores_inside: AtomicUsize::new(0),
                 });
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));
@@ -226,6 +236,7 @@ struct Parts {
 struct Builder {
     space: AddressSpace,
     stock: Stock,
+    text: Option<PhysRange>,
     largest: LargestPage,
     switch_page: PhysAddr,
     next_device: u64,
@@ -233,13 +244,13 @@ struct Builder {
 }
 
 impl Builder {
-    fn new(memory: Vec<Region>, own: &OwnSpace) -> Result<Self, MapError> {
+    fn new(memory: Vec<Region>, text: Option<PhysRange>, own: &OwnSpace) -> Result<Self, MapError> {
         let mut stock = Stock::new(memory);
         let largest = own.largest_page();
         let space = AddressSpace::new(&mut stock, largest)?;
         let next_device = DEVICES + PAGE_SIZE;
         let nodes = own.nodes.clone();
-        Ok(Self { space, stock, largest, switch_page: own.switch_page, next_device, nodes })
+        Ok(Self { space, stock, text, largest, switch_page: own.switch_page, next_device, nodes })
     }
 
     fn build(
@@ -326,6 +337,15 @@ impl Builder {
                 place[..len].copy_from_slice(&bytes[..len]);
                 region.into_range()
             }
+            SegmentBytes::Shared { offset } => {
+                let memory = self.in_text(*offset, len_bytes).ok_or(MapError::Misaligned(*offset))?;
+                // A name by which a cell could write to what is others' as well must not come to be.
+                if segment.rights == Rights::ReadWrite {
+                    return Err(MapError::Misaligned(segment.virt).into());
+                }
+                self.map(virt, memory, segment.rights, Caching::Cached)?;
+                memory
+            }
             SegmentBytes::InPlace(InPlace(phys)) => {
                 let memory = PhysRange::new(*phys, len_bytes);
                 self.map(virt, memory, segment.rights, Caching::Cached)?;
@@ -333,6 +353,13 @@ impl Builder {
             }
         };
         Ok(ImageSegment { virt, memory })
+    }
+
+    /// Where that part of the text is, if it is one.
+    fn in_text(&self, offset: u64, len_bytes: u64) -> Option<PhysRange> {
+        let text = self.text?;
+        let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= text.len_bytes);
+        is_inside.then(|| PhysRange::new(PhysAddr(text.start.0 + offset), len_bytes))
     }
 
     /// Maps the interrupt table and the places' pages, and returns where these are.

@@ -1,7 +1,8 @@
 //! The address space of a cell, as the supervisor has it: built, entered, looked into, taken apart.
 //!
 //! Where things are in it says `isola_abi::layout`. All of it is made of the memory that the cell was given:
-//! its pages, its tables, its descriptor, its report; what is left over is its pool. It can get more while it runs.
+//! its pages, its tables, its descriptor, its report; what is left over is its pool. It can get more while it runs. Only what
+//! it cannot write to of its image may stand elsewhere, in memory that it shares with others ([`Plan::text`]).
 //!
 //! While a core is in a cell, or a device works for it, the cell's memory belongs to nobody else: each
 //! [`AwayCore`] and each [`Device`](crate::device::Device) in use holds a share of the space, which it gives up
@@ -23,7 +24,7 @@ pub use build::{BuildError, BuildFailure, InPlace, LINE_VECTORS, Plan, Segment, 
 use self::annex::Annex;
 use self::record::Record;
 use crate::apic::local;
-use crate::memory::{Contents, Region, direct};
+use crate::memory::{Contents, Region, SharedRegion, direct};
 use crate::smp::{AwayCore, Entry, ParkedCore};
 use crate::{switch, tables};
 use alloc::boxed::Box;
@@ -62,6 +63,8 @@ pub(crate) struct Built {
     core_pages: PhysAddr,
     descriptor: PhysAddr,
     report: PhysAddr,
+    /// What it only reads and executes, beside others. Held as long as anything of the cell can get at it.
+    _text: Option<SharedRegion>,
     /// How many cores have been sent in and did not come back.
     cores_inside: AtomicUsize,
 }

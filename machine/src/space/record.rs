@@ -3,7 +3,7 @@
 use super::annex::Annex;
 use super::layout::has_stacks;
 use super::{Built, CellSpace, Share};
-use crate::memory::{Contents, Region, Stock, direct};
+use crate::memory::{Contents, Region, SharedRegion, Stock, direct};
 use crate::paging::{AddressSpace, LargestPage};
 use crate::rebirth::{Claim, Deed, Holding};
 use alloc::boxed::Box;
@@ -78,11 +78,12 @@ impl CellSpace {
         record.write()
     }
 
-    /// The cell that a former life of the image has built.
+    /// The cell that a former life of the image has built, which stands on `text`.
     ///
     /// # Safety
-    /// What the claim says must be true: the cell must have been built so, and nobody else uses its memory.
-    pub(crate) unsafe fn adopt(claim: &Claim, largest: LargestPage) -> Self {
+    /// What the claim says must be true: the cell must have been built so, and nobody else uses its memory; the text is what
+    /// the claim names.
+    pub(crate) unsafe fn adopt(claim: &Claim, text: Option<SharedRegion>, largest: LargestPage) -> Self {
         let Claim { place, number, holding, .. } = claim;
         // SAFETY: `Holding` has them from `build`, as the caller vouches for.
         let space = unsafe { AddressSpace::existing(holding.root, largest) };
@@ -117,6 +118,7 @@ impl CellSpace {
             core_pages: holding.core_pages,
             descriptor: holding.descriptor,
             report: holding.report,
+            _text: text,
             cores_inside: AtomicUsize::new(cores_inside),
         });
         // SAFETY: the deed is there, as the caller vouches for.

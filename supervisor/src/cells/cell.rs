@@ -33,6 +33,8 @@ pub(super) struct Cell<E: Effects> {
     pub(super) shrink: Option<Shrink>,
     /// What of it its image takes.
     pub(super) image_bytes: u64,
+    /// What its image takes of the memory that it is kept in.
+    pub(super) text_bytes: u64,
     pub(super) run: Run,
     pub(super) log: Log,
     pub(super) restarting: Restarting,

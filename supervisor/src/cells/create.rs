@@ -8,7 +8,7 @@ use super::restart::Restarting;
 use super::watch::Watch;
 use super::{Cells, shorten};
 use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
-use crate::image::ImagePlan;
+use crate::image::{ImagePlan, Source};
 use crate::inventory::{CHUNK, CoreRefusal, CoreToken, CoreWish};
 use crate::logs::Log;
 use crate::trust;
@@ -16,7 +16,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId};
-use isola_abi::management::{CellSpec, Durations, JournalEvent, MAX_CELLS, ManagementError, NetworkSpec};
+use isola_abi::management::{
+    CellSpec, Durations, JournalEvent, MAX_CELLS, ManagementError, NetworkSpec, Text,
+};
 use isola_abi::rebirth::Stage;
 use isola_abi::size::ByteSize;
 
@@ -26,6 +28,7 @@ struct Built<E: Effects> {
     core_ids: Vec<CoreId>,
     memory_bytes: u64,
     image_bytes: u64,
+    text_bytes: u64,
 }
 
 impl<E: Effects> Cells<E> {
@@ -45,7 +48,7 @@ impl<E: Effects> Cells<E> {
         }
         trust::check(&spec.requirement, &spec.image).map_err(ManagementError::ImageNotTrusted)?;
         let id = CellId(self.next_id);
-        let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec)?;
+        let Built { held, core_ids, memory_bytes, image_bytes, text_bytes } = self.build(id, &spec)?;
         self.next_id += 1;
         let now = self.effects.now_ns();
         let cell = Cell {
@@ -58,6 +61,7 @@ impl<E: Effects> Cells<E> {
             growth: Growth::new(),
             shrink: None,
             image_bytes,
+            text_bytes,
             run: Run::Created,
             log: Log::new(),
             restarting: Restarting::new(),
@@ -101,7 +105,7 @@ impl<E: Effects> Cells<E> {
             return Err(cell.wrong_state());
         }
         let spec = cell.spec.clone();
-        let Built { held, core_ids, memory_bytes, image_bytes } = self.build(id, &spec)?;
+        let Built { held, core_ids, memory_bytes, image_bytes, text_bytes } = self.build(id, &spec)?;
         let now = self.effects.now_ns();
         let cell = self.cells.get_mut(&id).ok_or_else(gone)?;
         cell.body = Body::Held(held);
@@ -111,6 +115,7 @@ impl<E: Effects> Cells<E> {
         cell.memory_bytes = memory_bytes;
         cell.growth = Growth::new();
         cell.image_bytes = image_bytes;
+        cell.text_bytes = text_bytes;
         cell.run = Run::Created;
         cell.log.restart();
         cell.exit_code = None;
@@ -183,11 +188,12 @@ impl<E: Effects> Cells<E> {
     /// Builds a cell of what is free.
     fn build(&mut self, id: CellId, spec: &CellSpec) -> Result<Built<E>, ManagementError> {
         self.images.prove(&spec.image, &mut self.inventory.memory);
-        let image = self.images.bytes(&spec.image).ok_or(ManagementError::NoImage)?;
-        let plan = ImagePlan::check(image).map_err(ManagementError::ImageRejected)?;
+        let (mut plan, image) = self.images.plan(&spec.image)?;
+        if spec.text == Text::Private {
+            plan = plan.copied();
+        }
         let memory_bytes = self.check_exhaustion(id, spec, &plan)?;
         self.images.make_room(memory_bytes, Some(&spec.image), &mut self.inventory.memory);
-        let image = self.images.bytes(&spec.image).ok_or(ManagementError::NoImage)?;
         let wish = CoreWish { count: spec.cores as usize, placement: &spec.placement };
         let cores = self.inventory.cores.take(&wish, id).map_err(|refusal| self.told(refusal))?;
         let node = cores.first().and_then(|core| self.inventory.cores.node(core.id())).unwrap_or(NodeId(0));
@@ -201,7 +207,7 @@ impl<E: Effects> Cells<E> {
             spec,
             memory_max_bytes: memory_max_bytes(spec, memory_bytes),
             plan: &plan,
-            image,
+            image: &image,
             cores: &cores,
             places: self.inventory.cores.count_for_cells(),
             device: device.as_mut(),
@@ -210,7 +216,9 @@ impl<E: Effects> Cells<E> {
             Ok(space) => {
                 let core_ids = cores.iter().map(CoreToken::id).collect();
                 let held = Held { space, cores: cores.into_iter().map(Some).collect(), device };
-                Ok(Built { held, core_ids, memory_bytes, image_bytes: plan.memory_bytes() })
+                let image_bytes = plan.memory_bytes(Source::Copied);
+                let text_bytes = plan.memory_bytes(Source::Shared);
+                Ok(Built { held, core_ids, memory_bytes, image_bytes, text_bytes })
             }
             Err(BuildFailure { memory, cause }) => {
                 self.inventory.memory.put(memory);

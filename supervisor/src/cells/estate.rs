@@ -102,6 +102,7 @@ impl Record {
             growth: Growth::resume(0, 0, keepsake.limit),
             shrink: None,
             image_bytes: keepsake.image_bytes,
+            text_bytes: keepsake.text_bytes,
             run: Run::Ended(end),
             log: Log::new(),
             restarting: Restarting::resume(keepsake.restarts, next_ns),

@@ -81,7 +81,9 @@ impl<E: Effects> Cells<E> {
             memory_free: ByteSize(self.inventory.memory.free() + self.images.idle_bytes()),
             memory_dirty: ByteSize(self.inventory.memory.dirty()),
             memory_quarantined: ByteSize(
-                self.quarantine.iter().map(|kept| kept.memory_bytes).sum::<u64>() + self.withheld_bytes,
+                self.quarantine.iter().map(|kept| kept.memory_bytes).sum::<u64>()
+                    + self.withheld_bytes
+                    + self.images.stuck_bytes(),
             ),
             memory_supervisor: ByteSize(self.boot.memory_supervisor),
             memory_images: ByteSize(self.images.memory_bytes()),
@@ -175,6 +177,7 @@ impl<E: Effects> Cell<E> {
             memory_given: ByteSize(self.memory_bytes),
             memory: ByteSize(memory_bytes),
             image: ByteSize(self.image_bytes),
+            text: ByteSize(self.text_bytes),
             memory_usage: usage.memory,
             address: usage.address,
             network: usage.network,

@@ -32,7 +32,8 @@ const NUMBERS: u32 = 1 << 16;
 impl<E: Effects> Cells<E> {
     /// The cells that a supervisor has left, on a machine whose inventory has what they do not hold.
     pub fn recover(effects: E, inventory: InventoryOf<E>, boot: Boot, legacy: Legacy<E>) -> Self {
-        let Legacy { cause, number, ended_ns, survivors, mut gone, withheld_bytes, estate, images } = legacy;
+        let Legacy { cause, number, ended_ns, survivors, mut gone, withheld_bytes, estate, images, texts } =
+            legacy;
         let mut cells = Self::new(effects, inventory, boot);
         cells.journal = Journal::from(u64::from(number) * u64::from(NUMBERS));
         cells.next_id = number.saturating_mul(NUMBERS).max(1);
@@ -54,7 +55,7 @@ impl<E: Effects> Cells<E> {
                 },
             }
         }
-        cells.images = Images::resume(images);
+        cells.images = Images::resume(images, texts);
         cells.take_over_records(estate);
         cells.count_images();
         cells.resume_lending(debts);
@@ -65,7 +66,9 @@ impl<E: Effects> Cells<E> {
     /// Takes a cell over, if it can be known again. Returns the cores that it is owed.
     fn take_over(&mut self, survivor: Survivor<E>) -> Result<Vec<Debt>, Survivor<E>> {
         let Ok(keepsake) = postcard::from_bytes::<Keepsake>(&survivor.keepsake) else { return Err(survivor) };
-        let Keepsake { id, spec, image_bytes, created_unix_ns, started_unix_ns, started_ns, .. } = keepsake;
+        let Keepsake {
+            id, spec, image_bytes, text_bytes, created_unix_ns, started_unix_ns, started_ns, ..
+        } = keepsake;
         let Keepsake { durations, limit, restarts, loans, .. } = keepsake;
         let is_new = !self.cells.contains_key(&id) && self.find(&spec.name).is_err();
         let is_whole = survivor.lost.is_empty() && survivor.cores.first().is_some_and(Option::is_some);
@@ -106,6 +109,7 @@ impl<E: Effects> Cells<E> {
             shrink: None,
             restarting: Restarting::resume(restarts, None),
             image_bytes,
+            text_bytes,
             run,
             log,
             exit_code: None,

@@ -1,9 +1,8 @@
 //! A machine whose supervisor goes wrong: what is written down of cells, and what the next supervisor finds.
 
-use super::{FakeCore, FakeDevice, FakeMachine, FakeMemory, FakeSpace, MEMORY, MIB};
+use super::{FakeCore, FakeDevice, FakeMachine, FakeMemory, FakeShared, FakeSpace, MEMORY, MIB};
 use crate::cells::{Boot, Cells, Estate, InventoryOf};
-use crate::effects::{Legacy, Survivor};
-use crate::images::KeptImage;
+use crate::effects::{Legacy, Pages, SharedPages, Survivor};
 use crate::inventory::{CHUNK, Cores, Devices, Memory};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -23,6 +22,7 @@ pub(super) struct FakeDeed {
     stage: Stage,
     keepsake: Vec<u8>,
     memory: Vec<PhysRange>,
+    text: Option<PhysRange>,
     cores: Vec<CoreId>,
     has_device: bool,
     report: Rc<Report>,
@@ -41,6 +41,7 @@ impl FakeDeed {
             stage,
             keepsake,
             memory: Vec::new(),
+            text: space.text.as_ref().map(SharedPages::range),
             cores: space.cores.clone(),
             has_device: space.has_device,
             report: space.report.clone(),
@@ -91,7 +92,7 @@ pub(crate) fn go_wrong(
     number: u32,
     twist: impl Fn(&mut Vec<u8>),
 ) -> Cells<FakeMachine> {
-    let (mut machine, in_images) = cells.into_parts();
+    let (mut machine, mut in_images) = cells.into_parts();
     let estate = Estate::decode(&machine.estate);
     let deeds = core::mem::take(&mut machine.deeds);
     let gone = deeds.values().filter(|deed| !deed.goes_on()).count() as u32;
@@ -114,20 +115,35 @@ pub(crate) fn go_wrong(
             inventory.cores.add(token, NodeId(0), site(id));
         }
     }
+    if machine.soils_images {
+        in_images.iter_mut().for_each(|memory| memory.front.fill(0xa5));
+    }
     let within = |at: PhysAddr| move |range: &PhysRange| range.contains(at);
     let mut withheld_bytes = 0;
-    // As is the case in a machine: what is in memory stays, and only what no cell has can be an image.
-    let mut in_images = in_images.into_iter();
-    let images: Vec<(KeptImage, FakeMemory)> =
-        estate.images.iter().map(|image| (*image, in_images.next().expect("as many as are kept"))).collect();
-    for (image, memory) in &images {
-        assert_eq!(image.memory, memory.range);
-        inventory.memory.add_owned(image.memory, NodeId(0));
+    // As is the case in a machine: what is in memory stays. Images are where the estate says, and what cells stand on is
+    // there, whatever the estate says.
+    let mut shared: Vec<FakeShared> = in_images.into_iter().map(Pages::share).collect();
+    let stands_on = |range: PhysRange| held.iter().any(|(_, deed)| deed.text == Some(range));
+    let is_named = |range: PhysRange| estate.images.iter().any(|image| image.memory == range);
+    shared.retain(|memory| stands_on(memory.range()) || is_named(memory.range()));
+    for memory in &shared {
+        inventory.memory.add_owned(memory.range(), NodeId(0));
     }
+    let text_of = |deed: &FakeDeed| {
+        let text = deed.text?;
+        Some(
+            shared
+                .iter()
+                .find(|memory| memory.range() == text)
+                .expect("what a cell stands on is there")
+                .clone(),
+        )
+    };
+    let image_in = |memory: &FakeShared| estate.images.iter().find(|image| image.memory == memory.range());
     for chunk in (MEMORY.start.0..MEMORY.end().0).step_by(CHUNK as usize) {
         let range = PhysRange::new(PhysAddr(chunk), CHUNK);
         let owners = held.iter().filter(|(_, deed)| deed.memory.iter().any(within(range.start))).count();
-        let images = images.iter().filter(|(image, _)| within(range.start)(&image.memory)).count();
+        let images = shared.iter().filter(|memory| within(range.start)(&memory.range())).count();
         assert!(owners + images <= 1, "a chunk has {owners} owners, and {images} images are there");
         if images == 1 {
             continue;
@@ -146,6 +162,7 @@ pub(crate) fn go_wrong(
     (0..lent).for_each(|_| inventory.devices.add_owned());
     let soiled = machine.soiled.clone();
     let survive = |(number, deed): (u64, FakeDeed)| {
+        let text = text_of(&deed);
         let piece =
             |range: &PhysRange| FakeMemory { range: *range, front: Vec::new(), soiled: soiled.clone() };
         let (cores, core_ids) = (deed.cores(), deed.core_ids());
@@ -160,6 +177,7 @@ pub(crate) fn go_wrong(
                 recall: deed.recall.clone(),
                 questions: deed.questions,
                 retracted: Vec::new(),
+                text,
                 memory: deed.memory.iter().map(piece).collect(),
                 places: deed.places,
                 furnished: deed.furnished,
@@ -178,7 +196,11 @@ pub(crate) fn go_wrong(
         twist(&mut survivor.keepsake);
         survivor
     };
+    let (images, texts): (Vec<_>, Vec<_>) =
+        shared.iter().cloned().partition(|memory| image_in(memory).is_some());
+    let images = images.into_iter().filter_map(|memory| Some((*image_in(&memory)?, memory))).collect();
     let survivors: Vec<Survivor<FakeMachine>> = held.into_iter().map(survive).collect();
+    drop(shared);
     for Survivor { space, stage, keepsake, .. } in &survivors {
         machine.deeds.insert(space.number, FakeDeed::of(space, *stage, keepsake.clone()));
     }
@@ -199,6 +221,7 @@ pub(crate) fn go_wrong(
         withheld_bytes,
         estate,
         images,
+        texts,
     };
     Cells::recover(machine, inventory, boot, legacy)
 }

@@ -12,6 +12,8 @@ pub(crate) struct Builder {
     /// Address, rights, bytes in the file, length in memory.
     pub(crate) segments: Vec<(u64, u32, Vec<u8>, u64)>,
     pub(crate) extra_header: Option<u32>,
+    /// Segments stand in the file as they do in pages of so many bytes.
+    pub(crate) page_bytes: usize,
 }
 
 const R: u32 = constants::PF_R;
@@ -30,6 +32,7 @@ impl Default for Builder {
                 (CODE + 0x3000, R | W, vec![2; 10], 0x5000),
             ],
             extra_header: None,
+            page_bytes: 0x1000,
         }
     }
 }
@@ -64,7 +67,13 @@ impl Builder {
             bytes.extend(half.to_le_bytes());
         }
         let mut data: Vec<u8> = Vec::new();
+        let page_bytes = self.page_bytes;
         let mut header = |kind: u32, flags: u32, virt: u64, content: &[u8], memory: u64| {
+            let place = virt as usize % page_bytes;
+            while kind == constants::PT_LOAD && data_offset % page_bytes != place {
+                data.push(0);
+                data_offset += 1;
+            }
             bytes.extend(kind.to_le_bytes());
             bytes.extend(flags.to_le_bytes());
             let offset = data_offset as u64;
@@ -99,7 +108,7 @@ fn a_right_image_is_understood() {
     assert_eq!((plan.entry, plan.vectors), (CODE + 0x1000, CODE));
     let rights: Vec<Rights> = plan.segments.iter().map(|segment| segment.rights).collect();
     assert_eq!(rights, [Rights::ReadExecute, Rights::Read, Rights::ReadWrite]);
-    assert_eq!(plan.memory_bytes(), 0x2000 + 0x1000 + 0x5000);
+    assert_eq!(plan.memory_bytes(Source::Copied), 0x2000 + 0x1000 + 0x5000);
     let data = &plan.segments[2];
     assert_eq!((&bytes[data.file.clone()], data.memory_len), (&[2u8; 10][..], 0x5000));
 }
@@ -181,9 +190,75 @@ fn a_segment_with_more_bytes_than_memory_is_refused() {
     assert_eq!(fault(|image| image.segments[0].3 = 0x1fff), ImageFault::Malformed);
 }
 
+/// Where the segments' memory comes from, of an image whose last page is filled up with zeros.
+fn sources(change: impl FnOnce(&mut Builder)) -> Vec<Source> {
+    let mut builder = Builder::default();
+    change(&mut builder);
+    let mut bytes = builder.build();
+    let plan = ImagePlan::check(&bytes).unwrap();
+    bytes.resize(bytes.len().next_multiple_of(PAGE_SIZE as usize), 0);
+    let plan = plan.sharing(&bytes);
+    holds(&plan, &bytes);
+    plan.segments.iter().map(|segment| segment.source).collect()
+}
+
+#[test]
+fn segments_that_are_not_written_are_shared_where_the_file_has_them_by_the_page() {
+    use Source::{Copied, Shared};
+    assert_eq!(sources(|_| {}), [Shared, Shared, Copied]);
+    let plan = ImagePlan::check(&Builder::default().build()).unwrap();
+    assert!(plan.segments.iter().all(|segment| segment.source == Copied), "nobody has looked");
+    assert_eq!(plan.clone().copied(), plan);
+    assert_eq!(sources(|image| image.page_bytes = 1), [Copied; 3], "elsewhere in the page");
+    assert_eq!(sources(|image| image.segments[1].3 = 101), [Shared, Copied, Copied], "it ends with zeros");
+    // As linkers end code.
+    let trap = |image: &mut Builder| image.segments[0].2.truncate(0x1801);
+    assert_eq!(
+        sources(|image| {
+            trap(image);
+            image.segments[0].3 = 0x1801;
+        }),
+        [Shared, Shared, Copied]
+    );
+}
+
+#[test]
+fn a_page_of_the_file_that_has_something_else_in_it_is_not_shared() {
+    let bytes = Builder::default().build();
+    let plan = ImagePlan::check(&bytes).unwrap();
+    let constants = plan.segments[1].file.clone();
+    for (at, filler, source) in [
+        (constants.end, 0xcc, Source::Shared),
+        (constants.end, 1, Source::Copied),
+        (constants.end + 0xf00 - 1, 1, Source::Copied),
+        (constants.start, 1, Source::Shared),
+    ] {
+        let mut pages = bytes.clone();
+        pages[at] = filler;
+        assert_eq!(plan.clone().sharing(&pages).segments[1].source, source, "{at:#x}");
+    }
+    assert_eq!(
+        plan.clone().sharing(&bytes[..constants.end + 10]).segments[1].source,
+        Source::Copied,
+        "the page is not there"
+    );
+}
+
 /// What a plan promises to whoever loads it.
 fn holds(plan: &ImagePlan, bytes: &[u8]) {
-    assert!(!plan.segments.is_empty() && plan.memory_bytes() <= MAX_IMAGE);
+    assert!(!plan.segments.is_empty() && plan.memory_bytes(Source::Copied) <= MAX_IMAGE);
+    for segment in plan.segments.iter().filter(|segment| segment.source == Source::Shared) {
+        let (pages, file) = (segment.file_pages(), segment.file.clone());
+        assert!(segment.rights != Rights::ReadWrite && pages.start % PAGE_SIZE as usize == 0);
+        assert_eq!(bytes[pages.clone()].len() as u64, segment.pages().end - segment.pages().start);
+        assert_eq!((file.start - pages.start) as u64, segment.virt - segment.pages().start);
+        assert!(
+            bytes[pages.start..file.start]
+                .iter()
+                .chain(&bytes[file.end..pages.end])
+                .all(|byte| matches!(byte, 0 | 0xcc))
+        );
+    }
     for segment in &plan.segments {
         assert!(bytes[segment.file.clone()].len() as u64 <= segment.memory_len);
         assert!(segment.pages().start >= IMAGE && segment.pages().end <= IMAGE + IMAGE_MAX_SIZE);
@@ -205,6 +280,7 @@ proptest! {
         }
         if let Ok(plan) = ImagePlan::check(&bytes) {
             holds(&plan, &bytes);
+            holds(&plan.sharing(&bytes), &bytes);
         }
     }
 

@@ -266,6 +266,7 @@ impl Demo<'_> {
             restart: RestartPolicy::No,
             watchdog_ms: 0,
             lending: Default::default(),
+            text: Default::default(),
             publish,
             afterwards: Afterwards::Keep,
         };

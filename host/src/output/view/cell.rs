@@ -50,6 +50,8 @@ pub struct CellView {
     pub memory_max_bytes: u64,
     /// What its image takes of it.
     pub image_bytes: u64,
+    /// What of its image all cells share that are made from it, beside the cell's own memory.
+    pub text_bytes: u64,
     /// What its page allocator has.
     pub pool_bytes: u64,
     /// What of that is in use.
@@ -217,6 +219,7 @@ impl CellView {
             held_bytes: cell.memory.0,
             memory_max_bytes: most_memory(cell).0,
             image_bytes: cell.image.0,
+            text_bytes: cell.text.0,
             pool_bytes: cell.memory_usage.total.0,
             used_bytes: cell.memory_usage.used.0,
             peak_bytes: cell.memory_usage.peak.0,

@@ -25,9 +25,9 @@ use isola_machine::rebirth;
 use isola_machine::smp::{AwayCore, LostCore, ParkedCore};
 use isola_machine::space::{self, CellSpace, EnterError, Plan, SegmentBytes, needed_bytes};
 use isola_supervisor::effects::{
-    Admission, Blueprint, BuildError, BuildFailure, Effects, NoFurniture, Reclaimed, Retracted,
+    Admission, Blueprint, BuildError, BuildFailure, Effects, NoFurniture, Reclaimed, Retracted, SharedPages,
 };
-use isola_supervisor::image::{ImagePlan, Rights, Segment};
+use isola_supervisor::image::{ImagePlan, Rights, Segment, Source};
 use isola_supervisor::inventory::{CHUNK, Chunk, CoreToken};
 
 /// The machine, but for what is in the inventory.
@@ -136,7 +136,9 @@ impl Effects for Hardware {
     }
 
     fn least_memory(&self, plan: &ImagePlan, cores: usize, places: usize) -> u64 {
-        needed_bytes(plan.memory_bytes(), cores, places)
+        let (own_bytes, shared_bytes) =
+            (plan.memory_bytes(Source::Copied), plan.memory_bytes(Source::Shared));
+        needed_bytes(own_bytes, shared_bytes, cores, places)
     }
 
     fn build(
@@ -154,9 +156,17 @@ impl Effects for Hardware {
                 Rights::ReadWrite => paging::Rights::ReadWrite,
                 Rights::ReadExecute => paging::Rights::Execute,
             },
-            bytes: SegmentBytes::Copied(blueprint.image.get(segment.file.clone()).unwrap_or_default()),
+            bytes: match segment.source {
+                Source::Copied => {
+                    let bytes = blueprint.image.read(segment.file.end).get(segment.file.clone());
+                    SegmentBytes::Copied(bytes.unwrap_or_default())
+                }
+                Source::Shared => SegmentBytes::Shared { offset: segment.file_pages().start as u64 },
+            },
         };
+        let shares = blueprint.plan.memory_bytes(Source::Shared) > 0;
         let plan = Plan {
+            text: shares.then(|| blueprint.image.region()),
             segments: blueprint.plan.segments.iter().map(segment).collect(),
             entry: blueprint.plan.entry,
             vectors: blueprint.plan.vectors,

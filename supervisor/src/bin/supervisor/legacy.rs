@@ -1,36 +1,41 @@
 //! What a supervisor that went wrong has left: cells, as the machine's, entered in the inventory.
 
 use crate::effects::{Core, Hardware};
-use crate::memory::Piece;
+use crate::memory::{Piece, SharedPiece};
 use crate::time::Time;
 use alloc::vec::Vec;
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::rebirth::Stage;
 use isola_machine::boot::{Legacy, Machine, Survivor, SurvivorCore};
 use isola_machine::device::Device;
-use isola_machine::memory::{MemoryNodes, Region};
+use isola_machine::memory::{MemoryNodes, Region, SharedRegion};
 use isola_machine::rebirth;
 use isola_supervisor::cells::Estate;
 use isola_supervisor::effects;
 use isola_supervisor::images::KeptImage;
 use isola_supervisor::inventory::{CHUNK, CoreToken, Inventory};
 
-/// What of images is where the former supervisor says that they are, taken out of the memory that nobody has.
-pub fn take_images(machine: &mut Machine) -> (Estate, Images) {
+/// The estate, and those images of it that are where it says.
+pub type Left = (Estate, Vec<(KeptImage, SharedPiece)>);
+
+/// What of images is where the former supervisor says that they are: in memory that cells stand on, or in what nobody has,
+/// out of which it is taken.
+pub fn take_images(machine: &mut Machine) -> Left {
     let estate = rebirth::estate().map(|bytes| Estate::decode(&bytes)).unwrap_or_default();
-    let images = estate.images.iter().filter_map(|image| {
-        let (node, region) = take(&mut machine.memory, image.memory)?;
-        Some((*image, node, Piece(region)))
-    });
+    let Machine { legacy, memory, .. } = machine;
+    let mut texts = legacy.iter_mut().map(|legacy| &mut legacy.texts).next();
+    let mut found = |range: PhysRange| {
+        let texts = texts.as_deref_mut().into_iter();
+        let text = texts.flat_map(|texts| texts.extract_if(.., |text| text.range() == range)).next();
+        text.or_else(|| take(memory, range).map(SharedRegion::new))
+    };
+    let images = estate.images.iter().filter_map(|image| Some((*image, SharedPiece(found(image.memory)?))));
     let images = images.collect();
     (estate, images)
 }
 
-/// Images, with the nodes and the memory that they are in.
-pub type Images = Vec<(KeptImage, NodeId, Piece)>;
-
 /// Cuts whole chunks out of regions; `None` where they are not all in one.
-fn take(memory: &mut Vec<(NodeId, Region)>, range: PhysRange) -> Option<(NodeId, Region)> {
+fn take(memory: &mut Vec<(NodeId, Region)>, range: PhysRange) -> Option<Region> {
     let is_chunks = range.start.0.is_multiple_of(CHUNK) && range.len_bytes.is_multiple_of(CHUNK);
     let end = range.start.0.checked_add(range.len_bytes).filter(|_| is_chunks && range.len_bytes > 0)?;
     let has =
@@ -62,7 +67,7 @@ fn take(memory: &mut Vec<(NodeId, Region)>, range: PhysRange) -> Option<(NodeId,
             }
         }
     }
-    Some((node, region))
+    Some(region)
 }
 
 /// Enters in the inventory what cells have. Its cores are there already.
@@ -71,20 +76,19 @@ pub fn enter(
     time: &Time,
     nodes: &MemoryNodes,
     inventory: &mut Inventory<Piece, Core, Device>,
-    (estate, images): (Estate, Images),
+    (estate, images): Left,
 ) -> effects::Legacy<Hardware> {
-    let Legacy { past, survivors, gone, withheld } = legacy;
-    let owned: Vec<PhysRange> =
-        survivors.iter().flat_map(|survivor| survivor.memory.clone()).chain(withheld.clone()).collect();
+    let Legacy { past, survivors, texts, gone, withheld } = legacy;
+    let of_cells = survivors.iter().flat_map(|survivor| survivor.memory.clone());
+    let mut owned: Vec<PhysRange> = of_cells.chain(withheld.clone()).collect();
+    owned.extend(images.iter().map(|(image, _)| image.memory).chain(texts.iter().map(SharedRegion::range)));
     for (node, range) in nodes.cut(&owned) {
         inventory.memory.add_owned(range, node);
     }
-    for (image, node, _) in &images {
-        inventory.memory.add_owned(image.memory, *node);
-    }
     effects::Legacy {
         estate,
-        images: images.into_iter().map(|(image, _, memory)| (image, memory)).collect(),
+        images,
+        texts: texts.into_iter().map(SharedPiece).collect(),
         cause: past.cause,
         number: past.restarts,
         ended_ns: time.at_cycles(past.ended_cycles),

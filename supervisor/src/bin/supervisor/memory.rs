@@ -2,10 +2,42 @@
 
 use crate::life;
 use isola_abi::id::PhysRange;
-use isola_machine::memory::{Contents, Region};
-use isola_supervisor::effects::Pages;
+use isola_machine::memory::{Contents, Region, SharedRegion};
+use isola_supervisor::effects::{Pages, SharedPages};
 use isola_supervisor::inventory::Chunk;
 use isola_supervisor::scrub::scrub;
+
+/// A region that is only read.
+#[derive(Clone, Debug)]
+pub struct SharedPiece(pub SharedRegion);
+
+impl SharedPiece {
+    /// The region, for one more who reads it.
+    pub fn region(&self) -> SharedRegion {
+        self.0.clone()
+    }
+}
+
+impl SharedPages for SharedPiece {
+    type Memory = Piece;
+
+    fn range(&self) -> PhysRange {
+        self.0.range()
+    }
+
+    fn read(&self, len_bytes: usize) -> &[u8] {
+        let bytes = self.0.bytes();
+        bytes.get(..len_bytes).unwrap_or(bytes)
+    }
+
+    fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
+
+    fn into_memory(self) -> Result<Piece, Self> {
+        self.0.into_region().map(Piece).map_err(Self)
+    }
+}
 
 /// A region.
 #[derive(Debug)]
@@ -48,6 +80,12 @@ impl Chunk for Piece {
 }
 
 impl Pages for Piece {
+    type Shared = SharedPiece;
+
+    fn share(self) -> SharedPiece {
+        SharedPiece(SharedRegion::new(self.0))
+    }
+
     fn read(&self, len_bytes: usize) -> &[u8] {
         let bytes = self.0.bytes();
         bytes.get(..len_bytes).unwrap_or(bytes)

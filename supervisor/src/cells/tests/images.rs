@@ -4,9 +4,10 @@ use super::*;
 use crate::image::tests::Builder;
 use crate::images::MAX_IDLE;
 use isola_abi::integrity::{Distrust, PublicKey, Requirement};
+use isola_abi::management::Text;
 
 /// An image of so many bytes of memory in the inventory, like no other of another number.
-fn other_image(number: u8, len_mib: u64) -> Vec<u8> {
+pub(super) fn other_image(number: u8, len_mib: u64) -> Vec<u8> {
     let mut image = Builder::default();
     image.segments[1].2 = alloc::vec![number; (100 + (len_mib - 1) * MIB) as usize];
     image.segments[1].3 = 100 + (len_mib - 1) * MIB;
@@ -45,6 +46,53 @@ fn one_copy_serves_all_cells_that_are_made_from_it() {
     cells.destroy("b").unwrap();
     assert_eq!(kept(&cells), [(0, 1)]);
     assert_eq!(cells.machine().memory_free, total);
+}
+
+#[test]
+fn cells_share_what_they_do_not_write_and_one_that_asks_for_it_has_a_copy() {
+    let mut cells = machine(3);
+    run(&mut cells, spec("a"));
+    run(&mut cells, CellSpec { network: NetworkSpec::None, ..spec("b") });
+    run(&mut cells, CellSpec { text: Text::Private, ..spec("own") });
+    let (a, b, own) = (info(&mut cells, "a"), info(&mut cells, "b"), info(&mut cells, "own"));
+    // Of code two pages, of constants one, of variables five.
+    assert_eq!((a.image, a.text), (ByteSize(0x5000), ByteSize(0x3000)));
+    assert_eq!((b.image, b.text), (a.image, a.text));
+    assert_eq!((own.image, own.text), (ByteSize(0x8000), ByteSize(0)));
+    for cell in [a.id, b.id, own.id] {
+        assert_eq!(digest(&cells.effects().images[&cell]), digest(&image()));
+    }
+}
+
+#[test]
+fn an_image_on_which_something_stands_that_did_not_come_back_gives_way_to_nobody() {
+    let mut cells = machine(3);
+    run(&mut cells, spec("kv"));
+    cells.effects().lost.insert(CoreId(1));
+    cells.stop("kv", 0).unwrap();
+    cells.destroy("kv").unwrap();
+    assert_eq!(kept(&cells), [(0, 1)], "nobody uses it");
+    let other = send(&mut cells, &other_image(1, 1));
+    let all = |mib| CellSpec { image: other, memory: ByteSize(mib * MIB), ..spec("large") };
+    let exhausted = ManagementError::MemoryExhausted { wanted: ByteSize(58 * MIB), free: ByteSize(56 * MIB) };
+    assert_eq!(cells.create(all(58)), Err(exhausted));
+    cells.create(all(56)).unwrap();
+    assert_eq!(kept(&cells), [(0, 1), (1, 1)]);
+    // It is an image as any other for whoever wants a cell of it.
+    cells.destroy("large").unwrap();
+    cells.create(CellSpec { network: NetworkSpec::None, ..spec("again") }).unwrap();
+    assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB));
+}
+
+#[test]
+fn a_cell_with_a_copy_keeps_no_image_from_giving_way() {
+    let mut cells = machine(3);
+    run(&mut cells, CellSpec { text: Text::Private, ..spec("kv") });
+    cells.effects().lost.insert(CoreId(1));
+    cells.stop("kv", 0).unwrap();
+    let other = send(&mut cells, &other_image(1, 1));
+    cells.create(CellSpec { image: other, memory: ByteSize(58 * MIB), ..spec("large") }).unwrap();
+    assert_eq!(kept(&cells), [(1, 1)]);
 }
 
 #[test]

@@ -257,7 +257,7 @@ fn a_core_that_does_not_park_is_lost_and_the_cell_s_memory_is_kept_out_of_use_at
     ask(&mut cells, "kv", Change::Less(1), &[], Mode::Apply);
     assert_eq!(cells.machine().cores[2].owner, CoreOwner::Failed);
     cells.stop("kv", 0).unwrap();
-    assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB));
+    assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB + IMAGE));
 }
 
 #[test]

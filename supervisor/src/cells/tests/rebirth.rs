@@ -1,10 +1,11 @@
 //! A supervisor goes wrong, and the next one knows who has what.
 
+use super::images::other_image;
 use super::*;
 use crate::fake::{go_wrong, obeys};
 use alloc::vec;
 use isola_abi::id::NodeId;
-use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause, RestartPolicy, Restarts};
+use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause, RestartPolicy, Restarts, Text};
 use isola_abi::places::OrderKind;
 use isola_abi::recall::Rest;
 use proptest::prelude::*;
@@ -39,6 +40,8 @@ enum Step {
     Stop(u8),
     Destroy(u8),
     Lose(u32),
+    /// A cell of another image wants all memory.
+    Press,
     GoWrong,
 }
 
@@ -60,6 +63,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => (0u8..4, 1u64..14).prop_map(|(name, mib)| Step::Memory(name, mib)),
         2 => (0u8..4).prop_map(Step::Stop),
         2 => (0u8..4).prop_map(Step::Destroy),
+        1 => Just(Step::Press),
         1 => (1..=CORES).prop_map(Step::Lose),
         4 => Just(Step::GoWrong),
     ]
@@ -100,6 +104,9 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
                 memory: ByteSize(mib * MIB),
                 memory_max: Some(ByteSize(most_mib * MIB)),
                 network: if network { NetworkSpec::Dhcp } else { NetworkSpec::None },
+                // One of them has nothing of others, and one is of another image.
+                text: if number == 3 { Text::Private } else { Text::Shared },
+                image: if number == 2 { send(cells, &other_image(7, 1)) } else { digest(&image()) },
                 ..spec(&name(number))
             };
             let _ = create(cells, spec);
@@ -157,8 +164,57 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
         Step::Stop(number) => drop(cells.stop(&name(number), 0)),
         Step::Destroy(number) => drop(cells.destroy(&name(number))),
         Step::Lose(core) => drop(cells.effects().lost.insert(CoreId(core))),
+        Step::Press => {
+            let image = send(cells, &other_image(9, 1));
+            let (network, free) = (NetworkSpec::None, cells.machine().memory_free);
+            let memory = ByteSize(free.0.saturating_sub(2 * MIB));
+            if cells.create(CellSpec { image, network, memory, ..spec("press") }).is_ok() {
+                cells.destroy("press").unwrap();
+            }
+        }
         Step::GoWrong => {}
     }
+}
+
+#[test]
+fn what_a_cell_stands_on_is_there_whatever_becomes_of_the_estate() {
+    for text in [Text::Shared, Text::Private] {
+        let mut cells = machine(CORES);
+        let report = run(&mut cells, CellSpec { text, ..spec("kv") });
+        cells.effects().estate_is_full = true;
+        run(&mut cells, CellSpec { network: NetworkSpec::None, text, ..spec("other") });
+        let mut cells = go_wrong(cells, CORES, 1, |_| {});
+        let total = cells.machine().memory_total.0;
+        assert_eq!(cells.images(), [], "nobody knows which that was");
+        let images = if text == Text::Shared { IMAGE } else { 0 };
+        assert_eq!(cells.machine().memory_images, ByteSize(images));
+        assert_eq!(cells.machine().memory_free, ByteSize(total - 8 * MIB - images));
+        // The image is sent once more for other cells; what those stand on stays until the last of them is gone.
+        run(&mut cells, CellSpec { network: NetworkSpec::None, text, ..spec("new") });
+        assert_eq!(cells.machine().memory_images, ByteSize(images + IMAGE));
+        says(&report, CellPhase::Exited);
+        cells.doorbell();
+        let mut cells = go_wrong(cells, CORES, 2, |_| {});
+        assert_eq!(cells.machine().memory_free, ByteSize(total - 8 * MIB - 2 * images));
+        cells.stop("other", 0).unwrap();
+        assert_eq!(cells.machine().memory_free, ByteSize(total - 4 * MIB - images));
+        cells.stop("new", 0).unwrap();
+        assert_eq!(cells.machine().memory_free, ByteSize(total));
+    }
+}
+
+#[test]
+fn what_stands_on_an_image_in_quarantine_is_told_from_what_is_free_by_the_next_supervisor() {
+    let mut cells = machine(CORES);
+    drop(run(&mut cells, spec("kv")));
+    cells.effects().lost.insert(CoreId(1));
+    cells.stop("kv", 0).unwrap();
+    for number in 1..3 {
+        assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB + IMAGE));
+        cells = go_wrong(cells, CORES, number, |_| {});
+    }
+    let info = cells.machine();
+    assert_eq!(info.memory_free.0 + info.memory_quarantined.0, info.memory_total.0);
 }
 
 #[test]
@@ -272,7 +328,7 @@ fn a_cell_is_started_again_as_its_policy_says_whichever_supervisor_sees_it_end()
 fn an_image_that_is_not_what_it_was_is_not_used() {
     let mut cells = machine(CORES);
     let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..spec("kv") });
-    cells.images.soil();
+    cells.effects().soils_images = true;
     let mut cells = go_wrong(cells, CORES, 1, |_| {});
     let empty = cells.machine().memory_total;
     says(&report, CellPhase::Exited);

@@ -2,7 +2,7 @@
 
 use super::*;
 use isola_abi::id::CoreId;
-use isola_abi::management::{CoreOwner, CorePlacement, LendingSpec};
+use isola_abi::management::{CoreOwner, CorePlacement, ImageInfo, LendingSpec};
 use proptest::prelude::*;
 
 /// What a peer may ask, right or wrong, and what else may happen meanwhile.
@@ -150,6 +150,8 @@ fn has_one_owner_each(server: &mut Server<FakeMachine>) -> Result<(), TestCaseEr
         held.sort_unstable();
         prop_assert_eq!(owned, held, "{}", info.spec.name);
         memory += info.memory.0;
+        let is_kept = |image: &ImageInfo| image.digest == info.spec.image && image.cells > 0;
+        prop_assert!(has_ended || cells.images().iter().any(is_kept), "{} stands on nothing", info.spec.name);
         devices += u32::from(info.spec.network != NetworkSpec::None && !has_ended);
         for loan in &info.loans {
             prop_assert!(!has_ended && loan.from.as_ref() != Some(&info.spec.name));

@@ -251,8 +251,8 @@ fn plan<'a>(
         })
         .expect("an Isola note");
     let image_bytes = segments.iter().map(|segment| segment.memory_bytes.next_multiple_of(4096)).sum();
-    let needed = needed_bytes(image_bytes, descriptor.cores.len(), descriptor.core_places as usize);
+    let needed = needed_bytes(image_bytes, 0, descriptor.cores.len(), descriptor.core_places as usize);
     assert!(memory.iter().map(Region::len_bytes).sum::<u64>() > needed + 0x10_0000);
     let devices = devices.into_iter().filter(|device| device.kind().is_some()).collect();
-    Plan { segments, entry: note.entry, vectors: note.vectors, memory, devices, descriptor }
+    Plan { segments, entry: note.entry, vectors: note.vectors, memory, text: None, devices, descriptor }
 }
