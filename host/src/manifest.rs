@@ -267,6 +267,8 @@ mod tests {
         assert_eq!(manifest.restart, Some(RestartPolicy::OnFailure { most: Some(5) }));
         assert_eq!(read("").unwrap(), Manifest::default());
         let lender = read("priority = 9\nlend = 2\nborrow_above = \"100us\"\n").unwrap();
+        assert_eq!(read("text = \"private\"\n").unwrap().text, Some(Text::Private));
+        assert_eq!(read("text = \"shared\"\n").unwrap().text, Some(Text::Shared));
         assert_eq!((lender.priority, lender.lend), (Some(9), Some(2)));
         assert_eq!(lender.borrow_above, Some(Wait { us: 100 }));
         assert!("1".parse::<Wait>().is_err() && "0us".parse::<Wait>().is_err());

@@ -36,6 +36,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
         memory_given: ByteSize(64 << 20),
         memory: ByteSize(64 << 20),
         image: ByteSize(1 << 20),
+        text: ByteSize(3 << 20),
         memory_usage: MemoryUsage::default(),
         address: None,
         network: NetworkUsage::default(),

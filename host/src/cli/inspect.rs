@@ -218,18 +218,19 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
         MemoryPressure::Low => ", low",
         MemoryPressure::Critical => ", critical",
     };
+    let image = match cell.text.0 {
+        0 => format!("image {}", cell.image),
+        _ => format!("image {} (and {} that it shares)", cell.image, cell.text),
+    };
     line(
         "memory",
         match cell.state.has_ended() {
             false => {
-                format!(
-                    "{}{most}: image {}, pool {total} ({used} used, {peak} at most){short}",
-                    cell.memory, cell.image
-                )
+                format!("{}{most}: {image}, pool {total} ({used} used, {peak} at most){short}", cell.memory)
             }
             true => format!(
-                "none now; it had {}: image {}, pool {total} ({used} used in the end, {peak} at most)",
-                cell.memory_given, cell.image
+                "none now; it had {}: {image}, pool {total} ({used} used in the end, {peak} at most)",
+                cell.memory_given
             ),
         },
     );

@@ -501,6 +501,7 @@ impl Supervisor {
             memory_given: spec.memory,
             memory: spec.memory,
             image: ByteSize(image_len),
+            text: ByteSize(0),
             memory_usage: MemoryUsage {
                 total: ByteSize(60 << 20),
                 used: ByteSize(1 << 20),
