@@ -57,6 +57,7 @@ fn entry(core_index: u64) -> ! {
     let cell = Cell::open().expect("a descriptor");
     interrupts::set_interrupt_handler(on_interrupt);
     interrupts::set_exception_handler(said::exception);
+    cell::enter_place(0);
     said::begin(&cell.descriptor);
     say(CellPhase::Running);
     let arguments: Vec<&str> = cell.descriptor.arguments.iter().map(String::as_str).collect();
@@ -84,6 +85,7 @@ fn entry(core_index: u64) -> ! {
 
 /// What the cores but the first do: halt until they are woken, then tell the first one, and halt again.
 fn other_core(index: usize) -> ! {
+    cell::enter_place(index);
     while !WAKE.load(Ordering::SeqCst) {
         interrupts::halt();
     }
