@@ -29,7 +29,8 @@ const SMALLEST_SHARE: usize = 4 << 10;
 
 /// How often dead items are looked for, and among how many of a shard.
 const RECLAIM_INTERVAL: Duration = Duration::from_secs(1);
-const RECLAIM_BUDGET: usize = 512;
+const RECLAIM_MOST: usize = 512;
+const RECLAIM_LEAST: usize = 8;
 
 /// What all cores know from the start.
 #[derive(Default)]
@@ -218,21 +219,36 @@ fn share() -> usize {
 }
 
 /// Takes dead items out, a few at a time, while clients ask or there are any to find: a service that nobody uses sleeps.
+/// While clients ask and nothing is found it looks at ever fewer of each shard, down to [`RECLAIM_LEAST`]: to look at all
+/// that lives would cost a service with little to do more than its requests.
 async fn reclaim() {
     let server = &service().server;
+    let mut of_each_shard = RECLAIM_MOST;
     loop {
         let asked = server.tallies.received_bytes();
         sleep(RECLAIM_INTERVAL).await;
-        let mut found = 0;
+        let is_used = server.tallies.received_bytes() != asked;
+        if !is_used {
+            of_each_shard = RECLAIM_MOST;
+        }
+        let (mut found, mut looked_at) = (0, 0);
         for id in server.shards.ids() {
             if let Some(mut shard) = server.shards.lock(id) {
-                found += shard.reclaim(unix_time(), RECLAIM_BUDGET);
+                found += shard.reclaim(unix_time(), of_each_shard);
             }
-            yield_now().await;
+            looked_at += of_each_shard;
+            if looked_at >= RECLAIM_MOST {
+                looked_at = 0;
+                yield_now().await;
+            }
         }
-        if found == 0 && server.tallies.received_bytes() == asked {
-            SHARED.reclaims.store(false, Ordering::Release);
-            return;
+        match found {
+            0 if !is_used => {
+                SHARED.reclaims.store(false, Ordering::Release);
+                return;
+            }
+            0 => of_each_shard = (of_each_shard / 4).max(RECLAIM_LEAST),
+            _ => of_each_shard = RECLAIM_MOST,
         }
     }
 }

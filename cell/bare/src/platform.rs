@@ -3,7 +3,7 @@
 use crate::doze;
 use crate::{console, grow, heap, network, window};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, MAX_CORES};
 use isola_abi::inquiry::Questions;
@@ -32,11 +32,22 @@ const WAKE_VECTOR: u8 = 0xf2;
 /// are atomic so that they can be a `static`.
 static PENDING: [[AtomicU64; 4]; MAX_CORES] = [const { [const { AtomicU64::new(0) }; 4] }; MAX_CORES];
 
+/// By core: whether there is anything in its words of [`PENDING`], so that one load says that there is nothing.
+static HAS_PENDING: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; MAX_CORES];
+
 /// By core: the processor core that runs it, as interrupts are addressed; beyond what is an address while there is none.
 static APIC: [AtomicU64; MAX_CORES] = [const { AtomicU64::new(u64::MAX) }; MAX_CORES];
 
-/// By core: the cores that its processor core runs, it among them.
-static MATES: [AtomicU64; MAX_CORES] = [const { AtomicU64::new(0) }; MAX_CORES];
+/// By core: the cores that its processor core runs, it among them, as it is from the start.
+static MATES: [AtomicU64; MAX_CORES] = {
+    let mut mates = [const { AtomicU64::new(0) }; MAX_CORES];
+    let mut core = 0;
+    while core < MAX_CORES {
+        mates[core] = AtomicU64::new(1 << core);
+        core += 1;
+    }
+    mates
+};
 
 /// Bare hardware.
 pub struct Bare {
@@ -76,7 +87,7 @@ fn note(vector: u8) {
         grow::requested();
     }
     let here = current_core();
-    let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed)).with(here);
+    let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed));
     if aside::is_unfinished()
         && let Some(place) = aside::place_of_this_core()
     {
@@ -86,6 +97,7 @@ fn note(vector: u8) {
     for core in mates {
         let word = &PENDING[core.0 as usize][vector as usize / 64];
         word.store(word.load(Ordering::Relaxed) | 1 << (vector % 64), Ordering::Relaxed);
+        HAS_PENDING[core.0 as usize].store(true, Ordering::Relaxed);
     }
 }
 
@@ -108,8 +120,8 @@ fn has_joined() -> bool {
 /// it in.
 fn has_pending() -> bool {
     let here = current_core();
-    let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed)).with(here);
-    mates.any(|core| PENDING[core.0 as usize].iter().any(|word| word.load(Ordering::Relaxed) != 0))
+    let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed));
+    mates.any(|core| HAS_PENDING[core.0 as usize].load(Ordering::Relaxed))
 }
 
 /// Clears free pages until an interrupt comes, on a core that would halt otherwise.
@@ -194,7 +206,12 @@ impl Platform for Bare {
         interrupts::window();
         window::pass();
         grow::pass();
-        let words = &PENDING[current_core().0 as usize];
+        let core = current_core().0 as usize;
+        if !HAS_PENDING[core].load(Ordering::Relaxed) {
+            return PendingVectors::default();
+        }
+        HAS_PENDING[core].store(false, Ordering::Relaxed);
+        let words = &PENDING[core];
         PendingVectors::from_words(core::array::from_fn(|index| match words[index].load(Ordering::Relaxed) {
             0 => 0,
             pending => {

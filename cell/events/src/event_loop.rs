@@ -37,7 +37,7 @@ use isola_ebbs::{CoreIdentity, Ebb, Representative, current_core, cycles, platfo
 use isola_platform::CoreIndex;
 
 /// Passes of a core's loop before the next one's turn, where a processor core runs several.
-const PASSES_A_VISIT: usize = 16;
+const PASSES_A_VISIT: u64 = 16;
 
 /// The event manager of each core.
 pub static EVENTS: Ebb<EventLoop> = Ebb::new();
@@ -89,7 +89,7 @@ impl EventLoop {
             quiescence: Quiescence::new(),
             watchdog: Watchdog::new(),
             queueing: Queueing::new(),
-            pressure: PressureHandlers::default(),
+            pressure: PressureHandlers::new(),
             presence: Presence::default(),
             rests: Cell::new(true),
             accounting: Accounting::new(),
@@ -154,7 +154,7 @@ impl EventLoop {
         let mailbox = mailboxes.of(current_core());
         self.rise(mailbox);
         while mailboxes.notice() == notice {
-            if self.pass(mailboxes, mailbox) == Passed::Idle {
+            if self.passes(mailboxes, mailbox, notice, u64::MAX) == Passed::Idle {
                 self.idle(mailboxes, mailbox, notice);
             }
         }
@@ -166,13 +166,10 @@ impl EventLoop {
         let mailbox = mailboxes.of(current_core());
         self.accounting.resume(boundary);
         self.rise(mailbox);
-        let mut next = BUSY;
-        for _ in 0..PASSES_A_VISIT {
-            if self.pass(mailboxes, mailbox) == Passed::Idle {
-                next = self.rest(mailboxes, mailbox, notice);
-                break;
-            }
-        }
+        let next = match self.passes(mailboxes, mailbox, notice, PASSES_A_VISIT) {
+            Passed::Idle => self.rest(mailboxes, mailbox, notice),
+            Passed::Ran => BUSY,
+        };
         // It stands still while others have their turn, and does right to.
         self.set_phase(CorePhase::Halted);
         (next, self.accounting.switch(Charge::Idle))
@@ -230,6 +227,20 @@ impl EventLoop {
         self.set_phase(CorePhase::Running);
     }
 
+    /// One pass after the other, at least one and at most `most`, until there is no event or another notice. There is one
+    /// loop of passes, so that a pass is part of it and none is called.
+    fn passes(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice, most: u64) -> Passed {
+        for _ in 0..most {
+            if self.pass(mailboxes, mailbox) == Passed::Idle {
+                return Passed::Idle;
+            }
+            if mailboxes.notice() != notice {
+                break;
+            }
+        }
+        Passed::Ran
+    }
+
     /// What comes between two events, and the next one, where there is one.
     #[inline]
     fn pass(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) -> Passed {
@@ -260,12 +271,7 @@ impl EventLoop {
         let (began, looked) = self.accounting.begin_event(event.tag.activity);
         let passes = self.accounting.report().passes.load(Ordering::Relaxed);
         if self.queueing.must_look(passes) {
-            let waiting = self.queue.borrow().len() as u64;
-            let wish = self.queueing.look(self.accounting.report(), passes, waiting, looked, began);
-            if wish == Wish::Yes {
-                platform().report().core_wishes.fetch_add(1, Ordering::Release);
-                platform().ring_supervisor();
-            }
+            self.look_at_waiting(passes, looked, began);
         }
         match event.work {
             Work::Call(work) => work(),
@@ -276,6 +282,17 @@ impl EventLoop {
         if self.watchdog.must_look(spent_cycles) {
             let report = self.accounting.report();
             self.watchdog.look(report, self.tag.get(), event.made_at, spent_cycles, ended);
+        }
+    }
+
+    /// Begins or ends a sample of how long events wait.
+    #[cold]
+    #[inline(never)]
+    fn look_at_waiting(&self, passes: u64, looked: u64, began: u64) {
+        let waiting = self.queue.borrow().len() as u64;
+        if self.queueing.look(self.accounting.report(), passes, waiting, looked, began) == Wish::Yes {
+            platform().report().core_wishes.fetch_add(1, Ordering::Release);
+            platform().ring_supervisor();
         }
     }
 
@@ -317,6 +334,7 @@ impl EventLoop {
     }
 
     /// Has the core rest until it is woken, where there is nothing to do. Returns when there is, in cycles.
+    #[inline(always)]
     fn rest(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
         if self.idle.run() != Idle::MayHalt || !self.queue.borrow().is_empty() {
             return BUSY;

@@ -40,10 +40,13 @@ pub fn on_idle(handler: impl Fn() -> Idle + 'static) -> IdleHandler {
 
 impl IdleHandlers {
     /// Runs all handlers. Returns the busiest answer.
+    #[inline]
     pub fn run(&self) -> Idle {
-        if self.handlers.borrow().is_empty() {
-            return Idle::MayHalt;
-        }
+        if self.handlers.borrow().is_empty() { Idle::MayHalt } else { self.run_all() }
+    }
+
+    #[inline(never)]
+    fn run_all(&self) -> Idle {
         let mut answer = Idle::MayHalt;
         let mut next = 0;
         // By index, and without a borrow across a call: handlers may come and go in a handler.

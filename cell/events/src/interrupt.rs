@@ -140,7 +140,7 @@ impl Handlers {
             return;
         }
         accounting.switch(Charge::Interrupt);
-        for vector in pending {
+        pending.for_each(|vector| {
             add(&accounting.report().interrupts, 1);
             if vector == REQUEST_VECTOR {
                 mailbox::all().give_notice();
@@ -153,7 +153,7 @@ impl Handlers {
             if let Some(handler) = handler {
                 handler();
             }
-        }
+        });
         accounting.switch(Charge::Loop);
     }
 }

@@ -41,8 +41,9 @@ impl Representative for Announced {
 type Handler = dyn Fn(MemoryPressure);
 
 /// The handlers of a core.
-#[derive(Default)]
 pub(crate) struct PressureHandlers {
+    /// How short memory is, in the cell's report.
+    level: &'static AtomicU32,
     handlers: RefCell<Vec<(ActivityId, Weak<Handler>)>>,
     /// The level that the core knows of.
     seen: Cell<u32>,
@@ -67,18 +68,23 @@ pub fn on_memory_pressure(handler: impl Fn(MemoryPressure) + 'static) -> Pressur
 
 /// How short memory is now.
 pub fn memory_pressure() -> MemoryPressure {
-    MemoryPressure::from_u32(level()).unwrap_or(MemoryPressure::None)
+    MemoryPressure::from_u32(level().load(Ordering::Relaxed)).unwrap_or(MemoryPressure::None)
 }
 
-fn level() -> u32 {
-    platform().report().memory.pressure.load(Ordering::Relaxed)
+fn level() -> &'static AtomicU32 {
+    &platform().report().memory.pressure
 }
 
 impl PressureHandlers {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { level: level(), handlers: RefCell::default(), seen: Cell::default(), called: Cell::default() }
+    }
+
     /// What the loop does in every pass.
     #[inline]
     pub fn look(&self, accounting: &Accounting) {
-        let level = level();
+        let level = self.level.load(Ordering::Relaxed);
         if level | self.seen.get() != MemoryPressure::None as u32 {
             self.call(level, accounting);
         }

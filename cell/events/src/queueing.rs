@@ -103,8 +103,7 @@ impl Queueing {
 
     /// Begins or ends a sample at the event of this pass, for which [`Self::must_look`] holds: it began at the reading
     /// `began`, `looked` is that of the look before, and `waiting` others wait.
-    #[cold]
-    #[inline(never)]
+    #[inline]
     pub fn look(&self, report: &CoreReport, pass: u64, waiting: u64, looked: u64, began: u64) -> Wish {
         let since = match self.since.take() {
             Some(since) if pass < self.ends_at.get() => {

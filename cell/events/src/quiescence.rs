@@ -134,14 +134,20 @@ impl Quiescence {
     }
 
     /// The core is about to halt. Returns whether it may: not where that has ended a period for which work waits.
+    #[inline]
     pub fn leave(&self) -> MayHalt {
         if self.pending.replace(false) {
             self.leave_work_behind();
         }
         self.grace.leave(self.core);
-        if !self.grace.has_ended_orphans() {
-            return MayHalt::Yes;
+        match self.grace.has_ended_orphans() {
+            true => self.come_back(),
+            false => MayHalt::Yes,
         }
+    }
+
+    #[cold]
+    fn come_back(&self) -> MayHalt {
         self.join();
         self.grace.take_ended_orphans().into_iter().for_each(run);
         MayHalt::No

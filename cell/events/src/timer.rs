@@ -41,18 +41,19 @@ enum ArmedFor {
 #[derive(Clone, Copy)]
 struct Armed {
     deadline: u64,
-    at: u64,
+    /// From when on the timer may have fired before the deadline.
+    unsure_from: u64,
 }
 
 /// Hardware timers end longer delays early. In cycles: some tens of seconds.
 const LONG_DELAY: u64 = 1 << 36;
 
 impl Armed {
-    /// Whether the timer may have fired by `now`, before its deadline: it counts by a clock of its own, which was measured,
+    /// A timer that is armed at `now`. It may fire before its deadline: it counts by a clock of its own, which was measured,
     /// and not for as long as one likes. It is not wrong by half.
-    fn may_have_fired(self, now: u64) -> bool {
-        let delay = self.deadline.saturating_sub(self.at);
-        now.saturating_sub(self.at) >= (delay / 2).min(LONG_DELAY)
+    fn at(now: u64, deadline: u64) -> Self {
+        let delay = deadline.saturating_sub(now);
+        Self { deadline, unsure_from: now.saturating_add((delay / 2).min(LONG_DELAY)) }
     }
 }
 
@@ -135,13 +136,13 @@ impl Timers {
         }
         let wanted = (next != u64::MAX).then_some(next);
         let is_armed = match self.armed.get() {
-            ArmedFor::Deadline(armed) => wanted == Some(armed.deadline) && !armed.may_have_fired(now),
+            ArmedFor::Deadline(armed) => wanted == Some(armed.deadline) && now < armed.unsure_from,
             ArmedFor::Nothing => wanted.is_none(),
             ArmedFor::Unknown => false,
         };
         if !is_armed {
             platform().arm_timer(wanted);
-            let armed = wanted.map(|deadline| ArmedFor::Deadline(Armed { deadline, at: now }));
+            let armed = wanted.map(|deadline| ArmedFor::Deadline(Armed::at(now, deadline)));
             self.armed.set(armed.unwrap_or(ArmedFor::Nothing));
         }
         MayHalt::Yes

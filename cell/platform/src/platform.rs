@@ -56,6 +56,19 @@ impl Iterator for PendingVectors {
         *word &= *word - 1;
         Some((index as u32 * 64 + bit) as u8)
     }
+
+    /// The same with each, without a look at the words before for each one.
+    #[inline]
+    fn fold<B, F: FnMut(B, u8) -> B>(self, init: B, mut with: F) -> B {
+        let mut folded = init;
+        for (index, mut word) in (0_u32..).zip(self.words) {
+            while word != 0 {
+                folded = with(folded, (index * 64 + word.trailing_zeros()) as u8);
+                word &= word - 1;
+            }
+        }
+        folded
+    }
 }
 
 /// The machine below a cell. One value serves all its cores; "this core" is the one that calls.

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::net::IpAddr;
 use isola_abi::report::MemoryPressure;
-use isola_ebbs::{Ebb, Representative, current_core};
+use isola_ebbs::{Ebb, Representative, current_core, cycles, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::Event;
 use isola_events::{Alarm, memory_pressure, now};
@@ -29,6 +29,7 @@ use isola_net_stack::{
     self as stack, ConnId, Counter, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, RxChecksum,
     Stack, UdpId,
 };
+use isola_platform::Clock;
 use isola_platform::CoreIndex;
 use isola_platform::network::{ReceivedChecksum, ReceivedFrame};
 
@@ -48,6 +49,7 @@ pub(crate) struct CoreNetwork {
     taking_in: Cell<bool>,
     /// How long requests take.
     pub latency: Latency,
+    clock: &'static Clock,
     /// Whether tasks were woken that may have something to send.
     calls_expected: Cell<bool>,
     alarm: Alarm,
@@ -66,6 +68,7 @@ impl Representative for CoreNetwork {
             arriving: Arriving::default(),
             taking_in: Cell::new(false),
             latency: Latency::new(),
+            clock: platform().clock(),
             calls_expected: Cell::new(false),
             alarm: Alarm::new(|| NETWORK.ring()),
             rings_at: Cell::new(stack::Instant::NEVER),
@@ -91,6 +94,11 @@ pub(crate) fn touch() {
 }
 
 impl CoreNetwork {
+    /// As [`stack_now`].
+    fn now(&self) -> stack::Instant {
+        stack::Instant::from_nanos(self.clock.instant(cycles()).as_ns())
+    }
+
     fn begin(&self, beginning: Beginning) {
         // The interface has checked it.
         let Ok(mut stack) = Stack::new(beginning.config, stack_now()) else { return };
@@ -161,7 +169,7 @@ impl CoreNetwork {
     /// wire had lost them: what they carry would stay until somebody reads it, and the cell would end for want of memory.
     /// Short ones, with acknowledgements among them, are what gets memory back.
     pub fn absorb(&self, frames: impl Iterator<Item = ReceivedFrame>) {
-        let now = stack_now();
+        let now = self.now();
         let longest =
             if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
         let nothing_arrives = self.arriving.is_empty();
@@ -342,11 +350,11 @@ impl CoreNetwork {
     }
 
     fn flush(&self) {
-        let deadline = match self.stack.borrow_mut().as_mut() {
+        let (deadline, may_have_events) = match self.stack.borrow_mut().as_mut() {
             Some(stack) => {
-                device::transmit(stack, stack_now());
+                device::transmit(stack, self.now());
                 self.latency.sent();
-                stack.next_deadline_before(self.rings_at.get())
+                (stack.next_deadline_before(self.rings_at.get()), stack.may_have_events())
             }
             None => return,
         };
@@ -355,7 +363,9 @@ impl CoreNetwork {
             self.rings_at.set(deadline);
             self.alarm.set(Some(isola_platform::Instant::from_ns(deadline.as_nanos())));
         }
-        self.take_events();
+        if may_have_events {
+            self.take_events();
+        }
     }
 
     fn ring(&self) {

@@ -20,6 +20,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
+use isola_abi::report::NetworkReport;
 use isola_ebbs::{CellEbb, Ebb, Representative, current_core, cycles, platform};
 use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::{Event, Placement};
@@ -58,8 +59,9 @@ impl Representative for Owners {
 }
 
 /// The queue that a core serves, where it serves one.
-#[derive(Default)]
 struct Queues {
+    /// Where frames are counted.
+    report: &'static NetworkReport,
     queue: RefCell<Option<Box<dyn NetworkQueue + Send>>>,
     /// Frames that the device's queue had no room for.
     waiting: RefCell<VecDeque<Frame>>,
@@ -81,7 +83,16 @@ struct Served {
 
 impl Representative for Queues {
     fn create() -> Self {
-        Self::default()
+        Self {
+            report: &platform().report().network,
+            queue: RefCell::default(),
+            waiting: RefCell::default(),
+            datagram_cores: RefCell::default(),
+            datagrams_elsewhere: Cell::default(),
+            poll_queued: Cell::default(),
+            empty_at: Cell::default(),
+            served: RefCell::default(),
+        }
     }
 }
 
@@ -214,19 +225,7 @@ impl Queues {
         queue.attach();
         let vector = queue.vector();
         self.queue.replace(Some(queue));
-        let interrupt = on_interrupt(vector, || {
-            if let Some(queue) = QUEUES.queue.borrow_mut().as_mut() {
-                queue.disable_interrupts();
-            }
-            if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
-                served.polling.interrupted();
-            }
-            // The interrupts were let in since the queue was empty: only what came since the core last looked makes one.
-            if !QUEUES.poll_queued.get() {
-                QUEUES.empty_at.set(QUEUES.empty_at.get().max(last_look()));
-            }
-            QUEUES.queue_poll();
-        });
+        let interrupt = on_interrupt(vector, || QUEUES.interrupted());
         match interrupt {
             Ok(interrupt) => {
                 on_carried(|| {
@@ -245,6 +244,20 @@ impl Queues {
         self.queue_poll();
     }
 
+    fn interrupted(&self) {
+        if let Some(queue) = self.queue.borrow_mut().as_mut() {
+            queue.disable_interrupts();
+        }
+        if let Some(served) = self.served.borrow_mut().as_mut() {
+            served.polling.interrupted();
+        }
+        // The interrupts were let in since the queue was empty: only what came since the core last looked makes one.
+        if !self.poll_queued.get() {
+            self.empty_at.set(self.empty_at.get().max(last_look()));
+        }
+        self.queue_poll();
+    }
+
     fn queue_poll(&self) {
         if !self.poll_queued.replace(true) {
             Event::new().charged_to(INFRASTRUCTURE).spawn(|| QUEUES.poll());
@@ -257,13 +270,14 @@ impl Queues {
         let here = current_core();
         let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
         // Before the table is looked at: a change that it does not count may be seen all the same.
-        let version = interface::steering().map_or(0, |steering| steering.version());
+        let steering = interface::steering();
+        let version = steering.map_or(0, |steering| steering.version());
         let came_at = self.empty_at.get();
         NETWORK.latency.begin(came_at);
         let (mut taken, mut bytes) = (0, 0);
         if let Some(queue) = self.queue.borrow_mut().as_mut() {
             let is_sole = |steering: &Arc<Steering>| steering.is_sole(here.0 as u16);
-            let alone = !self.datagrams_elsewhere.get() && interface::steering().is_some_and(is_sole);
+            let alone = !self.datagrams_elsewhere.get() && steering.is_some_and(is_sole);
             NETWORK.absorb(core::iter::from_fn(|| {
                 while taken < BATCH {
                     let received = queue.receive()?;
@@ -281,9 +295,8 @@ impl Queues {
                 None
             }));
         }
-        let report = &platform().report().network;
-        report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
-        report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
+        self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
         if taken < BATCH {
             self.empty_at.set(cycles());
         }
@@ -377,9 +390,8 @@ impl Queues {
                 dropped += 1;
             }
         }
-        let report = &platform().report().network;
-        report.sent_frames.fetch_add(sent, Ordering::Relaxed);
-        report.sent_bytes.fetch_add(sent_bytes, Ordering::Relaxed);
+        self.report.sent_frames.fetch_add(sent, Ordering::Relaxed);
+        self.report.sent_bytes.fetch_add(sent_bytes, Ordering::Relaxed);
         if dropped > 0 {
             count_dropped(Counter::DropDeviceFull, dropped);
         }

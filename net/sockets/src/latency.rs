@@ -67,6 +67,7 @@ pub(crate) struct Latency {
     answered_came_at: Cell<u64>,
     /// The same, of other requests.
     others: RefCell<Vec<(u64, u64)>>,
+    has_others: Cell<bool>,
 }
 
 impl Latency {
@@ -77,6 +78,7 @@ impl Latency {
             answered: Cell::new(0),
             answered_came_at: Cell::new(0),
             others: RefCell::default(),
+            has_others: Cell::new(false),
         }
     }
 
@@ -117,7 +119,10 @@ impl Latency {
         let place = others.iter().position(|(came, _)| *came == came_at);
         match place {
             Some(place) => others[place].1 += requests,
-            None if others.len() < MAX_WAITING => others.push((came_at, requests)),
+            None if others.len() < MAX_WAITING => {
+                others.push((came_at, requests));
+                self.has_others.set(true);
+            }
             None => self.service.count(cycles().saturating_sub(came_at), requests),
         }
     }
@@ -129,10 +134,16 @@ impl Latency {
         if requests > 0 {
             let now = cycles();
             self.service.count(now.saturating_sub(self.answered_came_at.get()), requests);
-            let mut others = self.others.borrow_mut();
-            for (came_at, requests) in others.drain(..) {
-                self.service.count(now.saturating_sub(came_at), requests);
+            if self.has_others.replace(false) {
+                self.sent_others(now);
             }
+        }
+    }
+
+    #[cold]
+    fn sent_others(&self, now: u64) {
+        for (came_at, requests) in self.others.borrow_mut().drain(..) {
+            self.service.count(now.saturating_sub(came_at), requests);
         }
     }
 }

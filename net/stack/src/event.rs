@@ -157,6 +157,12 @@ impl EventQueue {
         self.news = News::Some;
     }
 
+    /// Whether there is nothing to tell.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.news == News::None && self.sockets.first().is_none() && self.connections.first().is_none()
+    }
+
     /// Takes what is no connection's and no socket's.
     #[inline]
     pub fn take_notice(&mut self) -> Option<Event> {

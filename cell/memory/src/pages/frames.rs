@@ -5,6 +5,7 @@ use super::node::NodeIndex;
 use super::{PAGE_SIZE, PageNumber, Pages};
 use crate::pages::ranges::Range;
 use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
 use isola_abi::id::NodeId;
 
 /// Binary logarithm of the pages that are cleared at once, with a node's lock held.
@@ -24,12 +25,28 @@ impl Pages {
     /// length in bytes; false where there are none, or another core has to do with them. For a core that has time: the
     /// pages cannot be had meanwhile, but for which they are few.
     pub fn clear_some(&self, node: NodeId, mut clear: impl FnMut(NonNull<u8>, usize)) -> bool {
-        self.nodes_from(NodeIndex::of(node)).any(|node| {
-            let buddy = self.buddy(node).try_lock();
-            buddy.is_some_and(|mut buddy| {
-                buddy.clear(&self.ranges, CLEARED_ORDER, |memory, pages| clear(memory, pages * PAGE_SIZE))
-            })
-        })
+        // Before the look: what is given back meanwhile is looked for the next time.
+        if !self.may_have_unclear.load(Ordering::Relaxed)
+            || !self.may_have_unclear.swap(false, Ordering::Acquire)
+        {
+            return false;
+        }
+        let (mut has_cleared, mut has_seen_all) = (false, true);
+        for node in self.nodes_from(NodeIndex::of(node)) {
+            let Some(mut buddy) = self.buddy(node).try_lock() else {
+                has_seen_all = false;
+                continue;
+            };
+            let clear = |memory, pages| clear(memory, pages * PAGE_SIZE);
+            has_cleared = buddy.clear(&self.ranges, CLEARED_ORDER, clear);
+            if has_cleared {
+                break;
+            }
+        }
+        if has_cleared || !has_seen_all {
+            self.has_unclear();
+        }
+        has_cleared
     }
 
     /// As [`Self::allocate_near`].
@@ -92,6 +109,7 @@ impl Pages {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
         self.buddy(range.node()).lock().give_apart(&self.ranges, range, first, pages as u32);
+        self.has_unclear();
         self.usage.give(pages);
     }
 

@@ -18,7 +18,7 @@ use self::ranges::Range;
 use self::usage::Usage;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use isola_abi::id::NodeId;
 use isola_abi::report::{MemoryPressure, MemoryReport};
 use spin::Mutex;
@@ -52,6 +52,8 @@ pub struct Pages {
     nodes: [Mutex<Buddy>; MAX_NODES],
     /// One more than the number of the last node that has memory.
     node_count: AtomicUsize,
+    /// Whether there may be free pages that are not known to be zero: whoever frees some says so afterwards.
+    may_have_unclear: AtomicBool,
     usage: Usage,
 }
 
@@ -88,6 +90,7 @@ impl Pages {
             adding: Mutex::new(()),
             nodes: [const { Mutex::new(Buddy::new()) }; MAX_NODES],
             node_count: AtomicUsize::new(0),
+            may_have_unclear: AtomicBool::new(true),
             usage: Usage::new(),
         }
     }
@@ -183,6 +186,7 @@ impl Pages {
             self.buddy(node).lock().adopt(&self.ranges, range, contents);
         }
         self.node_count.fetch_max(node.index() + 1, Ordering::Relaxed);
+        self.has_unclear();
         drop(adding);
         Ok(())
     }
@@ -226,6 +230,7 @@ impl Pages {
         let first = PageNumber::of(start.addr().get());
         let range = self.range_of(first, pages);
         self.buddy(range.node()).lock().give(&self.ranges, range, first, pages as u32);
+        self.has_unclear();
         self.usage.give(pages);
     }
 
@@ -245,6 +250,7 @@ impl Pages {
         let had = pages as u32;
         if wanted <= had {
             buddy.shrink(&self.ranges, range, first, had, wanted);
+            self.has_unclear();
             self.usage.give(pages - wanted as usize);
             return true;
         }
@@ -290,6 +296,11 @@ impl Pages {
     /// Whether all memory is of one node, the first.
     pub(crate) fn is_uniform(&self) -> bool {
         self.node_count.load(Ordering::Relaxed) <= 1
+    }
+
+    /// Says that there may be free pages that are not known to be zero.
+    pub(crate) fn has_unclear(&self) {
+        self.may_have_unclear.store(true, Ordering::Release);
     }
 
     fn buddy(&self, node: NodeIndex) -> &Mutex<Buddy> {

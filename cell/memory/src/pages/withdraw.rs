@@ -143,6 +143,7 @@ impl Pages {
         if is_absent {
             self.usage.add(GRANULE_PAGES as usize, 0);
             buddy.fill(self.ranges(), range, page, contents);
+            self.has_unclear();
         }
         is_absent
     }

@@ -216,6 +216,12 @@ impl Stack {
         self.tcp.take_event(&mut self.events)
     }
 
+    /// Whether [`Self::next_event`] may have one.
+    #[inline]
+    pub fn may_have_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// What was counted so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
