@@ -93,25 +93,25 @@ kinds! {
         "how long the batch job took meanwhile";
     Colocation: "colocation-alike-p50", "ms", Alike, Aim::None,
         "the same beside two cgroups of equal weight";
-    Colocation: "colocation-alike-p99", "ms", Alike, Aim::None,
+    Colocation: "colocation-alike-p99", "ms", Alike, Aim::Ratio(0.5),
         "99th percentile of that";
     Colocation: "colocation-alike-batch", "s", Alike, Aim::None,
         "how long the batch job took";
     Colocation: "colocation-fixed-p50", "ms", Fixed, Aim::None,
         "the same beside two cgroups of which each has its processors, the service three of four";
-    Colocation: "colocation-fixed-p99", "ms", Fixed, Aim::None,
+    Colocation: "colocation-fixed-p99", "ms", Fixed, Aim::Ratio(0.5),
         "99th percentile of that";
     Colocation: "colocation-fixed-batch", "s", Fixed, Aim::None,
         "how long the batch job took";
     Colocation: "colocation-moved-p50", "ms", Moved, Aim::None,
         "the same beside the same controller that looks at the client's latencies and moves cores of two cells, or of two cgroups";
-    Colocation: "colocation-moved-p99", "ms", Moved, Aim::None,
+    Colocation: "colocation-moved-p99", "ms", Moved, Aim::Ratio(0.5),
         "99th percentile of that";
     Colocation: "colocation-moved-batch", "s", Moved, Aim::None,
         "how long the batch job took";
     Colocation: "colocation-own-p50", "ms", Shares, Aim::None,
         "median latency where each gets a load of its own, as near to what saturates it";
-    Colocation: "colocation-own-p99", "ms", Shares, Aim::None, "99th percentile of that";
+    Colocation: "colocation-own-p99", "ms", Shares, Aim::Ratio(0.5), "99th percentile of that";
     Colocation: "colocation-own-batch", "s", Shares, Aim::None, "how long the batch job took";
     Colocation: "colocation-own-rate", "requests/s", Shares, Aim::None, "that load, on average (more is better)";
     Colocation: "colocation-lost", "s", Shares, Aim::None,

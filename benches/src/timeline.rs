@@ -138,13 +138,8 @@ fn frame(svg: &mut String, scale: &Scale, top: f64, title: &str) {
         );
         put(svg, &text(left - 6.0, y + 4.0, "end", LATENCY, &format!("{value} ms")));
     }
-    let (low, high) = (Scale::y(top, 0.0), Scale::y(top, 1.0));
+    let high = Scale::y(top, 1.0);
     put(svg, &text(end + 6.0, high + 4.0, "start", "#888", &format!("{:.0}/s", scale.most_rate)));
-    for cores in 1..=2_u32 {
-        let y = low - CORE_HEIGHT * f64::from(cores) + 4.0;
-        let label = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
-        put(svg, &text(end + 6.0, y, "start", CORES, &label));
-    }
 }
 
 /// The lines of a part.
@@ -166,11 +161,17 @@ fn lines(svg: &mut String, scale: &Scale, top: f64, part: &Part, record: &Record
             ),
         );
     }
-    let cores = part.points(record, CORES_OF_SERVICE).into_iter();
-    polyline(svg, CORES, cores.map(|(at, cores)| (scale.x(at), low - CORE_HEIGHT * cores)));
+    let (_, above, right, _) = MARGIN;
+    let cores = part.points(record, CORES_OF_SERVICE);
+    let most = cores.iter().map(|point| point.1.ceil() as u32).max().unwrap_or_default();
+    for count in 1..=most {
+        let y = low - CORE_HEIGHT * f64::from(count) + 4.0;
+        let label = if count == 1 { "1 core".to_owned() } else { format!("{count} cores") };
+        put(svg, &text(WIDTH - right + 6.0, y, "start", CORES, &label));
+    }
+    polyline(svg, CORES, cores.into_iter().map(|(at, cores)| (scale.x(at), low - CORE_HEIGHT * cores)));
     let latencies = part.points(record, P99_MS).into_iter().filter(|point| point.1 > 0.0);
     polyline(svg, LATENCY, latencies.map(|(at, p99_ms)| (scale.x(at), scale.latency(top, p99_ms))));
-    let (_, above, right, _) = MARGIN;
     let legend = [("load", "#888"), ("p99", LATENCY), ("cores of the service", CORES)];
     for (index, (name, colour)) in legend.into_iter().enumerate() {
         let x = WIDTH - right - [170.0, 130.0, 0.0][index];

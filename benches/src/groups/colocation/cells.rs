@@ -75,6 +75,12 @@ impl Cells {
         Service::Colocated.first_answer(&mut self.divided.machine).map(|_| ())
     }
 
+    /// How many cores a cell has.
+    fn present(&mut self, cell: &str) -> Result<u32, BenchError> {
+        let cores = self.divided.client.inspect(cell)?.cores;
+        Ok(cores.iter().filter(|core| core.is_present).count() as u32)
+    }
+
     fn change(&mut self, cell: &str, change: Change<u32>) -> Result<(), BenchError> {
         self.divided.client.resize_cores(cell, change, Vec::new(), LEAVE_LIMIT_MS, Mode::Apply)?;
         Ok(())
@@ -108,9 +114,8 @@ impl Pair for Cells {
         time_us.map(|time_us| Some(time_us / 1e6)).ok_or_else(|| self.divided.machine.ended(&said))
     }
 
-    fn service_cores(&mut self) -> Result<Option<u32>, BenchError> {
-        let cores = self.divided.client.inspect(SERVICE)?.cores;
-        Ok(Some(cores.iter().filter(|core| core.is_present).count() as u32))
+    fn cores(&mut self) -> Result<Option<(u32, u32)>, BenchError> {
+        Ok(Some((self.present(SERVICE)?, self.present(BATCH)?)))
     }
 
     fn step(&mut self, step: Step) -> Result<(), BenchError> {

@@ -72,8 +72,8 @@ impl Pair for Cgroups {
         Ok(self.machine.number(BATCH_DONE)?.map(|time_us| time_us as f64 / 1e6))
     }
 
-    fn service_cores(&mut self) -> Result<Option<u32>, BenchError> {
-        Ok(self.cores)
+    fn cores(&mut self) -> Result<Option<(u32, u32)>, BenchError> {
+        Ok(self.cores.map(|cores| (cores, CORES - cores)))
     }
 
     fn step(&mut self, step: Step) -> Result<(), BenchError> {

@@ -99,8 +99,8 @@ trait Pair: Send {
     /// How long the batch job took, in s; `None` while it runs.
     fn batch_s(&mut self) -> Result<Option<f64>, BenchError>;
 
-    /// Cores that the service has for itself; `None` where it has none for itself.
-    fn service_cores(&mut self) -> Result<Option<u32>, BenchError>;
+    /// Cores that the service has for itself, and those that the batch job has; `None` where they have none for themselves.
+    fn cores(&mut self) -> Result<Option<(u32, u32)>, BenchError>;
 
     /// Moves a core from the batch job to the service, or back.
     fn step(&mut self, step: Step) -> Result<(), BenchError>;
@@ -246,9 +246,9 @@ fn watch(pair: &mut dyn Pair, way: Way, seen: &Mutex<Vec<Window>>) -> Result<Wat
         if let Some(batch_s) = pair.batch_s()? {
             return Ok(Watched { batch_s, cores });
         }
-        if let Some(count) = pair.service_cores()? {
-            cores.push((begin.elapsed(), count));
-            if let Some(step) = mover.as_mut().and_then(|mover| mover.look(count)) {
+        if let Some((service, batch)) = pair.cores()? {
+            cores.push((begin.elapsed(), service));
+            if let Some(step) = mover.as_mut().and_then(|mover| mover.look(service, batch)) {
                 pair.step(step)?;
             }
         }
@@ -274,7 +274,7 @@ impl<'a> Mover<'a> {
     }
 
     /// A step, where new windows are over and call for one.
-    fn look(&mut self, cores: u32) -> Option<Step> {
+    fn look(&mut self, service: u32, batch: u32) -> Option<Step> {
         let p99_us = {
             let seen = self.seen.lock().ok()?;
             let new = seen.get(self.looked_at..)?;
@@ -284,9 +284,9 @@ impl<'a> Mover<'a> {
             self.looked_at = seen.len();
             new.iter().map(|window| window.p99_us).fold(0.0, f64::max)
         };
-        let all = CORES - 1;
-        let donor = Donor { cores: all.saturating_sub(cores), least: 1, most: all };
-        let look = Look { seen: Seen::Percentile((p99_us * 1e3) as u64), cores, donors: vec![donor] };
+        let donor = Donor { cores: batch, least: 1, most: CORES };
+        let seen = Seen::Percentile((p99_us * 1e3) as u64);
+        let look = Look { seen, cores: service, donors: vec![donor] };
         Some(self.controller.decide(&look))
     }
 }
@@ -354,15 +354,15 @@ mod tests {
         let window = |p99_us| Window { rate: 1_000.0, p99_us };
         let seen = Mutex::new(vec![window(1e6)]);
         let mut mover = Mover::new(&seen);
-        assert_eq!(mover.look(1), None, "one window says too little");
+        assert_eq!(mover.look(1, 2), None, "one window says too little");
         seen.lock().unwrap().push(window(100.0));
-        assert!(matches!(mover.look(1), Some(Step::Take(0, _))));
-        assert_eq!(mover.look(2), None, "nothing new");
+        assert!(matches!(mover.look(1, 2), Some(Step::Take(0, _))));
+        assert_eq!(mover.look(2, 1), None, "nothing new");
         // The requests that waited before the move say nothing of what comes behind it.
         seen.lock().unwrap().extend([window(1e6), window(1e6)]);
-        assert!(matches!(mover.look(2), Some(Step::Stay(_))));
+        assert!(matches!(mover.look(2, 1), Some(Step::Stay(_))));
         seen.lock().unwrap().extend([window(1e6), window(1e6)]);
-        assert!(matches!(mover.look(2), Some(Step::Stay(_))), "the batch job keeps a core");
+        assert!(matches!(mover.look(2, 1), Some(Step::Stay(_))), "the batch job keeps a core");
     }
 
     #[test]
