@@ -61,6 +61,12 @@ const LONGEST_MTU: u16 = 9000;
 /// What every Ethernet carries.
 const STANDARD_MTU: u16 = 1500;
 
+/// The part of a cell's memory that further queues may take, for cores that may come while it runs.
+const FURTHER_PART: usize = 16;
+
+/// Bytes that rings take for each buffer of a queue, both ways, at the most.
+const RING_BYTES: usize = 512;
+
 /// Received buffers that are watched for their last view, for each that the device has: as many as can be on their way
 /// through the stack.
 const WATCHED_PER_BUFFER: usize = 4;
@@ -69,6 +75,15 @@ const WATCHED_PER_BUFFER: usize = 4;
 fn queue_size(pairs: u8, buffer_len: usize) -> u16 {
     let bytes = heap::total_bytes() / BUFFERS_PART / usize::from(pairs.max(1));
     (bytes.min(MOST_BYTES) / buffer_len).clamp(SMALLEST_QUEUE, LARGEST_QUEUE) as u16
+}
+
+/// How many pairs a device is to have that begins with so many: more, for cores that may come, where there are vectors and
+/// memory for them.
+fn further_pairs(index: usize, cores: u8, places: u8) -> u8 {
+    let each = usize::from(queue_size(cores, BUFFER_LEN)) * (BUFFER_LEN + RING_BYTES);
+    let more = u8::try_from(heap::total_bytes() / FURTHER_PART / each).unwrap_or(u8::MAX);
+    let pairs = cores.saturating_add(more).min(places).max(cores);
+    if first_vector(index, pairs).is_some() { pairs } else { cores }
 }
 
 /// How long the buffers are that a device may merge: long where there can be enough of them.
@@ -91,12 +106,13 @@ pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, Windows)>)
 
 fn open_device(descriptor: &Descriptor, index: usize, windows: Windows) -> Option<NetworkPort> {
     let cores = descriptor.cores.len() as u8;
-    let Some(first_vector) = first_vector(index, cores) else {
+    let pairs = further_pairs(index, cores, descriptor.core_places as u8);
+    let Some(first_vector) = first_vector(index, pairs) else {
         return complain(&"there are no interrupt vectors left for its queues");
     };
     let here = descriptor.cores.first()?.apic;
     let messages: Option<Vec<_>> =
-        (0..cores).map(|queue| apic::message(here, first_vector + queue)).collect();
+        (0..pairs).map(|queue| apic::message(here, first_vector + queue)).collect();
     let (interrupts, vector) = match (&windows, &messages) {
         (Windows::Mmio { vector, .. }, _) => (NetInterrupts::Line, *vector),
         (_, Some(messages)) => {
@@ -108,7 +124,7 @@ fn open_device(descriptor: &Descriptor, index: usize, windows: Windows) -> Optio
         Ok(transport) => transport,
         Err(error) => return complain(&error),
     };
-    match start(transport, cores, interrupts, vector) {
+    match start(transport, (cores, pairs), interrupts, vector) {
         Ok(port) => Some(port),
         Err(error) => complain(&error),
     }
@@ -126,32 +142,36 @@ fn complain<T>(error: &dyn core::fmt::Display) -> Option<T> {
     None
 }
 
+/// Starts a device with so many pairs, which shares out its buffers as if it had those that it begins with.
 fn start(
     transport: Box<dyn Transport>,
-    pairs: u8,
+    (begun, pairs): (u8, u8),
     interrupts: NetInterrupts<'_>,
     first_vector: u8,
 ) -> Result<NetworkPort, isola_drivers::device::DeviceError> {
     let line = matches!(interrupts, NetInterrupts::Line);
-    let queue_size = queue_size(pairs, BUFFER_LEN);
-    let merging = Merging::Buffers { len: merged_len(pairs) };
-    let max_mtu = longest_mtu(pairs);
+    let queue_size = queue_size(begun, BUFFER_LEN);
+    let merging = Merging::Buffers { len: merged_len(begun) };
+    let max_mtu = longest_mtu(begun);
     let options = NetOptions { pairs: pairs.into(), queue_size, max_mtu, merging, interrupts };
     let (mut device, queues) = NetDevice::start(transport, &options, &mut DmaRegion::new)?;
     let (mac, mtu) = (device.mac(), device.mtu());
-    if queues.len() > 1 {
-        device.use_pairs(queues.len() as u16)?;
+    let has_several = queues.len() > 1;
+    if has_several {
+        // The others have no buffers yet.
+        device.use_pairs(1)?;
     }
     let device = Arc::new(Mutex::new(device));
     let queues = (first_vector..)
         .zip(queues)
-        .map(|(vector, queue)| {
+        .enumerate()
+        .map(|(number, (vector, queue))| {
             let line = line.then(|| device.clone());
             let buffer_len = match queue.merges() {
-                Offered::Yes => merged_len(pairs),
+                Offered::Yes => merged_len(begun),
                 Offered::No => queue.receive_buffer_len().max(BUFFER_LEN),
             };
-            let most_lent = queue_size.min(self::queue_size(pairs, buffer_len));
+            let most_lent = queue_size.min(self::queue_size(begun, buffer_len));
             let mut queue = BareQueue {
                 spare: queue.receive_room().saturating_sub(most_lent),
                 queue,
@@ -163,17 +183,17 @@ fn start(
                 faulty: false,
                 _device: device.clone(),
             };
-            queue.fill();
-            queue.queue.flush();
+            if number < usize::from(begun) {
+                queue.supply();
+            }
             Box::new(queue) as Box<dyn NetworkQueue + Send>
         })
         .collect();
-    let hashes = device.lock().spreads_by_hash() == Offered::Yes;
-    let spreading = hashes.then(|| Box::new(BareSpreading(device)) as Box<dyn FlowSpreading + Send>);
+    let spreading = has_several.then(|| Box::new(BareSpreading(device)) as Box<dyn FlowSpreading + Send>);
     Ok(NetworkPort { mac, mtu, headroom: HEADER_LEN, queues, spreading })
 }
 
-/// A device that hashes.
+/// A device with several pairs: one that hashes, or one that hands a flow's frames to the pair by which it was sent last.
 struct BareSpreading(Arc<Mutex<NetDevice>>);
 
 impl FlowSpreading for BareSpreading {
@@ -182,7 +202,12 @@ impl FlowSpreading for BareSpreading {
         key: &[u8; SPREADING_KEY_LEN],
         queues: &[u16; SPREADING_PARTS],
     ) -> Result<(), SpreadingRefused> {
-        self.0.lock().spread(key, queues).map_err(|_| SpreadingRefused)
+        let mut device = self.0.lock();
+        let spread = match device.spreads_by_hash() {
+            Offered::Yes => device.spread(key, queues),
+            Offered::No => device.use_pairs(queues.iter().max().map_or(1, |last| last + 1)),
+        };
+        spread.map_err(|_| SpreadingRefused)
     }
 }
 
@@ -278,13 +303,14 @@ impl BareQueue {
     }
 
     /// Gives the device as many buffers as it is to have.
-    fn fill(&mut self) {
+    fn supply(&mut self) {
         while self.queue.receive_room() > self.spare {
             let buffer = self.buffer();
             if self.queue.fill(buffer).is_err() {
                 return self.check();
             }
         }
+        self.queue.flush();
     }
 
     /// The first `len` bytes of a buffer that the device has filled. It gets a fresh one.
@@ -344,6 +370,7 @@ impl NetworkQueue for BareQueue {
 
     fn attach(&mut self) {
         self.redirect();
+        self.supply();
     }
 
     fn redirect(&mut self) {

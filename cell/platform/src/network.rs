@@ -16,7 +16,7 @@ pub struct NetworkPort {
     /// Bytes that it wants free before each frame that is sent, for a header of its own. Where there are fewer it puts
     /// that elsewhere, which costs more.
     pub headroom: usize,
-    /// Its queue pairs. Each can serve another core.
+    /// Its queue pairs, of which the first is in use. Each can serve another core; the last may be for cores that never come.
     pub queues: Vec<Box<dyn NetworkQueue + Send>>,
     /// What says which frames go to which queue, where that can be said.
     pub spreading: Option<Box<dyn FlowSpreading + Send>>,
@@ -29,9 +29,10 @@ pub const SPREADING_KEY_LEN: usize = 40;
 pub const SPREADING_PARTS: usize = 128;
 
 /// How a device spreads received frames over its queues: by the Toeplitz hash of a flow's addresses and ports, whose lowest
-/// bits choose one of [`SPREADING_PARTS`] (RSS). What belongs to no flow of TCP or UDP comes to the first queue.
+/// bits choose one of [`SPREADING_PARTS`] (RSS). What belongs to no flow of TCP or UDP comes to the first queue. A device that
+/// does not hash is told how many queues there are, and spreads frames over them by itself.
 pub trait FlowSpreading {
-    /// Has the parts come to these queues from now on, or soon.
+    /// Has the parts come to these queues from now on, or soon, and none to queues behind the last of them.
     ///
     /// # Errors
     /// [`SpreadingRefused`]: then frames come to any queue.

@@ -19,7 +19,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use isola_abi::report::NetworkReport;
 use isola_ebbs::{CellEbb, Ebb, Representative, current_core, cycles, platform};
 use isola_events::activity::INFRASTRUCTURE;
@@ -28,12 +28,12 @@ use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::{last_look, on_carried, spawn_on};
 use isola_iobuf::{IoBuf, IoBufMut};
-use isola_net_stack::{Counter, Instant, Stack, Steering, datagram_port};
+use isola_net_stack::{Counter, Instant, MAX_CORES, Stack, Steering, datagram_port};
 use isola_platform::CoreIndex;
 use isola_platform::network::{
     FlowSpreading, Frame, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame,
 };
-use spin::{Mutex, Once};
+use spin::Mutex;
 
 static QUEUES: Ebb<Queues> = Ebb::new();
 static OWNERS: CellEbb<Owners> = CellEbb::new();
@@ -44,17 +44,42 @@ const BATCH: usize = 64;
 /// Frames that wait for room in the device's queue. Further ones are dropped, and TCP sends them again.
 const MAX_WAITING: usize = 1024;
 
-/// Which cores own queues: core `i` sends by the queue of `owners[i % owners.len()]`.
-#[derive(Default)]
+/// Which cores own queues. Who owns none, core `i`, sends by queue `i` modulo their number.
 struct Owners {
-    owners: Once<Box<[CoreIndex]>>,
+    /// By queue, of which the first `count` have one.
+    cores: [AtomicU8; MAX_CORES as usize],
+    count: AtomicUsize,
+    /// Queues that no core owns yet.
+    vacant: Mutex<VecDeque<Box<dyn NetworkQueue + Send>>>,
     /// What spreads received frames over the queues, where the device does as it is told.
     spreading: Mutex<Option<Box<dyn FlowSpreading + Send>>>,
 }
 
 impl Representative for Owners {
     fn create() -> Self {
-        Self::default()
+        Self {
+            cores: [const { AtomicU8::new(0) }; MAX_CORES as usize],
+            count: AtomicUsize::new(0),
+            vacant: Mutex::default(),
+            spreading: Mutex::default(),
+        }
+    }
+}
+
+impl Owners {
+    /// By queue.
+    fn cores(&self) -> impl ExactSizeIterator<Item = CoreIndex> {
+        let cores = self.cores.iter().take(self.count.load(Ordering::Acquire));
+        cores.map(|core| CoreIndex(core.load(Ordering::Relaxed).into()))
+    }
+
+    /// The owner of the next queue is that core. Called by whoever starts the network, or moves flows.
+    fn add(&self, core: CoreIndex) {
+        let count = self.count.load(Ordering::Relaxed);
+        if let Some(place) = self.cores.get(count) {
+            place.store(core.0 as u8, Ordering::Relaxed);
+            self.count.store(count + 1, Ordering::Release);
+        }
     }
 }
 
@@ -96,34 +121,44 @@ impl Representative for Queues {
     }
 }
 
-/// Deals the queues out over the cores, the first to this one. A queue's core is needed from now on.
+/// Deals the queues out over the cores that there are, the first to this one; the others are for cores that come. A queue's
+/// core is needed from now on.
 pub(crate) fn start(
     queues: Vec<Box<dyn NetworkQueue + Send>>,
     spreading: Option<Box<dyn FlowSpreading + Send>>,
 ) {
-    let cores = platform().descriptor().cores.len();
-    let served: Vec<_> = queues.into_iter().take(cores).enumerate().collect();
-    let owners = (0..served.len() as u32).map(CoreIndex).collect();
-    OWNERS.owners.call_once(|| owners);
+    *OWNERS.vacant.lock() = queues.into();
     *OWNERS.spreading.lock() = spreading;
+    let cores = platform().descriptor().cores.len() as u32;
+    (0..cores).map(CoreIndex).for_each(deal);
     spread();
-    for (core, queue) in served {
-        let serve = move || QUEUES.serve(queue);
-        match CoreIndex(core as u32) {
-            core if core == current_core() => serve(),
-            core => spawn_on(core, serve),
-        }
-    }
+}
+
+/// Gives each of these cores a queue that has none, as long as there are any. Frames come to it with the next [`spread`].
+pub(crate) fn deal_out(cores: impl Iterator<Item = CoreIndex>) {
+    cores.filter(|core| OWNERS.cores().all(|owner| owner != *core)).for_each(deal);
+}
+
+fn deal(core: CoreIndex) {
+    let Some(queue) = OWNERS.vacant.lock().pop_front() else { return };
+    // First, so that it hears of ports that are bound from now on.
+    OWNERS.add(core);
+    let serve = move || QUEUES.serve(queue);
+    if core == current_core() { serve() } else { spawn_on(core, serve) }
 }
 
 /// Has the device hand frames to the queues of the cores that they belong to, or of those that pass them on. One that does not
 /// is left alone from then on: the cores steer what they receive in any case.
 pub(crate) fn spread() {
-    let queues = OWNERS.owners.get().map_or(0, |owners| owners.len() as u16);
-    let Some(steering) = interface::steering().filter(|_| queues > 1) else { return };
+    let owners: Vec<CoreIndex> = OWNERS.cores().collect();
+    let Some(steering) = interface::steering().filter(|_| owners.len() > 1) else { return };
+    let queue_of = |core: u16| {
+        let own = owners.iter().position(|owner| owner.0 == u32::from(core));
+        own.unwrap_or(usize::from(core) % owners.len()) as u16
+    };
     let mut spreading = OWNERS.spreading.lock();
     let Some(device) = spreading.as_mut() else { return };
-    if let Err(refused) = device.spread(steering.key(), &steering.owners().map(|core| core % queues)) {
+    if let Err(refused) = device.spread(steering.key(), &steering.owners().map(queue_of)) {
         *spreading = None;
         drop(spreading);
         platform().print(format!("{refused}\n").as_bytes());
@@ -136,38 +171,29 @@ pub(crate) fn spread() {
 /// What two cores say about a port may come in another order than they said it: so a queue's core asks who has the port by
 /// then.
 pub(crate) fn steer_datagrams(port: u16) {
-    let owners = OWNERS.owners.get().map_or(&[][..], |owners| owners);
-    for owner in owners {
-        let steer = move || {
-            let mut cores = QUEUES.datagram_cores.borrow_mut();
-            match interface::core_of_datagrams(port) {
-                Some(core) => cores.insert(port, core),
-                None => cores.remove(&port),
-            };
-            QUEUES.datagrams_elsewhere.set(cores.values().any(|core| *core != current_core()));
-        };
-        if *owner == current_core() { steer() } else { spawn_on(*owner, steer) }
+    for owner in OWNERS.cores() {
+        let steer = move || QUEUES.steer_datagrams(port);
+        if owner == current_core() { steer() } else { spawn_on(owner, steer) }
     }
 }
 
 /// Has something done to each queue of the device, on the core that serves it, by an event.
 pub(crate) fn on_queues(change: impl Fn(&mut Box<dyn NetworkQueue + Send>) + Clone + Send + 'static) {
-    for owner in OWNERS.owners.get().map_or(&[][..], |owners| owners) {
+    for owner in OWNERS.cores() {
         let change = change.clone();
-        spawn_on(*owner, move || QUEUES.queue.borrow_mut().iter_mut().for_each(change));
+        spawn_on(owner, move || QUEUES.queue.borrow_mut().iter_mut().for_each(change));
     }
 }
 
 /// Sets from which rates on the queues of the cell's network device are polled, and from which they interrupt again.
 pub fn set_polling(thresholds: Thresholds) {
-    let owners = OWNERS.owners.get().map_or(&[][..], |owners| owners);
-    for owner in owners {
+    for owner in OWNERS.cores() {
         let set = move || {
             if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
                 served.polling = AdaptivePolling::new(thresholds);
             }
         };
-        if *owner == current_core() { set() } else { spawn_on(*owner, set) }
+        if owner == current_core() { set() } else { spawn_on(owner, set) }
     }
 }
 
@@ -205,11 +231,13 @@ fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, came_at: u6
 
 /// Sends what a core's stack has ready.
 pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
-    let Some(owners) = OWNERS.owners.get().filter(|owners| !owners.is_empty()) else { return };
-    let owner = owners[current_core().0 as usize % owners.len()];
-    if owner == current_core() {
+    if QUEUES.queue.borrow().is_some() {
         return QUEUES.send_from(stack, now);
     }
+    let owners = OWNERS.count.load(Ordering::Acquire);
+    let queue = (current_core().0 as usize).checked_rem(owners);
+    let Some(owner) = queue.and_then(|queue| OWNERS.cores.get(queue)) else { return };
+    let owner = CoreIndex(owner.load(Ordering::Relaxed).into());
     let frames: Vec<Frame> = core::iter::from_fn(|| stack.poll_transmit(now)).collect();
     if !frames.is_empty() {
         let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
@@ -221,10 +249,21 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
 }
 
 impl Queues {
+    /// Takes note of which core has a port.
+    fn steer_datagrams(&self, port: u16) {
+        let mut cores = self.datagram_cores.borrow_mut();
+        match interface::core_of_datagrams(port) {
+            Some(core) => cores.insert(port, core),
+            None => cores.remove(&port),
+        };
+        self.datagrams_elsewhere.set(cores.values().any(|core| *core != current_core()));
+    }
+
     fn serve(&self, mut queue: Box<dyn NetworkQueue + Send>) {
         queue.attach();
         let vector = queue.vector();
         self.queue.replace(Some(queue));
+        interface::ports_of_datagrams().into_iter().for_each(|port| self.steer_datagrams(port));
         let interrupt = on_interrupt(vector, || QUEUES.interrupted());
         match interrupt {
             Ok(interrupt) => {

@@ -264,6 +264,11 @@ pub(crate) fn yield_datagrams(port: u16) {
     INTERFACE.state.lock().datagram_cores.remove(&port);
 }
 
+/// The UDP ports that cores have bound.
+pub(crate) fn ports_of_datagrams() -> Vec<u16> {
+    INTERFACE.state.lock().datagram_cores.keys().copied().collect()
+}
+
 /// The core that bound a UDP port.
 pub(crate) fn core_of_datagrams(port: u16) -> Option<CoreIndex> {
     INTERFACE.state.lock().datagram_cores.get(&port).copied()

@@ -107,6 +107,7 @@ pub async fn rebalance(cores: &[CoreIndex]) -> Result<Rebalanced, RebalanceError
     }
     // By a task of its own: half a move would lose what was taken out.
     let done = spawn_task(async move {
+        device::deal_out(cores.iter().map(|core| CoreIndex((*core).into())));
         let mut ways: BTreeMap<(u16, u16), Buckets> = BTreeMap::new();
         for step in steering.plan(&cores) {
             let way = ways.entry((step.from, step.to)).or_default();

@@ -2,7 +2,7 @@
 
 use isola_tests::kv::{Connection, value};
 use isola_tests::namespace::{self, NOBODY, QUEUES, SHARED};
-use isola_tests::service::Service;
+use isola_tests::service::{CELL, Service};
 use isola_tests::wait;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getpeername, socket_with};
@@ -144,6 +144,26 @@ fn a_device_with_queues_serves_each_core_its_own() {
         let interrupts = |core: usize| cell["cores"][core]["interrupts"].as_u64().unwrap();
         assert!(interrupts(0) > 100 && interrupts(1) > 100, "{cell:#}");
         drop(observer);
+        service.end();
+    });
+}
+
+#[test]
+fn a_core_that_comes_serves_on_a_device_with_queues() {
+    namespace::run(|| {
+        let service = Service::on(QUEUES, &[], &["--cores", "1", "--memory", "64M"]);
+        let mut old: Vec<Connection> = (0..20).map(|_| service.connect()).collect();
+        service.isola.run(&["resize", CELL, "--cores", "2"]).ok();
+        let interrupts = || service.cell()["cores"][1]["interrupts"].as_u64().unwrap();
+        wait::until_true("the new core serves", || {
+            ask_around(&mut old);
+            let mut new: Vec<Connection> = (0..20).map(|_| service.connect()).collect();
+            ask_around(&mut new);
+            interrupts() > 100
+        });
+        service.isola.run(&["resize", CELL, "--cores", "1"]).ok();
+        ask_around(&mut old);
+        drop(old);
         service.end();
     });
 }
