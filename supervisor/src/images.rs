@@ -69,6 +69,8 @@ struct Kept<M: Pages> {
     measured: Measured,
     memory: M::Shared,
     len_bytes: u64,
+    /// How to load it, once somebody has wanted that.
+    plan: Option<ImagePlan>,
     /// The cells that use it.
     cells: u32,
 }
@@ -152,7 +154,14 @@ impl<M: Pages> Images<M> {
         let mut all = Self { nameless: texts, ..Self::new() };
         for (KeptImage { len_bytes, digest, .. }, memory) in images {
             if (1..=memory.range().len_bytes).contains(&len_bytes) {
-                all.kept.push(Kept { digest, measured: Measured::ByAnother, memory, len_bytes, cells: 0 });
+                all.kept.push(Kept {
+                    digest,
+                    measured: Measured::ByAnother,
+                    memory,
+                    len_bytes,
+                    plan: None,
+                    cells: 0,
+                });
             } else {
                 all.nameless.push(memory);
             }
@@ -188,16 +197,21 @@ impl<M: Pages> Images<M> {
         self.kept.into_iter().map(|kept| kept.memory).chain(self.nameless).collect()
     }
 
-    /// How to load an image, and the memory that it begins.
+    /// How to load an image, and the memory that it begins. Nothing in that changes, so it is looked through once.
     ///
     /// # Errors
     /// [`ManagementError::NoImage`]; [`ManagementError::ImageRejected`] where it is none that can be loaded.
-    pub fn plan(&self, digest: &ImageDigest) -> Result<(ImagePlan, M::Shared), ManagementError> {
-        let kept = self.kept.iter().find(|kept| kept.digest == *digest).ok_or(ManagementError::NoImage)?;
+    pub fn plan(&mut self, digest: &ImageDigest) -> Result<(ImagePlan, M::Shared), ManagementError> {
+        let kept =
+            self.kept.iter_mut().find(|kept| kept.digest == *digest).ok_or(ManagementError::NoImage)?;
+        if let Some(plan) = &kept.plan {
+            return Ok((plan.clone(), kept.memory.clone()));
+        }
         let bytes = kept.memory.read(kept.len_bytes as usize);
         let plan = ImagePlan::check(bytes).map_err(ManagementError::ImageRejected)?;
         let pages = kept.memory.read(kept.len_bytes.next_multiple_of(PAGE_SIZE) as usize);
-        Ok((plan.sharing(pages), kept.memory.clone()))
+        let plan = kept.plan.insert(plan.sharing(pages)).clone();
+        Ok((plan, kept.memory.clone()))
     }
 
     /// What is known of all images, in the order of their use.
@@ -283,7 +297,14 @@ impl<M: Pages> Images<M> {
             memory.put(vec![own]);
             return self.touch(&digest);
         }
-        self.kept.push(Kept { digest, measured: Measured::Yes, memory: own.share(), len_bytes, cells: 0 });
+        self.kept.push(Kept {
+            digest,
+            measured: Measured::Yes,
+            memory: own.share(),
+            len_bytes,
+            plan: None,
+            cells: 0,
+        });
         self.trim(memory);
     }
 

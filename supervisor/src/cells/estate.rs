@@ -99,7 +99,7 @@ impl Record {
             moves: Moves::new(),
             core_wishes: 0,
             memory_bytes: 0,
-            growth: Growth::resume(0, 0, keepsake.limit),
+            growth: Growth::resume(0, 0, keepsake.limit, 0),
             shrink: None,
             image_bytes: keepsake.image_bytes,
             text_bytes: keepsake.text_bytes,

@@ -28,6 +28,8 @@ pub(super) struct Growth {
     pub(super) limit: Option<u64>,
     /// The number of the last request for memory that is done with; 0: there was none.
     pub(super) settled: u32,
+    /// What it was given for the stacks of cores that came later, in bytes: the cell's memory, of which it knows nothing.
+    pub(super) furniture_bytes: u64,
     refusals: Refusals,
 }
 
@@ -41,7 +43,14 @@ enum Refusals {
 impl Growth {
     /// Of a cell that has just been built.
     pub(super) fn new() -> Self {
-        Self { answered: 0, open_since_ns: None, limit: None, settled: 0, refusals: Refusals::Untold }
+        Self {
+            answered: 0,
+            open_since_ns: None,
+            limit: None,
+            settled: 0,
+            furniture_bytes: 0,
+            refusals: Refusals::Untold,
+        }
     }
 
     /// The next refusal is worth an entry in the journal.
@@ -50,8 +59,8 @@ impl Growth {
     }
 
     /// Of a cell that has been answered its wishes and its offers up to these numbers.
-    pub(super) fn resume(answered: u32, settled: u32, limit: Option<u64>) -> Self {
-        Self { answered, settled, limit, ..Self::new() }
+    pub(super) fn resume(answered: u32, settled: u32, limit: Option<u64>, furniture_bytes: u64) -> Self {
+        Self { answered, settled, limit, furniture_bytes, ..Self::new() }
     }
 
     /// Whether a wish is open: the cell stands still, and does right to.

@@ -27,6 +27,8 @@ pub(super) struct Keepsake {
     pub(super) durations: Durations,
     /// The most memory that it may have, where that is not what its specification says.
     pub(super) limit: Option<u64>,
+    /// What of its memory is stacks of cores that came later.
+    pub(super) furniture_bytes: u64,
     /// How often it was started again, and has ended in a row.
     pub(super) restarts: (u32, u32),
     /// What it has borrowed, and is owed.
@@ -50,6 +52,7 @@ impl<E: Effects> Cell<E> {
             started_ns: self.started_ns,
             durations: self.durations,
             limit: self.growth.limit,
+            furniture_bytes: self.growth.furniture_bytes,
             restarts: self.restarting.counts(),
             loans,
         }

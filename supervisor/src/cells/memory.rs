@@ -86,6 +86,11 @@ impl<E: Effects> Cell<E> {
         limit.max(self.memory_bytes)
     }
 
+    /// That, as the cell is told: of the memory that it knows of.
+    pub(super) fn told_limit_bytes(&self) -> u64 {
+        self.limit_bytes().saturating_sub(self.growth.furniture_bytes)
+    }
+
     fn resized(&self, had: u64, wanted: u64, took_ns: u64) -> MemoryResized {
         MemoryResized {
             had: ByteSize(had),
@@ -216,7 +221,7 @@ impl<E: Effects> Cells<E> {
         // What was taken from it on request it may ask for again from here on.
         cell.growth.limit = None;
         cell.growth.tell_refusals_again();
-        let limit_bytes = cell.limit_bytes();
+        let limit_bytes = cell.told_limit_bytes();
         if let Body::Held(held) = &cell.body {
             self.effects.set_limit(&held.space, limit_bytes);
         }
@@ -344,7 +349,7 @@ impl<E: Effects> Cells<E> {
         // What was taken from it on request it does not take back by itself.
         cell.growth.limit = Some(cell.memory_bytes);
         if let Body::Held(held) = &cell.body {
-            self.effects.set_limit(&held.space, cell.memory_bytes);
+            self.effects.set_limit(&held.space, cell.told_limit_bytes());
         }
         self.keep_up(id);
         let resized = self.enter_resized(id, had, wanted, since_ns, kept);

@@ -259,6 +259,7 @@ impl<E: Effects> Cells<E> {
             };
             (after..MAX_CORES).find(is_vacant)
         };
+        let furniture_bytes = cell.growth.furniture_bytes;
         // All places are made ready first, so that nothing has changed where that fails.
         let mut places = Vec::new();
         for core in chosen {
@@ -277,7 +278,10 @@ impl<E: Effects> Cells<E> {
                 self.images.make_room(CHUNK, None, &mut self.inventory.memory);
                 for chunk in self.inventory.memory.take(CHUNK, node).unwrap_or_default() {
                     match self.effects.furnish_from(&mut held.space, chunk) {
-                        Ok(()) => cell.memory_bytes += CHUNK,
+                        Ok(()) => {
+                            cell.memory_bytes += CHUNK;
+                            cell.growth.furniture_bytes += CHUNK;
+                        }
                         Err(chunk) => self.inventory.memory.put(alloc::vec![chunk]),
                     }
                 }
@@ -302,6 +306,14 @@ impl<E: Effects> Cells<E> {
             held.cores[place] = Some(token);
             let order = self.effects.last_order(&held.space, place);
             cell.moves.under_way.push(Move { place, core, order, way: Way::Coming, since_ns, deadline_ns });
+        }
+        // Stacks are memory that the cell has and does not know of: what it may ask for is less by that.
+        let limit_bytes = cell.told_limit_bytes();
+        if let Body::Held(held) = &cell.body
+            && cell.growth.furniture_bytes > furniture_bytes
+        {
+            self.effects.set_limit(&held.space, limit_bytes);
+            self.keep_up(id);
         }
         Ok(())
     }

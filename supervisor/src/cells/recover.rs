@@ -69,7 +69,7 @@ impl<E: Effects> Cells<E> {
         let Keepsake {
             id, spec, image_bytes, text_bytes, created_unix_ns, started_unix_ns, started_ns, ..
         } = keepsake;
-        let Keepsake { durations, limit, restarts, loans, .. } = keepsake;
+        let Keepsake { durations, limit, furniture_bytes, restarts, loans, .. } = keepsake;
         let is_new = !self.cells.contains_key(&id) && self.find(&spec.name).is_err();
         let is_whole = survivor.lost.is_empty() && survivor.cores.first().is_some_and(Option::is_some);
         if !is_new || !is_whole || spec.validate().is_err() || self.cells.len() >= MAX_CELLS {
@@ -105,7 +105,7 @@ impl<E: Effects> Cells<E> {
             moves,
             core_wishes,
             memory_bytes: memory.iter().map(|range| range.len_bytes).sum(),
-            growth: Growth::resume(answered, settled, limit),
+            growth: Growth::resume(answered, settled, limit, furniture_bytes),
             shrink: None,
             restarting: Restarting::resume(restarts, None),
             image_bytes,

@@ -2,11 +2,33 @@
 
 use super::*;
 use crate::fake::{Action, obeys};
-use isola_abi::id::{PhysAddr, PhysRange};
+use isola_abi::id::{NodeId, PhysAddr, PhysRange};
 use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, Kept, Mode};
 use isola_abi::places::OrderKind;
 use isola_abi::recall::Rest;
 use proptest::prelude::*;
+
+#[test]
+fn what_a_cell_may_ask_for_is_less_by_the_stacks_of_cores_that_came() {
+    let mut cells = machine(3);
+    let report = run(&mut cells, CellSpec { memory_max: Some(ByteSize(10 * MIB)), ..spec("kv") });
+    let id = cells.find("kv").unwrap();
+    resize(&mut cells, "kv", Change::More(1)).unwrap();
+    let told =
+        |cells: &mut Cells<FakeMachine>| cells.effects().grown[&id].limit_bytes.load(Ordering::Relaxed);
+    // It began with 4 MiB, and has 2 MiB of stacks.
+    assert_eq!((info(&mut cells, "kv").memory, told(&mut cells)), (ByteSize(6 * MIB), 8 * MIB));
+    let mut cells = crate::fake::go_wrong(cells, 3, 1, |_| {});
+    for (wish, answer) in [(4, true), (2, false)] {
+        let number = report.wish.make(wish * MIB, wish * MIB, NodeId(0));
+        cells.doorbell();
+        while cells.scrub() == Scrub::Unfinished {}
+        let given = cells.effects().grown[&id].answer_to(number) == Some(isola_abi::growth::Answer::Given);
+        assert_eq!(given, answer, "what it was told it may have, and no more: {wish} MiB");
+    }
+    cells.resize_memory("kv", Change::More(ByteSize(2 * MIB)), Mode::Apply).unwrap();
+    assert_eq!((info(&mut cells, "kv").memory, told(&mut cells)), (ByteSize(12 * MIB), 10 * MIB));
+}
 
 type Answer = Result<CoresResized, ManagementError>;
 
