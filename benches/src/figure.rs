@@ -112,6 +112,8 @@ pub enum Peer {
     Virtual,
     /// The same cell while no core moves.
     AtRest,
+    /// The same cell with its moves only rehearsed.
+    Rehearsed,
     /// smoltcp's protocol stack.
     Smoltcp,
     /// The host's kernel, over its loopback interface.

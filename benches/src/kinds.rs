@@ -85,6 +85,9 @@ kinds! {
     Elastic: "elastic-p50", "us", AtRest, Aim::None,
         "median latency of kv while a core comes and leaves, 20 moves a second, beside that at rest";
     Elastic: "elastic-p99", "us", AtRest, Aim::Ratio(1.1), "99th percentile of that";
+    Elastic: "elastic-moves-p50", "us", Rehearsed, Aim::None,
+        "the same median beside that with the same moves only rehearsed, half of the time on one core and half on two";
+    Elastic: "elastic-moves-p99", "us", Rehearsed, Aim::Ratio(1.1), "99th percentile of that";
     Colocation: "colocation-p50", "ms", Shares, Aim::None,
         "median latency of kv under a load that rises and falls, beside a batch job; two cgroups on all processors, the service's with the largest weight, the batch job's with the least";
     Colocation: "colocation-p99", "ms", Shares, Aim::Ratio(0.5),

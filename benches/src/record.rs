@@ -120,6 +120,7 @@ impl Record {
             Peer::NotInlined => Some("the method called".into()),
             Peer::Virtual => Some("the method called by a table".into()),
             Peer::AtRest => Some("the same cell at rest".into()),
+            Peer::Rehearsed => Some("the same moves, rehearsed".into()),
             Peer::Smoltcp => Some("smoltcp".into()),
             Peer::Shares => Some(self.cgroups("weights of 10000 and 1")),
             Peer::Alike => Some(self.cgroups("equal weights")),

@@ -14,6 +14,7 @@ use crate::load::mix::Mix;
 use crate::machine::{MEMORY_MIB, Pace};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session};
+use hdrhistogram::Histogram;
 use isola_abi::management::{CellSpec, Change, JournalEntry, Mode, NetworkSpec};
 use isola_abi::size::ByteSize;
 use isola_host::client::{Client, ClientError};
@@ -72,7 +73,7 @@ pub fn load() -> BTreeMap<String, String> {
             "{} processors, {} GiB, one instruction a ns, image echo without network", LARGE.0, LARGE.1 >> 10)),
         ("cores", format!("{CORES} processors, image kv with network and no load, the least of {ROUNDS} rounds")),
         ("p99", format!(
-            "{RATE} requests/s on {CONNECTIONS} connections; a core comes or leaves every {} ms, turns of {} s at rest and so",
+            "{RATE} requests/s on {CONNECTIONS} connections; a core comes or leaves every {} ms, turns of {} s so, at rest, and with moves rehearsed on one core and on two",
             MOVE_INTERVAL.as_millis(), TURN.as_secs())),
     ]
     .map(|(what, how)| (what.to_owned(), how))
@@ -147,7 +148,7 @@ fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
             [("elastic-core-online", Change::More(1)), ("elastic-core-offline", Change::Less(1))]
         {
             let before = quiet(&mut divided);
-            move_core(&mut divided.client, change)?;
+            move_core(&mut divided.client, change, Mode::Apply)?;
             let after = quiet(&mut divided);
             let mut counts = after.iter().zip(&before).map(|(after, before)| after - before);
             let supervisor = counts.next().unwrap_or_default();
@@ -161,51 +162,77 @@ fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// How long answers take while a core moves, and while none does, in turn.
+/// How long answers take while a core moves, in turn with two states in which none does: nothing is asked of the machine, and
+/// as many moves are asked for and only rehearsed, with one core and with two.
 fn latency(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = Divided::boot(session, small(), Counting::Off)?;
     start_kv(session, &mut divided)?;
     let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
     generator.open(RATE, TURN)?;
     let mut rest = generator.open(RATE, TURN)?.latency_ns;
-    let mut moving = rest.clone();
+    let (mut moving, mut rehearsed) = (rest.clone(), rest.clone());
     moving.reset();
+    rehearsed.reset();
     let turns = (session.plan.load.as_secs() * 2 / TURN.as_secs()).max(1);
+    let (come, leave) = (Change::More(1), Change::Less(1));
     for _ in 0..turns {
-        let stop = AtomicBool::new(false);
-        let outcome = thread::scope(|scope| {
-            let mover = scope.spawn(|| go_to_and_fro(&mut divided.client, &stop));
-            let outcome = generator.open(RATE, TURN);
-            stop.store(true, Ordering::Relaxed);
-            // A thread that panics has a defect, which is to be seen.
-            mover.join().expect("the thread that moves a core")?;
-            outcome
-        })?;
-        moving += outcome.latency_ns;
+        let client = &mut divided.client;
+        moving += beside(client, &mut generator, [come, leave], Mode::Apply)?;
         rest += generator.open(RATE, TURN)?.latency_ns;
+        rehearsed += beside(client, &mut generator, [come, come], Mode::DryRun)?;
+        move_core(client, come, Mode::Apply)?;
+        rehearsed += beside(client, &mut generator, [leave, leave], Mode::DryRun)?;
+        move_core(client, leave, Mode::Apply)?;
     }
-    for (figure, quantile) in [("elastic-p50", 0.5), ("elastic-p99", 0.99)] {
-        record.isola(figure, moving.value_at_quantile(quantile) as f64 / 1e3);
-        record.peer(figure, rest.value_at_quantile(quantile) as f64 / 1e3);
-    }
-    Ok(())
-}
-
-/// Has a core come and leave until it is told to stop.
-fn go_to_and_fro(client: &mut Client, stop: &AtomicBool) -> Result<(), ClientError> {
-    for change in [Change::More(1), Change::Less(1)].into_iter().cycle() {
-        let begin = Instant::now();
-        move_core(client, change)?;
-        if stop.load(Ordering::Relaxed) && matches!(change, Change::Less(_)) {
-            return Ok(());
+    for (quantile, beside_rest, beside_rehearsed) in
+        [(0.5, "elastic-p50", "elastic-moves-p50"), (0.99, "elastic-p99", "elastic-moves-p99")]
+    {
+        let us = |latencies: &Histogram<u64>| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        for (figure, peer) in [(beside_rest, &rest), (beside_rehearsed, &rehearsed)] {
+            record.isola(figure, us(&moving));
+            record.peer(figure, us(peer));
         }
-        thread::sleep(MOVE_INTERVAL.saturating_sub(begin.elapsed()));
     }
     Ok(())
 }
 
-fn move_core(client: &mut Client, change: Change<u32>) -> Result<(), ClientError> {
-    client.resize_cores(NAME, change, Vec::new(), LEAVE_LIMIT_MS, Mode::Apply).map(|_| ())
+/// How long answers take in a turn, in ns, while `changes` of the cell's cores are asked for one after the other.
+fn beside(
+    client: &mut Client,
+    generator: &mut Generator,
+    changes: [Change<u32>; 2],
+    mode: Mode,
+) -> Result<Histogram<u64>, BenchError> {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mover = scope.spawn(|| move_until(client, changes, mode, &stop));
+        let outcome = generator.open(RATE, TURN);
+        stop.store(true, Ordering::Relaxed);
+        // A thread that panics has a defect, which is to be seen.
+        mover.join().expect("the thread that moves a core")?;
+        Ok(outcome?.latency_ns)
+    })
+}
+
+/// Asks for both changes in turn until it is told to stop.
+fn move_until(
+    client: &mut Client,
+    changes: [Change<u32>; 2],
+    mode: Mode,
+    stop: &AtomicBool,
+) -> Result<(), ClientError> {
+    while !stop.load(Ordering::Relaxed) {
+        for change in changes {
+            let begin = Instant::now();
+            move_core(client, change, mode)?;
+            thread::sleep(MOVE_INTERVAL.saturating_sub(begin.elapsed()));
+        }
+    }
+    Ok(())
+}
+
+fn move_core(client: &mut Client, change: Change<u32>, mode: Mode) -> Result<(), ClientError> {
+    client.resize_cores(NAME, change, Vec::new(), LEAVE_LIMIT_MS, mode).map(|_| ())
 }
 
 /// The machine with room for large cells, whose clocks go by its instructions.
