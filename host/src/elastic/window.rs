@@ -17,12 +17,18 @@ pub enum Figure {
 /// Fewer requests than these have no 99th percentile worth the name: the window goes on until there are as many.
 const LEAST: u64 = 100;
 
+/// So many looks in a row it may go on. Then the slowest of the few is judged: a service that hardly anybody asks has an end of
+/// its window as well, and gives its cores back.
+const MOST_LOOKS: u32 = 10;
+
 /// The figures of a cell from one look to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     figure: Figure,
     /// The cell and its counters at the beginning.
     begin: Option<(CellId, Distribution)>,
+    /// Looks since then that saw too little.
+    looks: u32,
 }
 
 /// What a window showed.
@@ -39,29 +45,32 @@ pub enum Seen {
 impl Window {
     /// A window on this figure, which begins at the first look.
     pub fn new(figure: Figure) -> Self {
-        Self { figure, begin: None }
+        Self { figure, begin: None, looks: 0 }
     }
 
     /// Looks at a cell, at its 99th percentile say: 990 of 1000.
     pub fn look(&mut self, cell: &CellInfo, per_mille: u32) -> Seen {
         let now = self.counters(cell);
         let Some((_, begin)) = self.begin.take_if(|(id, _)| *id == cell.id) else {
-            self.begin = Some((cell.id, now));
+            self.begin(cell);
             return Seen::Little;
         };
         let seen = now.since(&begin);
         let count = seen.count();
-        if (1..LEAST).contains(&count) {
+        if (1..LEAST).contains(&count) && self.looks < MOST_LOOKS {
             self.begin = Some((cell.id, begin));
+            self.looks += 1;
             return Seen::Little;
         }
         self.begin = Some((cell.id, now));
+        self.looks = 0;
         seen.quantile(per_mille).map_or(Seen::Nothing, Seen::Percentile)
     }
 
     /// Forgets what was seen so far: as after a move, which makes it past.
     pub fn begin(&mut self, cell: &CellInfo) {
         self.begin = Some((cell.id, self.counters(cell)));
+        self.looks = 0;
     }
 
     fn counters(&self, cell: &CellInfo) -> Distribution {
@@ -103,6 +112,20 @@ mod tests {
         for turn in 0..3 {
             histogram.count(1 << 20, 40);
             assert_eq!(matches!(window.look(&at(&histogram), 990), Seen::Percentile(_)), turn == 2);
+        }
+    }
+
+    #[test]
+    fn a_window_in_which_little_comes_for_long_is_judged_by_that() {
+        let (histogram, mut window) = (Histogram::new(), Window::new(Figure::Requests));
+        window.begin(&at(&histogram));
+        for _ in 0..2 {
+            let little = (0..MOST_LOOKS).all(|_| {
+                histogram.count(1 << 20, 1);
+                window.look(&at(&histogram), 990) == Seen::Little
+            });
+            histogram.count(1 << 20, 1);
+            assert!(little && matches!(window.look(&at(&histogram), 990), Seen::Percentile(_)));
         }
     }
 
