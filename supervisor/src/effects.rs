@@ -299,8 +299,9 @@ pub trait Effects {
     /// Interrupts all of a cell's cores in such a way, so that each changes from what it does to what was set aside, or back.
     fn press(&mut self, space: &Self::Space, cores: &[Option<Self::Core>]);
 
-    /// Interrupts the core at a place in such a way, so that the cell stops, and reports where it stands.
-    fn examine(&mut self, space: &Self::Space, core: &Self::Core, place: usize);
+    /// Interrupts the core at this place of a cell's in such a way, or another one's where none is there that can be, so that
+    /// the cell stops, and reports where it stands.
+    fn examine(&mut self, space: &Self::Space, cores: &[Option<Self::Core>], place: usize);
 
     /// Takes cores away from whatever they execute, and waits until they are parked or are not going to be.
     fn reclaim(&mut self, cores: Vec<Self::Core>) -> Reclaimed<Self::Core>;

@@ -458,8 +458,10 @@ impl Effects for FakeMachine {
         self.actions.push(Action::Press(cores.iter().flatten().map(|core| core.0).collect()));
     }
 
-    fn examine(&mut self, _: &FakeSpace, core: &FakeCore, _: usize) {
-        self.actions.push(Action::Examine(core.0));
+    fn examine(&mut self, _: &FakeSpace, cores: &[Option<FakeCore>], place: usize) {
+        let suspect = cores.get(place).and_then(Option::as_ref);
+        let examined = suspect.or_else(|| cores.iter().flatten().next());
+        self.actions.extend(examined.map(|core| Action::Examine(core.0)));
     }
 
     fn reclaim(&mut self, cores: Vec<FakeCore>) -> Reclaimed<FakeCore> {

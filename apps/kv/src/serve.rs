@@ -243,9 +243,13 @@ async fn reclaim() {
             }
         }
         match found {
-            0 if !is_used => {
-                SHARED.reclaims.store(false, Ordering::Release);
-                return;
+            // Nor has anybody asked while it looked.
+            0 if server.tallies.received_bytes() == asked => {
+                SHARED.reclaims.store(false, Ordering::SeqCst);
+                // Who has asked since may have seen that somebody looks.
+                if server.tallies.received_bytes() == asked || SHARED.reclaims.swap(true, Ordering::AcqRel) {
+                    return;
+                }
             }
             0 => of_each_shard = (of_each_shard / 4).max(RECLAIM_LEAST),
             _ => of_each_shard = RECLAIM_MOST,

@@ -3,7 +3,7 @@
 use crate::doze;
 use crate::{console, grow, heap, network, window};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
 use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, MAX_CORES};
 use isola_abi::inquiry::Questions;
@@ -95,8 +95,9 @@ fn note(vector: u8) {
         mates = CoreSet::from_bits(mates.bits() | MATES[place].load(Ordering::Relaxed));
     }
     for core in mates {
-        let word = &PENDING[core.0 as usize][vector as usize / 64];
-        word.store(word.load(Ordering::Relaxed) | 1 << (vector % 64), Ordering::Relaxed);
+        // By one instruction: this can be set aside, and another processor core note something for the same core.
+        PENDING[core.0 as usize][vector as usize / 64].fetch_or(1 << (vector % 64), Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
         HAS_PENDING[core.0 as usize].store(true, Ordering::Relaxed);
     }
 }
@@ -211,13 +212,12 @@ impl Platform for Bare {
             return PendingVectors::default();
         }
         HAS_PENDING[core].store(false, Ordering::Relaxed);
+        // What is noted from here on says so again.
+        compiler_fence(Ordering::SeqCst);
         let words = &PENDING[core];
         PendingVectors::from_words(core::array::from_fn(|index| match words[index].load(Ordering::Relaxed) {
             0 => 0,
-            pending => {
-                words[index].store(0, Ordering::Relaxed);
-                pending
-            }
+            _ => words[index].swap(0, Ordering::Relaxed),
         }))
     }
 

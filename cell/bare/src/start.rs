@@ -57,8 +57,8 @@ fn serve(core: CoreIndex) -> ! {
         while !READY.load(Ordering::SeqCst) {
             interrupts::halt();
         }
+        cell::enter_place(core.0 as usize);
     }
-    cell::enter_place(core.0 as usize);
     finish(core, isola_events::run())
 }
 
@@ -84,6 +84,8 @@ fn enter_block(core: CoreIndex) {
 fn make_cell() {
     heap::start();
     crash::start();
+    // From here on it can be interrupted by force, and says where it stands.
+    cell::enter_place(0);
     let Cell { descriptor, pool, window, devices } = Cell::open().unwrap_or_else(|error| panic!("{error}"));
     heap::add_pool(pool, &descriptor.cores);
     regions::start(window);

@@ -159,12 +159,7 @@ impl<E: Effects> Cells<E> {
             // What stands still may be carried by a core that came to another place.
             let place = report::carrier(self.effects.report(&held.space), suspect);
             // Nor need there be one: what it did may be another's, which was at nobody's place.
-            let core = held.cores.get(place).and_then(Option::as_ref).map(|core| (place, core));
-            let others =
-                || held.cores.iter().enumerate().find_map(|(place, core)| Some((place, core.as_ref()?)));
-            if let Some((place, core)) = core.or_else(others) {
-                self.effects.examine(&held.space, core, place);
-            }
+            self.effects.examine(&held.space, &held.cores, place);
         }
         let deadline_ns = now.saturating_add(EXAMINATION_NS);
         cell.run = Run::Examined { since_ns, deadline_ns, suspect, end };

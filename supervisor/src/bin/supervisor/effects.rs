@@ -317,9 +317,13 @@ impl Effects for Hardware {
         there.for_each(|(place, core)| interrupt_by_force(space, core, place));
     }
 
-    fn examine(&mut self, space: &CellSpace, core: &Core, place: usize) {
+    fn examine(&mut self, space: &CellSpace, cores: &[Option<Core>], place: usize) {
         space.examine();
-        interrupt_by_force(space, core, place);
+        let places = core::iter::once(place).chain((0..cores.len()).filter(|other| *other != place));
+        let mut there = places.filter_map(|place| Some((place, cores.get(place)?.as_ref()?)));
+        if let Some((place, core)) = there.find(|(place, _)| space.is_inside(*place)) {
+            interrupt_by_force(space, core, place);
+        }
     }
 
     fn reclaim(&mut self, cores: Vec<Core>) -> Reclaimed<Core> {
