@@ -237,7 +237,7 @@ impl CoreNetwork {
         };
         let moved = MovedFlows { buckets, flows, records };
         spawn_on(to, move || NETWORK.take_over(moved));
-        buckets.iter().for_each(|bucket| steering.give(bucket, to.0 as u16));
+        steering.give(buckets.iter(), to.0 as u16);
         staying.len()
     }
 

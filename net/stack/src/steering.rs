@@ -79,7 +79,12 @@ impl Buckets {
 
     /// Each of them.
     pub fn iter(self) -> impl Iterator<Item = Bucket> {
-        Bucket::all().filter(move |bucket| self.contains(*bucket))
+        let mut left = self.0;
+        core::iter::from_fn(move || {
+            let bucket = left.trailing_zeros();
+            left &= left.checked_sub(1)?;
+            Some(Bucket(bucket as u8))
+        })
     }
 }
 
@@ -220,11 +225,15 @@ impl Steering {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Gives a bucket to another core.
-    pub fn give(&self, bucket: Bucket, to: u16) {
+    /// Gives buckets to another core.
+    pub fn give(&self, buckets: impl IntoIterator<Item = Bucket>, to: u16) {
         let strays = self.strays.lock();
-        let flag = if strays.counts.contains_key(&bucket) { HAS_STRAYS } else { 0 };
-        self.owners[bucket.index()].store(to.min(self.cores - 1) as u8 | flag, Ordering::Relaxed);
+        // Before the first of them is another's. Once for all: it looks at every owner.
+        self.sole.store(NOBODY, Ordering::Relaxed);
+        for bucket in buckets {
+            let flag = if strays.counts.contains_key(&bucket) { HAS_STRAYS } else { 0 };
+            self.owners[bucket.index()].store(to.min(self.cores - 1) as u8 | flag, Ordering::Relaxed);
+        }
         self.look_for_sole();
         self.version.fetch_add(1, Ordering::Release);
     }
@@ -347,7 +356,7 @@ mod tests {
         for one in moves {
             assert_eq!(steering.owner(one.bucket), one.from);
             assert_ne!(one.from, one.to);
-            steering.give(one.bucket, one.to);
+            steering.give([one.bucket], one.to);
         }
     }
 
@@ -390,7 +399,7 @@ mod tests {
         let other = (2..).map(flow).find(|flow| steering.bucket_of(flow) == bucket).unwrap();
         steering.keep(stray, 3);
         steering.keep(stray, 2);
-        steering.give(bucket, 1);
+        steering.give([bucket], 1);
         assert_eq!((steering.core_of(&stray), steering.core_of(&other)), (2, 1));
         steering.forget(&other);
         assert_eq!((steering.core_of(&stray), steering.strays()), (2, 1));

@@ -53,7 +53,7 @@ fn give(sim: &mut Sim<Talker>, steering: &Steering, bucket: Bucket, to: usize, r
         let progress = giver.app.connections.remove(&before);
         taker.app.connections.extend(progress.map(|progress| (name, progress)));
     }
-    steering.give(bucket, to as u16);
+    steering.give([bucket], to as u16);
 }
 
 /// Has both sides make connections and send, while buckets move as `random` says, until all is said.
@@ -117,7 +117,7 @@ proptest! {
 /// The stacks of two cores, behind which is the test. Both listen at port 80, and the first has all buckets.
 fn cores_with(tcp: &TcpConfig) -> (Peer, Peer, Arc<Steering>) {
     let steering = steering(2);
-    Bucket::all().for_each(|bucket| steering.give(bucket, 0));
+    steering.give(Bucket::all(), 0);
     let config = |index| Config {
         core: CoreShare { index, steering: steering.clone() },
         tcp: tcp.clone(),
@@ -159,7 +159,7 @@ fn hand_over(
     to.now = to.now.max(from.now);
     let moved = from.stack.extract(from.now, buckets, staying);
     let names = to.stack.insert(to.now, moved);
-    steering.give(bucket, owner as u16);
+    steering.give([bucket], owner as u16);
     names
 }
 
@@ -334,10 +334,10 @@ fn connections_begun_while_a_bucket_is_on_its_way_take_nobody_s_flow() {
     let half: Buckets = Bucket::all().filter(|bucket| bucket.index() % 2 == 0).collect();
     other.stack.expect(half);
     let moved = first.stack.extract(first.now, half, &[]);
-    half.iter().for_each(|bucket| steering.give(bucket, 1));
+    steering.give(half.iter(), 1);
     // The other core has nothing but what is on its way.
     assert_eq!(other.stack.connect(other.now, server), Err(ConnectError::NoPorts));
-    Bucket::all().for_each(|bucket| steering.give(bucket, 1));
+    steering.give(Bucket::all(), 1);
     (0..10).for_each(|_| _ = other.stack.connect(other.now, server).unwrap());
     other.stack.insert(other.now, moved);
     (0..10).for_each(|_| _ = other.stack.connect(other.now, server).unwrap());
@@ -351,7 +351,7 @@ fn what_waits_out_its_time_ends_in_turn_wherever_it_came_from() {
     let (mut first, mut other, steering) = cores();
     let bucket = steering.bucket_of(&flow(5000));
     let elsewhere = (5001..).find(|port| steering.bucket_of(&flow(*port)) != bucket).unwrap();
-    steering.give(steering.bucket_of(&flow(elsewhere)), 1);
+    steering.give([steering.bucket_of(&flow(elsewhere))], 1);
     let end = |peer: &mut Peer, port| {
         let mut talk = peer.connect(port, None, None);
         peer.stack.close(peer.now, talk.conn);
@@ -381,7 +381,7 @@ fn the_end_of_a_stray_is_a_change_of_the_table() {
     let bucket = steering.bucket_of(&flow(5000));
     let moved = first.stack.extract(first.now, Buckets::from_iter([bucket]), &[talk.conn]);
     other.stack.insert(other.now, moved);
-    steering.give(bucket, 1);
+    steering.give([bucket], 1);
     let version = steering.version();
     assert_eq!(steering.core_of(&flow(5000)), 0);
     first.send(talk.segment().flags("R"));
