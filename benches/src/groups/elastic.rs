@@ -12,6 +12,7 @@ use crate::error::BenchError;
 use crate::load::generator::Generator;
 use crate::load::mix::Mix;
 use crate::machine::{MEMORY_MIB, Pace};
+use crate::pace::{self, First};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session};
 use hdrhistogram::Histogram;
@@ -58,13 +59,16 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Connections of the client, and requests a second, while a core moves.
 const CONNECTIONS: usize = 16;
-const RATE: f64 = 1_000.0;
+const RATE: f64 = 400.0;
 
-/// A core moves once in this time.
-const MOVE_INTERVAL: Duration = Duration::from_millis(50);
+/// Instructions a second of each processor, meanwhile.
+const PACE: u64 = 20_000_000;
+
+/// A core moves once in this time: each ten million instructions.
+const MOVE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Rest and moves take turns of this length.
-const TURN: Duration = Duration::from_secs(2);
+const TURN: Duration = Duration::from_secs(4);
 
 /// Under which load is measured.
 pub fn load() -> BTreeMap<String, String> {
@@ -73,8 +77,8 @@ pub fn load() -> BTreeMap<String, String> {
             "{} processors, {} GiB, one instruction a ns, image echo without network", LARGE.0, LARGE.1 >> 10)),
         ("cores", format!("{CORES} processors, image kv with network and no load, the least of {ROUNDS} rounds")),
         ("p99", format!(
-            "{RATE} requests/s on {CONNECTIONS} connections; a core comes or leaves every {} ms, turns of {} s so, at rest, and with moves rehearsed on one core and on two",
-            MOVE_INTERVAL.as_millis(), TURN.as_secs())),
+            "{RATE} requests/s on {CONNECTIONS} connections, processors of {} million instructions a second each; a core comes or leaves every {} ms, turns of {} s so, at rest, and with moves rehearsed on one core and on two",
+            PACE / 1_000_000, MOVE_INTERVAL.as_millis(), TURN.as_secs())),
     ]
     .map(|(what, how)| (what.to_owned(), how))
     .into()
@@ -165,9 +169,11 @@ fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
 /// How long answers take while a core moves, in turn with two states in which none does: nothing is asked of the machine, and
 /// as many moves are asked for and only rehearsed, with one core and with two.
 fn latency(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut divided = Divided::boot(session, small(), Counting::Off)?;
+    let mut divided = Divided::boot_with(session, small(), Counting::Off, session.pacer.arguments().into())?;
     start_kv(session, &mut divided)?;
     let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
+    pace::set(&divided.machine, PACE)?;
+    let _first = First::take(&divided.machine);
     generator.open(RATE, TURN)?;
     let mut rest = generator.open(RATE, TURN)?.latency_ns;
     let (mut moving, mut rehearsed) = (rest.clone(), rest.clone());
