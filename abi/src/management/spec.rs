@@ -53,7 +53,7 @@ pub enum Text {
     /// The supervisor's, which keeps the image there: one copy, which all cells read that are made from it.
     #[default]
     Shared,
-    /// The cell's own: a copy, so that nobody can tell by caches which of it is used.
+    /// The cell's own: a copy, which nobody else has in its address space.
     Private,
 }
 

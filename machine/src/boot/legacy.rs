@@ -219,16 +219,22 @@ impl Inheritance {
         // What did not come back may write to what a cell had that is gone: to all that is free, where it cannot be told
         // what that was.
         let is_safe = lost.is_empty() && all_back == AllBack::Yes;
+        let of = |claim: &Claim| claim.holding.memory.clone().into_iter().chain(claim.holding.text);
+        let gone_ranges: Vec<PhysRange> = void.iter().flat_map(of).collect();
         let withheld = match (is_safe, unread) {
             (true, _) => Vec::new(),
-            (false, 0) => {
-                let of = |claim: Claim| claim.holding.memory.into_iter().chain(claim.holding.text);
-                let void: Vec<PhysRange> = void.into_iter().flat_map(of).collect();
-                let rest = subtract(&free, &void);
-                subtract(&free, &rest)
-            }
+            (false, 0) => subtract(&free, &subtract(&free, &gone_ranges)),
             (false, _) => free.clone(),
         };
+        if !is_safe {
+            // The life after this one has to know as well.
+            rebirth::leave_claims(void.iter().map(|claim| claim.place), unread);
+            // What others stand on as well is in use for good, whatever becomes of them.
+            let is_named = |text: &&SharedRegion| {
+                unread > 0 || subtract(&[text.range()], &gone_ranges) != [text.range()]
+            };
+            texts.iter().filter(is_named).cloned().for_each(core::mem::forget);
+        }
         let free = subtract(&free, &withheld);
         (free, Some(Legacy { past, survivors, texts, gone, withheld }))
     }

@@ -133,9 +133,18 @@ impl Kept {
     /// Enters where a deed is. Returns whether there is a place for it.
     pub(super) fn enter_deed(&self, deed: PhysRange) -> bool {
         let word = word_of(deed);
+        self.enter(word, !word)
+    }
+
+    /// Enters that there is a deed of which nothing is known. Returns whether there is a place for it.
+    pub(super) fn enter_unreadable(&self) -> bool {
+        self.enter(1, 1)
+    }
+
+    fn enter(&self, word: u64, check: u64) -> bool {
         let free = self.deeds.chunks_exact(2).find(|pair| pair[0].load(Ordering::Relaxed) == 0);
         if let Some([place, complement]) = free {
-            complement.store(!word, Ordering::Relaxed);
+            complement.store(check, Ordering::Relaxed);
             place.store(word, Ordering::Release);
         }
         free.is_some()
@@ -217,6 +226,8 @@ mod tests {
         kept.deeds[4].store(0x3008, Ordering::Relaxed);
         assert_eq!(kept.take_deeds(), [Some(deed(1)), None, Some(deed(4))]);
         assert!(kept.take_deeds().is_empty());
+        assert!(kept.enter_unreadable() && kept.enter_deed(deed(4)) && kept.enter_unreadable());
+        assert_eq!(kept.take_deeds(), [None, Some(deed(4)), None]);
         for number in 1..=MAX_DEEDS as u64 {
             assert!(kept.enter_deed(deed(number)));
         }

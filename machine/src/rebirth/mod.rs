@@ -169,6 +169,14 @@ pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, usize) {
     (claims, unread)
 }
 
+/// Leaves the next life deeds that were found and do not hold, where what they named may still be in use, and as many that
+/// cannot be read.
+pub(crate) fn leave_claims(places: impl Iterator<Item = PhysRange>, unread: usize) {
+    // There is room: they were there before, and cells are entered later.
+    places.for_each(|place| _ = KEPT.enter_deed(place));
+    (0..unread).for_each(|_| _ = KEPT.enter_unreadable());
+}
+
 /// Which cores a cell has by now, by place.
 fn cores_of(holding: &Holding, memory: &[PhysRange]) -> Vec<Option<Core>> {
     let descriptor = PhysRange::new(holding.descriptor, DESCRIPTOR_SIZE);
