@@ -5,6 +5,7 @@
 
 use super::ways::{Loans, To};
 use crate::cells::Cells;
+use crate::cells::cell::Cell;
 use crate::effects::Effects;
 use crate::inventory::CoreToken;
 use crate::lending::Loan;
@@ -66,10 +67,12 @@ impl<E: Effects> Cells<E> {
     pub(in crate::cells) fn resume_lending(&mut self, debts: Vec<Debt>) {
         let now = self.effects.now_ns();
         let lenders = self.loans.lending.loans().iter().filter_map(|loan| loan.lender);
-        let gone: Vec<CellId> = lenders.filter(|id| !self.cells.contains_key(id)).collect();
+        let is_live = |id: &CellId| self.cells.get(id).is_some_and(Cell::is_live);
+        let gone: Vec<CellId> = lenders.filter(|id| !is_live(id)).collect();
         gone.into_iter().for_each(|id| self.loans.lending.lender_ended(id));
-        let debts = debts.into_iter().filter(|debt| self.cells.contains_key(&debt.lender));
-        for Debt { core, lender, borrower } in debts.collect::<Vec<Debt>>() {
+        let is_live = |id: &CellId| self.cells.get(id).is_some_and(Cell::is_live);
+        let debts: Vec<Debt> = debts.into_iter().filter(|debt| is_live(&debt.lender)).collect();
+        for Debt { core, lender, borrower } in debts {
             if self.loans.is_moving(core) || self.loans.lending.is_lent(core) {
                 continue;
             }
@@ -89,6 +92,8 @@ impl<E: Effects> Cells<E> {
         }
         self.loans.has_news = !self.loans.ways.is_empty();
         self.promise_cores();
+        // Who was owed a core by what the borrower's deed said is owed it by its own from here on.
+        self.keep_lenders();
     }
 
     fn is_first(&self, id: CellId, core: CoreId) -> bool {

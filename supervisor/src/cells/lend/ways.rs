@@ -164,6 +164,12 @@ impl<E: Effects> Cells<E> {
         way.to.loan().lender.into_iter().for_each(|lender| self.keep_up(lender));
     }
 
+    /// Takes note of what all lenders are owed.
+    pub(super) fn keep_lenders(&mut self) {
+        let lenders: Vec<CellId> = self.loans.ways.iter().filter_map(|way| way.to.loan().lender).collect();
+        lenders.into_iter().for_each(|lender| self.keep_up(lender));
+    }
+
     /// Tells the inventory who is to have which core.
     pub(super) fn promise_cores(&mut self) {
         self.inventory.cores.promise(&self.loans.promised());
@@ -173,11 +179,13 @@ impl<E: Effects> Cells<E> {
     pub(in crate::cells) fn lending_ended(&mut self, id: CellId, then: Afterwards) {
         let now = self.effects.now_ns();
         for loan in self.loans.cell_ended(id, then, now) {
-            self.note_loan(id, now, JournalEvent::NotBorrowed { core: Some(loan.core) });
+            self.note_loan(loan.borrower, now, JournalEvent::NotBorrowed { core: Some(loan.core) });
         }
         self.promise_cores();
-        let lenders: Vec<CellId> = self.loans.ways.iter().filter_map(|way| way.to.loan().lender).collect();
-        lenders.into_iter().for_each(|lender| self.keep_up(lender));
+        self.keep_lenders();
+        // What it lent, they have of nobody now.
+        let borrowers: Vec<CellId> = self.loans.lending.loans().iter().map(|loan| loan.borrower).collect();
+        borrowers.into_iter().for_each(|borrower| self.keep_up(borrower));
     }
 
     /// A core of a cell that runs has come free. One that is to go to nobody is there, and whoever gets it next, be it the

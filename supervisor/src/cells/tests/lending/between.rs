@@ -145,6 +145,32 @@ fn a_core_that_came_free_for_nobody_is_for_good_whose_it_is_next() {
     assert_eq!((owned(&cells, "service"), info(&mut cells, "service").loans), (2, Vec::new()));
 }
 
+#[test]
+fn a_lender_that_ended_is_owed_nothing_by_the_next_supervisor_however_it_was_started_again() {
+    let mut cells = machine(6);
+    run(&mut cells, party("service", 1, 9, 0));
+    run(&mut cells, party("batch", 2, 1, 1));
+    let others = cells.machine().cores.iter().filter(|core| core.owner == CoreOwner::Free).count();
+    run(&mut cells, party("other", others as u32, 1, 0));
+    // For longer than it takes to start the lender again.
+    let core = cells.borrow("service", 100 * LEASE_MS).unwrap().core;
+    hears(&mut cells, "batch");
+    cells.doorbell();
+    assert_eq!(owned(&cells, "service"), 2);
+    stop(&mut cells, "batch");
+    stop(&mut cells, "other");
+    cells.recreate("batch").unwrap();
+    cells.start("batch").unwrap();
+    assert_eq!(owned(&cells, "service"), 2);
+    let mut cells = go_wrong(cells, 6, 1, |_| {});
+    cells.tick();
+    for _ in 0..3 {
+        advance(&mut cells, 100 * u64::from(LEASE_MS));
+        hears(&mut cells, "service");
+    }
+    assert_eq!((owned(&cells, "batch"), owner(&cells, core)), (2, CoreOwner::Free));
+}
+
 fn resize(
     cells: &mut Cells<FakeMachine>,
     name: &str,
