@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering;
 use isola_abi::descriptor::{Descriptor, DeviceKind};
 use isola_drivers::net::{
@@ -79,11 +80,11 @@ fn queue_size(pairs: u8, buffer_len: usize) -> u16 {
 
 /// How many pairs a device is to have that begins with so many: more, for cores that may come, where there are vectors and
 /// memory for them.
-fn further_pairs(index: usize, cores: u8, places: u8) -> u8 {
+fn further_pairs(vectors: usize, cores: u8, places: u8) -> u8 {
     let each = usize::from(queue_size(cores, BUFFER_LEN)) * (BUFFER_LEN + RING_BYTES);
     let more = u8::try_from(heap::total_bytes() / FURTHER_PART / each).unwrap_or(u8::MAX);
     let pairs = cores.saturating_add(more).min(places).max(cores);
-    if first_vector(index, pairs).is_some() { pairs } else { cores }
+    if usize::from(pairs) <= vectors { pairs } else { cores }
 }
 
 /// How long the buffers are that a device may merge: long where there can be enough of them.
@@ -101,15 +102,23 @@ fn longest_mtu(pairs: u8) -> u16 {
 /// Takes network devices into use.
 pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, Windows)>) -> Vec<NetworkPort> {
     let network = devices.into_iter().filter(|(kind, _)| *kind == DeviceKind::Network);
-    network.enumerate().filter_map(|(index, (_, windows))| open_device(descriptor, index, windows)).collect()
+    let mut vectors = QUEUE_VECTORS;
+    network.filter_map(|(_, windows)| open_device(descriptor, &mut vectors, windows)).collect()
 }
 
-fn open_device(descriptor: &Descriptor, index: usize, windows: Windows) -> Option<NetworkPort> {
+/// Takes a device into use, whose queues take their vectors from those that are left.
+fn open_device(
+    descriptor: &Descriptor,
+    vectors: &mut RangeInclusive<u8>,
+    windows: Windows,
+) -> Option<NetworkPort> {
     let cores = descriptor.cores.len() as u8;
-    let pairs = further_pairs(index, cores, descriptor.core_places as u8);
-    let Some(first_vector) = first_vector(index, pairs) else {
+    let pairs = further_pairs(vectors.len(), cores, descriptor.core_places as u8);
+    if vectors.len() < usize::from(pairs) {
         return complain(&"there are no interrupt vectors left for its queues");
-    };
+    }
+    let first_vector = *vectors.start();
+    *vectors = first_vector + pairs..=*vectors.end();
     let here = descriptor.cores.first()?.apic;
     let messages: Option<Vec<_>> =
         (0..pairs).map(|queue| apic::message(here, first_vector + queue)).collect();
@@ -128,13 +137,6 @@ fn open_device(descriptor: &Descriptor, index: usize, windows: Windows) -> Optio
         Ok(port) => Some(port),
         Err(error) => complain(&error),
     }
-}
-
-/// The vector of the first queue of a device that has one a core; the others follow. `None` where they do not all have one.
-fn first_vector(index: usize, cores: u8) -> Option<u8> {
-    let all = usize::from(*QUEUE_VECTORS.start())..=usize::from(*QUEUE_VECTORS.end());
-    let first = all.start() + index * usize::from(cores);
-    all.contains(&(first + usize::from(cores.max(1)) - 1)).then_some(first as u8)
 }
 
 fn complain<T>(error: &dyn core::fmt::Display) -> Option<T> {
@@ -201,11 +203,12 @@ impl FlowSpreading for BareSpreading {
         &mut self,
         key: &[u8; SPREADING_KEY_LEN],
         queues: &[u16; SPREADING_PARTS],
+        in_use: u16,
     ) -> Result<(), SpreadingRefused> {
         let mut device = self.0.lock();
         let spread = match device.spreads_by_hash() {
             Offered::Yes => device.spread(key, queues),
-            Offered::No => device.use_pairs(queues.iter().max().map_or(1, |last| last + 1)),
+            Offered::No => device.use_pairs(in_use),
         };
         spread.map_err(|_| SpreadingRefused)
     }

@@ -32,7 +32,8 @@ pub const SPREADING_PARTS: usize = 128;
 /// bits choose one of [`SPREADING_PARTS`] (RSS). What belongs to no flow of TCP or UDP comes to the first queue. A device that
 /// does not hash is told how many queues there are, and spreads frames over them by itself.
 pub trait FlowSpreading {
-    /// Has the parts come to these queues from now on, or soon, and none to queues behind the last of them.
+    /// Has the parts come to these queues from now on, or soon. The first `in_use` queues can be sent by from then on; a device
+    /// that does not hash spreads over all of these.
     ///
     /// # Errors
     /// [`SpreadingRefused`]: then frames come to any queue.
@@ -40,6 +41,7 @@ pub trait FlowSpreading {
         &mut self,
         key: &[u8; SPREADING_KEY_LEN],
         queues: &[u16; SPREADING_PARTS],
+        in_use: u16,
     ) -> Result<(), SpreadingRefused>;
 }
 

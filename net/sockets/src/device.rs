@@ -26,7 +26,7 @@ use isola_events::activity::INFRASTRUCTURE;
 use isola_events::event::{Event, Placement};
 use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
-use isola_events::{last_look, on_carried, spawn_on};
+use isola_events::{elsewhere, last_look, on_carried, spawn_on};
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net_stack::{Counter, Instant, MAX_CORES, Stack, Steering, datagram_port};
 use isola_platform::CoreIndex;
@@ -129,22 +129,42 @@ pub(crate) fn start(
 ) {
     *OWNERS.vacant.lock() = queues.into();
     *OWNERS.spreading.lock() = spreading;
-    let cores = platform().descriptor().cores.len() as u32;
-    (0..cores).map(CoreIndex).for_each(deal);
+    let cores = (0..platform().descriptor().cores.len() as u32).map(CoreIndex);
+    let dealt: Vec<_> = cores.filter_map(|core| Some((core, deal(core)?))).collect();
+    // Before any of them is sent by.
     spread();
+    for (core, mut queue) in dealt {
+        let serve = move || {
+            queue.attach();
+            QUEUES.serve(queue);
+        };
+        if core == current_core() { serve() } else { spawn_on(core, serve) }
+    }
 }
 
-/// Gives each of these cores a queue that has none, as long as there are any. Frames come to it with the next [`spread`].
-pub(crate) fn deal_out(cores: impl Iterator<Item = CoreIndex>) {
-    cores.filter(|core| OWNERS.cores().all(|owner| owner != *core)).for_each(deal);
+/// Gives each of these cores a queue that has none, as long as there are any. When that is done they serve them.
+pub(crate) async fn deal_out(cores: impl Iterator<Item = CoreIndex>) {
+    for core in cores {
+        if OWNERS.cores().any(|owner| owner == core) {
+            continue;
+        }
+        let Some(mut queue) = deal(core) else { return };
+        let serve = move || async move {
+            queue.attach();
+            // Before it is sent by.
+            spread();
+            QUEUES.serve(queue);
+        };
+        elsewhere(core, serve).await;
+    }
 }
 
-fn deal(core: CoreIndex) {
-    let Some(queue) = OWNERS.vacant.lock().pop_front() else { return };
-    // First, so that it hears of ports that are bound from now on.
+/// A queue that no core owned yet, and that this one owns from now on.
+fn deal(core: CoreIndex) -> Option<Box<dyn NetworkQueue + Send>> {
+    let queue = OWNERS.vacant.lock().pop_front()?;
+    // Before it serves it, so that it hears of ports that are bound from now on.
     OWNERS.add(core);
-    let serve = move || QUEUES.serve(queue);
-    if core == current_core() { serve() } else { spawn_on(core, serve) }
+    Some(queue)
 }
 
 /// Has the device hand frames to the queues of the cores that they belong to, or of those that pass them on. One that does not
@@ -158,7 +178,8 @@ pub(crate) fn spread() {
     };
     let mut spreading = OWNERS.spreading.lock();
     let Some(device) = spreading.as_mut() else { return };
-    if let Err(refused) = device.spread(steering.key(), &steering.owners().map(queue_of)) {
+    if let Err(refused) = device.spread(steering.key(), &steering.owners().map(queue_of), owners.len() as u16)
+    {
         *spreading = None;
         drop(spreading);
         platform().print(format!("{refused}\n").as_bytes());
@@ -259,8 +280,8 @@ impl Queues {
         self.datagrams_elsewhere.set(cores.values().any(|core| *core != current_core()));
     }
 
-    fn serve(&self, mut queue: Box<dyn NetworkQueue + Send>) {
-        queue.attach();
+    /// Serves a queue that is attached to this core.
+    fn serve(&self, queue: Box<dyn NetworkQueue + Send>) {
         let vector = queue.vector();
         self.queue.replace(Some(queue));
         interface::ports_of_datagrams().into_iter().for_each(|port| self.steer_datagrams(port));

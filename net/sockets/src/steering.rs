@@ -98,8 +98,9 @@ impl core::error::Error for RebalanceError {}
 /// [`RebalanceError`].
 pub async fn rebalance(cores: &[CoreIndex]) -> Result<Rebalanced, RebalanceError> {
     let steering = interface::steering().ok_or(RebalanceError::NoNetwork)?;
-    let cores: Vec<u16> = cores.iter().filter_map(|core| u16::try_from(core.0).ok()).collect();
-    if cores.iter().all(|core| *core >= steering.cores()) {
+    let cores = cores.iter().filter_map(|core| u16::try_from(core.0).ok());
+    let cores: Vec<u16> = cores.filter(|core| *core < steering.cores()).collect();
+    if cores.is_empty() {
         return Err(RebalanceError::NoSuchCores);
     }
     if MOVES.under_way.swap(true, Ordering::AcqRel) {
@@ -107,7 +108,7 @@ pub async fn rebalance(cores: &[CoreIndex]) -> Result<Rebalanced, RebalanceError
     }
     // By a task of its own: half a move would lose what was taken out.
     let done = spawn_task(async move {
-        device::deal_out(cores.iter().map(|core| CoreIndex((*core).into())));
+        device::deal_out(cores.iter().map(|core| CoreIndex((*core).into()))).await;
         let mut ways: BTreeMap<(u16, u16), Buckets> = BTreeMap::new();
         for step in steering.plan(&cores) {
             let way = ways.entry((step.from, step.to)).or_default();

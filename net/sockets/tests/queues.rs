@@ -1,28 +1,47 @@
 //! A device with more queues than the cell begins with cores.
 
 use isola_ebbs::current_core;
-use isola_events::{exit, run, sleep, spawn, spawn_task};
+use isola_events::{exit, run, sleep, spawn, spawn_on, spawn_task};
 use isola_hosted::{Hosted, Settings};
-use isola_iobuf::IoBufMut;
+use isola_iobuf::{Chain, IoBufMut};
 use isola_net::port::{
     FlowSpreading, Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame,
     SPREADING_KEY_LEN, SPREADING_PARTS, SpreadingRefused,
 };
-use isola_net::{Addressing, Ipv4Config, NETWORK_MANAGER, NetworkManager, NetworkSettings, start};
+use isola_net::{
+    Addressing, Ipv4Config, NETWORK_MANAGER, NetworkManager, NetworkSettings, UdpSocket, rebalance, start,
+};
 use isola_platform::CoreIndex;
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const QUEUES: usize = 4;
+
+const CORES: usize = 3;
+
+/// What the test waits for takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Which core each queue is attached to.
 static ATTACHED: Mutex<[Option<CoreIndex>; QUEUES]> = Mutex::new([None; QUEUES]);
 
 /// How many parts of the flows the device hands to each queue.
 static PARTS: Mutex<[usize; QUEUES]> = Mutex::new([0; QUEUES]);
+
+/// How many queues can be sent by.
+static IN_USE: AtomicUsize = AtomicUsize::new(1);
+
+/// How many frames each queue was given to send.
+static SENT: [AtomicUsize; QUEUES] = [const { AtomicUsize::new(0) }; QUEUES];
+
+/// Which cores have come, whether they are still there or not.
+static HAS_COME: [AtomicBool; CORES] = [const { AtomicBool::new(false) }; CORES];
+
+/// Whether the network is in use, and nobody spreads flows any more.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
 static ENDS: AtomicBool = AtomicBool::new(false);
 
@@ -47,6 +66,8 @@ impl NetworkQueue for Queue {
     }
 
     fn send(&mut self, _: Frame) -> Result<(), Frame> {
+        assert!(self.0 < IN_USE.load(Ordering::Relaxed), "queue {} is not in use", self.0);
+        SENT[self.0].fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -68,7 +89,12 @@ impl FlowSpreading for Spreading {
         &mut self,
         _: &[u8; SPREADING_KEY_LEN],
         queues: &[u16; SPREADING_PARTS],
+        in_use: u16,
     ) -> Result<(), SpreadingRefused> {
+        let attached = ATTACHED.lock().unwrap().iter().flatten().count();
+        assert!(attached.max(1) >= in_use.into(), "a queue is in use that is nobody's");
+        let before = IN_USE.swap(in_use.into(), Ordering::Relaxed);
+        assert!(before <= in_use.into(), "a core still sends by a queue that is not in use");
         let of = |queue| queues.iter().filter(|other| usize::from(**other) == queue).count();
         let parts = std::array::from_fn(of);
         for (queue, parts) in parts.iter().enumerate() {
@@ -94,8 +120,11 @@ impl NetworkManager for Manager {
     }
 }
 
+#[track_caller]
 fn wait_until(holds: impl Fn() -> bool) {
+    let begun = Instant::now();
     while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "it does not come to that: {:?}", PARTS.lock().unwrap());
         thread::sleep(Duration::from_micros(100));
     }
 }
@@ -107,18 +136,34 @@ fn manage(platform: &'static Hosted) {
         let fair = 128 / used.iter().filter(|used| **used).count();
         let is_so =
             |(parts, used): (usize, bool)| parts >= if used { fair } else { 0 } && (used || parts == 0);
-        wait_until(|| PARTS.lock().unwrap().into_iter().zip(used).all(is_so));
+        // Not under the lock that the message takes.
+        wait_until(|| {
+            let parts = *PARTS.lock().unwrap();
+            parts.into_iter().zip(used).all(is_so)
+        });
     };
-    wait_until(|| attached()[0] == Some(CoreIndex(0)));
+    // The queue's core still sends by it.
+    let is_sent_by = |queue: usize| {
+        let sent = || SENT[queue].load(Ordering::Relaxed);
+        let before = sent();
+        wait_until(|| sent() > before);
+    };
+    let come = |core: u32| {
+        platform.give_core(CoreIndex(core));
+        HAS_COME[core as usize].store(true, Ordering::Relaxed);
+    };
+    wait_until(|| attached()[0] == Some(CoreIndex(0)) && HAS_BEGUN.load(Ordering::Relaxed));
     assert_eq!(attached()[1..], [None; 3]);
     // Not in the order of their numbers.
-    platform.give_core(CoreIndex(2));
+    come(2);
     parts_are([true, true, false, false]);
+    is_sent_by(1);
     assert_eq!(attached(), [Some(CoreIndex(0)), Some(CoreIndex(2)), None, None]);
-    platform.give_core(CoreIndex(1));
+    come(1);
     parts_are([true, true, true, false]);
     platform.take_core(CoreIndex(2));
     parts_are([true, false, true, false]);
+    is_sent_by(1);
     // It has had its queue since.
     platform.give_core(CoreIndex(2));
     parts_are([true, true, true, false]);
@@ -126,10 +171,26 @@ fn manage(platform: &'static Hosted) {
     ENDS.store(true, Ordering::Relaxed);
 }
 
+/// Sends something on this core, which asks for its neighbour first.
+fn send() {
+    static SENT: AtomicUsize = AtomicUsize::new(0);
+    let neighbour = Ipv4Addr::new(10, 9, 0, 2 + (SENT.fetch_add(1, Ordering::Relaxed) % 200) as u8);
+    let socket = UdpSocket::bind(1000 + current_core().0 as u16).unwrap();
+    // It is of no matter whether there is room for it.
+    let _ = socket.send_to((neighbour, 9).into(), Chain::new());
+}
+
 fn begin() {
     start().unwrap();
     spawn_task(async {
+        // The cell has no such core.
+        let rebalanced = rebalance(&[CoreIndex(0), CoreIndex(99)]).await;
+        assert_eq!(rebalanced.map(|done| done.buckets), Ok(0));
+        HAS_BEGUN.store(true, Ordering::Relaxed);
         while !ENDS.load(Ordering::Relaxed) {
+            for (core, _) in (0..).zip(&HAS_COME).filter(|(_, has_come)| has_come.load(Ordering::Relaxed)) {
+                spawn_on(CoreIndex(core), send);
+            }
             sleep(Duration::from_millis(1)).await;
         }
         exit(0);
@@ -139,7 +200,7 @@ fn begin() {
 
 #[test]
 fn each_core_that_comes_has_a_queue_of_its_own_as_long_as_there_are_any() {
-    let settings = Settings { cores: 1, core_places: 3, ..Settings::default() };
+    let settings = Settings { cores: 1, core_places: CORES, ..Settings::default() };
     thread::scope(|scope| {
         let scope = &scope;
         isola_hosted::run(settings, Vec::new(), |platform| {
