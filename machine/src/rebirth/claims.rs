@@ -46,6 +46,15 @@ impl Claim {
     pub(crate) fn cores(&self) -> impl Iterator<Item = Core> + Clone {
         self.cores.iter().flatten().copied()
     }
+
+    /// The claim as one that an earlier life has found not to hold. Its memory is in use as long as something did not come
+    /// back; its cores and devices, as far as they came, may be another cell's by now.
+    pub(crate) fn of_what_is_gone(mut self) -> Self {
+        self.holding.stage = Stage::Ending;
+        self.holding.devices.clear();
+        self.cores.clear();
+        self
+    }
 }
 
 /// What came of looking at deeds.
@@ -214,6 +223,14 @@ mod tests {
             }
             assert_eq!(held(alloc::vec![claim]), stays, "{stage:?}");
         }
+    }
+
+    #[test]
+    fn a_cell_keeps_cores_and_devices_that_one_had_that_did_not_outlive_an_earlier_life() {
+        let (gone, mut cell) = (claim(8, 1, 1).of_what_is_gone(), claim(60, 1, 1));
+        cell.holding.text = Some(chunks(20, 1));
+        let settled = settled(alloc::vec![gone.clone(), cell.clone()]);
+        assert_eq!((settled.held, settled.void), (alloc::vec![cell], alloc::vec![gone]));
     }
 
     #[test]

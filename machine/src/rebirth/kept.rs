@@ -45,12 +45,22 @@ pub(super) struct Kept {
     pub(super) status_register: AtomicU64,
     pub(super) status_len: AtomicU32,
     recent: [AtomicU64; REMEMBERED],
-    /// Where the deeds of cells are: see [`word_of`], each with its complement in the next word.
+    /// Where the deeds of cells are: see [`word_of`], each with its complement in the next word, or, where it does not hold
+    /// any more, with itself.
     deeds: [AtomicU64; 2 * MAX_DEEDS],
     variables_len: AtomicU32,
     variables: [AtomicU8; MAX_VARIABLES],
     survey: Note<MAX_SURVEY>,
     pub(super) estate: Note<MAX_ESTATE>,
+}
+
+/// As what a deed was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// As that of a cell.
+    Entered,
+    /// As one that an earlier life has found not to hold: what it names may still be written to.
+    Void,
 }
 
 /// Bytes, and a sum by which it is seen that they are still as they were written.
@@ -136,9 +146,15 @@ impl Kept {
         self.enter(word, !word)
     }
 
+    /// Enters where a deed is that does not hold any more. Returns whether there is a place for it.
+    pub(super) fn enter_void(&self, deed: PhysRange) -> bool {
+        let word = word_of(deed);
+        self.enter(word, word)
+    }
+
     /// Enters that there is a deed of which nothing is known. Returns whether there is a place for it.
     pub(super) fn enter_unreadable(&self) -> bool {
-        self.enter(1, 1)
+        self.enter(1, 0)
     }
 
     fn enter(&self, word: u64, check: u64) -> bool {
@@ -158,11 +174,16 @@ impl Kept {
     }
 
     /// Strikes all deeds out, and returns where they were; `None` for those that can't be told any more.
-    pub(super) fn take_deeds(&self) -> Vec<Option<PhysRange>> {
+    pub(super) fn take_deeds(&self) -> Vec<Option<(PhysRange, Standing)>> {
         let entered = self.deeds.chunks_exact(2).filter_map(|pair| {
             let (word, complement) = (pair[0].swap(0, Ordering::Relaxed), pair[1].load(Ordering::Relaxed));
             let place = PhysRange::new(PhysAddr(word & !(PAGE_SIZE - 1)), word % PAGE_SIZE * PAGE_SIZE);
-            (word != 0).then(|| (word == !complement).then_some(place))
+            let standing = match complement {
+                _ if complement == !word => Some(Standing::Entered),
+                _ if complement == word => Some(Standing::Void),
+                _ => None,
+            };
+            (word != 0).then(|| Some((place, standing?)))
         });
         entered.collect()
     }
@@ -224,10 +245,11 @@ mod tests {
         }
         kept.strike_deed(deed(2));
         kept.deeds[4].store(0x3008, Ordering::Relaxed);
-        assert_eq!(kept.take_deeds(), [Some(deed(1)), None, Some(deed(4))]);
+        let entered = |number| Some((deed(number), Standing::Entered));
+        assert_eq!(kept.take_deeds(), [entered(1), None, entered(4)]);
         assert!(kept.take_deeds().is_empty());
-        assert!(kept.enter_unreadable() && kept.enter_deed(deed(4)) && kept.enter_unreadable());
-        assert_eq!(kept.take_deeds(), [None, Some(deed(4)), None]);
+        assert!(kept.enter_unreadable() && kept.enter_void(deed(4)) && kept.enter_deed(deed(3)));
+        assert_eq!(kept.take_deeds(), [None, Some((deed(4), Standing::Void)), entered(3)]);
         for number in 1..=MAX_DEEDS as u64 {
             assert!(kept.enter_deed(deed(number)));
         }

@@ -46,8 +46,8 @@ use isola_abi::id::{MAX_CORES, PhysRange};
 use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE};
 use isola_abi::management::RestartCause;
 use isola_abi::rebirth::Stage;
-use kept::KEPT;
 pub use kept::MAX_ESTATE;
+use kept::{KEPT, Standing};
 
 global_asm!(include_str!("restart.s"), options(att_syntax));
 
@@ -154,7 +154,7 @@ pub(crate) fn survey() -> Option<Survey> {
 pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, usize) {
     let found = KEPT.take_deeds();
     let count = found.len();
-    let read = |place: PhysRange| {
+    let read = |(place, standing): (PhysRange, Standing)| {
         let inside = |range: &&PhysRange| range.start <= place.start && place.end() <= range.end();
         memory.iter().find(inside)?;
         // SAFETY: it is RAM in the direct map, which nobody else uses: should it be a cell's, as what is written over can
@@ -162,7 +162,11 @@ pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, usize) {
         let pages = unsafe { core::slice::from_raw_parts(direct(place.start), place.len_bytes as usize) };
         let (holding, number) = deed::read(pages)?;
         let cores = cores_of(&holding, memory);
-        Some(Claim { place, number, holding, cores })
+        let claim = Claim { place, number, holding, cores };
+        Some(match standing {
+            Standing::Entered => claim,
+            Standing::Void => claim.of_what_is_gone(),
+        })
     };
     let claims: Vec<Claim> = found.into_iter().flatten().filter_map(read).collect();
     let unread = count - claims.len();
@@ -172,8 +176,8 @@ pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, usize) {
 /// Leaves the next life deeds that were found and do not hold, where what they named may still be in use, and as many that
 /// cannot be read.
 pub(crate) fn leave_claims(places: impl Iterator<Item = PhysRange>, unread: usize) {
-    // There is room: they were there before, and cells are entered later.
-    places.for_each(|place| _ = KEPT.enter_deed(place));
+    // There is room: they were there before, as were those of all cells that there are by now.
+    places.for_each(|place| _ = KEPT.enter_void(place));
     (0..unread).for_each(|_| _ = KEPT.enter_unreadable());
 }
 
