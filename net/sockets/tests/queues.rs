@@ -12,11 +12,12 @@ use isola_net::{
     Addressing, Ipv4Config, NETWORK_MANAGER, NetworkManager, NetworkSettings, UdpSocket, rebalance, start,
 };
 use isola_platform::CoreIndex;
+use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{panic, process, thread};
 
 const QUEUES: usize = 4;
 
@@ -62,6 +63,8 @@ impl NetworkQueue for Queue {
     }
 
     fn receive(&mut self) -> Option<ReceivedFrame> {
+        // Whoever looks at it may send by it.
+        assert!(self.0 < IN_USE.load(Ordering::Relaxed), "queue {} is not in use", self.0);
         None
     }
 
@@ -200,6 +203,11 @@ fn begin() {
 
 #[test]
 fn each_core_that_comes_has_a_queue_of_its_own_as_long_as_there_are_any() {
+    // A cell without one of its cores would not end.
+    panic::set_hook(Box::new(|defect| {
+        let _ = writeln!(io::stderr(), "{defect}");
+        process::exit(101);
+    }));
     let settings = Settings { cores: 1, core_places: CORES, ..Settings::default() };
     thread::scope(|scope| {
         let scope = &scope;
