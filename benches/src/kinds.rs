@@ -83,7 +83,7 @@ kinds! {
     Elastic: "elastic-memory-offline", "instructions", None, Aim::Value(1e6),
         "512 MiB less, until they are free; scrubbed behind that (RainForest 60 ms, LXC 2 ms, Xen 166 ms)";
     Elastic: "elastic-p50", "us", AtRest, Aim::None,
-        "median latency of kv while a core comes and leaves, 20 moves a second, beside that at rest";
+        "median latency of kv while a core comes and leaves, a move each half second, beside that at rest";
     Elastic: "elastic-p99", "us", AtRest, Aim::Ratio(1.1), "99th percentile of that";
     Elastic: "elastic-moves-p50", "us", Rehearsed, Aim::None,
         "the same median beside that with the same moves only rehearsed, half of the time on one core and half on two";
