@@ -2,10 +2,9 @@
 //! gives to images under their usual names. In assembly, as a compiler makes calls of `memcpy` out of loops
 //! that copy.
 //!
-//! Moves of eight bytes, four in a row: on emulated processors three to ten times as fast as `rep movsb`, and
-//! on real ones not far from it at the sizes that are common. Ends that are no multiple of eight are done by
-//! moves that overlap their neighbours; where source and destination overlap, whatever such a move needs is
-//! read before anything is written.
+//! Moves of sixteen bytes, four in a row: on emulated processors many times as fast as `rep movsb`, and on real ones not
+//! far from it at the sizes that are common. Ends that are no multiple of sixteen are done by moves that overlap their
+//! neighbours; where source and destination overlap, whatever such a move needs is read before anything is written.
 
 use core::arch::naked_asm;
 
@@ -18,39 +17,47 @@ use core::arch::naked_asm;
 unsafe extern "sysv64" fn isola_memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8 {
     naked_asm!(
         "mov rax, rdi",
-        "cmp rdx, 8",
+        "cmp rdx, 16",
         "jb 5f",
-        "mov rcx, [rsi + rdx - 8]",
-        "lea r11, [rdi + rdx - 8]",
-        "sub rdx, 32",
+        "movdqu xmm0, [rsi + rdx - 16]",
+        "lea r11, [rdi + rdx - 16]",
+        "sub rdx, 64",
         "jb 3f",
         "2:",
-        "mov r8, [rsi]",
-        "mov r9, [rsi + 8]",
-        "mov r10, [rsi + 16]",
-        "mov [rdi], r8",
-        "mov r8, [rsi + 24]",
-        "mov [rdi + 8], r9",
-        "mov [rdi + 16], r10",
-        "mov [rdi + 24], r8",
-        "add rsi, 32",
-        "add rdi, 32",
-        "sub rdx, 32",
+        "movdqu xmm1, [rsi]",
+        "movdqu xmm2, [rsi + 16]",
+        "movdqu xmm3, [rsi + 32]",
+        "movdqu xmm4, [rsi + 48]",
+        "movdqu [rdi], xmm1",
+        "movdqu [rdi + 16], xmm2",
+        "movdqu [rdi + 32], xmm3",
+        "movdqu [rdi + 48], xmm4",
+        "add rsi, 64",
+        "add rdi, 64",
+        "sub rdx, 64",
         "jae 2b",
         "3:",
-        "add rdx, 24", // what is left, without the last eight bytes
+        "add rdx, 48", // what is left, without the last sixteen bytes
         "jle 6f",
         "4:",
-        "mov r8, [rsi]",
-        "mov [rdi], r8",
-        "add rsi, 8",
-        "add rdi, 8",
-        "sub rdx, 8",
+        "movdqu xmm1, [rsi]",
+        "movdqu [rdi], xmm1",
+        "add rsi, 16",
+        "add rdi, 16",
+        "sub rdx, 16",
         "ja 4b",
         "6:",
-        "mov [r11], rcx",
+        "movdqu [r11], xmm0",
         "ret",
         "5:",
+        "cmp edx, 8",
+        "jb 9f",
+        "mov rcx, [rsi]",
+        "mov r8, [rsi + rdx - 8]",
+        "mov [rdi], rcx",
+        "mov [rdi + rdx - 8], r8",
+        "ret",
+        "9:",
         "cmp edx, 4",
         "jb 7f",
         "mov ecx, [rsi]",
@@ -87,32 +94,32 @@ unsafe extern "sysv64" fn isola_memmove(to: *mut u8, from: *const u8, len: usize
         "cmp rax, rdx", // unsigned: a destination below the source is far above
         "jae {memcpy}",
         "mov rax, rdi",
-        "cmp rdx, 8",
+        "cmp rdx, 16",
         "jb {memcpy}", // which reads all before it writes
-        "mov rcx, [rsi]",
-        "sub rdx, 32",
+        "movdqu xmm0, [rsi]",
+        "sub rdx, 64",
         "jb 3f",
         "2:",
-        "mov r8, [rsi + rdx]",
-        "mov r9, [rsi + rdx + 8]",
-        "mov r10, [rsi + rdx + 16]",
-        "mov r11, [rsi + rdx + 24]",
-        "mov [rdi + rdx], r8",
-        "mov [rdi + rdx + 8], r9",
-        "mov [rdi + rdx + 16], r10",
-        "mov [rdi + rdx + 24], r11",
-        "sub rdx, 32",
+        "movdqu xmm1, [rsi + rdx]",
+        "movdqu xmm2, [rsi + rdx + 16]",
+        "movdqu xmm3, [rsi + rdx + 32]",
+        "movdqu xmm4, [rsi + rdx + 48]",
+        "movdqu [rdi + rdx], xmm1",
+        "movdqu [rdi + rdx + 16], xmm2",
+        "movdqu [rdi + rdx + 32], xmm3",
+        "movdqu [rdi + rdx + 48], xmm4",
+        "sub rdx, 64",
         "jae 2b",
         "3:",
-        "add rdx, 24", // what is left, without the first eight bytes
+        "add rdx, 48", // what is left, without the first sixteen bytes
         "jle 6f",
         "4:",
-        "mov r8, [rsi + rdx]",
-        "mov [rdi + rdx], r8",
-        "sub rdx, 8",
+        "movdqu xmm1, [rsi + rdx]",
+        "movdqu [rdi + rdx], xmm1",
+        "sub rdx, 16",
         "ja 4b",
         "6:",
-        "mov [rdi], rcx",
+        "movdqu [rdi], xmm0",
         "ret",
         memcpy = sym isola_memcpy,
     )
@@ -130,31 +137,39 @@ unsafe extern "sysv64" fn isola_memset(to: *mut u8, byte: i32, len: usize) -> *m
         "movzx esi, sil",
         "mov rcx, 0x0101010101010101",
         "imul rcx, rsi",
-        "cmp rdx, 8",
+        "cmp rdx, 16",
         "jb 5f",
-        "lea r11, [rdi + rdx - 8]",
-        "sub rdx, 32",
+        "movq xmm0, rcx",
+        "punpcklqdq xmm0, xmm0",
+        "lea r11, [rdi + rdx - 16]",
+        "sub rdx, 64",
         "jb 3f",
         "2:",
-        "mov [rdi], rcx",
-        "mov [rdi + 8], rcx",
-        "mov [rdi + 16], rcx",
-        "mov [rdi + 24], rcx",
-        "add rdi, 32",
-        "sub rdx, 32",
+        "movdqu [rdi], xmm0",
+        "movdqu [rdi + 16], xmm0",
+        "movdqu [rdi + 32], xmm0",
+        "movdqu [rdi + 48], xmm0",
+        "add rdi, 64",
+        "sub rdx, 64",
         "jae 2b",
         "3:",
-        "add rdx, 24",
+        "add rdx, 48", // what is left, without the last sixteen bytes
         "jle 6f",
         "4:",
-        "mov [rdi], rcx",
-        "add rdi, 8",
-        "sub rdx, 8",
+        "movdqu [rdi], xmm0",
+        "add rdi, 16",
+        "sub rdx, 16",
         "ja 4b",
         "6:",
-        "mov [r11], rcx",
+        "movdqu [r11], xmm0",
         "ret",
         "5:",
+        "cmp edx, 8",
+        "jb 9f",
+        "mov [rdi], rcx",
+        "mov [rdi + rdx - 8], rcx",
+        "ret",
+        "9:",
         "test edx, edx",
         "je 8f",
         "7:",
@@ -174,32 +189,49 @@ unsafe extern "sysv64" fn isola_memset(to: *mut u8, byte: i32, len: usize) -> *m
 #[unsafe(no_mangle)]
 unsafe extern "sysv64" fn isola_memcmp(left: *const u8, right: *const u8, len: usize) -> i32 {
     naked_asm!(
-        "sub rdx, 8",
-        "jb 3f",
+        "xor ecx, ecx",
+        "cmp rdx, 8",
+        "jb 4f",
+        "sub rdx, 16",
+        "jbe 3f",
         "2:",
+        "movdqu xmm0, [rdi + rcx]",
+        "movdqu xmm1, [rsi + rcx]",
+        "pcmpeqb xmm0, xmm1",
+        "pmovmskb eax, xmm0",
+        "xor eax, 0xffff",
+        "jne 7f",
+        "add rcx, 16",
+        "cmp rcx, rdx",
+        "jb 2b",
+        "3:", // the last sixteen bytes, of which some may have been compared
+        "test rdx, rdx",
+        "js 9f",
+        "movdqu xmm0, [rdi + rdx]",
+        "movdqu xmm1, [rsi + rdx]",
+        "mov rcx, rdx",
+        "pcmpeqb xmm0, xmm1",
+        "pmovmskb eax, xmm0",
+        "xor eax, 0xffff",
+        "jne 7f",
+        "ret",
+        "7:", // the first that differ
+        "bsf eax, eax",
+        "add rcx, rax",
+        "movzx eax, byte ptr [rdi + rcx]",
+        "movzx ecx, byte ptr [rsi + rcx]",
+        "sub eax, ecx",
+        "ret",
+        "9:", // 8 to 15: the first eight, and the last
         "mov rax, [rdi]",
         "mov rcx, [rsi]",
         "cmp rax, rcx",
         "jne 6f",
-        "add rdi, 8",
-        "add rsi, 8",
-        "sub rdx, 8",
-        "jae 2b",
-        "3:",
-        "add rdx, 8",
-        "je 5f",
-        "4:",
-        "movzx eax, byte ptr [rdi]",
-        "movzx ecx, byte ptr [rsi]",
-        "sub eax, ecx",
-        "jne 7f",
-        "inc rdi",
-        "inc rsi",
-        "dec rdx",
-        "jnz 4b",
-        "5:",
+        "mov rax, [rdi + rdx + 8]",
+        "mov rcx, [rsi + rdx + 8]",
+        "cmp rax, rcx",
+        "jne 6f",
         "xor eax, eax",
-        "7:",
         "ret",
         "6:",
         "bswap rax", // the first byte that differs weighs most
@@ -207,6 +239,18 @@ unsafe extern "sysv64" fn isola_memcmp(left: *const u8, right: *const u8, len: u
         "cmp rax, rcx",
         "sbb eax, eax",
         "or eax, 1",
+        "ret",
+        "4:",
+        "cmp rcx, rdx",
+        "je 5f",
+        "movzx eax, byte ptr [rdi + rcx]",
+        "movzx r8d, byte ptr [rsi + rcx]",
+        "inc rcx",
+        "sub eax, r8d",
+        "je 4b",
+        "ret",
+        "5:",
+        "xor eax, eax",
         "ret",
     )
 }
@@ -237,18 +281,18 @@ mod tests {
     use alloc::vec::Vec;
 
     fn numbered() -> Vec<u8> {
-        (0..=255).collect()
+        (0..=255).chain(0..=255).collect()
     }
 
     #[test]
     fn copies_are_exact_at_every_length_and_distance() {
-        let from = 70;
-        for (len, to) in (0..100).flat_map(|len| (0..140).map(move |to| (len, to))) {
+        let from = 150;
+        for (len, to) in (0..200).flat_map(|len| (0..300).map(move |to| (len, to))) {
             let mut expected = numbered();
             expected.copy_within(from..from + len, to);
             let mut bytes = numbered();
             let base = bytes.as_mut_ptr();
-            // SAFETY: 140 + 100 bytes are within 256.
+            // SAFETY: 300 + 200 bytes are within 512.
             let returned = unsafe { isola_memmove(base.add(to), base.add(from), len) };
             assert_eq!(returned, base.wrapping_add(to));
             assert_eq!(bytes, expected, "{len} bytes from {from} to {to}");
@@ -266,7 +310,7 @@ mod tests {
     fn fills_are_exact_at_every_length() {
         for len in 0..200 {
             let mut bytes = numbered();
-            // SAFETY: 7 + 200 bytes are within 256.
+            // SAFETY: 7 + 200 bytes are within 512.
             unsafe { isola_memset(bytes.as_mut_ptr().add(7), 0x1ab, len) };
             let mut expected = numbered();
             expected[7..7 + len].fill(0xab);

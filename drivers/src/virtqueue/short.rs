@@ -1,12 +1,16 @@
-//! Chains of up to three descriptors, as nearly all are: they are looked at before anything is written, and then written in
+//! Chains of up to four descriptors, as nearly all are: they are looked at before anything is written, and then written in
 //! one go. What does not fit here goes the way of all others (`chain.rs`), which also says why something does not fit at all.
 
 use super::chain::{Access, write_link};
-use super::{Lent, VirtQueue};
+use super::{Lent, VirtQueue, tables};
 use isola_machine::dma::{DmaBuffer, device_piece};
 
-/// Longest such chain.
-const LONGEST: usize = 3;
+/// Longest such chain: headers, the head of an answer, a value, and what ends it.
+const LONGEST: usize = 4;
+
+/// A chain that could have a table, and so take one descriptor, gets as many as it is long where so many times as many are
+/// free: writing a table takes the driver three times as many instructions.
+const PLENTY: u16 = 8;
 
 /// The segments of a buffer that makes such a chain.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +50,8 @@ impl<B> VirtQueue<B> {
     #[inline]
     pub(super) fn add_short(&mut self, buffer: B, short: Short, access: Access) -> Result<(), B> {
         let head = self.free.first();
-        if short.count > self.free.count() || self.fault.is_some() {
+        let needed = if short.count <= tables::DIRECT_MAX { short.count } else { short.count * PLENTY };
+        if needed > self.free.count() || self.fault.is_some() {
             return Err(buffer);
         }
         let Some(slot) = self.lent.get_mut(usize::from(head)) else { return Err(buffer) };

@@ -9,7 +9,7 @@ use super::fault::Refusal;
 use alloc::vec::Vec;
 use isola_machine::dma::DmaRegion;
 
-/// Longest chain that stands in the ring where tables are known: a header and two segments, as most frames have.
+/// Longest chain that stands in the ring, however little of it is free, where tables are known: a header and two segments.
 pub(super) const DIRECT_MAX: u16 = 3;
 
 /// A table for each so many descriptors.

@@ -93,6 +93,22 @@ fn long_chains_take_one_descriptor_and_a_table_while_there_are_tables() {
 }
 
 #[test]
+fn four_pieces_stand_in_the_ring_as_long_as_plenty_of_it_is_free() {
+    let options = QueueOptions { indirection: Indirection::LongChains, ..BY_INDEX };
+    let mut rig = Rig::new(64, options);
+    // Four, and no table, up to where fewer than 32 are free; then one, and a table, of which there are eight.
+    let rooms = (1..=9).map(|nth| 64 - 4 * nth).chain((1..=8).map(|nth| 28 - nth));
+    for room in rooms {
+        let frame: Vec<_> = (0..4).map(|nth| rig.buffer(&[nth])).collect();
+        rig.queue.lend(frame, Access::DeviceReads).unwrap();
+        assert_eq!(rig.queue.room(), room);
+        rig.queue.publish();
+        let chain = rig.ring.take().unwrap();
+        assert_eq!(rig.ring.read(&chain), [0, 1, 2, 3]);
+    }
+}
+
+#[test]
 fn refusals_give_the_buffer_back_and_change_nothing() {
     let options = QueueOptions { headers: Headers::Room, ..BY_INDEX };
     let mut rig = Rig::new(4, options);
