@@ -51,7 +51,6 @@ pub(super) struct Kept {
     variables_len: AtomicU32,
     variables: [AtomicU8; MAX_VARIABLES],
     survey: Note<MAX_SURVEY>,
-    pub(super) estate: Note<MAX_ESTATE>,
 }
 
 /// As what a deed was entered.
@@ -113,8 +112,11 @@ pub(super) static KEPT: Kept = Kept {
     variables_len: AtomicU32::new(0),
     variables: [const { AtomicU8::new(0) }; MAX_VARIABLES],
     survey: Note::new(),
-    estate: Note::new(),
 };
+
+/// What else whoever divides the machine wants to know again. By itself, so that an image that divides none is without it.
+#[unsafe(link_section = ".bss.isola_kept.estate")]
+pub(super) static ESTATE: Note<MAX_ESTATE> = Note::new();
 
 impl Kept {
     /// Keeps the variables as they are now. Where there are too many, none.

@@ -47,7 +47,7 @@ use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE};
 use isola_abi::management::RestartCause;
 use isola_abi::rebirth::Stage;
 pub use kept::MAX_ESTATE;
-use kept::{KEPT, Standing};
+use kept::{ESTATE, KEPT, Standing};
 
 global_asm!(include_str!("restart.s"), options(att_syntax));
 
@@ -135,13 +135,13 @@ pub(crate) fn keep_survey(survey: &Survey) {
 /// Keeps what whoever divides the machine wants to know again, beside cells: at most [`MAX_ESTATE`] bytes. Returns whether
 /// there is room for it; else the next life finds none.
 pub fn keep_estate(bytes: &[u8]) -> bool {
-    KEPT.estate.write(bytes)
+    ESTATE.write(bytes)
 }
 
 /// What the life before has kept; `None` where it was written over, or there was none.
 pub fn estate() -> Option<Vec<u8>> {
     past()?;
-    KEPT.estate.read()
+    ESTATE.read()
 }
 
 /// What an earlier life has found out about the machine; `None` in the first, and where that was written over.
