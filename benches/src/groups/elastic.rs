@@ -67,8 +67,9 @@ const PACE: u64 = 20_000_000;
 /// A core moves once in this time: each ten million instructions.
 const MOVE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Rest and moves take turns of this length.
+/// Rest and moves take turns of this length; each state gets so many times the length of a load.
 const TURN: Duration = Duration::from_secs(4);
+const TURNS_A_LOAD: u64 = 5;
 
 /// Under which load is measured.
 pub fn load() -> BTreeMap<String, String> {
@@ -77,7 +78,7 @@ pub fn load() -> BTreeMap<String, String> {
             "{} processors, {} GiB, one instruction a ns, image echo without network", LARGE.0, LARGE.1 >> 10)),
         ("cores", format!("{CORES} processors, image kv with network and no load, the least of {ROUNDS} rounds")),
         ("p99", format!(
-            "{RATE} requests/s on {CONNECTIONS} connections, processors of {} million instructions a second each; a core comes or leaves every {} ms, turns of {} s so, at rest, and with moves rehearsed on one core and on two",
+            "{RATE} requests/s on {CONNECTIONS} connections, processors of {} million instructions a second each; a core comes or leaves every {} ms, turns of {} s so, at rest, and with moves rehearsed, on one core and on two",
             PACE / 1_000_000, MOVE_INTERVAL.as_millis(), TURN.as_secs())),
     ]
     .map(|(what, how)| (what.to_owned(), how))
@@ -166,8 +167,8 @@ fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// How long answers take while a core moves, in turn with two states in which none does: nothing is asked of the machine, and
-/// as many moves are asked for and only rehearsed, with one core and with two.
+/// How long answers take while a core moves, in turn with two states in which none does, each half of the time with one core
+/// and half with two: nothing is asked of the machine, and as many moves are asked for and only rehearsed.
 fn latency(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = Divided::boot_with(session, small(), Counting::Off, session.pacer.arguments().into())?;
     start_kv(session, &mut divided)?;
@@ -176,19 +177,18 @@ fn latency(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let _first = First::take(&divided.machine);
     generator.open(RATE, TURN)?;
     let mut rest = generator.open(RATE, TURN)?.latency_ns;
+    rest.reset();
     let (mut moving, mut rehearsed) = (rest.clone(), rest.clone());
-    moving.reset();
-    rehearsed.reset();
-    let turns = (session.plan.load.as_secs() * 2 / TURN.as_secs()).max(1);
+    let turns = (session.plan.load.as_secs() * TURNS_A_LOAD / TURN.as_secs()).max(1);
     let (come, leave) = (Change::More(1), Change::Less(1));
     for _ in 0..turns {
         let client = &mut divided.client;
-        moving += beside(client, &mut generator, [come, leave], Mode::Apply)?;
-        rest += generator.open(RATE, TURN)?.latency_ns;
-        rehearsed += beside(client, &mut generator, [come, come], Mode::DryRun)?;
-        move_core(client, come, Mode::Apply)?;
-        rehearsed += beside(client, &mut generator, [leave, leave], Mode::DryRun)?;
-        move_core(client, leave, Mode::Apply)?;
+        for (change, back) in [(come, leave), (leave, come)] {
+            moving += beside(client, &mut generator, [change, back], Mode::Apply)?;
+            rest += generator.open(RATE, TURN)?.latency_ns;
+            rehearsed += beside(client, &mut generator, [change, change], Mode::DryRun)?;
+            move_core(client, change, Mode::Apply)?;
+        }
     }
     for (quantile, beside_rest, beside_rehearsed) in
         [(0.5, "elastic-p50", "elastic-moves-p50"), (0.99, "elastic-p99", "elastic-moves-p99")]
