@@ -15,9 +15,9 @@ use thiserror::Error;
 /// Borrows a core for a running cell, and has it given back when the lease is over
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A cell borrows a core that nobody has, or one of a cell of lower priority that lends: `isola run --priority` and `--lend`.
-One that has lent cores gets one of them back. The core goes back to its lender when the lease is over, when it is given
-back, when the lender borrows in its turn, or when the borrower ends. See `isola inspect` for what is borrowed, and
+A cell borrows a core that nobody has, or one of a cell of lower priority that lends: `isola run --priority` and `--lend`. \
+One that has lent cores gets one of them back. The core goes back to its lender when the lease is over, when it is given \
+back, when the lender borrows in its turn, or when the borrower ends. See `isola inspect` for what is borrowed, and \
 `isola events` for what became of it.
 
 Examples:

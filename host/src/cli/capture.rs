@@ -36,9 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Captures the frames that a running cell receives and sends
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints a line a frame, or writes a pcapng file for tcpdump and Wireshark, until ^C. A cell that captures serves on; it
-copies each frame, and what is not read in time is left out and counted: a filter or --snaplen makes that rarer. Frames
-that the device cuts or puts together are captured as the cell sees them: long. Checksums that the cell leaves to its
+Prints a line a frame, or writes a pcapng file for tcpdump and Wireshark, until ^C. A cell that captures serves on; it \
+copies each frame, and what is not read in time is left out and counted: a filter or --snaplen makes that rarer. Frames \
+that the device cuts or puts together are captured as the cell sees them: long. Checksums that the cell leaves to its \
 device are filled in. With a filter, only frames of TCP and UDP are captured, and ICMP errors about them.
 
 Examples:

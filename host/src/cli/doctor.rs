@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode};
 /// Checks whether this host has what isola needs, and says what to do where it has not
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The exit code is 1 where something is missing without which no machine can run. What is only a remark, such as
+The exit code is 1 where something is missing without which no machine can run. What is only a remark, such as \
 that KVM does not work, is not that.")]
 pub(super) struct Arguments {
     /// Tries out KVM anew, even where it was tried out before

@@ -32,11 +32,11 @@ const NAME: &str = "elastic";
 /// Moves cores between a service and other cells, so that the service's latency stays between two bounds
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Looks at the service once an interval. Where the 99th percentile of what its requests took meanwhile is above the upper
-bound, it gets a core of the batch cell that has most; where it is below the lower bound for three intervals, it gives
+Looks at the service once an interval. Where the 99th percentile of what its requests took meanwhile is above the upper \
+bound, it gets a core of the batch cell that has most; where it is below the lower bound for three intervals, it gives \
 one back. Moves are entered in the journal: see `isola events`. With -o json, one object an interval.
 
-The application says what a request is: kv, web and echo do. Of others, --figure queueing looks at how long events
+The application says what a request is: kv, web and echo do. Of others, --figure queueing looks at how long events \
 waited until they ran.
 
 A manifest has the same under [elastic]: p99, batch, interval, min, max, batch_min.

@@ -19,7 +19,7 @@ use std::thread::sleep;
 /// Prints what the supervisor did and saw, with how long each thing took
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With -o json, one object a line. Numbers have no gaps but where entries are gone, as the machine keeps the latest
+With -o json, one object a line. Numbers have no gaps but where entries are gone, as the machine keeps the latest \
 1024; how many are is said.
 
 Examples:

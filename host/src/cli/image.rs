@@ -14,8 +14,8 @@ use std::process::ExitCode;
 /// Digests and signatures of images, and the images that a machine keeps
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An image is known by the SHA-256 of what a machine loads of it; debugging information is no part of that. The
-supervisor measures it when it is sent. Where a manifest or `isola run` demands a digest or a signature, the
+An image is known by the SHA-256 of what a machine loads of it; debugging information is no part of that. The \
+supervisor measures it when it is sent. Where a manifest or `isola run` demands a digest or a signature, the \
 supervisor checks it before it uses anything of the image.
 
 Examples:

@@ -26,8 +26,8 @@ use std::process::ExitCode;
 /// Shows all that is known of a cell, or of the machine
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Most of it is what the supervisor reads where the cell writes it down as it runs. The network's counters are asked
-for: each core of the cell that has connections answers between two events. Shown are those that are not 0; -o json
+Most of it is what the supervisor reads where the cell writes it down as it runs. The network's counters are asked \
+for: each core of the cell that has connections answers between two events. Shown are those that are not 0; -o json \
 has all. Cycles are those of the time-stamp counter.
 
 Examples:

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 /// Prints what a cell printed
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The supervisor keeps the last 64 KiB that a cell printed, until the cell is removed. Where the cell has
+The supervisor keeps the last 64 KiB that a cell printed, until the cell is removed. Where the cell has \
 crashed, what is known of the crash follows on the error output.
 
 Examples:

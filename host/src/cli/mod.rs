@@ -69,7 +69,7 @@ Examples:
   isola demo                              see all of it in a minute
 
 Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong; `isola run` has more: see its help.
-Environment: ISOLA_MACHINE, ISOLA_IMAGES (a folder of images), ISOLA_STATE (where machines are written down),
+Environment: ISOLA_MACHINE, ISOLA_IMAGES (a folder of images), ISOLA_STATE (where machines are written down), \
 ISOLA_QEMU (the QEMU to use), NO_COLOR.";
 
 #[derive(Debug, Args)]
@@ -184,5 +184,17 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_paragraph_of_help_is_one_line_which_the_terminal_breaks() {
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines().filter(|line| !line.is_empty() && !line.starts_with(' ')) {
+                assert!(line.ends_with(['.', ':']), "{}: {line}", command.get_name());
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
     }
 }

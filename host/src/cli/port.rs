@@ -19,7 +19,7 @@ pub(super) struct PortArguments {
 /// Publishes further ports of a cell, while it runs
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A port is [IP:]HOST:CELL[/tcp|udp], or CELL for whichever host port is free. Without IP it is published on
+A port is [IP:]HOST:CELL[/tcp|udp], or CELL for whichever host port is free. Without IP it is published on \
 127.0.0.1 alone. It is published again whenever the cell is started again.
 
 Examples:

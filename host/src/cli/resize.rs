@@ -16,9 +16,9 @@ use std::process::ExitCode;
 #[command(after_help = "\
 An amount is what the cell is to have, or with a sign how much more or less than it has.
 
-Cores come and go while the cell serves: no connection ends for that. Memory comes as a whole or not at all, also beyond
-the cell's --memory-max. What goes the cell is asked for: it gives back what it does not use, and it may be less than was
-asked for, which is said and is no error. What was taken from a cell it does not ask back by itself. Memory comes and goes
+Cores come and go while the cell serves: no connection ends for that. Memory comes as a whole or not at all, also beyond \
+the cell's --memory-max. What goes the cell is asked for: it gives back what it does not use, and it may be less than was \
+asked for, which is said and is no error. What was taken from a cell it does not ask back by itself. Memory comes and goes \
 in chunks of 2 MiB. When a cell is started anew, it begins with what it was created with.
 
 Where both are to change, both are tried first, and nothing changes if one of them cannot be.

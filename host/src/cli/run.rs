@@ -51,14 +51,14 @@ const DEFAULT_MEMORY: ByteSize = ByteSize(64 << 20);
 /// Runs an image in a cell of its own
 #[derive(Debug, Args)]
 #[command(after_help = "\
-IMAGE is a name, looked for in ISOLA_IMAGES and beside isola itself, or a path (with a `/` in it). All that
+IMAGE is a name, looked for in ISOLA_IMAGES and beside isola itself, or a path (with a `/` in it). All that \
 follows it is for the application.
 
-Without -d, what the cell prints is printed until it ends; ^C stops it, and a second ^C stops it by force. The
-cell's exit code is returned, or 134 where it crashed, 137 where it was stopped by force, 125 where isola could
+Without -d, what the cell prints is printed until it ends; ^C stops it, and a second ^C stops it by force. The \
+cell's exit code is returned, or 134 where it crashed, 137 where it was stopped by force, 125 where isola could \
 not run it, 126 where the image is no cell image, 127 where there is no such image.
 
-With --restart the machine itself starts the cell again, whether anybody looks or not: after 100 ms, then after
+With --restart the machine itself starts the cell again, whether anybody looks or not: after 100 ms, then after \
 twice as long each time, up to a minute; a cell that has run for 10 s begins anew. `isola stop` ends it for good.
 
 Ports are published on 127.0.0.1 unless an address is given, as in -p 0.0.0.0:80:80.

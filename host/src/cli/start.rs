@@ -13,9 +13,9 @@ use std::process::ExitCode;
 /// Starts cells that have ended, from the beginning
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A cell that has ended holds nothing, so it needs as many cores and as much memory to be free as it had, and a
-network device if it had one. It is made from the image that it was made from first: the machine keeps that as
-long as it has memory to spare, and isola has a copy.
+A cell that has ended holds nothing, so it needs as many cores and as much memory to be free as it had, and a \
+network device if it had one. It is made from the image that it was made from first: the machine keeps that as \
+long as it has memory to spare, and isola has a copy. \
 What it prints is added to what it printed before.
 
 Examples:

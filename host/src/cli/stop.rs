@@ -14,7 +14,7 @@ use std::process::ExitCode;
 /// Stops cells: asks them, and ends them by force where they do not stop in time
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What a stopped cell had is free at once: cores, memory, device. What it printed and what it used is kept until it
+What a stopped cell had is free at once: cores, memory, device. What it printed and what it used is kept until it \
 is removed. To stop a cell that does not run is no error.
 
 Examples:

@@ -27,8 +27,8 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Shows what the running cells do: cores, use, requests and latencies of each interval, until ^C
 #[derive(Debug, Args)]
 #[command(after_help = "\
-USE is the share of the time of its cores in which a cell did not halt. REQUESTS are what the application counts: kv, web
-and echo do. WAIT P99 is how long events wait until they run, on the core where that is longest. All of it the cells
+USE is the share of the time of its cores in which a cell did not halt. REQUESTS are what the application counts: kv, web \
+and echo do. WAIT P99 is how long events wait until they run, on the core where that is longest. All of it the cells \
 write down as they run: looking costs them nothing. With -o json, one array an interval.
 
 Examples:

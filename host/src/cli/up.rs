@@ -21,8 +21,8 @@ use std::process::ExitCode;
 /// Starts a machine, whose supervisor then waits for cells
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The machine is a QEMU process that runs until `isola down`. No rights are needed: with the network `user`,
-cells share a network of their own (10.0.2.0/24), see the outside through QEMU, and are reached by published
+The machine is a QEMU process that runs until `isola down`. No rights are needed: with the network `user`, \
+cells share a network of their own (10.0.2.0/24), see the outside through QEMU, and are reached by published \
 ports. With `tap:INTERFACE` they are on the network of an interface that somebody with the right to has made.
 
 Examples:

@@ -59,9 +59,9 @@ const PRIMES: [(u64, u64); 3] = [(1_000, 168), (100_000, 9_592), (1_000_000, 78_
 /// Boots a machine, runs two services and a crash on it, and shows what each used
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A machine called `demo` with four cores is booted. A key-value server (memcached's protocol) and a service that
-counts primes run in cells of it, and get real requests whose answers are checked. A third cell crashes on
-purpose meanwhile. With --keep, the machine stays up: try `isola --on demo ps`, and end it with
+A machine called `demo` with four cores is booted. A key-value server (memcached's protocol) and a service that \
+counts primes run in cells of it, and get real requests whose answers are checked. A third cell crashes on \
+purpose meanwhile. With --keep, the machine stays up: try `isola --on demo ps`, and end it with \
 `isola down demo`.")]
 pub(super) struct Arguments {
     /// Leaves the machine up
