@@ -3,12 +3,14 @@
 //! The heap of a supervisor or a cell is never paged: every buffer on it can be handed to a device as it is. Most of it is
 //! in the direct map, physically contiguous within each allocation. Large objects of a cell may be in pieces, in its
 //! window, once [`set_window`] has told of it: [`device_piece`] says where each piece is. Constants of the image can be
-//! read by devices too, once [`set_image`] has said where the image stands.
+//! read by devices too, once [`set_image`] has said where the image stands. Written by devices are no code and no constants,
+//! which many cells may stand on: of the image only its variables have an address for a device that writes.
 //!
 //! What is not here: who may use a buffer when. A driver keeps a buffer that it lent to a device until the
 //! device has returned it, and resets the device before it lets go of one that the device has not.
 
 use crate::dma_peer::Block;
+use crate::image::Bounds;
 use crate::window::Window;
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::sync::Arc;
@@ -19,6 +21,15 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use isola_abi::descriptor::ImageSegment;
 use isola_abi::id::PhysRange;
 use isola_abi::layout::{DIRECT_MAP, IMAGE, PAGE_SIZE, REGION_TABLES, REGIONS};
+
+/// What a device does with memory that it is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads it.
+    DeviceReads,
+    /// It writes it.
+    DeviceWrites,
+}
 
 /// Where the image's segments stand, once it is known. Leaked on purpose: it is set once a run.
 static IMAGE_SEGMENTS: AtomicPtr<Vec<ImageSegment>> = AtomicPtr::new(core::ptr::null_mut());
@@ -37,21 +48,53 @@ pub fn set_window(window: &'static Window) {
     WINDOW.store(core::ptr::from_ref(window).cast_mut(), Ordering::Release);
 }
 
-/// Where devices find the memory from `address` on, and how many of its `len` bytes (at least one) are in a row there:
-/// the rest is elsewhere; at least one is. `None` as for [`device_address`], and where the memory is gone meanwhile.
+/// Where devices find the memory from `address` on, for that use, and how many of its `len` bytes (at least one) are in a row
+/// there: the rest is elsewhere; at least one is. `None` for stacks and registers, for what is not there of regions or is gone
+/// meanwhile, for the image before [`set_image`], and for what is not written of the image where the device writes.
+///
+/// On a host, where tests run and no direct map exists, devices are simulated and know memory by its virtual
+/// address.
 #[inline]
-pub fn device_piece(address: *const u8, len: usize) -> Option<(u64, usize)> {
+pub fn device_piece(address: *const u8, len: usize, access: Access) -> Option<(u64, usize)> {
     match in_direct_map(address as u64) {
         Some(start) => Some((start, len)),
-        None => piece_elsewhere(address as u64, len),
+        None => piece_elsewhere(address as u64, len, access),
     }
 }
 
-fn piece_elsewhere(address: u64, len: usize) -> Option<(u64, usize)> {
-    let start = address_elsewhere(address)?;
-    let is_whole = !(REGIONS..REGION_TABLES).contains(&address);
-    let in_a_row = if is_whole { len } else { len_in_a_row(address, start, len) };
-    (in_a_row > 0).then_some((start, in_a_row))
+fn piece_elsewhere(address: u64, len: usize, access: Access) -> Option<(u64, usize)> {
+    match address {
+        IMAGE.. => {
+            // SAFETY: the pointer is null or was leaked by `set_image`.
+            let segments = unsafe { IMAGE_SEGMENTS.load(Ordering::Acquire).as_ref() }?;
+            Some((in_image(segments, &Bounds::of_image(), address, len, access)?, len))
+        }
+        REGION_TABLES.. => None,
+        REGIONS.. => {
+            let start = memory_at(address)?.start.0;
+            Some((start, len_in_a_row(address, start, len))).filter(|&(_, in_a_row)| in_a_row > 0)
+        }
+        DIRECT_MAP.. => Some((address - DIRECT_MAP, len)),
+        _ => Some((address, len)),
+    }
+}
+
+/// Where memory of the image is that has these segments and bounds, if a device may use all of it so.
+fn in_image(
+    segments: &[ImageSegment],
+    bounds: &Bounds,
+    address: u64,
+    len: usize,
+    access: Access,
+) -> Option<u64> {
+    let end = address.checked_add(len as u64)?;
+    let is_variable = bounds.data_start <= address && end <= bounds.data_end;
+    if access == Access::DeviceWrites && !is_variable {
+        return None;
+    }
+    let inside =
+        |segment: &&ImageSegment| segment.virt <= address && end - segment.virt <= segment.memory.len_bytes;
+    segments.iter().find(inside).map(|segment| segment.memory.start.0 + (address - segment.virt))
 }
 
 /// The address of memory in the direct map, as nearly all is.
@@ -78,33 +121,6 @@ fn len_in_a_row(address: u64, start: u64, len: usize) -> usize {
 fn memory_at(address: u64) -> Option<PhysRange> {
     // SAFETY: the pointer is null or came from a reference that lives for good.
     unsafe { WINDOW.load(Ordering::Acquire).as_ref() }?.memory_at(address)
-}
-
-/// The address by which devices know the memory at `address`: `None` for stacks and registers, for what is not there of
-/// regions, and for the image before [`set_image`]. What follows may be elsewhere in the window: see [`device_piece`].
-///
-/// On a host, where tests run and no direct map exists, devices are simulated and know memory by its virtual
-/// address.
-#[inline]
-pub fn device_address(address: *const u8) -> Option<u64> {
-    in_direct_map(address as u64).or_else(|| address_elsewhere(address as u64))
-}
-
-fn address_elsewhere(address: u64) -> Option<u64> {
-    match address {
-        IMAGE.. => {
-            // SAFETY: the pointer is null or was leaked by `set_image`.
-            let segments = unsafe { IMAGE_SEGMENTS.load(Ordering::Acquire).as_ref() }?;
-            let segment = segments.iter().find(|segment| {
-                address.checked_sub(segment.virt).is_some_and(|offset| offset < segment.memory.len_bytes)
-            })?;
-            Some(segment.memory.start.0 + (address - segment.virt))
-        }
-        REGION_TABLES.. => None,
-        REGIONS.. => memory_at(address).map(|memory| memory.start.0),
-        DIRECT_MAP.. => Some(address - DIRECT_MAP),
-        _ => Some(address),
-    }
 }
 
 /// Memory that can be lent to a device: what it reads (to send), or what it fills.
@@ -183,7 +199,8 @@ impl DmaRegion {
         // SAFETY: the layout's size is not zero.
         let base = unsafe { alloc_zeroed(layout) };
         let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
-        if device_piece(base.as_ptr(), len).is_some_and(|(_, in_a_row)| in_a_row < len) {
+        if device_piece(base.as_ptr(), len, Access::DeviceWrites).is_some_and(|(_, in_a_row)| in_a_row < len)
+        {
             handle_alloc_error(layout);
         }
         Self { base, len, backing: Backing::Heap(layout) }
@@ -217,7 +234,8 @@ impl DmaRegion {
     /// # Panics
     /// Where the region was made before the direct map was, or `offset` is outside of it.
     pub fn device_address(&self, offset: usize) -> u64 {
-        device_address(self.place::<u8>(offset)).expect("the heap is in the direct map")
+        let piece = device_piece(self.place::<u8>(offset), 1, Access::DeviceWrites);
+        piece.expect("the heap is in the direct map").0
     }
 
     #[inline]
@@ -322,9 +340,45 @@ mod tests {
 
     #[test]
     fn addresses_where_no_page_is_stacks_and_registers_are_no_device_s() {
-        assert_eq!(device_address((DIRECT_MAP + 0x1234) as *const u8), Some(0x1234));
-        assert_eq!(device_address(REGIONS as *const u8), None);
-        assert_eq!(device_address(isola_abi::layout::STACKS as *const u8), None);
-        assert_eq!(device_address(isola_abi::layout::DEVICES as *const u8), None);
+        let piece = |address: u64| device_piece(address as *const u8, 1, Access::DeviceReads);
+        assert_eq!(piece(DIRECT_MAP + 0x1234), Some((0x1234, 1)));
+        assert_eq!(piece(REGIONS), None);
+        assert_eq!(piece(isola_abi::layout::STACKS), None);
+        assert_eq!(piece(isola_abi::layout::DEVICES), None);
+    }
+
+    #[test]
+    fn a_device_reads_code_and_constants_of_the_image_and_writes_to_its_variables_alone() {
+        let at = |page: u64| IMAGE + page * PAGE_SIZE;
+        let bounds = Bounds {
+            text_start: at(0),
+            text_end: at(2),
+            rodata_start: at(2),
+            rodata_end: at(3),
+            data_start: at(3),
+            data_end: at(5),
+            variables_end: at(4),
+        };
+        let segment = |first: u64, pages: u64, phys: u64| ImageSegment {
+            virt: at(first),
+            memory: PhysRange::new(isola_abi::id::PhysAddr(phys), pages * PAGE_SIZE),
+        };
+        // As in a cell, and as where the whole image stands as it was loaded.
+        let apart = [segment(0, 2, 0x90_0000), segment(2, 1, 0x90_2000), segment(3, 2, 0x20_0000)];
+        for (segments, variables) in [(&apart[..], 0x20_0000), (&[segment(0, 5, 0x90_0000)], 0x90_3000)] {
+            let place = |address, len, access| in_image(segments, &bounds, address, len, access);
+            for address in [at(0) + 5, at(1), at(2), at(3) - 1] {
+                let phys = 0x90_0000 + (address - IMAGE);
+                assert_eq!(place(address, 1, Access::DeviceReads), Some(phys));
+                assert_eq!(place(address, 1, Access::DeviceWrites), None, "{address:#x}");
+            }
+            for access in [Access::DeviceReads, Access::DeviceWrites] {
+                assert_eq!(place(at(3), 2 * PAGE_SIZE as usize, access), Some(variables));
+                assert_eq!(place(at(5) - 1, 1, access), Some(variables + 2 * PAGE_SIZE - 1));
+                assert_eq!(place(at(5) - 1, 2, access), None, "behind the image");
+                assert_eq!(place(at(5), usize::MAX, access), None);
+            }
+            assert_eq!(place(at(3) - 1, 2, Access::DeviceWrites), None, "a constant and a variable");
+        }
     }
 }

@@ -10,7 +10,7 @@
 //! What is not here: who may use which bytes when, and the format of the rings. That is the driver's and the
 //! device's.
 
-use crate::dma::{DmaBuffer, DmaRegion, device_address};
+use crate::dma::{Access, DmaBuffer, DmaRegion, device_piece};
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::sync::Arc;
 use core::alloc::Layout;
@@ -54,7 +54,7 @@ impl Block {
     /// Where the `len` bytes at device address `address` are.
     fn at(&self, address: u64, len: usize) -> Result<NonNull<u8>, OutsideError> {
         let outside = OutsideError { address, len };
-        let start = device_address(self.base.as_ptr()).ok_or(outside)?;
+        let (start, _) = device_piece(self.base.as_ptr(), 1, Access::DeviceWrites).ok_or(outside)?;
         let offset = address.checked_sub(start).ok_or(outside)?;
         self.piece(usize::try_from(offset).map_err(|_| outside)?, len).ok_or(outside)
     }
@@ -262,9 +262,9 @@ mod tests {
     use super::*;
 
     fn address_of(buffer: &SharedBuffer) -> u64 {
-        let mut address = None;
-        buffer.for_each_segment(|start, _| address = device_address(start));
-        address.unwrap()
+        let mut piece = None;
+        buffer.for_each_segment(|start, len| piece = device_piece(start, len, Access::DeviceWrites));
+        piece.unwrap().0
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use isola_abi::frame::MAX_FRAME;
 use isola_abi::management::{
     CellInfo, CellSpec, CellState, Change, CoreOwner, ImageFault, JournalEvent, ManagementError, Mode,
-    NetworkSpec, RequestBody, ResponseBody,
+    NetworkSpec, RequestBody, ResponseBody, Text,
 };
 use isola_abi::report::{CellPhase, CrashKind};
 use isola_abi::size::ByteSize;
@@ -130,6 +130,16 @@ fn every_way_to_go_wrong_is_told_and_no_other_cell_notices() {
     let stopped = machine.client.stop("bystander", 60_000);
     assert_eq!((stopped.state, stopped.exit_code), (CellState::Exited, Some(0)));
     assert_eq!(machine.client.logs("bystander"), "stopping, as asked\n");
+}
+
+#[test]
+fn devices_are_lent_no_code_and_no_constants_to_write_to() {
+    let mut machine = Supervised::boot(Setup::default());
+    for text in [Text::Shared, Text::Private] {
+        let ended = run(&mut machine, CellSpec { text, ..spec("lender", 1, 4, &["lend"]) });
+        assert_eq!((ended.state, ended.exit_code), (CellState::Exited, Some(0)), "{text:?}");
+        machine.client.destroy("lender");
+    }
 }
 
 #[test]

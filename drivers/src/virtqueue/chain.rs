@@ -3,6 +3,8 @@
 use super::fault::Refusal;
 use isola_machine::dma::{DmaRegion, device_piece};
 
+pub use isola_machine::dma::Access;
+
 /// Most descriptors of a chain, its header's included. A queue with fewer takes no longer ones than it has.
 pub const MAX_CHAIN: u16 = 32;
 
@@ -17,15 +19,6 @@ const WRITE: u16 = 2;
 
 /// The segment is a table of descriptors.
 const INDIRECT: u16 = 4;
-
-/// What the device does with memory that it is lent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// It reads it.
-    DeviceReads,
-    /// It writes it.
-    DeviceWrites,
-}
 
 /// A part of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +103,7 @@ impl<'a> ChainWriter<'a> {
     /// Adds a segment of a buffer, as a descriptor for each piece of it that is in a row. Empty ones are left out.
     #[inline]
     pub(super) fn push_segment(&mut self, start: *const u8, len: usize, access: Access) {
-        match device_piece(start, len) {
+        match device_piece(start, len, access) {
             _ if len == 0 => {}
             Some((address, piece)) if piece == len && len <= u32::MAX as usize => {
                 self.push(address, len as u32, access);
@@ -131,7 +124,7 @@ impl<'a> ChainWriter<'a> {
             if len == 0 {
                 return;
             }
-            next = device_piece(start, len);
+            next = device_piece(start, len, access);
         }
     }
 

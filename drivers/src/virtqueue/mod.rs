@@ -212,7 +212,7 @@ impl<B> VirtQueue<B> {
     where
         B: DmaBuffer,
     {
-        let buffer = match Short::of(&buffer) {
+        let buffer = match Short::of(&buffer, access) {
             Some(short) => match self.add_short(buffer, short, access) {
                 Ok(()) => return Ok(()),
                 Err(buffer) => buffer,

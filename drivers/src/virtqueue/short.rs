@@ -21,16 +21,17 @@ pub(super) struct Short {
 }
 
 impl Short {
-    /// The segments of `buffer`: `None` where there are more, one is not in a row for devices, or all together are too long.
+    /// The segments of `buffer`, to be lent so: `None` where there are more, one is not in a row for devices, or all together are
+    /// too long.
     #[inline]
-    pub(super) fn of(buffer: &impl DmaBuffer) -> Option<Self> {
+    pub(super) fn of(buffer: &impl DmaBuffer, access: Access) -> Option<Self> {
         let mut short = Self { segments: [(0, 0); LONGEST], count: 0, len: 0 };
         let mut fits = true;
         buffer.for_each_segment(|start, len| {
             if len == 0 {
                 return;
             }
-            let whole = device_piece(start, len).filter(|&(_, piece)| piece == len);
+            let whole = device_piece(start, len, access).filter(|&(_, piece)| piece == len);
             let total = u32::try_from(len).ok().and_then(|len| short.len.checked_add(len));
             match (whole, total, short.segments.get_mut(usize::from(short.count))) {
                 (Some((address, _)), Some(total), Some(segment)) => {

@@ -3,6 +3,7 @@
 extern crate std;
 
 use super::*;
+use crate::dma::{Access, device_piece};
 use crate::memory::{Region, test_region};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -169,7 +170,7 @@ fn devices_find_memory_of_the_window_piece_by_piece() {
     }
     assert_eq!(map(&window, offset + 2 * MIB, frame(pool, 2 * MIB), PageSize::TwoMib), Ok(()));
     crate::dma::set_window(alloc::boxed::Box::leak(alloc::boxed::Box::new(window)));
-    let piece = |offset, len| crate::dma::device_piece((REGIONS + offset) as *const u8, len);
+    let piece = |offset, len| device_piece((REGIONS + offset) as *const u8, len, Access::DeviceWrites);
     let at = |offset: u64, len: usize| Some((pool.start.0 + offset, len));
     assert_eq!(piece(offset + 8, 100), at(0x4008, 100));
     assert_eq!(piece(offset + 8, 9000), at(0x4008, 8184), "two pages are in a row");

@@ -18,6 +18,7 @@ use isola_abi::id::NodeId;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind};
 use isola_machine::apic::local;
 use isola_machine::cell::{self, Cell};
+use isola_machine::dma::{Access, device_piece};
 use isola_machine::{clock, cpu, interrupts};
 use said::{exit, print, say};
 
@@ -79,6 +80,7 @@ fn entry(core_index: u64) -> ! {
         "memory" => exit(check_memory(cell.pool)),
         "grow" => grow::go(&cell.descriptor, number),
         "devices" => exit(cell.devices.len() as i32),
+        "lend" => exit(lend_image()),
         wrong => wrong::go(wrong, number),
     }
 }
@@ -150,6 +152,19 @@ fn wait_for_timer(descriptor: &Descriptor, ms: u64) -> ! {
     let took_ms = (cpu::cycles() - start) / (descriptor.clock.tsc_hz / 1000);
     print(format_args!("{took_ms} ms\n"));
     exit(i32::from(took_ms + 1 < ms))
+}
+
+/// Returns how often devices are told something else than that they may read code, constants and variables, and write to
+/// variables alone.
+fn lend_image() -> i32 {
+    static CONSTANT: [u8; 8] = *b"constant";
+    let code = entry as fn(u64) -> ! as *const u8;
+    let (constant, variable) = (CONSTANT.as_ptr(), WOKEN.as_ptr().cast_const().cast::<u8>());
+    let may = |address, access| device_piece(address, 4, access).is_some();
+    let reads = [code, constant, variable].map(|address| may(address, Access::DeviceReads));
+    let writes = [code, constant, variable].map(|address| may(address, Access::DeviceWrites));
+    let expected = [true, true, true, false, false, true];
+    reads.iter().chain(&writes).zip(expected).map(|(may, expected)| i32::from(*may != expected)).sum()
 }
 
 /// Returns the number of words that were not zero, and leaves something in every page.
