@@ -4,6 +4,7 @@ use isola_abi::management::{
     CellInfo, CellSpec, CellState, Fault, JournalEvent, MachineInfo, ManagementError, NetworkSpec,
     RequestBody, ResponseBody, RestartCause, RestartPolicy, Text,
 };
+use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
 use isola_tests::kv::Load;
 use isola_tests::management::spec;
@@ -178,6 +179,32 @@ fn what_cells_share_of_their_image_stays_as_long_as_one_of_them_whichever_superv
     go_wrong(&mut machine, Fault::Panic);
     assert_eq!(machine.client.stop("two", 10_000).exit_code, Some(0));
     assert_eq!(machine.resources(), empty);
+}
+
+#[test]
+fn what_a_cell_executes_is_nobody_else_s_where_its_deed_alone_says_so() {
+    let mut machine = Supervised::boot(Setup { memory_mib: 128, ..FOR_TESTS });
+    let empty = machine.resources();
+    machine.client.create(probe(), spec("one", 1, 4, &["serve"]));
+    machine.client.start("one");
+    machine.client.wait_for("one", |info| info.phase == CellPhase::Running);
+    let before = machine.client.machine();
+    let event = go_wrong(&mut machine, Fault::PanicWithoutEstate);
+    let cause = RestartCause::Panic;
+    assert_eq!(event, JournalEvent::Restart { cause, number: 1, found: 1, gone: 0 });
+    assert_eq!(machine.client.ask(RequestBody::Images), Ok(ResponseBody::Images(Vec::new())));
+    let after = machine.client.machine();
+    assert_eq!((after.memory_images, after.memory_free), (before.memory_images, before.memory_free));
+    // The image is sent once more for others, and lies in other memory; whoever gets the rest writes to all of it.
+    let rest_mib = (after.memory_free.0 - after.memory_images.0) >> 20;
+    machine.client.create(probe(), spec("all", 1, rest_mib, &["memory"]));
+    assert_eq!(machine.client.machine().memory_free, ByteSize(0));
+    machine.client.start("all");
+    assert_eq!(machine.client.wait_for_end("all").exit_code, Some(0));
+    assert_eq!(machine.client.stop("one", 10_000).exit_code, Some(0));
+    assert_eq!(machine.client.logs("one"), "stopping, as asked\n");
+    assert_eq!(machine.resources(), empty);
+    assert_eq!(machine.client.machine().memory_images, before.memory_images, "what one stood on is free");
 }
 
 #[test]

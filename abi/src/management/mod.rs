@@ -228,6 +228,8 @@ pub enum Fault {
     Hang,
     /// It panics while a cell is taken apart: between its cores and its memory.
     PanicAtEnd,
+    /// It panics, and what it has noted of images and of cells that have ended is lost.
+    PanicWithoutEstate,
 }
 
 /// A response.

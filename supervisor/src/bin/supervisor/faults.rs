@@ -4,6 +4,7 @@ use core::hint::{black_box, spin_loop};
 use isola_abi::management::Fault;
 use isola_machine::boot::command_line::CommandLine;
 use isola_machine::mishap::{self, Mishap};
+use isola_machine::rebirth;
 
 /// The word of the command line that allows it.
 const WORD: &str = "isola.test-faults=1";
@@ -38,6 +39,10 @@ impl Faults {
                 spin_loop();
             },
             Fault::PanicAtEnd => *self = Self::AtEnd,
+            Fault::PanicWithoutEstate => {
+                rebirth::keep_estate(&[]);
+                panic!("as a test asks, without an estate");
+            }
         }
         *self == Self::AtEnd
     }
