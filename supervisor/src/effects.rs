@@ -217,6 +217,9 @@ pub trait Effects {
     #[must_use]
     fn keep_estate(&mut self, bytes: &[u8]) -> bool;
 
+    /// Where the text is that the cell stands on, if it does on others' or an image's.
+    fn text(&self, space: &Self::Space) -> Option<PhysRange>;
+
     /// What the cell says of itself.
     fn report<'a>(&self, space: &'a Self::Space) -> &'a Report;
 

@@ -1,7 +1,9 @@
 //! A machine of ordinary memory, for tests: it notes what is done to it, and fails where it is told to.
 
+mod owners;
 mod rebirth;
 
+pub(crate) use owners::every_chunk_has_one_owner;
 pub(crate) use rebirth::go_wrong;
 
 use crate::cells::{Boot, Cells, InventoryOf};
@@ -237,6 +239,12 @@ pub(crate) struct FakeMachine {
     pub(crate) estate_is_full: bool,
     /// Whoever writes over memory writes over images when the supervisor goes wrong.
     pub(crate) soils_images: bool,
+    /// These cells are just ending when the supervisor goes wrong.
+    pub(crate) ending: BTreeSet<CellId>,
+    /// Memory that is out of use as what a cell had may still be written to that was ending so.
+    withheld: Vec<PhysRange>,
+    /// Memory of images that stays for good, as such a cell stood on it.
+    leaked: Vec<PhysRange>,
     /// How many cells were built.
     built: u64,
     soiled: Soiled,
@@ -323,6 +331,10 @@ impl Effects for FakeMachine {
     fn keep_estate(&mut self, bytes: &[u8]) -> bool {
         self.estate = if self.estate_is_full { Vec::new() } else { bytes.to_vec() };
         !self.estate_is_full
+    }
+
+    fn text(&self, space: &FakeSpace) -> Option<PhysRange> {
+        space.text.as_ref().map(SharedPages::range)
     }
 
     fn report<'a>(&self, space: &'a FakeSpace) -> &'a Report {
@@ -526,15 +538,25 @@ pub(crate) fn memory(len_bytes: u64) -> FakeMemory {
 
 /// A machine of `cores` cores besides the supervisor's, 64 MiB that hold something, and two network devices.
 pub(crate) fn machine(cores: u32) -> Cells<FakeMachine> {
+    machine_of_nodes(cores, 1)
+}
+
+/// The same, with all of that divided among so many nodes.
+pub(crate) fn machine_of_nodes(cores: u32, nodes: u32) -> Cells<FakeMachine> {
     let mut inventory: InventoryOf<FakeMachine> =
         InventoryOf::<FakeMachine> { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
     let site = |id| CoreSite::alone(CoreId(id));
     inventory.cores.add_supervisor(CoreId(0), NodeId(0), site(0));
-    (1..=cores).for_each(|id| inventory.cores.add(FakeCore(CoreId(id)), NodeId(0), site(id)));
-    let range = MEMORY;
+    for id in 1..=cores {
+        inventory.cores.add(FakeCore(CoreId(id)), NodeId((id - 1) * nodes / cores), site(id));
+    }
     let soiled: Soiled = Rc::new(RefCell::new((4096..20480).step_by(512).collect()));
-    let memory = FakeMemory { range, front: Vec::new(), soiled: soiled.clone() };
-    assert!(inventory.memory.add(memory, NodeId(0)).is_empty());
+    let len_bytes = MEMORY.len_bytes / u64::from(nodes);
+    for node in 0..nodes {
+        let range = PhysRange::new(PhysAddr(MEMORY.start.0 + u64::from(node) * len_bytes), len_bytes);
+        let memory = FakeMemory { range, front: Vec::new(), soiled: soiled.clone() };
+        assert!(inventory.memory.add(memory, NodeId(node)).is_empty());
+    }
     (0..2).for_each(|_| inventory.devices.add(FakeDevice));
     let boot = Boot {
         unix_ns: 1_000_000,

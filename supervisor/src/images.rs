@@ -1,6 +1,6 @@
 //! The images that are kept, so that a cell is created, and created once more, from one that was sent before.
 //!
-//! There is one copy of an image, whatever number of cells was made from it: it is known by its SHA-256, which
+//! An image is kept once, whatever number of cells was made from it: it is known by its SHA-256, which
 //! was measured as it came. It is *used* by the cells that were made from it and have not ended, and by those
 //! that wait to be started again, and is kept for them. An *idle* one gives way to whatever wants its memory, the
 //! one that was used longest ago first. At most [`MAX_IDLE`] idle ones are kept, of at most an eighth of all
@@ -8,13 +8,16 @@
 //!
 //! Cells stand on what of their image they only read and execute: it is in their address spaces, where it is kept. Each of
 //! them *has* the memory as this store has it ([`SharedPages`]), until it is taken apart; so there is no way to have it back
-//! before that, whatever the counts here say: a cell in quarantine, which may still execute, is counted by nobody, and its
-//! image is there. Where an image cannot be used any more while cells stand on it, as its digest is another than it was,
-//! it is *nameless* until they are gone.
+//! before that, whatever the counts here say: a cell in quarantine, which may still execute, is not counted, and its
+//! image is there, *stuck* where nobody else uses it.
+//!
+//! Two kinds of memory are here beside the images, for the cells that stand on it, and go with the last of them: *copies* of
+//! images, on NUMA nodes of cells that would have to fetch their code from another node; and what was an image, and
+//! cannot be used as one any more, as its digest is another than it was, or nobody knows it.
 //!
 //! So there are at most [`MAX_CELLS`](isola_abi::management::MAX_CELLS) used ones, each of at most
-//! [`MAX_IMAGE`](isola_abi::management::MAX_IMAGE) and in whole chunks, and the idle ones take nothing from
-//! anybody.
+//! [`MAX_IMAGE`](isola_abi::management::MAX_IMAGE), in whole chunks and once a node, beside what is stuck; and the idle ones
+//! take nothing from anybody.
 
 use crate::effects::{Pages, SharedPages};
 use crate::image::ImagePlan;
@@ -22,7 +25,7 @@ use crate::inventory::{CHUNK, Memory};
 use crate::staging::{Complete, Staged};
 use alloc::vec;
 use alloc::vec::Vec;
-use isola_abi::id::PhysRange;
+use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{ImageInfo, ManagementError};
@@ -40,8 +43,8 @@ const IDLE_SHARE: u64 = 8;
 pub struct Images<M: Pages> {
     /// Those that were used or sent last come last.
     kept: Vec<Kept<M>>,
-    /// What cells stand on that is no image any more.
-    nameless: Vec<M::Shared>,
+    /// What else cells stand on.
+    beside: Vec<Beside<M>>,
     staged: Option<Staged<M>>,
 }
 
@@ -75,6 +78,22 @@ struct Kept<M: Pages> {
     cells: u32,
 }
 
+/// What cells stand on that is not an image that is kept.
+struct Beside<M: Pages> {
+    /// Of which it is a copy, if it is one.
+    copy_of: Option<ImageDigest>,
+    memory: M::Shared,
+    /// The cells that stand on it.
+    cells: u32,
+}
+
+impl<M: Pages> Beside<M> {
+    /// What was an image.
+    fn nameless(memory: M::Shared) -> Self {
+        Self { copy_of: None, memory, cells: 0 }
+    }
+}
+
 impl<M: Pages> Kept<M> {
     fn memory_bytes(&self) -> u64 {
         self.memory.range().len_bytes
@@ -92,7 +111,7 @@ impl<M: Pages> Kept<M> {
 
 impl<M: Pages> Default for Images<M> {
     fn default() -> Self {
-        Self { kept: Vec::new(), nameless: Vec::new(), staged: None }
+        Self { kept: Vec::new(), beside: Vec::new(), staged: None }
     }
 }
 
@@ -151,7 +170,8 @@ impl<M: Pages> Images<M> {
 
     /// Images that another supervisor has kept, and what else cells stand on. None of them is used before it was measured.
     pub fn resume(images: Vec<(KeptImage, M::Shared)>, texts: Vec<M::Shared>) -> Self {
-        let mut all = Self { nameless: texts, ..Self::new() };
+        let beside = texts.into_iter().map(Beside::nameless).collect();
+        let mut all = Self { beside, ..Self::new() };
         for (KeptImage { len_bytes, digest, .. }, memory) in images {
             if (1..=memory.range().len_bytes).contains(&len_bytes) {
                 all.kept.push(Kept {
@@ -163,7 +183,7 @@ impl<M: Pages> Images<M> {
                     cells: 0,
                 });
             } else {
-                all.nameless.push(memory);
+                all.beside.push(Beside::nameless(memory));
             }
         }
         all
@@ -187,14 +207,23 @@ impl<M: Pages> Images<M> {
             kept.measured = Measured::Yes;
         } else {
             let kept = self.kept.remove(index);
-            self.give_up(kept.memory, memory);
+            self.give_up(Beside::nameless(kept.memory), memory);
         }
     }
 
     /// The memory of all images, and what else cells stand on.
     #[cfg(test)]
     pub(crate) fn into_memory(self) -> Vec<M::Shared> {
-        self.kept.into_iter().map(|kept| kept.memory).chain(self.nameless).collect()
+        let beside = self.beside.into_iter().map(|beside| beside.memory);
+        self.kept.into_iter().map(|kept| kept.memory).chain(beside).collect()
+    }
+
+    /// Where all of it is, and the image that is on its way in.
+    #[cfg(test)]
+    pub(crate) fn ranges(&self) -> Vec<PhysRange> {
+        let kept = self.kept.iter().map(|kept| kept.memory.range());
+        let beside = self.beside.iter().map(|beside| beside.memory.range());
+        kept.chain(beside).chain(self.staged.iter().map(Staged::range)).collect()
     }
 
     /// How to load an image, and the memory that it begins. Nothing in that changes, so it is looked through once.
@@ -214,6 +243,31 @@ impl<M: Pages> Images<M> {
         Ok((plan, kept.memory.clone()))
     }
 
+    /// What a cell on that node stands on that is made of this image, kept in `image`: a copy on the node, where the image is
+    /// on another one and there is memory for a copy.
+    pub fn on_node(
+        &mut self,
+        digest: &ImageDigest,
+        image: M::Shared,
+        node: NodeId,
+        memory: &mut Memory<M>,
+    ) -> M::Shared {
+        let is_near = |text: &M::Shared| memory.node_of(text.range().start) == Some(node);
+        if is_near(&image) {
+            return image;
+        }
+        let is_copy = |beside: &&Beside<M>| beside.copy_of == Some(*digest) && is_near(&beside.memory);
+        if let Some(copy) = self.beside.iter().find(is_copy) {
+            return copy.memory.clone();
+        }
+        let Some(kept) = self.kept.iter().find(|kept| kept.digest == *digest) else { return image };
+        let Some(mut own) = memory.take_contiguous_on(image.range().len_bytes, node) else { return image };
+        own.write(0, image.read(kept.len_bytes.next_multiple_of(PAGE_SIZE) as usize));
+        let copy = own.share();
+        self.beside.push(Beside { copy_of: Some(*digest), memory: copy.clone(), cells: 0 });
+        copy
+    }
+
     /// What is known of all images, in the order of their use.
     pub fn list(&self) -> Vec<ImageInfo> {
         let info =
@@ -221,9 +275,14 @@ impl<M: Pages> Images<M> {
         self.kept.iter().map(info).collect()
     }
 
-    /// Enters how many cells use each image, once that has changed; those that nobody uses any more have been used
-    /// last.
-    pub fn count(&mut self, memory: &mut Memory<M>, cells_of: impl Fn(&ImageDigest) -> u32) {
+    /// Enters how many cells use each image, and stand on each other memory here, once that has changed; images that nobody
+    /// uses any more have been used last.
+    pub fn count(
+        &mut self,
+        memory: &mut Memory<M>,
+        cells_of: impl Fn(&ImageDigest) -> u32,
+        cells_on: impl Fn(PhysRange) -> u32,
+    ) {
         let mut released = Vec::new();
         for kept in &mut self.kept {
             let before = core::mem::replace(&mut kept.cells, cells_of(&kept.digest));
@@ -232,7 +291,10 @@ impl<M: Pages> Images<M> {
             }
         }
         released.iter().for_each(|digest| self.touch(digest));
-        core::mem::take(&mut self.nameless).into_iter().for_each(|text| self.give_up(text, memory));
+        for beside in core::mem::take(&mut self.beside) {
+            let cells = cells_on(beside.memory.range());
+            self.give_up(Beside { cells, ..beside }, memory);
+        }
         self.trim(memory);
     }
 
@@ -252,25 +314,27 @@ impl<M: Pages> Images<M> {
         idle.map_or(0, Kept::memory_bytes)
     }
 
-    /// Bytes of memory that all images take.
+    /// Bytes of memory that all images take, with what else cells stand on.
     pub fn memory_bytes(&self) -> u64 {
-        self.kept.iter().map(Kept::memory_bytes).sum::<u64>() + self.nameless_bytes()
+        self.kept.iter().map(Kept::memory_bytes).sum::<u64>() + self.beside_bytes(|_| true)
     }
 
-    /// Bytes of memory of images that no cell uses, and that something stands on which did not come back.
+    /// Of that, bytes that no cell uses, and that something stands on which did not come back.
     pub fn stuck_bytes(&self) -> u64 {
-        self.kept.iter().filter(|kept| kept.is_stuck()).map(Kept::memory_bytes).sum()
+        let kept = self.kept.iter().filter(|kept| kept.is_stuck()).map(Kept::memory_bytes);
+        kept.sum::<u64>() + self.beside_bytes(|beside| beside.cells == 0)
     }
 
-    fn nameless_bytes(&self) -> u64 {
-        self.nameless.iter().map(|text| text.range().len_bytes).sum()
+    fn beside_bytes(&self, of: impl Fn(&Beside<M>) -> bool) -> u64 {
+        self.beside.iter().filter(|beside| of(beside)).map(|beside| beside.memory.range().len_bytes).sum()
     }
 
-    /// Puts memory back that was an image's, when nobody stands on it any more.
-    fn give_up(&mut self, text: M::Shared, memory: &mut Memory<M>) {
+    /// Puts memory back, when nobody stands on it any more.
+    fn give_up(&mut self, beside: Beside<M>, memory: &mut Memory<M>) {
+        let Beside { copy_of, memory: text, cells } = beside;
         match text.into_memory() {
             Ok(own) => memory.put(vec![own]),
-            Err(text) => self.nameless.push(text),
+            Err(text) => self.beside.push(Beside { copy_of, memory: text, cells }),
         }
     }
 
@@ -278,7 +342,7 @@ impl<M: Pages> Images<M> {
     pub fn drop_idle(&mut self, except: Option<&ImageDigest>, memory: &mut Memory<M>) -> bool {
         let idle = |kept: &Kept<M>| kept.is_idle() && Some(&kept.digest) != except;
         let oldest = self.kept.iter().position(idle).map(|index| self.kept.remove(index));
-        oldest.map(|kept| self.give_up(kept.memory, memory)).is_some()
+        oldest.map(|kept| self.give_up(Beside::nameless(kept.memory), memory)).is_some()
     }
 
     /// An image is used now.

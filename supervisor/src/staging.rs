@@ -85,6 +85,12 @@ impl<M: Pages> Staged<M> {
         Ok(Complete { memory: self.memory, len_bytes: self.len_bytes, digest })
     }
 
+    /// Where it is.
+    #[cfg(test)]
+    pub(crate) fn range(&self) -> isola_abi::id::PhysRange {
+        self.memory.range()
+    }
+
     /// Gives the memory back.
     pub fn release(self, memory: &mut Memory<M>) {
         memory.put(vec![self.memory]);

@@ -48,6 +48,27 @@ fn cells_get_the_cores_that_their_placements_say_on_a_machine_with_siblings_and_
 }
 
 #[test]
+fn cells_of_two_nodes_stand_on_two_copies_of_their_image() {
+    const CHUNK: u64 = 2 << 20;
+    let setup = Setup { cores: 4, nodes: 2, memory_mib: 256, ..Setup::default() };
+    let mut machine = Supervised::boot(setup);
+    let before = machine.resources();
+    let images = |machine: &mut Supervised| machine.client.machine().memory_images.0 / CHUNK;
+    for (name, node, copies) in [("a", 0, 1), ("b", 1, 2), ("c", 1, 2)] {
+        let placement = CorePlacement { node: Some(NodeId(node)), ..CorePlacement::default() };
+        create(&mut machine, name, 1, placement);
+        machine.client.start(name);
+        assert_eq!(images(&mut machine), copies, "{name}");
+    }
+    for (name, copies) in [("b", 2), ("c", 1), ("a", 1)] {
+        let stopped = machine.client.stop(name, 60_000);
+        assert_eq!((stopped.exit_code, images(&mut machine)), (Some(0), copies), "{name}");
+        machine.client.destroy(name);
+    }
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
 fn a_processor_that_says_little_of_itself_is_divided_as_well() {
     for (kind, cpu) in [(MachineType::Microvm, "qemu64"), (MachineType::Q35, "max,-x2apic")] {
         let mut machine = Supervised::boot(Setup { kind, cores: 4, threads: 2, cpu, ..Setup::default() });

@@ -24,11 +24,13 @@ pub struct MachineInfo {
     /// Of that, what is not known to be zero: it is scrubbed when there is nothing else to do, or before a cell
     /// gets it.
     pub memory_dirty: ByteSize,
-    /// Memory that is kept out of use for good, as something that did not come back could write to it.
+    /// Memory that is kept out of use for good: something that did not come back could write to it, or execute what is in it,
+    /// and nobody else uses it.
     pub memory_quarantined: ByteSize,
     /// What the supervisor keeps for itself.
     pub memory_supervisor: ByteSize,
-    /// What the images take that it keeps. Those that no cell uses count as free: they give way.
+    /// What the images take that it keeps, with copies of them on the nodes of their cells, and with what was an image and cells
+    /// still stand on. Of those that no cell uses, some count as free, as they give way, and the others as out of use.
     pub memory_images: ByteSize,
     /// Network devices that can be given to cells.
     pub devices_total: u32,
@@ -44,8 +46,8 @@ pub struct MachineInfo {
     pub restarts: u32,
 }
 
-/// An image that the supervisor keeps, so that cells are made from it without sending it once more: as long as
-/// a cell uses it, and then until its memory is wanted.
+/// An image that the supervisor keeps, so that cells are made from it without sending it once more: as long as a cell uses it
+/// or something that did not come back may execute it, and then until its memory is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageInfo {
     /// Its SHA-256, as the supervisor measured it while it came.
@@ -152,7 +154,8 @@ pub struct CellInfo {
     pub memory: ByteSize,
     /// What of that its image takes.
     pub image: ByteSize,
-    /// What of its image it shares with all cells that are made from it, which is not part of its memory.
+    /// What of its image it shares with other cells that are made from it, which is not part of its memory: none, where it has
+    /// a copy of its own.
     pub text: ByteSize,
     /// What it uses of its memory.
     pub memory_usage: MemoryUsage,

@@ -373,7 +373,7 @@ mod tests {
             core_pages: PhysAddr(0),
             descriptor,
             report: PhysAddr(0),
-            _text: None,
+            text: None,
             cores_inside: AtomicUsize::new(0),
         };
         CellSpace { share: Arc::new(built), annex: Annex::new(space, memory, [], [], 0), record: None }
@@ -489,7 +489,7 @@ mod tests {
             core_pages: PhysAddr(0),
             descriptor,
             report: PhysAddr(0),
-            _text: None,
+            text: None,
             cores_inside: AtomicUsize::new(0),
         };
         let annex = Annex::new(tables, memory, [pool], [pool], 0);

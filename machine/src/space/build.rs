@@ -195,7 +195,7 @@ impl CellSpace {
                     core_pages: parts.core_pages,
                     descriptor: parts.descriptor,
                     report: parts.report,
-                    _text: text,
+                    text,
                     cores_inside: AtomicUsize::new(0),
                 });
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));

@@ -32,7 +32,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::descriptor::{LiveWords, REQUEST_VECTOR, Request};
-use isola_abi::id::{ApicId, PhysAddr};
+use isola_abi::id::{ApicId, PhysAddr, PhysRange};
 use isola_abi::inquiry::Line;
 use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
 use isola_abi::places::{Order, OrderKind, Places};
@@ -64,7 +64,7 @@ pub(crate) struct Built {
     descriptor: PhysAddr,
     report: PhysAddr,
     /// What it only reads and executes, beside others. Held as long as anything of the cell can get at it.
-    _text: Option<SharedRegion>,
+    text: Option<SharedRegion>,
     /// How many cores have been sent in and did not come back.
     cores_inside: AtomicUsize,
 }
@@ -85,6 +85,11 @@ impl CellSpace {
         // map and stays as long as the space does. A report is atomic integers, for which zero is a value; so
         // the cell may write to it while it is looked at.
         unsafe { &*direct(self.share.report).cast::<Report>() }
+    }
+
+    /// Where the memory is that it only reads and executes, beside others.
+    pub fn text(&self) -> Option<PhysRange> {
+        self.share.text.as_ref().map(SharedRegion::range)
     }
 
     /// Asks the cell for something, and interrupts its first core.

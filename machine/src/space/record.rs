@@ -118,7 +118,7 @@ impl CellSpace {
             core_pages: holding.core_pages,
             descriptor: holding.descriptor,
             report: holding.report,
-            _text: text,
+            text,
             cores_inside: AtomicUsize::new(cores_inside),
         });
         // SAFETY: the deed is there, as the caller vouches for.

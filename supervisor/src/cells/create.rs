@@ -198,6 +198,10 @@ impl<E: Effects> Cells<E> {
         let cores = self.inventory.cores.take(&wish, id).map_err(|refusal| self.told(refusal))?;
         let node = cores.first().and_then(|core| self.inventory.cores.node(core.id())).unwrap_or(NodeId(0));
         let memory = self.inventory.memory.take(memory_bytes, node).unwrap_or_default();
+        let image = match plan.memory_bytes(Source::Shared) {
+            0 => image,
+            _ => self.images.on_node(&spec.image, image, node, &mut self.inventory.memory),
+        };
         let mut device = match spec.network {
             NetworkSpec::None => None,
             NetworkSpec::Dhcp | NetworkSpec::Static(_) => self.inventory.devices.take(),
@@ -222,6 +226,9 @@ impl<E: Effects> Cells<E> {
             }
             Err(BuildFailure { memory, cause }) => {
                 self.inventory.memory.put(memory);
+                // A copy of the image that was made for it goes.
+                drop(image);
+                self.count_images();
                 cores.into_iter().for_each(|core| self.inventory.cores.put(core));
                 device.into_iter().for_each(|device| self.inventory.devices.put(device));
                 Err(refusal(cause, spec))

@@ -1,6 +1,7 @@
 //! The images that cells are made from, as far as requests are about them.
 
 use super::Cells;
+use super::cell::Cell;
 use crate::effects::Effects;
 use isola_abi::management::{ImageInfo, ManagementError};
 
@@ -30,11 +31,15 @@ impl<E: Effects> Cells<E> {
 
     /// Looks which images are used, after something has changed that says so, and notes it.
     pub(super) fn count_images(&mut self) {
-        let cells = &self.cells;
+        let (cells, effects) = (&self.cells, &self.effects);
         let uses = |digest: &_| {
             cells.values().filter(|cell| cell.uses_image() && cell.spec.image == *digest).count() as u32
         };
-        self.images.count(&mut self.inventory.memory, uses);
+        let stand_on = |text| {
+            let held = cells.values().filter_map(Cell::held);
+            held.filter(|held| effects.text(&held.space) == Some(text)).count() as u32
+        };
+        self.images.count(&mut self.inventory.memory, uses, stand_on);
         self.keep_estate();
     }
 

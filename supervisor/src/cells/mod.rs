@@ -125,6 +125,17 @@ struct Quarantined<E: Effects> {
     _parts: (E::Space, Option<E::Device>),
 }
 
+/// All that has memory.
+#[cfg(test)]
+pub(crate) struct Parts<'a, E: Effects> {
+    pub(crate) effects: &'a E,
+    pub(crate) memory: &'a crate::inventory::Memory<E::Memory>,
+    pub(crate) store: &'a Images<E::Memory>,
+    /// The cells that hold something, and those to whose memory something may still write.
+    pub(crate) held: Vec<&'a E::Space>,
+    pub(crate) out_of_use: Vec<&'a E::Space>,
+}
+
 impl<E: Effects> Cells<E> {
     /// No cells, on a machine that has just come up.
     pub fn new(effects: E, inventory: InventoryOf<E>, boot: Boot) -> Self {
@@ -155,11 +166,22 @@ impl<E: Effects> Cells<E> {
 
     /// What is left where a supervisor goes wrong: the machine, and what is in the memory of images.
     #[cfg(test)]
-    pub(crate) fn into_parts(self) -> (E, Vec<E::Memory>) {
-        use crate::effects::SharedPages;
-        let Self { effects, images, cells, quarantine, .. } = self;
-        drop((cells, quarantine));
-        (effects, images.into_memory().into_iter().filter_map(|memory| memory.into_memory().ok()).collect())
+    pub(crate) fn into_parts(self) -> (E, Vec<crate::effects::SharedOf<E>>) {
+        let Self { effects, images, .. } = self;
+        (effects, images.into_memory())
+    }
+
+    /// Who has what, for a look at all of it.
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> Parts<'_, E> {
+        let held = self.cells.values().filter_map(Cell::held).map(|held| &held.space);
+        Parts {
+            effects: &self.effects,
+            memory: &self.inventory.memory,
+            store: &self.images,
+            held: held.collect(),
+            out_of_use: self.quarantine.iter().map(|kept| &kept._parts.0).collect(),
+        }
     }
 
     /// What the machine has.

@@ -78,6 +78,14 @@ impl FakeDeed {
         }
     }
 
+    /// The deed as one that a supervisor has found not to hold, for the next one.
+    fn of_what_is_gone(mut self) -> Self {
+        self.stage = Stage::Ending;
+        self.has_device = false;
+        self.cores.clear();
+        self
+    }
+
     /// Whether the cell outlives its supervisor.
     fn goes_on(&self) -> bool {
         !matches!(self.stage, Stage::Entering | Stage::Ending)
@@ -92,9 +100,12 @@ pub(crate) fn go_wrong(
     number: u32,
     twist: impl Fn(&mut Vec<u8>),
 ) -> Cells<FakeMachine> {
-    let (mut machine, mut in_images) = cells.into_parts();
+    let (mut machine, in_images) = cells.into_parts();
     let estate = Estate::decode(&machine.estate);
-    let deeds = core::mem::take(&mut machine.deeds);
+    let mut deeds = core::mem::take(&mut machine.deeds);
+    let ending = core::mem::take(&mut machine.ending);
+    let is_ending = |deed: &&mut FakeDeed| ending.contains(&deed.id) && deed.stage == Stage::Entered;
+    deeds.values_mut().filter(is_ending).for_each(|deed| deed.stage = Stage::Ending);
     let gone = deeds.values().filter(|deed| !deed.goes_on()).count() as u32;
     let (held, void): (Vec<_>, Vec<_>) = deeds.into_iter().partition(|(_, deed)| deed.goes_on());
     let mut inventory: InventoryOf<FakeMachine> =
@@ -115,20 +126,32 @@ pub(crate) fn go_wrong(
             inventory.cores.add(token, NodeId(0), site(id));
         }
     }
-    if machine.soils_images {
-        in_images.iter_mut().for_each(|memory| memory.front.fill(0xa5));
-    }
     let within = |at: PhysAddr| move |range: &PhysRange| range.contains(at);
-    let mut withheld_bytes = 0;
-    // As is the case in a machine: what is in memory stays. Images are where the estate says, and what cells stand on is
-    // there, whatever the estate says.
-    let mut shared: Vec<FakeShared> = in_images.into_iter().map(Pages::share).collect();
+    // What did not come back may get at all that cells had that are gone.
+    let of_gone: Vec<PhysRange> = match all_back {
+        true => Vec::new(),
+        false => void.iter().flat_map(|(_, deed)| deed.memory.iter().chain(&deed.text).copied()).collect(),
+    };
+    let is_of_gone = |range: &PhysRange| of_gone.iter().any(within(range.start));
+    // As is the case in a machine: what is in memory stays. Images are where the estate says, as far as that is not withheld;
+    // and what cells stand on is there, whatever the estate says.
     let stands_on = |range: PhysRange| held.iter().any(|(_, deed)| deed.text == Some(range));
     let is_named = |range: PhysRange| estate.images.iter().any(|image| image.memory == range);
-    shared.retain(|memory| stands_on(memory.range()) || is_named(memory.range()));
-    for memory in &shared {
-        inventory.memory.add_owned(memory.range(), NodeId(0));
+    let mut shared: Vec<FakeShared> = in_images;
+    shared.retain(|memory| {
+        let range = memory.range();
+        stands_on(range) || is_named(range) && !is_of_gone(&range)
+    });
+    for memory in &mut shared {
+        let FakeMemory { range, ref front, ref soiled } = *memory.0;
+        let front = if machine.soils_images { alloc::vec![0xa5; front.len()] } else { front.clone() };
+        *memory = FakeMemory { range, front, soiled: soiled.clone() }.share();
+        inventory.memory.add_owned(range, NodeId(0));
     }
+    // What others stand on as well is in use for good.
+    let leaked: Vec<&FakeShared> = shared.iter().filter(|memory| is_of_gone(&memory.range())).collect();
+    machine.leaked = leaked.iter().map(|memory| memory.range()).collect();
+    leaked.into_iter().cloned().for_each(core::mem::forget);
     let text_of = |deed: &FakeDeed| {
         let text = deed.text?;
         Some(
@@ -140,6 +163,7 @@ pub(crate) fn go_wrong(
         )
     };
     let image_in = |memory: &FakeShared| estate.images.iter().find(|image| image.memory == memory.range());
+    let mut withheld = Vec::new();
     for chunk in (MEMORY.start.0..MEMORY.end().0).step_by(CHUNK as usize) {
         let range = PhysRange::new(PhysAddr(chunk), CHUNK);
         let owners = held.iter().filter(|(_, deed)| deed.memory.iter().any(within(range.start))).count();
@@ -148,9 +172,8 @@ pub(crate) fn go_wrong(
         if images == 1 {
             continue;
         }
-        let was_void = void.iter().any(|(_, deed)| deed.memory.iter().any(within(range.start)));
-        if owners == 1 || was_void && !all_back {
-            withheld_bytes += if owners == 0 { CHUNK } else { 0 };
+        if owners == 1 || is_of_gone(&range) {
+            withheld.extend((owners == 0).then_some(range));
             inventory.memory.add_owned(range, NodeId(0));
         } else {
             let memory = FakeMemory { range, front: Vec::new(), soiled: machine.soiled.clone() };
@@ -201,6 +224,10 @@ pub(crate) fn go_wrong(
     let images = images.into_iter().filter_map(|memory| Some((*image_in(&memory)?, memory))).collect();
     let survivors: Vec<Survivor<FakeMachine>> = held.into_iter().map(survive).collect();
     drop(shared);
+    machine.withheld = withheld;
+    if !all_back {
+        machine.deeds = void.into_iter().map(|(number, deed)| (number, deed.of_what_is_gone())).collect();
+    }
     for Survivor { space, stage, keepsake, .. } in &survivors {
         machine.deeds.insert(space.number, FakeDeed::of(space, *stage, keepsake.clone()));
     }
@@ -218,7 +245,7 @@ pub(crate) fn go_wrong(
         ended_ns,
         survivors,
         gone,
-        withheld_bytes,
+        withheld_bytes: machine.withheld.iter().map(|range| range.len_bytes).sum(),
         estate,
         images,
         texts,

@@ -200,10 +200,16 @@ impl<T: Chunk> Memory<T> {
     /// supervisor's own use, not a cell's. Returns `None` where no free block is so long.
     #[must_use]
     pub fn take_contiguous(&mut self, len_bytes: u64) -> Option<T> {
+        let nodes: Vec<NodeId> = self.nodes.iter().map(|node| node.id).collect();
+        nodes.into_iter().find_map(|node| self.take_contiguous_on(len_bytes, node))
+    }
+
+    /// As [`Self::take_contiguous`], of the memory of a node.
+    #[must_use]
+    pub fn take_contiguous_on(&mut self, len_bytes: u64, node: NodeId) -> Option<T> {
         let len = len_bytes.max(1).checked_next_multiple_of(CHUNK)?;
         let order = (len / CHUNK).checked_next_power_of_two()?.trailing_zeros() as usize;
-        let index = self.nodes.iter().position(|node| node.has(order))?;
-        let node = self.nodes.get(index)?.id;
+        let index = self.nodes.iter().position(|known| known.id == node)?;
         let block = self.cut(index, order, Which::Any)?;
         let start = block.range().start.0;
         let (block, rest) = split_off(block, start + len);
@@ -238,6 +244,12 @@ impl<T: Chunk> Memory<T> {
     /// Memory that came back in pieces that are no whole chunks: none, unless the machine forgot a part.
     pub fn stray_bytes(&self) -> u64 {
         self.stray.iter().map(|piece| piece.range().len_bytes).sum()
+    }
+
+    /// Where all that is free is.
+    #[cfg(test)]
+    pub(crate) fn free_ranges(&self) -> impl Iterator<Item = PhysRange> {
+        self.nodes.iter().flat_map(Node::pieces).map(T::range)
     }
 
     /// Scrubs the next `len_bytes` bytes, whole pages, of free memory that is not known to be zero.

@@ -11,7 +11,7 @@ use isola_abi::descriptor::NetworkAddress;
 use isola_abi::id::CoreId;
 use isola_abi::management::{
     CellInfo, CellSpec, CellState, Change, CoresResized, JournalEvent, LendingSpec, ManagementError, Mode,
-    NetworkSpec, RequestBody, ResponseBody,
+    NetworkSpec, RequestBody, ResponseBody, Text,
 };
 use isola_abi::size::ByteSize;
 use isola_tests::management::{Answer, cell, digest, spec};
@@ -93,7 +93,7 @@ fn every_core_all_memory_and_every_device_have_one_owner_whatever_is_asked() {
     let image = loadable(std::fs::read(images::path("echo")).expect("the image can be read"));
     machine.client.upload(&image);
     let before = machine.resources();
-    let model = Model::new(&before);
+    let model = Model::new(&before, &image);
     let mut test = Test { machine, image, dice: Dice(seed.wrapping_mul(2) + 1), model, seen: 0 };
     for step in 0..steps {
         let what = test.step();
@@ -161,7 +161,10 @@ impl Test {
         };
         // Nobody is called so.
         let called = if address.is_some() { name } else { "not a name" };
-        let spec = CellSpec { network, lending, image: digest(&self.image), ..spec(called, cores, mib, &[]) };
+        // One of them has nothing of others.
+        let text = if name == "e" { Text::Private } else { Text::Shared };
+        let image = digest(&self.image);
+        let spec = CellSpec { network, lending, text, image, ..spec(called, cores, mib, &[]) };
         let can = address.is_some() && self.model.can_create(name, &spec);
         let mut answer = self.ask(RequestBody::Create(spec.clone()));
         if answer == Err(ManagementError::NoImage) {

@@ -3,6 +3,7 @@
 use isola_abi::id::CoreId;
 use isola_abi::management::{
     CellInfo, CellSpec, CellState, Change, CoreOwner, LendingSpec, MachineInfo, MemoryResized, NetworkSpec,
+    Text,
 };
 use isola_abi::size::ByteSize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,12 +56,14 @@ pub struct Model {
     loans: Vec<Loan>,
     memory_free: u64,
     devices_free: u32,
+    /// What the one image takes where it is kept.
+    image: u64,
     is_unsettled: bool,
 }
 
 impl Model {
-    /// Of a machine without cells.
-    pub fn new(machine: &MachineInfo) -> Self {
+    /// Of a machine without cells, which all are to be of one image of that length.
+    pub fn new(machine: &MachineInfo, image: &[u8]) -> Self {
         let free = machine.cores.iter().filter(|core| core.owner == CoreOwner::Free);
         Self {
             cells: BTreeMap::new(),
@@ -68,6 +71,7 @@ impl Model {
             loans: Vec::new(),
             memory_free: machine.memory_free.0,
             devices_free: machine.devices_free,
+            image: (image.len() as u64).next_multiple_of(CHUNK),
             is_unsettled: false,
         }
     }
@@ -295,14 +299,22 @@ impl Model {
             return Err(format!("{name} has {}, and not {}", info.memory, ByteSize(cell.memory)));
         }
         cell.got_cores = false;
+        // Who shares text has none of it in its memory, and who has a copy shares nothing.
+        let is_shared = info.spec.text == Text::Shared;
+        if (info.text.0 > 0) != is_shared {
+            return Err(format!("{name} shares {} of its image", info.text));
+        }
         Ok(())
     }
 
     /// Compares what nobody has with what is left.
     fn compare_rest(&mut self, machine: &MachineInfo) -> Result<(), String> {
         let live = || self.cells.values().filter(|cell| cell.run != Run::Ended);
-        // The one image is free memory where no cell uses it.
-        let image = if live().next().is_some() { machine.memory_images.0 } else { 0 };
+        // The one image is there once, however many cells stand on it. Where none uses it, it is free memory, or gone.
+        let image = if live().next().is_some() { self.image } else { 0 };
+        if machine.memory_images.0 != self.image && (image > 0 || machine.memory_images.0 > 0) {
+            return Err(format!("images take {}, and not {}", machine.memory_images, ByteSize(self.image)));
+        }
         let memory: u64 = live().map(|cell| cell.memory).sum();
         let devices = live().filter(|cell| cell.has_network).count() as u32;
         if machine.memory_free.0 + memory + image != machine.memory_total.0 {

@@ -205,6 +205,10 @@ impl Effects for Hardware {
         rebirth::keep_estate(bytes)
     }
 
+    fn text(&self, space: &CellSpace) -> Option<PhysRange> {
+        space.text()
+    }
+
     fn report<'a>(&self, space: &'a CellSpace) -> &'a Report {
         space.report()
     }

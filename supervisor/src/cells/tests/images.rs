@@ -1,10 +1,12 @@
 //! Images that are kept: once for all cells that are made from them, and never at a cell's cost.
 
 use super::*;
+use crate::fake::{every_chunk_has_one_owner, go_wrong, machine_of_nodes};
 use crate::image::tests::Builder;
 use crate::images::MAX_IDLE;
+use isola_abi::id::NodeId;
 use isola_abi::integrity::{Distrust, PublicKey, Requirement};
-use isola_abi::management::Text;
+use isola_abi::management::{CorePlacement, Text};
 
 /// An image of so many bytes of memory in the inventory, like no other of another number.
 pub(super) fn other_image(number: u8, len_mib: u64) -> Vec<u8> {
@@ -62,6 +64,73 @@ fn cells_share_what_they_do_not_write_and_one_that_asks_for_it_has_a_copy() {
     for cell in [a.id, b.id, own.id] {
         assert_eq!(digest(&cells.effects().images[&cell]), digest(&image()));
     }
+}
+
+#[test]
+fn cells_stand_on_a_copy_of_their_image_on_their_own_node_which_goes_with_the_last_of_them() {
+    let mut cells = machine_of_nodes(4, 2);
+    let total = cells.machine().memory_free.0;
+    let on = |node: u32, name: &str| CellSpec {
+        placement: CorePlacement { node: Some(NodeId(node)), ..CorePlacement::default() },
+        network: NetworkSpec::None,
+        ..spec(name)
+    };
+    let taken = |cells: &Cells<FakeMachine>| {
+        every_chunk_has_one_owner(cells);
+        let machine = cells.machine();
+        (machine.memory_images.0 / MIB, (total - machine.memory_free.0) / MIB)
+    };
+    run(&mut cells, on(0, "a"));
+    assert_eq!(taken(&cells), (2, 6));
+    run(&mut cells, on(1, "b"));
+    run(&mut cells, on(1, "c"));
+    assert_eq!(taken(&cells), (4, 16), "one copy for both");
+    assert_eq!(kept(&cells), [(3, 1)], "and it is one image");
+    for name in ["a", "b", "c"] {
+        let (id, node) = (cells.find(name).unwrap(), u32::from(name != "a"));
+        assert_eq!(digest(&cells.effects().images[&id]), digest(&image()));
+        let text =
+            cells.parts().held.iter().filter_map(|space| cells.effects.text(space)).nth(id.0 as usize - 1);
+        assert_eq!(cells.inventory.memory.node_of(text.unwrap().start), Some(NodeId(node)), "{name}");
+    }
+    cells.stop("a", 0).unwrap();
+    cells.stop("b", 0).unwrap();
+    assert_eq!(taken(&cells), (4, 8));
+    // The next supervisor finds it as what a cell stands on.
+    let mut cells = go_wrong(cells, 4, 1, |_| {});
+    assert_eq!(taken(&cells), (4, 8));
+    cells.stop("c", 0).unwrap();
+    assert_eq!(taken(&cells), (2, 0));
+}
+
+#[test]
+fn a_cell_reads_its_image_from_another_node_where_its_own_is_full_and_one_with_a_copy_of_its_own_gets_no_other()
+ {
+    let mut cells = machine_of_nodes(4, 2);
+    let on_second = |name: &str, mib: u64, text| CellSpec {
+        placement: CorePlacement { node: Some(NodeId(1)), ..CorePlacement::default() },
+        memory: ByteSize(mib * MIB),
+        network: NetworkSpec::None,
+        text,
+        ..spec(name)
+    };
+    run(&mut cells, on_second("own", 4, Text::Private));
+    assert_eq!(cells.machine().memory_images, ByteSize(2 * MIB));
+    run(&mut cells, on_second("all", 28, Text::Shared));
+    assert_eq!(cells.machine().memory_images, ByteSize(2 * MIB));
+    every_chunk_has_one_owner(&cells);
+}
+
+#[test]
+fn a_copy_that_was_made_for_a_cell_that_cannot_be_built_goes_at_once() {
+    let mut cells = machine_of_nodes(4, 2);
+    send(&mut cells, &image());
+    let before = resources(&cells);
+    cells.effects().build_error = Some(BuildError::DescriptorTooLong);
+    let placement = CorePlacement { node: Some(NodeId(1)), ..CorePlacement::default() };
+    assert!(cells.create(CellSpec { placement, ..spec("kv") }).is_err());
+    assert_eq!(resources(&cells), before);
+    every_chunk_has_one_owner(&cells);
 }
 
 #[test]

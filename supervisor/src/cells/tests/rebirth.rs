@@ -2,7 +2,8 @@
 
 use super::images::other_image;
 use super::*;
-use crate::fake::{go_wrong, obeys};
+use crate::fake::{every_chunk_has_one_owner, go_wrong, obeys};
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use isola_abi::id::NodeId;
 use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause, RestartPolicy, Restarts, Text};
@@ -43,6 +44,8 @@ enum Step {
     /// A cell of another image wants all memory.
     Press,
     GoWrong,
+    /// In the middle of the end of a cell.
+    GoWrongAtEnd(u8),
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
@@ -66,6 +69,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Press),
         1 => (1..=CORES).prop_map(Step::Lose),
         4 => Just(Step::GoWrong),
+        2 => (0u8..4).prop_map(Step::GoWrongAtEnd),
     ]
 }
 
@@ -172,7 +176,7 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
                 cells.destroy("press").unwrap();
             }
         }
-        Step::GoWrong => {}
+        Step::GoWrong | Step::GoWrongAtEnd(_) => {}
     }
 }
 
@@ -213,6 +217,66 @@ fn what_stands_on_an_image_in_quarantine_is_told_from_what_is_free_by_the_next_s
         assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB + IMAGE));
         cells = go_wrong(cells, CORES, number, |_| {});
     }
+    let info = cells.machine();
+    assert_eq!(info.memory_free.0 + info.memory_quarantined.0, info.memory_total.0);
+}
+
+#[test]
+fn what_a_cell_had_that_was_just_ending_is_nobody_s_before_its_core_is_back_the_image_that_it_stood_on_included()
+ {
+    let mut cells = machine(CORES);
+    let kv = run(&mut cells, spec("kv"));
+    says(&kv, CellPhase::Running);
+    let id = cells.find("kv").unwrap();
+    (cells.effects().ending, cells.effects().lost) = (BTreeSet::from([id]), BTreeSet::from([CoreId(1)]));
+    let total = cells.machine().memory_total.0;
+    // As often as it begins anew, it is told again.
+    for number in 1..4 {
+        cells = go_wrong(cells, CORES, number, |_| {});
+        every_chunk_has_one_owner(&cells);
+        let info = cells.machine();
+        assert_eq!((info.memory_quarantined, info.memory_images), (ByteSize(4 * MIB + IMAGE), ByteSize(0)));
+        assert_eq!((cells.images(), info.memory_free), (Vec::new(), ByteSize(total - 4 * MIB - IMAGE)));
+    }
+    cells.effects().lost.clear();
+    let cells = go_wrong(cells, CORES, 4, |_| {});
+    assert_eq!(cells.machine().memory_free, ByteSize(total));
+}
+
+#[test]
+fn an_image_that_a_cell_stood_on_that_was_just_ending_stays_for_others_and_then_for_good() {
+    let mut cells = machine(CORES);
+    run(&mut cells, spec("kv"));
+    run(&mut cells, spec("other"));
+    let id = cells.find("kv").unwrap();
+    (cells.effects().ending, cells.effects().lost) = (BTreeSet::from([id]), BTreeSet::from([CoreId(1)]));
+    let mut cells = go_wrong(cells, CORES, 1, |_| {});
+    every_chunk_has_one_owner(&cells);
+    assert_eq!((cells.images()[0].cells, cells.machine().memory_quarantined), (1, ByteSize(4 * MIB)));
+    cells.stop("other", 0).unwrap();
+    for number in 2..4 {
+        every_chunk_has_one_owner(&cells);
+        assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB + IMAGE));
+        cells = go_wrong(cells, CORES, number, |_| {});
+    }
+}
+
+#[test]
+fn what_was_an_image_and_nobody_stands_on_but_what_is_out_of_use_is_out_of_use() {
+    let mut cells = machine(CORES);
+    run(&mut cells, spec("kv"));
+    let other = run(&mut cells, spec("other"));
+    cells.effects().lost.insert(CoreId(1));
+    cells.stop("kv", 0).unwrap();
+    cells.effects().estate_is_full = true;
+    send(&mut cells, &other_image(1, 1));
+    let mut cells = go_wrong(cells, CORES, 1, |_| {});
+    assert_eq!((cells.images(), cells.machine().memory_quarantined), (Vec::new(), ByteSize(4 * MIB)));
+    every_chunk_has_one_owner(&cells);
+    says(&other, CellPhase::Exited);
+    cells.doorbell();
+    assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB + IMAGE));
+    every_chunk_has_one_owner(&cells);
     let info = cells.machine();
     assert_eq!(info.memory_free.0 + info.memory_quarantined.0, info.memory_total.0);
 }
@@ -377,16 +441,27 @@ proptest! {
         let (mut cells, mut number) = (machine(CORES), 0);
         for step in &steps {
             apply(&mut cells, step);
-            if !matches!(step, Step::GoWrong) {
-                continue;
-            }
+            every_chunk_has_one_owner(&cells);
+            let (Step::GoWrong | Step::GoWrongAtEnd(_)) = step else { continue };
             number += 1;
-            let (machine, live) = known(&mut cells);
+            let (machine, mut live) = known(&mut cells);
             let before = ended(&mut cells);
+            if let Step::GoWrongAtEnd(number) = step
+                && let Some(place) = live.iter().position(|cell| {
+                    cell.spec.name == name(*number) && cell.state == CellState::Running
+                })
+            {
+                cells.effects().ending.insert(live.remove(place).id);
+            }
+            let all_go_on = cells.effects().ending.is_empty();
             cells = go_wrong(cells, CORES, number, |_| {});
+            every_chunk_has_one_owner(&cells);
             let (machine_after, live_after) = known(&mut cells);
             prop_assert_eq!(&live_after, &live);
             prop_assert_eq!(ended(&mut cells), before);
+            if !all_go_on {
+                continue;
+            }
             prop_assert_eq!((machine_after.memory_total, machine_after.memory_free), (machine.memory_total, machine.memory_free));
             prop_assert_eq!(machine_after.memory_quarantined, machine.memory_quarantined);
             prop_assert_eq!(machine_after.devices_free, machine.devices_free);
@@ -404,6 +479,7 @@ proptest! {
         let info = cells.machine();
         prop_assert!(info.cores.iter().all(|core| !matches!(core.owner, CoreOwner::Cell(_))));
         prop_assert_eq!(info.memory_free.0 + info.memory_quarantined.0, info.memory_total.0);
+        every_chunk_has_one_owner(&cells);
     }
 
     /// Whatever keepsakes say, nothing panics, and nothing is lost.
