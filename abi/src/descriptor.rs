@@ -46,6 +46,8 @@ pub struct LiveWords {
     pub places: Places,
     /// What the cell is to give back.
     pub recall: Recall,
+    /// How many places the cell has for cores: written once, before it is entered.
+    pub core_places: AtomicU32,
 }
 
 const _: () = assert!(size_of::<LiveWords>() <= BODY_OFFSET);

@@ -22,6 +22,8 @@
 //! the same places. The switch page stands at [`SHARED`] in every address space: code there can change from
 //! one to another and go on.
 
+use crate::report::{CoreReport, Report};
+
 /// Size of the smallest page, in bytes.
 pub const PAGE_SIZE: u64 = 4096;
 
@@ -76,8 +78,11 @@ pub const TABLES: u64 = SHARED + 0x40_0000;
 /// Where the report is mapped.
 pub const REPORT: u64 = SHARED + 0x60_0000;
 
-/// Size of the report area, in bytes; at least the size of [`crate::report::Report`].
-pub const REPORT_SIZE: u64 = 0x6_0000;
+/// Size of the report area of a cell that has so many places for cores, in bytes.
+pub const fn report_bytes(places: usize) -> u64 {
+    let len_bytes = size_of::<Report<[CoreReport; 0]>>() + places * size_of::<CoreReport>();
+    (len_bytes as u64).next_multiple_of(PAGE_SIZE)
+}
 
 /// The lowest address at which a segment of an image may stand.
 pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
@@ -108,7 +113,7 @@ impl PageSize {
     }
 }
 
-const _: () = assert!(size_of::<crate::report::Report>() as u64 <= REPORT_SIZE);
+const _: () = assert!(size_of::<Report<[CoreReport; 1]>>() <= report_bytes(1) as usize);
 const _: () = assert!(PAGE_SIZE + STACK_SIZE + PAGE_SIZE <= NMI_STACK_OFFSET);
 const _: () = assert!(NMI_STACK_OFFSET + EXCEPTION_STACK_SIZE + PAGE_SIZE <= FAULT_STACK_OFFSET);
 const _: () = assert!(FAULT_STACK_OFFSET + EXCEPTION_STACK_SIZE <= STACK_SLOT);

@@ -11,7 +11,6 @@
 
 use crate::growth::Wish;
 use crate::histogram::Histogram;
-use crate::id::MAX_CORES;
 use crate::inquiry::Answers;
 use crate::recall::Offer;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
@@ -32,9 +31,10 @@ pub const CRASH_MESSAGE_LEN: usize = 512;
 /// Most return addresses of a crash's backtrace.
 pub const BACKTRACE_LEN: usize = 32;
 
-/// What the cell says of itself.
+/// What the cell says of itself. It ends with as many records as the cell has places for cores, so that nobody has memory for
+/// more; [`report_bytes`](crate::layout::report_bytes) says how much that is.
 #[repr(C)]
-pub struct Report {
+pub struct Report<C: ?Sized = [CoreReport]> {
     /// [`crate::VERSION`]; 0 until the cell has started.
     pub version: AtomicU32,
     /// A [`CellPhase`]; written last (release), after the fields that belong to it.
@@ -60,12 +60,19 @@ pub struct Report {
     pub network: NetworkReport,
     /// The names of the activities, filled up with zero bytes.
     pub activity_names: [[AtomicU8; ACTIVITY_NAME_LEN]; MAX_ACTIVITIES],
-    /// A record a core, in the order of core indices.
-    pub cores: [CoreReport; MAX_CORES],
     /// What the cell prints.
     pub console: ConsoleRing,
     /// What it answers to inquiries.
     pub answers: Answers,
+    /// A record a place, in the order of core indices.
+    pub cores: C,
+}
+
+impl Report {
+    /// The report that begins at `start`, of a cell of so many places.
+    pub const fn at(start: *const u8, places: usize) -> *const Self {
+        core::ptr::slice_from_raw_parts(start.cast::<CoreReport>(), places) as *const Self
+    }
 }
 
 /// How far a cell has come.

@@ -125,8 +125,10 @@ fn window(descriptor: &Descriptor) -> Window {
 
 /// What the cell tells. Each field is written as `isola_abi::report` says.
 pub fn report() -> &'static Report {
-    // SAFETY: in every cell the report is mapped there, for good, and consists of atomics; elsewhere see above.
-    unsafe { &*(REPORT as *const Report) }
+    let places = live().core_places.load(Ordering::Relaxed) as usize;
+    // SAFETY: in every cell the report is mapped there, for good, with records for all its places, and consists of atomics;
+    // elsewhere see above.
+    unsafe { &*Report::at(REPORT as *const u8, places) }
 }
 
 /// What the supervisor asks of the cell.

@@ -7,7 +7,7 @@ use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, HaltMode, Int
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::places::{Order, OrderKind, Places};
-use isola_abi::report::Report;
+use isola_abi::report::{CoreReport, Report};
 use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
 use isola_platform::network::NetworkPort;
@@ -74,7 +74,7 @@ impl Hosted {
             interrupt_mode: InterruptMode::X2Apic,
         };
         // SAFETY: a report is atomic integers and arrays of them, for which zero is a value.
-        let report = unsafe { Box::<Report>::new_zeroed().assume_init() };
+        let report = unsafe { Box::<Report<[CoreReport; MAX_CORES]>>::new_zeroed().assume_init() };
         let places = Places::default();
         descriptor.cores.iter().enumerate().for_each(|(place, core)| places.give(place, *core));
         let core = |_| HostedCore::take().expect("Linux gives three file descriptors a core: see ulimit -n");

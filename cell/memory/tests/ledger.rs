@@ -4,14 +4,15 @@
 mod common;
 
 use common::{Arena, ThreadCores, heap_of};
-use isola_abi::report::{MemoryPressure, Report};
+use isola_abi::id::MAX_CORES;
+use isola_abi::report::{CoreReport, MemoryPressure, Report};
 use isola_memory::Heap;
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::Ordering;
 
 fn report() -> &'static Report {
     // SAFETY: a report is atomic integers and arrays of them, for which zero is a value.
-    Box::leak(unsafe { Box::<Report>::new_zeroed().assume_init() })
+    Box::leak(unsafe { Box::<Report<[CoreReport; MAX_CORES]>>::new_zeroed().assume_init() })
 }
 
 /// Bytes of an activity on a core.

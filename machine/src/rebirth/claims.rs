@@ -11,7 +11,7 @@ use super::deed::{DevicePlace, Holding};
 use alloc::vec::Vec;
 use isola_abi::descriptor::Core;
 use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
-use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE, REPORT_SIZE};
+use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE, report_bytes};
 use isola_abi::rebirth::Stage;
 
 /// All memory of cells is given in multiples of so many bytes.
@@ -110,7 +110,7 @@ fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
         pages(root, PAGE_SIZE),
         pages(core_pages, core_bytes),
         pages(descriptor, DESCRIPTOR_SIZE),
-        pages(report, REPORT_SIZE),
+        pages(report, report_bytes(*places as usize)),
     ];
     cores.is_empty() == (*stage == Stage::Quarantined)
         && has_first != cores.is_empty()

@@ -17,14 +17,14 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::descriptor::{
     self, BODY_OFFSET, Descriptor, DescriptorError, ImageSegment, InterruptMode, PoolRange, Transport,
 };
 use isola_abi::id::{ApicId, MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::{
     DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT,
-    REPORT_SIZE, SHARED, STACK_SIZE, TABLES,
+    SHARED, STACK_SIZE, TABLES, report_bytes,
 };
 use isola_abi::rebirth::Stage;
 
@@ -148,7 +148,12 @@ impl From<MapError> for BuildError {
 pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, places: usize) -> u64 {
     let tables = 44 + (own_bytes + shared_bytes).div_ceil(1 << 21) + places as u64;
     let deed = deed_bytes(DEED_RANGES, cores);
-    own_bytes + REPORT_SIZE + DESCRIPTOR_SIZE + deed + tables * PAGE_SIZE + cores as u64 * STACKS_BYTES
+    own_bytes
+        + report_bytes(places)
+        + DESCRIPTOR_SIZE
+        + deed
+        + tables * PAGE_SIZE
+        + cores as u64 * STACKS_BYTES
 }
 
 impl CellSpace {
@@ -199,6 +204,7 @@ impl CellSpace {
                     cores_inside: AtomicUsize::new(0),
                 });
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));
+                share.live().core_places.store(places as u32, Ordering::Relaxed);
                 share.live().recall.next_generation();
                 let tables = Stock::new(parts.growth_tables);
                 let annex = Annex::new(builder.space, tables, grant, parts.pool, core_count);
@@ -285,8 +291,9 @@ impl Builder {
         }
         self.map(SHARED, PhysRange::new(self.switch_page, PAGE_SIZE), Rights::Execute, Caching::Cached)?;
         descriptor.devices = self.add_devices(devices, &descriptor, lines)?;
-        let core_pages = self.add_tables(vectors, descriptor.core_places.into())?;
-        let report = self.add_area(REPORT, REPORT_SIZE, Rights::ReadWrite)?.into_range().start;
+        let places = descriptor.core_places as usize;
+        let core_pages = self.add_tables(vectors, places as u64)?;
+        let report = self.add_area(REPORT, report_bytes(places), Rights::ReadWrite)?.into_range().start;
         let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
         let growth_bytes = descriptor.memory_max_bytes - descriptor.memory_bytes;
         // Who has no supervisor gets nothing unasked.

@@ -81,10 +81,10 @@ pub enum EnterError {
 impl CellSpace {
     /// What the cell says of itself.
     pub fn report(&self) -> &Report {
-        // SAFETY: `build` has made a zeroed, page-aligned area of `REPORT_SIZE` there, which is in the direct
+        // SAFETY: `build` has made a zeroed, page-aligned area for that many places there, which is in the direct
         // map and stays as long as the space does. A report is atomic integers, for which zero is a value; so
         // the cell may write to it while it is looked at.
-        unsafe { &*direct(self.share.report).cast::<Report>() }
+        unsafe { &*Report::at(direct(self.share.report), self.share.places) }
     }
 
     /// Where the memory is that it only reads and executes, beside others.
