@@ -15,6 +15,10 @@ pub const VECTOR_STRIDE: u64 = 16;
 /// Number of interrupt vectors that an image has entry points for.
 pub const VECTOR_COUNT: u64 = 256;
 
+/// In a segment's flags: only who boots alone uses it, so a cell under a supervisor is without it. One of those that ELF
+/// leaves to systems.
+pub const BOOT_ALONE: u32 = 0x0010_0000;
+
 /// How an image is entered.
 ///
 /// `entry` is called as `extern "sysv64" fn(core_index: u64) -> !` on every core of the cell: in the cell's

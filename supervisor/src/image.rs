@@ -3,7 +3,7 @@
 //! An image is a static x86-64 ELF executable whose segments stand within the image's part of the address
 //! space (see [`isola_abi::layout`]), on pages of their own, none both writable and executable, with an Isola
 //! note (see [`isola_abi::note`]) whose entry points are in an executable segment. Sections are not looked at:
-//! the host tool cuts them off.
+//! the host tool cuts them off. What only an image needs that boots alone is left out.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -14,7 +14,7 @@ use elf::segment::{ProgramHeader, SegmentTable};
 use elf::{abi as constants, parse::ParseError};
 use isola_abi::layout::{IMAGE, IMAGE_MAX_SIZE, PAGE_SIZE};
 use isola_abi::management::{ImageFault, MAX_IMAGE};
-use isola_abi::note::{ImageNote, OWNER, TYPE, VECTOR_COUNT, VECTOR_STRIDE};
+use isola_abi::note::{BOOT_ALONE, ImageNote, OWNER, TYPE, VECTOR_COUNT, VECTOR_STRIDE};
 
 /// Most program headers of an image.
 const MAX_HEADERS: u16 = 64;
@@ -130,6 +130,7 @@ impl ImagePlan {
         for header in headers.iter() {
             match header.p_type {
                 constants::PT_INTERP | constants::PT_DYNAMIC => return Err(ImageFault::NotStatic),
+                constants::PT_LOAD if header.p_flags & BOOT_ALONE != 0 => {}
                 constants::PT_LOAD if header.p_memsz > 0 => segments.push(segment(&header, bytes)?),
                 _ => {}
             }

@@ -5,6 +5,7 @@ use isola_abi::management::{
     CellInfo, CellSpec, CellState, Change, CoreOwner, ImageFault, JournalEvent, ManagementError, Mode,
     NetworkSpec, RequestBody, ResponseBody, Text,
 };
+use isola_abi::note::BOOT_ALONE;
 use isola_abi::report::{CellPhase, CrashKind};
 use isola_abi::size::ByteSize;
 use isola_tests::management::{digest, spec};
@@ -130,6 +131,22 @@ fn every_way_to_go_wrong_is_told_and_no_other_cell_notices() {
     let stopped = machine.client.stop("bystander", 60_000);
     assert_eq!((stopped.state, stopped.exit_code), (CellState::Exited, Some(0)));
     assert_eq!(machine.client.logs("bystander"), "stopping, as asked\n");
+}
+
+#[test]
+fn a_cell_has_memory_for_its_image_and_not_for_what_boots_that_alone() {
+    let (mut machine, image) = (Supervised::boot(Setup::default()), probe());
+    let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
+    let half = |at: usize| u16::from_le_bytes(image[at..at + 2].try_into().unwrap()) as usize;
+    let headers = (0..half(56)).map(|index| word(32) as usize + index * 56);
+    // Of each segment that is loaded, its kind in the lower half and its flags in the upper.
+    let loaded = headers.filter(|header| word(*header) as u32 == 1);
+    let bytes = |header: usize| word(header + 40).next_multiple_of(4096);
+    let (alone, cell): (Vec<usize>, Vec<usize>) =
+        loaded.partition(|header| (word(*header) >> 32) as u32 & BOOT_ALONE != 0);
+    assert!(alone.iter().copied().map(bytes).sum::<u64>() > 0);
+    let info = machine.client.create(image, spec("probe", 1, 4, &[]));
+    assert_eq!(info.image.0 + info.text.0, cell.iter().copied().map(bytes).sum::<u64>());
 }
 
 #[test]

@@ -103,7 +103,7 @@ isola_bounds:
     .quad isola_rodata_start, isola_rodata_end
     .quad isola_data_start, isola_data_end, isola_variables_end
 
-.section .bss.isola_boot, "aw", @nobits
+.section .isola_boot, "aw", @nobits
 .balign 4096
 .globl isola_early_tables
 isola_early_tables:

@@ -114,6 +114,18 @@ fn a_right_image_is_understood() {
 }
 
 #[test]
+fn what_only_who_boots_alone_uses_takes_no_memory_of_a_cell() {
+    let mut image = Builder::default();
+    image.segments.push((CODE + 0x8000, R | W | BOOT_ALONE, Vec::new(), 0xf000));
+    let plan = ImagePlan::check(&image.build()).unwrap();
+    assert_eq!(plan, ImagePlan { segments: plan.segments[..3].to_vec(), ..plan.clone() });
+    assert_eq!(plan.memory_bytes(Source::Copied), 0x2000 + 0x1000 + 0x5000);
+    // What the cell is entered by cannot be there.
+    image.segments[0].1 |= BOOT_ALONE;
+    assert_eq!(ImagePlan::check(&image.build()), Err(ImageFault::EntryPlacement));
+}
+
+#[test]
 fn what_is_no_elf_is_refused() {
     for bytes in [&b""[..], b"\x7fEL", b"#!/bin/sh\nexit 1\n", &[0; 4096]] {
         assert_eq!(ImagePlan::check(bytes), Err(ImageFault::NotElf));
