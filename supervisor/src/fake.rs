@@ -1,5 +1,6 @@
 //! A machine of ordinary memory, for tests: it notes what is done to it, and fails where it is told to.
 
+mod death;
 mod owners;
 mod rebirth;
 
@@ -20,6 +21,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering;
+use death::Death;
 use isola_abi::descriptor::Core;
 use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
@@ -177,7 +179,8 @@ pub(crate) struct FakeSpace {
     recall: Rc<Recall>,
     questions: Rc<Questions>,
     places: Rc<Places>,
-    furnished: usize,
+    /// As many places, from the first on, have stacks.
+    furnished: Rc<Cell<usize>>,
     has_furniture: bool,
     /// The first is image, tables and the like: none of it can go.
     memory: Vec<FakeMemory>,
@@ -239,6 +242,8 @@ pub(crate) struct FakeMachine {
     pub(crate) estate_is_full: bool,
     /// Whoever writes over memory writes over images when the supervisor goes wrong.
     pub(crate) soils_images: bool,
+    /// At which write the supervisor goes wrong.
+    pub(crate) death: Death,
     /// These cells are just ending when the supervisor goes wrong.
     pub(crate) ending: BTreeSet<CellId>,
     /// Memory that is out of use as what a cell had may still be written to that was ending so.
@@ -287,19 +292,19 @@ impl Effects for FakeMachine {
             return Err(BuildFailure { memory, cause });
         }
         let report: Rc<Report> = blank().into();
-        self.actions.push(Action::Build(blueprint.id));
-        let len = blueprint.plan.segments.iter().map(|segment| segment.file.end).max().unwrap_or(0);
-        self.images.insert(blueprint.id, blueprint.image.read(len).to_vec());
         let shares = blueprint.plan.memory_bytes(Source::Shared) > 0;
-        self.reports.insert(blueprint.id, report.clone());
-        let grown = Rc::new(Grown::default());
-        self.grown.insert(blueprint.id, grown.clone());
-        let recall = Rc::new(Recall::default());
-        self.recalls.insert(blueprint.id, recall.clone());
-        let questions = Rc::new(Questions::default());
-        self.questions.insert(blueprint.id, questions.clone());
-        let places = Rc::new(Places::default());
-        self.places.insert(blueprint.id, places.clone());
+        let (grown, recall) = (Rc::new(Grown::default()), Rc::new(Recall::default()));
+        let (questions, places) = (Rc::new(Questions::default()), Rc::new(Places::default()));
+        if !self.death.has_come() {
+            self.actions.push(Action::Build(blueprint.id));
+            let len = blueprint.plan.segments.iter().map(|segment| segment.file.end).max().unwrap_or(0);
+            self.images.insert(blueprint.id, blueprint.image.read(len).to_vec());
+            self.reports.insert(blueprint.id, report.clone());
+            self.grown.insert(blueprint.id, grown.clone());
+            self.recalls.insert(blueprint.id, recall.clone());
+            self.questions.insert(blueprint.id, questions.clone());
+            self.places.insert(blueprint.id, places.clone());
+        }
         self.built += 1;
         Ok(FakeSpace {
             number: self.built,
@@ -309,7 +314,7 @@ impl Effects for FakeMachine {
             recall,
             questions,
             places,
-            furnished: blueprint.cores.len(),
+            furnished: Rc::new(Cell::new(blueprint.cores.len())),
             has_furniture: false,
             memory,
             retracted: Vec::new(),
@@ -320,15 +325,23 @@ impl Effects for FakeMachine {
     }
 
     fn dismantle(&mut self, space: FakeSpace) -> Vec<FakeMemory> {
-        self.deeds.remove(&space.number);
+        if self.death.lets_write() {
+            self.deeds.remove(&space.number);
+        }
         space.memory.into_iter().chain(space.retracted).collect()
     }
 
     fn keep(&mut self, space: &mut FakeSpace, stage: Stage, keepsake: Vec<u8>) {
+        if !self.death.lets_write() {
+            return;
+        }
         self.deeds.insert(space.number, FakeDeed::of(space, stage, keepsake));
     }
 
     fn keep_estate(&mut self, bytes: &[u8]) -> bool {
+        if !self.death.lets_write() {
+            return true;
+        }
         self.estate = if self.estate_is_full { Vec::new() } else { bytes.to_vec() };
         !self.estate_is_full
     }
@@ -343,11 +356,15 @@ impl Effects for FakeMachine {
 
     fn furnish(&mut self, space: &mut FakeSpace, place: usize) -> Result<(), NoFurniture> {
         assert!(place < MAX_CORES, "there is no such place");
-        space.furnished = space.furnished.max(if space.has_furniture { place + 1 } else { 0 });
-        if place < space.furnished { Ok(()) } else { Err(NoFurniture) }
+        let more = if space.has_furniture { place + 1 } else { 0 };
+        space.furnished.set(space.furnished.get().max(more));
+        if place < space.furnished.get() { Ok(()) } else { Err(NoFurniture) }
     }
 
     fn furnish_from(&mut self, space: &mut FakeSpace, memory: FakeMemory) -> Result<(), FakeMemory> {
+        if !self.death.lets_write() {
+            return Ok(());
+        }
         assert!(memory.holds_nothing(), "memory is not zeroed");
         memory.soil();
         space.memory.push(memory);
@@ -359,7 +376,10 @@ impl Effects for FakeMachine {
     }
 
     fn admit(&mut self, space: &mut FakeSpace, core: FakeCore, place: usize) -> (FakeCore, Admission) {
-        assert!(place < space.furnished && space.places.at(place).kind == OrderKind::Vacant);
+        if !self.death.lets_write() {
+            return (core, Admission::Entered);
+        }
+        assert!(place < space.furnished.get() && space.places.at(place).kind == OrderKind::Vacant);
         self.actions.push(Action::Enter(space.id, place));
         let (id, node) = (core.0, NodeId(0));
         space.report.cores[place].carrier.store(place as u32, Ordering::Relaxed);
@@ -371,6 +391,10 @@ impl Effects for FakeMachine {
     }
 
     fn order(&mut self, space: &FakeSpace, place: usize, kind: OrderKind) -> Order {
+        if !self.death.lets_write() {
+            let last = space.places.at(place);
+            return Order { kind, number: last.number + 1 };
+        }
         let order = space.places.order(place, kind);
         self.answer_order(space, place);
         order
@@ -381,10 +405,16 @@ impl Effects for FakeMachine {
     }
 
     fn vacate(&mut self, space: &FakeSpace, place: usize) {
+        if !self.death.lets_write() {
+            return;
+        }
         space.places.order(place, OrderKind::Vacant);
     }
 
     fn extend(&mut self, space: &mut FakeSpace, memory: FakeMemory, node: NodeId) -> Result<(), FakeMemory> {
+        if !self.death.lets_write() {
+            return Ok(());
+        }
         assert!(memory.holds_nothing(), "memory is not zeroed");
         let range = memory.range;
         assert!(range.len_bytes.is_power_of_two() && range.start.0.is_multiple_of(range.len_bytes));
@@ -404,10 +434,16 @@ impl Effects for FakeMachine {
     }
 
     fn set_limit(&self, space: &FakeSpace, limit_bytes: u64) {
+        if !self.death.lets_write() {
+            return;
+        }
         space.grown.limit_bytes.store(limit_bytes, Ordering::Relaxed);
     }
 
     fn recall(&self, space: &FakeSpace, len_bytes: u64) -> u32 {
+        if !self.death.lets_write() {
+            return 0;
+        }
         space.recall.ask(len_bytes)
     }
 
@@ -417,6 +453,9 @@ impl Effects for FakeMachine {
         _: &[Option<FakeCore>],
         blocks: &[PhysRange],
     ) -> Retracted<FakeMemory> {
+        if !self.death.lets_write() {
+            return Retracted { taken: 0, memory: Vec::new(), stuck: None };
+        }
         let mut taken = 0;
         for (bit, block) in blocks.iter().enumerate() {
             let is_whole = block.len_bytes > 0
@@ -435,14 +474,23 @@ impl Effects for FakeMachine {
     }
 
     fn settle(&self, space: &FakeSpace, taken: u32) {
+        if !self.death.lets_write() {
+            return;
+        }
         space.recall.settle(taken);
     }
 
     fn answer(&self, space: &FakeSpace, number: u32, answer: Answer) {
+        if !self.death.lets_write() {
+            return;
+        }
         space.grown.reply(number, answer);
     }
 
     fn request_stop(&mut self, space: &FakeSpace) {
+        if !self.death.lets_write() {
+            return;
+        }
         self.actions.push(Action::RequestStop(space.id));
     }
 
@@ -455,10 +503,16 @@ impl Effects for FakeMachine {
     }
 
     fn empty(&mut self, space: &FakeSpace, place: usize) {
+        if !self.death.lets_write() {
+            return;
+        }
         space.places.take(place);
     }
 
     fn force(&mut self, space: &FakeSpace, core: &FakeCore, place: usize) {
+        if !self.death.lets_write() {
+            return;
+        }
         self.actions.push(Action::Force(core.0));
         if !self.cells_defy_force {
             yields(&space.report, &space.places, place);
@@ -466,6 +520,9 @@ impl Effects for FakeMachine {
     }
 
     fn press(&mut self, space: &FakeSpace, cores: &[Option<FakeCore>]) {
+        if !self.death.lets_write() {
+            return;
+        }
         space.places.press();
         self.actions.push(Action::Press(cores.iter().flatten().map(|core| core.0).collect()));
     }
@@ -477,12 +534,18 @@ impl Effects for FakeMachine {
     }
 
     fn reclaim(&mut self, cores: Vec<FakeCore>) -> Reclaimed<FakeCore> {
+        if !self.death.lets_write() {
+            return Reclaimed { back: cores, lost: Vec::new() };
+        }
         self.actions.push(Action::Reclaim(cores.iter().map(FakeCore::id).collect()));
         let (lost, back): (Vec<_>, Vec<_>) = cores.into_iter().partition(|core| self.lost.contains(&core.0));
         Reclaimed { back, lost: lost.iter().map(FakeCore::id).collect() }
     }
 
     fn reset(&mut self, _: &mut FakeDevice) -> bool {
+        if !self.death.lets_write() {
+            return true;
+        }
         self.actions.push(Action::Reset);
         !self.device_is_stuck
     }

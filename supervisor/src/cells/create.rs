@@ -87,18 +87,20 @@ impl<E: Effects> Cells<E> {
     /// [`ManagementError::NoSuchCell`], [`ManagementError::WrongState`] where it has not ended, and all that is
     /// about images and exhaustion. Nothing has changed then.
     pub fn recreate(&mut self, name: &str) -> Result<CellId, ManagementError> {
+        let began = self.effects.now_ns();
         let id = self.find(name)?;
         self.poll(id);
-        self.rebuild(id)?;
+        self.rebuild(id, began)?;
         if let Some(cell) = self.cells.get_mut(&id) {
             cell.restarting = Restarting::new();
         }
+        self.keep(id, Stage::Built);
+        self.count_images();
         Ok(id)
     }
 
-    /// Gives a cell that has ended what it needs once more, whoever wants that.
-    pub(super) fn rebuild(&mut self, id: CellId) -> Result<(), ManagementError> {
-        let began = self.effects.now_ns();
+    /// Gives a cell that has ended what it needs once more, whoever wants that. Nothing is written down of it.
+    pub(super) fn rebuild(&mut self, id: CellId, began: u64) -> Result<(), ManagementError> {
         let gone = || ManagementError::NoSuchCell(String::new());
         let cell = self.cells.get(&id).ok_or_else(gone)?;
         if !cell.state().has_ended() {
@@ -121,8 +123,6 @@ impl<E: Effects> Cells<E> {
         cell.exit_code = None;
         cell.crash = None;
         cell.durations = Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() };
-        self.keep(id, Stage::Built);
-        self.count_images();
         self.record(began, Some(&spec.name), JournalEvent::Recreate);
         Ok(())
     }

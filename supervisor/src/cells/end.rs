@@ -166,8 +166,12 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Ends a live cell: takes its cores back, resets its device, reads its last words, and gives what it held
-    /// back to the inventory.
+    /// back to the inventory. What becomes of it is written down before that it ends: a supervisor that begins anew takes
+    /// apart what it finds ending, and knows no more of it.
     pub(super) fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
+        let Some(event) = self.take_note_of_end(id, end) else { return };
+        let restart = self.decide_restart(id);
+        self.keep_estate();
         self.keep(id, Stage::Ending);
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &mut cell.body else { return };
@@ -178,9 +182,47 @@ impl<E: Effects> Cells<E> {
         cell.drain_console(&self.effects);
         cell.log.shrink();
         let Some(report) = cell.report(&self.effects) else { return };
+        let usage = Box::new(Usage::read(report, &cell.core_ids));
+        let (unanswered, has_lost) = (cell.moves.end(), cell.moves.has_lost());
+        let (name, memory_bytes) = (cell.spec.name.clone(), cell.memory_bytes);
+        if let Body::Held(held) = core::mem::replace(&mut cell.body, Body::Gone(usage)) {
+            self.take_back(held, memory_bytes, device_is_back && lost.is_empty() && !has_lost);
+        }
+        for core in lost {
+            self.inventory.cores.lose(core);
+            self.record(since_ns, Some(&name), JournalEvent::CoreLost(core));
+        }
+        if !device_is_back {
+            self.record(since_ns, Some(&name), JournalEvent::DeviceLost);
+        }
+        let took = self.effects.now_ns().saturating_sub(since_ns);
+        if let Some(cell) = self.cells.get_mut(&id) {
+            cell.durations.reclaim_ns = Some(took);
+        }
+        self.record(since_ns, Some(&name), event);
+        let then = match &restart {
+            Some(JournalEvent::RestartDue { .. }) => Afterwards::Restart,
+            _ => Afterwards::Nothing,
+        };
+        if let Some(event) = restart {
+            let now = self.effects.now_ns();
+            self.record(now, Some(&name), event);
+        }
+        self.count_images();
+        self.forget_shrink(id);
+        self.ended.push(id);
+        self.lending_ended(id, then);
+        if let Some(ticket) = unanswered {
+            self.cores_resized.push((ticket, Err(ManagementError::NoSuchCell(name))));
+        }
+    }
+
+    /// Takes over how a live cell ends, and what it says of that. Returns what is entered in the journal.
+    fn take_note_of_end(&mut self, id: CellId, end: End) -> Option<JournalEvent> {
+        let cell = self.cells.get_mut(&id)?;
+        let report = cell.report(&self.effects)?;
         let record = report::crash(report, &cell.core_ids);
         let code = report::exit_code(report);
-        let usage = Box::new(Usage::read(report, &cell.core_ids));
         let suspect = match cell.run {
             Run::Examined { suspect, .. } => Some(suspect),
             _ => None,
@@ -203,32 +245,7 @@ impl<E: Effects> Cells<E> {
             }
         };
         cell.run = Run::Ended(end);
-        let (unanswered, has_lost) = (cell.moves.end(), cell.moves.has_lost());
-        let (name, memory_bytes) = (cell.spec.name.clone(), cell.memory_bytes);
-        if let Body::Held(held) = core::mem::replace(&mut cell.body, Body::Gone(usage)) {
-            self.take_back(held, memory_bytes, device_is_back && lost.is_empty() && !has_lost);
-        }
-        for core in lost {
-            self.inventory.cores.lose(core);
-            self.record(since_ns, Some(&name), JournalEvent::CoreLost(core));
-        }
-        if !device_is_back {
-            self.record(since_ns, Some(&name), JournalEvent::DeviceLost);
-        }
-        let took = self.effects.now_ns().saturating_sub(since_ns);
-        if let Some(cell) = self.cells.get_mut(&id) {
-            cell.durations.reclaim_ns = Some(took);
-        }
-        self.record(since_ns, Some(&name), event);
-        self.consider_restart(id);
-        self.count_images();
-        self.forget_shrink(id);
-        self.ended.push(id);
-        let is_due = self.cells.get(&id).is_some_and(|cell| cell.restarting.next_ns().is_some());
-        self.lending_ended(id, if is_due { Afterwards::Restart } else { Afterwards::Nothing });
-        if let Some(ticket) = unanswered {
-            self.cores_resized.push((ticket, Err(ManagementError::NoSuchCell(name))));
-        }
+        Some(event)
     }
 
     /// Has a cell's device forget the cell. Returns whether it did, or there is none.

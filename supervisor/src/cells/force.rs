@@ -78,11 +78,7 @@ impl<E: Effects> Cells<E> {
     pub(super) fn force(&mut self, id: CellId, place: usize, now: u64) -> Option<(Order, u64)> {
         let Body::Held(held) = &self.cells.get(&id)?.body else { return None };
         let core = held.cores.get(place)?.as_ref()?;
-        let last = self.effects.last_order(&held.space, place);
-        let order = match last.kind {
-            OrderKind::Yield => last,
-            _ => self.effects.order(&held.space, place, OrderKind::Yield),
-        };
+        let order = to_yield(&mut self.effects, &held.space, place);
         self.effects.force(&held.space, core, place);
         Some((order, now.saturating_add(ATTEMPT_NS)))
     }
@@ -94,11 +90,8 @@ impl<E: Effects> Cells<E> {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
         self.effects.empty(&held.space, place);
-        let order = match self.effects.last_order(&held.space, place) {
-            order if order.kind == OrderKind::Yield => order,
-            // It was told otherwise meanwhile, and what was set aside is to leave.
-            _ => self.effects.order(&held.space, place, OrderKind::Yield),
-        };
+        // It may have been told otherwise meanwhile, and what was set aside is to leave.
+        let order = to_yield(&mut self.effects, &held.space, place);
         cell.moves.set_aside.press_ns = now.saturating_add(PRESS_NS);
         cell.moves.set_aside.unfinished.push(Unfinished { place, order });
         self.note_move(id, JournalEvent::CoreTaken { core, cores }, core, since_ns);
@@ -113,5 +106,13 @@ impl<E: Effects> Cells<E> {
             cell.moves.set_aside.press_ns = now.saturating_add(PRESS_NS);
             self.effects.press(&held.space, &held.cores);
         }
+    }
+}
+
+/// The order to yield at a place; given, where the last one is another.
+pub(super) fn to_yield<E: Effects>(effects: &mut E, space: &E::Space, place: usize) -> Order {
+    match effects.last_order(space, place) {
+        order if order.kind == OrderKind::Yield => order,
+        _ => effects.order(space, place, OrderKind::Yield),
     }
 }

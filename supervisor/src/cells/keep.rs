@@ -6,7 +6,7 @@
 
 use super::Cells;
 use super::cell::{Body, Cell};
-use super::lend::KeptLoans;
+use super::lend::{Debt, KeptLoans};
 use crate::effects::Effects;
 use alloc::vec::Vec;
 use isola_abi::id::CellId;
@@ -33,6 +33,18 @@ pub(super) struct Keepsake {
     pub(super) restarts: (u32, u32),
     /// What it has borrowed, and is owed.
     pub(super) loans: KeptLoans,
+}
+
+impl Keepsake {
+    /// What was written; `None` where it is not what a supervisor writes.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+
+    /// What a cell owes and is owed that has nothing any more.
+    pub(super) fn into_debts(self) -> Vec<Debt> {
+        self.loans.into_debts(self.id)
+    }
 }
 
 impl<E: Effects> Cell<E> {

@@ -137,8 +137,13 @@ impl<E: Effects> Cells<E> {
     /// Asks the borrower of a core for it.
     fn send_back(&mut self, loan: Loan, why: ReturnReason, since_ns: u64) -> Result<(), ManagementError> {
         let name = self.name_of(loan.borrower).unwrap_or_default();
-        self.move_core(&name, Change::Less(1), loan.core)?;
-        self.loans.set_out(loan, Some(loan.borrower), To::Lender(loan, why), since_ns);
+        self.loans.go_back(loan, Some(loan.borrower), why, since_ns);
+        let asked = self.move_core(&name, Change::Less(1), loan.core);
+        // Where the borrower was found to have ended, it goes back all the same.
+        if asked.is_err() && self.loans.lending.is_lent(loan.core) {
+            self.loans.arrive(loan.core);
+        }
+        asked?;
         self.settle_loans();
         Ok(())
     }

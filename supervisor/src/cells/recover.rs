@@ -5,7 +5,7 @@
 //! can name.
 
 use super::cell::{Body, Cell, Held, Run};
-use super::force::SetAside;
+use super::force::{SetAside, to_yield};
 use super::grow::Growth;
 use super::keep::Keepsake;
 use super::lend::Debt;
@@ -50,6 +50,9 @@ impl<E: Effects> Cells<E> {
                     }
                     Err(survivor) => {
                         gone += 1;
+                        debts.extend(
+                            Keepsake::decode(&survivor.keepsake).into_iter().flat_map(Keepsake::into_debts),
+                        );
                         cells.give_up(survivor);
                     }
                 },
@@ -65,7 +68,7 @@ impl<E: Effects> Cells<E> {
 
     /// Takes a cell over, if it can be known again. Returns the cores that it is owed.
     fn take_over(&mut self, survivor: Survivor<E>) -> Result<Vec<Debt>, Survivor<E>> {
-        let Ok(keepsake) = postcard::from_bytes::<Keepsake>(&survivor.keepsake) else { return Err(survivor) };
+        let Some(keepsake) = Keepsake::decode(&survivor.keepsake) else { return Err(survivor) };
         let Keepsake {
             id, spec, image_bytes, text_bytes, created_unix_ns, started_unix_ns, started_ns, ..
         } = keepsake;
@@ -126,7 +129,7 @@ impl<E: Effects> Cells<E> {
     }
 
     /// What is under way of the cores of a cell.
-    fn moves_of(&self, space: &E::Space, cores: &[Option<E::Core>], now: u64) -> Moves {
+    fn moves_of(&mut self, space: &E::Space, cores: &[Option<E::Core>], now: u64) -> Moves {
         let report = self.effects.report(space);
         let here = cores.iter().enumerate().filter_map(|(place, core)| Some((place, core.as_ref()?.id())));
         let orders = here.map(|(place, core)| {
@@ -134,10 +137,13 @@ impl<E: Effects> Cells<E> {
             Ordered { place, core, order, said }
         });
         let empty = (0..MAX_CORES).filter(|place| cores.get(*place).is_none_or(Option::is_none));
-        let set_aside = empty
-            .map(|place| (place, self.effects.last_order(space, place)))
-            .filter(|(_, order)| order.kind == OrderKind::Yield);
-        Moves::resume(orders, SetAside::resume(set_aside, now), now)
+        let is_unfinished = |place: &usize| self.effects.last_order(space, *place).kind != OrderKind::Vacant;
+        let unfinished: Vec<usize> = empty.filter(is_unfinished).collect();
+        let orders: Vec<Ordered> = orders.collect();
+        let set_aside =
+            unfinished.into_iter().map(|place| (place, to_yield(&mut self.effects, space, place)));
+        let set_aside = SetAside::resume(set_aside, now);
+        Moves::resume(orders.into_iter(), set_aside, now)
     }
 
     /// Takes apart what cannot be known again.

@@ -101,42 +101,48 @@ impl Restarting {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Decides what becomes of a cell that has just ended.
-    pub(super) fn consider_restart(&mut self, id: CellId) {
+    /// Decides what becomes of a cell that ends. Returns what is entered in the journal, where its policy says anything.
+    pub(super) fn decide_restart(&mut self, id: CellId) -> Option<JournalEvent> {
         let now = self.effects.now_ns();
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        let Some(most) = cell.wanted_restarts() else { return };
+        let cell = self.cells.get_mut(&id)?;
+        let most = cell.wanted_restarts()?;
         let restarting = &mut cell.restarting;
         if now.saturating_sub(cell.started_ns) >= STEADY_NS {
             restarting.ends_in_row = 0;
         }
         restarting.refused_in_row = 0;
-        let event = if most.is_some_and(|most| restarting.ends_in_row >= most) {
-            JournalEvent::RestartsUsedUp { ends_in_row: restarting.ends_in_row.saturating_add(1) }
-        } else {
-            restarting.ends_in_row = restarting.ends_in_row.saturating_add(1);
-            let after_ns = restarting.delay_ns();
-            restarting.next_ns = Some(now.saturating_add(after_ns));
-            JournalEvent::RestartDue { ends_in_row: restarting.ends_in_row, after_ns }
-        };
-        let name = cell.spec.name.clone();
-        self.record(now, Some(&name), event);
+        if most.is_some_and(|most| restarting.ends_in_row >= most) {
+            return Some(JournalEvent::RestartsUsedUp {
+                ends_in_row: restarting.ends_in_row.saturating_add(1),
+            });
+        }
+        restarting.ends_in_row = restarting.ends_in_row.saturating_add(1);
+        let after_ns = restarting.delay_ns();
+        restarting.next_ns = Some(now.saturating_add(after_ns));
+        Some(JournalEvent::RestartDue { ends_in_row: restarting.ends_in_row, after_ns })
     }
 
-    /// Starts a cell again whose time has come, or sees to the next try.
+    /// Starts a cell again whose time has come, or sees to the next try. The estate says that its time has come until it
+    /// runs: a supervisor that comes after this one does not know a cell that is only about to.
     pub(super) fn restart(&mut self, id: CellId) {
         let began = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        cell.restarting.next_ns = None;
         let name = cell.spec.name.clone();
-        let restarted = self.rebuild(id).and_then(|()| self.start(&name));
+        if let Err(error) = self.rebuild(id, began) {
+            return self.put_restart_off(id, error, began);
+        }
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        let restarting = &mut cell.restarting;
-        let Err(error) = restarted else {
-            restarting.count = restarting.count.saturating_add(1);
-            self.keep_up(id);
-            return;
-        };
+        cell.restarting.next_ns = None;
+        cell.restarting.count = cell.restarting.count.saturating_add(1);
+        // It was built just now, and can be.
+        let _ = self.start(&name);
+        self.count_images();
+    }
+
+    /// A cell cannot be started again now.
+    fn put_restart_off(&mut self, id: CellId, error: ManagementError, began: u64) {
+        let Some(cell) = self.cells.get_mut(&id) else { return };
+        let (name, restarting) = (cell.spec.name.clone(), &mut cell.restarting);
         let after_ns = is_exhaustion(&error).then(|| {
             restarting.refused_in_row = restarting.refused_in_row.saturating_add(1);
             restarting.delay_ns()

@@ -6,6 +6,7 @@ use crate::effects::{Legacy, Pages, SharedPages, Survivor};
 use crate::inventory::{CHUNK, Cores, Devices, Memory};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use isola_abi::growth::Grown;
 use isola_abi::id::{CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::Questions;
@@ -30,7 +31,7 @@ pub(super) struct FakeDeed {
     recall: Rc<Recall>,
     questions: Rc<Questions>,
     places: Rc<Places>,
-    furnished: usize,
+    furnished: Rc<Cell<usize>>,
 }
 
 impl FakeDeed {
@@ -49,7 +50,7 @@ impl FakeDeed {
             recall: space.recall.clone(),
             questions: space.questions.clone(),
             places: space.places.clone(),
-            furnished: space.furnished,
+            furnished: space.furnished.clone(),
         };
         deed.hold(space);
         deed
@@ -57,7 +58,6 @@ impl FakeDeed {
 
     /// The cell has other memory than before.
     pub(super) fn hold(&mut self, space: &FakeSpace) {
-        self.furnished = space.furnished;
         self.memory = space.memory.iter().chain(&space.retracted).map(|memory| memory.range).collect();
     }
 
@@ -89,6 +89,19 @@ impl FakeDeed {
     /// Whether the cell outlives its supervisor.
     fn goes_on(&self) -> bool {
         !matches!(self.stage, Stage::Entering | Stage::Ending)
+    }
+}
+
+impl FakeSpace {
+    /// Tells the cell what became of an offer that it was not answered: what has gone has gone.
+    fn settle_what_is_open(&self) {
+        if self.recall.asked().0 == self.recall.settlement().number {
+            return;
+        }
+        let has = |block: &PhysRange| self.memory.iter().any(|piece| piece.range.contains(block.start));
+        let (blocks, _) = self.report.offer.read();
+        let taken = (0..u32::BITS).zip(blocks).filter(|(_, block)| block.len_bytes > 0 && !has(block));
+        self.recall.settle(taken.fold(0, |taken, (bit, _)| taken | 1 << bit));
     }
 }
 
@@ -189,7 +202,7 @@ pub(crate) fn go_wrong(
         let piece =
             |range: &PhysRange| FakeMemory { range: *range, front: Vec::new(), soiled: soiled.clone() };
         let (cores, core_ids) = (deed.cores(), deed.core_ids());
-        let mut survivor = Survivor {
+        let mut survivor = Survivor::<FakeMachine> {
             stage: deed.stage,
             keepsake: deed.keepsake,
             space: FakeSpace {
@@ -216,6 +229,8 @@ pub(crate) fn go_wrong(
             answered: deed.grown.answered.load(core::sync::atomic::Ordering::Relaxed),
             settled: deed.recall.settlement().number,
         };
+        survivor.space.settle_what_is_open();
+        survivor.settled = survivor.space.recall.settlement().number;
         twist(&mut survivor.keepsake);
         survivor
     };
@@ -239,6 +254,7 @@ pub(crate) fn go_wrong(
         restarts: number,
     };
     let ended_ns = machine.now.get();
+    machine.death.begin();
     let legacy = Legacy {
         cause: RestartCause::Panic,
         number,

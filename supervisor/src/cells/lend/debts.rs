@@ -1,9 +1,9 @@
 //! What outlives a supervisor of loans, and how the next one takes it up.
 //!
-//! A lender's deed says which of its cores are between two cells ([`Debt`]), a borrower's which it has. The one is written
-//! before the other is struck out, so that a supervisor that begins anew finds each, and no core twice.
+//! A lender's deed says what it has lent, from when the core is asked for until it is back, and a borrower's what it has: so
+//! each is found, wherever the core is, and whichever of the two ends.
 
-use super::ways::{Loans, To};
+use super::ways::{Afterwards, Loans};
 use crate::cells::Cells;
 use crate::cells::cell::Cell;
 use crate::effects::Effects;
@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 /// What is to be known again of loans, of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(in crate::cells) struct KeptLoans {
-    /// What it has borrowed, of whom, and until when: at most as much as a machine has cores.
+    /// What it has borrowed, or is about to, of whom, and until when: at most as much as a machine has cores.
     borrowed: Vec<(CoreId, Option<CellId>, u64)>,
-    /// What it has lent that is between two cells, and who was to have it, or had it: likewise.
-    owed: Vec<(CoreId, CellId)>,
+    /// What it has lent, and to whom, from when the core is asked for until it is back: likewise.
+    lent: Vec<(CoreId, CellId)>,
 }
 
-/// A core that is a lender's, and was between two cells when a supervisor went wrong.
+/// A core that is a lender's, and was lent when a supervisor went wrong: with its borrower, or between two cells.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cells) struct Debt {
     core: CoreId,
@@ -34,9 +34,10 @@ pub(in crate::cells) struct Debt {
 impl Loans {
     /// What is to be known again of a cell's.
     pub(in crate::cells) fn kept(&self, id: CellId) -> KeptLoans {
-        let borrowed = self.lending.borrowed(id).map(|loan| (loan.core, loan.lender, loan.until_ns));
-        let owed = self.unentered(id).map(|loan| (loan.core, loan.borrower));
-        KeptLoans { borrowed: borrowed.collect(), owed: owed.collect() }
+        let borrowed = self.lending.borrowed(id).chain(self.expected(id));
+        let borrowed = borrowed.map(|loan| (loan.core, loan.lender, loan.until_ns));
+        let lent = self.lent(id).map(|loan| (loan.core, loan.borrower));
+        KeptLoans { borrowed: borrowed.collect(), lent: lent.collect() }
     }
 
     /// Takes up what a supervisor before this one has entered of a cell that has these cores beside its first one. Returns
@@ -44,21 +45,27 @@ impl Loans {
     pub(in crate::cells) fn resume(
         &mut self,
         id: CellId,
-        kept: KeptLoans,
+        mut kept: KeptLoans,
         cores: &[CoreId],
         now: u64,
     ) -> Vec<Debt> {
         let longest_ns = now.saturating_add(u64::from(MAX_LEASE_MS) * 1_000_000);
-        let owed = kept.owed.into_iter().map(|(core, borrower)| Debt { core, lender: id, borrower });
-        let mut debts: Vec<Debt> = owed.collect();
-        for (core, lender, until_ns) in kept.borrowed {
-            if cores.contains(&core) {
-                self.lending.enter(Loan { core, lender, borrower: id, until_ns: until_ns.min(longest_ns) });
-            } else {
-                debts.extend(lender.map(|lender| Debt { core, lender, borrower: id }));
-            }
+        let has = |(core, ..): &mut (CoreId, Option<CellId>, u64)| cores.contains(core);
+        for (core, lender, until_ns) in kept.borrowed.extract_if(.., has) {
+            self.lending.enter(Loan { core, lender, borrower: id, until_ns: until_ns.min(longest_ns) });
         }
-        debts
+        kept.into_debts(id)
+    }
+}
+
+impl KeptLoans {
+    /// What is owed, or is to be given back, of a cell that has nothing of it.
+    pub(in crate::cells) fn into_debts(self, id: CellId) -> Vec<Debt> {
+        let lent = self.lent.into_iter().map(|(core, borrower)| Debt { core, lender: id, borrower });
+        let borrowed = self.borrowed.into_iter();
+        let borrowed =
+            borrowed.filter_map(|(core, lender, _)| Some(Debt { core, lender: lender?, borrower: id }));
+        lent.chain(borrowed).collect()
     }
 }
 
@@ -69,7 +76,11 @@ impl<E: Effects> Cells<E> {
         let lenders = self.loans.lending.loans().iter().filter_map(|loan| loan.lender);
         let is_live = |id: &CellId| self.cells.get(id).is_some_and(Cell::is_live);
         let gone: Vec<CellId> = lenders.filter(|id| !is_live(id)).collect();
-        gone.into_iter().for_each(|id| self.loans.lending.lender_ended(id));
+        for id in gone {
+            let is_due = self.cells.get(&id).is_some_and(|cell| cell.restarting.next_ns().is_some());
+            let then = if is_due { Afterwards::Restart } else { Afterwards::Nothing };
+            self.loans.lender_ended(id, then, now);
+        }
         let is_live = |id: &CellId| self.cells.get(id).is_some_and(Cell::is_live);
         let debts: Vec<Debt> = debts.into_iter().filter(|debt| is_live(&debt.lender)).collect();
         for Debt { core, lender, borrower } in debts {
@@ -77,11 +88,11 @@ impl<E: Effects> Cells<E> {
                 continue;
             }
             let loan = Loan { core, lender: Some(lender), borrower, until_ns: now };
-            let to = To::Lender(loan, ReturnReason::Lost);
+            let why = ReturnReason::Lost;
             match self.inventory.cores.owner(core) {
-                Some(CoreOwner::Free) => self.loans.set_out(loan, None, to, now),
+                Some(CoreOwner::Free) => self.loans.go_back(loan, None, why, now),
                 Some(CoreOwner::Cell(has)) if has == lender && self.is_leaving(has, core) => {
-                    self.loans.set_out(loan, Some(has), to, now);
+                    self.loans.go_back(loan, Some(has), why, now);
                 }
                 // It has come, and that was not noted any more.
                 Some(CoreOwner::Cell(has)) if has == borrower && !self.is_first(has, core) => {
@@ -92,8 +103,12 @@ impl<E: Effects> Cells<E> {
         }
         self.loans.has_news = !self.loans.ways.is_empty();
         self.promise_cores();
-        // Who was owed a core by what the borrower's deed said is owed it by its own from here on.
-        self.keep_lenders();
+        // Whoever comes next finds the same, and nothing of what was so before. A lender is less important than who borrows,
+        // and comes first: what it is owed by the borrower's deed alone is in its own before it is struck out there.
+        let mut live: Vec<&Cell<E>> = self.cells.values().filter(|cell| cell.is_live()).collect();
+        live.sort_by_key(|cell| cell.spec.lending.priority);
+        let live: Vec<CellId> = live.into_iter().map(|cell| cell.id).collect();
+        live.into_iter().for_each(|id| self.keep_up(id));
     }
 
     fn is_first(&self, id: CellId, core: CoreId) -> bool {

@@ -9,7 +9,6 @@ use crate::cells::Cells;
 use crate::cells::moves::CoresWanted;
 use crate::effects::Effects;
 use crate::lending::{Lending, Loan};
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
 use isola_abi::management::{
@@ -24,7 +23,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 pub(in crate::cells) struct Loans {
     pub(super) lending: Lending,
     /// At most one for each core.
-    pub(super) ways: VecDeque<Way>,
+    pub(super) ways: Vec<Way>,
     /// Whether there are cores on their way that the next tick looks at.
     pub(super) has_news: bool,
     /// When a lender is sent its core again that could not take it.
@@ -80,7 +79,7 @@ pub(in crate::cells) enum Afterwards {
 
 impl Loans {
     pub(in crate::cells) const fn new() -> Self {
-        Self { lending: Lending::new(), ways: VecDeque::new(), has_news: false, retry_ns: None }
+        Self { lending: Lending::new(), ways: Vec::new(), has_news: false, retry_ns: None }
     }
 
     /// When a lease ends or a lender is to be sent a core again, or at once where there is something to look at.
@@ -92,12 +91,10 @@ impl Loans {
     /// A cell has ended: what it had borrowed goes back, and what it had lent goes to nobody; at once, where it needs it
     /// itself. Returns the loans that come to nothing.
     fn cell_ended(&mut self, id: CellId, then: Afterwards, now: u64) -> Vec<Loan> {
-        if then == Afterwards::Restart {
-            self.lending.recall_all(id, now);
-        }
+        self.lender_ended(id, then, now);
         for loan in self.lending.cell_ended(id) {
             if !self.is_moving(loan.core) {
-                self.set_out(loan, None, To::Lender(loan, ReturnReason::Lost), now);
+                self.go_back(loan, None, ReturnReason::Lost, now);
             }
         }
         let mut void = Vec::new();
@@ -117,14 +114,48 @@ impl Loans {
         void
     }
 
-    pub(super) fn set_out(&mut self, loan: Loan, from: Option<CellId>, to: To, since_ns: u64) {
-        self.ways.push_back(Way { core: loan.core, from, to, since_ns });
+    /// What that cell had lent is nobody's when it goes back; that is at once, where the cell needs it itself.
+    pub(super) fn lender_ended(&mut self, id: CellId, then: Afterwards, now: u64) {
+        if then == Afterwards::Restart {
+            self.lending.recall_all(id, now);
+        }
+        self.lending.lender_ended(id);
+    }
+
+    /// A core that is lent goes back; `from` has it until it is free.
+    pub(super) fn go_back(&mut self, loan: Loan, from: Option<CellId>, why: ReturnReason, since_ns: u64) {
+        self.ways.push(Way { core: loan.core, from, to: To::Lender(loan, why), since_ns });
+    }
+
+    /// The way of a core.
+    fn way_of(&mut self, core: CoreId) -> Option<&mut Way> {
+        self.ways.iter_mut().find(|way| way.core == core)
+    }
+
+    /// A core is not on its way any more.
+    pub(super) fn arrive(&mut self, core: CoreId) {
+        self.ways.retain(|way| way.core != core);
+    }
+
+    /// The loans of that lender's.
+    pub(super) fn lent(&self, lender: CellId) -> impl Iterator<Item = Loan> {
+        let entered = self.lending.loans().iter().copied().filter(move |loan| loan.lender == Some(lender));
+        entered.chain(self.unentered(lender))
     }
 
     /// The loans of that lender's whose cores are on their way, and not entered: not yet, or not any more.
     pub(super) fn unentered(&self, lender: CellId) -> impl Iterator<Item = Loan> {
         let loans = self.ways.iter().map(|way| *way.to.loan());
         loans.filter(move |loan| loan.lender == Some(lender) && !self.lending.is_lent(loan.core))
+    }
+
+    /// The loans of that borrower's that are about to be entered, of cores that nobody had.
+    pub(super) fn expected(&self, borrower: CellId) -> impl Iterator<Item = Loan> {
+        let coming = self.ways.iter().filter_map(|way| match way.to {
+            To::Borrower(loan) => Some(loan),
+            To::Lender(..) => None,
+        });
+        coming.filter(move |loan| loan.borrower == borrower && loan.lender.is_none())
     }
 
     pub(super) fn is_moving(&self, core: CoreId) -> bool {
@@ -147,27 +178,23 @@ impl Loans {
 impl<E: Effects> Cells<E> {
     /// A core goes: it is to be asked for, or is free.
     pub(super) fn set_out(&mut self, way: Way) {
-        self.loans.ways.push_back(way);
+        self.loans.ways.push(way);
         self.promise_cores();
-        self.keep_owed(&way);
+        self.keep_way(&way);
     }
 
     /// A core that was to go does not.
     pub(super) fn call_off(&mut self, way: Way) {
-        self.loans.ways.retain(|other| other.core != way.core);
+        self.loans.arrive(way.core);
         self.promise_cores();
-        self.keep_owed(&way);
+        self.keep_way(&way);
     }
 
-    /// Takes note of what the lender is owed, or not any more.
-    fn keep_owed(&mut self, way: &Way) {
-        way.to.loan().lender.into_iter().for_each(|lender| self.keep_up(lender));
-    }
-
-    /// Takes note of what all lenders are owed.
-    pub(super) fn keep_lenders(&mut self) {
-        let lenders: Vec<CellId> = self.loans.ways.iter().filter_map(|way| way.to.loan().lender).collect();
-        lenders.into_iter().for_each(|lender| self.keep_up(lender));
+    /// Takes note that a core is lent, or not any more: with its lender; or, where nobody had it, with its borrower, who is to
+    /// have it for a while and not for good.
+    fn keep_way(&mut self, way: &Way) {
+        let loan = way.to.loan();
+        self.keep_up(loan.lender.unwrap_or(loan.borrower));
     }
 
     /// Tells the inventory who is to have which core.
@@ -182,9 +209,10 @@ impl<E: Effects> Cells<E> {
             self.note_loan(loan.borrower, now, JournalEvent::NotBorrowed { core: Some(loan.core) });
         }
         self.promise_cores();
-        self.keep_lenders();
         // What it lent, they have of nobody now.
-        let borrowers: Vec<CellId> = self.loans.lending.loans().iter().map(|loan| loan.borrower).collect();
+        let going = self.loans.ways.iter().map(|way| way.to.loan().borrower);
+        let lent = self.loans.lending.loans().iter().map(|loan| loan.borrower);
+        let borrowers: Vec<CellId> = going.chain(lent).collect();
         borrowers.into_iter().for_each(|borrower| self.keep_up(borrower));
     }
 
@@ -195,7 +223,7 @@ impl<E: Effects> Cells<E> {
         let loan = self.loans.lending.loans().iter().find(|loan| loan.core == core && loan.lender.is_none());
         let Some(loan) = loan.copied() else { return };
         let way = self.loans.ways.iter().find(|way| way.core == core).copied();
-        self.loans.ways.retain(|way| way.core != core);
+        self.loans.arrive(core);
         self.end_loan(core);
         let (why, since_ns) = match way {
             Some(Way { to: To::Lender(_, why), since_ns, .. }) => (why, since_ns),
@@ -223,48 +251,49 @@ impl<E: Effects> Cells<E> {
             !self.loans.is_moving(loan.core) && owner != Some(CoreOwner::Cell(loan.borrower))
         });
         for loan in lost.collect::<Vec<Loan>>() {
-            self.loans.set_out(loan, None, To::Lender(loan, ReturnReason::Lost), now);
+            self.loans.go_back(loan, None, ReturnReason::Lost, now);
         }
-        // One by one, as a cell may be found to have ended meanwhile.
-        for _ in 0..self.loans.ways.len() {
-            let Some(way) = self.loans.ways.pop_front() else { break };
-            match (self.inventory.cores.owner(way.core), way.from) {
+        let going: Vec<CoreId> = self.loans.ways.iter().map(|way| way.core).collect();
+        for core in going {
+            // One by one, as a cell may be found to have ended meanwhile.
+            let Some(way) = self.loans.way_of(core).copied() else { continue };
+            match (self.inventory.cores.owner(core), way.from) {
                 (Some(CoreOwner::Free | CoreOwner::OnItsWay(_)), _) => self.deliver(way),
                 // It has not come free yet, and is still to.
-                (Some(CoreOwner::Cell(has)), Some(from))
-                    if has == from && self.is_leaving(from, way.core) =>
-                {
-                    self.loans.ways.push_back(way);
-                }
+                (Some(CoreOwner::Cell(has)), Some(from)) if has == from && self.is_leaving(from, core) => {}
                 (owner, _) => self.astray(way, owner),
             }
         }
         self.promise_cores();
     }
 
-    /// Sends a core that is free to where it goes.
+    /// Sends a core that is free to where it goes. It is on its way until it is noted that it is there.
     fn deliver(&mut self, way: Way) {
+        let core = way.core;
         // Who has just been given another is waited for.
         if way.to.cell().is_some_and(|to| self.is_resizing(to)) {
             return self.wait(way);
         }
         let name = way.to.cell().and_then(|to| self.name_of(to));
-        self.inventory.cores.release(way.core);
-        let came = name.map(|name| self.move_core(&name, Change::More(1), way.core));
+        self.inventory.cores.release(core);
+        let came = name.map(|name| self.move_core(&name, Change::More(1), core));
+        // Elsewhere, where a cell was found to have ended.
+        let Some(way) = self.loans.way_of(core).copied() else { return };
         match (way.to, came) {
             (To::Borrower(loan), Some(Ok(()))) => {
+                self.loans.arrive(core);
                 self.loans.lending.enter(loan);
                 self.keep_up(loan.borrower);
-                self.keep_owed(&way);
                 let from = loan.lender.and_then(|id| self.name_of(id));
                 let lease_ns = loan.until_ns.saturating_sub(way.since_ns);
-                let event = JournalEvent::Borrow { core: way.core, from, lease_ns };
-                self.note_loan(loan.borrower, way.since_ns, event);
+                self.note_loan(loan.borrower, way.since_ns, JournalEvent::Borrow { core, from, lease_ns });
             }
             (To::Borrower(loan), _) => {
-                let event = JournalEvent::NotBorrowed { core: Some(way.core) };
+                let event = JournalEvent::NotBorrowed { core: Some(core) };
                 self.note_loan(loan.borrower, way.since_ns, event);
-                self.deliver(Way { to: To::Lender(loan, ReturnReason::Lost), ..way });
+                let back = Way { to: To::Lender(loan, ReturnReason::Lost), ..way };
+                self.loans.way_of(core).into_iter().for_each(|way| *way = back);
+                self.deliver(back);
             }
             // For want of memory for its stacks, or as all its places are taken by what is still to end there.
             (To::Lender(loan, _), Some(Err(_))) if loan.lender.is_some_and(|to| self.is_running(to)) => {
@@ -272,28 +301,27 @@ impl<E: Effects> Cells<E> {
                 self.loans.retry_ns = Some(self.effects.now_ns().saturating_add(RETRY_NS));
             }
             (To::Lender(loan, why), came) => {
-                self.end_loan(way.core);
-                self.keep_owed(&way);
+                self.loans.arrive(core);
+                self.end_loan(core);
+                self.keep_way(&way);
                 let to = came.and_then(Result::ok).and(loan.lender).and_then(|id| self.name_of(id));
-                self.note_loan(loan.borrower, way.since_ns, JournalEvent::Return { core: way.core, to, why });
+                self.note_loan(loan.borrower, way.since_ns, JournalEvent::Return { core, to, why });
             }
         }
     }
 
     /// A core that is free waits to go on.
     fn wait(&mut self, way: Way) {
-        self.loans.ways.push_back(Way { from: None, ..way });
-        // What is not the borrower's any more is owed to the lender.
-        let is_over = matches!(way.to, To::Lender(..)).then(|| self.loans.lending.end(way.core)).flatten();
-        self.promise_cores();
-        if let Some(loan) = is_over {
-            self.keep_owed(&way);
-            self.keep_up(loan.borrower);
+        self.loans.way_of(way.core).into_iter().for_each(|way| way.from = None);
+        if matches!(way.to, To::Lender(..)) {
+            self.end_loan(way.core);
         }
+        self.promise_cores();
     }
 
     /// A core did not come free, or has failed.
     fn astray(&mut self, way: Way, owner: Option<CoreOwner>) {
+        self.loans.arrive(way.core);
         let event = match way.to {
             To::Borrower(_) => JournalEvent::NotBorrowed { core: Some(way.core) },
             // As long as the borrower has it, it is a loan, and asked for again.
@@ -304,7 +332,7 @@ impl<E: Effects> Cells<E> {
                 JournalEvent::Return { core: way.core, to: kept.and_then(|id| self.name_of(id)), why }
             }
         };
-        self.keep_owed(&way);
+        self.keep_way(&way);
         self.note_loan(way.to.loan().borrower, way.since_ns, event);
     }
 

@@ -60,6 +60,7 @@ fn events(cells: &Cells<FakeMachine>) -> Vec<JournalEvent> {
     cells.journal().since(0).map(|entry| entry.event.clone()).collect()
 }
 
+mod deaths;
 mod ends;
 mod growth;
 mod images;
