@@ -13,8 +13,7 @@ use super::cell::Body;
 use crate::effects::Effects;
 use crate::report;
 use alloc::vec::Vec;
-use isola_abi::id::{CellId, CoreId};
-use isola_abi::management::JournalEvent;
+use isola_abi::id::CellId;
 use isola_abi::places::{Order, OrderKind};
 use isola_abi::report::Report;
 
@@ -83,10 +82,9 @@ impl<E: Effects> Cells<E> {
         Some((order, now.saturating_add(ATTEMPT_NS)))
     }
 
-    /// Takes back a core that has set aside what it was in the middle of.
-    pub(super) fn take_forced(&mut self, id: CellId, place: usize, core: CoreId, since_ns: u64) {
+    /// Takes note of what a core was in the middle of that has yielded, and was taken back.
+    pub(super) fn set_aside(&mut self, id: CellId, place: usize) {
         let now = self.effects.now_ns();
-        let Some(cores) = self.free_core(id, place, core, since_ns) else { return };
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
         self.effects.empty(&held.space, place);
@@ -94,8 +92,6 @@ impl<E: Effects> Cells<E> {
         let order = to_yield(&mut self.effects, &held.space, place);
         cell.moves.set_aside.press_ns = now.saturating_add(PRESS_NS);
         cell.moves.set_aside.unfinished.push(Unfinished { place, order });
-        self.note_move(id, JournalEvent::CoreTaken { core, cores }, core, since_ns);
-        self.came_free(core);
     }
 
     /// Presses a cell's cores to go on with what was set aside, where it is time to.
