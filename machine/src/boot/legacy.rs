@@ -8,7 +8,7 @@ use super::{Firmware, OwnSpace};
 use crate::device::Device;
 use crate::memory::map::subtract;
 use crate::memory::{Contents, Region, SharedRegion};
-use crate::rebirth::{self, Claim, DevicePlace, Facts, Past, Settled, settle};
+use crate::rebirth::{self, Claim, DevicePlace, Facts, Past, Settled, Unread, settle};
 use crate::smp::{self, AwayCore, Candidate, Homes, LostCore, ParkedCore};
 use crate::space::CellSpace;
 use alloc::vec::Vec;
@@ -25,7 +25,8 @@ pub struct Legacy {
     pub survivors: Vec<Survivor>,
     /// What they stand on beside others, each once.
     pub texts: Vec<SharedRegion>,
-    /// How many cells there were of which it cannot be told what they had, or which were just beginning or ending.
+    /// How many cells there were of which it cannot be told what they had, or which were just beginning or ending; each is
+    /// counted once, by the first life that finds it so.
     pub gone: usize,
     /// Memory that something may still write to that did not come back.
     pub withheld: Vec<PhysRange>,
@@ -64,7 +65,7 @@ pub enum SurvivorCore {
 pub(super) struct Inheritance {
     past: Option<Past>,
     settled: Settled,
-    unread: usize,
+    unread: Unread,
     /// The cores of cells that have not been started.
     waiting: Vec<ParkedCore>,
     /// The cores of the others: who they are, and where they live when they come back.
@@ -171,8 +172,8 @@ impl Inheritance {
     ) -> (Vec<PhysRange>, Option<Legacy>) {
         let Self { past, settled, unread, mut waiting, mut away, all_back } = self;
         let Some(past) = past else { return (free, None) };
+        let gone = settled.newly_void() + unread.new;
         let Settled { held, void } = settled;
-        let gone = void.len() + unread;
         let owned: Vec<PhysRange> = held.iter().flat_map(|claim| claim.holding.memory.clone()).collect();
         let mut ranges: Vec<PhysRange> = held.iter().filter_map(|claim| claim.holding.text).collect();
         ranges.sort_unstable();
@@ -221,17 +222,17 @@ impl Inheritance {
         let is_safe = lost.is_empty() && all_back == AllBack::Yes;
         let of = |claim: &Claim| claim.holding.memory.clone().into_iter().chain(claim.holding.text);
         let gone_ranges: Vec<PhysRange> = void.iter().flat_map(of).collect();
-        let withheld = match (is_safe, unread) {
+        let withheld = match (is_safe, unread.all) {
             (true, _) => Vec::new(),
             (false, 0) => subtract(&free, &subtract(&free, &gone_ranges)),
             (false, _) => free.clone(),
         };
         if !is_safe {
             // The life after this one has to know as well.
-            rebirth::leave_claims(void.iter().map(|claim| claim.place), unread);
+            rebirth::leave_claims(void.iter().map(|claim| claim.place), unread.all);
             // What others stand on as well is in use for good, whatever becomes of them.
             let is_named = |text: &&SharedRegion| {
-                unread > 0 || subtract(&[text.range()], &gone_ranges) != [text.range()]
+                unread.all > 0 || subtract(&[text.range()], &gone_ranges) != [text.range()]
             };
             texts.iter().filter(is_named).cloned().for_each(core::mem::forget);
         }

@@ -8,6 +8,7 @@
 //! memory is somebody's. Where one of these does not come back, the memory of the deeds that failed is used by nobody.
 
 use super::deed::{DevicePlace, Holding};
+use super::kept::Standing;
 use alloc::vec::Vec;
 use isola_abi::descriptor::Core;
 use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
@@ -33,6 +34,8 @@ pub(crate) struct Facts<'a> {
 pub(crate) struct Claim {
     /// Where it is.
     pub(crate) place: PhysRange,
+    /// As what it was entered.
+    pub(crate) standing: Standing,
     /// The number of its valid copy.
     pub(crate) number: u64,
     /// What it says.
@@ -50,6 +53,7 @@ impl Claim {
     /// The claim as one that an earlier life has found not to hold. Its memory is in use as long as something did not come
     /// back; its cores and devices, as far as they came, may be another cell's by now.
     pub(crate) fn of_what_is_gone(mut self) -> Self {
+        self.standing = Standing::Void;
         self.holding.stage = Stage::Ending;
         self.holding.devices.clear();
         self.cores.clear();
@@ -64,6 +68,13 @@ pub(crate) struct Settled {
     pub(crate) held: Vec<Claim>,
     /// Those that don't, and those of cells that end with the former life.
     pub(crate) void: Vec<Claim>,
+}
+
+impl Settled {
+    /// How many of those that do not hold no earlier life has counted.
+    pub(crate) fn newly_void(&self) -> usize {
+        self.void.iter().filter(|claim| claim.standing == Standing::Entered).count()
+    }
 }
 
 /// Looks at all deeds.
@@ -171,6 +182,7 @@ mod tests {
         let at = |page: u64| PhysAddr(first * CHUNK + page * PAGE_SIZE);
         Claim {
             place: PhysRange::new(at(0), 4 * PAGE_SIZE),
+            standing: Standing::Entered,
             number: 1,
             holding: Holding {
                 stage: Stage::Entered,
@@ -230,6 +242,7 @@ mod tests {
         let (gone, mut cell) = (claim(8, 1, 1).of_what_is_gone(), claim(60, 1, 1));
         cell.holding.text = Some(chunks(20, 1));
         let settled = settled(alloc::vec![gone.clone(), cell.clone()]);
+        assert_eq!(settled.newly_void(), 0, "it was counted when it was found not to hold");
         assert_eq!((settled.held, settled.void), (alloc::vec![cell], alloc::vec![gone]));
     }
 

@@ -46,20 +46,25 @@ pub(super) struct Kept {
     pub(super) status_len: AtomicU32,
     recent: [AtomicU64; REMEMBERED],
     /// Where the deeds of cells are: see [`word_of`], each with its complement in the next word, or, where it does not hold
-    /// any more, with itself.
+    /// any more, with itself; [`UNREADABLE`] has 0 there.
     deeds: [AtomicU64; 2 * MAX_DEEDS],
     variables_len: AtomicU32,
     variables: [AtomicU8; MAX_VARIABLES],
     survey: Note<MAX_SURVEY>,
 }
 
+/// What stands in the place of a deed that could not be read.
+const UNREADABLE: u64 = 1;
+
 /// As what a deed was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// As that of a cell.
     Entered,
     /// As one that an earlier life has found not to hold: what it names may still be written to.
     Void,
+    /// As one that an earlier life could not read.
+    Unreadable,
 }
 
 /// Bytes, and a sum by which it is seen that they are still as they were written.
@@ -156,7 +161,7 @@ impl Kept {
 
     /// Enters that there is a deed of which nothing is known. Returns whether there is a place for it.
     pub(super) fn enter_unreadable(&self) -> bool {
-        self.enter(1, 0)
+        self.enter(UNREADABLE, 0)
     }
 
     fn enter(&self, word: u64, check: u64) -> bool {
@@ -183,6 +188,7 @@ impl Kept {
             let standing = match complement {
                 _ if complement == !word => Some(Standing::Entered),
                 _ if complement == word => Some(Standing::Void),
+                0 if word == UNREADABLE => Some(Standing::Unreadable),
                 _ => None,
             };
             (word != 0).then(|| Some((place, standing?)))
@@ -251,7 +257,8 @@ mod tests {
         assert_eq!(kept.take_deeds(), [entered(1), None, entered(4)]);
         assert!(kept.take_deeds().is_empty());
         assert!(kept.enter_unreadable() && kept.enter_void(deed(4)) && kept.enter_deed(deed(3)));
-        assert_eq!(kept.take_deeds(), [None, Some((deed(4), Standing::Void)), entered(3)]);
+        let unreadable = Some((PhysRange::new(PhysAddr(0), PAGE_SIZE), Standing::Unreadable));
+        assert_eq!(kept.take_deeds(), [unreadable, Some((deed(4), Standing::Void)), entered(3)]);
         for number in 1..=MAX_DEEDS as u64 {
             assert!(kept.enter_deed(deed(number)));
         }

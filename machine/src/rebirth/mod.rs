@@ -150,11 +150,24 @@ pub(crate) fn survey() -> Option<Survey> {
     postcard::from_bytes(&KEPT.survey()?).ok()
 }
 
+/// How many deeds cannot be read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unread {
+    pub(crate) all: usize,
+    /// Those that no earlier life has counted.
+    pub(crate) new: usize,
+}
+
 /// The deeds that the former life has left, in memory of these ranges, and how many there are that cannot be read.
-pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, usize) {
+pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
     let found = KEPT.take_deeds();
     let count = found.len();
+    let was_counted = |found: &&Option<(PhysRange, Standing)>| matches!(found, Some((_, Standing::Unreadable)));
+    let counted = found.iter().filter(was_counted).count();
     let read = |(place, standing): (PhysRange, Standing)| {
+        if standing == Standing::Unreadable {
+            return None;
+        }
         let inside = |range: &&PhysRange| range.start <= place.start && place.end() <= range.end();
         memory.iter().find(inside)?;
         // SAFETY: it is RAM in the direct map, which nobody else uses: should it be a cell's, as what is written over can
@@ -162,15 +175,12 @@ pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, usize) {
         let pages = unsafe { core::slice::from_raw_parts(direct(place.start), place.len_bytes as usize) };
         let (holding, number) = deed::read(pages)?;
         let cores = cores_of(&holding, memory);
-        let claim = Claim { place, number, holding, cores };
-        Some(match standing {
-            Standing::Entered => claim,
-            Standing::Void => claim.of_what_is_gone(),
-        })
+        let claim = Claim { place, standing, number, holding, cores };
+        Some(if standing == Standing::Void { claim.of_what_is_gone() } else { claim })
     };
     let claims: Vec<Claim> = found.into_iter().flatten().filter_map(read).collect();
-    let unread = count - claims.len();
-    (claims, unread)
+    let all = count - claims.len();
+    (claims, Unread { all, new: all - counted })
 }
 
 /// Leaves the next life deeds that were found and do not hold, where what they named may still be in use, and as many that

@@ -21,6 +21,8 @@ use isola_abi::topology::CoreSite;
 pub(super) struct FakeDeed {
     id: CellId,
     stage: Stage,
+    /// A supervisor has found it not to hold, and counted it.
+    is_counted: bool,
     keepsake: Vec<u8>,
     memory: Vec<PhysRange>,
     text: Option<PhysRange>,
@@ -40,6 +42,7 @@ impl FakeDeed {
         let mut deed = Self {
             id: space.id,
             stage,
+            is_counted: false,
             keepsake,
             memory: Vec::new(),
             text: space.text.as_ref().map(SharedPages::range),
@@ -81,6 +84,7 @@ impl FakeDeed {
     /// The deed as one that a supervisor has found not to hold, for the next one.
     fn of_what_is_gone(mut self) -> Self {
         self.stage = Stage::Ending;
+        self.is_counted = true;
         self.has_device = false;
         self.cores.clear();
         self
@@ -119,7 +123,7 @@ pub(crate) fn go_wrong(
     let ending = core::mem::take(&mut machine.ending);
     let is_ending = |deed: &&mut FakeDeed| ending.contains(&deed.id) && deed.stage == Stage::Entered;
     deeds.values_mut().filter(is_ending).for_each(|deed| deed.stage = Stage::Ending);
-    let gone = deeds.values().filter(|deed| !deed.goes_on()).count() as u32;
+    let gone = deeds.values().filter(|deed| !deed.goes_on() && !deed.is_counted).count() as u32;
     let (held, void): (Vec<_>, Vec<_>) = deeds.into_iter().partition(|(_, deed)| deed.goes_on());
     let mut inventory: InventoryOf<FakeMachine> =
         InventoryOf::<FakeMachine> { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
