@@ -67,6 +67,8 @@ pub struct Offer {
     count: AtomicU32,
     /// A [`Rest`].
     rest: AtomicU32,
+    /// How much the cell has moved so that the blocks are free, in bytes.
+    moved_bytes: AtomicU64,
     blocks: [BlockWords; MAX_OFFERED],
 }
 
@@ -90,7 +92,7 @@ pub enum Rest {
     Soon = 2,
     /// It is in use, or the cell would be short of memory without it.
     InUse = 3,
-    /// It is free, but in pieces that are smaller than a block.
+    /// It is free, but in pieces that are smaller than a block, and what is between them does not move.
     Scattered = 4,
 }
 
@@ -202,14 +204,16 @@ impl Recall {
 }
 
 impl Offer {
-    /// Offers blocks, at most [`MAX_OFFERED`], for the request of that number. For the cell.
-    pub fn make(&self, number: u32, blocks: &[PhysRange], rest: Rest) {
+    /// Offers blocks, at most [`MAX_OFFERED`], for the request of that number, for which so many bytes were moved. For the
+    /// cell.
+    pub fn make(&self, number: u32, blocks: &[PhysRange], moved_bytes: u64, rest: Rest) {
         for (place, block) in self.blocks.iter().zip(blocks) {
             place.start.store(block.start.0, Ordering::Relaxed);
             place.len_bytes.store(block.len_bytes, Ordering::Relaxed);
         }
         self.count.store(blocks.len().min(MAX_OFFERED) as u32, Ordering::Relaxed);
         self.rest.store(rest as u32, Ordering::Relaxed);
+        self.moved_bytes.store(moved_bytes, Ordering::Relaxed);
         self.number.store(number, Ordering::Release);
     }
 
@@ -226,6 +230,11 @@ impl Offer {
             PhysRange::new(start, words.len_bytes.load(Ordering::Relaxed))
         };
         (self.blocks.iter().take(count).map(block), Rest::from_u32(self.rest.load(Ordering::Relaxed)))
+    }
+
+    /// How much the cell says that it has moved for it, in bytes: any number.
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes.load(Ordering::Relaxed)
     }
 
     /// Says that the cell has seen what became of the request of that number. For the cell.
@@ -251,8 +260,8 @@ mod tests {
     fn an_offer_is_read_as_it_was_made_and_no_more_than_fits() {
         let offer = Offer::default();
         let blocks: [PhysRange; MAX_OFFERED + 3] = core::array::from_fn(|number| block(number as u64));
-        offer.make(7, &blocks, Rest::Scattered);
-        assert_eq!(offer.number(), 7);
+        offer.make(7, &blocks, 12, Rest::Scattered);
+        assert_eq!((offer.number(), offer.moved_bytes()), (7, 12));
         let (read, rest) = offer.read();
         assert!(read.eq(blocks[..MAX_OFFERED].iter().copied()));
         assert_eq!(rest, Rest::Scattered);

@@ -139,13 +139,15 @@ pub struct Offered {
     pub blocks: Vec<PhysRange>,
     /// What of the request they do not cover, in the cell's words.
     pub rest: Rest,
+    /// How much it has moved for that, in its words: any number.
+    pub moved_bytes: u64,
 }
 
 /// What the cell offers for the request of that number; `None` as long as it offers nothing.
 pub fn offer(report: &Report, number: u32) -> Option<Offered> {
     let offer = (report.offer.number() == number).then_some(&report.offer)?;
     let (blocks, rest) = offer.read();
-    Some(Offered { blocks: blocks.collect(), rest })
+    Some(Offered { blocks: blocks.collect(), rest, moved_bytes: offer.moved_bytes() })
 }
 
 /// The cell's traffic.

@@ -38,7 +38,9 @@ pub struct MemoryResized {
     pub has: ByteSize,
     /// The most that it may have now when it asks for more itself.
     pub limit: ByteSize,
-    /// Why that is more than was wanted, where it is.
+    /// How much the cell says that it has moved to other memory, so that what went was free.
+    pub moved: ByteSize,
+    /// Why it has more than was wanted, where it does.
     pub kept: Option<Kept>,
     /// How long it took, in ns.
     pub took_ns: u64,
@@ -49,7 +51,7 @@ pub struct MemoryResized {
 pub enum Kept {
     /// The rest is in use, or the cell would be short without it.
     InUse,
-    /// The rest is free, but in pieces smaller than 2 MiB.
+    /// The rest is free, but in pieces smaller than 2 MiB, and what is between them does not move.
     Scattered,
     /// The cell did not answer in time.
     NotInTime,
@@ -64,7 +66,8 @@ impl fmt::Display for Kept {
         f.write_str(match self {
             Self::InUse => "the rest is in use, or the cell would be short without it",
             Self::Scattered => {
-                "what else is free is in pieces smaller than 2 MiB: try again later, or start the cell anew"
+                "what else is free is in pieces smaller than 2 MiB, and what is between them cannot move: \
+                 try again later, or start the cell anew"
             }
             Self::NotInTime => "the cell did not answer in time: try again when it is less busy",
             Self::CoreAtLarge => "a core of the cell did not come back, and may still use its memory",

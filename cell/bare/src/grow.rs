@@ -32,9 +32,10 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use isola_abi::descriptor::Descriptor;
 use isola_abi::growth::{Answer, MAX_CHUNKS, Refusal, SMALLEST_CHUNK};
-use isola_ebbs::cycles;
+use isola_ebbs::{current_core, cycles};
 use isola_machine::cell;
 use isola_memory::pages::{Contents, MAX_RANGES};
+use isola_platform::Platform;
 use need::Chunk;
 use returns::{Can, Gone, Returns};
 use shortage::Why;
@@ -69,6 +70,11 @@ static LOOK: AtomicBool = AtomicBool::new(false);
 
 /// How often a core tries to get at what another looks at, before it leaves that to the other.
 const TRIES: usize = 1000;
+
+/// The core that has pages on their way elsewhere, as memory is asked for; [`NOBODY`] where none has.
+static MOVER: AtomicU32 = AtomicU32::new(NOBODY);
+
+const NOBODY: u32 = u32::MAX;
 
 /// How often memory was added. Counted behind it, and before [`MAY_GROW`] says that this was the last.
 static ADDED: AtomicUsize = AtomicUsize::new(0);
@@ -168,7 +174,7 @@ pub(crate) fn pass() {
 /// A load, and a few more where the cell may grow.
 #[inline(never)]
 fn look() {
-    if REQUESTED.load(Ordering::SeqCst) {
+    if REQUESTED.load(Ordering::SeqCst) || MOVER.load(Ordering::Relaxed) == current_core().0 {
         // Who has it for long, as it waits for memory, looks itself.
         let growth = (0..TRIES).find_map(|_| {
             core::hint::spin_loop();
@@ -229,6 +235,10 @@ pub(crate) fn retry<T>(need: Need, attempt: impl Fn() -> Option<T>) -> Option<T>
 fn exhausted(need: Need, added: usize, spare: &mut Spare) -> Retry {
     let may_grow = MAY_GROW.load(Ordering::Acquire);
     if ADDED.load(Ordering::Acquire) != added {
+        return Retry::Yes;
+    }
+    if MOVER.load(Ordering::Relaxed) != NOBODY && GROWTH.lock().returns.stop_moving() {
+        // There is what was held for that.
         return Retry::Yes;
     }
     if !may_grow {
@@ -386,6 +396,13 @@ impl Growth {
     fn give_back(&mut self, can: Can) {
         let Gone { len_bytes, slots } = self.returns.look(can, self.tsc_hz);
         self.places_left += slots;
+        let is_moving = self.returns.is_moving();
+        MOVER.store(if is_moving { current_core().0 } else { NOBODY }, Ordering::Relaxed);
+        if is_moving {
+            // The next pass goes on with it, and comes at once.
+            LOOK.store(true, Ordering::SeqCst);
+            platform::BARE.wake(current_core());
+        }
         if len_bytes > 0 {
             HAS_BYTES.fetch_sub(len_bytes, Ordering::Relaxed);
             self.tell_room();
@@ -398,7 +415,7 @@ impl Growth {
         MAY_GROW.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::Release);
         LOOK.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::SeqCst);
         // Whoever was interrupted before that is looked after all the same.
-        if REQUESTED.load(Ordering::SeqCst) {
+        if REQUESTED.load(Ordering::SeqCst) || self.returns.is_moving() {
             LOOK.store(true, Ordering::SeqCst);
         }
     }

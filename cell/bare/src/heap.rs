@@ -74,6 +74,11 @@ pub(crate) fn give_back() {
     HEAP.give_back();
 }
 
+/// Has pages free again of what cores have given back.
+pub(crate) fn trim() {
+    HEAP.trim();
+}
+
 /// Makes a few free pages zero; false where all are known to be. For a core that has nothing else to do.
 pub(crate) fn clear_some() -> bool {
     // SAFETY: the memory is free, whole pages, and passed to be cleared.

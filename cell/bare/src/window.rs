@@ -3,11 +3,12 @@
 //! A core's loop calls [`pass`] at each pass, and [`before_halt`] and [`after_halt`] around a halt: that is when it
 //! forgets pages that are gone.
 
-use crate::crash;
 use crate::grow::{self, Need};
-use crate::heap::{near, pages};
+use crate::heap::{self, near, pages};
+use crate::platform;
+use crate::{crash, motion};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use isola_abi::id::MAX_CORES;
 use isola_abi::layout::{PageSize, REGIONS, REGIONS_SIZE};
 use isola_ebbs::current_core;
@@ -18,6 +19,7 @@ use isola_memory::pages::{self, Frame};
 use isola_memory::regions::{
     self, Carry, Contents, Extent, FillError, Filled, FrameChoice, Grace, Retired, collect,
 };
+use isola_platform::{CoreIndex, Platform};
 use spin::Once;
 
 static WINDOW: Once<BareWindow> = Once::new();
@@ -35,6 +37,12 @@ static STOCKS: [Stock; MAX_CORES] = [const {
         is_zero: AtomicBool::new(false),
     }
 }; MAX_CORES];
+
+/// How often cores were asked for what they keep.
+static SQUEEZES: AtomicU32 = AtomicU32::new(0);
+
+/// By core: the last of those that it has seen.
+static SEEN: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 
 struct Stock {
     next: AtomicPtr<u8>,
@@ -59,11 +67,39 @@ pub(crate) fn start(window: Window) {
     interrupts::set_page_fault_handler(page_fault);
 }
 
-/// Has this core forget pages that are gone.
+/// The page tables, once they are in use.
+pub(crate) fn tables() -> Option<&'static Window> {
+    WINDOW.get().map(|window| &window.window)
+}
+
+/// Has this core forget pages that are gone, and give back what it keeps, where that was asked for.
 #[inline]
 pub(crate) fn pass() {
     if GRACE.pass(current_core().0 as usize, flush) {
+        give_back_if_asked();
         collect();
+    }
+}
+
+/// Has every core give back what it keeps: this one now, the others in their next passes. They are halted or not.
+pub(crate) fn squeeze() {
+    SQUEEZES.fetch_add(1, Ordering::Relaxed);
+    heap::give_back();
+    give_back_if_asked();
+    // So that each pass sees that there is something to do.
+    GRACE.retire();
+    let cores = platform::BARE.descriptor().core_places;
+    for core in (0..cores).map(CoreIndex).filter(|core| *core != current_core()) {
+        platform::BARE.wake(core);
+    }
+}
+
+fn give_back_if_asked() {
+    heap::relieve();
+    let (asked, seen) = (SQUEEZES.load(Ordering::Relaxed), &SEEN[current_core().0 as usize]);
+    if seen.load(Ordering::Relaxed) != asked {
+        seen.store(asked, Ordering::Relaxed);
+        empty_stock();
     }
 }
 
@@ -85,6 +121,9 @@ pub(crate) fn after_halt() {
 
 /// A page of the window was touched that is not there.
 fn page_fault(frame: &ExceptionFrame, address: u64) {
+    if motion::stay(address) {
+        return;
+    }
     let faulting = &FAULTING[current_core().0 as usize];
     if faulting.swap(true, Ordering::Relaxed) {
         crash::fault_in_fault(frame, address);
@@ -143,7 +182,14 @@ unsafe impl regions::Window for BareWindow {
         }
         match mapped {
             Ok(()) => Ok(Filled::Now),
-            Err(WindowError::Occupied(_)) if self.page_at(address) == Some(size) => Ok(Filled::Before),
+            Err(WindowError::Occupied(at)) => {
+                motion::stay(at);
+                if self.page_at(address) == Some(size) {
+                    Ok(Filled::Before)
+                } else {
+                    Err(FillError::Occupied)
+                }
+            }
             Err(error) => Err(refused(error, address)),
         }
     }
@@ -233,7 +279,7 @@ pub(crate) fn is_over(retired: Retired) -> bool {
 }
 
 /// Gives back the pages that this core has got from its heap and not used.
-pub(crate) fn empty_stock() {
+fn empty_stock() {
     let stock = &STOCKS[current_core().0 as usize];
     while stock.left.load(Ordering::Relaxed) > 0
         && let Some(frame) = from_stock()

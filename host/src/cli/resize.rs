@@ -17,8 +17,9 @@ use std::process::ExitCode;
 An amount is what the cell is to have, or with a sign how much more or less than it has.
 
 Cores come and go while the cell serves: no connection ends for that. Memory comes as a whole or not at all, also beyond \
-the cell's --memory-max. What goes the cell is asked for: it gives back what it does not use, and it may be less than was \
-asked for, which is said and is no error. What was taken from a cell it does not ask back by itself. Memory comes and goes \
+the cell's --memory-max. What goes the cell is asked for: it gives back what it does not use, and moves what it uses and \
+can move, so that more is free as a whole. It may be less than was asked for, which is said and is no error. What was \
+taken from a cell it does not ask back by itself. Memory comes and goes \
 in chunks of 2 MiB. When a cell is started anew, it begins with what it was created with.
 
 Where both are to change, both are tried first, and nothing changes if one of them cannot be.
@@ -133,15 +134,16 @@ fn cores_told(name: &str, mode: Mode, resized: &CoresResized) -> String {
 
 /// What became of its memory, in words.
 fn memory_told(name: &str, mode: Mode, resized: &MemoryResized) -> String {
-    let MemoryResized { had, wanted, has, kept, .. } = resized;
+    let MemoryResized { had, wanted, has, kept, moved, .. } = resized;
     let verb = verb(mode);
+    let moved = if moved.0 > 0 { format!(" ({moved} moved for that)") } else { String::new() };
     match kept {
         None if has == had => format!("{name}: {verb} {has} of memory, as before"),
-        None => format!("{name}: {verb} {has} of memory, {had} before"),
+        None => format!("{name}: {verb} {has} of memory, {had} before{moved}"),
         Some(why) => {
             let back = ByteSize(had.0.saturating_sub(has.0));
             format!(
-                "{name}: {verb} {has} of memory, {had} before: {back} came back, and not all down to {wanted}, as {why}"
+                "{name}: {verb} {has} of memory, {had} before: {back} came back{moved}, and not all down to {wanted}, as {why}"
             )
         }
     }
@@ -161,14 +163,21 @@ mod tests {
             wanted: size(16),
             has: size(32),
             limit: size(32),
+            moved: size(3),
             kept: Some(Kept::InUse),
             took_ns: 5,
         };
         let text = memory_told("kv", Mode::Apply, &resized);
-        for part in ["kv: has 32 MiB", "64 MiB before", "32 MiB came back", "down to 16 MiB", "in use"] {
+        for part in [
+            "kv: has 32 MiB",
+            "64 MiB before",
+            "32 MiB came back (3 MiB moved for that), and",
+            "down to 16 MiB",
+            "in use",
+        ] {
             assert!(text.contains(part), "{text}");
         }
-        let all = MemoryResized { has: size(16), kept: None, ..resized };
+        let all = MemoryResized { has: size(16), moved: size(0), kept: None, ..resized };
         assert_eq!(memory_told("kv", Mode::DryRun, &all), "kv: would have 16 MiB of memory, 64 MiB before");
     }
 

@@ -373,7 +373,7 @@ impl Supervisor {
             (cell.info.memory, cell.info.memory_given) = (has, has);
             self.note(Some(&name), JournalEvent::ResizeMemory { from: had, to: has, wanted });
         }
-        Ok(MemoryResized { had, wanted, has, limit: has, kept, took_ns: 40_000 })
+        Ok(MemoryResized { had, wanted, has, limit: has, moved: ByteSize(0), kept, took_ns: 40_000 })
     }
 
     fn cell(&mut self, name: &str) -> Result<&mut Cell, ManagementError> {

@@ -17,15 +17,16 @@ pub fn settlement() -> Settlement {
     live().recall.settlement()
 }
 
-/// Offers blocks of the direct map, for the request of that number. The supervisor has to be rung behind it.
-pub fn offer(number: u32, blocks: &[(usize, usize)], rest: Rest) {
+/// Offers blocks of the direct map, for the request of that number, for which so many bytes were moved. The supervisor has
+/// to be rung behind it.
+pub fn offer(number: u32, blocks: &[(usize, usize)], moved_bytes: u64, rest: Rest) {
     const NONE: PhysRange = PhysRange::new(isola_abi::id::PhysAddr(0), 0);
     let mut ranges = [NONE; isola_abi::recall::MAX_OFFERED];
     for (range, (address, len)) in ranges.iter_mut().zip(blocks) {
         let start = isola_abi::id::PhysAddr((*address as u64).wrapping_sub(DIRECT_MAP));
         *range = PhysRange::new(start, *len as u64);
     }
-    report().offer.make(number, ranges.get(..blocks.len()).unwrap_or_default(), rest);
+    report().offer.make(number, ranges.get(..blocks.len()).unwrap_or_default(), moved_bytes, rest);
 }
 
 /// Says that the cell has seen what became of the request of that number.

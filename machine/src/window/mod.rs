@@ -16,8 +16,11 @@
 //! the entries that lead to tables as well, and may read what is present at any time, by mere speculation. The
 //! table will serve other addresses, and by then no core may remember it. Entries change by compare-and-swap:
 //! several cores map pages at the same time, also the same page, of which one wins.
+//!
+//! A page that is in use can move to other memory (`motion`).
 
 mod frames;
+mod motion;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -129,25 +132,31 @@ impl Window {
 
     /// The size of the page that is present at `address`.
     pub fn page_at(&self, address: u64) -> Option<PageSize> {
-        self.entry_at(address).map(|(_, size)| size)
+        let (place, size) = self.place_of(address)?;
+        (place.load(Ordering::Acquire) & PRESENT != 0).then_some(size)
     }
 
-    /// Where the memory is that is present at `address`, and how many bytes from there on are.
+    /// Where the memory is that is present at `address`, and how many bytes from there on are, for devices: it stays there.
     pub fn memory_at(&self, address: u64) -> Option<PhysRange> {
-        let (entry, size) = self.entry_at(address)?;
+        let (place, size) = self.place_of(address)?;
+        let entry =
+            if size == PageSize::FourKib { motion::pin(place) } else { place.load(Ordering::Acquire) };
+        if entry & PRESENT == 0 {
+            return None;
+        }
         let offset = address % size.bytes() as u64;
         let start = PhysAddr(frame_of(entry, size).0 + offset);
         Some(PhysRange { start, len_bytes: size.bytes() as u64 - offset })
     }
 
-    /// The entry of the page that is present at `address`.
-    fn entry_at(&self, address: u64) -> Option<(u64, PageSize)> {
+    /// Where the entry of the page at `address` is, which may be present or not.
+    fn place_of(&self, address: u64) -> Option<(&AtomicU64, PageSize)> {
         let mut table = in_window(address).then(|| self.tables.top())??;
         for (level, size) in [(2, PageSize::OneGib), (1, PageSize::TwoMib), (0, PageSize::FourKib)] {
-            let entry = table[index(address, level)].load(Ordering::Acquire);
-            match self.tables.below(entry) {
+            let place = &table[index(address, level)];
+            match self.tables.below(place.load(Ordering::Acquire)) {
                 Below::Table(next) if level > 0 => table = next,
-                _ => return (entry & PRESENT != 0).then_some((entry, size)),
+                _ => return Some((place, size)),
             }
         }
         None
@@ -160,8 +169,9 @@ impl Window {
     /// Nobody uses the memory by these addresses any more, or maps pages there.
     pub unsafe fn retire(&self, address: u64, len: u64, see: &mut dyn FnMut(u64, NonNull<u8>, PageSize)) {
         let Some(top) = self.tables.top() else { return };
-        let retire = &mut |place: &AtomicU64, entry: u64, size: PageSize, address: u64| {
-            place.store(entry & !PRESENT, Ordering::Release);
+        let retire = &mut |place: &AtomicU64, _: u64, size: PageSize, address: u64| {
+            // By one instruction: another core may be moving the page.
+            let entry = place.fetch_and(!(PRESENT | motion::IN_MOTION), Ordering::AcqRel);
             if entry & PRESENT != 0 {
                 self.memory
                     .frame(frame_of(entry, size))

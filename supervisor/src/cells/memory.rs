@@ -59,6 +59,8 @@ pub(super) struct Shrink {
     step: Step,
     /// How often it may still be asked again for what it has soon.
     soon_left: u32,
+    /// How much the cell says that it has moved.
+    moved_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +99,7 @@ impl<E: Effects> Cell<E> {
             wanted: ByteSize(wanted),
             has: ByteSize(self.memory_bytes),
             limit: ByteSize(self.limit_bytes()),
+            moved: ByteSize(0),
             kept: None,
             took_ns,
         }
@@ -241,6 +244,7 @@ impl<E: Effects> Cells<E> {
             wanted,
             step: Step::Asked(number),
             soon_left: SOON_TIMES,
+            moved_bytes: 0,
         });
     }
 
@@ -286,6 +290,7 @@ impl<E: Effects> Cells<E> {
             return self.end_shrink(id, Some(Kept::CoreAtLarge));
         }
         let (Body::Held(held), Some(shrink)) = (&mut cell.body, &mut cell.shrink) else { return };
+        shrink.moved_bytes = shrink.moved_bytes.saturating_add(offered.moved_bytes);
         let mut missing = cell.memory_bytes.saturating_sub(shrink.wanted);
         // More than was asked for is not taken; a block of no length is none.
         let wanted = |block: &PhysRange| {
@@ -345,7 +350,9 @@ impl<E: Effects> Cells<E> {
 
     fn end_shrink(&mut self, id: CellId, kept: Option<Kept>) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
-        let Some(Shrink { ticket, since_ns, had, wanted, .. }) = cell.shrink.take() else { return };
+        let Some(Shrink { ticket, since_ns, had, wanted, moved_bytes, .. }) = cell.shrink.take() else {
+            return;
+        };
         // What was taken from it on request it does not take back by itself.
         cell.growth.limit = Some(cell.memory_bytes);
         if let Body::Held(held) = &cell.body {
@@ -353,7 +360,7 @@ impl<E: Effects> Cells<E> {
         }
         self.keep_up(id);
         let resized = self.enter_resized(id, had, wanted, since_ns, kept);
-        self.resized.push((ticket, Ok(resized)));
+        self.resized.push((ticket, Ok(MemoryResized { moved: ByteSize(moved_bytes), ..resized })));
     }
 
     /// A cell ends, or is told to: what it was to give back is no matter any more.
@@ -379,6 +386,7 @@ impl<E: Effects> Cells<E> {
             wanted: size(wanted),
             has: size(wanted),
             limit: size(wanted),
+            moved: size(0),
             kept,
             took_ns,
         };

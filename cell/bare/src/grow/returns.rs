@@ -1,26 +1,28 @@
 //! Memory that goes back to the supervisor while the cell runs, see [`isola_abi::recall`].
 //!
 //! The supervisor asks; in its next pass a core takes free memory out of the page allocator and offers it; what became of
-//! the offer is seen in a later pass. Nothing waits for that. Where less is free in whole granules than is asked for, the
-//! cores give back what they keep, and the supervisor asks again a moment later.
-//!
-//! A page that moves must be known by its tables alone: pages of regions and of objects in pieces are, but a device may
-//! have been told where they are, and nobody notes that. So nothing moves.
+//! the offer is seen in a later pass. Nothing waits for that. Where less is free in whole granules than is asked for, all
+//! cores give back what they keep, and the supervisor asks again a moment later. Where that is not enough either, pages of
+//! regions go to other granules: one core does that, a bit in each of its passes, and answers when it is done. Whoever
+//! finds no memory meanwhile has it end.
 
 use crate::heap::{self, pages};
+use crate::motion::Motion;
 use crate::platform;
-use crate::window::{is_over, retire};
+use crate::window::{is_over, retire, squeeze};
 use core::ptr::NonNull;
 use isola_abi::id::NodeId;
 use isola_abi::recall::{GRANULE, Rest};
-use isola_ebbs::{current_core, cycles};
+use isola_ebbs::cycles;
 use isola_machine::cell;
 use isola_memory::pages::{Contents, Withdrawn};
-use isola_memory::regions::Retired;
-use isola_platform::Platform;
+use isola_memory::regions::{Evacuation, Progress, Retired};
 
 /// How long cores are not asked again for what they keep, in ns.
 const SQUEEZE_AGAIN_NS: u64 = 100_000_000;
+
+/// How long pages may be on their way elsewhere for one request, in ns: the supervisor waits for five seconds in all.
+const MOVE_NS: u64 = 1_000_000_000;
 
 /// How far the cell is with what it gives back.
 pub(super) struct Returns {
@@ -34,6 +36,10 @@ pub(super) struct Returns {
     retired: Option<(Retired, u64)>,
     /// When cores were last asked for what they keep, in cycles.
     squeezed_at: u64,
+    /// Pages that go elsewhere, so that there is more for a request.
+    evacuation: Evacuation,
+    /// The request for which that was begun last, and when, in cycles.
+    evacuated: (u32, u64),
 }
 
 /// What became of what a cell gave back.
@@ -56,7 +62,15 @@ pub(super) enum Can {
 
 impl Returns {
     pub(super) const fn new() -> Self {
-        Self { offered: None, acknowledged: 0, answered: 0, retired: None, squeezed_at: 0 }
+        Self {
+            offered: None,
+            acknowledged: 0,
+            answered: 0,
+            retired: None,
+            squeezed_at: 0,
+            evacuation: Evacuation::new(),
+            evacuated: (0, 0),
+        }
     }
 
     /// Whether a request is open.
@@ -83,10 +97,23 @@ impl Returns {
         gone.slots = self.reuse();
         let (number, len_bytes) = cell::recalled();
         if number != cell::settlement().number && number != self.answered && self.offered.is_none() {
-            self.answered = number;
             self.answer(number, usize::try_from(len_bytes).unwrap_or(usize::MAX), can, tsc_hz);
+        } else {
+            self.evacuation.end(pages());
         }
         gone
+    }
+
+    /// Whether pages are on their way elsewhere: then passes have to look again.
+    pub(super) fn is_moving(&self) -> bool {
+        !self.evacuation.is_over()
+    }
+
+    /// Has pages stay that have not moved yet, as somebody needs what is held free for that. True where there were any.
+    pub(super) fn stop_moving(&mut self) -> bool {
+        let was_moving = self.is_moving();
+        self.evacuation.end(pages());
+        was_moving
     }
 
     fn see(&mut self) -> Gone {
@@ -116,45 +143,66 @@ impl Returns {
         gone
     }
 
+    /// Answers a request, or has pages on their way elsewhere for it.
     fn answer(&mut self, number: u32, len_bytes: usize, can: Can, tsc_hz: u64) {
+        if can == Can::Spare && self.moves_on(number, tsc_hz) {
+            return;
+        }
+        self.evacuation.end(pages());
+        if !is_past(self.squeezed_at, SQUEEZE_AGAIN_NS, tsc_hz) {
+            // Of what other cores have given back since.
+            heap::trim();
+        }
         let withdrawn = match can {
             Can::Spare => pages().withdraw(len_bytes),
             Can::Not => Withdrawn::default(),
         };
-        let missing = len_bytes.saturating_sub(withdrawn.len_bytes());
-        let since = cycles().wrapping_sub(self.squeezed_at);
+        let (found, missing) = (withdrawn.len_bytes(), len_bytes.saturating_sub(withdrawn.len_bytes()));
+        let has_evacuated = self.evacuated.0 == number;
         let rest = if missing == 0 {
             Rest::None
         } else if can == Can::Not {
             Rest::InUse
-        } else if withdrawn.is_full() {
+        } else if withdrawn.is_full() || (has_evacuated && found > 0) {
             Rest::More
-        } else if self.squeezed_at == 0
-            || u128::from(since) * 1_000_000_000 > u128::from(tsc_hz) * u128::from(SQUEEZE_AGAIN_NS)
-        {
+        } else if !has_evacuated && is_past(self.squeezed_at, SQUEEZE_AGAIN_NS, tsc_hz) {
             self.squeezed_at = cycles().max(1);
             squeeze();
             Rest::Soon
+        } else if !has_evacuated && found > 0 {
+            // What is missing then is made free.
+            Rest::Soon
+        } else if !has_evacuated {
+            self.evacuated = (number, cycles());
+            self.evacuation.start(missing.min(pages().spare_bytes()) / GRANULE as usize);
+            return self.answer(number, len_bytes, can, tsc_hz);
+        } else if pages().spare_bytes() >= missing.min(4 * GRANULE as usize) {
+            Rest::Scattered
         } else {
-            // With a sixteenth of it left free.
-            let spare = heap::present_bytes().saturating_sub(heap::total_bytes() / 16);
-            if spare >= missing.min(4 * GRANULE as usize) { Rest::Scattered } else { Rest::InUse }
+            Rest::InUse
         };
-        cell::offer(number, withdrawn.blocks(), rest);
+        let moved_bytes = if has_evacuated { self.evacuation.moved_bytes() } else { 0 };
+        cell::offer(number, withdrawn.blocks(), moved_bytes as u64, rest);
+        self.answered = number;
         self.offered = Some((number, withdrawn));
         heap::publish();
         platform::ring();
     }
+
+    /// Goes on with what is on its way elsewhere for a request. Whether there is more to do.
+    fn moves_on(&mut self, number: u32, tsc_hz: u64) -> bool {
+        let (evacuated, began) = self.evacuated;
+        self.is_moving()
+            && evacuated == number
+            && !is_past(began, MOVE_NS, tsc_hz)
+            && self.evacuation.step(pages(), &Motion) == Progress::GoesOn
+    }
 }
 
-/// Has all cores give back what they keep: this one now, the others when they next halt or run out of something.
-fn squeeze() {
-    heap::give_back();
-    crate::window::empty_stock();
-    let cores = platform::BARE.descriptor().core_places;
-    for core in (0..cores).map(isola_platform::CoreIndex).filter(|core| *core != current_core()) {
-        platform::BARE.wake(core);
-    }
+/// Whether so long has passed since the cycle counter was there; it has since 0.
+fn is_past(since_cycles: u64, ns: u64, tsc_hz: u64) -> bool {
+    let cycles = cycles().wrapping_sub(since_cycles);
+    since_cycles == 0 || u128::from(cycles) * 1_000_000_000 > u128::from(tsc_hz) * u128::from(ns)
 }
 
 /// What was offered is not taken.

@@ -139,6 +139,13 @@ impl<C: CoreSource> Heap<C> {
         self.report_shortage();
     }
 
+    /// Has pages free again of objects that cores have given back.
+    pub fn trim(&self) {
+        for node in self.pages.nodes_from(self.node()) {
+            Class::all().for_each(|class| self.central(node, class).trim(&self.pages, class));
+        }
+    }
+
     /// The cache of the core that runs.
     #[inline(always)]
     fn cache(&self) -> &CoreCache {
@@ -307,9 +314,7 @@ impl<C: CoreSource> Heap<C> {
     fn report_shortage(&self) {
         self.shortages.fetch_add(1, Ordering::Relaxed);
         self.relieve();
-        for node in self.pages.nodes_from(self.node()) {
-            Class::all().for_each(|class| self.central(node, class).trim(&self.pages, class));
-        }
+        self.trim();
         collect();
     }
 

@@ -407,7 +407,7 @@ fn set_apart(range: &Range, first: PageNumber, pages: u32) {
 fn order_in_use(range: &Range, block: PageNumber) -> u32 {
     match range.info(block).state() {
         BlockState::Used { order } => order,
-        BlockState::Free { .. } => panic!("memory freed that is free already"),
+        BlockState::Free { .. } | BlockState::Held { .. } => panic!("memory freed that is free already"),
         BlockState::Absent => panic!("memory freed that was given away"),
     }
 }

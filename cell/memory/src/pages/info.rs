@@ -53,6 +53,8 @@ pub(crate) enum BlockState {
     Free { order: u32, contents: Contents },
     /// Handed out, `1 << order` pages.
     Used { order: u32 },
+    /// Free, and kept from being handed out, `1 << order` pages: what is around it is to become free as well.
+    Held { order: u32 },
     /// Given away, [`ABSENT_ORDER`]: nothing is there.
     Absent,
 }
@@ -72,6 +74,8 @@ pub enum Contents {
 const FREE: u8 = 0x80;
 const ZERO: u8 = 0x40;
 const ABSENT: u8 = 0x20;
+/// Where [`FREE`] is not set.
+const HELD: u8 = 0x40;
 
 /// The record.
 #[repr(C)]
@@ -132,6 +136,7 @@ impl InfoRef {
         state, set_state, state: u8 => BlockState,
         |raw: u8| match raw & FREE {
             0 if raw == ABSENT => BlockState::Absent,
+            0 if raw & HELD != 0 => BlockState::Held { order: (raw & !HELD).into() },
             0 => BlockState::Used { order: raw.into() },
             _ => BlockState::Free {
                 order: (raw & !(FREE | ZERO)).into(),
@@ -142,6 +147,7 @@ impl InfoRef {
             BlockState::Free { order, contents: Contents::Zero } => FREE | ZERO | order as u8,
             BlockState::Free { order, contents: Contents::Unknown } => FREE | order as u8,
             BlockState::Used { order } => order as u8,
+            BlockState::Held { order } => HELD | order as u8,
             BlockState::Absent => ABSENT,
         }
     }

@@ -5,6 +5,7 @@
 
 mod buddy;
 mod frames;
+mod hold;
 mod info;
 mod list;
 mod node;
@@ -24,6 +25,7 @@ use isola_abi::report::{MemoryPressure, MemoryReport};
 use spin::Mutex;
 
 pub use self::frames::Frame;
+pub(crate) use self::hold::Granule;
 pub use self::info::Contents;
 pub(crate) use self::info::PageNumber;
 pub(crate) use self::list::BlockList;

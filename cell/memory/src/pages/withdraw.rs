@@ -11,7 +11,8 @@ use core::ptr::NonNull;
 use isola_abi::id::NodeId;
 use isola_abi::recall::{GRANULE, MAX_OFFERED};
 
-const GRANULE_PAGES: u32 = 1 << ABSENT_ORDER;
+/// Pages of a granule.
+pub(crate) const GRANULE_PAGES: u32 = 1 << ABSENT_ORDER;
 
 const _: () = assert!(GRANULE_PAGES as usize * PAGE_SIZE == GRANULE as usize);
 
@@ -72,10 +73,7 @@ impl Pages {
     /// Takes out up to `most_bytes` bytes of free memory, as it is, in whole granules: nobody is handed it any more. Leaves a
     /// sixteenth of what is left free, so that memory is not short.
     pub fn withdraw(&self, most_bytes: usize) -> Withdrawn {
-        let figures = self.statistics();
-        let free = figures.total_bytes.saturating_sub(figures.used_bytes);
-        let spare = (16 * free).saturating_sub(figures.total_bytes) / 15;
-        let mut left = most_bytes.min(spare) / GRANULE as usize * GRANULE as usize;
+        let mut left = most_bytes.min(self.spare_bytes()) / GRANULE as usize * GRANULE as usize;
         let mut withdrawn = Withdrawn::default();
         for node in self.nodes_from(NodeIndex::of(NodeId(0))) {
             self.withdraw_ranges(node, &mut left, &mut withdrawn);
@@ -84,6 +82,13 @@ impl Pages {
             self.withdraw_ranges(node, &mut left, &mut withdrawn);
         }
         withdrawn
+    }
+
+    /// How much of it can leave, free as it is, in pieces or not.
+    pub fn spare_bytes(&self) -> usize {
+        let figures = self.statistics();
+        let free = figures.total_bytes.saturating_sub(figures.used_bytes);
+        (16 * free).saturating_sub(figures.total_bytes) / 15
     }
 
     /// Takes memory in that left, or other memory of `node`: whole granules.
@@ -206,7 +211,7 @@ impl<'a> Idle<'a> {
         let mut done = 0;
         while done < range.pages() {
             done += match range.info(range.first().plus(done)).state() {
-                BlockState::Used { .. } => return None,
+                BlockState::Used { .. } | BlockState::Held { .. } => return None,
                 BlockState::Free { order, .. } => 1 << order,
                 BlockState::Absent => GRANULE_PAGES,
             };
@@ -236,7 +241,9 @@ impl<'a> Idle<'a> {
                     done += GRANULE_PAGES;
                     piece = at(done);
                 }
-                BlockState::Used { order } | BlockState::Free { order, .. } => done += 1 << order,
+                BlockState::Used { order } | BlockState::Held { order } | BlockState::Free { order, .. } => {
+                    done += 1 << order
+                }
             }
         }
         emit(piece, at(range.pages()));
@@ -250,7 +257,7 @@ impl Buddy {
         while done < range.pages() {
             let block = range.first().plus(done);
             done += match range.info(block).state() {
-                BlockState::Used { order } => 1 << order,
+                BlockState::Used { order } | BlockState::Held { order } => 1 << order,
                 BlockState::Free { order, .. } => {
                     self.remove(ranges, range, block, order);
                     1 << order

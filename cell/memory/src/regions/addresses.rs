@@ -81,6 +81,12 @@ impl<T> Addresses<T> {
         (address < range.end()).then_some((*range, what))
     }
 
+    /// The ranges that end behind an address, in order.
+    pub fn from(&self, address: usize) -> impl Iterator<Item = &(Extent, T)> {
+        let first = self.taken.partition_point(|(taken, _)| taken.end() <= address);
+        self.taken.get(first..).unwrap_or_default().iter()
+    }
+
     /// Makes what is taken at an address free.
     pub fn free(&mut self, address: usize) -> Option<T> {
         let index = self.taken.partition_point(|(taken, _)| taken.start < address);

@@ -101,6 +101,17 @@ pub fn region_at(address: usize) -> Option<&'static str> {
     BOOK.try_lock()?.as_mut()?.live(address).map(|inner| inner.name)
 }
 
+/// The first region that ends behind `address` and has pages that can move.
+pub fn movable_from(address: usize) -> Option<Extent> {
+    let can_move = |entry: &Entry| match &entry.state {
+        State::Live(inner) => inner.page == PageSize::FourKib && inner.pager.can_move(),
+        State::Retired(_) | State::Collected => false,
+    };
+    let book = BOOK.lock();
+    let mut taken = book.as_ref()?.areas.iter().flat_map(|area| area.from(address));
+    taken.find(|(_, entry)| can_move(entry)).map(|(range, _)| *range)
+}
+
 /// Makes the memory of regions that are gone free, as far as every core has forgotten it, and the addresses of objects. A
 /// load of each where there is nothing to do.
 pub fn collect() {

@@ -17,12 +17,13 @@
 //! - [`Pager`]: what fills a region, when it is made and when a page is touched; [`Filler`] is what it fills with.
 //! - [`Window`]: what a platform provides, once ([`install`]).
 //! - [`Grace`]: when every core has forgotten pages that are gone.
+//! - [`Evacuation`]: pages move to other memory, where that in which they are is asked back.
 //!
 //! What makes a fault safe in the middle of anything: the code that faulted touched a region, and nothing in this
 //! crate does that with a lock held, nor does the heap, whose own memory is never in a region (objects in pieces are in
 //! the window, but all of them is there). So no lock that the way of a fault takes can be held by what faulted. A pager of the application must see to the same for its own.
 //!
-//! A page that was filled stays until its region is dropped. Its memory and addresses are used again when every
+//! A page that was filled is there until its region is dropped, though not always in the same memory. Its memory and addresses are used again when every
 //! core of the cell has passed its loop, and has forgotten them.
 //!
 //! What is *not* here: the heap's memory, which is never paged; its large objects in pieces, which have a part of the
@@ -30,6 +31,7 @@
 
 mod addresses;
 mod book;
+mod evacuation;
 mod grace;
 mod pager;
 mod pagers;
@@ -37,8 +39,9 @@ mod region;
 mod stack;
 mod window;
 
-pub use self::book::{FaultError, collect, fault, region_at};
+pub use self::book::{FaultError, collect, fault, movable_from, region_at};
 pub(crate) use self::book::{give_tables, take_tables};
+pub use self::evacuation::{Evacuation, Mover, Progress};
 pub use self::grace::Grace;
 pub use self::pager::{Filler, Pager};
 pub use self::pagers::{Colored, OnDemand, Prefault};

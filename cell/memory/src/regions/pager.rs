@@ -30,6 +30,13 @@ pub trait Pager: Send + Sync {
         PageSize::FourKib
     }
 
+    /// Whether its pages of 4 KiB may come to be in other memory while they are there, where the memory in which they are
+    /// is asked back: their bytes do not change by that. Not so where it matters which memory it is, or where a fault can
+    /// not be handled.
+    fn can_move(&self) -> bool {
+        true
+    }
+
     /// Called once, when the region has been made and before anybody has it.
     ///
     /// # Errors

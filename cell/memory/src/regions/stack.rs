@@ -46,6 +46,11 @@ const GUARD: usize = PageSize::FourKib.bytes();
 struct Guarded;
 
 impl Pager for Guarded {
+    /// A fault is handled on the stack of whoever has touched the page.
+    fn can_move(&self) -> bool {
+        false
+    }
+
     fn prepare(&self, filler: &Filler<'_>) -> Result<(), FillError> {
         for offset in (GUARD..filler.len_bytes()).step_by(GUARD) {
             filler.fill(offset, PageSize::FourKib, FrameChoice::Any, Contents::Zero)?;

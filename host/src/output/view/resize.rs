@@ -42,7 +42,9 @@ pub struct MemoryResizeView {
     pub has_bytes: u64,
     /// The most that it may have when it asks for more.
     pub limit_bytes: u64,
-    /// Why that is more than was wanted, where it is.
+    /// How much the cell says that it has moved to other memory, so that what went was free.
+    pub moved_bytes: u64,
+    /// Why it has more than was wanted, where it does.
     pub kept: Option<String>,
     /// How long it took.
     pub took_ns: u64,
@@ -68,6 +70,7 @@ impl ResizeView {
             wanted_bytes: memory.wanted.0,
             has_bytes: memory.has.0,
             limit_bytes: memory.limit.0,
+            moved_bytes: memory.moved.0,
             kept: memory.kept.map(|why| why.to_string()),
             took_ns: memory.took_ns,
         });

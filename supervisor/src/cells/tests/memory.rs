@@ -62,7 +62,7 @@ fn asked(cells: &mut Cells<FakeMachine>) -> (u32, u64) {
 /// Has the cell offer blocks for what it is asked, and ring.
 fn offer(cells: &mut Cells<FakeMachine>, report: &Report, blocks: &[PhysRange], rest: Rest) {
     let (number, _) = asked(cells);
-    report.offer.make(number, blocks, rest);
+    report.offer.make(number, blocks, 0, rest);
     cells.doorbell();
 }
 
@@ -274,7 +274,7 @@ fn a_cell_whose_core_does_not_forget_ends_and_its_memory_comes_back_with_it() {
     assert_eq!(resize(&mut cells, Change::Less(mib(8))), None);
     cells.effects().stuck_core = Some(0);
     let (number, _) = asked(&mut cells);
-    report.offer.make(number, &got, Rest::None);
+    report.offer.make(number, &got, 0, Rest::None);
     cells.doorbell();
     assert!(answer(&mut cells).is_some());
     assert_eq!(info(&mut cells, "kv").state, CellState::Crashed);
@@ -408,7 +408,7 @@ proptest! {
                 Step::Offer(from, len, rest) => {
                     let (number, _) = cells.effects().recalls[&id].asked();
                     let at = |index: u64| PhysRange::new(PhysAddr((16 + 2 * (from + index * 7) % 64) * MIB), len * MIB);
-                    report.offer.make(number, &[at(0), at(1), at(2)], Rest::from_u32(rest.into()));
+                    report.offer.make(number, &[at(0), at(1), at(2)], 0, Rest::from_u32(rest.into()));
                     cells.doorbell();
                 }
                 Step::Acknowledge => {

@@ -295,7 +295,7 @@ fn a_cell_that_has_lost_a_core_goes_on_and_keeps_its_memory() {
     let id = cells.find("kv").unwrap();
     let (number, _) = cells.effects().recalls[&id].asked();
     let free = cells.machine().memory_free;
-    report.offer.make(number, &[PhysRange::new(PhysAddr(20 * MIB), 2 * MIB)], Rest::None);
+    report.offer.make(number, &[PhysRange::new(PhysAddr(20 * MIB), 2 * MIB)], 0, Rest::None);
     cells.doorbell();
     let answers = cells.take_resized();
     assert!(

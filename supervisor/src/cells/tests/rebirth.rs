@@ -159,7 +159,7 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
                 let (recall, grown) =
                     (cells.effects().recalls[&id].clone(), cells.effects().grown[&id].clone());
                 let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();
-                report.offer.make(recall.asked().0, &blocks, Rest::None);
+                report.offer.make(recall.asked().0, &blocks, 0, Rest::None);
                 cells.doorbell();
                 report.offer.acknowledge(recall.settlement().number);
                 cells.doorbell();

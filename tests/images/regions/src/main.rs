@@ -1,11 +1,12 @@
 //! A test image: virtual memory that is filled by pagers, those of the library OS and the application's own.
 //!
 //! Its first argument says what it does: `check` tries what has to work, and ends with exit code 0; `touch PAGER MIB` says how
-//! long it takes to touch so much; everything else goes wrong in one way, and ends the cell.
+//! long it takes to touch so much; `sparse MIB UNTIL` uses memory here and there until the cell has so little; everything else goes wrong in one way, and ends the cell.
 #![no_std]
 #![no_main]
 
 mod check;
+mod sparse;
 mod touch;
 mod wrong;
 
@@ -23,6 +24,10 @@ async fn main(arguments: Arguments) -> ExitCode {
         Some("touch") => {
             let mib = arguments.get(2).and_then(|mib| mib.parse().ok()).unwrap_or(1);
             touch::thrice(arguments.get(1).unwrap_or_default(), mib).await
+        }
+        Some("sparse") => {
+            let mib = |index| arguments.get(index).and_then(|mib| mib.parse().ok()).unwrap_or(1);
+            sparse::keep(mib(1), mib(2)).await
         }
         Some(way) => {
             wrong::go(way);

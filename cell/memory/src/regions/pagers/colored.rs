@@ -36,6 +36,11 @@ impl Colored {
 }
 
 impl Pager for Colored {
+    /// Other memory has another colour.
+    fn can_move(&self) -> bool {
+        false
+    }
+
     fn fault(&self, offset: usize, filler: &Filler<'_>) -> Result<(), FillError> {
         let page = offset / PageSize::FourKib.bytes();
         let frame = FrameChoice::Colored { color: self.color_of(page), colors: self.colors };

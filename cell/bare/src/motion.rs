@@ -1,0 +1,63 @@
+//! How pages of regions move on bare hardware: by the window's page tables.
+
+use crate::window::{is_over, retire, tables};
+use core::ops::ControlFlow;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+use isola_memory::regions::{Extent, Mover, Retired, movable_from};
+
+/// Whether any page was ever set in motion: as long as none was, a page fault need not look.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Moves pages of the cell's regions.
+pub(crate) struct Motion;
+
+/// Ends the motion of a page that was touched. Whether one is there now: another core may have been the first, or it has
+/// moved by now.
+#[inline]
+pub(crate) fn stay(address: u64) -> bool {
+    HAS_BEGUN.load(Ordering::Relaxed) && tables().is_some_and(|tables| tables.stay(address))
+}
+
+// SAFETY: pages of regions are filled with memory that comes from the page allocator page by page, and what is retired is
+// collected when every core has passed its loop since; regions are touched by events, which a core that is halted does
+// not run, so that no core gets at the old place once that is over.
+unsafe impl Mover for Motion {
+    fn region_from(&self, address: usize) -> Option<Extent> {
+        movable_from(address)
+    }
+
+    fn look(
+        &self,
+        address: usize,
+        end: usize,
+        most: usize,
+        see: &mut dyn FnMut(usize, NonNull<u8>) -> ControlFlow<()>,
+    ) -> usize {
+        let Some(tables) = tables() else { return end };
+        let see = &mut |address: u64, frame: NonNull<u8>| see(address as usize, frame);
+        tables.look_at_movable(address as u64, end as u64, most, see) as usize
+    }
+
+    fn begin(&self, address: usize, frame: NonNull<u8>) {
+        // Seen by whoever sees the page gone: what follows is by a locked instruction.
+        HAS_BEGUN.store(true, Ordering::Relaxed);
+        if let Some(tables) = tables() {
+            tables.begin_motion(address as u64, frame);
+        }
+    }
+
+    fn begun(&self) -> Retired {
+        retire()
+    }
+
+    fn is_over(&self, begun: Retired) -> bool {
+        is_over(begun)
+    }
+
+    unsafe fn finish(&self, address: usize, from: NonNull<u8>, to: NonNull<u8>) -> bool {
+        // SAFETY: the caller's promise; every core that runs has flushed since, and one that is halted does before it runs
+        // an event.
+        tables().is_some_and(|tables| unsafe { tables.finish_motion(address as u64, from, to) })
+    }
+}

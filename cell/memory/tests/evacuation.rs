@@ -1,0 +1,465 @@
+//! Pages that go elsewhere, so that granules of memory become free: against page tables and cores that are simulated.
+#![allow(
+    unsafe_code,
+    reason = "memory that is used behind an allocator's back is a promise that no type can check"
+)]
+
+mod common;
+
+use common::{Arena, Random};
+use isola_abi::id::NodeId;
+use isola_memory::pages::{PAGE_SIZE, Pages};
+use isola_memory::regions::{Evacuation, Extent, Mover, Progress, Retired};
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::ptr::NonNull;
+
+const GRANULE: usize = 2 << 20;
+const CORES: usize = 3;
+
+/// Where regions are.
+const START: usize = 1 << 40;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Present,
+    InMotion,
+    /// Named to a device.
+    Pinned,
+}
+
+/// A page of a region, and what its owner has written to it.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    frame: NonNull<u8>,
+    state: State,
+    mark: u64,
+}
+
+/// Page tables, and cores that remember what they have seen there until they pass their loops.
+struct Machine {
+    pages: Pages,
+    entries: RefCell<BTreeMap<usize, Entry>>,
+    remembered: RefCell<[BTreeMap<usize, NonNull<u8>>; CORES]>,
+    generation: Cell<u64>,
+    said: [Cell<u64>; CORES],
+    /// Runs of several pages, which nothing can move.
+    runs: RefCell<Vec<(NonNull<u8>, usize, u64)>>,
+    /// Pages that are retired: with the generation.
+    retired: RefCell<Vec<(u64, NonNull<u8>)>>,
+    next_mark: Cell<u64>,
+    arena: Arena,
+}
+
+fn words(frame: NonNull<u8>) -> [*mut u64; 3] {
+    let first = frame.cast::<u64>().as_ptr();
+    [0, PAGE_SIZE / 16, PAGE_SIZE / 8 - 1].map(|word| first.wrapping_add(word))
+}
+
+fn write(frame: NonNull<u8>, mark: u64) {
+    // SAFETY: the page is the machine's.
+    words(frame).into_iter().for_each(|word| unsafe { word.write(mark) });
+}
+
+fn holds(frame: NonNull<u8>, mark: u64) -> bool {
+    // SAFETY: the page is the machine's.
+    words(frame).into_iter().all(|word| unsafe { word.read() } == mark)
+}
+
+impl Machine {
+    fn new(granules: usize) -> Self {
+        let arena = Arena::new(granules * GRANULE, GRANULE);
+        let pages = Pages::new();
+        // SAFETY: the arena is for this allocator alone, and outlives it.
+        unsafe { pages.add_range(arena.start, arena.len_bytes()) }.unwrap();
+        Self {
+            pages,
+            entries: RefCell::default(),
+            remembered: RefCell::default(),
+            generation: Cell::new(0),
+            said: Default::default(),
+            runs: RefCell::default(),
+            retired: RefCell::default(),
+            next_mark: Cell::new(1),
+            arena,
+        }
+    }
+
+    fn mark(&self) -> u64 {
+        self.next_mark.replace(self.next_mark.get() + 1)
+    }
+
+    /// A page at a place, where there is none; false where memory has run out.
+    fn map(&self, place: usize, state: State) -> bool {
+        let address = START + place * PAGE_SIZE;
+        if self.entries.borrow().contains_key(&address) {
+            return true;
+        }
+        let Some(frame) = self.pages.allocate(1, 1) else { return false };
+        assert!(self.arena.contains(frame, PAGE_SIZE));
+        let mark = self.mark();
+        write(frame, mark);
+        self.entries.borrow_mut().insert(address, Entry { frame, state, mark });
+        true
+    }
+
+    /// Takes the page at a place out of use: its memory is free when every core has forgotten it.
+    fn unmap(&self, place: usize) {
+        let Some(entry) = self.entries.borrow_mut().remove(&(START + place * PAGE_SIZE)) else { return };
+        assert!(holds(entry.frame, entry.mark), "{entry:?}");
+        let generation = self.begun().0;
+        self.retired.borrow_mut().push((generation, entry.frame));
+    }
+
+    fn collect(&self) {
+        self.retired.borrow_mut().retain(|(generation, frame)| {
+            if self.is_over(Retired(*generation)) {
+                // SAFETY: nobody has it any more.
+                unsafe { self.pages.free(*frame, 1) };
+                return false;
+            }
+            true
+        });
+    }
+
+    /// A core reads a page, and writes to it.
+    fn touch(&self, core: usize, place: usize) {
+        let address = START + place * PAGE_SIZE;
+        let mut entries = self.entries.borrow_mut();
+        let Some(entry) = entries.get_mut(&address) else { return };
+        let frame = *self.remembered.borrow_mut()[core].entry(address).or_insert_with(|| {
+            if entry.state == State::InMotion {
+                entry.state = State::Present;
+            }
+            entry.frame
+        });
+        assert!(holds(frame, entry.mark), "core {core} sees at {address:#x} what is not there: {entry:?}");
+        entry.mark = self.mark();
+        write(frame, entry.mark);
+    }
+
+    fn pass(&self, core: usize) {
+        if self.said[core].get() != self.generation.get() {
+            self.remembered.borrow_mut()[core].clear();
+            self.said[core].set(self.generation.get());
+        }
+    }
+
+    fn run(&self, pages: usize) {
+        if let Some(start) = self.pages.allocate(pages, 1) {
+            let mark = self.mark();
+            (0..pages).for_each(|page| write(at(start, page), mark));
+            self.runs.borrow_mut().push((start, pages, mark));
+        }
+    }
+
+    fn free_run(&self, index: usize) {
+        let mut runs = self.runs.borrow_mut();
+        if !runs.is_empty() {
+            let index = index % runs.len();
+            let (start, pages, _) = runs.swap_remove(index);
+            // SAFETY: handed out with this length.
+            unsafe { self.pages.free(start, pages) };
+        }
+    }
+
+    /// Everything is as its owner left it, and nothing has two owners.
+    fn check(&self) {
+        let mut owned = BTreeMap::new();
+        let mut own = |frame: NonNull<u8>| {
+            assert!(owned.insert(frame, ()).is_none(), "a page has two owners: {frame:?}");
+        };
+        for (address, entry) in &*self.entries.borrow() {
+            own(entry.frame);
+            assert!(holds(entry.frame, entry.mark), "{address:#x}: {entry:?}");
+        }
+        for (start, pages, mark) in &*self.runs.borrow() {
+            for page in 0..*pages {
+                own(at(*start, page));
+                assert!(holds(at(*start, page), *mark), "a run has lost what is in it");
+            }
+        }
+        self.retired.borrow().iter().for_each(|(_, frame)| own(*frame));
+        let record_pages = self.arena.len_bytes() / PAGE_SIZE * 16 / PAGE_SIZE;
+        assert_eq!(self.pages.statistics().used_bytes / PAGE_SIZE, owned.len() + record_pages);
+    }
+
+    /// Goes on until it is over, with nothing in between but passes.
+    fn evacuate(&self, granules: usize) -> usize {
+        let mut evacuation = Evacuation::new();
+        evacuation.start(granules);
+        while evacuation.step(&self.pages, self) == Progress::GoesOn {
+            (0..CORES).for_each(|core| self.pass(core));
+            self.collect();
+        }
+        evacuation.moved_bytes()
+    }
+}
+
+fn at(start: NonNull<u8>, page: usize) -> NonNull<u8> {
+    // SAFETY: within a run.
+    unsafe { start.add(page * PAGE_SIZE) }
+}
+
+// SAFETY: frames come from the allocator one by one, and are free only when every core has passed, which they do in
+// between steps; the tables are changed by one thread.
+unsafe impl Mover for Machine {
+    fn region_from(&self, address: usize) -> Option<Extent> {
+        // Regions of 64 pages, some of which are empty.
+        let len = 64 * PAGE_SIZE;
+        let (last, _) = self.entries.borrow().last_key_value().map(|(address, entry)| (*address, *entry))?;
+        let start = START.max(address / len * len);
+        (start <= last).then_some(Extent { start, len })
+    }
+
+    fn look(
+        &self,
+        address: usize,
+        end: usize,
+        most: usize,
+        see: &mut dyn FnMut(usize, NonNull<u8>) -> ControlFlow<()>,
+    ) -> usize {
+        let mut place = address;
+        for _ in 0..most {
+            if place >= end {
+                return end;
+            }
+            let entry = self.entries.borrow().get(&place).copied();
+            if let Some(Entry { frame, state: State::Present | State::InMotion, .. }) = entry
+                && see(place, frame).is_break()
+            {
+                return place;
+            }
+            place += PAGE_SIZE;
+        }
+        place.min(end)
+    }
+
+    fn begin(&self, address: usize, frame: NonNull<u8>) {
+        let mut entries = self.entries.borrow_mut();
+        if let Some(entry) = entries.get_mut(&address).filter(|entry| entry.frame == frame) {
+            assert_ne!(entry.state, State::Pinned);
+            entry.state = State::InMotion;
+        }
+    }
+
+    fn begun(&self) -> Retired {
+        self.generation.set(self.generation.get() + 1);
+        Retired(self.generation.get())
+    }
+
+    fn is_over(&self, begun: Retired) -> bool {
+        self.said.iter().all(|said| said.get() >= begun.0)
+    }
+
+    unsafe fn finish(&self, address: usize, from: NonNull<u8>, to: NonNull<u8>) -> bool {
+        let mut entries = self.entries.borrow_mut();
+        let Some(entry) = entries.get_mut(&address) else { return false };
+        if entry.state != State::InMotion || entry.frame != from {
+            return false;
+        }
+        // SAFETY: whole pages of the machine's.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), PAGE_SIZE) };
+        // Whoever used the old place sees that it is no longer the page's.
+        write(from, u64::MAX);
+        (entry.frame, entry.state) = (to, State::Present);
+        true
+    }
+}
+
+/// A machine whose memory is filled with pages of regions, of which every `kept`th stays.
+fn sparse(granules: usize, kept: usize) -> Machine {
+    let machine = Machine::new(granules);
+    let places = (0..).take_while(|place| machine.map(*place, State::Present)).count();
+    (0..places).filter(|place| place % kept != 0).for_each(|place| machine.unmap(place));
+    (0..CORES).for_each(|core| machine.pass(core));
+    machine.collect();
+    machine
+}
+
+#[test]
+fn granules_that_are_in_use_here_and_there_become_free() {
+    let machine = sparse(16, 8);
+    assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 0, "nothing is free as a whole");
+    let moved = machine.evacuate(8);
+    machine.check();
+    assert!(moved >= 8 * GRANULE / 8, "{moved} bytes");
+    assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 8 * GRANULE);
+    machine.check_values();
+}
+
+#[test]
+fn a_page_that_is_pinned_and_a_run_stay_and_so_does_what_is_around_them() {
+    let machine = sparse(4, 64);
+    machine.entries.borrow_mut().values_mut().for_each(|entry| entry.state = State::Pinned);
+    assert_eq!(machine.evacuate(2), 0);
+    let mut moves = 0;
+    for entry in machine.entries.borrow_mut().values_mut() {
+        // One is pinned in each granule.
+        moves += 1;
+        entry.state = if moves % 8 == 0 { State::Pinned } else { State::Present };
+    }
+    assert_eq!(machine.evacuate(2), 0, "for nothing");
+    machine.entries.borrow_mut().values_mut().for_each(|entry| entry.state = State::Present);
+    (0..512).for_each(|_| machine.run(2));
+    assert!(machine.evacuate(1) <= 8 * PAGE_SIZE);
+    machine.check();
+}
+
+#[test]
+fn what_is_touched_all_the_time_stays_and_has_an_end() {
+    let machine = sparse(8, 16);
+    let before: Vec<_> = machine.entries.borrow().values().map(|entry| entry.frame).collect();
+    let places = (machine.entries.borrow().last_key_value().unwrap().0 - START) / PAGE_SIZE + 1;
+    let mut evacuation = Evacuation::new();
+    evacuation.start(4);
+    let mut steps = 0;
+    while evacuation.step(&machine.pages, &machine) == Progress::GoesOn {
+        (0..CORES).for_each(|core| machine.pass(core));
+        (0..places).for_each(|place| machine.touch(place % CORES, place));
+        steps += 1;
+        assert!(steps < 1000);
+    }
+    assert_eq!(evacuation.moved_bytes(), 0);
+    assert!(machine.entries.borrow().values().map(|entry| entry.frame).eq(before));
+    machine.check();
+    // What was held can be had again.
+    let free = machine.pages.statistics().total_bytes - machine.pages.statistics().used_bytes;
+    let all = std::iter::from_fn(|| machine.pages.allocate(1, 1)).count();
+    assert_eq!(all * PAGE_SIZE, free);
+}
+
+#[test]
+fn others_become_free_instead_of_those_of_which_some_is_touched_all_the_time() {
+    let machine = sparse(16, 8);
+    // The first page of each of some granules; what is in use of these becomes less all the time.
+    let hot: Vec<_> = (0..6).map(|granule| granule * GRANULE / PAGE_SIZE / 8 * 8 + 512).collect();
+    let mut evacuation = Evacuation::new();
+    evacuation.start(8);
+    while evacuation.step(&machine.pages, &machine) == Progress::GoesOn {
+        (0..CORES).for_each(|core| machine.pass(core));
+        hot.iter().for_each(|place| machine.touch(place % CORES, *place));
+    }
+    machine.check();
+    assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 8 * GRANULE);
+}
+
+#[test]
+fn a_step_is_short() {
+    let machine = sparse(64, 4);
+    let mut evacuation = Evacuation::new();
+    evacuation.start(16);
+    let mut last = 0;
+    while evacuation.step(&machine.pages, &machine) == Progress::GoesOn {
+        let moved = evacuation.moved_bytes() / PAGE_SIZE;
+        assert!(moved - last <= 16, "{} pages in a step", moved - last);
+        last = moved;
+        (0..CORES).for_each(|core| machine.pass(core));
+    }
+    assert!(last > 512);
+}
+
+impl Machine {
+    /// What can be read is what was written.
+    fn check_values(&self) {
+        for (address, entry) in &*self.entries.borrow() {
+            assert!(holds(entry.frame, entry.mark), "{address:#x}: {entry:?}");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Map(usize),
+    MapPinned(usize),
+    Unmap(usize),
+    Touch(usize, usize),
+    Pass(usize),
+    Run(usize),
+    FreeRun(usize),
+    Start(usize),
+    Move,
+    End,
+    WithdrawAndReturn,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    const PLACES: usize = 1500;
+    let step = prop_oneof![
+        4 => (0..PLACES).prop_map(Step::Map),
+        1 => (0..PLACES).prop_map(Step::MapPinned),
+        4 => (0..PLACES).prop_map(Step::Unmap),
+        4 => (0..CORES, 0..PLACES).prop_map(|(core, place)| Step::Touch(core, place)),
+        12 => (0..CORES).prop_map(Step::Pass),
+        1 => (1..40_usize).prop_map(Step::Run),
+        1 => (0..100_usize).prop_map(Step::FreeRun),
+        2 => (1..4_usize).prop_map(Step::Start),
+        12 => Just(Step::Move),
+        1 => Just(Step::End),
+        1 => Just(Step::WithdrawAndReturn),
+    ];
+    prop::collection::vec(step, 0..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever comes in between, in whatever order: bytes stay what they were, and no page has two owners.
+    #[test]
+    fn bytes_stay_what_they_were_whatever_comes_in_between(steps in steps(), seed in 1..u64::MAX) {
+        let machine = Machine::new(4);
+        // Places of all granules, so that there is something to move.
+        let mut random = Random(seed);
+        let kept = 3 + random.below(30);
+        let places = (0..).take_while(|place| machine.map(*place, State::Present)).count();
+        (0..places).filter(|_| random.below(kept) != 0).for_each(|place| machine.unmap(place));
+        (0..CORES).for_each(|core| machine.pass(core));
+        machine.collect();
+        let mut evacuation = Evacuation::new();
+        evacuation.start(2);
+        for step in steps {
+            match step {
+                Step::Map(place) => drop(machine.map(place, State::Present)),
+                Step::MapPinned(place) => drop(machine.map(place, State::Pinned)),
+                Step::Unmap(place) => machine.unmap(place),
+                Step::Touch(core, place) => machine.touch(core, place),
+                Step::Pass(core) => {
+                    machine.pass(core);
+                    machine.collect();
+                }
+                Step::Run(pages) => machine.run(pages),
+                Step::FreeRun(index) => machine.free_run(index),
+                Step::Start(granules) => if evacuation.is_over() {
+                    evacuation.start(granules);
+                },
+                Step::Move => drop(evacuation.step(&machine.pages, &machine)),
+                Step::End => evacuation.end(&machine.pages),
+                Step::WithdrawAndReturn => {
+                    let withdrawn = machine.pages.withdraw(4 * GRANULE);
+                    for (start, len) in withdrawn.blocks() {
+                        let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(*start)).unwrap();
+                        // Nothing that is in use has left.
+                        (0..len / PAGE_SIZE).for_each(|page| write(at(start, page), 0));
+                        // SAFETY: it has just left.
+                        let back = unsafe {
+                            machine.pages.bring_back(NodeId(0), start, *len, isola_memory::pages::Contents::Unknown)
+                        };
+                        prop_assert!(back.is_ok());
+                    }
+                    // SAFETY: nobody else uses the allocator.
+                    unsafe { machine.pages.reuse(withdrawn.slots()) };
+                }
+            }
+            machine.check_values();
+        }
+        evacuation.end(&machine.pages);
+        (0..CORES).for_each(|core| machine.pass(core));
+        machine.collect();
+        machine.check();
+        let figures = machine.pages.statistics();
+        let all = std::iter::from_fn(|| machine.pages.allocate(1, 1)).count();
+        prop_assert_eq!(all * PAGE_SIZE, figures.total_bytes - figures.used_bytes, "what was held can be had again");
+    }
+}

@@ -1,0 +1,74 @@
+//! Regions that are in use here and there, in a cell that is asked for memory.
+
+use crate::PAGE;
+use core::time::Duration;
+use isola::events::{parallel, sleep, yield_now};
+use isola::prelude::*;
+use isola::regions::{OnDemand, PageSize, Region};
+
+/// One page of so many is kept.
+const OF: usize = 8;
+
+/// Pages that are used all the time, on each core.
+const HOT: usize = 16;
+
+/// Takes so many MiB page by page, gives most of them back, and sees that the others hold what they did when the cell has
+/// come to have no more than `until_mib`. Some are written to meanwhile. Every second core is never halted.
+pub async fn keep(mib: usize, until_mib: usize) -> ExitCode {
+    let cores = isola::core_count();
+    let pages = (mib << 20) / PAGE / OF / cores;
+    let checked = parallel(cores, move |core| async move {
+        let mut kept = fill(core, pages);
+        if core == 0 {
+            println!("sparse: filled");
+        }
+        let mut rounds = 0;
+        while isola::memory_total() > until_mib << 20 {
+            rounds += 1;
+            for page in 0..HOT {
+                let count = words(&mut kept, page).next().expect("a page has words");
+                assert_eq!(u64::from_le_bytes(*count), mark(core, page, 0).wrapping_add(rounds - 1));
+                *count = mark(core, page, 0).wrapping_add(rounds).to_le_bytes();
+            }
+            if core % 2 == 0 {
+                sleep(Duration::from_micros(200)).await;
+            } else {
+                yield_now().await;
+            }
+        }
+        for page in 0..pages {
+            let first = if page < HOT { rounds } else { 0 };
+            for (index, word) in words(&mut kept, page).enumerate() {
+                let expected = mark(core, page, index).wrapping_add(if index == 0 { first } else { 0 });
+                assert_eq!(u64::from_le_bytes(*word), expected, "core {core}, page {page}, word {index}");
+            }
+        }
+        pages
+    })
+    .await;
+    println!("sparse: {} pages are right", checked.into_iter().sum::<usize>());
+    ExitCode::SUCCESS
+}
+
+/// A region in whose memory other pages stood between any two, which are gone.
+fn fill(core: usize, pages: usize) -> Region {
+    let region = |name, pages: usize| Region::new(name, pages * PAGE, OnDemand::new(PageSize::FourKib));
+    let mut kept = region("kept", pages).expect("a region");
+    let mut dropped = region("dropped", pages * (OF - 1)).expect("a region");
+    for page in 0..pages {
+        for (index, word) in words(&mut kept, page).enumerate() {
+            *word = mark(core, page, index).to_le_bytes();
+        }
+        dropped[page * (OF - 1) * PAGE..][..(OF - 1) * PAGE].fill(1);
+    }
+    kept
+}
+
+fn words(region: &mut Region, page: usize) -> impl Iterator<Item = &mut [u8; 8]> {
+    region[page * PAGE..][..PAGE].as_chunks_mut().0.iter_mut()
+}
+
+/// What a word holds.
+fn mark(core: usize, page: usize, index: usize) -> u64 {
+    (core as u64) << 56 | (page as u64) << 40 | (index as u64) << 24
+}
