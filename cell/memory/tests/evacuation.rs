@@ -186,15 +186,17 @@ impl Machine {
         assert_eq!(self.pages.statistics().used_bytes / PAGE_SIZE, owned.len() + record_pages);
     }
 
-    /// Goes on until it is over, with nothing in between but passes.
-    fn evacuate(&self, granules: usize) -> usize {
-        let mut evacuation = Evacuation::new();
-        evacuation.start(granules);
-        while evacuation.step(&self.pages, self) == Progress::GoesOn {
-            (0..CORES).for_each(|core| self.pass(core));
-            self.collect();
+    /// What can be read is what was written.
+    fn check_values(&self) {
+        for (address, entry) in &*self.entries.borrow() {
+            assert!(holds(entry.frame, entry.mark), "{address:#x}: {entry:?}");
         }
-        evacuation.moved_bytes()
+    }
+
+    /// Places with a page, and where they are.
+    fn places(&self) -> impl Iterator<Item = (usize, NonNull<u8>)> {
+        let entries = self.entries.borrow().clone();
+        entries.into_iter().map(|(address, entry)| ((address - START) / PAGE_SIZE, entry.frame))
     }
 }
 
@@ -269,6 +271,19 @@ unsafe impl Mover for Machine {
     }
 }
 
+/// Goes on until it is over, with passes in between, and what `meanwhile` does. How many pages have moved.
+fn evacuate_while(machine: &Machine, granules: usize, meanwhile: impl Fn()) -> usize {
+    let mut evacuation = Evacuation::new();
+    evacuation.start(granules);
+    while evacuation.step(&machine.pages, machine) == Progress::GoesOn {
+        (0..CORES).for_each(|core| machine.pass(core));
+        machine.collect();
+        meanwhile();
+    }
+    machine.check();
+    evacuation.moved_bytes() / PAGE_SIZE
+}
+
 /// A machine whose memory is filled with pages of regions, of which every `kept`th stays.
 fn sparse(granules: usize, kept: usize) -> Machine {
     let machine = Machine::new(granules);
@@ -283,9 +298,8 @@ fn sparse(granules: usize, kept: usize) -> Machine {
 fn granules_that_are_in_use_here_and_there_become_free() {
     let machine = sparse(16, 8);
     assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 0, "nothing is free as a whole");
-    let moved = machine.evacuate(8);
-    machine.check();
-    assert!(moved >= 8 * GRANULE / 8, "{moved} bytes");
+    let moved = evacuate_while(&machine, 8, || ());
+    assert!(moved >= 8 * GRANULE / PAGE_SIZE / 8, "{moved} pages");
     assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 8 * GRANULE);
     machine.check_values();
 }
@@ -294,17 +308,17 @@ fn granules_that_are_in_use_here_and_there_become_free() {
 fn a_page_that_is_pinned_and_a_run_stay_and_so_does_what_is_around_them() {
     let machine = sparse(4, 64);
     machine.entries.borrow_mut().values_mut().for_each(|entry| entry.state = State::Pinned);
-    assert_eq!(machine.evacuate(2), 0);
+    assert_eq!(evacuate_while(&machine, 2, || ()), 0);
     let mut moves = 0;
     for entry in machine.entries.borrow_mut().values_mut() {
         // One is pinned in each granule.
         moves += 1;
         entry.state = if moves % 8 == 0 { State::Pinned } else { State::Present };
     }
-    assert_eq!(machine.evacuate(2), 0, "for nothing");
+    assert_eq!(evacuate_while(&machine, 2, || ()), 0, "for nothing");
     machine.entries.borrow_mut().values_mut().for_each(|entry| entry.state = State::Present);
     (0..512).for_each(|_| machine.run(2));
-    assert!(machine.evacuate(1) <= 8 * PAGE_SIZE);
+    assert!(evacuate_while(&machine, 1, || ()) <= 8);
     machine.check();
 }
 
@@ -334,16 +348,65 @@ fn what_is_touched_all_the_time_stays_and_has_an_end() {
 #[test]
 fn others_become_free_instead_of_those_of_which_some_is_touched_all_the_time() {
     let machine = sparse(16, 8);
-    // The first page of each of some granules; what is in use of these becomes less all the time.
-    let hot: Vec<_> = (0..6).map(|granule| granule * GRANULE / PAGE_SIZE / 8 * 8 + 512).collect();
-    let mut evacuation = Evacuation::new();
-    evacuation.start(8);
-    while evacuation.step(&machine.pages, &machine) == Progress::GoesOn {
-        (0..CORES).for_each(|core| machine.pass(core));
-        hot.iter().for_each(|place| machine.touch(place % CORES, *place));
+    // One page of each of some granules, of which less is in use than of the others.
+    let mut hot = BTreeMap::new();
+    for (place, frame) in machine.places() {
+        let granule = frame.addr().get() / GRANULE;
+        if hot.len() < 6
+            && granule % 2 == 0
+            && *hot.entry(granule).or_insert(place) != place
+            && place % 16 == 0
+        {
+            machine.unmap(place);
+        }
     }
-    machine.check();
+    evacuate_while(&machine, 8, || hot.values().for_each(|place| machine.touch(place % CORES, *place)));
     assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 8 * GRANULE);
+}
+
+#[test]
+fn what_is_touched_once_moves_when_it_is_touched_no_more() {
+    let machine = sparse(4, 16);
+    let is_over = Cell::new(false);
+    evacuate_while(&machine, 1, || {
+        if !is_over.get() && machine.entries.borrow().values().any(|entry| entry.state == State::InMotion) {
+            machine.places().for_each(|(place, _)| machine.touch(0, place));
+            is_over.set(true);
+        }
+    });
+    assert!(is_over.get());
+    assert_eq!(machine.pages.withdraw(GRANULE).len_bytes(), GRANULE);
+}
+
+#[test]
+fn what_others_take_and_give_back_meanwhile_is_in_no_granule_s_way_and_nothing_moves_twice() {
+    let machine = sparse(16, 8);
+    let used = machine.entries.borrow().len();
+    let moved = evacuate_while(&machine, 6, || {
+        (0..4).for_each(|_| machine.run(1));
+        // Pages of granules that are to become free are given back as well.
+        let place = machine.places().nth(machine.next_mark.get() as usize % 100).map(|(place, _)| place);
+        place.into_iter().for_each(|place| machine.unmap(place));
+    });
+    assert_eq!(machine.pages.withdraw(6 * GRANULE).len_bytes(), 6 * GRANULE);
+    assert!(moved <= used * 6 / 12, "{moved} of {used} pages");
+}
+
+#[test]
+fn nothing_moves_before_every_core_has_forgotten_where_it_was() {
+    let machine = sparse(8, 16);
+    machine.places().for_each(|(place, _)| machine.touch(1, place));
+    let mut evacuation = Evacuation::new();
+    evacuation.start(2);
+    for _ in 0..100 {
+        assert_eq!(evacuation.step(&machine.pages, &machine), Progress::GoesOn);
+        (0..CORES).filter(|core| *core != 1).for_each(|core| machine.pass(core));
+        // It remembers them all, and writes to them where they were.
+        machine.places().for_each(|(place, _)| machine.touch(1, place));
+    }
+    assert_eq!(evacuation.moved_bytes(), 0);
+    evacuation.end(&machine.pages);
+    machine.check();
 }
 
 #[test]
@@ -361,21 +424,15 @@ fn a_step_is_short() {
     assert!(last > 512);
 }
 
-impl Machine {
-    /// What can be read is what was written.
-    fn check_values(&self) {
-        for (address, entry) in &*self.entries.borrow() {
-            assert!(holds(entry.frame, entry.mark), "{address:#x}: {entry:?}");
-        }
-    }
-}
-
 #[derive(Clone, Debug)]
 enum Step {
     Map(usize),
     MapPinned(usize),
     Unmap(usize),
+    /// A core, and which of the pages that there are.
     Touch(usize, usize),
+    /// All of them.
+    Rush(usize),
     Pass(usize),
     Run(usize),
     FreeRun(usize),
@@ -392,6 +449,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..PLACES).prop_map(Step::MapPinned),
         4 => (0..PLACES).prop_map(Step::Unmap),
         4 => (0..CORES, 0..PLACES).prop_map(|(core, place)| Step::Touch(core, place)),
+        1 => (0..CORES).prop_map(Step::Rush),
         12 => (0..CORES).prop_map(Step::Pass),
         1 => (1..40_usize).prop_map(Step::Run),
         1 => (0..100_usize).prop_map(Step::FreeRun),
@@ -424,7 +482,12 @@ proptest! {
                 Step::Map(place) => drop(machine.map(place, State::Present)),
                 Step::MapPinned(place) => drop(machine.map(place, State::Pinned)),
                 Step::Unmap(place) => machine.unmap(place),
-                Step::Touch(core, place) => machine.touch(core, place),
+                Step::Touch(core, nth) => {
+                    let count = machine.entries.borrow().len().max(1);
+                    let place = machine.places().nth(nth % count);
+                    place.into_iter().for_each(|(place, _)| machine.touch(core, place));
+                }
+                Step::Rush(core) => machine.places().for_each(|(place, _)| machine.touch(core, place)),
                 Step::Pass(core) => {
                     machine.pass(core);
                     machine.collect();

@@ -201,7 +201,10 @@ fn two_pages() -> (Window, PhysRange) {
     let (window, pool) = window(3);
     assert_eq!(map(&window, 0, frame(pool, 0x1000), PageSize::FourKib), Ok(()));
     assert_eq!(map(&window, PAGE_SIZE, frame(pool, 0x2000), PageSize::FourKib), Ok(()));
-    assert_eq!(window.memory_at(REGIONS + PAGE_SIZE + 5).map(|memory| memory.start.0), Some(pool.start.0 + 0x2005));
+    assert_eq!(
+        window.memory_at(REGIONS + PAGE_SIZE + 5).map(|memory| memory.start.0),
+        Some(pool.start.0 + 0x2005)
+    );
     (window, pool)
 }
 

@@ -24,20 +24,19 @@ impl Granule {
 }
 
 impl Pages {
-    /// How many pages of a granule are in use; `None` where it is not a whole one, some of it has been given away, or is
-    /// in use in runs of more than one page.
+    /// How many pages of a granule are in use; `None` where it is not a whole one, or has been given away.
     ///
     /// # Safety
     /// One of its pages is held, or a run of its own that nobody frees meanwhile.
-    pub(crate) unsafe fn singles_in(&self, granule: Granule) -> Option<u32> {
+    pub(crate) unsafe fn used_in(&self, granule: Granule) -> Option<u32> {
         let range = self.range_with(granule)?;
         let _buddy = self.buddy(range.node()).lock();
         let mut used = 0;
         for (_, state) in blocks(range, granule) {
             match state {
-                BlockState::Used { order: 0 } => used += 1,
+                BlockState::Used { order } => used += 1 << order,
                 BlockState::Free { .. } | BlockState::Held { .. } => {}
-                BlockState::Used { .. } | BlockState::Absent => return None,
+                BlockState::Absent => return None,
             }
         }
         Some(used)
@@ -46,7 +45,7 @@ impl Pages {
     /// Holds what is free of a granule. Counted as free as before.
     ///
     /// # Safety
-    /// As [`Self::singles_in`].
+    /// As [`Self::used_in`].
     pub(crate) unsafe fn hold_free(&self, granule: Granule) {
         let Some(range) = self.range_with(granule) else { return };
         let mut buddy = self.buddy(range.node()).lock();
@@ -78,7 +77,7 @@ impl Pages {
     /// Lets what is held of a granule be handed out again.
     ///
     /// # Safety
-    /// As [`Self::singles_in`].
+    /// As [`Self::used_in`].
     pub(crate) unsafe fn let_go(&self, granule: Granule) {
         let Some(range) = self.range_with(granule) else { return };
         let mut buddy = self.buddy(range.node()).lock();

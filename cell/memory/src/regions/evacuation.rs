@@ -227,7 +227,7 @@ impl Evacuation {
         // More than are wanted, as of some not all will be seen to move.
         let places = self.targets.get_mut(..(2 * self.wanted + 2).min(TARGETS)).unwrap_or_default();
         // SAFETY: the page that was seen is a run of its own, and in use until this core passes its loop.
-        let used = unsafe { pages.singles_in(granule) }.filter(|used| *used <= MOST_USED);
+        let used = unsafe { pages.used_in(granule) }.filter(|used| *used <= MOST_USED);
         // One that is free is fuller than any.
         let fullest = places.iter_mut().max_by_key(|place| place.map_or(u32::MAX, |target| target.used));
         match (used, fullest) {
@@ -383,6 +383,6 @@ fn let_go(pages: &Pages, target: Target) {
 
 fn is_used(pages: &Pages, target: Target) -> bool {
     // SAFETY: as for `let_go`.
-    let used = unsafe { pages.singles_in(target.granule) };
+    let used = unsafe { pages.used_in(target.granule) };
     used != Some(0)
 }
