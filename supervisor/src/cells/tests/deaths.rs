@@ -291,7 +291,7 @@ fn cores_and_memory_come_and_go_whichever_write_is_the_last() {
                     (effects.reports[&id].clone(), effects.recalls[&id].clone(), effects.grown[&id].clone());
                 let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();
                 if recall.asked().0 > 0 {
-                    report.offer.make(recall.asked().0, &blocks, Rest::None);
+                    report.offer.make(recall.asked().0, &blocks, 0, Rest::None);
                 }
                 cells.doorbell();
             },
