@@ -10,7 +10,7 @@ use isola_tests::kv::Load;
 use isola_tests::management::spec;
 use isola_tests::qemu::MachineType;
 use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
-use isola_tests::wait;
+use isola_tests::wait::{self, PATIENCE};
 use std::time::Duration;
 
 const FOR_TESTS: Setup = Setup {
@@ -42,6 +42,13 @@ fn go_wrong(machine: &mut Supervised, fault: Fault) -> JournalEvent {
     assert_eq!(machine.client.machine().restarts, before + 1);
     let events = machine.client.events(0).into_iter();
     events.map(|entry| entry.event).find(|event| matches!(event, JournalEvent::Restart { .. })).unwrap()
+}
+
+/// Waits until a supervisor says that it comes after another one.
+fn wait_for_the_next(machine: &mut Supervised) {
+    let said = machine.client.wait(0, PATIENCE).expect("the next one says so");
+    assert_eq!(said.body, Err(ManagementError::Restarted));
+    machine.client.hello();
 }
 
 /// A machine with the key-value server in a cell, and a cell that was created and not started.
@@ -108,7 +115,7 @@ fn interrupt_lines_of_cells_are_left_alone() {
 }
 
 #[test]
-fn what_was_just_ending_is_gone_and_what_ended_meanwhile_is_seen_to_have_ended() {
+fn what_was_just_ending_has_ended_and_what_ended_meanwhile_is_seen_to_have_ended() {
     let mut machine = Supervised::boot(FOR_TESTS);
     let empty = machine.resources();
     for name in ["ending", "bystander"] {
@@ -118,20 +125,23 @@ fn what_was_just_ending_is_gone_and_what_ended_meanwhile_is_seen_to_have_ended()
     }
     assert_eq!(machine.client.ask(RequestBody::GoWrong(Fault::PanicAtEnd)), Ok(ResponseBody::Done));
     machine.client.send(RequestBody::Stop { name: "ending".into(), timeout_ms: 0 });
-    machine.client.hello();
+    wait_for_the_next(&mut machine);
     let events = machine.client.events(0);
     let cause = RestartCause::Panic;
     assert_eq!(events[0].event, JournalEvent::Restart { cause, number: 1, found: 1, gone: 1 });
-    let unknown = machine.client.ask(RequestBody::Inspect { name: "ending".into() });
-    assert_eq!(unknown, Err(ManagementError::NoSuchCell("ending".into())));
+    let ended = machine.client.inspect("ending");
+    assert_eq!((ended.state, ended.memory), (CellState::Killed, ByteSize(0)));
     let info = machine.client.machine();
     assert_eq!((free_cores(&info), info.devices_free), (2, 1));
 
-    // It ends all the time, and is started again by whoever is there.
-    let again = CellSpec { restart: RestartPolicy::Always, ..spec("again", 1, 4, &["exit"]) };
+    // It ends all the time, and is started again by whoever is there, in the middle of an end as well.
+    let (restart, network) = (RestartPolicy::Always, NetworkSpec::Dhcp);
+    let again = CellSpec { restart, network, ..spec("again", 1, 4, &["exit"]) };
     machine.client.create(probe(), again);
     machine.client.start("again");
     let ends = machine.client.wait_for("again", |info| info.restarts.count > 0);
+    assert_eq!(machine.client.ask(RequestBody::GoWrong(Fault::PanicAtEnd)), Ok(ResponseBody::Done));
+    wait_for_the_next(&mut machine);
     go_wrong(&mut machine, Fault::Panic);
     let found = machine.client.wait_for("again", |info| info.restarts.count > ends.restarts.count + 1);
     assert_eq!((found.id, found.spec), (ends.id, ends.spec));

@@ -162,7 +162,8 @@ pub(crate) struct Unread {
 pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
     let found = KEPT.take_deeds();
     let count = found.len();
-    let was_counted = |found: &&Option<(PhysRange, Standing)>| matches!(found, Some((_, Standing::Unreadable)));
+    let was_counted =
+        |found: &&Option<(PhysRange, Standing)>| matches!(found, Some((_, Standing::Unreadable)));
     let counted = found.iter().filter(was_counted).count();
     let read = |(place, standing): (PhysRange, Standing)| {
         if standing == Standing::Unreadable {

@@ -254,7 +254,7 @@ impl Chaos {
                 let faults = [Fault::Panic, Fault::PageFault, Fault::StackOverflow];
                 let fault = faults[self.random.usize(..faults.len())];
                 self.go_wrong(fault);
-                self.model.begin_anew(None);
+                self.model.begin_anew();
             }
         }
     }
@@ -276,7 +276,7 @@ impl Chaos {
         let count = self.random.u32(1..=MOST_CORES);
         self.machine.client.send(resize_cores(count));
         self.go_wrong(Fault::Panic);
-        self.model.begin_anew(None);
+        self.model.begin_anew();
         // The move is done, or not, or halfway: asked for again, it is done.
         let before = self.model.cells[SERVICE].cores;
         match self.machine.client.ask(resize_cores(before)) {
@@ -287,20 +287,19 @@ impl Chaos {
         assert_eq!(self.model.cells[SERVICE].cores, before);
     }
 
-    /// In the middle of the end of a cell: that one is gone.
+    /// In the middle of the end of a cell: that one has ended.
     fn go_wrong_ending(&mut self) {
         // Between its cores and its device.
         let Some(name) = self.any(|cell| cell.state == CellState::Running && cell.has_device) else {
             self.go_wrong(Fault::Panic);
-            return self.model.begin_anew(None);
+            return self.model.begin_anew();
         };
         let answer = self.machine.client.ask(RequestBody::GoWrong(Fault::PanicAtEnd));
         assert_eq!(answer, Ok(ResponseBody::Done));
         self.machine.client.send(RequestBody::Stop { name: name.clone(), timeout_ms: 0 });
         self.wait_for_the_next();
-        self.model.begin_anew(Some(&name));
-        let unknown = self.machine.client.ask(RequestBody::Inspect { name: name.clone() });
-        assert_eq!(unknown, Err(ManagementError::NoSuchCell(name)));
+        self.model.begin_anew();
+        self.expect(&name, CellState::Killed, None);
     }
 
     /// Right after a cell was started, that may be about to go wrong.
@@ -311,7 +310,7 @@ impl Chaos {
             self.expect(name, CellState::Running, None);
         }
         self.go_wrong(Fault::PageFault);
-        self.model.begin_anew(None);
+        self.model.begin_anew();
         let Some(name) = name else { return };
         // Before the supervisor did, or after it.
         self.see_crash(&name);

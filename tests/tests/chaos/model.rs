@@ -57,10 +57,9 @@ impl Model {
         self.cells.insert(name.to_owned(), cell);
     }
 
-    /// The supervisor has gone wrong: who was being taken apart is forgotten.
-    pub fn begin_anew(&mut self, ending: Option<&str>) {
+    /// The supervisor has gone wrong.
+    pub fn begin_anew(&mut self) {
         self.rebirths += 1;
-        self.cells.retain(|name, _| Some(name.as_str()) != ending);
     }
 
     /// The machine without any cell.
