@@ -175,7 +175,8 @@ fn connections_that_are_never_completed_keep_nobody_out() {
     namespace::run(|| {
         let service = Service::on_tap("2", "64M");
         let mut observer = service.connect();
-        let before = service.used_bytes();
+        let received = || service.cell()["traffic"]["received_frames"].as_u64().expect("it is told");
+        let (before, frames) = (service.used_bytes(), received());
         let SocketAddr::V4(server) = service.address else { panic!("cells have IPv4 addresses") };
         let half_open: Vec<OwnedFd> = (0..HALF_OPEN)
             .map(|_| {
@@ -186,6 +187,8 @@ fn connections_that_are_never_completed_keep_nobody_out() {
                 socket
             })
             .collect();
+        // The cell has seen them, and not only the queues on the way to it.
+        wait::until_true("the cell has seen them", || received() >= frames + HALF_OPEN as u64);
         // Those that complete theirs are served, new ones as well as old ones.
         let mut connections: Vec<Connection> =
             (0..50).map(|_| Connection::open(service.address).unwrap()).collect();
