@@ -144,6 +144,9 @@ fn a_core_whose_lender_has_ended_goes_to_nobody() {
     assert_eq!(info(&mut cells, "service").loans[0].from, None);
     cells.give_back("service").unwrap();
     assert_eq!(cells.machine().cores[loan.core.0 as usize].owner, CoreOwner::Free);
+    let returns = |event: &&JournalEvent| matches!(event, JournalEvent::Return { .. });
+    let returned = JournalEvent::Return { core: loan.core, to: None, why: ReturnReason::GivenBack };
+    assert_eq!(events(&cells).iter().filter(returns).collect::<Vec<_>>(), [&returned], "that is told once");
 }
 
 #[test]

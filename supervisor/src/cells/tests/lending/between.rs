@@ -171,6 +171,32 @@ fn a_lender_that_ended_is_owed_nothing_by_the_next_supervisor_however_it_was_sta
     assert_eq!((owned(&cells, "batch"), owner(&cells, core)), (2, CoreOwner::Free));
 }
 
+#[test]
+fn what_was_lent_two_supervisors_ago_is_not_lent_any_more() {
+    let mut deaths = 0;
+    for write in 0.. {
+        let mut cells = lender_and_borrower();
+        let all = owned(&cells, "batch");
+        let core = cells.borrow("service", LEASE_MS).unwrap().core;
+        cells.effects().death.is_at(write);
+        let _ = cells.give_back("service");
+        if !cells.effects().death.has_come() {
+            break;
+        }
+        deaths += 1;
+        let mut cells = go_wrong(cells, 4, 1, |_| {});
+        (0..3).for_each(|_| advance(&mut cells, LEASE_MS.into()));
+        assert_eq!((owned(&cells, "service"), owned(&cells, "batch")), (1, all), "before write {write}");
+        resize(&mut cells, "batch", Change::Less(1), &[core]).unwrap();
+        hears(&mut cells, "batch");
+        assert_eq!(owner(&cells, core), CoreOwner::Free);
+        let mut cells = go_wrong(cells, 4, 2, |_| {});
+        (0..3).for_each(|_| advance(&mut cells, LEASE_MS.into()));
+        assert_eq!((owner(&cells, core), owned(&cells, "batch")), (CoreOwner::Free, all - 1));
+    }
+    assert!(deaths > 1);
+}
+
 fn resize(
     cells: &mut Cells<FakeMachine>,
     name: &str,
