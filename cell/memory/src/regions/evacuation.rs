@@ -161,13 +161,13 @@ impl Evacuation {
                 self.targets().for_each(|target| hold(pages, target.granule));
                 Stage::Wait(mover.begun())
             }
-            Stage::Wait(begun) if mover.is_over(begun) => self.from_the_start(Stage::Finish),
+            Stage::Wait(begun) if mover.is_over(begun) => self.begin_walk(Stage::Finish),
             Stage::Finish => match self.finish(pages, mover) {
                 Finished::NotYet => Stage::Finish,
                 Finished::All
                     if self.rounds_left > 0 && self.targets().any(|target| is_used(pages, target)) =>
                 {
-                    self.from_the_start(Stage::Begin)
+                    self.begin_walk(Stage::Begin)
                 }
                 Finished::All => self.sort_out(pages),
                 Finished::OutOfMemory => Stage::Over,
@@ -187,7 +187,7 @@ impl Evacuation {
         self.targets.iter_mut().filter_map(Option::take).for_each(|target| let_go(pages, target));
     }
 
-    fn from_the_start(&mut self, stage: Stage) -> Stage {
+    fn begin_walk(&mut self, stage: Stage) -> Stage {
         self.next = 0;
         stage
     }
@@ -255,7 +255,7 @@ impl Evacuation {
             return Stage::Over;
         }
         self.rounds_left = ROUNDS;
-        self.from_the_start(Stage::Begin)
+        self.begin_walk(Stage::Begin)
     }
 
     /// Keeps the granules that are free by now, and has others chosen instead of those that are not.
@@ -271,7 +271,7 @@ impl Evacuation {
                 stage = Stage::Choose;
             }
         }
-        self.from_the_start(stage)
+        self.begin_walk(stage)
     }
 
     /// Sets some pages in motion. True where that were the last.

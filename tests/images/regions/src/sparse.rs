@@ -1,6 +1,7 @@
 //! Regions that are in use here and there, in a cell that is asked for memory.
 
 use crate::PAGE;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use isola::events::{parallel, sleep, yield_now};
 use isola::prelude::*;
@@ -12,6 +13,9 @@ const OF: usize = 8;
 /// Pages that are used all the time, on each core.
 const HOT: usize = 16;
 
+/// Cores that have filled their part.
+static FILLED: AtomicUsize = AtomicUsize::new(0);
+
 /// Takes so many MiB page by page, gives most of them back, and sees that the others hold what they did when the cell has
 /// come to have no more than `until_mib`. Some are written to meanwhile. Every second core is never halted.
 pub async fn keep(mib: usize, until_mib: usize) -> ExitCode {
@@ -19,7 +23,13 @@ pub async fn keep(mib: usize, until_mib: usize) -> ExitCode {
     let pages = (mib << 20) / PAGE / OF / cores;
     let checked = parallel(cores, move |core| async move {
         let mut kept = fill(core, pages);
+        FILLED.fetch_add(1, Ordering::Relaxed);
         if core == 0 {
+            while FILLED.load(Ordering::Relaxed) < cores || isola::memory_free() < mib << 19 {
+                sleep(Duration::from_micros(200)).await;
+            }
+            // A core that rests says in the report how much is free.
+            sleep(Duration::from_micros(200)).await;
             println!("sparse: filled");
         }
         let mut rounds = 0;

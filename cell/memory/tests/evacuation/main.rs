@@ -4,276 +4,19 @@
     reason = "memory that is used behind an allocator's back is a promise that no type can check"
 )]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod machine;
 
-use common::{Arena, Random};
+use common::Random;
 use isola_abi::id::NodeId;
-use isola_memory::pages::{PAGE_SIZE, Pages};
-use isola_memory::regions::{Evacuation, Extent, Mover, Progress, Retired};
+use isola_memory::pages::{Contents, PAGE_SIZE};
+use isola_memory::regions::{Evacuation, Progress};
+use machine::{CORES, GRANULE, Machine, State, at, write};
 use proptest::prelude::*;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::ptr::NonNull;
-
-const GRANULE: usize = 2 << 20;
-const CORES: usize = 3;
-
-/// Where regions are.
-const START: usize = 1 << 40;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Present,
-    InMotion,
-    /// Named to a device.
-    Pinned,
-}
-
-/// A page of a region, and what its owner has written to it.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    frame: NonNull<u8>,
-    state: State,
-    mark: u64,
-}
-
-/// Page tables, and cores that remember what they have seen there until they pass their loops.
-struct Machine {
-    pages: Pages,
-    entries: RefCell<BTreeMap<usize, Entry>>,
-    remembered: RefCell<[BTreeMap<usize, NonNull<u8>>; CORES]>,
-    generation: Cell<u64>,
-    said: [Cell<u64>; CORES],
-    /// Runs of several pages, which nothing can move.
-    runs: RefCell<Vec<(NonNull<u8>, usize, u64)>>,
-    /// Pages that are retired: with the generation.
-    retired: RefCell<Vec<(u64, NonNull<u8>)>>,
-    next_mark: Cell<u64>,
-    arena: Arena,
-}
-
-fn words(frame: NonNull<u8>) -> [*mut u64; 3] {
-    let first = frame.cast::<u64>().as_ptr();
-    [0, PAGE_SIZE / 16, PAGE_SIZE / 8 - 1].map(|word| first.wrapping_add(word))
-}
-
-fn write(frame: NonNull<u8>, mark: u64) {
-    // SAFETY: the page is the machine's.
-    words(frame).into_iter().for_each(|word| unsafe { word.write(mark) });
-}
-
-fn holds(frame: NonNull<u8>, mark: u64) -> bool {
-    // SAFETY: the page is the machine's.
-    words(frame).into_iter().all(|word| unsafe { word.read() } == mark)
-}
-
-impl Machine {
-    fn new(granules: usize) -> Self {
-        let arena = Arena::new(granules * GRANULE, GRANULE);
-        let pages = Pages::new();
-        // SAFETY: the arena is for this allocator alone, and outlives it.
-        unsafe { pages.add_range(arena.start, arena.len_bytes()) }.unwrap();
-        Self {
-            pages,
-            entries: RefCell::default(),
-            remembered: RefCell::default(),
-            generation: Cell::new(0),
-            said: Default::default(),
-            runs: RefCell::default(),
-            retired: RefCell::default(),
-            next_mark: Cell::new(1),
-            arena,
-        }
-    }
-
-    fn mark(&self) -> u64 {
-        self.next_mark.replace(self.next_mark.get() + 1)
-    }
-
-    /// A page at a place, where there is none; false where memory has run out.
-    fn map(&self, place: usize, state: State) -> bool {
-        let address = START + place * PAGE_SIZE;
-        if self.entries.borrow().contains_key(&address) {
-            return true;
-        }
-        let Some(frame) = self.pages.allocate(1, 1) else { return false };
-        assert!(self.arena.contains(frame, PAGE_SIZE));
-        let mark = self.mark();
-        write(frame, mark);
-        self.entries.borrow_mut().insert(address, Entry { frame, state, mark });
-        true
-    }
-
-    /// Takes the page at a place out of use: its memory is free when every core has forgotten it.
-    fn unmap(&self, place: usize) {
-        let Some(entry) = self.entries.borrow_mut().remove(&(START + place * PAGE_SIZE)) else { return };
-        assert!(holds(entry.frame, entry.mark), "{entry:?}");
-        let generation = self.begun().0;
-        self.retired.borrow_mut().push((generation, entry.frame));
-    }
-
-    fn collect(&self) {
-        self.retired.borrow_mut().retain(|(generation, frame)| {
-            if self.is_over(Retired(*generation)) {
-                // SAFETY: nobody has it any more.
-                unsafe { self.pages.free(*frame, 1) };
-                return false;
-            }
-            true
-        });
-    }
-
-    /// A core reads a page, and writes to it.
-    fn touch(&self, core: usize, place: usize) {
-        let address = START + place * PAGE_SIZE;
-        let mut entries = self.entries.borrow_mut();
-        let Some(entry) = entries.get_mut(&address) else { return };
-        let frame = *self.remembered.borrow_mut()[core].entry(address).or_insert_with(|| {
-            if entry.state == State::InMotion {
-                entry.state = State::Present;
-            }
-            entry.frame
-        });
-        assert!(holds(frame, entry.mark), "core {core} sees at {address:#x} what is not there: {entry:?}");
-        entry.mark = self.mark();
-        write(frame, entry.mark);
-    }
-
-    fn pass(&self, core: usize) {
-        if self.said[core].get() != self.generation.get() {
-            self.remembered.borrow_mut()[core].clear();
-            self.said[core].set(self.generation.get());
-        }
-    }
-
-    fn run(&self, pages: usize) {
-        if let Some(start) = self.pages.allocate(pages, 1) {
-            let mark = self.mark();
-            (0..pages).for_each(|page| write(at(start, page), mark));
-            self.runs.borrow_mut().push((start, pages, mark));
-        }
-    }
-
-    fn free_run(&self, index: usize) {
-        let mut runs = self.runs.borrow_mut();
-        if !runs.is_empty() {
-            let index = index % runs.len();
-            let (start, pages, _) = runs.swap_remove(index);
-            // SAFETY: handed out with this length.
-            unsafe { self.pages.free(start, pages) };
-        }
-    }
-
-    /// Everything is as its owner left it, and nothing has two owners.
-    fn check(&self) {
-        let mut owned = BTreeMap::new();
-        let mut own = |frame: NonNull<u8>| {
-            assert!(owned.insert(frame, ()).is_none(), "a page has two owners: {frame:?}");
-        };
-        for (address, entry) in &*self.entries.borrow() {
-            own(entry.frame);
-            assert!(holds(entry.frame, entry.mark), "{address:#x}: {entry:?}");
-        }
-        for (start, pages, mark) in &*self.runs.borrow() {
-            for page in 0..*pages {
-                own(at(*start, page));
-                assert!(holds(at(*start, page), *mark), "a run has lost what is in it");
-            }
-        }
-        self.retired.borrow().iter().for_each(|(_, frame)| own(*frame));
-        let record_pages = self.arena.len_bytes() / PAGE_SIZE * 16 / PAGE_SIZE;
-        assert_eq!(self.pages.statistics().used_bytes / PAGE_SIZE, owned.len() + record_pages);
-    }
-
-    /// What can be read is what was written.
-    fn check_values(&self) {
-        for (address, entry) in &*self.entries.borrow() {
-            assert!(holds(entry.frame, entry.mark), "{address:#x}: {entry:?}");
-        }
-    }
-
-    fn is_any_in_motion(&self) -> bool {
-        self.entries.borrow().values().any(|entry| entry.state == State::InMotion)
-    }
-
-    /// Places with a page, and where they are.
-    fn places(&self) -> impl Iterator<Item = (usize, NonNull<u8>)> {
-        let entries = self.entries.borrow().clone();
-        entries.into_iter().map(|(address, entry)| ((address - START) / PAGE_SIZE, entry.frame))
-    }
-}
-
-fn at(start: NonNull<u8>, page: usize) -> NonNull<u8> {
-    // SAFETY: within a run.
-    unsafe { start.add(page * PAGE_SIZE) }
-}
-
-// SAFETY: frames come from the allocator one by one, and are free only when every core has passed, which they do in
-// between steps; the tables are changed by one thread.
-unsafe impl Mover for Machine {
-    fn region_from(&self, address: usize) -> Option<Extent> {
-        // Regions of 64 pages, some of which are empty.
-        let len = 64 * PAGE_SIZE;
-        let (last, _) = self.entries.borrow().last_key_value().map(|(address, entry)| (*address, *entry))?;
-        let start = START.max(address / len * len);
-        (start <= last).then_some(Extent { start, len })
-    }
-
-    fn look(
-        &self,
-        address: usize,
-        end: usize,
-        most: usize,
-        see: &mut dyn FnMut(usize, NonNull<u8>) -> ControlFlow<()>,
-    ) -> usize {
-        let mut place = address;
-        for _ in 0..most {
-            if place >= end {
-                return end;
-            }
-            let entry = self.entries.borrow().get(&place).copied();
-            if let Some(Entry { frame, state: State::Present | State::InMotion, .. }) = entry
-                && see(place, frame).is_break()
-            {
-                return place;
-            }
-            place += PAGE_SIZE;
-        }
-        place.min(end)
-    }
-
-    fn begin(&self, address: usize, frame: NonNull<u8>) {
-        let mut entries = self.entries.borrow_mut();
-        if let Some(entry) = entries.get_mut(&address).filter(|entry| entry.frame == frame) {
-            assert_ne!(entry.state, State::Pinned);
-            entry.state = State::InMotion;
-        }
-    }
-
-    fn begun(&self) -> Retired {
-        self.generation.set(self.generation.get() + 1);
-        Retired(self.generation.get())
-    }
-
-    fn is_over(&self, begun: Retired) -> bool {
-        self.said.iter().all(|said| said.get() >= begun.0)
-    }
-
-    unsafe fn finish(&self, address: usize, from: NonNull<u8>, to: NonNull<u8>) -> bool {
-        let mut entries = self.entries.borrow_mut();
-        let Some(entry) = entries.get_mut(&address) else { return false };
-        if entry.state != State::InMotion || entry.frame != from {
-            return false;
-        }
-        // SAFETY: whole pages of the machine's.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), PAGE_SIZE) };
-        // Whoever used the old place sees that it is no longer the page's.
-        write(from, u64::MAX);
-        (entry.frame, entry.state) = (to, State::Present);
-        true
-    }
-}
 
 /// Goes on until it is over, with passes in between, and what `meanwhile` does. How many pages have moved.
 fn evacuate_while(machine: &Machine, granules: usize, meanwhile: impl Fn()) -> usize {
@@ -330,13 +73,12 @@ fn a_page_that_is_pinned_and_a_run_stay_and_so_does_what_is_around_them() {
 fn what_is_touched_all_the_time_stays_and_has_an_end() {
     let machine = sparse(8, 16);
     let before: Vec<_> = machine.entries.borrow().values().map(|entry| entry.frame).collect();
-    let places = (machine.entries.borrow().last_key_value().unwrap().0 - START) / PAGE_SIZE + 1;
     let mut evacuation = Evacuation::new();
     evacuation.start(4);
     let mut steps = 0;
     while evacuation.step(&machine.pages, &machine) == Progress::GoesOn {
         (0..CORES).for_each(|core| machine.pass(core));
-        (0..places).for_each(|place| machine.touch(place % CORES, place));
+        machine.places().for_each(|(place, _)| machine.touch(place % CORES, place));
         steps += 1;
         assert!(steps < 1000);
     }
@@ -357,7 +99,7 @@ fn others_become_free_instead_of_those_of_which_some_is_touched_all_the_time() {
     for (place, frame) in machine.places() {
         let granule = frame.addr().get() / GRANULE;
         if hot.len() < 6
-            && granule % 2 == 0
+            && granule.is_multiple_of(2)
             && *hot.entry(granule).or_insert(place) != place
             && place % 16 == 0
         {
@@ -533,7 +275,7 @@ proptest! {
                         (0..len / PAGE_SIZE).for_each(|page| write(at(start, page), 0));
                         // SAFETY: it has just left.
                         let back = unsafe {
-                            machine.pages.bring_back(NodeId(0), start, *len, isola_memory::pages::Contents::Unknown)
+                            machine.pages.bring_back(NodeId(0), start, *len, Contents::Unknown)
                         };
                         prop_assert!(back.is_ok());
                     }
