@@ -86,6 +86,26 @@ fn part(of: PhysRange, from: u64, len: u64) -> PhysRange {
 }
 
 #[test]
+fn what_a_cell_says_it_has_moved_is_told_in_sum() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    grow(&mut cells, 12);
+    let got = chunks(&mut cells);
+    assert_eq!(resize(&mut cells, Change::Less(mib(4))), None);
+    let mut move_and_offer = |cells: &mut Cells<FakeMachine>, block, moved, rest| {
+        let (number, _) = asked(cells);
+        report.offer.make(number, &[block], moved, rest);
+        cells.doorbell();
+        acknowledge(cells, &report);
+    };
+    move_and_offer(&mut cells, part(got[0], 0, 2), 5, Rest::More);
+    move_and_offer(&mut cells, part(got[0], 2, 2), 7, Rest::None);
+    assert_eq!(answer(&mut cells).unwrap().unwrap().moved, ByteSize(12));
+    assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
+    move_and_offer(&mut cells, part(got[0], 4, 2), 0, Rest::None);
+    assert_eq!(answer(&mut cells).unwrap().unwrap().moved, ByteSize(0));
+}
+
+#[test]
 fn a_cell_gets_memory_on_request_beyond_what_it_may_ask_for_and_gives_it_back() {
     let (mut cells, report) = cell(1, spec("kv"));
     let before = cells.machine().memory_free;
