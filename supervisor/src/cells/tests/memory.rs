@@ -91,7 +91,7 @@ fn what_a_cell_says_it_has_moved_is_told_in_sum() {
     grow(&mut cells, 12);
     let got = chunks(&mut cells);
     assert_eq!(resize(&mut cells, Change::Less(mib(4))), None);
-    let mut move_and_offer = |cells: &mut Cells<FakeMachine>, block, moved, rest| {
+    let move_and_offer = |cells: &mut Cells<FakeMachine>, block, moved, rest| {
         let (number, _) = asked(cells);
         report.offer.make(number, &[block], moved, rest);
         cells.doorbell();

@@ -1,8 +1,8 @@
 //! Answers one request again and again, to count the instructions of a request:
 //!
 //! ```sh
-//! cargo build --release -p isola-kv --example instructions
-//! valgrind --tool=callgrind target/release/examples/instructions get 10000
+//! cargo build --release -p isola-kv --example kv-instructions
+//! valgrind --tool=callgrind target/release/examples/kv-instructions get 10000
 //! ```
 //!
 //! Each request arrives in a frame of its own and its answer is taken at once, as for a client that waits.

@@ -1,8 +1,8 @@
 //! Answers one request again and again, to count the instructions of a request:
 //!
 //! ```sh
-//! cargo build --release -p isola-web --example instructions
-//! valgrind --tool=callgrind target/release/examples/instructions file 10000
+//! cargo build --release -p isola-web --example web-instructions
+//! valgrind --tool=callgrind target/release/examples/web-instructions file 10000
 //! ```
 //!
 //! Each request arrives in a frame of its own and its response is taken at once, as for a client that waits.
