@@ -5,7 +5,7 @@
 extern crate std;
 
 use super::*;
-use crate::fake::go_wrong;
+use crate::fake::{every_chunk_has_one_owner, go_wrong};
 use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, RestartPolicy};
 use isola_abi::places::{Order, OrderKind};
 use isola_abi::recall::Rest;
@@ -82,7 +82,7 @@ fn deafen(cells: &mut Cells<FakeMachine>) {
     cells.effects().cells_are_deaf = true;
 }
 
-/// Each core is whose cell holds it or free, and all memory is somebody's.
+/// Each core is whose cell holds it or free, and each chunk of memory is somebody's.
 fn has_one_owner_each(cells: &Cells<FakeMachine>) {
     let machine = cells.machine();
     for (id, cell) in &cells.cells {
@@ -91,10 +91,7 @@ fn has_one_owner_each(cells: &Cells<FakeMachine>) {
     }
     let on_its_way = machine.cores.iter().find(|core| matches!(core.owner, CoreOwner::OnItsWay(_)));
     assert_eq!(on_its_way, None);
-    let held: u64 =
-        cells.cells.values().filter(|cell| cell.held().is_some()).map(|cell| cell.memory_bytes).sum();
-    let others = cells.inventory.memory.free() + machine.memory_images.0 + machine.memory_quarantined.0;
-    assert_eq!(held + others, machine.memory_total.0);
+    every_chunk_has_one_owner(cells);
 }
 
 /// Ends all cells: nothing is left, and nothing is due.
