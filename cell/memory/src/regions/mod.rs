@@ -19,12 +19,13 @@
 //! - [`Grace`]: when every core has forgotten pages that are gone.
 //! - [`Evacuation`]: pages move to other memory, where that in which they are is asked back.
 //!
-//! What makes a fault safe in the middle of anything: the code that faulted touched a region, and nothing in this
-//! crate does that with a lock held, nor does the heap, whose own memory is never in a region (objects in pieces are in
-//! the window, but all of them is there). So no lock that the way of a fault takes can be held by what faulted. A pager of the application must see to the same for its own.
+//! What makes a fault safe in the middle of anything: the code that faulted touched a region, and nothing in this crate
+//! does that with a lock held, nor does the heap, whose own memory is never in a region (objects in pieces are in the
+//! window, but all of them is there). So no lock that the way of a fault takes can be held by what faulted. A pager of the
+//! application must see to the same for its own.
 //!
-//! A page that was filled is there until its region is dropped, though not always in the same memory. Its memory and addresses are used again when every
-//! core of the cell has passed its loop, and has forgotten them.
+//! A page that was filled is there until its region is dropped, though not always in the same memory. Its memory and
+//! addresses are used again when every core of the cell has passed its loop, and has forgotten them.
 //!
 //! What is *not* here: the heap's memory, which is never paged; its large objects in pieces, which have a part of the
 //! window of their own ([`mapped`](crate::mapped)).

@@ -1,7 +1,8 @@
 //! A test image: virtual memory that is filled by pagers, those of the library OS and the application's own.
 //!
-//! Its first argument says what it does: `check` tries what has to work, and ends with exit code 0; `touch PAGER MIB` says how
-//! long it takes to touch so much; `sparse MIB UNTIL` uses memory here and there until the cell has so little; everything else goes wrong in one way, and ends the cell.
+//! Its first argument says what it does: `check` tries what has to work, and ends with exit code 0; `touch PAGER MIB` says
+//! how long it takes to touch so much; `sparse MIB UNTIL` uses memory here and there until the cell has so little;
+//! everything else goes wrong in one way, and ends the cell.
 #![no_std]
 #![no_main]
 
