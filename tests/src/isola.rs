@@ -83,7 +83,7 @@ impl Isola {
 
     /// The folder of a machine, there or not.
     pub fn machine_folder(&self, machine: &str) -> std::path::PathBuf {
-        self.folder.path().join("isola").join(machine)
+        self.folder.path().join("isola/machines").join(machine)
     }
 
     /// The process of a machine's QEMU, where it has one.

@@ -5,12 +5,11 @@
 
 use super::{CellError, look_up, wait_for_address};
 use crate::client::Client;
-use crate::machine::Held;
 use crate::machine::cells::{Afterwards, CellRecord, CellStore};
 use crate::machine::network::address;
 use crate::machine::options::Uplink;
-use crate::machine::record::{Health, MachineRecord};
-use crate::machine::state::{MachineDir, StateRoot};
+use crate::machine::state::StateRoot;
+use crate::machine::{Held, is_up};
 use crate::output::view::is_running;
 use crate::publish::{Publication, PublishError, PublishSpec};
 use isola_abi::management::{CellInfo, CellSpec, NetworkSpec, RestartPolicy};
@@ -117,8 +116,7 @@ pub(super) fn check_ports(
 /// Makes sure that a host port is free; says who has it where it is one of the user's own cells.
 fn check_port(root: &StateRoot, spec: &PublishSpec) -> Result<(), PublishError> {
     let Err(error) = spec.free_host_port() else { return Ok(()) };
-    let up = |dir: &MachineDir| MachineRecord::load(dir).is_some_and(|record| record.health() == Health::Up);
-    for dir in root.machines().into_iter().filter(up) {
+    for dir in root.machines().into_iter().filter(is_up) {
         if let Some((cell, port)) =
             CellStore::of(&dir).published().into_iter().find(|(_, port)| spec.collides_with(port))
         {

@@ -176,7 +176,7 @@ fn ports() -> Check {
     }
 }
 
-/// How each machine is; one that has died is cleaned up by looking at it.
+/// How each machine is.
 fn machines(context: &Context) -> Vec<Check> {
     let look = |dir| match Held::take(&context.root, &dir) {
         Ok(held) if held.is_running() => Some(Check::ok(
@@ -184,10 +184,7 @@ fn machines(context: &Context) -> Vec<Check> {
             format!("{}, process {}", dir.name, held.record.qemu.map_or(0, |qemu| qemu.pid)),
         )),
         Ok(_) | Err(MachineError::NotUp { .. }) => None,
-        Err(error) => {
-            let advice = "see `isola ps`";
-            Some(Check::bad("up", Outcome::Remark, error.to_string(), advice))
-        }
+        Err(error) => Some(Check::bad("up", Outcome::Remark, error.to_string(), "see `isola ps -a`")),
     };
     context.root.machines().into_iter().filter_map(look).collect()
 }

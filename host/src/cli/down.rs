@@ -2,7 +2,7 @@
 
 use super::{Context, Failure, complete};
 use crate::machine::state::MachineDir;
-use crate::machine::{Held, MachineError};
+use crate::machine::{Held, MachineError, clean_up};
 use crate::names::MachineName;
 use crate::output::progress::Progress;
 use clap::Args;
@@ -11,7 +11,8 @@ use std::process::ExitCode;
 /// Ends a machine with all its cells
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Whatever a machine left behind that ended by itself is cleaned up, too; that is no error.
+It removes the files of a machine that ended by itself, too; that is no error. It touches no machine whose \
+record it cannot read, and no folder that is not a machine's.
 
 Examples:
   isola down
@@ -33,21 +34,37 @@ pub(super) fn down(context: &Context, arguments: &Arguments) -> Result<ExitCode,
         names => names.iter().map(|name| context.root.machine(name)).collect(),
     };
     let mut ended = Vec::new();
+    let mut failed = None;
     for dir in dirs {
-        let progress = Progress::waiting(&context.output, "ending the machine");
-        progress.tick();
-        match Held::take(&context.root, &dir) {
-            Ok(held) => held.down()?,
-            Err(error @ (MachineError::Died { .. } | MachineError::Abandoned { .. })) => {
-                drop(progress);
-                context.output.note(&format!("note: {error}"));
-            }
+        match end(context, &dir) {
+            Ok(()) => ended.push(dir.name.to_string()),
             // Between being listed and having a turn at it, another command has ended it.
-            Err(MachineError::NotUp { .. }) if arguments.all => continue,
-            Err(error) => return Err(error.into()),
+            Err(MachineError::NotUp { .. }) if arguments.all => {}
+            Err(error) => failed = Some(Failure::from(error).report(&context.output)),
         }
-        ended.push(dir.name.to_string());
     }
     context.output.answer(&ended, || ended.join("\n"))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(failed.unwrap_or(ExitCode::SUCCESS))
+}
+
+fn end(context: &Context, dir: &MachineDir) -> Result<(), MachineError> {
+    let progress = Progress::waiting(&context.output, "ending the machine");
+    progress.tick();
+    let note = match Held::take(&context.root, dir) {
+        Ok(held) => return Ok(held.down()?),
+        Err(MachineError::Died { name, tail }) if tail.is_empty() => {
+            format!("note: machine {name:?} had ended unexpectedly")
+        }
+        Err(MachineError::Died { name, tail }) => {
+            format!("note: machine {name:?} had ended unexpectedly; the end of its log:\n{tail}")
+        }
+        Err(MachineError::Abandoned { name }) => {
+            format!("note: machine {name:?} belonged to a command that has ended")
+        }
+        Err(error) => return Err(error),
+    };
+    clean_up(&context.root, dir)?;
+    drop(progress);
+    context.output.note(&note);
+    Ok(())
 }

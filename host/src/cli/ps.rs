@@ -4,7 +4,7 @@ use super::standalone::StandaloneView;
 use super::{Context, Failure, show, standalone};
 use crate::cellctl::sweep;
 use crate::machine::network::address;
-use crate::machine::record::{MachineKind, MachineRecord};
+use crate::machine::record::MachineKind;
 use crate::machine::state::MachineDir;
 use crate::machine::{Held, MachineError};
 use crate::names::DEFAULT_MACHINE;
@@ -52,12 +52,11 @@ enum RowView {
 const HEADINGS: [&str; 8] = ["NAME", "STATE", "CORES", "MEMORY", "IMAGE", "ADDRESS", "PORTS", "UPTIME"];
 
 pub(super) fn ps(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    let alone = |dir: &MachineDir| {
-        MachineRecord::load(dir).is_some_and(|record| matches!(record.kind, MachineKind::Standalone { .. }))
-    };
     let mut rows = Vec::new();
-    // What runs alone is no cell of any machine, and would be found by nobody otherwise.
-    let wanted = |dir: &&MachineDir| arguments.all || dir.name == context.machine || alone(dir);
+    let mut failed = None;
+    // An image that runs alone is no cell of any machine: it is listed always.
+    let wanted =
+        |dir: &&MachineDir| arguments.all || dir.name == context.machine || standalone::is_alone(dir);
     for dir in context.root.machines().iter().filter(wanted) {
         match Held::take(&context.root, dir) {
             Ok(held) if held.record.kind == MachineKind::Supervised => rows.extend(cells(&held)?),
@@ -66,19 +65,20 @@ pub(super) fn ps(context: &Context, arguments: &Arguments) -> Result<ExitCode, F
             Err(error @ (MachineError::Died { .. } | MachineError::Abandoned { .. })) => {
                 context.output.note(&format!("note: {error}"));
             }
-            Err(error) => return Err(error.into()),
+            // The others are listed all the same.
+            Err(error) => failed = Some(Failure::from(error).report(&context.output)),
         }
     }
-    if !context.dir().path().exists() {
+    if !context.dir().has_record() {
         if context.machine.as_str() != DEFAULT_MACHINE {
-            // A machine that is named and not there is a slip.
+            // A machine that is named and does not exist is a slip.
             Held::take(&context.root, &context.dir())?;
         } else if rows.is_empty() && !arguments.all {
             context.output.note("note: no machine is up here; start one with `isola up`");
         }
     }
     print(context, arguments, &rows)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(failed.unwrap_or(ExitCode::SUCCESS))
 }
 
 fn print(context: &Context, arguments: &Arguments, rows: &[Row]) -> Result<(), Failure> {

@@ -168,17 +168,25 @@ enum End {
     Interrupted,
 }
 
+fn alone(record: &MachineRecord) -> bool {
+    matches!(record.kind, MachineKind::Standalone { .. })
+}
+
+/// Whether the machine is known to be an image that runs alone.
+pub(super) fn is_alone(dir: &MachineDir) -> bool {
+    MachineRecord::load(dir).is_ok_and(|record| record.is_some_and(|record| alone(&record)))
+}
+
 /// The image that runs alone under this name.
 pub(super) fn find(context: &Context, name: &str) -> Result<Option<Held>, Failure> {
     let Ok(name) = name.parse::<MachineName>() else { return Ok(None) };
     let dir = context.root.machine(&name);
-    let alone = |record: &MachineRecord| matches!(record.kind, MachineKind::Standalone { .. });
-    if !MachineRecord::load(&dir).is_some_and(|record| alone(&record)) {
+    if !is_alone(&dir) {
         return Ok(None);
     }
     match Held::take(&context.root, &dir) {
         Ok(held) => Ok(Some(held).filter(|held| alone(&held.record))),
-        Err(MachineError::NotUp { .. } | MachineError::Abandoned { .. }) => Ok(None),
+        Err(MachineError::NotUp { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

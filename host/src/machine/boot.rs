@@ -1,10 +1,10 @@
 //! Starting a machine, step by step.
 //!
-//! 1. take the lock; clean up after a dead namesake
-//! 2. make the folder, and write down that this process owns it: from here on nothing can be left behind
+//! 1. remove the files of a dead machine of the same name, and take the lock
+//! 2. make the folder with a record that names this process as the owner: from here on `isola down` finds the machine
 //! 3. start QEMU, which detaches itself once its sockets are there
 //! 4. ask the supervisor until it answers
-//! 5. write down that the machine is up, and has no owner any more
+//! 5. record that the machine is up and has no owner any more
 
 use super::lock::MachineLock;
 use super::options::{Accelerator, MachineOptions};
@@ -12,7 +12,7 @@ use super::process::Process;
 use super::qemu::{self, Boot, Qemu};
 use super::record::{FORMAT, MachineKind, MachineRecord};
 use super::state::{MachineDir, StateError, StateRoot};
-use super::{Held, MachineError, clean, logs_tail};
+use super::{Held, MachineError, clean_up, logs_tail};
 use crate::client::{Client, ClientError};
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -111,10 +111,9 @@ impl NewMachine<'_> {
         make_room(root, dir)?;
         let lock = MachineLock::take(dir).map_err(MachineError::from)?;
         // Another command may have started it since.
-        if dir.path().exists() {
+        if dir.has_record() {
             return Err(MachineError::Exists { name: dir.name.to_string() }.into());
         }
-        dir.create()?;
         let record = MachineRecord {
             format: FORMAT,
             kind: self.kind.clone(),
@@ -125,11 +124,12 @@ impl NewMachine<'_> {
             started_unix_ms: unix_ms(),
             ready_us: None,
         };
+        record.create(dir)?;
         let mut held = Held { dir: dir.clone(), record, child: None, _lock: lock };
         match self.bring_up(&mut held, boot, waiting) {
             Ok(()) => Ok(held),
             Err(error) => {
-                clean(dir)?;
+                held.remove()?;
                 Err(error)
             }
         }
@@ -141,7 +141,6 @@ impl NewMachine<'_> {
         boot: Boot<'_>,
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), BootError> {
-        held.record.save(&held.dir)?;
         let begun = Instant::now();
         let (qemu, child) = self.launch(&held.dir, boot, waiting)?;
         held.record.qemu = Some(qemu);
@@ -233,15 +232,10 @@ fn wait_for_supervisor(held: &Held, waiting: &mut dyn FnMut() -> ControlFlow<()>
     Err(BootError::Supervisor { reason, tail: logs_tail(&held.dir) })
 }
 
-/// Makes sure that no machine has the name; cleans up after one that had it.
+/// Makes sure that no machine has the name; removes the files of one that had it and has ended.
 fn make_room(root: &StateRoot, dir: &MachineDir) -> Result<(), MachineError> {
-    match Held::take(root, dir) {
-        Ok(_) => Err(MachineError::Exists { name: dir.name.to_string() }),
-        Err(MachineError::NotUp { .. } | MachineError::Died { .. } | MachineError::Abandoned { .. }) => {
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
+    clean_up(root, dir)?;
+    if dir.has_record() { Err(MachineError::Exists { name: dir.name.to_string() }) } else { Ok(()) }
 }
 
 fn unix_ms() -> u64 {

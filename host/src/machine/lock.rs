@@ -5,9 +5,9 @@
 
 use super::state::{MachineDir, StateError};
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -62,6 +62,9 @@ impl MachineLock {
     pub fn take_within(dir: &MachineDir, patience: Duration) -> Result<Self, LockError> {
         let path = dir.lock_file();
         let unusable = |error| StateError::Unusable { path: path.clone(), error };
+        if let Some(folder) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unusable)?;
+        }
         let mut file = OpenOptions::new()
             .create(true)
             .truncate(false)

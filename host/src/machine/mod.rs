@@ -4,7 +4,7 @@
 //! |---|---|
 //! | this | [`Held`]: a machine that is up, while this command has its turn |
 //! | [`state`] | the folder of each machine |
-//! | [`record`] | what is written down of a machine, and how it is found dead or abandoned |
+//! | [`record`] | the record of a machine, and how a dead or abandoned one is recognised |
 //! | [`cells`] | what is written down of a cell |
 //! | [`lock`] | commands take turns |
 //! | [`process`] | processes that are not children |
@@ -35,8 +35,9 @@ use cells::CellStore;
 use lock::{LockError, MachineLock};
 use process::Process;
 use qmp::{Qmp, QmpError};
-use record::{Health, MachineKind, MachineRecord};
+use record::{Health, MachineKind, MachineRecord, RecordError};
 use state::{MachineDir, StateError, StateRoot};
+use std::path::PathBuf;
 use std::process::Child;
 use std::time::Duration;
 use thiserror::Error;
@@ -74,19 +75,45 @@ pub enum MachineError {
         /// Machines that are.
         others: Vec<String>,
     },
-    /// It was up, and has ended; what was left has been cleaned up.
-    #[error("machine {name:?} has ended unexpectedly; what it left is cleaned up{}", tail_text(tail))]
+    /// It was up, and has ended. Its files are kept until `isola down` or `isola up`.
+    #[error(
+        "machine {name:?} has ended unexpectedly; `isola down{}` removes its files{}",
+        name_argument(name),
+        tail_text(tail)
+    )]
     Died {
         /// Its name.
         name: String,
         /// The end of its logs.
         tail: String,
     },
-    /// The command that started it was ended before it was ready; what was left has been cleaned up.
-    #[error("machine {name:?} belonged to a command that has ended; what it left is cleaned up")]
+    /// The command that it belonged to was killed. It is kept until `isola down` or `isola up`.
+    #[error(
+        "machine {name:?} belonged to a command that has ended; `isola down{}` ends it and removes its files",
+        name_argument(name)
+    )]
     Abandoned {
         /// Its name.
         name: String,
+    },
+    /// It was started on another host or in another container.
+    #[error(
+        "machine {name:?} was started on another host or in another container (PID namespace): use isola there; \
+         if that has ended, remove the folder {path}"
+    )]
+    Elsewhere {
+        /// Its name.
+        name: String,
+        /// Its folder.
+        path: PathBuf,
+    },
+    /// Its record cannot be read, so that it may run.
+    #[error("machine {name:?}: {error}")]
+    Record {
+        /// Its name.
+        name: String,
+        /// Why not.
+        error: RecordError,
     },
     /// It is up already.
     #[error(
@@ -127,48 +154,44 @@ fn tail_text(tail: &str) -> String {
 }
 
 impl Held {
-    /// Takes a turn at a machine that is up; cleans up after one that is not any more.
+    /// Takes a turn at a machine that is up. Changes nothing about a machine that is not.
     ///
     /// # Errors
     /// [`MachineError`].
     pub fn take(root: &StateRoot, dir: &MachineDir) -> Result<Self, MachineError> {
+        let (held, health) = Self::look(root, dir)?;
         let name = || dir.name.to_string();
-        let not_up = || {
-            let others = root.machines().into_iter().filter(|other| other.name != dir.name);
-            let up =
-                others.filter(|other| MachineRecord::load(other).is_some_and(|r| r.health() == Health::Up));
-            MachineError::NotUp { name: name(), others: up.map(|other| other.name.to_string()).collect() }
+        match health {
+            Health::Up => Ok(held),
+            // An image that runs alone ends by itself: its output is kept until it is removed.
+            Health::Dead
+                if matches!(held.record.kind, MachineKind::Standalone { .. })
+                    && held.record.qemu.is_some() =>
+            {
+                Ok(held)
+            }
+            Health::Dead => Err(MachineError::Died { name: name(), tail: logs_tail(dir) }),
+            Health::Abandoned => Err(MachineError::Abandoned { name: name() }),
+            Health::Elsewhere => Err(MachineError::Elsewhere { name: name(), path: dir.path().to_owned() }),
+        }
+    }
+
+    /// Takes a turn at a machine that has a record, whatever its health.
+    fn look(root: &StateRoot, dir: &MachineDir) -> Result<(Self, Health), MachineError> {
+        let absent = || match dir.is_occupied() {
+            true => StateError::Occupied(dir.path().to_owned()).into(),
+            false => MachineError::NotUp { name: dir.name.to_string(), others: up_beside(root, dir) },
         };
-        if !dir.path().exists() {
-            return Err(not_up());
+        if !dir.has_record() {
+            return Err(absent());
         }
         let lock = MachineLock::take(dir)?;
         // It may have gone while another command had its turn.
-        if !dir.path().exists() {
-            return Err(not_up());
-        }
-        let Some(record) = MachineRecord::load(dir) else {
-            clean(dir)?;
-            return Err(MachineError::Abandoned { name: name() });
-        };
-        match record.health() {
-            Health::Up => Ok(Self { dir: dir.clone(), record, child: None, _lock: lock }),
-            // An image that runs alone ends by itself: what it printed is kept until it is removed.
-            Health::Dead
-                if matches!(record.kind, MachineKind::Standalone { .. }) && record.qemu.is_some() =>
-            {
-                Ok(Self { dir: dir.clone(), record, child: None, _lock: lock })
-            }
-            Health::Dead => {
-                let tail = logs_tail(dir);
-                clean(dir)?;
-                Err(MachineError::Died { name: name(), tail })
-            }
-            Health::Abandoned => {
-                clean(dir)?;
-                Err(MachineError::Abandoned { name: name() })
-            }
-        }
+        let record = MachineRecord::load(dir)
+            .map_err(|error| MachineError::Record { name: dir.name.to_string(), error })?
+            .ok_or_else(absent)?;
+        let health = record.health();
+        Ok((Self { dir: dir.clone(), record, child: None, _lock: lock }, health))
     }
 
     /// Takes a turn at a machine that has a supervisor.
@@ -218,7 +241,7 @@ impl Held {
         }
     }
 
-    /// Ends the machine and removes all that is written down of it.
+    /// Ends the machine and removes its folder.
     ///
     /// # Errors
     /// [`StateError`] where files cannot be removed; the machine has ended then, too.
@@ -230,17 +253,51 @@ impl Held {
         {
             qemu.wait(Duration::from_secs(2));
         }
+        self.remove()
+    }
+
+    /// Ends QEMU and removes the machine's folder.
+    pub(crate) fn remove(self) -> Result<(), StateError> {
         self.end_qemu();
-        clean(&self.dir)
+        // A command that was killed while it started QEMU did not get to record its process.
+        if self.record.qemu.is_none() {
+            for process in Process::with_pid_file(&self.dir.pid_file()) {
+                process.end(END_GRACE);
+            }
+        }
+        self.dir.remove()
     }
 }
 
-/// Ends whatever still runs in a machine's folder, and removes the folder. The caller has the machine's lock.
-pub(crate) fn clean(dir: &MachineDir) -> Result<(), StateError> {
-    for process in Process::with_argument(&dir.pid_file()) {
-        process.end(END_GRACE);
+/// Removes the files of a machine that has ended, and ends one whose command was killed.
+///
+/// Nothing happens where neither is so.
+///
+/// # Errors
+/// [`MachineError`], except [`MachineError::NotUp`], [`MachineError::Died`] and [`MachineError::Abandoned`].
+pub fn clean_up(root: &StateRoot, dir: &MachineDir) -> Result<(), MachineError> {
+    match Held::take(root, dir) {
+        Ok(_) | Err(MachineError::NotUp { .. }) => return Ok(()),
+        Err(MachineError::Died { .. } | MachineError::Abandoned { .. }) => {}
+        Err(error) => return Err(error),
     }
-    dir.remove()
+    // Another command may have had its turn meanwhile.
+    match Held::look(root, dir) {
+        Ok((held, Health::Dead | Health::Abandoned)) => Ok(held.remove()?),
+        Ok(_) | Err(MachineError::NotUp { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names of the other machines that are up.
+fn up_beside(root: &StateRoot, dir: &MachineDir) -> Vec<String> {
+    let others = root.machines().into_iter().filter(|other| other.name != dir.name);
+    others.filter(is_up).map(|other| other.name.to_string()).collect()
+}
+
+/// Whether the machine is known to be up.
+pub(crate) fn is_up(dir: &MachineDir) -> bool {
+    MachineRecord::load(dir).is_ok_and(|record| record.is_some_and(|record| record.health() == Health::Up))
 }
 
 /// The end of what the machine's programs said, QEMU's words last.

@@ -1,8 +1,9 @@
-//! Processes that outlive the command that started them, told apart from later ones of the same number.
+//! Processes that outlive the command that started them, distinguished from later ones of the same number.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,21 +11,43 @@ use std::time::{Duration, Instant};
 /// How often a process is looked at while its end is waited for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A process: its number, and when it started, so that a number that is used again is not mistaken for it.
+/// A process: its number, and when and where it started, so that a number that is used again is not mistaken for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Its number.
     pub pid: u32,
-    /// When it started, in clock ticks since the machine booted (proc(5), `stat`, field 22).
+    /// When it started, in clock ticks since the host booted (proc(5), `stat`, field 22).
     started_ticks: u64,
-    /// Which boot of the machine that was.
+    /// Where its number is valid.
+    scope: Scope,
+}
+
+/// Where a process number is valid: the PID namespace, of one boot of one host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Scope {
+    /// machine-id(5) of the host; empty where it has none.
+    machine_id: String,
+    /// The boot, as `/proc/sys/kernel/random/boot_id` identifies it.
     boot_id: String,
+    /// The PID namespace, as the link `/proc/self/ns/pid` names it.
+    pid_namespace: String,
+}
+
+/// Whether a process runs, as far as this process can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// It runs.
+    Runs,
+    /// It has ended.
+    Ended,
+    /// It belongs to another host or another PID namespace, such as a container's.
+    Unknown,
 }
 
 impl Process {
     /// The process of that number, where one runs.
     pub fn of(pid: u32) -> Option<Self> {
-        Some(Self { pid, started_ticks: started_ticks(pid)?, boot_id: boot_id() })
+        Some(Self { pid, started_ticks: started_ticks(pid)?, scope: Scope::own() })
     }
 
     /// The process that asks.
@@ -34,27 +57,41 @@ impl Process {
         Self::of(std::process::id())
     }
 
-    /// The process whose number stands in the file `pid_file` and that was started with that file's path.
+    /// The QEMU whose number is in the file `pid_file` and that was started with this file.
     pub fn from_pid_file(pid_file: &Path) -> Option<Self> {
         let pid = fs::read_to_string(pid_file).ok()?.trim().parse().ok()?;
         let process = Self::of(pid)?;
-        has_argument(pid, pid_file).then_some(process)
+        writes_pid_file(pid, pid_file).then_some(process)
     }
 
-    /// All processes that were started with `argument` as one of their arguments.
-    pub fn with_argument(argument: &Path) -> Vec<Self> {
+    /// All processes that were started with the option `-pidfile` and this file.
+    pub fn with_pid_file(pid_file: &Path) -> Vec<Self> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         entries
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter(|&pid| pid != std::process::id() && has_argument(pid, argument))
+            .filter(|&pid| pid != std::process::id() && writes_pid_file(pid, pid_file))
             .filter_map(Self::of)
             .collect()
     }
 
-    /// Whether it still runs.
+    /// Whether it runs.
+    pub fn liveness(&self) -> Liveness {
+        let own = Scope::own();
+        if self.scope == own {
+            let runs = started_ticks(self.pid) == Some(self.started_ticks);
+            return if runs { Liveness::Runs } else { Liveness::Ended };
+        }
+        // No process survives its host's reboot.
+        let rebooted = !own.machine_id.is_empty()
+            && self.scope.machine_id == own.machine_id
+            && self.scope.boot_id != own.boot_id;
+        if rebooted { Liveness::Ended } else { Liveness::Unknown }
+    }
+
+    /// Whether it is known to run.
     pub fn is_alive(&self) -> bool {
-        started_ticks(self.pid) == Some(self.started_ticks) && boot_id() == self.boot_id
+        self.liveness() == Liveness::Runs
     }
 
     /// Waits for its end, at most for `limit`; returns whether it has ended.
@@ -106,48 +143,101 @@ fn started_ticks(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-fn has_argument(pid: u32, argument: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    let wanted = argument.as_os_str().as_bytes();
-    fs::read(format!("/proc/{pid}/cmdline"))
-        .is_ok_and(|line| line.split(|&b| b == 0).any(|part| part == wanted))
+/// Whether the process has the option `-pidfile` with this file, and not merely the file's path as an argument.
+fn writes_pid_file(pid: u32, file: &Path) -> bool {
+    let file = file.as_os_str().as_bytes();
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let arguments: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
+    arguments.windows(2).any(|pair| pair == [b"-pidfile".as_slice(), file])
 }
 
-fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+impl Scope {
+    /// The scope of this process.
+    fn own() -> Self {
+        let text = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        Self {
+            machine_id: text("/etc/machine-id"),
+            boot_id: text("/proc/sys/kernel/random/boot_id"),
+            pid_namespace: namespace.to_string_lossy().into_owned(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
+
+    /// A process that waits for the end of its input, with further arguments.
+    fn waiting(arguments: &[&str]) -> Child {
+        Command::new("sh")
+            .args(["-c", "read line", "sh"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
 
     #[test]
     fn a_process_is_alive_until_it_is_ended() {
-        let mut child =
-            Command::new("sleep").arg("1000.25").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let file = Path::new("/nowhere/qemu.pid");
+        let mut child = waiting(&["-pidfile", "/nowhere/qemu.pid", "-S"]);
         let process = Process::of(child.id()).unwrap();
         assert!(process.is_alive());
-        // A process has its arguments a little later than its number.
-        while !Process::with_argument(Path::new("1000.25")).contains(&process) {
+        // The process gets its arguments a little later than its number.
+        while !Process::with_pid_file(file).contains(&process) {
             assert!(process.is_alive());
         }
-        // The test has not reaped it: what is left of an ended process does not count as alive.
+        // The test has not reaped it: a zombie does not count as alive.
         assert!(process.end(Duration::from_secs(5)));
         assert!(!process.is_alive());
         child.wait().unwrap();
         assert_eq!(Process::of(child.id()), None);
     }
 
+    /// A pager or an editor of the file is not QEMU.
+    #[test]
+    fn a_program_that_merely_names_the_pid_file_is_not_qemu() {
+        let path = "/nowhere/at/all/qemu.pid";
+        let mut readers =
+            [waiting(&[path]), waiting(&["-f", path, "-pidfile"]), waiting(&["-pidfile=x", path])];
+        let mut qemu = waiting(&["-pidfile", path]);
+        let started = Process::of(qemu.id()).unwrap();
+        while !Process::with_pid_file(Path::new(path)).contains(&started) {}
+        assert_eq!(Process::with_pid_file(Path::new(path)), [started]);
+        for child in readers.iter_mut().chain([&mut qemu]) {
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+    }
+
     #[test]
     fn a_number_that_is_used_again_is_another_process() {
         let this = Process::this().unwrap();
         let earlier = Process { started_ticks: this.started_ticks - 1, ..this.clone() };
-        let rebooted = Process { boot_id: "another".into(), ..this.clone() };
-        assert!(this.is_alive());
-        assert!(!earlier.is_alive() && !rebooted.is_alive());
-        // Were the comparison missing, this would end the test.
+        assert_eq!((this.liveness(), earlier.liveness()), (Liveness::Runs, Liveness::Ended));
+        // Without the comparison, this would end the test.
         assert!(earlier.kill());
+    }
+
+    #[test]
+    fn a_process_of_another_host_or_namespace_is_neither_alive_nor_ended() {
+        let this = Process::this().unwrap();
+        let elsewhere = |scope| Process { scope, ..this.clone() };
+        let own = || Scope { machine_id: "m".into(), ..this.scope.clone() };
+        let rebooted = elsewhere(Scope { boot_id: "another".into(), ..this.scope.clone() });
+        let known = !this.scope.machine_id.is_empty();
+        assert_eq!(rebooted.liveness(), if known { Liveness::Ended } else { Liveness::Unknown });
+        for scope in [
+            Scope { pid_namespace: "pid:[1]".into(), ..this.scope.clone() },
+            Scope { boot_id: "another".into(), ..own() },
+        ] {
+            let process = elsewhere(scope);
+            assert_eq!(process.liveness(), Liveness::Unknown);
+            // Without the comparison, this would end the test.
+            process.signal(Signal::KILL);
+        }
     }
 
     #[test]

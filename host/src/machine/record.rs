@@ -1,26 +1,30 @@
-//! What is written down of a machine, so that later commands find it, or see that it is gone.
+//! The record of a machine, by which later commands find it, or see that it has ended.
 //!
 //! ```text
 //! (no folder) --up--> starting: owner = the command that starts it --ready--> up: no owner
 //!      ^                 |                                                     |
 //!      |                 | the owner has ended                                 | QEMU has ended
-//!      +---- cleaned by whoever looks next <----------------------------------+
+//!      +---- removed by the next `up` or `down` <------------------------------+
 //! ```
 //!
-//! A machine that has an owner lives no longer than that process: so does one that a command made for its own
-//! use, such as the demo's.
+//! A machine that a command starts for its own use, such as the demo's, keeps its owner. After the owner has ended,
+//! `isola down` or `isola up` with the machine's name ends it.
+//!
+//! A record that this version cannot read proves nothing about the machine: it may run. Such a machine is left alone.
 
 use super::options::{Accelerator, MachineOptions};
-use super::process::Process;
+use super::process::{Liveness, Process};
 use super::state::{MachineDir, StateError};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
 
-/// What this version writes in [`MachineRecord::format`].
-pub const FORMAT: u32 = 1;
+/// The format that this version writes in [`MachineRecord::format`].
+pub const FORMAT: u32 = 2;
 
-/// What is written down of a machine.
+/// The record of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineRecord {
     /// [`FORMAT`] of the isola that wrote it.
@@ -63,29 +67,94 @@ pub enum Health {
     Dead,
     /// The command that it belongs to has ended.
     Abandoned,
+    /// It belongs to another host or another PID namespace, where it may run.
+    Elsewhere,
+}
+
+/// Why a record cannot be read.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// Another version of isola wrote it.
+    #[error(
+        "another version of isola started this machine: {path} has format {format}, and this version reads {FORMAT}; \
+         manage the machine, and end it, with that version"
+    )]
+    OtherVersion {
+        /// The record's file.
+        path: PathBuf,
+        /// Its format.
+        format: u32,
+    },
+    /// It is damaged, or the file cannot be read.
+    #[error(
+        "cannot read the machine's record {path}: {reason}; the machine may still run: repair the file, or end the \
+         process in qemu.pid beside it and remove the folder"
+    )]
+    Damaged {
+        /// The record's file.
+        path: PathBuf,
+        /// The cause.
+        reason: String,
+    },
+}
+
+/// The part of a record that all formats have in common.
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
 }
 
 impl MachineRecord {
-    /// What is written down of the machine; `None` where nothing is, or nothing that can be read.
-    pub fn load(dir: &MachineDir) -> Option<Self> {
-        let record: Self = serde_json::from_slice(&fs::read(dir.record_file()).ok()?).ok()?;
-        (record.format == FORMAT).then_some(record)
+    /// Reads a machine's record; returns `None` where the machine has none.
+    ///
+    /// # Errors
+    /// [`RecordError`]. The machine may run.
+    pub fn load(dir: &MachineDir) -> Result<Option<Self>, RecordError> {
+        let path = dir.record_file();
+        let damaged = |reason: String| RecordError::Damaged { path: path.clone(), reason };
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(damaged(error.to_string())),
+        };
+        let header: Header = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if header.format != FORMAT {
+            return Err(RecordError::OtherVersion { path, format: header.format });
+        }
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| damaged(error.to_string()))
     }
 
-    /// Writes it down, whole or not at all.
+    /// Makes the machine's folder with this record in it.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub fn create(&self, dir: &MachineDir) -> Result<(), StateError> {
+        dir.create(&self.to_bytes())
+    }
+
+    /// Replaces the record, whole or not at all.
     ///
     /// # Errors
     /// [`StateError::Unusable`].
     pub fn save(&self, dir: &MachineDir) -> Result<(), StateError> {
-        write_whole(&dir.record_file(), &serde_json::to_vec_pretty(self).unwrap_or_default())
+        write_whole(&dir.record_file(), &self.to_bytes())
             .map_err(|error| StateError::Unusable { path: dir.record_file(), error })
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).unwrap_or_default()
     }
 
     /// How the machine is.
     pub fn health(&self) -> Health {
-        if self.owner.as_ref().is_some_and(|owner| !owner.is_alive()) {
+        let [owner, qemu] = [&self.owner, &self.qemu].map(|process| process.as_ref().map(Process::liveness));
+        if [owner, qemu].contains(&Some(Liveness::Unknown)) {
+            Health::Elsewhere
+        } else if owner == Some(Liveness::Ended) {
             Health::Abandoned
-        } else if self.qemu.as_ref().is_some_and(Process::is_alive) {
+        } else if qemu == Some(Liveness::Runs) {
             Health::Up
         } else {
             Health::Dead
@@ -140,17 +209,39 @@ mod tests {
     }
 
     #[test]
-    fn records_read_back_as_written_and_damaged_ones_not_at_all() {
+    fn records_read_back_as_written() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = StateRoot::at(temporary.path()).unwrap().machine(&"m".parse().unwrap());
-        dir.create().unwrap();
-        assert_eq!(MachineRecord::load(&dir), None);
-        record().save(&dir).unwrap();
-        assert_eq!(MachineRecord::load(&dir), Some(record()));
-        MachineRecord { format: FORMAT + 1, ..record() }.save(&dir).unwrap();
-        assert_eq!(MachineRecord::load(&dir), None);
-        fs::write(dir.record_file(), "{\"format\": 1, \"ki").unwrap();
-        assert_eq!(MachineRecord::load(&dir), None);
+        assert!(MachineRecord::load(&dir).unwrap().is_none());
+        fs::create_dir_all(dir.path().parent().unwrap()).unwrap();
+        record().create(&dir).unwrap();
+        assert_eq!(MachineRecord::load(&dir).unwrap(), Some(record()));
+        let ready = MachineRecord { ready_us: Some(1), ..record() };
+        ready.save(&dir).unwrap();
+        assert_eq!(MachineRecord::load(&dir).unwrap(), Some(ready));
+    }
+
+    #[test]
+    fn records_that_cannot_be_read_are_errors_that_name_the_file() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = StateRoot::at(temporary.path()).unwrap().machine(&"m".parse().unwrap());
+        fs::create_dir_all(dir.path().parent().unwrap()).unwrap();
+        record().create(&dir).unwrap();
+        for (text, words) in [
+            ("{\"format\": 3, \"kind\": \"unheard of\"}", "has format 3, and this version reads 2"),
+            ("{\"format\": 2, \"ki", "repair the file"),
+            ("{\"format\": 2, \"kind\": \"unheard of\"}", "repair the file"),
+            ("{\"name\": \"another program's\"}", "repair the file"),
+            ("", "repair the file"),
+        ] {
+            fs::write(dir.record_file(), text).unwrap();
+            let error = MachineRecord::load(&dir).unwrap_err().to_string();
+            let file = dir.record_file().display().to_string();
+            assert!(error.contains(words) && error.contains(&file), "{error}");
+        }
+        fs::remove_file(dir.record_file()).unwrap();
+        fs::create_dir(dir.record_file()).unwrap();
+        assert!(MachineRecord::load(&dir).is_err(), "a folder is no record");
     }
 
     #[test]

@@ -2,17 +2,22 @@
 //!
 //! ```text
 //! $ISOLA_STATE, or $XDG_RUNTIME_DIR/isola, or /tmp/isola-UID        0700
-//!   default.lock            held by the command that works on the machine
-//!   default/
-//!     machine.json          what the machine is: see [`super::record`]
-//!     qemu.pid  qemu.log    QEMU's process number, and what it had to say
-//!     serial.log            the supervisor's log
-//!     management.sock  qmp.sock
-//!     cells/NAME/cell.json  a cell's published ports: see [`super::cells`]
-//!     cells/NAME/image.elf  its image, for names in backtraces
+//!   machines/
+//!     default.lock            held by the command that works on the machine
+//!     default/
+//!       machine.json          the machine's record: see [`super::record`]
+//!       qemu.pid  qemu.log    QEMU's process number and its messages
+//!       serial.log            the supervisor's log
+//!       management.sock  qmp.sock
+//!       cells/NAME/cell.json  a cell's published ports: see [`super::cells`]
+//!       cells/NAME/image.elf  its image, for names in backtraces
 //! ```
 //!
-//! The lock's file stands beside the folder, as the folder comes and goes.
+//! The lock file lies beside the folder because the folder comes and goes.
+//!
+//! A folder is a machine's only if it holds `machine.json`. Isola prepares a new folder under another name, writes the
+//! record, and renames the folder; [`MachineDir::remove`] deletes the record last. So a folder of a machine has its
+//! record whenever a command is killed, and Isola never lists or removes a folder without one: it belongs to the user.
 
 use crate::names::MachineName;
 use std::env;
@@ -21,6 +26,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
+
+/// Name of the folder of the machines' folders.
+const MACHINES: &str = "machines";
+
+/// Name of a machine's record. A folder without it is no machine's.
+const RECORD: &str = "machine.json";
 
 /// The folder below which all machines of a user keep their state.
 #[derive(Clone, Debug)]
@@ -32,7 +43,7 @@ pub struct StateRoot {
 /// Who is told that a command waits for its turn at a machine.
 pub type Notice = fn(&str);
 
-/// The folder of one machine. That it exists does not mean that the machine is up.
+/// The folder of one machine, which may or may not exist; an existing one may be left over from a machine that ended.
 #[derive(Clone, Debug)]
 pub struct MachineDir {
     /// The machine's name.
@@ -53,16 +64,27 @@ pub enum StateError {
         /// Why not.
         error: io::Error,
     },
-    /// The folder belongs to somebody else, who could put false machines there.
+    /// The folder belongs to another user, who could put false machines there.
     #[error("{0} belongs to another user: set ISOLA_STATE to a folder of your own")]
     Foreign(PathBuf),
+    /// Other users can write to the folder, and could put false machines there.
+    #[error(
+        "other users can write to {0}: set ISOLA_STATE to a folder that only you can write to, \
+         or type `chmod go-w {0}`"
+    )]
+    WritableByOthers(PathBuf),
+    /// A file or folder of the user occupies the machine's name.
+    #[error(
+        "{0} is not a machine's folder (it has no machine.json), and Isola leaves it as it is: choose another name"
+    )]
+    Occupied(PathBuf),
 }
 
 impl StateRoot {
     /// The folder that the environment says, made where it does not exist.
     ///
     /// # Errors
-    /// [`StateError`] where it cannot be made, or is not the user's own.
+    /// [`StateError`] where it cannot be made, or others than the user can write to it.
     pub fn from_environment() -> Result<Self, StateError> {
         let own = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let uid = rustix::process::getuid().as_raw();
@@ -75,7 +97,7 @@ impl StateRoot {
     /// The folder at `path`, made where it does not exist.
     ///
     /// # Errors
-    /// [`StateError`] where it cannot be made, or is not the user's own.
+    /// [`StateError`] where it cannot be made, or others than the user can write to it.
     pub fn at(path: &Path) -> Result<Self, StateError> {
         let unusable = |error| StateError::Unusable { path: path.to_owned(), error };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
@@ -83,6 +105,9 @@ impl StateRoot {
         let metadata = fs::metadata(&path).map_err(unusable)?;
         if metadata.uid() != rustix::process::geteuid().as_raw() {
             return Err(StateError::Foreign(path));
+        }
+        if metadata.mode() & 0o022 != 0 {
+            return Err(StateError::WritableByOthers(path));
         }
         Ok(Self { path, notice: |_| () })
     }
@@ -100,19 +125,17 @@ impl StateRoot {
 
     /// The folder of the machine `name`.
     pub fn machine(&self, name: &MachineName) -> MachineDir {
-        MachineDir { name: name.clone(), notice: self.notice, path: self.path.join(name.as_str()) }
+        let path = self.path.join(MACHINES).join(name.as_str());
+        MachineDir { name: name.clone(), notice: self.notice, path }
     }
 
-    /// All machines that have a folder, in the order of their names.
+    /// All machines that have a record, in the order of their names.
     pub fn machines(&self) -> Vec<MachineDir> {
-        let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
-        let mut names: Vec<MachineName> = entries
-            .flatten()
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect();
+        let Ok(entries) = fs::read_dir(self.path.join(MACHINES)) else { return Vec::new() };
+        let mut names: Vec<MachineName> =
+            entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         names.sort();
-        names.iter().map(|name| self.machine(name)).collect()
+        names.iter().map(|name| self.machine(name)).filter(MachineDir::has_record).collect()
     }
 }
 
@@ -124,10 +147,26 @@ impl MachineDir {
 
     /// The machine's record.
     pub fn record_file(&self) -> PathBuf {
-        self.path.join("machine.json")
+        self.path.join(RECORD)
     }
 
-    /// QEMU's process number. Its path identifies the process: it stands in QEMU's arguments.
+    /// Whether the folder is a machine's.
+    pub fn has_record(&self) -> bool {
+        self.record_file().symlink_metadata().is_ok_and(|metadata| metadata.is_file())
+    }
+
+    /// Whether a user's file or folder has the name: it is there, holds something, and has no record.
+    pub fn is_occupied(&self) -> bool {
+        if self.has_record() {
+            return false;
+        }
+        match fs::read_dir(&self.path) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+
+    /// QEMU's process number. Its path is one of QEMU's arguments and identifies the process.
     pub fn pid_file(&self) -> PathBuf {
         self.path.join("qemu.pid")
     }
@@ -152,23 +191,48 @@ impl MachineDir {
         self.path.with_extension("lock")
     }
 
-    /// Makes the folder.
+    /// Makes the folder with a record in it, both at once.
     ///
     /// # Errors
-    /// [`StateError::Unusable`].
-    pub fn create(&self) -> Result<(), StateError> {
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&self.path)
-            .map_err(|error| StateError::Unusable { path: self.path.clone(), error })
+    /// [`StateError::Occupied`] where the folder is there already and not empty, [`StateError::Unusable`].
+    pub fn create(&self, record: &[u8]) -> Result<(), StateError> {
+        if self.has_record() || self.is_occupied() {
+            return Err(StateError::Occupied(self.path.clone()));
+        }
+        let new = self.path.with_file_name(format!(".{}.new", self.name));
+        let made = || {
+            // A command that was killed right here has left one. It has nothing but a record.
+            let _ = fs::remove_file(new.join(RECORD));
+            let _ = fs::remove_dir(&new);
+            DirBuilder::new().mode(0o700).create(&new)?;
+            fs::write(new.join(RECORD), record)?;
+            // Replaces an empty folder, and fails where there is anything else.
+            fs::rename(&new, &self.path)
+        };
+        made().map_err(|error| StateError::Unusable { path: self.path.clone(), error })
     }
 
-    /// Removes the folder with everything in it.
+    /// Removes the folder of a machine that has ended, its record last.
     ///
     /// # Errors
-    /// [`StateError::Unusable`].
+    /// [`StateError::Occupied`] where it has no record, [`StateError::Unusable`].
     pub fn remove(&self) -> Result<(), StateError> {
-        match fs::remove_dir_all(&self.path) {
+        if self.is_occupied() {
+            return Err(StateError::Occupied(self.path.clone()));
+        }
+        let removed = || {
+            for entry in fs::read_dir(&self.path)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    fs::remove_dir_all(entry.path())?;
+                } else if entry.file_name() != RECORD {
+                    fs::remove_file(entry.path())?;
+                }
+            }
+            fs::remove_file(self.record_file())?;
+            fs::remove_dir(&self.path)
+        };
+        match removed() {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(StateError::Unusable { path: self.path.clone(), error })
             }
@@ -189,22 +253,96 @@ impl MachineDir {
 mod tests {
     use super::*;
 
+    /// All files below a folder.
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let mut all: Vec<PathBuf> =
+            entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect();
+        all.sort();
+        all
+    }
+
     #[test]
-    fn only_folders_with_a_machine_s_name_are_machines() {
+    fn only_folders_with_a_record_are_machines() {
         let dir = tempfile::tempdir().unwrap();
         let root = StateRoot::at(&dir.path().join("state")).unwrap();
+        assert!(root.machines().is_empty());
+        fs::create_dir(root.path().join(MACHINES)).unwrap();
         for name in ["b", "a"] {
-            root.machine(&name.parse().unwrap()).create().unwrap();
+            root.machine(&name.parse().unwrap()).create(b"{}").unwrap();
         }
-        fs::write(root.path().join("a.lock"), "").unwrap();
-        fs::create_dir(root.path().join(".probe")).unwrap();
+        fs::write(root.path().join("machines/a.lock"), "").unwrap();
+        for other in ["machines/.probe", "machines/documents", "src", "machines/nested/machine.json"] {
+            fs::create_dir_all(root.path().join(other)).unwrap();
+        }
         let names: Vec<String> = root.machines().iter().map(|dir| dir.name.to_string()).collect();
         assert_eq!(names, ["a", "b"]);
         let a = root.machine(&"a".parse().unwrap());
-        assert_eq!(a.lock_file(), root.path().join("a.lock"));
+        assert_eq!(a.lock_file(), root.path().join("machines/a.lock"));
+        fs::create_dir_all(a.cells().join("kv")).unwrap();
+        fs::write(a.cells().join("kv/cell.json"), "").unwrap();
+        fs::write(a.qemu_log(), "").unwrap();
         a.remove().unwrap();
+        assert!(!a.path().exists());
         a.remove().unwrap();
         assert_eq!(root.machines().len(), 1);
+    }
+
+    #[test]
+    fn folders_of_the_user_are_neither_taken_nor_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = StateRoot::at(dir.path()).unwrap();
+        let [thesis, source] = ["machines/Documents/thesis.txt", "machines/src/main.rs"];
+        for file in [thesis, source] {
+            fs::create_dir_all(dir.path().join(file).parent().unwrap()).unwrap();
+            fs::write(dir.path().join(file), "text").unwrap();
+        }
+        fs::write(dir.path().join("machines/notes"), "text").unwrap();
+        let before = files(dir.path());
+        for name in ["Documents", "src", "notes"] {
+            let machine = root.machine(&name.parse().unwrap());
+            assert!(machine.is_occupied());
+            for error in [machine.create(b"{}").unwrap_err(), machine.remove().unwrap_err()] {
+                assert!(matches!(error, StateError::Occupied(_)), "{error}");
+            }
+        }
+        assert_eq!(files(dir.path()), before);
+    }
+
+    /// Wherever a command is killed while it makes or removes a folder, the next one goes on.
+    #[test]
+    fn remains_of_a_killed_command_are_no_obstacle() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = StateRoot::at(dir.path()).unwrap().machine(&"m".parse().unwrap());
+        let new = dir.path().join("machines/.m.new");
+        // While the folder is made: under its other name, without and with its record.
+        fs::create_dir_all(&new).unwrap();
+        machine.create(b"1").unwrap();
+        fs::create_dir_all(&new).unwrap();
+        fs::write(new.join(RECORD), "0").unwrap();
+        machine.remove().unwrap();
+        machine.create(b"2").unwrap();
+        assert_eq!(fs::read(machine.record_file()).unwrap(), b"2");
+        // While it is removed: the record is the last file, and then the folder is empty.
+        fs::remove_file(machine.record_file()).unwrap();
+        assert!(!machine.is_occupied());
+        machine.create(b"3").unwrap();
+        assert_eq!(files(dir.path()), [machine.record_file()]);
+    }
+
+    #[test]
+    fn a_root_that_others_can_write_to_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        for (mode, accepted) in [(0o700, true), (0o755, true), (0o775, false), (0o1777, false)] {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            match StateRoot::at(dir.path()) {
+                Ok(_) => assert!(accepted, "{mode:o}"),
+                Err(error) => {
+                    assert!(!accepted && error.to_string().contains("ISOLA_STATE"), "{mode:o}: {error}")
+                }
+            }
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn a_cell_is_run_listed_stopped_and_removed() {
     assert_eq!(sandbox.json(&["inspect", "kv"])["state"], "running");
     sandbox.isola(&["rm", "-f", "kv"]).ok();
     assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "");
-    assert!(!sandbox.state().join("default/cells/kv").exists());
+    assert!(!sandbox.machines().join("default/cells/kv").exists());
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn an_image_that_the_machine_has_is_not_sent_again() {
 fn a_cell_whose_image_is_gone_or_damaged_is_not_started_again() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "--name", "kv", "kv", "exit:0"]).ok();
-    let kept = sandbox.state().join("default/cells/kv/image.elf");
+    let kept = sandbox.machines().join("default/cells/kv/image.elf");
     let image = fs::read(&kept).unwrap();
     sandbox.isola(&["run", "--rm", "primes", "exit:0"]).ok();
     fs::write(&kept, &image[..100]).unwrap();
@@ -361,7 +361,7 @@ fn an_image_alone_in_the_foreground_gives_its_exit_code() {
         sandbox.isola(&["run", "--standalone", "--name", "alone", "--accel", "tcg", "kv", "-v", "1"]);
     assert_eq!(outcome.code, 7, "{outcome:?}");
     assert!(outcome.out.contains("alone: name=alone -- -v 1"), "{outcome:?}");
-    assert!(!sandbox.state().join("alone").exists());
+    assert!(!sandbox.machines().join("alone").exists());
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn a_machine_comes_up_and_goes_down_without_a_trace() {
     assert_eq!(up["pid"], pid);
     assert_eq!(sandbox.isola(&["down"]).ok(), "default\n");
     assert!(!is_alive(pid));
-    assert!(!sandbox.state().join("default").exists());
+    assert!(!sandbox.machines().join("default").exists());
     sandbox.isola(&["down"]).failed(1, "is not up");
 }
 

@@ -1,4 +1,4 @@
-//! What is left behind by what was killed trips nobody up.
+//! Commands and machines that were killed, damaged records, and folders that are not Isola's.
 
 use crate::ports::is_free;
 use crate::sandbox::{Outcome, Sandbox, is_alive, signal};
@@ -6,26 +6,30 @@ use isola_tests::ports;
 use std::fs;
 
 #[test]
-fn a_machine_whose_qemu_was_killed_is_cleaned_up_once() {
+fn a_machine_whose_qemu_was_killed_is_shown_by_its_log_until_it_is_taken_down() {
     let sandbox = Sandbox::up();
     sandbox.isola(&["run", "-d", "--name", "kv", "kv"]).ok();
     signal("KILL", sandbox.qemu_pid("default").unwrap());
-    let err = sandbox.isola(&["logs", "kv"]).failed(1, "has ended unexpectedly");
-    assert!(err.contains("the fake supervisor's log"), "{err}");
+    for _ in 0..2 {
+        let err = sandbox.isola(&["logs", "kv"]).failed(1, "has ended unexpectedly");
+        assert!(err.contains("`isola down`") && err.contains("the fake supervisor's log"), "{err}");
+    }
+    let listed = sandbox.isola(&["ps"]);
+    assert!(listed.err.contains("has ended unexpectedly"), "{listed:?}");
+    assert!(sandbox.machines().join("default/machine.json").exists(), "a listing removes nothing");
+    let outcome = sandbox.isola(&["down"]);
+    assert!(outcome.err.contains("had ended unexpectedly"), "{outcome:?}");
+    assert_eq!(outcome.ok(), "default\n");
+    assert!(!sandbox.machines().join("default").exists());
     sandbox.isola(&["logs", "kv"]).failed(1, "is not up");
-    sandbox.isola(&["up", "--accel", "tcg"]).ok();
-    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "");
 }
 
 #[test]
-fn up_follows_a_crash_without_further_ado() {
+fn up_replaces_a_machine_that_has_ended() {
     let sandbox = Sandbox::up();
     signal("KILL", sandbox.qemu_pid("default").unwrap());
     sandbox.isola(&["up", "--accel", "tcg"]).ok();
-    signal("KILL", sandbox.qemu_pid("default").unwrap());
-    let outcome = sandbox.isola(&["down"]);
-    assert!(outcome.err.contains("cleaned up"), "{outcome:?}");
-    assert_eq!(outcome.ok(), "default\n");
+    assert_eq!(sandbox.isola(&["ps", "-q"]).ok(), "");
 }
 
 #[test]
@@ -52,11 +56,12 @@ fn an_up_that_was_killed_leaves_no_machine() {
     let qemu = sandbox.qemu_pid("default").unwrap();
     signal("KILL", up.id());
     up.wait_with_output().unwrap();
-    assert!(is_alive(qemu));
     let outcome = sandbox.isola(&["ps"]);
     assert!(outcome.err.contains("belonged to a command that has ended"), "{outcome:?}");
+    assert!(is_alive(qemu), "a listing ends nothing");
+    sandbox.isola(&["down"]).ok();
     assert!(!is_alive(qemu));
-    assert!(!sandbox.state().join("default").exists());
+    assert!(!sandbox.machines().join("default").exists());
 }
 
 #[test]
@@ -68,7 +73,7 @@ fn an_up_that_is_interrupted_takes_the_machine_down_again() {
     signal("INT", up.id());
     Outcome::from(up.wait_with_output().unwrap()).failed(130, "interrupted");
     assert!(!is_alive(qemu));
-    assert!(!sandbox.state().join("default").exists());
+    assert!(!sandbox.machines().join("default").exists());
 }
 
 #[test]
@@ -76,14 +81,14 @@ fn a_supervisor_that_does_not_come_up_is_shown_by_its_log() {
     let sandbox = Sandbox::with_behaviour("dies");
     let err = sandbox.isola(&["up", "--accel", "tcg"]).failed(1, "the supervisor did not come up");
     assert!(err.contains("the fake supervisor's log") && err.contains("triple fault"), "{err}");
-    assert!(!sandbox.state().join("default").exists());
+    assert!(!sandbox.machines().join("default").exists());
 }
 
 #[test]
 fn a_qemu_that_does_not_start_is_quoted() {
     let sandbox = Sandbox::with_behaviour("refuses");
     sandbox.isola(&["up", "--accel", "tcg"]).failed(1, "qemu: no such thing");
-    assert!(!sandbox.state().join("default").exists());
+    assert!(!sandbox.machines().join("default").exists());
 }
 
 #[test]
@@ -105,35 +110,103 @@ fn a_command_that_was_killed_gives_its_turn_back() {
     }
 }
 
+/// A record of another version, a damaged one and another program's: the machine may run, and goes on running.
 #[test]
-fn damaged_records_do_not_trip_anybody_up() {
+fn a_machine_whose_record_cannot_be_read_is_left_alone() {
     let sandbox = Sandbox::up();
-    let pid = sandbox.qemu_pid("default").unwrap();
-    fs::write(sandbox.state().join("default/machine.json"), "{\"format\":").unwrap();
-    sandbox.isola(&["up", "--accel", "tcg"]).ok();
-    assert!(!is_alive(pid));
-    fs::create_dir_all(sandbox.state().join("stray/cells")).unwrap();
-    fs::write(sandbox.state().join("default/cells"), "not a folder").unwrap();
-    sandbox.isola(&["ps", "-a"]).ok();
-    assert!(!sandbox.state().join("stray").exists());
+    let qemu = sandbox.qemu_pid("default").unwrap();
+    let record = sandbox.machines().join("default/machine.json");
+    let own = fs::read_to_string(&record).unwrap();
+    let later = own.replace("\"format\": 2", "\"format\": 3");
+    assert_ne!(later, own);
+    let verbs: [&[&str]; 8] = [
+        &["ps"],
+        &["ps", "-a"],
+        &["inspect"],
+        &["logs", "--supervisor"],
+        &["up", "--accel", "tcg"],
+        &["start", "kv"],
+        &["down"],
+        &["down", "--all"],
+    ];
+    for (text, words) in
+        [(later.as_str(), "another version of isola"), ("{\"format\":", "repair the file"), ("{}", "repair")]
+    {
+        fs::write(&record, text).unwrap();
+        for verb in verbs {
+            sandbox.isola(verb).failed(1, words);
+        }
+        sandbox.isola(&["doctor"]);
+        assert!(is_alive(qemu), "{words}");
+        assert_eq!(fs::read_to_string(&record).unwrap(), text);
+    }
+    fs::write(&record, own).unwrap();
+    sandbox.isola(&["inspect"]).ok();
+}
+
+/// A user may name any folder as the place for machines: no verb touches the files there.
+#[test]
+fn folders_that_are_not_machines_are_left_alone() {
+    let sandbox = Sandbox::up();
+    let machines = sandbox.machines();
+    let [thesis, source] = [machines.join("Documents/thesis.txt"), machines.join("src/main.rs")];
+    let beside = sandbox.state().join("y/z");
+    for file in [&thesis, &source, &beside] {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "text").unwrap();
+    }
+    assert_eq!(sandbox.isola(&["ps", "-a", "-q"]).ok(), "");
+    assert_eq!(sandbox.isola(&["-o", "json", "ps", "-a"]).err, "");
+    for verb in [&["up", "src", "--accel", "tcg"][..], &["down", "src"], &["--on", "src", "ps"]] {
+        sandbox.isola(verb).failed(1, "is not a machine's folder");
+    }
+    let alone = ["run", "--standalone", "--name", "Documents", "--accel", "tcg", "kv"];
+    sandbox.isola(&alone).failed(125, "choose another name");
+    sandbox.isola(&["rm", "-f", "Documents"]).failed(1, "Documents");
+    sandbox.isola(&["doctor"]).ok();
+    assert_eq!(sandbox.isola(&["down", "--all"]).ok(), "default\n");
+    for file in [thesis, source, beside] {
+        assert_eq!(fs::read(file).unwrap(), b"text");
+    }
+}
+
+/// A process number of another PID namespace says nothing about a process of this one.
+#[test]
+fn a_machine_of_another_container_is_left_alone() {
+    let sandbox = Sandbox::up();
+    let qemu = sandbox.qemu_pid("default").unwrap();
+    let record = sandbox.machines().join("default/machine.json");
+    let own = fs::read_to_string(&record).unwrap();
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap();
+    let elsewhere = own.replace(namespace.to_str().unwrap(), "pid:[1]");
+    assert_ne!(elsewhere, own);
+    fs::write(&record, &elsewhere).unwrap();
+    for verb in [&["ps"][..], &["up", "--accel", "tcg"], &["down", "--all"]] {
+        sandbox.isola(verb).failed(1, "in another container");
+    }
+    assert!(is_alive(qemu));
+    assert_eq!(fs::read_to_string(&record).unwrap(), elsewhere);
+    fs::write(&record, own).unwrap();
 }
 
 #[test]
-fn a_foreground_image_alone_does_not_outlive_its_command() {
+fn a_foreground_image_alone_whose_command_was_killed_is_ended_by_down() {
     let sandbox = Sandbox::new();
     let run = sandbox.spawn(&["run", "--standalone", "--name", "alone", "--accel", "tcg", "kv"]);
     sandbox.wait("QEMU runs", || sandbox.qemu_pid("alone").is_some());
     let qemu = sandbox.qemu_pid("alone").unwrap();
     signal("KILL", run.id());
     run.wait_with_output().unwrap();
-    sandbox.isola(&["ps", "-a"]).ok();
+    let listed = sandbox.isola(&["ps"]);
+    assert!(listed.err.contains("`isola down alone` ends it"), "{listed:?}");
+    sandbox.isola(&["down", "alone"]).ok();
     assert!(!is_alive(qemu));
 }
 
 #[test]
 fn who_waits_for_a_turn_is_told_for_whom() {
     let sandbox = Sandbox::up();
-    let lock = sandbox.state().join("default.lock");
+    let lock = sandbox.machines().join("default.lock");
     let mut holder = std::process::Command::new("flock").arg(&lock).args(["sleep", "2"]).spawn().unwrap();
     sandbox.wait("the lock is held", || {
         let mut try_lock = std::process::Command::new("flock");

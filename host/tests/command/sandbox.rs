@@ -57,7 +57,7 @@ done
 if [ "$FAKE_BEHAVIOUR" = refuses ]; then echo "qemu: no such thing" >&2; exit 1; fi
 FAKE_ARGUMENTS=$(printf '%s\n' "$@")
 export FAKE_ARGUMENTS
-set -- {program:?} --ignored --exact fake_qemu::serve "$pidfile" --nocapture
+set -- {program:?} --ignored --exact --nocapture fake_qemu::serve -- -pidfile "$pidfile"
 if [ -z "$daemonize" ]; then exec "$@" >/dev/null; fi
 setsid "$@" </dev/null >/dev/null &
 while ! [ -s "$pidfile" ]; do kill -0 $! || exit 1; sleep 0.01; done
@@ -81,6 +81,11 @@ while ! [ -s "$pidfile" ]; do kill -0 $! || exit 1; sleep 0.01; done
 
     pub fn state(&self) -> PathBuf {
         self.state.clone()
+    }
+
+    /// Where the machines are.
+    pub fn machines(&self) -> PathBuf {
+        self.state().join("machines")
     }
 
     /// Makes the path of the state longer than the address of a socket can be.
@@ -129,7 +134,7 @@ while ! [ -s "$pidfile" ]; do kill -0 $! || exit 1; sleep 0.01; done
 
     /// The process of the machine's QEMU.
     pub fn qemu_pid(&self, machine: &str) -> Option<u32> {
-        fs::read_to_string(self.state().join(machine).join("qemu.pid")).ok()?.trim().parse().ok()
+        fs::read_to_string(self.machines().join(machine).join("qemu.pid")).ok()?.trim().parse().ok()
     }
 
     /// Waits until something is the case; a test that waits in vain fails.
