@@ -66,6 +66,9 @@ pub enum Error {
     /// The benchmarks did not build.
     #[error("the benchmarks did not build; cargo says why above")]
     BenchmarksNotBuilt,
+    /// The fuzz targets did not build.
+    #[error("the fuzz targets did not build; cargo says why above")]
+    FuzzTargetsNotBuilt,
     /// A tool that is not part of the Rust toolchain is missing.
     #[error("{what} is missing; install it with: {install}")]
     ToolMissing {

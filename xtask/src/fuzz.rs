@@ -1,21 +1,41 @@
-//! `cargo xtask fuzz [TARGET] --seconds N`: the fuzz targets of the parsers of outside bytes.
+//! `cargo xtask fuzz [TARGET] --seconds N`: the fuzz targets of `fuzz/`, driven by libFuzzer.
 //!
-//! A fuzz target is a binary in a `fuzz/` folder beside the `src/` of the crate that it feeds, a package of
-//! its own outside of the workspace (cargo-fuzz needs a nightly compiler, the tree does not). The same entry
-//! points run under proptest in `cargo test`, so that no machine goes without.
+//! libFuzzer needs a C++ compiler and code that counts which of its edges run. The stable compiler makes such code:
+//! LLVM's pass for it is asked for by `-C passes`, and libFuzzer's own crate brings the rest. So neither a nightly
+//! toolchain nor cargo-fuzz is needed. Integer overflow and debug assertions end a run, as in tests.
+//!
+//! Inputs that reach new code gather below `target/fuzz/corpus`; `--keep` reduces them to few that reach the same, and
+//! writes these to `fuzz/corpus`, which the tests of `fuzz/` run.
 
-use std::path::PathBuf;
-use std::process::Command;
-
-use toml::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::Verdict;
-use crate::cargo::{output, succeeds};
+use crate::cargo::{cargo, output, succeeds};
 use crate::error::Error;
-use crate::manifest::Manifest;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, read};
 
-/// What the user typed.
+/// The package that links the targets with libFuzzer, and its program.
+const DRIVER: &str = "fuzz/driver";
+const PROGRAM: &str = "isola-fuzz-driver";
+/// A target triple apart from the host's own build, so that build scripts are not instrumented.
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+/// Coverage by edges with counters and compared values, as libFuzzer reads them (LLVM, SanitizerCoverage).
+const FLAGS: &[&str] = &[
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Ccodegen-units=1",
+    "-Cdebug-assertions",
+    "-Coverflow-checks",
+];
+/// Largest corpus of a target that is kept in the tree, in bytes.
+const MAX_KEPT_BYTES: usize = 64 << 10;
+
+/// The words of `cargo xtask fuzz`.
 #[derive(clap::Args)]
 pub struct Args {
     /// The target to run; all of them one after the other when none is named
@@ -26,80 +46,167 @@ pub struct Args {
     /// Prints the targets and leaves
     #[arg(long)]
     list: bool,
+    /// Reduces the inputs that earlier runs found, and writes them to fuzz/corpus; runs nothing else
+    #[arg(long)]
+    keep: bool,
 }
 
-/// A fuzz target.
-struct Target {
-    name: String,
-    /// Its `fuzz/` folder.
-    folder: PathBuf,
+/// Where a target's files are.
+struct Folders {
+    /// Inputs that reached new code.
+    found: PathBuf,
+    /// Inputs that broke a promise.
+    failures: PathBuf,
+    /// The inputs of the tree, a file each.
+    kept: PathBuf,
 }
 
 /// Runs the targets that `args` names.
 pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let mut targets = targets(workspace)?;
     if args.list {
-        for target in &targets {
-            println!("{:<24} {}", target.name, workspace.relative(&target.folder));
-        }
+        println!("{}", targets.join("\n"));
         return Ok(Verdict::Passed);
     }
     if let Some(name) = &args.target {
-        let known = targets.iter().map(|target| target.name.as_str()).collect::<Vec<_>>().join(", ");
-        targets.retain(|target| target.name == *name);
+        let known = targets.join(", ");
+        targets.retain(|target| target == name);
         if targets.is_empty() {
             return Err(Error::Unknown { kind: "fuzz target", name: name.clone(), known });
         }
     }
-    need("a nightly toolchain", &["--version"], "rustup toolchain install nightly --profile minimal")?;
-    need("cargo-fuzz", &["fuzz", "--version"], "cargo install --locked cargo-fuzz")?;
+    let program = build(workspace)?;
     let mut verdict = Verdict::Passed;
     for target in &targets {
-        println!("fuzz {} for {} s", target.name, args.seconds);
-        let mut command = nightly();
-        command.current_dir(&target.folder).args(["fuzz", "run", "--fuzz-dir", ".", &target.name, "--"]);
+        let folders = Folders::of(workspace, target)?;
+        let corpus = workspace.root().join("fuzz/corpus").join(target);
+        if args.keep {
+            let inputs = reduced(&program, target, &folders)?;
+            println!("{target}: {} inputs", inputs.len());
+            write(&corpus, &joined(&inputs))?;
+            continue;
+        }
+        for (number, input) in split(&fs::read(&corpus).unwrap_or_default()).iter().enumerate() {
+            write(&folders.kept.join(number.to_string()), input)?;
+        }
+        println!("=== {target} for {} s", args.seconds);
+        let mut command = driver(&program, target);
         command.arg(format!("-max_total_time={}", args.seconds));
-        if !succeeds(&mut command)? {
-            println!(
-                "fuzz {} FAILED: the input is in {}/artifacts",
-                target.name,
-                workspace.relative(&target.folder)
-            );
+        command.arg(format!("-artifact_prefix={}/", folders.failures.display()));
+        // An input that takes longer, or more memory, is a finding as well.
+        command.args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=4096", "-print_final_stats=1"]);
+        if !succeeds(command.args([&folders.found, &folders.kept]))? {
+            println!("{target} FAILED: the input is in {}", workspace.relative(&folders.failures));
             verdict = Verdict::Failed;
         }
     }
     Ok(verdict)
 }
 
-/// All fuzz targets of the tree, sorted by folder and name.
-fn targets(workspace: &Workspace) -> Result<Vec<Target>, Error> {
-    let mut targets = Vec::new();
-    for path in workspace.files()? {
-        let Some(folder) =
-            path.parent().filter(|folder| folder.ends_with("fuzz") && path.ends_with("Cargo.toml"))
-        else {
-            continue;
-        };
-        let manifest = Manifest::read(&path)?;
-        let binaries = manifest.get(&["bin"]).and_then(Value::as_array).into_iter().flatten();
-        let names = binaries.filter_map(|binary| binary.get("name").and_then(Value::as_str));
-        targets.extend(names.map(|name| Target { name: name.to_owned(), folder: folder.to_owned() }));
-    }
-    Ok(targets)
+/// The names of the targets, as the table in `fuzz/src/lib.rs` has them.
+fn targets(workspace: &Workspace) -> Result<Vec<String>, Error> {
+    let table = read(&workspace.root().join("fuzz/src/lib.rs"))?;
+    let rows = table.lines().filter_map(|line| line.trim().strip_prefix("Target { name: \""));
+    Ok(rows.filter_map(|row| Some(row.split_once('"')?.0.to_owned())).collect())
 }
 
-/// The nightly cargo, which does not take the flags of the stable one.
-fn nightly() -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", "nightly", "cargo"]);
-    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"] {
-        command.env_remove(name);
+/// Builds the driver; returns where it is.
+fn build(workspace: &Workspace) -> Result<PathBuf, Error> {
+    let compiler = Command::new("c++").arg("--version").stdout(Stdio::null()).status();
+    if !compiler.is_ok_and(|status| status.success()) {
+        return Err(Error::ToolMissing { what: "a C++ compiler", install: "apt-get install g++" });
     }
+    let folder = workspace.metadata().target_directory.as_std_path().join("fuzz");
+    let mut command = cargo(workspace);
+    command.current_dir(workspace.root().join(DRIVER));
+    command.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}")).env("CARGO_TARGET_DIR", &folder);
+    command.args(["build", "--release", "--target", TRIPLE]);
+    if !succeeds(&mut command)? {
+        return Err(Error::FuzzTargetsNotBuilt);
+    }
+    Ok(folder.join(TRIPLE).join("release").join(PROGRAM))
+}
+
+fn driver(program: &Path, target: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("ISOLA_FUZZ_TARGET", target);
     command
 }
 
-/// Fails with the line to type when the nightly cargo does not answer to `arguments`.
-fn need(what: &'static str, arguments: &[&str], install: &'static str) -> Result<(), Error> {
-    let answers = output(nightly().args(arguments)).is_ok_and(|output| output.status.success());
-    if answers { Ok(()) } else { Err(Error::ToolMissing { what, install }) }
+/// As few inputs as reach what all of them reach, the shortest first, within [`MAX_KEPT_BYTES`].
+fn reduced(program: &Path, target: &str, folders: &Folders) -> Result<Vec<Vec<u8>>, Error> {
+    let few = folders.found.with_extension("few");
+    let _ = fs::remove_dir_all(&few);
+    make(&few)?;
+    output(driver(program, target).arg("-set_cover_merge=1").args([&few, &folders.found, &folders.kept]))?;
+    let mut inputs = Vec::new();
+    let entries = fs::read_dir(&few).map_err(|source| Error::Read { path: few.clone(), source })?;
+    for entry in entries.flatten() {
+        let path = entry.path();
+        inputs.push(fs::read(&path).map_err(|source| Error::Read { path, source })?);
+    }
+    inputs.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+    let mut len = 0;
+    inputs.retain(|input| {
+        len += 4 + input.len();
+        len <= MAX_KEPT_BYTES
+    });
+    Ok(inputs)
+}
+
+/// The inputs one after the other, each behind its length: four bytes, little-endian.
+fn joined(inputs: &[Vec<u8>]) -> Vec<u8> {
+    inputs.iter().flat_map(|input| [&(input.len() as u32).to_le_bytes(), &input[..]].concat()).collect()
+}
+
+/// The inputs of a corpus file; what is cut off at its end is left out.
+fn split(mut file: &[u8]) -> Vec<&[u8]> {
+    let mut inputs = Vec::new();
+    while let Some((len, rest)) = file.split_first_chunk::<4>() {
+        let Some((input, rest)) = rest.split_at_checked(u32::from_le_bytes(*len) as usize) else { break };
+        inputs.push(input);
+        file = rest;
+    }
+    inputs
+}
+
+impl Folders {
+    fn of(workspace: &Workspace, target: &str) -> Result<Self, Error> {
+        let root = workspace.metadata().target_directory.as_std_path().join("fuzz");
+        let folder = |kind: &str| root.join(kind).join(target);
+        let folders = Self { found: folder("corpus"), failures: folder("failures"), kept: folder("kept") };
+        let _ = fs::remove_dir_all(&folders.kept);
+        for folder in [&folders.found, &folders.failures, &folders.kept] {
+            make(folder)?;
+        }
+        Ok(folders)
+    }
+}
+
+fn make(folder: &Path) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(|source| Error::Write { path: folder.to_owned(), source })
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    fs::write(path, bytes).map_err(|source| Error::Write { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_corpus_reads_as_written_and_a_damaged_end_is_left_out() {
+        let inputs = vec![vec![], vec![1], vec![2; 300]];
+        let file = joined(&inputs);
+        assert_eq!(split(&file), inputs);
+        assert_eq!(split(&file[..file.len() - 1]), inputs[..2]);
+        assert!(split(&[1, 0]).is_empty());
+    }
+
+    #[test]
+    fn the_table_of_targets_is_found() {
+        let targets = targets(&Workspace::open().unwrap()).unwrap();
+        assert!(targets.len() > 20 && targets.contains(&"net_frames".to_owned()), "{targets:?}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Properties of the whole: any input, any split, any order, against a model.
 
 mod common;
-#[path = "../fuzz/entries.rs"]
+#[path = "../../../fuzz/src/kv.rs"]
 mod entries;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The fuzz targets' entry points under random input that proptest makes: every run of the tests has them.
 
-#[path = "../fuzz/entries.rs"]
+#[path = "../../../fuzz/src/web.rs"]
 mod entries;
 
 use proptest::prelude::*;

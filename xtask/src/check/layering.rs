@@ -114,6 +114,12 @@ const LAYERS: &[Layer] = &[
     // What runs on the user's machine.
     Layer { name: "host", folders: &["host"], stands_on: &["abi"] },
     Layer { name: "tests", folders: &["tests"], stands_on: &["abi", "host"] },
+    // Fuzz targets feed both sides of the wall, each on its own.
+    Layer {
+        name: "fuzz",
+        folders: &["fuzz"],
+        stands_on: &["abi", "machine", "supervisor", "host", "iobuf", "services", "apps"],
+    },
     // What stands beside an application does the same work, with the same code.
     Layer { name: "benches", folders: &["benches"], stands_on: &["abi", "host", "apps"] },
     Layer { name: "xtask", folders: &["xtask"], stands_on: &[] },

@@ -27,7 +27,7 @@ const MAY: &[&str] = &["cell/app"];
 
 /// Conditions that tell how code is being looked at, not what it runs on.
 const FINE: &[&str] =
-    &["all", "any", "debug_assertions", "doc", "fuzzing", "loom", "miri", "not", "test", "true", "false"];
+    &["all", "any", "debug_assertions", "doc", "loom", "miri", "not", "test", "true", "false"];
 
 const FEATURES_AT_MOST: usize = 10;
 

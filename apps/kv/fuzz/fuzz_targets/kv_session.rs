@@ -1,8 +1,0 @@
-//! A connection with shards that answer out of order and a client that reads slowly.
-#![no_main]
-
-#[path = "../entries.rs"]
-#[allow(dead_code)] // Each target runs one of them.
-mod entries;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entries::session(data));

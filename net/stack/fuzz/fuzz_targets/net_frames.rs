@@ -1,8 +1,0 @@
-//! Any frames, one after the other, to a stack with a live connection.
-#![no_main]
-
-#[path = "../entries.rs"]
-#[allow(dead_code)] // Each target runs one of them.
-mod entries;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entries::frames(data));

@@ -1,8 +1,0 @@
-//! Segments near a live connection's numbers, calls of an application, and time.
-#![no_main]
-
-#[path = "../entries.rs"]
-#[allow(dead_code)] // Each target runs one of them.
-mod entries;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entries::segments(data));
