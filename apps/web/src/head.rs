@@ -155,11 +155,14 @@ fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {
             if framing.content_length.is_some() { Status::BadRequest } else { Status::NotImplemented };
         return Err(Refusal::ending(status));
     }
-    match framing.content_length {
-        None => {}
+    let has_content = match framing.content_length {
+        None => false,
         Some(len) if len.is_empty() || !len.iter().all(u8::is_ascii_digit) => return Err(bad),
-        Some(len) if len.iter().all(|digit| *digit == b'0') => {}
-        Some(_) => return Err(Refusal::ending(Status::ContentTooLarge)),
+        Some(len) => len.iter().any(|digit| *digit != b'0'),
+    };
+    if has_content {
+        // Content is not read, so that the next request cannot be found.
+        head.persistence = Persistence::Ends;
     }
     let refuse = |status| Err(Refusal { status, persistence: head.persistence, method: Method::Get });
     head.method = match method {
@@ -170,6 +173,9 @@ fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {
         }
         _ => return refuse(Status::NotImplemented),
     };
+    if has_content {
+        return Err(refusal(Status::ContentTooLarge, &head));
+    }
     if framing.expects_unknown {
         return Err(Refusal { method: head.method, ..refusal(Status::ExpectationFailed, &head) });
     }
@@ -287,6 +293,8 @@ mod tests {
             assert_eq!(refused(&request), (status, Persistence::Ends), "{fields}");
         }
         head("GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+        let form = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na=b";
+        assert_eq!(refused(form), (Status::MethodNotAllowed, Persistence::Ends));
     }
 
     /// RFC 9110 9.1: a method that is not known is answered by 501, one that is not allowed by 405.
