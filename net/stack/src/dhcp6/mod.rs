@@ -139,7 +139,6 @@ impl Client {
     fn enter(&mut self, state: State, at: Instant) {
         self.state = state;
         self.attempts = 0;
-        self.began = at;
         self.transaction = self.random() as u32 & 0xff_ffff;
         self.due = Some(at);
     }
@@ -179,6 +178,11 @@ impl Client {
             State::Informing => (INFORM, None),
             State::Idle | State::Bound(_) | State::Informed => return (None, change),
         };
+        if self.attempts == 0 {
+            // The exchange begins with its first message, which is later than it was due where the interface had no
+            // address yet.
+            self.began = now;
+        }
         let bytes = self.message(now);
         self.pause = self.next_pause(&pace);
         self.attempts = self.attempts.saturating_add(1);

@@ -112,6 +112,23 @@ fn silence_is_met_with_growing_pauses() {
     }
 }
 
+/// RFC 8415 21.9: the elapsed time is counted from the first message of the exchange, which says zero.
+#[test]
+fn time_elapses_from_the_first_message_on() {
+    let mut client = Client::new(MAC, 7);
+    client.offer(at(0), Offered::Addresses);
+    // The first message waits for the interface's own address.
+    let first = client.poll(at(3)).0.expect("a message is due");
+    let next = client.deadline().unwrap();
+    let second = client.poll(next).0.expect("a message is due");
+    let elapsed = |message: &[u8]| {
+        let place = message.windows(4).position(|head| head == [0, 8, 0, 2]).expect("the option is there");
+        u16::from_be_bytes([message[place + 4], message[place + 5]])
+    };
+    assert_eq!(elapsed(&first), 0);
+    assert_eq!(u64::from(elapsed(&second)), next.since(at(3)).as_millis() / 10);
+}
+
 /// RFC 8415 18.2.4: a lease is renewed with its server at T1.
 /// RFC 8415 18.2.5: with any server at T2, and is over at the end of its valid lifetime.
 #[test]

@@ -1,0 +1,205 @@
+//! Linux's TCP/IP beside a cell, over a line that loses, reorders, delays and duplicates frames.
+//!
+//! ```text
+//! client -- Linux's TCP/IP -- TAP "shared" == this test == TAP "far" -- bridge -- TAP "line" -- QEMU -- cell
+//! ```
+//!
+//! The test opens two interfaces, and carries frames between them. Both sides repair what it does to them.
+
+use isola_hosted::tap::{self, Leave};
+use isola_iobuf::IoBufMut;
+use isola_net_sim::{Link, Random};
+use isola_net_stack::Duration as Nanos;
+use isola_platform::network::{Frame, NetworkQueue};
+use isola_tests::isola::Isola;
+use isola_tests::kv::{Connection, value};
+use isola_tests::namespace::{self, PREFIX_LEN, SHARED};
+use isola_tests::wait;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes that are echoed on each connection.
+const AMOUNT: usize = 300_000;
+
+/// How long the carrier sleeps where no frame is there.
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// What happens to frames, in thousandths of them.
+fn bad() -> Link {
+    Link {
+        latency: Nanos::from_millis(1),
+        // Longer than the time between frames, so that they overtake each other.
+        jitter: Nanos::from_millis(3),
+        loss: 20,
+        duplication: 20,
+        corruption: 5,
+        ..Link::good()
+    }
+}
+
+/// How many frames the line treated in which way.
+#[derive(Debug, Default)]
+struct Counts {
+    carried: u64,
+    lost: u64,
+    duplicated: u64,
+    corrupted: u64,
+}
+
+/// Carries frames between the two interfaces until `done`.
+fn carry(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
+    let open = |name| {
+        tap::open(name, 1, Leave::Nothing).expect("the interface is there").queues.pop().expect("a queue")
+    };
+    let mut ends: [Box<dyn NetworkQueue + Send>; 2] = [open(SHARED_NAME), open("far")];
+    let (begun, mut random, mut counts) = (Instant::now(), Random::new(seed), Counts::default());
+    let mut flying: BinaryHeap<Reverse<(Duration, u64, usize, Vec<u8>)>> = BinaryHeap::new();
+    let mut number = 0;
+    while !done.load(Ordering::Relaxed) {
+        let mut idle = true;
+        for from in 0..2 {
+            while let Some(frame) = ends[from].receive() {
+                idle = false;
+                let mut bytes = frame.frame.to_vec();
+                counts.carried += 1;
+                if random.happens(link.loss) {
+                    counts.lost += 1;
+                    continue;
+                }
+                // Behind the header of IPv4, whose time to live no checksum of the transport covers, nor ARP's fields.
+                if bytes.get(12..14) == Some(&[8, 0]) && random.happens(link.corruption) {
+                    let at = 34 + random.below(bytes.len().saturating_sub(34).max(1) as u64) as usize;
+                    if let Some(byte) = bytes.get_mut(at) {
+                        *byte ^= 1 << random.below(8);
+                        counts.corrupted += 1;
+                    }
+                }
+                let twice = random.happens(link.duplication);
+                counts.duplicated += u64::from(twice);
+                for _ in 0..1 + u32::from(twice) {
+                    let delay = link.latency.as_nanos() + random.below(link.jitter.as_nanos() + 1);
+                    number += 1;
+                    let at = begun.elapsed() + Duration::from_nanos(delay);
+                    flying.push(Reverse((at, number, 1 - from, bytes.clone())));
+                }
+            }
+        }
+        while flying.peek().is_some_and(|Reverse((at, ..))| *at <= begun.elapsed()) {
+            let Some(Reverse((_, _, to, bytes))) = flying.pop() else { break };
+            idle = false;
+            let mut head = IoBufMut::with_room(0, bytes.len());
+            head.append_slice(&bytes).expect("it has the room");
+            // A frame for which the interface has no room is lost.
+            let _ =
+                ends[to].send(Frame { head, payload: Default::default(), checksum: None, segment_len: None });
+        }
+        if idle {
+            thread::sleep(PAUSE);
+        }
+    }
+    counts
+}
+
+/// Name of the interface with the host's address, which the namespace has.
+const SHARED_NAME: &str = "shared";
+
+/// Runs `with` in a namespace with a machine on the far end of a bad line, and a cell of this image on it.
+fn over_a_bad_line(seed: u64, image: &str, with: impl FnOnce(&Isola) + Send) {
+    namespace::run(|| {
+        for arguments in [
+            "tuntap add far mode tap",
+            "tuntap add line mode tap",
+            "link add bridge type bridge",
+            "link set far master bridge",
+            "link set line master bridge",
+            "link set bridge up",
+            "link set far up",
+            "link set line up",
+        ] {
+            crate::program::run("ip", &arguments.split(' ').collect::<Vec<_>>());
+        }
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let line = scope.spawn(|| carry(&bad(), seed, &done));
+            // A test that fails ends the line, too.
+            let end = End(&done);
+            let isola = Isola::up(&["--net", "tap:line"]);
+            let network = format!("{}/{PREFIX_LEN}", SHARED.cell());
+            isola.run(&["run", "-d", "--name", "far", "--cores", "2", "--network", &network, image]).ok();
+            with(&isola);
+            let cell = isola.cell("far");
+            assert_eq!(cell["state"], "running", "{cell:#}");
+            drop(end);
+            let counts = line.join().expect("the line");
+            let Counts { lost, duplicated, corrupted, .. } = counts;
+            assert!(lost > 0 && duplicated > 0 && corrupted > 0, "the line was too good: {counts:?}");
+        });
+    });
+}
+
+/// Ends the line when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends a stream to an echo server and reads it back at the same time.
+fn echoes(address: SocketAddr, number: u64) {
+    let sent = value(number, AMOUNT);
+    let stream = TcpStream::connect(address).expect("a connection");
+    for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
+        set(&stream, Some(wait::PATIENCE)).expect("a timeout");
+    }
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            (&stream).write_all(&sent).expect("the cell takes all");
+            stream.shutdown(Shutdown::Write).expect("an end");
+        });
+        let mut received = Vec::new();
+        (&stream).read_to_end(&mut received).expect("the stream ends in good order");
+        assert!(received == sent, "{} of {AMOUNT} bytes came back, or wrong ones", received.len());
+        writer.join().expect("the writer");
+    });
+}
+
+#[test]
+fn streams_reach_a_cell_and_come_back_over_a_bad_line() {
+    over_a_bad_line(1, "echo", |isola| {
+        let address = SocketAddr::from((SHARED.cell(), 7));
+        wait::until_true("the cell listens", || TcpStream::connect(address).is_ok());
+        thread::scope(|scope| {
+            for number in 0..4 {
+                scope.spawn(move || echoes(address, number));
+            }
+        });
+        let counters = &isola.cell("far")["counters"];
+        assert!(
+            counters["tcp_fast_retransmits"].as_u64() > Some(0),
+            "the cell repaired nothing: {counters:#}"
+        );
+    });
+}
+
+#[test]
+fn requests_over_a_bad_line_are_answered_once_each_and_right() {
+    over_a_bad_line(2, "kv", |_| {
+        let address = SocketAddr::from((SHARED.cell(), 11211));
+        wait::until_true("the cell listens", || TcpStream::connect(address).is_ok());
+        let mut connection = Connection::establish(address);
+        connection.set("count", b"0").expect("stored");
+        for number in 1..=200u64 {
+            let key = format!("key{}", number % 7);
+            let stored = value(number, 1 + number as usize * 31 % 9_000);
+            connection.set(&key, &stored).expect("stored");
+            assert_eq!(connection.get(&key).expect("an answer").as_ref(), Some(&stored), "{key}");
+        }
+    });
+}
