@@ -42,8 +42,16 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// The memory of the machine.
 const MEMORY: PhysRange = PhysRange::new(PhysAddr(16 * MIB), 64 * MIB);
 
-/// Numbers of pages that hold something, of all memory.
-type Soiled = Rc<RefCell<BTreeSet<u64>>>;
+/// What all memory holds, and what was done to it.
+#[derive(Debug, Default)]
+struct Content {
+    /// Numbers of pages that hold something.
+    pages: RefCell<BTreeSet<u64>>,
+    /// Bytes that were scrubbed, ever.
+    scrubbed: Cell<u64>,
+}
+
+type Soiled = Rc<Content>;
 
 /// Memory of which only the beginning is really there.
 #[derive(Debug)]
@@ -83,7 +91,8 @@ impl Chunk for FakeMemory {
             self.front.clear();
         }
         let first = (self.range.start.0 + offset) / 4096;
-        let mut soiled = self.soiled.borrow_mut();
+        self.soiled.scrubbed.set(self.soiled.scrubbed.get() + len_bytes);
+        let mut soiled = self.soiled.pages.borrow_mut();
         let pages: Vec<u64> = soiled.range(first..first + len_bytes / 4096).copied().collect();
         for page in pages {
             soiled.remove(&page);
@@ -106,12 +115,12 @@ impl FakeMemory {
     }
 
     fn holds_nothing(&self) -> bool {
-        self.soiled.borrow().range(self.pages()).next().is_none()
+        self.soiled.pages.borrow().range(self.pages()).next().is_none()
     }
 
     /// Writes to the first and to the last page.
     fn soil(&self) {
-        self.soiled.borrow_mut().extend([self.pages().start, self.pages().end - 1]);
+        self.soiled.pages.borrow_mut().extend([self.pages().start, self.pages().end - 1]);
     }
 }
 
@@ -256,6 +265,11 @@ pub(crate) struct FakeMachine {
 }
 
 impl FakeMachine {
+    /// Bytes that were scrubbed, ever.
+    pub(crate) fn scrubbed(&self) -> u64 {
+        self.soiled.scrubbed.get()
+    }
+
     /// The core at a place carries out its order.
     fn answer_order(&self, space: &FakeSpace, place: usize) {
         if !self.cells_are_deaf {
@@ -613,7 +627,8 @@ pub(crate) fn machine_of_nodes(cores: u32, nodes: u32) -> Cells<FakeMachine> {
     for id in 1..=cores {
         inventory.cores.add(FakeCore(CoreId(id)), NodeId((id - 1) * nodes / cores), site(id));
     }
-    let soiled: Soiled = Rc::new(RefCell::new((4096..20480).step_by(512).collect()));
+    let soiled = Soiled::default();
+    soiled.pages.borrow_mut().extend((4096..20480).step_by(512));
     let len_bytes = MEMORY.len_bytes / u64::from(nodes);
     for node in 0..nodes {
         let range = PhysRange::new(PhysAddr(MEMORY.start.0 + u64::from(node) * len_bytes), len_bytes);

@@ -36,6 +36,10 @@ use sha2::{Digest, Sha256};
 /// Most images that are kept for nobody.
 pub const MAX_IDLE: usize = 8;
 
+/// Bytes that are measured in a slice: a quarter of a million instructions' work, by the count for a processor without
+/// instructions for SHA.
+const SLICE: u64 = 4 << 10;
+
 /// The part of all memory that images may take that are kept for nobody.
 const IDLE_SHARE: u64 = 8;
 
@@ -46,6 +50,26 @@ pub struct Images<M: Pages> {
     /// What else cells stand on.
     beside: Vec<Beside<M>>,
     staged: Option<Staged<M>>,
+    /// How far the measuring of a kept image is.
+    proof: Option<Proof>,
+}
+
+/// How much of a kept image is measured.
+struct Proof {
+    digest: ImageDigest,
+    measured: Sha256,
+    done: u64,
+}
+
+/// What came of a slice of measuring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// There was nothing to measure.
+    Idle,
+    /// Not all of the image is measured.
+    Begun,
+    /// It is, and kept or given up.
+    Done,
 }
 
 /// Where an image is kept, and what it was measured to be.
@@ -111,7 +135,7 @@ impl<M: Pages> Kept<M> {
 
 impl<M: Pages> Default for Images<M> {
     fn default() -> Self {
-        Self { kept: Vec::new(), beside: Vec::new(), staged: None }
+        Self { kept: Vec::new(), beside: Vec::new(), staged: None, proof: None }
     }
 }
 
@@ -132,8 +156,8 @@ impl<M: Pages> Images<M> {
             if let Some(taken) = memory.take_contiguous(len_bytes) {
                 break taken;
             }
-            if !self.drop_idle(None, memory) {
-                let free = ByteSize(memory.free());
+            if !self.drop_for(len_bytes, memory) {
+                let free = ByteSize(memory.available());
                 return Err(ManagementError::MemoryExhausted { wanted: ByteSize(len_bytes), free });
             }
         };
@@ -142,23 +166,38 @@ impl<M: Pages> Images<M> {
         Ok(())
     }
 
-    /// Takes the next bytes of the image that is on its way. With the last of them it is kept.
+    /// Takes the next bytes of the image that is on its way. Once all of them are [measured](Self::measure) it is kept.
     ///
     /// # Errors
     /// [`ManagementError::NoImage`] where none is on its way, [`ManagementError::OutOfLimits`].
-    pub fn append(
-        &mut self,
-        offset: u64,
-        bytes: &[u8],
-        memory: &mut Memory<M>,
-    ) -> Result<(), ManagementError> {
-        self.staged.as_mut().ok_or(ManagementError::NoImage)?.append(offset, bytes)?;
-        match self.staged.take().map(Staged::complete) {
-            None => {}
-            Some(Err(staged)) => self.staged = Some(staged),
-            Some(Ok(complete)) => self.keep(complete, memory),
+    pub fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ManagementError> {
+        self.staged.as_mut().ok_or(ManagementError::NoImage)?.append(offset, bytes)
+    }
+
+    /// Whether bytes have come that are not measured.
+    pub fn is_measuring(&self) -> bool {
+        self.staged.as_ref().is_some_and(Staged::is_behind)
+    }
+
+    /// Whether no image of that digest is kept of which only another supervisor says that it is the one.
+    pub fn is_measured(&self, digest: &ImageDigest) -> bool {
+        self.unproven(digest).is_none()
+    }
+
+    /// Measures a slice of the image that is on its way in, or else of the `wanted` one.
+    pub fn measure(&mut self, wanted: Option<&ImageDigest>, memory: &mut Memory<M>) -> Measure {
+        if let Some(mut staged) = self.staged.take_if(|staged| staged.is_behind()) {
+            staged.measure(SLICE);
+            match staged.complete() {
+                Err(staged) => self.staged = Some(staged),
+                Ok(complete) => {
+                    self.keep(complete, memory);
+                    return Measure::Done;
+                }
+            }
+            return Measure::Begun;
         }
-        Ok(())
+        wanted.map_or(Measure::Idle, |digest| self.prove(digest, memory))
     }
 
     /// Gives up the image that is on its way.
@@ -198,17 +237,36 @@ impl<M: Pages> Images<M> {
         self.kept.iter().map(kept).collect()
     }
 
-    /// Measures an image of which only another supervisor says that it is the one. Where it is not, it is given up.
-    pub fn prove(&mut self, digest: &ImageDigest, memory: &mut Memory<M>) {
-        let unproven = |kept: &Kept<M>| kept.digest == *digest && kept.measured == Measured::ByAnother;
-        let Some(index) = self.kept.iter().position(unproven) else { return };
-        let Some(kept) = self.kept.get_mut(index) else { return };
-        if Sha256::digest(kept.memory.read(kept.len_bytes as usize)).as_slice() == digest.0 {
+    /// Measures a slice of an image of which only another supervisor says that it is the one. Where it is not, it is
+    /// given up.
+    fn prove(&mut self, digest: &ImageDigest, memory: &mut Memory<M>) -> Measure {
+        let Some(index) = self.unproven(digest) else { return Measure::Idle };
+        let Some(kept) = self.kept.get_mut(index) else { return Measure::Idle };
+        let mut proof = self.proof.take().filter(|proof| proof.digest == *digest).unwrap_or_else(|| Proof {
+            digest: *digest,
+            measured: Sha256::new(),
+            done: 0,
+        });
+        let end = (proof.done + SLICE).min(kept.len_bytes);
+        let bytes = kept.memory.read(end as usize);
+        proof.measured.update(bytes.get(proof.done as usize..).unwrap_or_default());
+        proof.done = end;
+        if end < kept.len_bytes {
+            self.proof = Some(proof);
+            return Measure::Begun;
+        }
+        if proof.measured.finalize().as_slice() == digest.0 {
             kept.measured = Measured::Yes;
         } else {
             let kept = self.kept.remove(index);
             self.give_up(Beside::nameless(kept.memory), memory);
         }
+        Measure::Done
+    }
+
+    fn unproven(&self, digest: &ImageDigest) -> Option<usize> {
+        let unproven = |kept: &Kept<M>| kept.digest == *digest && kept.measured == Measured::ByAnother;
+        self.kept.iter().position(unproven)
     }
 
     /// The memory of all images, and what else cells stand on.
@@ -298,9 +356,9 @@ impl<M: Pages> Images<M> {
         self.trim(memory);
     }
 
-    /// Gives memory back until so many bytes are free, or no image is idle but `except`.
+    /// Gives memory back until so many bytes are available, or no image is idle but `except`.
     pub fn make_room(&mut self, len_bytes: u64, except: Option<&ImageDigest>, memory: &mut Memory<M>) {
-        while memory.free() < len_bytes && self.drop_idle(except, memory) {}
+        while memory.available() < len_bytes && self.drop_idle(except, memory) {}
     }
 
     /// Bytes of memory that idle images take.
@@ -338,8 +396,16 @@ impl<M: Pages> Images<M> {
         }
     }
 
+    /// Gives up the idle image that was used longest ago, if so many bytes can be had in one block without idle images.
+    /// Returns whether there was one.
+    pub fn drop_for(&mut self, len_bytes: u64, memory: &mut Memory<M>) -> bool {
+        let idle = self.kept.iter().filter(|kept| kept.is_idle()).map(|kept| kept.memory.range());
+        let idle: Vec<PhysRange> = idle.collect();
+        memory.has_block_with(len_bytes, &idle) && self.drop_idle(None, memory)
+    }
+
     /// Gives up the idle image that was used longest ago, but not `except`. Returns whether there was one.
-    pub fn drop_idle(&mut self, except: Option<&ImageDigest>, memory: &mut Memory<M>) -> bool {
+    fn drop_idle(&mut self, except: Option<&ImageDigest>, memory: &mut Memory<M>) -> bool {
         let idle = |kept: &Kept<M>| kept.is_idle() && Some(&kept.digest) != except;
         let oldest = self.kept.iter().position(idle).map(|index| self.kept.remove(index));
         oldest.map(|kept| self.give_up(Beside::nameless(kept.memory), memory)).is_some()
@@ -355,7 +421,11 @@ impl<M: Pages> Images<M> {
 
     fn keep(&mut self, complete: Complete<M>, memory: &mut Memory<M>) {
         let Complete { memory: own, len_bytes, digest } = complete;
-        self.prove(&digest, memory);
+        // One that only another supervisor has measured gives way to this one.
+        if let Some(index) = self.unproven(&digest) {
+            let unproven = self.kept.remove(index);
+            self.give_up(Beside::nameless(unproven.memory), memory);
+        }
         // The same once more: one copy is enough, and it has just been asked for.
         if self.kept.iter().any(|kept| kept.digest == digest) {
             memory.put(vec![own]);

@@ -7,7 +7,7 @@
 //! A peer that sends and never reads makes the answers pile up; from [`MAX_UNSENT`] bytes on, [`Server::receive`]
 //! takes no more of what it sends.
 
-use crate::cells::{Cells, CoresResize, CoresWanted, Detail, Resize, Stop, Ticket};
+use crate::cells::{Cells, CoresResize, CoresWanted, Created, Detail, Resize, Stop, Ticket};
 use crate::effects::Effects;
 use crate::inventory::Scrub;
 use alloc::string::String;
@@ -34,10 +34,9 @@ pub struct Server<E: Effects> {
     greeted: Greeting,
     /// Requests to stop a cell that has not stopped yet.
     due: Vec<(u32, CellId)>,
-    /// Requests to resize a cell whose cores are on their way: one a cell at most.
-    moving: Vec<(u32, Ticket)>,
-    /// Requests to resize the memory of a cell that has not answered yet.
-    resizing: Vec<(u32, Ticket)>,
+    /// Requests that wait for their cells: to be created, to give memory back or get some, or for cores to move. A few a
+    /// cell at most.
+    asked: Vec<(u32, Ticket)>,
     unsent: Vec<u8>,
     power_off: bool,
 }
@@ -54,10 +53,8 @@ enum Outcome {
     Answer(ResponseBody),
     /// The answer is due when the cell has stopped.
     Due(CellId),
-    /// The answer is due when the cell has given memory back.
-    Resizing(Ticket),
-    /// The answer is due when the cell's cores have moved.
-    Moving(Ticket),
+    /// The answer is due when what was asked for is done.
+    Asked(Ticket),
 }
 
 type Answer = Result<Outcome, ManagementError>;
@@ -70,8 +67,7 @@ impl<E: Effects> Server<E> {
             decoder: Decoder::new(),
             greeted: Greeting::Awaited,
             due: Vec::new(),
-            moving: Vec::new(),
-            resizing: Vec::new(),
+            asked: Vec::new(),
             unsent: Vec::new(),
             power_off: false,
         }
@@ -89,15 +85,16 @@ impl<E: Effects> Server<E> {
         &mut self.cells
     }
 
-    /// Takes bytes from the front of `bytes`, and does what they ask: all of them, unless answers wait to be
-    /// sent.
+    /// Takes bytes from the front of `bytes`, up to the end of the first request in them, and does what that asks. Takes
+    /// none while answers wait to be sent, or an image to be measured.
     pub fn receive(&mut self, bytes: &mut &[u8]) {
-        while self.unsent.len() < MAX_UNSENT {
-            match self.decoder.next::<Request>(bytes) {
-                None => return,
-                Some(Ok(Request { sequence, body })) => self.serve(sequence, body),
-                Some(Err(_)) => self.respond(0, Err(ManagementError::Malformed)),
-            }
+        if self.unsent.len() >= MAX_UNSENT || self.cells.is_measuring() {
+            return;
+        }
+        match self.decoder.next::<Request>(bytes) {
+            None => {}
+            Some(Ok(Request { sequence, body })) => self.serve(sequence, body),
+            Some(Err(_)) => self.respond(0, Err(ManagementError::Malformed)),
         }
     }
 
@@ -113,9 +110,16 @@ impl<E: Effects> Server<E> {
         self.settle();
     }
 
-    /// Scrubs free memory for a moment. Returns whether there is more to scrub.
-    pub fn scrub(&mut self) -> Scrub {
-        self.cells.scrub()
+    /// Does a slice of work that somebody waits for, or scrubs free memory for a moment. Returns whether there is more.
+    pub fn work(&mut self) -> Scrub {
+        let more = self.cells.work();
+        self.settle();
+        more
+    }
+
+    /// Whether somebody waits for [`Self::work`].
+    pub fn is_waited_for(&self) -> bool {
+        self.cells.is_waited_for()
     }
 
     /// When [`Self::tick`] has something to do; `None` while nothing waits for time.
@@ -139,8 +143,7 @@ impl<E: Effects> Server<E> {
         match self.answer(body) {
             Ok(Outcome::Answer(body)) => self.respond(sequence, Ok(body)),
             Ok(Outcome::Due(cell)) => self.due.push((sequence, cell)),
-            Ok(Outcome::Resizing(ticket)) => self.resizing.push((sequence, ticket)),
-            Ok(Outcome::Moving(ticket)) => self.moving.push((sequence, ticket)),
+            Ok(Outcome::Asked(ticket)) => self.asked.push((sequence, ticket)),
             Err(error) => {
                 if let Some(name) = about {
                     let event = JournalEvent::Refused(error.clone());
@@ -169,12 +172,12 @@ impl<E: Effects> Server<E> {
                 answer(ResponseBody::Done)
             }
             RequestBody::Create(spec) => {
-                let id = self.cells.create(spec)?;
-                self.info(id)
+                let created = self.cells.create(spec)?;
+                self.created(created)
             }
             RequestBody::Recreate { name } => {
-                let id = self.cells.recreate(&name)?;
-                self.info(id)
+                let created = self.cells.recreate(&name)?;
+                self.created(created)
             }
             RequestBody::Start { name } => {
                 let id = self.cells.start(&name)?;
@@ -192,14 +195,14 @@ impl<E: Effects> Server<E> {
                 match self.cells.resize_memory(&name, memory, mode)? {
                     Resize::Done(resized) => answer(ResponseBody::MemoryResized(resized)),
                     // One of a cell at a time: no more than there are cells.
-                    Resize::Asked(ticket) => Ok(Outcome::Resizing(ticket)),
+                    Resize::Asked(ticket) => Ok(Outcome::Asked(ticket)),
                 }
             }
             RequestBody::ResizeCores { name, change, cores, limit_ms, mode } => {
                 let wanted = CoresWanted { change, ids: &cores, limit_ms };
                 match self.cells.resize_cores(&name, &wanted, mode)? {
                     CoresResize::Done(resized) => answer(ResponseBody::CoresResized(resized)),
-                    CoresResize::Asked(ticket) => Ok(Outcome::Moving(ticket)),
+                    CoresResize::Asked(ticket) => Ok(Outcome::Asked(ticket)),
                 }
             }
             RequestBody::Borrow { name, lease_ms } => {
@@ -245,9 +248,9 @@ impl<E: Effects> Server<E> {
 
     fn hello(&mut self, version: u32) -> Answer {
         self.cells.forget_staged_image();
+        self.cells.forget_requests();
         self.due.clear();
-        self.moving.clear();
-        self.resizing.clear();
+        self.asked.clear();
         self.greeted = Greeting::Awaited;
         if version != isola_abi::VERSION {
             return Err(ManagementError::Version { supervisor: isola_abi::VERSION });
@@ -278,17 +281,37 @@ impl<E: Effects> Server<E> {
     }
 
     fn info(&self, id: CellId) -> Answer {
-        let info = self.cells.info(id).ok_or_else(|| ManagementError::NoSuchCell(String::new()))?;
-        answer(ResponseBody::Cell(info))
+        self.cell_info(id).map(Outcome::Answer)
     }
 
-    /// Answers the requests whose cells have stopped, given memory back, or whose cores have moved.
+    fn created(&self, created: Created) -> Answer {
+        match created {
+            Created::Done(id) => self.info(id),
+            Created::Pending(ticket) => Ok(Outcome::Asked(ticket)),
+        }
+    }
+
+    /// Answers a request that has waited. Nobody waits for the answers of a peer that went.
+    fn answer_asked(&mut self, ticket: Ticket, result: Result<ResponseBody, ManagementError>) {
+        if let Some(place) = self.asked.iter().position(|(_, of)| *of == ticket) {
+            let (sequence, _) = self.asked.swap_remove(place);
+            self.respond(sequence, result);
+        }
+    }
+
+    fn cell_info(&self, id: CellId) -> Result<ResponseBody, ManagementError> {
+        let info = self.cells.info(id).ok_or_else(|| ManagementError::NoSuchCell(String::new()))?;
+        Ok(ResponseBody::Cell(info))
+    }
+
+    /// Answers the requests whose cells were created, have stopped, given memory back, or whose cores have moved.
     fn settle(&mut self) {
-        // Nobody waits for the answers of a peer that went.
+        for (ticket, result) in self.cells.take_created() {
+            let info = result.and_then(|id| self.cell_info(id));
+            self.answer_asked(ticket, info);
+        }
         for (ticket, result) in self.cells.take_resized() {
-            let Some(place) = self.resizing.iter().position(|(_, of)| *of == ticket) else { continue };
-            let (sequence, _) = self.resizing.swap_remove(place);
-            self.respond(sequence, result.map(ResponseBody::MemoryResized));
+            self.answer_asked(ticket, result.map(ResponseBody::MemoryResized));
         }
         let ended = self.cells.take_ended();
         let (settled, due) =
@@ -296,13 +319,11 @@ impl<E: Effects> Server<E> {
         self.due = due;
         let settled: Vec<(u32, CellId)> = settled;
         for (sequence, id) in settled {
-            let info = self.cells.info(id).ok_or_else(|| ManagementError::NoSuchCell(String::new()));
-            self.respond(sequence, info.map(ResponseBody::Cell));
+            let info = self.cell_info(id);
+            self.respond(sequence, info);
         }
         for (ticket, result) in self.cells.take_cores_resized() {
-            let Some(place) = self.moving.iter().position(|(_, of)| *of == ticket) else { continue };
-            let (sequence, _) = self.moving.swap_remove(place);
-            self.respond(sequence, result.map(ResponseBody::CoresResized));
+            self.answer_asked(ticket, result.map(ResponseBody::CoresResized));
         }
     }
 

@@ -1,5 +1,5 @@
-//! An image on its way in: memory from the inventory, in one piece, filled front to back, and measured as it
-//! comes. What the memory held before is nobody's business: only what came is read, and what follows it on its last page is
+//! An image on its way in: memory from the inventory, in one piece, filled front to back, and measured in slices behind
+//! that. What the memory held before is nobody's business: only what came is read, and what follows it on its last page is
 //! made zero, as cells may come to look at whole pages.
 
 use crate::effects::Pages;
@@ -19,6 +19,8 @@ pub struct Staged<M> {
     len_bytes: u64,
     received: u64,
     measured: Sha256,
+    /// How many of the bytes that have come are measured.
+    measured_bytes: u64,
 }
 
 /// An image of which all bytes have come.
@@ -47,7 +49,7 @@ impl<M: Pages> Staged<M> {
 
     /// An image of that length, of which nothing has come, in memory that is as long.
     pub fn begin(len_bytes: u64, memory: M) -> Self {
-        Self { memory, len_bytes, received: 0, measured: Sha256::new() }
+        Self { memory, len_bytes, received: 0, measured: Sha256::new(), measured_bytes: 0 }
     }
 
     /// Takes the next bytes.
@@ -66,17 +68,29 @@ impl<M: Pages> Staged<M> {
             return limit(alloc::format!("the image was to be {} bytes long", self.len_bytes));
         }
         self.memory.write(offset, bytes);
-        self.measured.update(bytes);
         self.received += bytes.len() as u64;
         Ok(())
     }
 
-    /// The image, once all of it has come; until then what there is of it.
+    /// Whether bytes have come that are not measured.
+    pub fn is_behind(&self) -> bool {
+        self.measured_bytes < self.received
+    }
+
+    /// Measures the next `len_bytes` bytes of those that have come.
+    pub fn measure(&mut self, len_bytes: u64) {
+        let end = (self.measured_bytes + len_bytes).min(self.received);
+        let bytes = self.memory.read(end as usize);
+        self.measured.update(bytes.get(self.measured_bytes as usize..).unwrap_or_default());
+        self.measured_bytes = end;
+    }
+
+    /// The image, once all of it has come and is measured; until then what there is of it.
     ///
     /// # Errors
     /// Itself, where something is missing.
     pub fn complete(mut self) -> Result<Complete<M>, Self> {
-        if self.received < self.len_bytes {
+        if self.measured_bytes < self.len_bytes {
             return Err(self);
         }
         let rest = self.len_bytes.next_multiple_of(PAGE_SIZE) - self.len_bytes;
@@ -109,6 +123,7 @@ mod tests {
         let image = [1; PAGE_SIZE as usize + 5];
         let mut staged = Staged::begin(image.len() as u64, old);
         staged.append(0, &image).unwrap();
+        staged.measure(u64::MAX / 2);
         let complete = staged.complete().unwrap();
         let pages = complete.memory.read(3 * PAGE_SIZE as usize);
         assert_eq!(&pages[..image.len()], &image[..]);

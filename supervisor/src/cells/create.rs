@@ -4,6 +4,7 @@ use super::cell::{Body, Cell, Held, Run};
 use super::grow::{Growth, memory_max_bytes};
 use super::lend::KeptLoans;
 use super::moves::Moves;
+use super::pending::{Created, Job, Need, Obstacle};
 use super::restart::Restarting;
 use super::watch::Watch;
 use super::{Cells, shorten};
@@ -32,23 +33,29 @@ struct Built<E: Effects> {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Creates a cell from an image that is kept.
+    /// Creates a cell from an image that is kept, now or when there is zero memory for it.
     ///
     /// # Errors
     /// All of [`ManagementError`] that is about names, limits, images and exhaustion. Nothing has changed then.
-    pub fn create(&mut self, spec: CellSpec) -> Result<CellId, ManagementError> {
+    pub fn create(&mut self, spec: CellSpec) -> Result<Created, ManagementError> {
         let began = self.effects.now_ns();
+        let attempt = self.create_now(&spec, began);
+        self.begin_create(Job::Create(spec.into()), began, attempt)
+    }
+
+    /// Creates a cell, where nothing has to be waited for.
+    pub(super) fn create_now(&mut self, spec: &CellSpec, began: u64) -> Result<CellId, Obstacle> {
         spec.validate()?;
-        if self.find(&spec.name).is_ok() {
-            return Err(ManagementError::NameTaken(spec.name));
+        if self.find(&spec.name).is_ok() || self.pending_specs().any(|pending| pending.name == spec.name) {
+            return Err(ManagementError::NameTaken(spec.name.clone()).into());
         }
         if self.cells.len() >= MAX_CELLS {
             let what = format!("there are {MAX_CELLS} cells, those that have ended included: remove one");
-            return Err(ManagementError::OutOfLimits(what));
+            return Err(ManagementError::OutOfLimits(what).into());
         }
         trust::check(&spec.requirement, &spec.image).map_err(ManagementError::ImageNotTrusted)?;
         let id = CellId(self.next_id);
-        let Built { held, core_ids, memory_bytes, image_bytes, text_bytes } = self.build(id, &spec)?;
+        let Built { held, core_ids, memory_bytes, image_bytes, text_bytes } = self.build(id, spec)?;
         self.next_id += 1;
         let now = self.effects.now_ns();
         let cell = Cell {
@@ -71,7 +78,7 @@ impl<E: Effects> Cells<E> {
             started_unix_ns: None,
             started_ns: 0,
             durations: Durations { create_ns: Some(now.saturating_sub(began)), ..Durations::default() },
-            spec,
+            spec: spec.clone(),
         };
         self.record(began, Some(&cell.spec.name), JournalEvent::Create);
         self.cells.insert(id, cell);
@@ -86,10 +93,20 @@ impl<E: Effects> Cells<E> {
     /// # Errors
     /// [`ManagementError::NoSuchCell`], [`ManagementError::WrongState`] where it has not ended, and all that is
     /// about images and exhaustion. Nothing has changed then.
-    pub fn recreate(&mut self, name: &str) -> Result<CellId, ManagementError> {
+    pub fn recreate(&mut self, name: &str) -> Result<Created, ManagementError> {
         let began = self.effects.now_ns();
         let id = self.find(name)?;
         self.poll(id);
+        // A restart of it that waits gives way. Where this is refused, it is still due.
+        if self.cells.get(&id).is_some_and(|cell| !cell.is_live()) {
+            self.cancel_of(id);
+        }
+        let attempt = self.recreate_now(id, began);
+        self.begin_create(Job::Recreate(id), began, attempt)
+    }
+
+    /// Creates a cell that has ended once more, where nothing has to be waited for.
+    pub(super) fn recreate_now(&mut self, id: CellId, began: u64) -> Result<CellId, Obstacle> {
         self.rebuild(id, began)?;
         if let Some(cell) = self.cells.get_mut(&id) {
             cell.restarting = Restarting::new();
@@ -100,11 +117,11 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Gives a cell that has ended what it needs once more, whoever wants that. Nothing is written down of it.
-    pub(super) fn rebuild(&mut self, id: CellId, began: u64) -> Result<(), ManagementError> {
+    pub(super) fn rebuild(&mut self, id: CellId, began: u64) -> Result<(), Obstacle> {
         let gone = || ManagementError::NoSuchCell(String::new());
         let cell = self.cells.get(&id).ok_or_else(gone)?;
         if !cell.state().has_ended() {
-            return Err(cell.wrong_state());
+            return Err(cell.wrong_state().into());
         }
         let spec = cell.spec.clone();
         let Built { held, core_ids, memory_bytes, image_bytes, text_bytes } = self.build(id, &spec)?;
@@ -172,6 +189,7 @@ impl<E: Effects> Cells<E> {
         if let Some(cell) = self.cells.get(&id).filter(|cell| cell.is_live()) {
             return Err(cell.wrong_state());
         }
+        self.cancel_of(id);
         let cell = self.cells.remove(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         if let Body::Held(mut held) = cell.body {
             let device_is_back = self.reset(&mut held);
@@ -186,17 +204,21 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Builds a cell of what is free.
-    fn build(&mut self, id: CellId, spec: &CellSpec) -> Result<Built<E>, ManagementError> {
-        self.images.prove(&spec.image, &mut self.inventory.memory);
+    fn build(&mut self, id: CellId, spec: &CellSpec) -> Result<Built<E>, Obstacle> {
+        if !self.images.is_measured(&spec.image) {
+            return Err(Obstacle::Needs(Need::Image(spec.image)));
+        }
         let (mut plan, image) = self.images.plan(&spec.image)?;
         if spec.text == Text::Private {
             plan = plan.copied();
         }
-        let memory_bytes = self.check_exhaustion(id, spec, &plan)?;
+        let (memory_bytes, node) = self.check_exhaustion(id, spec, &plan)?;
         self.images.make_room(memory_bytes, Some(&spec.image), &mut self.inventory.memory);
+        if !self.inventory.memory.is_ready(memory_bytes, node) {
+            return Err(Obstacle::Needs(Need::Memory(memory_bytes, node)));
+        }
         let wish = CoreWish { count: spec.cores as usize, placement: &spec.placement };
         let cores = self.inventory.cores.take(&wish, id).map_err(|refusal| self.told(refusal))?;
-        let node = cores.first().and_then(|core| self.inventory.cores.node(core.id())).unwrap_or(NodeId(0));
         let memory = self.inventory.memory.take(memory_bytes, node).unwrap_or_default();
         let image = match plan.memory_bytes(Source::Shared) {
             0 => image,
@@ -231,23 +253,24 @@ impl<E: Effects> Cells<E> {
                 self.count_images();
                 cores.into_iter().for_each(|core| self.inventory.cores.put(core));
                 device.into_iter().for_each(|device| self.inventory.devices.put(device));
-                Err(refusal(cause, spec))
+                Err(refusal(cause, spec).into())
             }
         }
     }
 
-    /// Whether there is enough of everything. Returns the bytes of memory that the cell is to have.
+    /// Whether there is enough of everything. Returns the bytes of memory that the cell is to have, and the node of its
+    /// first core.
     fn check_exhaustion(
         &self,
         id: CellId,
         spec: &CellSpec,
         plan: &ImagePlan,
-    ) -> Result<u64, ManagementError> {
+    ) -> Result<(u64, NodeId), ManagementError> {
         let inventory = &self.inventory;
         let wish = CoreWish { count: spec.cores as usize, placement: &spec.placement };
-        inventory.cores.choose(&wish, id).map_err(|refusal| self.told(refusal))?;
+        let chosen = inventory.cores.choose(&wish, id).map_err(|refusal| self.told(refusal))?;
         let idle = self.images.idle_bytes() - self.images.idle_bytes_of(&spec.image);
-        let free = inventory.memory.free() + idle;
+        let free = inventory.memory.available() + idle;
         let exhausted = ManagementError::MemoryExhausted { wanted: spec.memory, free: ByteSize(free) };
         let Some(bytes) = spec.memory.0.checked_next_multiple_of(CHUNK).filter(|&bytes| bytes <= free) else {
             return Err(exhausted);
@@ -260,7 +283,8 @@ impl<E: Effects> Cells<E> {
         if spec.network != NetworkSpec::None && inventory.devices.free() == 0 {
             return Err(ManagementError::DevicesExhausted);
         }
-        Ok(bytes)
+        let node = chosen.first().and_then(|core| inventory.cores.node(*core)).unwrap_or(NodeId(0));
+        Ok((bytes, node))
     }
 }
 

@@ -76,7 +76,7 @@ impl<E: Effects> Cells<E> {
     /// Does what is due.
     pub fn tick(&mut self) {
         let now = self.effects.now_ns();
-        let due = |cell: &&Cell<E>| cell.deadline_ns().is_some_and(|deadline| deadline <= now);
+        let due = |cell: &&Cell<E>| self.deadline_of(cell).is_some_and(|deadline| deadline <= now);
         let due: Vec<CellId> = self.cells.values().filter(due).map(|cell| cell.id).collect();
         for id in due {
             self.poll(id);
@@ -88,7 +88,14 @@ impl<E: Effects> Cells<E> {
 
     /// When [`Self::tick`] has something to do; `None` while nothing waits for time.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        self.cells.values().filter_map(Cell::deadline_ns).chain(self.loans.deadline_ns()).min()
+        let of_cells = self.cells.values().filter_map(|cell| self.deadline_of(cell));
+        of_cells.chain(self.loans.deadline_ns()).min()
+    }
+
+    /// When something is due for a cell; a restart that waits for memory is not.
+    fn deadline_of(&self, cell: &Cell<E>) -> Option<u64> {
+        let waits = matches!(cell.run, Run::Ended(_)) && self.is_pending(cell.id);
+        cell.deadline_ns().filter(|_| !waits)
     }
 
     /// Takes over what a live cell says of itself.
@@ -208,6 +215,7 @@ impl<E: Effects> Cells<E> {
             let now = self.effects.now_ns();
             self.record(now, Some(&name), event);
         }
+        self.cancel_of(id);
         self.count_images();
         self.forget_shrink(id);
         self.ended.push(id);

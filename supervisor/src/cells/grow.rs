@@ -100,8 +100,8 @@ impl<E: Effects> Cells<E> {
             Ok(wish) => loop {
                 let memory = &mut self.inventory.memory;
                 match memory.take_block(wish) {
-                    // Images that nobody uses give way.
-                    Block::Exhausted if self.images.drop_idle(None, memory) => {}
+                    // Images that nobody uses give way, where that is of use.
+                    Block::Exhausted if self.images.drop_for(wish.least_bytes, memory) => {}
                     block => break block,
                 }
             },

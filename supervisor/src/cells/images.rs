@@ -3,11 +3,14 @@
 use super::Cells;
 use super::cell::Cell;
 use crate::effects::Effects;
+use crate::images::Measure;
+use alloc::vec::Vec;
+use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{ImageInfo, ManagementError};
 
 impl<E: Effects> Cells<E> {
     /// All images that are kept.
-    pub fn images(&self) -> alloc::vec::Vec<ImageInfo> {
+    pub fn images(&self) -> Vec<ImageInfo> {
         self.images.list()
     }
 
@@ -24,16 +27,33 @@ impl<E: Effects> Cells<E> {
     /// # Errors
     /// [`ManagementError::NoImage`] where none was begun; [`ManagementError::OutOfLimits`].
     pub fn append_image(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ManagementError> {
-        self.images.append(offset, bytes, &mut self.inventory.memory)?;
-        self.count_images();
-        Ok(())
+        self.images.append(offset, bytes)
+    }
+
+    /// Whether what has come of an image is not measured yet. The image is kept when it is, so requests wait for that.
+    pub fn is_measuring(&self) -> bool {
+        self.images.is_measuring()
+    }
+
+    /// Measures a slice of the image that is on its way in, or of one that somebody waits for. Returns whether there
+    /// was one.
+    pub(super) fn measure(&mut self) -> bool {
+        let wanted = self.wanted_image();
+        match self.images.measure(wanted.as_ref(), &mut self.inventory.memory) {
+            Measure::Idle => return false,
+            Measure::Begun => {}
+            Measure::Done => self.count_images(),
+        }
+        true
     }
 
     /// Looks which images are used, after something has changed that says so, and notes it.
     pub(super) fn count_images(&mut self) {
         let (cells, effects) = (&self.cells, &self.effects);
+        let pending: Vec<ImageDigest> = self.pending_images().copied().collect();
         let uses = |digest: &_| {
-            cells.values().filter(|cell| cell.uses_image() && cell.spec.image == *digest).count() as u32
+            let of_cells = cells.values().filter(|cell| cell.uses_image()).map(|cell| &cell.spec.image);
+            of_cells.chain(&pending).filter(|used| *used == digest).count() as u32
         };
         let stand_on = |text| {
             let held = cells.values().filter_map(Cell::held);

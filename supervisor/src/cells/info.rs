@@ -78,7 +78,7 @@ impl<E: Effects> Cells<E> {
         MachineInfo {
             cores: self.inventory.cores.info(),
             memory_total: ByteSize(self.inventory.memory.total()),
-            memory_free: ByteSize(self.inventory.memory.free() + self.images.idle_bytes()),
+            memory_free: ByteSize(self.inventory.memory.available() + self.images.idle_bytes()),
             memory_dirty: ByteSize(self.inventory.memory.dirty()),
             memory_quarantined: ByteSize(
                 self.quarantine.iter().map(|kept| kept.memory_bytes).sum::<u64>()

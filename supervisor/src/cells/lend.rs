@@ -205,7 +205,7 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    fn name_of(&self, id: CellId) -> Option<String> {
+    pub(super) fn name_of(&self, id: CellId) -> Option<String> {
         self.cells.get(&id).map(|cell| cell.spec.name.clone())
     }
 

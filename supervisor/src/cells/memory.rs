@@ -1,7 +1,6 @@
 //! Memory that comes and goes by request while a cell runs.
 //!
-//! **What comes** is given at once, as a whole or not at all: it is taken out of the inventory as a cell's first memory is,
-//! and what of it is not known to be zero is scrubbed then and there.
+//! **What comes** is given as a whole or not at all, as soon as so much is known to be zero (`pending`).
 //!
 //! **What goes** the cell is asked for, see [`isola_abi::recall`]: it offers blocks, of which all that could be wrong is
 //! wrong until it was looked at. What is taken is made unreachable for every core of the cell before it is anybody's. A cell
@@ -17,6 +16,7 @@
 use super::Cells;
 use super::cell::{Body, Cell, End, Run};
 use super::grow::memory_max_bytes;
+use super::pending::{Job, Need, Obstacle};
 use super::ticket::Ticket;
 use crate::effects::{Effects, Retracted};
 use crate::inventory::{CHUNK, Chunk, CoreToken};
@@ -41,7 +41,7 @@ const SOON_TIMES: u32 = 5;
 pub enum Resize {
     /// It is done.
     Done(MemoryResized),
-    /// The cell was asked; [`Cells::take_resized`] has the answer.
+    /// The cell was asked, or its memory is being scrubbed; [`Cells::take_resized`] has the answer.
     Asked(Ticket),
 }
 
@@ -125,7 +125,7 @@ impl<E: Effects> Cells<E> {
         if !matches!(cell.run, Run::Running { .. }) {
             return Err(cell.wrong_state());
         }
-        if cell.shrink.is_some() || !self.is_settled(cell) {
+        if cell.shrink.is_some() || !self.is_settled(cell) || self.is_pending(id) {
             return Err(ManagementError::BeingResized(super::shorten(name)));
         }
         let had = cell.memory_bytes;
@@ -148,7 +148,13 @@ impl<E: Effects> Cells<E> {
                 let has = ByteSize(wanted);
                 Ok(Resize::Done(MemoryResized { has, ..cell.resized(had, wanted, took_ns) }))
             }
-            Mode::Apply if wanted > had => self.give(id, wanted, began).map(Resize::Done),
+            Mode::Apply if wanted > had => match self.give(id, wanted, began) {
+                Ok(resized) => Ok(Resize::Done(resized)),
+                Err(Obstacle::Refused(error)) => Err(error),
+                Err(Obstacle::Needs(need)) => {
+                    Ok(Resize::Asked(self.put_off(Job::Give(id, wanted), began, need)))
+                }
+            },
             Mode::Apply if wanted < had => {
                 let ticket = self.tickets.next();
                 self.begin_shrink(id, ticket, wanted, began);
@@ -173,7 +179,7 @@ impl<E: Effects> Cells<E> {
 
     fn check_growth(&self, cell: &Cell<E>, more: u64) -> Result<(), ManagementError> {
         // Images that nobody uses give way.
-        let free = self.inventory.memory.free() + self.images.idle_bytes();
+        let free = self.inventory.memory.available() + self.images.idle_bytes();
         if more > free {
             return Err(ManagementError::MemoryExhausted { wanted: ByteSize(more), free: ByteSize(free) });
         }
@@ -196,21 +202,31 @@ impl<E: Effects> Cells<E> {
         Ok(())
     }
 
-    /// Gives a cell memory until it has so much.
-    fn give(&mut self, id: CellId, wanted: u64, began: u64) -> Result<MemoryResized, ManagementError> {
+    /// Gives a running cell memory until it has so much.
+    pub(super) fn give(&mut self, id: CellId, wanted: u64, began: u64) -> Result<MemoryResized, Obstacle> {
         let gone = || ManagementError::NoSuchCell(alloc::string::String::new());
-        let cell = self.cells.get_mut(&id).ok_or_else(gone)?;
+        let cell = self.cells.get(&id).ok_or_else(gone)?;
         let had = cell.memory_bytes;
-        let Body::Held(held) = &mut cell.body else { return Err(gone()) };
-        let node =
-            held.cores.first().and_then(Option::as_ref).and_then(|core| self.inventory.cores.node(core.id()));
-        self.images.make_room(wanted - had, None, &mut self.inventory.memory);
-        let blocks = self.inventory.memory.take(wanted - had, node.unwrap_or(NodeId(0))).unwrap_or_default();
+        if !matches!(cell.run, Run::Running { .. }) {
+            return Err(cell.wrong_state().into());
+        }
+        // A cell may have grown by itself while this waited.
+        let more = wanted.saturating_sub(had);
+        self.check_growth(cell, more)?;
+        let Some(cell) = self.cells.get_mut(&id) else { return Err(gone().into()) };
+        let Body::Held(held) = &mut cell.body else { return Err(gone().into()) };
+        let first = held.cores.first().and_then(Option::as_ref);
+        let node = first.and_then(|core| self.inventory.cores.node(core.id())).unwrap_or(NodeId(0));
+        self.images.make_room(more, None, &mut self.inventory.memory);
+        if !self.inventory.memory.is_ready(more, node) {
+            return Err(Obstacle::Needs(Need::Memory(more, node)));
+        }
+        let blocks = self.inventory.memory.take(more, node).unwrap_or_default();
         let places = self.effects.places(&held.space);
         if blocks.len() > places {
             let (pieces, places) = (blocks.len() as u32, places as u32);
             self.inventory.memory.put(blocks);
-            return Err(ManagementError::MemoryScattered { pieces, places });
+            return Err(ManagementError::MemoryScattered { pieces, places }.into());
         }
         for block in blocks {
             let range = block.range();

@@ -19,8 +19,9 @@
 //! A cell that has ended can be created once more: under its id, with its log, in other memory and on whichever
 //! cores are free then, from its image, as long as that is kept (see [`crate::images`]).
 //!
-//! Everything happens in calls: requests, doorbells ([`Cells::doorbell`]) and time ([`Cells::tick`]). Nothing
-//! waits here, and no time passes unless [`Cells::next_deadline_ns`] says when to look again.
+//! Everything happens in calls: requests, doorbells ([`Cells::doorbell`]), time ([`Cells::tick`]) and slices of work
+//! ([`Cells::work`]). No call waits for anything, and each does a bounded amount of work; no time passes unless
+//! [`Cells::next_deadline_ns`] says when to look again.
 //!
 //! | file | what |
 //! |---|---|
@@ -31,6 +32,7 @@
 //! | `grow` | cells that ask for more memory |
 //! | `restart` | cells that are started again by themselves |
 //! | `memory` | memory that comes and goes by request |
+//! | `pending` | requests and restarts that wait for memory to be scrubbed, or an image to be measured |
 //! | `force` | cores that are taken from the middle of what they do |
 //! | `moves` | cores that come and leave while a cell runs |
 //! | `keep`, `estate`, `recover` | what outlives this supervisor, of cells and beside them, and how the next one begins |
@@ -52,6 +54,7 @@ mod keep;
 mod lend;
 mod memory;
 mod moves;
+mod pending;
 mod recover;
 mod restart;
 mod ticket;
@@ -62,6 +65,7 @@ pub use estate::Estate;
 pub use info::Detail;
 pub use memory::{Resize, Resized};
 pub use moves::{CoresResize, CoresWanted};
+pub use pending::Created;
 pub use ticket::Ticket;
 
 use crate::effects::Effects;
@@ -75,8 +79,11 @@ use cell::Cell;
 use isola_abi::id::CellId;
 use isola_abi::management::{CoresResized, Decision, JournalEvent, MAX_NAME_LEN, ManagementError};
 
-/// How long scrubbing goes on before somebody looks whether there is anything else to do, in ns.
+/// How long a slice of scrubbing takes, in ns: notifications and requests are served between two.
 const SCRUB_SLICE_NS: u64 = 300_000;
+
+/// How much is scrubbed in a slice at most, in bytes: half a million instructions' work.
+pub(crate) const SCRUB_SLICE: u64 = 1 << 20;
 
 /// How much is scrubbed before somebody looks at the clock, in bytes: some ten microseconds' work.
 const SCRUB_STEP: u64 = 16 << 10;
@@ -111,6 +118,8 @@ pub struct Cells<E: Effects> {
     ended: Vec<CellId>,
     resized: Vec<Resized>,
     cores_resized: Vec<(Ticket, Result<CoresResized, ManagementError>)>,
+    created: Vec<(Ticket, Result<CellId, ManagementError>)>,
+    pending: Vec<pending::Pending>,
     tickets: ticket::Tickets,
     quarantine: Vec<Quarantined<E>>,
     /// Memory that a supervisor before this one has lost.
@@ -152,6 +161,8 @@ impl<E: Effects> Cells<E> {
             ended: Vec::new(),
             resized: Vec::new(),
             cores_resized: Vec::new(),
+            created: Vec::new(),
+            pending: Vec::new(),
             tickets: ticket::Tickets::new(),
             quarantine: Vec::new(),
             withheld_bytes: 0,
@@ -233,22 +244,26 @@ impl<E: Effects> Cells<E> {
         core::mem::take(&mut self.ended)
     }
 
-    /// Scrubs free memory for a moment, so short that whatever comes meanwhile can wait, and gives some to cells that
-    /// wait for it. Returns whether there is more to scrub.
-    pub fn scrub(&mut self) -> Scrub {
+    /// Does a slice of work that somebody waits for, or else scrubs free memory for a moment: so little that
+    /// notifications can wait for it. Returns whether there is more to do.
+    pub fn work(&mut self) -> Scrub {
+        if self.measure() || self.do_pending() {
+            return Scrub::Unfinished;
+        }
         let end = self.effects.now_ns().saturating_add(SCRUB_SLICE_NS);
-        let dirty = self.inventory.memory.dirty();
-        let scrub = loop {
-            let scrub = self.inventory.memory.scrub(SCRUB_STEP);
+        let (dirty, near) = (self.inventory.memory.dirty(), self.wanted_node());
+        let mut scrub = Scrub::Finished;
+        for _ in 0..SCRUB_SLICE / SCRUB_STEP {
+            scrub = self.inventory.memory.scrub(SCRUB_STEP, near);
             if scrub == Scrub::Finished || self.effects.now_ns() >= end {
-                break scrub;
+                break;
             }
-        };
-        // Only a chunk more that is zero changes what who waits is told, or that there will be none.
+        }
+        // Only a chunk more that is zero changes what cells that wait are answered.
         if scrub == Scrub::Finished || self.inventory.memory.dirty() < dirty {
             self.grow_waiting();
         }
-        scrub
+        if self.pending.is_empty() { scrub } else { Scrub::Unfinished }
     }
 
     /// Time of day, in ns since 1970-01-01 UTC.

@@ -5,7 +5,7 @@
 //!                     policy wants it              due, and there is room
 //!    Running -- end -----------------> waiting --------------------------> Running
 //!                 |                    |   ^ |
-//!                 | policy does not,   |   +-+ due, and no cores, memory or device is free
+//!                 | policy does not,   |   +-+ due, and no cores, memory or device is free, or not zero yet
 //!                 | or has done so     | asked to stop,
 //!                 | often enough       | or anything else is in the way
 //!                 v                    v
@@ -20,6 +20,7 @@
 
 use super::Cells;
 use super::cell::{Cell, End, Run};
+use super::pending::{Job, Need, Obstacle};
 use crate::effects::Effects;
 use isola_abi::id::CellId;
 use isola_abi::management::{JournalEvent, ManagementError, RestartPolicy};
@@ -126,17 +127,32 @@ impl<E: Effects> Cells<E> {
     /// runs: a supervisor that comes after this one does not know a cell that is only about to.
     pub(super) fn restart(&mut self, id: CellId) {
         let began = self.effects.now_ns();
-        let Some(cell) = self.cells.get_mut(&id) else { return };
-        let name = cell.spec.name.clone();
-        if let Err(error) = self.rebuild(id, began) {
-            return self.put_restart_off(id, error, began);
+        if let Err(need) = self.restart_now(id, began) {
+            self.put_off(Job::Restart(id), began, need);
         }
-        let Some(cell) = self.cells.get_mut(&id) else { return };
+    }
+
+    /// Starts a cell again, or sees to the next try.
+    ///
+    /// # Errors
+    /// What has to be there first.
+    pub(super) fn restart_now(&mut self, id: CellId, began: u64) -> Result<(), Need> {
+        let Some(name) = self.name_of(id) else { return Ok(()) };
+        match self.rebuild(id, began) {
+            Err(Obstacle::Needs(need)) => return Err(need),
+            Err(Obstacle::Refused(error)) => {
+                self.put_restart_off(id, error, began);
+                return Ok(());
+            }
+            Ok(()) => {}
+        }
+        let Some(cell) = self.cells.get_mut(&id) else { return Ok(()) };
         cell.restarting.next_ns = None;
         cell.restarting.count = cell.restarting.count.saturating_add(1);
         // It was built just now, and can be.
         let _ = self.start(&name);
         self.count_images();
+        Ok(())
     }
 
     /// A cell cannot be started again now.
@@ -160,6 +176,7 @@ impl<E: Effects> Cells<E> {
             return false;
         }
         let name = cell.spec.name.clone();
+        self.cancel_of(id);
         self.count_images();
         self.record(began, Some(&name), JournalEvent::RestartCancelled);
         true

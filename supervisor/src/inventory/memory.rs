@@ -6,17 +6,22 @@
 //! has come back the free blocks are those of the beginning.
 //!
 //! All memory that a cell is given is zero. A bit a chunk says which free chunks are known to be; the others are
-//! *dirty*: what comes back from a cell, and what a machine has at boot that nobody vouches for. They are
-//! scrubbed piece by piece when there is nothing else to do ([`Memory::scrub`]), or at the last moment, when a
-//! cell is to have more than is known to be zero; a cell that grows waits for that instead ([`Memory::take_block`]).
-//! Dirty blocks and zero ones are joined and cut alike.
+//! *dirty*: what comes back from a cell, and what a machine has at boot that nobody vouches for. Only
+//! [`Memory::scrub`] scrubs them, a few pages a call. A request for more than is known to be zero reserves its bytes
+//! ([`Memory::reserve`]), and takes them when enough is ([`Memory::is_ready`]). Dirty blocks and zero ones are joined
+//! and cut alike.
 //!
 //! ```text
 //!             put                     scrub
 //!    cell's ------> free and dirty ----------> free and zero
-//!      ^                  |  take: what is missing   |
-//!      +------------------+--------------------------+ take: as far as there is such
+//!      ^                                             |
+//!      +---------------------------------------------+ take
 //! ```
+//!
+//! A reservation is a number of bytes, not a set of blocks: it keeps others from taking the last free memory, owns
+//! nothing, and is lost with the supervisor without any loss of memory. A request leaves [`ZERO_RESERVE`] bytes of
+//! zero memory behind, as long as there is other free memory to scrub, for running cells that ask for a block
+//! ([`Memory::take_block`]).
 //!
 //! The bit is set when the last byte of a chunk was looked at, and cleared when the chunk is handed out; a scrub
 //! that is under way in a chunk is forgotten then. So a set bit is a promise about a chunk that nobody has.
@@ -34,6 +39,10 @@ pub use block::{Block, BlockWish};
 
 /// The smallest piece of memory that is given to a cell, in bytes.
 pub const CHUNK: u64 = 2 << 20;
+
+/// Zero memory that a request leaves to running cells that grow, in bytes, and the part of all memory that it is at most.
+pub const ZERO_RESERVE: u64 = 64 << 20;
+const ZERO_RESERVE_PART: u64 = 64;
 
 /// Stands for physical memory that its holder may use.
 pub trait Chunk: Sized {
@@ -65,9 +74,8 @@ pub struct Memory<T> {
     spans: Vec<(PhysRange, NodeId)>,
     zero: BitMap,
     total: u64,
-    free: u64,
-    /// Of that, what is not known to be zero.
-    dirty: u64,
+    /// Bytes of the free memory that requests wait for.
+    reserved: u64,
     /// The chunk that is being scrubbed, a free and dirty one, and how many of its bytes are done.
     scrubbing: Option<(u64, u64)>,
     stray: Vec<T>,
@@ -98,8 +106,7 @@ impl<T> Default for Memory<T> {
             spans: Vec::new(),
             zero: BitMap::default(),
             total: 0,
-            free: 0,
-            dirty: 0,
+            reserved: 0,
             scrubbing: None,
             stray: Vec::new(),
         }
@@ -157,34 +164,60 @@ impl<T: Chunk> Memory<T> {
 
     /// Bytes that are free, zero or not.
     pub fn free(&self) -> u64 {
-        self.free
+        self.nodes.iter().map(|node| node.free_bytes).sum()
     }
 
     /// Bytes that are free and not known to be zero.
     pub fn dirty(&self) -> u64 {
-        self.dirty
+        self.nodes.iter().map(|node| node.dirty_bytes).sum()
     }
 
-    /// Gives away `len_bytes` bytes, rounded up to whole chunks, all of them zero: from `node` as long as it has
-    /// any; of what a node has, what is known to be zero before what is still to be scrubbed; in blocks as few
-    /// as can be so. Returns `None`, and gives nothing, where so much is not free.
+    /// Bytes that are free and that no request waits for.
+    pub fn available(&self) -> u64 {
+        self.free().saturating_sub(self.reserved)
+    }
+
+    /// Reserves bytes that are [available](Self::available) for a request that waits until they are zero.
+    pub fn reserve(&mut self, len_bytes: u64) {
+        self.reserved += len_bytes;
+    }
+
+    /// Ends a reservation of so many bytes.
+    pub fn unreserve(&mut self, len_bytes: u64) {
+        self.reserved = self.reserved.saturating_sub(len_bytes);
+    }
+
+    /// Returns whether a request can [take](Self::take) so many bytes now, and leave others the zero memory that they
+    /// are to have: all of `node`, as far as it has so much free, is zero, and the rest of other nodes.
+    pub fn is_ready(&self, len_bytes: u64, node: NodeId) -> bool {
+        if self.dirty() == 0 {
+            return true;
+        }
+        let zero = self.free() - self.dirty();
+        let left = self.available().saturating_sub(len_bytes);
+        let reserve = (self.total / ZERO_RESERVE_PART).min(ZERO_RESERVE).min(left) / CHUNK * CHUNK;
+        let near = self.nodes.iter().find(|known| known.id == node);
+        zero >= len_bytes.saturating_add(reserve)
+            && near.is_none_or(|near| near.free_bytes - near.dirty_bytes >= len_bytes.min(near.free_bytes))
+    }
+
+    /// Gives away `len_bytes` bytes, rounded up to whole chunks, of what is known to be zero: from `node` as long as it
+    /// has any, in blocks as few as can be so. Returns `None`, and gives nothing, where less is available and zero.
     #[must_use]
     pub fn take(&mut self, len_bytes: u64, node: NodeId) -> Option<Vec<T>> {
         let len = len_bytes.checked_next_multiple_of(CHUNK)?;
-        if len > self.free {
+        if len > self.available().min(self.free() - self.dirty()) {
             return None;
         }
         let mut wanted = len / CHUNK;
         let mut taken = Vec::new();
         for index in self.nodes_from(node) {
-            for which in [Which::Zero, Which::Any] {
-                for order in (0..ORDERS).rev() {
-                    while wanted >= 1 << order
-                        && let Some(block) = self.cut(index, order, which)
-                    {
-                        wanted -= 1 << order;
-                        taken.push(self.made_zero(block));
-                    }
+            for order in (0..ORDERS).rev() {
+                while wanted >= 1 << order
+                    && let Some(block) = self.cut(index, order, Which::Zero)
+                {
+                    wanted -= 1 << order;
+                    taken.push(self.given(block));
                 }
             }
         }
@@ -208,6 +241,9 @@ impl<T: Chunk> Memory<T> {
     #[must_use]
     pub fn take_contiguous_on(&mut self, len_bytes: u64, node: NodeId) -> Option<T> {
         let len = len_bytes.max(1).checked_next_multiple_of(CHUNK)?;
+        if len > self.available() {
+            return None;
+        }
         let order = (len / CHUNK).checked_next_power_of_two()?.trailing_zeros() as usize;
         let index = self.nodes.iter().position(|known| known.id == node)?;
         let block = self.cut(index, order, Which::Any)?;
@@ -252,24 +288,24 @@ impl<T: Chunk> Memory<T> {
         self.nodes.iter().flat_map(Node::pieces).map(T::range)
     }
 
-    /// Scrubs the next `len_bytes` bytes, whole pages, of free memory that is not known to be zero.
-    pub fn scrub(&mut self, len_bytes: u64) -> Scrub {
-        let Some((chunk, done)) = self.scrubbing.or_else(|| Some((self.find_dirty()?, 0))) else {
+    /// Scrubs the next `len_bytes` bytes, whole pages, of free memory that is not known to be zero: of `near` first.
+    pub fn scrub(&mut self, len_bytes: u64, near: Option<NodeId>) -> Scrub {
+        let Some((chunk, done)) = self.scrubbing.or_else(|| Some((self.find_dirty(near)?, 0))) else {
             return Scrub::Finished;
         };
         let len = len_bytes.min(CHUNK - done);
-        if let Some(block) = self.nodes.iter_mut().find_map(|node| node.block_with(chunk)) {
+        let is_done = done + len == CHUNK;
+        self.scrubbing = (!is_done).then_some((chunk, done + len));
+        for node in &mut self.nodes {
+            let Some(block) = node.block_with(chunk) else { continue };
             let offset = chunk * CHUNK - block.range().start.0;
             block.scrub(offset + done, len);
+            if is_done {
+                self.zero.set(chunk);
+                node.dirty_bytes -= CHUNK;
+            }
         }
-        if done + len < CHUNK {
-            self.scrubbing = Some((chunk, done + len));
-            return Scrub::Unfinished;
-        }
-        self.scrubbing = None;
-        self.zero.set(chunk);
-        self.dirty -= CHUNK;
-        if self.dirty > 0 { Scrub::Unfinished } else { Scrub::Finished }
+        if self.dirty() > 0 { Scrub::Unfinished } else { Scrub::Finished }
     }
 
     /// The places of all nodes, that of `node` first.
@@ -279,10 +315,10 @@ impl<T: Chunk> Memory<T> {
         nodes
     }
 
-    fn find_dirty(&self) -> Option<u64> {
-        let zero = &self.zero;
-        let blocks = self.nodes.iter().flat_map(Node::blocks).filter(|_| self.dirty > 0);
-        blocks.map(|(first, count)| zero.first_clear(first, count)).find_map(|found| found)
+    fn find_dirty(&self, near: Option<NodeId>) -> Option<u64> {
+        let dirty = || self.nodes.iter().filter(|node| node.dirty_bytes > 0);
+        let node = dirty().find(|node| Some(node.id) == near).or_else(|| dirty().next())?;
+        node.blocks().find_map(|(first, count)| self.zero.first_clear(first, count))
     }
 
     fn put_piece(&mut self, piece: T) {
@@ -302,51 +338,46 @@ impl<T: Chunk> Memory<T> {
 
     /// Takes a block of `order` out of those of a node that are free.
     fn cut(&mut self, index: usize, order: usize, which: Which) -> Option<T> {
-        if which == Which::Zero && self.dirty == self.free {
+        let zero = &self.zero;
+        let node = self.nodes.get_mut(index)?;
+        if which == Which::Zero && node.dirty_bytes == node.free_bytes {
             return None;
         }
-        let zero = &self.zero;
-        let block = self.nodes.get_mut(index)?.cut(order, |first| match which {
+        let block = node.cut(order, |first| match which {
             Which::Zero => zero.all_set(first, 1 << order),
             Which::Any => true,
         })?;
         let range = block.range();
-        self.free -= range.len_bytes;
-        self.dirty -= self.dirty_bytes(range);
+        node.free_bytes -= range.len_bytes;
+        node.dirty_bytes -= dirty_bytes(zero, range);
         self.scrubbing = self.scrubbing.filter(|(chunk, _)| !range.contains(PhysAddr(chunk * CHUNK)));
         Some(block)
     }
 
     /// Enters whole chunks as free blocks.
     fn insert(&mut self, memory: T, node: NodeId) {
-        let Some(index) = self.nodes.iter().position(|known| known.id == node) else {
+        let Some(node) = self.nodes.iter_mut().find(|known| known.id == node) else {
             self.stray.push(memory);
             return;
         };
-        self.free += memory.range().len_bytes;
-        self.dirty += self.dirty_bytes(memory.range());
-        if let Some(node) = self.nodes.get_mut(index) {
-            node.insert(memory);
-        }
+        node.free_bytes += memory.range().len_bytes;
+        node.dirty_bytes += dirty_bytes(&self.zero, memory.range());
+        node.insert(memory);
     }
 
-    /// A block that is nobody's yet, scrubbed as far as it is not known to be zero.
-    fn made_zero(&mut self, mut block: T) -> T {
+    /// A block of zeros that a cell gets.
+    fn given(&mut self, mut block: T) -> T {
         let (first, count) = chunks(block.range());
-        while let Some(chunk) = self.zero.first_clear(first, count) {
-            block.scrub((chunk - first) * CHUNK, CHUNK);
-            self.zero.set(chunk);
-        }
         self.zero.clear_all(first, count);
         block.declare_zero();
         block
     }
+}
 
-    /// How much of a range of whole chunks is not known to be zero.
-    fn dirty_bytes(&self, range: PhysRange) -> u64 {
-        let (first, count) = chunks(range);
-        self.zero.count_clear(first, count) * CHUNK
-    }
+/// How much of a range of whole chunks is not known to be zero.
+fn dirty_bytes(zero: &BitMap, range: PhysRange) -> u64 {
+    let (first, count) = chunks(range);
+    zero.count_clear(first, count) * CHUNK
 }
 
 /// The number of a range's first chunk, and of its chunks.

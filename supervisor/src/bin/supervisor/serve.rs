@@ -1,5 +1,6 @@
-//! The supervisor's loop: what the console brings, what cells ring for, what is due; then a slice of scrubbing;
-//! then, where nothing is dirty, sleep.
+//! The supervisor's loop: one request from the console; then a slice of work, where somebody waits for that or there is no
+//! request; then, where nothing is dirty, sleep. Notifications of cells, and what is due, are looked at between each two of
+//! these: each is to take less than a million instructions (docs/decisions/0052-nothing-is-scrubbed-in-a-request.md).
 //!
 //! Interrupts come in the halt, and in the window behind a slice. Their handler only notes that they came:
 //! which is looked at behind it.
@@ -58,8 +59,9 @@ pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log
         if server.wants_power_off() {
             return wire.finish(console, server);
         }
-        if wire.is_quiet(console) {
+        if server.is_waited_for() || wire.is_quiet(console) {
             rest(server);
+            look_at_cells(server, log);
         }
     }
 }
@@ -74,9 +76,9 @@ pub fn serve_cells(server: &mut Server<Hardware>, log: &mut Log) -> ! {
     }
 }
 
-/// Nothing is to be done at once: scrubs a little, or sleeps until something comes.
+/// Nothing is to be done at once: works a little, or sleeps until something comes.
 fn rest(server: &mut Server<Hardware>) {
-    match server.scrub() {
+    match server.work() {
         Scrub::Unfinished => interrupts::window(),
         Scrub::Finished => {
             arm(server);

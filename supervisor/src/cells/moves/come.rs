@@ -79,7 +79,12 @@ impl<E: Effects> Cells<E> {
         }
         let node = self.inventory.cores.node(core).unwrap_or(NodeId(0));
         self.images.make_room(CHUNK, None, &mut self.inventory.memory);
-        for chunk in self.inventory.memory.take(CHUNK, node).unwrap_or_default() {
+        // A chunk is always zero, but where cells have just grown by all that were: then this is scrubbed at once.
+        let memory = &mut self.inventory.memory;
+        while memory.dirty() > 0 && memory.dirty() == memory.free() {
+            memory.scrub(CHUNK, Some(node));
+        }
+        for chunk in memory.take(CHUNK, node).unwrap_or_default() {
             match self.effects.furnish_from(&mut held.space, chunk) {
                 Ok(()) => {
                     cell.memory_bytes += CHUNK;

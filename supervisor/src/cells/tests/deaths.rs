@@ -61,7 +61,7 @@ fn sweep(cases: &[Case]) {
 /// Lets everything come to an end that is under way.
 fn settle(cells: &mut Cells<FakeMachine>) {
     for _ in 0..40 {
-        while cells.scrub() == Scrub::Unfinished {}
+        while cells.work() == Scrub::Unfinished {}
         hear(cells);
         cells.doorbell();
         advance(cells, 50);
@@ -129,7 +129,7 @@ fn says_of(cells: &mut Cells<FakeMachine>, name: &str, phase: CellPhase) {
 
 /// Lets so much time pass.
 fn pass(cells: &mut Cells<FakeMachine>, ms: u64) {
-    while cells.scrub() == Scrub::Unfinished {}
+    while cells.work() == Scrub::Unfinished {}
     advance(cells, ms);
 }
 
@@ -152,11 +152,11 @@ fn a_cell_begins_and_ends_whichever_write_is_the_last() {
             what: "created and started",
             prepare: with_an_image,
             act: |cells| {
-                let _ = cells.create(CellSpec { cores: 2, ..spec("kv") });
+                let _ = cells.create_waiting(CellSpec { cores: 2, ..spec("kv") });
                 let _ = cells.start("kv");
             },
             judge: |cells| {
-                let _ = cells.recreate("kv");
+                let _ = cells.recreate_waiting("kv");
             },
         },
         Case {
@@ -190,7 +190,7 @@ fn a_cell_begins_and_ends_whichever_write_is_the_last() {
             what: "destroyed",
             prepare: || {
                 let mut cells = with_an_image();
-                cells.create(spec("kv")).unwrap();
+                cells.create_waiting(spec("kv")).unwrap();
                 cells
             },
             act: |cells| drop(cells.destroy("kv")),
@@ -268,7 +268,7 @@ fn cores_and_memory_come_and_go_whichever_write_is_the_last() {
             what: "a wish is granted",
             prepare: || with_a_cell(RestartPolicy::No),
             act: |cells| {
-                while cells.scrub() == Scrub::Unfinished {}
+                while cells.work() == Scrub::Unfinished {}
                 let id = cells.find("kv").unwrap();
                 cells.effects().reports[&id].wish.make(2 * MIB, 2 * MIB, isola_abi::id::NodeId(0));
                 cells.doorbell();
@@ -280,7 +280,7 @@ fn cores_and_memory_come_and_go_whichever_write_is_the_last() {
             prepare: || with_a_cell(RestartPolicy::No),
             act: |cells| {
                 let to = |mib: u64| Change::To(ByteSize(mib * MIB));
-                let _ = cells.resize_memory("kv", to(8), Mode::Apply);
+                let _ = cells.resize_waiting("kv", to(8));
                 let _ = cells.resize_memory("kv", to(4), Mode::Apply);
                 let id = cells.find("kv").unwrap();
                 let effects = cells.effects();
@@ -296,7 +296,7 @@ fn cores_and_memory_come_and_go_whichever_write_is_the_last() {
                 let memory = info(cells, "kv").memory.0;
                 assert!((4 * MIB..=8 * MIB).contains(&memory), "{memory}");
                 let to = Change::To(ByteSize(10 * MIB));
-                cells.resize_memory("kv", to, Mode::Apply).unwrap();
+                cells.resize_waiting("kv", to).unwrap();
             },
         },
     ]);

@@ -112,7 +112,7 @@ fn a_lost_core_takes_the_cell_s_memory_out_of_use() {
     assert_eq!((after.memory_quarantined, after.devices_free), (ByteSize(4 * MIB + IMAGE), 1));
     assert!(events(&cells).contains(&JournalEvent::CoreLost(CoreId(2))));
     // It can begin anew with what is left, as everybody can.
-    cells.recreate("kv").unwrap();
+    cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
     assert_eq!(info(&mut cells, "kv").cores.iter().map(|core| core.id.0).collect::<Vec<_>>(), [1, 3]);
     assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB), "somebody uses the image");

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 /// A machine whose memory is all known to be zero.
 fn clean_machine(cores: u32) -> Cells<FakeMachine> {
     let mut cells = machine(cores);
-    while cells.scrub() == Scrub::Unfinished {}
+    while cells.work() == Scrub::Unfinished {}
     cells
 }
 
@@ -66,7 +66,7 @@ fn a_cell_gets_what_it_asks_for_up_to_its_limit_and_gives_all_of_it_back() {
     assert_eq!(resources(&cells), before);
     assert_eq!(info(&mut cells, "kv").memory_given, ByteSize(20 * MIB));
     // Once more, it begins as small as it did.
-    cells.recreate("kv").unwrap();
+    cells.recreate_waiting("kv").unwrap();
     assert_eq!(info(&mut cells, "kv").memory, ByteSize(4 * MIB));
 }
 
@@ -91,7 +91,7 @@ fn a_machine_without_memory_refuses_and_gives_when_it_has_some_again() {
     let number = wish(&mut cells, &report, 8, 8);
     // What the other one left has to be scrubbed.
     assert_eq!(answer(&mut cells, "kv", number), None);
-    while cells.scrub() == Scrub::Unfinished {}
+    while cells.work() == Scrub::Unfinished {}
     assert_eq!(answer(&mut cells, "kv", number), Some(Answer::Given));
 }
 
@@ -106,7 +106,7 @@ fn who_waits_for_memory_to_be_scrubbed_does_not_hang() {
     assert_eq!(answer(&mut cells, "kv", number), None);
     assert_eq!(info(&mut cells, "kv").state, CellState::Running);
     while answer(&mut cells, "kv", number).is_none() {
-        assert_eq!(cells.scrub(), Scrub::Unfinished);
+        assert_eq!(cells.work(), Scrub::Unfinished);
     }
     (0..150).for_each(|_| advance(&mut cells, 1));
     assert_eq!(info(&mut cells, "kv").state, CellState::Running, "the time begins with the answer");
@@ -132,13 +132,17 @@ fn wishes_that_are_answered_at_once_hide_no_core_that_hangs() {
 fn who_waits_is_told_when_others_took_all_that_was_to_be_scrubbed() {
     let mut cells = machine(2);
     let report = run(&mut cells, elastic("kv"));
-    let number = wish(&mut cells, &report, 8, 8);
+    let number = wish(&mut cells, &report, 16, 16);
     assert_eq!(answer(&mut cells, "kv", number), None);
+    // A request for all that is left has it reserved from now on.
     let rest = cells.machine().memory_free.0;
-    let taken = cells.inventory().memory.take(rest, NodeId(0)).unwrap();
-    assert_eq!(cells.scrub(), Scrub::Finished);
+    let spec = CellSpec { memory: ByteSize(rest), network: NetworkSpec::None, ..spec("large") };
+    assert!(matches!(cells.create(spec), Ok(Created::Pending(_))));
+    assert_eq!(cells.machine().memory_free.0, 0);
+    cells.doorbell();
     assert_eq!(answer(&mut cells, "kv", number), EXHAUSTED);
-    cells.inventory().memory.put(taken);
+    cells.work_while_waited_for();
+    assert_eq!(info(&mut cells, "large").memory.0, rest);
 }
 
 #[test]
@@ -151,7 +155,7 @@ fn a_wish_for_less_takes_the_place_of_one_that_is_open() {
     // As soon as one chunk is zero, and long before eight in a row are.
     let dirty = cells.machine().memory_dirty.0;
     while answer(&mut cells, "kv", small).is_none() {
-        assert_eq!(cells.scrub(), Scrub::Unfinished);
+        assert_eq!(cells.work(), Scrub::Unfinished);
     }
     assert!(dirty - cells.machine().memory_dirty.0 < 8 * MIB);
     assert_eq!(answer(&mut cells, "kv", small), Some(Answer::Given));
@@ -167,7 +171,7 @@ fn a_cell_that_was_refused_gets_what_comes_back_and_is_told_of_refusals_again() 
     let taken = cells.inventory().memory.take(free, NodeId(0)).unwrap();
     assert_eq!(ask(&mut cells, &report, 2, 2), EXHAUSTED);
     cells.inventory().memory.put(taken);
-    while cells.scrub() == Scrub::Unfinished {}
+    while cells.work() == Scrub::Unfinished {}
     assert_eq!(ask(&mut cells, &report, 2, 2), Some(Answer::Given));
     let free = cells.machine().memory_free.0;
     let taken = cells.inventory().memory.take(free, NodeId(0)).unwrap();
@@ -184,9 +188,9 @@ fn a_wish_is_forgotten_with_its_cell() {
     let report = run(&mut cells, elastic("kv"));
     wish(&mut cells, &report, 8, 8);
     cells.stop("kv", 0).unwrap();
-    while cells.scrub() == Scrub::Unfinished {}
+    while cells.work() == Scrub::Unfinished {}
     assert_eq!(resources(&cells), before);
-    cells.recreate("kv").unwrap();
+    cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
     cells.doorbell();
     assert_eq!(info(&mut cells, "kv").memory, ByteSize(4 * MIB));
@@ -239,7 +243,7 @@ proptest! {
             wish.number.store(number, Ordering::Relaxed);
             cells.doorbell();
             if scrubs {
-                cells.scrub();
+                cells.work();
             }
             let mut held = 0;
             for name in ["a", "b"] {

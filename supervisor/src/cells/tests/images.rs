@@ -30,7 +30,7 @@ fn one_copy_serves_all_cells_that_are_made_from_it() {
     assert_eq!(cells.machine().memory_free, total, "nobody uses it, so it would give way");
     for name in ["a", "b", "c"] {
         let network = NetworkSpec::None;
-        cells.create(CellSpec { network, ..spec(name) }).unwrap();
+        cells.create_waiting(CellSpec { network, ..spec(name) }).unwrap();
         cells.start(name).unwrap();
     }
     assert_eq!((kept(&cells), cells.machine().memory_images), (alloc::vec![(3, 1)], ByteSize(2 * MIB)));
@@ -43,7 +43,7 @@ fn one_copy_serves_all_cells_that_are_made_from_it() {
         assert_eq!(kept(&cells), [(users, 1)]);
     }
     assert_eq!(cells.machine().memory_free, total, "cells that have ended hold nothing");
-    cells.recreate("b").unwrap();
+    cells.recreate_waiting("b").unwrap();
     assert_eq!(kept(&cells), [(1, 1)]);
     cells.destroy("b").unwrap();
     assert_eq!(kept(&cells), [(0, 1)]);
@@ -128,7 +128,7 @@ fn a_copy_that_was_made_for_a_cell_that_cannot_be_built_goes_at_once() {
     let before = resources(&cells);
     cells.effects().build_error = Some(BuildError::DescriptorTooLong);
     let placement = CorePlacement { node: Some(NodeId(1)), ..CorePlacement::default() };
-    assert!(cells.create(CellSpec { placement, ..spec("kv") }).is_err());
+    assert!(cells.create_waiting(CellSpec { placement, ..spec("kv") }).is_err());
     assert_eq!(resources(&cells), before);
     every_chunk_has_one_owner(&cells);
 }
@@ -144,12 +144,12 @@ fn an_image_on_which_something_stands_that_did_not_come_back_gives_way_to_nobody
     let other = send(&mut cells, &other_image(1, 1));
     let all = |mib| CellSpec { image: other, memory: ByteSize(mib * MIB), ..spec("large") };
     let exhausted = ManagementError::MemoryExhausted { wanted: ByteSize(58 * MIB), free: ByteSize(56 * MIB) };
-    assert_eq!(cells.create(all(58)), Err(exhausted));
-    cells.create(all(56)).unwrap();
+    assert_eq!(cells.create_waiting(all(58)), Err(exhausted));
+    cells.create_waiting(all(56)).unwrap();
     assert_eq!(kept(&cells), [(0, 1), (1, 1)]);
     // It is an image as any other for whoever wants a cell of it.
     cells.destroy("large").unwrap();
-    cells.create(CellSpec { network: NetworkSpec::None, ..spec("again") }).unwrap();
+    cells.create_waiting(CellSpec { network: NetworkSpec::None, ..spec("again") }).unwrap();
     assert_eq!(cells.machine().memory_quarantined, ByteSize(4 * MIB));
 }
 
@@ -160,7 +160,7 @@ fn a_cell_with_a_copy_keeps_no_image_from_giving_way() {
     cells.effects().lost.insert(CoreId(1));
     cells.stop("kv", 0).unwrap();
     let other = send(&mut cells, &other_image(1, 1));
-    cells.create(CellSpec { image: other, memory: ByteSize(58 * MIB), ..spec("large") }).unwrap();
+    cells.create_waiting(CellSpec { image: other, memory: ByteSize(58 * MIB), ..spec("large") }).unwrap();
     assert_eq!(kept(&cells), [(1, 1)]);
 }
 
@@ -174,11 +174,11 @@ fn images_that_nobody_uses_give_way_to_cells_and_others_do_not() {
     let all = CellSpec { memory: ByteSize(60 * MIB), ..spec("large") };
     let more = CellSpec { memory: ByteSize(62 * MIB), ..spec("large") };
     let exhausted = ManagementError::MemoryExhausted { wanted: ByteSize(62 * MIB), free: ByteSize(60 * MIB) };
-    assert_eq!(cells.create(more), Err(exhausted));
+    assert_eq!(cells.create_waiting(more), Err(exhausted));
     assert_eq!(kept(&cells).len(), 2, "what is refused drops nothing");
-    cells.create(all).unwrap();
+    cells.create_waiting(all).unwrap();
     assert_eq!(kept(&cells), [(2, 1)]);
-    assert_eq!(cells.create(CellSpec { image: idle, ..spec("late") }), Err(ManagementError::NoImage));
+    assert_eq!(cells.create_waiting(CellSpec { image: idle, ..spec("late") }), Err(ManagementError::NoImage));
     assert_eq!(cells.machine().memory_free, ByteSize(0));
 }
 
@@ -188,8 +188,8 @@ fn a_cell_can_be_made_from_the_only_image_that_would_give_way() {
     send(&mut cells, &image());
     let most = |mib| CellSpec { memory: ByteSize(mib * MIB), ..spec("kv") };
     let exhausted = ManagementError::MemoryExhausted { wanted: ByteSize(64 * MIB), free: ByteSize(62 * MIB) };
-    assert_eq!(cells.create(most(64)), Err(exhausted), "it cannot be used and give way");
-    cells.create(most(62)).unwrap();
+    assert_eq!(cells.create_waiting(most(64)), Err(exhausted), "it cannot be used and give way");
+    cells.create_waiting(most(62)).unwrap();
     assert_eq!(kept(&cells), [(1, 1)]);
 }
 
@@ -201,11 +201,11 @@ fn an_image_that_comes_and_a_cell_that_grows_push_idle_images_out() {
     send(&mut cells, &other_image(1, 3));
     run(&mut cells, CellSpec { memory: ByteSize(52 * MIB), network: NetworkSpec::None, ..spec("other") });
     // 64 - 4 - 2 - 4 - 52: all that is left is the idle image's.
-    while cells.scrub() == crate::inventory::Scrub::Unfinished {}
+    while cells.work() == crate::inventory::Scrub::Unfinished {}
     assert_eq!((kept(&cells), cells.inventory().memory.free()), (alloc::vec![(2, 1), (0, 3)], 2 * MIB));
     report.wish.make(4 * MIB, 4 * MIB, isola_abi::id::NodeId(0));
     cells.doorbell();
-    while cells.scrub() == crate::inventory::Scrub::Unfinished {}
+    while cells.work() == crate::inventory::Scrub::Unfinished {}
     assert_eq!((kept(&cells), info(&mut cells, "kv").memory), (alloc::vec![(2, 1)], ByteSize(8 * MIB)));
 }
 
@@ -225,7 +225,7 @@ fn few_images_are_kept_for_nobody_those_that_were_used_last() {
     // One that is larger than what is kept for nobody is there for whoever has sent it.
     let large = send(&mut cells, &other_image(99, 20));
     assert_eq!(cells.images().iter().map(|image| image.digest).collect::<Vec<_>>(), [large]);
-    cells.create(CellSpec { image: large, memory: ByteSize(30 * MIB), ..spec("large") }).unwrap();
+    cells.create_waiting(CellSpec { image: large, memory: ByteSize(30 * MIB), ..spec("large") }).unwrap();
 }
 
 #[test]
@@ -234,13 +234,13 @@ fn a_cell_whose_image_has_given_way_waits_for_it_to_be_sent_again() {
     run(&mut cells, spec("kv"));
     cells.stop("kv", 0).unwrap();
     let other = send(&mut cells, &other_image(1, 1));
-    cells.create(CellSpec { image: other, memory: ByteSize(62 * MIB), ..spec("other") }).unwrap();
+    cells.create_waiting(CellSpec { image: other, memory: ByteSize(62 * MIB), ..spec("other") }).unwrap();
     cells.start("other").unwrap();
-    assert_eq!(cells.recreate("kv"), Err(ManagementError::NoImage));
+    assert_eq!(cells.recreate_waiting("kv"), Err(ManagementError::NoImage));
     assert_eq!(info(&mut cells, "kv").state, CellState::Killed);
     cells.stop("other", 0).unwrap();
     send(&mut cells, &image());
-    cells.recreate("kv").unwrap();
+    cells.recreate_waiting("kv").unwrap();
     assert_eq!(kept(&cells), [(0, 1), (1, 1)]);
 }
 
@@ -253,11 +253,14 @@ fn an_image_that_is_not_what_it_must_be_is_refused_and_changes_nothing() {
     let requirement = Requirement { sha256: Some(required), ..Requirement::default() };
     let measured = digest(&image());
     let distrust = ManagementError::ImageNotTrusted(Distrust::Digest { required, measured });
-    assert_eq!(cells.create(CellSpec { requirement: requirement.into(), ..spec("kv") }), Err(distrust));
+    assert_eq!(
+        cells.create_waiting(CellSpec { requirement: requirement.into(), ..spec("kv") }),
+        Err(distrust)
+    );
     let unsigned = Requirement { signed_by: Some(PublicKey([9; 32])), ..Requirement::default() };
     let distrust = ManagementError::ImageNotTrusted(Distrust::Unsigned);
-    assert_eq!(cells.create(CellSpec { requirement: unsigned.into(), ..spec("kv") }), Err(distrust));
+    assert_eq!(cells.create_waiting(CellSpec { requirement: unsigned.into(), ..spec("kv") }), Err(distrust));
     assert_eq!((resources(&cells), cells.effects().actions.len()), (before, 0));
     let requirement = Requirement { sha256: Some(measured), ..Requirement::default() };
-    cells.create(CellSpec { requirement: requirement.into(), ..spec("kv") }).unwrap();
+    cells.create_waiting(CellSpec { requirement: requirement.into(), ..spec("kv") }).unwrap();
 }

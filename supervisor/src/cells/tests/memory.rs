@@ -17,7 +17,7 @@ fn mib(mib: u64) -> ByteSize {
 /// A machine whose memory is all known to be zero, and a cell of 4 MiB called "kv".
 fn cell(cores: u32, spec: CellSpec) -> (Cells<FakeMachine>, Rc<Report>) {
     let mut cells = machine(cores);
-    while cells.scrub() == Scrub::Unfinished {}
+    while cells.work() == Scrub::Unfinished {}
     let report = run(&mut cells, spec);
     says(&report, CellPhase::Running);
     uses(&report, 4 * MIB, 0);
@@ -40,7 +40,7 @@ fn resize(cells: &mut Cells<FakeMachine>, change: Change<ByteSize>) -> Option<Re
 
 /// Gives the cell so many MiB more.
 fn grow(cells: &mut Cells<FakeMachine>, more: u64) -> MemoryResized {
-    let resized = resize(cells, Change::More(mib(more))).unwrap().unwrap();
+    let resized = cells.resize_waiting("kv", Change::More(mib(more))).unwrap();
     let id = cells.find("kv").unwrap();
     uses(&cells.effects().reports[&id], resized.has.0, 0);
     resized
@@ -347,7 +347,7 @@ fn of_two_cells_that_want_the_last_chunk_one_gets_it_and_the_other_when_it_comes
     let may = |name| CellSpec { memory_max: Some(mib(60)), ..spec(name) };
     let (mut cells, first) = cell(2, may("kv"));
     let second = run(&mut cells, may("other"));
-    while cells.scrub() == Scrub::Unfinished {}
+    while cells.work() == Scrub::Unfinished {}
     let free = cells.machine().memory_free.0 / MIB;
     grow(&mut cells, free - 2);
     let got = chunks(&mut cells);
@@ -364,7 +364,7 @@ fn of_two_cells_that_want_the_last_chunk_one_gets_it_and_the_other_when_it_comes
     let number = second.wish.make(2 * MIB, 2 * MIB, NodeId(0));
     cells.doorbell();
     assert_eq!(cells.effects().grown[&ids[1]].answer_to(number), None, "later");
-    while cells.scrub() == Scrub::Unfinished {}
+    while cells.work() == Scrub::Unfinished {}
     assert_eq!(cells.effects().grown[&ids[1]].answer_to(number), Some(Answer::Given));
 }
 
@@ -440,11 +440,11 @@ proptest! {
                     report.wish.make(size * MIB, size * MIB, NodeId(0));
                     cells.doorbell();
                 }
-                Step::Scrub => drop(cells.scrub()),
+                Step::Scrub => drop(cells.work()),
                 Step::Time(ms) => advance(&mut cells, ms),
                 Step::End if info(&mut cells, name).state == CellState::Running => {
                     cells.stop(name, 0).unwrap();
-                    cells.recreate(name).ok().map(|_| cells.start(name).unwrap());
+                    cells.recreate_waiting(name).ok().map(|_| cells.start(name).unwrap());
                 }
                 Step::End => {}
             }
@@ -452,7 +452,9 @@ proptest! {
             // An image that a cell uses is the supervisor's.
             let machine = cells.machine();
             let images = if held > 0 { machine.memory_images.0 } else { 0 };
-            prop_assert_eq!(machine.memory_free.0 + held + images, before.memory_total.0);
+            let memory = &cells.inventory().memory;
+            let reserved = memory.free() - memory.available();
+            prop_assert_eq!(machine.memory_free.0 + held + images + reserved, before.memory_total.0);
             prop_assert_eq!(cells.inventory().memory.stray_bytes(), 0);
         }
         for name in names {

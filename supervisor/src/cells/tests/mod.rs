@@ -9,7 +9,8 @@ use isola_abi::frame::MAX_CHUNK;
 use isola_abi::id::CoreId;
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
-    CellInfo, CellSpec, CellState, Change, CoreOwner, ImageFault, MachineInfo, Mode, NetworkSpec,
+    CellInfo, CellSpec, CellState, Change, CoreOwner, ImageFault, MachineInfo, MemoryResized, Mode,
+    NetworkSpec,
 };
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
@@ -22,6 +23,7 @@ fn send(cells: &mut Cells<FakeMachine>, bytes: &[u8]) -> ImageDigest {
     cells.begin_image(bytes.len() as u64).unwrap();
     for (number, chunk) in bytes.chunks(MAX_CHUNK).enumerate() {
         cells.append_image((number * MAX_CHUNK) as u64, chunk).unwrap();
+        while cells.measure() {}
     }
     digest(bytes)
 }
@@ -30,7 +32,56 @@ fn create(cells: &mut Cells<FakeMachine>, spec: CellSpec) -> Result<CellId, Mana
     if cells.images().iter().all(|kept| kept.digest != spec.image) {
         send(cells, &image());
     }
-    cells.create(spec)
+    cells.create_waiting(spec)
+}
+
+impl Cells<FakeMachine> {
+    /// Creates a cell, and does as much work as it waits for.
+    fn create_waiting(&mut self, spec: CellSpec) -> Result<CellId, ManagementError> {
+        let created = self.create(spec)?;
+        self.wait_for(created)
+    }
+
+    fn recreate_waiting(&mut self, name: &str) -> Result<CellId, ManagementError> {
+        let created = self.recreate(name)?;
+        self.wait_for(created)
+    }
+
+    fn wait_for(&mut self, created: Created) -> Result<CellId, ManagementError> {
+        let ticket = match created {
+            Created::Done(id) => return Ok(id),
+            Created::Pending(ticket) => ticket,
+        };
+        loop {
+            assert_eq!(self.work(), Scrub::Unfinished, "it is waited for");
+            let answer = self.take_created().into_iter().find(|(of, _)| *of == ticket);
+            if let Some((_, result)) = answer {
+                return result;
+            }
+        }
+    }
+
+    fn resize_waiting(
+        &mut self,
+        name: &str,
+        change: Change<ByteSize>,
+    ) -> Result<MemoryResized, ManagementError> {
+        match self.resize_memory(name, change, Mode::Apply)? {
+            Resize::Done(resized) => Ok(resized),
+            Resize::Asked(ticket) => loop {
+                assert_eq!(self.work(), Scrub::Unfinished, "it is waited for");
+                if let Some((_, result)) = self.take_resized().into_iter().find(|(of, _)| *of == ticket) {
+                    return result;
+                }
+            },
+        }
+    }
+
+    fn work_while_waited_for(&mut self) {
+        while self.is_waited_for() {
+            self.work();
+        }
+    }
 }
 
 /// Creates and starts a cell; returns what it says of itself.
@@ -49,6 +100,7 @@ fn advance(cells: &mut Cells<FakeMachine>, ms: u64) {
     let now = &cells.effects().now;
     now.set(now.get() + ms * 1_000_000);
     cells.tick();
+    cells.work_while_waited_for();
 }
 
 /// What of the machine must be as before once all is given back.
@@ -68,6 +120,7 @@ mod inquiries;
 mod lending;
 mod memory;
 mod moves;
+mod pending;
 mod rebirth;
 mod records;
 mod refusals;

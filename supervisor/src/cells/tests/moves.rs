@@ -22,7 +22,7 @@ fn what_a_cell_may_ask_for_is_less_by_the_stacks_of_cores_that_came() {
     for (wish, answer) in [(4, true), (2, false)] {
         let number = report.wish.make(wish * MIB, wish * MIB, NodeId(0));
         cells.doorbell();
-        while cells.scrub() == Scrub::Unfinished {}
+        while cells.work() == Scrub::Unfinished {}
         let given = cells.effects().grown[&id].answer_to(number) == Some(isola_abi::growth::Answer::Given);
         assert_eq!(given, answer, "what it was told it may have, and no more: {wish} MiB");
     }

@@ -54,7 +54,7 @@ fn a_cell_begins_anew_under_its_id_and_with_its_log() {
     let old = info(&mut cells, "bad");
     cells.effects().images.clear();
     // The fake machine checks that the memory is clean.
-    assert_eq!(cells.recreate("bad"), Ok(old.id));
+    assert_eq!(cells.recreate_waiting("bad"), Ok(old.id));
     assert_eq!(cells.effects().images[&old.id], image());
     let created = info(&mut cells, "bad");
     assert_eq!((created.state, created.crash, created.memory), (CellState::Created, None, ByteSize(4 * MIB)));
@@ -88,10 +88,10 @@ fn a_cell_whose_cores_another_one_has_stays_as_it_was() {
     use_and_crash(&mut cells, &report);
     let ended = info(&mut cells, "bad");
     run(&mut cells, spec("thief"));
-    assert_eq!(cells.recreate("bad"), Err(ManagementError::CoresExhausted { wanted: 2, free: 1 }));
+    assert_eq!(cells.recreate_waiting("bad"), Err(ManagementError::CoresExhausted { wanted: 2, free: 1 }));
     assert_eq!(info(&mut cells, "bad"), ended);
     cells.stop("thief", 0).unwrap();
-    cells.recreate("bad").unwrap();
+    cells.recreate_waiting("bad").unwrap();
 }
 
 #[test]
@@ -99,13 +99,13 @@ fn only_what_has_ended_is_created_once_more() {
     let mut cells = machine(2);
     let wrong = |state| ManagementError::WrongState { name: "kv".into(), state };
     create(&mut cells, spec("kv")).unwrap();
-    assert_eq!(cells.recreate("kv"), Err(wrong(CellState::Created)));
+    assert_eq!(cells.recreate_waiting("kv"), Err(wrong(CellState::Created)));
     cells.start("kv").unwrap();
-    assert_eq!(cells.recreate("kv"), Err(wrong(CellState::Running)));
+    assert_eq!(cells.recreate_waiting("kv"), Err(wrong(CellState::Running)));
     cells.stop("kv", 0).unwrap();
     assert_eq!(cells.start("kv"), Err(wrong(CellState::Killed)), "it holds nothing to start with");
-    assert_eq!(cells.recreate("x"), Err(ManagementError::NoSuchCell("x".into())));
-    cells.recreate("kv").unwrap();
+    assert_eq!(cells.recreate_waiting("x"), Err(ManagementError::NoSuchCell("x".into())));
+    cells.recreate_waiting("kv").unwrap();
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn a_cell_that_has_ended_unseen_is_not_taken_to_run() {
     let report = run(&mut cells, spec("kv"));
     // No doorbell came.
     says(&report, CellPhase::Exited);
-    cells.recreate("kv").unwrap();
+    cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
     says(&cells.effects().reports.values().next().unwrap().clone(), CellPhase::Exited);
     cells.destroy("kv").unwrap();
@@ -137,7 +137,7 @@ fn free_memory_is_scrubbed_in_slices_while_nothing_else_is_to_be_done() {
     let mut cells = machine(1);
     assert_eq!(cells.machine().memory_dirty, cells.machine().memory_free);
     let mut slices = 0;
-    while cells.scrub() == crate::inventory::Scrub::Unfinished {
+    while cells.work() == crate::inventory::Scrub::Unfinished {
         slices += 1;
     }
     assert!(slices > 1);

@@ -71,26 +71,27 @@ fn an_image_that_does_not_fit_is_told_what_would_do() {
     bytes.segments[2].3 = 3 * MIB;
     let image = send(&mut cells, &bytes.build());
     let tight = |memory| CellSpec { image, memory: ByteSize(memory), ..spec("kv") };
-    let Err(ManagementError::MemoryTooSmall { wanted, least }) = cells.create(tight(2 * MIB)) else {
+    let Err(ManagementError::MemoryTooSmall { wanted, least }) = cells.create_waiting(tight(2 * MIB)) else {
         panic!("2 MiB cannot do");
     };
     assert_eq!((wanted, least), (ByteSize(2 * MIB), ByteSize(4 * MIB)));
-    cells.create(tight(least.0)).unwrap();
+    cells.create_waiting(tight(least.0)).unwrap();
 }
 
 #[test]
 fn bad_images_and_none_are_refused() {
     let mut cells = machine(2);
     let before = resources(&cells);
-    assert_eq!(cells.create(spec("kv")), Err(ManagementError::NoImage));
+    assert_eq!(cells.create_waiting(spec("kv")), Err(ManagementError::NoImage));
     let bytes = image();
     cells.begin_image(bytes.len() as u64).unwrap();
     cells.append_image(0, &bytes[..100]).unwrap();
-    assert_eq!(cells.create(spec("kv")), Err(ManagementError::NoImage), "not all of it has come");
+    while cells.measure() {}
+    assert_eq!(cells.create_waiting(spec("kv")), Err(ManagementError::NoImage), "not all of it has come");
     let noise = send(&mut cells, &[0; 5000]);
     let rejected = ManagementError::ImageRejected(ImageFault::NotElf);
-    assert_eq!(cells.create(CellSpec { image: noise, ..spec("kv") }), Err(rejected));
-    assert_eq!(cells.create(spec("kv")), Err(ManagementError::NoImage), "another has come instead");
+    assert_eq!(cells.create_waiting(CellSpec { image: noise, ..spec("kv") }), Err(rejected));
+    assert_eq!(cells.create_waiting(spec("kv")), Err(ManagementError::NoImage), "another has come instead");
     assert_eq!(resources(&cells), before);
 }
 
@@ -113,11 +114,11 @@ fn a_cell_that_cannot_be_built_anew_can_be_tried_again_and_destroyed() {
     run(&mut cells, spec("kv"));
     cells.stop("kv", 0).unwrap();
     cells.effects().build_error = Some(BuildError::DescriptorTooLong);
-    assert!(cells.recreate("kv").is_err());
+    assert!(cells.recreate_waiting("kv").is_err());
     assert_eq!(info(&mut cells, "kv").state, CellState::Killed);
     assert_eq!(resources(&cells), before);
     cells.effects().build_error = None;
-    cells.recreate("kv").unwrap();
+    cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
     cells.stop("kv", 0).unwrap();
     cells.destroy("kv").unwrap();

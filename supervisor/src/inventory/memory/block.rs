@@ -3,7 +3,7 @@
 use super::{CHUNK, Chunk, Memory, Which};
 use alloc::vec::Vec;
 use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
-use isola_abi::id::NodeId;
+use isola_abi::id::{NodeId, PhysAddr, PhysRange};
 
 const _: () = assert!(SMALLEST_CHUNK == CHUNK && LARGEST_CHUNK == CHUNK << (super::ORDERS - 1));
 
@@ -30,26 +30,56 @@ pub enum Block<T> {
 }
 
 impl<T: Chunk> Memory<T> {
-    /// Gives away one block of memory that is known to be zero, the largest that there is within the wish. Scrubs
-    /// nothing: what a wish costs is bounded by the number of free blocks, and is next to nothing where less than the
-    /// least is known to be zero.
+    /// Gives away one block of memory that is known to be zero, the largest that there is within the wish, of what no
+    /// request has reserved. Scrubs nothing: what a wish costs is bounded by the number of free blocks, and is next to
+    /// nothing where less than the least is known to be zero.
     #[must_use]
     pub fn take_block(&mut self, wish: BlockWish) -> Block<T> {
         let order = |bytes: u64| (bytes / CHUNK).max(1).ilog2() as usize;
-        let (least, largest) = (order(wish.least_bytes), order(wish.largest_bytes).min(super::ORDERS - 1));
-        let has_zero = self.free - self.dirty >= CHUNK << least;
+        let available = self.available();
+        let largest_bytes = wish.largest_bytes.min(available);
+        let (least, largest) = (order(wish.least_bytes), order(largest_bytes).min(super::ORDERS - 1));
+        if available < CHUNK << least {
+            return Block::Exhausted;
+        }
+        let has_zero = self.free() - self.dirty() >= CHUNK << least;
         let nodes = if has_zero { self.nodes_from(wish.node) } else { Vec::new() };
         for index in nodes {
             for order in (least..=largest).rev() {
                 if let Some(block) = self.cut(index, order, Which::Zero) {
                     let node = self.nodes.get(index).map_or(wish.node, |node| node.id);
-                    return Block::Given(self.made_zero(block), node);
+                    return Block::Given(self.given(block), node);
                 }
             }
         }
-        match self.nodes.iter().any(|node| node.has(least)) {
-            true => Block::Later,
-            false => Block::Exhausted,
+        if self.has_block(least) { Block::Later } else { Block::Exhausted }
+    }
+
+    /// Whether a free block of so many bytes, rounded up to a power of two of chunks, would be there if these `idle` ranges
+    /// were free as well, and no request had reserved it.
+    pub fn has_block_with(&self, len_bytes: u64, idle: &[PhysRange]) -> bool {
+        let Some(len) = len_bytes.max(CHUNK).checked_next_power_of_two() else { return false };
+        let order = (len / CHUNK).ilog2() as usize;
+        let idle_bytes: u64 = idle.iter().map(|range| range.len_bytes).sum();
+        if order >= super::ORDERS || self.available() + idle_bytes < len {
+            return false;
         }
+        let is_whole = |start: u64| {
+            let mut at = start;
+            while at < start + len {
+                let idle = idle.iter().find(|range| range.contains(PhysAddr(at))).map(|range| range.end().0);
+                let free = || self.nodes.iter().find_map(|node| node.end_of_block_with(at / CHUNK));
+                let Some(end) = idle.or_else(free) else { return false };
+                at = end;
+            }
+            self.node_of(PhysAddr(start)) == self.node_of(PhysAddr(start + len - 1))
+        };
+        // A block that is not free now has a part that is idle now.
+        let around = |range: &PhysRange| (range.start.0 / len * len..range.end().0).step_by(len as usize);
+        self.has_block(order) || idle.iter().flat_map(around).any(is_whole)
+    }
+
+    fn has_block(&self, order: usize) -> bool {
+        self.nodes.iter().any(|node| node.has(order))
     }
 }

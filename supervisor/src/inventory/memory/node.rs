@@ -11,6 +11,10 @@ pub(super) const ORDERS: usize = 10;
 #[derive(Debug)]
 pub(super) struct Node<T> {
     pub(super) id: NodeId,
+    /// Bytes of the free blocks.
+    pub(super) free_bytes: u64,
+    /// Of these, bytes that are not known to be zero.
+    pub(super) dirty_bytes: u64,
     /// The free blocks of each order, by the number of their first chunk.
     free: [BTreeMap<u64, T>; ORDERS],
 }
@@ -18,7 +22,7 @@ pub(super) struct Node<T> {
 impl<T: Chunk> Node<T> {
     /// No free blocks.
     pub(super) fn new(id: NodeId) -> Self {
-        Self { id, free: Default::default() }
+        Self { id, free_bytes: 0, dirty_bytes: 0, free: Default::default() }
     }
 
     /// Whether there is a block of `order`, or a larger one.
@@ -36,6 +40,13 @@ impl<T: Chunk> Node<T> {
     pub(super) fn block_with(&mut self, chunk: u64) -> Option<&mut T> {
         let mut orders = self.free.iter_mut().enumerate();
         orders.find_map(|(order, blocks)| blocks.get_mut(&(chunk >> order << order)))
+    }
+
+    /// The address at which the free block ends that has that chunk.
+    pub(super) fn end_of_block_with(&self, chunk: u64) -> Option<u64> {
+        let mut orders = self.free.iter().enumerate();
+        let block = orders.find_map(|(order, blocks)| blocks.get(&(chunk >> order << order)))?;
+        Some(block.range().end().0)
     }
 
     /// Enters whole chunks as blocks, joined with their buddies as far as these are free.

@@ -128,6 +128,7 @@ fn memory_smaller_than_a_chunk_is_left_alone() {
 #[test]
 fn a_cell_s_memory_is_of_its_node_while_there_is_any() {
     let mut memory = memory(&Content::default());
+    scrub_all(&mut memory);
     let near = memory.take(GIB, NodeId(1)).unwrap();
     assert!(near.iter().all(|block| (4 * GIB..5 * GIB).contains(&block.range.start.0)));
     let far = memory.take(2 * MIB, NodeId(1)).unwrap();
@@ -140,6 +141,8 @@ fn all_memory_can_be_given_to_one_cell() {
     let all = memory.free();
     assert!(memory.take(all + 1, NodeId(0)).is_none());
     assert!(memory.take(u64::MAX, NodeId(0)).is_none());
+    assert!(memory.take(all, NodeId(0)).is_none(), "none of it is zero");
+    scrub_all(&mut memory);
     let taken = memory.take(all, NodeId(0)).unwrap();
     assert_eq!(taken.iter().map(|block| block.range.len_bytes).sum::<u64>(), all);
     assert_eq!(memory.free(), 0);
@@ -167,7 +170,7 @@ fn small(content: &Content, known_zero: bool) -> Memory<Token> {
 }
 
 fn scrub_all(memory: &mut Memory<Token>) {
-    while memory.scrub(64 << 10) == Scrub::Unfinished {}
+    while memory.scrub(64 << 10, None) == Scrub::Unfinished {}
     assert_eq!(memory.dirty(), 0);
 }
 
@@ -195,11 +198,14 @@ fn what_is_known_to_be_zero_is_given_before_what_is_dirty() {
     assert_eq!((memory.free(), memory.dirty()), (8 * MIB, 2 * MIB));
     let clean = memory.take(4 * MIB, NodeId(0)).unwrap();
     assert_eq!(clean.iter().map(|block| block.range.start.0).collect::<Vec<_>>(), [8 * MIB]);
-    // Two more: the clean one first, then the dirty one, scrubbed.
-    let rest = memory.take(4 * MIB, NodeId(0)).unwrap();
-    assert_eq!(rest.iter().map(|block| block.range.start.0).collect::<Vec<_>>(), [6 * MIB, 4 * MIB]);
-    assert!(rest.iter().all(Token::holds_nothing));
-    assert_eq!((memory.free(), memory.dirty()), (0, 0));
+    // The other clean chunk is given; the dirty one is not.
+    assert!(memory.take(4 * MIB, NodeId(0)).is_none());
+    let rest = memory.take(2 * MIB, NodeId(0)).unwrap();
+    assert_eq!(rest[0].range.start.0, 6 * MIB);
+    assert_eq!((memory.free(), memory.dirty()), (2 * MIB, 2 * MIB));
+    assert!(memory.take(2 * MIB, NodeId(0)).is_none());
+    scrub_all(&mut memory);
+    assert!(memory.take(2 * MIB, NodeId(0)).unwrap().iter().all(Token::holds_nothing));
 }
 
 #[test]
@@ -208,9 +214,10 @@ fn scrubbing_goes_on_where_it_was_unless_somebody_had_the_memory_meanwhile() {
     let mut memory = small(&content, true);
     let chunk = memory.take(2 * MIB, NodeId(0)).unwrap();
     memory.put(chunk);
-    assert_eq!(memory.scrub(MIB), Scrub::Unfinished);
+    assert_eq!(memory.scrub(MIB, None), Scrub::Unfinished);
     // Whoever has it now writes to what was scrubbed already.
-    let all = memory.take(8 * MIB, NodeId(0)).unwrap();
+    let all: Vec<Token> = [4, 2, 2].into_iter().filter_map(|mib| memory.take_contiguous(mib * MIB)).collect();
+    assert_eq!(memory.free(), 0);
     all.iter().for_each(Token::soil);
     memory.put(all);
     scrub_all(&mut memory);
@@ -218,11 +225,18 @@ fn scrubbing_goes_on_where_it_was_unless_somebody_had_the_memory_meanwhile() {
 }
 
 #[test]
-fn a_cell_s_own_node_goes_before_clean_memory_elsewhere() {
+fn a_request_waits_for_memory_of_its_own_node_though_there_is_clean_memory_elsewhere() {
     let content = Content::default();
     let mut memory = small(&content, false);
     let range = PhysRange::new(PhysAddr(GIB), 8 * MIB);
     assert!(memory.add(Token { range, content: content.clone(), known_zero: true }, NodeId(1)).is_empty());
+    assert!(memory.is_ready(4 * MIB, NodeId(1)));
+    while !memory.is_ready(8 * MIB, NodeId(0)) {
+        assert_eq!(
+            memory.scrub(64 << 10, Some(NodeId(0))),
+            if memory.dirty() > 0 { Scrub::Unfinished } else { Scrub::Finished }
+        );
+    }
     let near = memory.take(8 * MIB, NodeId(0)).unwrap();
     assert!(near.iter().all(|block| block.range.start.0 < GIB));
 }
@@ -241,6 +255,7 @@ fn the_supervisor_s_own_pieces_are_not_scrubbed_for_it() {
 #[test]
 fn pieces_that_make_no_chunk_are_kept_out_of_use() {
     let mut memory = memory(&Content::default());
+    scrub_all(&mut memory);
     let block = memory.take(2 * MIB, NodeId(0)).unwrap().remove(0);
     let (_forgotten, rest) = block.split(4096);
     memory.put(vec![rest]);
@@ -278,13 +293,82 @@ fn a_block_that_is_not_scrubbed_yet_comes_later_and_one_that_nobody_has_never() 
     content.borrow_mut().extend((1024..3072).step_by(3));
     assert!(matches!(memory.take_block(block_of(2, 4, 0)), Block::Later));
     assert!(matches!(memory.take_block(block_of(8, 8, 0)), Block::Exhausted));
-    while memory.scrub(64 << 10) == Scrub::Unfinished {
+    while memory.scrub(64 << 10, None) == Scrub::Unfinished {
         if let Block::Given(block, _) = memory.take_block(block_of(4, 4, 0)) {
             assert!(block.holds_nothing());
             return assert_eq!(memory.free(), 4 * MIB);
         }
     }
     panic!("it did not come");
+}
+
+/// 1 GiB, all of it dirty, of node 0.
+fn large(content: &Content) -> Memory<Token> {
+    let mut memory = Memory::new();
+    let range = PhysRange::new(PhysAddr(GIB), GIB);
+    assert!(memory.add(Token { range, content: content.clone(), known_zero: false }, NodeId(0)).is_empty());
+    memory
+}
+
+#[test]
+fn a_request_leaves_zero_memory_for_cells_that_grow() {
+    let mut memory = large(&Content::default());
+    memory.reserve(256 * MIB);
+    assert_eq!(memory.available(), 768 * MIB);
+    let is_ready = |memory: &mut Memory<Token>| {
+        memory.unreserve(256 * MIB);
+        let is_ready = memory.is_ready(256 * MIB, NodeId(0));
+        memory.reserve(256 * MIB);
+        is_ready
+    };
+    while !is_ready(&mut memory) {
+        assert_eq!(memory.scrub(CHUNK, None), Scrub::Unfinished);
+    }
+    memory.unreserve(256 * MIB);
+    let taken = memory.take(256 * MIB, NodeId(0)).unwrap();
+    assert_eq!(memory.free() - memory.dirty(), GIB / ZERO_RESERVE_PART);
+    assert!(matches!(memory.take_block(block_of(16, 16, 0)), Block::Given(..)));
+    memory.put(taken);
+}
+
+#[test]
+fn what_is_reserved_is_nobody_else_s() {
+    let mut memory = large(&Content::default());
+    memory.reserve(GIB - 4 * MIB);
+    assert!(matches!(memory.take_block(block_of(8, 8, 0)), Block::Exhausted));
+    assert!(memory.take_contiguous(8 * MIB).is_none());
+    assert!(memory.take(8 * MIB, NodeId(0)).is_none());
+    scrub_all(&mut memory);
+    assert!(memory.take(8 * MIB, NodeId(0)).is_none());
+    let Block::Given(block, _) = memory.take_block(block_of(2, 64, 0)) else { panic!("there are 4 MiB") };
+    assert_eq!(block.range.len_bytes, 4 * MIB);
+    memory.unreserve(GIB - 4 * MIB);
+    assert_eq!(
+        memory.take(GIB - 4 * MIB, NodeId(0)).unwrap().iter().map(|b| b.range.len_bytes).sum::<u64>(),
+        GIB - 4 * MIB
+    );
+}
+
+#[test]
+fn idle_ranges_make_a_block_only_together_with_free_ones() {
+    let mut memory = small(&Content::default(), true);
+    // Of 4 to 12 MiB, the chunks at 6 and 8 are idle images.
+    let taken = [4, 2, 2].map(|mib| memory.take_contiguous(mib * MIB).unwrap());
+    let of = |start: u64| PhysRange::new(PhysAddr(start * MIB), CHUNK);
+    let pieces = taken.into_iter().flat_map(|piece| match piece.range.len_bytes {
+        CHUNK => vec![piece],
+        _ => <[Token; 2]>::from(piece.split(CHUNK)).into(),
+    });
+    memory.put(pieces.filter(|piece| [of(4), of(10)].contains(&piece.range)).collect());
+    assert_eq!(memory.free(), 4 * MIB);
+    assert!(memory.has_block_with(2 * MIB, &[]));
+    assert!(!memory.has_block_with(4 * MIB, &[]));
+    assert!(memory.has_block_with(4 * MIB, &[of(6)]));
+    assert!(!memory.has_block_with(8 * MIB, &[of(6), of(8)]), "8 MiB begin at a multiple of 8 MiB");
+    assert!(!memory.has_block_with(16 * MIB, &[of(6), of(8)]));
+    assert!(!memory.has_block_with(4 << 30, &[of(6)]));
+    memory.reserve(4 * MIB);
+    assert!(!memory.has_block_with(4 * MIB, &[of(6)]), "it is reserved");
 }
 
 proptest! {
@@ -294,20 +378,32 @@ proptest! {
     /// given is zero, what counts as zero is, and everything that is back is as in the beginning.
     #[test]
     fn every_chunk_has_exactly_one_owner(
-        steps in proptest::collection::vec((0u8..7, 1u64..700, any::<prop::sample::Index>()), 1..80)
+        steps in proptest::collection::vec((0u8..9, 1u64..700, any::<prop::sample::Index>()), 1..80)
     ) {
         let content = Content::default();
         let mut memory = memory(&content);
         let start = blocks(&memory);
         let total = memory.total();
         let mut held: Vec<Vec<Token>> = Vec::new();
+        let mut reserved: Vec<u64> = Vec::new();
         for (kind, size, which) in steps {
             let free = memory.free();
+            let available = memory.available();
             match kind {
-                0 | 1 => match memory.take(size * MIB, NodeId(u32::from(kind))) {
-                    Some(taken) => held.push(taken),
-                    None => prop_assert!((size * MIB).next_multiple_of(CHUNK) > free),
-                },
+                0 | 1 => {
+                    let (len, node) = ((size * MIB).next_multiple_of(CHUNK), NodeId(u32::from(kind)));
+                    let is_ready = memory.is_ready(len, node);
+                    match memory.take(len, node) {
+                        Some(taken) => held.push(taken),
+                        None => prop_assert!(len > available || !is_ready),
+                    }
+                }
+                7 if size * CHUNK <= available => {
+                    memory.reserve(size * CHUNK);
+                    reserved.push(size * CHUNK);
+                }
+                8 if !reserved.is_empty() => memory.unreserve(reserved.remove(which.index(reserved.len()))),
+                7 | 8 => {}
                 2 => held.extend(memory.take_contiguous(size * MIB).map(|piece| vec![piece])),
                 3 => {
                     let least = size.next_power_of_two().max(2);
@@ -321,13 +417,14 @@ proptest! {
                         }
                         Block::Later => prop_assert!(memory.dirty() > 0),
                         Block::Exhausted => prop_assert!(
-                            blocks(&memory).iter().all(|block| block.len_bytes < wish.least_bytes)
+                            wish.least_bytes > available
+                                || blocks(&memory).iter().all(|block| block.len_bytes < wish.least_bytes)
                         ),
                     }
                 }
                 // In steps that end in the middle of chunks as well.
                 4 | 5 => for _ in 0..size {
-                    memory.scrub(4096 * (1 + size * 7 % 600));
+                    memory.scrub(4096 * (1 + size * 7 % 600), (size % 2 == 0).then_some(NodeId(1)));
                 },
                 _ if held.is_empty() => {}
                 _ => {
@@ -357,6 +454,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(dirty, memory.dirty());
+            prop_assert!(reserved.iter().sum::<u64>() <= memory.free(), "a reservation cannot be met");
             let mut all: Vec<PhysRange> = blocks(&memory);
             prop_assert_eq!(all.iter().map(|block| block.len_bytes).sum::<u64>(), memory.free());
             all.extend(held.iter().flatten().map(|piece| piece.range));
@@ -366,7 +464,7 @@ proptest! {
         }
         held.into_iter().for_each(|pieces| memory.put(pieces));
         prop_assert_eq!(&blocks(&memory)[..], &start[..]);
-        while memory.scrub(CHUNK) == Scrub::Unfinished {}
+        while memory.scrub(CHUNK, None) == Scrub::Unfinished {}
         prop_assert_eq!(memory.dirty(), 0);
         let all = |range: &PhysRange| Token { range: *range, content: content.clone(), known_zero: false };
         prop_assert!(start.iter().map(all).all(|token| token.holds_nothing()));

@@ -1,7 +1,9 @@
 //! Anything in any order.
 
 use super::*;
+use crate::cells::SCRUB_SLICE;
 use crate::fake::every_chunk_has_one_owner;
+use crate::inventory::CHUNK;
 use isola_abi::id::CoreId;
 use isola_abi::management::{CoreOwner, CorePlacement, ImageInfo, LendingSpec};
 use proptest::prelude::*;
@@ -176,6 +178,7 @@ proptest! {
         let mut server = server(3);
         hello(&mut server);
         for step in steps {
+            let scrubbed = server.cells().effects().scrubbed();
             match step {
                 Step::Ask(body) => send(&mut server, 1, body),
                 Step::Upload => {
@@ -186,7 +189,7 @@ proptest! {
                         send(&mut server, 1, RequestBody::ImageChunk { offset, bytes: bytes.to_vec() });
                     }
                 }
-                Step::Noise(bytes) => server.receive(&mut &bytes[..]),
+                Step::Noise(bytes) => feed(&mut server, &mut &bytes[..]),
                 Step::Say(which, phase) => {
                     let reports = &server.cells().effects().reports;
                     let report = reports.values().nth(which as usize % reports.len().max(1));
@@ -226,7 +229,12 @@ proptest! {
                     }
                 }
             }
-            server.scrub();
+            // No call scrubs, but that a core's stacks may take the first chunk that is zero at all.
+            let by_calls = server.cells().effects().scrubbed() - scrubbed;
+            prop_assert!(by_calls <= CHUNK, "{by_calls} bytes");
+            server.work();
+            let by_work = server.cells().effects().scrubbed() - scrubbed - by_calls;
+            prop_assert!(by_work <= SCRUB_SLICE, "{by_work} bytes");
             has_one_owner_each(&mut server)?;
             let bytes = server.take_unsent();
             let mut decoder = Decoder::new();
@@ -235,7 +243,7 @@ proptest! {
                 prop_assert!(response.is_ok());
             }
         }
-        server.receive(&mut &b"\0"[..]);
+        feed(&mut server, &mut &b"\0"[..]);
         server.take_unsent();
         hello(&mut server);
         let Ok(ResponseBody::Cells(cells)) = ask(&mut server, RequestBody::List) else { panic!("no list") };

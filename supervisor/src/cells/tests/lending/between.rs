@@ -23,7 +23,7 @@ fn owner(cells: &Cells<FakeMachine>, core: CoreId) -> CoreOwner {
 
 /// Nobody gets that core who asks for one.
 fn is_refused_to_others(cells: &mut Cells<FakeMachine>, core: CoreId) {
-    let created = cells.create(party("other", 1, 1, 0));
+    let created = cells.create_waiting(party("other", 1, 1, 0));
     assert_eq!(created, Err(ManagementError::CoresExhausted { wanted: 1, free: 0 }));
     for (name, ids) in [("batch", &[][..]), ("service", &[core][..])] {
         let wanted = CoresWanted { change: Change::More(1), ids, limit_ms: 10 };
@@ -56,8 +56,8 @@ fn a_core_that_comes_free_as_its_borrower_ends_is_nobody_s_but_the_lender_s() {
     says(&cells.effects().reports[&id].clone(), CellPhase::Exited);
     info(&mut cells, "service");
     assert_eq!(owner(&cells, core), CoreOwner::OnItsWay(batch));
-    cells.create(party("other", 1, 1, 0)).unwrap();
-    assert!(cells.create(party("more", 1, 1, 0)).is_err());
+    cells.create_waiting(party("other", 1, 1, 0)).unwrap();
+    assert!(cells.create_waiting(party("more", 1, 1, 0)).is_err());
     advance(&mut cells, 0);
     assert_eq!(owned(&cells, "batch"), all);
 }
@@ -159,7 +159,7 @@ fn a_lender_that_ended_is_owed_nothing_by_the_next_supervisor_however_it_was_sta
     assert_eq!(owned(&cells, "service"), 2);
     stop(&mut cells, "batch");
     stop(&mut cells, "other");
-    cells.recreate("batch").unwrap();
+    cells.recreate_waiting("batch").unwrap();
     cells.start("batch").unwrap();
     assert_eq!(owned(&cells, "service"), 2);
     let mut cells = go_wrong(cells, 6, 1, |_| {});
