@@ -13,8 +13,9 @@ use serde::{Serialize, de::DeserializeOwned};
 /// Longest encoded frame, its zero byte not counted, in bytes. A longer one is dropped whole.
 pub const MAX_FRAME: usize = 128 * 1024;
 
-/// Most payload bytes in one message that carries a piece of something long (an image, a log).
-pub const MAX_CHUNK: usize = 64 * 1024;
+/// Most payload bytes in one message that carries a piece of something long (an image, a log): so few that a supervisor
+/// decodes or encodes them in half a million instructions.
+pub const MAX_CHUNK: usize = 16 * 1024;
 
 /// Why a frame is no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

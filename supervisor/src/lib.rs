@@ -14,6 +14,7 @@
 //! | [`journal`] | what the supervisor did and saw |
 //! | [`images`] | the images that cells are made from, kept for the next time |
 //! | [`staging`] | an image on its way in, measured as it comes |
+//! | [`heap`] | how much memory all this needs |
 //! | [`scrub`] | memory made zero, by looking first |
 //! | [`server`] | the management protocol: bytes in, bytes out |
 //! | [`effects`] | what all this needs from a machine |
@@ -27,6 +28,7 @@ extern crate alloc;
 
 pub mod cells;
 pub mod effects;
+pub mod heap;
 pub mod image;
 pub mod images;
 pub mod inventory;

@@ -27,6 +27,9 @@ const MAX_DUE: usize = 256;
 /// Bytes that the journal's entries in one answer may take.
 const MAX_EVENTS_BYTES: usize = MAX_FRAME / 2;
 
+/// Bytes that full accounts of all cells may take in one answer.
+const MAX_LIST_BYTES: usize = MAX_FRAME / 2;
+
 /// Serves one peer at a time.
 pub struct Server<E: Effects> {
     cells: Cells<E>,
@@ -259,13 +262,17 @@ impl<E: Effects> Server<E> {
         answer(ResponseBody::Hello { version: isola_abi::VERSION })
     }
 
-    /// All cells; with less of each where all is more than fits in a frame.
+    /// All cells; with less of each where all is more than fits in a frame. That is seen as soon as it is too much.
     fn list(&mut self) -> Vec<CellInfo> {
-        let cells = self.cells.list(Detail::Full);
-        match postcard::experimental::serialized_size(&cells) {
-            Ok(len) if len <= MAX_FRAME / 2 => cells,
-            _ => self.cells.list(Detail::Brief),
-        }
+        self.cells.doorbell();
+        let mut room = MAX_LIST_BYTES;
+        let fits = |cell: CellInfo| {
+            let len = postcard::experimental::serialized_size(&cell).ok()?;
+            room = room.checked_sub(len)?;
+            Some(cell)
+        };
+        let full: Option<Vec<CellInfo>> = self.cells.list(Detail::Full).map(fits).collect();
+        full.unwrap_or_else(|| self.cells.list(Detail::Brief).collect())
     }
 
     fn events(&self, from: u64, max_entries: u32) -> Vec<JournalEntry> {
@@ -370,4 +377,4 @@ fn subject(body: &RequestBody) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

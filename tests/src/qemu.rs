@@ -45,8 +45,28 @@ pub struct Machine {
     cpu: String,
     command_line: String,
     extra: Vec<OsString>,
+    time: Time,
     reboots: Reboot,
     limit: Duration,
+}
+
+/// What a machine's clocks go by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Time {
+    /// The host's clock.
+    #[default]
+    Host,
+    /// Its own instructions, of all cores together, one a nanosecond: one core executes at a time.
+    Instructions,
+}
+
+impl Time {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Host => &["-accel", "tcg,thread=multi"],
+            Self::Instructions => &["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"],
+        }
+    }
 }
 
 /// What a machine does that is reset.
@@ -87,6 +107,7 @@ impl Machine {
             cpu: "max".into(),
             command_line: String::new(),
             extra: Vec::new(),
+            time: Time::Host,
             reboots: Reboot::Ends,
             limit: Duration::from_secs(180),
         }
@@ -142,6 +163,12 @@ impl Machine {
         self
     }
 
+    /// Its clocks go by that.
+    pub fn time(mut self, time: Time) -> Self {
+        self.time = time;
+        self
+    }
+
     /// A machine that is reset starts anew, with its memory as it was, instead of ending.
     pub fn reboots(mut self) -> Self {
         self.reboots = Reboot::StartsAnew;
@@ -169,7 +196,8 @@ impl Machine {
         let smp = format!("{},sockets={nodes},cores={physical},threads={threads}", self.cores);
         let mut command = Command::new("qemu-system-x86_64");
         command
-            .args(["-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg,thread=multi"])
+            .args(["-nodefaults", "-no-user-config", "-display", "none"])
+            .args(self.time.arguments())
             .args(["-M", kind, "-cpu", &self.cpu, "-smp", &smp])
             .args(["-m", &self.memory_mib.to_string(), "-append", &self.command_line])
             .args(["-global", "virtio-mmio.force-legacy=false"])

@@ -3,7 +3,7 @@
 use crate::images;
 use crate::management::Client;
 use crate::ports;
-use crate::qemu::{Machine, MachineType, Outcome, Running, cpu_time};
+use crate::qemu::{Machine, MachineType, Outcome, Running, Time, cpu_time};
 use isola_abi::management::{CoreOwner, MachineInfo, RequestBody, ResponseBody};
 use isola_abi::size::ByteSize;
 use std::io::{BufRead, BufReader, Write};
@@ -31,6 +31,8 @@ pub struct Setup {
     pub memory_mib: usize,
     /// The processor, as QEMU calls it.
     pub cpu: &'static str,
+    /// What its clocks go by.
+    pub time: Time,
     /// Number of network devices.
     pub network_devices: usize,
     /// The supervisor's command line.
@@ -52,6 +54,7 @@ impl Default for Setup {
             nodes: 1,
             memory_mib: 128,
             cpu: "max",
+            time: Time::Host,
             network_devices: 2,
             command_line: "",
             forwards: None,
@@ -83,6 +86,7 @@ impl Supervised {
             .topology(setup.threads, setup.nodes)
             .memory_mib(setup.memory_mib)
             .cpu(setup.cpu)
+            .time(setup.time)
             .limit(Duration::from_secs(600))
             .argument("-chardev")
             .argument(format!("socket,id=console,path={},server=on,wait=off", console.display()))
@@ -157,6 +161,11 @@ impl Supervised {
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
         line.split_whitespace().next().unwrap().parse::<u64>().unwrap() >> 10
+    }
+
+    /// What the machine has written to its serial line so far.
+    pub fn serial(&mut self) -> String {
+        self.qemu.as_mut().expect("the machine runs").serial()
     }
 
     /// CPU time that QEMU has used so far.

@@ -54,7 +54,9 @@ pub const MAX_ARGUMENTS: usize = 64;
 /// See [`MAX_ARGUMENTS`].
 pub const MAX_ARGUMENT_BYTES: usize = 4096;
 
-/// Most cells that a supervisor keeps, those that have ended included.
+/// Most cells that a supervisor keeps, those that have ended included: so many that a list of all fits in a frame, and more
+/// than can run, as each that runs has a core. One that is created when there are so many takes the place of the oldest one
+/// that has ended and is not to be started again.
 pub const MAX_CELLS: usize = 64;
 
 /// Largest image that the supervisor takes, in bytes.

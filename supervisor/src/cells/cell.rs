@@ -113,6 +113,11 @@ impl<E: Effects> Cell<E> {
         self.held().is_some() || self.restarting.next_ns().is_some()
     }
 
+    /// Whether it has ended, and is not to be started again by itself.
+    pub(super) fn is_only_a_record(&self) -> bool {
+        self.held().is_none() && self.restarting.next_ns().is_none()
+    }
+
     pub(super) fn held(&self) -> Option<&Held<E>> {
         match &self.body {
             Body::Held(held) => Some(held),

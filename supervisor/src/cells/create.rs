@@ -49,14 +49,23 @@ impl<E: Effects> Cells<E> {
         if self.find(&spec.name).is_ok() || self.pending_specs().any(|pending| pending.name == spec.name) {
             return Err(ManagementError::NameTaken(spec.name.clone()).into());
         }
-        if self.cells.len() >= MAX_CELLS {
-            let what = format!("there are {MAX_CELLS} cells, those that have ended included: remove one");
+        let is_full = self.cells.len() + self.pending_specs().count() >= MAX_CELLS;
+        let oldest = self.cells.values().find(|cell| cell.is_only_a_record() && !self.is_pending(cell.id));
+        let oldest = oldest.map(|cell| cell.id).filter(|_| is_full);
+        if is_full && oldest.is_none() {
+            let what = format!(
+                "there are {MAX_CELLS} cells, none of which has ended for good: stop or remove one of them"
+            );
             return Err(ManagementError::OutOfLimits(what).into());
         }
         trust::check(&spec.requirement, &spec.image).map_err(ManagementError::ImageNotTrusted)?;
         let id = CellId(self.next_id);
         let Built { held, core_ids, memory_bytes, image_bytes, text_bytes } = self.build(id, spec)?;
         self.next_id += 1;
+        // The record of a cell that has ended makes room.
+        if let Some(name) = oldest.and_then(|id| self.name_of(id)) {
+            self.destroy(&name)?;
+        }
         let now = self.effects.now_ns();
         let cell = Cell {
             id,

@@ -96,16 +96,12 @@ impl<E: Effects> Cells<E> {
         }
     }
 
-    /// All cells, by age.
-    pub fn list(&mut self, detail: Detail) -> Vec<CellInfo> {
-        self.doorbell();
-        self.cells
-            .values()
-            .map(|cell| CellInfo {
-                loans: self.loans_of(cell.id),
-                ..cell.info(&self.effects, self.boot.unix_ns, detail)
-            })
-            .collect()
+    /// All cells as they were last seen, by age.
+    pub fn list(&self, detail: Detail) -> impl Iterator<Item = CellInfo> {
+        self.cells.values().map(move |cell| CellInfo {
+            loans: self.loans_of(cell.id),
+            ..cell.info(&self.effects, self.boot.unix_ns, detail)
+        })
     }
 
     /// One cell.

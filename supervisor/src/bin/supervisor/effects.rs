@@ -41,6 +41,8 @@ pub struct Hardware {
     space: OwnSpace,
     /// Cores that did not come back. Held for good: what they could reach stays out of use.
     lost: Vec<LostCore>,
+    /// How long cores were waited for, ever, in ns.
+    waited_ns: u64,
     faults: Faults,
 }
 
@@ -73,6 +75,7 @@ impl Hardware {
             lines: machine.lines,
             space: machine.space,
             lost: machine.lost,
+            waited_ns: 0,
             faults: Faults::allowed(&machine.command_line),
         }
     }
@@ -80,6 +83,11 @@ impl Hardware {
     /// Ticks of this core's timer in so many ns.
     pub fn timer_ticks(&self, ns: u64) -> u64 {
         self.time.timer_ticks(ns)
+    }
+
+    /// How long cores were waited for that were taken back, ever, in ns.
+    pub fn waited_ns(&self) -> u64 {
+        self.waited_ns
     }
 
     /// What a cell is told.
@@ -332,6 +340,7 @@ impl Effects for Hardware {
 
     fn reclaim(&mut self, cores: Vec<Core>) -> Reclaimed<Core> {
         let mut reclaimed = Reclaimed { back: Vec::new(), lost: Vec::new() };
+        let began = self.now_ns();
         for core in cores {
             life::sign();
             match core {
@@ -346,6 +355,7 @@ impl Effects for Hardware {
                 core => reclaimed.back.push(core),
             }
         }
+        self.waited_ns += self.now_ns().saturating_sub(began);
         reclaimed
     }
 

@@ -60,7 +60,7 @@ pub fn serve(server: &mut Server<Hardware>, console: &mut Console, log: &mut Log
             return wire.finish(console, server);
         }
         if server.is_waited_for() || wire.is_quiet(console) {
-            rest(server);
+            rest(server, log);
             look_at_cells(server, log);
         }
     }
@@ -72,24 +72,30 @@ pub fn serve_cells(server: &mut Server<Hardware>, log: &mut Log) -> ! {
         life::sign();
         look_at_cells(server, log);
         drop(server.take_unsent());
-        rest(server);
+        rest(server, log);
     }
 }
 
 /// Nothing is to be done at once: works a little, or sleeps until something comes.
-fn rest(server: &mut Server<Hardware>) {
+fn rest(server: &mut Server<Hardware>, log: &mut Log) {
     match server.work() {
-        Scrub::Unfinished => interrupts::window(),
+        Scrub::Unfinished => {
+            // The other core of this physical one, or the next one that an emulator's thread runs, may go on.
+            core::hint::spin_loop();
+            interrupts::window();
+        }
         Scrub::Finished => {
             arm(server);
             life::rest();
             interrupts::halt();
+            log.looked_ns = Some(server.cells().effects().now_ns());
         }
     }
 }
 
 /// Does what cells have rung for, and what is due.
 fn look_at_cells(server: &mut Server<Hardware>, log: &mut Log) {
+    let began = server.cells().effects().now_ns();
     if BELL.swap(false, Ordering::Relaxed) {
         server.doorbell();
     }
@@ -98,13 +104,23 @@ fn look_at_cells(server: &mut Server<Hardware>, log: &mut Log) {
         server.tick();
     }
     log.write(server.cells().journal());
+    log.count(began, server.cells().effects());
 }
 
-/// Writes the journal to the log.
+/// How long a notification may wait until it is served, in ns. Said in the log where it was longer.
+const LATE_NS: u64 = 1_000_000;
+
+/// Writes the journal to the log, and how long notifications wait.
 #[derive(Debug, Default)]
 pub struct Log {
     /// Number of the first entry that was not written yet.
     next: u64,
+    /// When notifications were last looked for, if the supervisor has not slept since.
+    looked_ns: Option<u64>,
+    /// How long cores had been waited for by then, ever.
+    waited_ns: u64,
+    /// The longest that one can have waited, of those that were said.
+    longest_ns: u64,
 }
 
 impl Log {
@@ -113,6 +129,19 @@ impl Log {
             let cell = entry.cell.as_deref().unwrap_or("-");
             log::info!("{cell}: {:?}, {} us", entry.event, entry.duration_ns / 1000);
             self.next = entry.number + 1;
+        }
+    }
+
+    /// Counts a look for notifications. One that came right after the look before is served when this one has ended.
+    /// What cores take to come back from a cell that ends is not counted: it is no work of the supervisor's.
+    fn count(&mut self, began: u64, hardware: &Hardware) {
+        let waited_ns = hardware.waited_ns() - core::mem::replace(&mut self.waited_ns, hardware.waited_ns());
+        let since_ns = self.looked_ns.replace(began + waited_ns).unwrap_or(began) + waited_ns;
+        let late_ns = hardware.now_ns().saturating_sub(since_ns);
+        // Twice as long as before, so that there are few lines however often.
+        if late_ns > LATE_NS.max(2 * self.longest_ns) {
+            self.longest_ns = late_ns;
+            log::warn!("notifications of cells waited for up to {} us", late_ns / 1000);
         }
     }
 }

@@ -6,20 +6,14 @@ use crate::memory::Piece;
 use alloc::vec::Vec;
 use isola_abi::descriptor::DeviceKind;
 use isola_abi::id::CoreId;
-use isola_abi::management::MAX_CELLS;
 use isola_machine::boot::{Machine, Survivor};
 use isola_machine::device::Device;
 use isola_machine::heap::StaticHeap;
 use isola_supervisor::inventory::{CHUNK, Cores, Devices, Inventory, Memory};
 
-/// What the heap gets, in bytes: for answers, the journal, and what else is not a cell's...
-const HEAP_BASE: u64 = 2 << 20;
-/// ...and for each cell that there can be, ended or not: its log, and what is known of it.
-const HEAP_PER_CELL: u64 = 96 << 10;
-
 /// Gives the heap its memory. Returns how much, in bytes.
 pub fn extend_heap<const LEN: usize>(machine: &mut Machine, heap: &StaticHeap<LEN>) -> u64 {
-    let wanted = (HEAP_BASE + HEAP_PER_CELL * MAX_CELLS as u64).next_multiple_of(CHUNK);
+    let wanted = isola_supervisor::heap::bytes(machine.cores.len()).next_multiple_of(CHUNK);
     let mut given = 0;
     for (node, region) in core::mem::take(&mut machine.memory) {
         let missing = wanted.saturating_sub(given);

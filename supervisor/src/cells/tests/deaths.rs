@@ -96,7 +96,7 @@ fn has_one_owner_each(cells: &Cells<FakeMachine>) {
 
 /// Ends all cells: nothing is left, and nothing is due.
 fn end_all(cells: &mut Cells<FakeMachine>) {
-    for cell in cells.list(Detail::Brief) {
+    for cell in list(cells, Detail::Brief) {
         let _ = cells.stop(&cell.spec.name, 0);
         cells.destroy(&cell.spec.name).unwrap();
     }

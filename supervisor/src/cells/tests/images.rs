@@ -210,6 +210,28 @@ fn an_image_that_comes_and_a_cell_that_grows_push_idle_images_out() {
 }
 
 #[test]
+fn what_cannot_be_had_even_without_idle_images_leaves_them_alone() {
+    let mut cells = machine(2);
+    let report = run(&mut cells, CellSpec { memory_max: Some(ByteSize(4 << 30)), ..spec("kv") });
+    says(&report, CellPhase::Running);
+    send(&mut cells, &other_image(1, 3));
+    while cells.work() == crate::inventory::Scrub::Unfinished {}
+    let before = kept(&cells);
+    assert_eq!(before, [(1, 1), (0, 3)]);
+    // A block of 1 GiB, of 64 MiB; and one of 64 MiB, of which others have some.
+    for mib in [1024, 64] {
+        report.wish.make(mib * MIB, mib * MIB, isola_abi::id::NodeId(0));
+        cells.doorbell();
+        assert_eq!(kept(&cells), before, "{mib} MiB");
+        let refused = |event: &JournalEvent| matches!(event, JournalEvent::GrowthRefused { .. });
+        assert!(events(&cells).iter().any(refused));
+    }
+    let refused = cells.begin_image(64 * MIB);
+    assert!(matches!(refused, Err(ManagementError::MemoryExhausted { .. })), "{refused:?}");
+    assert_eq!(kept(&cells), before);
+}
+
+#[test]
 fn few_images_are_kept_for_nobody_those_that_were_used_last() {
     let mut cells = machine(2);
     create(&mut cells, spec("kv")).unwrap();

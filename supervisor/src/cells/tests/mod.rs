@@ -96,6 +96,12 @@ fn info(cells: &mut Cells<FakeMachine>, name: &str) -> CellInfo {
     *cells.inspect(name).unwrap()
 }
 
+/// All cells, looked at just now.
+fn list(cells: &mut Cells<FakeMachine>, detail: Detail) -> Vec<CellInfo> {
+    cells.doorbell();
+    cells.list(detail).collect()
+}
+
 fn advance(cells: &mut Cells<FakeMachine>, ms: u64) {
     let now = &cells.effects().now;
     now.set(now.get() + ms * 1_000_000);

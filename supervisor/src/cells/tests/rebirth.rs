@@ -80,7 +80,7 @@ fn name(number: u8) -> String {
 /// What must be the same for the next supervisor: cells that have not ended, and all that is free.
 fn known(cells: &mut Cells<FakeMachine>) -> (MachineInfo, Vec<CellInfo>) {
     cells.doorbell();
-    let live = cells.list(Detail::Full).into_iter().filter(|cell| !cell.state.has_ended());
+    let live = list(cells, Detail::Full).into_iter().filter(|cell| !cell.state.has_ended());
     // That a cell was asked to stop is forgotten: it is asked again.
     let live = live.map(|cell| match cell.state {
         CellState::Stopping => CellInfo { state: CellState::Running, ..cell },
@@ -92,7 +92,7 @@ fn known(cells: &mut Cells<FakeMachine>) -> (MachineInfo, Vec<CellInfo>) {
 
 /// What must be the same of cells that have ended.
 fn ended(cells: &mut Cells<FakeMachine>) -> Vec<(CellId, CellSpec, CellState, Option<i32>, Restarts)> {
-    let ended = cells.list(Detail::Full).into_iter().filter(|cell| cell.state.has_ended());
+    let ended = list(cells, Detail::Full).into_iter().filter(|cell| cell.state.has_ended());
     ended.map(|cell| (cell.id, cell.spec, cell.state, cell.exit_code, cell.restarts)).collect()
 }
 
@@ -475,7 +475,7 @@ proptest! {
             }
         }
         cells.effects().lost.clear();
-        for cell in cells.list(Detail::Brief) {
+        for cell in list(&mut cells, Detail::Brief) {
             let _ = cells.stop(&cell.spec.name, 0);
             cells.destroy(&cell.spec.name).unwrap();
         }
@@ -496,7 +496,7 @@ proptest! {
             let at = at % keepsake.len();
             keepsake[at] ^= flip;
         });
-        for cell in cells.list(Detail::Full) {
+        for cell in list(&mut cells, Detail::Full) {
             cells.stop(&cell.spec.name, 0).unwrap();
             cells.destroy(&cell.spec.name).unwrap();
         }

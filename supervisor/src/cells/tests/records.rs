@@ -1,7 +1,7 @@
 //! Cells that have ended: what is still told of them, and how they begin anew.
 
 use super::*;
-use isola_abi::management::MAX_CELLS;
+use isola_abi::management::{MAX_CELLS, RestartPolicy};
 
 /// Has a cell use something, and crash.
 fn use_and_crash(cells: &mut Cells<FakeMachine>, report: &Report) {
@@ -121,15 +121,50 @@ fn a_cell_that_has_ended_unseen_is_not_taken_to_run() {
 }
 
 #[test]
-fn records_are_bounded() {
-    let mut cells = machine(1);
-    for number in 0..MAX_CELLS {
+fn a_new_cell_takes_the_place_of_the_oldest_that_has_ended_for_good() {
+    let mut cells = machine(2);
+    // The oldest of all is to be started again, the next one runs.
+    let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..spec("again") });
+    run(&mut cells, spec("runs"));
+    crashes(&report, CrashKind::Panic, "oh");
+    cells.doorbell();
+    for number in 2..MAX_CELLS {
         run(&mut cells, spec(&alloc::format!("cell-{number}")));
         cells.stop(&alloc::format!("cell-{number}"), 0).unwrap();
     }
-    assert!(matches!(create(&mut cells, spec("more")), Err(ManagementError::OutOfLimits(_))));
-    cells.destroy("cell-7").unwrap();
+    let names = |cells: &Cells<FakeMachine>| -> Vec<_> {
+        cells.list(Detail::Brief).map(|cell| cell.spec.name).collect()
+    };
+    assert_eq!(names(&cells).len(), MAX_CELLS);
+    // A cell that cannot be created takes nobody's place.
+    assert!(create(&mut cells, CellSpec { cores: 3, ..spec("more") }).is_err());
+    assert!(names(&cells).contains(&"cell-2".into()));
     create(&mut cells, spec("more")).unwrap();
+    let left = names(&cells);
+    assert_eq!(left.len(), MAX_CELLS);
+    assert!(
+        !left.contains(&"cell-2".into())
+            && ["again", "runs", "cell-3"].iter().all(|name| left.contains(&(*name).into()))
+    );
+    let gone = cells.journal().since(0).filter(|entry| entry.event == JournalEvent::Destroy);
+    assert_eq!(gone.filter_map(|entry| entry.cell.as_deref()).collect::<Vec<_>>(), ["cell-2"]);
+}
+
+#[test]
+fn cells_that_are_all_to_be_started_again_leave_no_place() {
+    let mut cells = machine(2);
+    for number in 0..MAX_CELLS {
+        let name = alloc::format!("cell-{number}");
+        let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..spec(&name) });
+        crashes(&report, CrashKind::Panic, "oh");
+        cells.doorbell();
+    }
+    let refused = create(&mut cells, spec("more"));
+    let Err(ManagementError::OutOfLimits(what)) = refused else { panic!("{refused:?}") };
+    assert!(what.contains("stop or remove one"), "{what}");
+    cells.stop("cell-7", 0).unwrap();
+    create(&mut cells, spec("more")).unwrap();
+    assert!(cells.find("cell-7").is_err());
 }
 
 #[test]

@@ -40,7 +40,10 @@ fn feed(server: &mut Server<FakeMachine>, bytes: &mut &[u8]) {
     }
 }
 
-fn ask(server: &mut Server<FakeMachine>, body: RequestBody) -> Result<ResponseBody, ManagementError> {
+pub(crate) fn ask(
+    server: &mut Server<FakeMachine>,
+    body: RequestBody,
+) -> Result<ResponseBody, ManagementError> {
     send(server, 7, body);
     while server.unsent.is_empty() && server.is_waited_for() {
         server.work();
@@ -51,12 +54,12 @@ fn ask(server: &mut Server<FakeMachine>, body: RequestBody) -> Result<ResponseBo
     responses.remove(0).body
 }
 
-fn hello(server: &mut Server<FakeMachine>) {
+pub(crate) fn hello(server: &mut Server<FakeMachine>) {
     let version = isola_abi::VERSION;
     assert_eq!(ask(server, RequestBody::Hello { version }), Ok(ResponseBody::Hello { version }));
 }
 
-fn upload(server: &mut Server<FakeMachine>, image: &[u8]) {
+pub(crate) fn upload(server: &mut Server<FakeMachine>, image: &[u8]) {
     ask(server, RequestBody::ImageBegin { len_bytes: image.len() as u64 }).unwrap();
     for (number, chunk) in image.chunks(1000).enumerate() {
         ask(server, RequestBody::ImageChunk { offset: number as u64 * 1000, bytes: chunk.to_vec() }).unwrap();

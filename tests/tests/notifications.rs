@@ -1,0 +1,100 @@
+//! Notifications of cells are served within a million instructions of the machine, whatever else is asked of the supervisor.
+//!
+//! The supervisor measures itself how long one can have waited, and says so in its log where that is longer than a
+//! millisecond. On these machines a nanosecond is an instruction, so that how busy the host is does not matter.
+
+use isola_abi::management::{
+    CellSpec, CellState, Change, JournalEvent, Mode, RequestBody, ResponseBody, RestartPolicy,
+};
+use isola_abi::report::CellPhase;
+use isola_abi::size::ByteSize;
+use isola_tests::management::{cell, digest, spec};
+use isola_tests::qemu::Time;
+use isola_tests::supervised::{Setup, Supervised, probe};
+use std::time::Duration;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the supervisor says where notifications had to wait.
+const LATE: &str = "notifications of cells waited";
+
+fn boot(cores: usize, memory_mib: usize) -> Supervised {
+    Supervised::boot(Setup { cores, memory_mib, time: Time::Instructions, ..Setup::default() })
+}
+
+/// Has a cell of so many MiB write to all of its memory, and end.
+fn soil(machine: &mut Supervised, mib: u64) {
+    machine.client.create(probe(), spec("soil", 1, mib, &["memory"]));
+    machine.client.start("soil");
+    machine.client.wait_for_end("soil");
+    machine.client.destroy("soil");
+}
+
+/// No notification had to wait.
+fn was_never_late(machine: &mut Supervised) {
+    let serial = machine.serial();
+    let late: Vec<&str> = serial.lines().filter(|line| line.contains(LATE)).collect();
+    assert!(late.is_empty(), "{late:#?}");
+}
+
+fn entry(machine: &mut Supervised, name: &str, what: impl Fn(&JournalEvent) -> bool) -> (u64, Duration) {
+    let events = machine.client.events(0);
+    let entry = events.iter().find(|entry| entry.cell.as_deref() == Some(name) && what(&entry.event));
+    let entry = entry.unwrap_or_else(|| panic!("{name}: {events:?}"));
+    (entry.number, Duration::from_nanos(entry.duration_ns))
+}
+
+#[test]
+fn a_cell_grows_while_a_large_one_is_created_enlarged_and_restarted_on_dirty_memory() {
+    let mut machine = boot(4, 1024);
+    soil(&mut machine, 900);
+    let grows = CellSpec { memory_max: Some(ByteSize(64 << 20)), ..spec("grows", 1, 4, &["ask", "2"]) };
+    machine.client.create(probe(), grows);
+    // The large cell ends at once, and is started again.
+    let large = CellSpec {
+        image: digest(probe()),
+        restart: RestartPolicy::Always,
+        ..spec("large", 1, 700, &["exit", "1"])
+    };
+    let asked = machine.client.send(RequestBody::Create(large));
+    machine.client.start("grows");
+    let grown = machine.client.wait_for_end("grows");
+    assert_eq!((grown.state, grown.memory_given), (CellState::Exited, ByteSize(64 << 20)), "{grown:?}");
+    let created = machine.client.wait(asked, PATIENCE).expect("the large cell is created");
+    assert_eq!(cell(created.body).state, CellState::Created);
+    // It was created after the other one had grown thirty times, and ended.
+    let (ended, _) = entry(&mut machine, "grows", |event| matches!(event, JournalEvent::Exit(_)));
+    let (created, took) = entry(&mut machine, "large", |event| *event == JournalEvent::Create);
+    assert!(ended < created && took > Duration::from_millis(20), "{ended} {created} {took:?}");
+    was_never_late(&mut machine);
+
+    machine.client.create(probe(), spec("grows-on-request", 1, 8, &["serve"]));
+    machine.client.start("grows-on-request");
+    machine.client.wait_for("grows-on-request", |info| info.phase == CellPhase::Running);
+    let (name, memory) = ("grows-on-request".into(), Change::More(ByteSize(128 << 20)));
+    let resized = machine.client.ask(RequestBody::ResizeMemory { name, memory, mode: Mode::Apply });
+    assert!(matches!(resized, Ok(ResponseBody::MemoryResized(_))), "{resized:?}");
+    was_never_late(&mut machine);
+
+    machine.client.start("large");
+    machine.client.wait_for("large", |info| info.restarts.count >= 1);
+    machine.client.stop("large", 0);
+    was_never_late(&mut machine);
+}
+
+#[test]
+fn images_lists_journals_and_logs_hold_nobody_up() {
+    let mut machine = boot(4, 256);
+    for number in 0..20 {
+        let name = format!("cell-{number}");
+        machine.client.create(probe(), spec(&name, 3, 8, &["print", "2000"]));
+        machine.client.start(&name);
+        machine.client.wait_for_end(&name);
+        machine.client.logs(&name);
+    }
+    machine.client.flood(RequestBody::List, 50);
+    machine.client.flood(RequestBody::Events { from: 0, max_entries: u32::MAX }, 50);
+    assert_eq!(machine.client.machine().cores.len(), 4);
+    was_never_late(&mut machine);
+}
