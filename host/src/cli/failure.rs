@@ -1,6 +1,6 @@
 //! Why a command ends without having done what was asked.
 
-use crate::output::{Format, Output};
+use crate::output::{Format, Output, for_error_output};
 use serde::Serialize;
 use std::error::Error;
 use std::io;
@@ -48,7 +48,7 @@ impl Failure {
             (None, _) => {}
             (Some(error), Format::Table) => {
                 let style = anstyle::AnsiColor::Red.on_default().bold();
-                anstream::eprintln!("{style}error:{style:#} {}", error.trim_end());
+                anstream::eprintln!("{style}error:{style:#} {}", for_error_output(error.trim_end()));
             }
             (Some(error), Format::Json) => {
                 let view = FailureView { error: error.trim_end(), exit_code: self.code };

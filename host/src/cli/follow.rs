@@ -5,6 +5,7 @@ use crate::cellctl::{look_up, waits_for_restart};
 use crate::machine::Held;
 use crate::machine::state::MachineDir;
 use crate::output::Format;
+use crate::output::printable::Console;
 use crate::output::view::is_running;
 use isola_abi::id::CellId;
 use isola_abi::management::{CellInfo, LogPiece};
@@ -25,6 +26,7 @@ pub(super) struct Follower {
     id: Option<CellId>,
     /// How much it has read.
     read: u64,
+    console: Console,
 }
 
 /// A piece of what a cell printed: the JSON form.
@@ -41,7 +43,7 @@ struct LogView<'a> {
 impl Follower {
     /// A reader that has read nothing yet.
     pub(super) fn new(dir: MachineDir, name: &str) -> Self {
-        Self { dir, name: name.to_owned(), id: None, read: 0 }
+        Self { dir, name: name.to_owned(), id: None, read: 0, console: Console::default() }
     }
 
     /// Prints what is new, in one turn; returns how the cell is.
@@ -91,7 +93,7 @@ impl Follower {
             return Ok(());
         }
         match context.output.format {
-            Format::Table => context.output.raw(&piece.bytes)?,
+            Format::Table => context.output.console(&mut self.console, &piece.bytes)?,
             Format::Json => {
                 let text = String::from_utf8_lossy(&piece.bytes).into_owned();
                 context.output.json_line(&LogView { cell: &self.name, from: piece.from, text })?;

@@ -3,6 +3,7 @@
 use super::follow::Follower;
 use super::interrupt::Interrupts;
 use super::{Context, Failure, complete, show, standalone};
+use crate::output::printable::Console;
 use clap::Args;
 use std::process::ExitCode;
 
@@ -31,7 +32,7 @@ pub(super) struct Arguments {
 pub(super) fn logs(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Some(name) = &arguments.cell else {
         let held = crate::machine::Held::take(&context.root, &context.dir())?;
-        context.output.raw(&std::fs::read(held.dir.serial_log())?)?;
+        context.output.console(&mut Console::default(), &std::fs::read(held.dir.serial_log())?)?;
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(alone) = standalone::find(context, name)? {

@@ -15,6 +15,7 @@ use crate::machine::cells::Afterwards;
 use crate::machine::network::NetworkWish;
 use crate::machine::options::{MachineModel, MachineOptions, Topology, Uplink};
 use crate::manifest::{Manifest, Wait, Watchdog};
+use crate::output::error_line;
 use crate::output::progress::Progress;
 use crate::placement::{CoreIds, PlacementWish};
 use crate::publish::PublishSpec;
@@ -272,7 +273,7 @@ fn attend(context: &Context, name: &str, remove: bool, interrupts: &Interrupts) 
     if let Some(crash) = &cell.crash {
         // That the cell crashed is the outcome, not a remark: it is told even where remarks are not wanted.
         let text = show::crash_text(name, &show::crash(&dir, &cell, crash));
-        anstream::eprintln!("{}", text.trim_end());
+        error_line(text.trim_end());
     }
     if remove {
         let held = Held::take_supervised(&context.root, &dir)?;

@@ -19,6 +19,7 @@ use crate::machine::state::MachineDir;
 use crate::machine::{Held, MachineError, accel};
 use crate::names::{self, MachineName};
 use crate::output::human;
+use crate::output::printable::Console;
 use crate::output::view::PortView;
 use crate::publish::{Publication, PublishSpec};
 use isola_abi::descriptor::NetworkAddress;
@@ -222,17 +223,17 @@ pub(super) fn logs(context: &Context, held: &Held, follow_on: bool) -> Result<Ex
         let interrupts = Interrupts::count()?;
         follow(context, held, &interrupts)?;
     } else {
-        print_new(context, &held.dir, &mut 0)?;
+        print_new(context, &held.dir, &mut 0, &mut Console::default())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn follow(context: &Context, held: &Held, interrupts: &Interrupts) -> Result<End, Failure> {
-    let mut read = 0;
+    let (mut read, mut console) = (0, Console::default());
     loop {
         // Looked at first: what it prints before it ends is in the file by then.
         let running = held.is_running();
-        print_new(context, &held.dir, &mut read)?;
+        print_new(context, &held.dir, &mut read, &mut console)?;
         if !running {
             return Ok(End::Ended);
         }
@@ -243,13 +244,18 @@ fn follow(context: &Context, held: &Held, interrupts: &Interrupts) -> Result<End
     }
 }
 
-fn print_new(context: &Context, dir: &MachineDir, read: &mut u64) -> Result<(), Failure> {
+fn print_new(
+    context: &Context,
+    dir: &MachineDir,
+    read: &mut u64,
+    console: &mut Console,
+) -> Result<(), Failure> {
     // The file is made by QEMU.
     let Ok(mut file) = File::open(dir.serial_log()) else { return Ok(()) };
     file.seek(SeekFrom::Start(*read))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     *read += bytes.len() as u64;
-    context.output.raw(&bytes)?;
+    context.output.console(console, &bytes)?;
     Ok(())
 }

@@ -13,16 +13,12 @@ use isola_abi::id::CellId;
 use isola_abi::management::{CellInfo, CoreOwner, CoreUsage};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// How often ^C is looked for.
 const GLANCE: Duration = Duration::from_millis(50);
-
-/// To the first column of the first line, and nothing left on the screen.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Shows what the running cells do: cores, use, requests and latencies of each interval, until ^C
 #[derive(Debug, Args)]
@@ -69,7 +65,6 @@ struct TopView {
 
 pub(super) fn top(context: &Context, arguments: &Arguments) -> Result<ExitCode, Failure> {
     let interrupts = Interrupts::count()?;
-    let screen = context.output.format == Format::Table && stdout().is_terminal();
     let (mut before, mut looked, _) = look(context)?;
     for _ in 0..arguments.intervals.unwrap_or(u64::MAX) {
         let next = Instant::now() + arguments.interval.0;
@@ -87,8 +82,7 @@ pub(super) fn top(context: &Context, arguments: &Arguments) -> Result<ExitCode, 
             .collect();
         match context.output.format {
             Format::Json => context.output.json_line(&views)?,
-            Format::Table if screen => context.output.text(&format!("{CLEAR}{}", text(&views)))?,
-            Format::Table => context.output.text(&format!("{}\n", text(&views)))?,
+            Format::Table => context.output.screen(&format!("{}\n", text(&views)))?,
         }
         (before, looked) = (now, at);
     }

@@ -6,16 +6,23 @@
 //! | [`view`] | the JSON forms: field names are stable, and documented there |
 //! | [`trace`] | the journal as a trace for Perfetto |
 //! | [`human`] | durations, counts and times of day for people |
+//! | [`printable`] | control characters do not reach a terminal |
 //! | [`progress`] | a sign of life for what takes longer than a second |
 
 pub mod human;
+pub mod printable;
 pub mod progress;
 pub mod trace;
 pub mod view;
 
 use comfy_table::{ContentArrangement, Table, presets};
+use printable::{Console, printable, printable_line};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+
+/// Clears a terminal, and goes to its top left.
+const CLEAR: &[u8] = b"\x1b[H\x1b[2J";
 
 /// How answers are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -62,7 +69,7 @@ impl Output {
     /// # Errors
     /// Whatever the standard output says.
     pub fn json(&self, value: &impl Serialize) -> io::Result<()> {
-        self.text(&serde_json::to_string_pretty(value)?)
+        raw(&ended(&serde_json::to_string_pretty(value)?))
     }
 
     /// Prints a value as JSON on one line.
@@ -70,38 +77,70 @@ impl Output {
     /// # Errors
     /// Whatever the standard output says.
     pub fn json_line(&self, value: &impl Serialize) -> io::Result<()> {
-        self.text(&serde_json::to_string(value)?)
+        raw(&ended(&serde_json::to_string(value)?))
     }
 
-    /// Prints a text, and ends its last line.
+    /// Prints a text, and ends its last line. A terminal gets it [`printable`].
     ///
     /// # Errors
     /// Whatever the standard output says.
     pub fn text(&self, text: &str) -> io::Result<()> {
-        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-        self.raw(format!("{text}{end}").as_bytes())
+        raw(&ended(&if io::stdout().is_terminal() { printable(text) } else { text.into() }))
     }
 
-    /// Prints bytes as they are, at once.
+    /// Clears the terminal and prints a text at its top; where the output is no terminal, prints the text.
     ///
     /// # Errors
     /// Whatever the standard output says.
-    pub fn raw(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        out.write_all(bytes)?;
-        out.flush()
+    pub fn screen(&self, text: &str) -> io::Result<()> {
+        if io::stdout().is_terminal() {
+            raw(CLEAR)?;
+        }
+        self.text(text)
+    }
+
+    /// Prints what a cell's console says: to a terminal by way of `console`, elsewhere byte by byte.
+    ///
+    /// # Errors
+    /// Whatever the standard output says.
+    pub fn console(&self, console: &mut Console, bytes: &[u8]) -> io::Result<()> {
+        if io::stdout().is_terminal() { raw(console.next(bytes).as_bytes()) } else { raw(bytes) }
     }
 
     /// Says something beside the answer, unless asked to be quiet.
     pub fn note(&self, text: &str) {
         if self.talk == Talk::Notes {
-            anstream::eprintln!("{text}");
+            error_line(text);
         }
     }
 }
 
-/// Columns under their headings, without lines around them.
+/// Prints a line on the error output. A terminal gets it [`printable`].
+pub fn error_line(text: &str) {
+    eprintln!("{}", for_error_output(text));
+}
+
+/// A text for the error output: [`printable`], where that is a terminal.
+pub fn for_error_output(text: &str) -> Cow<'_, str> {
+    if io::stderr().is_terminal() { printable(text) } else { text.into() }
+}
+
+fn ended(text: &str) -> Vec<u8> {
+    let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    format!("{text}{end}").into_bytes()
+}
+
+fn raw(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()
+}
+
+/// Columns under their headings, without lines around them. On a terminal, a row is one line whatever it says.
 pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let to_terminal = io::stdout().is_terminal();
+    let one_line = |cell: String| if to_terminal { printable_line(&cell).into_owned() } else { cell };
+    let rows = rows.into_iter().map(|row| row.into_iter().map(one_line).collect::<Vec<_>>());
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Disabled);

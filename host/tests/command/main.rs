@@ -17,4 +17,5 @@ mod recovery;
 mod resize;
 mod sandbox;
 mod signing;
+mod terminal;
 mod usage;

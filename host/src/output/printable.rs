@@ -1,0 +1,122 @@
+//! Text of others on a terminal: a terminal obeys control characters, so none of a cell's reaches one.
+//!
+//! Names, messages and console output come from cells and from the network. [`printable`] replaces control characters
+//! by escapes (`\x1b`, `\u{202e}`) and is applied where output goes to a terminal, and only there: a pipe, a file and
+//! JSON get the exact bytes. [`Console`] does the same for a stream of bytes, which may end inside a character.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// What separates lines and columns, and is kept.
+const LAYOUT: [char; 2] = ['\n', '\t'];
+
+/// Replaces characters that a terminal acts on by escapes. Keeps line breaks and tabs.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, &LAYOUT)
+}
+
+/// As [`printable`], for a name or a cell of a table: line breaks and tabs are replaced as well.
+pub fn printable_line(text: &str) -> Cow<'_, str> {
+    escaped(text, &[])
+}
+
+fn escaped<'a>(text: &'a str, kept: &[char]) -> Cow<'a, str> {
+    let acts = |character: char| is_control(character) && !kept.contains(&character);
+    if !text.contains(acts) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match character {
+            character if !acts(character) => safe.push(character),
+            '\0'..='\u{ff}' => {
+                let _ = write!(safe, "\\x{:02x}", u32::from(character));
+            }
+            _ => safe.extend(character.escape_unicode()),
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// Whether a terminal acts on the character: C0 and C1 controls, DEL, and the marks that reorder what is beside them.
+fn is_control(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The console of a cell on its way to a terminal.
+#[derive(Debug, Default)]
+pub struct Console {
+    /// The beginning of a character, or of a line end, whose rest has not come.
+    rest: Vec<u8>,
+}
+
+impl Console {
+    /// The next bytes, printable. Bytes that are no UTF-8 become escapes; a line may end with CR LF.
+    pub fn next(&mut self, bytes: &[u8]) -> String {
+        self.rest.extend_from_slice(bytes);
+        let whole = self.rest.len() - self.unfinished();
+        let mut safe = String::new();
+        for chunk in self.rest[..whole].utf8_chunks() {
+            safe.push_str(&printable(&chunk.valid().replace("\r\n", "\n")));
+            for byte in chunk.invalid() {
+                let _ = write!(safe, "\\x{byte:02x}");
+            }
+        }
+        self.rest.drain(..whole);
+        safe
+    }
+
+    /// How many bytes at the end may be the beginning of what comes next.
+    fn unfinished(&self) -> usize {
+        if self.rest.ends_with(b"\r") {
+            return 1;
+        }
+        let last = match std::str::from_utf8(&self.rest) {
+            Ok(_) => return 0,
+            // The error of the last chunk decides; those before it are wrong whatever follows.
+            Err(_) => self.rest.utf8_chunks().last().map_or(&[][..], |chunk| chunk.invalid()),
+        };
+        match std::str::from_utf8(last) {
+            Err(error) if error.error_len().is_none() && self.rest.ends_with(last) => last.len(),
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_terminal_gets_no_command_from_a_text() {
+        let hostile = "\x1b]0;title\x07\x1b[2Ja\r\u{9b}31mb\u{202e}c\u{7f}";
+        assert_eq!(printable(hostile), r"\x1b]0;title\x07\x1b[2Ja\x0d\x9b31mb\u{202e}c\x7f");
+        assert_eq!(printable("lines\n\tof words, λ and 語\n"), "lines\n\tof words, λ and 語\n");
+        assert_eq!(printable_line("a\nb\tc"), r"a\x0ab\x09c");
+    }
+
+    #[test]
+    fn a_console_keeps_its_lines_and_characters_whichever_way_it_is_cut() {
+        let mut console = Console::default();
+        let bytes = "one\r\ntwo λ\x1b[2J\rthree".as_bytes();
+        let text: String = bytes.iter().map(|byte| console.next(&[*byte])).collect();
+        assert_eq!(text, "one\ntwo λ\\x1b[2J\\x0dthree");
+        assert_eq!(Console::default().next(b"a\xff\xceb\xe2\x82"), r"a\xff\xceb");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_cell_prints_no_control_character_is_left(
+            pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..10)
+        ) {
+            let mut console = Console::default();
+            for piece in &pieces {
+                let text = console.next(piece);
+                prop_assert!(!text.contains(|c| is_control(c) && !LAYOUT.contains(&c)), "{text:?}");
+                prop_assert!(console.rest.len() <= 3);
+            }
+        }
+    }
+}

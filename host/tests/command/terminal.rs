@@ -1,0 +1,61 @@
+//! What a terminal gets: nothing of a cell's that it would obey. A pipe and JSON get the exact text.
+
+use crate::sandbox::Sandbox;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// Clears the screen, sets the title, goes back in the line, and reorders what follows.
+const HOSTILE: &str = "\x1b[2J\x1b]0;x\x07\r\u{9b}31m\u{202e}";
+
+/// [`HOSTILE`], as a terminal shows it.
+const SHOWN: &str = r"\x1b[2J\x1b]0;x\x07\x0d\x9b31m\u{202e}";
+
+/// What a command writes to a terminal: its standard and its error output.
+fn on_terminal(sandbox: &Sandbox, arguments: &[&str]) -> String {
+    let mut master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap());
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_bytes();
+    let path = PathBuf::from(std::ffi::OsString::from_vec(name));
+    let slave = File::options().read(true).write(true).open(path).unwrap();
+    let mut command = sandbox.command(arguments);
+    command.stdout(slave.try_clone().unwrap()).stderr(slave);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut bytes = Vec::new();
+    // A terminal whose other end is closed reads as an error.
+    let _ = master.read_to_end(&mut bytes);
+    assert!(child.wait().unwrap().success(), "{arguments:?}");
+    String::from_utf8(bytes).unwrap()
+}
+
+fn commands(text: &str) -> Vec<char> {
+    // The terminal driver itself ends lines with CR LF.
+    let text = text.replace("\r\n", "\n");
+    text.chars().filter(|&c| c.is_control() && c != '\n' && c != '\t' || c == '\u{202e}').collect()
+}
+
+#[test]
+fn a_terminal_gets_no_command_of_a_cell_s() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv", HOSTILE]).ok();
+    for arguments in [&["logs", "kv"][..], &["inspect", "kv"]] {
+        let text = on_terminal(&sandbox, arguments);
+        assert_eq!(commands(&text), [], "{arguments:?}: {text:?}");
+        assert!(text.contains(SHOWN), "{arguments:?}: {text:?}");
+    }
+    for arguments in [&["ps"][..], &["events"], &["inspect", "-c", "kv"]] {
+        assert_eq!(commands(&on_terminal(&sandbox, arguments)), [], "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_is_no_terminal_gets_the_exact_text() {
+    let sandbox = Sandbox::up();
+    sandbox.isola(&["run", "-d", "--name", "kv", "kv", HOSTILE]).ok();
+    assert_eq!(sandbox.isola(&["logs", "kv"]).ok(), format!("kv: started [{HOSTILE}]\n"));
+    assert_eq!(sandbox.json(&["inspect", "kv"])["arguments"][0], HOSTILE);
+}
