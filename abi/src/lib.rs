@@ -48,4 +48,4 @@ pub mod topology;
 
 /// Version of everything in this crate. Supervisor, cell images and host tool of one build share it; a
 /// mixture is refused with a clear error.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;

@@ -38,6 +38,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
         image: ByteSize(1 << 20),
         text: ByteSize(3 << 20),
         memory_usage: MemoryUsage::default(),
+        device: None,
         address: None,
         network: NetworkUsage::default(),
         service: Default::default(),

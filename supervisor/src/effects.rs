@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysRange};
 use isola_abi::inquiry::Line;
-use isola_abi::management::{CellSpec, Fault, RestartCause};
+use isola_abi::management::{CellSpec, DeviceLocation, Fault, RestartCause};
 use isola_abi::places::{Order, OrderKind};
 use isola_abi::rebirth::Stage;
 use isola_abi::report::Report;
@@ -308,6 +308,9 @@ pub trait Effects {
 
     /// Takes cores away from whatever they execute, and waits until they are parked or are not going to be.
     fn reclaim(&mut self, cores: Vec<Self::Core>) -> Reclaimed<Self::Core>;
+
+    /// Where a device is in the machine.
+    fn location(device: &Self::Device) -> DeviceLocation;
 
     /// Makes a device forget its cell: no transfer is under way afterwards, and none begins. Returns whether
     /// it did; a device that does not is not used again, nor the memory that it may still write to.

@@ -27,7 +27,9 @@ use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::inquiry::{Line, Questions};
 use isola_abi::integrity::ImageDigest;
-use isola_abi::management::{CellSpec, CorePlacement, Fault, LendingSpec, NetworkSpec, RestartPolicy, Text};
+use isola_abi::management::{
+    CellSpec, CorePlacement, DeviceLocation, Fault, LendingSpec, NetworkSpec, RestartPolicy, Text,
+};
 use isola_abi::places::{Order, OrderKind, Places};
 use isola_abi::rebirth::Stage;
 use isola_abi::recall::Recall;
@@ -177,7 +179,7 @@ impl CoreToken for FakeCore {
 }
 
 #[derive(Debug)]
-pub(crate) struct FakeDevice;
+pub(crate) struct FakeDevice(pub u8);
 
 pub(crate) struct FakeSpace {
     /// Of all that were built.
@@ -197,7 +199,7 @@ pub(crate) struct FakeSpace {
     /// What it stands on.
     text: Option<FakeShared>,
     cores: Vec<CoreId>,
-    has_device: bool,
+    device: Option<u8>,
 }
 
 /// What was done to the machine.
@@ -334,7 +336,7 @@ impl Effects for FakeMachine {
             retracted: Vec::new(),
             text: shares.then(|| blueprint.image.clone()),
             cores: blueprint.cores.iter().map(FakeCore::id).collect(),
-            has_device: blueprint.device.is_some(),
+            device: blueprint.device.as_ref().map(|device| device.0),
         })
     }
 
@@ -556,6 +558,10 @@ impl Effects for FakeMachine {
         Reclaimed { back, lost: lost.iter().map(FakeCore::id).collect() }
     }
 
+    fn location(device: &FakeDevice) -> DeviceLocation {
+        DeviceLocation::Pci { bus: 0, device: device.0, function: 0 }
+    }
+
     fn reset(&mut self, _: &mut FakeDevice) -> bool {
         if !self.death.lets_write() {
             return true;
@@ -635,7 +641,7 @@ pub(crate) fn machine_of_nodes(cores: u32, nodes: u32) -> Cells<FakeMachine> {
         let memory = FakeMemory { range, front: Vec::new(), soiled: soiled.clone() };
         assert!(inventory.memory.add(memory, NodeId(node)).is_empty());
     }
-    (0..2).for_each(|_| inventory.devices.add(FakeDevice));
+    (0..2).for_each(|number| inventory.devices.add(FakeDevice(number)));
     let boot = Boot {
         unix_ns: 1_000_000,
         ready_ns: 500,

@@ -159,6 +159,8 @@ pub struct CellInfo {
     pub text: ByteSize,
     /// What it uses of its memory.
     pub memory_usage: MemoryUsage,
+    /// Its network device, while it holds one. The supervisor's word, not the cell's.
+    pub device: Option<DeviceLocation>,
     /// Its address in the network, while it has one.
     pub address: Option<core::net::Ipv4Addr>,
     /// Traffic.
@@ -179,6 +181,25 @@ pub struct CellInfo {
     pub started_unix_ns: Option<u64>,
     /// How long its latest creation, start and reclaim took.
     pub durations: Durations,
+}
+
+/// Where a device is in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DeviceLocation {
+    /// A PCI function.
+    Pci {
+        /// Its bus.
+        bus: u8,
+        /// Its device, which QEMU calls a slot.
+        device: u8,
+        /// Its function.
+        function: u8,
+    },
+    /// A virtio-mmio register window.
+    Mmio {
+        /// Its physical address.
+        address: u64,
+    },
 }
 
 /// How long the supervisor took, in ns; `None` for what has not been done.

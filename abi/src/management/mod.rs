@@ -27,8 +27,8 @@ mod spec;
 
 pub use error::{ImageFault, ManagementError, TakenBy, TakenCore};
 pub use info::{
-    ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage, Crash, Durations, ImageInfo,
-    LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
+    ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage, Crash, DeviceLocation, Durations,
+    ImageInfo, LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS, RestartCause};
 pub use lending::{LendingSpec, LoanInfo, MAX_LEASE_MS, ReturnReason};

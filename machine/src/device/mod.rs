@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use isola_abi::descriptor::DeviceKind;
+use isola_abi::management::DeviceLocation;
 use pci::PciAddress;
 pub use pci::PciFunction;
 pub use virtio_mmio::MmioDevice;
@@ -128,6 +129,14 @@ impl Device {
     }
 
     /// Where it is.
+    pub fn location(&self) -> DeviceLocation {
+        match self.place() {
+            DevicePlace::Pci(bus, device, function) => DeviceLocation::Pci { bus, device, function },
+            DevicePlace::Mmio(registers) => DeviceLocation::Mmio { address: registers.0 },
+        }
+    }
+
+    /// Where it is, for a deed.
     pub(crate) fn place(&self) -> DevicePlace {
         match &self.function {
             Function::Pci(function) => {

@@ -202,7 +202,7 @@ impl<E: Effects> Cells<E> {
         let cell = self.cells.remove(&id).ok_or_else(|| ManagementError::NoSuchCell(shorten(name)))?;
         if let Body::Held(mut held) = cell.body {
             let device_is_back = self.reset(&mut held);
-            self.take_back(held, cell.memory_bytes, device_is_back);
+            self.take_back(Some(id), held, cell.memory_bytes, device_is_back);
             if !device_is_back {
                 self.record(began, Some(name), JournalEvent::DeviceLost);
             }
@@ -235,7 +235,10 @@ impl<E: Effects> Cells<E> {
         };
         let mut device = match spec.network {
             NetworkSpec::None => None,
-            NetworkSpec::Dhcp | NetworkSpec::Static(_) => self.inventory.devices.take(),
+            NetworkSpec::Dhcp | NetworkSpec::Static(_) => {
+                let waiting = self.waiting();
+                self.inventory.devices.take(id, &waiting)
+            }
         };
         let blueprint = Blueprint {
             id,
@@ -261,7 +264,7 @@ impl<E: Effects> Cells<E> {
                 drop(image);
                 self.count_images();
                 cores.into_iter().for_each(|core| self.inventory.cores.put(core));
-                device.into_iter().for_each(|device| self.inventory.devices.put(device));
+                device.into_iter().for_each(|device| self.inventory.devices.put(device, Some(id)));
                 Err(refusal(cause, spec).into())
             }
         }
@@ -289,7 +292,7 @@ impl<E: Effects> Cells<E> {
             let least = ByteSize(least.next_multiple_of(CHUNK));
             return Err(ManagementError::MemoryTooSmall { wanted: spec.memory, least });
         }
-        if spec.network != NetworkSpec::None && inventory.devices.free() == 0 {
+        if spec.network != NetworkSpec::None && !inventory.devices.has_for(id, &self.waiting()) {
             return Err(ManagementError::DevicesExhausted);
         }
         let node = chosen.first().and_then(|core| inventory.cores.node(*core)).unwrap_or(NodeId(0));

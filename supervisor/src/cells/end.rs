@@ -193,7 +193,7 @@ impl<E: Effects> Cells<E> {
         let (unanswered, has_lost) = (cell.moves.end(), cell.moves.has_lost());
         let (name, memory_bytes) = (cell.spec.name.clone(), cell.memory_bytes);
         if let Body::Held(held) = core::mem::replace(&mut cell.body, Body::Gone(usage)) {
-            self.take_back(held, memory_bytes, device_is_back && lost.is_empty() && !has_lost);
+            self.take_back(Some(id), held, memory_bytes, device_is_back && lost.is_empty() && !has_lost);
         }
         for core in lost {
             self.inventory.cores.lose(core);
@@ -261,13 +261,19 @@ impl<E: Effects> Cells<E> {
         held.device.as_mut().is_none_or(|device| self.effects.reset(device))
     }
 
-    /// Gives back what a cell of so much memory held, its cores being those that came back. Where something else
+    /// Gives back what the cell `id`, where it is known, of so much memory held, its cores being those that came back. Where something else
     /// did not, memory and device are kept out of use: it could still write to the memory.
-    pub(super) fn take_back(&mut self, held: Held<E>, memory_bytes: u64, memory_is_safe: bool) {
+    pub(super) fn take_back(
+        &mut self,
+        id: Option<CellId>,
+        held: Held<E>,
+        memory_bytes: u64,
+        memory_is_safe: bool,
+    ) {
         let Held { mut space, cores, device } = held;
         cores.into_iter().flatten().for_each(|core| self.inventory.cores.put(core));
         if memory_is_safe {
-            device.into_iter().for_each(|device| self.inventory.devices.put(device));
+            device.into_iter().for_each(|device| self.inventory.devices.put(device, id));
             let memory = self.effects.dismantle(space);
             self.inventory.memory.put(memory);
         } else {

@@ -175,6 +175,10 @@ impl<E: Effects> Cell<E> {
             image: ByteSize(self.image_bytes),
             text: ByteSize(self.text_bytes),
             memory_usage: usage.memory,
+            device: match &self.body {
+                Body::Held(held) => held.device.as_ref().map(E::location),
+                _ => None,
+            },
             address: usage.address,
             network: usage.network,
             activities: usage.activities,

@@ -152,7 +152,7 @@ impl<E: Effects> Cells<E> {
         let Reclaimed { back, lost: more } = self.effects.reclaim(cores.into_iter().flatten().collect());
         let mut held = Held { space, cores: back.into_iter().map(Some).collect(), device };
         let is_safe = self.reset(&mut held) && lost.is_empty() && more.is_empty();
-        self.take_back(held, memory.iter().map(|range| range.len_bytes).sum(), is_safe);
+        self.take_back(None, held, memory.iter().map(|range| range.len_bytes).sum(), is_safe);
         lost.into_iter().chain(more).for_each(|core| self.inventory.cores.lose(core));
     }
 

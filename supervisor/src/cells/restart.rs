@@ -22,6 +22,7 @@ use super::Cells;
 use super::cell::{Cell, End, Run};
 use super::pending::{Job, Need, Obstacle};
 use crate::effects::Effects;
+use alloc::vec::Vec;
 use isola_abi::id::CellId;
 use isola_abi::management::{JournalEvent, ManagementError, RestartPolicy};
 
@@ -166,6 +167,11 @@ impl<E: Effects> Cells<E> {
         restarting.next_ns = after_ns.map(|after| began.saturating_add(after));
         self.count_images();
         self.record(began, Some(&name), JournalEvent::RestartRefused { error, after_ns });
+    }
+
+    /// The cells that are going to be started again.
+    pub(super) fn waiting(&self) -> Vec<CellId> {
+        self.cells.values().filter(|cell| cell.restarting.next_ns.is_some()).map(|cell| cell.id).collect()
     }
 
     /// Takes note that a cell is to stop. Returns whether it had ended, and only waited to be started again.

@@ -27,7 +27,7 @@ pub(super) struct FakeDeed {
     memory: Vec<PhysRange>,
     text: Option<PhysRange>,
     cores: Vec<CoreId>,
-    has_device: bool,
+    device: Option<u8>,
     report: Rc<Report>,
     grown: Rc<Grown>,
     recall: Rc<Recall>,
@@ -47,7 +47,7 @@ impl FakeDeed {
             memory: Vec::new(),
             text: space.text.as_ref().map(SharedPages::range),
             cores: space.cores.clone(),
-            has_device: space.has_device,
+            device: space.device,
             report: space.report.clone(),
             grown: space.grown.clone(),
             recall: space.recall.clone(),
@@ -85,7 +85,7 @@ impl FakeDeed {
     fn of_what_is_gone(mut self) -> Self {
         self.stage = Stage::Ending;
         self.is_counted = true;
-        self.has_device = false;
+        self.device = None;
         self.cores.clear();
         self
     }
@@ -197,9 +197,11 @@ pub(crate) fn go_wrong(
             assert!(inventory.memory.add(memory, NodeId(0)).is_empty());
         }
     }
-    let lent = held.iter().filter(|(_, deed)| deed.has_device).count();
-    (0..2 - lent).for_each(|_| inventory.devices.add(FakeDevice));
-    (0..lent).for_each(|_| inventory.devices.add_owned());
+    let lent: Vec<u8> = held.iter().filter_map(|(_, deed)| deed.device).collect();
+    (0..2)
+        .filter(|number| !lent.contains(number))
+        .for_each(|number| inventory.devices.add(FakeDevice(number)));
+    lent.iter().for_each(|_| inventory.devices.add_owned());
     let soiled = machine.soiled.clone();
     let survive = |(number, deed): (u64, FakeDeed)| {
         let text = text_of(&deed);
@@ -223,12 +225,12 @@ pub(crate) fn go_wrong(
                 furnished: deed.furnished,
                 has_furniture: false,
                 cores: deed.cores,
-                has_device: deed.has_device,
+                device: deed.device,
             },
             cores: cores.into_iter().map(|core| core.map(FakeCore)).collect(),
             core_ids,
             lost: Vec::new(),
-            device: deed.has_device.then_some(FakeDevice),
+            device: deed.device.map(FakeDevice),
             memory: deed.memory,
             answered: deed.grown.answered.load(core::sync::atomic::Ordering::Relaxed),
             settled: deed.recall.settlement().number,

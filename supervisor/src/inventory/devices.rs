@@ -1,11 +1,15 @@
 //! Device functions that can be given to cells.
 
 use alloc::vec::Vec;
+use isola_abi::id::CellId;
 
 /// The network devices of the machine. A device that could not be reset is not put back, and stays counted.
+///
+/// A cell that is started again gets the device that it had: whoever guards the network knows a cell by its device.
 #[derive(Debug)]
 pub struct Devices<D> {
-    free: Vec<D>,
+    /// Devices, with the cell that had each last.
+    free: Vec<(D, Option<CellId>)>,
     total: usize,
 }
 
@@ -24,7 +28,7 @@ impl<D> Devices<D> {
     /// Enters a device.
     pub fn add(&mut self, device: D) {
         self.total += 1;
-        self.free.push(device);
+        self.free.push((device, None));
     }
 
     /// Enters a device that a cell has.
@@ -32,16 +36,28 @@ impl<D> Devices<D> {
         self.total += 1;
     }
 
-    /// Gives a device away: the one that has been free the longest, so that late traffic for its former owner
-    /// has the most time to die down.
+    /// Gives a device to `cell`: the one that it had last, or else the one that has been free the longest, so that late
+    /// traffic for its former owner has the most time to die down. The devices that cells of `waiting` had last are kept
+    /// for these.
     #[must_use]
-    pub fn take(&mut self) -> Option<D> {
-        (!self.free.is_empty()).then(|| self.free.remove(0))
+    pub fn take(&mut self, cell: CellId, waiting: &[CellId]) -> Option<D> {
+        self.choose(cell, waiting).map(|index| self.free.remove(index).0)
     }
 
-    /// Takes a device back.
-    pub fn put(&mut self, device: D) {
-        self.free.push(device);
+    /// Whether [`Self::take`] has a device to give.
+    pub fn has_for(&self, cell: CellId, waiting: &[CellId]) -> bool {
+        self.choose(cell, waiting).is_some()
+    }
+
+    fn choose(&self, cell: CellId, waiting: &[CellId]) -> Option<usize> {
+        let own = self.free.iter().position(|(_, last)| *last == Some(cell));
+        let is_kept = |last: &Option<CellId>| last.is_some_and(|last| waiting.contains(&last));
+        own.or_else(|| self.free.iter().position(|(_, last)| !is_kept(last)))
+    }
+
+    /// Takes a device back from `cell`, where it is known.
+    pub fn put(&mut self, device: D, cell: Option<CellId>) {
+        self.free.push((device, cell));
     }
 
     /// Number of devices, free or not.
@@ -63,10 +79,24 @@ mod tests {
     fn the_device_that_rested_longest_is_given_first() {
         let mut devices = Devices::new();
         (0..3).for_each(|number| devices.add(number));
-        let first = devices.take().unwrap();
-        devices.put(first);
-        let order: Vec<i32> = core::iter::from_fn(|| devices.take()).collect();
+        let first = devices.take(CellId(1), &[]).unwrap();
+        devices.put(first, Some(CellId(1)));
+        let order: Vec<i32> = core::iter::from_fn(|| devices.take(CellId(2), &[])).collect();
         assert_eq!(order, [1, 2, 0]);
         assert_eq!((devices.total(), devices.free()), (3, 0));
+    }
+
+    #[test]
+    fn a_cell_that_is_to_be_started_again_finds_its_device() {
+        let (waits, other) = (CellId(1), CellId(2));
+        let mut devices = Devices::new();
+        (0..2).for_each(|number| devices.add(number));
+        let had = devices.take(waits, &[]).unwrap();
+        devices.put(had, Some(waits));
+        assert_eq!(devices.take(other, &[waits]), Some(1));
+        assert!(!devices.has_for(other, &[waits]) && devices.take(other, &[waits]).is_none());
+        assert_eq!(devices.take(waits, &[waits]), Some(had));
+        devices.put(had, Some(waits));
+        assert_eq!(devices.take(other, &[]), Some(had), "it waits no longer");
     }
 }

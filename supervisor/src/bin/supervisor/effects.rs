@@ -10,7 +10,7 @@ use isola_abi::descriptor::{Descriptor, Doorbell, HaltMode, InterruptMode, Reque
 use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::inquiry::Line;
-use isola_abi::management::{Fault, NetworkSpec};
+use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
 use isola_abi::places::{Order, OrderKind};
 use isola_abi::rebirth::Stage;
 use isola_abi::report::Report;
@@ -357,6 +357,10 @@ impl Effects for Hardware {
         }
         self.waited_ns += self.now_ns().saturating_sub(began);
         reclaimed
+    }
+
+    fn location(device: &Device) -> DeviceLocation {
+        device.location()
     }
 
     fn reset(&mut self, device: &mut Device) -> bool {

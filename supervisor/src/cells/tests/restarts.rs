@@ -12,6 +12,25 @@ fn restarted(restart: RestartPolicy) -> CellSpec {
     CellSpec { restart, network: NetworkSpec::None, ..spec("kv") }
 }
 
+#[test]
+fn a_cell_is_started_again_with_the_device_that_it_had() {
+    let mut cells = machine(4);
+    let with_network = CellSpec { network: NetworkSpec::Dhcp, ..restarted(RestartPolicy::Always) };
+    run(&mut cells, with_network);
+    let device = info(&mut cells, "kv").device;
+    assert!(device.is_some());
+    exit(&mut cells, 1);
+    assert_eq!(info(&mut cells, "kv").device, None);
+    let other = CellSpec { network: NetworkSpec::Dhcp, ..spec("other") };
+    run(&mut cells, other.clone());
+    assert_eq!(
+        cells.create(CellSpec { name: "third".into(), ..other }),
+        Err(ManagementError::DevicesExhausted)
+    );
+    advance(&mut cells, 200);
+    assert_eq!(info(&mut cells, "kv").device, device);
+}
+
 /// Whatever leads to a cell's end.
 type Ending = fn(&mut Cells<FakeMachine>);
 
