@@ -41,6 +41,7 @@ type Body<'a> = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send + '
 /// A cell of a test.
 pub struct TestCell<'a> {
     number: u8,
+    address: Option<NetworkAddress>,
     cores: usize,
     port: NetworkPort,
     body: Body<'a>,
@@ -82,7 +83,8 @@ impl<'a> TestCell<'a> {
         body: impl FnOnce() -> F + Send + 'a,
     ) -> Self {
         let body: Body<'a> = Box::new(|| Box::pin(body()));
-        Self { number, cores, port, body, components: || Ok(()), manager: None, end: End::OfItself }
+        let address = Some(NetworkAddress { ip: address(number), prefix_len: 24, gateway: None });
+        Self { number, cores, address, port, body, components: || Ok(()), manager: None, end: End::OfItself }
     }
 
     /// It has components of its own, which `components` puts in the place of Isola's.
@@ -96,6 +98,11 @@ impl<'a> TestCell<'a> {
         Self { manager: Some(Box::new(manager)), ..self }
     }
 
+    /// It is given no address when it is created.
+    pub fn without_address(self) -> Self {
+        Self { address: None, ..self }
+    }
+
     /// It does not end of itself: what it serves, it serves until the others are done.
     pub fn until_others_end(self) -> Self {
         Self { end: End::WithTheOthers, ..self }
@@ -103,9 +110,8 @@ impl<'a> TestCell<'a> {
 
     /// Returns the cell's exit code.
     fn run(self, progress: &Arc<Progress>) -> i32 {
-        let address = NetworkAddress { ip: address(self.number), prefix_len: 24, gateway: None };
         let (cores, core_places) = (self.cores, self.cores);
-        let settings = Settings { cores, core_places, address: Some(address), ..Settings::default() };
+        let settings = Settings { cores, core_places, address: self.address, ..Settings::default() };
         let manager = Mutex::new(self.manager);
         let body = Mutex::new(Some(self.body));
         let begin = || {

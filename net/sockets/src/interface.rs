@@ -13,7 +13,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Waker;
 use isola_ebbs::{CellEbb, Representative, current_core, platform};
@@ -156,11 +156,32 @@ pub fn ipv6() -> Ipv6Settings {
     INTERFACE.state.lock().ipv6
 }
 
+/// The cell cannot choose its IPv4 address: it was given one when it was created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressIsGiven(pub Ipv4Addr);
+
+impl fmt::Display for AddressIsGiven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the cell was given the address {}: run it with `--network dhcp` to choose another", self.0)
+    }
+}
+
+impl core::error::Error for AddressIsGiven {}
+
 /// Gives the cell an IPv4 address in the place of that which it has, or none; DHCP ends with that. One that no host can have
 /// counts as none. Connections on another address fail.
-pub fn set_address(address: Option<Ipv4Config>) {
+///
+/// The network that the cell is on may let only addresses through that it gave out itself; `isola`'s switch does.
+///
+/// # Errors
+/// [`AddressIsGiven`], where the cell was created with a fixed address.
+pub fn set_address(address: Option<Ipv4Config>) -> Result<(), AddressIsGiven> {
+    if let Some(given) = platform().descriptor().address {
+        return Err(AddressIsGiven(given.ip));
+    }
     // Its stack tells the others.
     spawn_on(CoreIndex(0), move || NETWORK.set_address(address));
+    Ok(())
 }
 
 /// Completes when the cell has an IPv6 address with which others than neighbours can be talked to.

@@ -93,7 +93,7 @@ pub use device::set_polling;
 pub use filter::{Filter, filter};
 pub use halves::{ReadHalf, WriteHalf};
 pub use handler::{ConnectionHandler, TcpConnection, listen_with};
-pub use interface::{address, ipv6, set_address, start, wait_for_address, wait_for_ipv6};
+pub use interface::{AddressIsGiven, address, ipv6, set_address, start, wait_for_address, wait_for_ipv6};
 pub use isola_net_stack::{
     Addressing, ConfigError, ConnectError, FailReason, Ipv4Config, Ipv6Addressing, Ipv6Config, Ipv6Settings,
     KeepAlive, Limits, MacAddr, SendError, TcpConfig,

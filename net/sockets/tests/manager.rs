@@ -7,8 +7,9 @@ use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_net::interface::NetworkError;
 use isola_net::port::{Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, ReceivedFrame};
 use isola_net::{
-    Addressing, CellNetwork, ConfigError, Filter, Ipv4Config, MacAddr, NETWORK_MANAGER, NetworkManager,
-    NetworkSettings, TcpStream, connect, filter, listen, set_address, start, wait_for_address,
+    AddressIsGiven, Addressing, CellNetwork, ConfigError, Filter, Ipv4Config, MacAddr, NETWORK_MANAGER,
+    NetworkManager, NetworkSettings, TcpStream, connect, filter, listen, set_address, start,
+    wait_for_address,
 };
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,7 +90,7 @@ fn an_application_s_own_network_manager_sees_every_frame_and_chooses_the_address
     };
     let client = || async {
         assert_eq!(isola_net::address(), None);
-        set_address(Some(Ipv4Config::new(CHOSEN, 24, None)));
+        set_address(Some(Ipv4Config::new(CHOSEN, 24, None))).unwrap();
         assert_eq!(wait_for_address().await.address, CHOSEN);
         let mut stream = dial(7).await;
         let expected = CHOSEN.to_string();
@@ -107,8 +108,22 @@ fn an_application_s_own_network_manager_sees_every_frame_and_chooses_the_address
         TestCell::new(1, 2, a, server)
             .with_components(|| NETWORK_MANAGER.replace(|| Box::new(Walled)))
             .until_others_end(),
-        TestCell::new(2, 1, b, client).with_components(|| NETWORK_MANAGER.replace(|| Box::new(Unaddressed))),
+        TestCell::new(2, 1, b, client)
+            .without_address()
+            .with_components(|| NETWORK_MANAGER.replace(|| Box::new(Unaddressed))),
     ]);
+}
+
+#[test]
+fn a_cell_that_was_given_an_address_keeps_it() {
+    let [port, _other] = switch(Loss::Never);
+    run_cells([TestCell::new(1, 1, port, || async {
+        let refused = set_address(Some(Ipv4Config::new(CHOSEN, 24, None))).unwrap_err();
+        assert_eq!(refused, AddressIsGiven(SERVER));
+        assert!(refused.to_string().contains("--network dhcp"));
+        isola_events::sleep(Duration::from_millis(20)).await;
+        assert_eq!(isola_net::address().unwrap().address, SERVER);
+    })]);
 }
 
 #[test]
