@@ -14,6 +14,7 @@
 //! | [`manifest`] | `isola.toml` |
 //! | [`placement`] | which cores a cell shall have, as people write it |
 //! | [`publish`] | ports of the host that lead to cells |
+//! | [`switch`] | the switch between the network devices of a machine |
 //! | [`symbols`] | names for the addresses of a crash |
 //! | [`output`] | tables, JSON, notes, progress |
 //! | [`names`] | names of machines and cells |
@@ -35,6 +36,7 @@ pub mod names;
 pub mod output;
 pub mod placement;
 pub mod publish;
+pub mod switch;
 pub mod symbols;
 #[cfg(test)]
 mod test_data;

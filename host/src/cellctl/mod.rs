@@ -15,6 +15,7 @@ use crate::machine::cells::{Afterwards, CellRecord};
 use crate::machine::network::{NetworkError, NetworkWish, address};
 use crate::machine::qmp::QmpError;
 use crate::machine::state::{MachineDir, StateError, StateRoot};
+use crate::machine::switch::SwitchError;
 use crate::machine::{Held, MachineError};
 use crate::names;
 use crate::output::view::is_running;
@@ -155,6 +156,9 @@ pub enum CellError {
     /// QEMU cannot be asked.
     #[error(transparent)]
     Qmp(#[from] QmpError),
+    /// The machine's switch cannot be asked.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
 }
 
 /// The cell `name`.
@@ -293,6 +297,7 @@ fn start_created(
     if early {
         publish_ports(root, held, cell, &publish)?;
     }
+    held.declare_address(cell)?;
     let started = client.start(name)?;
     if !early && !publish.is_empty() {
         let cell = wait_for_address(client, name)?;

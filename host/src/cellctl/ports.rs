@@ -7,7 +7,6 @@ use super::{CellError, look_up, wait_for_address};
 use crate::client::Client;
 use crate::machine::cells::{Afterwards, CellRecord, CellStore};
 use crate::machine::network::address;
-use crate::machine::options::Uplink;
 use crate::machine::state::StateRoot;
 use crate::machine::{Held, is_up};
 use crate::output::view::is_running;
@@ -97,7 +96,7 @@ pub(super) fn check_ports(
     if specs.is_empty() {
         return Ok(());
     }
-    if held.record.options.uplink != Uplink::User {
+    if !held.record.options.uplink.is_user() {
         return Err(CellError::NotOnTap);
     }
     match cell.network {

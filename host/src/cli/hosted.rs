@@ -66,8 +66,9 @@ fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
     }
     let network = match (&hosted.uplink, hosted.network) {
         (_, NetworkWish::None) => HostedNetwork::None,
-        (Uplink::User, NetworkWish::Auto) => HostedNetwork::User,
-        (Uplink::User, _) => {
+        // Its gateway is a process of the user's, and reaches the host's services in any case.
+        (Uplink::User | Uplink::UserWithHost, NetworkWish::Auto) => HostedNetwork::User,
+        (Uplink::User | Uplink::UserWithHost, _) => {
             return Err(usage(
                 "a hosted cell on the user-mode network has a fixed address: leave --network out, or use --net tap:INTERFACE"
                     .into(),

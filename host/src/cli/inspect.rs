@@ -91,7 +91,10 @@ fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, 
     let cell = look_up(&held, &mut client, name)?;
     let shown = |cell: &CellInfo| -> Result<(Value, String), Failure> {
         let view = show::cell(&held.dir, cell);
-        Ok((serde_json::to_value(&view)?, cell_text(cell, &view, &info)))
+        let at_switch = held.port_counters(cell);
+        let mut json = serde_json::to_value(&view)?;
+        network::add_switch(&mut json, &at_switch)?;
+        Ok((json, cell_text(cell, &view, &info, &network::switch_text(&at_switch))))
     };
     let refused = |cell: &CellInfo| {
         Failure::new(REFUSED, format!("{name:?} is {}: it has no connections", show::state(cell)))
@@ -192,7 +195,7 @@ fn memory_text(info: &MachineInfo) -> String {
     text
 }
 
-fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
+fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo, at_switch: &str) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<12}{value}");
@@ -255,6 +258,9 @@ fn cell_text(cell: &CellInfo, view: &CellView, info: &MachineInfo) -> String {
             human::count(traffic.dropped_frames),
         ),
     );
+    if !at_switch.is_empty() {
+        line("switch", at_switch.to_owned());
+    }
     if view.service.count > 0 {
         let time = |cycles| maybe_time(cycles, info.tsc_hz);
         let LatencyView { count, p50_cycles, p99_cycles, p999_cycles } = view.service;

@@ -29,6 +29,7 @@ mod show;
 mod standalone;
 mod start;
 mod stop;
+mod switch;
 mod top;
 mod up;
 mod version;
@@ -111,6 +112,8 @@ enum Verb {
     Demo(demo::Arguments),
     Completion(complete::Arguments),
     Version(version::Arguments),
+    #[command(hide = true)]
+    Switch(switch::Arguments),
 }
 
 /// What all verbs need.
@@ -174,6 +177,7 @@ fn dispatch(verb: Verb, context: &Context) -> Result<ExitCode, Failure> {
         Verb::Demo(arguments) => demo::demo(context, &arguments),
         Verb::Completion(arguments) => complete::completion(&arguments),
         Verb::Version(arguments) => version::version(context, &arguments),
+        Verb::Switch(arguments) => switch::switch(&arguments),
     }
 }
 

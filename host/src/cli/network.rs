@@ -1,8 +1,10 @@
 //! What a cell tells of its network, for people and as JSON.
 
 use crate::inquiry::{Extent, Told};
+use crate::machine::switch::SwitchError;
 use crate::output::view::ConnectionView;
 use crate::output::{human, table};
+use crate::switch::fabric::PortCounters;
 use isola_abi::inquiry::FrameFilter;
 use isola_abi::size::ByteSize;
 use serde_json::{Map, Value};
@@ -32,6 +34,32 @@ pub(super) fn add_counters(view: &mut Value, told: &Told) {
     let counters = told.counters.iter().map(|(counter, count)| (counter.name.clone(), Value::from(*count)));
     add(view, "counters", Value::Object(counters.collect::<Map<_, _>>()));
     add_extent(view, told.extent);
+}
+
+/// What the machine's switch did with a cell's frames, where it did anything but pass them on.
+pub(super) fn switch_text(counters: &Result<Option<PortCounters>, SwitchError>) -> String {
+    let counters = match counters {
+        Ok(None) => return String::new(),
+        Ok(Some(counters)) => counters,
+        Err(error) => return error.to_string(),
+    };
+    let PortCounters { foreign_address, to_host, not_read } = *counters;
+    let told = [
+        (foreign_address, "refused, from an address that is not the cell's"),
+        (to_host, "refused, to services of the host: `isola up --net user,host-access` lets them through"),
+        (not_read, "dropped, as the cell did not read those before them"),
+    ];
+    let told = told.iter().filter(|(count, _)| *count > 0);
+    told.map(|(count, what)| format!("{} frames {what}", human::count(*count))).collect::<Vec<_>>().join("; ")
+}
+
+/// Puts the switch's counters among what is shown of a cell: null, where there is no switch or it does not answer.
+pub(super) fn add_switch(
+    view: &mut Value,
+    counters: &Result<Option<PortCounters>, SwitchError>,
+) -> serde_json::Result<()> {
+    add(view, "switch", serde_json::to_value(counters.as_ref().ok().copied().flatten())?);
+    Ok(())
 }
 
 /// Puts connections into an order that stays, and leaves `most` of them.
@@ -157,6 +185,25 @@ mod tests {
         let mut view = serde_json::json!({ "name": "kv" });
         add_counters(&mut view, &told);
         assert_eq!(view["counters"], serde_json::json!({ "a": 1, "b": 2, "c": 3, "d": 0 }));
+    }
+
+    #[test]
+    fn frames_that_the_switch_refused_are_shown_with_their_reason() {
+        let counters = PortCounters { foreign_address: 1234, to_host: 1, not_read: 0 };
+        let text = switch_text(&Ok(Some(counters)));
+        assert!(
+            text.starts_with("1,234 frames refused, from an address") && text.contains("host-access"),
+            "{text}"
+        );
+        assert!(!text.contains("read"), "{text}");
+        assert_eq!(switch_text(&Ok(Some(PortCounters::default()))), "");
+        let mut view = serde_json::json!({});
+        add_switch(&mut view, &Ok(Some(counters))).unwrap();
+        assert_eq!(view["switch"]["foreign_address"], 1234);
+        let silent = Err(SwitchError::Silent(std::io::ErrorKind::ConnectionRefused.into()));
+        assert!(switch_text(&silent).contains("have no network"));
+        add_switch(&mut view, &silent).unwrap();
+        assert_eq!(view["switch"], Value::Null);
     }
 
     #[test]

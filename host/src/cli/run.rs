@@ -145,8 +145,8 @@ pub(super) struct Arguments {
     /// Runs the application as a process of this host, without a machine (built by `cargo hosted`)
     #[arg(long, conflicts_with_all = ["detach", "standalone", "watchdog", "restart"])]
     hosted: bool,
-    /// With --hosted: user, or tap:INTERFACE [default: user]
-    #[arg(long, value_name = "NETWORK", requires = "hosted")]
+    /// With --standalone or --hosted, the network: user, user,host-access or tap:INTERFACE [default: user]
+    #[arg(long, value_name = "NETWORK")]
     net: Option<Uplink>,
     #[command(flatten, next_help_heading = "With --standalone")]
     platform: PlatformArguments,
@@ -179,11 +179,13 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, F
     if arguments.standalone {
         return run_alone(context, arguments, manifest, image).map_err(|failure| failure.or_code(NOT_RUN));
     }
-    if arguments.platform.machine != MachineModel::Q35 {
-        return Err(Failure::new(
-            USAGE,
-            "--machine goes with --standalone: other cells share a machine that is up",
-        ));
+    for (is_given, option) in
+        [(arguments.platform.machine != MachineModel::Q35, "--machine"), (arguments.net.is_some(), "--net")]
+    {
+        if is_given {
+            let text = format!("{option} goes with --standalone: other cells share a machine that is up");
+            return Err(Failure::new(USAGE, text));
+        }
     }
     run_cell(context, arguments, manifest, image).map_err(|failure| failure.or_code(NOT_RUN))
 }
@@ -368,7 +370,7 @@ fn run_alone(
             nics,
             model: arguments.platform.machine,
             cpu: arguments.platform.cpu,
-            uplink: Uplink::User,
+            uplink: arguments.net.unwrap_or(Uplink::User),
         },
         choice: arguments.platform.accel,
         address,

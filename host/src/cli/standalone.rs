@@ -12,7 +12,7 @@ use crate::cellctl::CellError;
 use crate::image::CellImage;
 use crate::machine::boot::{BootError, Lifetime, NewMachine, Tie};
 use crate::machine::network::NetworkWish;
-use crate::machine::options::{MachineOptions, Uplink};
+use crate::machine::options::MachineOptions;
 use crate::machine::qemu::{Boot, DHCP_START, Qemu};
 use crate::machine::record::{MachineKind, MachineRecord};
 use crate::machine::state::MachineDir;
@@ -22,6 +22,7 @@ use crate::output::human;
 use crate::output::printable::Console;
 use crate::output::view::PortView;
 use crate::publish::{Publication, PublishSpec};
+use crate::switch::fabric::Address;
 use isola_abi::descriptor::NetworkAddress;
 use serde::Serialize;
 use std::fs::{self, File};
@@ -79,7 +80,7 @@ pub(super) struct StandaloneView {
 }
 
 pub(super) fn run(context: &Context, alone: Alone) -> Result<ExitCode, Failure> {
-    if !alone.publish.is_empty() && alone.options.uplink != Uplink::User {
+    if !alone.publish.is_empty() && !alone.options.uplink.is_user() {
         return Err(CellError::NotOnTap.into());
     }
     let qemu = Qemu::from_environment()?;
@@ -108,7 +109,8 @@ pub(super) fn run(context: &Context, alone: Alone) -> Result<ExitCode, Failure> 
         tie: if attached { Tie::Child } else { Tie::Detached },
     };
     let path = alone.image.path.canonicalize()?;
-    let boot = Boot::Alone { image: &path, command_line: &command_line, publish: &publish };
+    let own = alone.address.map_or(Address::Dhcp, |address| Address::Fixed(address.ip));
+    let boot = Boot::Alone { image: &path, command_line: &command_line, address: own, publish: &publish };
     let held = machine.start(&context.root, &dir, boot, &mut || interrupts.check());
     let held = held.map_err(|error| match error {
         BootError::Interrupted => Failure::new(INTERRUPTED, error.to_string()),

@@ -23,11 +23,13 @@ use std::process::ExitCode;
 #[command(after_help = "\
 The machine is a QEMU process that runs until `isola down`. No rights are needed: with the network `user`, \
 cells share a network of their own (10.0.2.0/24), see the outside through QEMU, and are reached by published \
-ports. With `tap:INTERFACE` they are on the network of an interface that somebody with the right to has made.
+ports. They do not reach the services of this host, unless with `user,host-access`: its 127.0.0.1 is their 10.0.2.2 \
+then. With `tap:INTERFACE` they are on the network of an interface that somebody with the right to has made.
 
 Examples:
   isola up                                a machine called `default`
   isola up test --cores 2 --machine microvm
+  isola up --net user,host-access         cells may connect to 10.0.2.2:PORT, this host's 127.0.0.1:PORT
   isola up numa --cores 8 --threads 2 --nodes 2
   isola --on test run -d kv               a cell on the second one")]
 pub(super) struct Arguments {
@@ -56,7 +58,7 @@ pub(super) struct OptionArguments {
     /// Network devices: so many cells can have one
     #[arg(long, default_value_t = 8)]
     pub(super) nics: u32,
-    /// What it is connected to: user, tap:INTERFACE or tap:INTERFACE,queues=N
+    /// What it is connected to: user, user,host-access, tap:INTERFACE or tap:INTERFACE,queues=N
     #[arg(long, default_value = "user", value_name = "NETWORK")]
     pub(super) net: Uplink,
     #[command(flatten)]

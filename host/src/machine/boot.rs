@@ -12,8 +12,10 @@ use super::process::Process;
 use super::qemu::{self, Boot, Qemu};
 use super::record::{FORMAT, MachineKind, MachineRecord};
 use super::state::{MachineDir, StateError, StateRoot};
+use super::switch::{self, Starting, SwitchError};
 use super::{Held, MachineError, clean_up, logs_tail};
 use crate::client::{Client, ClientError};
+use crate::switch::fabric::Address;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
@@ -40,6 +42,9 @@ pub enum BootError {
         /// What it says.
         said: String,
     },
+    /// The network switch did not start.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
     /// The supervisor did not answer.
     #[error("the supervisor did not come up: {reason}; the end of the machine's log:\n{tail}")]
     Supervisor {
@@ -142,7 +147,9 @@ impl NewMachine<'_> {
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), BootError> {
         let begun = Instant::now();
+        let switch = self.switch(&held.dir, boot, waiting)?;
         let (qemu, child) = self.launch(&held.dir, boot, waiting)?;
+        switch.into_iter().for_each(Starting::leave);
         held.record.qemu = Some(qemu);
         held.child = child;
         held.record.save(&held.dir)?;
@@ -154,6 +161,23 @@ impl NewMachine<'_> {
             held.record.owner = None;
         }
         Ok(held.record.save(&held.dir)?)
+    }
+
+    /// Starts the machine's switch, where it has one. QEMU connects to it when it starts.
+    fn switch(
+        &self,
+        dir: &MachineDir,
+        boot: Boot<'_>,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Option<Starting>, BootError> {
+        if !switch::is_needed(&self.options) {
+            return Ok(None);
+        }
+        let address = match boot {
+            Boot::Supervisor { .. } => Address::None,
+            Boot::Alone { address, .. } => address,
+        };
+        Ok(Some(Starting::begin(dir, &self.options, address, waiting)?))
     }
 
     /// Starts QEMU, and waits until its sockets are there: then it has detached itself, or written its number.

@@ -13,6 +13,7 @@
 //! | [`accel`] | whether KVM works |
 //! | [`boot`] | starting a machine |
 //! | [`network`] | addresses for cells |
+//! | [`switch`] | the process that moves frames between network devices |
 //! | [`qmp`], [`socket`] | QEMU's control channel |
 //!
 //! What runs inside a machine is asked of its supervisor: see [`crate::client`].
@@ -29,6 +30,7 @@ pub mod qmp;
 pub mod record;
 pub mod socket;
 pub mod state;
+pub mod switch;
 
 use crate::client::{Client, ClientError};
 use cells::CellStore;

@@ -68,7 +68,7 @@ impl NetworkWish {
                 Some(cell) => Err(NetworkError::Taken { ip: address.ip, cell: cell.spec.name.clone() }),
                 None => Ok(NetworkSpec::Static(address)),
             },
-            (Self::Auto, Uplink::User) => {
+            (Self::Auto, Uplink::User | Uplink::UserWithHost) => {
                 let mut pool = USER_POOL.map(|last| Ipv4Addr::new(10, 0, 2, last));
                 let ip = pool.find(|ip| holder(*ip).is_none()).ok_or(NetworkError::Exhausted)?;
                 let gateway = Some(USER_GATEWAY);

@@ -84,8 +84,12 @@ pub enum AcceleratorChoice {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Uplink {
-    /// QEMU's user-mode network: needs no rights; ports are published on the host.
+    /// QEMU's user-mode network: needs no rights; ports are published on the host. The host's own services are out of the
+    /// cells' reach.
     User,
+    /// The same, with the host's services within reach: 10.0.2.2 is its 127.0.0.1.
+    #[serde(rename = "user,host-access")]
+    UserWithHost,
     /// A TAP interface of the host, which somebody with the right to has made.
     Tap {
         /// Its name.
@@ -128,7 +132,9 @@ pub enum OptionsError {
     #[error("a machine has at most {MAX_NICS} network devices, not {0}")]
     Nics(u32),
     /// The network.
-    #[error("{0:?} is no network: write `user`, `tap:INTERFACE` or `tap:INTERFACE,queues=N`")]
+    #[error(
+        "{0:?} is no network: write `user`, `user,host-access`, `tap:INTERFACE` or `tap:INTERFACE,queues=N`"
+    )]
     Uplink(String),
 }
 
@@ -161,13 +167,22 @@ impl MachineOptions {
     }
 }
 
+impl Uplink {
+    /// Whether it is QEMU's user-mode network.
+    pub fn is_user(&self) -> bool {
+        matches!(self, Self::User | Self::UserWithHost)
+    }
+}
+
 impl FromStr for Uplink {
     type Err = OptionsError;
 
     fn from_str(text: &str) -> Result<Self, OptionsError> {
         let bad = || OptionsError::Uplink(text.to_owned());
-        if text == "user" {
-            return Ok(Self::User);
+        match text {
+            "user" => return Ok(Self::User),
+            "user,host-access" => return Ok(Self::UserWithHost),
+            _ => {}
         }
         let (interface, queues) = match text.strip_prefix("tap:").ok_or_else(bad)?.split_once(',') {
             None => (text.trim_start_matches("tap:"), None),
@@ -189,6 +204,7 @@ impl fmt::Display for Uplink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User => f.write_str("user"),
+            Self::UserWithHost => f.write_str("user,host-access"),
             Self::Tap { interface, queues: None } => write!(f, "tap:{interface}"),
             Self::Tap { interface, queues: Some(queues) } => write!(f, "tap:{interface},queues={queues}"),
         }
@@ -219,14 +235,23 @@ mod tests {
 
     #[test]
     fn uplinks_read_back_as_written() {
-        for text in ["user", "tap:tap0", "tap:tap0,queues=2"] {
+        for text in ["user", "user,host-access", "tap:tap0", "tap:tap0,queues=2"] {
             assert_eq!(text.parse::<Uplink>().unwrap().to_string(), text);
         }
         let two = Uplink::Tap { interface: "t".into(), queues: Some(2) };
         assert_eq!("tap:t,2".parse::<Uplink>(), Ok(two));
-        for bad in
-            ["", "bridge", "tap:", "tap:a,0", "tap:a,x", "tap:a/b", "tap:a,b,c", "tap:sixteenletters.."]
-        {
+        for bad in [
+            "",
+            "bridge",
+            "user,",
+            "user,host",
+            "tap:",
+            "tap:a,0",
+            "tap:a,x",
+            "tap:a/b",
+            "tap:a,b,c",
+            "tap:sixteenletters..",
+        ] {
             assert_eq!(bad.parse::<Uplink>(), Err(OptionsError::Uplink(bad.into())), "{bad}");
         }
     }

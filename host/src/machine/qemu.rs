@@ -1,10 +1,13 @@
 //! QEMU's command line.
 //!
 //! ```text
-//! uplink u0 --- hub 0 ---+--- h1 --- network device 1      each to be given to a cell
-//!                        +--- h2 --- network device 2
-//!                        ...
+//! uplink u0 --- hub 0 --- s0 --- switch ---+--- n1 --- network device 1      each to be given to a cell
+//!                                          +--- n2 --- network device 2
+//!                                          ...
 //! ```
+//!
+//! The switch is a process of its own ([`crate::switch`]). Where there is nothing to keep apart, the one device is at the
+//! uplink itself.
 //!
 //! All paths that QEMU makes are relative to the machine's folder, which it is started in, except the one of
 //! its process number, by which it is recognised.
@@ -12,8 +15,13 @@
 use super::options::{Accelerator, MachineModel, MachineOptions, Topology, Uplink};
 use super::qmp;
 use super::state::MachineDir;
+use super::switch;
 use crate::client;
 use crate::publish::Publication;
+use crate::switch::fabric::Address;
+use crate::switch::frame::Mac;
+use crate::switch::process::socket_name;
+use isola_abi::management::DeviceLocation;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -75,6 +83,8 @@ pub enum Boot<'a> {
         image: &'a Path,
         /// Its command line.
         command_line: &'a str,
+        /// The address that it may use.
+        address: Address,
         /// Ports that lead to it.
         publish: &'a [Publication],
     },
@@ -145,12 +155,19 @@ pub fn arguments(
     let publish = match boot {
         Boot::Supervisor { image } => {
             line.pair("-kernel", image)
-                .pair("-device", format!("virtio-serial-{suffix}{}", modern(options.model)))
+                .pair(
+                    "-device",
+                    format!(
+                        "virtio-serial-{suffix}{}{}",
+                        modern(options.model),
+                        console_place(options.model)
+                    ),
+                )
                 .pair("-chardev", format!("socket,id=mgmt,path={},server=on,wait=off", client::SOCKET))
                 .pair("-device", "virtserialport,chardev=mgmt");
             &[]
         }
-        Boot::Alone { image, command_line, publish } => {
+        Boot::Alone { image, command_line, publish, .. } => {
             line.pair("-kernel", image);
             if !command_line.is_empty() {
                 line.pair("-append", command_line);
@@ -202,7 +219,8 @@ fn network(
 ) {
     let modern = modern(options.model);
     let device = |netdev: &str, index: u32| {
-        format!("virtio-net-{suffix},netdev={netdev},mac={}{modern}", mac(dir, index))
+        let (mac, place) = (mac_text(mac(dir, index)), place(options.model, index));
+        format!("virtio-net-{suffix},netdev={netdev},mac={mac}{modern}{place}")
     };
     if options.nics == 0 {
         return;
@@ -223,16 +241,71 @@ fn network(
         Uplink::Tap { interface, queues: None } => {
             line.pair("-netdev", format!("tap,id={UPLINK_ID},ifname={interface},script=no,downscript=no"));
         }
-        Uplink::User => {
+        Uplink::User | Uplink::UserWithHost => {
             let forwards: String = publish.iter().map(|port| format!(",hostfwd={}", port.rule())).collect();
             line.pair("-netdev", format!("user,id={UPLINK_ID},dhcpstart={DHCP_START}{forwards}"));
         }
     }
-    line.pair("-netdev", format!("hubport,id=h0,hubid=0,netdev={UPLINK_ID}"));
-    for index in 1..=options.nics {
-        let port = format!("h{index}");
-        line.pair("-netdev", format!("hubport,id={port},hubid=0")).pair("-device", device(&port, index));
+    if !switch::is_needed(options) {
+        line.pair("-device", device(UPLINK_ID, 1));
+        return;
     }
+    let stream = |id: &str, number: u32| {
+        let socket = socket_name(number as usize);
+        format!("stream,id={id},server=off,addr.type=unix,addr.path={socket}")
+    };
+    line.pair("-netdev", stream("s0", 0))
+        .pair("-netdev", format!("hubport,id=h0,hubid=0,netdev={UPLINK_ID}"))
+        .pair("-netdev", "hubport,id=h1,hubid=0,netdev=s0");
+    for index in 1..=options.nics {
+        let port = format!("n{index}");
+        line.pair("-netdev", stream(&port, index)).pair("-device", device(&port, index));
+    }
+}
+
+/// The PCI slot of the first network device; slot 1 has the console.
+const FIRST_SLOT: u32 = 2;
+
+/// Where a microvm's virtio-mmio windows begin, and how far apart they are.
+const MMIO_BASE: u64 = 0xfeb0_0000;
+const MMIO_STEP: u64 = 0x200;
+
+/// A microvm's last virtio-mmio window, which has the console; the network devices have those before it.
+const LAST_WINDOW: u32 = 23;
+
+/// The options that put the network device `index`, counted from 1, where [`mac_at`] looks for it.
+fn place(model: MachineModel, index: u32) -> String {
+    match model {
+        MachineModel::Q35 => format!(",bus=pcie.0,addr={:#x}", FIRST_SLOT + index - 1),
+        MachineModel::Microvm => format!(",bus=virtio-mmio-bus.{}", LAST_WINDOW - index),
+    }
+}
+
+/// The option that keeps the console out of the network devices' places. QEMU puts a microvm's last.
+fn console_place(model: MachineModel) -> &'static str {
+    match model {
+        MachineModel::Q35 => ",bus=pcie.0,addr=0x1",
+        MachineModel::Microvm => "",
+    }
+}
+
+/// The hardware address of the network device at that place of the machine.
+pub fn mac_at(dir: &MachineDir, options: &MachineOptions, location: Option<DeviceLocation>) -> Option<Mac> {
+    let index = match (options.model, location?) {
+        (MachineModel::Q35, DeviceLocation::Pci { bus: 0, device, function: 0 }) => {
+            u32::from(device).checked_sub(FIRST_SLOT)?
+        }
+        (MachineModel::Microvm, DeviceLocation::Mmio { address }) => {
+            LAST_WINDOW.checked_sub(1 + u32::try_from(address.checked_sub(MMIO_BASE)? / MMIO_STEP).ok()?)?
+        }
+        _ => return None,
+    };
+    (index < options.nics).then(|| mac(dir, index + 1))
+}
+
+/// The hardware addresses of a machine's network devices.
+pub fn macs(dir: &MachineDir, options: &MachineOptions) -> Vec<Mac> {
+    (1..=options.nics).map(|index| mac(dir, index)).collect()
 }
 
 /// The option that makes a PCI device speak nothing but virtio 1.
@@ -245,12 +318,16 @@ fn modern(model: MachineModel) -> &'static str {
 
 /// The address of a network device: in QEMU's range, and another one on each machine of each user, as
 /// machines meet where they are on one TAP bridge.
-fn mac(dir: &MachineDir, index: u32) -> String {
+fn mac(dir: &MachineDir, index: u32) -> Mac {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     dir.path().hash(&mut hasher);
     let [high, low, ..] = hasher.finish().to_le_bytes();
-    format!("52:54:00:{high:02x}:{low:02x}:{index:02x}")
+    [0x52, 0x54, 0, high, low, index as u8]
+}
+
+fn mac_text(mac: Mac) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 #[derive(Default)]
@@ -295,19 +372,21 @@ mod tests {
     }
 
     #[test]
-    fn a_q35_machine_has_modern_pci_devices_on_one_hub() {
+    fn a_q35_machine_has_modern_pci_devices_at_its_switch() {
         let supervisor = Boot::Supervisor { image: Path::new("/images/supervisor") };
         let line = line(&options(MachineModel::Q35, Uplink::User), supervisor);
         for part in [
             "-M q35 -accel tcg,thread=multi -cpu max -smp 4 -m 1048576K",
-            "-kernel /images/supervisor -device virtio-serial-pci,disable-legacy=on",
+            "-kernel /images/supervisor -device virtio-serial-pci,disable-legacy=on,bus=pcie.0,addr=0x1 ",
             "-device virtserialport,chardev=mgmt",
-            "-netdev user,id=u0,dhcpstart=10.0.2.128 -netdev hubport,id=h0,hubid=0,netdev=u0",
-            "-netdev hubport,id=h2,hubid=0 -device virtio-net-pci,netdev=h2,mac=52:54:00:",
+            "-netdev user,id=u0,dhcpstart=10.0.2.128 -netdev stream,id=s0,server=off,addr.type=unix,addr.path=port0.sock",
+            "-netdev hubport,id=h0,hubid=0,netdev=u0 -netdev hubport,id=h1,hubid=0,netdev=s0",
+            "-netdev stream,id=n2,server=off,addr.type=unix,addr.path=port2.sock -device virtio-net-pci,netdev=n2,mac=52:54:00:",
+            ":02,disable-legacy=on,bus=pcie.0,addr=0x3",
         ] {
             assert!(line.contains(part), "{part}\nis not in\n{line}");
         }
-        assert!(!line.contains("id=h3"), "{line}");
+        assert!(!line.contains("id=n3"), "{line}");
     }
 
     #[test]
@@ -331,7 +410,7 @@ mod tests {
         let line = line(&options(MachineModel::Microvm, Uplink::User), supervisor);
         assert!(line.contains("-M microvm,acpi=on,rtc=on -global virtio-mmio.force-legacy=false"), "{line}");
         assert!(line.contains("-device virtio-serial-device -chardev"), "{line}");
-        assert!(line.contains("virtio-net-device,netdev=h1,mac="), "{line}");
+        assert!(line.contains("virtio-net-device,netdev=n1,mac="), "{line}");
         assert!(!line.contains("pci") && !line.contains("disable-legacy"), "{line}");
     }
 
@@ -342,7 +421,8 @@ mod tests {
             host: "127.0.0.1:9000".parse().unwrap(),
             cell: "10.0.2.128:9".parse().unwrap(),
         };
-        let boot = Boot::Alone { image: Path::new("kv"), command_line: "--port 1", publish: &[published] };
+        let (image, address) = (Path::new("kv"), Address::Dhcp);
+        let boot = Boot::Alone { image, command_line: "--port 1", address, publish: &[published] };
         let line = line(&options(MachineModel::Q35, Uplink::User), boot);
         assert!(line.contains(",hostfwd=udp:127.0.0.1:9000-10.0.2.128:9 "), "{line}");
         assert!(line.contains("-kernel kv -append --port 1"), "{line}");
@@ -357,9 +437,33 @@ mod tests {
         assert!(with_queues.contains("ifname=tap0,script=no,downscript=no,queues=2"), "{with_queues}");
         assert!(with_queues.contains("mq=on,vectors=6") && !with_queues.contains("hubport"), "{with_queues}");
         let plain = Uplink::Tap { interface: "tap0".into(), queues: None };
-        assert!(
-            line(&options(MachineModel::Q35, plain), supervisor).contains("hubport,id=h0,hubid=0,netdev=u0")
-        );
+        let plain = options(MachineModel::Q35, plain);
+        assert!(line(&plain, supervisor).contains("-netdev hubport,id=h0,hubid=0,netdev=u0"));
+        let alone = line(&MachineOptions { nics: 1, ..plain }, supervisor);
+        assert!(alone.contains("-device virtio-net-pci,netdev=u0,"), "{alone}");
+        assert!(!alone.contains("hubport") && !alone.contains("stream"), "{alone}");
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_place() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = StateRoot::at(temporary.path()).unwrap().machine(&"m".parse().unwrap());
+        let q35 = options(MachineModel::Q35, Uplink::User);
+        let pci = |device| Some(DeviceLocation::Pci { bus: 0, device, function: 0 });
+        assert_eq!([2, 3].map(|device| mac_at(&dir, &q35, pci(device)).unwrap()), macs(&dir, &q35)[..]);
+        let microvm = options(MachineModel::Microvm, Uplink::User);
+        let mmio = |address| Some(DeviceLocation::Mmio { address });
+        assert_eq!(mac_at(&dir, &microvm, mmio(0xfeb0_2a00)), Some(macs(&dir, &microvm)[1]));
+        for (options, elsewhere) in [
+            (&q35, pci(1)),
+            (&q35, pci(4)),
+            (&q35, mmio(0xfeb0_0000)),
+            (&microvm, mmio(0)),
+            (&microvm, mmio(0xfeb0_2e00)),
+            (&microvm, None),
+        ] {
+            assert_eq!(mac_at(&dir, options, elsewhere), None, "{elsewhere:?}");
+        }
     }
 
     #[test]

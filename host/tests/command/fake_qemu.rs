@@ -44,6 +44,9 @@ fn serve() {
     let qmp = UnixListener::bind("qmp.sock").unwrap();
     let halts = behaviour == "halts";
     thread::spawn(move || serve_qmp(&qmp, halts));
+    // As long as this program runs, so does the machine's switch.
+    let sockets = arguments.iter().filter_map(|argument| argument.split_once("addr.path="));
+    let _links: Vec<_> = sockets.map(|(_, path)| UnixStream::connect(path).unwrap()).collect();
     let supervised = arguments.contains(&"virtserialport,chardev=mgmt");
     let management = supervised.then(|| UnixListener::bind("management.sock").unwrap());
     fs::write("serial.log", "isola: the fake supervisor's log\n").unwrap();

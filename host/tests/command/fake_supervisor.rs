@@ -509,6 +509,7 @@ impl Supervisor {
                 pressure: MemoryPressure::Low,
                 ..MemoryUsage::default()
             },
+            device: (spec.network != NetworkSpec::None).then(|| device(self.next_id % 8)),
             address: match spec.network {
                 NetworkSpec::None => None,
                 NetworkSpec::Dhcp => Some([10, 0, 2, 128].into()),
@@ -569,6 +570,16 @@ impl Cell {
         self.info.state = state;
         self.info.memory = ByteSize(0);
         self.info.address = None;
+    }
+}
+
+/// Where the machine has its network device of that number, counted from 0.
+fn device(number: u32) -> DeviceLocation {
+    let arguments = std::env::var("FAKE_ARGUMENTS").unwrap_or_default();
+    if arguments.contains("microvm") {
+        DeviceLocation::Mmio { address: 0xfeb0_2c00 - u64::from(number) * 0x200 }
+    } else {
+        DeviceLocation::Pci { bus: 0, device: 2 + number as u8, function: 0 }
     }
 }
 

@@ -30,7 +30,7 @@ fn a_cell_serves_the_files_of_a_hosted_process() {
     let path = directory.path().to_str().unwrap();
     let home = isola.spawn(&["run", "--hosted", "-p", &exported, "files", "export", path]);
     wait::until_true("the files are exported", || TcpStream::connect(("127.0.0.1", export)).is_ok());
-    isola.run(&["up", "--cores", "2"]).ended_with(0);
+    isola.run(&["up", "--cores", "2", "--net", "user,host-access"]).ended_with(0);
     let (published, first) = (format!("{http}:80"), format!("10.0.2.2:{export}"));
     isola.run(&["run", "-d", "--name", "files", "-p", &published, "files", "serve", &first]).ended_with(0);
     let get = |path: &str| wait::until("a response", || request(http, &format!("GET {path} HTTP/1.1")));

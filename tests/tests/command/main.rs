@@ -7,6 +7,7 @@
 //! | [`life`] | machines and cells from their beginning to their end |
 //! | [`foreground`] | commands that stay with what they run |
 //! | [`hosted`] | applications as processes of this host |
+//! | [`neighbours`] | what the network of a machine keeps apart |
 //! | [`recovery`] | what was killed trips nobody up |
 //! | [`web`] | the web server and NetPIPE |
 
@@ -14,5 +15,6 @@ mod files;
 mod foreground;
 mod hosted;
 mod life;
+mod neighbours;
 mod recovery;
 mod web;

@@ -31,7 +31,7 @@ fn cells_serve_the_site_in_their_image_and_one_that_a_host_exports() {
     let path = directory.path().to_str().unwrap();
     let _home = isola.spawn(&["run", "--hosted", "-p", &exported, "files", "export", path]);
     wait::until_true("the files are exported", || TcpStream::connect(("127.0.0.1", export)).is_ok());
-    isola.run(&["up", "--cores", "3"]).ended_with(0);
+    isola.run(&["up", "--cores", "3", "--net", "user,host-access"]).ended_with(0);
     isola.run(&["run", "-d", "--name", "own", "-p", &format!("{own}:80"), "web"]).ended_with(0);
     let (published, first) = (format!("{theirs}:80"), format!("10.0.2.2:{export}"));
     isola.run(&["run", "-d", "--name", "theirs", "-p", &published, "web", "-j", &first]).ended_with(0);
@@ -51,7 +51,7 @@ fn cells_serve_the_site_in_their_image_and_one_that_a_host_exports() {
 fn messages_of_all_sizes_go_to_a_cell_and_back() {
     let isola = Isola::new();
     let port = ports::free();
-    isola.run(&["up", "--cores", "2"]).ended_with(0);
+    isola.run(&["up", "--cores", "2", "--net", "user,host-access"]).ended_with(0);
     isola.run(&["run", "-d", "--name", "pipe", "-p", &format!("{port}:5002"), "netpipe"]).ended_with(0);
     wait::until_true("the cell listens", || {
         isola.run(&["logs", "pipe"]).ended_with(0).out.contains("TCP port 5002")

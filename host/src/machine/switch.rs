@@ -1,0 +1,154 @@
+//! Starting a machine's switch, and declaring to it which cell has which device.
+
+use super::options::{MachineOptions, Uplink};
+use super::state::MachineDir;
+use super::{Held, qemu};
+use crate::switch::control::{self, Answer, Request, SwitchSpec};
+use crate::switch::fabric::{Address, HostAccess, PortCounters};
+use isola_abi::management::{CellInfo, NetworkSpec};
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// Name of the file with what the switch had to say.
+const LOG: &str = "switch.log";
+
+/// How long a switch may take until its sockets are there.
+const LAUNCH_LIMIT: Duration = Duration::from_secs(20);
+
+/// Why a switch does not do what it should.
+#[derive(Debug, Error)]
+pub enum SwitchError {
+    /// It did not start.
+    #[error("the machine's network switch did not start: {0}")]
+    Launch(String),
+    /// It does not answer.
+    #[error(
+        "the machine's network switch does not answer ({0}): its cells have no network; end the machine with `isola down` and start it anew"
+    )]
+    Silent(io::Error),
+    /// It has no port for a cell's device.
+    #[error("cell {0:?} has a network device that the machine's switch does not know")]
+    Unknown(String),
+}
+
+/// Whether a machine of these options has a switch: where there are neighbours, or a host, to keep apart. A TAP interface
+/// with queues leads to one device, directly.
+pub fn is_needed(options: &MachineOptions) -> bool {
+    match &options.uplink {
+        Uplink::User => options.nics > 0,
+        Uplink::UserWithHost | Uplink::Tap { queues: None, .. } => options.nics > 1,
+        Uplink::Tap { queues: Some(_), .. } => false,
+    }
+}
+
+/// A switch that was started for a QEMU that is to follow. It ends when dropped, unless QEMU has come.
+#[derive(Debug)]
+pub struct Starting(Option<Child>);
+
+impl Starting {
+    /// Starts the switch of the machine in `dir`, and waits until its sockets are there. `address` is that of all devices
+    /// from the beginning. `waiting` is called now and then, and can break it off.
+    ///
+    /// # Errors
+    /// [`SwitchError::Launch`].
+    pub fn begin(
+        dir: &MachineDir,
+        options: &MachineOptions,
+        address: Address,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Self, SwitchError> {
+        let host = if options.uplink == Uplink::User { HostAccess::Closed } else { HostAccess::Open };
+        let spec = SwitchSpec { macs: qemu::macs(dir, options), address, host };
+        Self::spawn(dir, &spec, waiting).map_err(SwitchError::Launch)
+    }
+
+    fn spawn(
+        dir: &MachineDir,
+        spec: &SwitchSpec,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Self, String> {
+        let said = |error: io::Error| error.to_string();
+        let log = dir.path().join(LOG);
+        // The program of this process, even where its file was replaced since.
+        let child = Command::new("/proc/self/exe")
+            .arg0("isola")
+            .arg("switch")
+            .arg(serde_json::to_string(spec).map_err(|error| error.to_string())?)
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).map_err(said)?)
+            .spawn()
+            .map_err(said)?;
+        let mut starting = Self(Some(child));
+        let end = Instant::now() + LAUNCH_LIMIT;
+        while !dir.path().join(control::SOCKET).exists() {
+            let ended = starting.0.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            if ended.is_some() || Instant::now() >= end || waiting().is_break() {
+                return Err(MachineDir::tail(&log, 5));
+            }
+            sleep(Duration::from_millis(1));
+        }
+        Ok(starting)
+    }
+
+    /// Leaves the switch to QEMU, which runs: it ends with that.
+    pub fn leave(mut self) {
+        self.0.take();
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill().and_then(|()| child.wait());
+        }
+    }
+}
+
+impl Held {
+    /// Declares to the machine's switch which address a cell has, on the device that it was given.
+    ///
+    /// # Errors
+    /// [`SwitchError::Silent`] or [`SwitchError::Unknown`].
+    pub fn declare_address(&self, cell: &CellInfo) -> Result<(), SwitchError> {
+        let address = match cell.spec.network {
+            NetworkSpec::Static(address) => Address::Fixed(address.ip),
+            NetworkSpec::Dhcp => Address::Dhcp,
+            NetworkSpec::None => return Ok(()),
+        };
+        if !is_needed(&self.record.options) {
+            return Ok(());
+        }
+        let unknown = || SwitchError::Unknown(cell.spec.name.clone());
+        let mac = qemu::mac_at(&self.dir, &self.record.options, cell.device).ok_or_else(unknown)?;
+        match self.ask_switch(&Request::Declare(mac, address))? {
+            Answer::Declared => Ok(()),
+            _ => Err(unknown()),
+        }
+    }
+
+    /// What the machine's switch did with the frames of a cell's device; `None` where the machine has no switch, or the cell no
+    /// device.
+    ///
+    /// # Errors
+    /// [`SwitchError::Silent`].
+    pub fn port_counters(&self, cell: &CellInfo) -> Result<Option<PortCounters>, SwitchError> {
+        let options = &self.record.options;
+        let Some(mac) = qemu::mac_at(&self.dir, options, cell.device).filter(|_| is_needed(options)) else {
+            return Ok(None);
+        };
+        let Answer::Counters(all) = self.ask_switch(&Request::Counters)? else { return Ok(None) };
+        Ok(all.into_iter().find(|(own, _)| *own == mac).map(|(_, counters)| counters))
+    }
+
+    fn ask_switch(&self, request: &Request) -> Result<Answer, SwitchError> {
+        control::ask(self.dir.path(), request).map_err(SwitchError::Silent)
+    }
+}

@@ -1,0 +1,194 @@
+//! What the switch reads of an Ethernet frame: addresses, and as much of its payload as its rules ask for.
+//!
+//! Every field comes from a cell or from the network: a frame that is too short for what it says is [`Payload::Other`].
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// An Ethernet hardware address.
+pub type Mac = [u8; 6];
+
+/// Length of an Ethernet header.
+pub const HEADER_LEN: usize = 14;
+
+/// A frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The receiver.
+    pub destination: Mac,
+    /// The sender.
+    pub source: Mac,
+    /// What it carries.
+    pub payload: Payload<'a>,
+}
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload<'a> {
+    /// An ARP packet for IPv4 on Ethernet (RFC 826).
+    Arp {
+        /// The hardware address that the sender says it has.
+        sender_mac: Mac,
+        /// The IPv4 address that the sender says it has.
+        sender: Ipv4Addr,
+    },
+    /// An IPv4 packet.
+    Ipv4 {
+        /// Its source.
+        source: Ipv4Addr,
+        /// Its destination.
+        destination: Ipv4Addr,
+        /// What it carries.
+        content: Content<'a>,
+    },
+    /// An IPv6 packet.
+    Ipv6 {
+        /// Its source.
+        source: Ipv6Addr,
+        /// Its destination.
+        destination: Ipv6Addr,
+        /// What it carries.
+        content: Content<'a>,
+    },
+    /// Anything else, or a malformed packet.
+    Other,
+}
+
+/// What an IP packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// A TCP segment.
+    Tcp {
+        /// Its destination port.
+        to: u16,
+        /// Whether it asks for a connection: SYN without ACK.
+        opens: bool,
+    },
+    /// A UDP datagram, or its first fragment.
+    Udp {
+        /// Its source port.
+        from: u16,
+        /// Its destination port.
+        to: u16,
+        /// The datagram's data.
+        data: &'a [u8],
+    },
+    /// ICMP, or ICMPv6.
+    Icmp {
+        /// Its type.
+        kind: u8,
+        /// What follows type, code and checksum.
+        rest: &'a [u8],
+    },
+    /// A fragment that is not the first, of no TCP segment.
+    Fragment,
+    /// Another protocol, or one of these in a form that its sender has no reason to choose: TCP in fragments, headers
+    /// that are too short.
+    Other,
+}
+
+impl<'a> Frame<'a> {
+    /// Reads a frame; `None` where it is shorter than an Ethernet header.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
+        let payload = match u16::from_be_bytes([header[12], header[13]]) {
+            0x0806 => arp(rest),
+            0x0800 => ipv4(rest),
+            0x86dd => ipv6(rest),
+            _ => None,
+        };
+        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ..] = *header;
+        Some(Self {
+            destination: [d0, d1, d2, d3, d4, d5],
+            source: [s0, s1, s2, s3, s4, s5],
+            payload: payload.unwrap_or(Payload::Other),
+        })
+    }
+}
+
+/// Whether a hardware address names a group: everybody, or a multicast group.
+pub fn is_group(mac: Mac) -> bool {
+    mac[0] & 1 != 0
+}
+
+fn arp(packet: &[u8]) -> Option<Payload<'static>> {
+    let packet = packet.first_chunk::<28>()?;
+    if packet[..6] != [0, 1, 8, 0, 6, 4] {
+        return None;
+    }
+    let sender_mac = packet[8..14].try_into().ok()?;
+    Some(Payload::Arp { sender_mac, sender: ipv4_at(packet, 14)? })
+}
+
+fn ipv4(packet: &[u8]) -> Option<Payload<'_>> {
+    let header = packet.first_chunk::<20>()?;
+    let header_len = usize::from(header[0] & 0xf) * 4;
+    if header[0] >> 4 != 4 || header_len < 20 {
+        return None;
+    }
+    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let data = packet.get(header_len..total_len)?;
+    let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff;
+    let content = match (header[9], fragment & 0x1fff, fragment) {
+        // A first fragment that ends before the flags would let a second one choose them (RFC 1858).
+        (6, _, 1..) => Content::Other,
+        (_, 1.., _) => Content::Fragment,
+        (6, ..) => tcp(data),
+        (17, ..) => udp(data),
+        (1, ..) => icmp(data),
+        _ => Content::Other,
+    };
+    Some(Payload::Ipv4 { source: ipv4_at(header, 12)?, destination: ipv4_at(header, 16)?, content })
+}
+
+fn ipv6(packet: &[u8]) -> Option<Payload<'_>> {
+    let (header, rest) = packet.split_first_chunk::<40>()?;
+    if header[0] >> 4 != 6 {
+        return None;
+    }
+    let address = |at: usize| Some(Ipv6Addr::from(<[u8; 16]>::try_from(header.get(at..at + 16)?).ok()?));
+    let data = rest.get(..usize::from(u16::from_be_bytes([header[4], header[5]])))?;
+    let content = match header[6] {
+        6 => tcp(data),
+        17 => udp(data),
+        58 => icmp(data),
+        // Multicast listeners report behind hop-by-hop options (RFC 3810 5): one header, and nothing but ICMPv6 behind it.
+        0 => match (data.first(), data.get(1).and_then(|len| data.get(8 + usize::from(*len) * 8..))) {
+            (Some(58), Some(rest)) => icmp(rest),
+            _ => Content::Other,
+        },
+        _ => Content::Other,
+    };
+    Some(Payload::Ipv6 { source: address(8)?, destination: address(24)?, content })
+}
+
+fn tcp(segment: &[u8]) -> Content<'_> {
+    match segment.first_chunk::<20>() {
+        // SYN is bit 1, ACK bit 4 (RFC 9293 3.1).
+        Some(header) => {
+            Content::Tcp { to: u16::from_be_bytes([header[2], header[3]]), opens: header[13] & 0x12 == 0x02 }
+        }
+        None => Content::Other,
+    }
+}
+
+fn udp(datagram: &[u8]) -> Content<'_> {
+    match datagram.split_first_chunk::<8>() {
+        Some((header, data)) => Content::Udp {
+            from: u16::from_be_bytes([header[0], header[1]]),
+            to: u16::from_be_bytes([header[2], header[3]]),
+            data,
+        },
+        None => Content::Other,
+    }
+}
+
+fn icmp(message: &[u8]) -> Content<'_> {
+    match message.split_first_chunk::<4>() {
+        Some((header, rest)) => Content::Icmp { kind: header[0], rest },
+        None => Content::Other,
+    }
+}
+
+fn ipv4_at(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
+    Some(<[u8; 4]>::try_from(bytes.get(at..at + 4)?).ok()?.into())
+}

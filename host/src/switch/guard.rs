@@ -1,0 +1,178 @@
+//! The addresses of a port: which a cell may send from. One of another cell's never gets past it.
+//!
+//! IPv4 addresses are given: by the operator, or by the DHCP server behind the uplink, whose acknowledgements
+//! [`Guard::learn`] reads. IPv6 addresses are made by the cell itself (RFC 7217): the first port that uses one has it
+//! until the port is declared anew. No port may use one that the uplink has, or speak as a router or DHCP server.
+
+use super::fabric::{Address, Port};
+use super::frame::{Content, Frame, Mac, Payload, is_group};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Most IPv6 addresses that a port has, and that are kept of the uplink.
+const MAX_IPV6: usize = 64;
+const MAX_UPLINK_IPV6: usize = 1024;
+
+/// The types of ICMP and ICMPv6 messages that the rules name (RFC 792; RFC 4861).
+mod icmp {
+    pub const REDIRECT_V4: u8 = 5;
+    pub const ROUTER_ADVERTISEMENT: u8 = 134;
+    pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+    pub const REDIRECT: u8 = 137;
+}
+
+/// UDP ports of DHCP servers (RFC 2131, RFC 8415).
+const DHCP_SERVER: u16 = 67;
+const DHCP6_SERVER: u16 = 547;
+
+/// Who has which address.
+#[derive(Debug)]
+pub struct Guard {
+    macs: Vec<Mac>,
+    addresses: Vec<Given>,
+    ipv6: HashMap<Ipv6Addr, Holder>,
+}
+
+/// What a port was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Given {
+    declared: Address,
+    lease: Option<Ipv4Addr>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Uplink,
+    Port(Port),
+}
+
+impl Guard {
+    /// Ports with these hardware addresses, none of which has an address yet.
+    pub fn new(macs: Vec<Mac>) -> Self {
+        let addresses = vec![Given { declared: Address::None, lease: None }; macs.len()];
+        let routers = ["fe80::2", "fec0::2", "fe80::3", "fec0::3"].iter().filter_map(|ip| ip.parse().ok());
+        Self { macs, addresses, ipv6: routers.map(|ip| (ip, Holder::Uplink)).collect() }
+    }
+
+    /// The port of a hardware address.
+    pub fn port_of(&self, mac: Mac) -> Option<Port> {
+        self.macs.iter().position(|own| *own == mac)
+    }
+
+    /// Says what a port's cell has from now on. A declaration that changes nothing keeps what was learnt.
+    pub fn declare(&mut self, port: Port, address: Address) {
+        let Some(given) = self.addresses.get_mut(port).filter(|given| given.declared != address) else {
+            return;
+        };
+        *given = Given { declared: address, lease: None };
+        self.ipv6.retain(|_, holder| *holder != Holder::Port(port));
+    }
+
+    /// Whether the cell behind `port` may send the frame.
+    pub fn may_send(&mut self, port: Port, frame: &Frame<'_>) -> bool {
+        if self.macs.get(port) != Some(&frame.source) || is_group(frame.source) {
+            return false;
+        }
+        if self.addresses.get(port).is_none_or(|given| given.declared == Address::None) {
+            return false;
+        }
+        match frame.payload {
+            // Address 0 asks whether somebody has one (RFC 5227 2.1.1).
+            Payload::Arp { sender_mac, sender } => {
+                sender_mac == frame.source && (sender.is_unspecified() || self.has(port, sender))
+            }
+            Payload::Ipv4 { source, content, .. } => match content {
+                Content::Udp { from: DHCP_SERVER, .. } | Content::Icmp { kind: icmp::REDIRECT_V4, .. } => {
+                    false
+                }
+                Content::Udp { to: DHCP_SERVER, .. } if source.is_unspecified() => true,
+                _ => self.has(port, source),
+            },
+            Payload::Ipv6 { source, content, .. } => match content {
+                Content::Udp { from: DHCP6_SERVER, .. }
+                | Content::Icmp { kind: icmp::ROUTER_ADVERTISEMENT | icmp::REDIRECT, .. } => false,
+                // The target stands behind four bytes of flags (RFC 4861 4.4).
+                Content::Icmp { kind: icmp::NEIGHBOUR_ADVERTISEMENT, rest } => {
+                    target(rest).is_some_and(|target| self.claim(port, target)) && self.claim(port, source)
+                }
+                // Address 0 asks whether somebody has one (RFC 4862 5.4).
+                Content::Icmp { .. } if source.is_unspecified() => true,
+                _ => self.claim(port, source),
+            },
+            Payload::Other => false,
+        }
+    }
+
+    /// Learns from a frame of the uplink: leases, and IPv6 addresses that no cell can have.
+    pub fn learn(&mut self, frame: &Frame<'_>) {
+        match frame.payload {
+            Payload::Ipv4 { content: Content::Udp { from: DHCP_SERVER, data, .. }, .. } => {
+                let Some((mac, ip)) = acknowledged(data) else { return };
+                let Some(port) = self.port_of(mac) else { return };
+                let taken = (0..self.addresses.len()).any(|other| other != port && self.has(other, ip));
+                if let Some(given) = self.addresses.get_mut(port)
+                    && given.declared == Address::Dhcp
+                    && !taken
+                {
+                    given.lease = Some(ip);
+                }
+            }
+            Payload::Ipv6 { source, content: Content::Icmp { .. }, .. }
+                if !source.is_unspecified()
+                    && self.ipv6.len() < MAX_UPLINK_IPV6 + MAX_IPV6 * self.macs.len() =>
+            {
+                self.ipv6.entry(source).or_insert(Holder::Uplink);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a port has an IPv4 address.
+    fn has(&self, port: Port, ip: Ipv4Addr) -> bool {
+        self.addresses.get(port).is_some_and(|given| match given.declared {
+            Address::None => false,
+            Address::Fixed(own) => own == ip,
+            Address::Dhcp => given.lease == Some(ip),
+        })
+    }
+
+    /// Whether a port has an IPv6 address; one that is free is its own from now on.
+    fn claim(&mut self, port: Port, ip: Ipv6Addr) -> bool {
+        if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || ip.to_ipv4().is_some() {
+            return false;
+        }
+        if let Some(holder) = self.ipv6.get(&ip) {
+            return *holder == Holder::Port(port);
+        }
+        let held = self.ipv6.values().filter(|holder| **holder == Holder::Port(port)).count();
+        held < MAX_IPV6 && self.ipv6.insert(ip, Holder::Port(port)).is_none()
+    }
+}
+
+/// The target of a neighbour advertisement.
+fn target(rest: &[u8]) -> Option<Ipv6Addr> {
+    Some(Ipv6Addr::from(<[u8; 16]>::try_from(rest.get(4..20)?).ok()?))
+}
+
+/// The client and its address, where the message of a DHCP server is an acknowledgement (RFC 2131 2, RFC 2132 9.6).
+fn acknowledged(message: &[u8]) -> Option<(Mac, Ipv4Addr)> {
+    let (header, mut options) = message.split_first_chunk::<240>()?;
+    if header[..3] != [2, 1, 6] || header[236..] != [99, 130, 83, 99] {
+        return None;
+    }
+    let mac = header[28..34].try_into().ok()?;
+    let ip = <[u8; 4]>::try_from(&header[16..20]).ok()?.into();
+    while let [code, rest @ ..] = options {
+        let (len, rest) = match code {
+            0 => (0, rest),
+            255 => return None,
+            _ => rest.split_first().map(|(len, rest)| (usize::from(*len), rest))?,
+        };
+        let value = rest.get(..len)?;
+        if *code == 53 {
+            return (value == [5]).then_some((mac, ip));
+        }
+        options = &rest[len..];
+    }
+    None
+}

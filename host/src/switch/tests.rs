@@ -1,0 +1,280 @@
+//! What the switch promises: frames go to their receiver alone, addresses are their owner's, the host is out of reach.
+
+use super::fabric::{Address, Fabric, HostAccess, Source, Targets};
+use super::frame::{Frame, Mac};
+use etherparse::{
+    ArpEthIpv4Packet, ArpHardwareId, ArpOperation, ArpPacket, EtherType, PacketBuilder, icmpv6,
+};
+use proptest::prelude::*;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+const ROUTER: Mac = [0x52, 0x55, 10, 0, 2, 2];
+const BROADCAST: Mac = [0xff; 6];
+const CACHE: usize = 0;
+const THIEF: usize = 1;
+const DHCP: usize = 2;
+const ABSENT: usize = 3;
+const MACS: [Mac; 4] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3], [2, 0, 0, 0, 0, 4]];
+const CACHE_IP: [u8; 4] = [10, 0, 2, 16];
+const THIEF_IP: [u8; 4] = [10, 0, 2, 17];
+const HOST: [u8; 4] = [10, 0, 2, 2];
+const OUTSIDE: [u8; 4] = [192, 0, 2, 1];
+const SYN: bool = true;
+
+const NOWHERE: Targets = Targets { uplink: false, ports: 0 };
+const UPLINK: Targets = Targets { uplink: true, ports: 0 };
+
+fn to(port: usize) -> Targets {
+    Targets { uplink: false, ports: 1 << port }
+}
+
+fn fabric(host: HostAccess) -> Fabric {
+    let mut fabric = Fabric::new(MACS.to_vec(), host);
+    assert!(fabric.declare(MACS[CACHE], Address::Fixed(CACHE_IP.into())));
+    assert!(fabric.declare(MACS[THIEF], Address::Fixed(THIEF_IP.into())));
+    assert!(fabric.declare(MACS[DHCP], Address::Dhcp));
+    assert!(!fabric.declare(ROUTER, Address::Dhcp));
+    fabric
+}
+
+fn send(fabric: &mut Fabric, port: usize, bytes: &[u8]) -> Targets {
+    fabric.forward(Source::Port(port), bytes, Instant::now())
+}
+
+fn arp(source: Mac, sender_mac: Mac, sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+    let (hardware, protocol) = (ArpHardwareId::ETHERNET, EtherType::IPV4);
+    let packet =
+        ArpPacket::new(hardware, protocol, ArpOperation::REQUEST, &sender_mac, &sender, &[0; 6], &target);
+    let mut bytes = Vec::new();
+    PacketBuilder::ethernet2(source, BROADCAST).arp(packet.unwrap()).write(&mut bytes).unwrap();
+    bytes
+}
+
+fn udp(source: Mac, destination: Mac, from: ([u8; 4], u16), to: ([u8; 4], u16), data: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let packet = PacketBuilder::ethernet2(source, destination).ipv4(from.0, to.0, 64).udp(from.1, to.1);
+    packet.write(&mut bytes, data).unwrap();
+    bytes
+}
+
+fn tcp(source: Mac, destination: Mac, from: [u8; 4], to: ([u8; 4], u16), syn: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let packet = PacketBuilder::ethernet2(source, destination).ipv4(from, to.0, 64).tcp(4000, to.1, 1, 1000);
+    let packet = if syn { packet.syn() } else { packet.ack(1) };
+    packet.write(&mut bytes, b"data").unwrap();
+    bytes
+}
+
+fn advertisement(source: Mac, from: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let header = icmpv6::NeighborAdvertisementHeader { router: false, solicited: false, r#override: true };
+    let packet = PacketBuilder::ethernet2(source, [0x33, 0x33, 0, 0, 0, 1])
+        .ipv6(from.octets(), Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets(), 255)
+        .icmpv6(etherparse::Icmpv6Type::NeighborAdvertisement(header));
+    packet.write(&mut bytes, &target.octets()).unwrap();
+    bytes
+}
+
+/// An acknowledgement of a DHCP server (RFC 2131 2).
+fn lease(mac: Mac, ip: [u8; 4]) -> Vec<u8> {
+    let mut message = vec![0; 240];
+    message[..4].copy_from_slice(&[2, 1, 6, 0]);
+    message[16..20].copy_from_slice(&ip);
+    message[28..34].copy_from_slice(&mac);
+    message[236..].copy_from_slice(&[99, 130, 83, 99]);
+    message.extend([54, 4, 10, 0, 2, 2, 53, 1, 5, 255]);
+    udp(ROUTER, BROADCAST, (HOST, 67), ([255; 4], 68), &message)
+}
+
+#[test]
+fn a_unicast_frame_goes_to_its_receiver_and_to_no_neighbour() {
+    let mut fabric = fabric(HostAccess::Open);
+    let between = tcp(MACS[CACHE], MACS[THIEF], CACHE_IP, (THIEF_IP, 80), SYN);
+    assert_eq!(send(&mut fabric, CACHE, &between), to(THIEF));
+    let out = tcp(MACS[CACHE], ROUTER, CACHE_IP, (OUTSIDE, 80), SYN);
+    assert_eq!(send(&mut fabric, CACHE, &out), UPLINK);
+    let now = Instant::now();
+    let back = tcp(ROUTER, MACS[CACHE], OUTSIDE, (CACHE_IP, 4000), !SYN);
+    assert_eq!(fabric.forward(Source::Uplink, &back, now), to(CACHE));
+    let of_nobody = tcp(ROUTER, [2, 9, 9, 9, 9, 9], OUTSIDE, (CACHE_IP, 4000), !SYN);
+    assert_eq!(fabric.forward(Source::Uplink, &of_nobody, now), NOWHERE);
+    let asked = arp(MACS[CACHE], MACS[CACHE], CACHE_IP, THIEF_IP);
+    assert_eq!(send(&mut fabric, CACHE, &asked), Targets { uplink: true, ports: 0b1110 });
+}
+
+#[test]
+fn an_address_is_used_by_nobody_but_its_owner() {
+    let mut fabric = fabric(HostAccess::Open);
+    let thief = MACS[THIEF];
+    let stolen = [
+        arp(thief, thief, CACHE_IP, CACHE_IP),
+        arp(thief, MACS[CACHE], CACHE_IP, HOST),
+        arp(MACS[CACHE], MACS[CACHE], CACHE_IP, HOST),
+        tcp(thief, ROUTER, CACHE_IP, (OUTSIDE, 80), SYN),
+        tcp(MACS[CACHE], ROUTER, CACHE_IP, (OUTSIDE, 80), SYN),
+        udp(thief, ROUTER, ([10, 0, 2, 99], 1), (OUTSIDE, 2), b"an address that nobody has"),
+        udp(thief, MACS[CACHE], ([0; 4], 1), (CACHE_IP, 2), b"no address"),
+    ];
+    for frame in &stolen {
+        assert_eq!(send(&mut fabric, THIEF, frame), NOWHERE, "{:?}", Frame::parse(frame));
+    }
+    assert_eq!(fabric.counters[THIEF].foreign_address, stolen.len() as u64);
+    // To ask whether somebody has an address is everybody's right.
+    assert_ne!(send(&mut fabric, THIEF, &arp(thief, thief, [0; 4], CACHE_IP)), NOWHERE);
+    assert_ne!(send(&mut fabric, THIEF, &arp(thief, thief, THIEF_IP, CACHE_IP)), NOWHERE);
+    // An end of the cell is the end of its address; a declaration anew is no hindrance.
+    fabric.declare(MACS[CACHE], Address::None);
+    let own = tcp(MACS[CACHE], ROUTER, CACHE_IP, (OUTSIDE, 80), SYN);
+    assert_eq!(send(&mut fabric, CACHE, &own), NOWHERE);
+    fabric.declare(MACS[CACHE], Address::Fixed(CACHE_IP.into()));
+    assert_eq!(send(&mut fabric, CACHE, &own), UPLINK);
+}
+
+#[test]
+fn a_lease_is_learnt_from_the_uplink_and_from_nobody_else() {
+    let mut fabric = fabric(HostAccess::Open);
+    let (mac, ip) = (MACS[DHCP], [10, 0, 2, 128]);
+    let own = udp(mac, ROUTER, (ip, 1), (OUTSIDE, 2), b"");
+    let discover = udp(mac, BROADCAST, ([0; 4], 68), ([255; 4], 67), b"");
+    assert!(send(&mut fabric, DHCP, &discover).uplink);
+    assert_eq!(send(&mut fabric, DHCP, &own), NOWHERE);
+    // A neighbour that plays the server is not heard.
+    let mut forged = lease(mac, ip);
+    forged[6..12].copy_from_slice(&MACS[THIEF]);
+    assert_eq!(send(&mut fabric, THIEF, &forged), NOWHERE);
+    assert_eq!(send(&mut fabric, DHCP, &own), NOWHERE);
+    let now = Instant::now();
+    // Another's address is not leased, whatever the server says, nor to a cell that has a fixed one.
+    fabric.forward(Source::Uplink, &lease(mac, CACHE_IP), now);
+    assert_eq!(send(&mut fabric, DHCP, &udp(mac, ROUTER, (CACHE_IP, 1), (OUTSIDE, 2), b"")), NOWHERE);
+    fabric.forward(Source::Uplink, &lease(MACS[THIEF], ip), now);
+    assert_eq!(send(&mut fabric, THIEF, &udp(MACS[THIEF], ROUTER, (ip, 1), (OUTSIDE, 2), b"")), NOWHERE);
+    assert_ne!(fabric.forward(Source::Uplink, &lease(mac, ip), now), NOWHERE);
+    assert_eq!(send(&mut fabric, DHCP, &own), UPLINK);
+}
+
+#[test]
+fn an_ipv6_address_is_the_first_user_s_and_never_the_router_s() {
+    let mut fabric = fabric(HostAccess::Open);
+    let [cache, thief, router, other]: [Ipv6Addr; 4] =
+        ["fe80::c", "fe80::7", "fe80::2", "fe80::99"].map(|ip| ip.parse().unwrap());
+    assert_ne!(send(&mut fabric, CACHE, &advertisement(MACS[CACHE], cache, cache)), NOWHERE);
+    assert_ne!(send(&mut fabric, THIEF, &advertisement(MACS[THIEF], thief, thief)), NOWHERE);
+    assert_eq!(send(&mut fabric, THIEF, &advertisement(MACS[THIEF], cache, cache)), NOWHERE);
+    assert_eq!(send(&mut fabric, THIEF, &advertisement(MACS[THIEF], thief, cache)), NOWHERE);
+    assert_eq!(send(&mut fabric, THIEF, &advertisement(MACS[THIEF], thief, router)), NOWHERE);
+    fabric.forward(Source::Uplink, &advertisement(ROUTER, other, other), Instant::now());
+    assert_eq!(send(&mut fabric, THIEF, &advertisement(MACS[THIEF], thief, other)), NOWHERE);
+    // What plays the router.
+    let mut router_advertisement = advertisement(MACS[THIEF], thief, thief);
+    router_advertisement[54] = 134;
+    assert_eq!(send(&mut fabric, THIEF, &router_advertisement), NOWHERE);
+    // The next cell on the device has other addresses.
+    fabric.declare(MACS[CACHE], Address::Dhcp);
+    assert_ne!(send(&mut fabric, THIEF, &advertisement(MACS[THIEF], thief, cache)), NOWHERE);
+    let many = (1..200_u16).filter(|number| {
+        let ip = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, *number);
+        send(&mut fabric, DHCP, &advertisement(MACS[DHCP], ip, ip)) != NOWHERE
+    });
+    assert_eq!(many.count(), 64);
+}
+
+#[test]
+fn a_device_without_a_cell_says_nothing() {
+    let mut fabric = fabric(HostAccess::Open);
+    let ip = "fe80::1234".parse().unwrap();
+    assert_eq!(send(&mut fabric, ABSENT, &advertisement(MACS[ABSENT], ip, ip)), NOWHERE);
+    assert_eq!(
+        send(&mut fabric, ABSENT, &udp(MACS[ABSENT], BROADCAST, ([0; 4], 68), ([255; 4], 67), b"")),
+        NOWHERE
+    );
+    let vlan = [&BROADCAST[..], &MACS[CACHE], &[0x81, 0, 0, 1, 8, 0], &[0x45; 40]].concat();
+    assert_eq!(send(&mut fabric, CACHE, &vlan), NOWHERE);
+}
+
+#[test]
+fn the_host_is_answered_and_not_called() {
+    let mut fabric = fabric(HostAccess::Closed);
+    let mac = MACS[CACHE];
+    let tcp_to = |ip, port, syn| tcp(mac, ROUTER, CACHE_IP, (ip, port), syn);
+    let udp_to = |ip: [u8; 4], port| udp(mac, ROUTER, (CACHE_IP, 7000), (ip, port), b"");
+    for ip in [HOST, [10, 0, 2, 200], [10, 0, 2, 3], [127, 0, 0, 1], [0; 4], THIEF_IP, [255; 4]] {
+        assert_eq!(send(&mut fabric, CACHE, &tcp_to(ip, 9000, SYN)), NOWHERE, "{ip:?}");
+        assert_eq!(send(&mut fabric, CACHE, &udp_to(ip, 9000)), NOWHERE, "{ip:?}");
+        assert_eq!(send(&mut fabric, CACHE, &tcp_to(ip, 9000, !SYN)), UPLINK, "{ip:?}");
+    }
+    assert_eq!(fabric.counters[CACHE].to_host, 14);
+    // Names, addresses and the world.
+    assert_eq!(send(&mut fabric, CACHE, &udp_to([10, 0, 2, 3], 53)), UPLINK);
+    assert_eq!(send(&mut fabric, CACHE, &tcp_to([10, 0, 2, 3], 53, SYN)), UPLINK);
+    assert_eq!(send(&mut fabric, CACHE, &udp_to(HOST, 53)), NOWHERE);
+    assert_eq!(send(&mut fabric, CACHE, &udp_to(HOST, 67)), UPLINK);
+    assert_eq!(send(&mut fabric, CACHE, &tcp_to(OUTSIDE, 443, SYN)), UPLINK);
+    assert_eq!(send(&mut fabric, CACHE, &udp_to(OUTSIDE, 443)), UPLINK);
+    // A published port: the host's datagram first, then the answer, to that peer from that port.
+    let now = Instant::now();
+    let asked = udp(ROUTER, mac, (HOST, 5555), (CACHE_IP, 7000), b"");
+    assert_eq!(fabric.forward(Source::Uplink, &asked, now), to(CACHE));
+    assert_eq!(fabric.forward(Source::Port(CACHE), &udp_to(HOST, 5555), now), UPLINK);
+    assert_eq!(fabric.forward(Source::Port(CACHE), &udp_to(HOST, 5556), now), NOWHERE);
+    let other = udp(MACS[THIEF], ROUTER, (THIEF_IP, 7000), (HOST, 5555), b"");
+    assert_eq!(fabric.forward(Source::Port(THIEF), &other, now), NOWHERE);
+    let later = now + Duration::from_secs(600);
+    assert_eq!(fabric.forward(Source::Port(CACHE), &udp_to(HOST, 5555), later), NOWHERE);
+}
+
+#[test]
+fn no_fragment_calls_the_host() {
+    let mut fabric = fabric(HostAccess::Closed);
+    for (first, len) in [(0x2000_u16, 8), (0x0001, 40)] {
+        // A TCP header in two parts (RFC 1858), the flags in the second.
+        let mut frame = tcp(MACS[CACHE], ROUTER, CACHE_IP, (HOST, 9000), SYN);
+        frame[20..22].copy_from_slice(&first.to_be_bytes());
+        frame[16..18].copy_from_slice(&(20 + len.min(24) as u16).to_be_bytes());
+        assert_eq!(send(&mut fabric, CACHE, &frame), NOWHERE);
+    }
+}
+
+#[test]
+fn with_host_access_cells_call_the_host() {
+    let mut fabric = fabric(HostAccess::Open);
+    assert_eq!(send(&mut fabric, CACHE, &tcp(MACS[CACHE], ROUTER, CACHE_IP, (HOST, 9000), SYN)), UPLINK);
+    assert_eq!(send(&mut fabric, CACHE, &udp(MACS[CACHE], ROUTER, (CACHE_IP, 1), (HOST, 9000), b"")), UPLINK);
+}
+
+proptest! {
+    /// Whatever a cell sends, only frames with its own addresses leave its port.
+    #[test]
+    fn no_frame_leaves_a_port_with_another_s_address(
+        mut bytes in prop_oneof![
+            Just(tcp(MACS[THIEF], MACS[CACHE], CACHE_IP, (CACHE_IP, 80), SYN)),
+            Just(arp(MACS[THIEF], MACS[THIEF], CACHE_IP, HOST)),
+            proptest::collection::vec(any::<u8>(), 0..100),
+        ],
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        for (at, value) in changes {
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+        }
+        let mut fabric = fabric(HostAccess::Closed);
+        if send(&mut fabric, THIEF, &bytes) != NOWHERE {
+            prop_assert_eq!(&bytes[6..12], &MACS[THIEF][..]);
+            match bytes[12..14] {
+                [8, 6] => prop_assert!([THIEF_IP, [0; 4]].contains(&bytes[28..32].try_into().unwrap())),
+                [8, 0] => prop_assert!(
+                    bytes[26..30] == THIEF_IP || bytes[26..30] == Ipv4Addr::UNSPECIFIED.octets()
+                ),
+                ref kind => prop_assert_eq!(kind, &[0x86, 0xdd]),
+            }
+        }
+    }
+
+    #[test]
+    fn the_uplink_cannot_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fabric(HostAccess::Closed).forward(Source::Uplink, &bytes, Instant::now());
+    }
+}

@@ -1,0 +1,63 @@
+//! A test image: a cell that does what the network between cells does not allow.
+//!
+//! `intruder take IP PORT` gives itself an address, listens at the port, and answers `stolen` to all that come.
+//! `intruder call IP PORT` connects, and says whether it could.
+#![no_std]
+#![no_main]
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use isola::events::timeout;
+use isola::iobuf::{Chain, IoBuf};
+use isola::net::{self, Ipv4Config, TcpStream};
+use isola::prelude::*;
+
+isola::app!(main);
+
+/// How long a call may take. Its first segment goes out three times meanwhile.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+async fn main(arguments: Arguments) -> ExitCode {
+    let (Some(ip), Some(port)) = (argument(&arguments, 1), argument(&arguments, 2)) else {
+        println!("usage: intruder take|call IP PORT");
+        return ExitCode::USAGE;
+    };
+    println!("own address: {}", net::wait_for_address().await.address);
+    match arguments.get(0) {
+        Some("take") => take(ip, port).await,
+        _ => call(ip, port).await,
+    }
+}
+
+fn argument<T: core::str::FromStr>(arguments: &Arguments, index: usize) -> Option<T> {
+    arguments.get(index)?.parse().ok()
+}
+
+async fn take(ip: Ipv4Addr, port: u16) -> ExitCode {
+    if let Err(refused) = net::set_address(Some(Ipv4Config::new(ip, 24, None))) {
+        println!("refused: {refused}");
+        return ExitCode::FAILURE;
+    }
+    while net::address().is_none_or(|own| own.address != ip) {
+        isola::events::sleep(Duration::from_millis(1)).await;
+    }
+    let _listening = net::listen(port, 16, answer);
+    println!("took: {ip}");
+    isola::stop_requested().await;
+    ExitCode::SUCCESS
+}
+
+async fn answer(mut stream: TcpStream) {
+    println!("somebody came");
+    let _ = stream.write(Chain::from(IoBuf::from(b"stolen\r\n".to_vec()))).await;
+    stream.shutdown();
+}
+
+async fn call(ip: Ipv4Addr, port: u16) -> ExitCode {
+    match timeout(PATIENCE, net::connect((ip, port).into())).await {
+        Ok(Ok(_)) => println!("called: {ip}"),
+        Ok(Err(error)) => println!("not called: {error}"),
+        Err(_) => println!("not called: no answer"),
+    }
+    ExitCode::SUCCESS
+}

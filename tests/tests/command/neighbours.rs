@@ -1,0 +1,207 @@
+//! What the network of a machine keeps apart: cells from each other, and from the services of the host.
+
+use isola_tests::isola::Isola;
+use isola_tests::{images, ports, wait};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+/// What a key-value service answers to `request`, with the line `end` at its end.
+fn ask(port: u16, request: &str, end: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut reader = BufReader::new(stream);
+    let mut all = String::new();
+    while !all.ends_with(end) {
+        (reader.read_line(&mut all).ok()? > 0).then_some(())?;
+    }
+    Some(all)
+}
+
+/// What a cell has printed, once `words` are in it.
+fn printed(isola: &Isola, cell: &str, words: &str) -> String {
+    wait::until(words, || Some(isola.run(&["logs", cell]).out).filter(|log| log.contains(words)))
+}
+
+fn run_intruder(isola: &Isola, arguments: &[&str]) {
+    let image = images::path("intruder");
+    let image = image.to_str().unwrap();
+    let named = |word: &&str| if *word == "IMAGE" { image.to_owned() } else { (*word).to_owned() };
+    let arguments: Vec<String> = ["run", "-d"].iter().chain(arguments).map(named).collect();
+    isola.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).ended_with(0);
+}
+
+#[test]
+fn an_address_that_another_cell_takes_stays_its_owner_s() {
+    let isola = Isola::up(&["--cores", "3"]);
+    let port = ports::free();
+    isola.run(&["run", "-d", "--name", "cache", "-p", &format!("{port}:11211"), "kv"]).ended_with(0);
+    let stored = || ask(port, "set key 0 0 6\r\nsecret\r\n", "STORED\r\n");
+    wait::until("the value is stored", stored);
+    let own = isola.json(&["inspect", "cache"])["address"].as_str().unwrap().to_owned();
+    // A cell that was given an address does not get another one by the documented way.
+    run_intruder(&isola, &["--name", "given", "IMAGE", "take", &own, "11211"]);
+    printed(&isola, "given", "refused: the cell was given the address");
+    isola.run(&["rm", "-f", "given"]).ended_with(0);
+    // One that chooses for itself thinks that it has it.
+    run_intruder(&isola, &["--name", "thief", "--network", "dhcp", "IMAGE", "take", &own, "11211"]);
+    printed(&isola, "thief", "took: ");
+    for _ in 0..5 {
+        let answer = wait::until("an answer", || ask(port, "get key\r\n", "END\r\n"));
+        assert_eq!(answer, "VALUE key 0 6\r\nsecret\r\nEND\r\n");
+    }
+    assert!(!isola.run(&["logs", "thief"]).out.contains("somebody came"));
+    let refused = |cell: &str| isola.json(&["inspect", cell])["switch"]["foreign_address"].as_u64().unwrap();
+    assert!(refused("thief") > 0);
+    assert_eq!(refused("cache"), 0);
+    assert!(isola.run(&["inspect", "thief"]).out.contains("refused, from an address that is not the cell's"));
+    // After a restart of its own, on whichever device, the address is its owner's still.
+    isola.run(&["stop", "cache"]).ended_with(0);
+    isola.run(&["start", "cache"]).ended_with(0);
+    wait::until("the value is stored again", stored);
+    isola.run(&["down"]).ended_with(0);
+}
+
+/// Runs a command of QEMU's monitor.
+fn monitor(machine: &Path, command: &str) {
+    let mut stream = UnixStream::connect(machine.join("qmp.sock")).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let execute = serde_json::json!({
+        "execute": "human-monitor-command", "arguments": { "command-line": command }
+    });
+    for request in [serde_json::json!({ "execute": "qmp_capabilities" }), execute] {
+        writeln!(stream, "{request}").unwrap();
+        loop {
+            let mut line = String::new();
+            assert!(reader.read_line(&mut line).unwrap() > 0);
+            let answer: Value = serde_json::from_str(&line).unwrap();
+            assert!(answer.get("error").is_none(), "{command}: {answer}");
+            if let Some(said) = answer.get("return") {
+                assert!(said == "" || !said.is_string(), "{command}: {said}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_neighbour_s_device_sees_no_unicast_frame_of_another() {
+    let isola = Isola::up(&["--cores", "3", "--nics", "2"]);
+    let port = ports::free();
+    isola.run(&["run", "-d", "--name", "cache", "-p", &format!("{port}:11211"), "kv"]).ended_with(0);
+    // The other device is nobody's, so that all that it gets is what the switch gives it. QEMU writes down what comes to
+    // its back end, before the device's own filter: what a promiscuous driver would see.
+    let folder = tempfile::tempdir().unwrap();
+    let dump = folder.path().join("dump");
+    for device in ["n1", "n2"] {
+        let file = dump.with_extension(device);
+        monitor(
+            &isola.machine_folder("default"),
+            &format!("object_add filter-dump,id=dump-{device},netdev={device},file={}", file.display()),
+        );
+    }
+    let request = "set key 0 0 28\r\nplain-to-the-neighbours-eyes\r\n";
+    wait::until("the value is stored", || ask(port, request, "STORED\r\n"));
+    isola.run(&["down"]).ended_with(0);
+    let holds = |device: &str| {
+        let bytes = fs::read(dump.with_extension(device)).unwrap();
+        bytes.windows(28).any(|words| words == b"plain-to-the-neighbours-eyes")
+    };
+    let (first, second) = (holds("n1"), holds("n2"));
+    assert!(first != second, "one device has it: n1 {first}, n2 {second}");
+}
+
+/// A service of the host on its loopback address; says how many connections it got.
+fn host_service() -> (u16, thread::JoinHandle<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let count = thread::spawn(move || {
+        let mut count = 0;
+        for stream in listener.incoming() {
+            let mut word = Vec::new();
+            let mut stream = stream.unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let _ = stream.read_to_end(&mut word);
+            if word == b"enough" {
+                return count;
+            }
+            count += 1;
+        }
+        count
+    });
+    (port, count)
+}
+
+/// Tries to reach the host's services from a cell of a machine with that network; returns what the cell says, and how many
+/// connections the service got. A published port works meanwhile, for TCP and UDP.
+fn reach_host(network: &[&str]) -> (String, usize) {
+    let (service, count) = host_service();
+    let isola = Isola::up(&[&["--cores", "4"], network].concat());
+    let (tcp, udp) = (ports::free(), ports::free());
+    isola.run(&["run", "-d", "--name", "kv", "-p", &format!("{tcp}:11211"), "kv"]).ended_with(0);
+    isola.run(&["run", "-d", "--name", "primes", "-p", &format!("{udp}:7000/udp"), "primes"]).ended_with(0);
+    run_intruder(&isola, &["--name", "caller", "IMAGE", "call", "10.0.2.2", &service.to_string()]);
+    wait::until("a published TCP port answers", || ask(tcp, "version\r\n", "\r\n"));
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let answer = wait::until("a published UDP port answers", || {
+        client.send_to(b"100", ("127.0.0.1", udp)).ok()?;
+        let mut bytes = [0; 100];
+        let len = client.recv(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes[..len]).into_owned())
+    });
+    assert!(answer.contains("25"), "{answer}");
+    let said = printed(&isola, "caller", "called: ");
+    isola.run(&["down"]).ended_with(0);
+    TcpStream::connect(("127.0.0.1", service)).unwrap().write_all(b"enough").unwrap();
+    (said, count.join().unwrap())
+}
+
+#[test]
+fn cells_do_not_reach_the_host_s_services() {
+    let (said, connections) = reach_host(&[]);
+    assert!(said.contains("not called: "), "{said}");
+    assert_eq!(connections, 0);
+}
+
+#[test]
+fn cells_reach_the_host_s_services_where_that_is_asked_for() {
+    let (said, connections) = reach_host(&["--net", "user,host-access"]);
+    assert!(!said.contains("not called: "), "{said}");
+    assert_eq!(connections, 1);
+}
+
+#[test]
+fn the_switch_ends_with_its_machine_whichever_way_that_ends() {
+    let isola = Isola::new();
+    for end in ["down", "kill"] {
+        isola.run(&["up", "--accel", "tcg", "--cores", "2"]).ended_with(0);
+        let machine = isola.machine_folder("default");
+        let switch = || {
+            let processes = fs::read_dir("/proc").unwrap().flatten();
+            let mut of_machine = processes.filter(|process| {
+                fs::read_link(process.path().join("cwd")).is_ok_and(|folder| folder == machine)
+                    && fs::read(process.path().join("cmdline"))
+                        .is_ok_and(|line| line.starts_with(b"isola\0switch"))
+            });
+            of_machine.next().is_some()
+        };
+        assert!(switch());
+        if end == "down" {
+            isola.run(&["down"]).ended_with(0);
+        } else {
+            let pid = fs::read_to_string(machine.join("qemu.pid")).unwrap();
+            assert!(
+                std::process::Command::new("kill").args(["-KILL", pid.trim()]).status().unwrap().success()
+            );
+        }
+        wait::until_true("the switch has ended", || !switch());
+    }
+    isola.run(&["ps"]).ended_with(0);
+}
