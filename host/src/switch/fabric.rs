@@ -95,12 +95,12 @@ impl Fabric {
     pub fn forward(&mut self, from: Source, bytes: &[u8], now: Instant) -> Targets {
         let Some(frame) = Frame::parse(bytes) else { return Targets::default() };
         match from {
-            Source::Uplink => self.from_uplink(&frame, now),
-            Source::Port(port) => self.from_port(port, &frame, now),
+            Source::Uplink => self.take_from_uplink(&frame, now),
+            Source::Port(port) => self.take_from_port(port, &frame, now),
         }
     }
 
-    fn from_uplink(&mut self, frame: &Frame<'_>, now: Instant) -> Targets {
+    fn take_from_uplink(&mut self, frame: &Frame<'_>, now: Instant) -> Targets {
         // A frame of a port's own that comes back would make a loop.
         if self.guard.port_of(frame.source).is_some() {
             return Targets::default();
@@ -115,7 +115,7 @@ impl Fabric {
         Targets { uplink: false, ports }
     }
 
-    fn from_port(&mut self, port: Port, frame: &Frame<'_>, now: Instant) -> Targets {
+    fn take_from_port(&mut self, port: Port, frame: &Frame<'_>, now: Instant) -> Targets {
         let Some(counters) = self.counters.get_mut(port) else { return Targets::default() };
         if !self.guard.may_send(port, frame) {
             counters.foreign_address += 1;

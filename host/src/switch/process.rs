@@ -165,7 +165,7 @@ impl Switch<'_> {
             }
         });
         let mut fds: Vec<PollFd<'_>> = fds.chain([PollFd::new(control, PollFlags::IN)]).collect();
-        let limit = (!self.is_whole()).then(|| Timespec { tv_sec: 1, tv_nsec: 0 });
+        let limit = (!self.is_whole()).then_some(Timespec { tv_sec: 1, tv_nsec: 0 });
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

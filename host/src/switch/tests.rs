@@ -2,9 +2,7 @@
 
 use super::fabric::{Address, Fabric, HostAccess, Source, Targets};
 use super::frame::{Frame, Mac};
-use etherparse::{
-    ArpEthIpv4Packet, ArpHardwareId, ArpOperation, ArpPacket, EtherType, PacketBuilder, icmpv6,
-};
+use etherparse::{ArpHardwareId, ArpOperation, ArpPacket, EtherType, PacketBuilder, icmpv6};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
