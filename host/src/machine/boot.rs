@@ -147,7 +147,7 @@ impl NewMachine<'_> {
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
     ) -> Result<(), BootError> {
         let begun = Instant::now();
-        let switch = self.switch(&held.dir, boot, waiting)?;
+        let switch = self.switch(&held.dir, boot)?;
         let (qemu, child) = self.launch(&held.dir, boot, waiting)?;
         switch.into_iter().for_each(Starting::leave);
         held.record.qemu = Some(qemu);
@@ -164,12 +164,7 @@ impl NewMachine<'_> {
     }
 
     /// Starts the machine's switch, where it has one. QEMU connects to it when it starts.
-    fn switch(
-        &self,
-        dir: &MachineDir,
-        boot: Boot<'_>,
-        waiting: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Option<Starting>, BootError> {
+    fn switch(&self, dir: &MachineDir, boot: Boot<'_>) -> Result<Option<Starting>, BootError> {
         if !switch::is_needed(&self.options) {
             return Ok(None);
         }
@@ -177,7 +172,7 @@ impl NewMachine<'_> {
             Boot::Supervisor { .. } => Address::None,
             Boot::Alone { address, .. } => address,
         };
-        Ok(Some(Starting::begin(dir, &self.options, address, waiting)?))
+        Ok(Some(Starting::begin(dir, &self.options, address)?))
     }
 
     /// Starts QEMU, and waits until its sockets are there: then it has detached itself, or written its number.

@@ -8,7 +8,6 @@ use crate::switch::fabric::{Address, HostAccess, PortCounters};
 use isola_abi::management::{CellInfo, NetworkSpec};
 use std::fs::File;
 use std::io;
-use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -52,27 +51,18 @@ pub fn is_needed(options: &MachineOptions) -> bool {
 pub struct Starting(Option<Child>);
 
 impl Starting {
-    /// Starts the switch of the machine in `dir`, and waits until its sockets are there. `address` is that of all devices
-    /// from the beginning. `waiting` is called now and then, and can break it off.
+    /// Starts the switch of the machine in `dir`, and waits until its sockets are there: a few milliseconds. `address` is that
+    /// of all devices from the beginning.
     ///
     /// # Errors
     /// [`SwitchError::Launch`].
-    pub fn begin(
-        dir: &MachineDir,
-        options: &MachineOptions,
-        address: Address,
-        waiting: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Self, SwitchError> {
+    pub fn begin(dir: &MachineDir, options: &MachineOptions, address: Address) -> Result<Self, SwitchError> {
         let host = if options.uplink == Uplink::User { HostAccess::Closed } else { HostAccess::Open };
         let spec = SwitchSpec { macs: qemu::macs(dir, options), address, host };
-        Self::spawn(dir, &spec, waiting).map_err(SwitchError::Launch)
+        Self::spawn(dir, &spec).map_err(SwitchError::Launch)
     }
 
-    fn spawn(
-        dir: &MachineDir,
-        spec: &SwitchSpec,
-        waiting: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Self, String> {
+    fn spawn(dir: &MachineDir, spec: &SwitchSpec) -> Result<Self, String> {
         let said = |error: io::Error| error.to_string();
         let log = dir.path().join(LOG);
         // The program of this process, even where its file was replaced since.
@@ -90,7 +80,7 @@ impl Starting {
         let end = Instant::now() + LAUNCH_LIMIT;
         while !dir.path().join(control::SOCKET).exists() {
             let ended = starting.0.as_mut().and_then(|child| child.try_wait().ok().flatten());
-            if ended.is_some() || Instant::now() >= end || waiting().is_break() {
+            if ended.is_some() || Instant::now() >= end {
                 return Err(MachineDir::tail(&log, 5));
             }
             sleep(Duration::from_millis(1));

@@ -59,13 +59,22 @@ impl Guard {
         self.macs.iter().position(|own| *own == mac)
     }
 
-    /// Says what a port's cell has from now on. A declaration that changes nothing keeps what was learnt.
+    /// Says what a port's cell has from now on. A declaration that changes nothing keeps what was learnt. A port that had the
+    /// address before has none: its cell has ended.
     pub fn declare(&mut self, port: Port, address: Address) {
         let Some(given) = self.addresses.get_mut(port).filter(|given| given.declared != address) else {
             return;
         };
         *given = Given { declared: address, lease: None };
         self.ipv6.retain(|_, holder| *holder != Holder::Port(port));
+        if let Address::Fixed(ip) = address {
+            for (_, given) in self.addresses.iter_mut().enumerate().filter(|(other, _)| *other != port) {
+                if given.declared == address {
+                    given.declared = Address::None;
+                }
+                given.lease = given.lease.filter(|lease| *lease != ip);
+            }
+        }
     }
 
     /// Whether the cell behind `port` may send the frame.
@@ -109,12 +118,14 @@ impl Guard {
             Payload::Ipv4 { content: Content::Udp { from: DHCP_SERVER, data, .. }, .. } => {
                 let Some((mac, ip)) = acknowledged(data) else { return };
                 let Some(port) = self.port_of(mac) else { return };
-                let taken = (0..self.addresses.len()).any(|other| other != port && self.has(other, ip));
-                if let Some(given) = self.addresses.get_mut(port)
-                    && given.declared == Address::Dhcp
-                    && !taken
-                {
-                    given.lease = Some(ip);
+                let is_fixed = self.addresses.iter().any(|given| given.declared == Address::Fixed(ip));
+                let asks = self.addresses.get(port).is_some_and(|given| given.declared == Address::Dhcp);
+                if asks && !is_fixed {
+                    // The server gives an address to one at a time: who had it before has it no longer.
+                    for (other, given) in self.addresses.iter_mut().enumerate() {
+                        given.lease =
+                            if other == port { Some(ip) } else { given.lease.filter(|own| *own != ip) };
+                    }
                 }
             }
             Payload::Ipv6 { source, content: Content::Icmp { .. }, .. }

@@ -150,6 +150,14 @@ fn a_lease_is_learnt_from_the_uplink_and_from_nobody_else() {
     assert_eq!(send(&mut fabric, THIEF, &udp(MACS[THIEF], ROUTER, (ip, 1), (OUTSIDE, 2), b"")), NOWHERE);
     assert_ne!(fabric.forward(Source::Uplink, &lease(mac, ip), now), NOWHERE);
     assert_eq!(send(&mut fabric, DHCP, &own), UPLINK);
+    // What the server gives to another, or the operator does, is no longer the first one's.
+    fabric.declare(MACS[THIEF], Address::Dhcp);
+    fabric.forward(Source::Uplink, &lease(MACS[THIEF], ip), now);
+    assert_eq!(send(&mut fabric, DHCP, &own), NOWHERE);
+    assert_eq!(send(&mut fabric, THIEF, &udp(MACS[THIEF], ROUTER, (ip, 1), (OUTSIDE, 2), b"")), UPLINK);
+    fabric.declare(MACS[ABSENT], Address::Fixed(ip.into()));
+    assert_eq!(send(&mut fabric, THIEF, &udp(MACS[THIEF], ROUTER, (ip, 1), (OUTSIDE, 2), b"")), NOWHERE);
+    assert_eq!(send(&mut fabric, ABSENT, &udp(MACS[ABSENT], ROUTER, (ip, 1), (OUTSIDE, 2), b"")), UPLINK);
 }
 
 #[test]
