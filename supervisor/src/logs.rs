@@ -13,6 +13,10 @@ use isola_abi::report::{CONSOLE_LEN, ConsoleRing};
 /// Bytes that are kept of what a cell printed.
 pub const CAPACITY: usize = 64 * 1024;
 
+/// The highest number of a byte that is taken over from a cell's counter. From there on another 2^62 bytes can be counted
+/// before numbers overflow.
+const HIGHEST_NUMBER: u64 = 1 << 62;
+
 /// The log of a cell. Bytes are counted from the first that it ever printed.
 #[derive(Debug, Default)]
 pub struct Log {
@@ -32,10 +36,13 @@ impl Log {
         self.read = 0;
     }
 
-    /// The log of a cell that somebody else has read before: it begins with what still stands in the ring.
+    /// Returns the log of a cell that a former supervisor has read: it begins with the content of the ring. Bytes keep
+    /// the numbers that the cell gives them, so that a reader can continue; a counter that no cell can reach by printing
+    /// is not believed, and numbers begin at 0.
     pub fn resume(ring: &ConsoleRing) -> Self {
-        let start = ring.written.load(Ordering::Acquire).saturating_sub(CONSOLE_LEN as u64);
-        let mut log = Self { end: start, read: start, ..Self::default() };
+        let read = ring.written.load(Ordering::Acquire).saturating_sub(CONSOLE_LEN as u64);
+        let end = if read < HIGHEST_NUMBER { read } else { 0 };
+        let mut log = Self { end, read, ..Self::default() };
         log.drain(ring);
         log
     }
@@ -74,8 +81,8 @@ impl Log {
 
     /// At most `max_bytes` bytes from number `from` on, or from the oldest that is kept where that is newer.
     pub fn piece(&self, from: u64, max_bytes: usize) -> LogPiece {
-        let oldest = self.end - self.kept.len() as u64;
-        let from = from.clamp(oldest, self.end);
+        let oldest = self.end.saturating_sub(self.kept.len() as u64);
+        let from = from.max(oldest).min(self.end);
         let bytes = self.kept.iter().skip((from - oldest) as usize).take(max_bytes).copied().collect();
         LogPiece { from, bytes, end: self.end }
     }
@@ -89,7 +96,7 @@ impl Log {
             self.kept.reserve_exact((2 * wanted).min(CAPACITY) - self.kept.len());
         }
         self.kept.extend(fits);
-        self.end += bytes.len() as u64;
+        self.end = self.end.saturating_add(bytes.len() as u64);
     }
 }
 
@@ -179,18 +186,45 @@ pub(crate) mod tests {
         assert!(kept.starts_with(told) && kept[told.len()..] == [b'o'; CONSOLE_LEN - 10]);
     }
 
+    #[test]
+    fn a_log_is_resumed_at_the_number_at_which_it_ended() {
+        let (report, mut log) = (blank(), Log::new());
+        (0..5).for_each(|_| print(&report, &[b'x'; 10_000]));
+        log.drain(&report.console);
+        let resumed = Log::resume(&report.console).piece(u64::MAX, 1);
+        assert_eq!((resumed.from, resumed.end), (50_000, 50_000));
+        report.console.begun.store(u64::MAX, Ordering::Relaxed);
+        report.console.written.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(Log::resume(&report.console).piece(u64::MAX, 1).end, CONSOLE_LEN as u64);
+    }
+
+    /// Counters as cells have them, and such as wrap around at the end of all numbers.
+    fn any_counter() -> impl Strategy<Value = u64> {
+        let near = |middle: u64| (0..200_000_u64).prop_map(move |offset| middle.wrapping_add(offset));
+        prop_oneof![near(0), near(HIGHEST_NUMBER - 100_000), near(u64::MAX - 100_000), any::<u64>()]
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
+        #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn no_counter_does_harm(counters in proptest::collection::vec(any::<u64>(), 1..20)) {
-            let (report, mut log) = (blank(), Log::new());
-            for counter in counters {
-                report.console.written.store(counter, Ordering::Relaxed);
-                log.drain(&report.console);
-                let piece = log.piece(0, usize::MAX);
-                prop_assert!(piece.bytes.len() <= CAPACITY && log.kept.capacity() <= CAPACITY);
-                prop_assert_eq!(piece.from + piece.bytes.len() as u64, piece.end);
+        fn no_counter_does_harm(
+            first in any_counter(),
+            counters in proptest::collection::vec((any_counter(), any_counter()), 1..20),
+            from in any_counter(),
+        ) {
+            let report = blank();
+            report.console.written.store(first, Ordering::Relaxed);
+            for mut log in [Log::new(), Log::resume(&report.console)] {
+                for (written, begun) in &counters {
+                    report.console.written.store(*written, Ordering::Relaxed);
+                    report.console.begun.store(*begun, Ordering::Relaxed);
+                    log.drain(&report.console);
+                    let piece = log.piece(from, usize::MAX);
+                    prop_assert!(piece.bytes.len() <= CAPACITY && log.kept.capacity() <= CAPACITY);
+                    prop_assert_eq!(piece.from + piece.bytes.len() as u64, piece.end);
+                    prop_assert!(piece.end < 2 * HIGHEST_NUMBER);
+                }
             }
         }
     }

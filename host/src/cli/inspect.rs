@@ -365,7 +365,7 @@ fn cores_table(view: &CellView, tsc_hz: u64) -> String {
 
 /// Who used the cores of a cell, as a table.
 pub(super) fn activities_table(view: &CellView, tsc_hz: u64) -> String {
-    let all: u64 = view.activities.iter().map(|activity| activity.cycles).sum();
+    let all: u64 = view.activities.iter().fold(0, |all, activity| all.saturating_add(activity.cycles));
     let rows = view.activities.iter().map(|activity| {
         let share = if all == 0 { 0.0 } else { 100.0 * activity.cycles as f64 / all as f64 };
         let time = cycles_ns(activity.cycles, tsc_hz).map_or_else(|| "-".to_owned(), human::duration_ns);

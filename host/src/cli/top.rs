@@ -113,9 +113,11 @@ fn view(cell: &CellInfo, before: &CellInfo, seconds: f64, tsc_hz: u64) -> TopVie
     let (mut busy, mut all) = (0, 0);
     for core in &cell.cores {
         let spent = |of: fn(&CoreUsage) -> u64| of(core).saturating_sub(was(core).map_or(0, of));
-        let events = spent(|core| core.event_cycles + core.loop_cycles + core.interrupt_cycles);
-        busy += events;
-        all += events + spent(|core| core.idle_cycles);
+        let events = spent(|core| {
+            core.event_cycles.saturating_add(core.loop_cycles).saturating_add(core.interrupt_cycles)
+        });
+        busy = events.saturating_add(busy);
+        all = events.saturating_add(all).saturating_add(spent(|core| core.idle_cycles));
     }
     let waited = cell.cores.iter().filter_map(|core| {
         let earlier = was(core).map_or_else(Distribution::default, |core| core.queueing.clone());
