@@ -147,7 +147,9 @@ pub struct Legacy<E: Effects + ?Sized> {
     pub withheld_bytes: u64,
     /// What [`Effects::keep_estate`] was told last; nobody vouches for it.
     pub estate: Estate,
-    /// The images of it whose memory nobody else has, with that.
+    /// What [`Effects::keep_entry`] was told, the latest of it in any order; nobody vouches for it.
+    pub journal: Vec<Vec<u8>>,
+    /// The images of the estate whose memory nobody else has, with that.
     pub images: Vec<(KeptImage, SharedOf<E>)>,
     /// What else survivors stand on.
     pub texts: Vec<SharedOf<E>>,
@@ -216,6 +218,9 @@ pub trait Effects {
     /// it finds none.
     #[must_use]
     fn keep_estate(&mut self, bytes: &[u8]) -> bool;
+
+    /// Notes an encoded entry of the journal where a supervisor finds it that begins anew, as far as there is room.
+    fn keep_entry(&mut self, bytes: &[u8]);
 
     /// Where the text is that the cell stands on, if it does on others' or an image's.
     fn text(&self, space: &Self::Space) -> Option<PhysRange>;

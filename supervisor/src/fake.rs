@@ -249,6 +249,8 @@ pub(crate) struct FakeMachine {
     deeds: BTreeMap<u64, FakeDeed>,
     /// What is written down beside cells.
     estate: Vec<u8>,
+    /// The entries of the journal that are kept.
+    pub(crate) journal: Vec<Vec<u8>>,
     /// There is no room for what is written down beside cells.
     pub(crate) estate_is_full: bool,
     /// Whoever writes over memory writes over images when the supervisor goes wrong.
@@ -360,6 +362,12 @@ impl Effects for FakeMachine {
         }
         self.estate = if self.estate_is_full { Vec::new() } else { bytes.to_vec() };
         !self.estate_is_full
+    }
+
+    fn keep_entry(&mut self, bytes: &[u8]) {
+        if !self.death.has_come() {
+            self.journal.push(bytes.to_vec());
+        }
     }
 
     fn text(&self, space: &FakeSpace) -> Option<PhysRange> {

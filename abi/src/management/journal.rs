@@ -136,7 +136,7 @@ pub enum JournalEvent {
     /// A cell's device could not be reset; it and the cell's memory are kept out of use.
     DeviceLost,
     /// The supervisor had gone wrong, and began anew; the cells that ran still do. It took from there to the first request
-    /// that it could answer. What it had recorded before is lost.
+    /// that it could answer. What it had recorded before is in the journal as far as there was room for it.
     Restart {
         /// What had gone wrong.
         cause: RestartCause,
@@ -146,6 +146,12 @@ pub enum JournalEvent {
         found: u32,
         /// Cells that it found, but could not tell what they hold, or that were just beginning or ending: they are gone.
         gone: u32,
+    },
+    /// The supervisor has been interrupted with vectors that it does not use, by a cell or a device: entered again each time
+    /// that there were twice as many.
+    StrayInterrupts {
+        /// How many since this supervisor began.
+        count: u32,
     },
     /// A request was refused.
     Refused(ManagementError),

@@ -5,6 +5,7 @@
 
 use super::checksum;
 use super::deed::MAX_DEEDS;
+use super::ring::Ring;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use isola_abi::id::{PhysAddr, PhysRange};
@@ -18,6 +19,9 @@ const MAX_SURVEY: usize = 4096;
 
 /// Most bytes of what else whoever divides the machine wants to know again.
 pub const MAX_ESTATE: usize = 48 << 10;
+
+/// Bytes of the journal that are kept.
+const JOURNAL_BYTES: usize = 64 << 10;
 
 /// How many restarts are remembered: see [`Kept::may_restart`].
 const REMEMBERED: usize = 5;
@@ -122,6 +126,10 @@ pub(super) static KEPT: Kept = Kept {
 /// What else whoever divides the machine wants to know again. By itself, so that an image that divides none is without it.
 #[unsafe(link_section = ".bss.isola_kept.estate")]
 pub(super) static ESTATE: Note<MAX_ESTATE> = Note::new();
+
+/// The journal of whoever divides the machine. By itself for the same reason.
+#[unsafe(link_section = ".bss.isola_kept.journal")]
+pub(super) static JOURNAL: Ring<JOURNAL_BYTES> = Ring::new();
 
 impl Kept {
     /// Keeps the variables as they are now. Where there are too many, none.

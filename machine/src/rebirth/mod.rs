@@ -21,11 +21,13 @@
 //! | `kept` | the variables that outlive a life |
 //! | `deed` | what a cell holds, written down |
 //! | `claims` | who has what, from deeds that nobody vouches for |
+//! | `ring` | entries of a journal |
 //! | `survey` | what was found out about the machine |
 
 mod claims;
 mod deed;
 mod kept;
+mod ring;
 mod survey;
 
 pub use deed::{DevicePlace, Holding, MAX_KEEPSAKE};
@@ -47,7 +49,7 @@ use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE};
 use isola_abi::management::RestartCause;
 use isola_abi::rebirth::Stage;
 pub use kept::MAX_ESTATE;
-use kept::{ESTATE, KEPT, Standing};
+use kept::{ESTATE, JOURNAL, KEPT, Standing};
 
 global_asm!(include_str!("restart.s"), options(att_syntax));
 
@@ -142,6 +144,16 @@ pub fn keep_estate(bytes: &[u8]) -> bool {
 pub fn estate() -> Option<Vec<u8>> {
     past()?;
     ESTATE.read()
+}
+
+/// Keeps an entry of the journal of whoever divides the machine, over the oldest ones. Returns whether it is short enough.
+pub fn keep_entry(bytes: &[u8]) -> bool {
+    JOURNAL.append(bytes)
+}
+
+/// The entries of the lives before that are whole, in any order; none in the first life.
+pub fn entries() -> Vec<Vec<u8>> {
+    past().map(|_| JOURNAL.entries()).unwrap_or_default()
 }
 
 /// What an earlier life has found out about the machine; `None` in the first, and where that was written over.

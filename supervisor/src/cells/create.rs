@@ -181,8 +181,8 @@ impl<E: Effects> Cells<E> {
         cell.run = Run::Running { watch: Watch::new(cell.spec.watchdog_ms, places, now) };
         let unix_ns = self.boot.unix_ns.saturating_add(now);
         cell.started_unix_ns = Some(unix_ns);
-        let name = cell.spec.name.as_str();
-        self.journal.record(unix_ns, now.saturating_sub(began), Some(name), JournalEvent::Start);
+        let name = cell.spec.name.clone();
+        self.write_entry(unix_ns, now.saturating_sub(began), Some(&name), JournalEvent::Start);
         self.keep(id, Stage::Entered);
         Ok(id)
     }

@@ -161,10 +161,8 @@ impl<E: Effects> Cells<E> {
     }
 
     pub(super) fn enter(&mut self, id: CellId, since_ns: u64, event: JournalEvent) {
-        let now = self.effects.now_ns();
-        let unix_ns = self.unix_ns(now);
-        let name = self.cells.get(&id).map(|cell| cell.spec.name.as_str());
-        self.journal.record(unix_ns, now.saturating_sub(since_ns), name, event);
+        let name = self.cells.get(&id).map(|cell| cell.spec.name.clone());
+        self.record(since_ns, name.as_deref(), event);
     }
 }
 

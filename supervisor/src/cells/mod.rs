@@ -148,8 +148,12 @@ pub(crate) struct Parts<'a, E: Effects> {
 impl<E: Effects> Cells<E> {
     /// No cells, on a machine that has just come up.
     pub fn new(effects: E, inventory: InventoryOf<E>, boot: Boot) -> Self {
-        let mut journal = Journal::new();
-        journal.record(boot.unix_ns, boot.ready_ns, None, JournalEvent::Boot);
+        let mut cells = Self::with_journal(effects, inventory, boot, Journal::new());
+        cells.write_entry(boot.unix_ns, boot.ready_ns, None, JournalEvent::Boot);
+        cells
+    }
+
+    fn with_journal(effects: E, inventory: InventoryOf<E>, boot: Boot, journal: Journal) -> Self {
         Self {
             effects,
             inventory,
@@ -208,7 +212,14 @@ impl<E: Effects> Cells<E> {
     /// Enters something in the journal that took from `since_ns` until now.
     pub fn record(&mut self, since_ns: u64, cell: Option<&str>, event: JournalEvent) {
         let now = self.effects.now_ns();
-        self.journal.record(self.unix_ns(now), now.saturating_sub(since_ns), cell, event);
+        self.write_entry(self.unix_ns(now), now.saturating_sub(since_ns), cell, event);
+    }
+
+    fn write_entry(&mut self, unix_ns: u64, duration_ns: u64, cell: Option<&str>, event: JournalEvent) {
+        let entry = self.journal.record(unix_ns, duration_ns, cell, event);
+        if let Ok(bytes) = postcard::to_allocvec(&entry) {
+            self.effects.keep_entry(&bytes);
+        }
     }
 
     /// Enters a decision in the journal that somebody else made.
@@ -226,7 +237,7 @@ impl<E: Effects> Cells<E> {
             return Err(ManagementError::BadName(shorten(name)));
         }
         let now = self.effects.now_ns();
-        self.journal.record(self.unix_ns(now), duration_ns, cell, JournalEvent::Decision(decision));
+        self.write_entry(self.unix_ns(now), duration_ns, cell, JournalEvent::Decision(decision));
         Ok(())
     }
 

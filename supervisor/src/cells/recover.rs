@@ -32,10 +32,10 @@ const NUMBERS: u32 = 1 << 16;
 impl<E: Effects> Cells<E> {
     /// The cells that a supervisor has left, on a machine whose inventory has what they do not hold.
     pub fn recover(effects: E, inventory: InventoryOf<E>, boot: Boot, legacy: Legacy<E>) -> Self {
-        let Legacy { cause, number, ended_ns, survivors, mut gone, withheld_bytes, estate, images, texts } =
-            legacy;
-        let mut cells = Self::new(effects, inventory, boot);
-        cells.journal = Journal::from(u64::from(number) * u64::from(NUMBERS));
+        let Legacy { cause, number, ended_ns, survivors, mut gone, withheld_bytes, .. } = legacy;
+        let Legacy { estate, journal, images, texts, .. } = legacy;
+        let journal = Journal::resume(u64::from(number) * u64::from(NUMBERS), &journal);
+        let mut cells = Self::with_journal(effects, inventory, boot, journal);
         cells.next_id = number.saturating_mul(NUMBERS).max(1);
         cells.withheld_bytes = withheld_bytes;
         let mut found = 0;

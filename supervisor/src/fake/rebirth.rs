@@ -269,6 +269,7 @@ pub(crate) fn go_wrong(
         gone,
         withheld_bytes: machine.withheld.iter().map(|range| range.len_bytes).sum(),
         estate,
+        journal: machine.journal.clone(),
         images,
         texts,
     };

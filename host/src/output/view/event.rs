@@ -107,6 +107,9 @@ impl EventView {
                 let gone = if *gone == 0 { String::new() } else { format!(", {gone} gone") };
                 ("restart", Some(format!("number {number}, {}: {found} cells found{gone}", cause.name())))
             }
+            JournalEvent::StrayInterrupts { count } => {
+                ("stray-interrupts", Some(format!("{count} since the supervisor began")))
+            }
             JournalEvent::Refused(error) => ("refused", Some(error.to_string())),
             JournalEvent::Decision(Decision { by, what, why }) => {
                 ("decision", Some(format!("{by}: {what}, as {why}")))

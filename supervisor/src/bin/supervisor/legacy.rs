@@ -87,6 +87,7 @@ pub fn enter(
     }
     effects::Legacy {
         estate,
+        journal: rebirth::entries(),
         images,
         texts: texts.into_iter().map(SharedPiece).collect(),
         cause: past.cause,

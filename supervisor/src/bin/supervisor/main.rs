@@ -90,7 +90,7 @@ fn main(mut machine: Machine) -> ! {
     }
     log::info!("ready");
 
-    let mut log = serve::Log::default();
+    let mut log = serve::Log::of(server.cells().journal());
     while let Err(fault) = serve::serve(&mut server, &mut console, &mut log) {
         // Cells do not depend on the console, so it is no reason to end them.
         log::error!("the management console has failed, and is started anew: {fault}");

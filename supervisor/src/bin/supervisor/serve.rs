@@ -6,11 +6,12 @@
 //! which is looked at behind it.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use isola_abi::management::JournalEvent;
 use isola_drivers::console::Console;
 use isola_drivers::virtqueue::{Fault, Pending};
 use isola_machine::apic::local;
-use isola_machine::interrupts;
+use isola_machine::interrupts::{self, SPURIOUS_VECTOR};
 use isola_supervisor::effects::Effects;
 use isola_supervisor::inventory::Scrub;
 use isola_supervisor::journal::Journal;
@@ -32,13 +33,29 @@ pub mod vector {
 /// Whether a cell has rung since the bell was last looked at, or may have rung before this supervisor was there.
 static BELL: AtomicBool = AtomicBool::new(true);
 
+/// How many interrupts came that the supervisor has no use for: a cell can send any to any core.
+static STRAY: AtomicU32 = AtomicU32::new(0);
+
 /// How long the last answers of a machine that is to end may wait for their reader, in ns.
 const FINISH_NS: u64 = 1_000_000_000;
 
 /// Notes what came.
 pub fn on_interrupt(vector: u8) {
-    if vector == vector::DOORBELL {
-        BELL.store(true, Ordering::Relaxed);
+    match vector {
+        vector::DOORBELL => BELL.store(true, Ordering::Relaxed),
+        vector::CONSOLE | vector::TIMER | SPURIOUS_VECTOR => {}
+        _ => _ = STRAY.fetch_add(1, Ordering::Relaxed),
+    }
+}
+
+/// Enters interrupts with vectors that the supervisor does not use in the journal, each time that there are twice as many.
+fn note_stray_interrupts(server: &mut Server<Hardware>) {
+    static NOTED: AtomicU32 = AtomicU32::new(0);
+    let count = STRAY.load(Ordering::Relaxed);
+    if count > 0 && count / 2 >= NOTED.load(Ordering::Relaxed) {
+        NOTED.store(count, Ordering::Relaxed);
+        let now = server.cells().effects().now_ns();
+        server.cells().record(now, None, JournalEvent::StrayInterrupts { count });
     }
 }
 
@@ -99,6 +116,7 @@ fn look_at_cells(server: &mut Server<Hardware>, log: &mut Log) {
     if BELL.swap(false, Ordering::Relaxed) {
         server.doorbell();
     }
+    note_stray_interrupts(server);
     let now = server.cells().effects().now_ns();
     if server.next_deadline_ns().is_some_and(|deadline| deadline <= now) {
         server.tick();
@@ -111,7 +129,7 @@ fn look_at_cells(server: &mut Server<Hardware>, log: &mut Log) {
 const LATE_NS: u64 = 1_000_000;
 
 /// Writes the journal to the log, and how long notifications wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Log {
     /// Number of the first entry that was not written yet.
     next: u64,
@@ -124,6 +142,11 @@ pub struct Log {
 }
 
 impl Log {
+    /// For what this supervisor enters in its journal.
+    pub fn of(journal: &Journal) -> Self {
+        Self { next: journal.begin(), looked_ns: None, waited_ns: 0, longest_ns: 0 }
+    }
+
     fn write(&mut self, journal: &Journal) {
         for entry in journal.since(self.next) {
             let cell = entry.cell.as_deref().unwrap_or("-");
