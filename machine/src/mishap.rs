@@ -3,7 +3,9 @@
 //! Each of these is stopped by the processor, in a cell and in a supervisor: none reaches memory that code
 //! relies on. Where one is not stopped, [`commit`] returns, and the caller knows that a wall is missing.
 
+use crate::apic::local;
 use core::arch::asm;
+use isola_abi::id::ApicId;
 use isola_abi::layout::{DESCRIPTOR, DIRECT_MAP, TABLES};
 
 /// Something that must not be possible.
@@ -27,6 +29,12 @@ pub enum Mishap {
     NoInstruction,
     /// Reading at an address where nothing is any more.
     ReadAt(usize),
+}
+
+/// Interrupts another core with a vector that exceptions have, too: the processor stops nobody from that, so that all cores
+/// have to bear it. Vectors below 16 are errors, which no local APIC delivers.
+pub fn send_exception_vector(to: ApicId, vector: u8) {
+    local::send_any(to, vector);
 }
 
 /// Commits a mishap. Returns where nothing has stopped it.

@@ -12,6 +12,7 @@
 //! "accessed" and "busy", which the processor would set, are set beforehand or by [`load`], which goes by
 //! another, writable name of the page.
 
+use crate::interrupts::FIRST_INTERRUPT;
 use core::arch::asm;
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::note::{VECTOR_COUNT, VECTOR_STRIDE};
@@ -27,8 +28,8 @@ const TSS_OFFSET: usize = 0x40;
 const TSS_LEN: u16 = 0x68;
 
 const DOUBLE_FAULT: usize = 8;
-const NON_MASKABLE: usize = 2;
-const FIRST_INTERRUPT: usize = 32;
+/// The vector of the non-maskable interrupt.
+pub(crate) const NON_MASKABLE: usize = 2;
 
 /// Where the stacks of a core begin, from above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +66,14 @@ pub(crate) fn fill_interrupt_table(page: &mut [u8], vectors: u64) {
 
 /// Has all interrupts of a filled table, but not the exceptions, lead to one handler.
 pub(crate) fn lead_interrupts_to(page: &mut [u8], handler: u64) {
-    for vector in FIRST_INTERRUPT..VECTOR_COUNT as usize {
+    for vector in usize::from(FIRST_INTERRUPT)..VECTOR_COUNT as usize {
         put_gate(page, vector, handler);
     }
+}
+
+/// Has the non-maskable interrupts of a filled table lead to one handler.
+pub(crate) fn lead_non_maskable_to(page: &mut [u8], handler: u64) {
+    put_gate(page, NON_MASKABLE, handler);
 }
 
 /// Has all gates of a filled table use the stack that is in use.

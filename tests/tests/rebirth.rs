@@ -40,7 +40,11 @@ fn go_wrong(machine: &mut Supervised, fault: Fault) -> JournalEvent {
     }
     machine.client.hello();
     assert_eq!(machine.client.machine().restarts, before + 1);
-    let events = machine.client.events(0).into_iter();
+    last_restart(machine)
+}
+
+fn last_restart(machine: &mut Supervised) -> JournalEvent {
+    let events = machine.client.events(0).into_iter().rev();
     events.map(|entry| entry.event).find(|event| matches!(event, JournalEvent::Restart { .. })).unwrap()
 }
 
@@ -53,8 +57,11 @@ fn wait_for_the_next(machine: &mut Supervised) {
 
 /// A machine with the key-value server in a cell, and a cell that was created and not started.
 fn with_service(kind: MachineType) -> (Supervised, MachineInfo, Load) {
-    let mut machine =
-        Supervised::boot(Setup { kind, forwards: Some(11211), network_devices: 1, ..FOR_TESTS });
+    with_service_on(Setup { kind, ..FOR_TESTS })
+}
+
+fn with_service_on(setup: Setup) -> (Supervised, MachineInfo, Load) {
+    let mut machine = Supervised::boot(Setup { forwards: Some(11211), network_devices: 1, ..setup });
     let empty = machine.resources();
     let cache = CellSpec {
         network: NetworkSpec::Dhcp,
@@ -71,7 +78,12 @@ fn with_service(kind: MachineType) -> (Supervised, MachineInfo, Load) {
 /// Has the supervisor go wrong, and sees that it knows all again that it knew, and that the service answers on.
 fn go_wrong_beside(machine: &mut Supervised, load: &Load, fault: Fault, cause: RestartCause) {
     let (resources, cell) = (machine.resources(), machine.client.inspect("cache"));
+    let mut journal = machine.client.events(0);
     let event = go_wrong(machine, fault);
+    let restart = machine.client.events(journal.last().unwrap().number + 1);
+    assert_eq!(restart[0].event, event, "the first entry of the next supervisor");
+    journal.extend(restart);
+    assert_eq!(machine.client.events(0), journal);
     let number = machine.client.machine().restarts;
     assert_eq!(event, JournalEvent::Restart { cause, number, found: 2, gone: 0 }, "{fault:?}");
     assert_eq!(machine.resources(), resources, "{fault:?}");
@@ -105,6 +117,30 @@ fn a_service_answers_on_while_the_supervisor_goes_wrong_and_is_managed_again() {
 }
 
 #[test]
+fn interrupts_with_the_vectors_of_exceptions_harm_neither_the_supervisor_nor_cells() {
+    for cpu in ["max", "max,-x2apic"] {
+        let (mut machine, empty, load) = with_service_on(Setup { cpu, ..FOR_TESTS });
+        machine.client.destroy("waiting");
+        let cores = machine.client.machine().cores.len().to_string();
+        machine.client.create(probe(), spec("striker", 1, 4, &["strike", &cores]));
+        machine.client.start("striker");
+        let striker = machine.client.wait_for_end("striker");
+        assert_eq!((striker.state, striker.exit_code), (CellState::Exited, Some(0)), "{striker:?}");
+        load.wait_for(50);
+        load.end();
+        assert_eq!(machine.client.machine().restarts, 0, "{cpu}");
+        let count = |event: &JournalEvent| match event {
+            JournalEvent::StrayInterrupts { count } => Some(*count),
+            _ => None,
+        };
+        let noted = machine.client.events(0).iter().filter_map(|entry| count(&entry.event)).max();
+        assert!(noted >= Some(16), "{noted:?}");
+        assert_eq!(machine.client.stop("cache", 10_000).state, CellState::Exited);
+        assert_eq!(machine.resources(), empty);
+    }
+}
+
+#[test]
 fn interrupt_lines_of_cells_are_left_alone() {
     let (mut machine, empty, load) = with_service(MachineType::Microvm);
     go_wrong_beside(&mut machine, &load, Fault::Panic, RestartCause::Panic);
@@ -126,9 +162,9 @@ fn what_was_just_ending_has_ended_and_what_ended_meanwhile_is_seen_to_have_ended
     assert_eq!(machine.client.ask(RequestBody::GoWrong(Fault::PanicAtEnd)), Ok(ResponseBody::Done));
     machine.client.send(RequestBody::Stop { name: "ending".into(), timeout_ms: 0 });
     wait_for_the_next(&mut machine);
-    let events = machine.client.events(0);
+    let event = last_restart(&mut machine);
     let cause = RestartCause::Panic;
-    assert_eq!(events[0].event, JournalEvent::Restart { cause, number: 1, found: 1, gone: 1 });
+    assert_eq!(event, JournalEvent::Restart { cause, number: 1, found: 1, gone: 1 });
     let ended = machine.client.inspect("ending");
     assert_eq!((ended.state, ended.memory), (CellState::Killed, ByteSize(0)));
     let info = machine.client.machine();

@@ -4,7 +4,7 @@
 //! space (xAPIC). Which, is chosen once a run, by whoever boots the machine; a cell is told.
 
 use crate::cpu::{self, msr, read_msr, write_msr};
-use crate::interrupts::SPURIOUS_VECTOR;
+use crate::interrupts::{FIRST_INTERRUPT, SPURIOUS_VECTOR};
 use core::sync::atomic::{AtomicU8, Ordering};
 use isola_abi::descriptor::InterruptMode;
 use isola_abi::id::ApicId;
@@ -16,6 +16,8 @@ mod register {
     pub(super) const TASK_PRIORITY: u32 = 0x80;
     pub(super) const END_OF_INTERRUPT: u32 = 0xb0;
     pub(super) const SPURIOUS: u32 = 0xf0;
+    /// The first of eight, of 32 vectors each.
+    pub(super) const IN_SERVICE: u32 = 0x100;
     pub(super) const ERROR_STATUS: u32 = 0x280;
     pub(super) const COMMAND: u32 = 0x300;
     pub(super) const COMMAND_HIGH: u32 = 0x310;
@@ -103,8 +105,23 @@ pub fn id() -> ApicId {
     }
 }
 
+/// Returns whether this core has begun to handle an interrupt with this vector and has not said that it ended.
+pub(crate) fn is_in_service(vector: u8) -> bool {
+    let word = read(register::IN_SERVICE + 0x10 * u32::from(vector / 32));
+    word >> (vector % 32) & 1 != 0
+}
+
 /// Interrupts another core, or this one.
+///
+/// # Panics
+/// If the vector is one of an exception: the other core would have to find out that it is none.
 pub fn send(to: ApicId, vector: u8) {
+    assert!(vector >= FIRST_INTERRUPT, "vector {vector} belongs to an exception");
+    send_any(to, vector);
+}
+
+/// As [`send`], with any vector.
+pub(crate) fn send_any(to: ApicId, vector: u8) {
     command(to, FIXED | u32::from(vector));
 }
 

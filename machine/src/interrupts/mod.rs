@@ -13,12 +13,15 @@
 //! tables, whatever the core does, or set that aside; and by it a core is stopped that does not answer. Its handler says
 //! which it was.
 //!
-//! Nothing goes on after any other: Isola's own code raises none that it could recover from. Their handler gets the
+//! A local APIC accepts vectors from 16 on, so that any core can interrupt another with a vector that exceptions have, too.
+//! Such an interrupt is told from the exception by the local APIC and handled like any other.
+//!
+//! Nothing goes on after any other exception: Isola's own code raises none that it could recover from. Their handler gets the
 //! registers and does not return.
 
 mod frame;
 
-pub use frame::{ExceptionFrame, vector};
+pub use frame::{ExceptionFrame, FIRST_INTERRUPT, vector};
 
 use crate::apic::local;
 use crate::{cpu, rebirth, serial_line};
@@ -147,6 +150,19 @@ extern "sysv64" fn isola_interrupt(vector: u64) {
     if vector != SPURIOUS_VECTOR {
         local::end_of_interrupt();
     }
+}
+
+/// Called by `vectors.s`, at a vector from 16 to 31. Returns how many bytes stand between the registers and what the
+/// processor has pushed, where that was an interrupt. Does not return from an exception.
+#[unsafe(no_mangle)]
+extern "sysv64" fn isola_either(frame: &ExceptionFrame) -> u64 {
+    let Some(pushed_bytes) = frame.pushed_bytes_of_interrupt() else { isola_exception(frame) };
+    // The exception can come while interrupts are on, too: only the local APIC knows which it was.
+    if !local::is_in_service(frame.vector as u8) {
+        isola_exception(frame);
+    }
+    isola_interrupt(frame.vector);
+    pushed_bytes
 }
 
 /// Called by `vectors.s`.

@@ -1,8 +1,9 @@
 # The entry points of the 256 interrupt vectors, 16 bytes apart, and what they lead to.
 #
 # Vectors from 32 on are interrupts. They come only in `window` and `halt` (mod.rs), which declare that all
-# registers a call may change are lost there: so nothing is saved here. Those below are exceptions: all registers
-# are kept for the report, in the order of `ExceptionFrame` (frame.rs). Nothing goes on after them, but after a page
+# registers a call may change are lost there: so nothing is saved here. Those below 16 are exceptions. Those from 16 to 31
+# can be either: a local APIC delivers any vector from 16 on (Intel SDM 3, 10.5.2; AMD APM 2, 16.6.3), and an interrupt
+# pushes no error code. At exceptions all registers are kept for the report, in the order of `ExceptionFrame` (frame.rs). Nothing goes on after them, but after a page
 # fault or a non-maskable interrupt that was handled: then all registers are as they were, those of SSE included, which
 # Rust's code uses everywhere. (x87, MMX and AVX are used by nobody; the rounding of SSE is changed by nobody.)
 #
@@ -20,6 +21,8 @@
             jmp isola_page_fault_entry
         .elseif \number == 2
             jmp isola_non_maskable_entry
+        .elseif \number >= 16
+            jmp isola_either_entry
         .else
             jmp isola_exception_entry
         .endif
@@ -132,6 +135,19 @@ isola_exception_entry:
     and $-16, %rsp
     call isola_exception
     ud2
+
+# An exception, or an interrupt with the vector of one. At the latter isola_either returns, in rax, how many bytes stand
+# between the fifteen registers and the frame that IRETQ takes; what a call may change is lost then, as at any interrupt.
+.balign 16
+isola_either_entry:
+    push_all
+    mov %rsp, %rdi
+    mov %rsp, %rbx
+    and $-16, %rsp
+    call isola_either
+    lea 120(%rbx, %rax), %rsp
+    mov 0x68(%rbx), %rbx
+    iretq
 
 # What follows up to isola_contexts_end is not set aside itself: see `cell/aside.rs`.
 #

@@ -19,6 +19,7 @@ use isola_abi::report::{CellPhase, CorePhase, CrashKind};
 use isola_machine::apic::local;
 use isola_machine::cell::{self, Cell};
 use isola_machine::dma::{Access, device_piece};
+use isola_machine::interrupts::FIRST_INTERRUPT;
 use isola_machine::{clock, cpu, interrupts};
 use said::{exit, print, say};
 
@@ -47,6 +48,8 @@ fn on_interrupt(vector: u8) {
         TIMER_VECTOR => TIMER.store(true, Ordering::Relaxed),
         // What they are about is looked at behind the halt.
         WAKE_VECTOR | REQUEST_VECTOR => {}
+        // A neighbour strikes.
+        16..FIRST_INTERRUPT => {}
         other => panic!("interrupt {other:#x} that nobody asked for"),
     }
 }
@@ -82,6 +85,7 @@ fn entry(core_index: u64) -> ! {
         "ask" => grow::go(&cell.descriptor, number, grow::Use::Nothing),
         "devices" => exit(cell.devices.len() as i32),
         "lend" => exit(lend_image()),
+        "remember" => wrong::remember(cell),
         wrong => wrong::go(wrong, number),
     }
 }

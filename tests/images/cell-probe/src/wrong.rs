@@ -3,11 +3,15 @@
 use crate::said::{self, print};
 use core::hint::black_box;
 use core::sync::atomic::Ordering;
-use isola_abi::id::NodeId;
+use isola_abi::id::{ApicId, NodeId};
+use isola_abi::recall::{GRANULE, Rest};
 use isola_abi::report::{CellPhase, CorePhase};
-use isola_machine::cell::{self, report};
-use isola_machine::mishap::{Mishap, commit};
-use isola_machine::{interrupts, power};
+use isola_machine::apic::local;
+use isola_machine::cell::aside::{self, Asked};
+use isola_machine::cell::{self, Cell, report};
+use isola_machine::interrupts::{self, NonMaskable};
+use isola_machine::mishap::{Mishap, commit, send_exception_vector};
+use isola_machine::{cpu, power};
 
 /// Goes wrong in the way of that name.
 pub fn go(way: &str, number: u64) -> ! {
@@ -31,6 +35,7 @@ pub fn go(way: &str, number: u64) -> ! {
         "flood" => flood(),
         "lie" => lie(),
         "greed" => greed(),
+        "strike" => strike(number),
         other => panic!("no way of going wrong is called {other:?}"),
     }
     panic!("{way} went well")
@@ -96,4 +101,48 @@ fn greed() -> ! {
         said::say(CellPhase::Running);
     }
     unreachable!("numbers have no end")
+}
+
+/// Interrupts all other cores of a machine of so many with each vector that exceptions have, again and again.
+fn strike(cores: u64) -> ! {
+    for _ in 0..20 {
+        for vector in 16..32 {
+            let others = (0..cores as u32).map(ApicId).filter(|apic| *apic != local::id());
+            others.for_each(|apic| send_exception_vector(apic, vector));
+            let start = cpu::cycles();
+            while cpu::cycles() - start < 1_000_000 {
+                core::hint::spin_loop();
+            }
+        }
+    }
+    said::exit(0)
+}
+
+/// Gives memory back that it goes on reading, says whatever the supervisor wants to hear of that, and never forgets where it
+/// was.
+pub fn remember(cell: Cell) -> ! {
+    interrupts::set_non_maskable_handler(|frame| match aside::non_maskable(frame, || {}) {
+        Asked::Stop => NonMaskable::Fatal,
+        _ => NonMaskable::Handled,
+    });
+    let granule = GRANULE as usize;
+    let of = |memory: &[u8]| {
+        let start = memory.as_ptr().addr().next_multiple_of(granule);
+        (start + granule <= memory.as_ptr().addr() + memory.len()).then_some(start)
+    };
+    let block = cell.pool.iter().find_map(|(_, memory)| of(memory)).expect("a whole granule");
+    let number = loop {
+        commit(Mishap::ReadAt(block));
+        let (number, _) = cell::recalled();
+        if number != cell::settlement().number {
+            break number;
+        }
+    };
+    cell::offer(number, &[(block, granule)], 0, Rest::None);
+    said::say(CellPhase::Running);
+    while cell::settlement().number != number {
+        commit(Mishap::ReadAt(block));
+    }
+    commit(Mishap::ReadAt(block));
+    panic!("memory that is another's can be read");
 }
