@@ -136,6 +136,9 @@ impl BlockWords {
 }
 
 impl Recall {
+    /// Where the generation is in this, in bytes: for code that is no Rust.
+    pub const GENERATION_OFFSET: usize = core::mem::offset_of!(Self, generation);
+
     /// Asks for so many bytes. For the supervisor, when the request before is settled. Returns the request's number, which
     /// is never 0.
     pub fn ask(&self, len_bytes: u64) -> u32 {

@@ -418,6 +418,23 @@ fn a_cell_gets_no_more_than_the_machine_has_and_another_gets_it_later() {
 }
 
 #[test]
+fn memory_that_a_cell_has_given_back_it_cannot_read_whatever_it_says_that_it_has_forgotten() {
+    let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
+    let before = machine.resources();
+    machine.client.create(probe(), spec("liar", 1, 8, &["remember"]));
+    machine.client.start("liar");
+    machine.client.wait_for("liar", |info| info.phase == CellPhase::Running);
+    let memory = Change::To(ByteSize(6 << 20));
+    machine.client.send(RequestBody::ResizeMemory { name: "liar".into(), memory, mode: Mode::Apply });
+    let liar = machine.client.wait_for_end("liar");
+    assert_eq!(liar.state, CellState::Crashed);
+    let crash = liar.crash.unwrap();
+    assert_eq!((crash.kind, crash.vector), (CrashKind::Exception, 14), "{crash:?}");
+    assert_eq!(machine.client.machine().restarts, 0);
+    assert_eq!(machine.resources(), before);
+}
+
+#[test]
 fn a_greedy_cell_has_what_it_may_have_and_harms_nobody() {
     let mut machine = Supervised::boot(Setup { cores: 3, ..Setup::default() });
     let before = machine.resources();

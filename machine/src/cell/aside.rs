@@ -21,12 +21,13 @@
 //! Nothing is set aside while the core has interrupts on, as it is between two events and will see its orders by itself,
 //! and nothing of what is done here: see `may_switch`.
 
-use super::recalled::forget_if_asked;
+use super::recalled::has_forgotten;
 use super::{live, places, report};
 use crate::apic::local;
 use crate::cpu;
 use crate::interrupts::{ExceptionFrame, WAKE_VECTOR};
 use crate::window::flush;
+use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 use isola_abi::id::MAX_CORES;
@@ -143,11 +144,28 @@ impl Yielded {
         }
     }
 
-    /// Waits until the supervisor takes the core, which no other interrupt reaches any more: it still forgets page tables.
+    /// Waits until the supervisor takes the core. Only non-maskable interrupts reach it, by which it still forgets page
+    /// tables: the processor holds them back until an IRET, so there is one here. They come on the stack that is in use, from
+    /// its top, so that nothing of that is used from there on.
     pub fn wait(self) -> ! {
-        loop {
-            forget_if_asked(self.place);
-            core::hint::spin_loop();
+        // SAFETY: nothing here returns, and the frame leads to the loop, with interrupts off as before.
+        unsafe {
+            asm!(
+                "mov rcx, rsp",
+                "mov eax, ss",
+                "push rax",
+                "push rcx",
+                "pushfq",
+                "mov eax, cs",
+                "push rax",
+                "lea rax, [rip + 2f]",
+                "push rax",
+                "iretq",
+                "2:",
+                "pause",
+                "jmp 2b",
+                options(noreturn)
+            )
         }
     }
 }
@@ -163,11 +181,16 @@ pub fn non_maskable(frame: &ExceptionFrame, give_notice: fn()) -> Asked {
     if place >= MAX_CORES {
         return Asked::Nothing;
     }
-    let mut asked = if forget_if_asked(place) { Asked::Done } else { Asked::Nothing };
+    let mut asked = if has_forgotten(place) { Asked::Done } else { Asked::Nothing };
+    let (order, presses) = (places().at(place), places().presses());
+    let yielded = report().cores.get(place).map_or(0, |core| core.yielded.load(Ordering::Relaxed));
+    if order.kind == OrderKind::Yield && yielded == order.to_u32() {
+        // It is in `Yielded::wait`, and what it was in the middle of is another core's.
+        return Asked::Done;
+    }
     if live().examined.load(Ordering::Acquire) != 0 {
         return Asked::Stop;
     }
-    let (order, presses) = (places().at(place), places().presses());
     if order.kind == OrderKind::Yield {
         asked = Asked::Done;
         if may_switch(frame, place) {

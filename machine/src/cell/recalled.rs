@@ -1,7 +1,6 @@
 //! Memory that a cell gives back while it runs: the request, the offer, what became of it, see [`isola_abi::recall`].
 
 use super::{aside, live, report};
-use crate::window::flush;
 use core::sync::atomic::Ordering;
 use isola_abi::id::PhysRange;
 use isola_abi::layout::DIRECT_MAP;
@@ -34,25 +33,22 @@ pub fn acknowledge(number: u32) {
     report().offer.acknowledge(number);
 }
 
-/// Has this core forget what it remembers of page tables, and says so: when it has entered the cell at its place, and its
-/// handler of non-maskable interrupts is set.
+/// Says that this core has entered the cell at its place and that its handler of non-maskable interrupts is set.
 pub fn enter_place(place: usize) {
     aside::enter(place);
     if let Some(core) = report().cores.get(place) {
-        let generation = live().recall.generation();
-        flush();
-        core.forgotten.store(generation, Ordering::Release);
+        core.forgotten.store(live().recall.generation(), Ordering::Release);
     }
 }
 
-/// Has the core at a place forget page tables, where the supervisor waits for that. Returns whether it did.
-pub(super) fn forget_if_asked(place: usize) -> bool {
+/// Returns whether the supervisor has had the core at a place forget page tables since this was last asked. Its own code,
+/// in front of the handler of non-maskable interrupts, has done that.
+pub(super) fn has_forgotten(place: usize) -> bool {
     let Some(core) = report().cores.get(place) else { return false };
     let generation = live().recall.generation();
-    if core.forgotten.load(Ordering::Relaxed) == generation {
-        return false;
+    let is_new = core.forgotten.load(Ordering::Relaxed) != generation;
+    if is_new {
+        core.forgotten.store(generation, Ordering::Release);
     }
-    flush();
-    core.forgotten.store(generation, Ordering::Release);
-    true
+    is_new
 }

@@ -331,19 +331,24 @@ impl CellSpace {
         }
     }
 
-    /// Whether the core at that place has forgotten; where it has not, and was not told, it is.
+    /// Whether the core at that place has forgotten, by the supervisor's own code ([`super::shootdown`]); where it has not,
+    /// and was not told, it is.
     fn tell(&self, place: usize, core: &AwayCore, told: &mut Told, generation: u32) -> bool {
-        let Some(words) = self.report().cores.get(place) else { return false };
-        let said = words.forgotten.load(Ordering::Acquire);
-        if said == 0 && *told == Told::Nothing {
-            // It is on its way in, where no interrupt must come by force. It will forget when it is there.
-            *told = Told::ToCome;
-            core.interrupt(REQUEST_VECTOR);
-        } else if said != 0 && said != generation && *told != Told::ByForce {
-            *told = Told::ByForce;
-            core.interrupt_by_force();
+        let has_forgotten = self.share.generation_at(place) == Some(generation);
+        match *told {
+            _ if has_forgotten => {}
+            Told::Nothing | Told::ToCome if self.is_inside(place) => {
+                *told = Told::ByForce;
+                core.interrupt_by_force();
+            }
+            Told::Nothing => {
+                // It is on its way in, where no interrupt must come by force.
+                *told = Told::ToCome;
+                core.interrupt(REQUEST_VECTOR);
+            }
+            Told::ToCome | Told::ByForce => {}
         }
-        said == generation
+        has_forgotten
     }
 }
 

@@ -4,7 +4,7 @@ use super::annex::{Annex, growth_tables};
 use super::layout::{STACKS_BYTES, map_stacks, stack_tops};
 use super::pool::{pool_tables, region_tables};
 use super::record::Record;
-use super::{Built, CellSpace, Share};
+use super::{Built, CellSpace, Share, shootdown};
 use crate::apic::io::{InterruptLines, RouteError, Trigger};
 use crate::boot::OwnSpace;
 use crate::boot::own_space::LOCAL_APIC_PHYS;
@@ -146,7 +146,7 @@ impl From<MapError> for BuildError {
 /// `shared_bytes` in those that are not its own, and so many cores, at some of so many places. In bytes, and a little more
 /// than it is.
 pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, places: usize) -> u64 {
-    let tables = 44 + (own_bytes + shared_bytes).div_ceil(1 << 21) + places as u64;
+    let tables = 45 + (own_bytes + shared_bytes).div_ceil(1 << 21) + places as u64;
     let deed = deed_bytes(DEED_RANGES, cores);
     own_bytes
         + report_bytes(places)
@@ -373,7 +373,11 @@ impl Builder {
     fn add_tables(&mut self, vectors: u64, places: u64) -> Result<PhysAddr, MapError> {
         let mut interrupts = self.add_area(TABLES, PAGE_SIZE, Rights::Read)?;
         tables::fill_interrupt_table(interrupts.bytes_mut(), vectors);
+        tables::lead_non_maskable_to(interrupts.bytes_mut(), shootdown::SHOOTDOWN);
         let _ = interrupts.into_range();
+        let mut page = self.add_area(shootdown::SHOOTDOWN, PAGE_SIZE, Rights::Execute)?;
+        shootdown::fill(page.bytes_mut(), vectors);
+        let _ = page.into_range();
         let virt = TABLES + PAGE_SIZE;
         let mut pages = self.add_area(virt, places * PAGE_SIZE, Rights::Read)?;
         for (index, page) in (0..).zip(pages.bytes_mut().chunks_exact_mut(PAGE_SIZE as usize)) {

@@ -15,6 +15,7 @@ mod layout;
 mod pool;
 mod ranges;
 mod record;
+mod shootdown;
 
 pub(crate) use layout::{map_stacks, stack_tops};
 
@@ -136,6 +137,7 @@ impl CellSpace {
             words.yielded.store(0, Ordering::Release);
             words.order.store(0, Ordering::Release);
         }
+        self.share.note_entry(place, self.live().recall.generation());
         self.places().give(place, identity);
         // SAFETY: `build` and `furnish` have put into the space what the entry names; the share keeps it until the core was
         // reclaimed. No other core is at the place: it was vacant, which it becomes when its core is back.
@@ -231,6 +233,20 @@ impl Built {
         // SAFETY: `build` has made a zeroed, page-aligned area there, which stays as long as the space does. Its first words
         // are atomic integers, for which zero is a value.
         unsafe { &*direct(self.descriptor).cast::<LiveWords>() }
+    }
+
+    /// Which generation of the page tables the core at a place has seen. The cell cannot write what says so.
+    fn generation_at(&self, place: usize) -> Option<u32> {
+        // SAFETY: `build` has made a page for each place there, which stays as long as the space does.
+        (place < self.places).then(|| unsafe { shootdown::noted(self.core_pages, place) })
+    }
+
+    /// A core is about to enter a place, with page tables of that generation.
+    fn note_entry(&self, place: usize, generation: u32) {
+        if place < self.places {
+            // SAFETY: as for `generation_at`.
+            unsafe { shootdown::note_entry(self.core_pages, place, generation) }
+        }
     }
 
     /// A core has come back.

@@ -1,0 +1,115 @@
+//! TLB shootdown: how the supervisor makes sure that a core of a cell remembers no translation that has gone, without
+//! believing the cell.
+//!
+//! The gate of the non-maskable interrupt leads to a page that the supervisor has written and that the cell can execute and
+//! read, but not write. The code there reloads CR3 where the supervisor has counted up the generation of the cell's page
+//! tables since this core last did, notes that generation in the core's own page of descriptor tables, and continues at
+//! the image's own handler, which finds all registers as they were.
+//!
+//! ```text
+//!   supervisor: unmaps, generation + 1, NMI ---> core: CR3 reloaded, generation noted ---> the image's handler
+//!   supervisor: sees the generation in the core's page; the memory is free
+//! ```
+//!
+//! A cell has no writable name for the interrupt table, the page of this code, the task segment that says which stack the
+//! interrupt gets, or the page in which the generation is noted: the code clears CR0.WP for one store. So stores of a cell,
+//! wild or deliberate, cannot forge the note. Privileged instructions can, as they can do anything at this level of
+//! isolation: those that a cell brings itself, and those of this page and of its image, if it jumps to them.
+//!
+//! Why the supervisor does not note it in its own memory: a restart gives it a new address space, and this code would load
+//! one that is gone.
+
+use crate::memory::direct;
+use core::arch::global_asm;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, Ordering};
+use isola_abi::descriptor::LiveWords;
+use isola_abi::id::PhysAddr;
+use isola_abi::layout::{DESCRIPTOR, PAGE_SIZE, SHARED};
+use isola_abi::note::VECTOR_STRIDE;
+use isola_abi::recall::Recall;
+
+/// Where the page is mapped: behind the switch page.
+pub(super) const SHOOTDOWN: u64 = SHARED + PAGE_SIZE;
+
+/// Where in a core's page of descriptor tables the generation is noted: behind the task segment.
+const NOTE_OFFSET: usize = 0x100;
+
+/// Where the generation of the cell's page tables is in the cell.
+const GENERATION: u64 = DESCRIPTOR + (offset_of!(LiveWords, recall) + Recall::GENERATION_OFFSET) as u64;
+
+global_asm!(
+    ".section .text.isola_shootdown, \"ax\"",
+    ".balign 16",
+    ".globl isola_shootdown, isola_shootdown_end",
+    "isola_shootdown:",
+    "push rax",
+    "push rcx",
+    "push rdx",
+    "sub rsp, 16",
+    "sgdt [rsp + 6]",
+    "mov rdx, [rsp + 8]", // the base of the descriptor table: the core's page
+    "add rsp, 16",
+    "movabs rax, {generation}",
+    "mov ecx, [rax]",
+    "cmp ecx, [rdx + {note}]",
+    "je 2f",
+    "mov rax, cr0",
+    "btr rax, 16", // write protection
+    "mov cr0, rax",
+    "mov rax, cr3",
+    "mov cr3, rax", // no page is global: this empties the TLB
+    "mov [rdx + {note}], ecx",
+    "mov rax, cr0",
+    "bts rax, 16",
+    "mov cr0, rax",
+    "2:",
+    "pop rdx",
+    "pop rcx",
+    "pop rax",
+    "jmp [rip + isola_shootdown_end]", // the address of the image's handler follows
+    ".balign 8",
+    "isola_shootdown_end:",
+    ".text",
+    generation = const GENERATION,
+    note = const NOTE_OFFSET,
+);
+
+/// Fills the page for an image whose first vector is handled at `vectors`.
+pub(super) fn fill(page: &mut [u8], vectors: u64) {
+    unsafe extern "C" {
+        safe static isola_shootdown: u8;
+        safe static isola_shootdown_end: u8;
+    }
+    let start = &raw const isola_shootdown;
+    let len = (&raw const isola_shootdown_end).addr() - start.addr();
+    // SAFETY: the two symbols are the ends of constants of the image.
+    let code = unsafe { core::slice::from_raw_parts(start, len) };
+    let handler = vectors + crate::tables::NON_MASKABLE as u64 * VECTOR_STRIDE;
+    page[..len].copy_from_slice(code);
+    page[len..len + 8].copy_from_slice(&handler.to_le_bytes());
+}
+
+/// The generation that was noted last for the core at a place.
+///
+/// # Safety
+/// The pages of descriptor tables of a cell must begin at `core_pages`, with one for that place.
+pub(super) unsafe fn noted(core_pages: PhysAddr, place: usize) -> u32 {
+    // SAFETY: the caller's.
+    unsafe { note(core_pages, place) }.load(Ordering::Acquire)
+}
+
+/// Notes a generation for a core that has yet to enter its place: it loads the page tables as they are from then on.
+///
+/// # Safety
+/// As [`noted`]'s.
+pub(super) unsafe fn note_entry(core_pages: PhysAddr, place: usize, generation: u32) {
+    // SAFETY: the caller's.
+    unsafe { note(core_pages, place) }.store(generation, Ordering::Release);
+}
+
+unsafe fn note<'a>(core_pages: PhysAddr, place: usize) -> &'a AtomicU32 {
+    let page = direct(PhysAddr(core_pages.0 + place as u64 * PAGE_SIZE));
+    // SAFETY: the page is in the direct map, as the caller says, and the word in it is used by nothing else.
+    unsafe { &*page.add(NOTE_OFFSET).cast::<AtomicU32>() }
+}
