@@ -139,9 +139,10 @@ pub struct CoreReport {
     /// The last [order](crate::places::Order) to yield by which a core at this place has set aside what it was in the
     /// middle of. Stored (release) once another can go on with that; set to 0 by the supervisor before one is sent there.
     pub yielded: AtomicU32,
-    /// Up to which [generation](crate::recall::Recall) of the cell's page tables the core at this place has forgotten what
-    /// it knew of them; 0 until a core has entered. Stored (release) by the core; set to 0 by the supervisor before one is
-    /// sent there.
+    /// The [generation](crate::recall::Recall) of the cell's page tables when the core at this place last looked; 0 until a
+    /// core has entered, and non-maskable interrupts may be sent to it. By it the cell knows what such an interrupt was for;
+    /// the supervisor believes no more of it than that it is not 0. Stored (release) by the core; set to 0 by the supervisor
+    /// before one is sent there.
     pub forgotten: AtomicU32,
     /// The place whose core runs what belongs to this one: this one, or that of a core that has taken it over.
     pub carrier: AtomicU32,

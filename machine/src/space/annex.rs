@@ -5,7 +5,8 @@
 //! whether a chunk can be mapped: all of it, or none.
 //!
 //! **What goes** passes three steps, as the cell's cores remember where it was: it is taken out of the direct map
-//! ([`CellSpace::retract`]); every core forgets, and then it is anybody's ([`CellSpace::take_retracted`]). Only the cell's pool can go: never its image, its tables, its descriptor or its report.
+//! ([`CellSpace::retract`]); every core forgets, by code of the supervisor ([`super::shootdown`]), and then it is anybody's
+//! ([`CellSpace::take_retracted`]). Only the cell's pool can go: never its image, its tables, its descriptor or its report.
 
 use super::CellSpace;
 use super::layout::{STACKS_BYTES, map_stacks};

@@ -113,3 +113,36 @@ unsafe fn note<'a>(core_pages: PhysAddr, place: usize) -> &'a AtomicU32 {
     // SAFETY: the page is in the direct map, as the caller says, and the word in it is used by nothing else.
     unsafe { &*page.add(NOTE_OFFSET).cast::<AtomicU32>() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::test_region;
+
+    #[test]
+    fn the_code_ends_with_a_jump_to_the_image_s_own_handler() {
+        let (mut page, vectors) = ([0; PAGE_SIZE as usize], 0xffff_ffff_8012_3000_u64);
+        fill(&mut page, vectors);
+        let handler = (vectors + 2 * VECTOR_STRIDE).to_le_bytes();
+        let end = page.windows(8).position(|word| word == handler).expect("its address");
+        // FF /4 with an address relative to the next instruction: what is between is padding.
+        let jump = page[..end].windows(6).rposition(|code| code[..2] == [0xff, 0x25]).expect("a jump");
+        let distance = u32::from_le_bytes(page[jump + 2..jump + 6].try_into().unwrap());
+        assert_eq!(jump + 6 + distance as usize, end);
+        let generation = page.windows(8).any(|word| word == GENERATION.to_le_bytes());
+        assert!(generation && page[end + 8..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn each_place_has_a_note_of_its_own() {
+        let mut pages = test_region(3);
+        pages.scrub();
+        let start = pages.range().start;
+        // SAFETY: the region is the test's, and has a page for each place.
+        unsafe {
+            note_entry(start, 1, 7);
+            note_entry(start, 2, 9);
+            assert_eq!([0, 1, 2].map(|place| noted(start, place)), [0, 7, 9]);
+        }
+    }
+}

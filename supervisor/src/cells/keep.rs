@@ -1,8 +1,8 @@
 //! What outlives this supervisor of a cell: noted whenever it changes, as it can go wrong at any time.
 //!
 //! What a cell holds, [`Effects::keep`] writes down beside this; images, and cells that have ended, are in the `estate`. The
-//! rest is lost with the supervisor: the journal, what cells printed longer ago than their rings reach, or had printed and
-//! used when they ended, and requests to stop that are due.
+//! rest is lost with the supervisor: what cells printed longer ago than their rings reach, or had printed and
+//! used when they ended, and requests to stop that are due. Entries of the journal are noted one by one.
 
 use super::Cells;
 use super::cell::{Body, Cell};
