@@ -21,9 +21,13 @@ static ENTRY: AtomicU64 = AtomicU64::new(0);
 
 /// The way of a cell image that was entered by a PVH loader, to its entry. The command line gives it a name,
 /// an address and arguments, see [`boot::command_line`].
-pub fn boot(start_info: u64, entry: extern "sysv64" fn(u64) -> !) -> ! {
+///
+/// # Safety
+/// As for [`boot::own_machine`].
+pub unsafe fn boot(start_info: u64, entry: extern "sysv64" fn(u64) -> !) -> ! {
     ENTRY.store(entry as usize as u64, Ordering::Relaxed);
-    boot::own_machine(start_info, become_cell)
+    // SAFETY: the caller's.
+    unsafe { boot::own_machine(start_info, become_cell) }
 }
 
 /// Gives all of the machine to the cell.

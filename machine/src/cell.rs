@@ -12,6 +12,7 @@ pub use grown::{answer_to, has_grown, limit_bytes, take_grown, wish};
 pub use recalled::{acknowledge, enter_place, offer, recalled, settlement};
 
 use crate::apic::local;
+use crate::authority::Authority;
 use crate::cpu::Features;
 use crate::device::Windows;
 use crate::dma;
@@ -42,6 +43,8 @@ pub struct Cell {
     pub window: Window,
     /// Its devices.
     pub devices: Vec<(DeviceKind, Windows)>,
+    /// The right to program the hardware of the cell's cores.
+    pub authority: Authority,
 }
 
 /// Why there is no cell.
@@ -103,7 +106,7 @@ impl Cell {
             })
             .collect();
         let window = window(&descriptor);
-        Ok(Self { descriptor, pool, window, devices })
+        Ok(Self { descriptor, pool, window, devices, authority: Authority::OWN })
     }
 }
 

@@ -138,9 +138,12 @@ pub fn random() -> Option<u64> {
     })
 }
 
-/// Sets the base of this core's GS segment, where a cell keeps what belongs to the core.
-pub fn set_gs_base(base: u64) {
-    // SAFETY: no code reads the segment but that which has set it.
+/// Sets the base of this core's GS segment, where a cell keeps the core's own data.
+///
+/// # Safety
+/// All code that reads the segment on this core must expect its data at `base` from now on.
+pub unsafe fn set_gs_base(base: u64) {
+    // SAFETY: the register exists; that code expects the value is the caller's.
     unsafe { write_msr(msr::GS_BASE, base) }
 }
 

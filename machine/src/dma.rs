@@ -9,6 +9,7 @@
 //! What is not here: who may use a buffer when. A driver keeps a buffer that it lent to a device until the
 //! device has returned it, and resets the device before it lets go of one that the device has not.
 
+use crate::authority::Authority;
 use crate::dma_peer::Block;
 use crate::image::Bounds;
 use crate::window::Window;
@@ -35,7 +36,7 @@ pub enum Access {
 static IMAGE_SEGMENTS: AtomicPtr<Vec<ImageSegment>> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Says where the running image's segments stand in physical memory.
-pub fn set_image(segments: Vec<ImageSegment>) {
+pub(crate) fn set_image(segments: Vec<ImageSegment>) {
     let segments = alloc::boxed::Box::leak(alloc::boxed::Box::new(segments));
     IMAGE_SEGMENTS.store(segments, Ordering::Release);
 }
@@ -44,7 +45,7 @@ pub fn set_image(segments: Vec<ImageSegment>) {
 static WINDOW: AtomicPtr<Window> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Says which window the running cell has.
-pub fn set_window(window: &'static Window) {
+pub fn set_window(_: Authority, window: &'static Window) {
     WINDOW.store(core::ptr::from_ref(window).cast_mut(), Ordering::Release);
 }
 

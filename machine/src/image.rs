@@ -1,6 +1,7 @@
 //! What an image needs beside its own code: an entry point, notes by which it is known, the functions that
 //! compiled code takes for granted, and knowledge of where its own segments are.
 
+use crate::authority::Authority;
 use core::panic::PanicInfo;
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::IMAGE;
@@ -15,7 +16,8 @@ macro_rules! machine_image {
             /// Called by boot code with the address of the start info.
             #[unsafe(no_mangle)]
             extern "sysv64" fn isola_image_main(start_info: u64) -> ! {
-                $crate::boot::own_machine(start_info, $main)
+                // SAFETY: boot code calls this function, once a run.
+                unsafe { $crate::boot::own_machine(start_info, $main) }
             }
         };
     };
@@ -44,7 +46,8 @@ macro_rules! cell_image {
             extern "sysv64" fn isola_image_main(start_info: u64) -> ! {
                 let before_boot: fn() = $before_boot;
                 before_boot();
-                $crate::alone::boot(start_info, isola_cell_entry)
+                // SAFETY: boot code calls this function, once a run.
+                unsafe { $crate::alone::boot(start_info, isola_cell_entry) }
             }
         };
 
@@ -115,12 +118,12 @@ impl Bounds {
 /// begins the image anew, where it is made for that; else ends the machine with exit code 1.
 pub fn panic_to_serial(info: &PanicInfo<'_>) -> ! {
     crate::serial::print(format_args!("{info}\n"));
-    crate::rebirth::restart(RestartCause::Panic)
+    crate::rebirth::restart(Authority::OWN, RestartCause::Panic)
 }
 
 /// Stands where the prebuilt `core` refers to the unwinder, which no image has.
 #[unsafe(no_mangle)]
 extern "C" fn isola_no_unwinding() -> ! {
     crate::serial_line!("unwinding, though images abort");
-    crate::power::exit(1)
+    crate::power::exit(Authority::OWN, 1)
 }

@@ -1,8 +1,10 @@
 //! The one door to hardware. Everything that executes a privileged instruction, touches a device register or
-//! turns a number into a pointer is here; what stands above is safe Rust.
+//! turns a number into a pointer is here; the layers above are safe Rust. [`authority`] has the rule by which functions
+//! of this crate are safe, need an [`Authority`](authority::Authority), or are `unsafe`.
 //!
 //! | module | what |
 //! |---|---|
+//! | [`authority`] | the right to program hardware that others depend on |
 //! | [`image`] | what makes a binary an image |
 //! | [`boot`] | from the loader's entry to an image that knows its machine |
 //! | [`memory`] | physical memory: who owns it, what firmware left in it |
@@ -41,6 +43,7 @@ extern crate alloc;
 pub mod acpi;
 pub mod alone;
 pub mod apic;
+pub mod authority;
 pub mod backtrace;
 pub mod boot;
 pub mod cell;

@@ -51,12 +51,9 @@ mod stop;
 // The one switch: what differs between the platforms is in these two files and below.
 #[cfg_attr(not(feature = "hosted"), path = "on_bare.rs")]
 #[cfg_attr(feature = "hosted", path = "on_hosted.rs")]
-#[doc(hidden)]
-pub mod on;
+mod on;
 
 pub use arguments::{Arguments, ExitCode};
-#[doc(hidden)]
-pub use begin::{begin, no_components};
 pub use isola_events as events;
 pub use isola_events::future;
 pub use isola_fibers as fibers;
@@ -67,6 +64,17 @@ pub use isola_net::latency;
 pub use isola_rcu as rcu;
 pub use isola_resolver as resolver;
 pub use stop::stop_requested;
+
+/// What the macros of this crate expand to. Each item is safe to call by any code, or `unsafe`; none leads to the machine
+/// (`cargo xtask check layering`).
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::begin::{begin, no_components};
+    #[cfg(not(feature = "hosted"))]
+    pub use crate::on::cell_image;
+    #[cfg(feature = "hosted")]
+    pub use crate::on::{process, run};
+}
 
 /// Components with one representative a core, and the cores themselves.
 pub mod ebbs {
@@ -147,7 +155,7 @@ macro_rules! app {
         );
     };
     ($main:path, allocator: $allocator:ty = $new:expr) => {
-        $crate::app!($main, allocator: $allocator = $new, components: $crate::no_components);
+        $crate::app!($main, allocator: $allocator = $new, components: $crate::__private::no_components);
     };
     ($main:path, allocator: $allocator:ty = $new:expr, components: $components:path) => {
         $crate::isola_binary!($main, $components, $allocator = $new);

@@ -4,14 +4,9 @@ use alloc::string::String;
 use isola_fs::Access;
 use isola_messenger::Serving;
 
-#[doc(hidden)]
-pub use isola_bare as bare;
+pub use isola_bare::cell_image;
 pub use isola_bare::heap::CellHeap;
-
-/// Breaking the rules on purpose, for tests of what happens then.
-pub mod mishap {
-    pub use isola_bare::machine::mishap::{Mishap, commit};
-}
+pub use isola_bare::mishap;
 
 /// There is no directory to export.
 pub(crate) async fn export(_: &str, _: Access) -> Result<Serving, String> {
@@ -22,10 +17,10 @@ pub(crate) async fn export(_: &str, _: Access) -> Result<Serving, String> {
 #[macro_export]
 macro_rules! isola_binary {
     ($main:path, $components:path, $allocator:ty = $new:expr) => {
-        $crate::on::bare::cell_image!(isola_app_begin, $allocator = $new);
+        $crate::__private::cell_image!(isola_app_begin, $allocator = $new);
 
         fn isola_app_begin() {
-            $crate::begin($components, $main);
+            $crate::__private::begin($components, $main);
         }
     };
 }

@@ -6,11 +6,9 @@ use isola_fs::Access;
 use isola_messenger::Serving;
 
 pub use isola_gateway::linux;
-#[doc(hidden)]
 pub use isola_gateway::process::run;
-#[doc(hidden)]
-pub use isola_hosted as hosted;
 pub use isola_hosted::heap::CellHeap;
+pub use isola_hosted::process;
 
 /// Exports a directory of this process's host.
 pub(crate) async fn export(directory: &str, access: Access) -> Result<Serving, String> {
@@ -22,14 +20,14 @@ pub(crate) async fn export(directory: &str, access: Access) -> Result<Serving, S
 #[macro_export]
 macro_rules! isola_binary {
     ($main:path, $components:path, $allocator:ty = $new:expr) => {
-        $crate::on::hosted::process!(isola_app_run, $allocator = $new);
+        $crate::__private::process!(isola_app_run, $allocator = $new);
 
         fn isola_app_run() -> i32 {
-            $crate::on::run(isola_app_begin)
+            $crate::__private::run(isola_app_begin)
         }
 
         fn isola_app_begin() {
-            $crate::begin($components, $main);
+            $crate::__private::begin($components, $main);
         }
     };
 }

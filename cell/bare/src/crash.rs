@@ -3,6 +3,7 @@
 //! The first core that crashes has the report; what others say later goes to the console alone. Nothing here
 //! allocates or takes a lock: the core may hold any.
 
+use crate::AUTHORITY;
 use crate::console;
 use crate::grow::Shortage;
 use crate::heap;
@@ -23,8 +24,8 @@ const CRASH_CODE: i32 = 101;
 
 /// Has exceptions reported, on all cores.
 pub(crate) fn start() {
-    interrupts::set_exception_handler(exception);
-    interrupts::set_non_maskable_handler(non_maskable);
+    interrupts::set_exception_handler(AUTHORITY, exception);
+    interrupts::set_non_maskable_handler(AUTHORITY, non_maskable);
 }
 
 /// Where execution stood, and how it got there.
@@ -99,7 +100,7 @@ pub(crate) fn fault_in_fault(frame: &ExceptionFrame, address: u64) -> ! {
 
 /// What the supervisor wants of a core whatever it does. It may be in the middle of anything.
 fn non_maskable(frame: &ExceptionFrame) -> NonMaskable {
-    match aside::non_maskable(frame, isola_events::give_notice) {
+    match aside::non_maskable(AUTHORITY, frame, isola_events::give_notice) {
         Asked::Done => NonMaskable::Handled,
         Asked::Stop => NonMaskable::Fatal,
         // An order may have been taken back meanwhile. But nobody gives an order to an image that is alone.

@@ -39,7 +39,7 @@ pub mod window;
 #[macro_export]
 macro_rules! cell_image {
     ($begin:path, $allocator:ty = $new:expr) => {
-        $crate::machine::cell_image!($crate::start::enter_core, $crate::start::before_boot);
+        $crate::__private::cell_image!($crate::start::enter_core, $crate::start::before_boot);
 
         #[allow(unsafe_code, reason = "the entry of the library OS finds the application by this name")]
         #[unsafe(no_mangle)]
@@ -57,5 +57,18 @@ macro_rules! cell_image {
     };
 }
 
+/// The platform's right to program its cores. Private to this crate.
+// SAFETY: this crate is the platform of the image: it sets all handlers, and decides which interrupts are sent.
+const AUTHORITY: isola_machine::authority::Authority =
+    unsafe { isola_machine::authority::Authority::assume() };
+
+/// For [`cell_image!`].
 #[doc(hidden)]
-pub use isola_machine as machine;
+pub mod __private {
+    pub use isola_machine::cell_image;
+}
+
+/// Breaking the rules on purpose, for tests of what happens then.
+pub mod mishap {
+    pub use isola_machine::mishap::{Mishap, commit};
+}

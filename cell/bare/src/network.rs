@@ -5,6 +5,7 @@
 //! memory is used again, without being allocated or zeroed. Where views are held for long, fresh buffers are taken
 //! and the old ones left to their holders.
 
+use crate::AUTHORITY;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -121,7 +122,7 @@ fn open_device(
     *vectors = first_vector + pairs..=*vectors.end();
     let here = descriptor.cores.first()?.apic;
     let messages: Option<Vec<_>> =
-        (0..pairs).map(|queue| apic::message(here, first_vector + queue)).collect();
+        (0..pairs).map(|queue| apic::message(AUTHORITY, here, first_vector + queue)).collect();
     let (interrupts, vector) = match (&windows, &messages) {
         (Windows::Mmio { vector, .. }, _) => (NetInterrupts::Line, *vector),
         (_, Some(messages)) => {
@@ -377,7 +378,7 @@ impl NetworkQueue for BareQueue {
     }
 
     fn redirect(&mut self) {
-        let message = apic::message(local::id(), self.vector);
+        let message = apic::message(AUTHORITY, local::id(), self.vector);
         message.into_iter().for_each(|message| self.queue.redirect(message));
     }
 

@@ -1,5 +1,6 @@
 //! What the cores of a cell see of their machine.
 
+use crate::AUTHORITY;
 use crate::doze;
 use crate::{console, grow, heap, network, window};
 use alloc::vec::Vec;
@@ -78,7 +79,7 @@ pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, Windows)>)
         timer_ticks_per_cycle,
         devices: Mutex::new(devices),
     });
-    interrupts::set_interrupt_handler(note);
+    interrupts::set_interrupt_handler(AUTHORITY, note);
 }
 
 /// Notes an interrupt for the loops that this processor core runs: which of them it is for is not known here.
@@ -147,7 +148,7 @@ pub(crate) fn say(phase: CellPhase) {
 /// Has the supervisor, where there is one, see whether it stands still: then it begins anew.
 pub(crate) fn rouse() {
     if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
-        local::send_non_maskable(doorbell.apic);
+        local::send_non_maskable(AUTHORITY, doorbell.apic);
     }
 }
 
@@ -160,7 +161,7 @@ pub(crate) fn call_who_is_wanted() {
     for place in 1..MAX_CORES {
         let is_wanted = places.at(place).number > u32::from(place < begun_with);
         if let Some(core) = places.core(place).filter(|_| is_wanted) {
-            local::send(core.apic, WAKE_VECTOR);
+            local::send(AUTHORITY, core.apic, WAKE_VECTOR);
         }
     }
 }
@@ -168,14 +169,14 @@ pub(crate) fn call_who_is_wanted() {
 /// Rings the supervisor's doorbell, where there is a supervisor and the cell knows of it yet.
 pub(crate) fn ring() {
     if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
-        local::send(doorbell.apic, doorbell.vector);
+        local::send(AUTHORITY, doorbell.apic, doorbell.vector);
     }
 }
 
 /// Ends the machine where the image has it for itself.
 pub(crate) fn end_machine_if_alone(code: i32) {
     if is_alone() {
-        power::exit(code as u8)
+        power::exit(AUTHORITY, code as u8)
     }
 }
 
@@ -247,7 +248,7 @@ impl Platform for Bare {
     fn carry(&self, cores: CoreSet) {
         let place = current_core().0 as usize;
         if cores.is_empty() {
-            aside::depart(place);
+            aside::depart(AUTHORITY, place);
         }
         // What this one remembers of page tables is from another core's time.
         window::forget();
@@ -262,7 +263,7 @@ impl Platform for Bare {
     fn leave(&self, order: Order) {
         let (place, echo) = (current_core().0 as usize, order.left());
         // Where it is not this place's own core that has done the rest of what was to be done here.
-        aside::end(place, echo);
+        aside::end(AUTHORITY, place, echo);
         if let Some(core) = cell::report().cores.get(place) {
             core.order.store(echo.to_u32(), Ordering::Release);
         }
@@ -271,7 +272,7 @@ impl Platform for Bare {
     }
 
     fn go_on_with_others(&self) -> OwnTurn {
-        if !aside::go_on_with_others(current_core().0 as usize) {
+        if !aside::go_on_with_others(AUTHORITY, current_core().0 as usize) {
             return OwnTurn::Undisturbed;
         }
         // What has ended here has said so.
@@ -280,10 +281,10 @@ impl Platform for Bare {
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {
-        let Some(deadline) = deadline else { return local::disarm_timer() };
+        let Some(deadline) = deadline else { return local::disarm_timer(AUTHORITY) };
         let delay = u128::from(deadline.saturating_sub(cycles()));
         let ticks = (delay * u128::from(self.made().timer_ticks_per_cycle)) >> 32;
-        local::arm_timer(TIMER_VECTOR, u64::try_from(ticks).unwrap_or(u64::MAX).max(1));
+        local::arm_timer(AUTHORITY, TIMER_VECTOR, u64::try_from(ticks).unwrap_or(u64::MAX).max(1));
     }
 
     fn wake(&self, core: CoreIndex) {
@@ -295,7 +296,7 @@ impl Platform for Bare {
     fn interrupt(&self, core: CoreIndex, vector: u8) {
         let apic = APIC.get(core.0 as usize).map(|apic| u32::try_from(apic.load(Ordering::Acquire)));
         if let Some(Ok(apic)) = apic {
-            local::send(ApicId(apic), vector);
+            local::send(AUTHORITY, ApicId(apic), vector);
         }
     }
 

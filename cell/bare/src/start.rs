@@ -4,6 +4,7 @@
 //! them. Further ones come while it runs, to places that no core has been at, or that one has left. One that comes before
 //! the cell is made halts as well, and is called when it is.
 
+use crate::AUTHORITY;
 use crate::platform;
 use crate::{console, crash, grow, heap, window as regions};
 use core::cell::UnsafeCell;
@@ -57,7 +58,7 @@ fn serve(core: CoreIndex) -> ! {
         while !READY.load(Ordering::SeqCst) {
             interrupts::halt();
         }
-        cell::enter_place(core.0 as usize);
+        cell::enter_place(AUTHORITY, core.0 as usize);
     }
     finish(core, isola_events::run())
 }
@@ -68,7 +69,8 @@ fn enter_block(core: CoreIndex) {
     let block = BLOCKS.0[core.0 as usize].get();
     // SAFETY: one core at a time is at a place, and the supervisor has taken one back before it sends the next, so that
     // nobody else writes the place. A block that is there may be used by whoever runs the core; its parts allow for that.
-    // `set_gs_base` sets the base of this core's segment, which nothing else in an image changes.
+    // `set_gs_base` sets the base of this core's segment, which nothing else in an image changes, to the block that all
+    // code of this core expects there.
     unsafe {
         match &*block {
             None => {
@@ -85,8 +87,9 @@ fn make_cell() {
     heap::start();
     crash::start();
     // From here on it can be interrupted by force, and says where it stands.
-    cell::enter_place(0);
-    let Cell { descriptor, pool, window, devices } = Cell::open().unwrap_or_else(|error| panic!("{error}"));
+    cell::enter_place(AUTHORITY, 0);
+    let Cell { descriptor, pool, window, devices, .. } =
+        Cell::open().unwrap_or_else(|error| panic!("{error}"));
     heap::add_pool(pool, &descriptor.cores);
     regions::start(window);
     console::start(descriptor.supervisor.is_none());

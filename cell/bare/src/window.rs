@@ -3,6 +3,7 @@
 //! A core's loop calls [`pass`] at each pass, and [`before_halt`] and [`after_halt`] around a halt: that is when it
 //! forgets pages that are gone.
 
+use crate::AUTHORITY;
 use crate::grow::{self, Need};
 use crate::heap::{self, near, pages};
 use crate::platform;
@@ -62,9 +63,9 @@ struct BareWindow {
 /// Takes the window into use, on the first core.
 pub(crate) fn start(window: Window) {
     let window = WINDOW.call_once(|| BareWindow { window });
-    set_window(&window.window);
+    set_window(AUTHORITY, &window.window);
     regions::install(window);
-    interrupts::set_page_fault_handler(page_fault);
+    interrupts::set_page_fault_handler(AUTHORITY, page_fault);
 }
 
 /// The page tables, once they are in use.

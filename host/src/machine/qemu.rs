@@ -148,7 +148,6 @@ pub fn arguments(
         .flag("-no-user-config")
         .flag("-no-reboot")
         .pair("-display", "none")
-        .pair("-device", "isa-debug-exit,iobase=0xf4,iosize=4")
         .pair("-serial", "file:serial.log")
         .pair("-chardev", format!("socket,id=qmp,path={},server=on,wait=off", qmp::SOCKET))
         .pair("-mon", "chardev=qmp,mode=control");
@@ -168,7 +167,8 @@ pub fn arguments(
             &[]
         }
         Boot::Alone { image, command_line, publish, .. } => {
-            line.pair("-kernel", image);
+            // For its exit code. Beside a supervisor, one cell's write to the port would end all others.
+            line.pair("-kernel", image).pair("-device", "isa-debug-exit,iobase=0xf4,iosize=4");
             if !command_line.is_empty() {
                 line.pair("-append", command_line);
             }
@@ -387,6 +387,7 @@ mod tests {
             assert!(line.contains(part), "{part}\nis not in\n{line}");
         }
         assert!(!line.contains("id=n3"), "{line}");
+        assert!(!line.contains("isa-debug-exit"), "no cell may end the machine by a write to a port: {line}");
     }
 
     #[test]
@@ -425,7 +426,10 @@ mod tests {
         let boot = Boot::Alone { image, command_line: "--port 1", address, publish: &[published] };
         let line = line(&options(MachineModel::Q35, Uplink::User), boot);
         assert!(line.contains(",hostfwd=udp:127.0.0.1:9000-10.0.2.128:9 "), "{line}");
-        assert!(line.contains("-kernel kv -append --port 1"), "{line}");
+        assert!(
+            line.contains("-kernel kv -device isa-debug-exit,iobase=0xf4,iosize=4 -append --port 1"),
+            "{line}"
+        );
         assert!(!line.contains("mgmt"), "{line}");
     }
 

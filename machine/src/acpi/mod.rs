@@ -1,11 +1,14 @@
 //! ACPI's static tables, as far as Isola reads them (ACPI specification 6.5, chapter 5.2).
 //!
 //! Firmware wrote them; a table whose length or checksum is wrong is left out, and nothing is read past a
-//! table's end. Tables that describe devices in bytecode (DSDT) are not read.
+//! table's end. Of the table that describes devices in bytecode (DSDT), only the package `_S5_` is read.
 
+mod soft_off;
 mod tables;
 #[cfg(test)]
 mod tests;
+
+pub use soft_off::SoftOff;
 
 use crate::memory::physical::Physical;
 use alloc::vec::Vec;
@@ -28,6 +31,8 @@ pub struct Acpi {
     pub timer_port: Option<u16>,
     /// Whether the machine has none of the fixed hardware of PCs: a small virtual machine.
     pub hardware_reduced: bool,
+    /// How the machine is switched off.
+    pub soft_off: Option<SoftOff>,
 }
 
 /// An I/O APIC.
@@ -59,7 +64,7 @@ impl Acpi {
                 b"APIC" => acpi.read_madt(&table),
                 b"SRAT" => acpi.read_srat(&table),
                 b"MCFG" => acpi.read_mcfg(&table),
-                b"FACP" => acpi.read_fadt(&table),
+                b"FACP" => acpi.read_fadt(memory, &table),
                 _ => {}
             }
         }
@@ -131,12 +136,13 @@ impl Acpi {
     }
 
     /// 5.2.9.
-    fn read_fadt(&mut self, table: &tables::Table) {
+    fn read_fadt(&mut self, memory: &impl Physical, table: &tables::Table) {
         const HARDWARE_REDUCED: u32 = 1 << 20;
         let port = table.u32(76).filter(|port| *port != 0).and_then(|port| u16::try_from(port).ok());
         self.hardware_reduced = table.u32(112).is_some_and(|flags| flags & HARDWARE_REDUCED != 0);
         if !self.hardware_reduced {
             self.timer_port = port;
         }
+        self.soft_off = SoftOff::read(memory, table, self.hardware_reduced);
     }
 }

@@ -32,7 +32,7 @@ macro_rules! readers {
 impl Table {
     readers!(u8 u8, u16 u16, u32 u32, u64 u64);
 
-    fn read(memory: &impl Physical, address: PhysAddr) -> Option<Self> {
+    pub(super) fn read(memory: &impl Physical, address: PhysAddr) -> Option<Self> {
         let len = memory.read_u32(PhysAddr(address.0.checked_add(4)?))?;
         if len > MAX_LEN || (len as usize) < HEADER_LEN {
             return None;
@@ -40,6 +40,11 @@ impl Table {
         let mut bytes = alloc::vec![0; len as usize];
         memory.read(address, &mut bytes)?;
         sums_to_zero(&bytes).then_some(Self { bytes })
+    }
+
+    /// All bytes of the table.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     pub(super) fn signature(&self) -> [u8; 4] {

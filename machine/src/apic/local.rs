@@ -3,6 +3,7 @@
 //! Its registers are model-specific ones (x2APIC) or a page of memory, mapped at `LOCAL_APIC` in every address
 //! space (xAPIC). Which, is chosen once a run, by whoever boots the machine; a cell is told.
 
+use crate::authority::Authority;
 use crate::cpu::{self, msr, read_msr, write_msr};
 use crate::interrupts::{FIRST_INTERRUPT, SPURIOUS_VECTOR};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -61,7 +62,7 @@ pub fn mode() -> InterruptMode {
 }
 
 /// Says which mode is in use, before anything else here is called.
-pub fn set_mode(mode: InterruptMode) {
+pub(crate) fn set_mode(mode: InterruptMode) {
     MODE.store(matches!(mode, InterruptMode::X2Apic) as u8, Ordering::Relaxed);
 }
 
@@ -71,7 +72,7 @@ pub(crate) fn best_mode() -> InterruptMode {
 }
 
 /// Switches this core's APIC on: all vectors welcome, no timer, no local lines.
-pub fn enable() {
+pub(crate) fn enable() {
     // SAFETY: every processor that Isola runs on has the register; the mode is one that it has.
     unsafe {
         let base = read_msr(msr::APIC_BASE) | APIC_BASE_ENABLED;
@@ -88,7 +89,7 @@ pub fn enable() {
 }
 
 /// Lets the machine's own non-maskable interrupt through to this core: what QEMU's command `inject-nmi` raises.
-pub fn accept_non_maskable() {
+pub fn accept_non_maskable(_: Authority) {
     write(register::LINE_1, 4 << 8);
 }
 
@@ -115,7 +116,7 @@ pub(crate) fn is_in_service(vector: u8) -> bool {
 ///
 /// # Panics
 /// If the vector is one of an exception: the other core would have to find out that it is none.
-pub fn send(to: ApicId, vector: u8) {
+pub fn send(_: Authority, to: ApicId, vector: u8) {
     assert!(vector >= FIRST_INTERRUPT, "vector {vector} belongs to an exception");
     send_any(to, vector);
 }
@@ -135,7 +136,7 @@ pub(crate) fn send_to_self(vector: u8) {
 }
 
 /// Interrupts a core whether it likes it or not.
-pub fn send_non_maskable(to: ApicId) {
+pub fn send_non_maskable(_: Authority, to: ApicId) {
     command(to, NON_MASKABLE);
 }
 
@@ -169,7 +170,7 @@ fn count_for(delay_ticks: u64) -> (u32, u32) {
 
 /// Has this core interrupted once, with `vector`, when `delay_ticks` ticks of the undivided timer have passed.
 /// Replaces what was armed. A delay of more than 128 * 2^32 ticks ends early: minutes, on any machine.
-pub fn arm_timer(vector: u8, delay_ticks: u64) {
+pub fn arm_timer(_: Authority, vector: u8, delay_ticks: u64) {
     let (divider, count) = count_for(delay_ticks);
     write(register::DIVIDER, divider);
     write(register::TIMER, u32::from(vector));
@@ -177,7 +178,7 @@ pub fn arm_timer(vector: u8, delay_ticks: u64) {
 }
 
 /// Stops the timer.
-pub fn disarm_timer() {
+pub fn disarm_timer(_: Authority) {
     write(register::INITIAL_COUNT, 0);
     write(register::TIMER, MASKED);
 }

@@ -5,6 +5,7 @@
 pub mod io;
 pub mod local;
 
+use crate::authority::Authority;
 use isola_abi::id::ApicId;
 
 /// What a device writes, and where, to interrupt a core: a message-signalled interrupt.
@@ -18,7 +19,7 @@ pub struct InterruptMessage {
 
 /// The message that interrupts a core with a vector (Intel SDM 3, 10.11: physical destination, fixed delivery,
 /// edge-triggered). `None` where the core's id does not fit: such cores take interrupts through remapping only.
-pub fn message(apic: ApicId, vector: u8) -> Option<InterruptMessage> {
+pub fn message(_: Authority, apic: ApicId, vector: u8) -> Option<InterruptMessage> {
     let id = u8::try_from(apic.0).ok()?;
     Some(InterruptMessage { address: 0xfee0_0000 | u64::from(id) << 12, data: u32::from(vector) })
 }

@@ -2,7 +2,7 @@
 
 use super::mp_table::MpTable;
 use super::start_info::StartInfo;
-use crate::acpi::{Acpi, IoApicEntry, PciSegment};
+use crate::acpi::{Acpi, IoApicEntry, PciSegment, SoftOff};
 use crate::memory::MemoryNodes;
 use crate::memory::physical::Physical;
 use crate::topology::ApicShifts;
@@ -24,6 +24,8 @@ pub struct Firmware {
     pub pci_segments: Vec<PciSegment>,
     /// I/O port of ACPI's timer.
     pub timer_port: Option<u16>,
+    /// How the machine is switched off.
+    pub soft_off: Option<SoftOff>,
     /// Whether virtio devices may be where microvm has them, unannounced.
     pub microvm_devices: bool,
 }
@@ -81,6 +83,7 @@ impl Firmware {
             microvm_devices: acpi.hardware_reduced && acpi.pci_segments.is_empty(),
             pci_segments: acpi.pci_segments,
             timer_port: acpi.timer_port,
+            soft_off: acpi.soft_off,
         }
     }
 }

@@ -11,8 +11,10 @@ pub mod start_info;
 pub use legacy::{Legacy, Survivor, SurvivorCore};
 pub use own_space::OwnSpace;
 
+use crate::acpi::SoftOff;
 use crate::apic::io::InterruptLines;
 use crate::apic::local;
+use crate::authority::Authority;
 use crate::device::pci::{self, PciFunction};
 use crate::device::virtio_mmio::{self, MmioDevice};
 use crate::device::{Device, Function};
@@ -20,6 +22,7 @@ use crate::image::Bounds;
 use crate::memory::map::subtract;
 use crate::memory::physical::LowMemory;
 use crate::memory::{Contents, Region};
+use crate::power::PowerSwitch;
 use crate::rebirth::{self, Survey};
 use crate::registers::Registers;
 use crate::smp::{LostCore, ParkedCore};
@@ -70,6 +73,10 @@ pub struct Machine {
     pub space: OwnSpace,
     /// What a former life of the image has left; `None` in the first.
     pub legacy: Option<Legacy>,
+    /// What switches the machine off.
+    pub power: PowerSwitch,
+    /// The right to program the machine's hardware.
+    pub authority: Authority,
 }
 
 /// A file that the loader put beside the image.
@@ -101,7 +108,10 @@ struct Discovery {
 const LOW_MEMORY: PhysRange = PhysRange::new(PhysAddr(0), 1 << 20);
 
 /// The way of an image that owns the machine, from the entry to its `main`: the part under the early tables.
-pub fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
+///
+/// # Safety
+/// Only the boot code of `entry.s` may lead here, with the address of the loader's start info, and the early tables in use.
+pub unsafe fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
     rebirth::begin(start_info);
     let survey = rebirth::survey();
     let started_cycles = survey.as_ref().map_or_else(cpu::cycles, |survey| survey.started_cycles);
@@ -195,6 +205,7 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
         rebirth::keep_survey(&Survey { clock, started_cycles, functions });
     }
     let mut inheritance = Inheritance::look(&free, &firmware, boot_core, &devices);
+    let power = find_power_switch(&firmware, &mut space);
     let lines = find_interrupt_lines(&firmware, &mut space, &inheritance.lines(&devices));
     let (parked, lost) = inheritance.start_cores(&firmware, boot_core, &clock, &mut space);
     inheritance.reset(&mut devices);
@@ -224,6 +235,8 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
         clock,
         space,
         legacy,
+        power,
+        authority: Authority::OWN,
     })
 }
 
@@ -261,6 +274,18 @@ fn image_segments() -> Vec<ImageSegment> {
 }
 
 /// The machine's interrupt lines, masked but for those in `used`.
+fn find_power_switch(firmware: &Firmware, space: &mut OwnSpace) -> PowerSwitch {
+    match firmware.soft_off {
+        Some(SoftOff::Port { port, value }) => PowerSwitch::of_port(port, value),
+        Some(SoftOff::Register { address, value }) => {
+            // SAFETY: firmware says that the register is there.
+            let register = unsafe { space.map_registers(PhysRange::new(address, 1)) };
+            PowerSwitch::of_register(register.expect("memory to map the sleep control register"), value)
+        }
+        None => PowerSwitch::none(),
+    }
+}
+
 fn find_interrupt_lines(firmware: &Firmware, space: &mut OwnSpace, used: &[u32]) -> InterruptLines {
     let mut lines = InterruptLines::default();
     for entry in &firmware.io_apics {

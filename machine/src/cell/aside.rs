@@ -24,6 +24,7 @@
 use super::recalled::has_forgotten;
 use super::{live, places, report};
 use crate::apic::local;
+use crate::authority::Authority;
 use crate::cpu;
 use crate::interrupts::{ExceptionFrame, WAKE_VECTOR};
 use crate::window::flush;
@@ -175,7 +176,7 @@ impl Yielded {
 /// that are halted have to be woken where the answer is [`Asked::Yield`].
 ///
 /// At whose place the core is says the stack, which is the place's own: nothing else is certain in the middle of anything.
-pub fn non_maskable(frame: &ExceptionFrame, give_notice: fn()) -> Asked {
+pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> Asked {
     let place = (core::ptr::from_ref(frame).addr() as u64).wrapping_sub(STACKS) / STACK_SLOT;
     let place = usize::try_from(place).unwrap_or(usize::MAX);
     if place >= MAX_CORES {
@@ -218,7 +219,7 @@ pub(super) fn enter(place: usize) {
 }
 
 /// Nothing is carried at the place any more: what is still done there is to leave.
-pub fn depart(place: usize) {
+pub fn depart(_: Authority, place: usize) {
     INSIDE.fetch_and(!bit(place), Ordering::Relaxed);
 }
 
@@ -231,7 +232,7 @@ pub fn is_unfinished() -> bool {
 /// Goes on with a context that was set aside, if one waits: until it ends, or the supervisor wants this core to go on
 /// with its own. For the core at a place, between two events. Returns whether any context but the core's own has run on
 /// this core since this was last asked: then its timer is not as it was armed.
-pub fn go_on_with_others(place: usize) -> bool {
+pub fn go_on_with_others(_: Authority, place: usize) -> bool {
     let (Some(own), Some(disturbed)) = (ASIDE.get(place), DISTURBED.get(place)) else { return false };
     // One that is gone on with itself, by another core, is not between two events of that one.
     if is_unfinished() && own.below.load(Ordering::Relaxed) == 0 {
@@ -254,7 +255,7 @@ pub fn go_on_with_others(place: usize) -> bool {
 
 /// Ends the context of that place, whose core carries nothing any more, where it is another core that goes on with it; the
 /// order is echoed once nothing of it is used. Returns where it is the place's own core.
-pub fn end(place: usize, echo: Order) {
+pub fn end(_: Authority, place: usize, echo: Order) {
     let Some(own) = ASIDE.get(place) else { return };
     own.is_switching.store(true, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
@@ -316,7 +317,7 @@ fn may_switch(frame: &ExceptionFrame, place: usize) -> bool {
 fn set_aside(frame: &ExceptionFrame, place: usize, order: Order, give_notice: fn()) -> Asked {
     let top = top_of(place);
     ASIDE[top].save(frame);
-    depart(place);
+    depart(Authority::OWN, place);
     TOP[place].store(0, Ordering::Relaxed);
     UNFINISHED.fetch_add(1, Ordering::Relaxed);
     // Where that was another's context, its own is kept already. Each goes on by itself: one may wait for the other.
@@ -392,7 +393,8 @@ fn prepare(next: usize) {
     let context = unsafe { &*ASIDE[next].context.get() };
     flush();
     cpu::set_fault_address(context.fault_address);
-    cpu::set_gs_base(context.gs_base);
+    // SAFETY: the context's code, which this core continues, has set this base, for the data of its own core.
+    unsafe { cpu::set_gs_base(context.gs_base) };
     // It may be about to halt, and have looked for interrupts that came to another core, or that were taken meanwhile.
     local::send_to_self(WAKE_VECTOR);
 }

@@ -1,6 +1,7 @@
 //! Memory that a cell gives back while it runs: the request, the offer, what became of it, see [`isola_abi::recall`].
 
 use super::{aside, live, report};
+use crate::authority::Authority;
 use core::sync::atomic::Ordering;
 use isola_abi::id::PhysRange;
 use isola_abi::layout::DIRECT_MAP;
@@ -18,7 +19,10 @@ pub fn settlement() -> Settlement {
 
 /// Offers blocks of the direct map, for the request of that number, for which so many bytes were moved. The supervisor has
 /// to be rung behind it.
-pub fn offer(number: u32, blocks: &[(usize, usize)], moved_bytes: u64, rest: Rest) {
+///
+/// # Safety
+/// The blocks must be free memory of the cell: nothing may use them until the [`settlement`] says which the cell keeps.
+pub unsafe fn offer(number: u32, blocks: &[(usize, usize)], moved_bytes: u64, rest: Rest) {
     const NONE: PhysRange = PhysRange::new(isola_abi::id::PhysAddr(0), 0);
     let mut ranges = [NONE; isola_abi::recall::MAX_OFFERED];
     for (range, (address, len)) in ranges.iter_mut().zip(blocks) {
@@ -34,7 +38,7 @@ pub fn acknowledge(number: u32) {
 }
 
 /// Says that this core has entered the cell at its place and that its handler of non-maskable interrupts is set.
-pub fn enter_place(place: usize) {
+pub fn enter_place(_: Authority, place: usize) {
     aside::enter(place);
     if let Some(core) = report().cores.get(place) {
         core.forgotten.store(live().recall.generation(), Ordering::Release);

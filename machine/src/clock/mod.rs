@@ -17,7 +17,7 @@ use isola_abi::descriptor::Clock;
 ///
 /// # Errors
 /// [`ClockError`] where the machine has no clock whose rate is known.
-pub fn calibrate(timer_port: Option<u16>) -> Result<Clock, ClockError> {
+pub(crate) fn calibrate(timer_port: Option<u16>) -> Result<Clock, ClockError> {
     let Rates { tsc_hz, apic_timer_hz } = rates::measure(timer_port)?;
     let unix_ns_at_epoch = time_of_day::read().unwrap_or(0);
     Ok(Clock { tsc_hz, apic_timer_hz, tsc_at_epoch: cpu::cycles(), unix_ns_at_epoch })

@@ -6,6 +6,7 @@
 
 use super::reference::{IntervalTimer, PowerTimer, Reference};
 use crate::apic::local;
+use crate::authority::Authority;
 use crate::cpu::{self, cpuid};
 use core::fmt;
 
@@ -59,7 +60,7 @@ pub(super) fn measure(timer_port: Option<u16>) -> Result<Rates, ClockError> {
             }
         },
     };
-    local::disarm_timer();
+    local::disarm_timer(Authority::OWN);
     if rates.tsc_hz == 0 || rates.apic_timer_hz == 0 { Err(ClockError::NotRunning) } else { Ok(rates) }
 }
 

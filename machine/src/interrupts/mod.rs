@@ -24,6 +24,7 @@ mod frame;
 pub use frame::{ExceptionFrame, FIRST_INTERRUPT, vector};
 
 use crate::apic::local;
+use crate::authority::Authority;
 use crate::{cpu, rebirth, serial_line};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -69,24 +70,24 @@ static INTERRUPT_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 static EXCEPTION_HANDLER: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Sets what is done at interrupts, on all cores. Until then they are acknowledged and forgotten.
-pub fn set_interrupt_handler(handler: InterruptHandler) {
+pub fn set_interrupt_handler(_: Authority, handler: InterruptHandler) {
     INTERRUPT_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
 /// Sets what is done at exceptions, on all cores. Until then they are told on the serial line, and the image begins
 /// anew, where it is made for that; else the machine is ended.
-pub fn set_exception_handler(handler: ExceptionHandler) {
+pub fn set_exception_handler(_: Authority, handler: ExceptionHandler) {
     EXCEPTION_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
 /// Sets what is done at non-maskable interrupts, on all cores. Until then they are exceptions like any other.
-pub fn set_non_maskable_handler(handler: NonMaskableHandler) {
+pub fn set_non_maskable_handler(_: Authority, handler: NonMaskableHandler) {
     NON_MASKABLE_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
 /// Sets what is done at page faults that may be recovered from, on all cores. Until then they are exceptions like
 /// any other.
-pub fn set_page_fault_handler(handler: PageFaultHandler) {
+pub fn set_page_fault_handler(_: Authority, handler: PageFaultHandler) {
     PAGE_FAULT_HANDLER.store(handler as *mut (), Ordering::Release);
 }
 
@@ -203,7 +204,7 @@ extern "sysv64" fn isola_exception(frame: &ExceptionFrame) -> ! {
     let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
         serial_line!("{frame}, address {:#x}", cpu::fault_address());
-        rebirth::restart(RestartCause::Exception);
+        rebirth::restart(Authority::OWN, RestartCause::Exception);
     }
     // SAFETY: not null, so it came from `set_exception_handler`.
     let handler = unsafe { core::mem::transmute::<*mut (), ExceptionHandler>(handler) };

@@ -36,6 +36,7 @@ pub(crate) use claims::{Claim, Facts, Settled, settle};
 pub(crate) use deed::{Deed, deed_bytes};
 pub(crate) use survey::{KnownFunction, Survey};
 
+use crate::authority::Authority;
 use crate::image::Bounds;
 use crate::memory::direct;
 use crate::registers::Registers;
@@ -226,9 +227,9 @@ fn cores_of(holding: &Holding, memory: &[PhysRange]) -> Vec<Option<Core>> {
 
 /// Ends this life, and begins the next: where the image is ready for that, and does not go wrong all the time. Else it
 /// ends the machine, or, where cells run, this core alone.
-pub fn restart(cause: RestartCause) -> ! {
+pub fn restart(authority: Authority, cause: RestartCause) -> ! {
     if KEPT.armed.load(Ordering::Relaxed) == 0 {
-        power::exit(1);
+        power::exit(authority, 1);
     }
     if cpu::initial_apic_id().0 != KEPT.apic.load(Ordering::Relaxed) {
         // A core that waits for something to do has gone wrong. The image runs on another one, and knows how to do without.

@@ -16,6 +16,7 @@ mod slot;
 pub(crate) use slot::{Entry, Order};
 
 use crate::apic::local;
+use crate::authority::Authority;
 use crate::cpu;
 use crate::memory::direct;
 use crate::space::Share;
@@ -234,7 +235,7 @@ impl ParkedCore {
 
     fn order(&self, order: Order) {
         self.slot.give(order);
-        local::send(self.core.apic, crate::interrupts::WAKE_VECTOR);
+        local::send(Authority::OWN, self.core.apic, crate::interrupts::WAKE_VECTOR);
     }
 
     fn wait_until(&self, deadline: &Deadline) -> bool {
@@ -266,12 +267,12 @@ impl AwayCore {
 
     /// Interrupts the core when it lets interrupts in.
     pub fn interrupt(&self, vector: u8) {
-        local::send(self.core.core.apic, vector);
+        local::send(Authority::OWN, self.core.core.apic, vector);
     }
 
     /// Interrupts the core whether it likes it or not.
     pub fn interrupt_by_force(&self) {
-        local::send_non_maskable(self.core.core.apic);
+        local::send_non_maskable(Authority::OWN, self.core.core.apic);
     }
 
     /// Gets the core back from whatever it does.

@@ -25,6 +25,7 @@ pub use build::{BuildError, BuildFailure, InPlace, LINE_VECTORS, Plan, Segment, 
 use self::annex::Annex;
 use self::record::Record;
 use crate::apic::local;
+use crate::authority::Authority;
 use crate::memory::{Contents, Region, SharedRegion, direct};
 use crate::smp::{AwayCore, Entry, ParkedCore};
 use crate::{switch, tables};
@@ -101,7 +102,7 @@ impl CellSpace {
 
     /// Interrupts the cell's first core, to look at its live words.
     pub fn interrupt(&self) {
-        local::send(self.share.first_apic, REQUEST_VECTOR);
+        local::send(Authority::OWN, self.share.first_apic, REQUEST_VECTOR);
     }
 
     /// Puts a question to the cell, and interrupts its first core. Returns the question's number; `None` where it is too
@@ -159,7 +160,7 @@ impl CellSpace {
         let core = self.places().core(place);
         let order = self.places().order(place, kind);
         if let Some(core) = core {
-            local::send(core.apic, REQUEST_VECTOR);
+            local::send(Authority::OWN, core.apic, REQUEST_VECTOR);
         }
         order
     }

@@ -169,7 +169,10 @@ fn devices_find_memory_of_the_window_piece_by_piece() {
         assert_eq!(map(&window, offset + index * PAGE_SIZE, frame(pool, page), PageSize::FourKib), Ok(()));
     }
     assert_eq!(map(&window, offset + 2 * MIB, frame(pool, 2 * MIB), PageSize::TwoMib), Ok(()));
-    crate::dma::set_window(alloc::boxed::Box::leak(alloc::boxed::Box::new(window)));
+    crate::dma::set_window(
+        crate::authority::Authority::OWN,
+        alloc::boxed::Box::leak(alloc::boxed::Box::new(window)),
+    );
     let piece = |offset, len| device_piece((REGIONS + offset) as *const u8, len, Access::DeviceWrites);
     let at = |offset: u64, len: usize| Some((pool.start.0 + offset, len));
     assert_eq!(piece(offset + 8, 100), at(0x4008, 100));

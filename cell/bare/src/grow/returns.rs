@@ -182,7 +182,9 @@ impl Returns {
             Rest::InUse
         };
         let moved_bytes = if has_evacuated { self.evacuation.moved_bytes() } else { 0 };
-        cell::offer(number, withdrawn.blocks(), moved_bytes as u64, rest);
+        // SAFETY: the blocks are withdrawn from the page allocator, which had them free; `offered` holds them until they are
+        // settled.
+        unsafe { cell::offer(number, withdrawn.blocks(), moved_bytes as u64, rest) };
         self.answered = number;
         self.offered = Some((number, withdrawn));
         heap::publish();

@@ -10,6 +10,7 @@ use isola_drivers::device::DeviceError;
 use isola_drivers::transport::{self, TransportError};
 use isola_machine::apic::io::{InterruptLines, RouteError, Trigger};
 use isola_machine::apic::{InterruptMessage, message};
+use isola_machine::authority::Authority;
 use isola_machine::device::Device;
 use isola_machine::dma::DmaRegion;
 
@@ -71,6 +72,7 @@ impl Port {
         devices: &mut Vec<Device>,
         lines: &mut InterruptLines,
         apic: ApicId,
+        authority: Authority,
     ) -> Result<Self, ConsoleError> {
         let is_console = |device: &Device| device.kind() == Some(DeviceKind::Console);
         let index = devices.iter().position(is_console).ok_or(ConsoleError::None)?;
@@ -80,7 +82,7 @@ impl Port {
                 lines.route(line, Trigger::Edge, apic, vector::CONSOLE)?;
                 None
             }
-            None => Some(message(apic, vector::CONSOLE).ok_or(RouteError::CoreOutOfReach(apic))?),
+            None => Some(message(authority, apic, vector::CONSOLE).ok_or(RouteError::CoreOutOfReach(apic))?),
         };
         Ok(Self { device, interrupt })
     }

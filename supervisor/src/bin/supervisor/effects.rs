@@ -16,11 +16,12 @@ use isola_abi::rebirth::Stage;
 use isola_abi::report::Report;
 use isola_machine::apic::io::InterruptLines;
 use isola_machine::apic::local;
+use isola_machine::authority::Authority;
 use isola_machine::boot::{Machine, OwnSpace};
 use isola_machine::cpu::Features;
 use isola_machine::device::Device;
 use isola_machine::paging;
-use isola_machine::power;
+use isola_machine::power::PowerSwitch;
 use isola_machine::rebirth;
 use isola_machine::smp::{AwayCore, LostCore, ParkedCore};
 use isola_machine::space::{self, CellSpace, EnterError, Plan, SegmentBytes, needed_bytes};
@@ -44,6 +45,8 @@ pub struct Hardware {
     /// How long cores were waited for, ever, in ns.
     waited_ns: u64,
     faults: Faults,
+    power: PowerSwitch,
+    authority: Authority,
 }
 
 /// A core, wherever it is.
@@ -77,7 +80,14 @@ impl Hardware {
             lost: machine.lost,
             waited_ns: 0,
             faults: Faults::allowed(&machine.command_line),
+            power: machine.power,
+            authority: machine.authority,
         }
+    }
+
+    /// The right to program the machine's hardware.
+    pub fn authority(&self) -> Authority {
+        self.authority
     }
 
     /// Ticks of this core's timer in so many ns.
@@ -383,6 +393,6 @@ impl Effects for Hardware {
     }
 
     fn power_off(&mut self) {
-        power::exit(0)
+        self.power.off()
     }
 }

@@ -6,8 +6,10 @@ use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};
 use isola_abi::management::RestartCause;
 use isola_machine::apic::local;
+use isola_machine::authority::Authority;
 use isola_machine::interrupts::{self, ExceptionFrame, NonMaskable};
 use isola_machine::{cpu, rebirth, serial_line};
+use spin::Once;
 
 /// How long the supervisor may take between two signs, in ns. Longer than all that it does: what takes longest is to wait for
 /// a core that does not come back.
@@ -18,6 +20,9 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// [`LIMIT_NS`] in cycles.
 static LIMIT_CYCLES: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// For the handler of the interrupt.
+static AUTHORITY: Once<Authority> = Once::new();
 
 /// Gives a sign.
 pub fn sign() {
@@ -30,19 +35,23 @@ pub fn rest() {
 }
 
 /// Answers from now on who asks whether the supervisor stands still.
-pub fn watch(time: &Time) {
+pub fn watch(authority: Authority, time: &Time) {
+    AUTHORITY.call_once(|| authority);
     LIMIT_CYCLES.store(time.cycles(LIMIT_NS), Ordering::Relaxed);
     sign();
-    interrupts::set_non_maskable_handler(on_non_maskable);
-    local::accept_non_maskable();
+    interrupts::set_non_maskable_handler(authority, on_non_maskable);
+    local::accept_non_maskable(authority);
 }
 
 fn on_non_maskable(frame: &ExceptionFrame) -> NonMaskable {
     let last = LAST.load(Ordering::Relaxed);
     let since = cpu::cycles().wrapping_sub(last);
-    if last != 0 && since > LIMIT_CYCLES.load(Ordering::Relaxed) {
+    if last != 0
+        && since > LIMIT_CYCLES.load(Ordering::Relaxed)
+        && let Some(authority) = AUTHORITY.get()
+    {
         serial_line!("the supervisor stands still at {:#x}", frame.rip);
-        rebirth::restart(RestartCause::Hang);
+        rebirth::restart(*authority, RestartCause::Hang);
     }
     NonMaskable::Handled
 }

@@ -47,13 +47,11 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     isola_machine::image::panic_to_serial(info)
 }
 
-/// The exit code of a machine that has no management console that works when it boots.
-const NO_CONSOLE: u8 = 2;
-
 fn main(mut machine: Machine) -> ! {
     let time = Time::new(machine.clock, machine.started_cycles);
     log_lines::begin(time);
-    interrupts::set_interrupt_handler(serve::on_interrupt);
+    let authority = machine.authority;
+    interrupts::set_interrupt_handler(authority, serve::on_interrupt);
     log::info!(
         "isola supervisor {}, version {} of the protocol",
         env!("CARGO_PKG_VERSION"),
@@ -62,10 +60,10 @@ fn main(mut machine: Machine) -> ! {
 
     let own_bytes = stock::extend_heap(&mut machine, &HEAP) + machine.own_bytes;
     let apic = machine.boot_core.apic;
-    let opened = Port::find(&mut machine.devices, &mut machine.lines, apic)
+    let opened = Port::find(&mut machine.devices, &mut machine.lines, apic, authority)
         .and_then(|port| Ok((port.open()?, port)))
         .inspect_err(|error| log::error!("{error}"));
-    let Ok((mut console, port)) = opened else { power::exit(NO_CONSOLE) };
+    let Ok((mut console, port)) = opened else { machine.power.off() };
     let left = legacy::take_images(&mut machine);
     let mut inventory = stock::inventory(&mut machine);
     let nodes = machine.space.memory_nodes().clone();
@@ -84,7 +82,7 @@ fn main(mut machine: Machine) -> ! {
         None => Server::new(Cells::new(hardware, inventory, boot)),
     };
     if rebirth::arm(port.device()) {
-        life::watch(&time);
+        life::watch(authority, &time);
     } else {
         log::warn!("this machine is such that the supervisor could not begin anew on it, should it go wrong");
     }

@@ -228,8 +228,8 @@ fn arm(server: &mut Server<Hardware>) {
         Some(deadline) => {
             let hardware = server.cells().effects();
             let delay = deadline.saturating_sub(hardware.now_ns());
-            local::arm_timer(vector::TIMER, hardware.timer_ticks(delay));
+            local::arm_timer(hardware.authority(), vector::TIMER, hardware.timer_ticks(delay));
         }
-        None => local::disarm_timer(),
+        None => local::disarm_timer(server.cells().effects().authority()),
     }
 }

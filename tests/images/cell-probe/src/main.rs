@@ -59,9 +59,10 @@ fn entry(core_index: u64) -> ! {
         other_core(core_index as usize);
     }
     let cell = Cell::open().expect("a descriptor");
-    interrupts::set_interrupt_handler(on_interrupt);
-    interrupts::set_exception_handler(said::exception);
-    cell::enter_place(0);
+    let authority = said::open(cell.authority);
+    interrupts::set_interrupt_handler(authority, on_interrupt);
+    interrupts::set_exception_handler(authority, said::exception);
+    cell::enter_place(authority, 0);
     said::begin(&cell.descriptor);
     say(CellPhase::Running);
     let arguments: Vec<&str> = cell.descriptor.arguments.iter().map(String::as_str).collect();
@@ -92,13 +93,13 @@ fn entry(core_index: u64) -> ! {
 
 /// What the cores but the first do: halt until they are woken, then tell the first one, and halt again.
 fn other_core(index: usize) -> ! {
-    cell::enter_place(index);
+    cell::enter_place(said::authority(), index);
     while !WAKE.load(Ordering::SeqCst) {
         interrupts::halt();
     }
     said::core_phase(index, CorePhase::Running);
     WOKEN.fetch_add(1, Ordering::SeqCst);
-    local::send(said::first_core(), WAKE_VECTOR);
+    local::send(said::authority(), said::first_core(), WAKE_VECTOR);
     loop {
         said::core_phase(index, CorePhase::Halted);
         interrupts::halt();
@@ -122,7 +123,7 @@ fn rouse(descriptor: &Descriptor) -> ! {
     while cell::request() != Request::Stop {
         clock::spin_us(&descriptor.clock, 20_000);
         if let Some(doorbell) = descriptor.supervisor {
-            local::send_non_maskable(doorbell.apic);
+            local::send_non_maskable(said::authority(), doorbell.apic);
         }
     }
     exit(0)
@@ -140,7 +141,7 @@ fn wake_cores(descriptor: &Descriptor) -> ! {
     let others = descriptor.cores.iter().skip(1);
     WAKE.store(true, Ordering::SeqCst);
     for core in others.clone() {
-        local::send(core.apic, WAKE_VECTOR);
+        local::send(said::authority(), core.apic, WAKE_VECTOR);
     }
     while WOKEN.load(Ordering::SeqCst) < others.len() as u32 {
         interrupts::halt();
@@ -150,7 +151,7 @@ fn wake_cores(descriptor: &Descriptor) -> ! {
 
 fn wait_for_timer(descriptor: &Descriptor, ms: u64) -> ! {
     let start = cpu::cycles();
-    local::arm_timer(TIMER_VECTOR, descriptor.clock.apic_timer_hz / 1000 * ms);
+    local::arm_timer(said::authority(), TIMER_VECTOR, descriptor.clock.apic_timer_hz / 1000 * ms);
     while !TIMER.load(Ordering::Relaxed) {
         interrupts::halt();
     }

@@ -6,9 +6,11 @@ use isola_abi::descriptor::Descriptor;
 use isola_abi::id::{ApicId, MAX_CORES};
 use isola_abi::report::{BACKTRACE_LEN, CONSOLE_LEN, CellPhase, CorePhase, CrashKind};
 use isola_machine::apic::local;
+use isola_machine::authority::Authority;
 use isola_machine::cell::report;
 use isola_machine::interrupts::{ExceptionFrame, vector};
 use isola_machine::{backtrace, cpu, power};
+use spin::Once;
 
 /// The cores' APIC ids, by index, and how many there are.
 static CORES: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
@@ -16,6 +18,19 @@ static CORE_COUNT: AtomicU32 = AtomicU32::new(0);
 /// The supervisor's doorbell; vector 0 where there is none.
 static BELL_CORE: AtomicU32 = AtomicU32::new(0);
 static BELL_VECTOR: AtomicU8 = AtomicU8::new(0);
+
+/// For all cores, and for handlers. Empty until the first core has opened the cell.
+static AUTHORITY: Once<Authority> = Once::new();
+
+/// Keeps the cell's authority for all cores.
+pub fn open(authority: Authority) -> Authority {
+    *AUTHORITY.call_once(|| authority)
+}
+
+/// The cell's authority; waits until the first core has opened the cell.
+pub fn authority() -> Authority {
+    *AUTHORITY.wait()
+}
 
 /// Notes whom to ring.
 pub fn begin(descriptor: &Descriptor) {
@@ -44,7 +59,7 @@ pub fn say(phase: CellPhase) {
 fn ring() {
     let vector = BELL_VECTOR.load(Ordering::Relaxed);
     if vector != 0 {
-        local::send(ApicId(BELL_CORE.load(Ordering::Relaxed)), vector);
+        local::send(authority(), ApicId(BELL_CORE.load(Ordering::Relaxed)), vector);
     }
 }
 

@@ -66,7 +66,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 }
 
 fn main(mut machine: Machine) -> ! {
-    interrupts::set_interrupt_handler(|vector| {
+    interrupts::set_interrupt_handler(machine.authority, |vector| {
         if vector == DOORBELL_VECTOR {
             DOORBELLS.fetch_add(1, Ordering::Relaxed);
         }
@@ -89,7 +89,7 @@ fn main(mut machine: Machine) -> ! {
         assert_eq!(parked.len() + 1, machine.cores.len(), "round {round}: not all cores came back");
     }
     serial_line!("{rounds} cells, {} doorbells", DOORBELLS.load(Ordering::Relaxed));
-    power::exit(0)
+    power::exit(machine.authority, 0)
 }
 
 /// Where memory is, whatever regions it is in.
@@ -211,7 +211,7 @@ fn wait_for(machine: &Machine, what: &str, condition: impl Fn() -> bool) {
     let start = cpu::cycles();
     while !condition() {
         assert!(cpu::cycles() - start < 20 * machine.clock.tsc_hz, "waited 20 s: {what}");
-        local::arm_timer(TIMER_VECTOR, machine.clock.apic_timer_hz / 1000);
+        local::arm_timer(machine.authority, TIMER_VECTOR, machine.clock.apic_timer_hz / 1000);
         interrupts::halt();
     }
 }

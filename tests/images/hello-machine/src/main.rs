@@ -39,17 +39,17 @@ fn on_interrupt(vector: u8) {
 }
 
 fn main(mut machine: Machine) -> ! {
-    interrupts::set_interrupt_handler(on_interrupt);
+    interrupts::set_interrupt_handler(machine.authority, on_interrupt);
     say_inventory(&machine);
     reset_once(&machine);
     try_timer(&machine);
-    try_own_interrupt();
+    try_own_interrupt(&machine);
     try_cores(&mut machine);
     if !is_told(&machine, "quick") {
         try_memory(&mut machine);
     }
     serial_line!("done");
-    power::exit(0)
+    power::exit(machine.authority, 0)
 }
 
 fn say_inventory(machine: &Machine) {
@@ -98,14 +98,14 @@ fn reset_once(machine: &Machine) {
         && machine.memory.iter().any(|(_, region)| region.contents() == Contents::Zero)
     {
         serial_line!("resetting");
-        power::reset();
+        power::reset(machine.authority);
     }
 }
 
 /// A timer of 20 ms ends a halt after 20 ms, not before, and not much later.
 fn try_timer(machine: &Machine) {
     let start = cpu::cycles();
-    local::arm_timer(TIMER_VECTOR, machine.clock.apic_timer_hz / 50);
+    local::arm_timer(machine.authority, TIMER_VECTOR, machine.clock.apic_timer_hz / 50);
     while TIMER_CYCLES.load(Ordering::Relaxed) == 0 {
         interrupts::halt();
     }
@@ -115,12 +115,12 @@ fn try_timer(machine: &Machine) {
 }
 
 /// An interrupt that is pending before a window opens is handled in it, and so is one before a halt.
-fn try_own_interrupt() {
-    local::send(local::id(), IPI_VECTOR);
+fn try_own_interrupt(machine: &Machine) {
+    local::send(machine.authority, local::id(), IPI_VECTOR);
     assert_eq!(IPIS.load(Ordering::Relaxed), 0, "interrupts come in windows alone");
     interrupts::window();
     assert_eq!(IPIS.load(Ordering::Relaxed), 1);
-    local::send(local::id(), IPI_VECTOR);
+    local::send(machine.authority, local::id(), IPI_VECTOR);
     interrupts::halt();
     assert_eq!(IPIS.load(Ordering::Relaxed), 2);
     interrupts::window();

@@ -21,10 +21,12 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use isola_abi::descriptor::{Doorbell, Request};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, CrashReport};
 use isola_machine::apic::local;
+use isola_machine::authority::Authority;
 use isola_machine::cell::{Cell, report, request};
 use isola_machine::interrupts::{self, ExceptionFrame, vector};
 use isola_machine::mishap::{self, Mishap};
 use isola_machine::{backtrace, cpu, power, serial_line};
+use spin::Once;
 
 isola_machine::cell_image!(entry);
 isola_machine::static_heap!(256 << 10);
@@ -45,6 +47,9 @@ const MISHAPS: [Mishap; 8] = [
 /// The supervisor's APIC and vector: id + 1, vector; zero while there is none.
 static DOORBELL: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
+/// For the handlers of exceptions and panics. Empty until the cell is open.
+static AUTHORITY: Once<Authority> = Once::new();
+
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     if DOORBELL[0].load(Ordering::Relaxed) == 0 {
@@ -54,7 +59,6 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 }
 
 fn entry(core_index: u64) -> ! {
-    interrupts::set_exception_handler(on_exception);
     report().cores[core_index as usize].phase.store(CorePhase::Halted as u32, Ordering::Release);
     if core_index != 0 {
         loop {
@@ -62,6 +66,8 @@ fn entry(core_index: u64) -> ! {
         }
     }
     let mut cell = Cell::open().unwrap_or_else(|error| panic!("{error}"));
+    AUTHORITY.call_once(|| cell.authority);
+    interrupts::set_exception_handler(cell.authority, on_exception);
     if let Some(Doorbell { apic, vector }) = cell.descriptor.supervisor {
         DOORBELL[1].store(vector.into(), Ordering::Relaxed);
         DOORBELL[0].store(apic.0 + 1, Ordering::Relaxed);
@@ -113,7 +119,7 @@ fn look_around(cell: &mut Cell) {
         words.fill([0xff; 8]);
     }
     let start = cpu::cycles();
-    local::arm_timer(TIMER_VECTOR, descriptor.clock.apic_timer_hz / 1000);
+    local::arm_timer(cell.authority, TIMER_VECTOR, descriptor.clock.apic_timer_hz / 1000);
     interrupts::halt();
     let took = cpu::cycles() - start;
     assert!(took > descriptor.clock.tsc_hz / 1100, "a timer of 1 ms took {took} cycles");
@@ -170,8 +176,12 @@ fn end(phase: CellPhase) -> ! {
         let cores =
             cores.filter(|core| core.phase.load(Ordering::Acquire) == CorePhase::Halted as u32).count();
         serial_line!("{phase:?} with {cores} cores");
-        power::exit(if phase == CellPhase::Exited { 0 } else { 1 });
+        let Some(authority) = AUTHORITY.get() else { power::stop() };
+        power::exit(*authority, if phase == CellPhase::Exited { 0 } else { 1 });
     }
-    local::send(isola_abi::id::ApicId(supervisor - 1), DOORBELL[1].load(Ordering::Relaxed) as u8);
+    if let Some(authority) = AUTHORITY.get() {
+        let vector = DOORBELL[1].load(Ordering::Relaxed) as u8;
+        local::send(*authority, isola_abi::id::ApicId(supervisor - 1), vector);
+    }
     power::stop()
 }

@@ -16,6 +16,7 @@ use isola_abi::descriptor::DeviceKind;
 use isola_drivers::virtqueue::Pending;
 use isola_machine::apic::InterruptMessage;
 use isola_machine::apic::io::Trigger;
+use isola_machine::authority::Authority;
 use isola_machine::boot::Machine;
 use isola_machine::device::Device;
 use isola_machine::{apic, interrupts, power, serial_line};
@@ -62,7 +63,7 @@ enum Wish {
 }
 
 fn main(mut machine: Machine) -> ! {
-    interrupts::set_interrupt_handler(on_interrupt);
+    interrupts::set_interrupt_handler(machine.authority, on_interrupt);
     let devices = core::mem::take(&mut machine.devices);
     let mut echoes: Vec<alloc::boxed::Box<dyn Echo>> = Vec::new();
     for device in &devices {
@@ -80,7 +81,7 @@ fn main(mut machine: Machine) -> ! {
         }
     }
     serial_line!("ready: {} devices", echoes.len());
-    serve(&mut echoes)
+    serve(machine.authority, &mut echoes)
 }
 
 /// Has the device's interrupts delivered as `vector`. Returns the message that it is to send, where it does.
@@ -91,11 +92,11 @@ fn connect(machine: &mut Machine, device: &Device, vector: u8) -> Option<Interru
             machine.lines.route(line, Trigger::Edge, apic, vector).expect("the line exists");
             None
         }
-        None => Some(apic::message(apic, vector).expect("the boot core's id is small")),
+        None => Some(apic::message(machine.authority, apic, vector).expect("the boot core's id is small")),
     }
 }
 
-fn serve(echoes: &mut [alloc::boxed::Box<dyn Echo>]) -> ! {
+fn serve(authority: Authority, echoes: &mut [alloc::boxed::Box<dyn Echo>]) -> ! {
     loop {
         let raised = RAISED.swap(0, Ordering::Relaxed);
         let mut pending = Pending::No;
@@ -105,7 +106,7 @@ fn serve(echoes: &mut [alloc::boxed::Box<dyn Echo>]) -> ! {
             }
             if echo.work() == Wish::End {
                 serial_line!("interrupts: {}", INTERRUPTS.load(Ordering::Relaxed));
-                power::exit(0);
+                power::exit(authority, 0);
             }
             if echo.arm() == Pending::Yes {
                 pending = Pending::Yes;
