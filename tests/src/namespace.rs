@@ -5,6 +5,7 @@
 //!
 //! The namespace has no name: it goes with the last process in it, however that ends.
 
+use isola_need::{Need, need};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -48,15 +49,18 @@ impl Tap {
     }
 }
 
-/// Runs `inside` in a network of its own: its thread, those that it starts, and the programs that it runs. On a host
-/// without TAP interfaces, or one that does not allow to make a network, it is left out, and this is said.
+/// Runs `inside` in a network of its own: its thread, those that it starts, and the programs that it runs. Returns at
+/// once where `ISOLA_SKIP` names `tap`.
+///
+/// # Panics
+///
+/// Where the host lacks TAP interfaces or the right to make a network, or where `inside` panics.
+#[track_caller]
 pub fn run(inside: impl FnOnce() + Send) {
-    if let Err(error) = File::open("/dev/net/tun") {
-        return eprintln!("skipped: this host has no TAP interfaces: /dev/net/tun: {error}");
+    if !need(Need::Tap) {
+        return;
     }
-    let Some(holder) = Holder::start() else {
-        return eprintln!("skipped: a network namespace takes root's rights");
-    };
+    let holder = Holder::start().expect("a network namespace");
     let ended = thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let network = File::open(format!("/proc/{}/ns/net", holder.0.id())).expect("it has a network");

@@ -24,6 +24,9 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// `ISOLA_SKIP` has a word that names no need of a test.
+    #[error("{0}")]
+    Skip(String),
     /// The tree could not be listed.
     #[error("cannot list the files of the tree: {0}")]
     List(#[from] ignore::Error),

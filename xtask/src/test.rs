@@ -7,15 +7,19 @@
 //! 5. tests that boot machines in QEMU (package `isola-tests`), with the host tool and the images built anew.
 //!
 //! A stage that breaks down without a failed test (it does not compile, it is killed) counts as one failure.
-//! The last line reads `N passed, N failed`, alone on its line.
+//! Tests that need a right or a program that this host lacks fail, unless `ISOLA_SKIP` names the need ([`host`]).
+//! The last line reads `N passed, N failed`, alone on its line, with `, N skipped` where tests were skipped.
 
+mod host;
 mod tally;
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::ValueEnum;
+use isola_need::{LONG, Need, SKIPPED, skipped_tests};
 
 use self::tally::Tally;
 use crate::cargo::{cargo, name, succeeds};
@@ -40,6 +44,12 @@ pub struct Args {
     /// The stages to run; all of them when none is named
     #[arg(value_enum)]
     stages: Vec<Stage>,
+    /// Run those tests at length that can take long: 1,000 moves of cores instead of 40
+    #[arg(long)]
+    long: bool,
+    /// Print the Debian packages that tests of the stages need and this host lacks, and run nothing
+    #[arg(long, hide = true)]
+    missing_packages: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -57,30 +67,66 @@ enum Stage {
 }
 
 impl Stage {
-    fn run(self, workspace: &Workspace) -> Result<Tally, Error> {
+    fn run(self, run: &Run<'_>) -> Result<Tally, Error> {
         match self {
-            Self::Check => Ok(check::run_all(workspace).into()),
-            Self::Host => run_host(workspace),
-            Self::Models => run_models(workspace),
-            Self::Memcheck => run_memcheck(workspace),
-            Self::Machine => run_machine(workspace),
+            Self::Check => Ok(check::run_all(run.workspace).into()),
+            Self::Host => run_host(run),
+            Self::Models => run_models(run),
+            Self::Memcheck => run_memcheck(run),
+            Self::Machine => run_machine(run),
+        }
+    }
+
+    /// What its tests need of the host.
+    fn needs(self) -> &'static [Need] {
+        match self {
+            Self::Check | Self::Models => &[],
+            Self::Host => &[Need::Tap, Need::Memcached, Need::Libmemcached],
+            Self::Memcheck => &[Need::Valgrind],
+            Self::Machine => &[Need::Tap, Need::Libmemcached],
         }
     }
 }
 
+/// What the stages of a run have in common.
+struct Run<'a> {
+    workspace: &'a Workspace,
+    /// The needs whose tests are skipped.
+    skips: std::collections::BTreeSet<Need>,
+    /// Whether tests take long that can.
+    long: bool,
+}
+
 /// Runs the stages and prints the sum.
 pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
-    let wanted = |stage: Stage| args.stages.is_empty() || args.stages.contains(&stage);
+    let skips = isola_need::skips_of_environment().map_err(Error::Skip)?;
+    let wanted = |stage: &Stage| args.stages.is_empty() || args.stages.contains(stage);
+    let stages: Vec<Stage> = Stage::value_variants().iter().copied().filter(wanted).collect();
+    let needs = stages.iter().flat_map(|stage| stage.needs()).copied().filter(|need| !skips.contains(need));
+    let needs = needs.collect();
+    if args.missing_packages {
+        println!("{}", host::missing_packages(&needs).join(" "));
+        return Ok(Verdict::Passed);
+    }
+    let missing: Vec<_> = needs.iter().filter_map(|need| need.missing()).collect();
+    print!("{}", host::survey(&missing, &skips));
+    let run = Run { workspace, skips, long: args.long };
     let mut sum = Tally::default();
-    for stage in Stage::value_variants().iter().filter(|stage| wanted(**stage)) {
+    for stage in stages {
         let start = Instant::now();
         println!("=== {stage:?}");
-        let tally = stage.run(workspace).unwrap_or_else(|error| {
+        let tally = stage.run(&run).unwrap_or_else(|error| {
             println!("{error}");
             Tally::broken(format!("{stage:?}: {error}"))
         });
         println!("=== {stage:?}: {} ({:.0} s)\n", tally.line(), start.elapsed().as_secs_f64());
         sum.add(tally);
+    }
+    if sum.checks > 0 {
+        println!("checks of the tree that passed: {}", sum.checks);
+    }
+    for skipped in &sum.skipped {
+        println!("skipped: {skipped}");
     }
     for failure in &sum.failures {
         println!("failed: {failure}");
@@ -89,41 +135,40 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     Ok(if sum.failed == 0 { Verdict::Passed } else { Verdict::Failed })
 }
 
-fn run_host(workspace: &Workspace) -> Result<Tally, Error> {
-    let mut command = cargo(workspace);
+fn run_host(run: &Run<'_>) -> Result<Tally, Error> {
+    let mut command = cargo(run.workspace);
     command.args(["test", "--workspace", "--no-fail-fast", "--exclude", MACHINE_TESTS]);
-    follow(&mut command)
+    run.follow(&mut command)
 }
 
 /// Models stand beside what they are models of. Other tests are not for loom: its types work in a model alone.
-fn run_models(workspace: &Workspace) -> Result<Tally, Error> {
+fn run_models(run: &Run<'_>) -> Result<Tally, Error> {
     let mut sum = Tally::default();
-    for package in workspace.members() {
+    for package in run.workspace.members() {
         if !package.dependencies.iter().any(|dependency| dependency.name == "loom") {
             continue;
         }
-        let mut command = cargo(workspace);
+        let mut command = cargo(run.workspace);
         command.args(["test", "--release", "--no-fail-fast", "--lib", "--package", &package.name]);
         command.env("RUSTFLAGS", "--cfg loom");
-        command.env("CARGO_TARGET_DIR", workspace.metadata().target_directory.join("loom"));
-        sum.add(follow(&mut command)?);
+        command.env("CARGO_TARGET_DIR", run.workspace.metadata().target_directory.join("loom"));
+        sum.add(run.follow(&mut command)?);
     }
     Ok(sum)
 }
 
 /// Runs the conformance checks on threads under memcheck: on so few cores that a run takes a minute, as valgrind runs one
 /// thread at a time.
-fn run_memcheck(workspace: &Workspace) -> Result<Tally, Error> {
-    if !Command::new("valgrind")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
-    {
-        println!("skipped: valgrind is not installed");
-        return Ok(Tally::default());
+fn run_memcheck(run: &Run<'_>) -> Result<Tally, Error> {
+    if run.skips.contains(&Need::Valgrind) {
+        let mut tally = Tally::default();
+        tally.skipped.push("the conformance checks under memcheck (valgrind)".into());
+        return Ok(tally);
     }
-    let mut command = cargo(workspace);
+    if let Some(missing) = Need::Valgrind.missing() {
+        return Ok(Tally::broken(format!("the conformance checks under memcheck: {missing}")));
+    }
+    let mut command = cargo(run.workspace);
     // Fair scheduling: a core that waits for another does not sleep.
     command.env(
         "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER",
@@ -131,10 +176,11 @@ fn run_memcheck(workspace: &Workspace) -> Result<Tally, Error> {
     );
     command.args(["test", "--package", CONFORMANCE, "--test", "hosted", "--"]);
     command.args(["--ignored", "what_needs_no_page_faults_holds"]);
-    follow(&mut command)
+    run.follow(&mut command)
 }
 
-fn run_machine(workspace: &Workspace) -> Result<Tally, Error> {
+fn run_machine(run: &Run<'_>) -> Result<Tally, Error> {
+    let workspace = run.workspace;
     if !workspace.members().iter().any(|package| package.name == MACHINE_TESTS) {
         println!("the tree has no {MACHINE_TESTS} yet");
         return Ok(Tally::default());
@@ -149,30 +195,45 @@ fn run_machine(workspace: &Workspace) -> Result<Tally, Error> {
     command.args(["test", "--no-fail-fast", "--package", MACHINE_TESTS]);
     command.env(IMAGES, workspace.image_folder());
     command.env(COMMAND, workspace.image_folder().join("isola"));
-    follow(&mut command)
+    run.follow(&mut command)
 }
 
-/// Runs `command`, which is a `cargo test`, shows what it prints and counts its tests.
-fn follow(command: &mut Command) -> Result<Tally, Error> {
-    let program = name(command);
-    let broken = |source| Error::Start { program: program.clone(), source };
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(broken)?;
-    let mut tally = Tally::default();
-    if let Some(stdout) = child.stdout.take() {
-        let mut lines = BufReader::new(stdout);
-        let mut line = Vec::new();
-        // A test may print what is no text; reading by bytes keeps it from ending the run.
-        while lines.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-            let text = String::from_utf8_lossy(&line);
-            print!("{text}");
-            tally.take(text.trim_end());
-            line.clear();
+impl Run<'_> {
+    /// The file in which tests report that they were skipped.
+    fn skipped(&self) -> PathBuf {
+        self.workspace.metadata().target_directory.join("skipped-tests").into_std_path_buf()
+    }
+
+    /// Runs `command`, which is a `cargo test`, shows what it prints and counts its tests.
+    fn follow(&self, command: &mut Command) -> Result<Tally, Error> {
+        let program = name(command);
+        let broken = |source| Error::Start { program: program.clone(), source };
+        let skipped = self.skipped();
+        // Of an earlier run; where it cannot be removed, its tests are counted as skipped, and the count shows it.
+        let _ = std::fs::remove_file(&skipped);
+        command.env(SKIPPED, &skipped);
+        if self.long {
+            command.env(LONG, "1");
         }
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(broken)?;
+        let mut tally = Tally::default();
+        if let Some(stdout) = child.stdout.take() {
+            let mut lines = BufReader::new(stdout);
+            let mut line = Vec::new();
+            // A test may print what is no text; reading by bytes keeps it from ending the run.
+            while lines.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+                let text = String::from_utf8_lossy(&line);
+                print!("{text}");
+                tally.take(text.trim_end());
+                line.clear();
+            }
+        }
+        let status = child.wait().map_err(broken)?;
+        if !status.success() && tally.failed == 0 {
+            let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+            tally.add(Tally::broken(format!("cargo {} ended with {status}", arguments.join(" "))));
+        }
+        tally.skip(skipped_tests(&skipped).map_err(|source| Error::Read { path: skipped, source })?);
+        Ok(tally)
     }
-    let status = child.wait().map_err(broken)?;
-    if !status.success() && tally.failed == 0 {
-        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
-        tally.add(Tally::broken(format!("cargo {} ended with {status}", arguments.join(" "))));
-    }
-    Ok(tally)
 }

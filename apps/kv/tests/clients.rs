@@ -10,6 +10,7 @@ use std::process::Command;
 use std::thread;
 
 use common::tcp::serve;
+use isola_need::{Need, need};
 use memcache::{Client, MemcacheError};
 
 fn client(address: SocketAddr, protocol: &str) -> Client {
@@ -125,17 +126,17 @@ fn a_deep_pipeline_is_answered_in_order() {
     assert!(answer == expected, "{} bytes instead of {}", answer.len(), expected.len());
 }
 
-/// Runs one of libmemcached's tools against a server, or says that it is not there.
-fn run_tool(arguments: &[&str]) {
+/// Runs memccapable, which tests the commands of a server.
+#[track_caller]
+fn run_memccapable(arguments: &[&str]) {
+    if !need(Need::Libmemcached) {
+        return;
+    }
     let address = serve(3, 64 << 20);
     let port = address.port().to_string();
-    let output =
-        match Command::new("memccapable").args(["-h", "127.0.0.1", "-p", &port]).args(arguments).output() {
-            Ok(output) => output,
-            Err(error) => {
-                return eprintln!("skipped: memccapable (package libmemcached-tools) does not run: {error}");
-            }
-        };
+    let mut command = Command::new("memccapable");
+    let output = command.args(["-h", "127.0.0.1", "-p", &port]).args(arguments).output();
+    let output = output.expect("memccapable starts");
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("[pass]"), "nothing was tested: {text}");
@@ -144,10 +145,10 @@ fn run_tool(arguments: &[&str]) {
 
 #[test]
 fn libmemcached_finds_the_server_capable_of_the_text_protocol() {
-    run_tool(&["-a"]);
+    run_memccapable(&["-a"]);
 }
 
 #[test]
 fn libmemcached_finds_the_server_capable_of_the_binary_protocol() {
-    run_tool(&["-b"]);
+    run_memccapable(&["-b"]);
 }

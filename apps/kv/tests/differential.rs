@@ -1,5 +1,4 @@
-//! The same bytes to this server and to memcached, where that is installed: the same bytes have to come
-//! back.
+//! Sends the same bytes to this server and to memcached: the same bytes have to come back.
 //!
 //! Left out is what differs on purpose, or by chance in memcached:
 //!
@@ -22,6 +21,7 @@ use std::time::Duration;
 
 use common::Engine;
 use common::packet::{Request, count_extras, store_extras};
+use isola_need::{Need, need};
 use isola_tests::ports;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -41,20 +41,18 @@ impl Drop for Memcached {
 }
 
 impl Memcached {
-    /// Starts one, or says why there is none.
+    /// Starts one; `None` where the tests with it are skipped.
+    #[track_caller]
     fn start() -> Option<Self> {
+        if !need(Need::Memcached) {
+            return None;
+        }
         let port = ports::free();
         let process = Command::new("memcached")
             .args(["-l", "127.0.0.1", "-t", "1", "-m", "64", "-u", "nobody", "-p", &port.to_string()])
             .stdout(Stdio::null())
             .spawn();
-        let server = match process {
-            Ok(process) => Self { process, port },
-            Err(error) => {
-                eprintln!("skipped: memcached does not run: {error}");
-                return None;
-            }
-        };
+        let server = Self { process: process.expect("memcached starts"), port };
         for _ in 0..200 {
             if TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Some(server);
@@ -338,6 +336,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// Holds both against each other on conversations of such requests.
+#[track_caller]
 fn compare(request: impl Strategy<Value = Vec<u8>>, flush: &[u8]) {
     let Some(memcached) = Memcached::start() else { return };
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(150) };

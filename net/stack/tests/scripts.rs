@@ -1,14 +1,13 @@
-//! Plays every script in `scripts/`, each as a test of its own over each family of IP, and on devices that sum in the
-//! stack's place and do not, named as its file: `cargo test -p isola-net-stack --test scripts rfc9293` plays those of one
-//! RFC. How they are written: `isola_net_sim::script`.
+//! Plays every script in `scripts/`, each as one test, over each family of IP, and on devices that sum in the stack's place
+//! and do not. A test is named as its file: `cargo test -p isola-net-stack --test scripts rfc9293` plays those of one RFC.
+//! How they are written: `isola_net_sim::script`.
 
-use isola_net_sim::{Family, Script};
+use isola_net_sim::Script;
 use isola_net_stack::TxChecksum;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Trial};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 fn main() -> ExitCode {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
@@ -16,9 +15,9 @@ fn main() -> ExitCode {
     scripts_in(&folder, &mut files);
     files.sort();
     assert!(!files.is_empty(), "no scripts in {}", folder.display());
-    let trials = files.iter().flat_map(|path| {
+    let trials = files.iter().map(|path| {
         let name = path.strip_prefix(&folder).unwrap_or(path).with_extension("").display().to_string();
-        trials(name, path)
+        trial(name, path)
     });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }
@@ -34,25 +33,18 @@ fn scripts_in(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The tests of a script: two for each family over which it holds, or one that says why it cannot be read.
-fn trials(name: String, path: &Path) -> Vec<Trial> {
-    let script = fs::read_to_string(path)
-        .map_err(|why| format!("{}: {why}", path.display()))
-        .and_then(|text| Script::parse(&path.display().to_string(), &text));
-    match script {
-        Err(why) => vec![Trial::test(name, || Err(Failed::from(why)))],
-        Ok(script) => {
-            let script = Arc::new(script);
-            let trial = |family: Family, who_sums: TxChecksum| {
-                let script = Arc::clone(&script);
-                let over = if family == Family::V6 { " over IPv6" } else { "" };
-                let by = if who_sums == TxChecksum::Device { " summed by the device" } else { "" };
-                let name = format!("{name}{over}{by}");
-                Trial::test(name, move || script.play(family, who_sums).map_err(Failed::from))
-            };
-            let kinds = [TxChecksum::Software, TxChecksum::Device];
-            let families = script.families().iter();
-            families.flat_map(|&family| kinds.map(|who_sums| trial(family, who_sums))).collect()
+/// The test of a script: each family over which it holds, with each kind of device.
+fn trial(name: String, path: &Path) -> Trial {
+    let path = path.to_owned();
+    Trial::test(name, move || {
+        let text = fs::read_to_string(&path).map_err(|why| format!("{}: {why}", path.display()))?;
+        let script = Script::parse(&path.display().to_string(), &text)?;
+        for &family in script.families() {
+            for who_sums in [TxChecksum::Software, TxChecksum::Device] {
+                let played = script.play(family, who_sums);
+                played.map_err(|why| format!("over {family:?}, summed by {who_sums:?}: {why}"))?;
+            }
         }
-    }
+        Ok(())
+    })
 }

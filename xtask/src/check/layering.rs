@@ -113,7 +113,9 @@ const LAYERS: &[Layer] = &[
     },
     // What runs on the user's machine.
     Layer { name: "host", folders: &["host"], stands_on: &["abi"] },
-    Layer { name: "tests", folders: &["tests"], stands_on: &["abi", "host"] },
+    // A test's needs of the host, and its claims: crates without dependencies of ours.
+    Layer { name: "test tools", folders: &["tests/need", "tests/proves"], stands_on: &[] },
+    Layer { name: "tests", folders: &["tests"], stands_on: &["abi", "host", "test tools"] },
     // Fuzz targets feed both sides of the wall, each on its own.
     Layer {
         name: "fuzz",
@@ -122,7 +124,7 @@ const LAYERS: &[Layer] = &[
     },
     // What stands beside an application does the same work, with the same code.
     Layer { name: "benches", folders: &["benches"], stands_on: &["abi", "host", "apps"] },
-    Layer { name: "xtask", folders: &["xtask"], stands_on: &[] },
+    Layer { name: "xtask", folders: &["xtask"], stands_on: &["test tools"] },
 ];
 
 /// The layers on the cell's side of the wall.

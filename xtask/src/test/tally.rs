@@ -11,20 +11,25 @@ pub struct Tally {
     pub failed: u64,
     /// What failed, a line each.
     pub failures: Vec<String>,
+    /// Checks of the tree that passed: not tests, and so not in the sum. One that fails is in `failed`.
+    pub checks: u64,
+    /// Tests that were skipped, as `ISOLA_SKIP` demands, a line each.
+    pub skipped: Vec<String>,
 }
 
 impl From<check::Tally> for Tally {
     fn from(tally: check::Tally) -> Self {
         let failures: Vec<String> =
             tally.failed.iter().map(|name| format!("cargo xtask check {name}")).collect();
-        Self { passed: tally.passed, failed: failures.len() as u64, failures }
+        let failed = failures.len() as u64;
+        Self { checks: tally.passed, failed, failures, ..Self::default() }
     }
 }
 
 impl Tally {
     /// The tally of something that broke down before it could count: one failure.
     pub fn broken(reason: String) -> Self {
-        Self { passed: 0, failed: 1, failures: vec![reason] }
+        Self { failed: 1, failures: vec![reason], ..Self::default() }
     }
 
     /// Adds the tests of `other`.
@@ -32,6 +37,16 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.failures.extend(other.failures);
+        self.checks += other.checks;
+        self.skipped.extend(other.skipped);
+    }
+
+    /// Takes the tests that skipped themselves out of those that passed: libtest counts a test that returns as passed.
+    pub fn skip(&mut self, tests: impl IntoIterator<Item = String>) {
+        for test in tests {
+            self.passed = self.passed.saturating_sub(1);
+            self.skipped.push(test);
+        }
     }
 
     /// Takes note of a line of a test program's output:
@@ -53,9 +68,13 @@ impl Tally {
         }
     }
 
-    /// `N passed, N failed`.
+    /// `N passed, N failed`, and `, N skipped` where tests were skipped.
     pub fn line(&self) -> String {
-        format!("{} passed, {} failed", self.passed, self.failed)
+        let skipped = match self.skipped.len() {
+            0 => String::new(),
+            count => format!(", {count} skipped"),
+        };
+        format!("{} passed, {} failed{skipped}", self.passed, self.failed)
     }
 }
 
@@ -75,7 +94,8 @@ mod tests {
         ] {
             tally.take(line);
         }
-        assert_eq!(tally, Tally { passed: 42, failed: 1, failures: vec!["shard::tests::expires".into()] });
+        let failures = vec!["shard::tests::expires".into()];
+        assert_eq!(tally, Tally { passed: 42, failed: 1, failures, ..Tally::default() });
         assert_eq!(tally.line(), "42 passed, 1 failed");
     }
 
@@ -84,5 +104,18 @@ mod tests {
         let mut tally = Tally { passed: 2, ..Tally::default() };
         tally.add(Tally::broken("it did not compile".into()));
         assert_eq!(tally.line(), "2 passed, 1 failed");
+    }
+    #[test]
+    fn skipped_tests_did_not_pass_and_are_named() {
+        let mut tally = Tally { passed: 5, ..Tally::default() };
+        tally.skip(["a (tap)".into(), "b (tap)".into()]);
+        assert_eq!(tally.line(), "3 passed, 0 failed, 2 skipped");
+        assert_eq!(tally.skipped, ["a (tap)", "b (tap)"]);
+    }
+
+    #[test]
+    fn checks_are_no_tests_but_one_that_fails_is_a_failure() {
+        let tally = Tally::from(check::Tally { passed: 11, failed: vec!["layering"] });
+        assert_eq!((tally.checks, tally.line().as_str()), (11, "0 passed, 1 failed"));
     }
 }
