@@ -1,6 +1,7 @@
 //! A cell alone on a network whose other end is the test: it finds its IPv6 address by the router's word, and packets that are
 //! longer than a receive buffer reach it and come back.
 
+use isola_proves::proves;
 use isola_tests::qemu::{Machine, MachineType, Running};
 use std::net::Ipv6Addr;
 use std::os::unix::net::UnixDatagram;
@@ -87,7 +88,7 @@ impl Network {
     }
 }
 
-/// RFC 4862 5.5: an address is made from a router's prefix, and checked before it is used.
+#[proves("RFC 4862 5.5", "an address is made from a router's prefix, and checked before it is used.")]
 #[test]
 fn a_cell_finds_its_ipv6_address_and_takes_long_packets() {
     // By several buffers a packet, and by longer ones.

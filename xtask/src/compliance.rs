@@ -1,8 +1,8 @@
 //! `cargo xtask compliance`: writes `docs/compliance.md`, which rule of which RFC is proved by which test.
 //!
-//! A test names the rules that it proves, one a line: `/// RFC 9293 3.8.6.1: a shut window is probed` directly
-//! above its function, or `# RFC 9293 3.8.6.1: ...` at the head of a script of segments. The table is made
-//! from these lines and from nothing else, so it claims no more than what the tests have.
+//! A test names the rules that it proves, an attribute each: `#[proves("RFC 9293 3.8.6.1", "a shut window is probed")]`
+//! (crate `isola-proves`, with which the compiler rejects a claim that is not above a test), or a line
+//! `# RFC 9293 3.8.6.1: ...` at the head of a script of segments. The table is made from these and from nothing else.
 //! [`collect`] finds them, [`render`] makes the document, and the check `compliance` proves it current.
 
 mod collect;
@@ -15,6 +15,7 @@ pub use self::collect::Proof;
 use self::collect::{of_rust, of_script};
 use crate::Verdict;
 use crate::error::Error;
+use crate::source::tokens;
 use crate::workspace::{self, Workspace};
 
 /// The folders whose tests prove rules of RFCs.
@@ -43,7 +44,7 @@ pub fn run(_args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
 pub struct Proofs {
     /// In the order of the files.
     pub found: Vec<Proof>,
-    /// Lines that name an RFC and cannot be understood.
+    /// Claims that cannot be understood.
     pub failures: Vec<String>,
 }
 
@@ -55,9 +56,10 @@ pub fn proofs(workspace: &Workspace) -> Result<Proofs, Error> {
         if !FOLDERS.iter().any(|folder| name.starts_with(&format!("{folder}/"))) {
             continue;
         }
-        let text = workspace::read(&path)?;
-        let is_script = name.ends_with(".script");
-        let read = if is_script { of_script(&name, &text) } else { of_rust(&name, &text) };
+        let read = match name.ends_with(".script") {
+            true => of_script(&name, &workspace::read(&path)?),
+            false => of_rust(&name, tokens(&path)?),
+        };
         proofs.found.extend(read.found);
         proofs.failures.extend(read.failures);
     }

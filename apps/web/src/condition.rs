@@ -87,10 +87,14 @@ fn skip(list: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
     const TAG: &str = "\"5-ab\"";
 
-    /// RFC 9110 8.8.3.2: two tags are the same weakly if their marks are, and strongly if neither is weak besides.
+    #[proves(
+        "RFC 9110 8.8.3.2",
+        "two tags are the same weakly if their marks are, and strongly if neither is weak besides."
+    )]
     #[test]
     fn a_tag_is_found_in_a_list() {
         for list in [&b"\"5-ab\""[..], b"*", b" * ", b"\"x\", \"5-ab\"", b"\"a,b\",\"5-ab\"", b",, \"5-ab\""]

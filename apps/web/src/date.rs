@@ -33,8 +33,9 @@ pub fn parse(text: &[u8]) -> Option<UnixSeconds> {
 mod tests {
     use super::*;
     use alloc::string::String;
+    use isola_proves::proves;
 
-    /// RFC 9110 5.6.7: a recipient accepts all three forms of a date.
+    #[proves("RFC 9110 5.6.7", "a recipient accepts all three forms of a date.")]
     #[test]
     fn dates_are_understood_in_all_three_forms() {
         let at = Some(UnixSeconds(784_111_777));
@@ -43,7 +44,7 @@ mod tests {
         assert_eq!(parse(b"Sun Nov  6 08:49:37 1994"), at);
     }
 
-    /// RFC 9110 5.6.7: a sender makes dates of the first form.
+    #[proves("RFC 9110 5.6.7", "a sender makes dates of the first form.")]
     #[test]
     fn dates_are_sent_in_one_form() {
         for (seconds, text) in [

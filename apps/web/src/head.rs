@@ -237,6 +237,7 @@ mod tests {
     use super::*;
     use alloc::format;
     use alloc::string::String;
+    use isola_proves::proves;
 
     fn head(text: &str) -> Head<'_> {
         match parse(text.as_bytes()) {
@@ -252,7 +253,10 @@ mod tests {
         }
     }
 
-    /// RFC 9112 9.3: a connection stays unless either side says close; of HTTP/1.0 it ends unless both say keep-alive.
+    #[proves(
+        "RFC 9112 9.3",
+        "a connection stays unless either side says close; of HTTP/1.0 it ends unless both say keep-alive."
+    )]
     #[test]
     fn a_connection_stays_by_its_version_and_what_is_said() {
         for (request, expected) in [
@@ -267,7 +271,7 @@ mod tests {
         }
     }
 
-    /// RFC 9112 3.2: a request of HTTP/1.1 without exactly one Host is answered by 400.
+    #[proves("RFC 9112 3.2", "a request of HTTP/1.1 without exactly one Host is answered by 400.")]
     #[test]
     fn a_request_names_its_host_once() {
         for request in ["GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n"] {
@@ -275,8 +279,8 @@ mod tests {
         }
     }
 
-    /// RFC 9112 6.1: a transfer coding that is not understood is answered by 501.
-    /// RFC 9112 6.3: what could be read in two ways is answered by 400 and ends the connection.
+    #[proves("RFC 9112 6.1", "a transfer coding that is not understood is answered by 501.")]
+    #[proves("RFC 9112 6.3", "what could be read in two ways is answered by 400 and ends the connection.")]
     #[test]
     fn bodies_are_refused_and_the_connection_ends_behind_them() {
         for (fields, status) in [
@@ -297,8 +301,11 @@ mod tests {
         assert_eq!(refused(form), (Status::MethodNotAllowed, Persistence::Ends));
     }
 
-    /// RFC 9110 9.1: a method that is not known is answered by 501, one that is not allowed by 405.
-    /// RFC 9110 10.1.1: an expectation that is not known may be answered by 417.
+    #[proves(
+        "RFC 9110 9.1",
+        "a method that is not known is answered by 501, one that is not allowed by 405."
+    )]
+    #[proves("RFC 9110 10.1.1", "an expectation that is not known may be answered by 417.")]
     #[test]
     fn what_is_not_served_is_told_apart() {
         for (request, status) in [
@@ -315,7 +322,7 @@ mod tests {
         assert_eq!(refused(&long).0, Status::TargetTooLong);
     }
 
-    /// RFC 9112 3.2.2: a server accepts a whole URI as a target.
+    #[proves("RFC 9112 3.2.2", "a server accepts a whole URI as a target.")]
     #[test]
     fn a_target_is_a_path_or_a_whole_uri() {
         for (target, path) in [
@@ -347,8 +354,8 @@ mod tests {
         assert_eq!(refused(&many).0, Status::HeadTooLarge);
     }
 
-    /// RFC 9112 5.1: white space between a field's name and its colon is answered by 400.
-    /// RFC 9112 5.2: a folded line is answered by 400.
+    #[proves("RFC 9112 5.1", "white space between a field's name and its colon is answered by 400.")]
+    #[proves("RFC 9112 5.2", "a folded line is answered by 400.")]
     #[test]
     fn what_is_no_request_is_refused() {
         for request in [

@@ -51,8 +51,12 @@ fn number(digits: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
-    /// RFC 9110 14.1.2: a range has a first and a last byte, or one of them; a last that is behind the end is the end.
+    #[proves(
+        "RFC 9110 14.1.2",
+        "a range has a first and a last byte, or one of them; a last that is behind the end is the end."
+    )]
     #[test]
     fn the_bytes_that_a_range_names_are_found() {
         for (value, part) in [
@@ -68,7 +72,10 @@ mod tests {
         }
     }
 
-    /// RFC 9110 15.5.17: where no byte of the file is in the range, it is said to be unsatisfiable.
+    #[proves(
+        "RFC 9110 15.5.17",
+        "where no byte of the file is in the range, it is said to be unsatisfiable."
+    )]
     #[test]
     fn a_range_behind_the_end_is_unsatisfiable() {
         for value in [&b"bytes=1000-"[..], b"bytes=1000-1001", b"bytes=-0"] {
@@ -78,7 +85,7 @@ mod tests {
         assert_eq!(wanted(b"bytes=-1", 0), Wanted::Unsatisfiable);
     }
 
-    /// RFC 9110 14.2: a server ignores a range that it does not understand, and may ignore any.
+    #[proves("RFC 9110 14.2", "a server ignores a range that it does not understand, and may ignore any.")]
     #[test]
     fn what_is_no_range_or_several_is_ignored() {
         for value in [

@@ -253,6 +253,7 @@ impl SiteBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
     fn site(names: &[&str]) -> Result<Site, SiteError> {
         let mut builder = SiteBuilder::new(1);
@@ -303,7 +304,7 @@ mod tests {
         }
     }
 
-    /// RFC 9110 8.8.3: another content has another tag.
+    #[proves("RFC 9110 8.8.3", "another content has another tag.")]
     #[test]
     fn tags_follow_the_content() {
         let tag = |content: &'static [u8]| File::new("/a", content, None).tag;

@@ -7,9 +7,13 @@ use isola_gateway::test_cells::{dial, talk};
 use isola_hosted::Loss;
 use isola_iobuf::{Chain, IoBuf};
 use isola_net::listen_with;
+use isola_proves::proves;
 use std::future::pending;
 
-/// RFC 9112 9.6: a server goes on reading behind its last response, so that no reset takes that from its client.
+#[proves(
+    "RFC 9112 9.6",
+    "a server goes on reading behind its last response, so that no reset takes that from its client."
+)]
 #[test]
 fn who_sends_a_body_that_nobody_wants_gets_the_response_all_the_same() {
     let server = || async {

@@ -4,6 +4,7 @@ mod common;
 
 use common::{CHANGED_TEXT, LARGE, NOW, exchange, get, large, request, responses, site};
 use isola_iobuf::{Chain, IoBuf};
+use isola_proves::proves;
 use isola_web::head::MAX_HEAD_BYTES;
 use isola_web::{Prefaces, Session};
 
@@ -26,8 +27,8 @@ fn files_come_with_their_lengths_and_types() {
     assert!(get("/large.bin", "").body == large());
 }
 
-/// RFC 9110 6.6.1: an origin server with a clock says when a response was made.
-/// RFC 9110 8.8.2: it says when a file was changed last, where it knows.
+#[proves("RFC 9110 6.6.1", "an origin server with a clock says when a response was made.")]
+#[proves("RFC 9110 8.8.2", "it says when a file was changed last, where it knows.")]
 #[test]
 fn a_response_says_when_it_was_made_and_when_its_file_was_changed() {
     let response = get("/", "");
@@ -42,7 +43,7 @@ fn a_response_says_when_it_was_made_and_when_its_file_was_changed() {
     assert_eq!(response.field("Date"), Some("Sun, 06 Nov 1994 08:49:38 GMT"));
 }
 
-/// RFC 9110 9.3.2: the response to HEAD is that to GET without its body.
+#[proves("RFC 9110 9.3.2", "the response to HEAD is that to GET without its body.")]
 #[test]
 fn a_head_says_what_a_get_would() {
     for path in ["/", "/large.bin", "/none", "/sub"] {
@@ -81,8 +82,8 @@ fn a_directory_without_its_slash_leads_to_itself() {
     assert_eq!((response.status, response.field("Location")), (301, Some("/sub/")));
 }
 
-/// RFC 9110 15.3.7: a part comes with its place and the length of the whole.
-/// RFC 9110 14.4: of a range that is not there, the length of the whole is said.
+#[proves("RFC 9110 15.3.7", "a part comes with its place and the length of the whole.")]
+#[proves("RFC 9110 14.4", "of a range that is not there, the length of the whole is said.")]
 #[test]
 fn a_part_of_a_file_comes_with_its_place() {
     let part = |range: &str| get("/letters.txt", &format!("Range: {range}\r\n"));
@@ -100,9 +101,9 @@ fn a_part_of_a_file_comes_with_its_place() {
     assert_eq!(last.body, [large()[LARGE - 1]]);
 }
 
-/// RFC 9110 13.1.2: who has the file already gets 304 and no body, by the weak comparison of tags.
-/// RFC 9110 13.1.3: the same by date, unless there is a tag.
-/// RFC 9110 15.4.5: the response has the fields by which the client finds its copy.
+#[proves("RFC 9110 13.1.2", "who has the file already gets 304 and no body, by the weak comparison of tags.")]
+#[proves("RFC 9110 13.1.3", "the same by date, unless there is a tag.")]
+#[proves("RFC 9110 15.4.5", "the response has the fields by which the client finds its copy.")]
 #[test]
 fn who_has_a_file_is_told_so() {
     let tag = get("/", "").field("ETag").unwrap().to_owned();
@@ -132,8 +133,11 @@ fn who_has_a_file_is_told_so() {
     }
 }
 
-/// RFC 9110 13.1.1: a request whose If-Match does not hold is answered by 412; weak tags never match.
-/// RFC 9110 13.1.4: so is one whose If-Unmodified-Since does not.
+#[proves(
+    "RFC 9110 13.1.1",
+    "a request whose If-Match does not hold is answered by 412; weak tags never match."
+)]
+#[proves("RFC 9110 13.1.4", "so is one whose If-Unmodified-Since does not.")]
 #[test]
 fn what_a_client_relies_on_is_looked_at() {
     let tag = get("/", "").field("ETag").unwrap().to_owned();
@@ -149,7 +153,10 @@ fn what_a_client_relies_on_is_looked_at() {
     }
 }
 
-/// RFC 9110 13.1.5: a range is given to who has the rest of the same file; the others get all of it.
+#[proves(
+    "RFC 9110 13.1.5",
+    "a range is given to who has the rest of the same file; the others get all of it."
+)]
 #[test]
 fn a_range_is_given_to_who_has_the_rest() {
     let tag = get("/letters.txt", "").field("ETag").unwrap().to_owned();
@@ -166,7 +173,7 @@ fn a_range_is_given_to_who_has_the_rest() {
     }
 }
 
-/// RFC 9112 9.3.2: requests that come one behind the other are answered in their order.
+#[proves("RFC 9112 9.3.2", "requests that come one behind the other are answered in their order.")]
 #[test]
 fn requests_are_answered_in_their_order_however_they_are_cut() {
     let text = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n\r\nHEAD /large.bin HTTP/1.1\r\nHost: x\r\n\r\n\
@@ -187,7 +194,7 @@ fn requests_are_answered_in_their_order_however_they_are_cut() {
     }
 }
 
-/// RFC 9112 9.6: what comes behind a request that ends the connection is not answered.
+#[proves("RFC 9112 9.6", "what comes behind a request that ends the connection is not answered.")]
 #[test]
 fn nothing_is_answered_behind_the_last_response() {
     let mut session = Session::new();
@@ -197,7 +204,7 @@ fn nothing_is_answered_behind_the_last_response() {
     assert_eq!(exchange(&mut session, &[b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"]), b"");
 }
 
-/// RFC 9110 15.5.6: a 405 says which methods are allowed.
+#[proves("RFC 9110 15.5.6", "a 405 says which methods are allowed.")]
 #[test]
 fn a_method_that_is_not_served_is_refused_and_the_connection_goes_on() {
     let mut session = Session::new();
@@ -228,7 +235,7 @@ fn a_client_that_sends_without_end_is_held_to_the_limit() {
     assert!(session.has_ended());
 }
 
-/// RFC 9110 15.5.9: a server that does not wait any longer says so, and closes the connection.
+#[proves("RFC 9110 15.5.9", "a server that does not wait any longer says so, and closes the connection.")]
 #[test]
 fn who_is_too_slow_with_a_request_is_told_and_who_says_nothing_is_not() {
     let prefaces = Prefaces::new(NOW);

@@ -105,6 +105,7 @@ mod tests {
     use super::*;
     use alloc::format;
     use alloc::vec;
+    use isola_proves::proves;
 
     fn found(ttl_s: u32) -> Result<Found, ResolveError> {
         Ok(Found { outcome: Outcome::Addresses(vec![[10, 0, 0, 1].into()]), ttl_s })
@@ -114,7 +115,7 @@ mod tests {
         HostName::parse(text).unwrap()
     }
 
-    /// RFC 1035 3.2.1: what has a time to live of zero is not remembered.
+    #[proves("RFC 1035 3.2.1", "what has a time to live of zero is not remembered.")]
     #[test]
     fn what_was_found_is_known_as_long_as_it_is_good() {
         let mut cache = Cache::new(8, 1);
@@ -132,7 +133,10 @@ mod tests {
         assert!(cache.is_empty() && cache.get(&name("a.org"), Kind::Ipv4, at(204)).is_none());
     }
 
-    /// RFC 9520 3.2: that a lookup failed is remembered for a second at least, and five minutes at most.
+    #[proves(
+        "RFC 9520 3.2",
+        "that a lookup failed is remembered for a second at least, and five minutes at most."
+    )]
     #[test]
     fn a_failure_is_remembered_for_a_moment_and_what_went_wrong_here_is_not() {
         let (mut cache, at) = (Cache::new(8, 1), Duration::from_secs);

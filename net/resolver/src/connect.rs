@@ -116,8 +116,9 @@ impl Race {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
-    /// RFC 8305 4: the kinds of addresses are tried in turn, beginning with IPv6.
+    #[proves("RFC 8305 4", "the kinds of addresses are tried in turn, beginning with IPv6.")]
     #[test]
     fn addresses_of_both_kinds_come_in_turn() {
         let all: Vec<IpAddr> = ["1.0.0.1", "::1", "1.0.0.2", "1.0.0.3", "::2"]

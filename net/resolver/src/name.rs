@@ -91,6 +91,7 @@ mod tests {
     use super::*;
     use alloc::format;
     use alloc::string::ToString;
+    use isola_proves::proves;
 
     #[test]
     fn a_name_is_the_same_however_it_is_written() {
@@ -112,8 +113,8 @@ mod tests {
         assert!(HostName::parse(&long).is_some());
     }
 
-    /// RFC 6761 6.3: names under localhost are this machine's, and nobody is asked.
-    /// RFC 6761 6.4: there are no names under invalid, and nobody is asked.
+    #[proves("RFC 6761 6.3", "names under localhost are this machine's, and nobody is asked.")]
+    #[proves("RFC 6761 6.4", "there are no names under invalid, and nobody is asked.")]
     #[test]
     fn nobody_is_asked_for_special_names() {
         let special = |text: &str| HostName::parse(text).unwrap().special();

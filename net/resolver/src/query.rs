@@ -123,14 +123,15 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
     fn query(edns: Edns, casing: Casing) -> Query {
         let name = HostName::parse("www.example.org").unwrap();
         Query::new(&name, Kind::Ipv6, edns, casing, &mut || 0xaaaa_aaaa_aaaa_aaaa)
     }
 
-    /// RFC 1035 4.1.1: a query asks for recursion in a header with an id and counts.
-    /// RFC 6891 6.1.2: what a sender takes by UDP stands in the class of the record OPT.
+    #[proves("RFC 1035 4.1.1", "a query asks for recursion in a header with an id and counts.")]
+    #[proves("RFC 6891 6.1.2", "what a sender takes by UDP stands in the class of the record OPT.")]
     #[test]
     fn a_question_is_on_the_wire_as_it_has_to_be() {
         let bytes = query(Edns::Offered, Casing::Small).to_bytes();

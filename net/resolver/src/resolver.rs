@@ -327,8 +327,9 @@ fn clock() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
-    /// RFC 8305 3: the wait for IPv6 addresses begins with the answer for IPv4.
+    #[proves("RFC 8305 3", "the wait for IPv6 addresses begins with the answer for IPv4.")]
     #[test]
     fn who_asks_while_others_wait_for_ipv6_waits_no_longer_than_they() {
         let at = Duration::from_millis;

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{A, AAAA, CNAME, Reply, asked, name, question, record, soa};
+use isola_proves::proves;
 use isola_resolver::lookup::{Ask, Config, Found, Heard, Lookup, Outcome, Step, Transport};
 use isola_resolver::query::Casing;
 use isola_resolver::{HostName, Kind, ResolveError};
@@ -71,7 +72,7 @@ fn addresses(found: &Found) -> Vec<String> {
     }
 }
 
-/// RFC 2181 5.2: records of one name and type are good for the shortest of their times.
+#[proves("RFC 2181 5.2", "records of one name and type are good for the shortest of their times.")]
 #[test]
 fn a_name_has_the_addresses_that_its_server_says() {
     let mut test = Test::new(Kind::Ipv4);
@@ -81,7 +82,7 @@ fn a_name_has_the_addresses_that_its_server_says() {
     assert_eq!((addresses(&found), found.ttl_s), (vec!["192.0.2.1".into(), "192.0.2.2".into()], 60));
 }
 
-/// RFC 3596 2.2: an address of IPv6 is the sixteen bytes of a record AAAA.
+#[proves("RFC 3596 2.2", "an address of IPv6 is the sixteen bytes of a record AAAA.")]
 #[test]
 fn addresses_of_ipv6_are_asked_for_by_their_own_type() {
     let mut test = Test::new(Kind::Ipv6);
@@ -93,8 +94,8 @@ fn addresses_of_ipv6_are_asked_for_by_their_own_type() {
     assert_eq!(addresses(&test.done().unwrap()), ["2001:db8::7"]);
 }
 
-/// RFC 5452 9.1: an answer matches its question in source, id, name, type and class, or is none.
-/// RFC 5452 4: ids are random.
+#[proves("RFC 5452 9.1", "an answer matches its question in source, id, name, type and class, or is none.")]
+#[proves("RFC 5452 4", "ids are random.")]
 #[test]
 fn what_is_no_answer_to_the_question_is_not_believed_and_the_right_one_still_is() {
     let mut test = Test::new(Kind::Ipv4);
@@ -134,7 +135,7 @@ fn what_is_no_answer_to_the_question_is_not_believed_and_the_right_one_still_is(
     assert!(ids.len() >= 7, "{ids:?}");
 }
 
-/// RFC 5452 9.3: a resolver that is flooded with wrong answers goes over to another way of asking.
+#[proves("RFC 5452 9.3", "a resolver that is flooded with wrong answers goes over to another way of asking.")]
 #[test]
 fn many_forgeries_have_the_question_asked_by_tcp() {
     let mut test = Test::new(Kind::Ipv4);
@@ -153,10 +154,9 @@ fn many_forgeries_have_the_question_asked_by_tcp() {
     assert_eq!((again.transport, again.server), (Transport::Tcp, ask.server));
     // The right answer to the first question comes too late.
     let late = Reply::of(vec![www(66)]).to(&ask.message);
-    if ask.message[..2] != again.message[..2] {
-        assert_eq!(test.lookup.heard(ask.server, &late), Heard::Next);
-        assert_eq!(test.ask().server, servers()[1]);
-    }
+    assert_ne!(ask.message[..2], again.message[..2], "the second question has an id of its own");
+    assert_eq!(test.lookup.heard(ask.server, &late), Heard::Next);
+    assert_eq!(test.ask().server, servers()[1]);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_server_that_changes_letters_is_asked_by_tcp_and_one_that_always_does_is_giv
     assert_eq!(question(&ask.message), question(&ask.message).to_ascii_lowercase());
 }
 
-/// RFC 1034 5.2.2: aliases are followed, in the answer and by another question where it ends.
+#[proves("RFC 1034 5.2.2", "aliases are followed, in the answer and by another question where it ends.")]
 #[test]
 fn aliases_are_followed() {
     let mut test = Test::new(Kind::Ipv4);
@@ -192,7 +192,7 @@ fn aliases_are_followed() {
     assert_eq!(addresses(&test.done().unwrap()), ["192.0.2.9"]);
 }
 
-/// RFC 1034 3.6.2: aliases that lead to each other are an error, and no endless work.
+#[proves("RFC 1034 3.6.2", "aliases that lead to each other are an error, and no endless work.")]
 #[test]
 fn aliases_that_go_round_come_to_an_end() {
     let mut test = Test::new(Kind::Ipv4);
@@ -217,7 +217,7 @@ fn aliases_that_go_round_come_to_an_end() {
     assert_eq!((error, count), (ResolveError::Aliases, 9));
 }
 
-/// RFC 5452 6: what an answer says of other names than that which was asked for is not believed.
+#[proves("RFC 5452 6", "what an answer says of other names than that which was asked for is not believed.")]
 #[test]
 fn what_is_said_of_other_names_is_not_believed() {
     let mut test = Test::new(Kind::Ipv4);
@@ -227,8 +227,8 @@ fn what_is_said_of_other_names_is_not_believed() {
     assert_eq!(test.done(), Ok(Found { outcome: Outcome::Nothing, ttl_s: 0 }));
 }
 
-/// RFC 2308 5: that there is nothing is good for the shorter of the two times of the record SOA.
-/// RFC 2308 2.1: a name error is about the name, whatever the type.
+#[proves("RFC 2308 5", "that there is nothing is good for the shorter of the two times of the record SOA.")]
+#[proves("RFC 2308 2.1", "a name error is about the name, whatever the type.")]
 #[test]
 fn that_there_is_nothing_is_an_answer_too() {
     for (code, outcome) in [(0, Outcome::Nothing), (3, Outcome::NoName)] {
@@ -245,7 +245,7 @@ fn that_there_is_nothing_is_an_answer_too() {
     }
 }
 
-/// RFC 2181 8: a time to live with its highest bit set is none.
+#[proves("RFC 2181 8", "a time to live with its highest bit set is none.")]
 #[test]
 fn times_without_measure_are_cut() {
     for (ttl_s, good_s) in [(0xffff_ffff, 0), (0x7fff_ffff, 86_400), (0, 0)] {
@@ -255,7 +255,7 @@ fn times_without_measure_are_cut() {
     }
 }
 
-/// RFC 7766 5: a truncated answer is asked for again by TCP, of the same server.
+#[proves("RFC 7766 5", "a truncated answer is asked for again by TCP, of the same server.")]
 #[test]
 fn a_truncated_answer_is_asked_for_by_tcp() {
     let mut test = Test::new(Kind::Ipv4);
@@ -273,7 +273,7 @@ fn a_truncated_answer_is_asked_for_by_tcp() {
     assert_eq!((ask.transport, ask.server), (Transport::Udp, servers()[1]));
 }
 
-/// RFC 6891 7: a server that cannot read an offer is asked without it.
+#[proves("RFC 6891 7", "a server that cannot read an offer is asked without it.")]
 #[test]
 fn a_server_that_knows_no_offers_is_asked_without() {
     for code in [1, 4] {
@@ -294,7 +294,7 @@ fn a_server_that_knows_no_offers_is_asked_without() {
     assert_eq!(test.ask().message[11], 0);
 }
 
-/// RFC 1035 7.2: servers are asked in turn, in rounds, each more patient.
+#[proves("RFC 1035 7.2", "servers are asked in turn, in rounds, each more patient.")]
 #[test]
 fn servers_that_do_not_answer_or_do_not_know_are_passed_over() {
     let mut test = Test::new(Kind::Ipv4);
@@ -314,7 +314,10 @@ fn servers_that_do_not_answer_or_do_not_know_are_passed_over() {
     assert_eq!(nobody.next(&mut || 0), Step::Done(Err(ResolveError::NoServers)));
 }
 
-/// RFC 1035 4.1.4: a pointer in a name leads backwards; what goes round, forwards or out of the message is refused.
+#[proves(
+    "RFC 1035 4.1.4",
+    "a pointer in a name leads backwards; what goes round, forwards or out of the message is refused."
+)]
 #[test]
 fn pointers_that_lead_nowhere_are_nonsense() {
     let mut test = Test::new(Kind::Ipv4);

@@ -217,6 +217,7 @@ fn common_bits(a: Ipv6Addr, b: Ipv6Addr) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
     fn ip(text: &str) -> Ipv6Addr {
         text.parse().unwrap()
@@ -230,7 +231,10 @@ mod tests {
         settings
     }
 
-    /// RFC 6724 5: a source is the destination itself, of its scope, not deprecated, and near, in this order.
+    #[proves(
+        "RFC 6724 5",
+        "a source is the destination itself, of its scope, not deprecated, and near, in this order."
+    )]
     #[test]
     fn the_source_of_a_packet_fits_its_destination() {
         use Preference::{Deprecated, Preferred};
@@ -254,8 +258,8 @@ mod tests {
         assert_eq!(Ipv6Settings::NONE.source_for(ip("2600::1")), None);
     }
 
-    /// RFC 4291 2.7.1: the solicited-node group ends in the address's last 24 bits.
-    /// RFC 2464 7: a group's hardware address ends in the group's last 32 bits.
+    #[proves("RFC 4291 2.7.1", "the solicited-node group ends in the address's last 24 bits.")]
+    #[proves("RFC 2464 7", "a group's hardware address ends in the group's last 32 bits.")]
     #[test]
     fn groups_follow_from_addresses() {
         let group = solicited_node(ip("fd00::12:3456"));

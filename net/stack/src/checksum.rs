@@ -85,8 +85,9 @@ mod tests {
     use alloc::vec::Vec;
     use core::net::Ipv4Addr;
     use isola_iobuf::IoBuf;
+    use isola_proves::proves;
 
-    /// RFC 1071 3: the example's sum comes out
+    #[proves("RFC 1071 3", "the example's sum comes out")]
     #[test]
     fn the_example_of_rfc_1071_comes_out() {
         let mut sum = Sum::default();
@@ -112,7 +113,7 @@ mod tests {
         }
     }
 
-    /// RFC 9293 3.1: the checksum covers a pseudo-header
+    #[proves("RFC 9293 3.1", "the checksum covers a pseudo-header")]
     #[test]
     fn a_pseudo_header_agrees_with_the_wire_crate() {
         let udp = etherparse::UdpHeader { source_port: 1, destination_port: 2, length: 11, checksum: 0 };

@@ -98,6 +98,7 @@ pub(crate) fn prepend(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
     fn packet() -> IoBufMut {
         let mut head = IoBufMut::with_room(HEADER_LEN, 8);
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!((header.total_len, header.time_to_live, header.dont_fragment), (24, 64, true));
     }
 
-    /// RFC 894 Frame: padding of short frames is no part of the packet
+    #[proves("RFC 894 Frame", "padding of short frames is no part of the packet")]
     #[test]
     fn padding_is_cut_off() {
         let mut head = packet();
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!(&*packet.into_payload(), b"abcd");
     }
 
-    /// RFC 791 3.1: impossible lengths and versions are refused
+    #[proves("RFC 791 3.1", "impossible lengths and versions are refused")]
     #[test]
     fn each_defect_is_told_apart() {
         let defect = |change: fn(&mut [u8])| {

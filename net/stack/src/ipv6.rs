@@ -240,6 +240,7 @@ pub(crate) fn prepend(
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+    use isola_proves::proves;
 
     fn packet(next: u8, payload: &[u8]) -> IoBuf {
         let mut bytes = Vec::from([0x60, 0, 0, 0, 0, payload.len() as u8, next, 64]);
@@ -275,7 +276,10 @@ mod tests {
         assert_eq!((header.source_addr(), header.destination_addr()), (a, b));
     }
 
-    /// RFC 8200 4.1: extension headers are taken in any order, hop-by-hop options only as the first.
+    #[proves(
+        "RFC 8200 4.1",
+        "extension headers are taken in any order, hop-by-hop options only as the first."
+    )]
     #[test]
     fn extension_headers_are_walked_and_hop_by_hop_options_come_first() {
         assert_eq!(transport(6, &[0; 20]), Ok((6, 40)));
@@ -287,7 +291,7 @@ mod tests {
         assert_eq!(transport(60, &late), Err(refusal));
     }
 
-    /// RFC 8200 4.2: an unknown option is skipped, or the packet dropped, or its sender told.
+    #[proves("RFC 8200 4.2", "an unknown option is skipped, or the packet dropped, or its sender told.")]
     #[test]
     fn unknown_options_are_treated_as_their_first_bits_demand() {
         let option = |kind: u8| transport(60, &[6, 0, kind, 4, 0, 0, 0, 0]);
@@ -299,7 +303,10 @@ mod tests {
         assert_eq!(transport(60, &[6, 0, 1, 9, 0, 0, 0, 0]), Err(Counter::DropIpv6Malformed.into()));
     }
 
-    /// RFC 5095 3: a type 0 routing header with segments left is refused as an unknown one, without ignored.
+    #[proves(
+        "RFC 5095 3",
+        "a type 0 routing header with segments left is refused as an unknown one, without ignored."
+    )]
     #[test]
     fn nobody_is_asked_to_send_a_packet_on() {
         let told = Refusal::Problem { counter: Counter::DropIpv6Routing, code: 0, pointer: 42 };
@@ -307,7 +314,7 @@ mod tests {
         assert_eq!(transport(43, &[6, 0, 0, 0, 0, 0, 0, 0]), Ok((6, 48)));
     }
 
-    /// RFC 6946 4: a fragment that is the whole packet is treated as one.
+    #[proves("RFC 6946 4", "a fragment that is the whole packet is treated as one.")]
     #[test]
     fn a_packet_in_one_fragment_is_whole() {
         assert_eq!(transport(44, &[6, 0, 0, 0, 1, 2, 3, 4]), Ok((6, 48)));

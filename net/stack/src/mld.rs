@@ -53,9 +53,10 @@ pub(crate) const fn delay_ms(code: u16) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
-    /// RFC 3810 5.2: a report names its groups once each.
-    /// RFC 3810 5.1.3: long delays are told as exponent and mantissa.
+    #[proves("RFC 3810 5.2", "a report names its groups once each.")]
+    #[proves("RFC 3810 5.1.3", "long delays are told as exponent and mantissa.")]
     #[test]
     fn a_report_names_every_group_once() {
         let addresses = ["fe80::12:3456", "fd00::12:3456", "fd00::9"].map(|text| text.parse().unwrap());

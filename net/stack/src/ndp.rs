@@ -265,6 +265,7 @@ fn push_link(bytes: &mut Vec<u8>, option: u8, mac: Option<MacAddr>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
     const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
     const TARGET: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9);
@@ -282,7 +283,10 @@ mod tests {
         assert!(flags.is_solicited() && flags.overrides() && !flags.is_router());
     }
 
-    /// RFC 4861 7.1.2: a code other than zero, a multicast target or an option without length is refused.
+    #[proves(
+        "RFC 4861 7.1.2",
+        "a code other than zero, a multicast target or an option without length is refused."
+    )]
     #[test]
     fn malformed_messages_are_refused() {
         let good = solicitation(TARGET, Some(MAC));

@@ -77,9 +77,10 @@ impl PathMtus {
 mod tests {
     use super::*;
     use core::net::Ipv4Addr;
+    use isola_proves::proves;
 
-    /// RFC 8201 4: what was learned of a path is forgotten after ten minutes.
-    /// RFC 8201 4: a path's MTU never falls below the least that every link carries.
+    #[proves("RFC 8201 4", "what was learned of a path is forgotten after ten minutes.")]
+    #[proves("RFC 8201 4", "a path's MTU never falls below the least that every link carries.")]
     #[test]
     fn a_narrow_path_is_believed_for_ten_minutes() {
         let mut paths = PathMtus::default();

@@ -3,6 +3,7 @@
 use isola_iobuf::IoBuf;
 use isola_net_sim::{App, Link, Sim, host_config, host_ip};
 use isola_net_stack::{Addressing, Duration, Event, Instant, Stack, UdpId};
+use isola_proves::proves;
 use std::net::Ipv4Addr;
 
 /// A server that grants 10.0.0.50, unless it is told to be silent or to refuse; and a client that notes what
@@ -87,7 +88,7 @@ fn server(sim: &mut Sim<Node>) -> (&mut Mood, &mut Vec<u8>) {
 
 const GRANTED: Option<Ipv4Addr> = Some(Ipv4Addr::new(10, 0, 0, 50));
 
-/// RFC 2131 4.4.5: a lease is renewed after half of its time
+#[proves("RFC 2131 4.4.5", "a lease is renewed after half of its time")]
 #[test]
 fn an_address_comes_within_milliseconds_and_is_renewed_in_time() {
     let mut sim = network();
@@ -99,7 +100,7 @@ fn an_address_comes_within_milliseconds_and_is_renewed_in_time() {
     assert_eq!(changes(&sim), [GRANTED]);
 }
 
-/// RFC 2131 4.4.5: the address goes with the end of its lease
+#[proves("RFC 2131 4.4.5", "the address goes with the end of its lease")]
 #[test]
 fn a_silent_server_costs_the_address_when_the_lease_ends_and_may_give_it_back() {
     let mut sim = network();
@@ -113,7 +114,7 @@ fn a_silent_server_costs_the_address_when_the_lease_ends_and_may_give_it_back() 
     assert_eq!(changes(&sim), [GRANTED, None, GRANTED]);
 }
 
-/// RFC 2131 3.2: DHCPNAK takes the address, and the client begins anew
+#[proves("RFC 2131 3.2", "DHCPNAK takes the address, and the client begins anew")]
 #[test]
 fn a_refused_renewal_takes_the_address_and_asking_goes_on_slowly() {
     let mut sim = network();
@@ -145,8 +146,11 @@ fn the_neighbours_hear_of_the_address() {
     assert_ne!(GRANTED, Some(host_ip(2)));
 }
 
-/// RFC 2131 3.1: a lent address that a neighbour has goes back to the server, and another one is asked for later.
-/// RFC 5227 2.4: whoever has the address defends it.
+#[proves(
+    "RFC 2131 3.1",
+    "a lent address that a neighbour has goes back to the server, and another one is asked for later."
+)]
+#[proves("RFC 5227 2.4", "whoever has the address defends it.")]
 #[test]
 fn a_lent_address_that_a_neighbour_has_is_declined() {
     let mut sim = network();

@@ -5,12 +5,16 @@ mod link6;
 use isola_iobuf::IoBuf;
 use isola_net_sim::{Peer, host_config, host_ip6, host_mac};
 use isola_net_stack::{Counter, Duration, Event, Preference};
+use isola_proves::proves;
 use link6::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
-/// RFC 4862 5.4.2: an address is asked about from the unspecified address before it is used.
-/// RFC 3810 6.1: the group in which an address is looked for is reported, with a router alert and one hop.
-/// RFC 4861 6.3.7: routers are asked for.
+#[proves("RFC 4862 5.4.2", "an address is asked about from the unspecified address before it is used.")]
+#[proves(
+    "RFC 3810 6.1",
+    "the group in which an address is looked for is reported, with a router alert and one hop."
+)]
+#[proves("RFC 4861 6.3.7", "routers are asked for.")]
 #[test]
 fn an_address_is_checked_before_it_is_used() {
     let mut peer = Peer::new(host_config(1));
@@ -32,8 +36,8 @@ fn an_address_is_checked_before_it_is_used() {
     assert!(peer.events().contains(&Event::Ipv6Changed));
 }
 
-/// RFC 4862 5.4.3: an address that somebody else has or checks at the same time is not used.
-/// RFC 7217 6: another one is made in its place, three times.
+#[proves("RFC 4862 5.4.3", "an address that somebody else has or checks at the same time is not used.")]
+#[proves("RFC 7217 6", "another one is made in its place, three times.")]
 #[test]
 fn an_address_of_somebody_else_is_not_used() {
     let mut peer = Peer::new(host_config(1));
@@ -58,9 +62,9 @@ fn an_address_of_somebody_else_is_not_used() {
     assert_eq!(peer.stack.counters().get(Counter::AddressConflicts), 4);
 }
 
-/// RFC 4862 5.5.3: an address is made of an advertised prefix.
-/// RFC 4861 6.3.4: the router, the prefix and the MTU are used.
-/// RFC 8106 5.1: advertised name servers are used.
+#[proves("RFC 4862 5.5.3", "an address is made of an advertised prefix.")]
+#[proves("RFC 4861 6.3.4", "the router, the prefix and the MTU are used.")]
+#[proves("RFC 8106 5.1", "advertised name servers are used.")]
 #[test]
 fn a_router_gives_an_address_and_a_way_out() {
     let mut peer = ready(auto());
@@ -96,7 +100,7 @@ fn a_router_gives_an_address_and_a_way_out() {
     assert_eq!(peer.stack.ipv6().global(), None);
 }
 
-/// RFC 4862 5.5.3: an advertisement cuts a valid lifetime to two hours, and not below.
+#[proves("RFC 4862 5.5.3", "an advertisement cuts a valid lifetime to two hours, and not below.")]
 #[test]
 fn a_forged_advertisement_does_not_take_an_address_at_once() {
     let mut peer = ready(auto());
@@ -119,8 +123,11 @@ fn a_forged_advertisement_does_not_take_an_address_at_once() {
     assert_eq!(peer.stack.ipv6().global(), None);
 }
 
-/// RFC 4861 6.1.2: an advertisement from afar, from no link-local address or malformed is not believed.
-/// RFC 4861 7.1: the same of neighbours' messages.
+#[proves(
+    "RFC 4861 6.1.2",
+    "an advertisement from afar, from no link-local address or malformed is not believed."
+)]
+#[proves("RFC 4861 7.1", "the same of neighbours' messages.")]
 #[test]
 fn messages_that_passed_a_router_are_not_believed() {
     let mut peer = ready(auto());
@@ -141,7 +148,7 @@ fn messages_that_passed_a_router_are_not_believed() {
     assert_eq!(peer.stack.counters().get(Counter::DropNdpInvalid), 6);
 }
 
-/// RFC 6583 7.1: tables of routers, prefixes and addresses are bounded.
+#[proves("RFC 6583 7.1", "tables of routers, prefixes and addresses are bounded.")]
 #[test]
 fn a_flood_of_routers_and_prefixes_stays_within_bounds() {
     let mut peer = ready(auto());
@@ -157,8 +164,8 @@ fn a_flood_of_routers_and_prefixes_stays_within_bounds() {
     assert!(peer.stack.counters().get(Counter::DropNdpTable) >= 3 * 190);
 }
 
-/// RFC 8415 18.2.1: where routers say that addresses are to be had, one is asked for and checked.
-/// RFC 4862 5.2: the managed and other flags say what is to be had.
+#[proves("RFC 8415 18.2.1", "where routers say that addresses are to be had, one is asked for and checked.")]
+#[proves("RFC 4862 5.2", "the managed and other flags say what is to be had.")]
 #[test]
 fn an_address_comes_by_dhcpv6_where_routers_say_so() {
     let mut peer = Peer::new(host_config(1));
@@ -202,7 +209,7 @@ fn an_address_comes_by_dhcpv6_where_routers_say_so() {
     assert!(peer.stack.counters().get(Counter::DropDhcp) == 0);
 }
 
-/// RFC 8415 18.2.6: settings are asked for by an information request.
+#[proves("RFC 8415 18.2.6", "settings are asked for by an information request.")]
 #[test]
 fn settings_alone_come_by_dhcpv6_where_only_they_are_offered() {
     let mut peer = ready(auto());

@@ -3,6 +3,7 @@
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, host_config};
 use isola_net_stack::{Counter, Duration, Event, SendError};
+use isola_proves::proves;
 
 fn connected() -> (Peer, Talk) {
     let mut peer = Peer::listening();
@@ -15,8 +16,8 @@ fn fin(peer: &mut Peer, talk: &mut Talk) {
     talk.seq += 1;
 }
 
-/// RFC 9293 3.6: a FIN of the peer is acknowledged and told to the user, who may go on sending
-/// RFC 9293 3.10.4: CLOSE in CLOSE-WAIT sends a FIN and enters LAST-ACK
+#[proves("RFC 9293 3.6", "a FIN of the peer is acknowledged and told to the user, who may go on sending")]
+#[proves("RFC 9293 3.10.4", "CLOSE in CLOSE-WAIT sends a FIN and enters LAST-ACK")]
 #[test]
 fn the_peer_closes_first_and_data_still_flows_to_it() {
     let (mut peer, mut talk) = connected();
@@ -40,8 +41,8 @@ fn the_peer_closes_first_and_data_still_flows_to_it() {
     assert_eq!(peer.stack.next_deadline(), None);
 }
 
-/// RFC 9293 3.6: after CLOSE the peer's data is received until its FIN
-/// RFC 9293 3.10.2: SEND after CLOSE is an error
+#[proves("RFC 9293 3.6", "after CLOSE the peer's data is received until its FIN")]
+#[proves("RFC 9293 3.10.2", "SEND after CLOSE is an error")]
 #[test]
 fn this_side_closes_first_and_the_peer_may_go_on() {
     let (mut peer, mut talk) = connected();
@@ -66,9 +67,9 @@ fn this_side_closes_first_and_the_peer_may_go_on() {
     assert_eq!(peer.stack.occupancy().time_wait, 1);
 }
 
-/// RFC 9293 3.10.7.4: a repeated FIN in TIME-WAIT is acknowledged and begins the wait anew
-/// RFC 9293 3.6: TIME-WAIT lasts for twice the longest life of a segment
-/// RFC 1337 3: a reset does not end TIME-WAIT
+#[proves("RFC 9293 3.10.7.4", "a repeated FIN in TIME-WAIT is acknowledged and begins the wait anew")]
+#[proves("RFC 9293 3.6", "TIME-WAIT lasts for twice the longest life of a segment")]
+#[proves("RFC 1337 3", "a reset does not end TIME-WAIT")]
 #[test]
 fn time_wait_repeats_the_last_acknowledgement_and_passes() {
     let (mut peer, mut talk) = connected();
@@ -93,8 +94,8 @@ fn time_wait_repeats_the_last_acknowledgement_and_passes() {
     assert_eq!(peer.segment().flags, "R");
 }
 
-/// RFC 9293 3.6.1: a SYN in TIME-WAIT with a larger number may begin a new connection
-/// RFC 1122 4.2.2.13: the new connection's first number is beyond the old one's last
+#[proves("RFC 9293 3.6.1", "a SYN in TIME-WAIT with a larger number may begin a new connection")]
+#[proves("RFC 1122 4.2.2.13", "the new connection's first number is beyond the old one's last")]
 #[test]
 fn a_new_connection_may_follow_in_time_wait() {
     let (mut peer, mut talk) = connected();
@@ -116,7 +117,7 @@ fn a_new_connection_may_follow_in_time_wait() {
     assert_eq!(peer.stack.occupancy().time_wait, 0);
 }
 
-/// RFC 9293 3.6: FINs that cross end in TIME-WAIT on both sides
+#[proves("RFC 9293 3.6", "FINs that cross end in TIME-WAIT on both sides")]
 #[test]
 fn ends_that_cross_meet_in_time_wait() {
     let (mut peer, mut talk) = connected();
@@ -131,7 +132,7 @@ fn ends_that_cross_meet_in_time_wait() {
     assert_eq!(peer.stack.occupancy().time_wait, 1);
 }
 
-/// RFC 9293 3.10.3: what was received before the end can be read after it
+#[proves("RFC 9293 3.10.3", "what was received before the end can be read after it")]
 #[test]
 fn unread_data_outlives_the_connections_end() {
     let (mut peer, mut talk) = connected();
@@ -149,7 +150,7 @@ fn unread_data_outlives_the_connections_end() {
     assert_eq!(peer.stack.occupancy().connections, 0);
 }
 
-/// RFC 9293 3.8.1: a FIN is sent again until it is acknowledged
+#[proves("RFC 9293 3.8.1", "a FIN is sent again until it is acknowledged")]
 #[test]
 fn a_fin_is_sent_again_until_it_is_acknowledged() {
     let (mut peer, talk) = connected();
@@ -161,7 +162,7 @@ fn a_fin_is_sent_again_until_it_is_acknowledged() {
     assert_eq!(peer.segment(), end);
 }
 
-/// RFC 9293 3.10.7.4: a FIN counts when all before it has come
+#[proves("RFC 9293 3.10.7.4", "a FIN counts when all before it has come")]
 #[test]
 fn a_fin_ahead_of_a_gap_waits_for_the_data() {
     let (mut peer, talk) = connected();
@@ -174,8 +175,8 @@ fn a_fin_ahead_of_a_gap_waits_for_the_data() {
     assert_eq!(peer.segment().ack, Some(talk.seq + 9));
 }
 
-/// RFC 9293 3.10.7.4: a FIN outside of the window is acknowledged and dropped
-/// RFC 9293 3.10.7.4: a repeated FIN is acknowledged again
+#[proves("RFC 9293 3.10.7.4", "a FIN outside of the window is acknowledged and dropped")]
+#[proves("RFC 9293 3.10.7.4", "a repeated FIN is acknowledged again")]
 #[test]
 fn an_end_told_twice_or_outside_of_the_window_changes_nothing() {
     let (mut peer, talk) = connected();
@@ -200,7 +201,7 @@ fn an_end_told_twice_or_outside_of_the_window_changes_nothing() {
     assert_eq!((peer.events(), peer.read(talk.conn)), (vec![], vec![]));
 }
 
-/// RFC 9293 3.10.7.4: data beyond a FIN is ignored
+#[proves("RFC 9293 3.10.7.4", "data beyond a FIN is ignored")]
 #[test]
 fn data_beyond_the_end_is_ignored() {
     let (mut peer, talk) = connected();
@@ -213,7 +214,7 @@ fn data_beyond_the_end_is_ignored() {
     assert_eq!(peer.segments().last().unwrap().ack, Some(talk.seq + 5));
 }
 
-/// RFC 9293 3.10.4: CLOSE sends what is queued before the FIN
+#[proves("RFC 9293 3.10.4", "CLOSE sends what is queued before the FIN")]
 #[test]
 fn letting_go_sends_what_is_queued_and_ends_by_itself() {
     let (mut peer, mut talk) = connected();
@@ -230,7 +231,7 @@ fn letting_go_sends_what_is_queued_and_ends_by_itself() {
     assert_eq!(peer.stack.occupancy().connections, 0);
 }
 
-/// RFC 1122 4.2.2.13: CLOSE with data unread sends a reset
+#[proves("RFC 1122 4.2.2.13", "CLOSE with data unread sends a reset")]
 #[test]
 fn letting_go_with_unread_data_resets() {
     let (mut peer, mut talk) = connected();
@@ -241,7 +242,7 @@ fn letting_go_with_unread_data_resets() {
     assert_eq!(peer.events(), []);
 }
 
-/// RFC 1122 4.2.2.13: data for a connection whose user is gone is answered with a reset
+#[proves("RFC 1122 4.2.2.13", "data for a connection whose user is gone is answered with a reset")]
 #[test]
 fn data_for_a_connection_that_was_let_go_resets_it() {
     let (mut peer, mut talk) = connected();
@@ -284,7 +285,7 @@ fn a_peer_that_keeps_its_window_shut_is_given_up_after_letting_go() {
     assert_eq!(probes, 10);
 }
 
-/// RFC 9293 3.10.5: ABORT sends a reset and drops what is queued
+#[proves("RFC 9293 3.10.5", "ABORT sends a reset and drops what is queued")]
 #[test]
 fn aborting_resets_at_once() {
     let (mut peer, talk) = connected();

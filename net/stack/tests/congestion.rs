@@ -5,6 +5,7 @@ mod common;
 use common::{Role, Talker};
 use isola_net_sim::{Link, Peer, Sim, Talk, host_config, host_ip};
 use isola_net_stack::{Algorithm, Duration};
+use isola_proves::proves;
 
 const MSS: usize = 1000;
 
@@ -34,8 +35,8 @@ fn acknowledge(peer: &mut Peer, talk: &mut Talk, segments: usize) -> usize {
     sent
 }
 
-/// RFC 5681 3.1: slow start adds a segment for each one acknowledged
-/// RFC 6928 2: the first window is ten segments
+#[proves("RFC 5681 3.1", "slow start adds a segment for each one acknowledged")]
+#[proves("RFC 6928 2", "the first window is ten segments")]
 #[test]
 fn slow_start_doubles_the_window_each_round_trip() {
     let (mut peer, mut talk) = connected();
@@ -44,7 +45,7 @@ fn slow_start_doubles_the_window_each_round_trip() {
     assert_eq!(acknowledge(&mut peer, &mut talk, 2 * INITIAL), 4 * INITIAL);
 }
 
-/// RFC 5681 3.1: the window grows only for what is acknowledged of a window in use
+#[proves("RFC 5681 3.1", "the window grows only for what is acknowledged of a window in use")]
 #[test]
 fn a_window_that_is_not_used_does_not_grow() {
     let (mut peer, mut talk) = connected();
@@ -56,7 +57,7 @@ fn a_window_that_is_not_used_does_not_grow() {
     assert_eq!(burst(&mut peer, &talk), INITIAL);
 }
 
-/// RFC 5681 4.1: after a pause longer than a timeout the window begins anew
+#[proves("RFC 5681 4.1", "after a pause longer than a timeout the window begins anew")]
 #[test]
 fn a_window_that_has_grown_begins_anew_after_a_pause() {
     let (mut peer, mut talk) = connected();
@@ -75,7 +76,7 @@ fn a_window_that_has_grown_begins_anew_after_a_pause() {
     assert_eq!(burst(&mut peer, &talk), INITIAL);
 }
 
-/// RFC 9438 5.2: over a long path with few losses it takes far less time than NewReno.
+#[proves("RFC 9438 5.2", "over a long path with few losses it takes far less time than NewReno.")]
 #[test]
 fn over_a_long_path_with_losses_cubic_is_faster_than_new_reno() {
     let took = |algorithm: Algorithm| -> u64 {

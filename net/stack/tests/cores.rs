@@ -7,6 +7,7 @@ use isola_net_sim::{Peer, Segment, host_config, host_config6, host_ip, host_ip6,
 use isola_net_stack::{
     Addressing, Config, CoreShare, Duration, Event, Instant, Ipv6Addressing, RxChecksum, Stack, Steering,
 };
+use isola_proves::proves;
 use link6::*;
 use std::sync::Arc;
 
@@ -193,7 +194,10 @@ fn pair6() -> (Peer, Peer) {
     (first, other)
 }
 
-/// RFC 4861 7.2.5: an answer to a question counts whichever core asked; what nobody asked makes no entry.
+#[proves(
+    "RFC 4861 7.2.5",
+    "an answer to a question counts whichever core asked; what nobody asked makes no entry."
+)]
 #[test]
 fn an_ipv6_neighbour_that_another_core_asked_for_is_learned() {
     let (mut first, mut other) = pair6();

@@ -2,6 +2,7 @@
 
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
 use isola_net_stack::{Counter, Duration, Ecn};
+use isola_proves::proves;
 
 const MSS: u32 = 1000;
 
@@ -16,7 +17,10 @@ fn connected() -> (Peer, Talk) {
     (peer, talk)
 }
 
-/// RFC 3168 6.1.1: a SYN that asks for it is answered with ECE alone; one that does not is answered without.
+#[proves(
+    "RFC 3168 6.1.1",
+    "a SYN that asks for it is answered with ECE alone; one that does not is answered without."
+)]
 #[test]
 fn a_peer_that_asks_is_answered() {
     let mut peer = Peer::listening();
@@ -32,8 +36,11 @@ fn a_peer_that_asks_is_answered() {
     assert_eq!(peer.segment().flags, "S");
 }
 
-/// RFC 3168 6.1.1: our SYN asks with ECE and CWR where that is wanted, and marks are used where the answer agrees.
-/// RFC 3168 6.1.1.1: a SYN that is sent again does not ask.
+#[proves(
+    "RFC 3168 6.1.1",
+    "our SYN asks with ECE and CWR where that is wanted, and marks are used where the answer agrees."
+)]
+#[proves("RFC 3168 6.1.1.1", "a SYN that is sent again does not ask.")]
 #[test]
 fn our_syn_asks_where_wanted_and_once() {
     for (answer, markable) in [("SE", 2), ("S", 0), ("SEW", 0)] {
@@ -55,9 +62,9 @@ fn our_syn_asks_where_wanted_and_once() {
     assert_eq!(peer.segment().flags, "S", "not asked for by itself");
 }
 
-/// RFC 3168 6.1.5: data may be marked the first time it is sent, and not when it is sent again.
-/// RFC 3168 6.1.4: an acknowledgement without data may not be marked.
-/// RFC 3168 6.1.6: nor may a probe of a shut window.
+#[proves("RFC 3168 6.1.5", "data may be marked the first time it is sent, and not when it is sent again.")]
+#[proves("RFC 3168 6.1.4", "an acknowledgement without data may not be marked.")]
+#[proves("RFC 3168 6.1.6", "nor may a probe of a shut window.")]
 #[test]
 fn only_new_data_may_be_marked() {
     let (mut peer, mut talk) = connected();
@@ -75,7 +82,10 @@ fn only_new_data_may_be_marked() {
     assert_eq!((probe.payload.len(), probe.ecn), (1, 0));
 }
 
-/// RFC 3168 6.1.3: a mark is told in every acknowledgement until the sender says that it has slowed down.
+#[proves(
+    "RFC 3168 6.1.3",
+    "a mark is told in every acknowledgement until the sender says that it has slowed down."
+)]
 #[test]
 fn marks_are_echoed_until_the_sender_has_slowed_down() {
     let (mut peer, mut talk) = connected();
@@ -94,7 +104,10 @@ fn marks_are_echoed_until_the_sender_has_slowed_down() {
     assert_eq!(peer.segment().flags, "E");
 }
 
-/// RFC 3168 6.1.2: an echo shrinks the window as a loss does, once a round trip, and the next new data says so.
+#[proves(
+    "RFC 3168 6.1.2",
+    "an echo shrinks the window as a loss does, once a round trip, and the next new data says so."
+)]
 #[test]
 fn an_echo_shrinks_the_window_once_a_round_trip() {
     let (mut peer, mut talk) = connected();
@@ -121,7 +134,7 @@ fn an_echo_shrinks_the_window_once_a_round_trip() {
     assert_eq!(peer.stack.counters().get(Counter::TcpFastRetransmits), 0);
 }
 
-/// RFC 3168 6.1.1: without agreement marks and their flags mean nothing.
+#[proves("RFC 3168 6.1.1", "without agreement marks and their flags mean nothing.")]
 #[test]
 fn without_agreement_marks_mean_nothing() {
     let mut peer = Peer::listening();
@@ -136,7 +149,7 @@ fn without_agreement_marks_mean_nothing() {
     assert_eq!(peer.stack.counters().get(Counter::TcpMarks), 0);
 }
 
-/// RFC 4987 3.6: a handshake of which nothing is kept agrees on no marks.
+#[proves("RFC 4987 3.6", "a handshake of which nothing is kept agrees on no marks.")]
 #[test]
 fn a_cookie_agrees_on_nothing() {
     let mut config = host_config(1);

@@ -2,6 +2,7 @@
 
 use isola_net_sim::{Peer, Segment, host_config, host_ip, host_mac};
 use isola_net_stack::{Counter, Duration, Event};
+use isola_proves::proves;
 use std::net::Ipv4Addr;
 
 /// A SYN from any address on the network, through one neighbour.
@@ -12,7 +13,7 @@ fn syn(number: u32) -> Vec<u8> {
     frame
 }
 
-/// RFC 4987 3.6: a flood of SYNs fills a bounded table, and true clients get through beside it
+#[proves("RFC 4987 3.6", "a flood of SYNs fills a bounded table, and true clients get through beside it")]
 #[test]
 fn a_syn_flood_costs_half_open_entries_only_and_clients_get_through() {
     let mut config = host_config(1);
@@ -50,7 +51,7 @@ fn a_syn_flood_costs_half_open_entries_only_and_clients_get_through() {
     assert_eq!(peer.stack.counters().get(Counter::TcpCookiesIn), 9);
 }
 
-/// RFC 4987 3.6: acknowledgements that only guess make no connections
+#[proves("RFC 4987 3.6", "acknowledgements that only guess make no connections")]
 #[test]
 fn a_flood_of_guesses_makes_no_connections() {
     let mut config = host_config(1);

@@ -6,6 +6,7 @@ use isola_net_sim::{Peer, Segment, host_config, host_config6, host_ip, host_ip6,
 use isola_net_stack::{
     Addressing, Config, Counter, Duration, Event, Ipv6Addressing, SendToError, UdpId, datagram_port,
 };
+use isola_proves::proves;
 use std::net::{IpAddr, SocketAddr};
 
 /// A stack with both families and a socket at port 53.
@@ -75,8 +76,8 @@ fn count(peer: &Peer, counter: Counter) -> u64 {
     peer.stack.counters().get(counter)
 }
 
-/// RFC 791 3.2: the parts of a packet are put together in whichever order they come.
-/// RFC 8200 4.5: the same over IPv6.
+#[proves("RFC 791 3.2", "the parts of a packet are put together in whichever order they come.")]
+#[proves("RFC 8200 4.5", "the same over IPv6.")]
 #[test]
 fn parts_make_a_whole_in_any_order() {
     let data: Vec<u8> = (0..3000u32).map(|i| (i * 7) as u8).collect();
@@ -99,8 +100,8 @@ fn parts_make_a_whole_in_any_order() {
     }
 }
 
-/// RFC 5722 4: parts that overlap spoil their packet, those still to come included.
-/// RFC 8200 4.5: a part that came before is ignored.
+#[proves("RFC 5722 4", "parts that overlap spoil their packet, those still to come included.")]
+#[proves("RFC 8200 4.5", "a part that came before is ignored.")]
 #[test]
 fn overlapping_parts_spoil_their_packet() {
     for six in [false, true] {
@@ -127,8 +128,11 @@ fn overlapping_parts_spoil_their_packet() {
     }
 }
 
-/// RFC 7112 5: a first part without the whole transport header is dropped.
-/// RFC 8200 4.5: parts are multiples of eight bytes but for the last, and make 65,535 bytes at most.
+#[proves("RFC 7112 5", "a first part without the whole transport header is dropped.")]
+#[proves(
+    "RFC 8200 4.5",
+    "parts are multiples of eight bytes but for the last, and make 65,535 bytes at most."
+)]
 #[test]
 fn impossible_parts_are_dropped() {
     for six in [false, true] {
@@ -152,7 +156,10 @@ fn impossible_parts_are_dropped() {
     }
 }
 
-/// RFC 8200 4.5: after 60 seconds the parts are dropped, and the sender told where the first one came.
+#[proves(
+    "RFC 8200 4.5",
+    "after 60 seconds the parts are dropped, and the sender told where the first one came."
+)]
 #[test]
 fn parts_are_waited_for_a_minute() {
     for six in [false, true] {
@@ -239,8 +246,8 @@ fn too_big(mtu: u32, quote: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// RFC 1191 6.4: a datagram is refused where it is too long for its way.
-/// RFC 8201 4: the way is tried anew after ten minutes.
+#[proves("RFC 1191 6.4", "a datagram is refused where it is too long for its way.")]
+#[proves("RFC 8201 4", "the way is tried anew after ten minutes.")]
 #[test]
 fn datagrams_fit_the_way_that_routers_told_of() {
     for (ip, overhead) in [(IpAddr::from(host_ip(2)), 28), (host_ip6(2).into(), 48)] {
@@ -267,8 +274,11 @@ fn datagrams_fit_the_way_that_routers_told_of() {
     }
 }
 
-/// RFC 5927 4.1: a message about what was never sent is not believed.
-/// RFC 8899 4.6.1: a message is believed where it quotes a datagram that was sent lately, with its ends and its length.
+#[proves("RFC 5927 4.1", "a message about what was never sent is not believed.")]
+#[proves(
+    "RFC 8899 4.6.1",
+    "a message is believed where it quotes a datagram that was sent lately, with its ends and its length."
+)]
 #[test]
 fn a_router_that_quotes_no_datagram_of_ours_is_not_believed() {
     for (ip, overhead) in [(IpAddr::from(host_ip(2)), 28), (host_ip6(2).into(), 48)] {
@@ -298,7 +308,7 @@ fn a_router_that_quotes_no_datagram_of_ours_is_not_believed() {
     }
 }
 
-/// RFC 8201 4: a router that tells of less than every link carries is not believed at all.
+#[proves("RFC 8201 4", "a router that tells of less than every link carries is not believed at all.")]
 #[test]
 fn no_link_carries_less_than_the_least() {
     let (mut peer, socket) = peer(host_config6(1));
@@ -311,7 +321,7 @@ fn no_link_carries_less_than_the_least() {
     assert_eq!(count(&peer, Counter::PathMtuLearned), 1);
 }
 
-/// RFC 8201 5.4: what a connection learned of a way, the next one begins with.
+#[proves("RFC 8201 5.4", "what a connection learned of a way, the next one begins with.")]
 #[test]
 fn the_next_connection_knows_the_way() {
     let (mut peer, _) = peer(host_config6(1));
@@ -336,7 +346,10 @@ fn the_next_connection_knows_the_way() {
     assert_eq!(count(&peer, Counter::PathMtuLearned), 1);
 }
 
-/// RFC 5927 7.2: what a guess at a socket's port brings about makes no connection's segments shorter.
+#[proves(
+    "RFC 5927 7.2",
+    "what a guess at a socket's port brings about makes no connection's segments shorter."
+)]
 #[test]
 fn connections_do_not_believe_what_datagrams_learned() {
     let (mut peer, socket) = peer(host_config6(1));
@@ -356,7 +369,7 @@ fn connections_do_not_believe_what_datagrams_learned() {
     assert_eq!(peer.frames()[0].len(), 1514);
 }
 
-/// RFC 8899 4.3: a way on which long packets vanish without a word is used with shorter ones.
+#[proves("RFC 8899 4.3", "a way on which long packets vanish without a word is used with shorter ones.")]
 #[test]
 fn a_black_hole_is_found_without_a_routers_word() {
     for six in [false, true] {

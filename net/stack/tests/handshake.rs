@@ -2,15 +2,19 @@
 
 use isola_net_sim::{Peer, Segment, host_config, host_ip};
 use isola_net_stack::{ConnectError, Counter, Duration, Event, FailReason, ListenError};
+use isola_proves::proves;
 use std::net::{Ipv4Addr, SocketAddr};
 
 fn server() -> SocketAddr {
     SocketAddr::from((host_ip(2), 80))
 }
 
-/// RFC 9293 3.10.7.2: a SYN for a listener is answered with SYN and ACK, and the last ACK establishes
-/// RFC 9293 3.7.1: the MSS option is sent with a SYN-ACK, and the peer's bounds what is sent
-/// RFC 7323 2.2: the window scale option is sent in answer to one
+#[proves(
+    "RFC 9293 3.10.7.2",
+    "a SYN for a listener is answered with SYN and ACK, and the last ACK establishes"
+)]
+#[proves("RFC 9293 3.7.1", "the MSS option is sent with a SYN-ACK, and the peer's bounds what is sent")]
+#[proves("RFC 7323 2.2", "the window scale option is sent in answer to one")]
 #[test]
 fn a_listener_answers_with_its_options_and_accepts() {
     let mut peer = Peer::listening();
@@ -28,8 +32,8 @@ fn a_listener_answers_with_its_options_and_accepts() {
     assert_eq!(peer.stack.local_addr(conn), Some((host_ip(1), 80).into()));
 }
 
-/// RFC 9293 3.7.1: without an MSS option segments carry 536 bytes at most
-/// RFC 7323 2.2: no window scale option is sent in answer to a SYN without one
+#[proves("RFC 9293 3.7.1", "without an MSS option segments carry 536 bytes at most")]
+#[proves("RFC 7323 2.2", "no window scale option is sent in answer to a SYN without one")]
 #[test]
 fn a_peer_without_options_gets_none_and_small_segments() {
     let mut peer = Peer::listening();
@@ -49,7 +53,7 @@ fn a_ridiculous_segment_size_is_not_believed() {
     assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().mss, 64);
 }
 
-/// RFC 9293 3.10.7.4: data and FIN that come with the last segment of a handshake count
+#[proves("RFC 9293 3.10.7.4", "data and FIN that come with the last segment of a handshake count")]
 #[test]
 fn the_last_segment_of_a_handshake_may_carry_data_and_an_end() {
     let mut peer = Peer::listening();
@@ -64,8 +68,8 @@ fn the_last_segment_of_a_handshake_may_carry_data_and_an_end() {
     assert_eq!(peer.segment().ack, Some(78 + 3 + 1));
 }
 
-/// RFC 6298 5.5: the timeout of a SYN-ACK doubles each time
-/// RFC 9293 3.8.3: a handshake is given up after R2
+#[proves("RFC 6298 5.5", "the timeout of a SYN-ACK doubles each time")]
+#[proves("RFC 9293 3.8.3", "a handshake is given up after R2")]
 #[test]
 fn the_answer_to_a_syn_is_repeated_with_doubled_timeouts_and_then_given_up() {
     let mut peer = Peer::listening();
@@ -81,7 +85,7 @@ fn the_answer_to_a_syn_is_repeated_with_doubled_timeouts_and_then_given_up() {
     assert_eq!(peer.stack.next_deadline(), None);
 }
 
-/// RFC 9293 3.5: an old duplicate SYN does not confuse a handshake
+#[proves("RFC 9293 3.5", "an old duplicate SYN does not confuse a handshake")]
 #[test]
 fn a_repeated_syn_is_answered_alike() {
     let mut peer = Peer::listening();
@@ -93,7 +97,7 @@ fn a_repeated_syn_is_answered_alike() {
     assert_eq!(peer.stack.occupancy().half_open, 1);
 }
 
-/// RFC 9293 3.10.7.4: in SYN-RECEIVED an unacceptable ACK is answered with a reset of its number
+#[proves("RFC 9293 3.10.7.4", "in SYN-RECEIVED an unacceptable ACK is answered with a reset of its number")]
 #[test]
 fn a_wrong_acknowledgement_in_a_handshake_is_reset_and_the_right_one_still_works() {
     let mut peer = Peer::listening();
@@ -108,8 +112,8 @@ fn a_wrong_acknowledgement_in_a_handshake_is_reset_and_the_right_one_still_works
     assert!(matches!(peer.events()[..], [Event::Accepted { .. }]));
 }
 
-/// RFC 9293 3.10.7.4: a reset in SYN-RECEIVED returns to LISTEN without telling the user
-/// RFC 5961 3.2: only a reset at exactly the next expected number counts
+#[proves("RFC 9293 3.10.7.4", "a reset in SYN-RECEIVED returns to LISTEN without telling the user")]
+#[proves("RFC 5961 3.2", "only a reset at exactly the next expected number counts")]
 #[test]
 fn a_reset_ends_a_half_open_handshake_only_at_the_exact_place() {
     let mut peer = Peer::listening();
@@ -123,8 +127,8 @@ fn a_reset_ends_a_half_open_handshake_only_at_the_exact_place() {
     assert_eq!(peer.events(), []);
 }
 
-/// RFC 9293 3.10.7.1: a segment for no connection is answered with a reset, but a reset is not
-/// RFC 9293 3.5.2: a reset takes its number from the ACK, or is zero and acknowledges the segment
+#[proves("RFC 9293 3.10.7.1", "a segment for no connection is answered with a reset, but a reset is not")]
+#[proves("RFC 9293 3.5.2", "a reset takes its number from the ACK, or is zero and acknowledges the segment")]
 #[test]
 fn segments_for_nobody_are_reset() {
     let mut peer = Peer::listening();
@@ -138,10 +142,10 @@ fn segments_for_nobody_are_reset() {
     peer.silent();
 }
 
-/// RFC 9293 3.10.1: an active OPEN sends a SYN
-/// RFC 9293 3.7.1: the MSS option is sent with a SYN
-/// RFC 9293 3.10.7.3: a SYN-ACK that acknowledges the SYN establishes and is acknowledged
-/// RFC 7323 2.2: the window of a segment with SYN is not scaled
+#[proves("RFC 9293 3.10.1", "an active OPEN sends a SYN")]
+#[proves("RFC 9293 3.7.1", "the MSS option is sent with a SYN")]
+#[proves("RFC 9293 3.10.7.3", "a SYN-ACK that acknowledges the SYN establishes and is acknowledged")]
+#[proves("RFC 7323 2.2", "the window of a segment with SYN is not scaled")]
 #[test]
 fn connecting_sends_a_syn_with_options_and_establishes() {
     let mut peer = Peer::usual();
@@ -159,8 +163,8 @@ fn connecting_sends_a_syn_with_options_and_establishes() {
     assert_eq!((stats.mss, stats.peer_window), (1000, 500));
 }
 
-/// RFC 9293 3.10.2: SEND in SYN-SENT queues data until the connection is established
-/// RFC 9293 3.10.4: CLOSE in SYN-SENT or before all is sent waits for the queued data
+#[proves("RFC 9293 3.10.2", "SEND in SYN-SENT queues data until the connection is established")]
+#[proves("RFC 9293 3.10.4", "CLOSE in SYN-SENT or before all is sent waits for the queued data")]
 #[test]
 fn data_given_before_the_handshake_follows_it_at_once() {
     let mut peer = Peer::usual();
@@ -174,7 +178,7 @@ fn data_given_before_the_handshake_follows_it_at_once() {
     assert_eq!((data.payload.as_slice(), data.flags.as_str()), (&b"early"[..], "FP"));
 }
 
-/// RFC 9293 3.10.7.3: a reset in SYN-SENT counts only where it acknowledges the SYN
+#[proves("RFC 9293 3.10.7.3", "a reset in SYN-SENT counts only where it acknowledges the SYN")]
 #[test]
 fn a_refused_connection_fails_and_a_forged_refusal_does_not() {
     let mut peer = Peer::usual();
@@ -190,7 +194,7 @@ fn a_refused_connection_fails_and_a_forged_refusal_does_not() {
     peer.silent();
 }
 
-/// RFC 9293 3.10.7.3: an unacceptable ACK in SYN-SENT is answered with a reset
+#[proves("RFC 9293 3.10.7.3", "an unacceptable ACK in SYN-SENT is answered with a reset")]
 #[test]
 fn an_answer_to_another_syn_is_reset() {
     let mut peer = Peer::usual();
@@ -202,9 +206,9 @@ fn an_answer_to_another_syn_is_reset() {
     assert_eq!(peer.events(), []);
 }
 
-/// RFC 6298 2.1: the first timeout is one second
-/// RFC 6298 5.5: the timeout of a SYN doubles each time
-/// RFC 9293 3.8.3: a SYN is given up after R2, and the user is told
+#[proves("RFC 6298 2.1", "the first timeout is one second")]
+#[proves("RFC 6298 5.5", "the timeout of a SYN doubles each time")]
+#[proves("RFC 9293 3.8.3", "a SYN is given up after R2, and the user is told")]
 #[test]
 fn a_syn_is_repeated_with_doubled_timeouts_and_then_the_connection_fails() {
     let mut peer = Peer::usual();
@@ -221,7 +225,7 @@ fn a_syn_is_repeated_with_doubled_timeouts_and_then_the_connection_fails() {
     peer.silent();
 }
 
-/// RFC 6298 5.7: after a lost SYN the timeout begins at three seconds
+#[proves("RFC 6298 5.7", "after a lost SYN the timeout begins at three seconds")]
 #[test]
 fn after_a_lost_syn_the_first_timeout_is_three_seconds() {
     let mut peer = Peer::usual();
@@ -233,8 +237,8 @@ fn after_a_lost_syn_the_first_timeout_is_three_seconds() {
     assert_eq!(peer.stack.connection_stats(conn).unwrap().rto, Duration::from_secs(3));
 }
 
-/// RFC 9293 3.5: a simultaneous open makes one connection
-/// RFC 9293 3.10.7.3: a SYN without ACK in SYN-SENT is answered with SYN and ACK
+#[proves("RFC 9293 3.5", "a simultaneous open makes one connection")]
+#[proves("RFC 9293 3.10.7.3", "a SYN without ACK in SYN-SENT is answered with SYN and ACK")]
 #[test]
 fn two_syns_that_cross_make_one_connection() {
     let mut peer = Peer::usual();
@@ -256,7 +260,7 @@ fn two_syns_that_cross_make_one_connection() {
     assert_eq!(peer.segment().ack, Some(seq));
 }
 
-/// RFC 9293 3.5: a simultaneous open is completed by an ACK
+#[proves("RFC 9293 3.5", "a simultaneous open is completed by an ACK")]
 #[test]
 fn two_stacks_that_connect_to_each_other_at_once_meet() {
     let mut peer = Peer::usual();
@@ -269,7 +273,7 @@ fn two_stacks_that_connect_to_each_other_at_once_meet() {
     assert_eq!(peer.events(), [Event::Connected(conn)]);
 }
 
-/// RFC 1122 4.2.3.10: an OPEN to a broadcast or multicast address is refused
+#[proves("RFC 1122 4.2.3.10", "an OPEN to a broadcast or multicast address is refused")]
 #[test]
 fn impossible_peers_are_refused_at_once() {
     let mut peer = Peer::usual();
@@ -283,7 +287,7 @@ fn impossible_peers_are_refused_at_once() {
     assert_eq!(peer.stack.connect(peer.now, server()), Err(ConnectError::NoAddress));
 }
 
-/// RFC 9293 3.10.1: an OPEN of a port that is in use is an error
+#[proves("RFC 9293 3.10.1", "an OPEN of a port that is in use is an error")]
 #[test]
 fn a_port_has_one_listener_until_it_is_closed() {
     let mut peer = Peer::usual();
@@ -294,7 +298,7 @@ fn a_port_has_one_listener_until_it_is_closed() {
     peer.stack.listen(80, 1).unwrap();
 }
 
-/// RFC 9293 3.10.4: CLOSE of a listening port ends what waits there
+#[proves("RFC 9293 3.10.4", "CLOSE of a listening port ends what waits there")]
 #[test]
 fn closing_a_listener_resets_what_nobody_took() {
     let mut peer = Peer::usual();
@@ -353,7 +357,10 @@ fn a_connection_that_is_reset_before_it_was_taken_is_never_mentioned() {
     assert_eq!(peer.stack.counters().get(Counter::TcpAccepted), 10, "the backlog of one was free each time");
 }
 
-/// RFC 1122 4.2.3.9: an error fails the attempt that it is about, and not the one that has its place since.
+#[proves(
+    "RFC 1122 4.2.3.9",
+    "an error fails the attempt that it is about, and not the one that has its place since."
+)]
 #[test]
 fn a_search_for_a_neighbour_fails_only_those_that_wait_for_it() {
     let mut peer = Peer::usual();

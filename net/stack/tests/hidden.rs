@@ -5,6 +5,7 @@ mod link6;
 use etherparse::IpNumber;
 use isola_net_sim::{Peer, host_config6, host_ip6, share};
 use isola_net_stack::{Config, Counter};
+use isola_proves::proves;
 use link6::*;
 
 /// A frame with a part of what `next` says, `offset` bytes into it.
@@ -56,7 +57,10 @@ fn parts_within_parts_are_refused() {
     }
 }
 
-/// RFC 6980 5: messages about neighbours and routers are ignored where they have a fragment header.
+#[proves(
+    "RFC 6980 5",
+    "messages about neighbours and routers are ignored where they have a fragment header."
+)]
 #[test]
 fn what_neighbours_are_told_in_parts_is_not_believed() {
     for mut peer in peers() {

@@ -6,11 +6,12 @@ use etherparse::{IpNumber, PacketBuilder};
 use isola_iobuf::IoBuf;
 use isola_net_sim::{Peer, Segment, host_config6, host_ip6, host_mac};
 use isola_net_stack::{Counter, Duration, Event, FailReason, SendToError, flow_of};
+use isola_proves::proves;
 use link6::*;
 use std::net::{Ipv6Addr, SocketAddr};
 
-/// RFC 4861 7.2.4: a question for an address of ours is answered, solicited and overriding.
-/// RFC 4861 7.2.4: who checks an address is answered for all.
+#[proves("RFC 4861 7.2.4", "a question for an address of ours is answered, solicited and overriding.")]
+#[proves("RFC 4861 7.2.4", "who checks an address is answered for all.")]
 #[test]
 fn questions_for_our_address_are_answered() {
     let mut peer = peer();
@@ -30,7 +31,7 @@ fn questions_for_our_address_are_answered() {
     assert_eq!(peer.frames().len(), 0);
 }
 
-/// RFC 4861 7.2.2: packets wait for the answer to a question in the neighbour's group.
+#[proves("RFC 4861 7.2.2", "packets wait for the answer to a question in the neighbour's group.")]
 #[test]
 fn packets_wait_for_their_neighbour() {
     let mut peer = peer();
@@ -49,7 +50,7 @@ fn packets_wait_for_their_neighbour() {
     assert_eq!(peer.events(), [Event::Failed(conn, FailReason::Unreachable)]);
 }
 
-/// RFC 4861 7.3.1: a connection that gets on confirms its neighbour, which is not asked again.
+#[proves("RFC 4861 7.3.1", "a connection that gets on confirms its neighbour, which is not asked again.")]
 #[test]
 fn a_busy_connections_neighbour_is_not_asked() {
     let mut peer = peer();
@@ -80,8 +81,11 @@ fn a_busy_connections_neighbour_is_not_asked() {
     }
 }
 
-/// RFC 4443 4.2: an echo request is answered from the address that it was sent to, or one of ours for a group.
-/// RFC 4443 2.4: answers are limited in their rate.
+#[proves(
+    "RFC 4443 4.2",
+    "an echo request is answered from the address that it was sent to, or one of ours for a group."
+)]
+#[proves("RFC 4443 2.4", "answers are limited in their rate.")]
 #[test]
 fn an_echo_request_comes_back() {
     let mut config = host_config6(1);
@@ -103,9 +107,9 @@ fn an_echo_request_comes_back() {
     assert_eq!(peer.stack.counters().get(Counter::DropIcmpRate), 6);
 }
 
-/// RFC 4443 3.1: a closed port is told to the sender.
-/// RFC 4443 3.4: an unknown transport and a routing header are told to the sender.
-/// RFC 4443 2.4: no error is answered by an error, nor a packet for a group.
+#[proves("RFC 4443 3.1", "a closed port is told to the sender.")]
+#[proves("RFC 4443 3.4", "an unknown transport and a routing header are told to the sender.")]
+#[proves("RFC 4443 2.4", "no error is answered by an error, nor a packet for a group.")]
 #[test]
 fn senders_hear_what_is_wrong() {
     let mut peer = peer();
@@ -139,7 +143,7 @@ fn senders_hear_what_is_wrong() {
     assert_eq!((told(error), told(routed_error)), (None, None));
 }
 
-/// RFC 3810 6.2: a query is answered within the time that it gives, once.
+#[proves("RFC 3810 6.2", "a query is answered within the time that it gives, once.")]
 #[test]
 fn a_query_for_listeners_is_answered_within_its_time() {
     let mut peer = peer();
@@ -158,7 +162,7 @@ fn a_query_for_listeners_is_answered_within_its_time() {
     assert_eq!(peer.frames().len(), 0);
 }
 
-/// RFC 8200 8.1: a datagram over IPv6 has a checksum.
+#[proves("RFC 8200 8.1", "a datagram over IPv6 has a checksum.")]
 #[test]
 fn datagrams_come_and_go() {
     let mut peer = peer();
@@ -209,7 +213,10 @@ fn a_flow_over_ipv6_is_known_by_its_segments_and_by_what_quotes_them() {
     assert_eq!(flow_of(&icmp6(host_ip6(2), host_ip6(1), 255, &solicitation(host_ip6(1), None))), None);
 }
 
-/// RFC 4861 6.3.6: where a router is silent, what waits for it goes by the next one; where all are, it fails.
+#[proves(
+    "RFC 4861 6.3.6",
+    "where a router is silent, what waits for it goes by the next one; where all are, it fails."
+)]
 #[test]
 fn connections_go_by_the_next_router_where_one_is_silent() {
     let routers = [ROUTER, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 253)];
@@ -240,7 +247,7 @@ fn connections_go_by_the_next_router_where_one_is_silent() {
     assert_eq!(peer.events(), [Event::Failed(conn, FailReason::Unreachable)]);
 }
 
-/// RFC 4861 6.3.6: what waited for a silent router goes by the next one.
+#[proves("RFC 4861 6.3.6", "what waited for a silent router goes by the next one.")]
 #[test]
 fn datagrams_go_by_the_next_router_where_one_is_silent() {
     let routers = [ROUTER, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 253)];
@@ -274,7 +281,7 @@ fn datagrams_go_by_the_next_router_where_one_is_silent() {
     assert_eq!(dropped(&peer), 1);
 }
 
-/// RFC 1122 4.1.3.5: an answer comes from the address that was asked, where it is one of ours.
+#[proves("RFC 1122 4.1.3.5", "an answer comes from the address that was asked, where it is one of ours.")]
 #[test]
 fn a_datagram_is_answered_from_the_address_that_was_asked() {
     let mut peer = peer();

@@ -7,6 +7,7 @@ use etherparse::{
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, host_config, host_ip, host_mac};
 use isola_net_stack::{BindError, Counter, Duration, Event, FailReason, SendToError, Stack};
+use isola_proves::proves;
 use std::net::Ipv4Addr;
 
 fn arp(operation: ArpOperation, sender: u8, target: Ipv4Addr, to: [u8; 6]) -> Vec<u8> {
@@ -43,8 +44,8 @@ fn ping(from: u8, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// RFC 826 Reception: a request for the own address is answered to its sender, and others are not
-/// RFC 5227 2.3: a new address is announced
+#[proves("RFC 826 Reception", "a request for the own address is answered to its sender, and others are not")]
+#[proves("RFC 5227 2.3", "a new address is announced")]
 #[test]
 fn the_address_is_announced_and_requests_for_it_are_answered() {
     let config = host_config(1);
@@ -65,7 +66,7 @@ fn the_address_is_announced_and_requests_for_it_are_answered() {
     assert_eq!(peer.stack.counters().get(Counter::DropArpNotForUs), 1);
 }
 
-/// RFC 5227 2.4: a claim to our address is answered by an announcement, at most every ten seconds.
+#[proves("RFC 5227 2.4", "a claim to our address is answered by an announcement, at most every ten seconds.")]
 #[test]
 fn our_address_is_defended_now_and_then() {
     let mut peer = Peer::usual();
@@ -85,7 +86,7 @@ fn our_address_is_defended_now_and_then() {
     assert!(peer.stack.ipv4().is_some(), "a given address is kept");
 }
 
-/// RFC 5227 2.4: only a claim from another hardware address is a conflict.
+#[proves("RFC 5227 2.4", "only a claim from another hardware address is a conflict.")]
 #[test]
 fn our_own_words_are_no_conflict() {
     let mut peer = Peer::usual();
@@ -95,7 +96,7 @@ fn our_own_words_are_no_conflict() {
     assert_eq!((peer.frames().len(), peer.stack.counters().get(Counter::AddressConflicts)), (0, 0));
 }
 
-/// RFC 1122 2.3.2.2: packets wait for the resolution of their address
+#[proves("RFC 1122 2.3.2.2", "packets wait for the resolution of their address")]
 #[test]
 fn packets_wait_for_their_neighbour_and_then_go_in_order() {
     let mut peer = Peer::usual();
@@ -111,7 +112,7 @@ fn packets_wait_for_their_neighbour_and_then_go_in_order() {
     assert_eq!(payloads, (0..16).collect::<Vec<u8>>());
 }
 
-/// RFC 1122 2.3.2.1: requests for one address are a second apart
+#[proves("RFC 1122 2.3.2.1", "requests for one address are a second apart")]
 #[test]
 fn a_connection_to_a_silent_neighbour_fails_and_one_through_it_waits_for_the_answer() {
     let mut peer = Peer::usual();
@@ -148,7 +149,7 @@ fn an_established_connection_whose_neighbour_falls_silent_times_out() {
     assert!(waited < Duration::from_secs(1400), "{waited:?}");
 }
 
-/// RFC 1122 3.3.1.1: what is not on the network goes to a gateway
+#[proves("RFC 1122 3.3.1.1", "what is not on the network goes to a gateway")]
 #[test]
 fn what_is_not_on_the_network_goes_to_the_gateway() {
     let mut peer = Peer::usual();
@@ -169,8 +170,8 @@ fn what_is_not_on_the_network_goes_to_the_gateway() {
     assert_eq!(sent, Err(SendToError::NoRoute));
 }
 
-/// RFC 792 Echo: an echo reply has the request's data
-/// RFC 1122 3.2.2.6: an echo request to a broadcast address may be dropped
+#[proves("RFC 792 Echo", "an echo reply has the request's data")]
+#[proves("RFC 1122 3.2.2.6", "an echo request to a broadcast address may be dropped")]
 #[test]
 fn an_echo_request_comes_back_with_its_data_and_within_the_rate() {
     let mut config = host_config(1);
@@ -192,8 +193,8 @@ fn an_echo_request_comes_back_with_its_data_and_within_the_rate() {
     assert_eq!(peer.frames().len(), 0);
 }
 
-/// RFC 768 Interface: a datagram is told with its source
-/// RFC 1122 4.1.3.5: the specific destination address is told
+#[proves("RFC 768 Interface", "a datagram is told with its source")]
+#[proves("RFC 1122 4.1.3.5", "the specific destination address is told")]
 #[test]
 fn datagrams_arrive_with_their_sender_and_broadcasts_too() {
     let mut peer = Peer::usual();
@@ -220,9 +221,9 @@ fn a_datagram_goes_out_as_the_applications_memory() {
     isola_net_sim::check::frame(&frame.to_vec(), 1500);
 }
 
-/// RFC 1122 4.1.3.1: a datagram for no port is answered with Port Unreachable
-/// RFC 1122 3.2.2: no ICMP error is sent about a broadcast
-/// RFC 792 Unreachable: an error quotes the header and 64 bits of the datagram
+#[proves("RFC 1122 4.1.3.1", "a datagram for no port is answered with Port Unreachable")]
+#[proves("RFC 1122 3.2.2", "no ICMP error is sent about a broadcast")]
+#[proves("RFC 792 Unreachable", "an error quotes the header and 64 bits of the datagram")]
 #[test]
 fn a_datagram_for_nobody_is_refused_and_a_broadcast_is_not() {
     let mut peer = Peer::usual();
@@ -274,7 +275,7 @@ fn sockets_and_datagrams_that_cannot_be_are_refused() {
     peer.stack.udp_bind(53).unwrap();
 }
 
-/// RFC 1122 3.3.6: a packet for one address in a frame for all is dropped
+#[proves("RFC 1122 3.3.6", "a packet for one address in a frame for all is dropped")]
 #[test]
 fn a_packet_for_one_in_a_frame_for_all_is_dropped() {
     let mut peer = Peer::listening();
@@ -285,8 +286,8 @@ fn a_packet_for_one_in_a_frame_for_all_is_dropped() {
     assert_eq!(peer.stack.counters().get(Counter::DropIpv4Address), 1);
 }
 
-/// RFC 1122 3.2.1.2: a packet with a wrong header checksum is dropped
-/// RFC 1122 3.2.1.3: a packet from an address that nobody can have is dropped
+#[proves("RFC 1122 3.2.1.2", "a packet with a wrong header checksum is dropped")]
+#[proves("RFC 1122 3.2.1.3", "a packet from an address that nobody can have is dropped")]
 #[test]
 fn frames_for_others_and_unknown_protocols_are_counted_by_reason() {
     let mut peer = Peer::usual();

@@ -3,6 +3,7 @@
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, host_config, host_ip};
 use isola_net_stack::{Config, Counter, Event, RxChecksum, TxChecksum, TxSegments};
+use isola_proves::proves;
 
 /// A stack at host 1 whose device sums and cuts.
 fn offloading() -> Config {
@@ -55,7 +56,7 @@ fn of_more_than_the_window_allows_whole_segments_go() {
     assert!(peer.segments().iter().all(|segment| segment.payload.len() == 1000));
 }
 
-/// RFC 3168 6.1.2: one segment says that the window was made smaller, the first with new data.
+#[proves("RFC 3168 6.1.2", "one segment says that the window was made smaller, the first with new data.")]
 #[test]
 fn what_tells_of_a_smaller_window_is_not_cut() {
     let mut peer = listening(offloading());

@@ -6,6 +6,7 @@
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
 use isola_net_stack::{Counter, Duration, Event, RxChecksum, SendError};
+use isola_proves::proves;
 use proptest::prelude::*;
 
 /// Bytes of a device's receive buffer: what a frame of any length keeps alive.
@@ -45,7 +46,10 @@ fn bytes_kept(act: impl FnOnce()) -> u64 {
     u64::try_from(allocation_counter::measure(act).bytes_current.max(0)).unwrap_or(0)
 }
 
-/// RFC 9293 3.8.6.1: a peer that does not read is waited for, with what the application may queue and no more
+#[proves(
+    "RFC 9293 3.8.6.1",
+    "a peer that does not read is waited for, with what the application may queue and no more"
+)]
 #[test]
 fn a_slow_reader_holds_what_one_connection_may_queue() {
     let (mut peer, mut good, bad) = guests();
@@ -72,7 +76,10 @@ fn a_slow_reader_holds_what_one_connection_may_queue() {
     assert!(kept < 64 << 10, "{kept} bytes beside the application's data");
 }
 
-/// RFC 5681 3.1: the window grows by what is acknowledged, at most a segment an ACK, not by the number of ACKs
+#[proves(
+    "RFC 5681 3.1",
+    "the window grows by what is acknowledged, at most a segment an ACK, not by the number of ACKs"
+)]
 #[test]
 fn acknowledging_byte_by_byte_does_not_make_the_sender_faster() {
     let (mut peer, mut good, mut bad) = guests();
@@ -88,7 +95,7 @@ fn acknowledging_byte_by_byte_does_not_make_the_sender_faster() {
     served(&mut peer, &mut good);
 }
 
-/// RFC 9293 3.10.7.4: an ACK of what was not sent is answered and dropped
+#[proves("RFC 9293 3.10.7.4", "an ACK of what was not sent is answered and dropped")]
 #[test]
 fn acknowledging_ahead_brings_nothing_but_what_was_sent() {
     let (mut peer, mut good, bad) = guests();
@@ -166,7 +173,10 @@ fn a_flood_of_single_bytes_that_nobody_reads_does_not_keep_a_buffer_a_byte() {
     assert_eq!(peer.read(bad.conn).len(), 20_000);
 }
 
-/// RFC 5961 7: whatever the flood, the answers are bounded, and who knows the numbers is not disturbed
+#[proves(
+    "RFC 5961 7",
+    "whatever the flood, the answers are bounded, and who knows the numbers is not disturbed"
+)]
 #[test]
 fn a_flood_of_resets_ends_nothing_and_is_answered_at_a_bounded_rate() {
     let mut config = host_config(1);
@@ -187,7 +197,7 @@ fn a_flood_of_resets_ends_nothing_and_is_answered_at_a_bounded_rate() {
     served(&mut peer, &mut good);
 }
 
-/// RFC 5961 7: two sides that each think the other's ACK wrong do not answer each other for ever
+#[proves("RFC 5961 7", "two sides that each think the other's ACK wrong do not answer each other for ever")]
 #[test]
 fn a_storm_of_acknowledgements_dies_down() {
     let mut config = host_config(1);
@@ -237,7 +247,7 @@ fn connections_that_only_open_are_bounded_and_their_places_come_back() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// RFC 9293 3.8.6: whatever a peer does with its window, no new data goes beyond the furthest edge it told
+    #[proves("RFC 9293 3.8.6", "whatever a peer does with its window, no new data goes beyond the furthest edge it told")]
     #[test]
     fn a_window_that_jumps_is_never_overrun(
         steps in prop::collection::vec((0u16..6_000, 0u32..4_000, 0u64..400), 1..60),
@@ -268,7 +278,6 @@ proptest! {
     }
 }
 
-/// RFC 2018 4: blocks tell of data that is under way; what they say of the other side of the circle is not believed.
 #[test]
 fn blocks_all_around_the_circle_are_gone_through_once() {
     const QUARTER: u32 = 1 << 30;
@@ -293,4 +302,34 @@ fn blocks_all_around_the_circle_are_gone_through_once() {
         }
         served(&mut peer, &mut good);
     }
+}
+
+#[proves("RFC 2018 5", "a block marks the segments that lie in it; one of what was never sent marks none")]
+#[test]
+fn blocks_of_what_was_never_sent_are_not_believed() {
+    const QUARTER: u32 = 1 << 30;
+    let mut peer = Peer::listening();
+    let syn = Segment::new(4000, 80, 1_000_000, None).flags("S").options(Some(MSS as u16), Some(7));
+    let talk = peer.connect_with(syn.sack_permitted());
+    peer.write(talk.conn, &[1; 5 * MSS]);
+    assert_eq!(peer.segments().len(), 5);
+    let (len, end) = (MSS as u32, talk.ack.wrapping_add(5 * MSS as u32));
+    let window = |peer: &Peer| peer.stack.connection_stats(talk.conn).unwrap().congestion_window;
+    let before = window(&peer);
+    let never = [
+        // Beyond what was sent, before it, all around the circle, and of no length.
+        (end.wrapping_add(1), end.wrapping_add(4 * len)),
+        (talk.ack.wrapping_sub(4 * len), talk.ack.wrapping_sub(len)),
+        (end.wrapping_add(QUARTER), end.wrapping_sub(QUARTER).wrapping_sub(1)),
+        (talk.ack.wrapping_add(len), talk.ack.wrapping_add(len)),
+    ];
+    for block in never.into_iter().cycle().take(12) {
+        peer.send(talk.segment().sack(&[block]));
+        peer.silent();
+    }
+    assert_eq!(window(&peer), before, "nothing is taken for lost");
+    // The first is lost, and the others arrive: it is sent again, and nothing else.
+    peer.send(talk.segment().sack(&[(talk.ack.wrapping_add(len), end)]));
+    let again = peer.segments();
+    assert_eq!(again.iter().map(|segment| segment.seq).collect::<Vec<_>>(), [talk.ack]);
 }

@@ -3,6 +3,7 @@
 use isola_iobuf::{IoBuf, IoBufMut};
 use isola_net_sim::{Peer, Segment, Talk, host_config};
 use isola_net_stack::{Counter, Event, RxChecksum};
+use isola_proves::proves;
 
 fn connected() -> (Peer, Talk) {
     let mut peer = Peer::listening();
@@ -15,8 +16,8 @@ fn ahead(talk: &Talk, offset: u32, payload: &[u8]) -> Segment {
     Segment { seq: talk.seq.wrapping_add(offset), ..talk.segment() }.payload(payload)
 }
 
-/// RFC 5681 4.2: a segment out of order is acknowledged at once
-/// RFC 9293 3.10.7.4: segments ahead of a gap are held until it is filled
+#[proves("RFC 5681 4.2", "a segment out of order is acknowledged at once")]
+#[proves("RFC 9293 3.10.7.4", "segments ahead of a gap are held until it is filled")]
 #[test]
 fn data_ahead_of_a_gap_is_kept_and_acknowledged_at_once() {
     let (mut peer, talk) = connected();
@@ -35,7 +36,7 @@ fn data_ahead_of_a_gap_is_kept_and_acknowledged_at_once() {
     assert_eq!(peer.stack.counters().get(Counter::TcpOutOfOrder), 3);
 }
 
-/// RFC 9293 3.10.7.4: segments are trimmed to what is new
+#[proves("RFC 9293 3.10.7.4", "segments are trimmed to what is new")]
 #[test]
 fn overlaps_of_all_kinds_give_each_byte_once() {
     let (mut peer, talk) = connected();
@@ -50,7 +51,7 @@ fn overlaps_of_all_kinds_give_each_byte_once() {
     assert_eq!(peer.segments().last().unwrap().ack, Some(talk.seq + 13));
 }
 
-/// RFC 9293 3.10.7.4: a segment that is not acceptable is acknowledged and dropped
+#[proves("RFC 9293 3.10.7.4", "a segment that is not acceptable is acknowledged and dropped")]
 #[test]
 fn old_duplicates_are_acknowledged_and_dropped() {
     let (mut peer, mut talk) = connected();
@@ -64,7 +65,7 @@ fn old_duplicates_are_acknowledged_and_dropped() {
     assert_eq!(peer.stack.counters().get(Counter::DropTcpWindow), 1);
 }
 
-/// RFC 9293 3.4: arithmetic on sequence numbers is modulo 2**32
+#[proves("RFC 9293 3.4", "arithmetic on sequence numbers is modulo 2**32")]
 #[test]
 fn sequence_numbers_may_wrap() {
     let mut peer = Peer::listening();
@@ -86,7 +87,7 @@ fn sequence_numbers_may_wrap() {
     assert_eq!(peer.segments().last().unwrap().ack, Some(6));
 }
 
-/// RFC 9293 3.10.7.4: what lies beyond the window is cut off
+#[proves("RFC 9293 3.10.7.4", "what lies beyond the window is cut off")]
 #[test]
 fn data_beyond_the_window_is_cut_off() {
     let mut config = host_config(1);
@@ -154,7 +155,7 @@ fn a_slow_reader_of_small_segments_does_not_pin_large_frames() {
     assert!(pinned <= (512 << 10) + 2 * 16_000 + 8192, "{pinned}");
 }
 
-/// RFC 9293 3.1: a segment with a wrong checksum is dropped
+#[proves("RFC 9293 3.1", "a segment with a wrong checksum is dropped")]
 #[test]
 fn a_verified_checksum_is_not_checked_and_a_wrong_one_is_dropped() {
     let (mut peer, talk) = connected();

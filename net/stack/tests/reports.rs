@@ -2,6 +2,7 @@
 
 use isola_net_sim::{Peer, Segment, Talk, host_config};
 use isola_net_stack::{Config, Counter};
+use isola_proves::proves;
 
 fn connected_with(config: Config, timestamps: Option<(u32, u32)>) -> (Peer, Talk) {
     let mut peer = Peer::new(config);
@@ -28,7 +29,10 @@ fn blocks(peer: &mut Peer, talk: &Talk) -> Vec<(u32, u32)> {
     peer.segment().sack.into_iter().map(relative).collect()
 }
 
-/// RFC 2018 2: permission is given only where the peer's SYN gave it, and blocks are sent only then.
+#[proves(
+    "RFC 2018 2",
+    "permission is given only where the peer's SYN gave it, and blocks are sent only then."
+)]
 #[test]
 fn without_permission_nothing_is_reported() {
     let mut peer = Peer::listening();
@@ -41,8 +45,11 @@ fn without_permission_nothing_is_reported() {
     assert!(peer.segment().sack_permitted);
 }
 
-/// RFC 2018 4: every acknowledgement while data waits beyond a gap reports it.
-/// RFC 2018 4: the first block is the run of the newest segment, the others follow, the newest first.
+#[proves("RFC 2018 4", "every acknowledgement while data waits beyond a gap reports it.")]
+#[proves(
+    "RFC 2018 4",
+    "the first block is the run of the newest segment, the others follow, the newest first."
+)]
 #[test]
 fn data_beyond_a_gap_is_reported_the_newest_run_first() {
     let (mut peer, talk) = connected();
@@ -67,7 +74,7 @@ fn data_beyond_a_gap_is_reported_the_newest_run_first() {
     assert_eq!((answer.ack, answer.sack), (Some(talk.seq + 80), vec![]));
 }
 
-/// RFC 2018 3: blocks and timestamps share the forty bytes.
+#[proves("RFC 2018 3", "blocks and timestamps share the forty bytes.")]
 #[test]
 fn blocks_fit_beside_timestamps() {
     let (mut peer, talk) = connected_with(host_config(1), Some((5, 0)));
@@ -78,7 +85,7 @@ fn blocks_fit_beside_timestamps() {
     }
 }
 
-/// RFC 2018 3: data carries blocks as well, and gets shorter so that the packet still fits.
+#[proves("RFC 2018 3", "data carries blocks as well, and gets shorter so that the packet still fits.")]
 #[test]
 fn data_that_carries_blocks_leaves_room_for_them() {
     let (mut peer, talk) = connected_with(host_config(1), Some((5, 0)));
@@ -90,9 +97,12 @@ fn data_that_carries_blocks_leaves_room_for_them() {
     assert_eq!(sent.iter().map(|segment| segment.payload.len()).sum::<usize>(), 1500);
 }
 
-/// RFC 2883 4.1: a segment that came in twice, below what is acknowledged, is the first block, once.
-/// RFC 2883 4.2: one beyond the gap is followed by the run that it belongs to.
-/// RFC 2883 4.1.2: of a segment that came in partly before, only that part is told.
+#[proves(
+    "RFC 2883 4.1",
+    "a segment that came in twice, below what is acknowledged, is the first block, once."
+)]
+#[proves("RFC 2883 4.2", "one beyond the gap is followed by the run that it belongs to.")]
+#[proves("RFC 2883 4.1.2", "of a segment that came in partly before, only that part is told.")]
 #[test]
 fn what_comes_in_twice_is_told_once() {
     let (mut peer, mut talk) = connected();
@@ -111,7 +121,7 @@ fn what_comes_in_twice_is_told_once() {
     assert_eq!(answer.sack, [before(10, 0), (talk.seq + 50, talk.seq + 70)]);
 }
 
-/// RFC 2018 8: what had no room is not reported, so that it is sent again.
+#[proves("RFC 2018 8", "what had no room is not reported, so that it is sent again.")]
 #[test]
 fn what_was_dropped_is_not_reported() {
     let mut config = host_config(1);

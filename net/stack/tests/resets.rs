@@ -2,6 +2,7 @@
 
 use isola_net_sim::{Peer, Segment, Talk, host_config};
 use isola_net_stack::{Counter, Event, FailReason};
+use isola_proves::proves;
 
 fn connected() -> (Peer, Talk) {
     let mut peer = Peer::listening();
@@ -9,7 +10,10 @@ fn connected() -> (Peer, Talk) {
     (peer, talk)
 }
 
-/// RFC 9293 3.10.7.4: a reset at exactly the next expected number ends the connection, and the user is told
+#[proves(
+    "RFC 9293 3.10.7.4",
+    "a reset at exactly the next expected number ends the connection, and the user is told"
+)]
 #[test]
 fn a_reset_at_the_exact_place_ends_the_connection() {
     let (mut peer, mut talk) = connected();
@@ -23,8 +27,8 @@ fn a_reset_at_the_exact_place_ends_the_connection() {
     assert_eq!(peer.stack.next_deadline(), None);
 }
 
-/// RFC 5961 3.2: a reset elsewhere in the window is answered with a challenge ACK
-/// RFC 5961 3.2: a reset outside of the window is dropped
+#[proves("RFC 5961 3.2", "a reset elsewhere in the window is answered with a challenge ACK")]
+#[proves("RFC 5961 3.2", "a reset outside of the window is dropped")]
 #[test]
 fn a_reset_elsewhere_in_the_window_is_questioned_and_outside_ignored() {
     let (mut peer, talk) = connected();
@@ -40,7 +44,10 @@ fn a_reset_elsewhere_in_the_window_is_questioned_and_outside_ignored() {
     assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::Reset)]);
 }
 
-/// RFC 5961 4.2: a SYN on a synchronised connection is answered with a challenge ACK, wherever it lies
+#[proves(
+    "RFC 5961 4.2",
+    "a SYN on a synchronised connection is answered with a challenge ACK, wherever it lies"
+)]
 #[test]
 fn a_syn_on_an_established_connection_is_questioned() {
     let (mut peer, talk) = connected();
@@ -53,19 +60,29 @@ fn a_syn_on_an_established_connection_is_questioned() {
     assert_eq!(peer.stack.occupancy().connections, 1);
 }
 
-/// RFC 5961 5.2: data whose ACK lies outside of what was sent is dropped and answered with an ACK
+#[proves(
+    "RFC 5961 5.2",
+    "data is dropped and answered with an ACK where its ACK is of what was never sent, or older than the largest window"
+)]
 #[test]
 fn acknowledgements_of_what_was_never_sent_are_questioned_and_bring_nothing() {
-    let (mut peer, talk) = connected();
-    for ack in [talk.ack + 1, talk.ack.wrapping_sub(100_000)] {
+    let (mut peer, mut talk) = connected();
+    let largest = u32::from(talk.segment().window);
+    for ack in [talk.ack + 1, talk.ack.wrapping_sub(largest + 1)] {
         peer.send(Segment::new(4000, 80, talk.seq, Some(ack)).payload(b"forged"));
         assert_eq!(peer.segment().ack, Some(talk.seq));
     }
     assert_eq!(peer.events(), []);
     assert_eq!(peer.stack.counters().get(Counter::DropTcpAck), 2);
+    // The oldest that can still be on its way, which acknowledges nothing new.
+    let oldest = talk.ack.wrapping_sub(largest);
+    peer.send(Segment::new(4000, 80, talk.seq, Some(oldest)).payload(b"late"));
+    talk.seq += 4;
+    assert_eq!(peer.segment().ack, Some(talk.seq));
+    assert_eq!(peer.read(talk.conn), b"late");
 }
 
-/// RFC 9293 3.10.7.4: a segment without ACK on a synchronised connection is dropped
+#[proves("RFC 9293 3.10.7.4", "a segment without ACK on a synchronised connection is dropped")]
 #[test]
 fn segments_without_acknowledgement_are_dropped() {
     let (mut peer, talk) = connected();
@@ -74,7 +91,7 @@ fn segments_without_acknowledgement_are_dropped() {
     assert_eq!(peer.events(), []);
 }
 
-/// RFC 5961 7: a connection answers ten forged segments a second, whatever the others do
+#[proves("RFC 5961 7", "a connection answers ten forged segments a second, whatever the others do")]
 #[test]
 fn questions_of_one_connection_are_bounded() {
     let (mut peer, talk) = connected();
@@ -95,7 +112,7 @@ fn questions_of_one_connection_are_bounded() {
     assert_eq!(flood(&mut peer), 10);
 }
 
-/// RFC 5961 7: challenge ACKs are limited in their rate
+#[proves("RFC 5961 7", "challenge ACKs are limited in their rate")]
 #[test]
 fn questions_are_bounded() {
     let mut config = host_config(1);
@@ -124,7 +141,7 @@ fn resets_for_nobodys_segments_are_bounded() {
     assert_eq!(peer.stack.counters().get(Counter::ResetRate), 95);
 }
 
-/// RFC 9293 3.10.7.4: a reset in CLOSING or LAST-ACK ends the connection
+#[proves("RFC 9293 3.10.7.4", "a reset in CLOSING or LAST-ACK ends the connection")]
 #[test]
 fn a_reset_while_finishing_ends_quietly() {
     let (mut peer, talk) = connected();
@@ -171,7 +188,10 @@ fn a_lost_address_fails_its_connections() {
     assert_eq!(peer.stack.occupancy().connections, 0);
 }
 
-/// RFC 9293 3.8.4: keep-alives are sent only to an idle connection, and end it only when several are unanswered
+#[proves(
+    "RFC 9293 3.8.4",
+    "keep-alives are sent only to an idle connection, and end it only when several are unanswered"
+)]
 #[test]
 fn a_silent_peer_is_probed_where_asked_for_and_given_up() {
     use isola_net_stack::{Duration, KeepAlive};
@@ -195,7 +215,7 @@ fn a_silent_peer_is_probed_where_asked_for_and_given_up() {
     assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::TimedOut)]);
 }
 
-/// RFC 9293 3.8.4: keep-alives are off by default, and each connection has them turned on or off
+#[proves("RFC 9293 3.8.4", "keep-alives are off by default, and each connection has them turned on or off")]
 #[test]
 fn each_connection_has_its_silent_peer_probed_or_not() {
     use isola_net_stack::{Duration, KeepAlive};
@@ -209,7 +229,7 @@ fn each_connection_has_its_silent_peer_probed_or_not() {
     assert_eq!(peer.stack.next_deadline(), None, "nor any more");
 }
 
-/// RFC 9293 3.8.4: a keep-alive of the peer is answered
+#[proves("RFC 9293 3.8.4", "a keep-alive of the peer is answered")]
 #[test]
 fn a_peers_own_probe_is_answered() {
     let (mut peer, talk) = connected();

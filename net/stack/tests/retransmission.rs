@@ -2,6 +2,7 @@
 
 use isola_net_sim::{Peer, Segment, Talk};
 use isola_net_stack::{Counter, Duration, Event, FailReason};
+use isola_proves::proves;
 
 const MSS: usize = 1000;
 
@@ -25,8 +26,8 @@ fn duplicate(peer: &mut Peer, talk: &Talk) {
     peer.send(talk.segment());
 }
 
-/// RFC 6298 2.3: later measurements smooth the round trip and its variation
-/// RFC 6298 2.4: the timeout has a least value
+#[proves("RFC 6298 2.3", "later measurements smooth the round trip and its variation")]
+#[proves("RFC 6298 2.4", "the timeout has a least value")]
 #[test]
 fn the_timeout_comes_from_the_measured_round_trip() {
     let (peer, talk, _) = under_way(1);
@@ -36,10 +37,10 @@ fn the_timeout_comes_from_the_measured_round_trip() {
     assert_eq!(stats.rto, Duration::from_millis(200), "the least timeout");
 }
 
-/// RFC 6298 5.4: a timeout sends the earliest segment again
-/// RFC 6298 5.5: the timeout doubles
-/// RFC 6298 2.5: the timeout has a largest value
-/// RFC 9293 3.8.3: a connection that makes no progress is given up after R2
+#[proves("RFC 6298 5.4", "a timeout sends the earliest segment again")]
+#[proves("RFC 6298 5.5", "the timeout doubles")]
+#[proves("RFC 6298 2.5", "the timeout has a largest value")]
+#[proves("RFC 9293 3.8.3", "a connection that makes no progress is given up after R2")]
 #[test]
 fn timeouts_double_go_back_to_the_first_segment_and_give_up_in_the_end() {
     let (mut peer, talk, sent) = under_way(5);
@@ -66,8 +67,8 @@ fn duplicates_do_not_keep_a_connection_that_makes_no_progress() {
     assert_eq!(peer.events(), [Event::Failed(talk.conn, FailReason::TimedOut)]);
 }
 
-/// RFC 5681 3.1: after a timeout the window is one segment and grows by slow start
-/// RFC 6298 5.2: the timer stops when all is acknowledged
+#[proves("RFC 5681 3.1", "after a timeout the window is one segment and grows by slow start")]
+#[proves("RFC 6298 5.2", "the timer stops when all is acknowledged")]
 #[test]
 fn after_a_timeout_acknowledged_segments_bring_the_rest_in_slow_start() {
     let (mut peer, mut talk, sent) = under_way(6);
@@ -83,8 +84,8 @@ fn after_a_timeout_acknowledged_segments_bring_the_rest_in_slow_start() {
     assert_eq!(peer.stack.next_deadline(), None);
 }
 
-/// RFC 6298 3: segments that were sent again are not measured
-/// RFC 6298 5.7: the backed-off timeout stays until a new measurement
+#[proves("RFC 6298 3", "segments that were sent again are not measured")]
+#[proves("RFC 6298 5.7", "the backed-off timeout stays until a new measurement")]
 #[test]
 fn a_segment_sent_twice_is_not_measured_and_keeps_the_longer_timeout() {
     let (mut peer, mut talk, sent) = under_way(1);
@@ -121,8 +122,8 @@ fn a_round_trip_is_measured_from_its_own_segment() {
     assert!(after < before, "a round trip of no time makes it shorter: {before:?}, {after:?}");
 }
 
-/// RFC 5681 3.2: three duplicate acknowledgements send the lost segment again
-/// RFC 6582 3.2: a full acknowledgement deflates the window
+#[proves("RFC 5681 3.2", "three duplicate acknowledgements send the lost segment again")]
+#[proves("RFC 6582 3.2", "a full acknowledgement deflates the window")]
 #[test]
 fn three_duplicates_bring_the_lost_segment_without_waiting() {
     let (mut peer, mut talk, sent) = under_way(8);
@@ -143,7 +144,7 @@ fn three_duplicates_bring_the_lost_segment_without_waiting() {
     assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
 }
 
-/// RFC 3042 2: the first two duplicates let a new segment out each
+#[proves("RFC 3042 2", "the first two duplicates let a new segment out each")]
 #[test]
 fn the_first_duplicates_let_new_segments_out() {
     let (mut peer, talk, _) = under_way(10);
@@ -155,7 +156,7 @@ fn the_first_duplicates_let_new_segments_out() {
     assert_eq!(peer.segments().len(), 1);
 }
 
-/// RFC 6582 3.2: a partial acknowledgement sends the next lost segment
+#[proves("RFC 6582 3.2", "a partial acknowledgement sends the next lost segment")]
 #[test]
 fn a_partial_acknowledgement_brings_the_next_hole() {
     let (mut peer, mut talk, sent) = under_way(8);
@@ -175,7 +176,7 @@ fn a_partial_acknowledgement_brings_the_next_hole() {
     assert_eq!(peer.stack.counters().get(Counter::TcpTimeouts), 0);
 }
 
-/// RFC 5681 2: a segment with data or another window is no duplicate acknowledgement
+#[proves("RFC 5681 2", "a segment with data or another window is no duplicate acknowledgement")]
 #[test]
 fn acknowledgements_that_tell_a_new_window_or_carry_data_are_no_duplicates() {
     let (mut peer, mut talk, _) = under_way(4);
@@ -203,8 +204,8 @@ fn what_is_sent_again_is_the_applications_memory() {
     }
 }
 
-/// RFC 1191 6.4: a datagram-too-big message makes segments smaller
-/// RFC 5927 4.1: an ICMP error that quotes what is not under way is ignored
+#[proves("RFC 1191 6.4", "a datagram-too-big message makes segments smaller")]
+#[proves("RFC 5927 4.1", "an ICMP error that quotes what is not under way is ignored")]
 #[test]
 fn a_path_that_takes_only_smaller_packets_gets_them() {
     use etherparse::{Icmpv4Type, PacketBuilder, icmpv4::DestUnreachableHeader};

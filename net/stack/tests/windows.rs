@@ -3,6 +3,7 @@
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, chain_of, host_config};
 use isola_net_stack::{Counter, Duration, Event, FailReason, SendError};
+use isola_proves::proves;
 
 fn connected_with(window: u32, scale: Option<u8>) -> (Peer, Talk) {
     let mut config = host_config(1);
@@ -24,8 +25,8 @@ fn warm_up(peer: &mut Peer, talk: &mut Talk) {
     peer.segments();
 }
 
-/// RFC 9293 3.8.6: the window told is the room that is left
-/// RFC 9293 3.8.6.2.2: a window is not opened in small steps
+#[proves("RFC 9293 3.8.6", "the window told is the room that is left")]
+#[proves("RFC 9293 3.8.6.2.2", "a window is not opened in small steps")]
 #[test]
 fn the_window_told_is_what_the_application_has_not_filled() {
     let (mut peer, mut talk) = connected_with(10_000, None);
@@ -40,7 +41,7 @@ fn the_window_told_is_what_the_application_has_not_filled() {
     assert_eq!(peer.segment().window, 9_000);
 }
 
-/// RFC 7323 2.2: windows of segments without SYN are scaled
+#[proves("RFC 7323 2.2", "windows of segments without SYN are scaled")]
 #[test]
 fn scaled_windows_are_told_scaled() {
     let (mut peer, mut talk) = connected_with(1 << 20, Some(2));
@@ -49,8 +50,8 @@ fn scaled_windows_are_told_scaled() {
     assert!(((1 << 20) - 1128..=(1 << 20) - 1000).contains(&told), "{told}");
 }
 
-/// RFC 9293 3.8.6.2.2: a shut window is told open when a good part of it is free
-/// RFC 9293 3.10.7.4: a segment beyond a window of zero is acknowledged and dropped
+#[proves("RFC 9293 3.8.6.2.2", "a shut window is told open when a good part of it is free")]
+#[proves("RFC 9293 3.10.7.4", "a segment beyond a window of zero is acknowledged and dropped")]
 #[test]
 fn a_window_that_shut_is_told_open_again_when_the_application_reads() {
     let (mut peer, mut talk) = connected_with(4_000, None);
@@ -70,7 +71,7 @@ fn a_window_that_shut_is_told_open_again_when_the_application_reads() {
     assert_eq!(peer.read(talk.conn).last(), Some(&b'!'));
 }
 
-/// RFC 9293 3.4: only what lies in the receive window is taken
+#[proves("RFC 9293 3.4", "only what lies in the receive window is taken")]
 #[test]
 fn a_peer_that_ignores_the_window_gets_nothing_in() {
     let (mut peer, mut talk) = connected_with(4_000, None);
@@ -81,7 +82,7 @@ fn a_peer_that_ignores_the_window_gets_nothing_in() {
     assert_eq!(peer.stack.connection_stats(talk.conn).unwrap().bytes_received, 4000);
 }
 
-/// RFC 9293 3.8.6: a receiver does not shrink its window
+#[proves("RFC 9293 3.8.6", "a receiver does not shrink its window")]
 #[test]
 fn the_application_sets_its_window_and_what_was_offered_stays_offered() {
     let (mut peer, mut talk) = connected_with(8_000, None);
@@ -109,8 +110,8 @@ fn a_window_of_zero_makes_the_peer_wait() {
     assert_eq!(peer.segment().window, 5_000);
 }
 
-/// RFC 9293 3.8.6: no more is sent than the window allows
-/// RFC 9293 3.8.6.2.1: no silly remainder is sent while more is under way
+#[proves("RFC 9293 3.8.6", "no more is sent than the window allows")]
+#[proves("RFC 9293 3.8.6.2.1", "no silly remainder is sent while more is under way")]
 #[test]
 fn no_more_is_sent_than_the_peer_takes() {
     let (mut peer, mut talk) = connected_with(60_000, None);
@@ -127,8 +128,8 @@ fn no_more_is_sent_than_the_peer_takes() {
     assert_eq!((probe.seq, probe.payload.len()), (talk.ack, 500));
 }
 
-/// RFC 9293 3.8.6.1: a shut window is probed after the retransmission timeout, with growing pauses
-/// RFC 9293 3.8.6.1: a connection whose probes are answered stays open for ever
+#[proves("RFC 9293 3.8.6.1", "a shut window is probed after the retransmission timeout, with growing pauses")]
+#[proves("RFC 9293 3.8.6.1", "a connection whose probes are answered stays open for ever")]
 #[test]
 fn a_shut_window_is_probed_with_growing_pauses_for_ever() {
     let (mut peer, talk) = connected_with(60_000, None);
@@ -150,7 +151,7 @@ fn a_shut_window_is_probed_with_growing_pauses_for_ever() {
     assert_eq!(peer.segment().payload, b"hello");
 }
 
-/// RFC 9293 3.8.6.1: a probe carries new data that the peer may take
+#[proves("RFC 9293 3.8.6.1", "a probe carries new data that the peer may take")]
 #[test]
 fn a_probe_that_is_taken_counts() {
     let (mut peer, mut talk) = connected_with(60_000, None);
@@ -168,7 +169,7 @@ fn a_probe_that_is_taken_counts() {
     assert_eq!(peer.segment().payload, b"llo");
 }
 
-/// RFC 9293 3.8.3: probes that nobody answers end the connection
+#[proves("RFC 9293 3.8.3", "probes that nobody answers end the connection")]
 #[test]
 fn probes_without_any_answer_end_the_connection() {
     let (mut peer, talk) = connected_with(60_000, None);
@@ -198,7 +199,7 @@ fn a_fin_is_probed_too() {
     assert_eq!(peer.stack.next_deadline(), None);
 }
 
-/// RFC 9293 3.8.6.1: the answer to a probe tells the window
+#[proves("RFC 9293 3.8.6.1", "the answer to a probe tells the window")]
 #[test]
 fn a_lost_window_update_does_not_stop_the_stream() {
     let (mut peer, talk) = connected_with(60_000, None);
@@ -212,7 +213,7 @@ fn a_lost_window_update_does_not_stop_the_stream() {
     assert_eq!(bytes, 5000);
 }
 
-/// RFC 9293 3.10.7.4: only a segment newer than the last one that told the window tells it again
+#[proves("RFC 9293 3.10.7.4", "only a segment newer than the last one that told the window tells it again")]
 #[test]
 fn an_old_segment_does_not_take_the_window_back() {
     let (mut peer, mut talk) = connected_with(60_000, None);
@@ -250,8 +251,8 @@ fn sending_is_all_or_nothing_and_space_is_told_when_what_was_refused_fits() {
     assert_eq!(peer.stack.send_space(talk.conn), 0);
 }
 
-/// RFC 9293 3.8.6.3: an acknowledgement is delayed for less than 0.5 s
-/// RFC 5681 4.2: at least every second segment is acknowledged
+#[proves("RFC 9293 3.8.6.3", "an acknowledgement is delayed for less than 0.5 s")]
+#[proves("RFC 5681 4.2", "at least every second segment is acknowledged")]
 #[test]
 fn acknowledgements_wait_for_company_and_cover_two_segments() {
     let (mut peer, mut talk) = connected_with(60_000, None);

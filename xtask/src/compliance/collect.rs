@@ -1,5 +1,7 @@
 //! Finds the rules that tests name.
 
+use proc_macro2::{Delimiter, Span, TokenStream, TokenTree};
+
 use super::Proofs;
 
 /// A rule of an RFC.
@@ -38,40 +40,89 @@ pub struct Proof {
 struct Item {
     rules: Vec<Rule>,
     failures: Vec<String>,
-    attributes: Vec<String>,
+    is_test: bool,
+    is_function: bool,
+}
+
+/// Returns the proofs in the Rust file `file` with `tokens`: its `#[proves("RFC NUMBER SECTION", "rule")]`. The compiler
+/// has checked that each is above a test that every run has.
+pub fn of_rust(file: &str, tokens: TokenStream) -> Proofs {
+    let mut proofs = Proofs::default();
+    find(file, tokens, &mut proofs);
+    proofs
+}
+
+fn find(file: &str, tokens: TokenStream, proofs: &mut Proofs) {
+    let mut item = Item::default();
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        match token {
+            TokenTree::Punct(punct) if punct.as_char() == '#' => {
+                if let Some(TokenTree::Group(attribute)) = tokens.next_if(is_group) {
+                    item.take(file, punct.span(), attribute.stream());
+                }
+            }
+            TokenTree::Ident(word) if word == "fn" => item.is_function = true,
+            TokenTree::Ident(word) if item.is_function => {
+                if item.is_test {
+                    let test = word.to_string();
+                    let proof = |rule| Proof { rule, file: file.to_owned(), test: test.clone() };
+                    proofs.found.extend(item.rules.drain(..).map(proof));
+                    proofs.failures.append(&mut item.failures);
+                }
+                item = Item::default();
+            }
+            TokenTree::Ident(_) => {}
+            TokenTree::Group(group) => {
+                if group.delimiter() == Delimiter::Brace {
+                    item = Item::default();
+                }
+                find(file, group.stream(), proofs);
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => item = Item::default(),
+        }
+    }
+}
+
+fn is_group(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Group(_))
 }
 
 impl Item {
-    /// Whether it is a test that every run of the tests has.
-    fn is_test(&self) -> bool {
-        let has = |start| self.attributes.iter().any(|attribute| attribute.starts_with(start));
-        has("#[test]") && !has("#[ignore")
+    /// Takes note of an attribute.
+    fn take(&mut self, file: &str, at: Span, attribute: TokenStream) {
+        let mut tokens = attribute.into_iter();
+        let Some(TokenTree::Ident(name)) = tokens.next() else { return };
+        let complaint = || complaint(file, at.start().line);
+        match (name.to_string().as_str(), tokens.next(), tokens.next()) {
+            ("test", None, None) => self.is_test = true,
+            ("proves", Some(TokenTree::Group(claim)), None) => match claimed(claim.stream()) {
+                Some(rule) => self.rules.push(rule),
+                None => self.failures.push(complaint()),
+            },
+            // A claim in a comment is one that the compiler does not check.
+            ("doc", Some(_), Some(text)) if is_claim(&text.to_string()) => self.failures.push(complaint()),
+            _ => {}
+        }
     }
 }
 
-/// The proofs in the Rust file `file` that reads `text`. What is not above a test is documentation.
-pub fn of_rust(file: &str, text: &str) -> Proofs {
-    let mut proofs = Proofs::default();
-    let mut item = Item::default();
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = line.trim();
-        if let Some(words) = line.strip_prefix("/// RFC ") {
-            match rule(words) {
-                Some(rule) => item.rules.push(rule),
-                None => item.failures.push(complaint(file, number)),
-            }
-        } else if line.starts_with("#[") {
-            item.attributes.push(line.to_owned());
-        } else if !line.starts_with("//") {
-            if let Some(test) = function(line).filter(|_| item.is_test()) {
-                let proof = |rule| Proof { rule, file: file.to_owned(), test: test.to_owned() };
-                proofs.found.extend(item.rules.drain(..).map(proof));
-                proofs.failures.append(&mut item.failures);
-            }
-            item = Item::default();
-        }
-    }
-    proofs
+/// Whether a comment begins as a claim in the form of a script's does.
+fn is_claim(comment: &str) -> bool {
+    let words = comment.trim_start_matches(['r', '#', '"', ' ']).strip_prefix("RFC ");
+    words.is_some_and(|words| rule(words).is_some())
+}
+
+/// Reads `"RFC 9293 3.8.6.1", "a rule"`.
+fn claimed(claim: TokenStream) -> Option<Rule> {
+    let mut strings = claim.into_iter().filter_map(|token| match token {
+        TokenTree::Literal(literal) => Some(literal.to_string()),
+        _ => None,
+    });
+    let (source, text) = (strings.next()?, strings.next()?);
+    let source = source.strip_prefix("\"RFC ")?.strip_suffix('"')?;
+    let text = text.strip_prefix('"')?.strip_suffix('"')?.replace("\\\"", "\"").replace("\\\\", "\\");
+    rule(&format!("{source}: {text}"))
 }
 
 /// The proofs of the script `file` that reads `text`: those in the comments that it begins with.
@@ -92,7 +143,11 @@ pub fn of_script(file: &str, text: &str) -> Proofs {
 }
 
 fn complaint(file: &str, line: usize) -> String {
-    format!("{file}:{line}: is not `RFC NUMBER SECTION: rule`")
+    let form = match file.ends_with(".script") {
+        true => "# RFC NUMBER SECTION: rule",
+        false => "#[proves(\"RFC NUMBER SECTION\", \"rule\")]",
+    };
+    format!("{file}:{line}: is not `{form}`")
 }
 
 /// Reads `9293 3.8.6.1: a rule`.
@@ -109,14 +164,6 @@ fn part(text: &str) -> Option<Part> {
     fits.then(|| text.parse().map_or_else(|_| Part::Name(text.to_owned()), Part::Number))
 }
 
-/// The name of the function that begins on `line`.
-fn function(line: &str) -> Option<&str> {
-    let words = line.strip_prefix("pub ").unwrap_or(line);
-    let words = words.strip_prefix("async ").unwrap_or(words);
-    let end = words.find(['(', '<'])?;
-    words.get(..end)?.strip_prefix("fn ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,36 +172,45 @@ mod tests {
         proofs.found.iter().map(|p| (p.rule.rfc, p.rule.text.as_str(), p.test.as_str())).collect()
     }
 
+    fn read(text: &str) -> Proofs {
+        of_rust("net/a.rs", text.parse().expect("Rust"))
+    }
+
     #[test]
     fn rules_above_a_test_are_its_proofs() {
-        let proofs = of_rust(
-            "net/a.rs",
-            "/// RFC 9293 3.1: one.\n/// More words.\n    /// RFC 791 A.2: two\n#[test]\nfn first() {\n}\n\n#[test]\nfn second() {}\n",
+        let proofs = read(
+            "#[proves(\"RFC 9293 3.1\", \"one.\")]\n#[proves(\n    \"RFC 791 A.2\",\n    \"a \\\"b\\\"\"\n)]\n#[test]\n\
+             #[should_panic]\nfn first() {\n}\n\n#[test]\nfn second() {}\n",
         );
-        assert_eq!(tests(&proofs), [(9293, "one.", "first"), (791, "two", "first")]);
+        assert_eq!(tests(&proofs), [(9293, "one.", "first"), (791, "a \"b\"", "first")]);
         assert_eq!(proofs.failures, [""; 0]);
     }
 
     #[test]
-    fn what_is_said_of_other_items_proves_nothing() {
+    fn tests_in_modules_and_macros_are_found() {
+        let text = "mod tests { proptest! { #[proves(\"RFC 1 2\", \"r\")] #[test] fn t(a in 0..9) {} } }";
+        assert_eq!(tests(&read(text)), [(1, "r", "t")]);
+    }
+
+    #[test]
+    fn comments_on_other_items_are_no_claims() {
         let text = "/// RFC 9293 3.1: as here.\nfn helper() {}\n/// RFC 9293 3.1: as here.\nconst A: u8 = 1;\n\
                     /// RFC 6928: ten segments.\nconst B: u8 = 1;\n#[test]\nfn test() {}\n";
-        let proofs = of_rust("net/a.rs", text);
+        let proofs = read(text);
         assert_eq!((proofs.found.len(), proofs.failures.len()), (0, 0));
     }
 
     #[test]
-    fn a_test_that_is_not_run_proves_nothing() {
-        for reason in ["", " = \"needs a tap device\""] {
-            let text = format!("/// RFC 9293 3.1: one.\n#[test]\n#[ignore{reason}]\nfn test() {{}}\n");
-            assert_eq!(tests(&of_rust("net/a.rs", &text)), []);
-        }
+    fn a_claim_in_a_comment_above_a_test_is_found() {
+        let proofs = read("/// RFC 9293 3.1: one\n#[test]\nfn test() {}\n");
+        assert_eq!(proofs.failures, ["net/a.rs:1: is not `#[proves(\"RFC NUMBER SECTION\", \"rule\")]`"]);
+        assert_eq!(read("/// RFC 9293 3.1 has more.\n#[test]\nfn test() {}\n").failures, [""; 0]);
     }
 
     #[test]
-    fn a_line_above_a_test_that_cannot_be_understood_is_found() {
-        let proofs = of_rust("net/a.rs", "/// RFC 9293: no section\n#[test]\nfn test() {}\n");
-        assert_eq!(proofs.failures, ["net/a.rs:1: is not `RFC NUMBER SECTION: rule`"]);
+    fn a_claim_that_cannot_be_understood_is_found() {
+        let proofs = read("#[proves(\"RFC 9293\", \"no section\")]\n#[test]\nfn test() {}\n");
+        assert_eq!(proofs.failures.len(), 1);
     }
 
     #[test]

@@ -59,12 +59,18 @@ mod tests {
     use super::super::{of_rust, outdated};
     use super::*;
 
-    const TESTS: &str = "/// RFC 9293 3.10: b | c\n#[test]\nfn second() {}\n/// RFC 9293 3.9: a\n#[test]\nfn first() {}\n\
-                         /// RFC 9293 3.9: a\n#[test]\nfn third() {}\n/// RFC 99999 1: z\n#[test]\nfn last() {}\n";
+    const TESTS: &str = "#[proves(\"RFC 9293 3.10\", \"b | c\")]\n#[test]\nfn second() {}\n\
+                         #[proves(\"RFC 9293 3.9\", \"a\")]\n#[test]\nfn first() {}\n\
+                         #[proves(\"RFC 9293 3.9\", \"a\")]\n#[test]\nfn third() {}\n\
+                         #[proves(\"RFC 99999 1\", \"z\")]\n#[test]\nfn last() {}\n";
+
+    fn found() -> Vec<Proof> {
+        of_rust("net/a.rs", TESTS.parse().expect("Rust")).found
+    }
 
     #[test]
     fn rules_are_in_order_each_with_all_its_tests() {
-        let document = document(&of_rust("net/a.rs", TESTS).found);
+        let document = document(&found());
         let table = document.strip_prefix(HEAD).expect("the head");
         assert_eq!(
             table,
@@ -77,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_document_is_current_only_if_it_is_the_very_same() {
-        let proofs = of_rust("net/a.rs", TESTS).found;
+        let proofs = found();
         let current = document(&proofs);
         assert_eq!(outdated(&current, &proofs), None);
         assert!(outdated(&current, &proofs[1..]).is_some());

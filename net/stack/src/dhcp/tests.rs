@@ -3,6 +3,7 @@
 use super::*;
 use crate::address::DNS_SERVERS;
 use alloc::vec;
+use isola_proves::proves;
 use proptest::prelude::*;
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -92,7 +93,7 @@ fn bound(options: &[u8]) -> Client {
     client
 }
 
-/// RFC 2131 3.1: DISCOVER, OFFER, REQUEST, ACK bring an address
+#[proves("RFC 2131 3.1", "DISCOVER, OFFER, REQUEST, ACK bring an address")]
 #[test]
 fn an_offer_is_requested_and_granted() {
     let mut client = client();
@@ -112,7 +113,7 @@ fn an_offer_is_requested_and_granted() {
     assert_eq!(client.deadline(), Some(Instant::ZERO + seconds(500)));
 }
 
-/// RFC 2131 4.1: messages are sent again with pauses that double
+#[proves("RFC 2131 4.1", "messages are sent again with pauses that double")]
 #[test]
 fn silence_is_met_with_growing_pauses() {
     let mut client = client();
@@ -153,7 +154,7 @@ fn a_refusal_begins_anew_after_a_moment() {
     assert_eq!(say(&mut client, Instant::ZERO + seconds(1)).kind, 1);
 }
 
-/// RFC 2131 4.4.5: at T1 the server is asked by unicast
+#[proves("RFC 2131 4.4.5", "at T1 the server is asked by unicast")]
 #[test]
 fn a_lease_is_renewed_with_its_server_and_keeps_the_address() {
     let mut client = bound(&usual());
@@ -177,7 +178,7 @@ fn a_renewal_may_bring_another_router() {
     assert_eq!(config.gateway, Some(Ipv4Addr::new(10, 0, 2, 9)));
 }
 
-/// RFC 2131 4.4.5: at T2 any server is asked by broadcast
+#[proves("RFC 2131 4.4.5", "at T2 any server is asked by broadcast")]
 #[test]
 fn a_silent_server_leads_to_rebinding_and_then_to_the_loss_of_the_address() {
     let mut client = bound(&usual());
@@ -208,8 +209,10 @@ fn a_refusal_of_a_renewal_takes_the_address_at_once() {
     assert_eq!(say(&mut client, t1).kind, 1);
 }
 
-/// RFC 2132 9.11: T1 and T2 are taken from the server
-/// RFC 2131 3.1: an address that somebody has is declined, and nothing asked for within ten seconds.
+#[proves(
+    "RFC 2131 3.1",
+    "an address that somebody has is declined, and nothing asked for within ten seconds."
+)]
 #[test]
 fn an_address_of_somebody_else_is_declined() {
     let mut client = bound(&usual());
@@ -228,23 +231,36 @@ fn an_address_of_somebody_else_is_declined() {
     assert_eq!(client.decline(now), None, "nothing to decline");
 }
 
+#[proves("RFC 2132 9.11", "T1 is taken from the server")]
+#[proves("RFC 2132 9.12", "T2 is taken from the server")]
 #[test]
 fn times_that_the_server_tells_are_used_where_they_make_sense() {
+    // The seconds of the first request to the server, and of the first to any server.
     let times = |t1: u32, t2: u32| {
         let mut options = usual();
         for (option, value) in [(58, t1), (59, t2)] {
             options.extend_from_slice(&[option, 4]);
             options.extend_from_slice(&value.to_be_bytes());
         }
-        bound(&options).deadline().unwrap().as_nanos() / 1_000_000_000
+        let mut client = bound(&options);
+        let mut renewed = None;
+        loop {
+            let now = client.deadline().unwrap();
+            let at = now.as_nanos() / 1_000_000_000;
+            match say(&mut client, now).server {
+                Some(_) => renewed = renewed.or(Some(at)),
+                None => break (renewed.unwrap(), at),
+            }
+        }
     };
-    assert_eq!(times(300, 700), 300);
-    assert_eq!(times(800, 700), 500, "T1 beyond T2");
-    assert_eq!(times(0, 0), 500);
-    assert_eq!(times(2000, 3000), 500);
+    assert_eq!(times(300, 700), (300, 700));
+    assert_eq!(times(100, 990), (100, 990));
+    assert_eq!(times(800, 700), (500, 700), "T1 beyond T2");
+    assert_eq!(times(0, 0), (500, 875));
+    assert_eq!(times(2000, 3000), (500, 875), "both beyond the lease");
 }
 
-/// RFC 2131 3.3: a lease of 0xffffffff seconds has no end
+#[proves("RFC 2131 3.3", "a lease of 0xffffffff seconds has no end")]
 #[test]
 fn a_lease_without_end_needs_nothing_and_a_tiny_one_is_a_minute() {
     let lease = |seconds: u32| {
@@ -257,7 +273,7 @@ fn a_lease_without_end_needs_nothing_and_a_tiny_one_is_a_minute() {
     assert_eq!(lease(1), Some(Instant::ZERO + seconds(30)));
 }
 
-/// RFC 2131 4.4.1: messages with another transaction id are dropped
+#[proves("RFC 2131 4.4.1", "messages with another transaction id are dropped")]
 #[test]
 fn what_is_not_for_this_client_now_is_refused() {
     let mut client = client();
@@ -287,19 +303,35 @@ fn what_is_not_for_this_client_now_is_refused() {
 }
 
 proptest! {
+    /// Bytes of a good acknowledgement are changed, and it is cut: a refused one changes nothing, and one that is taken
+    /// gives an address that a host can have, until a time that the lease allows.
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-        let _ = message::Reply::parse(&bytes);
-    }
-
-    #[test]
-    fn any_options_behind_a_good_beginning_are_read_or_refused(
-        options in proptest::collection::vec(any::<u8>(), 0..100),
+    fn a_changed_acknowledgement_is_taken_whole_or_changes_nothing(
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6),
+        more in proptest::collection::vec(any::<u8>(), 0..40),
+        cut in 0..30_usize,
     ) {
         let mut client = client();
         let transaction = say(&mut client, Instant::ZERO).transaction;
-        for kind in [2, 5, 6] {
-            let _ = client.receive(Instant::ZERO, &reply(kind, transaction, &options));
+        client.receive(Instant::ZERO, &reply(2, transaction, &usual())).unwrap();
+        say(&mut client, Instant::ZERO);
+        let before = client.deadline();
+        let mut bytes = reply(5, transaction, &[usual(), more].concat());
+        for (place, byte) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        bytes.truncate(bytes.len() - cut);
+        match client.receive(Instant::ZERO, &bytes) {
+            Ok(Some(Change::Gained(config))) => {
+                let ip = config.address;
+                prop_assert!(!ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast(), "{ip}");
+                prop_assert!(config.prefix_len <= 32);
+                let longest = Instant::ZERO + seconds(u32::MAX.into());
+                prop_assert!(client.deadline().is_none_or(|at| at >= Instant::ZERO + seconds(30) && at <= longest));
+            }
+            Ok(_) => {}
+            Err(NotForUs) => prop_assert_eq!(client.deadline(), before),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A scripted server against the client.
 
 use super::*;
+use isola_proves::proves;
 use proptest::prelude::*;
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -77,8 +78,11 @@ fn bound(renew: u32, rebind: u32) -> Client {
 
 use alloc::vec;
 
-/// RFC 8415 18.2.1: offers are collected for the first pause, and the one with the highest preference is taken.
-/// RFC 8415 18.2.9: an offer with preference 255 is taken at once.
+#[proves(
+    "RFC 8415 18.2.1",
+    "offers are collected for the first pause, and the one with the highest preference is taken."
+)]
+#[proves("RFC 8415 18.2.9", "an offer with preference 255 is taken at once.")]
 #[test]
 fn the_best_offer_is_taken() {
     let mut client = Client::new(MAC, 7);
@@ -96,7 +100,7 @@ fn the_best_offer_is_taken() {
     bound(0, 0);
 }
 
-/// RFC 8415 15: pauses double, a tenth more or less, up to their longest.
+#[proves("RFC 8415 15", "pauses double, a tenth more or less, up to their longest.")]
 #[test]
 fn silence_is_met_with_growing_pauses() {
     let mut client = Client::new(MAC, 7);
@@ -112,7 +116,7 @@ fn silence_is_met_with_growing_pauses() {
     }
 }
 
-/// RFC 8415 21.9: the elapsed time is counted from the first message of the exchange, which says zero.
+#[proves("RFC 8415 21.9", "the elapsed time is counted from the first message of the exchange, which says zero.")]
 #[test]
 fn time_elapses_from_the_first_message_on() {
     let mut client = Client::new(MAC, 7);
@@ -129,8 +133,8 @@ fn time_elapses_from_the_first_message_on() {
     assert_eq!(u64::from(elapsed(&second)), next.since(at(3)).as_millis() / 10);
 }
 
-/// RFC 8415 18.2.4: a lease is renewed with its server at T1.
-/// RFC 8415 18.2.5: with any server at T2, and is over at the end of its valid lifetime.
+#[proves("RFC 8415 18.2.4", "a lease is renewed with its server at T1.")]
+#[proves("RFC 8415 18.2.5", "with any server at T2, and is over at the end of its valid lifetime.")]
 #[test]
 fn a_lease_is_renewed_rebound_and_lost() {
     let mut client = bound(300, 700);
@@ -158,8 +162,8 @@ fn a_lease_is_renewed_rebound_and_lost() {
     );
 }
 
-/// RFC 8415 18.2.10.1: a server that knows nothing of the lease is asked for the address anew.
-/// RFC 8415 18.2.10.1: an address with a valid lifetime of zero is given up at once.
+#[proves("RFC 8415 18.2.10.1", "a server that knows nothing of the lease is asked for the address anew.")]
+#[proves("RFC 8415 18.2.10.1", "an address with a valid lifetime of zero is given up at once.")]
 #[test]
 fn a_server_can_take_a_lease_back() {
     let mut client = bound(300, 700);
@@ -174,7 +178,7 @@ fn a_server_can_take_a_lease_back() {
     assert_eq!(say(&mut client, at(300)).0, 1);
 }
 
-/// RFC 8415 18.2.8: an address that somebody has is declined, and another one looked for.
+#[proves("RFC 8415 18.2.8", "an address that somebody has is declined, and another one looked for.")]
 #[test]
 fn an_address_of_somebody_else_is_declined() {
     let mut client = bound(300, 700);
@@ -185,8 +189,10 @@ fn an_address_of_somebody_else_is_declined() {
     assert_eq!(say(&mut client, next).0, 1);
 }
 
-/// RFC 8415 18.2.6: where routers say that settings are to be had, they are asked for, and again in time.
-/// RFC 8415 14.2: without T1 and T2, half and four fifths of the preferred lifetime are taken.
+#[proves(
+    "RFC 8415 18.2.6",
+    "where routers say that settings are to be had, they are asked for, and again in time."
+)]
 #[test]
 fn settings_alone_are_asked_for_where_addresses_are_not_offered() {
     let mut client = Client::new(MAC, 7);
@@ -199,7 +205,24 @@ fn settings_alone_are_asked_for_where_addresses_are_not_offered() {
     assert_eq!(client.receive(at(0), &answer), Ok(Some(Change::Settings([Some(DNS), None, None]))));
     assert_eq!(client.deadline(), Some(at(86_400)));
     assert_eq!(say(&mut client, at(86_400)).0, 11);
-    assert_eq!(bound(0, 0).deadline(), Some(at(400)));
+}
+
+#[proves("RFC 8415 14.2", "without T1 and T2, half and four fifths of the preferred lifetime are taken.")]
+#[test]
+fn times_that_the_server_leaves_to_the_client_follow_from_the_lifetime() {
+    /// The kind of a message that asks any server to extend a lease.
+    const REBIND: u8 = 6;
+    let times = |t1, t2| {
+        let mut client = bound(t1, t2);
+        let first = client.deadline().unwrap();
+        let mut now = first;
+        while say(&mut client, now).0 != REBIND {
+            now = client.deadline().unwrap();
+        }
+        (first, now)
+    };
+    assert_eq!(times(300, 700), (at(300), at(700)));
+    assert_eq!(times(0, 0), (at(400), at(640)));
 }
 
 #[test]
@@ -226,15 +249,22 @@ fn what_is_not_for_this_client_now_is_refused() {
 }
 
 proptest! {
+    /// Options behind a good lease: the answer is taken, or refused and changes nothing.
     #[test]
-    fn any_options_behind_a_good_beginning_are_read_or_refused(
+    fn any_options_behind_a_lease_are_taken_or_change_nothing(
         options in proptest::collection::vec(any::<u8>(), 0..200),
+        with_lease in any::<bool>(),
     ) {
         let mut client = bound(300, 700);
         let (_, transaction, ..) = say(&mut client, at(300));
-        for kind in [2, 7] {
-            let _ = client.receive(at(300), &reply(kind, transaction, 1, core::slice::from_ref(&options)));
+        let before = client.deadline();
+        let lease = if with_lease { vec![loan(300, 700, 1000), options] } else { vec![options] };
+        match client.receive(at(300), &reply(7, transaction, 1, &lease)) {
+            Ok(Some(Change::Gained { ip, preferred, valid, .. })) => {
+                prop_assert!(preferred <= valid && !ip.is_multicast() && !ip.is_unspecified());
+            }
+            Ok(_) => prop_assert!(client.deadline() >= Some(at(300))),
+            Err(NotForUs) => prop_assert_eq!(client.deadline(), before),
         }
-        let _ = Reply::parse(&options, MAC);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use core::net::{Ipv4Addr, Ipv6Addr};
+use isola_proves::proves;
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
 const PEER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9));
@@ -21,8 +22,8 @@ fn known(answer: Answer) -> (MacAddr, Option<Ask>) {
     (known.mac, ask)
 }
 
-/// RFC 1122 2.3.2.1: requests for one address are at least a second apart.
-/// RFC 4861 7.2.2: three requests without an answer end a search.
+#[proves("RFC 1122 2.3.2.1", "requests for one address are at least a second apart.")]
+#[proves("RFC 4861 7.2.2", "three requests without an answer end a search.")]
 #[test]
 fn a_search_asks_three_times_and_ends() {
     for ip in [PEER, PEER6] {
@@ -42,7 +43,7 @@ fn a_search_asks_three_times_and_ends() {
     }
 }
 
-/// RFC 4861 7.3.2: a neighbour is reachable, stale, delayed, probed three times and then deleted.
+#[proves("RFC 4861 7.3.2", "a neighbour is reachable, stale, delayed, probed three times and then deleted.")]
 #[test]
 fn a_neighbour_that_is_used_late_is_checked_and_forgotten_when_silent() {
     for (ip, fresh) in [(PEER, 60), (PEER6, 30)] {
@@ -67,7 +68,7 @@ fn a_neighbour_that_is_used_late_is_checked_and_forgotten_when_silent() {
     }
 }
 
-/// RFC 4861 7.3.1: forward progress of a transport confirms a neighbour without a probe.
+#[proves("RFC 4861 7.3.1", "forward progress of a transport confirms a neighbour without a probe.")]
 #[test]
 fn progress_of_a_transport_saves_the_question() {
     let (mut cache, mut counters) = cache(8);
@@ -79,8 +80,11 @@ fn progress_of_a_transport_saves_the_question() {
     assert!(known(cache.look_up(at(42), PEER6, &mut counters)).1.is_some());
 }
 
-/// RFC 4861 7.2.5: an advertisement without the override flag does not replace an address, but makes it stale.
-/// RFC 4861 7.2.5: an advertisement for whom nobody looked is ignored.
+#[proves(
+    "RFC 4861 7.2.5",
+    "an advertisement without the override flag does not replace an address, but makes it stale."
+)]
+#[proves("RFC 4861 7.2.5", "an advertisement for whom nobody looked is ignored.")]
 #[test]
 fn advertisements_change_what_they_may() {
     use MakeEntry::IfPresent;
@@ -113,7 +117,7 @@ fn advertisements_change_what_they_may() {
     assert!(known(cache.look_up(at(26), PEER6, &mut counters)).1.is_some(), "replaced, but unproven");
 }
 
-/// RFC 6583 7.1: what is in use stays where claims and searches flood the cache.
+#[proves("RFC 6583 7.1", "what is in use stays where claims and searches flood the cache.")]
 #[test]
 fn a_flood_of_senders_and_searches_stays_within_bounds() {
     let (mut cache, mut counters) = cache(16);

@@ -130,6 +130,7 @@ pub(crate) fn options_of_syn(mss: u16, echoed: &Options) -> Options {
 mod tests {
     use super::*;
     use core::net::Ipv4Addr;
+    use isola_proves::proves;
     use proptest::prelude::*;
 
     fn flow(port: u16) -> Flow {
@@ -141,7 +142,7 @@ mod tests {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
-    /// RFC 4987 3.6: a cookie is good for a bounded time
+    #[proves("RFC 4987 3.6", "a cookie is good for a bounded time")]
     #[test]
     fn a_cookie_is_good_for_its_tick_and_the_next() {
         for start in [0, 63, 64, 100, 127, 1_000_000] {
@@ -156,7 +157,10 @@ mod tests {
         }
     }
 
-    /// RFC 4987 3.6: a cookie is of one flow and one first number of the peer's, and cannot be made outside
+    #[proves(
+        "RFC 4987 3.6",
+        "a cookie is of one flow and one first number of the peer's, and cannot be made outside"
+    )]
     #[test]
     fn a_cookie_is_of_one_handshake_and_one_secret() {
         let mut cookies = Cookies::new(&Secret([7; 32]));

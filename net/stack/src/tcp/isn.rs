@@ -76,14 +76,15 @@ mod tests {
     use super::*;
     use crate::time::Duration;
     use core::net::Ipv4Addr;
+    use isola_proves::proves;
 
     fn flow(port: u16) -> Flow {
         let (a, b) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         Flow::new(a.into(), port, b.into(), 80)
     }
 
-    /// RFC 6528 3: the first number is a clock plus a keyed hash of the flow
-    /// RFC 9293 3.4.1: the clock of first numbers advances every 4 microseconds
+    #[proves("RFC 6528 3", "the first number is a clock plus a keyed hash of the flow")]
+    #[proves("RFC 9293 3.4.1", "the clock of first numbers advances every 4 microseconds")]
     #[test]
     fn numbers_of_a_flow_advance_with_time_and_flows_differ() {
         let chooser = Chooser::new(&Secret([7; 32]));
@@ -95,12 +96,29 @@ mod tests {
         assert_ne!(other.beginning(Instant::ZERO, &flow(1)).sequence, first);
     }
 
-    /// RFC 6056 3.2: the dynamic range is used for ports
+    #[proves("RFC 6335 6", "ports of connections that the stack makes are dynamic ports, 49152 to 65535")]
+    #[proves("RFC 6056 3.3.3", "a keyed hash of the peer and a counter choose the port that is tried first")]
     #[test]
-    fn all_ports_of_the_range_are_tried_once() {
+    fn all_dynamic_ports_are_tried_once_from_a_beginning_that_others_cannot_tell() {
+        let ports = |chooser: &mut Chooser, flow: Flow| -> alloc::vec::Vec<u16> {
+            chooser.ports(flow.local.ip(), flow.remote).collect()
+        };
         let mut chooser = Chooser::new(&Secret([7; 32]));
-        let mut ports: alloc::vec::Vec<u16> = chooser.ports(flow(0).local.ip(), flow(0).remote).collect();
-        ports.sort_unstable();
-        assert!(ports.iter().copied().eq(FIRST_PORT..=u16::MAX));
+        let first = ports(&mut chooser, flow(0));
+        let mut sorted = first.clone();
+        sorted.sort_unstable();
+        assert!(sorted.iter().copied().eq(49_152..=65_535));
+        let mut next = first.clone();
+        next.rotate_left(1);
+        assert_eq!(ports(&mut chooser, flow(0)), next, "the counter moves on");
+
+        let begins = |secret: u8, peer: u8| {
+            let remote = SocketAddr::new(Ipv4Addr::new(10, 0, 0, peer).into(), 80);
+            ports(&mut Chooser::new(&Secret([secret; 32])), Flow { remote, ..flow(0) })[0]
+        };
+        let of_peers: alloc::collections::BTreeSet<u16> = (0..50).map(|peer| begins(7, peer)).collect();
+        let of_secrets: alloc::collections::BTreeSet<u16> = (0..50).map(|secret| begins(secret, 2)).collect();
+        // Fifty draws of 16,384: not all need differ.
+        assert!(of_peers.len() > 45 && of_secrets.len() > 45, "{of_peers:?} {of_secrets:?}");
     }
 }

@@ -185,6 +185,7 @@ fn behind(bytes: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
     use proptest::prelude::*;
 
     fn written(options: Options, blocks: SackBlocks) -> alloc::vec::Vec<u8> {
@@ -193,7 +194,7 @@ mod tests {
         bytes
     }
 
-    /// RFC 7323 A: the layout that implementations read fastest.
+    #[proves("RFC 7323 A", "the layout that implementations read fastest.")]
     #[test]
     fn timestamps_alone_have_the_usual_layout() {
         let timestamps = Timestamps { value: 0x0102_0304, echo: 0x0506_0708 };
@@ -229,9 +230,34 @@ mod tests {
             prop_assert!(read_blocks.iter().eq(list.iter()));
         }
 
+        /// Each option that is read lies whole in the bytes: what is behind them changes nothing, and a cut list has some
+        /// of the options of the whole, with their values.
         #[test]
-        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..41)) {
-            let _ = Options::read(&bytes);
+        fn an_option_is_read_from_its_own_bytes(
+            bytes in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..41),
+                any::<(Option<u16>, Option<(u32, u32)>)>().prop_map(|(mss, timestamps)| {
+                    let timestamps = timestamps.map(|(value, echo)| Timestamps { value, echo });
+                    let options = Options { mss, window_scale: Some(7), timestamps, ..Options::default() };
+                    written(options, SackBlocks::NONE)
+                }),
+            ],
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let (whole, whole_blocks) = Options::read(&bytes);
+            let ended = [&bytes[..], &[0; 20]].concat();
+            let (read, blocks) = Options::read(&ended);
+            prop_assert_eq!(read, whole);
+            prop_assert!(blocks.iter().eq(whole_blocks.iter()));
+            let cut = cut.index(bytes.len() + 1);
+            let (part, _) = Options::read(&bytes[..cut]);
+            // Where an option comes twice, the one that counts may be cut off.
+            let is_repeated = |kind: u8| bytes.iter().filter(|byte| **byte == kind).count() > 1;
+            prop_assert!(part.mss.is_none() || part.mss == whole.mss || is_repeated(2));
+            prop_assert!(part.timestamps.is_none() || part.timestamps == whole.timestamps || is_repeated(8));
+            prop_assert!(part.mss.is_none() || cut >= 4, "MSS takes four bytes");
+            prop_assert!(part.timestamps.is_none() || cut >= 10, "timestamps take ten");
+            prop_assert!(part.window_scale.is_none_or(|scale| scale <= 14 || whole.window_scale == Some(scale)));
         }
     }
 }

@@ -90,13 +90,14 @@ impl RttEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
     fn estimator() -> RttEstimator {
         RttEstimator::new(&TcpConfig::default())
     }
 
-    /// RFC 6298 2.2: the first measurement sets the round trip and its variation
-    /// RFC 6298 2.3: later ones smooth them
+    #[proves("RFC 6298 2.2", "the first measurement sets the round trip and its variation")]
+    #[proves("RFC 6298 2.3", "later ones smooth them")]
     #[test]
     fn the_timeout_follows_the_measurements() {
         let mut rtt = estimator();
@@ -113,7 +114,7 @@ mod tests {
         assert_eq!(rtt.timeout(), TcpConfig::default().rto_min);
     }
 
-    /// RFC 6298 5.5: the timeout doubles, up to a largest value
+    #[proves("RFC 6298 5.5", "the timeout doubles, up to a largest value")]
     #[test]
     fn back_off_doubles_up_to_the_limit_and_ends_with_a_measurement() {
         let mut rtt = estimator();

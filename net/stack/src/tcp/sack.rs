@@ -156,6 +156,7 @@ impl Reports {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+    use isola_proves::proves;
 
     fn block(start: u32, end: u32) -> Block {
         Block { start: Seq(start), end: Seq(end) }
@@ -165,7 +166,10 @@ mod tests {
         reports.take(Seq(next), room).iter().map(|block| (block.start.0, block.end.0)).collect()
     }
 
-    /// RFC 2018 4: the first block is the one that the newest segment belongs to, the others follow by age.
+    #[proves(
+        "RFC 2018 4",
+        "the first block is the one that the newest segment belongs to, the others follow by age."
+    )]
     #[test]
     fn the_run_that_grew_last_comes_first() {
         let mut reports = Reports::default();
@@ -179,7 +183,7 @@ mod tests {
         assert!(told(&mut reports, 60, 4).is_empty() && reports.0.is_none());
     }
 
-    /// RFC 2883 4: a duplicate is the first block, and told of once.
+    #[proves("RFC 2883 4", "a duplicate is the first block, and told of once.")]
     #[test]
     fn what_came_twice_is_told_of_once() {
         let mut reports = Reports::default();

@@ -178,6 +178,7 @@ impl Header {
 mod tests {
     use super::*;
     use core::net::Ipv4Addr;
+    use isola_proves::proves;
 
     fn header() -> Header {
         Header {
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(parse(Header { source_port: 0, ..header() }), Err(Counter::DropTcpFlags));
     }
 
-    /// RFC 7323 2.3: a shift beyond 14 is 14
+    #[proves("RFC 7323 2.3", "a shift beyond 14 is 14")]
     #[test]
     fn a_scale_beyond_the_limit_is_the_limit() {
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));

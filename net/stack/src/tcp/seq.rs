@@ -56,8 +56,9 @@ impl AddAssign<u32> for Seq {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
-    /// RFC 9293 3.4: comparisons of sequence numbers are modulo 2**32
+    #[proves("RFC 9293 3.4", "comparisons of sequence numbers are modulo 2**32")]
     #[test]
     fn order_holds_across_the_wrap() {
         let low = Seq(u32::MAX - 5);

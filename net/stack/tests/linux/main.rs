@@ -14,6 +14,7 @@ use clients::{ask_for_ecn, ask_linux, exchange, give_linux_ipv6, linux_counter};
 use common::{Role, Talker};
 use isola_net_sim::Link;
 use isola_net_stack::{Counter, Duration, TcpConfig};
+use isola_proves::proves;
 use isola_tests::namespace::{self, SHARED};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -74,8 +75,8 @@ fn streams_survive_lines_that_lose_five_frames_in_a_hundred() {
     linux_connects(bad(50), 200_000, 4);
 }
 
-/// RFC 4861 7.2: addresses are resolved with another's stack, in both directions
-/// RFC 8200 8.1: segments have the checksum that another's stack wants
+#[proves("RFC 4861 7.2", "addresses are resolved with another's stack, in both directions")]
+#[proves("RFC 8200 8.1", "segments have the checksum that another's stack wants")]
 #[test]
 fn streams_survive_bad_lines_over_ipv6() {
     linux_connects_to((CELL6, PORT).into(), bad(10), 300_000, 3);
@@ -111,9 +112,9 @@ fn connections_made_to_linux_over_ipv6_carry_streams_too() {
     connects_to_linux(LINUX6.into());
 }
 
-/// RFC 7323 2.2: the window's scale is agreed on with another's stack
-/// RFC 7323 3.2: timestamps are agreed on with another's stack
-/// RFC 2018 2: selective acknowledgements are agreed on with another's stack
+#[proves("RFC 7323 2.2", "the window's scale is agreed on with another's stack")]
+#[proves("RFC 7323 3.2", "timestamps are agreed on with another's stack")]
+#[proves("RFC 2018 2", "selective acknowledgements are agreed on with another's stack")]
 #[test]
 fn linux_agrees_on_scaled_windows_timestamps_and_selective_acknowledgements() {
     namespace::run(|| {
@@ -130,7 +131,7 @@ fn linux_agrees_on_scaled_windows_timestamps_and_selective_acknowledgements() {
     });
 }
 
-/// RFC 3168 6.1.1: congestion notification is agreed on with another's stack that asks for it
+#[proves("RFC 3168 6.1.1", "congestion notification is agreed on with another's stack that asks for it")]
 #[test]
 fn linux_agrees_on_congestion_notification() {
     namespace::run(|| {
@@ -149,7 +150,7 @@ fn linux_agrees_on_congestion_notification() {
     });
 }
 
-/// RFC 2018 4: what is reported beyond a gap makes another's stack repair the gap alone
+#[proves("RFC 2018 4", "what is reported beyond a gap makes another's stack repair the gap alone")]
 #[test]
 fn linux_repairs_by_what_is_reported_to_it() {
     namespace::run(|| {
@@ -168,7 +169,10 @@ fn linux_repairs_by_what_is_reported_to_it() {
     });
 }
 
-/// RFC 4987 3.6: another's stack brings cookies back, over either family, with its options in their timestamps
+#[proves(
+    "RFC 4987 3.6",
+    "another's stack brings cookies back, over either family, with its options in their timestamps"
+)]
 #[test]
 fn linux_brings_cookies_back() {
     namespace::run(|| {

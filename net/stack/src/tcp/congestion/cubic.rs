@@ -225,6 +225,7 @@ impl CongestionControl for Cubic {
 mod tests {
     use super::*;
     use crate::tcp::congestion::Round;
+    use isola_proves::proves;
 
     const MSS: u32 = 1000;
 
@@ -252,8 +253,11 @@ mod tests {
         cubic
     }
 
-    /// RFC 9438 4.6: a loss leaves seven tenths of what was under way.
-    /// RFC 9438 4.7: a loss at a smaller window than the last one's lets the plateau sink below it.
+    #[proves("RFC 9438 4.6", "a loss leaves seven tenths of what was under way.")]
+    #[proves(
+        "RFC 9438 4.7",
+        "a loss at a smaller window than the last one's lets the plateau sink below it."
+    )]
     #[test]
     fn a_loss_leaves_seven_tenths_and_the_plateau_sinks_with_the_windows() {
         let mut cubic = after_loss(1000);
@@ -262,7 +266,7 @@ mod tests {
         assert_eq!((cubic.window(), cubic.shape.peak), (490_000, 595_000));
     }
 
-    /// RFC 9438 4.2: the window follows 0.4 (t - K)^3 + W_max, with K = cbrt(0.3 W_max / 0.4).
+    #[proves("RFC 9438 4.2", "the window follows 0.4 (t - K)^3 + W_max, with K = cbrt(0.3 W_max / 0.4).")]
     #[test]
     fn the_window_follows_the_curve() {
         let (mut cubic, mut now) = (after_loss(1000), Instant::ZERO);
@@ -276,7 +280,10 @@ mod tests {
         }
     }
 
-    /// RFC 9438 4.3: on a short path the window grows as NewReno's would, and that is faster there.
+    #[proves(
+        "RFC 9438 4.3",
+        "on a short path the window grows as NewReno's would, and that is faster there."
+    )]
     #[test]
     fn on_a_short_path_it_is_as_fast_as_new_reno() {
         let (mut cubic, mut now) = (after_loss(20), Instant::ZERO);
@@ -288,7 +295,7 @@ mod tests {
         assert!(window >= 28_000, "a segment each round trip beyond where it was: {window}");
     }
 
-    /// RFC 9438 4.8: after a timeout the curve begins at its plateau.
+    #[proves("RFC 9438 4.8", "after a timeout the curve begins at its plateau.")]
     #[test]
     fn a_timeout_leaves_one_segment_and_no_plateau() {
         let mut cubic = after_loss(1000);
@@ -298,7 +305,7 @@ mod tests {
         assert_eq!(cubic.threshold(), 490_000);
     }
 
-    /// RFC 9438 4.9.2: a loss that was none is taken back, with the curve.
+    #[proves("RFC 9438 4.9.2", "a loss that was none is taken back, with the curve.")]
     #[test]
     fn a_loss_that_was_none_is_taken_back() {
         let (mut cubic, mut now) = (after_loss(1000), Instant::ZERO);
@@ -310,7 +317,7 @@ mod tests {
         assert!(cubic.shape.curve.is_some());
     }
 
-    /// RFC 9438 5.8: time in which the window is not used does not make it grow afterwards.
+    #[proves("RFC 9438 5.8", "time in which the window is not used does not make it grow afterwards.")]
     #[test]
     fn time_without_use_does_not_count() {
         let (mut cubic, mut now) = (after_loss(1000), Instant::ZERO);

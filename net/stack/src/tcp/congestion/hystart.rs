@@ -75,6 +75,7 @@ impl HyStart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
     fn round(hystart: &mut HyStart, millis: u64) -> Growth {
         let rtt = Some(Duration::from_millis(millis));
@@ -82,7 +83,10 @@ mod tests {
         (0..8).map(|_| hystart.on_ack(rtt, Round::Same)).last().unwrap()
     }
 
-    /// RFC 9406 4.2: longer round trips slow the growth down, and five rounds of that end slow start.
+    #[proves(
+        "RFC 9406 4.2",
+        "longer round trips slow the growth down, and five rounds of that end slow start."
+    )]
     #[test]
     fn round_trips_that_grow_end_slow_start() {
         let mut hystart = HyStart::default();
@@ -95,7 +99,7 @@ mod tests {
         assert_eq!(hystart.on_ack(None, Round::New), Growth::Ended);
     }
 
-    /// RFC 9406 4.2: round trips that get shorter again were no sign of anything.
+    #[proves("RFC 9406 4.2", "round trips that get shorter again were no sign of anything.")]
     #[test]
     fn a_round_trip_that_shrinks_again_goes_on_with_slow_start() {
         let mut hystart = HyStart::default();

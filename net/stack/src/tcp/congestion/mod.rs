@@ -125,8 +125,9 @@ fn rescaled(window: u32, old: u32, new: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
-    /// RFC 6928 2: ten segments, at most 14,600 bytes but two segments in any case.
+    #[proves("RFC 6928 2", "ten segments, at most 14,600 bytes but two segments in any case.")]
     #[test]
     fn large_segments_make_a_smaller_first_window() {
         assert_eq!(initial_window(1460), 14_600);

@@ -97,12 +97,13 @@ impl CongestionControl for NewReno {
 mod tests {
     use super::*;
     use crate::tcp::congestion::Round;
+    use isola_proves::proves;
 
     fn arrive(reno: &mut NewReno, bytes: u32, window_use: WindowUse) {
         reno.on_ack(Arrived { bytes, window_use, now: Instant::ZERO, rtt: None, round: Round::Same });
     }
 
-    /// RFC 5681 3.1: slow start doubles the window each round trip, avoidance adds a segment.
+    #[proves("RFC 5681 3.1", "slow start doubles the window each round trip, avoidance adds a segment.")]
     #[test]
     fn slow_start_doubles_and_avoidance_adds_one_segment_a_round() {
         let mut reno = NewReno::new(1000);
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(reno.window(), 11_000);
     }
 
-    /// RFC 5681 3.1: a timeout leaves one segment, and a repeated one the threshold as it is.
+    #[proves("RFC 5681 3.1", "a timeout leaves one segment, and a repeated one the threshold as it is.")]
     #[test]
     fn a_timeout_leaves_one_segment_and_a_repeated_one_keeps_the_threshold() {
         let mut reno = NewReno::new(1000);
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(reno.window(), 2000);
     }
 
-    /// RFC 4015 3.2: what turned out to be no loss changes nothing.
+    #[proves("RFC 4015 3.2", "what turned out to be no loss changes nothing.")]
     #[test]
     fn a_loss_that_was_none_is_taken_back() {
         let mut reno = NewReno::new(1000);

@@ -103,9 +103,13 @@ impl Marks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
-    /// RFC 3168 6.1.2: a mark slows the sender down, once for what is under way, and so does the next one, however
     /// much went through without any in between.
+    #[proves(
+        "RFC 3168 6.1.2",
+        "a mark slows the sender down, once for what is under way, and so does the next one, however"
+    )]
     #[test]
     fn a_mark_counts_however_long_ago_the_last_one_was() {
         let mut marks = Marks::new(Agreed::Yes, Seq(0));

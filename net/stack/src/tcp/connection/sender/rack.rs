@@ -161,8 +161,9 @@ impl Rack {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isola_proves::proves;
 
-    /// RFC 8985 6.2: the reordering window grows once a round trip.
+    #[proves("RFC 8985 6.2", "the reordering window grows once a round trip.")]
     #[test]
     fn what_was_noted_gigabytes_ago_means_nothing() {
         for gone in [2000, (1 << 31) + 5000, 3 << 30] {
