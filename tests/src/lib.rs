@@ -10,6 +10,7 @@
 //! | [`namespace`] | a network of its own, for tests that need more than QEMU's user-mode network |
 //! | [`kv`] | a plain client of the key-value server, and a load that checks every answer |
 //! | [`steady`] | the same at a steady rate, and how long answers take |
+//! | [`loss`] | segments that were lost between a cell and this host |
 //! | [`ports`] | ports of this host that stay free until a test uses them |
 //! | [`wait`] | waiting until something is the case |
 //!
@@ -19,6 +20,7 @@
 pub mod images;
 pub mod isola;
 pub mod kv;
+pub mod loss;
 pub mod management;
 pub mod namespace;
 pub mod ports;

@@ -1,6 +1,7 @@
 //! A client of the management protocol, as plain as can be: asks, and waits for the answer.
 
 use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
+use isola_abi::inquiry::{Connection, Fact, FrameFilter, Inquiry, Line, Records, Standing};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
     CellInfo, CellSpec, CorePlacement, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request,
@@ -110,6 +111,38 @@ impl Client {
         self.wait(sequence, PATIENCE).unwrap_or_else(|| panic!("no answer to {what}")).body
     }
 
+    /// Returns the TCP connections of a running cell, as it answers itself.
+    pub fn connections(&mut self, name: &str) -> Vec<Connection> {
+        let inquiry = Inquiry::Connections { filter: FrameFilter::default(), most: 1_000 };
+        let body = RequestBody::Ask { name: name.to_owned(), line: Line::Facts, question: inquiry.encode() };
+        let Ok(ResponseBody::Asked { number }) = self.ask(body) else { panic!("{name} cannot be asked") };
+        let (mut records, mut found) = (Records::default(), Vec::new());
+        let (mut cores, mut done) = (None, 0);
+        let deadline = Instant::now() + PATIENCE;
+        while cores != Some(done) {
+            assert!(Instant::now() < deadline, "{name} answers for {done} of {cores:?} cores");
+            let body = RequestBody::Answers {
+                name: name.to_owned(),
+                line: Line::Facts,
+                number,
+                from: records.end(),
+                max_bytes: MAX_CHUNK as u32,
+            };
+            let Ok(ResponseBody::Answers(piece)) = self.ask(body) else { panic!("{name} does not answer") };
+            assert_ne!(piece.standing, Standing::Replaced, "another question was asked");
+            records.add(&piece).expect("records in order");
+            while let Some(record) = records.next_record().expect("a whole record") {
+                match Fact::decode(record).expect("a fact") {
+                    Fact::Begin { cores: count } => cores = Some(count),
+                    Fact::Connection(connection) => found.push(*connection),
+                    Fact::Done { .. } => done += 1,
+                    Fact::Names(_) | Fact::Counters(_) => {}
+                }
+            }
+        }
+        found
+    }
+
     /// What the machine has.
     pub fn machine(&mut self) -> MachineInfo {
         match self.ask(RequestBody::Machine) {
@@ -161,13 +194,16 @@ impl Client {
 
     /// All that a cell printed.
     pub fn logs(&mut self, name: &str) -> String {
-        let mut all = Vec::new();
+        let (mut all, mut from) = (Vec::new(), 0);
         loop {
-            let from = all.len() as u64;
             let body = RequestBody::Logs { name: name.into(), from, max_bytes: MAX_CHUNK as u32 };
             match self.ask(body) {
                 Ok(ResponseBody::Logs(piece)) if piece.bytes.is_empty() => break,
-                Ok(ResponseBody::Logs(piece)) => all.extend(piece.bytes),
+                Ok(ResponseBody::Logs(piece)) => {
+                    // Bytes that the supervisor has dropped are before the piece.
+                    from = piece.from + piece.bytes.len() as u64;
+                    all.extend(piece.bytes);
+                }
                 other => panic!("{other:?}"),
             }
         }

@@ -43,6 +43,11 @@ impl Tap {
         Ipv4Addr::new(10, self.subnet, 0, 1)
     }
 
+    /// QEMU's argument for a network device on the interface, called `id`.
+    pub fn netdev(&self, id: &str) -> String {
+        format!("tap,id={id},ifname={},script=no,downscript=no", self.name)
+    }
+
     /// An address for a cell.
     pub fn cell(&self) -> Ipv4Addr {
         Ipv4Addr::new(10, self.subnet, 1, 1)

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Keys of each client.
 const KEYS: u64 = 50;
 
+/// An answer that takes longer than this is lost. Emulated machines on a busy host are slow, but not that slow.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
 /// Clients at a steady rate, each in a thread of its own.
 #[derive(Debug)]
 pub struct SteadyLoad {
@@ -59,7 +62,12 @@ impl SteadyLoad {
     /// Starts so many clients, of which each asks once in `period`; each has been answered once when this returns.
     pub fn start(address: SocketAddr, clients: u32, period: Duration) -> Self {
         let shared = Arc::<Shared>::default();
-        let connections: Vec<_> = (0..clients).map(|_| Connection::establish(address)).collect();
+        let establish = |_| {
+            let mut connection = Connection::establish(address);
+            connection.stream().set_read_timeout(Some(LIMIT)).expect("a limit");
+            connection
+        };
+        let connections: Vec<_> = (0..clients).map(establish).collect();
         let begin = Instant::now();
         let clients = (0..).zip(connections).map(|(client, mut connection)| {
             let shared = Arc::clone(&shared);

@@ -2,6 +2,7 @@
 
 use crate::images;
 use crate::management::Client;
+use crate::namespace::Tap;
 use crate::ports;
 use crate::qemu::{Machine, MachineType, Outcome, Running, Time, cpu_time};
 use isola_abi::management::{CoreOwner, MachineInfo, RequestBody, ResponseBody};
@@ -40,6 +41,9 @@ pub struct Setup {
     /// A TCP port, at the address that QEMU's user-mode network gives: what uses the first network device is reached by it,
     /// at [`Supervised::forwarded`]. Without it, the devices are on a network of their own.
     pub forwards: Option<u16>,
+    /// An interface of [`crate::namespace`], which the caller is in: what uses the first network device is on it, and the
+    /// other devices on a network of their own.
+    pub tap: Option<Tap>,
     /// Addresses in 10.0.2.0/24, where cells are that have them, and a TCP port: reached at [`Supervised::reached`].
     /// All devices are on QEMU's user-mode network then.
     pub addresses: (&'static [Ipv4Addr], u16),
@@ -58,6 +62,7 @@ impl Default for Setup {
             network_devices: 2,
             command_line: "",
             forwards: None,
+            tap: None,
             addresses: (&[], 0),
         }
     }
@@ -113,8 +118,9 @@ impl Supervised {
             }
         };
         let machine = (0..setup.network_devices).fold(machine, |machine, number| {
-            let network = match &forward {
-                Some(forward) if number == 0 => format!("user,id=n0{forward}"),
+            let network = match (&forward, setup.tap) {
+                (Some(forward), _) if number == 0 => format!("user,id=n0{forward}"),
+                (None, Some(tap)) if number == 0 => tap.netdev("n0"),
                 _ => format!("hubport,id=n{number},hubid=0"),
             };
             machine.argument("-netdev").argument(network).virtio("net", &format!(",netdev=n{number}"))

@@ -23,6 +23,7 @@ const FOR_TESTS: Setup = Setup {
     network_devices: 2,
     command_line: "isola.test-faults=1",
     forwards: None,
+    tap: None,
     addresses: (&[], 0),
 };
 

@@ -264,13 +264,17 @@ fn memory_comes_to_a_cell_without_what_was_in_it() {
 #[test]
 fn memory_that_nobody_uses_costs_the_host_nothing() {
     let mut machine = Supervised::boot(Setup { memory_mib: 1024, ..Setup::default() });
-    for _ in 0..2 {
-        run(&mut machine, spec("large", 1, 800, &["exit"]));
+    let mut large = |machine: &mut Supervised| {
+        run(machine, spec("large", 1, 800, &["exit"]));
         machine.client.wait_for_scrubbing();
         machine.client.destroy("large");
-    }
-    let resident = machine.resident_mib();
-    assert!(resident < 400, "QEMU uses {resident} MiB");
+        machine.resident_mib()
+    };
+    // The first one has QEMU translate the code that it runs.
+    let resident = [large(&mut machine), large(&mut machine), large(&mut machine)];
+    eprintln!("QEMU uses {resident:?} MiB");
+    // The cell touches its image and its tables: some MiB of its 800.
+    assert!(resident[0] < 160 && resident[2] <= resident[1] + 4, "QEMU uses {resident:?} MiB");
 }
 
 #[test]
@@ -349,16 +353,24 @@ fn what_is_printed_fast_is_kept_as_far_as_it_can_be() {
     let mut machine = Supervised::boot(Setup::default());
     run(&mut machine, spec("chatty", 1, 4, &["print", "20000"]));
     let log = machine.client.logs("chatty");
-    assert!(log.ends_with("line 19999\n"), "{}", &log[log.len().saturating_sub(100)..]);
-    let lines: Vec<&str> = log.lines().collect();
-    let in_order = lines.windows(2).all(|pair| {
-        let number = |line: &str| line.strip_prefix("line ").and_then(|number| number.parse::<u32>().ok());
-        match (number(pair[0]), number(pair[1])) {
-            (Some(first), Some(second)) => second == first + 1,
-            _ => true,
-        }
-    });
-    assert!(in_order, "what is there is in order, and gaps are told");
+    // A supervisor keeps 64 KiB of a cell's output; a line that it cut is the first.
+    assert!(log.len() > 63 << 10, "{} bytes are kept", log.len());
+    let (_, mut log) = log.split_once('\n').expect("lines");
+    let mut printed: &str = &(0..20_000).map(|number| format!("line {number}\n")).collect::<String>();
+    // From the end: each run of output is printed bytes without a gap, and each gap is as long as its note says.
+    while let Some((before, note, run)) = last_gap(log) {
+        printed = printed.strip_suffix(run).unwrap_or_else(|| panic!("not in order: {run:.100}"));
+        printed = &printed[..printed.len() - note];
+        log = before;
+    }
+    assert!(printed.ends_with(log), "not in order: {log:.100}");
+}
+
+/// Splits a log at its last note of a gap: the log before it, the bytes that are lost, and the output behind it.
+fn last_gap(log: &str) -> Option<(&str, usize, &str)> {
+    let (before, end) = log.rsplit_once("\n[")?;
+    let (lost, run) = end.split_once(" bytes of output are lost]\n")?;
+    Some((before, lost.parse().expect("a number"), run))
 }
 
 #[test]

@@ -244,10 +244,38 @@ mod tests {
             prop_assert_eq!(Answer::from_chain(answer.clone().into_chain()), Some(answer));
         }
 
+        /// Bytes of a message are changed, and it is cut: what is read then is within the limits, and comes out again as it
+        /// went in.
         #[test]
-        fn any_bytes_are_a_message_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let chain = || Chain::from(IoBuf::copy_from_slice(&bytes));
-            let _ = (FileRequest::from_chain(chain()), Answer::from_chain(chain()));
+        fn a_changed_message_is_one_within_the_limits_or_none(
+            request in request(),
+            answer in answer(),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            cut in 0..4_usize,
+        ) {
+            let changed = |chain: Chain| {
+                let mut bytes: alloc::vec::Vec<u8> = chain.parts().flat_map(|part| part.to_vec()).collect();
+                for (place, byte) in &changes {
+                    if !bytes.is_empty() {
+                        let place = place.index(bytes.len());
+                        bytes[place] = *byte;
+                    }
+                }
+                bytes.truncate(bytes.len().saturating_sub(cut));
+                Chain::from(IoBuf::copy_from_slice(&bytes))
+            };
+            if let Some(read) = FileRequest::from_chain(changed(request.into_chain())) {
+                let is_within = match &read {
+                    FileRequest::Status { path } | FileRequest::Write { path, .. } => path.len() <= MAX_PATH,
+                    FileRequest::Read { path, len, .. } => path.len() <= MAX_PATH && *len as usize <= MAX_READ,
+                    FileRequest::List { path, after } => path.len() <= MAX_PATH && after.len() <= MAX_PATH,
+                };
+                prop_assert!(is_within, "{:?}", read);
+                prop_assert_eq!(FileRequest::from_chain(read.clone().into_chain()), Some(read));
+            }
+            if let Some(read) = Answer::from_chain(changed(answer.into_chain())) {
+                prop_assert_eq!(Answer::from_chain(read.clone().into_chain()), Some(read));
+            }
         }
     }
 

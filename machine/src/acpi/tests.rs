@@ -172,10 +172,41 @@ proptest! {
         }
     }
 
+    /// Noise in tables whose sums are right: entries before it are found, and no more than fit its bytes.
     #[test]
-    fn noise_is_no_table(noise in prop::collection::vec(any::<u8>(), 64..512)) {
-        let mut memory = memory(&[]);
-        memory.put(BASE + 24, &noise);
-        let _ = Acpi::read(&memory, RSDP);
+    fn noise_in_a_table_makes_no_more_than_its_bytes_hold(
+        noise in prop::collection::vec(prop_oneof![0..24u8, any::<u8>()], 0..512),
+        signature in prop::sample::select(&[b"APIC", b"FACP", b"SRAT", b"MCFG"][..]),
+    ) {
+        let mut processor = alloc::vec![0; 8];
+        processor.extend([0, 8, 0, 3, 1, 0, 0, 0]);
+        let noisy = match signature {
+            b"APIC" => table(b"APIC", &[&processor[..], &noise].concat()),
+            _ => table(signature, &noise),
+        };
+        let mut tables = alloc::vec![noisy];
+        if signature != b"APIC" {
+            tables.push(table(b"APIC", &processor));
+        }
+        let acpi = Acpi::read(&memory(&tables), RSDP);
+        prop_assert!(acpi.is_some(), "the other tables are read");
+        let acpi = acpi.unwrap_or_default();
+        prop_assert_eq!(acpi.processors.first(), Some(&ApicId(3)));
+        prop_assert!(acpi.processors.len() <= 1 + noise.len() / 8);
+        prop_assert!(acpi.io_apics.len() <= noise.len() / 12);
+        prop_assert!(acpi.pci_segments.len() <= noise.len() / 16);
+        prop_assert!(acpi.memory_domains.len() <= noise.len() / 40);
+    }
+
+    /// A root table with noise for addresses, and with a right sum, leads to no table.
+    #[test]
+    fn noise_for_addresses_leads_to_no_table(
+        noise in prop::collection::vec(0x0001_0000_0000_u64.., 0..60),
+    ) {
+        let mut memory = memory(&[madt()]);
+        let addresses: Vec<u8> = noise.iter().flat_map(|address| address.to_le_bytes()).collect();
+        memory.put(BASE + 0x100, &table(b"XSDT", &addresses));
+        let acpi = Acpi::read(&memory, RSDP);
+        prop_assert!(acpi.is_some_and(|acpi| acpi.processors.is_empty() && acpi.io_apics.is_empty()));
     }
 }

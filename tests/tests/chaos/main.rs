@@ -1,5 +1,6 @@
 //! Chaos: cells and the supervisor are killed at random, cores and memory come and go, beside a service that is asked all the
-//! time. Whatever comes together, no request of that is lost or answered wrongly, and what survives is what must.
+//! time. Whatever comes together, no request of that is answered wrongly or late, no segment of it is lost, which
+//! retransmissions would hide, and what survives is what must.
 //!
 //! Of the supervisor's lives and the cells' ends, a model says after each step what has to be there: who has which cores,
 //! memory and devices, how cells ended, that no id is given out twice. Where two things race it takes either outcome, and
@@ -7,17 +8,22 @@
 
 mod model;
 
+use isola_abi::descriptor::NetworkAddress;
 use isola_abi::management::{
     CellInfo, CellSpec, CellState, Change, Fault, ManagementError, Mode, NetworkSpec, RequestBody,
     ResponseBody,
 };
 use isola_abi::size::ByteSize;
+use isola_tests::kv::Connection;
+use isola_tests::loss::{LossMeter, Losses};
 use isola_tests::management::{Answer, spec};
+use isola_tests::namespace::{self, PREFIX_LEN, SHARED};
 use isola_tests::steady::SteadyLoad;
 use isola_tests::supervised::{Setup, Supervised, image, probe};
 use model::{Expected, Model};
 use std::collections::VecDeque;
 use std::env::var;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How long it goes on, unless [`SECONDS_VARIABLE`] says otherwise.
@@ -25,7 +31,7 @@ const SECONDS: u64 = 12;
 const SECONDS_VARIABLE: &str = "ISOLA_CHAOS_SECONDS";
 
 /// What is done follows from this number: the time of day, unless this variable has one.
-const SEED_VARIABLE: &str = "ISOLA_CHAOS_SEED";
+const SEED_VARIABLE: &str = "ISOLA_SEED";
 
 /// A supervisor that goes wrong more often than that in a minute is left alone.
 const FAULTS: usize = 5;
@@ -37,6 +43,10 @@ const LIFE: Duration = Duration::from_secs(2);
 /// The service, and how many cores it has at most.
 const SERVICE: &str = "cache";
 const MOST_CORES: u32 = 3;
+
+/// Its port, and how many clients it has.
+const PORT: u16 = 11211;
+const CLIENTS: u32 = 4;
 
 /// The others.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -80,14 +90,15 @@ impl Chaos {
             memory_mib: 256,
             network_devices: 3,
             command_line: "isola.test-faults=1",
-            forwards: Some(11211),
+            tap: Some(SHARED),
             ..Setup::default()
         };
         let mut machine = Supervised::boot(setup);
         let model = Model::new(machine.resources());
         let mut chaos =
             Self { machine, model, random: fastrand::Rng::with_seed(seed), faults: VecDeque::new() };
-        let service = CellSpec { network: NetworkSpec::Dhcp, ..spec(SERVICE, 1, 48, &[]) };
+        let address = NetworkAddress { ip: SHARED.cell(), prefix_len: PREFIX_LEN, gateway: None };
+        let service = CellSpec { network: NetworkSpec::Static(address), ..spec(SERVICE, 1, 48, &[]) };
         let info = chaos.machine.client.create(&image("kv"), service);
         chaos.model.create(SERVICE, created(&info));
         chaos.start(SERVICE);
@@ -322,8 +333,16 @@ fn whatever_dies_what_survives_is_exact_and_no_request_is_lost() {
     let seconds = var(SECONDS_VARIABLE).map_or(SECONDS, |seconds| seconds.parse().expect("a number"));
     let seed = var(SEED_VARIABLE).map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
     eprintln!("{SEED_VARIABLE}={seed}");
+    namespace::run(|| play(seed, seconds));
+}
+
+fn play(seed: u64, seconds: u64) {
     let mut chaos = Chaos::begin(seed);
-    let load = SteadyLoad::start(chaos.machine.forwarded(), 4, Duration::from_millis(25));
+    let address = SocketAddr::from((SHARED.cell(), PORT));
+    // Before the server listens, segments are lost for good reason.
+    drop(Connection::establish(address));
+    let losses = LossMeter::start();
+    let load = SteadyLoad::start(address, CLIENTS, Duration::from_millis(25));
     let (begin, mut steps) = (Instant::now(), 0);
     while begin.elapsed() < Duration::from_secs(seconds) || chaos.model.rebirths == 0 {
         chaos.step();
@@ -331,6 +350,9 @@ fn whatever_dies_what_survives_is_exact_and_no_request_is_lost() {
         load.take();
         steps += 1;
     }
+    let connections = chaos.machine.client.connections(SERVICE);
+    assert_eq!(connections.len(), CLIENTS as usize);
+    assert_eq!(losses.losses(&connections), Losses { to_cell: 0, from_cell: 0 });
     let answered = load.end();
     eprintln!(
         "{steps} steps, {} rebirths, {answered} requests in {:.1?}",

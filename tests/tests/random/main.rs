@@ -2,8 +2,9 @@
 //! what ([`model`]). After each of them the machine and each of its cells say what the model says: every core, all memory and
 //! every network device have exactly one owner. And every cell that runs answers.
 //!
-//! The same sequence each time; `ISOLA_RANDOM_SEED` and `ISOLA_RANDOM_STEPS` make others, and longer ones. Thousands of steps
-//! with hostile cells are taken on the host, against a machine of ordinary memory (`supervisor/src/server/tests/random.rs`).
+//! Another sequence each time: the test prints its seed, and `ISOLA_SEED=NUMBER` repeats it; `ISOLA_RANDOM_STEPS` makes longer
+//! ones. Thousands of steps with hostile cells are taken on the host, against a machine of ordinary memory
+//! (`supervisor/src/server/tests/random.rs`).
 
 mod model;
 
@@ -25,6 +26,9 @@ use std::time::{Duration, Instant};
 
 /// Operations, unless `ISOLA_RANDOM_STEPS` says otherwise.
 const STEPS: u32 = 300;
+
+/// The operations follow from the number in this variable; without it, from a number that is random.
+const SEED_VARIABLE: &str = "ISOLA_SEED";
 
 /// Operations from one conversation with all cells to the next.
 const TALK_EVERY: u32 = 25;
@@ -80,8 +84,9 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn every_core_all_memory_and_every_device_have_one_owner_whatever_is_asked() {
-    let (seed, steps) = (number("ISOLA_RANDOM_SEED", 5), number("ISOLA_RANDOM_STEPS", STEPS.into()));
-    eprintln!("ISOLA_RANDOM_SEED={seed} ISOLA_RANDOM_STEPS={steps}");
+    let seed = number(SEED_VARIABLE, fastrand::u64(..1 << 32));
+    let steps = number("ISOLA_RANDOM_STEPS", STEPS.into());
+    eprintln!("to repeat it: {SEED_VARIABLE}={seed} ISOLA_RANDOM_STEPS={steps}");
     let setup = Setup {
         cores: 6,
         memory_mib: 512,
@@ -133,6 +138,20 @@ impl Test {
         }
     }
 
+    /// Whether an operation on a cell that has to be in state `needed` was refused for its reason: there is no such cell, it is
+    /// in another state, or `is_reason` of the operation itself.
+    #[track_caller]
+    fn see_refusal(&self, name: &str, needed: &[Run], error: &ManagementError, is_reason: bool) {
+        let is_right = match self.model.run(name) {
+            None => *error == ManagementError::NoSuchCell(name.into()),
+            Some(run) if !needed.contains(&run) => {
+                matches!(error, ManagementError::WrongState { name: of, .. } if of == name)
+            }
+            Some(_) => is_reason,
+        };
+        assert!(is_right, "{name}, needed {needed:?}: {error:?} {:?}", self.model);
+    }
+
     fn ask(&mut self, body: RequestBody) -> Answer {
         self.machine.client.ask(body)
     }
@@ -173,6 +192,20 @@ impl Test {
             answer = self.ask(RequestBody::Create(spec.clone()));
         }
         assert_eq!(answer.is_ok(), can, "{spec:?}: {answer:?} {:?}", self.model);
+        match &answer {
+            Ok(_) => {}
+            Err(ManagementError::BadName(bad)) => assert!(address.is_none() && bad == called),
+            Err(ManagementError::NameTaken(taken)) => {
+                assert!(taken == name && self.model.run(name).is_some())
+            }
+            Err(ManagementError::OutOfLimits(_)) => assert!(cores == 0 || mib == 0, "{spec:?}: {answer:?}"),
+            Err(ManagementError::CoresExhausted { wanted, free }) => {
+                assert!(*wanted == cores && *free as usize == self.model.free_cores() && free < wanted);
+            }
+            Err(ManagementError::MemoryExhausted { .. }) => assert!(mib == 4096, "{spec:?}: {answer:?}"),
+            Err(ManagementError::DevicesExhausted) => assert!(spec.network != NetworkSpec::None),
+            Err(other) => panic!("{spec:?}: {other:?}"),
+        }
         if answer.is_ok() {
             self.model.create(name, &cell(answer));
         }
@@ -197,6 +230,9 @@ impl Test {
         let can = self.model.is(name, Run::Created);
         let answer = self.ask(RequestBody::Start { name: name.into() });
         assert_eq!(answer.is_ok(), can, "start {name}: {answer:?} {:?}", self.model);
+        if let Err(error) = &answer {
+            self.see_refusal(name, &[Run::Created], error, false);
+        }
         self.model.start(name);
         format!("start {name}: {can}")
     }
@@ -206,6 +242,9 @@ impl Test {
         let timeout_ms = if self.dice.below(2) == 0 { 0 } else { 60_000 };
         let answer = self.ask(RequestBody::Stop { name: name.into(), timeout_ms });
         assert_eq!(answer.is_ok(), can, "stop {name}: {answer:?} {:?}", self.model);
+        if let Err(error) = &answer {
+            self.see_refusal(name, &[Run::Running], error, false);
+        }
         if answer.is_ok() {
             let state = if timeout_ms == 0 { CellState::Killed } else { CellState::Exited };
             assert_eq!(cell(answer).state, state, "{name}");
@@ -218,6 +257,9 @@ impl Test {
         let can = self.model.is(name, Run::Created) || self.model.is(name, Run::Ended);
         let answer = self.ask(RequestBody::Destroy { name: name.into() });
         assert_eq!(answer.is_ok(), can, "destroy {name}: {answer:?} {:?}", self.model);
+        if let Err(error) = &answer {
+            self.see_refusal(name, &[Run::Created, Run::Ended], error, false);
+        }
         if can {
             self.model.end(name);
             self.model.forget(name);
@@ -247,7 +289,14 @@ impl Test {
                     self.cores_moved(name, &resized);
                 }
             }
-            Err(_) if !can => {}
+            Err(error) if !can => {
+                let is_reason = match &error {
+                    ManagementError::OutOfLimits(_) => self.model.cores_change_is_out_of_limits(name, change),
+                    ManagementError::CoresExhausted { free, .. } => *free as usize == self.model.free_cores(),
+                    _ => false,
+                };
+                self.see_refusal(name, &[Run::Running], &error, is_reason);
+            }
             other => panic!("cores of {name} {change}: {other:?} {:?}", self.model),
         }
         format!("cores of {name} {change}, {mode:?}: {can}")
@@ -271,9 +320,22 @@ impl Test {
         match self.ask_until(false, &body) {
             Ok(ResponseBody::MemoryResized(resized)) => self.model.resize_memory(name, &resized),
             // How little a cell can do with is its own affair.
-            Err(ManagementError::MemoryInUse { .. }) => assert!(self.model.is(name, Run::Running)),
+            Err(ManagementError::MemoryInUse { .. }) => {
+                assert!(
+                    self.model.takes_memory(name, change),
+                    "memory of {name} {change}: it gives nothing back"
+                );
+            }
             Err(error) => {
-                assert!(!self.model.can_resize_memory(name, change), "memory of {name} {change}: {error}")
+                assert!(!self.model.can_resize_memory(name, change), "memory of {name} {change}: {error}");
+                let is_reason = match &error {
+                    ManagementError::OutOfLimits(_) => {
+                        self.model.memory_after(name, change).is_none_or(|after| after == 0)
+                    }
+                    ManagementError::MemoryExhausted { .. } => !self.model.takes_memory(name, change),
+                    _ => false,
+                };
+                self.see_refusal(name, &[Run::Running], &error, is_reason);
             }
             Ok(other) => panic!("{other:?}"),
         }
@@ -284,7 +346,10 @@ impl Test {
         let can = self.model.can_borrow(name);
         match self.ask_until(can, &RequestBody::Borrow { name: name.into(), lease_ms: LEASE_MS }) {
             Ok(ResponseBody::Loan(loan)) if can => self.wait_for_loan(loan.core),
-            Err(_) if !can => {}
+            Err(error) if !can => {
+                let is_reason = matches!(error, ManagementError::OutOfLimits(_));
+                self.see_refusal(name, &[Run::Running], &error, is_reason);
+            }
             // A lender that has not let go of a core in time is still asked whether it has.
             Err(ManagementError::OutOfLimits(_)) if self.model.is_unsettled() => {}
             other => panic!("{name} borrows: {other:?} {:?}", self.model),
@@ -296,7 +361,9 @@ impl Test {
         let can = self.model.has_borrowed(name);
         match self.ask_until(can, &RequestBody::GiveBack { name: name.into() }) {
             Ok(ResponseBody::Loan(loan)) if can => self.wait_for_loan(loan.core),
-            Err(_) if !can => {}
+            // A cell without a loan is refused for that, in any state.
+            Err(ManagementError::OutOfLimits(_)) if !can => assert!(self.model.run(name).is_some()),
+            Err(error) if !can => self.see_refusal(name, &[Run::Running], &error, false),
             other => panic!("{name} gives back: {other:?} {:?}", self.model),
         }
         format!("{name} gives back: {can}")

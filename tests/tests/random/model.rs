@@ -96,7 +96,7 @@ impl Model {
         self.owned(Owner::Of(name)).len()
     }
 
-    fn free_cores(&self) -> usize {
+    pub fn free_cores(&self) -> usize {
         self.owned(Owner::Free).len()
     }
 
@@ -166,6 +166,28 @@ impl Model {
         let most = self.cores.len();
         self.is(name, Run::Running)
             && after.is_some_and(|after| (1..=most).contains(&after) && after <= now + self.free_cores())
+    }
+
+    /// The state of a cell; `None` where there is none.
+    pub fn run(&self, name: &str) -> Option<Run> {
+        self.cells.get(name).map(|cell| cell.run)
+    }
+
+    /// Whether the change leads to a count of cores that no cell can have on this machine.
+    pub fn cores_change_is_out_of_limits(&self, name: &'static str, change: Change<u32>) -> bool {
+        let after = change.of(self.cores_of(name) as u64);
+        after.is_none_or(|after| !(1..=self.cores.len() as u64).contains(&after))
+    }
+
+    /// The memory of a cell after a change, if that is a number at all.
+    pub fn memory_after(&self, name: &str, change: Change<ByteSize>) -> Option<u64> {
+        change.of(self.cells.get(name)?.memory)
+    }
+
+    /// Whether a change takes memory from a cell that runs.
+    pub fn takes_memory(&self, name: &str, change: Change<ByteSize>) -> bool {
+        let now = self.cells.get(name).filter(|cell| cell.run == Run::Running).map(|cell| cell.memory);
+        now.zip(self.memory_after(name, change)).is_some_and(|(now, after)| after < now)
     }
 
     pub fn can_resize_memory(&self, name: &str, change: Change<ByteSize>) -> bool {

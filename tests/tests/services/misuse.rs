@@ -157,26 +157,28 @@ fn resets_in_the_middle_of_requests_are_forgotten() {
         let service = Service::on_tap("2", "64M");
         let mut good = service.connect();
         good.set("large", &value(1, MIB)).unwrap();
-        let before = service.used_bytes();
-        for number in 0..300 {
-            let mut bad = Connection::open(service.address).unwrap();
-            match number % 4 {
-                // In the middle of a value, of a line, of an answer, and of nothing.
-                0 => bad.send(&[b"set half 0 0 1000000\r\n", &value(2, 300_000)[..]].concat()).unwrap(),
-                1 => bad.send(b"get lar").unwrap(),
-                2 => {
-                    bad.send(&b"get large\r\n".repeat(20)).unwrap();
-                    assert_eq!(bad.line().unwrap(), format!("VALUE large 0 {MIB}"));
+        let left = [(); 3].map(|()| {
+            for number in 0..300 {
+                let mut bad = Connection::open(service.address).unwrap();
+                match number % 4 {
+                    // In the middle of a value, of a line, of an answer, and of nothing.
+                    0 => bad.send(&[b"set half 0 0 1000000\r\n", &value(2, 300_000)[..]].concat()).unwrap(),
+                    1 => bad.send(b"get lar").unwrap(),
+                    2 => {
+                        bad.send(&b"get large\r\n".repeat(20)).unwrap();
+                        assert_eq!(bad.line().unwrap(), format!("VALUE large 0 {MIB}"));
+                    }
+                    _ => {}
                 }
-                _ => {}
+                bad.reset();
             }
-            bad.reset();
-        }
-        wait_until_alone(&mut good);
-        is_served(&mut good, "resets");
-        assert_eq!(good.get("half").unwrap(), None);
-        let left = service.used_bytes().saturating_sub(before);
-        assert!(left < 4 * MIB as u64, "{left} bytes are left in use");
+            wait_until_alone(&mut good);
+            is_served(&mut good, "resets");
+            assert_eq!(good.get("half").unwrap(), None);
+            service.used_bytes()
+        });
+        // The first round sizes the heap; a value that a reset leaves behind is 300,000 bytes, a line some hundred.
+        assert!(left[2] <= left[1] + (16 << 10), "{left:?} bytes are left in use");
         service.end();
     });
 }
