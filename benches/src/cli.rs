@@ -1,5 +1,6 @@
 //! What the user typed.
 
+use crate::error::BenchError;
 use crate::figure::Group;
 use crate::session::Plan;
 use std::time::Duration;
@@ -39,9 +40,25 @@ pub struct Cli {
     /// One run with short loads: for trying, not for figures to quote
     #[arg(long, conflicts_with_all = ["runs", "publish"])]
     quick: bool,
-    /// Makes these the figures of benches/README.md, with their raw data in benches/data
+    /// Makes these the figures of benches/README.md and of README.md, with their raw data in benches/data; needs a tree
+    /// without changes, a quiet host and five runs
     #[arg(long)]
     pub publish: bool,
+    /// Takes no figures: compares the tables and pictures with benches/data, or writes them anew
+    #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["groups", "runs", "quick", "publish"])]
+    pub tables: Option<Tables>,
+}
+
+/// Figures that are published are medians of so many runs at least.
+const PUBLISHED_RUNS: u32 = 5;
+
+/// What is done with the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Tables {
+    /// Fails where they do not show what benches/data says, or whether that is old
+    Check,
+    /// Writes them
+    Write,
 }
 
 /// How figures are printed.
@@ -67,6 +84,17 @@ impl Cli {
         } else {
             Plan { runs: self.runs, load: Duration::from_secs(4) }
         }
+    }
+
+    /// Fails where figures of so few runs would be published.
+    ///
+    /// # Errors
+    /// [`BenchError::FewRuns`].
+    pub fn demand_runs(&self) -> Result<(), BenchError> {
+        if self.publish && self.runs < PUBLISHED_RUNS {
+            return Err(BenchError::FewRuns { runs: self.runs, least: PUBLISHED_RUNS });
+        }
+        Ok(())
     }
 
     /// The line that takes the figures of a group again.
@@ -98,6 +126,10 @@ mod tests {
     fn a_quick_run_is_none_to_publish() {
         assert!(Cli::try_parse_from(["bench", "--quick", "--publish"]).is_err());
         assert!(Cli::try_parse_from(["bench", "--runs", "0"]).is_err());
+        let publish = |runs: &str| Cli::parse_from(["bench", "--publish", "--runs", runs]).demand_runs();
+        assert!(publish("5").is_ok());
+        assert!(publish("4").unwrap_err().to_string().contains("at least 5"));
+        assert!(Cli::parse_from(["bench", "--runs", "1"]).demand_runs().is_ok());
         let quick = Cli::parse_from(["bench", "--quick"]);
         assert_eq!(quick.plan().runs, 1);
         assert_eq!(quick.line(Group::Kv), "cargo xtask bench kv --quick");

@@ -106,20 +106,22 @@ pub fn picture(record: &Record) -> Option<String> {
 
 /// A table of every fourth power of two of a record's curves; `None` where there are none.
 pub fn table(record: &Record) -> Option<String> {
-    let (times, instructions) = (record.curves.get(ONE_WAY_US)?, record.curves.get(INSTRUCTIONS)?);
+    let times = record.curves.get(ONE_WAY_US)?;
+    let instructions = record.curves.get(INSTRUCTIONS);
     let mut text = "\n| bytes | Isola, us one way | Linux | ratio | Isola, instructions there and back | Linux | ratio |\n\
         |---:|---:|---:|---:|---:|---:|---:|\n"
         .to_owned();
     let sizes = times.keys().filter(|size| size.is_power_of_two() && size.ilog2() % 2 == 0);
     for size in sizes {
-        let of = |curve: &Curve| {
-            let series = curve.get(size).cloned().unwrap_or_default();
-            let (isola, linux) = (median(&series.isola), median(&series.peer));
-            let ratio = if linux > 0.0 { isola / linux } else { 0.0 };
-            format!("{isola:.0} | {linux:.0} | {ratio:.3}")
+        let of = |curve: Option<&Curve>| match curve.and_then(|curve| curve.get(size)) {
+            Some(series) if !series.isola.is_empty() && !series.peer.is_empty() => {
+                let (isola, linux) = (median(&series.isola), median(&series.peer));
+                format!("{isola:.0} | {linux:.0} | {:.3}", isola / linux)
+            }
+            _ => " | | ".to_owned(),
         };
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "| {} | {} | {} |", bytes(*size), of(times), of(instructions));
+        let _ = writeln!(text, "| {} | {} | {} |", bytes(*size), of(Some(times)), of(instructions));
     }
     Some(text)
 }

@@ -113,6 +113,48 @@ pub enum BenchError {
         /// What is the matter.
         error: serde_json::Error,
     },
+    /// Figures to publish would be of a tree that is no commit.
+    #[error(
+        "the tree is {0:?}, and figures of it could not be taken again: commit all changes (or put them away with `git \
+         stash`), then publish"
+    )]
+    DirtyTree(String),
+    /// Figures to publish would be of few runs.
+    #[error("figures that are published are medians of at least {least} runs, not of {runs}")]
+    FewRuns {
+        /// How many were asked for.
+        runs: u32,
+        /// How many there have to be.
+        least: u32,
+    },
+    /// Figures to publish would be those of a busy host.
+    #[error(
+        "other work takes {percent} % of the host's processors, and {limit} % at most may be taken where figures are \
+         published: end it, or take figures without --publish"
+    )]
+    HostBusy {
+        /// How much, in percent.
+        percent: f64,
+        /// The limit, in percent.
+        limit: f64,
+    },
+    /// The paced processors of a machine had too little of the host.
+    #[error(
+        "the host kept the machines' processors waiting for {lost_s} s beyond their pace, and {limit_s} s at most may \
+         be lost where figures are published: take them on a quiet host"
+    )]
+    PaceLost {
+        /// How long.
+        lost_s: f64,
+        /// The limit.
+        limit_s: f64,
+    },
+    /// The repository does not say what has changed since a commit.
+    #[error("git does not say what has changed: {0}")]
+    NoHistory(String),
+    /// Tables do not show what the raw data say.
+    #[error("{0} does not show what benches/data says; write it anew with: cargo xtask bench --tables write")]
+    Tables(String),
     /// The user changed their mind.
     #[error("interrupted")]
     Interrupted,

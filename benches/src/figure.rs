@@ -73,10 +73,31 @@ impl Group {
         }
     }
 
+    /// What its Linux guest runs; `None` where there is no such guest.
+    pub fn guest(self) -> Option<GuestProgram> {
+        match self {
+            Self::Boot | Self::Cell | Self::Colocation | Self::Kv => Some(GuestProgram::Memcached),
+            Self::Web => Some(GuestProgram::Nginx),
+            Self::Bulk | Self::Netpipe | Self::Connections | Self::Pager => Some(GuestProgram::Ours),
+            Self::Elastic | Self::Memory | Self::Library | Self::Stack => None,
+        }
+    }
+
     /// Whether machines are booted for it.
     pub fn needs_machines(self) -> bool {
         !matches!(self, Self::Memory | Self::Stack)
     }
+}
+
+/// What runs in the Linux guest of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestProgram {
+    /// memcached.
+    Memcached,
+    /// nginx.
+    Nginx,
+    /// Programs of this package.
+    Ours,
 }
 
 /// What Isola is compared with.
@@ -116,8 +137,6 @@ pub enum Peer {
     Rehearsed,
     /// smoltcp's protocol stack.
     Smoltcp,
-    /// The host's kernel, over its loopback interface.
-    Loopback,
     /// Two cgroups of the Linux guest: memcached, with the largest weight, and a batch job, with the least.
     Shares,
     /// The same with equal weights.
@@ -160,13 +179,15 @@ pub struct Figure {
     pub spread: Spread,
     /// Number of Isola's runs.
     pub runs: usize,
+    /// Number of the peer's.
+    pub peer_runs: usize,
 }
 
 /// From the smallest to the largest run, as a part of the median.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Of Isola's runs.
-    pub isola: f64,
+    /// Of Isola's runs; `None` of fewer than two.
+    pub isola: Option<f64>,
     /// Of the peer's.
     pub peer: Option<f64>,
 }
@@ -188,8 +209,9 @@ fn figure(kind: &Kind, record: &Record) -> Option<Figure> {
         peer,
         peer_name: peer.and_then(|_| record.peer_name(kind.peer)),
         ratio: peer.filter(|&peer| peer != 0.0).map(|peer| isola / peer),
-        spread: Spread { isola: spread(&series.isola), peer: peer.map(|_| spread(&series.peer)) },
+        spread: Spread { isola: spread(&series.isola), peer: spread(&series.peer) },
         runs: series.isola.len(),
+        peer_runs: series.peer.len(),
     })
 }
 
@@ -212,7 +234,8 @@ mod tests {
         assert_eq!(json["spread"]["isola"], 1.0);
         assert_eq!(json["spread"]["peer"], 0.8);
         assert_eq!(json["runs"], 3);
-        assert_eq!(json.as_object().unwrap().len(), 8);
+        assert_eq!(json["peer_runs"], 3);
+        assert_eq!(json.as_object().unwrap().len(), 9);
     }
 
     #[test]
@@ -224,5 +247,6 @@ mod tests {
             assert!(json[field].is_null(), "{field}");
         }
         assert!(json["spread"]["peer"].is_null());
+        assert!(json["spread"]["isola"].is_null(), "one run has no spread");
     }
 }

@@ -280,12 +280,8 @@ kinds! {
     Stack: "stack-segment-smoltcp", "ns", Smoltcp, Aim::Ratio(1.0),
         "1,448 bytes of a bulk transfer, from one host's application to the other's, both in one thread: headers made, sent, \
          read, acknowledged";
-    Stack: "stack-segment-linux", "ns", Loopback, Aim::None,
-        "the same beside two sockets of the host's kernel, in two threads, which segments of 64 KiB serve";
     Stack: "stack-echo-smoltcp", "ns", Smoltcp, Aim::Ratio(1.0), "64 bytes there and back: two segments";
-    Stack: "stack-echo-linux", "ns", Loopback, Aim::None, "the same beside the kernel, which wakes two threads for it";
     Stack: "stack-connect-smoltcp", "ns", Smoltcp, Aim::Ratio(1.0), "a connection made and closed: six or seven segments";
-    Stack: "stack-connect-linux", "ns", Loopback, Aim::None, "the same beside the kernel";
     Stack: "stack-segment-instructions", "instructions", Smoltcp, Aim::Ratio(1.0), "instructions of the first of these";
     Stack: "stack-echo-instructions", "instructions", Smoltcp, Aim::Ratio(1.0), "of the third";
     Stack: "stack-connect-instructions", "instructions", Smoltcp, Aim::Ratio(1.0), "of the fifth";

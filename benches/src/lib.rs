@@ -14,6 +14,8 @@
 //! | [`linux`] | the Linux guest |
 //! | [`load`] | the client |
 //! | [`kinds`], [`figure`], [`statistics`] | what is measured, what came of it, and medians of that |
+//! | [`origin`], [`host`] | the tree that is measured, and how busy the host is otherwise |
+//! | [`pages`] | what is published of them |
 //! | [`record`], [`table`], [`curve`], [`timeline`] | raw data, tables for people, and pictures |
 //! | [`interrupt`], [`program`], [`error`] | ^C, other programs, what goes wrong |
 //!
@@ -28,6 +30,7 @@ pub mod divided;
 pub mod error;
 pub mod figure;
 pub mod groups;
+pub mod host;
 pub mod instructions;
 pub mod interrupt;
 pub mod kinds;
@@ -35,7 +38,9 @@ pub mod linux;
 pub mod load;
 pub mod machine;
 pub mod network;
+pub mod origin;
 pub mod pace;
+pub mod pages;
 pub mod plugin;
 pub mod program;
 pub mod record;

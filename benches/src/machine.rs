@@ -331,6 +331,27 @@ fn arguments(boot: &Boot) -> Vec<OsString> {
     line
 }
 
+/// The line that starts QEMU for `boot`, as a shell takes it; of files, their names without folders.
+pub fn line(boot: &Boot, plugin: Option<&Plugin>) -> String {
+    let mut words = arguments(boot);
+    if let Some(plugin) = plugin {
+        words.extend(["-plugin".into(), plugin.option(Path::new("")).0.into()]);
+    }
+    let words = words.iter().map(|word| {
+        let word = without_folders(&word.to_string_lossy());
+        if word.contains([' ', '(']) { format!("'{word}'") } else { word }
+    });
+    std::iter::once("qemu-system-x86_64".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// A word in which of each absolute path only the file's name is left.
+fn without_folders(word: &str) -> String {
+    let parts = word.split_inclusive([',', '=', ' ']);
+    parts
+        .map(|part| if part.starts_with('/') { part.rsplit('/').next().unwrap_or(part) } else { part })
+        .collect()
+}
+
 /// User and system time in `/proc/PID/stat` (proc(5): fields 14 and 15; the second may contain spaces).
 fn cpu_time(stat: &str) -> Option<Duration> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
@@ -364,6 +385,34 @@ mod tests {
             Rss:     12288 kB\nPss: 12288 kB\n7f30-7f31 rw-p 0 00:00 0\nRss: 4 kB\n";
         assert_eq!(resident_bytes(mappings), Some(12 << 20));
         assert_eq!(resident_bytes("Rss: 4 kB\n"), None);
+    }
+
+    #[test]
+    fn the_line_of_a_machine_is_the_same_in_whichever_folder_it_runs() {
+        let boot = Boot {
+            name: "x".into(),
+            kernel: "/tmp/abc/kv".into(),
+            initrd: None,
+            command_line: "ip=10.0.0.2/24 -- x".into(),
+            cores: 3,
+            queues: 2,
+            memory_mib: 64,
+            pace: Pace::Instructions,
+            extra: vec!["-plugin".into(), "/tmp/abc/pace.so,pace=pace".into()],
+        };
+        let line = line(&boot, None);
+        for part in [
+            "-smp 3",
+            "-m 64M",
+            "'ip=10.0.0.2/24 -- x'",
+            "-kernel kv",
+            "-icount",
+            " pace.so,pace=pace",
+            "x2apic=off",
+        ] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(!line.contains("/tmp"), "{line}");
     }
 
     #[test]

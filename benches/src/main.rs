@@ -1,13 +1,12 @@
 //! `cargo xtask bench`: takes figures and prints them.
 
 use clap::Parser;
-use isola_benches::cli::{Cli, Output};
+use isola_benches::cli::{Cli, Output, Tables};
 use isola_benches::error::BenchError;
 use isola_benches::figure::{Group, figures};
 use isola_benches::record::Record;
 use isola_benches::session::Session;
-use isola_benches::{groups, interrupt, network, session, table};
-use std::fs;
+use isola_benches::{groups, host, interrupt, network, origin, pages, session, table};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -27,24 +26,36 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<(), BenchError> {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    match cli.tables {
+        Some(Tables::Check) => return pages::check(home),
+        Some(Tables::Write) => return pages::write(home),
+        None => {}
+    }
+    // What is published changes the tree, but not the one that was measured.
+    let tree = origin::tree();
+    cli.demand_runs()?;
+    if cli.publish {
+        origin::demand_commit(&tree)?;
+        host::demand_quiet([host::busy_percent()?])?;
+    }
     let needs_machines = cli.groups().into_iter().any(Group::needs_machines);
     if needs_machines {
         session::fetch()?;
         network::enter()?;
     }
     interrupt::listen().map_err(BenchError::file("the signals of this process"))?;
-    let session = if needs_machines { Some(Session::open(cli.plan())?) } else { None };
-    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let session = if needs_machines { Some(Session::open(cli.plan(), tree.clone())?) } else { None };
     for group in cli.groups() {
         let record = match &session {
             Some(session) => groups::run(group, session, cli.line(group))?,
-            None => groups::run_natively(group, cli.plan(), cli.line(group))?,
+            None => groups::run_natively(group, cli.plan(), cli.line(group), &tree)?,
         };
         print(cli.output, &record);
         let kept = record.save(&home.join("../.bench-cache/data"))?;
         eprintln!("bench: raw data: {}", kept.display());
         if cli.publish {
-            publish(home, &record)?;
+            pages::publish(home, &record)?;
         }
     }
     Ok(())
@@ -59,21 +70,4 @@ fn print(output: Output, record: &Record) {
             }
         }
     }
-}
-
-/// Puts a record beside the README, and its figures into it.
-fn publish(home: &Path, record: &Record) -> Result<(), BenchError> {
-    let (data, readme) = (home.join("data"), home.join("README.md"));
-    let saved = record.save(&data)?;
-    if let Some(picture) = table::picture(record) {
-        let path = saved.with_extension("svg");
-        fs::write(&path, picture).map_err(BenchError::file(&path))?;
-    }
-    let mut records = Vec::new();
-    for group in Group::ALL {
-        records.extend(Record::load(&data, group)?);
-    }
-    let text = fs::read_to_string(&readme).map_err(BenchError::file(&readme))?;
-    let text = table::publish(&text, &records).unwrap_or(text);
-    fs::write(&readme, text).map_err(BenchError::file(&readme))
 }

@@ -4,6 +4,7 @@
 
 use crate::error::BenchError;
 use crate::machine::Machine;
+use crate::record::Record;
 use crate::{plugin, program};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -87,6 +88,20 @@ pub fn lost_s(machine: &Machine) -> Result<f64, BenchError> {
     Ok(lost_ns(&bytes) as f64 / 1e9)
 }
 
+/// Processors of figures that are published may have lost so much in a run, in seconds.
+const MOST_LOST_S: f64 = 0.2;
+
+/// Fails where processors lost too much while the figures of `record` were taken.
+///
+/// # Errors
+/// [`BenchError::PaceLost`].
+pub fn demand_kept(record: &Record) -> Result<(), BenchError> {
+    let lost = record.figures.iter().filter(|(name, _)| name.ends_with("-lost"));
+    let lost_s =
+        lost.flat_map(|(_, series)| series.isola.iter().chain(&series.peer)).copied().fold(0.0, f64::max);
+    if lost_s <= MOST_LOST_S { Ok(()) } else { Err(BenchError::PaceLost { lost_s, limit_s: MOST_LOST_S }) }
+}
+
 /// The first words of all lines but that of the pace.
 fn lost_ns(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(LINE_BYTES).skip(1).filter_map(|line| line.first_chunk::<8>());
@@ -105,6 +120,14 @@ mod tests {
         }
         assert_eq!(lost_ns(&file), 75);
         assert_eq!(lost_ns(&[]), 0);
+    }
+
+    #[test]
+    fn figures_of_processors_that_lost_their_pace_are_not_published() {
+        let record = |lost_s: &[f64]| crate::record::tests::record("colocation-lost", &[0.0], lost_s);
+        assert!(demand_kept(&record(&[0.0, MOST_LOST_S])).is_ok());
+        let error = demand_kept(&record(&[0.0, 1.5])).unwrap_err().to_string();
+        assert!(error.contains("1.5 s"), "{error}");
     }
 
     #[test]

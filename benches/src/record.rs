@@ -5,7 +5,7 @@ use crate::error::BenchError;
 use crate::figure::{Group, Peer};
 use crate::kinds::KINDS;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub struct Record {
 }
 
 /// On what, and with what, something was measured.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     /// The host's processor.
     pub processor: String,
@@ -39,7 +39,7 @@ pub struct Setting {
     pub host_load: String,
     /// QEMU's version; empty where no machine was booted, and everything that follows about machines with it.
     pub qemu: String,
-    /// The machine that both systems ran on.
+    /// What the machines that both systems ran on have in common.
     pub machine: String,
     /// The tree that Isola was built from.
     pub isola: String,
@@ -50,8 +50,12 @@ pub struct Setting {
     /// Its nginx, where it runs: package and version.
     #[serde(default)]
     pub nginx: String,
-    /// Its command line.
-    pub linux_command_line: String,
+    /// The command lines of QEMU by which machines were started, the guests' own among them; without folders.
+    #[serde(default)]
+    pub machines: BTreeSet<String>,
+    /// How much of the host's processors other work took before each run, in percent.
+    #[serde(default)]
+    pub host_busy_percent: Vec<f64>,
     /// The load.
     pub load: BTreeMap<String, String>,
 }
@@ -126,7 +130,6 @@ impl Record {
             Peer::Alike => Some(self.cgroups("equal weights")),
             Peer::Fixed => Some(self.cgroups("processors of their own")),
             Peer::Moved => Some(self.cgroups("processors of their own that are moved")),
-            Peer::Loopback => Some("the host's kernel".into()),
         }
     }
 

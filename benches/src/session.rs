@@ -1,6 +1,7 @@
 //! What all groups of figures need: programs, images, the Linux guest; and machines made of them.
 
 use crate::error::BenchError;
+use crate::figure::{Group, GuestProgram};
 use crate::instructions::Plugin;
 use crate::linux::packages::Packages;
 use crate::linux::{LinuxGuest, READY, Services};
@@ -9,13 +10,14 @@ use crate::machine::{Boot, CPU, MEMORY_MIB, Machine, Pace};
 use crate::network::{GUEST_NETWORK, service};
 use crate::pace::Pacer;
 use crate::record::Setting;
-use crate::{network, program};
+use crate::{machine, network};
 use isola_host::image::ImageStore;
 use isola_host::machine::qemu::Qemu;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -157,7 +159,9 @@ pub struct Session {
     /// What gives processors a pace.
     pub pacer: Pacer,
     /// The commit that the tree is at, before anything is written into it.
-    tree: String,
+    pub tree: String,
+    /// The lines by which machines were started since they were last asked for.
+    machines: Mutex<BTreeSet<String>>,
     _folder: TempDir,
 }
 
@@ -184,7 +188,7 @@ impl Session {
     ///
     /// # Errors
     /// What is missing.
-    pub fn open(plan: Plan) -> Result<Self, BenchError> {
+    pub fn open(plan: Plan, tree: String) -> Result<Self, BenchError> {
         let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
         let qemu = Qemu::from_environment()?;
         let plugin = Plugin::build(&qemu.program, folder.path())?;
@@ -193,7 +197,17 @@ impl Session {
         let cache = cache();
         let linux = LinuxGuest::prepare(&cache, &PROGRAMS.map(|name| this.with_file_name(name)))?;
         let images = ImageStore::from_environment();
-        Ok(Self { plan, qemu, images, linux, plugin, pacer, tree: tree(), _folder: folder })
+        Ok(Self {
+            plan,
+            qemu,
+            images,
+            linux,
+            plugin,
+            pacer,
+            tree,
+            machines: Mutex::default(),
+            _folder: folder,
+        })
     }
 
     /// What boots `system` with `service` on so many processors.
@@ -214,7 +228,7 @@ impl Session {
                 extra: Vec::new(),
             },
             System::Linux => Boot {
-                name: "the Linux guest".into(),
+                name: format!("the Linux guest ({})", service.services().name()),
                 kernel: self.linux.kernel.clone(),
                 initrd: Some(match service.services() {
                     Services::Web => self.linux.web_initramfs.clone(),
@@ -267,7 +281,16 @@ impl Session {
     /// What keeps QEMU from starting.
     pub fn machine(&self, boot: &Boot, counting: Counting) -> Result<Machine, BenchError> {
         network::make_tap(boot.queues)?;
-        Machine::start(&self.qemu.program, boot, (counting == Counting::On).then_some(&self.plugin))
+        let plugin = (counting == Counting::On).then_some(&self.plugin);
+        if let Ok(mut machines) = self.machines.lock() {
+            machines.insert(machine::line(boot, plugin));
+        }
+        Machine::start(&self.qemu.program, boot, plugin)
+    }
+
+    /// The lines by which machines were started since this was last asked.
+    pub fn take_machines(&self) -> BTreeSet<String> {
+        self.machines.lock().map(|mut machines| std::mem::take(&mut *machines)).unwrap_or_default()
     }
 
     /// Bytes that a machine of `system` loads.
@@ -286,23 +309,24 @@ impl Session {
         }
     }
 
-    /// On what, and with what, is measured; `load` says under what load.
-    pub fn setting(&self, load: BTreeMap<String, String>) -> Setting {
+    /// On what, and with what, the figures of `group` are taken; `load` says under what load.
+    pub fn setting(&self, group: Group, load: BTreeMap<String, String>) -> Setting {
+        let if_it_runs = |program: GuestProgram, version: &str| {
+            if group.guest() == Some(program) { version.to_owned() } else { String::new() }
+        };
         Setting {
             qemu: self.qemu.version.clone(),
-            machine: format!("q35, TCG, -cpu {CPU}, {MEMORY_MIB} MiB, virtio-net on a tap device"),
-            isola: self.tree.clone(),
-            linux: self.linux.kernel_version.clone(),
-            memcached: self.linux.memcached_version.clone(),
-            nginx: self.linux.nginx_version.clone(),
-            linux_command_line: self.linux.command_line(1, Services::Usual),
-            ..host_setting(load)
+            machine: format!("q35, TCG, -cpu {CPU}, virtio-net on a tap device"),
+            linux: group.guest().map(|_| self.linux.kernel_version.clone()).unwrap_or_default(),
+            memcached: if_it_runs(GuestProgram::Memcached, &self.linux.memcached_version),
+            nginx: if_it_runs(GuestProgram::Nginx, &self.linux.nginx_version),
+            ..host_setting(&self.tree, load)
         }
     }
 }
 
-/// On what is measured, and `load` says with what, where no machine is booted.
-pub fn host_setting(load: BTreeMap<String, String>) -> Setting {
+/// On what `tree` is measured, and `load` says with what, where no machine is booted.
+pub fn host_setting(tree: &str, load: BTreeMap<String, String>) -> Setting {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
     let model =
@@ -312,19 +336,10 @@ pub fn host_setting(load: BTreeMap<String, String>) -> Setting {
         processors: std::thread::available_parallelism().map_or(0, usize::from),
         host_kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
         host_load: read("/proc/loadavg").split_ascii_whitespace().next().unwrap_or_default().to_owned(),
-        isola: tree(),
+        isola: tree.to_owned(),
         load,
         ..Setting::default()
     }
-}
-
-/// The commit that the tree is at; with a mark where there is more.
-fn tree() -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut describe = std::process::Command::new("git");
-    describe.current_dir(root).args(["describe", "--always", "--dirty", "--exclude=*"]);
-    program::run_in(&mut describe)
-        .map_or_else(|_| "of an unknown commit".into(), |text| text.trim().to_owned())
 }
 
 /// What `work` costs on `machine`, by the request.

@@ -11,12 +11,15 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The distance from the smallest to the largest of `values`, as a part of their median.
-pub fn spread(values: &[f64]) -> f64 {
+/// The distance from the smallest to the largest of `values`, as a part of their median; `None` of fewer than two.
+pub fn spread(values: &[f64]) -> Option<f64> {
+    if values.len() < 2 {
+        return None;
+    }
     let smallest = values.iter().copied().reduce(f64::min).unwrap_or_default();
     let largest = values.iter().copied().reduce(f64::max).unwrap_or_default();
     let middle = median(values);
-    if middle == 0.0 { 0.0 } else { (largest - smallest) / middle }
+    Some(if middle == 0.0 { 0.0 } else { (largest - smallest) / middle })
 }
 
 #[cfg(test)]
@@ -33,9 +36,9 @@ mod tests {
 
     #[test]
     fn the_spread_is_a_part_of_the_median() {
-        assert_eq!(spread(&[8.0, 12.0, 10.0]), 0.4);
-        assert_eq!(spread(&[5.0]), 0.0);
-        assert_eq!(spread(&[]), 0.0);
-        assert_eq!(spread(&[0.0, 0.0]), 0.0);
+        assert_eq!(spread(&[8.0, 12.0, 10.0]), Some(0.4));
+        assert_eq!(spread(&[0.0, 0.0]), Some(0.0));
+        assert_eq!(spread(&[5.0]), None, "one value does not say how far values are apart");
+        assert_eq!(spread(&[]), None);
     }
 }

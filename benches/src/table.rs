@@ -1,8 +1,9 @@
 //! Figures for people: on a terminal, and in `benches/README.md`.
 
 use crate::curve;
-use crate::figure::{Aim, Figure, Group, figures};
+use crate::figure::{Aim, Figure, Group, GuestProgram, figures};
 use crate::kinds::Kind;
+use crate::origin::Age;
 use crate::record::Record;
 use crate::timeline;
 use std::fmt::Write;
@@ -14,12 +15,13 @@ const END: &str = "<!-- figures: end -->\n";
 /// A table of a record's figures for a terminal.
 pub fn plain(record: &Record) -> String {
     let mut text = format!(
-        "{:<30} {:>12} {:>12} {:>7}  {:<9} {:>7}  unit\n",
+        "{:<30} {:>12} {:>12} {:>7}  {:<9} {:>5} {:>7}  unit\n",
         record.group().name(),
         "Isola",
         "peer",
         "ratio",
         "aim",
+        "runs",
         "spread"
     );
     for (kind, figure) in figures(record) {
@@ -27,24 +29,25 @@ pub fn plain(record: &Record) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:<30} {:>12} {:>12} {:>7}  {:<9} {:>7}  {}",
+            "{:<30} {:>12} {:>12} {:>7}  {:<9} {:>5} {:>7}  {}",
             figure.name,
             number(figure.isola),
             peer,
             ratio,
             aim(kind, &figure),
-            percent(figure.spread.isola),
+            runs(&figure),
+            cell(figure.spread.isola, percent),
             figure.unit
         );
     }
     text
 }
 
-/// The text of a README whose generated part shows `records`; `None` where it has no such part.
-pub fn publish(readme: &str, records: &[Record]) -> Option<String> {
+/// The text of a README whose generated part shows `records`, each with its age; `None` where it has no such part.
+pub fn publish(readme: &str, records: &[(Record, Age)]) -> Option<String> {
     let (before, rest) = readme.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
-    let tables: String = records.iter().map(markdown).collect();
+    let tables: String = records.iter().map(|(record, age)| markdown(record, age)).collect();
     Some(format!("{before}{BEGIN}{tables}\n{END}{after}"))
 }
 
@@ -70,24 +73,24 @@ pub fn picture(record: &Record) -> Option<String> {
 }
 
 /// A record as a section of a document.
-fn markdown(record: &Record) -> String {
+fn markdown(record: &Record, age: &Age) -> String {
     let setting = &record.setting;
     let name = record.group().name();
     let mut text = format!(
-        "\n### {name}\n\n| figure | unit | Isola | {} | ratio | aim | spread | what it is |\n",
+        "\n### {name}\n\n{}| figure | unit | Isola | {} | ratio | aim | runs | spread | what it is |\n",
+        warning(record, age),
         peers(record)
     );
-    text += "|---|---|---:|---:|---:|---|---|---|\n";
+    text += "|---|---|---:|---:|---:|---|---|---|---|\n";
     for (kind, figure) in figures(record) {
         let (peer, ratio) = (cell(figure.peer, number), cell(figure.ratio, ratio));
-        let spread = match figure.spread.peer {
-            Some(peer) => format!("{}, {}", percent(figure.spread.isola), percent(peer)),
-            None => percent(figure.spread.isola),
-        };
+        let spreads = [figure.spread.isola, figure.spread.peer].into_iter().flatten();
+        let spread = spreads.map(percent).collect::<Vec<_>>().join(", ");
+        let runs = runs(&figure);
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {peer} | {ratio} | {} | {spread} | {} |",
+            "| {} | {} | {} | {peer} | {ratio} | {} | {runs} | {spread} | {} |",
             figure.name,
             figure.unit,
             number(figure.isola),
@@ -101,32 +104,60 @@ fn markdown(record: &Record) -> String {
     if timeline::picture(record).is_some() {
         let _ = write!(text, "\n![load, latency and cores of the service over time](data/{name}.svg)\n");
     }
-    let runs = record.figures.values().map(|series| series.isola.len()).max().unwrap_or_default();
     let load: String = setting.load.iter().map(|(what, how)| format!("; {what}: {how}")).collect();
     let machines = match setting.qemu.as_str() {
         "" => "natively".to_owned(),
         qemu => {
-            let service = match record.group() {
-                Group::Web => format!(", {}", setting.nginx),
-                Group::Bulk | Group::Netpipe | Group::Connections => String::new(),
-                _ => format!(", {}", setting.memcached),
+            let guest = match record.group().guest() {
+                Some(GuestProgram::Memcached) => format!("beside {}, {} ", setting.linux, setting.memcached),
+                Some(GuestProgram::Nginx) => format!("beside {}, {} ", setting.linux, setting.nginx),
+                Some(GuestProgram::Ours) => format!("beside {} ", setting.linux),
+                None => String::new(),
             };
-            format!("beside {}{service} under QEMU {qemu} ({})", setting.linux, setting.machine)
+            format!("{guest}under QEMU {qemu} ({}), by emulation", setting.machine)
         }
     };
     let _ = writeln!(
         text,
-        "\n{runs} runs, {}: Isola {} {machines}, on {} x {}, Linux {}, with a load average of {} when it began{load}. \
+        "\n{}: Isola {} {machines}, on {} x {}, Linux {}, {}{load}. \
          Again: `{}`; raw data: [data/{name}.json](data/{name}.json).",
         record.taken,
         setting.isola,
         setting.processors,
         setting.processor,
         setting.host_kernel,
-        setting.host_load,
+        host(record),
         record.command,
     );
     text
+}
+
+/// What a reader has to know before the figures of a group: that they are those of another tree.
+fn warning(record: &Record, age: &Age) -> String {
+    let tree = &record.setting.isola;
+    match age {
+        Age::Current => String::new(),
+        Age::Old => format!("**Old:** files that this group measures have changed since {tree}.\n\n"),
+        Age::Lost => format!("**Not repeatable:** the tree was {tree:?}, which is no commit.\n\n"),
+    }
+}
+
+/// How quiet the host was.
+fn host(record: &Record) -> String {
+    let setting = &record.setting;
+    match setting.host_busy_percent.iter().copied().reduce(f64::max) {
+        Some(most) => format!("of whose processors other work took {most} % at most before a run"),
+        None => format!("with a load average of {} when it began", setting.host_load),
+    }
+}
+
+/// How many runs a figure is the median of.
+fn runs(figure: &Figure) -> String {
+    match figure.peer_runs {
+        0 => format!("n={}", figure.runs),
+        peer if peer == figure.runs => format!("n={peer}"),
+        peer => format!("n={}, n={peer}", figure.runs),
+    }
 }
 
 fn cell(value: Option<f64>, show: fn(f64) -> String) -> String {
@@ -178,7 +209,6 @@ fn aim(kind: &Kind, figure: &Figure) -> String {
 mod tests {
     use super::*;
     use crate::record::tests::record;
-    use std::path::Path;
 
     #[test]
     fn numbers_show_what_counts() {
@@ -200,7 +230,7 @@ mod tests {
     #[test]
     fn only_the_generated_part_of_a_readme_changes() {
         let readme = format!("# Head\n\n{BEGIN}old\n{END}\ntail\n");
-        let records = [record("kv-p99", &[10.0], &[20.0])];
+        let records = [(record("kv-p99", &[10.0], &[20.0]), Age::Current)];
         let published = publish(&readme, &records).unwrap();
         assert!(published.starts_with("# Head\n\n<!--") && published.ends_with("-->\n\ntail\n"));
         assert!(published.contains("| kv-p99 | us | 10.0 | 20.0 | 0.500 |") && !published.contains("old"));
@@ -209,16 +239,29 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_says_what_the_raw_data_say() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
-        let records = Group::ALL.map(|group| Record::load(&folder.join("data"), group).unwrap());
-        let records: Vec<_> = records.into_iter().flatten().collect();
-        for record in &records {
-            let picture = std::fs::read_to_string(folder.join(format!("data/{}.svg", record.group().name())));
-            assert!(picture.ok() == super::picture(record), "the picture of {}", record.group().name());
-        }
-        let published = publish(&readme, &records).expect("the README has a generated part");
-        assert!(published == readme, "the figures in benches/README.md are not those of benches/data");
+    fn one_run_is_shown_as_one_and_without_a_spread() {
+        let shown = |isola: &[f64], peer: &[f64]| markdown(&record("kv-p99", isola, peer), &Age::Current);
+        assert!(shown(&[10.0], &[20.0]).contains("| n=1 |  |"), "{}", shown(&[10.0], &[20.0]));
+        assert!(shown(&[10.0, 12.0], &[20.0, 20.0]).contains("| n=2 | 18 %, 0 % |"));
+        assert!(shown(&[10.0, 10.0, 10.0], &[20.0]).contains("| n=3, n=1 | 0 % |"));
+        assert!(shown(&[10.0, 10.0], &[]).contains("| n=2 | 0 % |"));
+    }
+
+    #[test]
+    fn figures_of_another_tree_are_marked() {
+        let shown = |age| markdown(&record("kv-p99", &[10.0], &[20.0]), &age);
+        assert!(!shown(Age::Current).contains("**"));
+        assert!(shown(Age::Old).contains("**Old:**"));
+        assert!(shown(Age::Lost).contains("**Not repeatable:**"));
+    }
+
+    #[test]
+    fn only_what_ran_is_named_beside_isola() {
+        let mut elastic = record("elastic-launch", &[10.0], &[]);
+        elastic.setting.qemu = "7.2".into();
+        assert!(!markdown(&elastic, &Age::Current).contains("memcached"));
+        let mut kv = record("kv-p99", &[10.0], &[20.0]);
+        kv.setting.qemu = "7.2".into();
+        assert!(markdown(&kv, &Age::Current).contains("beside linux 6.1, memcached 1.6 under QEMU 7.2"));
     }
 }

@@ -51,7 +51,8 @@ pub struct Args {
 /// Builds what is needed and takes the figures.
 pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     let named = |word: &str| args.arguments.iter().any(|argument| argument == word);
-    let only_asks = named("-h") || named("--help");
+    let tables = args.arguments.iter().any(|argument| argument.to_string_lossy().starts_with("--tables="));
+    let only_asks = ["-h", "--help", "--tables"].iter().any(|word| named(word)) || tables;
     let with_machines = WITH_MACHINES.iter().any(|(group, _)| named(group));
     let native = NATIVE.iter().any(|(group, _)| named(group));
     let all = !with_machines && !native;

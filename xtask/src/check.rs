@@ -9,6 +9,7 @@ mod advisories;
 mod clippy;
 mod compliance;
 mod docs;
+mod figures;
 mod fmt;
 mod layering;
 mod licences;
@@ -41,6 +42,7 @@ const CHECKS: &[Check] = &[
     fmt::CHECK,
     clippy::CHECK,
     docs::CHECK,
+    figures::CHECK,
     red_zone::CHECK,
 ];
 

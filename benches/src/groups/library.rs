@@ -1,7 +1,7 @@
 //! What the library OS itself costs: the image `costs`, in a process for times, and on a machine whose clocks go by its
 //! instructions.
 
-use super::now;
+use super::{begin, now};
 use crate::error::BenchError;
 use crate::figure::Group;
 use crate::machine::{Boot, Pace};
@@ -32,14 +32,15 @@ const INSTRUCTIONS: [&str; 6] = ["spawn", "task", "start-task", "yield", "interr
 
 /// Takes the figures.
 pub fn run(session: &Session, command: String) -> Result<Record, BenchError> {
-    let mut record = Record::new(Group::Library, now(), command, session.setting(BTreeMap::new()));
+    let mut record =
+        Record::new(Group::Library, now(), command, session.setting(Group::Library, BTreeMap::new()));
     let runs = session.plan.runs;
     for run in 0..runs {
-        eprintln!("bench: library, run {} of {runs}", run + 1);
+        begin(&mut record, run, runs)?;
         process(&mut record)?;
+        machine(session, &mut record)?;
     }
-    // Instructions repeat exactly.
-    machine(session, &mut record)?;
+    record.setting.machines = session.take_machines();
     Ok(record)
 }
 

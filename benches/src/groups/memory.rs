@@ -1,7 +1,7 @@
 //! The heap beside the allocators that servers use, natively: programs of `cell/memory/compare`, each the same with
 //! another global allocator.
 
-use super::now;
+use super::{begin, now};
 use crate::callgrind;
 use crate::error::BenchError;
 use crate::figure::Group;
@@ -30,18 +30,16 @@ const COUNTED: [u32; 2] = [300_000, 100_000];
 ///
 /// # Errors
 /// What goes wrong.
-pub fn run(plan: Plan, command: String) -> Result<Record, BenchError> {
+pub fn run(plan: Plan, command: String, tree: &str) -> Result<Record, BenchError> {
     let programs = Programs::find()?;
-    let mut record = Record::new(Group::Memory, now(), command, host_setting(versions()));
+    let mut record = Record::new(Group::Memory, now(), command, host_setting(tree, versions()));
     for run in 0..plan.runs {
-        eprintln!("bench: memory, run {} of {}", run + 1, plan.runs);
+        begin(&mut record, run, plan.runs)?;
         for (figure, workload, threads, count) in TIMES {
             let time = |allocator: &str| programs.time(allocator, workload, count, threads);
             note(&mut record, figure, time)?;
         }
-        if run == 0 {
-            note(&mut record, "memory-instructions", |allocator| programs.instructions(allocator))?;
-        }
+        note(&mut record, "memory-instructions", |allocator| programs.instructions(allocator))?;
     }
     Ok(record)
 }

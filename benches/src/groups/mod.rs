@@ -16,6 +16,7 @@ mod web;
 
 use crate::error::BenchError;
 use crate::figure::Group;
+use crate::host;
 use crate::record::Record;
 use crate::session::{Plan, Session, System};
 use std::collections::BTreeMap;
@@ -24,8 +25,8 @@ use std::collections::BTreeMap;
 ///
 /// # Errors
 /// What goes wrong.
-pub fn run_natively(group: Group, plan: Plan, command: String) -> Result<Record, BenchError> {
-    if group == Group::Stack { stack::run(plan, command) } else { memory::run(plan, command) }
+pub fn run_natively(group: Group, plan: Plan, command: String, tree: &str) -> Result<Record, BenchError> {
+    if group == Group::Stack { stack::run(plan, command, tree) } else { memory::run(plan, command, tree) }
 }
 
 /// Takes the figures of a group.
@@ -39,18 +40,18 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
         Group::Bulk => bulk::load(session),
         Group::Netpipe => netpipe::load(session),
         Group::Connections => connections::load(session),
-        Group::Memory | Group::Stack => return run_natively(group, session.plan, command),
+        Group::Memory | Group::Stack => return run_natively(group, session.plan, command, &session.tree),
         Group::Pager => pager::load(),
         Group::Library => return library::run(session, command),
         Group::Elastic => elastic::load(),
         Group::Colocation => colocation::load(session),
         Group::Boot | Group::Cell => BTreeMap::new(),
     };
-    let mut record = Record::new(group, now(), command, session.setting(load));
+    let mut record = Record::new(group, now(), command, session.setting(group, load));
     let runs = session.plan.runs;
     let (mut kv, mut colocation) = (kv::Kv::default(), colocation::Colocation::default());
     for run in 0..runs {
-        eprintln!("bench: {}, run {} of {runs}", group.name(), run + 1);
+        begin(&mut record, run, runs)?;
         // Who comes first in a run comes last in the next: what changes on the host changes for both.
         let order =
             if run % 2 == 0 { [System::Linux, System::Isola] } else { [System::Isola, System::Linux] };
@@ -70,7 +71,15 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
             }
         }
     }
+    record.setting.machines = session.take_machines();
     Ok(record)
+}
+
+/// Says that a run begins, and notes how busy the host is with other work before it.
+fn begin(record: &mut Record, run: u32, runs: u32) -> Result<(), BenchError> {
+    eprintln!("bench: {}, run {} of {runs}", record.group().name(), run + 1);
+    record.setting.host_busy_percent.push(host::busy_percent()?.round());
+    Ok(())
 }
 
 /// The time, as records have it.

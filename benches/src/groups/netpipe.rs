@@ -28,7 +28,10 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
         (
             "curve",
             format!(
-                "powers of two and the middles between them, the best of {ROUNDS} rounds of about {round} ms"
+                "powers of two and the middles between them; times: the best of {ROUNDS} rounds of about {round} ms; \
+                 instructions: {} to {} messages",
+                counted_messages(MOST),
+                counted_messages(1),
             ),
         ),
         ("figures of a size", format!("{} s", figure_time(session).as_secs_f64())),
@@ -48,6 +51,11 @@ fn sizes() -> impl Iterator<Item = usize> {
 /// How long a round of the curve takes, about.
 fn round_time(session: &Session) -> Duration {
     session.plan.load / 80
+}
+
+/// Messages whose instructions are counted for a point of the curve: as many as are 32 MiB, within bounds.
+fn counted_messages(size: usize) -> u32 {
+    u32::try_from((32 << 20) / size).unwrap_or(u32::MAX).clamp(8, 500)
 }
 
 /// How long is measured for the figures of a size.
@@ -89,12 +97,12 @@ fn curve(
 ) -> Result<(), BenchError> {
     let mut most: f64 = 0.0;
     for size in sizes() {
-        let count = pipe.count_for(size, round_time(session))?;
         let (curve, value) = if counting == Counting::On {
-            let work = || pipe.rounds(Way::Both, size, count, Duration::from_nanos(1));
+            let work = || pipe.turns(Way::Both, size, counted_messages(size), 1);
             let (_, cost) = cost(&mut guest.machine, work)?;
             (INSTRUCTIONS, cost.instructions)
         } else {
+            let count = pipe.count_for(size, round_time(session))?;
             let mut best = Duration::MAX;
             for _ in 0..ROUNDS {
                 best = best.min(pipe.round(Way::Both, size, count)?);

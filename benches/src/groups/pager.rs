@@ -75,14 +75,9 @@ fn isola(session: &Session, boot: Boot, record: &mut Record) -> Result<(), Bench
 fn linux(session: &Session, boot: Boot, record: &mut Record) -> Result<(), BenchError> {
     let mut machine = session.machine(&boot, Counting::Off)?;
     machine.wait_for(READY)?;
-    let mut asked: BTreeMap<&str, u64> = BTreeMap::new();
     for (_, figure, question) in PAGERS {
-        let ns = match asked.get(question) {
-            Some(ns) => *ns,
-            None => machine.ask(&format!("{question} {REGION_MIB}"), "guest: touched ")?,
-        };
-        asked.insert(question, ns);
         for (_, suffix) in TURNS {
+            let ns = machine.ask(&format!("{question} {REGION_MIB}"), "guest: touched ")?;
             let (figure, value) = figure_of(&format!("{figure}{suffix}"), boot.pace, ns);
             record.peer(&figure, value);
         }

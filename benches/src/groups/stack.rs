@@ -1,7 +1,7 @@
-//! The protocol stack beside smoltcp's and the kernel's, natively: the program of `net/stack/compare`, which does the same
+//! The protocol stack beside smoltcp's, natively: the program of `net/stack/compare`, which does the same
 //! work with each.
 
-use super::now;
+use super::{begin, now};
 use crate::callgrind;
 use crate::error::BenchError;
 use crate::figure::Group;
@@ -11,9 +11,12 @@ use crate::session::{Plan, host_setting};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What is timed: the figure without its peer, the work, and how much of it.
-const TIMES: [(&str, &str, u32); 3] =
-    [("stack-segment", "bulk", 1_000), ("stack-echo", "echo", 100_000), ("stack-connect", "connect", 20_000)];
+/// What is timed: the figure, the work, and how much of it.
+const TIMES: [(&str, &str, u32); 3] = [
+    ("stack-segment-smoltcp", "bulk", 1_000),
+    ("stack-echo-smoltcp", "echo", 100_000),
+    ("stack-connect-smoltcp", "connect", 20_000),
+];
 
 /// What is counted: the figure, the work, and how much of it; a third of that is subtracted.
 const COUNTED: [(&str, &str, u32); 3] = [
@@ -29,25 +32,20 @@ const SEGMENTS_A_MIB: f64 = (1 << 20) as f64 / 1_448.0;
 ///
 /// # Errors
 /// What goes wrong.
-pub fn run(plan: Plan, command: String) -> Result<Record, BenchError> {
+pub fn run(plan: Plan, command: String, tree: &str) -> Result<Record, BenchError> {
     let compare = Compare { path: program::folder()?.join("isola-stack-compare") };
     let versions = program::locked_version("smoltcp").map(|version| ("smoltcp".to_owned(), version));
-    let mut record = Record::new(Group::Stack, now(), command, host_setting(versions.into_iter().collect()));
+    let mut record =
+        Record::new(Group::Stack, now(), command, host_setting(tree, versions.into_iter().collect()));
     for run in 0..plan.runs {
-        eprintln!("bench: stack, run {} of {}", run + 1, plan.runs);
+        begin(&mut record, run, plan.runs)?;
         for (figure, work, count) in TIMES {
-            for peer in ["smoltcp", "linux"] {
-                // Isola's anew beside each.
-                let name = format!("{figure}-{peer}");
-                record.isola(&name, compare.time("isola", work, count)?);
-                record.peer(&name, compare.time(peer, work, count)?);
-            }
+            record.isola(figure, compare.time("isola", work, count)?);
+            record.peer(figure, compare.time("smoltcp", work, count)?);
         }
-        if run == 0 {
-            for (figure, work, count) in COUNTED {
-                record.isola(figure, compare.instructions("isola", work, count)?);
-                record.peer(figure, compare.instructions("smoltcp", work, count)?);
-            }
+        for (figure, work, count) in COUNTED {
+            record.isola(figure, compare.instructions("isola", work, count)?);
+            record.peer(figure, compare.instructions("smoltcp", work, count)?);
         }
     }
     Ok(record)

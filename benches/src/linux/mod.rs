@@ -86,7 +86,7 @@ pub enum Services {
 
 impl Services {
     /// Its name on the kernel's command line.
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Usual => "usual",
             Self::Web => "web",

@@ -85,12 +85,32 @@ impl Pipe {
         count: u32,
         duration: Duration,
     ) -> Result<Outcome, BenchError> {
-        let (start, mut latency_ns, mut requests) = (Instant::now(), histogram(), 0);
-        while start.elapsed() < duration {
+        self.repeat(way, size, count, |_, elapsed| elapsed < duration)
+    }
+
+    /// So many rounds of `count` messages, however long they take.
+    ///
+    /// # Errors
+    /// As [`Self::round`].
+    pub fn turns(&mut self, way: Way, size: usize, count: u32, rounds: u32) -> Result<Outcome, BenchError> {
+        self.repeat(way, size, count, |done, _| done < rounds)
+    }
+
+    /// Rounds for as long as `more`, which takes how many are done and the time since the beginning, returns so.
+    fn repeat(
+        &mut self,
+        way: Way,
+        size: usize,
+        count: u32,
+        more: impl Fn(u32, Duration) -> bool,
+    ) -> Result<Outcome, BenchError> {
+        let (start, mut latency_ns, mut rounds) = (Instant::now(), histogram(), 0);
+        while more(rounds, start.elapsed()) {
             let taken = self.round(way, size, count)?;
             latency_ns.saturating_record(taken.as_nanos() as u64 / u64::from(count));
-            requests += u64::from(count);
+            rounds += 1;
         }
+        let requests = u64::from(rounds) * u64::from(count);
         Ok(Outcome { requests, elapsed: start.elapsed(), latency_ns })
     }
 
@@ -147,6 +167,8 @@ mod tests {
         }
         let outcome = pipe.rounds(Way::Both, 64, 3, Duration::from_millis(10)).unwrap();
         assert!(outcome.requests >= 3 && outcome.requests.is_multiple_of(3));
+        let outcome = pipe.turns(Way::Both, 64, 3, 2).unwrap();
+        assert_eq!(outcome.requests, 6, "as many rounds as were asked for, whatever the clock says");
         assert!(pipe.count_for(1, Duration::from_millis(10)).unwrap() >= 2);
     }
 }

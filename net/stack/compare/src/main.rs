@@ -4,7 +4,7 @@ use isola_stack_compare::{Who, Work};
 use std::env;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: isola-stack-compare isola|smoltcp|linux bulk|echo|connect COUNT";
+const USAGE: &str = "usage: isola-stack-compare isola|smoltcp bulk|echo|connect COUNT";
 
 fn main() -> ExitCode {
     match run() {
@@ -25,7 +25,7 @@ fn run() -> Result<String, String> {
     let who: Who = who.parse()?;
     let count = count.parse().map_err(|_| format!("{count:?} is no count"))?;
     let work = Work::named(work, count).map_err(|error| error.to_string())?;
-    let outcome = who.run(work).map_err(|error| error.to_string())?;
+    let outcome = who.run(work);
     let units = f64::from(outcome.units.max(1));
     Ok(format!("{:.1} {:.2}", outcome.elapsed.as_nanos() as f64 / units, outcome.frames as f64 / units))
 }

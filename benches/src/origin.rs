@@ -1,0 +1,205 @@
+//! The tree that figures were taken from: which commit that is, and whether files that a group measures have changed
+//! since.
+
+use crate::error::BenchError;
+use crate::figure::Group;
+use crate::program;
+use crate::record::Record;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Files below the measured paths that take no part in a figure.
+const NOT_MEASURED: [&str; 3] =
+    [":(exclude,glob)*/**/tests/**", ":(exclude,glob)*/**/examples/**", ":(exclude,glob)**/*.md"];
+
+/// Whether the figures of a record are those of the present tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// No file that the group measures has changed since.
+    Current,
+    /// Some have.
+    Old,
+    /// The commit is in no history, or the tree had changes that are in no commit.
+    Lost,
+}
+
+/// The root of the tree.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The commit that the tree is at; with a mark where the tree has more changes.
+pub fn tree() -> String {
+    let mut describe = Command::new("git");
+    describe.current_dir(root()).args(["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]);
+    program::run_in(&mut describe)
+        .map_or_else(|_| "of an unknown commit".into(), |text| text.trim().to_owned())
+}
+
+/// Fails where figures of `tree` could not be taken again: it is not a commit.
+///
+/// # Errors
+/// [`BenchError::DirtyTree`].
+pub fn demand_commit(tree: &str) -> Result<(), BenchError> {
+    let is_commit = !tree.is_empty() && tree.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_commit { Ok(()) } else { Err(BenchError::DirtyTree(tree.to_owned())) }
+}
+
+/// Whether the figures of `record` are those of the present tree.
+///
+/// # Errors
+/// [`BenchError::NoHistory`] where the repository cannot say.
+pub fn age(record: &Record) -> Result<Age, BenchError> {
+    age_in(&root(), &record.setting.isola, record.group().measures())
+}
+
+fn age_in(root: &Path, tree: &str, paths: &[&str]) -> Result<Age, BenchError> {
+    if demand_commit(tree).is_err() {
+        return Ok(Age::Lost);
+    }
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command.current_dir(root).args(arguments).stdin(Stdio::null());
+        command.output().map_err(|error| BenchError::NoHistory(error.to_string()))
+    };
+    let is_shallow = git(&["rev-parse", "--is-shallow-repository"])?;
+    if !is_shallow.status.success() {
+        return Err(BenchError::NoHistory(String::from_utf8_lossy(&is_shallow.stderr).trim().to_owned()));
+    }
+    if !git(&["cat-file", "-e", &format!("{tree}^{{commit}}")])?.status.success() {
+        return match is_shallow.stdout.trim_ascii() {
+            b"true" => Err(BenchError::NoHistory("the clone is shallow".into())),
+            _ => Ok(Age::Lost),
+        };
+    }
+    let mut arguments = vec!["diff", "--quiet", tree, "--"];
+    arguments.extend(paths.iter().chain(&NOT_MEASURED));
+    let differs = git(&arguments)?;
+    match differs.status.code() {
+        Some(0) => Ok(Age::Current),
+        Some(1) => Ok(Age::Old),
+        _ => Err(BenchError::NoHistory(String::from_utf8_lossy(&differs.stderr).trim().to_owned())),
+    }
+}
+
+/// What every image is made of.
+macro_rules! and_images {
+    ($($more:literal),*) => {
+        &["abi", "cell", "drivers", "machine", "net", $($more),*]
+    };
+}
+
+impl Group {
+    /// The files that the group's figures depend on: of Isola, of the Linux guest, and of how they are taken.
+    pub fn measures(self) -> &'static [&'static str] {
+        match self {
+            Self::Boot => and_images!("apps/kv", "benches/linux", "benches/src/groups/boot.rs"),
+            Self::Cell => {
+                and_images!(
+                    "supervisor",
+                    "apps/kv",
+                    "apps/echo",
+                    "benches/linux",
+                    "benches/src/groups/cell.rs"
+                )
+            }
+            Self::Elastic => {
+                and_images!("supervisor", "apps/kv", "apps/echo", "benches/src/groups/elastic.rs")
+            }
+            Self::Colocation => and_images!(
+                "supervisor",
+                "apps/kv",
+                "apps/primes",
+                "benches/linux",
+                "benches/src/groups/colocation"
+            ),
+            Self::Kv => and_images!("apps/kv", "apps/echo", "benches/linux", "benches/src/groups/kv.rs"),
+            Self::Web => and_images!("apps/web", "benches/linux", "benches/src/groups/web.rs"),
+            Self::Bulk => and_images!("apps/netpipe", "benches/linux", "benches/src/groups/bulk.rs"),
+            Self::Netpipe => and_images!("apps/netpipe", "benches/linux", "benches/src/groups/netpipe.rs"),
+            Self::Connections => {
+                and_images!("apps/echo", "benches/linux", "benches/src/groups/connections.rs")
+            }
+            Self::Memory => &["cell/memory", "benches/src/groups/memory.rs"],
+            Self::Pager => {
+                &["cell", "machine", "tests/images/regions", "benches/linux", "benches/src/groups/pager.rs"]
+            }
+            Self::Library => &["cell", "machine", "tests/images/costs", "benches/src/groups/library.rs"],
+            Self::Stack => &["net/stack", "cell/iobuf", "benches/src/groups/stack.rs"],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Runs git in `folder`, and returns what it wrote.
+    fn git(folder: &Path, arguments: &[&str]) -> String {
+        let mut command = Command::new("git");
+        command.current_dir(folder).args(["-c", "user.name=x", "-c", "user.email=x@example.org"]);
+        program::run_in(command.args(arguments)).unwrap().trim().to_owned()
+    }
+
+    /// A repository with one commit of two folders, and that commit.
+    fn repository() -> (tempfile::TempDir, String) {
+        let folder = tempfile::tempdir().unwrap();
+        git(folder.path(), &["init", "--quiet"]);
+        for file in ["cell/a.rs", "cell/x/tests/a.rs", "docs/a.md"] {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "one").unwrap();
+        }
+        git(folder.path(), &["add", "."]);
+        git(folder.path(), &["commit", "--quiet", "--message=x"]);
+        let commit = git(folder.path(), &["rev-parse", "--short=12", "HEAD"]);
+        (folder, commit)
+    }
+
+    #[test]
+    fn figures_are_old_once_a_file_that_they_measure_has_changed() {
+        let (folder, commit) = repository();
+        let age = |tree: &str| age_in(folder.path(), tree, &["cell"]).unwrap();
+        assert_eq!(age(&commit), Age::Current);
+        for not_measured in ["docs/a.md", "cell/x/tests/a.rs"] {
+            fs::write(folder.path().join(not_measured), "two").unwrap();
+            assert_eq!(age(&commit), Age::Current, "{not_measured}");
+        }
+        fs::write(folder.path().join("cell/a.rs"), "two").unwrap();
+        assert_eq!(age(&commit), Age::Old, "before it is in a commit");
+        git(folder.path(), &["commit", "--quiet", "--all", "--message=x"]);
+        assert_eq!(age(&commit), Age::Old, "and behind that");
+    }
+
+    #[test]
+    fn figures_of_a_tree_that_is_no_commit_are_lost() {
+        let (folder, commit) = repository();
+        for tree in [&format!("{commit}-dirty"), "of an unknown commit", "", "0123456789ab"] {
+            assert_eq!(age_in(folder.path(), tree, &["cell"]).unwrap(), Age::Lost, "{tree:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_repository_there_is_no_age() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = age_in(folder.path(), "0123456789ab", &["cell"]).unwrap_err();
+        assert!(matches!(error, BenchError::NoHistory(_)), "{error}");
+    }
+
+    #[test]
+    fn only_a_commit_is_published() {
+        assert!(demand_commit("0123456789ab").is_ok());
+        for tree in ["0123456789ab-dirty", "of an unknown commit", ""] {
+            let error = demand_commit(tree).unwrap_err().to_string();
+            assert!(error.contains("commit"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_measured_path_is_there() {
+        for path in Group::ALL.into_iter().flat_map(Group::measures) {
+            assert!(root().join(path).exists(), "{path}");
+        }
+    }
+}
