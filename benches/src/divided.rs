@@ -2,14 +2,14 @@
 
 use crate::error::BenchError;
 use crate::interrupt;
-use crate::machine::{Boot, Machine, Pace};
+use crate::machine::{Boot, Machine, Network, Pace};
 use crate::network::GUEST;
 use crate::session::{Counting, Session};
 use isola_abi::descriptor::NetworkAddress;
 use isola_abi::management::{CellSpec, CorePlacement, NetworkSpec, RestartPolicy};
 use isola_abi::size::ByteSize;
 use isola_host::client::{Client, ClientError, SOCKET};
-use isola_host::image::{CellImage, SUPERVISOR};
+use isola_host::image::{CellImage, ImageStore, SUPERVISOR};
 use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -60,6 +60,19 @@ impl Divided {
         counting: Counting,
         more: Vec<OsString>,
     ) -> Result<Self, BenchError> {
+        Self::start(&session.images, size, more, |boot| session.machine(boot, counting))
+    }
+
+    /// The same on a machine that `start` starts.
+    ///
+    /// # Errors
+    /// What goes wrong on the way.
+    pub fn start(
+        images: &ImageStore,
+        size: Size,
+        more: Vec<OsString>,
+        start: impl FnOnce(&Boot) -> Result<Machine, BenchError>,
+    ) -> Result<Self, BenchError> {
         let console = format!("socket,id=management,path={SOCKET},server=on,wait=off");
         let extra = [
             "-chardev",
@@ -71,16 +84,17 @@ impl Divided {
         ];
         let boot = Boot {
             name: "the divided machine".into(),
-            kernel: session.images.find(SUPERVISOR)?,
+            kernel: images.find(SUPERVISOR)?,
             initrd: None,
             command_line: String::new(),
             cores: size.cores,
             queues: size.queues,
             memory_mib: size.memory_mib,
             pace: size.pace,
+            network: Network::Tap,
             extra: extra.into_iter().map(Into::into).chain(more).collect(),
         };
-        let mut machine = session.machine(&boot, counting)?;
+        let mut machine = start(&boot)?;
         // What is asked before it listens may be asked again late: it is waited for until it says so.
         machine.wait_for("ready")?;
         let folder = machine.folder().to_owned();

@@ -155,6 +155,24 @@ pub enum BenchError {
     /// Tables do not show what the raw data say.
     #[error("{0} does not show what benches/data says; write it anew with: cargo xtask bench --tables write")]
     Tables(String),
+    /// The file of the gate's counts does not say what it should.
+    #[error("{}: {error}; remove it, and write it anew with: cargo xtask gate --write", path.display())]
+    Book {
+        /// The file.
+        path: PathBuf,
+        /// What is the matter.
+        error: Box<toml::de::Error>,
+    },
+    /// The host is too busy to count.
+    #[error(
+        "{name}: no three of {rounds} rounds agree; the host is too busy, count again when it is less so"
+    )]
+    NoAgreement {
+        /// What is counted.
+        name: &'static str,
+        /// How often it was.
+        rounds: u32,
+    },
     /// The user changed their mind.
     #[error("interrupted")]
     Interrupted,

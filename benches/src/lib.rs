@@ -5,6 +5,7 @@
 //! | [`cli`] | what the user typed |
 //! | [`session`] | programs, images and guests that all groups need |
 //! | [`groups`] | what is done for the figures of each group |
+//! | [`gate`] | instruction counts that each tree is held to |
 //! | [`network`] | the network that the machines are in |
 //! | [`divided`] | a machine with a supervisor |
 //! | [`machine`] | a machine in QEMU: started, listened to, asked what it used |
@@ -29,6 +30,7 @@ pub mod curve;
 pub mod divided;
 pub mod error;
 pub mod figure;
+pub mod gate;
 pub mod groups;
 pub mod host;
 pub mod instructions;

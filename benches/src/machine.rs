@@ -1,6 +1,7 @@
 //! A machine in QEMU, set up the same whoever runs on it.
 
 use crate::error::BenchError;
+use crate::gate::frames;
 use crate::instructions::{Counts, Plugin};
 use crate::interrupt;
 use crate::network::{GUEST_MAC, TAP};
@@ -51,6 +52,8 @@ pub struct Boot {
     pub memory_mib: u32,
     /// What the machine's clocks go by.
     pub pace: Pace,
+    /// What its network device leads to.
+    pub network: Network,
     /// Arguments of QEMU besides.
     pub extra: Vec<OsString>,
 }
@@ -62,6 +65,15 @@ pub enum Pace {
     Host,
     /// The instructions of its processors: one a ns. They take turns, on one of the host's.
     Instructions,
+}
+
+/// What a machine's network device leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// The tap device of the session's network.
+    Tap,
+    /// A socket in the machine's folder, which takes frames ([`crate::gate::frames`]).
+    Frames,
 }
 
 /// A machine that runs. Dropped, it is killed.
@@ -297,11 +309,14 @@ fn arguments(boot: &Boot) -> Vec<OsString> {
     let is_counted = boot.pace == Pace::Instructions;
     let memory = format!("memory-backend-memfd,id={MEMORY_NAME},size={}M,share=on", boot.memory_mib);
     let mut device = format!("virtio-net-pci,netdev=net,mac={GUEST_MAC},disable-legacy=on");
-    let mut tap = format!("tap,id=net,ifname={TAP},script=no,downscript=no");
+    let mut netdev = match boot.network {
+        Network::Tap => format!("tap,id=net,ifname={TAP},script=no,downscript=no"),
+        Network::Frames => frames::netdev("net"),
+    };
     if boot.queues > 1 {
         // An interrupt for each queue, the control queue and changes.
         device += &format!(",mq=on,vectors={}", 2 * boot.queues + 2);
-        tap += &format!(",queues={}", boot.queues);
+        netdev += &format!(",queues={}", boot.queues);
     }
     let mut line: Vec<OsString> =
         ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]
@@ -315,7 +330,7 @@ fn arguments(boot: &Boot) -> Vec<OsString> {
         ("-cpu", if is_counted { format!("{CPU},x2apic=off") } else { CPU.into() }),
         ("-smp", boot.cores.to_string()),
         ("-m", format!("{}M", boot.memory_mib)),
-        ("-netdev", tap),
+        ("-netdev", netdev),
         ("-device", device),
         ("-append", boot.command_line.clone()),
     ] {
@@ -398,6 +413,7 @@ mod tests {
             queues: 2,
             memory_mib: 64,
             pace: Pace::Instructions,
+            network: Network::Tap,
             extra: vec!["-plugin".into(), "/tmp/abc/pace.so,pace=pace".into()],
         };
         let line = line(&boot, None);
@@ -426,6 +442,7 @@ mod tests {
             queues: 1,
             memory_mib: MEMORY_MIB,
             pace: Pace::Host,
+            network: Network::Tap,
             extra: Vec::new(),
         };
         let of = |boot: &Boot| {

@@ -6,7 +6,7 @@ use crate::instructions::Plugin;
 use crate::linux::packages::Packages;
 use crate::linux::{LinuxGuest, READY, Services};
 use crate::load::{Outcome, first_answer};
-use crate::machine::{Boot, CPU, MEMORY_MIB, Machine, Pace};
+use crate::machine::{Boot, CPU, MEMORY_MIB, Machine, Network, Pace};
 use crate::network::{GUEST_NETWORK, service};
 use crate::pace::Pacer;
 use crate::record::Setting;
@@ -225,6 +225,7 @@ impl Session {
                 queues: cores,
                 memory_mib: MEMORY_MIB,
                 pace: Pace::Host,
+                network: Network::Tap,
                 extra: Vec::new(),
             },
             System::Linux => Boot {
@@ -241,6 +242,7 @@ impl Session {
                 queues: cores,
                 memory_mib: MEMORY_MIB,
                 pace: Pace::Host,
+                network: Network::Tap,
                 extra: Vec::new(),
             },
         })

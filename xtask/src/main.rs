@@ -13,6 +13,7 @@ mod check;
 mod compliance;
 mod error;
 mod fuzz;
+mod gate;
 mod images;
 mod manifest;
 mod source;
@@ -53,6 +54,8 @@ verbs! {
     compliance => Compliance;
     /// Runs the fuzz targets of the parsers (needs a nightly toolchain and cargo-fuzz)
     fuzz => Fuzz;
+    /// Counts guest instructions of requests, faults and cells, and compares them with benches/gate.toml
+    gate => Gate;
     /// Builds every image of the tree and prints where it is and how large
     images => Images;
     /// Runs every test there is: checks, host tests, tests on a machine in QEMU

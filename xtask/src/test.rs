@@ -5,6 +5,7 @@
 //! 3. models of lock-free structures under loom, in the packages that have any;
 //! 4. the library OS's conformance checks under valgrind, where it is installed;
 //! 5. tests that boot machines in QEMU (package `isola-tests`), with the host tool and the images built anew.
+//! 6. instruction counts of the paths that matter, against `benches/gate.toml`.
 //!
 //! A stage that breaks down without a failed test (it does not compile, it is killed) counts as one failure.
 //! Tests that need a right or a program that this host lacks fail, unless `ISOLA_SKIP` names the need ([`host`]).
@@ -25,7 +26,7 @@ use self::tally::Tally;
 use crate::cargo::{cargo, name, succeeds};
 use crate::error::Error;
 use crate::workspace::{Image, Workspace};
-use crate::{Verdict, check, images};
+use crate::{Verdict, check, gate, images};
 
 /// The tests that need a machine.
 const MACHINE_TESTS: &str = "isola-tests";
@@ -64,6 +65,8 @@ enum Stage {
     Memcheck,
     /// Tests that boot machines in QEMU
     Machine,
+    /// Guest instructions against those written down
+    Gate,
 }
 
 impl Stage {
@@ -74,13 +77,14 @@ impl Stage {
             Self::Models => run_models(run),
             Self::Memcheck => run_memcheck(run),
             Self::Machine => run_machine(run),
+            Self::Gate => follow(&mut gate::command(run.workspace)?),
         }
     }
 
     /// What its tests need of the host.
     fn needs(self) -> &'static [Need] {
         match self {
-            Self::Check | Self::Models => &[],
+            Self::Check | Self::Models | Self::Gate => &[],
             Self::Host => &[Need::Tap, Need::Memcached, Need::Libmemcached],
             Self::Memcheck => &[Need::Valgrind],
             Self::Machine => &[Need::Tap, Need::Libmemcached],

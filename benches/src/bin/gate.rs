@@ -1,0 +1,52 @@
+//! `cargo xtask gate`: counts, and compares with `benches/gate.toml` or writes it. Prints a line a count, as `cargo test` does.
+
+use isola_benches::error::BenchError;
+use isola_benches::gate::Gate;
+use isola_benches::gate::book::Book;
+use isola_benches::interrupt;
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let writes = match &arguments[..] {
+        [] => false,
+        [word] if word == "--write" => true,
+        _ => {
+            eprintln!("usage: cargo xtask gate [--write]");
+            return ExitCode::from(2);
+        }
+    };
+    match run(writes) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("gate: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Returns how many counts do not hold.
+fn run(writes: bool) -> Result<usize, BenchError> {
+    interrupt::listen().map_err(BenchError::file("the signals of this process"))?;
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("gate.toml");
+    let book = if path.exists() { Book::load(&path)? } else { Book::default() };
+    let counts = Gate::open()?.count()?;
+    if writes {
+        book.write(&path, &counts)?;
+        counts.iter().for_each(|(name, count)| println!("{name}: {count:.1} instructions"));
+        return Ok(0);
+    }
+    let lines = book.compare(&counts);
+    let failed = lines.iter().filter(|(holds, _)| !holds).count();
+    for (holds, line) in &lines {
+        println!("test {line} ... {}", if *holds { "ok" } else { "FAILED" });
+    }
+    let passed = lines.len() - failed;
+    println!("test result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
+    if failed > 0 {
+        println!("where the change is meant, write the counts down: cargo xtask gate --write");
+    }
+    Ok(failed)
+}

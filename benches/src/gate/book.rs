@@ -1,0 +1,128 @@
+//! The counts that are written down, and whether others are the same.
+
+use super::Counts;
+use crate::error::BenchError;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+/// What the file begins with.
+const HEAD: &str = "\
+# Guest instructions of the paths that matter, which `cargo xtask gate` holds the tree to. A change that makes one
+# better or worse by more than its tolerance writes it anew: `cargo xtask gate --write`, and says why in its commit.
+";
+
+/// What a count may differ by where nothing else is written down, in percent.
+const TOLERANCE_PERCENT: f64 = 2.0;
+
+/// The file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Book {
+    /// Instructions, by name.
+    instructions: BTreeMap<String, f64>,
+    /// Tolerances that are not the usual one, in percent.
+    #[serde(default)]
+    tolerance_percent: BTreeMap<String, f64>,
+}
+
+impl Book {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// [`BenchError::File`], [`BenchError::Book`].
+    pub fn load(path: &Path) -> Result<Self, BenchError> {
+        let text = fs::read_to_string(path).map_err(BenchError::file(path))?;
+        toml::from_str(&text)
+            .map_err(|error| BenchError::Book { path: path.to_owned(), error: Box::new(error) })
+    }
+
+    /// Writes the file at `path` with `counts` in place of its own; tolerances stay.
+    ///
+    /// # Errors
+    /// [`BenchError::File`].
+    pub fn write(&self, path: &Path, counts: &Counts) -> Result<(), BenchError> {
+        let mut text = format!("{HEAD}\n[instructions]\n");
+        for (name, count) in counts {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{name} = {count:.1}");
+        }
+        text += "\n# In percent, where it is not 2.\n[tolerance_percent]\n";
+        for (name, tolerance) in &self.tolerance_percent {
+            let _ = writeln!(text, "{name} = {tolerance:.1}");
+        }
+        fs::write(path, text).map_err(BenchError::file(path))
+    }
+
+    /// A line for each of `counts`, and for what is written down and not counted; and whether it holds.
+    pub fn compare(&self, counts: &Counts) -> Vec<(bool, String)> {
+        let missing = self.instructions.keys().filter(|name| !counts.contains_key(*name));
+        let missing = missing.map(|name| (false, format!("{name}: written down, and not counted")));
+        counts.iter().map(|(name, &count)| self.compare_one(name, count)).chain(missing).collect()
+    }
+
+    fn compare_one(&self, name: &str, count: f64) -> (bool, String) {
+        let tolerance = self.tolerance_percent.get(name).copied().unwrap_or(TOLERANCE_PERCENT);
+        let Some(&written) = self.instructions.get(name) else {
+            return (false, format!("{name}: {count:.1} instructions, and none written down"));
+        };
+        let difference = (count / written - 1.0) * 100.0;
+        let line = format!("{name}: {count:.1} instructions, {written:.1} written down ({difference:+.2} %)");
+        if difference.abs() <= tolerance {
+            return (true, line);
+        }
+        let how = if difference > 0.0 { "worse" } else { "better" };
+        (false, format!("{line}: {how} by more than {tolerance} %"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(of: &[(&str, f64)]) -> Counts {
+        of.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+    }
+
+    fn book() -> Book {
+        let instructions = counts(&[("a", 1_000.0), ("b", 1_000.0)]);
+        Book { instructions, tolerance_percent: counts(&[("b", 5.0)]) }
+    }
+
+    #[test]
+    fn a_count_outside_of_its_tolerance_fails_whether_worse_or_better() {
+        let holds = |a: f64, b: f64| {
+            book().compare(&counts(&[("a", a), ("b", b)])).iter().map(|(holds, _)| *holds).collect::<Vec<_>>()
+        };
+        assert_eq!(holds(1_000.0, 1_000.0), [true, true]);
+        assert_eq!(holds(1_019.9, 950.1), [true, true]);
+        assert_eq!(holds(1_020.1, 1_049.9), [false, true]);
+        assert_eq!(holds(979.9, 949.9), [false, false]);
+        let (_, line) = &book().compare(&counts(&[("a", 900.0)]))[0];
+        assert!(line.contains("better by more than 2 %"), "{line}");
+    }
+
+    #[test]
+    fn what_is_on_one_side_alone_fails() {
+        let lines = book().compare(&counts(&[("a", 1_000.0), ("c", 1.0)]));
+        let failed: Vec<_> =
+            lines.iter().filter(|(holds, _)| !holds).map(|(_, line)| line.as_str()).collect();
+        assert_eq!(failed.len(), 2, "{failed:?}");
+        assert!(failed[0].starts_with("c:") && failed[1].starts_with("b:"), "{failed:?}");
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_tolerances_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gate.toml");
+        book().write(&path, &counts(&[("a", 5.0), ("c", 7.5)])).unwrap();
+        let read = Book::load(&path).unwrap();
+        assert_eq!(read.instructions, counts(&[("a", 5.0), ("c", 7.5)]));
+        assert_eq!(read.tolerance_percent, book().tolerance_percent);
+        fs::write(&path, "[instructions]\na = \"x\"\n").unwrap();
+        let error = Book::load(&path).unwrap_err().to_string();
+        assert!(error.contains("gate.toml") && error.contains("cargo xtask gate --write"), "{error}");
+    }
+}

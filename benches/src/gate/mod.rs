@@ -1,0 +1,296 @@
+//! The gate: guest instructions of the paths that matter, against those written down in `benches/gate.toml`.
+//!
+//! | module | what |
+//! |---|---|
+//! | this | what is counted |
+//! | [`book`] | the counts that are written down |
+//! | [`frames`] | a client in frames, without a network of the host's |
+//!
+//! Counts depend on the tree, the compiler and the emulator, and hardly on the host: each request is asked for once the
+//! one before is answered, on one connection, and the median of several batches counts; machines whose clocks go by their
+//! instructions repeat exactly. Links have no checksums in the device here, so requests cost more than in group `kv`. It needs no right beyond that to run QEMU.
+
+pub mod book;
+pub mod frames;
+
+use crate::divided::{Divided, Size, spec};
+use crate::error::BenchError;
+use crate::instructions::Plugin;
+use crate::load::mix::Mix;
+use crate::load::reply::{Parsed, parse};
+use crate::machine::{Boot, MEMORY_MIB, Machine, Network, Pace};
+use crate::network::GUEST_NETWORK;
+use crate::session::{ECHO_PORT, KV_PORT, WEB_PORT};
+use crate::statistics::median;
+use frames::Client;
+use isola_abi::management::{CellSpec, Change, Mode, NetworkSpec};
+use isola_host::image::ImageStore;
+use isola_host::machine::qemu::Qemu;
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Requests of a batch, those before the first one, and batches.
+const BATCH: u32 = 500;
+const WARM_UP: u32 = 1_000;
+const BATCHES: u32 = 7;
+
+/// What is touched for page faults, in MiB, and its pages.
+const TOUCHED_MIB: u32 = 64;
+const PAGES: f64 = (TOUCHED_MIB * 256) as f64;
+
+/// Processors of the machine with cells, and the memory of a cell in MiB.
+const CORES: u32 = 3;
+const CELL_MIB: u64 = 64;
+const NAME: &str = "gate";
+
+/// Rounds of creating a cell, rounds before those that count, and how long a core may take to come free in ms.
+const ROUNDS: u32 = 9;
+const FIRST_ROUNDS: u32 = 2;
+const LEAVE_LIMIT_MS: u32 = 5_000;
+
+/// A core that waits for another executes something meanwhile, on a busy host up to thirty times the rest: a core moves until
+/// the least counts of so many rounds agree to this part, or for so many rounds.
+const AGREEING: usize = 3;
+const AGREE_PART: f64 = 0.02;
+const MOST_ROUNDS: u32 = 100;
+
+/// A machine is quiet whose counts stay the same for so many looks in a row.
+const QUIET_LOOKS: u32 = 4;
+const LOOK_INTERVAL: Duration = Duration::from_millis(30);
+const QUIET_LIMIT: Duration = Duration::from_secs(20);
+
+/// The seed of the requests.
+const SEED: u64 = 0x6a7e;
+
+/// What is counted, by name: instructions.
+pub type Counts = BTreeMap<String, f64>;
+
+/// Programs, images.
+#[derive(Debug)]
+pub struct Gate {
+    qemu: Qemu,
+    images: ImageStore,
+    plugin: Plugin,
+    _folder: TempDir,
+}
+
+impl Gate {
+    /// Puts everything together.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn open() -> Result<Self, BenchError> {
+        let folder = tempfile::tempdir().map_err(BenchError::file(std::env::temp_dir()))?;
+        let qemu = Qemu::from_environment()?;
+        let plugin = Plugin::build(&qemu.program, folder.path())?;
+        Ok(Self { qemu, images: ImageStore::from_environment(), plugin, _folder: folder })
+    }
+
+    /// Counts everything.
+    ///
+    /// # Errors
+    /// What goes wrong.
+    pub fn count(&self) -> Result<Counts, BenchError> {
+        let mut counts = Counts::new();
+        self.kv(&mut counts)?;
+        self.echo(&mut counts)?;
+        self.web(&mut counts)?;
+        self.page_faults(&mut counts)?;
+        self.events(&mut counts)?;
+        self.cells(&mut counts)?;
+        Ok(counts)
+    }
+
+    /// The image `name`, alone on a machine of one processor.
+    fn alone(&self, name: &str, command_line: String, pace: Pace) -> Result<Machine, BenchError> {
+        let boot = Boot {
+            name: format!("Isola's {name}"),
+            kernel: self.images.find(name)?,
+            initrd: None,
+            command_line,
+            cores: 1,
+            queues: 1,
+            memory_mib: MEMORY_MIB,
+            pace,
+            network: Network::Frames,
+            extra: Vec::new(),
+        };
+        // Where the clocks go by instructions, the guest counts them itself.
+        Machine::start(&self.qemu.program, &boot, (pace == Pace::Host).then_some(&self.plugin))
+    }
+
+    /// The image `name` with a client of its service at `port`.
+    fn serving(&self, name: &str, port: u16) -> Result<(Machine, Client), BenchError> {
+        let mut machine = self.alone(name, format!("ip={GUEST_NETWORK} --"), Pace::Host)?;
+        machine.wait_for("TCP port")?;
+        let client = Client::connect(&mut machine, port)?;
+        Ok((machine, client))
+    }
+
+    fn kv(&self, counts: &mut Counts) -> Result<(), BenchError> {
+        let (machine, mut client) = self.serving("kv", KV_PORT)?;
+        let mix = Mix::etc();
+        let is_whole = |answer: &[u8]| !matches!(parse(answer), Parsed::Incomplete);
+        let mut request = Vec::new();
+        for record in mix.store_all() {
+            request.clear();
+            mix.write(record, &mut request);
+            client.ask(&request, is_whole)?;
+        }
+        let mut random = fastrand::Rng::with_seed(SEED);
+        let count = batches(&machine, |index| {
+            if index == 0 {
+                // Each batch asks the same.
+                random = fastrand::Rng::with_seed(SEED);
+            }
+            request.clear();
+            mix.write(mix.draw(&mut random), &mut request);
+            client.ask(&request, is_whole).map(|_| ())
+        })?;
+        counts.insert("kv-request".into(), count);
+        Ok(())
+    }
+
+    fn echo(&self, counts: &mut Counts) -> Result<(), BenchError> {
+        let (machine, mut client) = self.serving("echo", ECHO_PORT)?;
+        let message = [b'e'; 64];
+        let ask = |_| client.ask(&message, |answer| answer.len() >= message.len()).map(|_| ());
+        counts.insert("echo-round-trip".into(), batches(&machine, ask)?);
+        Ok(())
+    }
+
+    fn web(&self, counts: &mut Counts) -> Result<(), BenchError> {
+        let (machine, mut client) = self.serving("web", WEB_PORT)?;
+        let page = crate::linux::PAGE;
+        let ask =
+            |_| client.ask(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", |answer| answer.ends_with(page)).map(|_| ());
+        counts.insert("web-request".into(), batches(&machine, ask)?);
+        Ok(())
+    }
+
+    fn page_faults(&self, counts: &mut Counts) -> Result<(), BenchError> {
+        let command_line = format!("-- touch on-demand {TOUCHED_MIB}");
+        let mut machine = self.alone("regions", command_line, Pace::Instructions)?;
+        for (turn, name) in [("first", "page-fault"), ("again", "page-fault-again")] {
+            let ns = machine.wait_for_number(&format!("touched {turn}: "))?;
+            counts.insert(name.into(), ns as f64 / PAGES);
+        }
+        Ok(())
+    }
+
+    fn events(&self, counts: &mut Counts) -> Result<(), BenchError> {
+        let mut machine = self.alone("costs", "--".into(), Pace::Instructions)?;
+        machine.wait_for("costs: all taken")?;
+        for (said, name) in
+            [("spawn", "event"), ("task", "task"), ("interrupt", "interrupt"), ("alarm", "alarm")]
+        {
+            let hundredths = machine.wait_for_number(&format!("\n{said}: "))?;
+            counts.insert(name.into(), hundredths as f64 / 100.0);
+        }
+        Ok(())
+    }
+
+    /// A cell created, and a core that comes and goes: on a machine whose other cores have nothing to do.
+    fn cells(&self, counts: &mut Counts) -> Result<(), BenchError> {
+        let size = Size { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Host };
+        let mut divided = Divided::start(&self.images, size, Vec::new(), |boot| {
+            let boot = Boot { network: Network::Frames, ..boot.clone() };
+            Machine::start(&self.qemu.program, &boot, Some(&self.plugin))
+        })?;
+        let image = self.images.cell_image("echo")?;
+        divided.provide(&image)?;
+        let spec = || CellSpec { network: NetworkSpec::None, ..spec(NAME, &image, 1, CELL_MIB) };
+        let mut rounds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        let counted = |divided: &mut Divided,
+                       work: &mut dyn FnMut(&mut Divided) -> Result<(), BenchError>| {
+            let before: u64 = quiet(divided).iter().sum();
+            work(divided)?;
+            let after: u64 = quiet(divided).iter().sum();
+            Ok::<_, BenchError>((after - before) as f64)
+        };
+        for round in 0..ROUNDS + FIRST_ROUNDS {
+            let created =
+                counted(&mut divided, &mut |divided| Ok(divided.client.create(spec()).map(|_| ())?))?;
+            divided.client.destroy(NAME)?;
+            if round >= FIRST_ROUNDS {
+                rounds.entry("cell-create").or_default().push(created);
+            }
+        }
+        divided.client.create(spec())?;
+        divided.client.start(NAME)?;
+        let moves = ["core-online", "core-offline"];
+        for round in 0..MOST_ROUNDS + FIRST_ROUNDS {
+            if moves.iter().all(|name| rounds.get(name).is_some_and(|counts| agreed(counts).is_some())) {
+                break;
+            }
+            for (name, change) in moves.into_iter().zip([Change::More(1), Change::Less(1)]) {
+                let moved = counted(&mut divided, &mut |divided| {
+                    divided.client.resize_cores(NAME, change, Vec::new(), LEAVE_LIMIT_MS, Mode::Apply)?;
+                    Ok(())
+                })?;
+                if round >= FIRST_ROUNDS {
+                    rounds.entry(name).or_default().push(moved);
+                }
+            }
+        }
+        for (name, values) in rounds {
+            let count = if moves.contains(&name) { agreed(&values) } else { Some(median(&values)) };
+            // Counts of a host that is too busy for it are none to compare with.
+            counts.insert(name.into(), count.ok_or(BenchError::NoAgreement { name, rounds: MOST_ROUNDS })?);
+        }
+        Ok(())
+    }
+}
+
+/// The least of `counts`, once several rounds agree on it; `None` before that.
+fn agreed(counts: &[f64]) -> Option<f64> {
+    let mut sorted = counts.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let least = sorted.first_chunk::<AGREEING>()?;
+    (least[AGREEING - 1] <= least[0] * (1.0 + AGREE_PART)).then(|| median(least))
+}
+
+/// Instructions of a request: the median of several batches of requests, each of which is given its number in the batch.
+fn batches(machine: &Machine, mut ask: impl FnMut(u32) -> Result<(), BenchError>) -> Result<f64, BenchError> {
+    for index in 0..WARM_UP {
+        ask(index)?;
+    }
+    let mut counts = Vec::new();
+    for _ in 0..BATCHES {
+        let before = machine.instructions().unwrap_or_default();
+        for index in 0..BATCH {
+            ask(index)?;
+        }
+        let after = machine.instructions().unwrap_or_default();
+        counts.push((after - before) as f64 / f64::from(BATCH));
+    }
+    Ok(median(&counts))
+}
+
+/// Waits until no core executes anything; returns what each has executed.
+fn quiet(divided: &mut Divided) -> Vec<u64> {
+    let deadline = Instant::now() + QUIET_LIMIT;
+    let (mut last, mut same) = (divided.machine.instructions_by_processor(), 0);
+    while same < QUIET_LOOKS && Instant::now() < deadline {
+        sleep(LOOK_INTERVAL);
+        let now = divided.machine.instructions_by_processor();
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_of_a_core_s_moves_counts_once_three_rounds_agree() {
+        assert_eq!(agreed(&[30_000.0, 30_100.0]), None, "two rounds are too few");
+        assert_eq!(agreed(&[1e6, 30_000.0, 8e5, 30_100.0]), None);
+        assert_eq!(agreed(&[1e6, 30_000.0, 30_500.0, 8e5, 30_100.0]), Some(30_100.0));
+        assert_eq!(agreed(&[30_000.0, 30_700.0, 30_100.0]), None, "further apart than a part in fifty");
+    }
+}
