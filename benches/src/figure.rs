@@ -131,8 +131,10 @@ pub enum Peer {
     NotInlined,
     /// The same, called by the object's table.
     Virtual,
-    /// The same cell while no core moves.
-    AtRest,
+    /// The same cell while no core moves and it has one.
+    RestOnOne,
+    /// The same cell while no core moves and it has two.
+    RestOnTwo,
     /// The same cell with its moves only rehearsed.
     Rehearsed,
     /// smoltcp's protocol stack.
@@ -150,14 +152,58 @@ pub enum Peer {
 /// What is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Aim {
-    /// Nothing in particular.
-    None,
     /// At most this part of the peer's.
     Ratio(f64),
+    /// The same, while another figure is at most [`EQUAL`] times its peer's.
+    RatioWhile(f64, &'static str),
     /// At least so many times the peer's.
     Times(f64),
     /// At most this.
     Value(f64),
+}
+
+/// Up to so many times another is no more than that.
+pub const EQUAL: f64 = 1.05;
+
+/// Where an aim comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// It was set before anything was measured, in these terms.
+    Asked,
+    /// The same, in another unit: a time as instructions, of which a ns has one.
+    Converted,
+    /// It was set later, by those who measure.
+    Ours,
+}
+
+/// An aim, and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goal {
+    /// Where it comes from.
+    pub by: By,
+    /// What it is.
+    pub aim: Aim,
+}
+
+impl Goal {
+    /// Whether `figure` of `record` reaches it; what stands in the way, where that is another figure.
+    pub fn verdict(&self, figure: &Figure, record: &Record) -> (bool, Option<String>) {
+        let within = |aim: f64| figure.ratio.is_some_and(|ratio| ratio <= aim);
+        match self.aim {
+            Aim::Ratio(aim) => (within(aim), None),
+            Aim::Times(aim) => (figure.ratio.is_some_and(|ratio| ratio >= aim), None),
+            Aim::Value(aim) => (figure.isola <= aim, None),
+            Aim::RatioWhile(aim, other) => {
+                let tied =
+                    KINDS.iter().find(|kind| kind.name == other).and_then(|kind| self::figure(kind, record));
+                match tied.and_then(|tied| tied.ratio) {
+                    Some(ratio) if ratio <= EQUAL => (within(aim), None),
+                    Some(ratio) => (false, Some(format!("{other} is {ratio:.2} times its peer's"))),
+                    None => (false, Some(format!("{other} was not measured"))),
+                }
+            }
+        }
+    }
 }
 
 /// A figure: several runs of both systems as one line.

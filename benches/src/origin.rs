@@ -104,7 +104,7 @@ impl Group {
                 )
             }
             Self::Elastic => {
-                and_images!("supervisor", "apps/kv", "apps/echo", "benches/src/groups/elastic.rs")
+                and_images!("supervisor", "apps/kv", "apps/echo", "benches/src/groups/elastic")
             }
             Self::Colocation => and_images!(
                 "supervisor",

@@ -66,5 +66,9 @@ fn texts(home: &Path) -> Result<Vec<(PathBuf, String)>, BenchError> {
     let text =
         table::publish(&text, &records).ok_or_else(|| BenchError::Tables("benches/README.md".into()))?;
     texts.push((readme, text));
+    let root = home.join("../README.md");
+    let text = fs::read_to_string(&root).map_err(BenchError::file(&root))?;
+    let text = table::publish_aims(&text, &records).ok_or_else(|| BenchError::Tables("README.md".into()))?;
+    texts.push((root, text));
     Ok(texts)
 }

@@ -1,9 +1,10 @@
-//! `cargo xtask gate`: counts, and compares with `benches/gate.toml` or writes it. Prints a line a count, as `cargo test` does.
+//! `cargo xtask gate`: counts, and compares with `benches/gate.toml`, or counts three times and writes it. Prints a line a count, as `cargo test` does.
 
 use isola_benches::error::BenchError;
-use isola_benches::gate::Gate;
 use isola_benches::gate::book::Book;
+use isola_benches::gate::{Counts, Gate};
 use isola_benches::interrupt;
+use isola_benches::statistics::median;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -32,8 +33,11 @@ fn run(writes: bool) -> Result<usize, BenchError> {
     interrupt::listen().map_err(BenchError::file("the signals of this process"))?;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("gate.toml");
     let book = if path.exists() { Book::load(&path)? } else { Book::default() };
-    let counts = Gate::open()?.count()?;
+    let gate = Gate::open()?;
+    let counts = gate.count()?;
     if writes {
+        let more = [gate.count()?, gate.count()?];
+        let counts = middle(&counts, &more);
         book.write(&path, &counts)?;
         counts.iter().for_each(|(name, count)| println!("{name}: {count:.1} instructions"));
         return Ok(0);
@@ -49,4 +53,10 @@ fn run(writes: bool) -> Result<usize, BenchError> {
         println!("where the change is meant, write the counts down: cargo xtask gate --write");
     }
     Ok(failed)
+}
+
+/// The median of each count.
+fn middle(counts: &Counts, more: &[Counts]) -> Counts {
+    let of = |name: &str| more.iter().filter_map(|counts| counts.get(name)).copied().collect::<Vec<_>>();
+    counts.iter().map(|(name, &count)| (name.clone(), median(&[&[count][..], &of(name)].concat()))).collect()
 }

@@ -100,6 +100,20 @@ impl Generator {
         self.due_at(|_| rate, |at| at >= duration, |_, _| {})
     }
 
+    /// The same, where `each` is told when each request was due and when it was answered.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_each(
+        &mut self,
+        rate: f64,
+        duration: Duration,
+        mut each: impl FnMut(Instant, Instant),
+    ) -> Result<Outcome, BenchError> {
+        let begin = Instant::now();
+        self.due_at(|_| rate, |at| at >= duration, |at, latency| each(begin + at - latency, begin + at))
+    }
+
     /// Open loop of a load that rises and falls, until it `is_over`, which is told the windows so far; then all answers are
     /// waited for.
     ///

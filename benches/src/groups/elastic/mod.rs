@@ -5,24 +5,26 @@
 //! core moves, the emulator counts what each core executes until all are quiet again, the request's way over the console
 //! and back included.
 //!
+//! | module | what |
+//! |---|---|
+//! | this | what operations take of the cores |
+//! | [`latency`] | what requests wait for a core that moves |
+//!
 //! The figures of RainForest (table 4) are the time of whole subOSes on a machine of their own, and stand in the README.
+
+mod latency;
 
 use crate::divided::{Divided, LIMIT, Size, spec};
 use crate::error::BenchError;
-use crate::load::generator::Generator;
-use crate::load::mix::Mix;
 use crate::machine::{MEMORY_MIB, Pace};
-use crate::pace::{self, First};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session};
 use crate::statistics::median;
-use hdrhistogram::Histogram;
 use isola_abi::management::{CellSpec, Change, JournalEntry, Mode, NetworkSpec};
 use isola_abi::size::ByteSize;
 use isola_host::client::{Client, ClientError};
 use isola_host::image::CellImage;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -58,29 +60,22 @@ const ROUNDS: usize = 5;
 const QUIET_LOOKS: u32 = 4;
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Connections of the client, and requests a second, while a core moves.
-const CONNECTIONS: usize = 16;
-const RATE: f64 = 400.0;
-
-/// Instructions a second of each processor, meanwhile.
-const PACE: u64 = 20_000_000;
-
-/// A core moves once in this time: each ten million instructions.
-const MOVE_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Rest and moves take turns of this length; each state gets so many times the length of a load.
-const TURN: Duration = Duration::from_secs(4);
-const TURNS_A_LOAD: u64 = 5;
-
 /// Under which load is measured.
 pub fn load() -> BTreeMap<String, String> {
     [
-        ("create, destroy, memory", format!(
-            "{} processors, {} GiB, one instruction a ns, image echo without network", LARGE.0, LARGE.1 >> 10)),
-        ("cores", format!("{CORES} processors, image kv with network and no load, the median of {ROUNDS} rounds")),
-        ("p99", format!(
-            "{RATE} requests/s on {CONNECTIONS} connections, processors of {} million instructions a second each; a core comes or leaves every {} ms, turns of {} s so, at rest, and with moves rehearsed, on one core and on two",
-            PACE / 1_000_000, MOVE_INTERVAL.as_millis(), TURN.as_secs())),
+        (
+            "create, destroy, memory",
+            format!(
+                "{} processors, {} GiB, one instruction a ns, image echo without network",
+                LARGE.0,
+                LARGE.1 >> 10
+            ),
+        ),
+        (
+            "cores",
+            format!("{CORES} processors, image kv with network and no load, the median of {ROUNDS} rounds"),
+        ),
+        ("p99", latency::load()),
     ]
     .map(|(what, how)| (what.to_owned(), how))
     .into()
@@ -91,7 +86,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     lives(session, record)?;
     memory(session, record)?;
     cores(session, record)?;
-    latency(session, record)
+    latency::run(session, record)
 }
 
 /// Create, launch and destroy, of cells of several sizes.
@@ -165,76 +160,6 @@ fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
         }
     }
     rounds.iter().for_each(|(figure, counts)| record.isola(figure, median(counts)));
-    Ok(())
-}
-
-/// How long answers take while a core moves, in turn with two states in which none does, each half of the time with one core
-/// and half with two: nothing is asked of the machine, and as many moves are asked for and only rehearsed.
-fn latency(session: &Session, record: &mut Record) -> Result<(), BenchError> {
-    let mut divided = Divided::boot_with(session, small(), Counting::Off, session.pacer.arguments().into())?;
-    start_kv(session, &mut divided)?;
-    let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
-    pace::set(&divided.machine, PACE)?;
-    let _first = First::take(&divided.machine);
-    generator.open(RATE, TURN)?;
-    let mut rest = generator.open(RATE, TURN)?.latency_ns;
-    rest.reset();
-    let (mut moving, mut rehearsed) = (rest.clone(), rest.clone());
-    let turns = (session.plan.load.as_secs() * TURNS_A_LOAD / TURN.as_secs()).max(1);
-    let (come, leave) = (Change::More(1), Change::Less(1));
-    for _ in 0..turns {
-        let client = &mut divided.client;
-        for (change, back) in [(come, leave), (leave, come)] {
-            moving += beside(client, &mut generator, [change, back], Mode::Apply)?;
-            rest += generator.open(RATE, TURN)?.latency_ns;
-            rehearsed += beside(client, &mut generator, [change, change], Mode::DryRun)?;
-            move_core(client, change, Mode::Apply)?;
-        }
-    }
-    for (quantile, beside_rest, beside_rehearsed) in
-        [(0.5, "elastic-p50", "elastic-moves-p50"), (0.99, "elastic-p99", "elastic-moves-p99")]
-    {
-        let us = |latencies: &Histogram<u64>| latencies.value_at_quantile(quantile) as f64 / 1e3;
-        for (figure, peer) in [(beside_rest, &rest), (beside_rehearsed, &rehearsed)] {
-            record.isola(figure, us(&moving));
-            record.peer(figure, us(peer));
-        }
-    }
-    Ok(())
-}
-
-/// How long answers take in a turn, in ns, while `changes` of the cell's cores are asked for one after the other.
-fn beside(
-    client: &mut Client,
-    generator: &mut Generator,
-    changes: [Change<u32>; 2],
-    mode: Mode,
-) -> Result<Histogram<u64>, BenchError> {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let mover = scope.spawn(|| move_until(client, changes, mode, &stop));
-        let outcome = generator.open(RATE, TURN);
-        stop.store(true, Ordering::Relaxed);
-        // A thread that panics has a defect, which is to be seen.
-        mover.join().expect("the thread that moves a core")?;
-        Ok(outcome?.latency_ns)
-    })
-}
-
-/// Asks for both changes in turn until it is told to stop.
-fn move_until(
-    client: &mut Client,
-    changes: [Change<u32>; 2],
-    mode: Mode,
-    stop: &AtomicBool,
-) -> Result<(), ClientError> {
-    while !stop.load(Ordering::Relaxed) {
-        for change in changes {
-            let begin = Instant::now();
-            move_core(client, change, mode)?;
-            thread::sleep(MOVE_INTERVAL.saturating_sub(begin.elapsed()));
-        }
-    }
     Ok(())
 }
 

@@ -1,0 +1,191 @@
+//! How long answers of kv take while a core comes and leaves, in turn with the same cell at rest on one core, at rest on
+//! two, and with as many moves asked for and only rehearsed (`docs/decisions/0046-what-a-move-is-compared-with.md`).
+
+use super::{move_core, small, start_kv};
+use crate::divided::Divided;
+use crate::error::BenchError;
+use crate::load::generator::Generator;
+use crate::load::mix::Mix;
+use crate::pace::{self, First};
+use crate::record::Record;
+use crate::session::{Counting, Service, Session};
+use hdrhistogram::Histogram;
+use isola_abi::management::{Change, Mode};
+use isola_host::client::{Client, ClientError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Connections of the client, and requests a second.
+const CONNECTIONS: usize = 16;
+const RATE: f64 = 400.0;
+
+/// Instructions a second of each processor.
+const PACE: u64 = 20_000_000;
+
+/// A core moves once in this time: each ten million instructions.
+const MOVE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// So long behind the supervisor's answer a move goes on: flows are spread, and buckets handed over.
+const SETTLING: Duration = Duration::from_millis(5);
+
+/// Rest and moves take turns of this length; each state gets so many times the length of a load.
+const TURN: Duration = Duration::from_secs(4);
+const TURNS_A_LOAD: u64 = 5;
+
+/// Under which load is measured.
+pub fn load() -> String {
+    format!(
+        "{RATE} requests/s on {CONNECTIONS} connections, processors of {} million instructions a second each; a core \
+         comes or leaves every {} ms, turns of {} s so, at rest on one core and on two, and with moves rehearsed; a \
+         request meets a move where it was under way between the request for the move and {} ms behind its answer",
+        PACE / 1_000_000,
+        MOVE_INTERVAL.as_millis(),
+        TURN.as_secs(),
+        SETTLING.as_millis(),
+    )
+}
+
+/// Latencies of a state, in ns.
+type Latencies = Histogram<u64>;
+
+/// When a move began, and when it had ended.
+type Span = (Instant, Instant);
+
+/// A run.
+pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    let mut divided = Divided::boot_with(session, small(), Counting::Off, session.pacer.arguments().into())?;
+    start_kv(session, &mut divided)?;
+    let mut generator = Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?;
+    pace::set(&divided.machine, PACE)?;
+    let _first = First::take(&divided.machine);
+    generator.open(RATE, TURN)?;
+    let mut none = generator.open(RATE, TURN)?.latency_ns;
+    none.reset();
+    // On one core, and on two.
+    let mut rest = [none.clone(), none.clone()];
+    let (mut moving, mut met, mut rehearsed) = (none.clone(), none.clone(), none.clone());
+    let turns = (session.plan.load.as_secs() * TURNS_A_LOAD / TURN.as_secs()).max(1);
+    let (come, leave) = (Change::More(1), Change::Less(1));
+    for _ in 0..turns {
+        let client = &mut divided.client;
+        for (rest, (change, back)) in rest.iter_mut().zip([(come, leave), (leave, come)]) {
+            moving += beside(client, &mut generator, [change, back], Mode::Apply, &mut met)?;
+            *rest += generator.open(RATE, TURN)?.latency_ns;
+            rehearsed += beside(client, &mut generator, [change, change], Mode::DryRun, &mut none.clone())?;
+            move_core(client, change, Mode::Apply)?;
+        }
+    }
+    for (cores, rest) in ["one", "two"].into_iter().zip(&rest) {
+        for (figures, of) in
+            [(&["p50", "p99", "p999", "max"][..], &moving), (&["met-p50", "met-p99", "met-max"], &met)]
+        {
+            for figure in figures {
+                record.isola(&format!("elastic-{cores}-{figure}"), us(of, figure));
+                record.peer(&format!("elastic-{cores}-{figure}"), us(rest, figure));
+            }
+        }
+    }
+    record.isola("elastic-met-part", 100.0 * met.len() as f64 / moving.len().max(1) as f64);
+    for figure in ["p50", "p99"] {
+        record.isola(&format!("elastic-moves-{figure}"), us(&moving, figure));
+        record.peer(&format!("elastic-moves-{figure}"), us(&rehearsed, figure));
+    }
+    Ok(())
+}
+
+/// What the end of a figure's name says of latencies, in us.
+fn us(latencies: &Latencies, figure: &str) -> f64 {
+    let ns = match figure.rsplit('-').next() {
+        Some("p50") => latencies.value_at_quantile(0.5),
+        Some("p99") => latencies.value_at_quantile(0.99),
+        Some("p999") => latencies.value_at_quantile(0.999),
+        _ => latencies.max(),
+    };
+    ns as f64 / 1e3
+}
+
+/// How long answers take in a turn while `changes` of the cell's cores are asked for one after the other; those of requests
+/// that meet a change are added to `met`.
+fn beside(
+    client: &mut Client,
+    generator: &mut Generator,
+    changes: [Change<u32>; 2],
+    mode: Mode,
+    met: &mut Latencies,
+) -> Result<Latencies, BenchError> {
+    let (stop, mut requests) = (AtomicBool::new(false), Vec::new());
+    let (outcome, moves) = thread::scope(|scope| {
+        let mover = scope.spawn(|| move_until(client, changes, mode, &stop));
+        let outcome = generator.open_each(RATE, TURN, |due, answered| requests.push((due, answered)));
+        stop.store(true, Ordering::Relaxed);
+        // A thread that panics has a defect, which is to be seen.
+        let moves = mover.join().expect("the thread that moves a core")?;
+        Ok::<_, BenchError>((outcome?, moves))
+    })?;
+    for (due, answered) in requests.into_iter().filter(|request| meets(*request, &moves)) {
+        met.saturating_record(answered.saturating_duration_since(due).as_nanos() as u64);
+    }
+    Ok(outcome.latency_ns)
+}
+
+/// Whether a request was under way during any of `moves`.
+fn meets((due, answered): Span, moves: &[Span]) -> bool {
+    moves.iter().any(|&(begin, end)| due < end && begin < answered)
+}
+
+/// Asks for both changes in turn until `stop` is set; returns when each was under way.
+fn move_until(
+    client: &mut Client,
+    changes: [Change<u32>; 2],
+    mode: Mode,
+    stop: &AtomicBool,
+) -> Result<Vec<Span>, ClientError> {
+    let mut moves = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        for change in changes {
+            let begin = Instant::now();
+            move_core(client, change, mode)?;
+            moves.push((begin, Instant::now() + SETTLING));
+            thread::sleep(MOVE_INTERVAL.saturating_sub(begin.elapsed()));
+        }
+    }
+    Ok(moves)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_meets_a_move_where_both_were_under_way_at_a_moment() {
+        let start = Instant::now();
+        let span =
+            |begin: u64, end: u64| (start + Duration::from_millis(begin), start + Duration::from_millis(end));
+        let moves = [span(100, 110), span(600, 620)];
+        for (request, is_met) in [
+            (span(90, 99), false),
+            (span(90, 101), true),
+            (span(102, 103), true),
+            (span(109, 200), true),
+            (span(111, 599), false),
+            (span(50, 700), true),
+            (span(621, 640), false),
+        ] {
+            assert_eq!(meets(request, &moves), is_met, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn figures_say_which_of_the_latencies_they_are() {
+        let mut latencies = Latencies::new_with_bounds(1, 60_000_000_000, 3).unwrap();
+        (1..=10_000_u64).for_each(|us| latencies.saturating_record(us * 1_000));
+        let near = |figure: &str, wanted: f64| (us(&latencies, figure) / wanted - 1.0).abs() < 0.002;
+        assert!(
+            near("p50", 5_000.0)
+                && near("met-p99", 9_900.0)
+                && near("p999", 9_990.0)
+                && near("met-max", 10_000.0)
+        );
+    }
+}
