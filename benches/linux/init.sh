@@ -30,15 +30,26 @@ esac
 echo 'guest: services'
 
 # Says what memory is in use when it is asked: all that is not available to a program, in KiB. Touches so many MiB when
-# it is asked to, with small pages or large ones. Gives the cgroups of the service and of the batch job weights or
-# processors, and starts the batch job.
+# it is asked to, with small pages or large ones. Gives the cgroups of the service and of the batch job weights, processors or
+# classes of the scheduler, and starts the batch job.
+batch_class=
 while read -r question amount other; do
     case $question in
-        cpu.weight | cpuset.cpus)
+        cpu.weight | cpu.idle | cpuset.cpus)
             echo "$amount" >"/sys/fs/cgroup/service/$question" && echo "$other" >"/sys/fs/cgroup/batch/$question"
             echo "guest: set $?"
             ;;
-        batch) (echo 0 >/sys/fs/cgroup/batch/cgroup.procs; exec linux-batch "$amount" "$other") & ;;
+        classes)
+            # The service before all else, and the batch job, which begins later, only where nothing else runs.
+            batch_class='chrt --idle 0'
+            set=0
+            while read -r thread; do
+                chrt --fifo --pid 50 "$thread" || set=1
+            done </sys/fs/cgroup/service/cgroup.threads
+            echo "guest: set $set"
+            ;;
+        # The class is none, or words of a command.
+        batch) (echo 0 >/sys/fs/cgroup/batch/cgroup.procs; exec $batch_class linux-batch "$amount" "$other") & ;;
         touch) echo never >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
         touch-large) echo always >/sys/kernel/mm/transparent_hugepage/enabled; linux-touch "$amount" ;;
     esac

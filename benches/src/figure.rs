@@ -143,6 +143,12 @@ pub enum Peer {
     Shares,
     /// The same with equal weights.
     Alike,
+    /// The same with memcached of a real-time class, and the batch job of the class for idle processors.
+    RealTime,
+    /// The same with the batch job's cgroup for idle processors.
+    Idle,
+    /// memcached in its cgroup, and no batch job.
+    Alone,
     /// The same with processors of their own.
     Fixed,
     /// The same with processors of their own, which a controller moves.

@@ -122,6 +122,18 @@ kinds! {
         "99th percentile of that";
     Colocation: "colocation-fixed-batch", "s", Fixed, [],
         "how long the batch job took";
+    Colocation: "colocation-realtime-p50", "ms", RealTime, [],
+        "the same beside two cgroups of which the service's threads are SCHED_FIFO and the batch job's SCHED_IDLE, on all processors";
+    Colocation: "colocation-realtime-p99", "ms", RealTime, [Asked Aim::RatioWhile(0.5, "colocation-realtime-batch")],
+        "99th percentile of that";
+    Colocation: "colocation-realtime-batch", "s", RealTime, [],
+        "how long the batch job took";
+    Colocation: "colocation-idle-p50", "ms", Idle, [],
+        "the same beside two cgroups on all processors, the batch job's with cpu.idle";
+    Colocation: "colocation-idle-p99", "ms", Idle, [Asked Aim::RatioWhile(0.5, "colocation-idle-batch")],
+        "99th percentile of that";
+    Colocation: "colocation-idle-batch", "s", Idle, [],
+        "how long the batch job took";
     Colocation: "colocation-moved-p50", "ms", Moved, [],
         "the same beside the same controller that looks at the client's latencies and moves cores of two cells, or of two cgroups";
     Colocation: "colocation-moved-p99", "ms", Moved, [Asked Aim::RatioWhile(0.5, "colocation-moved-batch")],
@@ -133,6 +145,12 @@ kinds! {
     Colocation: "colocation-own-p99", "ms", Shares, [Asked Aim::RatioWhile(0.5, "colocation-own-batch")], "99th percentile of that";
     Colocation: "colocation-own-batch", "s", Shares, [], "how long the batch job took";
     Colocation: "colocation-own-rate", "requests/s", Shares, [], "that load, on average (more is better)";
+    Colocation: "colocation-alone-p50", "ms", Alone, [],
+        "median latency at the same load with no batch job: kv on all cores that it can have, memcached on all processors";
+    Colocation: "colocation-alone-p99", "ms", Alone, [], "99th percentile of that";
+    Colocation: "colocation-own-alone-p50", "ms", Alone, [],
+        "median latency where each gets a load of its own, with no batch job";
+    Colocation: "colocation-own-alone-p99", "ms", Alone, [], "99th percentile of that";
     Colocation: "colocation-lost", "s", Shares, [],
         "time that processors could not keep their pace, as the host was too busy: 0 where the figures count";
     Kv: "kv-instructions", "instructions", Memcached, [Asked Aim::Ratio(0.25)],
@@ -145,6 +163,12 @@ kinds! {
         "the same at low load";
     Kv: "kv-throughput", "requests/s", Memcached, [],
         "requests a second at saturation (more is better)";
+    Kv: "kv-depth-4-instructions", "instructions", Memcached, [],
+        "guest instructions a request with 4 requests a connection under way";
+    Kv: "kv-depth-4-throughput", "requests/s", Memcached, [], "requests a second then (more is better)";
+    Kv: "kv-depth-16-instructions", "instructions", Memcached, [],
+        "guest instructions a request with 16 requests a connection under way";
+    Kv: "kv-depth-16-throughput", "requests/s", Memcached, [], "requests a second then (more is better)";
     Kv: "kv-p50", "us", Memcached, [],
         "median latency at the same load for both: half of what saturates Linux";
     Kv: "kv-p99", "us", Memcached, [],
@@ -160,6 +184,12 @@ kinds! {
     Kv: "kv-2-cpu", "us", Memcached, [], "on 2 processors: processor time of the host a request";
     Kv: "kv-2-throughput", "requests/s", Memcached, [Asked Aim::Times(4.0)],
         "on 2 processors: requests a second at saturation (more is better)";
+    Kv: "kv-2-depth-4-instructions", "instructions", Memcached, [],
+        "on 2 processors: guest instructions a request with 4 requests a connection under way";
+    Kv: "kv-2-depth-4-throughput", "requests/s", Memcached, [], "on 2 processors: requests a second then (more is better)";
+    Kv: "kv-2-depth-16-instructions", "instructions", Memcached, [],
+        "on 2 processors: guest instructions a request with 16 requests a connection under way";
+    Kv: "kv-2-depth-16-throughput", "requests/s", Memcached, [], "on 2 processors: requests a second then (more is better)";
     Kv: "kv-2-p50", "us", Memcached, [], "on 2 processors: median latency at half of what saturates Linux";
     Kv: "kv-2-p99", "us", Memcached, [], "on 2 processors: 99th percentile at that load";
     Kv: "kv-2-within-99", "requests/s", Memcached, [Asked Aim::Times(4.0)],

@@ -129,6 +129,11 @@ impl Record {
             Peer::Smoltcp => Some("smoltcp".into()),
             Peer::Shares => Some(self.cgroups("weights of 10000 and 1")),
             Peer::Alike => Some(self.cgroups("equal weights")),
+            Peer::RealTime => Some(self.cgroups("the classes SCHED_FIFO and SCHED_IDLE")),
+            Peer::Idle => Some(self.cgroups("which the batch job's has cpu.idle")),
+            Peer::Alone => {
+                Some(format!("{}, {} with no batch job", self.setting.linux, self.setting.memcached))
+            }
             Peer::Fixed => Some(self.cgroups("processors of their own")),
             Peer::Moved => Some(self.cgroups("processors of their own that are moved")),
         }

@@ -28,6 +28,9 @@ const WITHIN_PARTS: [(f64, &str); 2] = [(0.99, "within-99"), (0.9, "within")];
 const LEAST_RATE: f64 = 250.0;
 const HALVINGS: u32 = 3;
 
+/// Requests a connection that are under way in batches.
+const DEPTHS: [usize; 2] = [4, 16];
+
 /// Before anything is measured, so much load warms up caches, the emulator's above all.
 const WARM_UP: Duration = Duration::from_secs(1);
 
@@ -38,6 +41,7 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
         ("mix", "ETC-like: keys of 20 to 70 bytes, values of 1 to 1024, 90 % get, 10,000 keys".to_owned()),
         ("client", format!("one thread, {CONNECTIONS} connections, sleeps while it waits")),
         ("saturation", format!("closed loop, {seconds} s")),
+        ("batches", format!("closed loop, {DEPTHS:?} requests a connection under way, {seconds} s each")),
         ("low load", format!("open loop, {LOW_RATE} requests/s, {seconds} s")),
         ("echo", format!("one connection, {seconds} s")),
         ("within", format!("open loop, twice the load again and again from {LEAST_RATE} requests/s, then {HALVINGS} steps between the last two, {} s each, twice where it fails", seconds / 4.0)),
@@ -122,6 +126,13 @@ impl Kv {
             Counting::Off => {
                 note("cpu", cost_saturated.cpu_us);
                 note("throughput", saturated.rate());
+            }
+        }
+        for depth in DEPTHS {
+            let (batches, cost) = cost(machine, || generator.closed_with(depth, session.plan.load))?;
+            match counting {
+                Counting::On => note(&format!("depth-{depth}-instructions"), cost.instructions),
+                Counting::Off => note(&format!("depth-{depth}-throughput"), batches.rate()),
             }
         }
         if processors == Processors::One {

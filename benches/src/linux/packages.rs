@@ -9,7 +9,7 @@ use std::process::Command;
 /// The kernel that Debian's cloud images have; it stands for the package of the present version.
 const KERNEL: &str = "linux-image-cloud-amd64";
 /// What else is fetched by name. Which libraries the services need besides is read from them.
-const OTHERS: [&str; 5] = ["busybox-static", "memcached", "nginx", "libgcc-s1", "zlib1g"];
+const OTHERS: [&str; 6] = ["busybox-static", "memcached", "nginx", "util-linux", "libgcc-s1", "zlib1g"];
 
 /// Packages, unpacked.
 #[derive(Clone, Debug)]

@@ -53,9 +53,14 @@ impl Connection {
     /// # Errors
     /// [`BenchError::Connection`].
     pub fn ask(&mut self, mix: &Mix, request: Request, due: Instant) -> Result<(), BenchError> {
+        self.queue(mix, request, due);
+        self.send()
+    }
+
+    /// Puts a request that was due at `due` behind those that [`Self::send`] sends next.
+    pub fn queue(&mut self, mix: &Mix, request: Request, due: Instant) {
         mix.write(request, &mut self.output);
         self.asked.push_back(Asked { request, due });
-        self.send()
     }
 
     /// How many requests are under way.

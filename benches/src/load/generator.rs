@@ -64,30 +64,42 @@ impl Generator {
         Ok(())
     }
 
-    /// Closed loop for so long; then all answers are waited for.
+    /// Closed loop for so long, one request a connection under way; then all answers are waited for.
     ///
     /// # Errors
     /// [`BenchError::Connection`], [`BenchError::WrongAnswer`], [`BenchError::Interrupted`].
     pub fn closed(&mut self, duration: Duration) -> Result<Outcome, BenchError> {
+        self.closed_with(1, duration)
+    }
+
+    /// The same with `depth` requests a connection under way: those that follow answers which came together go together.
+    ///
+    /// # Errors
+    /// As [`Self::closed`].
+    pub fn closed_with(&mut self, depth: usize, duration: Duration) -> Result<Outcome, BenchError> {
         let start = Instant::now();
         let end = start + duration;
         let mut latency_ns = histogram();
         let mut last = start;
-        let mut idle: Vec<usize> = (0..self.connections.len()).collect();
+        // A connection stands here once for each request that it may make.
+        let all: Vec<usize> = (0..self.connections.len()).flat_map(|index| vec![index; depth]).collect();
+        let mut idle = all.clone();
         loop {
             if Instant::now() < end {
-                for index in idle.drain(..) {
+                for &index in &idle {
                     let request = self.mix.draw(&mut self.random);
-                    self.connections[index].ask(&self.mix, request, Instant::now())?;
+                    self.connections[index].queue(&self.mix, request, Instant::now());
                 }
-            } else if idle.len() == self.connections.len() {
+                idle.dedup();
+                for index in idle.drain(..) {
+                    self.connections[index].send()?;
+                }
+            } else if idle.len() == all.len() {
                 return Ok(Outcome { requests: latency_ns.len(), elapsed: last - start, latency_ns });
             }
             self.turn(LOOK_INTERVAL, &mut last, |_, index, latency| {
                 latency_ns.saturating_record(latency.as_nanos() as u64);
-                if !idle.contains(&index) {
-                    idle.push(index);
-                }
+                idle.push(index);
             })?;
         }
     }

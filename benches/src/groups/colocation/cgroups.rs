@@ -37,7 +37,10 @@ impl Cgroups {
             Way::Fixed => this.divide(FIXED)?,
             Way::Moved => this.divide(1)?,
             Way::Alike => this.set("cpu.weight", &USUAL_WEIGHT.to_string(), &USUAL_WEIGHT.to_string())?,
-            Way::Shares | Way::Lending | Way::Own => {
+            Way::RealTime => this.set("classes", "", "")?,
+            Way::Idle => this.set("cpu.idle", "0", "1")?,
+            // Alone, no weight has an effect.
+            Way::Shares | Way::Lending | Way::Own | Way::Alone | Way::OwnAlone => {
                 this.set("cpu.weight", &MOST_WEIGHT.to_string(), &LEAST_WEIGHT.to_string())?;
             }
         }

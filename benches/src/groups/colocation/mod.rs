@@ -72,18 +72,45 @@ pub enum Way {
     Shares,
     /// Linux: all on all processors, and both cgroups alike.
     Alike,
+    /// Linux: all on all processors, the service's threads of a real-time class, and the batch job's of the class for idle
+    /// processors.
+    RealTime,
+    /// Linux: all on all processors, and the batch job's cgroup for idle ones.
+    Idle,
     /// Linux: each cgroup has its processors.
     Fixed,
     /// Both: each has its own, and the same controller moves them.
     Moved,
+    /// Both: the service with all that it can have, and no batch job: what the others are to be compared with.
+    Alone,
+    /// Isola: the same under its own load.
+    OwnAlone,
 }
 
 impl Way {
+    /// Whether there is no batch job.
+    fn is_alone(self) -> bool {
+        matches!(self, Self::Alone | Self::OwnAlone)
+    }
+
+    /// Whether the load is Isola's own.
+    fn has_own_load(self) -> bool {
+        matches!(self, Self::Own | Self::OwnAlone)
+    }
+
     /// The ways of a system.
     fn of(system: System) -> &'static [Self] {
         match system {
-            System::Isola => &[Self::Lending, Self::Own, Self::Moved],
-            System::Linux => &[Self::Shares, Self::Alike, Self::Fixed, Self::Moved],
+            System::Isola => &[Self::Lending, Self::Own, Self::Moved, Self::Alone, Self::OwnAlone],
+            System::Linux => &[
+                Self::Shares,
+                Self::Alike,
+                Self::RealTime,
+                Self::Idle,
+                Self::Fixed,
+                Self::Moved,
+                Self::Alone,
+            ],
         }
     }
 }
@@ -119,7 +146,8 @@ struct Outcome {
     rate: f64,
     p50_us: f64,
     p99_us: f64,
-    batch_s: f64,
+    /// `None` where there was no batch job.
+    batch_s: Option<f64>,
     lost_s: f64,
     windows: Vec<Window>,
     /// When, since the beginning, and how many.
@@ -150,11 +178,12 @@ impl Colocation {
     pub fn run(&mut self, session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
         let mut lost_s = 0.0;
         for &way in Way::of(system) {
-            if way == Way::Own && self.isola.is_none() {
+            if way.has_own_load() && self.isola.is_none() {
                 let mut cells = Cells::boot_service(session)?;
                 self.isola = Some(saturation(session, &mut cells)?);
             }
             let mut pair: Box<dyn Pair> = match system {
+                System::Isola if way.is_alone() => Box::new(Cells::boot_service(session)?),
                 System::Isola => Box::new(Cells::boot(session, way)?),
                 System::Linux => Box::new(Cgroups::boot(session, way)?),
             };
@@ -162,7 +191,7 @@ impl Colocation {
                 self.linux = Some(saturation(session, &mut *pair)?);
             }
             let (whose, saturation) =
-                if way == Way::Own { ("own", self.isola) } else { ("both", self.linux) };
+                if way.has_own_load() { ("own", self.isola) } else { ("both", self.linux) };
             // The first run begins with Linux.
             let Some(saturation) = saturation else { return Ok(()) };
             let profile = Profile { least: LEAST * saturation, most: MOST * saturation, period: PERIOD };
@@ -172,7 +201,11 @@ impl Colocation {
             );
             let (mut generator, _first) = ready(&mut *pair)?;
             generator.open(profile.least, WARM_UP)?;
-            let outcome = together(&mut *pair, &mut generator, &profile, way)?;
+            let outcome = if way.is_alone() {
+                alone(&mut *pair, &mut generator, &profile, session.plan.load)?
+            } else {
+                together(&mut *pair, &mut generator, &profile, way)?
+            };
             outcome.note(system, way, record);
             lost_s += outcome.lost_s;
         }
@@ -195,6 +228,27 @@ fn ready(pair: &mut dyn Pair) -> Result<(Generator, First), BenchError> {
 fn saturation(session: &Session, pair: &mut dyn Pair) -> Result<f64, BenchError> {
     let (mut generator, _first) = ready(pair)?;
     Ok(generator.closed(session.plan.load)?.rate())
+}
+
+/// The load with no batch job, for four times the length of a load: about as long as one takes beside it.
+fn alone(
+    pair: &mut dyn Pair,
+    generator: &mut Generator,
+    profile: &Profile,
+    load: Duration,
+) -> Result<Outcome, BenchError> {
+    let lost_s = pace::lost_s(pair.machine())?;
+    let (outcome, windows) =
+        generator.fluctuating(profile, WINDOW, |windows| WINDOW * windows.len() as u32 >= 4 * load)?;
+    Ok(Outcome {
+        rate: outcome.rate(),
+        p50_us: outcome.latency_us(0.5),
+        p99_us: outcome.latency_us(0.99),
+        batch_s: None,
+        lost_s: pace::lost_s(pair.machine())? - lost_s,
+        windows: windows.closed().to_vec(),
+        cores: Vec::new(),
+    })
 }
 
 /// The load, until the batch job is done.
@@ -224,7 +278,7 @@ fn together(
         rate: outcome.rate(),
         p50_us: outcome.latency_us(0.5),
         p99_us: outcome.latency_us(0.99),
-        batch_s: watched.batch_s,
+        batch_s: Some(watched.batch_s),
         lost_s: pace::lost_s(pair.machine())? - lost_s,
         windows: windows.closed().to_vec(),
         cores: watched.cores,
@@ -296,8 +350,19 @@ impl Outcome {
     fn note(&self, system: System, way: Way, record: &mut Record) {
         let prefixes: &[&str] = match (system, way) {
             // Isola's stands beside each of Linux's.
-            (System::Isola, Way::Lending) => &["colocation", "colocation-alike", "colocation-fixed"],
+            (System::Isola, Way::Lending) => &[
+                "colocation",
+                "colocation-alike",
+                "colocation-realtime",
+                "colocation-idle",
+                "colocation-fixed",
+            ],
             (System::Linux, Way::Alike) => &["colocation-alike"],
+            (System::Linux, Way::RealTime) => &["colocation-realtime"],
+            (System::Linux, Way::Idle) => &["colocation-idle"],
+            (System::Isola, Way::Alone) => &["colocation-alone"],
+            (System::Isola, Way::OwnAlone) => &["colocation-own-alone"],
+            (System::Linux, Way::Alone) => &["colocation-alone", "colocation-own-alone"],
             (System::Linux, Way::Fixed) => &["colocation-fixed"],
             (System::Isola, Way::Own) => &[OWN],
             (System::Linux, Way::Shares) => &["colocation", OWN],
@@ -307,7 +372,9 @@ impl Outcome {
         for prefix in prefixes {
             note(record, system, &format!("{prefix}-p50"), self.p50_us / 1e3);
             note(record, system, &format!("{prefix}-p99"), self.p99_us / 1e3);
-            note(record, system, &format!("{prefix}-batch"), self.batch_s);
+            if let Some(batch_s) = self.batch_s {
+                note(record, system, &format!("{prefix}-batch"), batch_s);
+            }
             if *prefix == OWN {
                 note(record, system, &format!("{prefix}-rate"), self.rate);
             }
@@ -315,7 +382,7 @@ impl Outcome {
         match way {
             Way::Lending | Way::Shares => self.note_windows(system, "", record),
             Way::Own => self.note_windows(system, OWN_CURVES, record),
-            Way::Alike | Way::Fixed | Way::Moved => {}
+            _ => {}
         }
     }
 
@@ -374,8 +441,8 @@ mod tests {
                 let cores = vec![(Duration::from_millis(100), 1), (Duration::from_millis(300), 2)];
                 let (p50_us, p99_us) = (1_000.0, 2_000.0);
                 let windows = vec![window; 2];
-                let outcome =
-                    Outcome { rate: 100.0, p50_us, p99_us, batch_s: 9.0, lost_s: 0.0, windows, cores };
+                let batch_s = (!way.is_alone()).then_some(9.0);
+                let outcome = Outcome { rate: 100.0, p50_us, p99_us, batch_s, lost_s: 0.0, windows, cores };
                 outcome.note(system, way, &mut record);
             }
             let kinds = crate::kinds::KINDS.iter().filter(|kind| kind.name.starts_with("colocation"));
