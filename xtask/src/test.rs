@@ -77,7 +77,7 @@ impl Stage {
             Self::Models => run_models(run),
             Self::Memcheck => run_memcheck(run),
             Self::Machine => run_machine(run),
-            Self::Gate => follow(&mut gate::command(run.workspace)?),
+            Self::Gate => run.follow(&mut gate::command(run.workspace)?),
         }
     }
 
