@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_core_fits_in_its_share() {
-        let report: alloc::boxed::Box<Report> = report::tests::blank().into();
+        let report = report::tests::blank();
         fill(&report);
         let ids: Vec<CoreId> = (0..CORES).map(CoreId).collect();
         let mut kept = Vec::new();

@@ -8,7 +8,7 @@ use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
 use isola_tests::kv::Load;
 use isola_tests::management::spec;
-use isola_tests::qemu::MachineType;
+use isola_tests::qemu::{MachineType, Time};
 use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
 use isola_tests::wait::{self, PATIENCE};
 use std::time::Duration;
@@ -20,6 +20,7 @@ const FOR_TESTS: Setup = Setup {
     cores: 4,
     memory_mib: 256,
     cpu: "max",
+    time: Time::Host,
     network_devices: 2,
     command_line: "isola.test-faults=1",
     forwards: None,
