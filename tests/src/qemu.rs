@@ -47,6 +47,7 @@ pub struct Machine {
     extra: Vec<OsString>,
     time: Time,
     reboots: Reboot,
+    exits: Exits,
     limit: Duration,
 }
 
@@ -67,6 +68,15 @@ impl Time {
             Self::Instructions => &["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"],
         }
     }
+}
+
+/// How an image ends its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exits {
+    /// With a code, by QEMU's debug exit device.
+    ByCode,
+    /// By ACPI.
+    ByAcpi,
 }
 
 /// What a machine does that is reset.
@@ -92,6 +102,8 @@ pub struct Outcome {
     pub serial: String,
     /// With what it ended itself through the debug exit device; `None` where it didn't.
     pub exit_code: Option<u8>,
+    /// Whether the image has switched the machine off.
+    pub switched_off: bool,
 }
 
 impl Machine {
@@ -109,6 +121,7 @@ impl Machine {
             extra: Vec::new(),
             time: Time::Host,
             reboots: Reboot::Ends,
+            exits: Exits::ByCode,
             limit: Duration::from_secs(180),
         }
     }
@@ -175,6 +188,12 @@ impl Machine {
         self
     }
 
+    /// Has no device that ends the machine with an exit code: like a machine with a supervisor.
+    pub fn without_exit_codes(mut self) -> Self {
+        self.exits = Exits::ByAcpi;
+        self
+    }
+
     /// Lasts at most so long.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -201,7 +220,7 @@ impl Machine {
             .args(["-M", kind, "-cpu", &self.cpu, "-smp", &smp])
             .args(["-m", &self.memory_mib.to_string(), "-append", &self.command_line])
             .args(["-global", "virtio-mmio.force-legacy=false"])
-            .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-serial", "stdio"])
+            .args(["-serial", "stdio"])
             .arg("-kernel")
             .arg(&self.kernel)
             .args(&self.extra);
@@ -212,6 +231,9 @@ impl Machine {
                 .arg(format!("memory-backend-ram,id=m{node},size={}M", self.memory_mib / nodes))
                 .arg("-numa")
                 .arg(format!("node,nodeid={node},memdev=m{node},cpus={first}-{last}"));
+        }
+        if self.exits == Exits::ByCode {
+            command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
         }
         if self.reboots == Reboot::Ends {
             command.arg("-no-reboot");
@@ -287,7 +309,7 @@ impl Running {
         let status = self.child.wait().expect("QEMU was started");
         // The device makes status 2n + 1 of code n; 0 is an end by other means.
         let exit_code = status.code().filter(|code| code % 2 == 1).map(|code| (code / 2) as u8);
-        Outcome { serial: self.serial(), exit_code }
+        Outcome { serial: self.serial(), exit_code, switched_off: status.success() }
     }
 }
 

@@ -87,6 +87,7 @@ impl Supervised {
         let folder = tempfile::tempdir().expect("a folder for the console");
         let console = folder.path().join("console");
         let machine = Machine::new(setup.kind, "supervisor")
+            .without_exit_codes()
             .cores(setup.cores)
             .topology(setup.threads, setup.nodes)
             .memory_mib(setup.memory_mib)
