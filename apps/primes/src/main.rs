@@ -1,7 +1,7 @@
 //! The service: a number by UDP, all cores count, the count goes back.
 //!
 //! `primes [PORT]`, by default 7000. The first core answers; the others are woken by the first number and halted
-//! again after each.
+//! again after each. A number above 100000000 is refused: requests are served one after another, and each has to be short.
 //!
 //! `primes batch NUMBER` is a batch job: it counts the primes below the number on the cores that the cell has, those included
 //! that come meanwhile, says how long it took, and ends. It needs no network.
@@ -29,7 +29,7 @@ const ROUND: Duration = Duration::from_millis(100);
 
 async fn main(arguments: Arguments) -> ExitCode {
     if arguments.get(0) == Some("batch") {
-        return match arguments.get(1).map(|number| request::parse(number.as_bytes())) {
+        return match arguments.get(1).map(|number| request::parse(number.as_bytes(), request::MAX_BATCH)) {
             Some(Ok(number)) => batch(number).await,
             Some(Err(error)) => {
                 println!("primes: {error}");
@@ -53,7 +53,7 @@ async fn main(arguments: Arguments) -> ExitCode {
     println!("primes: UDP port {port}, {} cores", isola::core_count());
     loop {
         let datagram = socket.receive().await;
-        let answer = match request::parse(&datagram.payload) {
+        let answer = match request::parse(&datagram.payload, request::MAX_NUMBER) {
             Ok(number) => format!("{number} {}\n", count(number).await),
             Err(error) => format!("{error}\n"),
         };

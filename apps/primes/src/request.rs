@@ -2,60 +2,69 @@
 
 use core::fmt;
 
-/// Largest number that the service counts to.
-pub const MAX_NUMBER: u64 = 10_000_000_000;
+/// Largest number that the service counts to for a datagram: some tenths of a second on one core. Anybody can send one, and
+/// requests are answered one after another.
+pub const MAX_NUMBER: u64 = 100_000_000;
+
+/// Largest number of a batch job, whose owner has started it.
+pub const MAX_BATCH: u64 = 10_000_000_000;
 
 /// Why a datagram is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestError {
     /// It is no decimal number.
     NotANumber,
-    /// It is larger than [`MAX_NUMBER`].
-    TooLarge,
+    /// It is larger than the most that is counted to, which this says.
+    TooLarge(u64),
 }
 
 impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotANumber => f.write_str("error: send a decimal number, such as 1000000"),
-            Self::TooLarge => write!(f, "error: the largest number is {MAX_NUMBER}"),
+            Self::TooLarge(most) => write!(f, "error: the largest number is {most}"),
         }
     }
 }
 
 impl core::error::Error for RequestError {}
 
-/// The number in a datagram; white space around it is ignored.
+/// Returns the number in a datagram, or in an argument, if it is at most `most`; white space around it is ignored.
 ///
 /// # Errors
 /// [`RequestError`], whose text is the answer to send.
-pub fn parse(datagram: &[u8]) -> Result<u64, RequestError> {
+pub fn parse(datagram: &[u8], most: u64) -> Result<u64, RequestError> {
     let text = datagram.trim_ascii();
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Err(RequestError::NotANumber);
     }
     let digit = |number: u64, digit: &u8| number.checked_mul(10)?.checked_add(u64::from(digit - b'0'));
-    let number = text.iter().try_fold(0, digit).ok_or(RequestError::TooLarge)?;
-    if number > MAX_NUMBER { Err(RequestError::TooLarge) } else { Ok(number) }
+    let number = text.iter().try_fold(0, digit).ok_or(RequestError::TooLarge(most))?;
+    if number > most { Err(RequestError::TooLarge(most)) } else { Ok(number) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
     fn numbers_are_requests() {
-        assert_eq!(parse(b"1000000"), Ok(1_000_000));
-        assert_eq!(parse(b" 0\r\n"), Ok(0));
-        assert_eq!(parse(b"10000000000"), Ok(MAX_NUMBER));
+        assert_eq!(parse(b"1000000", MAX_NUMBER), Ok(1_000_000));
+        assert_eq!(parse(b" 0\r\n", MAX_NUMBER), Ok(0));
+        assert_eq!(parse(b"100000000", MAX_NUMBER), Ok(MAX_NUMBER));
+        assert_eq!(parse(b"10000000000", MAX_BATCH), Ok(MAX_BATCH));
     }
 
     #[test]
     fn everything_else_is_an_error() {
         for datagram in [&b""[..], b" ", b"-1", b"0x10", b"1 2", b"1\0", &[0xff]] {
-            assert_eq!(parse(datagram), Err(RequestError::NotANumber));
+            assert_eq!(parse(datagram, MAX_NUMBER), Err(RequestError::NotANumber));
         }
-        assert_eq!(parse(b"10000000001"), Err(RequestError::TooLarge));
-        assert_eq!(parse(b"99999999999999999999999999"), Err(RequestError::TooLarge));
+        for datagram in [&b"100000001"[..], b"10000000000", b"99999999999999999999999999"] {
+            assert_eq!(parse(datagram, MAX_NUMBER), Err(RequestError::TooLarge(MAX_NUMBER)));
+        }
+        let text = RequestError::TooLarge(MAX_NUMBER).to_string();
+        assert_eq!(text, "error: the largest number is 100000000", "the client learns the limit");
     }
 }
