@@ -4,6 +4,9 @@
 //! example. It is the machine's that set it: as long as that is connected, no other can change it or remove it. When it
 //! has left, the value stays until another machine sets it, or it comes back under its number.
 //!
+//! The map takes at most a 64th of the first machine's memory, and the values of one machine at most a quarter of that.
+//! Where the map is full, the values of machines that have left are dropped before a new one is refused.
+//!
 //! | message | is answered by |
 //! |---|---|
 //! | `1`, id, value: to set it | nothing |
@@ -17,7 +20,8 @@ use crate::served::Call;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use isola_ebbs::{Ebb, EbbId, MachineId, Representative, ebb_id};
+use core::sync::atomic::Ordering;
+use isola_ebbs::{Ebb, EbbId, MachineId, Representative, ebb_id, platform};
 use isola_iobuf::{Chain, IoBuf};
 
 /// Longest value, in bytes.
@@ -37,7 +41,15 @@ const ID: EbbId = ebb_id!(ID_MAP);
 /// The values, on the first machine.
 #[derive(Default)]
 struct IdMap {
-    values: RefCell<BTreeMap<EbbId, Value>>,
+    values: RefCell<Values>,
+}
+
+/// The values, within bounds.
+#[derive(Default)]
+struct Values {
+    by_ebb: BTreeMap<EbbId, Value>,
+    /// What all of them take, as [`cost`] counts.
+    used: usize,
 }
 
 struct Value {
@@ -107,18 +119,16 @@ impl IdMap {
         let mut values = self.values.borrow_mut();
         let is_taken = |value: &Value| value.owner != call.from && MESSENGER.is_there(value.owner);
         match kind {
-            SET | REMOVE if values.get(&ebb).is_some_and(is_taken) => Err(Refusal::NotYours),
+            SET | REMOVE if values.by_ebb.get(&ebb).is_some_and(is_taken) => Err(Refusal::NotYours),
             SET if bytes.len() <= MAX_VALUE => {
-                if values.len() >= MAX_VALUES && !values.contains_key(&ebb) {
-                    return Err(Refusal::Failed);
-                }
                 words.read_slice(&mut bytes).ok_or(Refusal::Malformed)?;
-                values.insert(ebb, Value { owner: call.from, bytes });
+                let is_there = |machine| machine == call.from || MESSENGER.is_there(machine);
+                values.set(ebb, Value { owner: call.from, bytes }, room(), is_there)?;
                 Ok(Chain::new())
             }
             GET if bytes.is_empty() => {
-                let mut answer = alloc::vec![u8::from(values.contains_key(&ebb))];
-                answer.extend(values.get(&ebb).into_iter().flat_map(|value| &value.bytes));
+                let mut answer = alloc::vec![u8::from(values.by_ebb.contains_key(&ebb))];
+                answer.extend(values.by_ebb.get(&ebb).into_iter().flat_map(|value| &value.bytes));
                 Ok(Chain::from(IoBuf::from(answer)))
             }
             REMOVE if bytes.is_empty() => {
@@ -127,5 +137,105 @@ impl IdMap {
             }
             _ => Err(Refusal::Malformed),
         }
+    }
+}
+
+/// Bytes that a value takes beside its own: its place in the map and in the heap.
+const OVERHEAD: usize = 128;
+
+/// The machine's memory is so many times what the map may take.
+const SHARE: u64 = 64;
+
+/// The map is so many times what the values of one machine may take.
+const MACHINES: usize = 4;
+
+/// Bytes that the map may take on this machine.
+fn room() -> usize {
+    (platform().report().memory.total_bytes.load(Ordering::Relaxed) / SHARE) as usize
+}
+
+fn cost(value: &Value) -> usize {
+    value.bytes.len() + OVERHEAD
+}
+
+impl Values {
+    /// Sets a value, in a map that may take `room` bytes. Drops values of machines that are not there any more where there is
+    /// no room otherwise.
+    fn set(
+        &mut self,
+        ebb: EbbId,
+        value: Value,
+        room: usize,
+        is_there: impl Fn(MachineId) -> bool,
+    ) -> Result<(), Refusal> {
+        let added = cost(&value);
+        let owned = self.by_ebb.iter().filter(|(other, its)| **other != ebb && its.owner == value.owner);
+        if owned.map(|(_, its)| cost(its)).sum::<usize>() + added > room / MACHINES {
+            return Err(Refusal::Failed);
+        }
+        let before = self.by_ebb.get(&ebb).map_or(0, cost);
+        let is_full = |values: &Self| {
+            values.used - before + added > room || (before == 0 && values.by_ebb.len() >= MAX_VALUES)
+        };
+        if is_full(self) {
+            self.by_ebb.retain(|other, its| *other == ebb || is_there(its.owner));
+            self.used = self.by_ebb.values().map(cost).sum();
+        }
+        if is_full(self) {
+            return Err(Refusal::Failed);
+        }
+        self.used = self.used - before + added;
+        self.by_ebb.insert(ebb, value);
+        Ok(())
+    }
+
+    fn remove(&mut self, ebb: &EbbId) {
+        if let Some(value) = self.by_ebb.remove(ebb) {
+            self.used -= cost(&value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: usize = (64 << 20) / SHARE as usize;
+
+    fn machine(number: u32) -> MachineId {
+        MachineId::new(number).unwrap()
+    }
+
+    /// How many of 16,000 values of 4 KiB a machine can set, for Ebbs from `first` on.
+    fn flood(
+        values: &mut Values,
+        owner: MachineId,
+        first: u64,
+        is_there: impl Fn(MachineId) -> bool,
+    ) -> usize {
+        let ebbs = (first..first + 16_000).filter_map(EbbId::from_u64);
+        let value = || Value { owner, bytes: alloc::vec![7; MAX_VALUE] };
+        ebbs.filter(|ebb| values.set(*ebb, value(), ROOM, &is_there).is_ok()).count()
+    }
+
+    #[test]
+    fn one_machine_that_sets_all_it_can_leaves_room_for_others() {
+        let mut values = Values::default();
+        let set = flood(&mut values, machine(2), 1 << 40, |_| true);
+        assert_eq!(set, ROOM / MACHINES / (MAX_VALUE + OVERHEAD));
+        assert!(values.used <= ROOM / MACHINES);
+        assert!(flood(&mut values, machine(3), 2 << 40, |_| true) > 0, "another machine has its own part");
+    }
+
+    #[test]
+    fn values_of_machines_that_left_go_before_one_is_refused() {
+        let mut values = Values::default();
+        for number in 2..2 + MACHINES as u32 {
+            flood(&mut values, machine(number), u64::from(number) << 40, |_| true);
+        }
+        assert!(values.used > ROOM - (MAX_VALUE + OVERHEAD) * MACHINES);
+        assert!(flood(&mut values, machine(60), 60 << 40, |owner| owner == machine(60)) > 0);
+        assert!(values.by_ebb.values().all(|value| value.owner == machine(60)), "all others have left");
+        assert_eq!(values.used, values.by_ebb.values().map(cost).sum::<usize>());
     }
 }
