@@ -136,7 +136,7 @@ fn every_way_to_go_wrong_is_told_and_no_other_cell_notices() {
 #[test]
 fn a_cell_that_writes_to_the_exit_port_ends_no_machine() {
     for kind in BOTH {
-        let mut machine = Supervised::boot(Setup { kind, ..Setup::default() });
+        let mut machine = Supervised::boot(Setup { kind, cores: 3, ..Setup::default() });
         machine.client.create(probe(), spec("rogue", 1, 4, &["debug-exit"]));
         machine.client.start("rogue");
         machine.client.wait_for("rogue", |info| info.phase == CellPhase::Running);

@@ -197,7 +197,8 @@ pub fn unix_time() -> Duration {
     Duration::from_nanos(platform().clock().unix_ns(events::now()))
 }
 
-/// 64 bits that an attacker cannot guess.
+/// Returns 64 bits of the processor's generator (RDRAND), or of the host's for a process. On a processor without RDRAND they
+/// come from the cycle counter, which an attacker can guess: do not make keys of them there.
 pub fn entropy() -> u64 {
     platform().entropy()
 }

@@ -326,8 +326,8 @@ impl Platform for Bare {
     }
 
     fn entropy(&self) -> u64 {
-        // Without a generator in the processor, the counter's low bits are the best there is: enough to keep two runs
-        // apart, not to keep an attacker out.
+        // Without RDRAND, the cycle counter is all there is: it keeps two runs apart, and an attacker who knows the time
+        // can guess it. `isola::entropy` and docs/isolation.md say so.
         cpu::random().unwrap_or_else(|| cycles().wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }

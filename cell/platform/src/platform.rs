@@ -142,7 +142,8 @@ pub trait Platform: Sync {
     /// Memory of the cell that nobody uses, in bytes: a few loads.
     fn memory_free(&self) -> usize;
 
-    /// 64 bits that an attacker cannot guess.
+    /// Returns 64 random bits. An attacker cannot guess them where the processor has a generator; a bare cell on one without
+    /// RDRAND takes them from the cycle counter.
     fn entropy(&self) -> u64;
 }
 

@@ -133,7 +133,7 @@ pub fn start() -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Bytes that nobody can foresee.
+/// Returns random bytes, as hard to guess as the platform's `entropy`.
 fn random<const LEN: usize>() -> [u8; LEN] {
     let mut bytes = [0; LEN];
     bytes.as_chunks_mut().0.iter_mut().for_each(|word| *word = platform().entropy().to_ne_bytes());
