@@ -20,6 +20,8 @@ pub enum Group {
     Kv,
     /// Requests of a web server, for a file
     Web,
+    /// Requests of a cell under a supervisor, beside the image alone
+    Product,
     /// Data in bulk, one way
     Bulk,
     /// Messages of all sizes, there and back
@@ -38,13 +40,14 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Boot,
         Self::Cell,
         Self::Elastic,
         Self::Colocation,
         Self::Kv,
         Self::Web,
+        Self::Product,
         Self::Bulk,
         Self::Netpipe,
         Self::Connections,
@@ -63,6 +66,7 @@ impl Group {
             Self::Colocation => "colocation",
             Self::Kv => "kv",
             Self::Web => "web",
+            Self::Product => "product",
             Self::Bulk => "bulk",
             Self::Netpipe => "netpipe",
             Self::Connections => "connections",
@@ -79,7 +83,7 @@ impl Group {
             Self::Boot | Self::Cell | Self::Colocation | Self::Kv => Some(GuestProgram::Memcached),
             Self::Web => Some(GuestProgram::Nginx),
             Self::Bulk | Self::Netpipe | Self::Connections | Self::Pager => Some(GuestProgram::Ours),
-            Self::Elastic | Self::Memory | Self::Library | Self::Stack => None,
+            Self::Product | Self::Elastic | Self::Memory | Self::Library | Self::Stack => None,
         }
     }
 
@@ -137,6 +141,10 @@ pub enum Peer {
     RestOnTwo,
     /// The same cell with its moves only rehearsed.
     Rehearsed,
+    /// The same image, booted alone.
+    Image,
+    /// The same while nobody asks.
+    Unloaded,
     /// smoltcp's protocol stack.
     Smoltcp,
     /// Two cgroups of the Linux guest: memcached, with the largest weight, and a batch job, with the least.

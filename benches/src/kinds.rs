@@ -70,6 +70,21 @@ kinds! {
         "that one destroyed; its memory is scrubbed behind that (RainForest and LXC next to nothing, Xen 5.9 s)";
     Elastic: "elastic-launch", "instructions", None, [],
         "a cell of 1 core and 4 MiB created and started, from an image that is kept (XOS 198,846 cycles)";
+    Elastic: "elastic-launch-sign", "instructions", None, [],
+        "the same until the cell says that it runs";
+    Elastic: "elastic-launch-answer", "instructions", None, [],
+        "kv created and started, from an image that is kept, until its first answer to a client: of all cores, the way over the console included";
+    Elastic: "elastic-destroy-used", "instructions", None, [],
+        "that one stopped by force and destroyed, with two cores, after traffic: of all cores until the answer, the way over the console included";
+    Elastic: "elastic-core-online-first-supervisor", "instructions", None, [],
+        "the first core more in a cell's life: on the supervisor's core, the request and its answer included";
+    Elastic: "elastic-core-online-first-cell", "instructions", None, [], "of that on all cores of the cell";
+    Elastic: "elastic-core-offline-first-supervisor", "instructions", None, [], "the first core less, on the supervisor's core";
+    Elastic: "elastic-core-offline-first-cell", "instructions", None, [], "of that on all cores of the cell";
+    Elastic: "elastic-core-loaded-time", "us", Unloaded, [],
+        "median time of a core that comes or leaves, on paced processors under load, from the request to the answer";
+    Elastic: "elastic-memory-offline-used", "instructions", None, [],
+        "32 MiB less of a kv of 128 MiB that had filled its memory and was emptied, until they are free: of all cores, the way over the console included";
     Elastic: "elastic-core-online-supervisor", "instructions", None, [Converted Aim::Value(1e5)],
         "a core more for a cell that runs: on the supervisor's core, the request and its answer included (RainForest 66 ms, \
          LXC 2 ms, Xen 126 ms)";
@@ -211,6 +226,17 @@ kinds! {
     Web: "web-connect-instructions", "instructions", Nginx, [Asked Aim::Ratio(0.167)],
         "guest instructions of a connection made for one request, and closed behind it";
     Web: "web-connect-round-trip", "us", Nginx, [], "median time of that";
+    Product: "product-kv-instructions", "instructions", Image, [],
+        "a request of kv at saturation, in a cell of one core beside the same image booted alone: all processors' guest instructions";
+    Product: "product-kv-throughput", "requests/s", Image, [], "requests a second (more is better)";
+    Product: "product-echo-instructions", "instructions", Image, [], "the same of a round trip of 64 bytes with echo";
+    Product: "product-echo-round-trip", "us", Image, [], "median time of that";
+    Product: "product-web-instructions", "instructions", Image, [], "the same of a request for a page on 16 connections";
+    Product: "product-web-throughput", "requests/s", Image, [], "requests a second (more is better)";
+    Product: "product-receive-instructions", "instructions", Image, [], "the same of a MiB received";
+    Product: "product-receive", "MB/s", Image, [], "how much that is a second (more is better)";
+    Product: "product-send-instructions", "instructions", Image, [], "the same of a MiB sent";
+    Product: "product-send", "MB/s", Image, [], "how much that is a second (more is better)";
     Bulk: "bulk-receive-instructions", "instructions", Messages, [Asked Aim::Ratio(0.333)],
         "guest instructions a MiB that the machine receives on one connection";
     Bulk: "bulk-receive-cpu", "us", Messages, [], "processor time of the host (all of QEMU) a MiB of that";

@@ -354,7 +354,7 @@ pub fn line(boot: &Boot, plugin: Option<&Plugin>) -> String {
     }
     let words = words.iter().map(|word| {
         let word = without_folders(&word.to_string_lossy());
-        if word.contains([' ', '(']) { format!("'{word}'") } else { word }
+        if word.is_empty() || word.contains([' ', '(']) { format!("'{word}'") } else { word }
     });
     std::iter::once("qemu-system-x86_64".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }

@@ -115,6 +115,14 @@ impl Group {
             ),
             Self::Kv => and_images!("apps/kv", "apps/echo", "benches/linux", "benches/src/groups/kv.rs"),
             Self::Web => and_images!("apps/web", "benches/linux", "benches/src/groups/web.rs"),
+            Self::Product => and_images!(
+                "supervisor",
+                "apps/kv",
+                "apps/echo",
+                "apps/web",
+                "apps/netpipe",
+                "benches/src/groups/product.rs"
+            ),
             Self::Bulk => and_images!("apps/netpipe", "benches/linux", "benches/src/groups/bulk.rs"),
             Self::Netpipe => and_images!("apps/netpipe", "benches/linux", "benches/src/groups/netpipe.rs"),
             Self::Connections => {

@@ -126,6 +126,8 @@ impl Record {
             Peer::RestOnOne => Some("the same cell at rest on one core".into()),
             Peer::RestOnTwo => Some("the same cell at rest on two cores".into()),
             Peer::Rehearsed => Some("the same moves, rehearsed".into()),
+            Peer::Image => Some("the same image alone".into()),
+            Peer::Unloaded => Some("the same without load".into()),
             Peer::Smoltcp => Some("smoltcp".into()),
             Peer::Shares => Some(self.cgroups("weights of 10000 and 1")),
             Peer::Alike => Some(self.cgroups("equal weights")),

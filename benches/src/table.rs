@@ -58,7 +58,7 @@ pub fn publish(readme: &str, records: &[(Record, Age)]) -> Option<String> {
 /// What stands beside Isola.
 fn peers(record: &Record) -> &'static str {
     match record.group() {
-        Group::Elastic | Group::Memory | Group::Library | Group::Stack => "the other",
+        Group::Product | Group::Elastic | Group::Memory | Group::Library | Group::Stack => "the other",
         Group::Boot
         | Group::Cell
         | Group::Colocation

@@ -21,13 +21,14 @@ const NATIVE: [(&str, &[&str]); 2] = [
     ("stack", &["--package=isola-stack-compare"]),
 ];
 /// The groups for which machines boot images, and which.
-const WITH_MACHINES: [(&str, &[&str]); 11] = [
+const WITH_MACHINES: [(&str, &[&str]); 12] = [
     ("boot", &["kv"]),
     ("cell", &["supervisor", "kv", "echo"]),
     ("elastic", &["supervisor", "kv", "echo"]),
     ("colocation", &["supervisor", "kv", "primes"]),
     ("kv", &["kv", "echo"]),
     ("web", &["web"]),
+    ("product", &["supervisor", "kv", "echo", "web", "netpipe"]),
     ("bulk", &["netpipe"]),
     ("netpipe", &["netpipe"]),
     ("connections", &["echo"]),

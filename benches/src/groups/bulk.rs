@@ -10,16 +10,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Bytes that a program of the guest reads or writes at once.
-const MESSAGE_BYTES: usize = 64 << 10;
+pub const MESSAGE_BYTES: usize = 64 << 10;
 
 /// Messages between two looks at the clock: 16 MiB.
-const MESSAGES: u32 = 256;
+pub const MESSAGES: u32 = 256;
 
 /// Messages of a MiB.
-const PER_MIB: f64 = (1 << 20) as f64 / MESSAGE_BYTES as f64;
+pub const PER_MIB: f64 = (1 << 20) as f64 / MESSAGE_BYTES as f64;
 
 /// Bytes of a MB.
-const MB: f64 = 1e6;
+pub const MB: f64 = 1e6;
 
 /// Before anything is measured, so much load warms up caches, the emulator's above all.
 const WARM_UP: Duration = Duration::from_millis(500);

@@ -11,6 +11,7 @@ mod library;
 mod memory;
 mod netpipe;
 mod pager;
+mod product;
 mod stack;
 mod web;
 
@@ -37,6 +38,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
     let load = match group {
         Group::Kv => kv::load(session),
         Group::Web => web::load(session),
+        Group::Product => product::load(session),
         Group::Bulk => bulk::load(session),
         Group::Netpipe => netpipe::load(session),
         Group::Connections => connections::load(session),
@@ -59,6 +61,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
             match group {
                 Group::Boot => boot::run(session, system, &mut record)?,
                 Group::Cell => cell::run(session, system, &mut record)?,
+                Group::Product if system == System::Isola => product::run(session, &mut record)?,
                 Group::Elastic if system == System::Isola => elastic::run(session, &mut record)?,
                 Group::Colocation => colocation.run(session, system, &mut record)?,
                 Group::Kv => kv.run(session, system, &mut record)?,
@@ -66,7 +69,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
                 Group::Bulk => bulk::run(session, system, &mut record)?,
                 Group::Netpipe => netpipe::run(session, system, &mut record)?,
                 Group::Connections => connections::run(session, system, &mut record)?,
-                Group::Elastic | Group::Memory | Group::Library | Group::Stack => {}
+                Group::Product | Group::Elastic | Group::Memory | Group::Library | Group::Stack => {}
                 Group::Pager => pager::run(session, system, &mut record)?,
             }
         }

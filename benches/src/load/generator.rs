@@ -273,6 +273,30 @@ mod tests {
     }
 
     #[test]
+    fn batches_keep_so_many_requests_under_way_and_answer_all() {
+        let mut generator = Generator::connect(service(), 2, Mix::etc()).unwrap();
+        let outcome = generator.closed_with(4, Duration::from_millis(100)).unwrap();
+        assert!(
+            outcome.requests >= 8,
+            "each of two connections asks four times at once: {}",
+            outcome.requests
+        );
+        assert!(generator.connections.iter().all(|connection| connection.under_way() == 0));
+        assert_eq!(generator.closed_with(4, Duration::ZERO).unwrap().requests, 0);
+    }
+
+    #[test]
+    fn each_request_is_told_with_its_times() {
+        let mut generator = Generator::connect(service(), 2, Mix::etc()).unwrap();
+        let (begin, mut requests) = (Instant::now(), Vec::new());
+        let outcome = generator
+            .open_each(2_000.0, Duration::from_millis(100), |due, answered| requests.push((due, answered)))
+            .unwrap();
+        assert_eq!(requests.len() as u64, outcome.requests);
+        assert!(requests.iter().all(|(due, answered)| begin <= *due && due < answered), "{requests:?}");
+    }
+
+    #[test]
     fn both_forms_have_every_request_answered() {
         let mut generator = Generator::connect(service(), 4, Mix::etc()).unwrap();
         let closed = generator.closed(Duration::from_millis(100)).unwrap();

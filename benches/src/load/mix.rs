@@ -50,6 +50,13 @@ impl Mix {
         Self { records, value: vec![b'v'; *VALUE_BYTES.end()] }
     }
 
+    /// So many keys with the longest values.
+    pub fn large(records: usize) -> Self {
+        let value_len = *VALUE_BYTES.end();
+        let record = |number| Record { key: format!("{number:020}"), value_len };
+        Self { records: (0..records).map(record).collect(), value: vec![b'v'; value_len] }
+    }
+
     /// A request drawn at random.
     pub fn draw(&self, random: &mut fastrand::Rng) -> Request {
         let record = random.usize(..self.records.len());

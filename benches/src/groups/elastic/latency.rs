@@ -9,6 +9,7 @@ use crate::load::mix::Mix;
 use crate::pace::{self, First};
 use crate::record::Record;
 use crate::session::{Counting, Service, Session};
+use crate::statistics::median;
 use hdrhistogram::Histogram;
 use isola_abi::management::{Change, Mode};
 use isola_host::client::{Client, ClientError};
@@ -32,6 +33,9 @@ const SETTLING: Duration = Duration::from_millis(5);
 /// Rest and moves take turns of this length; each state gets so many times the length of a load.
 const TURN: Duration = Duration::from_secs(4);
 const TURNS_A_LOAD: u64 = 5;
+
+/// So often a core comes and leaves without load.
+const UNLOADED_ROUNDS: u32 = 10;
 
 /// Under which load is measured.
 pub fn load() -> String {
@@ -64,15 +68,19 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     none.reset();
     // On one core, and on two.
     let mut rest = [none.clone(), none.clone()];
-    let (mut moving, mut met, mut rehearsed) = (none.clone(), none.clone(), none.clone());
+    let (mut moving, mut met, mut rehearsed) = (none.clone(), none.clone(), none);
+    let mut spans = Vec::new();
     let turns = (session.plan.load.as_secs() * TURNS_A_LOAD / TURN.as_secs()).max(1);
     let (come, leave) = (Change::More(1), Change::Less(1));
     for _ in 0..turns {
         let client = &mut divided.client;
         for (rest, (change, back)) in rest.iter_mut().zip([(come, leave), (leave, come)]) {
-            moving += beside(client, &mut generator, [change, back], Mode::Apply, &mut met)?;
+            let (latencies, new) = beside(client, &mut generator, [change, back], Mode::Apply)?;
+            moving += latencies.all;
+            met += latencies.met;
+            spans.extend(new);
             *rest += generator.open(RATE, TURN)?.latency_ns;
-            rehearsed += beside(client, &mut generator, [change, change], Mode::DryRun, &mut none.clone())?;
+            rehearsed += beside(client, &mut generator, [change, change], Mode::DryRun)?.0.all;
             move_core(client, change, Mode::Apply)?;
         }
     }
@@ -86,6 +94,11 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
             }
         }
     }
+    let client = &mut divided.client;
+    let unloaded = moves(client, [come, leave], UNLOADED_ROUNDS)?;
+    let times = |moves: &[Span]| median(&moves.iter().map(|span| time_us(*span)).collect::<Vec<_>>());
+    record.isola("elastic-core-loaded-time", times(&spans));
+    record.peer("elastic-core-loaded-time", times(&unloaded));
     record.isola("elastic-met-part", 100.0 * met.len() as f64 / moving.len().max(1) as f64);
     for figure in ["p50", "p99"] {
         record.isola(&format!("elastic-moves-{figure}"), us(&moving, figure));
@@ -105,15 +118,38 @@ fn us(latencies: &Latencies, figure: &str) -> f64 {
     ns as f64 / 1e3
 }
 
-/// How long answers take in a turn while `changes` of the cell's cores are asked for one after the other; those of requests
-/// that meet a change are added to `met`.
+/// Latencies of all requests of a turn, and of those that meet a move.
+struct Turn {
+    all: Latencies,
+    met: Latencies,
+}
+
+/// How long a move took, from the request for it to its answer, in us.
+fn time_us((begin, end): Span) -> f64 {
+    (end - begin).saturating_sub(SETTLING).as_secs_f64() * 1e6
+}
+
+/// Asks for both changes in turn, so many times, while nobody else asks for anything.
+fn moves(client: &mut Client, changes: [Change<u32>; 2], rounds: u32) -> Result<Vec<Span>, ClientError> {
+    let mut moves = Vec::new();
+    for _ in 0..rounds {
+        for change in changes {
+            let begin = Instant::now();
+            move_core(client, change, Mode::Apply)?;
+            moves.push((begin, Instant::now() + SETTLING));
+            thread::sleep(MOVE_INTERVAL.saturating_sub(begin.elapsed()));
+        }
+    }
+    Ok(moves)
+}
+
+/// How long answers take in a turn while `changes` of the cell's cores are asked for one after the other, and when that was.
 fn beside(
     client: &mut Client,
     generator: &mut Generator,
     changes: [Change<u32>; 2],
     mode: Mode,
-    met: &mut Latencies,
-) -> Result<Latencies, BenchError> {
+) -> Result<(Turn, Vec<Span>), BenchError> {
     let (stop, mut requests) = (AtomicBool::new(false), Vec::new());
     let (outcome, moves) = thread::scope(|scope| {
         let mover = scope.spawn(|| move_until(client, changes, mode, &stop));
@@ -123,10 +159,13 @@ fn beside(
         let moves = mover.join().expect("the thread that moves a core")?;
         Ok::<_, BenchError>((outcome?, moves))
     })?;
+    let all = outcome.latency_ns;
+    let mut met = all.clone();
+    met.reset();
     for (due, answered) in requests.into_iter().filter(|request| meets(*request, &moves)) {
         met.saturating_record(answered.saturating_duration_since(due).as_nanos() as u64);
     }
-    Ok(outcome.latency_ns)
+    Ok((Turn { all, met }, moves))
 }
 
 /// Whether a request was under way during any of `moves`.

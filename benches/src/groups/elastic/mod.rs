@@ -8,11 +8,13 @@
 //! | module | what |
 //! |---|---|
 //! | this | what operations take of the cores |
+//! | [`used`] | the same of a cell that has served traffic |
 //! | [`latency`] | what requests wait for a core that moves |
 //!
 //! The figures of RainForest (table 4) are the time of whole subOSes on a machine of their own, and stand in the README.
 
 mod latency;
+mod used;
 
 use crate::divided::{Divided, LIMIT, Size, spec};
 use crate::error::BenchError;
@@ -86,6 +88,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     lives(session, record)?;
     memory(session, record)?;
     cores(session, record)?;
+    used::run(session, record)?;
     latency::run(session, record)
 }
 
@@ -111,6 +114,9 @@ fn lives(session: &Session, record: &mut Record) -> Result<(), BenchError> {
             })?;
             record.isola("elastic-launch", launched);
             quiet(&mut divided);
+            let durations = divided.client.inspect(NAME)?.durations;
+            let until_sign = [durations.create_ns, durations.start_ns, durations.first_sign_ns];
+            record.isola("elastic-launch-sign", until_sign.into_iter().flatten().sum::<u64>() as f64);
             divided.client.stop(NAME, 0, LIMIT)?;
             divided.client.destroy(NAME)?;
             quiet(&mut divided);
@@ -140,12 +146,15 @@ fn memory(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A core that comes and goes, of a cell that has a network device. The median of the rounds counts.
+/// A core that comes and goes, of a cell that has a network device. The first time is a figure of its own; of the others
+/// the median counts.
 fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     let mut divided = Divided::boot(session, small(), Counting::On)?;
     start_kv(session, &mut divided)?;
     let mut rounds: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for _ in 0..ROUNDS {
+    for round in 0..=ROUNDS {
+        // What is kept by core is made when the first one comes.
+        let which = if round == 0 { "-first" } else { "" };
         for (figure, change) in
             [("elastic-core-online", Change::More(1)), ("elastic-core-offline", Change::Less(1))]
         {
@@ -155,7 +164,7 @@ fn cores(session: &Session, record: &mut Record) -> Result<(), BenchError> {
             let mut counts = after.iter().zip(&before).map(|(after, before)| after - before);
             let supervisor = counts.next().unwrap_or_default();
             for (whose, count) in [("supervisor", supervisor), ("cell", counts.sum())] {
-                rounds.entry(format!("{figure}-{whose}")).or_default().push(count as f64);
+                rounds.entry(format!("{figure}{which}-{whose}")).or_default().push(count as f64);
             }
         }
     }

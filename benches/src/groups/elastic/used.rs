@@ -1,0 +1,63 @@
+//! What operations take of the cores where a cell has served: launched until its first answer, destroyed with dirty memory,
+//! and with memory taken back that was in use.
+
+use super::{NAME, move_core, quiet, small};
+use crate::divided::{Divided, LIMIT, spec};
+use crate::error::BenchError;
+use crate::load::generator::Generator;
+use crate::load::mix::Mix;
+use crate::record::Record;
+use crate::session::{Counting, Service, Session};
+use isola_abi::management::{Change, Mode};
+use isola_abi::size::ByteSize;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+/// Memory of the cell, in MiB.
+const CELL_MIB: u64 = 128;
+
+/// Records that fill most of it.
+const RECORDS: usize = 60_000;
+
+/// What is taken back: a part of it was in use.
+const LESS: ByteSize = ByteSize(32 << 20);
+
+/// Connections of the client, and how long it asks.
+const CONNECTIONS: usize = 16;
+const TRAFFIC: Duration = Duration::from_secs(1);
+
+/// A run.
+pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    let mut divided = Divided::boot(session, small(), Counting::On)?;
+    let image = session.images.cell_image(Service::Kv.image())?;
+    divided.provide(&image)?;
+    let before = total(&quiet(&mut divided));
+    divided.client.create(spec(NAME, &image, 1, CELL_MIB))?;
+    divided.client.start(NAME)?;
+    let mut stream = Service::Kv.first_answer(&mut divided.machine)?;
+    record.isola("elastic-launch-answer", since(&divided, before));
+
+    drop(Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::large(RECORDS))?);
+    let flushed = stream.write_all(b"flush_all\r\n").and_then(|()| stream.read_exact(&mut [0; 4]));
+    flushed.map_err(BenchError::connection("the key-value service"))?;
+    let before = total(&quiet(&mut divided));
+    divided.client.resize_memory(NAME, Change::Less(LESS), Mode::Apply)?;
+    record.isola("elastic-memory-offline-used", since(&divided, before));
+
+    move_core(&mut divided.client, Change::More(1), Mode::Apply)?;
+    Generator::connect(Service::Kv.address(), CONNECTIONS, Mix::etc())?.closed(TRAFFIC)?;
+    let before = total(&quiet(&mut divided));
+    divided.client.stop(NAME, 0, LIMIT)?;
+    divided.client.destroy(NAME)?;
+    record.isola("elastic-destroy-used", since(&divided, before));
+    Ok(())
+}
+
+fn total(counts: &[u64]) -> u64 {
+    counts.iter().sum()
+}
+
+/// Instructions of all cores since there were `before`.
+fn since(divided: &Divided, before: u64) -> f64 {
+    (total(&divided.machine.instructions_by_processor()) - before) as f64
+}

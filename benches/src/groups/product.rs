@@ -1,0 +1,139 @@
+//! A cell of a divided machine, beside the same image booted alone: what a supervisor and a division cost a request.
+//!
+//! The other groups that send requests boot images alone.
+
+use crate::divided::{Divided, Size, spec};
+use crate::error::BenchError;
+use crate::groups::bulk;
+use crate::linux::PAGE;
+use crate::load::echo::ping_pong;
+use crate::load::generator::Generator;
+use crate::load::mix::Mix;
+use crate::load::netpipe::{Pipe, Way};
+use crate::load::page::Client;
+use crate::machine::{MEMORY_MIB, Machine, Pace};
+use crate::record::Record;
+use crate::session::{Counting, Service, Session, System, cost};
+use std::collections::BTreeMap;
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Processors of the divided machine: the supervisor's, and the cell's.
+const CORES: u32 = 2;
+
+/// Memory of the cell, in MiB.
+const CELL_MIB: u64 = 128;
+
+/// The name of each cell.
+const NAME: &str = "product";
+
+/// Connections of the client.
+const CONNECTIONS: usize = 16;
+
+/// Before anything is measured, so much load warms up caches, the emulator's above all.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// What is asked of a cell.
+const SERVICES: [Service; 4] = [Service::Kv, Service::Echo, Service::Web, Service::Netpipe];
+
+/// Under which load is measured.
+pub fn load(session: &Session) -> BTreeMap<String, String> {
+    let seconds = session.plan.load.as_secs_f64();
+    [
+        (
+            "cell",
+            format!("one core and {CELL_MIB} MiB of a machine of {CORES} processors and {MEMORY_MIB} MiB"),
+        ),
+        (
+            "load",
+            format!(
+                "as in the groups kv, web and bulk, {seconds} s each; instructions of all processors count"
+            ),
+        ),
+    ]
+    .map(|(what, how)| (what.to_owned(), how))
+    .into()
+}
+
+/// A run: each image in a cell, and alone.
+pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    for counting in [Counting::On, Counting::Off] {
+        for service in SERVICES {
+            let size = Size { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Host };
+            let mut divided = Divided::boot(session, size, counting)?;
+            let image = session.images.cell_image(service.image())?;
+            divided.provide(&image)?;
+            divided.client.create(spec(NAME, &image, 1, CELL_MIB))?;
+            divided.client.start(NAME)?;
+            let mut stream = service.first_answer(&mut divided.machine)?;
+            for (figure, value) in measure(session, service, counting, &mut divided.machine, &mut stream)? {
+                record.isola(figure, value);
+            }
+            drop(divided);
+            let mut alone = session.start(System::Isola, service, counting)?;
+            for (figure, value) in measure(session, service, counting, &mut alone.machine, &mut alone.stream)?
+            {
+                record.peer(figure, value);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The figures of a service on `machine`, which has answered on `stream`.
+fn measure(
+    session: &Session,
+    service: Service,
+    counting: Counting,
+    machine: &mut Machine,
+    stream: &mut TcpStream,
+) -> Result<Vec<(&'static str, f64)>, BenchError> {
+    let duration = session.plan.load;
+    let counted = counting == Counting::On;
+    Ok(match service {
+        Service::Kv | Service::Colocated => {
+            let mut generator = Generator::connect(service.address(), CONNECTIONS, Mix::etc())?;
+            generator.closed(WARM_UP)?;
+            let (outcome, cost) = cost(machine, || generator.closed(duration))?;
+            match counted {
+                true => vec![("product-kv-instructions", cost.instructions)],
+                false => vec![("product-kv-throughput", outcome.rate())],
+            }
+        }
+        Service::Echo | Service::Short => {
+            ping_pong(stream, WARM_UP)?;
+            let (outcome, cost) = cost(machine, || ping_pong(stream, duration))?;
+            match counted {
+                true => vec![("product-echo-instructions", cost.instructions)],
+                false => vec![("product-echo-round-trip", outcome.latency_us(0.5))],
+            }
+        }
+        Service::Web => {
+            let client = Client::new(service.address(), PAGE);
+            let mut streams = client.connect(CONNECTIONS)?;
+            client.staying(&mut streams, WARM_UP)?;
+            let (outcome, cost) = cost(machine, || client.staying(&mut streams, duration))?;
+            match counted {
+                true => vec![("product-web-instructions", cost.instructions)],
+                false => vec![("product-web-throughput", outcome.rate())],
+            }
+        }
+        Service::Netpipe => {
+            let mut figures = Vec::new();
+            for (way, instructions, rate) in [
+                (Way::There, "product-receive-instructions", "product-receive"),
+                (Way::Back, "product-send-instructions", "product-send"),
+            ] {
+                let mut pipe = Pipe::connect(service.address(), bulk::MESSAGE_BYTES)?;
+                let mut rounds = |duration| pipe.rounds(way, bulk::MESSAGE_BYTES, bulk::MESSAGES, duration);
+                rounds(WARM_UP)?;
+                let (outcome, cost) = cost(machine, || rounds(duration))?;
+                figures.push(match counted {
+                    true => (instructions, cost.instructions * bulk::PER_MIB),
+                    false => (rate, outcome.rate() * bulk::MESSAGE_BYTES as f64 / bulk::MB),
+                });
+            }
+            figures
+        }
+    })
+}
