@@ -17,7 +17,7 @@ pub fn files(bytes: &[u8]) {
 
 /// Datagrams to `primes`: a number within the limit reads the same when it is written again.
 pub fn primes(bytes: &[u8]) {
-    let Ok(number) = parse(bytes) else { return };
+    let Ok(number) = parse(bytes, MAX_NUMBER) else { return };
     assert!(number <= MAX_NUMBER);
-    assert_eq!(parse(number.to_string().as_bytes()), Ok(number));
+    assert_eq!(parse(number.to_string().as_bytes(), MAX_NUMBER), Ok(number));
 }

@@ -116,7 +116,10 @@ fn silence_is_met_with_growing_pauses() {
     }
 }
 
-#[proves("RFC 8415 21.9", "the elapsed time is counted from the first message of the exchange, which says zero.")]
+#[proves(
+    "RFC 8415 21.9",
+    "the elapsed time is counted from the first message of the exchange, which says zero."
+)]
 #[test]
 fn time_elapses_from_the_first_message_on() {
     let mut client = Client::new(MAC, 7);
