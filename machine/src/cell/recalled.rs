@@ -2,6 +2,7 @@
 
 use super::{aside, live, report};
 use crate::authority::Authority;
+use crate::window::flush;
 use core::sync::atomic::Ordering;
 use isola_abi::id::PhysRange;
 use isola_abi::layout::DIRECT_MAP;
@@ -37,11 +38,14 @@ pub fn acknowledge(number: u32) {
     report().offer.acknowledge(number);
 }
 
-/// Says that this core has entered the cell at its place and that its handler of non-maskable interrupts is set.
+/// Says that this core has entered the cell at its place and that its handler of non-maskable interrupts is set. It forgets
+/// page tables first: the cell's own may have changed since it loaded them, and no other core has waited for it yet.
 pub fn enter_place(_: Authority, place: usize) {
     aside::enter(place);
     if let Some(core) = report().cores.get(place) {
-        core.forgotten.store(live().recall.generation(), Ordering::Release);
+        let generation = live().recall.generation();
+        flush();
+        core.forgotten.store(generation, Ordering::Release);
     }
 }
 

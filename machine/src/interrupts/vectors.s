@@ -2,10 +2,11 @@
 #
 # Vectors from 32 on are interrupts. They come only in `window` and `halt` (mod.rs), which declare that all
 # registers a call may change are lost there: so nothing is saved here. Those below 16 are exceptions. Those from 16 to 31
-# can be either: a local APIC delivers any vector from 16 on (Intel SDM 3, 10.5.2; AMD APM 2, 16.6.3), and an interrupt
-# pushes no error code. At exceptions all registers are kept for the report, in the order of `ExceptionFrame` (frame.rs). Nothing goes on after them, but after a page
-# fault or a non-maskable interrupt that was handled: then all registers are as they were, those of SSE included, which
-# Rust's code uses everywhere. (x87, MMX and AVX are used by nobody; the rounding of SSE is changed by nobody.)
+# can be either: a local APIC delivers any vector from 16 on (Intel SDM 3, "Valid Interrupt Vectors"; AMD APM 2, chapter
+# 16), and an interrupt pushes no error code. At exceptions all registers are kept for the report, in the order of `ExceptionFrame`
+# (frame.rs). Nothing goes on after them, but after a page fault or a non-maskable interrupt that was handled: then all
+# registers are as they were, those of SSE included, which Rust's code uses everywhere. (x87, MMX and AVX are used by
+# nobody; the rounding of SSE is changed by nobody.)
 #
 # What a core is in the middle of can be kept in the same form, and be gone on with by another (cell/aside.rs).
 
