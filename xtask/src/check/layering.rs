@@ -13,9 +13,11 @@
 //! with one exception: the supervisor and what runs in cells meet in `abi` and nowhere else, not even there.
 
 use cargo_metadata::{DependencyKind, Package};
+use proc_macro2::{TokenStream, TokenTree};
 
 use super::{Check, Findings};
 use crate::error::Error;
+use crate::source;
 use crate::workspace::Workspace;
 
 pub const CHECK: Check = Check {
@@ -169,7 +171,87 @@ fn run(workspace: &Workspace) -> Result<Findings, Error> {
             failures.extend(judge(&edge));
         }
     }
+    for path in workspace.files_ending_in(&["rs"])? {
+        let relative = workspace.relative(&path);
+        let exports = EXPORTS.iter().filter(|exports| relative.starts_with(exports.folder));
+        for exports in exports {
+            failures.extend(leaks(&relative, &source::tokens(&path)?, exports));
+        }
+    }
     Ok(Findings::of(failures))
+}
+
+/// The only items of packages below that a package's sources may name in `pub use`, or in `pub extern crate`.
+struct Exports {
+    folder: &'static str,
+    /// Crates whose items lead to the machine.
+    of: &'static [&'static str],
+    /// The paths that are allowed, each as it is written.
+    allowed: &'static [&'static str],
+}
+
+/// Applications cannot name the machine: the crate that they depend on exports these items of the platforms, and
+/// the bare platform these of the machine.
+const EXPORTS: &[Exports] = &[
+    Exports {
+        folder: "cell/app/src/",
+        of: &["isola_bare", "isola_hosted", "isola_machine", "isola_drivers"],
+        allowed: &[
+            "isola_bare::cell_image",
+            "isola_bare::heap::CellHeap",
+            "isola_bare::mishap",
+            "isola_hosted::heap::CellHeap",
+            "isola_hosted::process",
+        ],
+    },
+    Exports {
+        folder: "cell/bare/src/",
+        of: &["isola_machine", "isola_drivers"],
+        allowed: &["isola_machine::cell_image", "isola_machine::mishap::{Mishap,commit}"],
+    },
+];
+
+/// The public re-exports in a file that are not allowed.
+fn leaks(relative: &str, tokens: &TokenStream, exports: &Exports) -> Vec<String> {
+    public_uses(tokens.clone())
+        .into_iter()
+        .filter(|(_, path)| exports.of.iter().any(|name| mentions(path, name)))
+        .filter(|(_, path)| !exports.allowed.contains(&path.replace(' ', "").as_str()))
+        .map(|(line, path)| {
+            format!("{relative}:{line}: exports {path}: an application could reach the machine by it")
+        })
+        .collect()
+}
+
+/// Whether a path, as [`public_uses`] writes it, contains a name.
+fn mentions(path: &str, name: &str) -> bool {
+    path.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).any(|word| word == name)
+}
+
+/// The line and the path, in words, of each `use` and `extern crate` with a visibility, at any depth.
+fn public_uses(tokens: TokenStream) -> Vec<(usize, String)> {
+    let trees: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut found = Vec::new();
+    for (at, tree) in trees.iter().enumerate() {
+        match tree {
+            TokenTree::Group(group) => found.extend(public_uses(group.stream())),
+            TokenTree::Ident(word) if word == "pub" => {
+                let mut rest = trees[at + 1..].iter().peekable();
+                // `pub(crate)` stays inside.
+                if matches!(rest.peek(), Some(TokenTree::Group(_))) {
+                    continue;
+                }
+                let keyword = rest.next().map(ToString::to_string);
+                if !matches!(keyword.as_deref(), Some("use" | "extern")) {
+                    continue;
+                }
+                let path = rest.take_while(|tree| tree.to_string() != ";").map(ToString::to_string);
+                found.push((word.span().start().line, path.collect::<Vec<_>>().join(" ")));
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 /// Our own packages that `package` declares, optional ones and those of other targets included.
@@ -283,6 +365,29 @@ mod tests {
             ("xtask", "abi"),
         ] {
             assert!(!allowed(from, to), "{from} -> {to} breaks the law");
+        }
+    }
+
+    #[test]
+    fn what_applications_depend_on_leads_to_no_machine() {
+        let judge = |text: &str| leaks("cell/app/src/x.rs", &text.parse().unwrap(), &EXPORTS[0]).len();
+        for lawful in [
+            "pub use isola_bare::heap::CellHeap; pub use isola_bare::cell_image;",
+            "use isola_bare::machine; pub(crate) use isola_bare as bare;",
+            "pub use isola_events as events; // pub use isola_bare;",
+        ] {
+            assert_eq!(judge(lawful), 0, "{lawful}");
+        }
+        for leak in [
+            "pub use isola_bare as bare;",
+            "pub use isola_bare::machine;",
+            "pub use ::isola_machine::power;",
+            "pub use isola_bare::*;",
+            "pub use {isola_bare::heap::CellHeap, isola_bare::platform};",
+            "#[doc(hidden)] pub extern crate isola_bare;",
+            "pub mod __private { pub mod deep { pub use isola_bare::start; } }",
+        ] {
+            assert_eq!(judge(leak), 1, "{leak}");
         }
     }
 
