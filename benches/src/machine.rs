@@ -63,6 +63,8 @@ pub struct Boot {
 pub enum Pace {
     /// The host's time.
     Host,
+    /// The host's time, and its processors take turns on one of the host's: one that waits for another lets it run.
+    Turns,
     /// The instructions of its processors: one a ns. They take turns, on one of the host's.
     Instructions,
 }
@@ -325,7 +327,7 @@ fn arguments(boot: &Boot) -> Vec<OsString> {
     for (option, value) in [
         ("-machine", format!("q35,memory-backend={MEMORY_NAME}")),
         ("-object", memory),
-        ("-accel", if is_counted { "tcg,thread=single" } else { "tcg,thread=multi" }.into()),
+        ("-accel", if boot.pace == Pace::Host { "tcg,thread=multi" } else { "tcg,thread=single" }.into()),
         // QEMU cannot count instructions with a local APIC whose timer is read by an instruction of its own.
         ("-cpu", if is_counted { format!("{CPU},x2apic=off") } else { CPU.into() }),
         ("-smp", boot.cores.to_string()),

@@ -192,9 +192,10 @@ impl Gate {
         Ok(())
     }
 
-    /// A cell created, and a core that comes and goes: on a machine whose other cores have nothing to do.
+    /// A cell created, and a core that comes and goes: on a machine whose processors take turns, so that one that waits for
+    /// another does not execute more the busier the host is.
     fn cells(&self, counts: &mut Counts) -> Result<(), BenchError> {
-        let size = Size { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Host };
+        let size = Size { cores: CORES, queues: 1, memory_mib: MEMORY_MIB, pace: Pace::Turns };
         let mut divided = Divided::start(&self.images, size, Vec::new(), |boot| {
             let boot = Boot { network: Network::Frames, ..boot.clone() };
             Machine::start(&self.qemu.program, &boot, Some(&self.plugin))

@@ -89,6 +89,6 @@ fn linux(session: &Session, boot: Boot, record: &mut Record) -> Result<(), Bench
 fn figure_of(name: &str, pace: Pace, ns: u64) -> (String, f64) {
     match pace {
         Pace::Instructions => (format!("{name}-instructions"), ns as f64 / PAGES),
-        Pace::Host => (format!("{name}-time"), ns as f64 / PAGES),
+        Pace::Host | Pace::Turns => (format!("{name}-time"), ns as f64 / PAGES),
     }
 }
