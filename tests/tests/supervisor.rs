@@ -278,7 +278,7 @@ fn memory_comes_to_a_cell_without_what_was_in_it() {
 #[test]
 fn memory_that_nobody_uses_costs_the_host_nothing() {
     let mut machine = Supervised::boot(Setup { memory_mib: 1024, ..Setup::default() });
-    let mut large = |machine: &mut Supervised| {
+    let large = |machine: &mut Supervised| {
         run(machine, spec("large", 1, 800, &["exit"]));
         machine.client.wait_for_scrubbing();
         machine.client.destroy("large");

@@ -4,6 +4,9 @@
 //! item below it is not a test that every run has: a claim cannot lose its test to an edit. `cargo xtask compliance`
 //! makes `docs/compliance.md` from these attributes.
 
+// The examples show where a claim belongs: above a test.
+#![allow(clippy::test_attr_in_doctest)]
+
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
 /// Claims that the test below proves a rule of an RFC: the RFC with its section, and the rule in a few words.

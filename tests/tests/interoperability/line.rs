@@ -51,6 +51,9 @@ struct Counts {
     corrupted: u64,
 }
 
+/// A frame on its way: when it arrives, in which order it was sent, to which end, its bytes.
+type Flying = (Duration, u64, usize, Vec<u8>);
+
 /// Carries frames between the two interfaces until `done`.
 fn carry(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
     let open = |name| {
@@ -58,12 +61,12 @@ fn carry(link: &Link, seed: u64, done: &AtomicBool) -> Counts {
     };
     let mut ends: [Box<dyn NetworkQueue + Send>; 2] = [open(SHARED_NAME), open("far")];
     let (begun, mut random, mut counts) = (Instant::now(), Random::new(seed), Counts::default());
-    let mut flying: BinaryHeap<Reverse<(Duration, u64, usize, Vec<u8>)>> = BinaryHeap::new();
+    let mut flying: BinaryHeap<Reverse<Flying>> = BinaryHeap::new();
     let mut number = 0;
     while !done.load(Ordering::Relaxed) {
         let mut idle = true;
-        for from in 0..2 {
-            while let Some(frame) = ends[from].receive() {
+        for (from, end) in ends.iter_mut().enumerate() {
+            while let Some(frame) = end.receive() {
                 idle = false;
                 let mut bytes = frame.frame.to_vec();
                 counts.carried += 1;
