@@ -87,7 +87,7 @@ impl Stage {
             Self::Check | Self::Models | Self::Gate => &[],
             Self::Host => &[Need::Tap, Need::Memcached, Need::Libmemcached],
             Self::Memcheck => &[Need::Valgrind],
-            Self::Machine => &[Need::Tap, Need::Libmemcached],
+            Self::Machine => &[Need::Tap, Need::Libmemcached, Need::HttpClients, Need::AddressServers],
         }
     }
 }

@@ -38,6 +38,10 @@ pub enum Need {
     Libmemcached,
     /// The emulator that finds wrong accesses to memory.
     Valgrind,
+    /// HTTP clients: programs for load, languages' libraries, a browser.
+    HttpClients,
+    /// Servers of IPv4 and IPv6 addresses.
+    AddressServers,
 }
 
 /// A host without a [`Need`].
@@ -60,7 +64,14 @@ impl std::fmt::Display for Missing {
 
 impl Need {
     /// All needs.
-    pub const ALL: [Self; 4] = [Self::Tap, Self::Memcached, Self::Libmemcached, Self::Valgrind];
+    pub const ALL: [Self; 6] = [
+        Self::Tap,
+        Self::Memcached,
+        Self::Libmemcached,
+        Self::Valgrind,
+        Self::HttpClients,
+        Self::AddressServers,
+    ];
 
     /// Returns the need's name in [`SKIP`].
     pub fn word(self) -> &'static str {
@@ -69,6 +80,8 @@ impl Need {
             Self::Memcached => "memcached",
             Self::Libmemcached => "libmemcached",
             Self::Valgrind => "valgrind",
+            Self::HttpClients => "http-clients",
+            Self::AddressServers => "address-servers",
         }
     }
 
@@ -86,6 +99,8 @@ impl Need {
                 "libmemcached's tools as clients of the key-value server (apps/kv, services in tests/)"
             }
             Self::Valgrind => "the conformance checks under valgrind's memcheck (the stage memcheck)",
+            Self::HttpClients => "HTTP clients of others against web (interoperability in tests/)",
+            Self::AddressServers => "DHCP servers and routers of others (interoperability in tests/)",
         }
     }
 
@@ -96,6 +111,10 @@ impl Need {
             Self::Memcached => &["memcached"],
             Self::Libmemcached => &["libmemcached-tools"],
             Self::Valgrind => &["valgrind"],
+            Self::HttpClients => &["apache2-utils", "chromium", "curl", "golang-go", "python3", "wrk"],
+            Self::AddressServers => {
+                &["dnsmasq-base", "iputils-ping", "kea-dhcp4-server", "kea-dhcp6-server", "radvd"]
+            }
         }
     }
 
@@ -115,6 +134,8 @@ impl Need {
                 "memctouch",
             ],
             Self::Valgrind => &["valgrind"],
+            Self::HttpClients => &["ab", "chromium", "curl", "go", "python3", "wrk"],
+            Self::AddressServers => &["dnsmasq", "kea-dhcp4", "kea-dhcp6", "ping", "radvd"],
         }
     }
 

@@ -1,6 +1,7 @@
 //! HTTP clients against `web` in a cell.
 
 use crate::program;
+use isola_need::{Need, need};
 use isola_tests::isola::Isola;
 use isola_tests::namespace::{self, PREFIX_LEN, SHARED};
 use isola_tests::wait;
@@ -12,7 +13,11 @@ use tempfile::TempDir;
 const PAGE: &str = include_str!("../../../apps/web/site/index.html");
 
 /// Runs `with` in a namespace with a machine whose cell serves the page, for clients at this address.
+#[track_caller]
 fn serving(with: impl FnOnce(&Isola, &str) + Send) {
+    if !need(Need::HttpClients) {
+        return;
+    }
     namespace::run(|| {
         let isola = Isola::up(&["--net", SHARED.network]);
         let network = format!("{}/{PREFIX_LEN}", SHARED.cell());
