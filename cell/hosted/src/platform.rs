@@ -43,6 +43,12 @@ pub(crate) enum Memory {
     Pool,
 }
 
+/// Memory of the host, in bytes.
+fn host_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
 impl Hosted {
     pub(crate) fn new(settings: Settings, memory: Memory, network: Vec<NetworkPort>) -> Self {
         assert!((1..=MAX_CORES).contains(&settings.cores), "a cell has 1 to {MAX_CORES} cores");
@@ -81,8 +87,9 @@ impl Hosted {
         let cores = (0..core_places).map(core).collect();
         let clock = Clock::new(&clock);
         let (network, request) = (Mutex::new(network), AtomicU32::new(0));
-        if memory == Memory::Pool {
-            heap::publish(&report.memory);
+        match memory {
+            Memory::Pool => heap::publish(&report.memory),
+            Memory::Host => report.memory.total_bytes.store(host_memory(), Ordering::Relaxed),
         }
         let (questions, ended, coming) = (Questions::default(), Mutex::new(false), Condvar::new());
         Self { descriptor, report, clock, cores, network, request, questions, places, ended, coming, memory }

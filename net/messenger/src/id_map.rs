@@ -18,6 +18,7 @@ use crate::frame::Refusal;
 use crate::messenger::{MESSENGER, Serving, call, serve};
 use crate::served::Call;
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::sync::atomic::Ordering;
@@ -48,8 +49,10 @@ struct IdMap {
 #[derive(Default)]
 struct Values {
     by_ebb: BTreeMap<EbbId, Value>,
-    /// What all of them take, as [`cost`] counts.
+    /// The memory that all of them take, in bytes as [`cost`] counts.
     used: usize,
+    /// The part of it that the values of each machine take.
+    used_by: BTreeMap<MachineId, usize>,
 }
 
 struct Value {
@@ -168,30 +171,40 @@ impl Values {
         room: usize,
         is_there: impl Fn(MachineId) -> bool,
     ) -> Result<(), Refusal> {
-        let added = cost(&value);
-        let owned = self.by_ebb.iter().filter(|(other, its)| **other != ebb && its.owner == value.owner);
-        if owned.map(|(_, its)| cost(its)).sum::<usize>() + added > room / MACHINES {
+        let (added, owner) = (cost(&value), value.owner);
+        let replaced = |values: &Self| values.by_ebb.get(&ebb).map_or(0, cost);
+        let replaced_own = self.by_ebb.get(&ebb).filter(|its| its.owner == owner).map_or(0, cost);
+        let own = self.used_by.get(&owner).copied().unwrap_or(0);
+        if own - replaced_own + added > room / MACHINES {
             return Err(Refusal::Failed);
         }
-        let before = self.by_ebb.get(&ebb).map_or(0, cost);
         let is_full = |values: &Self| {
-            values.used - before + added > room || (before == 0 && values.by_ebb.len() >= MAX_VALUES)
+            let replaced = replaced(values);
+            values.used - replaced + added > room || (replaced == 0 && values.by_ebb.len() >= MAX_VALUES)
         };
         if is_full(self) {
-            self.by_ebb.retain(|other, its| *other == ebb || is_there(its.owner));
-            self.used = self.by_ebb.values().map(cost).sum();
+            let left: Vec<_> =
+                self.by_ebb.iter().filter(|(_, its)| !is_there(its.owner)).map(|(ebb, _)| *ebb).collect();
+            left.iter().for_each(|ebb| self.remove(ebb));
         }
         if is_full(self) {
             return Err(Refusal::Failed);
         }
-        self.used = self.used - before + added;
+        self.remove(&ebb);
+        self.used += added;
+        *self.used_by.entry(owner).or_default() += added;
         self.by_ebb.insert(ebb, value);
         Ok(())
     }
 
     fn remove(&mut self, ebb: &EbbId) {
-        if let Some(value) = self.by_ebb.remove(ebb) {
-            self.used -= cost(&value);
+        let Some(value) = self.by_ebb.remove(ebb) else { return };
+        self.used -= cost(&value);
+        if let Entry::Occupied(mut used) = self.used_by.entry(value.owner) {
+            *used.get_mut() -= cost(&value);
+            if *used.get() == 0 {
+                used.remove();
+            }
         }
     }
 }
@@ -237,5 +250,10 @@ mod tests {
         assert!(flood(&mut values, machine(60), 60 << 40, |owner| owner == machine(60)) > 0);
         assert!(values.by_ebb.values().all(|value| value.owner == machine(60)), "all others have left");
         assert_eq!(values.used, values.by_ebb.values().map(cost).sum::<usize>());
+        assert_eq!(
+            values.used_by,
+            BTreeMap::from([(machine(60), values.used)]),
+            "machines that left take nothing"
+        );
     }
 }
