@@ -124,7 +124,10 @@ fn a_cell_that_has_ended_unseen_is_not_taken_to_run() {
 fn a_new_cell_takes_the_place_of_the_oldest_that_has_ended_for_good() {
     let mut cells = machine(2);
     // The oldest of all is to be started again, the next one runs.
-    let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..spec("again") });
+    let report = run(
+        &mut cells,
+        CellSpec { restart: RestartPolicy::Always, network: NetworkSpec::None, ..spec("again") },
+    );
     run(&mut cells, spec("runs"));
     crashes(&report, CrashKind::Panic, "oh");
     cells.doorbell();
@@ -155,7 +158,9 @@ fn cells_that_are_all_to_be_started_again_leave_no_place() {
     let mut cells = machine(2);
     for number in 0..MAX_CELLS {
         let name = alloc::format!("cell-{number}");
-        let report = run(&mut cells, CellSpec { restart: RestartPolicy::Always, ..spec(&name) });
+        let restarted =
+            CellSpec { restart: RestartPolicy::Always, network: NetworkSpec::None, ..spec(&name) };
+        let report = run(&mut cells, restarted);
         crashes(&report, CrashKind::Panic, "oh");
         cells.doorbell();
     }
