@@ -52,7 +52,7 @@ verbs! {
     check => Check;
     /// Writes docs/compliance.md: which rules of RFCs the tests prove
     compliance => Compliance;
-    /// Runs the fuzz targets of the parsers (needs a nightly toolchain and cargo-fuzz)
+    /// Runs the fuzz targets of the parsers by libFuzzer (needs g++)
     fuzz => Fuzz;
     /// Counts guest instructions of requests, faults and cells, and compares them with benches/gate.toml
     gate => Gate;
