@@ -64,47 +64,4 @@ impl Journal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn old_entries_give_way_and_numbers_go_on() {
-        let mut journal = Journal::new();
-        for number in 0..CAPACITY as u64 + 10 {
-            journal.record(number, 0, Some("kv"), JournalEvent::Create);
-        }
-        let numbers: Vec<u64> = journal.since(0).map(|entry| entry.number).collect();
-        assert_eq!(numbers, (10..CAPACITY as u64 + 10).collect::<Vec<_>>());
-        assert_eq!(journal.since(CAPACITY as u64 + 9).count(), 1);
-        assert_eq!(journal.since(u64::MAX).count(), 0);
-    }
-
-    #[test]
-    fn the_entries_of_a_former_supervisor_come_first_and_what_is_none_is_left_out() {
-        let mut before = Journal::new();
-        let mut entry = || before.record(5, 7, Some("kv"), JournalEvent::Start);
-        let encode = |entry: &JournalEntry| postcard::to_allocvec(entry).unwrap();
-        let (first, second, third) = (entry(), entry(), entry());
-        let mut foreign = third.clone();
-        foreign.number = u64::MAX;
-        let torn = encode(&third)[..5].to_vec();
-        let encoded = [encode(&second), torn, encode(&foreign), encode(&first), encode(&second), Vec::new()];
-        let mut journal = Journal::resume(1 << 16, &encoded);
-        let own = journal.record(9, 0, None, JournalEvent::Boot);
-        assert_eq!((own.number, journal.begin()), (1 << 16, 1 << 16));
-        assert!(journal.since(0).eq([&first, &second, &own]));
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_a_journal_that_is_out_of_order_or_too_long(
-            encoded in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..200),
-        ) {
-            let mut journal = Journal::resume(1 << 16, &encoded);
-            journal.record(0, 0, None, JournalEvent::Boot);
-            prop_assert!(journal.since(0).map(|entry| entry.number).is_sorted_by(|a, b| a < b));
-            prop_assert_eq!(journal.since(journal.begin()).count(), 1);
-        }
-    }
-}
+mod tests;

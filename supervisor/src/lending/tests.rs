@@ -1,0 +1,172 @@
+//! Which cores are lent to whom, and which come back.
+
+use super::*;
+use alloc::vec;
+use proptest::prelude::*;
+
+fn party(id: u32, priority: u8, cores: u32, lends: u32) -> Party {
+    Party { id: CellId(id), priority, cores, most: 8, lends }
+}
+
+fn loan(core: u32, lender: Option<u32>, borrower: u32, until_ns: u64) -> Loan {
+    Loan { core: CoreId(core), lender: lender.map(CellId), borrower: CellId(borrower), until_ns }
+}
+
+#[test]
+fn a_core_comes_from_the_least_important_lender_that_has_most() {
+    let parties =
+        [party(1, 9, 1, 0), party(2, 3, 4, 2), party(3, 1, 2, 1), party(4, 1, 3, 1), party(5, 0, 5, 0)];
+    let lending = Lending::new();
+    assert_eq!(lending.source(CellId(1), &parties, 0, |_| false), Ok(Source::Lender(CellId(4))));
+    assert_eq!(
+        lending.source(CellId(1), &parties, 1, |_| false),
+        Ok(Source::Free),
+        "nobody has to give it up"
+    );
+    assert_eq!(
+        lending.source(CellId(4), &parties, 0, |_| false),
+        Err(Denial::NoLender),
+        "cell 3 is as important"
+    );
+    assert_eq!(lending.source(CellId(9), &parties, 1, |_| false), Err(Denial::Limit));
+}
+
+#[test]
+fn a_lender_lends_no_more_than_it_said_and_keeps_a_core() {
+    let mut lending = Lending::new();
+    let mut parties = [party(1, 9, 1, 0), party(2, 1, 3, 1)];
+    lending.enter(loan(7, Some(2), 1, 100));
+    (parties[0].cores, parties[1].cores) = (2, 2);
+    assert_eq!(lending.source(CellId(1), &parties, 0, |_| false), Err(Denial::NoLender));
+    parties[1] = party(2, 1, 1, 5);
+    assert_eq!(lending.source(CellId(1), &parties, 0, |_| false), Err(Denial::NoLender));
+}
+
+#[test]
+fn who_has_lent_a_core_gets_that_back_first() {
+    let mut lending = Lending::new();
+    let parties = [party(1, 9, 2, 0), party(2, 1, 2, 2)];
+    let first = loan(7, Some(2), 1, 100);
+    lending.enter(first);
+    lending.enter(loan(8, Some(2), 1, 50));
+    assert_eq!(lending.source(CellId(2), &parties, 3, |_| false), Ok(Source::Recalled(first)));
+    let second = loan(8, Some(2), 1, 50);
+    let moves = |core: CoreId| core == first.core;
+    assert_eq!(lending.source(CellId(2), &parties, 3, moves), Ok(Source::Recalled(second)));
+    assert_eq!(lending.source(CellId(2), &parties, 3, |_| true), Err(Denial::Limit), "both come");
+}
+
+#[test]
+fn loans_end_with_their_lease_and_with_either_cell() {
+    let mut lending = Lending::new();
+    lending.enter(loan(7, Some(2), 1, 100));
+    lending.enter(loan(8, Some(2), 3, 50));
+    assert_eq!((lending.next_deadline_ns(), lending.due(49)), (Some(50), None));
+    assert_eq!(lending.due(200), Some(loan(8, Some(2), 3, 50)));
+    assert_eq!(lending.cell_ended(CellId(2)), []);
+    assert_eq!(lending.cell_ended(CellId(3)), [loan(8, None, 3, 50)]);
+    assert_eq!(lending.end(CoreId(7)), Some(loan(7, None, 1, 100)));
+    assert_eq!(lending.loans(), []);
+}
+
+/// A machine of eight cores and four cells, whose owners are kept beside the loans.
+struct Machine {
+    lending: Lending,
+    /// Who has each core.
+    owners: Vec<Option<CellId>>,
+    parties: Vec<Party>,
+    now_ns: u64,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let parties = vec![party(0, 0, 3, 2), party(1, 1, 2, 1), party(2, 2, 1, 1), party(3, 2, 1, 0)];
+        let owners = [0, 0, 0, 1, 1, 2, 3].map(|id| Some(CellId(id)));
+        let owners = owners.into_iter().chain([None]).collect();
+        Self { lending: Lending::new(), owners, parties, now_ns: 0 }
+    }
+
+    fn give(&mut self, core: CoreId, to: Option<CellId>) {
+        self.owners[core.0 as usize] = to;
+        for party in &mut self.parties {
+            party.cores = self.owners.iter().filter(|owner| **owner == Some(party.id)).count() as u32;
+        }
+    }
+
+    /// A core of that owner's that is not lent to it.
+    fn own(&self, owner: Option<CellId>) -> CoreId {
+        let mut cores = (0..).map(CoreId).zip(&self.owners);
+        cores.find(|(core, has)| **has == owner && !self.lending.is_lent(*core)).unwrap().0
+    }
+
+    fn wish(&mut self, who: CellId) {
+        let free = self.owners.iter().filter(|owner| owner.is_none()).count() as u32;
+        let until_ns = self.now_ns + 10;
+        match self.lending.source(who, &self.parties, free, |_| false) {
+            Ok(Source::Recalled(loan)) => self.give_back(loan),
+            Ok(Source::Free) => self.lend(self.own(None), None, who, until_ns),
+            Ok(Source::Lender(lender)) => self.lend(self.own(Some(lender)), Some(lender), who, until_ns),
+            Err(_) => {}
+        }
+    }
+
+    fn lend(&mut self, core: CoreId, lender: Option<CellId>, borrower: CellId, until_ns: u64) {
+        self.lending.enter(Loan { core, lender, borrower, until_ns });
+        self.give(core, Some(borrower));
+    }
+
+    fn give_back(&mut self, loan: Loan) {
+        assert_eq!(self.lending.end(loan.core), Some(loan));
+        self.give(loan.core, loan.lender);
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        for (index, loan) in self.lending.loans().iter().enumerate() {
+            let again = self.lending.loans()[..index].iter().any(|other| other.core == loan.core);
+            prop_assert!(!again, "a core is lent twice");
+            prop_assert_eq!(self.owners[loan.core.0 as usize], Some(loan.borrower));
+            if let Some(lender) = loan.lender {
+                let priority = |id: CellId| self.parties[id.0 as usize].priority;
+                prop_assert!(priority(lender) < priority(loan.borrower));
+            }
+        }
+        for party in &self.parties {
+            let lent = self.lending.loans().iter().filter(|loan| loan.lender == Some(party.id)).count();
+            prop_assert!(lent as u32 <= party.lends);
+            let borrowed = self.lending.borrowed(party.id).count() as u32;
+            prop_assert!(party.cores > borrowed, "{:?} has no core of its own", party);
+            prop_assert!(party.cores <= party.most);
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_core_has_one_owner_and_goes_back_to_its_lender(
+        steps in proptest::collection::vec((0_u8..4, 0_u32..4), 0..200),
+    ) {
+        let mut machine = Machine::new();
+        let begin = machine.owners.clone();
+        for (step, id) in steps {
+            match step {
+                0 | 1 => machine.wish(CellId(id)),
+                2 => {
+                    let newest = machine.lending.borrowed(CellId(id)).next_back();
+                    newest.into_iter().for_each(|loan| machine.give_back(loan));
+                }
+                _ => {
+                    machine.now_ns += u64::from(id);
+                    while let Some(loan) = machine.lending.due(machine.now_ns) {
+                        machine.give_back(loan);
+                    }
+                }
+            }
+            machine.check()?;
+        }
+        while let Some(loan) = machine.lending.due(u64::MAX) {
+            machine.give_back(loan);
+        }
+        prop_assert_eq!(machine.owners, begin, "when all leases have ended it is as it was");
+    }
+}
