@@ -4,9 +4,11 @@
 //! relies on. Where one is not stopped, [`commit`] returns, and the caller knows that a wall is missing.
 
 use crate::apic::local;
+use crate::cell;
 use core::arch::asm;
 use isola_abi::id::ApicId;
 use isola_abi::layout::{DESCRIPTOR, DIRECT_MAP, TABLES};
+use isola_abi::recall::Rest;
 
 /// Something that must not be possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +37,13 @@ pub enum Mishap {
 /// have to bear it. Vectors below 16 are errors, which no local APIC delivers.
 pub fn send_exception_vector(to: ApicId, vector: u8) {
     local::send_any(to, vector);
+}
+
+/// Offers a block of the direct map to the supervisor, for the request of that number, though the cell goes on reading it by
+/// [`Mishap::ReadAt`].
+pub fn offer_and_keep(number: u32, block: usize, len: usize) {
+    // SAFETY: the block's bytes are read by `commit` alone, which throws them away.
+    unsafe { cell::offer(number, &[(block, len)], 0, Rest::None) };
 }
 
 /// Commits a mishap. Returns where nothing has stopped it.

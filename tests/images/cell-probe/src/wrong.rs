@@ -4,13 +4,13 @@ use crate::said::{self, print};
 use core::hint::black_box;
 use core::sync::atomic::Ordering;
 use isola_abi::id::{ApicId, NodeId};
-use isola_abi::recall::{GRANULE, Rest};
+use isola_abi::recall::GRANULE;
 use isola_abi::report::{CellPhase, CorePhase};
 use isola_machine::apic::local;
 use isola_machine::cell::aside::{self, Asked};
 use isola_machine::cell::{self, Cell, report};
 use isola_machine::interrupts::{self, NonMaskable};
-use isola_machine::mishap::{Mishap, commit, send_exception_vector};
+use isola_machine::mishap::{Mishap, commit, offer_and_keep, send_exception_vector};
 use isola_machine::{cpu, power};
 
 /// Goes wrong in the way of that name.
@@ -122,10 +122,11 @@ fn strike(cores: u64) -> ! {
 /// Gives memory back that it goes on reading, says whatever the supervisor wants to hear of that, and never forgets where it
 /// was.
 pub fn remember(cell: Cell) -> ! {
-    interrupts::set_non_maskable_handler(|frame| match aside::non_maskable(frame, || {}) {
+    let stop_if_asked = |frame: &_| match aside::non_maskable(said::authority(), frame, || {}) {
         Asked::Stop => NonMaskable::Fatal,
         _ => NonMaskable::Handled,
-    });
+    };
+    interrupts::set_non_maskable_handler(said::authority(), stop_if_asked);
     let granule = GRANULE as usize;
     let of = |memory: &[u8]| {
         let start = memory.as_ptr().addr().next_multiple_of(granule);
@@ -139,7 +140,7 @@ pub fn remember(cell: Cell) -> ! {
             break number;
         }
     };
-    cell::offer(number, &[(block, granule)], 0, Rest::None);
+    offer_and_keep(number, block, granule);
     said::say(CellPhase::Running);
     while cell::settlement().number != number {
         commit(Mishap::ReadAt(block));
