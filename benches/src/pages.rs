@@ -33,7 +33,7 @@ pub fn write(home: &Path) -> Result<(), BenchError> {
 /// Fails where a page or picture does not show what the raw data say.
 ///
 /// # Errors
-/// [`BenchError::Tables`] with its name, and as [`write`].
+/// [`BenchError::Tables`] with its name, and as [`write()`].
 pub fn check(home: &Path) -> Result<(), BenchError> {
     for (path, text) in texts(home)? {
         if fs::read_to_string(&path).map_err(BenchError::file(&path))? != text {

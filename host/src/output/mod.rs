@@ -6,7 +6,7 @@
 //! | [`view`] | the JSON forms: field names are stable, and documented there |
 //! | [`trace`] | the journal as a trace for Perfetto |
 //! | [`human`] | durations, counts and times of day for people |
-//! | [`printable`] | control characters do not reach a terminal |
+//! | [`mod@printable`] | control characters do not reach a terminal |
 //! | [`progress`] | a sign of life for what takes longer than a second |
 
 pub mod human;
@@ -80,7 +80,7 @@ impl Output {
         raw(&ended(&serde_json::to_string(value)?))
     }
 
-    /// Prints a text, and ends its last line. A terminal gets it [`printable`].
+    /// Prints a text, and ends its last line. A terminal gets it [`printable()`].
     ///
     /// # Errors
     /// Whatever the standard output says.
@@ -115,12 +115,12 @@ impl Output {
     }
 }
 
-/// Prints a line on the error output. A terminal gets it [`printable`].
+/// Prints a line on the error output. A terminal gets it [`printable()`].
 pub fn error_line(text: &str) {
     eprintln!("{}", for_error_output(text));
 }
 
-/// A text for the error output: [`printable`], where that is a terminal.
+/// A text for the error output: [`printable()`], where that is a terminal.
 pub fn for_error_output(text: &str) -> Cow<'_, str> {
     if io::stderr().is_terminal() { printable(text) } else { text.into() }
 }
