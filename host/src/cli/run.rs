@@ -179,11 +179,13 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> Result<ExitCode, F
     if arguments.standalone {
         return run_alone(context, arguments, manifest, image).map_err(|failure| failure.or_code(NOT_RUN));
     }
-    for (is_given, option) in
-        [(arguments.platform.machine != MachineModel::Q35, "--machine"), (arguments.net.is_some(), "--net")]
+    let machine = arguments.platform.machine != MachineModel::Q35;
+    let net = arguments.net.is_some();
+    for (is_given, option, others) in
+        [(machine, "--machine", "--standalone"), (net, "--net", "--standalone and --hosted")]
     {
         if is_given {
-            let text = format!("{option} goes with --standalone: other cells share a machine that is up");
+            let text = format!("{option} goes with {others}: other cells share a machine that is up");
             return Err(Failure::new(USAGE, text));
         }
     }
