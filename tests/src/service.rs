@@ -12,6 +12,12 @@ pub const CELL: &str = "cache";
 /// The server's port.
 const PORT: u16 = 11211;
 
+/// Rounds after which [`Service::leaves_nothing`] takes what is left behind for a leak.
+const MOST_ROUNDS: usize = 8;
+
+/// Bytes by which the memory in use may differ after the same round: pages of the heap that are partly in use.
+const JITTER: u64 = 16 << 10;
+
 /// A machine with the server in a cell.
 pub struct Service {
     /// The machine.
@@ -68,6 +74,24 @@ impl Service {
     #[track_caller]
     pub fn used_bytes(&self) -> u64 {
         self.cell()["used_bytes"].as_u64().expect("it is told")
+    }
+
+    /// Does the same again and again, until once the memory in use is no more than before it. What each round leaves
+    /// behind adds up, so that no round does; where the heap's pages are only partly in use, a round or two more are needed.
+    #[track_caller]
+    pub fn leaves_nothing(&self, mut round: impl FnMut()) {
+        let mut left = Vec::new();
+        while left.len() < MOST_ROUNDS {
+            round();
+            left.push(self.used_bytes());
+            // The first round sizes the heap.
+            if let [_, .., before, after] = left[..]
+                && after <= before + JITTER
+            {
+                return;
+            }
+        }
+        panic!("each round adds to the bytes in use: {left:?}");
     }
 
     /// Ends the cell, which has to have run until now, and sees that the machine has back all that it had.

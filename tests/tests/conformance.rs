@@ -53,7 +53,7 @@ fn every_check_holds_alone_on_1_2_and_4_cores() {
 
 #[test]
 fn every_check_holds_in_cells_of_1_and_3_cores() {
-    let isola = Isola::up(&[]);
+    let isola = Isola::up(&["--net", "user,host-access"]);
     let image = images::path(NAME);
     for cores in ["1", "3"] {
         let run = ["run", "--rm", "--cores", cores, image.to_str().unwrap(), &peer()];
