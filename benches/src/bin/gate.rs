@@ -38,7 +38,7 @@ fn run(writes: bool) -> Result<usize, BenchError> {
     if writes {
         let more = [gate.count()?, gate.count()?];
         let counts = middle(&counts, &more);
-        book.write(&path, &counts)?;
+        Book::write(&path, &counts)?;
         counts.iter().for_each(|(name, count)| println!("{name}: {count:.1} instructions"));
         return Ok(0);
     }

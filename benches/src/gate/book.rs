@@ -11,10 +11,10 @@ use std::path::Path;
 /// What the file begins with.
 const HEAD: &str = "\
 # Guest instructions of the paths that matter, which `cargo xtask gate` holds the tree to. A change that makes one
-# better or worse by more than its tolerance writes it anew: `cargo xtask gate --write`, and says why in its commit.
+# better or worse by more than 2 % writes it anew: `cargo xtask gate --write`, and says why in its commit.
 ";
 
-/// What a count may differ by where nothing else is written down, in percent.
+/// How far a count may differ from the one that is written down, in percent.
 const TOLERANCE_PERCENT: f64 = 2.0;
 
 /// The file.
@@ -23,9 +23,6 @@ const TOLERANCE_PERCENT: f64 = 2.0;
 pub struct Book {
     /// Instructions, by name.
     instructions: BTreeMap<String, f64>,
-    /// Tolerances that are not the usual one, in percent.
-    #[serde(default)]
-    tolerance_percent: BTreeMap<String, f64>,
 }
 
 impl Book {
@@ -39,19 +36,15 @@ impl Book {
             .map_err(|error| BenchError::Book { path: path.to_owned(), error: Box::new(error) })
     }
 
-    /// Writes the file at `path` with `counts` in place of its own; tolerances stay.
+    /// Writes the file at `path` with `counts`.
     ///
     /// # Errors
     /// [`BenchError::File`].
-    pub fn write(&self, path: &Path, counts: &Counts) -> Result<(), BenchError> {
+    pub fn write(path: &Path, counts: &Counts) -> Result<(), BenchError> {
         let mut text = format!("{HEAD}\n[instructions]\n");
         for (name, count) in counts {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{name} = {count:.1}");
-        }
-        text += "\n# In percent, where it is not 2.\n[tolerance_percent]\n";
-        for (name, tolerance) in &self.tolerance_percent {
-            let _ = writeln!(text, "{name} = {tolerance:.1}");
         }
         fs::write(path, text).map_err(BenchError::file(path))
     }
@@ -64,17 +57,16 @@ impl Book {
     }
 
     fn compare_one(&self, name: &str, count: f64) -> (bool, String) {
-        let tolerance = self.tolerance_percent.get(name).copied().unwrap_or(TOLERANCE_PERCENT);
         let Some(&written) = self.instructions.get(name) else {
             return (false, format!("{name}: {count:.1} instructions, and none written down"));
         };
         let difference = (count / written - 1.0) * 100.0;
         let line = format!("{name}: {count:.1} instructions, {written:.1} written down ({difference:+.2} %)");
-        if difference.abs() <= tolerance {
+        if difference.abs() <= TOLERANCE_PERCENT {
             return (true, line);
         }
         let how = if difference > 0.0 { "worse" } else { "better" };
-        (false, format!("{line}: {how} by more than {tolerance} %"))
+        (false, format!("{line}: {how} by more than {TOLERANCE_PERCENT} %"))
     }
 }
 
@@ -87,8 +79,7 @@ mod tests {
     }
 
     fn book() -> Book {
-        let instructions = counts(&[("a", 1_000.0), ("b", 1_000.0)]);
-        Book { instructions, tolerance_percent: counts(&[("b", 5.0)]) }
+        Book { instructions: counts(&[("a", 1_000.0), ("b", 1_000.0)]) }
     }
 
     #[test]
@@ -97,9 +88,8 @@ mod tests {
             book().compare(&counts(&[("a", a), ("b", b)])).iter().map(|(holds, _)| *holds).collect::<Vec<_>>()
         };
         assert_eq!(holds(1_000.0, 1_000.0), [true, true]);
-        assert_eq!(holds(1_019.9, 950.1), [true, true]);
-        assert_eq!(holds(1_020.1, 1_049.9), [false, true]);
-        assert_eq!(holds(979.9, 949.9), [false, false]);
+        assert_eq!(holds(1_019.9, 980.1), [true, true]);
+        assert_eq!(holds(1_020.1, 979.9), [false, false]);
         let (_, line) = &book().compare(&counts(&[("a", 900.0)]))[0];
         assert!(line.contains("better by more than 2 %"), "{line}");
     }
@@ -114,13 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_and_tolerances_stay() {
+    fn what_is_written_is_read_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gate.toml");
-        book().write(&path, &counts(&[("a", 5.0), ("c", 7.5)])).unwrap();
+        Book::write(&path, &counts(&[("a", 5.0), ("c", 7.5)])).unwrap();
         let read = Book::load(&path).unwrap();
         assert_eq!(read.instructions, counts(&[("a", 5.0), ("c", 7.5)]));
-        assert_eq!(read.tolerance_percent, book().tolerance_percent);
         fs::write(&path, "[instructions]\na = \"x\"\n").unwrap();
         let error = Book::load(&path).unwrap_err().to_string();
         assert!(error.contains("gate.toml") && error.contains("cargo xtask gate --write"), "{error}");
