@@ -2,6 +2,7 @@
 
 use crate::error::BenchError;
 use crate::figure::Group;
+use crate::linux::kernel::Kernel;
 use crate::session::Plan;
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ pub struct Cli {
     /// One run with short loads: for trying, not for figures to quote
     #[arg(long, conflicts_with_all = ["runs", "publish"])]
     quick: bool,
+    /// The Linux guest's kernel; with backports, groups without such a guest are left out
+    #[arg(long, value_enum, default_value_t = Kernel::Stable)]
+    kernel: Kernel,
     /// Makes these the figures of benches/README.md and of README.md, with their raw data in benches/data; needs a tree
     /// without changes, a quiet host and five runs
     #[arg(long)]
@@ -74,16 +78,14 @@ impl Cli {
     /// The groups to take, each once.
     pub fn groups(&self) -> Vec<Group> {
         let named = |group: &Group| self.groups.is_empty() || self.groups.contains(group);
-        Group::ALL.into_iter().filter(named).collect()
+        let changes = |group: &Group| self.kernel.is_stable() || group.guest().is_some();
+        Group::ALL.into_iter().filter(named).filter(changes).collect()
     }
 
     /// How often, and how long.
     pub fn plan(&self) -> Plan {
-        if self.quick {
-            Plan { runs: 1, load: Duration::from_secs(1) }
-        } else {
-            Plan { runs: self.runs, load: Duration::from_secs(4) }
-        }
+        let (runs, seconds) = if self.quick { (1, 1) } else { (self.runs, 4) };
+        Plan { runs, load: Duration::from_secs(seconds), kernel: self.kernel }
     }
 
     /// Fails where figures of so few runs would be published.
@@ -101,7 +103,8 @@ impl Cli {
     pub fn line(&self, group: Group) -> String {
         let plan = self.plan();
         let quick = if self.quick { " --quick".to_owned() } else { format!(" --runs {}", plan.runs) };
-        format!("cargo xtask bench {}{quick}", group.name())
+        let kernel = if self.kernel.is_stable() { "" } else { " --kernel backports" };
+        format!("cargo xtask bench {}{quick}{kernel}", group.name())
     }
 }
 
@@ -130,6 +133,9 @@ mod tests {
         assert!(publish("5").is_ok());
         assert!(publish("4").unwrap_err().to_string().contains("at least 5"));
         assert!(Cli::parse_from(["bench", "--runs", "1"]).demand_runs().is_ok());
+        let backports = Cli::parse_from(["bench", "--kernel", "backports"]);
+        assert_eq!(backports.line(Group::Kv), "cargo xtask bench kv --runs 5 --kernel backports");
+        assert!(backports.groups().contains(&Group::Kv) && !backports.groups().contains(&Group::Stack));
         let quick = Cli::parse_from(["bench", "--quick"]);
         assert_eq!(quick.plan().runs, 1);
         assert_eq!(quick.line(Group::Kv), "cargo xtask bench kv --quick");

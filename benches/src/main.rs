@@ -41,7 +41,7 @@ fn run(cli: &Cli) -> Result<(), BenchError> {
     }
     let needs_machines = cli.groups().into_iter().any(Group::needs_machines);
     if needs_machines {
-        session::fetch()?;
+        session::fetch(cli.plan().kernel)?;
         network::enter()?;
     }
     interrupt::listen().map_err(BenchError::file("the signals of this process"))?;

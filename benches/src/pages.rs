@@ -2,6 +2,7 @@
 
 use crate::error::BenchError;
 use crate::figure::Group;
+use crate::linux::kernel::Kernel;
 use crate::origin::{self, Age};
 use crate::record::Record;
 use crate::{host, pace, table};
@@ -49,8 +50,9 @@ pub fn check(home: &Path) -> Result<(), BenchError> {
 fn texts(home: &Path) -> Result<Vec<(PathBuf, String)>, BenchError> {
     let data = home.join("data");
     let mut records: Vec<(Record, Age)> = Vec::new();
-    for group in Group::ALL {
-        if let Some(record) = Record::load(&data, group)? {
+    for (group, kernel) in Group::ALL.into_iter().flat_map(|group| Kernel::ALL.map(|kernel| (group, kernel)))
+    {
+        if let Some(record) = Record::load(&data, group, kernel)? {
             let age = origin::age(&record)?;
             records.push((record, age));
         }
@@ -58,7 +60,7 @@ fn texts(home: &Path) -> Result<Vec<(PathBuf, String)>, BenchError> {
     let mut texts = Vec::new();
     for (record, _) in &records {
         if let Some(picture) = table::picture(record) {
-            texts.push((data.join(format!("{}.svg", record.group().name())), picture));
+            texts.push((data.join(format!("{}.svg", record.file_stem())), picture));
         }
     }
     let readme = home.join("README.md");

@@ -1,9 +1,10 @@
-//! Raw data: every run's numbers, and all that one has to know to take them again. A file a group.
+//! Raw data: every run's numbers, and all that one has to know to take them again. A file a group and kernel of the peer.
 
 use crate::curve::Curve;
 use crate::error::BenchError;
 use crate::figure::{Group, Peer};
 use crate::kinds::KINDS;
+use crate::linux::kernel::Kernel;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -43,6 +44,9 @@ pub struct Setting {
     pub machine: String,
     /// The tree that Isola was built from.
     pub isola: String,
+    /// Which kernel the Linux guest has.
+    #[serde(default, skip_serializing_if = "Kernel::is_stable")]
+    pub kernel: Kernel,
     /// The Linux guest's kernel: package and version.
     pub linux: String,
     /// Its memcached: package and version.
@@ -146,9 +150,9 @@ impl Record {
         format!("{}, {} and a batch job in cgroups of {how}", self.setting.linux, self.setting.memcached)
     }
 
-    /// The file of a group in `folder`.
-    fn path(folder: &Path, group: Group) -> PathBuf {
-        folder.join(format!("{}.json", group.name()))
+    /// The name of the record's files.
+    pub fn file_stem(&self) -> String {
+        format!("{}{}", self.group().name(), self.setting.kernel.suffix())
     }
 
     /// Writes the record to its file in `folder`; returns where that is.
@@ -156,7 +160,7 @@ impl Record {
     /// # Errors
     /// [`BenchError::File`].
     pub fn save(&self, folder: &Path) -> Result<PathBuf, BenchError> {
-        let path = Self::path(folder, self.group());
+        let path = folder.join(format!("{}.json", self.file_stem()));
         let text = serde_json::to_string_pretty(self);
         let text = text.map_err(|error| BenchError::Data { path: path.clone(), error })?;
         fs::create_dir_all(folder).map_err(BenchError::file(folder))?;
@@ -164,12 +168,12 @@ impl Record {
         Ok(path)
     }
 
-    /// The record of a group in `folder`; `None` where there is none.
+    /// The record of a group beside a guest with that kernel in `folder`; `None` where there is none.
     ///
     /// # Errors
     /// [`BenchError::File`], [`BenchError::Data`].
-    pub fn load(folder: &Path, group: Group) -> Result<Option<Self>, BenchError> {
-        let path = Self::path(folder, group);
+    pub fn load(folder: &Path, group: Group, kernel: Kernel) -> Result<Option<Self>, BenchError> {
+        let path = folder.join(format!("{}{}.json", group.name(), kernel.suffix()));
         if !path.is_file() {
             return Ok(None);
         }
@@ -196,18 +200,24 @@ pub(crate) mod tests {
     #[test]
     fn what_is_saved_can_be_loaded() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Record::load(folder.path(), Group::Kv).unwrap(), None);
+        assert_eq!(Record::load(folder.path(), Group::Kv, Kernel::Stable).unwrap(), None);
         let record = record("kv-p99", &[1.5, 2.0], &[3.25]);
         record.save(folder.path()).unwrap();
-        assert_eq!(Record::load(folder.path(), Group::Kv).unwrap(), Some(record));
-        assert_eq!(Record::load(folder.path(), Group::Cell).unwrap(), None);
+        assert_eq!(Record::load(folder.path(), Group::Kv, Kernel::Stable).unwrap(), Some(record.clone()));
+        assert_eq!(Record::load(folder.path(), Group::Cell, Kernel::Stable).unwrap(), None);
+        let mut backports = record.clone();
+        backports.setting.kernel = Kernel::Backports;
+        backports.save(folder.path()).unwrap();
+        for (kernel, of_it) in [(Kernel::Stable, record), (Kernel::Backports, backports)] {
+            assert_eq!(Record::load(folder.path(), Group::Kv, kernel).unwrap(), Some(of_it));
+        }
     }
 
     #[test]
     fn a_file_that_says_something_else_is_named() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("kv.json"), "{}").unwrap();
-        let error = Record::load(folder.path(), Group::Kv).unwrap_err().to_string();
+        let error = Record::load(folder.path(), Group::Kv, Kernel::Stable).unwrap_err().to_string();
         assert!(error.contains("kv.json") && error.contains("cargo xtask bench"), "{error}");
     }
 }

@@ -3,6 +3,7 @@
 use crate::error::BenchError;
 use crate::figure::{Group, GuestProgram};
 use crate::instructions::Plugin;
+use crate::linux::kernel::Kernel;
 use crate::linux::packages::Packages;
 use crate::linux::{LinuxGuest, READY, Services};
 use crate::load::{Outcome, first_answer};
@@ -40,6 +41,8 @@ pub struct Plan {
     pub runs: u32,
     /// How long a load lasts.
     pub load: Duration,
+    /// The Linux guest's kernel.
+    pub kernel: Kernel,
 }
 
 /// Who runs on a machine.
@@ -168,19 +171,19 @@ pub struct Session {
 /// Programs of this package that run in the Linux guest.
 const PROGRAMS: [&str; 5] = ["linux-echo", "linux-touch", "linux-netpipe", "linux-short", "linux-batch"];
 
-/// What is fetched is kept here, in the root of the tree.
-fn cache() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../.bench-cache")
+/// What is fetched for a guest with that kernel is kept here, below the root of the tree.
+fn cache(kernel: Kernel) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../.bench-cache").join(kernel.name())
 }
 
 /// Fetches what is not there yet. To be called while the process still has the host's network.
 ///
 /// # Errors
 /// What is missing, or what apt says.
-pub fn fetch() -> Result<(), BenchError> {
-    let cache = cache();
+pub fn fetch(kernel: Kernel) -> Result<(), BenchError> {
+    let cache = cache(kernel);
     fs::create_dir_all(&cache).map_err(BenchError::file(&cache))?;
-    Packages::fetch(&cache).map(|_| ())
+    Packages::fetch(&cache, kernel).map(|_| ())
 }
 
 impl Session {
@@ -194,8 +197,9 @@ impl Session {
         let plugin = Plugin::build(&qemu.program, folder.path())?;
         let pacer = Pacer::build(&qemu.program, folder.path())?;
         let this = std::env::current_exe().map_err(BenchError::file("/proc/self/exe"))?;
-        let cache = cache();
-        let linux = LinuxGuest::prepare(&cache, &PROGRAMS.map(|name| this.with_file_name(name)))?;
+        let cache = cache(plan.kernel);
+        let linux =
+            LinuxGuest::prepare(&cache, plan.kernel, &PROGRAMS.map(|name| this.with_file_name(name)))?;
         let images = ImageStore::from_environment();
         Ok(Self {
             plan,
@@ -319,6 +323,7 @@ impl Session {
         Setting {
             qemu: self.qemu.version.clone(),
             machine: format!("q35, TCG, -cpu {CPU}, virtio-net on a tap device"),
+            kernel: self.plan.kernel,
             linux: group.guest().map(|_| self.linux.kernel_version.clone()).unwrap_or_default(),
             memcached: if_it_runs(GuestProgram::Memcached, &self.linux.memcached_version),
             nginx: if_it_runs(GuestProgram::Nginx, &self.linux.nginx_version),

@@ -79,9 +79,11 @@ pub fn picture(record: &Record) -> Option<String> {
 /// A record as a section of a document.
 fn markdown(record: &Record, age: &Age) -> String {
     let setting = &record.setting;
-    let name = record.group().name();
+    let name = record.file_stem();
+    let beside = if setting.kernel.is_stable() { "" } else { " beside the kernel of backports" };
     let mut text = format!(
-        "\n### {name}\n\n{}| figure | unit | Isola | {} | ratio | aim | runs | spread | what it is |\n",
+        "\n### {}{beside}\n\n{}| figure | unit | Isola | {} | ratio | aim | runs | spread | what it is |\n",
+        record.group().name(),
         warning(record, age),
         peers(record)
     );
@@ -228,12 +230,13 @@ fn value(aim: Aim) -> String {
     }
 }
 
-/// The text of the root's README whose generated part counts the aims that were asked for; `None` where it has no such part.
+/// The text of the root's README whose generated part counts the aims that were asked for, beside the
+/// release's own kernel; `None` where it has no such part.
 pub fn publish_aims(readme: &str, records: &[(Record, Age)]) -> Option<String> {
     let (before, rest) = readme.split_once(BEGIN_AIMS)?;
     let (_, after) = rest.split_once(END_AIMS)?;
     let mut text = "\n| group | aims asked | met | missed |\n|---|---:|---:|---|\n".to_owned();
-    for (record, age) in records {
+    for (record, age) in records.iter().filter(|(record, _)| record.setting.kernel.is_stable()) {
         text += &aims_of(record, age).unwrap_or_default();
     }
     Some(format!("{before}{BEGIN_AIMS}{text}\n{END_AIMS}{after}"))

@@ -4,17 +4,20 @@
 //! | module | what |
 //! |---|---|
 //! | this | what the guest boots |
+//! | [`kernel`] | the kernel of the release, or of its backports |
 //! | [`packages`] | fetching what is in it |
 //! | [`libraries`] | which libraries its programs need |
 //! | [`initramfs`] | the initial file system as bytes |
 
 pub mod initramfs;
+pub mod kernel;
 pub mod libraries;
 pub mod packages;
 
 use crate::error::BenchError;
 use crate::network::GUEST_NETWORK;
 use initramfs::{Initramfs, Mode};
+use kernel::Kernel;
 use packages::Packages;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -107,8 +110,8 @@ impl LinuxGuest {
     ///
     /// # Errors
     /// What fetching says, or what is missing in a package.
-    pub fn prepare(cache: &Path, programs: &[PathBuf]) -> Result<Self, BenchError> {
-        let packages = Packages::fetch(cache)?;
+    pub fn prepare(cache: &Path, kernel: Kernel, programs: &[PathBuf]) -> Result<Self, BenchError> {
+        let packages = Packages::fetch(cache, kernel)?;
         let write = |name: &str, services| {
             let path = cache.join(name);
             let bytes = file_system(&packages, programs, services)?;

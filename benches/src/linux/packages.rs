@@ -1,5 +1,6 @@
 //! Debian's packages, fetched with apt and unpacked into a folder; nothing is installed.
 
+use super::kernel::Kernel;
 use crate::error::BenchError;
 use crate::{interrupt, program};
 use std::fs;
@@ -21,11 +22,11 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Fetches and unpacks what is not in `cache` yet.
+    /// Fetches and unpacks what is not in `cache` yet, with that kernel.
     ///
     /// # Errors
     /// What apt says.
-    pub fn fetch(cache: &Path) -> Result<Self, BenchError> {
+    pub fn fetch(cache: &Path, kernel: Kernel) -> Result<Self, BenchError> {
         let (root, list) = (cache.join("packages"), cache.join("packages.list"));
         // Written last: a fetch that was interrupted begins anew.
         if let Ok(text) = fs::read_to_string(&list) {
@@ -44,15 +45,20 @@ impl Packages {
             fs::create_dir_all(folder).map_err(BenchError::file(folder))?;
         }
         eprintln!("bench: fetching the Linux guest's packages with apt-get download");
-        let mut names = vec![dependency(KERNEL, "linux-image-")?];
-        names.extend(OTHERS.map(str::to_owned));
+        let of_kernel = kernel.apt_options(cache)?;
+        let image = dependency(&of_kernel, KERNEL, "linux-image-")?;
+        let download = |options: &[String], names: &[String]| {
+            let mut download = Command::new("apt-get");
+            download.current_dir(&archives).args(options).args(["download", "--quiet"]).args(names);
+            program::run_in(&mut download)
+        };
+        download(&of_kernel, &[image])?;
+        let mut names = OTHERS.map(str::to_owned).to_vec();
         names.extend(libraries_of("memcached")?);
         names.extend(libraries_of("nginx")?);
         names.sort();
         names.dedup();
-        program::run_in(
-            Command::new("apt-get").current_dir(&archives).args(["download", "--quiet"]).args(&names),
-        )?;
+        download(&[], &names)?;
         let mut versions = Vec::new();
         let entries = fs::read_dir(&archives).map_err(BenchError::file(&archives))?;
         for archive in entries.flatten().map(|entry| entry.path()) {
@@ -140,8 +146,10 @@ fn is_of(version: &str, name: &str) -> bool {
 }
 
 /// The package that `package` stands for: the first that it depends on whose name begins with `start`.
-fn dependency(package: &str, start: &str) -> Result<String, BenchError> {
-    let shown = program::run("apt-cache", &["show", "--no-all-versions", package])?;
+fn dependency(options: &[String], package: &str, start: &str) -> Result<String, BenchError> {
+    let mut arguments: Vec<&str> = options.iter().map(String::as_str).collect();
+    arguments.extend(["show", "--no-all-versions", package]);
+    let shown = program::run("apt-cache", &arguments)?;
     let mut names = dependencies(&shown).into_iter().filter(|name| name.starts_with(start));
     names.next().ok_or_else(|| BenchError::Program {
         line: format!("apt-cache show {package}"),
