@@ -106,6 +106,12 @@ pub struct Outcome {
     pub switched_off: bool,
 }
 
+/// The QEMU that the environment names, as the command's users do (`ISOLA_QEMU`), or the system's.
+fn program() -> OsString {
+    let named = std::env::var_os("ISOLA_QEMU").filter(|value| !value.is_empty());
+    named.unwrap_or_else(|| "qemu-system-x86_64".into())
+}
+
 impl Machine {
     /// A machine of 1 core and 64 MiB that boots an image.
     pub fn new(kind: MachineType, image: &str) -> Self {
@@ -213,7 +219,7 @@ impl Machine {
         let (threads, nodes) = (self.threads, self.nodes);
         let physical = self.cores / (threads * nodes);
         let smp = format!("{},sockets={nodes},cores={physical},threads={threads}", self.cores);
-        let mut command = Command::new("qemu-system-x86_64");
+        let mut command = Command::new(program());
         command
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .args(self.time.arguments())
@@ -239,7 +245,7 @@ impl Machine {
             command.arg("-no-reboot");
         }
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut child = child.expect("qemu-system-x86_64 starts: is it installed?");
+        let mut child = child.expect("QEMU starts: is it installed, and does ISOLA_QEMU name one?");
         let (sender, lines) = channel();
         let outputs: [Option<Box<dyn Read + Send>>; 2] = [
             child.stdout.take().map(|output| Box::new(output) as _),
