@@ -62,12 +62,15 @@ mod time;
 pub use client::Client;
 pub use config::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN, SessionLimits};
 pub use key::{Key, KeyHasher, MAX_KEY_LEN, ShardId, shard_of};
-pub use request::{Broadcast, Count, Direction, Operation, Payload, Request, Store, StoreMode};
-pub use response::{Body, Hit, NotStored, Parts, Response};
+pub use request::{
+    Broadcast, Bump, Count, Direction, MetaGet, OlderVersion, Operation, Payload, Request, Stale, Store,
+    StoreMode,
+};
+pub use response::{Body, Description, Details, Hit, Listed, NotStored, Parts, Response, TimeLeft};
 pub use serve::{prepare, serve, unix_time};
 pub use server::Server;
 pub use session::{Served, Session};
-pub use shard::{Counters, Report, SMALLEST_SHARD_BYTES, Shard};
+pub use shard::{Counters, Prefixes, Report, SMALLEST_SHARD_BYTES, Shard};
 pub use shards::Shards;
 pub use tally::{Tallies, Tally};
 pub use time::{Deadline, Exptime, UnixTime};

@@ -1,6 +1,7 @@
 //! The server's image: arguments and listening.
 //!
-//! `kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES]`, as memcached's.
+//! `kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES[k|m]] [-c CONNECTIONS]`, as memcached's, but for `-c`, which counts the
+//! connections of each core.
 #![no_std]
 #![no_main]
 
@@ -15,9 +16,6 @@ isola::app!(main);
 
 /// Connections that wait on a core to be taken.
 const BACKLOG: usize = 1024;
-
-/// Connections that are served at once on each core.
-const MAX_CONNECTIONS: u32 = 8192;
 
 async fn main(arguments: Arguments) -> ExitCode {
     let options = match Options::parse(&arguments, isola::memory_total()) {
@@ -42,7 +40,7 @@ async fn main(arguments: Arguments) -> ExitCode {
     let server = Server {
         pid: isola::cell_id(),
         port: options.port,
-        max_connections: MAX_CONNECTIONS,
+        max_connections: options.max_connections,
         ..Server::new(config, hasher, isola_kv::unix_time())
     };
     isola_kv::prepare(server, isola::memory_total);

@@ -13,6 +13,8 @@ pub struct Options {
     pub memory_bytes: usize,
     /// Longest value, in bytes.
     pub max_value_len: usize,
+    /// Connections that are served at once on each core.
+    pub max_connections: u32,
 }
 
 /// Why arguments make no sense.
@@ -27,13 +29,15 @@ pub enum OptionsError {
         /// The most that it can, in MiB.
         most_mib: usize,
     },
+    /// Values that are shorter than any use, or longer than half of the memory for items.
+    MaxValueLen,
 }
 
 impl fmt::Display for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown(option) => {
-                write!(f, "{option:?} is no option; usage: kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES]")
+                write!(f, "{option:?} is no option; usage: {USAGE}")
             }
             Self::MemoryTooLarge { most_mib } => {
                 write!(
@@ -41,10 +45,21 @@ impl fmt::Display for OptionsError {
                     "-m is more than this cell can spare: at most {most_mib}, or run it with more memory"
                 )
             }
+            Self::MaxValueLen => {
+                write!(f, "-I is at least 1024 (or 1k), and at most half of the memory for items: see -m")
+            }
             Self::BadValue(option) => write!(f, "{option} wants a number that makes sense for it"),
         }
     }
 }
+
+const USAGE: &str = "kv [-p PORT] [-m MEGABYTES] [-I MAX_VALUE_BYTES[k|m]] [-c CONNECTIONS_A_CORE]";
+
+/// The shortest length that `-I` sets for the largest value, in bytes.
+const SHORTEST_MAX_VALUE: usize = 1024;
+
+/// Connections that are served at once on each core, unless `-c` sets another number.
+const MAX_CONNECTIONS: u32 = 8192;
 
 /// Memory that is never for items, in bytes: what the network, the cores and a few connections take in any cell.
 const NEVER_FOR_ITEMS: usize = 512 << 10;
@@ -57,7 +72,9 @@ impl Options {
             port: 11211,
             memory_bytes: without(memory_total, 4),
             max_value_len: DEFAULT_MAX_VALUE_LEN,
+            max_connections: MAX_CONNECTIONS,
         };
+        let mut wanted_value_len = None;
         let mut rest = arguments.iter();
         while let Some(option) = rest.next() {
             match option {
@@ -71,9 +88,21 @@ impl Options {
                         return Err(OptionsError::MemoryTooLarge { most_mib: most >> 20 });
                     }
                 }
-                "-I" => options.max_value_len = number("-I", rest.next())?,
+                "-I" => wanted_value_len = Some(bytes("-I", rest.next())?),
+                "-c" => {
+                    options.max_connections = number("-c", rest.next())?;
+                    if options.max_connections == 0 {
+                        return Err(OptionsError::BadValue("-c"));
+                    }
+                }
                 other => return Err(OptionsError::Unknown(other.to_string())),
             }
+        }
+        if let Some(len) = wanted_value_len {
+            if !(SHORTEST_MAX_VALUE..=options.memory_bytes / 2).contains(&len) {
+                return Err(OptionsError::MaxValueLen);
+            }
+            options.max_value_len = len;
         }
         Ok(options)
     }
@@ -91,4 +120,14 @@ fn without(memory_total: usize, parts: usize) -> usize {
 
 fn number<T: core::str::FromStr>(option: &'static str, text: Option<&str>) -> Result<T, OptionsError> {
     text.and_then(|text| text.parse().ok()).ok_or(OptionsError::BadValue(option))
+}
+
+/// A number of bytes, or of KiB or MiB with `k` or `m` behind it.
+fn bytes(option: &'static str, text: Option<&str>) -> Result<usize, OptionsError> {
+    let (text, unit) = match text {
+        Some(text) if text.ends_with(['k', 'K']) => (text.get(..text.len() - 1), 1 << 10),
+        Some(text) if text.ends_with(['m', 'M']) => (text.get(..text.len() - 1), 1 << 20),
+        text => (text, 1),
+    };
+    number::<usize>(option, text)?.checked_mul(unit).ok_or(OptionsError::BadValue(option))
 }

@@ -33,6 +33,7 @@ impl Output {
     }
 
     /// Adds `count` bytes, which `fill` writes.
+    #[inline]
     pub fn write(&mut self, count: usize, fill: impl FnOnce(&mut [u8])) {
         self.written += count;
         self.len += count;
@@ -47,6 +48,7 @@ impl Output {
     }
 
     /// Adds a copy of `bytes`.
+    #[inline(never)]
     pub fn write_slice(&mut self, bytes: &[u8]) {
         self.write(bytes.len(), |room| room.copy_from_slice(bytes));
     }

@@ -28,6 +28,15 @@ pub enum Broadcast {
     Stats,
     /// Sets the counters that count events to zero.
     ResetStats,
+    /// Begins to count what keys of a common prefix are asked for, or stops it.
+    CountPrefixes(bool),
+    /// Reports these counts.
+    PrefixStats,
+    /// Names up to this many items, those that were used last first.
+    List {
+        /// The most.
+        limit: usize,
+    },
 }
 
 /// What to do with one item.
@@ -50,6 +59,40 @@ pub enum Operation {
     },
     /// Adds to the decimal number that it holds, or subtracts from it.
     Count(Count),
+    /// Reads it with what is known of it, as a meta get does.
+    MetaGet(MetaGet),
+    /// Reads what is known of it, and changes nothing.
+    Inspect,
+    /// Marks it as stale, as a new version; where there is a `cas`, only if the item is of that version.
+    Invalidate {
+        /// The version that the client knows.
+        cas: Option<u64>,
+        /// The item's new expiration time.
+        exptime: Option<Exptime>,
+    },
+}
+
+/// A read that may change more than the order of use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetaGet {
+    /// The item's new expiration time, where it is there.
+    pub exptime: Option<Exptime>,
+    /// Where there is no item, creates an empty one with this expiration time, for the client to fill.
+    pub vivify: Option<Exptime>,
+    /// Where less than this time is left, the client is to store the item anew.
+    pub recache: Option<Exptime>,
+    /// Whether the read counts as a use of the item.
+    pub bump: Bump,
+}
+
+/// Whether a read counts as a use of the item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bump {
+    /// The item becomes the one that was used last.
+    #[default]
+    Used,
+    /// Eviction order, time of last use and "was read" stay what they are.
+    Unnoticed,
 }
 
 /// A write of an item.
@@ -63,8 +106,20 @@ pub struct Store {
     pub exptime: Exptime,
     /// Stores only over the item of this version.
     pub cas: Option<u64>,
+    /// What happens where `cas` is an older version than the item's.
+    pub older: OlderVersion,
     /// The value.
     pub value: Payload,
+}
+
+/// What a store does whose version is older than the item's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OlderVersion {
+    /// Nothing: it is refused.
+    #[default]
+    Refused,
+    /// It stores, keeps the item's expiration time, and marks the item as stale.
+    StoredAsStale,
 }
 
 /// What becomes of the item that a store which is turned down was for.
@@ -102,6 +157,8 @@ pub struct Count {
     pub initial: Option<(u64, Exptime)>,
     /// Counts only where the item is of this version.
     pub cas: Option<u64>,
+    /// The new expiration time of an item that was there.
+    pub exptime: Option<Exptime>,
 }
 
 /// Which way to count.

@@ -2,10 +2,12 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use isola_iobuf::{Chain, IoBuf};
 
-use crate::shard::Report;
+use crate::shard::{Prefixes, Report};
+use crate::time::Deadline;
 
 /// The outcome of a request.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ pub enum Response {
         value: u64,
         /// The new version.
         cas: u64,
+        /// How long the item lives.
+        time_left: TimeLeft,
     },
     /// Counting on what is no decimal number of 64 bits.
     NotANumber,
@@ -47,8 +51,28 @@ pub enum Response {
     OutOfMemory,
     /// The shard has done what all shards do.
     Done,
+    /// What takes more room than the answer to a usual request.
+    Details(Box<Details>),
+}
+
+/// What takes more room than the answer to a usual request: of one kind, and behind one pointer, as every response is moved
+/// and dropped.
+#[derive(Debug)]
+pub enum Details {
+    /// The item that a meta command read, and what is known of it.
+    Item(Description),
     /// The shard's counters.
-    Report(Box<Report>),
+    Report(Report),
+    /// What keys of a common prefix were asked for.
+    Prefixes(Prefixes),
+    /// Items by name.
+    List(Vec<Listed>),
+}
+
+impl From<Details> for Response {
+    fn from(details: Details) -> Self {
+        Self::Details(Box::new(details))
+    }
 }
 
 /// Which condition of a store does not hold: the binary protocol tells them apart.
@@ -72,6 +96,45 @@ pub struct Hit {
     pub cas: u64,
     /// Key and value.
     pub body: Body,
+}
+
+/// What is known of an item besides its key and value.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// The item.
+    pub hit: Hit,
+    /// How long it lives.
+    pub time_left: TimeLeft,
+    /// How long ago, in seconds, it was last read or written, before the command.
+    pub idle_s: u32,
+    /// Whether it was read since it was stored, before the command.
+    pub was_read: bool,
+    /// Memory that it takes, in bytes.
+    pub item_bytes: usize,
+    /// Whether it is marked as stale.
+    pub is_stale: bool,
+    /// Whether an earlier client was asked to store it anew.
+    pub is_promised: bool,
+    /// Whether this client is to store it anew.
+    pub is_won: bool,
+}
+
+/// An item in a list.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Key and value.
+    pub body: Body,
+    /// When it ends.
+    pub deadline: Deadline,
+}
+
+/// Seconds until an item ends, `None` for one without an end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeLeft {
+    /// As the command found it.
+    pub before: Option<u32>,
+    /// As the command left it.
+    pub after: Option<u32>,
 }
 
 /// Key and value of an item.

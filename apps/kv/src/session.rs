@@ -24,7 +24,7 @@ use crate::key::Key;
 use crate::output::Output;
 use crate::protocol::{Action, Parsed, Parser, Reply, text};
 use crate::request::{Broadcast, Operation, Request};
-use crate::response::Response;
+use crate::response::{Details, Response};
 use crate::server::Server;
 use crate::time::UnixTime;
 
@@ -231,7 +231,9 @@ impl Session {
             sweep.so_far = merge(sweep.so_far, response);
             sweep.done += 1;
         }
-        if let Response::Report(report) = &mut sweep.so_far {
+        if let Response::Details(details) = &mut sweep.so_far
+            && let Details::Report(report) = &mut **details
+        {
             self.server.tallies.add_to(report);
         }
         if sweep.broadcast == Broadcast::ResetStats {
@@ -291,11 +293,15 @@ impl Session {
 
 /// What two shards' responses say together.
 fn merge(so_far: Response, response: Response) -> Response {
-    match (so_far, response) {
-        (Response::Report(mut sum), Response::Report(report)) => {
-            sum.add(&report);
-            Response::Report(sum)
-        }
-        (_, response) => response,
+    let (mut so_far, more) = match (so_far, response) {
+        (Response::Details(so_far), Response::Details(more)) => (so_far, more),
+        (_, response) => return response,
+    };
+    match (&mut *so_far, *more) {
+        (Details::Report(sum), Details::Report(report)) => sum.add(&report),
+        (Details::Prefixes(sum), Details::Prefixes(prefixes)) => sum.add(&prefixes),
+        (Details::List(list), Details::List(items)) => list.extend(items),
+        _ => {}
     }
+    Response::Details(so_far)
 }

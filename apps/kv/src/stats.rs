@@ -1,7 +1,8 @@
 //! What `stats` tells, under the names that memcached's clients and tools look for.
 
+use crate::response::Listed;
 use crate::server::Server;
-use crate::shard::Report;
+use crate::shard::{Report, fits_in_line};
 
 /// Which list of statistics a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(crate) fn for_each(kind: StatsKind, report: &Report, server: &Server, sink: 
         StatsKind::General => general(report, server, sink),
         StatsKind::Settings => settings(report, server, sink),
         StatsKind::Items => items(report, sink),
-        StatsKind::Slabs => slabs(report, sink),
+        StatsKind::Slabs => slabs(report, server, sink),
         StatsKind::Sizes => sink(b"sizes_status", b"disabled"),
     }
 }
@@ -45,23 +46,72 @@ fn number(sink: Sink<'_>, name: &str, value: u64) {
     sink(name.as_bytes(), itoa::Buffer::new().format(value).as_bytes());
 }
 
+/// What memcached counts of mechanisms that this server does not have, each always 0: read buffers and responses that wait
+/// apart from their connection, a limit of requests an event, slabs that move, a log to watch, a crawler.
+const ABSENT: [&str; 36] = [
+    "response_obj_oom",
+    "response_obj_count",
+    "response_obj_bytes",
+    "read_buf_count",
+    "read_buf_bytes",
+    "read_buf_bytes_free",
+    "read_buf_oom",
+    "reserved_fds",
+    "auth_cmds",
+    "auth_errors",
+    "listen_disabled_num",
+    "time_in_listen_disabled_us",
+    "conn_yields",
+    "hash_is_expanding",
+    "slab_reassign_rescues",
+    "slab_reassign_chunk_rescues",
+    "slab_reassign_evictions_nomem",
+    "slab_reassign_inline_reclaim",
+    "slab_reassign_busy_items",
+    "slab_reassign_busy_deletes",
+    "slab_reassign_running",
+    "slabs_moved",
+    "malloc_fails",
+    "log_worker_dropped",
+    "log_worker_written",
+    "log_watcher_skipped",
+    "log_watcher_sent",
+    "log_watchers",
+    "unexpected_napi_ids",
+    "round_robin_fallback",
+    "slab_global_page_pool",
+    "crawler_reclaimed",
+    "crawler_items_checked",
+    "lrutail_reflocked",
+    // Cells have no such times; `isola ps` has what a cell used.
+    "rusage_user",
+    "rusage_system",
+];
+
 fn general(report: &Report, server: &Server, sink: Sink<'_>) {
     number(sink, "pid", server.pid.into());
     number(sink, "uptime", report.time.saturating_sub(server.started.0).into());
     number(sink, "time", report.time.into());
     sink(b"version", Server::VERSION.as_bytes());
+    sink(b"libevent", b"none");
     number(sink, "pointer_size", usize::BITS.into());
     number(sink, "max_connections", server.max_connections.into());
     number(sink, "curr_connections", report.curr_connections);
+    number(sink, "connection_structures", report.curr_connections);
     for (name, value) in report.counters.named() {
-        number(sink, name, value);
+        // In memcached as well, this one is in the list of items alone.
+        if name != "evicted_nonzero" {
+            number(sink, name, value);
+        }
     }
     number(sink, "limit_maxbytes", report.limit_maxbytes);
+    number(sink, "accepting_conns", 1);
     number(sink, "threads", report.cores.max(1));
     number(sink, "hash_power_level", report.hash_buckets.max(1).ilog2().into());
     number(sink, "hash_bytes", report.hash_bytes);
     number(sink, "bytes", report.bytes);
     number(sink, "curr_items", report.curr_items);
+    ABSENT.iter().for_each(|name| number(sink, name, 0));
 }
 
 fn settings(report: &Report, server: &Server, sink: Sink<'_>) {
@@ -69,18 +119,29 @@ fn settings(report: &Report, server: &Server, sink: Sink<'_>) {
     number(sink, "maxconns", server.max_connections.into());
     number(sink, "tcpport", server.port.into());
     number(sink, "udpport", 0);
+    sink(b"inter", b"NULL");
     number(sink, "verbosity", 0);
     sink(b"evictions", b"on");
+    sink(b"domain_socket", b"NULL");
+    sink(b"shutdown_command", b"no");
     number(sink, "num_threads", report.cores.max(1));
+    sink(b"stat_key_prefix", b":");
     sink(b"cas_enabled", b"yes");
     sink(b"binding_protocol", b"auto-negotiate");
     sink(b"auth_enabled_sasl", b"no");
     sink(b"auth_enabled_ascii", b"no");
     number(sink, "item_size_max", server.config.max_value_len() as u64);
+    sink(b"slab_reassign", b"no");
+    number(sink, "slab_automove", 0);
+    sink(b"lru_crawler", b"no");
     sink(b"flush_enabled", b"yes");
     sink(b"dump_enabled", b"no");
     sink(b"hash_algorithm", b"foldhash");
+    sink(b"lru_maintainer_thread", b"no");
     sink(b"lru_segmented", b"no");
+    number(sink, "idle_timeout", 0);
+    sink(b"track_sizes", b"no");
+    sink(b"ssl_enabled", b"no");
 }
 
 /// All items are of one class: memory is not divided by size.
@@ -93,20 +154,23 @@ fn items(report: &Report, sink: Sink<'_>) {
     number(sink, "items:1:age", report.oldest_age_s);
     number(sink, "items:1:mem_requested", report.bytes);
     number(sink, "items:1:evicted", counters.evictions);
+    number(sink, "items:1:evicted_nonzero", counters.evicted_nonzero);
     number(sink, "items:1:outofmemory", counters.store_no_memory);
     number(sink, "items:1:reclaimed", counters.reclaimed);
     number(sink, "items:1:expired_unfetched", counters.expired_unfetched);
     number(sink, "items:1:evicted_unfetched", counters.evicted_unfetched);
 }
 
-/// There are no slabs of fixed chunks: one class stands for all the memory, in chunks of one byte.
-fn slabs(report: &Report, sink: Sink<'_>) {
+/// There are no slabs of fixed chunks: one class has all items, whose chunks are as large as each needs and as the largest
+/// value at most.
+fn slabs(report: &Report, server: &Server, sink: Sink<'_>) {
     let counters = &report.counters;
     if report.curr_items > 0 {
-        number(sink, "1:chunk_size", 1);
-        number(sink, "1:total_chunks", report.limit_maxbytes);
-        number(sink, "1:used_chunks", report.bytes);
-        number(sink, "1:free_chunks", report.limit_maxbytes.saturating_sub(report.bytes));
+        number(sink, "1:chunk_size", server.config.max_value_len() as u64);
+        number(sink, "1:total_chunks", report.curr_items);
+        number(sink, "1:used_chunks", report.curr_items);
+        number(sink, "1:free_chunks", 0);
+        number(sink, "1:mem_requested", report.bytes);
         number(sink, "1:get_hits", counters.get_hits);
         number(sink, "1:cmd_set", counters.cmd_set);
         number(sink, "1:delete_hits", counters.delete_hits);
@@ -118,4 +182,16 @@ fn slabs(report: &Report, sink: Sink<'_>) {
     }
     number(sink, "active_slabs", u64::from(report.curr_items > 0));
     number(sink, "total_malloced", report.bytes);
+}
+
+/// Gives `sink` the pieces of the line of an item in a list; none where the key would break the line, as one of the binary
+/// protocol can.
+pub(crate) fn listed(item: &Listed, sink: &mut dyn FnMut(&[u8])) {
+    let key = item.body.key();
+    if !fits_in_line(key) {
+        return;
+    }
+    let (mut len, mut end) = (itoa::Buffer::new(), itoa::Buffer::new());
+    let (len, end) = (len.format(item.body.value_len()), end.format(item.deadline.unix_s()));
+    [b"ITEM ", key, b" [", len.as_bytes(), b" b; ", end.as_bytes(), b" s]\r\n"].into_iter().for_each(sink);
 }

@@ -44,6 +44,21 @@ impl Deadline {
         Self(u32::try_from(moment.max(1)).unwrap_or(u32::MAX))
     }
 
+    /// The moment in seconds since 1970, 0 where it never comes.
+    pub fn unix_s(self) -> u32 {
+        self.0
+    }
+
+    /// Seconds from `now` until it, or `None` where it never comes.
+    pub fn left(self, now: UnixTime) -> Option<u32> {
+        (self != Self::NEVER).then(|| self.0.saturating_sub(now.0))
+    }
+
+    /// Whether both come, and it comes before `other`.
+    pub fn is_before(self, other: Self) -> bool {
+        self != Self::NEVER && other != Self::NEVER && self.0 < other.0
+    }
+
     /// Whether it is over at `now`.
     pub fn is_over(self, now: UnixTime) -> bool {
         self != Self::NEVER && self.0 <= now.0

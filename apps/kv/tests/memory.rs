@@ -17,6 +17,7 @@ fn set(number: u32, len: usize, exptime: i64) -> Request {
         flags: number,
         exptime: Exptime(exptime),
         cas: None,
+        older: OlderVersion::Refused,
         value: Payload::One(IoBuf::from(vec![b'v'; len])),
     };
     Request::Item { key: key(&KeyHasher::new(1), number), operation: Operation::Store(store) }
@@ -164,11 +165,11 @@ proptest! {
                 0 | 1 => {
                     let mode = if step == 0 { StoreMode::Set } else { StoreMode::Append };
                     let value = Payload::One(IoBuf::from(vec![b'1'; len / 10]));
-                    Operation::Store(Store { mode, flags: 0, exptime: Exptime(exptime), cas: None, value })
+                    Operation::Store(Store { mode, flags: 0, exptime: Exptime(exptime), cas: None, older: OlderVersion::Refused, value })
                 }
                 2 => {
                     let initial = Some((9, Exptime(exptime)));
-                    Operation::Count(Count { direction: Direction::Up, delta: len as u64, initial, cas: None })
+                    Operation::Count(Count { direction: Direction::Up, delta: len as u64, initial, cas: None, exptime: None })
                 }
                 3 => Operation::Get,
                 _ => Operation::Delete { cas: None },

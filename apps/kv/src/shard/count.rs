@@ -5,8 +5,8 @@ use isola_iobuf::IoBuf;
 use crate::key::Key;
 use crate::number::parse_stored_number;
 use crate::request::{Count, Direction};
-use crate::response::{Body, Response};
-use crate::time::UnixTime;
+use crate::response::{Body, Response, TimeLeft};
+use crate::time::{Deadline, UnixTime};
 
 use super::Shard;
 use super::item::{Item, join_body};
@@ -24,6 +24,8 @@ impl Shard {
         let Some(number) = item.body.slices().and_then(|(_, value)| parse_stored_number(value)) else {
             return Response::NotANumber;
         };
+        let old = item.deadline;
+        let deadline = count.exptime.map_or(old, |exptime| exptime.deadline(now));
         let value = match count.direction {
             Direction::Up => {
                 self.counters.incr_hits += 1;
@@ -37,12 +39,13 @@ impl Shard {
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(value).as_bytes();
         let cas = if digits.len() <= item.body.value_len() {
-            self.rewrite(now, place, digits)
+            self.rewrite(now, place, digits, deadline)
         } else {
-            self.grow(now, key, place, digits)
+            self.grow(now, key, place, digits, deadline)
         };
+        let time_left = TimeLeft { before: old.left(now), after: deadline.left(now) };
         match cas {
-            Some(cas) => Response::Number { value, cas },
+            Some(cas) => Response::Number { value, cas, time_left },
             None => self.out_of_memory(None),
         }
     }
@@ -62,14 +65,17 @@ impl Shard {
             return self.out_of_memory(None);
         }
         self.counters.cmd_set += 1;
-        let item = Item::new(key.borrow().bucket_hash(), body, 0, exptime.deadline(now), now);
-        Response::Number { value, cas: self.enter(now, item) }
+        let deadline = exptime.deadline(now);
+        let time_left = TimeLeft { before: deadline.left(now), after: deadline.left(now) };
+        let item = Item::new(key.borrow().bucket_hash(), body, 0, deadline, now);
+        Response::Number { value, cas: self.enter(now, item), time_left }
     }
 
     /// Writes a number over one of as many digits or more, filling up with spaces as memcached does: in
     /// place where nobody is reading the item, otherwise into fresh memory of the same size.
-    fn rewrite(&mut self, now: UnixTime, place: Place, digits: &[u8]) -> Option<u64> {
+    fn rewrite(&mut self, now: UnixTime, place: Place, digits: &[u8], deadline: Deadline) -> Option<u64> {
         let item = self.table.get_mut(place)?;
+        item.deadline = deadline;
         let key_len = item.body.key().len();
         let nothing = Body::Whole { bytes: IoBuf::from_static(b""), key_len: 0 };
         let old = core::mem::replace(&mut item.body, nothing);
@@ -98,13 +104,20 @@ impl Shard {
     }
 
     /// Replaces a number by one of more digits.
-    fn grow(&mut self, now: UnixTime, key: &Key, place: Place, digits: &[u8]) -> Option<u64> {
+    fn grow(
+        &mut self,
+        now: UnixTime,
+        key: &Key,
+        place: Place,
+        digits: &[u8],
+        deadline: Deadline,
+    ) -> Option<u64> {
         let body = join_body(key.bytes(), digits.len(), core::iter::once(digits));
         if !self.can_ever_hold(&body) {
             return None;
         }
         let old = self.table.remove(place)?;
-        Some(self.enter(now, Item::new(old.hash, body, old.flags, old.deadline, now)))
+        Some(self.enter(now, Item::new(old.hash, body, old.flags, deadline, now)))
     }
 }
 

@@ -31,6 +31,8 @@ counters! {
     cmd_flush,
     /// Changes of an expiration time, with or without a read.
     cmd_touch,
+    /// Descriptions of items, as memcached counts meta commands.
+    cmd_meta,
     /// Reads that found their item.
     get_hits,
     /// Reads that did not, expired and flushed ones included.
@@ -69,9 +71,11 @@ counters! {
     total_items,
     /// Items evicted before their end, for their memory.
     evictions,
+    /// Of these, the ones that had an end.
+    evicted_nonzero,
     /// Items taken out past their end.
     reclaimed,
-    /// Of these, the ones that nobody ever read.
+    /// Of these, the ones that no client ever read.
     expired_unfetched,
     /// Of the evicted ones, those that nobody ever read.
     evicted_unfetched,

@@ -48,6 +48,10 @@ pub(super) struct Item {
     pub older: Place,
     /// Whether it was read since it was stored.
     pub was_read: bool,
+    /// Whether a client marked it as stale.
+    pub is_stale: bool,
+    /// Whether a client was asked to store it anew.
+    pub is_promised: bool,
 }
 
 const _: () = assert!(size_of::<Item>() <= 96);
@@ -66,6 +70,8 @@ impl Item {
             newer: Place::NONE,
             older: Place::NONE,
             was_read: false,
+            is_stale: false,
+            is_promised: false,
         }
     }
 

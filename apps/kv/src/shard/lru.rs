@@ -18,6 +18,11 @@ impl Lru {
         self.oldest
     }
 
+    /// The item that was used last.
+    pub fn newest(&self) -> Place {
+        self.newest
+    }
+
     /// Enters the item at `place`, which is in no list, as the newest.
     pub fn insert(&mut self, slab: &mut Slab, place: Place) {
         let before = core::mem::replace(&mut self.newest, place);

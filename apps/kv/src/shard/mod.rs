@@ -6,7 +6,7 @@
 //!
 //! - [`table`]: the items, found by key and ordered by use; below it [`slab`], [`index`] and [`lru`].
 //! - [`item`]: what an item is and when its value is copied.
-//! - [`store`] and [`count`]: the operations that write.
+//! - [`store`] and [`count`]: the operations that write; [`meta`]: those of the meta commands.
 //!
 //! An item past its end, or from before a flush, is dead: no request sees it. It is taken out when a request
 //! meets it, when it is the oldest, or by [`Shard::reclaim`].
@@ -16,20 +16,25 @@ mod counters;
 mod index;
 mod item;
 mod lru;
+mod meta;
+mod prefixes;
 mod slab;
 mod store;
 mod table;
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crate::config::Config;
 use crate::key::{Key, KeyRef, ShardId};
 use crate::request::{Broadcast, Operation, Request};
-use crate::response::{Body, Hit, Response};
+use crate::response::{Body, Details, Hit, Listed, Response};
 use crate::time::{Exptime, UnixTime};
 
 pub use counters::{Counters, Report};
 use item::Item;
+pub use prefixes::Prefixes;
+pub(crate) use prefixes::fits_in_line;
 use slab::Place;
 use table::Table;
 
@@ -59,6 +64,9 @@ pub struct Shard {
     /// Where `reclaim` goes on.
     reclaim_cursor: usize,
     counters: Counters,
+    /// Counts by the keys' prefixes, and whether they go on.
+    prefixes: Box<Prefixes>,
+    counts_prefixes: bool,
 }
 
 impl Shard {
@@ -74,6 +82,8 @@ impl Shard {
             flush_at: None,
             reclaim_cursor: 0,
             counters: Counters::default(),
+            prefixes: Box::default(),
+            counts_prefixes: false,
         }
     }
 
@@ -114,13 +124,23 @@ impl Shard {
                 Operation::RejectStore(stale) => self.reject_store(now, &key, stale),
                 Operation::Delete { cas } => self.delete(now, &key, cas),
                 Operation::Count(count) => self.count(now, &key, count),
+                Operation::MetaGet(get) => self.meta_get(now, key, get),
+                Operation::Inspect => self.inspect(now, key),
+                Operation::Invalidate { cas, exptime } => self.invalidate(now, &key, cas, exptime),
             },
             Request::All(Broadcast::Flush(exptime)) => self.flush(now, exptime),
-            Request::All(Broadcast::Stats) => Response::Report(Box::new(self.report(now))),
+            Request::All(Broadcast::Stats) => Details::Report(self.report(now)).into(),
             Request::All(Broadcast::ResetStats) => {
                 self.counters = Counters::default();
+                self.prefixes.clear();
                 Response::Done
             }
+            Request::All(Broadcast::CountPrefixes(goes_on)) => {
+                self.counts_prefixes = goes_on;
+                Response::Done
+            }
+            Request::All(Broadcast::PrefixStats) => Details::Prefixes(Prefixes::clone(&self.prefixes)).into(),
+            Request::All(Broadcast::List { limit }) => Details::List(self.list(now, limit)).into(),
         }
     }
 
@@ -149,13 +169,21 @@ impl Shard {
             time: now.0,
             counters: self.counters,
             curr_items: self.table.len() as u64,
-            bytes: self.table.bytes() as u64,
+            bytes: (self.table.bytes() - self.table.index_bytes()) as u64,
             limit_maxbytes: self.limit_bytes as u64,
             hash_bytes: self.table.index_bytes() as u64,
             hash_buckets: self.table.buckets() as u64,
             oldest_age_s: oldest.map_or(0, |item| u64::from(now.0.saturating_sub(item.used_at.0))),
             ..Report::default()
         }
+    }
+
+    /// The items that were used last, which live at `now`.
+    fn list(&self, now: UnixTime, limit: usize) -> Vec<Listed> {
+        let newest_first =
+            core::iter::successors(self.table.get(self.table.newest()), |item| self.table.get(item.older));
+        let live = newest_first.filter(|item| !self.is_dead(item, now));
+        live.take(limit).map(|item| Listed { body: item.body.clone(), deadline: item.deadline }).collect()
     }
 
     fn get(&mut self, now: UnixTime, key: Key, exptime: Option<Exptime>) -> Response {
@@ -173,6 +201,9 @@ impl Shard {
     }
 
     fn read(&mut self, now: UnixTime, key: KeyRef<'_>, exptime: Option<Exptime>) -> Option<Found<'_>> {
+        if self.counts_prefixes {
+            self.count_read(now, key);
+        }
         self.counters.cmd_get += 1;
         self.counters.cmd_touch += u64::from(exptime.is_some());
         let place = self.find_to_read(now, key);
@@ -193,7 +224,16 @@ impl Shard {
         Some(Found { flags: item.flags, cas: item.cas, body: &item.body })
     }
 
+    /// Counts a read by its prefix. Looks the item up itself, so that reads keep nothing for it where it is not called.
+    #[cold]
+    fn count_read(&mut self, now: UnixTime, key: KeyRef<'_>) {
+        let item = self.table.find(key).and_then(|place| self.table.get(place));
+        let is_hit = item.is_some_and(|item| !self.is_dead(item, now));
+        self.prefixes.read(key.bytes(), is_hit);
+    }
+
     /// As [`Shard::find_live`], and counts why an item is dead.
+    #[inline(always)]
     fn find_to_read(&mut self, now: UnixTime, key: KeyRef<'_>) -> Option<Place> {
         let place = self.table.find(key)?;
         let item = self.table.get(place)?;
@@ -222,6 +262,9 @@ impl Shard {
     }
 
     fn delete(&mut self, now: UnixTime, key: &Key, cas: Option<u64>) -> Response {
+        if self.counts_prefixes {
+            self.prefixes.deleted(key.bytes());
+        }
         let Some(place) = self.find_live(now, key) else {
             self.counters.delete_misses += 1;
             return Response::Miss(None);

@@ -1,7 +1,7 @@
 //! Storing: conditions, room, and the value that results.
 
 use crate::key::Key;
-use crate::request::{Stale, Store, StoreMode};
+use crate::request::{OlderVersion, Stale, Store, StoreMode};
 use crate::response::{Body, NotStored, Response};
 use crate::time::{Deadline, UnixTime};
 
@@ -13,11 +13,21 @@ use super::table::Table;
 impl Shard {
     pub(super) fn store(&mut self, now: UnixTime, key: &Key, store: Store) -> Response {
         self.counters.cmd_set += 1;
+        if self.counts_prefixes {
+            self.prefixes.stored(key.bytes());
+        }
         let old = self.find_live(now, key);
         let overwrites = store.mode == StoreMode::Set && store.cas.is_none();
         if let Err(refusal) = self.check(old, &store) {
             return refusal;
         }
+        let replaced = old.and_then(|place| self.table.get(place));
+        let outdated = match replaced {
+            Some(item) if store.older == OlderVersion::StoredAsStale && store.cas != Some(item.cas) => {
+                Some((item.deadline, item.is_promised))
+            }
+            _ => None,
+        };
         let Some((flags, deadline, body)) = self.result(now, key, old, store) else {
             self.counters.store_too_large += 1;
             return Response::TooLarge;
@@ -28,9 +38,11 @@ impl Shard {
         if let Some(old) = old {
             self.table.remove(old);
         }
-        Response::Stored {
-            cas: self.enter(now, Item::new(key.borrow().bucket_hash(), body, flags, deadline, now)),
+        let mut item = Item::new(key.borrow().bucket_hash(), body, flags, deadline, now);
+        if let Some((deadline, is_promised)) = outdated {
+            item = Item { deadline, is_promised, is_stale: true, ..item };
         }
+        Response::Stored { cas: self.enter(now, item) }
     }
 
     pub(super) fn reject_store(&mut self, now: UnixTime, key: &Key, stale: Stale) -> Response {
@@ -52,6 +64,12 @@ impl Shard {
             (None, Some(_)) => {
                 self.counters.cas_misses += 1;
                 return Err(Response::Miss(None));
+            }
+            (Some(item), Some(cas))
+                if store.older == OlderVersion::StoredAsStale && (1..item.cas).contains(&cas) =>
+            {
+                self.counters.cas_hits += 1;
+                return Ok(());
             }
             (Some(item), Some(cas)) if item.cas != cas => {
                 self.counters.cas_badval += 1;
@@ -139,6 +157,7 @@ impl Shard {
             Some(item) => {
                 self.counters.evicted_unfetched += u64::from(!item.was_read);
                 self.counters.evictions += 1;
+                self.counters.evicted_nonzero += u64::from(item.deadline != Deadline::NEVER);
                 self.table.remove(place);
             }
             None => {}

@@ -65,6 +65,10 @@ impl Table {
         self.lru.oldest()
     }
 
+    pub fn newest(&self) -> Place {
+        self.lru.newest()
+    }
+
     /// Makes the item the newest.
     pub fn touch(&mut self, place: Place) {
         self.lru.touch(&mut self.slab, place);

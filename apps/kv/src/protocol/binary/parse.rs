@@ -5,7 +5,7 @@ use isola_iobuf::Chain;
 use crate::input::contiguous;
 use crate::key::{Key, MAX_KEY_LEN};
 use crate::protocol::{Action, Parsed, Reply, swallow};
-use crate::request::{Broadcast, Count, Operation, Payload, Stale, Store, StoreMode};
+use crate::request::{Broadcast, Count, OlderVersion, Operation, Payload, Stale, Store, StoreMode};
 use crate::server::Server;
 use crate::stats::StatsKind;
 use crate::time::Exptime;
@@ -126,6 +126,13 @@ impl BinaryParser {
                 Parsed { action: Action::All(Broadcast::Flush(exptime)), reply: reply(form) }
             }
             Command::Stat => match (&*key_view, StatsKind::of(&key_view)) {
+                (word @ (b"detail on" | b"detail off"), _) => Parsed {
+                    action: Action::All(Broadcast::CountPrefixes(word == b"detail on")),
+                    reply: reply(Form::Success),
+                },
+                (b"detail dump", _) => {
+                    Parsed { action: Action::All(Broadcast::PrefixStats), reply: reply(Form::Prefixes) }
+                }
                 (b"reset", _) => {
                     Parsed { action: Action::All(Broadcast::ResetStats), reply: reply(Form::Success) }
                 }
@@ -169,7 +176,7 @@ fn store(mode: StoreMode, mut extras: Fields<'_>, cas: u64, value: Payload) -> O
         StoreMode::Append | StoreMode::Prepend => (0, Exptime::default()),
         _ => (u32::from_be_bytes(extras.take()?), extras.exptime()?),
     };
-    Some(Store { mode, flags, exptime, cas: version(cas), value })
+    Some(Store { mode, flags, exptime, cas: version(cas), older: OlderVersion::Refused, value })
 }
 
 /// The operation of a command on an item that stores no value of the client's.
@@ -183,7 +190,7 @@ fn item_operation(command: Command, mut extras: Fields<'_>, cas: u64) -> Option<
             let initial = u64::from_be_bytes(extras.take()?);
             let exptime = extras.exptime()?;
             let initial = (exptime != Exptime(NO_INITIAL.into())).then_some((initial, exptime));
-            Operation::Count(Count { direction, delta, initial, cas: version(cas) })
+            Operation::Count(Count { direction, delta, initial, cas: version(cas), exptime: None })
         }
         _ => Operation::Get,
     })

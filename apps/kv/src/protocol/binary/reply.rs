@@ -1,7 +1,9 @@
 //! Answers of the binary protocol.
 
+use alloc::vec::Vec;
+
 use crate::output::{Output, Writer, is_copied};
-use crate::response::{Hit, NotStored, Response};
+use crate::response::{Details, Hit, NotStored, Response};
 use crate::server::Server;
 use crate::stats::{self, StatsKind};
 
@@ -32,6 +34,8 @@ pub(crate) enum Form {
     Outcome(Command, Quiet),
     /// A list.
     Stats(StatsKind),
+    /// Counts by prefix.
+    Prefixes,
 }
 
 /// The statuses of an answer that is not a success (0), with their codes and texts.
@@ -94,15 +98,31 @@ impl BinaryReply {
             Form::Error(status) => self.error(status, out),
             Form::Outcome(command, quiet) => self.outcome(command, quiet, response, out),
             Form::Stats(kind) => self.stats(kind, response, server, out),
+            Form::Prefixes => self.prefixes(response, out),
         }
     }
 
     #[cold]
     fn stats(&self, kind: StatsKind, response: &Response, server: &Server, out: &mut Output) {
-        if let Response::Report(report) = response {
+        if let Response::Details(details) = response
+            && let Details::Report(report) = &**details
+        {
             stats::for_each(kind, report, server, &mut |name, value| {
                 self.packet(Head { key: name, ..Head::default() }, value, out);
             });
+        }
+        self.packet(Head::default(), b"", out);
+    }
+
+    /// One value that has all lines, as memcached does it, and the end of a list.
+    #[cold]
+    fn prefixes(&self, response: &Response, out: &mut Output) {
+        if let Response::Details(details) = response
+            && let Details::Prefixes(prefixes) = &**details
+        {
+            let mut lines = Vec::new();
+            prefixes.for_each_line(&mut |line| lines.extend_from_slice(line));
+            self.packet(Head { key: b"detailed", ..Head::default() }, &lines, out);
         }
         self.packet(Head::default(), b"", out);
     }
@@ -124,13 +144,13 @@ impl BinaryReply {
             Response::Touched { cas, flags } => {
                 self.packet(Head { cas: *cas, extras: &flags.to_be_bytes(), ..Head::default() }, b"", out);
             }
-            Response::Number { value, cas } => {
+            Response::Number { value, cas, .. } => {
                 self.packet(Head { cas: *cas, ..Head::default() }, &value.to_be_bytes(), out);
             }
             Response::Stored { cas } => self.packet(Head { cas: *cas, ..Head::default() }, b"", out),
-            Response::Deleted | Response::Done | Response::Report(_) => {
-                self.packet(Head::default(), b"", out)
-            }
+            Response::Deleted | Response::Done => self.packet(Head::default(), b"", out),
+            // No request of this protocol is answered so.
+            Response::Details(_) => {}
         }
     }
 

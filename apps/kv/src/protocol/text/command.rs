@@ -1,26 +1,35 @@
 //! One command line: from its words to what it asks for.
 
+use alloc::boxed::Box;
+
 use isola_iobuf::IoBuf;
 use memchr::memchr;
 
 use crate::key::{Key, MAX_KEY_LEN};
 use crate::number::{parse_i64, parse_u32, parse_u64};
 use crate::protocol::{Action, Parsed, Reply};
-use crate::request::{Broadcast, Count, Direction, Operation, StoreMode};
+use crate::request::{Broadcast, Count, Direction, OlderVersion, Operation, StoreMode};
 use crate::server::Server;
-use crate::stats::StatsKind;
 use crate::time::Exptime;
 
+use super::meta::MetaReply;
 use super::reply::{Casness, Place, TextReply};
+use super::{meta, stats};
 
 pub(super) const ERROR: &[u8] = b"ERROR\r\n";
 pub(super) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 const BAD_DELETE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
+const SLABS_DISABLED: &[u8] = b"CLIENT_ERROR slab reassignment disabled\r\n";
 const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 
 /// The longest value that a command may announce, so that its length with the line end fits 31 bits.
 const LONGEST_ANNOUNCED_VALUE: u64 = i32::MAX as u64 - 2;
+
+/// The length of a value that a command announces.
+pub(super) fn parse_value_len(word: &[u8]) -> Option<usize> {
+    parse_u64(word).filter(|&len| len <= LONGEST_ANNOUNCED_VALUE).map(|len| len as usize)
+}
 
 /// What a line turns out to be.
 pub(super) enum Line {
@@ -30,6 +39,8 @@ pub(super) enum Line {
     Keys(KeyRun, usize),
     /// A store, whose value follows the line.
     Store(PendingStore),
+    /// A store that is wrong, whose value of this length follows the line all the same.
+    BadStore { len: usize, error: &'static [u8] },
 }
 
 /// What is done with each key of a line.
@@ -56,8 +67,21 @@ pub(super) struct PendingStore {
     pub flags: u32,
     pub exptime: Exptime,
     pub cas: Option<u64>,
+    pub older: OlderVersion,
     pub len: usize,
     pub noreply: Noreply,
+    /// How a meta command wants its answer.
+    pub meta: Option<Box<MetaReply>>,
+}
+
+impl PendingStore {
+    /// How the outcome is written.
+    pub fn reply(&mut self) -> Reply {
+        match self.meta.take() {
+            Some(meta) => Reply::Text(TextReply::Meta(meta)),
+            None => self.noreply.reply(TextReply::Status),
+        }
+    }
 }
 
 /// Whether the client wants no answer, not even to an error.
@@ -84,15 +108,16 @@ pub(super) fn literal(bytes: &'static [u8], noreply: Noreply) -> Parsed {
 
 /// A word, and where in its line it begins.
 #[derive(Clone, Copy, Debug, Default)]
-struct Word<'a> {
-    text: &'a [u8],
-    start: usize,
+pub(super) struct Word<'a> {
+    pub text: &'a [u8],
+    pub start: usize,
 }
 
 /// Splits a line at its spaces.
-struct Words<'a> {
-    line: &'a [u8],
-    at: usize,
+#[derive(Clone)]
+pub(super) struct Words<'a> {
+    pub line: &'a [u8],
+    pub at: usize,
 }
 
 impl<'a> Iterator for Words<'a> {
@@ -111,9 +136,9 @@ impl<'a> Iterator for Words<'a> {
 const MOST_WORDS: usize = 7;
 
 /// The words behind a command's name.
-struct Arguments<'a> {
+pub(super) struct Arguments<'a> {
     words: [Word<'a>; MOST_WORDS],
-    count: usize,
+    pub count: usize,
 }
 
 impl<'a> Arguments<'a> {
@@ -129,7 +154,7 @@ impl<'a> Arguments<'a> {
         arguments
     }
 
-    fn get(&self, index: usize) -> &'a [u8] {
+    pub fn get(&self, index: usize) -> &'a [u8] {
         self.words.get(index).map_or(&[], |word| word.text)
     }
 
@@ -140,13 +165,13 @@ impl<'a> Arguments<'a> {
 
 /// Where a line is: in a view, up to an offset.
 #[derive(Clone, Copy)]
-struct Source<'a> {
-    view: &'a IoBuf,
-    server: &'a Server,
+pub(super) struct Source<'a> {
+    pub view: &'a IoBuf,
+    pub server: &'a Server,
 }
 
 impl Source<'_> {
-    fn key(&self, word: &Word<'_>) -> Option<Key> {
+    pub fn key(&self, word: &Word<'_>) -> Option<Key> {
         if word.text.len() > MAX_KEY_LEN {
             return None;
         }
@@ -171,20 +196,34 @@ pub(super) fn read_line(view: &IoBuf, len: usize, server: &Server) -> Line {
         b"append" => store(source, words, StoreMode::Append),
         b"prepend" => store(source, words, StoreMode::Prepend),
         b"cas" => compare_and_store(source, words),
+        [b'm', _] => {
+            meta::read_line(name.text, source, words).unwrap_or(Line::Whole(literal(ERROR, Noreply::No)))
+        }
         name => Line::Whole(match name {
             b"delete" => delete(source, &Arguments::of(words)),
             b"incr" => count(source, &Arguments::of(words), Direction::Up),
             b"decr" => count(source, &Arguments::of(words), Direction::Down),
             b"touch" => touch(source, &Arguments::of(words)),
             b"flush_all" => flush_all(&Arguments::of(words)),
-            b"stats" => stats(&Arguments::of(words)),
+            b"stats" => stats::read_line(&Arguments::of(words)),
+            b"slabs" => slabs(&Arguments::of(words)),
             b"verbosity" => verbosity(&Arguments::of(words)),
             b"version" => Parsed { action: Action::Answer, reply: Reply::Text(TextReply::Version) },
             b"quit" => Parsed { action: Action::Close, reply: Reply::Text(TextReply::Silent) },
             b"shutdown" => literal(b"ERROR: shutdown not enabled\r\n", Noreply::No),
+            _ if is_http(line) => Parsed { action: Action::Close, reply: Reply::Text(TextReply::Silent) },
             _ => literal(ERROR, Noreply::No),
         }),
     }
+}
+
+/// Whether a line begins a request of HTTP. A page can make a browser send one to any server, with commands in the lines
+/// that follow: the connection ends before these are looked at, and without an answer, as memcached does it.
+fn is_http(line: &[u8]) -> bool {
+    let end = line.iter().rposition(|&byte| byte != b' ').map_or(0, |last| last + 1);
+    let line = line.get(..end).unwrap_or(line);
+    let last = line.rsplit(|&byte| byte == b' ').next().unwrap_or(line);
+    last.starts_with(b"HTTP/")
 }
 
 /// The head of a read whose line is too long to be looked at as a whole, and the offset of its first key.
@@ -254,8 +293,10 @@ fn pending_store(source: Source<'_>, arguments: &Arguments<'_>, mode: StoreMode,
             flags: parse_u32(arguments.get(1))?,
             exptime: parse_i64(arguments.get(2)).map(Exptime)?,
             cas,
-            len: parse_u64(arguments.get(3)).filter(|&len| len <= LONGEST_ANNOUNCED_VALUE)? as usize,
+            older: OlderVersion::Refused,
+            len: parse_value_len(arguments.get(3))?,
             noreply,
+            meta: None,
         })
     };
     store().map_or_else(|| Line::Whole(literal(BAD_FORMAT, noreply)), Line::Store)
@@ -282,7 +323,7 @@ fn count(source: Source<'_>, arguments: &Arguments<'_>, direction: Direction) ->
     let noreply = Noreply::of(arguments.last());
     match parse_u64(arguments.get(1)) {
         Some(delta) => {
-            let count = Count { direction, delta, initial: None, cas: None };
+            let count = Count { direction, delta, initial: None, cas: None, exptime: None };
             run(source, arguments, noreply, Operation::Count(count))
         }
         None if arguments.get(0).len() > MAX_KEY_LEN => literal(BAD_FORMAT, noreply),
@@ -324,17 +365,16 @@ fn flush_all(arguments: &Arguments<'_>) -> Parsed {
     }
 }
 
-fn stats(arguments: &Arguments<'_>) -> Parsed {
-    if arguments.count > 0 && arguments.get(0) == b"reset" {
-        let reply = Reply::Text(TextReply::Reset);
-        return Parsed { action: Action::All(Broadcast::ResetStats), reply };
-    }
-    match StatsKind::of(arguments.get(0)) {
-        Some(kind) => {
-            Parsed { action: Action::All(Broadcast::Stats), reply: Reply::Text(TextReply::Stats(kind)) }
-        }
-        None => literal(ERROR, Noreply::No),
-    }
+/// Memory is not divided into slabs by size, so there are none to move: checked, and refused.
+fn slabs(arguments: &Arguments<'_>) -> Parsed {
+    let (name, number) = (arguments.get(0), |index| parse_u32(arguments.get(index)).is_some());
+    let is_valid = match (name, arguments.count) {
+        (b"automove", 2) => number(1),
+        (b"reassign", 3) => number(1) && number(2),
+        _ => return literal(ERROR, Noreply::No),
+    };
+    let error = if is_valid { SLABS_DISABLED } else { BAD_FORMAT };
+    literal(error, Noreply::No)
 }
 
 /// The level of a log that this server does not write: checked, and otherwise of no effect.

@@ -127,6 +127,11 @@ impl TextParser {
                 input.advance(taken);
                 Some(self.store(store, server))
             }
+            Line::BadStore { len, error } => {
+                input.advance(taken);
+                self.state = State::Rejected { left: len as u64 + LINE_END.len() as u64 };
+                Some(Some(literal(error, Noreply::No)))
+            }
         }
     }
 
@@ -146,13 +151,13 @@ impl TextParser {
     }
 
     /// Waits for the value of a store, or turns it down at once.
-    fn store(&mut self, store: PendingStore, server: &Server) -> Option<Parsed> {
+    fn store(&mut self, mut store: PendingStore, server: &Server) -> Option<Parsed> {
         if store.len <= server.config.max_value_len() {
             self.state = State::Value(store);
             return None;
         }
         self.state = State::Rejected { left: store.len as u64 + LINE_END.len() as u64 };
-        let reply = store.noreply.reply(TextReply::Status);
+        let reply = store.reply();
         let overwrites = store.mode == StoreMode::Set && store.cas.is_none();
         let stale = if overwrites { Stale::Goes } else { Stale::Stays };
         Some(Parsed { action: Action::Run(store.key, Operation::RejectStore(stale)), reply })
@@ -202,7 +207,7 @@ impl TextParser {
 }
 
 /// Takes the value of a store off `input`, which holds it.
-fn value(store: PendingStore, input: &mut Chain) -> Option<Parsed> {
+fn value(mut store: PendingStore, input: &mut Chain) -> Option<Parsed> {
     let value = Payload::take(input, store.len)?;
     let mut end = [0; LINE_END.len()];
     input.copy_to_slice(&mut end)?;
@@ -210,7 +215,8 @@ fn value(store: PendingStore, input: &mut Chain) -> Option<Parsed> {
     if end != LINE_END {
         return Some(literal(BAD_CHUNK, store.noreply));
     }
-    let PendingStore { key, mode, flags, exptime, cas, noreply, .. } = store;
-    let operation = Operation::Store(Store { mode, flags, exptime, cas, value });
-    Some(Parsed { action: Action::Run(key, operation), reply: noreply.reply(TextReply::Status) })
+    let reply = store.reply();
+    let PendingStore { key, mode, flags, exptime, cas, older, .. } = store;
+    let operation = Operation::Store(Store { mode, flags, exptime, cas, older, value });
+    Some(Parsed { action: Action::Run(key, operation), reply })
 }

@@ -1,10 +1,13 @@
 //! Answers of the text protocol.
 
 use crate::output::{Output, Writer, is_copied};
-use crate::response::{Body, Response};
+use crate::response::{Body, Details, Response};
 use crate::server::Server;
 use crate::shard::Found;
 use crate::stats::{self, StatsKind};
+use alloc::boxed::Box;
+
+use super::meta::MetaReply;
 
 pub(super) const END: &[u8; 5] = b"END\r\n";
 const VALUE: &[u8; 6] = b"VALUE ";
@@ -25,8 +28,14 @@ pub(crate) enum TextReply {
     Value { casness: Casness, place: Place },
     /// As a list.
     Stats(StatsKind),
+    /// As counts by prefix.
+    Prefixes,
+    /// As up to this many items by name.
+    List { limit: usize },
     /// As the word for counters that are set to zero.
     Reset,
+    /// As the meta command wants it.
+    Meta(Box<MetaReply>),
 }
 
 /// Whether the item's version is written with it.
@@ -59,13 +68,38 @@ impl TextReply {
                 _ if *place == Place::Last => out.write_slice(END),
                 _ => {}
             },
-            Self::Stats(kind) => list(*kind, response, server, out),
+            Self::Stats(_) | Self::Prefixes | Self::List { .. } => self.list(response, server, out),
             Self::Reset => out.write_slice(b"RESET\r\n"),
+            Self::Meta(reply) => reply.encode(response, out),
         }
+    }
+
+    #[cold]
+    fn list(&self, response: &Response, server: &Server, out: &mut Output) {
+        if let Response::Details(details) = response {
+            match (self, &**details) {
+                (Self::Stats(kind), Details::Report(report)) => {
+                    stats::for_each(*kind, report, server, &mut |name, value| {
+                        [b"STAT ", name, b" ", value, LINE_END]
+                            .iter()
+                            .for_each(|piece| out.write_slice(piece));
+                    });
+                }
+                (Self::Prefixes, Details::Prefixes(prefixes)) => {
+                    prefixes.for_each_line(&mut |piece| out.write_slice(piece));
+                }
+                (Self::List { limit }, Details::List(items)) => {
+                    let write = &mut |piece: &[u8]| out.write_slice(piece);
+                    items.iter().take(*limit).for_each(|item| stats::listed(item, write));
+                }
+                _ => {}
+            }
+        }
+        out.write_slice(END);
     }
 }
 
-fn status(response: &Response, out: &mut Output) {
+pub(super) fn status(response: &Response, out: &mut Output) {
     let mut digits = itoa::Buffer::new();
     let line: &[u8] = match response {
         Response::Stored { .. } => b"STORED\r\n",
@@ -81,19 +115,9 @@ fn status(response: &Response, out: &mut Output) {
             out.write_slice(digits.format(*value).as_bytes());
             LINE_END
         }
-        Response::Done | Response::Hit(_) | Response::Report(_) => b"OK\r\n",
+        Response::Done | Response::Hit(_) | Response::Details(_) => b"OK\r\n",
     };
     out.write_slice(line);
-}
-
-#[cold]
-fn list(kind: StatsKind, response: &Response, server: &Server, out: &mut Output) {
-    if let Response::Report(report) = response {
-        stats::for_each(kind, report, server, &mut |name, value| {
-            [b"STAT ", name, b" ", value, LINE_END].iter().for_each(|piece| out.write_slice(piece));
-        });
-    }
-    out.write_slice(END);
 }
 
 /// Writes the whole answer to a `get` of one key.
