@@ -11,7 +11,7 @@ use crate::time::Exptime;
 use alloc::boxed::Box;
 
 use super::super::command::{
-    BAD_FORMAT, Line, Noreply, PendingStore, Source, Word, Words, literal, parse_value_len,
+    BAD_FORMAT, ERROR, Line, Noreply, PendingStore, Source, Word, Words, literal, parse_value_len,
 };
 use super::super::reply::TextReply;
 use super::flags::Flags;
@@ -81,7 +81,8 @@ fn decode(source: Source<'_>, word: &Word<'_>) -> Option<Key> {
 }
 
 fn subject(form: Form, source: Source<'_>, mut words: Words<'_>) -> Result<Subject, &'static [u8]> {
-    let word = words.next().ok_or(BAD_FORMAT)?;
+    let without_key = if form == Form::Inspect { BAD_FORMAT } else { ERROR };
+    let word = words.next().ok_or(without_key)?;
     Subject::of(form, source, word, words)
 }
 
@@ -96,8 +97,8 @@ fn get(source: Source<'_>, words: Words<'_>) -> Result<Parsed, &'static [u8]> {
 }
 
 fn store(source: Source<'_>, mut words: Words<'_>) -> Line {
-    let (word, len) = (words.next(), words.next().and_then(|word| parse_value_len(word.text)));
-    let (Some(word), Some(len)) = (word, len) else {
+    let Some(word) = words.next() else { return Line::Whole(literal(ERROR, Noreply::No)) };
+    let Some(len) = words.next().and_then(|word| parse_value_len(word.text)) else {
         return Line::Whole(literal(BAD_FORMAT, Noreply::No));
     };
     match pending_store(source, word, len, words) {
@@ -131,13 +132,22 @@ fn pending_store(
         mode,
         flags: flags.client_flags,
         exptime: flags.exptime.unwrap_or_default(),
-        // What is added has no version yet.
-        cas: flags.cas.filter(|_| mode != StoreMode::Add),
+        cas: match mode {
+            StoreMode::Set | StoreMode::Replace => flags.cas,
+            StoreMode::Append | StoreMode::Prepend => any_version(flags.cas),
+            // What is added has no version yet.
+            StoreMode::Add => None,
+        },
         older,
         len,
         noreply: Noreply::No,
         meta: Some(Box::new(reply)),
     })
+}
+
+/// The version that an item is compared with where memcached takes 0 for any.
+fn any_version(cas: Option<u64>) -> Option<u64> {
+    cas.filter(|&cas| cas != 0)
 }
 
 fn delete(source: Source<'_>, words: Words<'_>) -> Result<Parsed, &'static [u8]> {
@@ -161,7 +171,7 @@ fn count(source: Source<'_>, words: Words<'_>) -> Result<Parsed, &'static [u8]> 
         subject.reply.form = Form::CountValue;
     }
     let initial = vivify.map(|exptime: Exptime| (initial, exptime));
-    let count = Count { direction, delta: delta.unwrap_or(1), initial, cas, exptime };
+    let count = Count { direction, delta: delta.unwrap_or(1), initial, cas: any_version(cas), exptime };
     Ok(subject.run(Operation::Count(count)))
 }
 
