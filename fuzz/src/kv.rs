@@ -179,13 +179,29 @@ const TEXT_WORDS: &[&str] = &[
     "\u{80}", "set d 0 0 2\r\n", "gat 0 ", "get a\r\n", "incr ", "delete ", "stats ",
 ];
 
+/// Meta commands and lists: whole ones, and pieces.
+#[rustfmt::skip]
+const META_WORDS: &[&str] = &[
+    "mg a v t s f c h l k Oopaque\r\n", "mg a N30 R100 T50 t v u q\r\n", "mg b v\r\n", "mg c v k\r\n", "mn\r\n",
+    "ms a 3 c k T90\r\nabc\r\n", "ms b 2 q MA C1 F5\r\n12\r\n", "ms a 1 ME\r\n1\r\n", "ms a 1 I C1 T9\r\nx\r\n",
+    "ms c 3000 c Ox\r\n", "ms c 4001 q\r\n", "ms YQ== 1 b k c\r\n7\r\n", "ms Y 1 b\r\n7\r\n", "ms a 1 Mx\r\n7\r\n",
+    "md a\r\n", "md a I T30 q\r\n", "md b C1 k\r\n", "ma a\r\n", "ma a N0 J13 v t c k q\r\n", "ma b MD D9 T5 v\r\n",
+    "me a\r\n", "me YQ== b\r\n", "mg YQ== b k v\r\n", "stats detail on\r\n", "stats detail dump\r\n", "set p:q 0 0 1\r\n1\r\n",
+    "stats cachedump 1 3\r\n", "GET / HTTP/1.1\r\n", "mg ", "ms ", "ms a 5 ", "ma a ", "md a ", "me ",
+    "b ", "v ", "q ", "k ", "O", "T", "N30 ", "C1 ", "C0 ", "I ", "M", "D", "J", "F", "R9 ", "= ", "AAAA",
+];
+
 /// A text of one word for each byte. Two words stand for many bytes.
 fn words(data: &[u8], vocabulary: &[&str]) -> Vec<u8> {
     let mut out = Vec::new();
     for byte in data {
-        // The first words, whole commands, come more often.
-        let byte = if *byte >= 128 { byte % 32 } else { *byte };
-        match vocabulary[usize::from(byte) % vocabulary.len()] {
+        let word = match usize::from(*byte) {
+            number @ 192.. => META_WORDS[(number - 192) % META_WORDS.len()],
+            // The first words, whole commands, come more often.
+            number @ 128.. => vocabulary[number % 32],
+            number => vocabulary[number % vocabulary.len()],
+        };
+        match word {
             "LONG" => out.extend([b'k'; 249]),
             "VALUE" => out.extend([b'v'; 3_000]),
             word => out.extend(word.bytes()),

@@ -286,3 +286,23 @@ fn a_value_too_large_is_turned_down_and_skipped() {
     assert_eq!(engine.exchange(&mut session, &[0; 100_000]), b"");
     assert_eq!(session.held_bytes(), 0);
 }
+
+#[test]
+fn prefixes_are_counted_as_in_text() {
+    let mut engine = Engine::new(3);
+    let stat = |engine: &mut Engine, key: &'static [u8]| {
+        ask(engine, &[Request { opcode: 0x10, key, ..Default::default() }])
+    };
+    let on = stat(&mut engine, b"detail on");
+    assert_eq!((on.len(), on[0].status), (1, 0));
+    ask(
+        &mut engine,
+        &[Request { key: b"p:1", ..Default::default() }, Request { key: b"p\r\n:1", ..Default::default() }],
+    );
+    assert_eq!(stat(&mut engine, b"detail off").len(), 1);
+    let dump = stat(&mut engine, b"detail dump");
+    assert_eq!((dump.len(), &dump[0].key[..]), (2, &b"detailed"[..]));
+    assert_eq!(String::from_utf8_lossy(&dump[0].value), "PREFIX p get 1 hit 0 set 0 del 0\r\n");
+    assert!(dump[1].key.is_empty() && dump[1].value.is_empty());
+    assert_eq!(stat(&mut engine, b"detail x")[0].status, 1);
+}

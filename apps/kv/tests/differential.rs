@@ -521,7 +521,8 @@ fn without_versions(answer: &[u8]) -> Vec<u8> {
                 out.extend([&b"VALUE"[..], key, flags, len, b"*\r\n"].join(&b' '))
             }
             [b"HD" | b"VA", ..] => {
-                let is_version = |word: &&[u8]| word.starts_with(b"c") && word.get(1).is_some_and(u8::is_ascii_digit);
+                let is_version =
+                    |word: &&[u8]| word.starts_with(b"c") && word.get(1).is_some_and(u8::is_ascii_digit);
                 let shown = words.iter().map(|word| if is_version(word) { b"c*" } else { *word });
                 out.extend(shown.collect::<Vec<_>>().join(&b' '));
             }

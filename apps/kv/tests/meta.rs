@@ -175,16 +175,20 @@ fn a_key_that_is_not_base64_is_turned_down_and_its_value_is_not_taken_for_comman
 
 #[test]
 fn a_reader_of_what_is_missing_wins_the_right_to_store_it() {
-    let mut engine = converse(&[
-        ("mg a N30 v t s c", "VA 0 t30 s0 c1 W\r\n\r\n"),
-        ("mg a N30 v t", "VA 0 t30 Z\r\n\r\n"),
-        ("mg a N30 q", "HD Z"),
-        ("ms a 2 C99\r\nno", "EX"),
-        ("ms a 2 C1 T90\r\nhi", "HD"),
-        ("mg a N30 v t", "VA 2 t90\r\nhi"),
-        ("mg b N30 q", "HD W"),
-        ("mg c N0 t", "HD t-1 W"),
-    ]);
+    let mut engine = Engine::new(1);
+    continue_with(
+        &mut engine,
+        &[
+            ("mg a N30 v t s c", "VA 0 t30 s0 c1 W\r\n\r\n"),
+            ("mg a N30 v t", "VA 0 t30 Z\r\n\r\n"),
+            ("mg a N30 q", "HD Z"),
+            ("ms a 2 C99\r\nno", "EX"),
+            ("ms a 2 C1 T90\r\nhi", "HD"),
+            ("mg a N30 v t", "VA 2 t90\r\nhi"),
+            ("mg b N30 q", "HD W"),
+            ("mg c N0 t", "HD t-1 W"),
+        ],
+    );
     engine.wait(31);
     continue_with(&mut engine, &[("mg b", "EN"), ("mg b N30", "HD W"), ("mg c", "HD Z")]);
 }

@@ -416,6 +416,143 @@ fn stats_sum_up_all_shards() {
 }
 
 #[test]
+fn no_two_items_have_the_same_version_whichever_shards_they_are_in() {
+    let mut engine = Engine::new(5);
+    let mut versions = std::collections::BTreeSet::new();
+    for round in 0..3 {
+        for number in 0..40 {
+            engine.say(&format!("set k{number} 0 0 1\r\n{round}\r\nincr k{number} 1\r\n"));
+            let answer = engine.say(&format!("gets k{number}\r\n"));
+            let version: u64 = answer.lines().next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(version > 0 && versions.insert(version), "{version} is there twice");
+        }
+        assert_eq!(engine.say("flush_all\r\nget k1 k2 k3\r\n"), "OK\r\nEND\r\n");
+    }
+}
+
+#[test]
+fn stats_has_the_names_that_memcached_has_and_begins_at_zero() {
+    let mut engine = Engine::new(4);
+    let answer = engine.say("stats\r\n");
+    let names: std::collections::BTreeSet<&str> =
+        answer.lines().filter_map(|line| line.strip_prefix("STAT ")?.split(' ').next()).collect();
+    assert_eq!((names.len(), answer.lines().count()), (83, 84), "{names:?}");
+    let zero = [
+        "curr_items",
+        "bytes",
+        "cmd_get",
+        "evictions",
+        "listen_disabled_num",
+        "lrutail_reflocked",
+        "slabs_moved",
+    ];
+    assert!(zero.iter().all(|name| stat(&answer, name) == "0"), "{answer}");
+    assert_eq!(stat(&answer, "accepting_conns"), "1");
+    let settings = engine.say("stats settings\r\n");
+    for (name, value) in
+        [("maxconns", "100"), ("shutdown_command", "no"), ("domain_socket", "NULL"), ("evictions", "on")]
+    {
+        assert_eq!(stat(&settings, name), value, "{name}");
+    }
+}
+
+#[test]
+fn prefixes_are_counted_over_all_shards_while_that_is_on() {
+    let mut engine = Engine::new(4);
+    assert_eq!(engine.say("set p:0 0 0 1\r\n1\r\nstats detail dump\r\n"), "STORED\r\nEND\r\n");
+    assert_eq!(engine.say("stats detail on\r\n"), "OK\r\n");
+    for number in 0..20 {
+        engine.say(&format!("set p:{number} 0 0 1\r\n1\r\nget p:{number} q:{number}\r\nmg p:{number}\r\n"));
+        engine.say(&format!("ms p:{number} 1\r\n2\r\nmd q:{number}\r\ndelete q:{number}\r\nget r\r\n"));
+    }
+    let counts = "PREFIX p get 40 hit 40 set 40 del 0\r\nPREFIX q get 20 hit 0 set 0 del 40\r\nEND\r\n";
+    assert_eq!(engine.say("stats detail dump\r\n"), counts);
+    assert_eq!(engine.say("stats detail off\r\nget p:1 p:2\r\n").lines().count(), 6);
+    assert_eq!(engine.say("stats detail dump\r\n"), counts);
+    assert_eq!(engine.say("stats reset\r\nstats detail dump\r\n"), "RESET\r\nEND\r\n");
+    for line in ["stats detail", "stats detail x"] {
+        let usage = "CLIENT_ERROR usage: stats detail on|off|dump\r\n";
+        assert_eq!(engine.say(&format!("{line}\r\n")), usage);
+    }
+}
+
+#[test]
+fn what_is_dead_is_a_miss_in_counts_by_prefix() {
+    let mut engine = Engine::new(1);
+    engine.say("stats detail on\r\nset p:1 0 1 1\r\n1\r\n");
+    engine.wait(1);
+    assert_eq!(engine.say("get p:1\r\n"), "END\r\n");
+    assert_eq!(engine.say("stats detail dump\r\n"), "PREFIX p get 1 hit 0 set 1 del 0\r\nEND\r\n");
+}
+
+#[test]
+fn items_are_listed_by_name_up_to_a_limit() {
+    let mut engine = Engine::new(3);
+    assert_eq!(engine.say("stats cachedump 1 10\r\n"), "END\r\n");
+    engine.say("set a 0 0 3\r\nabc\r\n");
+    assert_eq!(engine.say("stats cachedump 1 10\r\n"), "ITEM a [3 b; 0 s]\r\nEND\r\n");
+    engine.say("set a 0 9 0\r\n\r\n");
+    let end = engine.now.0 + 9;
+    assert_eq!(engine.say("stats cachedump 1 0\r\n"), format!("ITEM a [0 b; {end} s]\r\nEND\r\n"));
+    engine.wait(9);
+    assert_eq!(engine.say("stats cachedump 1 0\r\n"), "END\r\n");
+    (0..1_000).for_each(|number| drop(engine.say(&format!("set k{number} 0 0 1\r\n1\r\n"))));
+    let count = |engine: &mut Engine, words: &str| {
+        engine.say(&format!("stats cachedump {words}\r\n")).lines().count() - 1
+    };
+    assert_eq!(
+        (count(&mut engine, "1 7"), count(&mut engine, "1 0"), count(&mut engine, "1 4294967295")),
+        (7, 200, 200)
+    );
+    assert_eq!(count(&mut engine, "2 7"), 0);
+    for (words, error) in [
+        ("", "line"),
+        (" 1", "line"),
+        (" x 1", "line format"),
+        (" 1 x", "line format"),
+        (" 1 -1", "line format"),
+    ] {
+        assert_eq!(
+            engine.say(&format!("stats cachedump{words}\r\n")),
+            format!("CLIENT_ERROR bad command {error}\r\n")
+        );
+    }
+}
+
+#[test]
+fn a_request_of_http_ends_the_connection_before_its_lines_are_looked_at() {
+    for line in ["GET / HTTP/1.0", "POST /a HTTP/1.1", "DELETE HTTP/1.1", "x HTTP/2 "] {
+        let mut engine = Engine::new(1);
+        let mut session = engine.session();
+        let page = format!("mn\r\n{line}\r\nHost: a\r\n\r\nset a 0 0 1\r\n1\r\n");
+        assert_eq!(engine.exchange(&mut session, page.as_bytes()), b"MN\r\n", "{line}");
+        assert!(session.is_finished(), "{line}");
+        assert_eq!(engine.say("get a\r\n"), "END\r\n");
+    }
+    assert_eq!(
+        Engine::new(1).say("get HTTP/1.1\r\nset a HTTP/1.1\r\nHTTP\r\nmn\r\n"),
+        "END\r\nERROR\r\nERROR\r\nMN\r\n"
+    );
+}
+
+#[test]
+fn slabs_there_are_none_to_move() {
+    let mut engine = Engine::new(1);
+    let (format, disabled) =
+        ("CLIENT_ERROR bad command line format\r\n", "CLIENT_ERROR slab reassignment disabled\r\n");
+    for (line, answer) in [
+        ("slabs automove 1", disabled),
+        ("slabs automove x", format),
+        ("slabs reassign 1 2", disabled),
+        ("slabs reassign 1 x", format),
+        ("slabs reassign 1", "ERROR\r\n"),
+        ("slabs", "ERROR\r\n"),
+    ] {
+        assert_eq!(engine.say(&format!("{line}\r\n")), answer, "{line}");
+    }
+}
+
+#[test]
 fn stats_lists_by_name() {
     let mut engine = Engine::new(2);
     assert_eq!(engine.say("stats items\r\n"), "END\r\n");

@@ -96,11 +96,12 @@ impl Shard {
             parts => parts,
         };
         debug_assert_eq!(item.body.key().len(), key_len);
-        self.last_cas += 1;
-        item.cas = self.last_cas;
+        let cas = self.next_cas();
+        let item = self.table.get_mut(place)?;
+        item.cas = cas;
         item.used_at = now;
         self.table.touch(place);
-        Some(self.last_cas)
+        Some(cas)
     }
 
     /// Replaces a number by one of more digits.

@@ -30,7 +30,7 @@ const SMALLEST_VIEWED_VALUE: usize = 16 << 10;
 pub(super) struct Item {
     /// Key and value.
     pub body: Body,
-    /// The version: no two stores of a shard have the same.
+    /// The version: no two stores of a server have the same.
     pub cas: u64,
     /// The lower half of the key's hash.
     pub hash: u32,

@@ -90,7 +90,7 @@ impl Shard {
         }
         item.is_stale = true;
         item.is_promised = false;
-        self.last_cas += 1;
+        self.last_cas += self.cas_step;
         item.cas = self.last_cas;
         Response::Deleted
     }

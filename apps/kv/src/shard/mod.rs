@@ -55,8 +55,10 @@ pub struct Shard {
     table: Table,
     limit_bytes: usize,
     max_value_len: usize,
-    /// The version of the last store.
+    /// The version of the last store. No two stores of a server have the same: each shard counts in steps of as many as there
+    /// are shards, from its number on.
     last_cas: u64,
+    cas_step: u64,
     /// Items of this version or an earlier one are flushed.
     flushed_cas: u64,
     /// When the next flush is due.
@@ -77,8 +79,9 @@ impl Shard {
             table: Table::new(),
             limit_bytes: config.shard_limit_bytes(),
             max_value_len: config.max_value_len(),
-            last_cas: 0,
-            flushed_cas: 0,
+            last_cas: id.0.into(),
+            cas_step: config.shard_count().into(),
+            flushed_cas: id.0.into(),
             flush_at: None,
             reclaim_cursor: 0,
             counters: Counters::default(),
@@ -291,6 +294,12 @@ impl Shard {
             self.flush_at = None;
             self.flushed_cas = self.last_cas;
         }
+    }
+
+    /// The version of another store.
+    fn next_cas(&mut self) -> u64 {
+        self.last_cas += self.cas_step;
+        self.last_cas
     }
 
     fn is_dead(&self, item: &Item, now: UnixTime) -> bool {

@@ -143,11 +143,11 @@ impl Shard {
         while self.table.bytes_with(needed) > self.limit_bytes && self.table.len() > 0 {
             self.evict(now);
         }
-        self.last_cas += 1;
-        item.cas = self.last_cas;
+        let cas = self.next_cas();
+        item.cas = cas;
         self.counters.total_items += 1;
         self.table.insert(item);
-        self.last_cas
+        cas
     }
 
     fn evict(&mut self, now: UnixTime) {
