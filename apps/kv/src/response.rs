@@ -58,6 +58,7 @@ pub enum Response {
 /// What takes more room than the answer to a usual request: of one kind, and behind one pointer, as every response is moved
 /// and dropped.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is always in memory of its own")]
 pub enum Details {
     /// The item that a meta command read, and what is known of it.
     Item(Description),

@@ -1,6 +1,7 @@
 //! A server in one thread, for tests that say what goes in and look at what comes out.
 #![allow(dead_code)] // No test uses all of it.
 
+pub mod lines;
 pub mod packet;
 pub mod tcp;
 
