@@ -28,7 +28,7 @@ pub enum Broadcast {
     Stats,
     /// Sets the counters that count events to zero.
     ResetStats,
-    /// Begins to count what keys of a common prefix are asked for, or stops it.
+    /// Begins to count requests by the prefix of their key, or stops it.
     CountPrefixes(bool),
     /// Reports these counts.
     PrefixStats,
@@ -59,9 +59,9 @@ pub enum Operation {
     },
     /// Adds to the decimal number that it holds, or subtracts from it.
     Count(Count),
-    /// Reads it with what is known of it, as a meta get does.
+    /// Reads it with its metadata, as a meta get does.
     MetaGet(MetaGet),
-    /// Reads what is known of it, and changes nothing.
+    /// Reads its metadata, and changes nothing.
     Inspect,
     /// Marks it as stale, as a new version; where there is a `cas`, only if the item is of that version.
     Invalidate {
@@ -91,7 +91,7 @@ pub enum Bump {
     /// The item becomes the one that was used last.
     #[default]
     Used,
-    /// Eviction order, time of last use and "was read" stay what they are.
+    /// Eviction order, time of last use and "was read" do not change.
     Unnoticed,
 }
 
@@ -106,13 +106,13 @@ pub struct Store {
     pub exptime: Exptime,
     /// Stores only over the item of this version.
     pub cas: Option<u64>,
-    /// What happens where `cas` is an older version than the item's.
+    /// The effect of a `cas` that is an older version than the item's.
     pub older: OlderVersion,
     /// The value.
     pub value: Payload,
 }
 
-/// What a store does whose version is older than the item's.
+/// The effect of a store whose version is older than the item's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OlderVersion {
     /// Nothing: it is refused.

@@ -51,20 +51,20 @@ pub enum Response {
     OutOfMemory,
     /// The shard has done what all shards do.
     Done,
-    /// What takes more room than the answer to a usual request.
+    /// An outcome that takes more room than that of a usual request.
     Details(Box<Details>),
 }
 
-/// What takes more room than the answer to a usual request: of one kind, and behind one pointer, as every response is moved
-/// and dropped.
+/// An outcome that takes more room than that of a usual request. All share one pointer of [`Response`], so that the code that
+/// moves and drops responses stays short.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is always in memory of its own")]
 pub enum Details {
-    /// The item that a meta command read, and what is known of it.
+    /// The item that a meta command read, with its metadata.
     Item(Description),
     /// The shard's counters.
     Report(Report),
-    /// What keys of a common prefix were asked for.
+    /// Counts of requests by the prefix of their key.
     Prefixes(Prefixes),
     /// Items by name.
     List(Vec<Listed>),
@@ -99,7 +99,7 @@ pub struct Hit {
     pub body: Body,
 }
 
-/// What is known of an item besides its key and value.
+/// An item with its metadata.
 #[derive(Clone, Debug)]
 pub struct Description {
     /// The item.

@@ -46,7 +46,7 @@ fn number(sink: Sink<'_>, name: &str, value: u64) {
     sink(name.as_bytes(), itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// What memcached counts of mechanisms that this server does not have, each always 0: read buffers and responses that wait
+/// memcached's counts of mechanisms that this server does not have, each always 0: read buffers and responses that wait
 /// apart from their connection, a limit of requests an event, slabs that move, a log to watch, a crawler.
 const ABSENT: [&str; 36] = [
     "response_obj_oom",
@@ -83,7 +83,7 @@ const ABSENT: [&str; 36] = [
     "crawler_reclaimed",
     "crawler_items_checked",
     "lrutail_reflocked",
-    // Cells have no such times; `isola ps` has what a cell used.
+    // Cells have no such times; `isola ps` shows a cell's use of its cores.
     "rusage_user",
     "rusage_system",
 ];

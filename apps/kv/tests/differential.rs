@@ -3,7 +3,7 @@
 //! Left out is what differs on purpose, or by chance in memcached:
 //!
 //! - versions and statistics, which tell about the server; seconds that are left, which go by;
-//! - what the meta commands do otherwise on purpose (`protocol::text::meta` in the crate), and `md` and `ma` with bad flags,
+//! - deliberate differences of the meta commands (`protocol::text::meta` in the crate), and `md` and `ma` with bad flags,
 //!   whose answer names the flag's fault here;
 //! - values between memcached's largest (1 MiB with the item's head) and ours (1 MiB);
 //! - numbers beyond 32 bits where memcached takes the lower 32, and, but for the fixed list, numbers above
@@ -204,7 +204,7 @@ fn text_line() -> impl Strategy<Value = Vec<u8>> {
             0..6,
         ),
     )
-        // Where memcached says on purpose what is not said here: `q` with a number that was created.
+        // memcached answers `q` with a number that it created; this server does not.
         .prop_filter("is quiet and creates", |(word, _, flags)| {
             *word != "ma" || !flags.contains("q") || !flags.contains("N0")
         })

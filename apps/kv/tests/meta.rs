@@ -1,10 +1,10 @@
-//! The meta commands: what each flag does and answers, and what is wrong with bad ones.
+//! The meta commands: the effect and the answer of each flag, and the errors of bad ones.
 
 mod common;
 
 use common::Engine;
 
-/// An engine of three shards, and what it answers to each line of a conversation.
+/// Compares each answer of a conversation with an engine of three shards; returns the engine.
 #[track_caller]
 fn converse(conversation: &[(&str, &str)]) -> Engine {
     let mut engine = Engine::new(3);

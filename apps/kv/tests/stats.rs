@@ -1,4 +1,4 @@
-//! What `stats` answers: counts over all shards, settings, lists.
+//! The answers of `stats`: counts over all shards, settings, lists.
 
 mod common;
 

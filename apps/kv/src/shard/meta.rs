@@ -1,7 +1,7 @@
-//! What only the meta commands ask for: reads that tell all that is known of an item, and staleness.
+//! Operations of the meta commands alone: reads of an item's metadata, and staleness.
 //!
 //! An item that is stale, or ends soon, is stored anew by one client, which wins that right: the item is promised to it,
-//! and later readers are told so until the next store.
+//! and answers to later readers say so until the next store.
 
 use crate::key::Key;
 use crate::request::{Bump, MetaGet};

@@ -1,12 +1,12 @@
-//! What keys of a common prefix are asked for (`stats detail`): the part of a key in front of its first colon.
+//! Counts of requests by prefix (`stats detail`), which is the part of a key in front of its first colon.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
-/// What ends a prefix.
+/// The end of a prefix.
 const DELIMITER: u8 = b':';
 
-/// The most prefixes that are told apart; keys of further ones are not counted. So a client that makes them up costs each
+/// The most prefixes of a shard; requests for keys of further ones are not counted. So a client that makes them up costs each
 /// shard 100 KB at most.
 const MOST_PREFIXES: usize = 256;
 

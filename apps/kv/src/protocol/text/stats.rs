@@ -11,7 +11,7 @@ use super::reply::TextReply;
 const DETAIL_USAGE: &[u8] = b"CLIENT_ERROR usage: stats detail on|off|dump\r\n";
 const BAD_COMMAND: &[u8] = b"CLIENT_ERROR bad command line\r\n";
 
-/// The most items that `stats cachedump` names: what a client asks for without naming it is bounded.
+/// The most items that `stats cachedump` names: one request does not make the server name all of its items.
 const MOST_LISTED: usize = 200;
 
 /// Reads the words behind the name.

@@ -1,4 +1,4 @@
-//! One line of a meta command: from its words to what it asks for.
+//! One line of a meta command: from its words to a request.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -37,7 +37,7 @@ pub(in super::super) fn read_line(name: &[u8], source: Source<'_>, words: Words<
     })
 }
 
-/// A key, its flags, and what the answer repeats of them.
+/// A key, its flags, and the parts of both that the answer repeats.
 struct Subject {
     key: Key,
     flags: Flags,
@@ -135,7 +135,7 @@ fn pending_store(
         cas: match mode {
             StoreMode::Set | StoreMode::Replace => flags.cas,
             StoreMode::Append | StoreMode::Prepend => any_version(flags.cas),
-            // What is added has no version yet.
+            // An added item has no version yet.
             StoreMode::Add => None,
         },
         older,

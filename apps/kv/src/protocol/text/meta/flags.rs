@@ -11,7 +11,7 @@ const MOST_FLAGS: usize = 17;
 /// Length of the longest opaque token, in bytes.
 pub(super) const LONGEST_OPAQUE: usize = 32;
 
-/// What the flags of a command say, but for the order of those that the answer repeats.
+/// The flags of a command, without the order in which the answer repeats them.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
     /// `b`: the key is base64.
@@ -111,7 +111,7 @@ impl Flags {
                 _ => return Err(FlagError::ModeLength),
             },
             b'O' if token.len() > LONGEST_OPAQUE => return Err(FlagError::OpaqueTooLong),
-            // What the answer is to have, and hints for a proxy.
+            // Fields of the answer, and hints for a proxy.
             b'O' | b'k' | b's' | b't' | b'c' | b'f' | b'l' | b'h' | b'P' | b'L' => {}
             _ => return Err(FlagError::Unknown),
         }

@@ -1,4 +1,4 @@
-//! The meta commands: `mg`, `ms`, `md`, `ma`, `me` and `mn`, whose flags say what they do and what they answer
+//! The meta commands: `mg`, `ms`, `md`, `ma`, `me` and `mn`, whose flags select effects and fields of the answer
 //! (memcached's `protocol.txt`, "Meta Commands").
 //!
 //! [`flags`] reads the flags, [`command`] a line, [`reply`] writes. A flag that a command has no use for is accepted and
@@ -10,7 +10,7 @@
 //! - An opaque token is checked before anything is done, and has up to 32 bytes.
 //! - The value of an `ms` that is turned down is read off the connection wherever its length can be read, so that it is
 //!   never taken for commands.
-//! - An item that `N` creates has the time to live of `N`, whatever `T` says, and `q` hides `HD` of `ma` then as well.
+//! - An item that `N` creates has the time to live of `N`, not that of `T`, and `q` hides `HD` of `ma` then as well.
 
 mod command;
 mod flags;

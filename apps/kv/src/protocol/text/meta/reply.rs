@@ -1,4 +1,4 @@
-//! Answers of the meta commands: a code of two letters, then what the flags ask for, in the flags' order.
+//! Answers of the meta commands: a code of two letters, then the fields that the flags ask for, in the flags' order.
 
 use isola_iobuf::IoBuf;
 
