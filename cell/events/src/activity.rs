@@ -70,6 +70,27 @@ pub fn charge_to(activity: ActivityId) {
     EVENTS.retag(activity);
 }
 
+/// Charges all that the running event has done since its last change of activity, and the rest of it, to `activity`: for
+/// work whose owner is found out when some of it is done.
+pub fn charge_all_to(activity: ActivityId) {
+    EVENTS.set_activity(activity);
+    EVENTS.accounting.claim(activity);
+}
+
+/// Charges a piece of the running event's work to `activity`, and what follows: from `since`, a reading of the cycle counter,
+/// on. The change itself, from the reading `until` on, is charged to [`INFRASTRUCTURE`].
+#[inline]
+pub fn charge_piece(since: u64, until: u64, activity: ActivityId) {
+    EVENTS.set_activity(activity);
+    EVENTS.accounting.charge_piece(since, until, activity);
+}
+
+/// Charges what the running event has done from its last change of activity up to `until`, a reading of the cycle counter,
+/// to `activity`. What follows is charged as before.
+pub fn charge_until(until: u64, activity: ActivityId) {
+    EVENTS.accounting.charge_until(until, activity);
+}
+
 /// Makes sure that the activities that every cell has are named.
 pub(crate) fn start() {
     let _ = REGISTRY.next.load(Ordering::Relaxed);
@@ -123,7 +144,43 @@ impl Accounting {
     pub fn switch(&self, to: Charge) -> u64 {
         let now = cycles();
         let spent = now.wrapping_sub(self.since.replace(now));
-        let counter = match to {
+        add(self.counter.replace(self.counter_of(to)), spent);
+        now
+    }
+
+    /// Charges the cycles since the last boundary, and those that follow, to `activity`.
+    pub fn claim(&self, activity: ActivityId) {
+        self.counter.set(self.counter_of(Charge::Activity(activity)));
+    }
+
+    /// Charges the cycles from the reading `since` (or the last boundary, where that is later) to the reading `until` to
+    /// `activity`, those up to the end of this change to [`INFRASTRUCTURE`], and those that follow to `activity` again.
+    #[inline]
+    pub fn charge_piece(&self, since: u64, until: u64, activity: ActivityId) {
+        let last = self.since.get();
+        let since = since.max(last);
+        let counter = self.counter_of(Charge::Activity(activity));
+        add(self.counter.replace(counter), since - last);
+        add(counter, until.saturating_sub(since));
+        let common = &self.report.activities[INFRASTRUCTURE.0 as usize].cycles;
+        let now = cycles();
+        self.since.set(now);
+        add(common, now.wrapping_sub(since.max(until)));
+    }
+
+    /// Charges the cycles from the last boundary to the reading `until` to `activity`, and none where that boundary is
+    /// later. What follows is charged as before.
+    pub fn charge_until(&self, until: u64, activity: ActivityId) {
+        let since = self.since.get();
+        let until = until.max(since);
+        self.since.set(until);
+        add(&self.report.activities[activity.0 as usize].cycles, until - since);
+    }
+
+    /// The counter of what is charged so.
+    #[inline]
+    fn counter_of(&self, charge: Charge) -> &'static AtomicU64 {
+        match charge {
             Charge::Activity(activity) => {
                 // For the heap, which knows no events.
                 self.report.activity.store(activity.0.into(), Ordering::Relaxed);
@@ -132,9 +189,7 @@ impl Accounting {
             Charge::Loop => &self.report.loop_cycles,
             Charge::Interrupt => &self.report.interrupt_cycles,
             Charge::Idle => &self.report.idle_cycles,
-        };
-        add(self.counter.replace(counter), spent);
-        now
+        }
     }
 
     /// The boundary at the start of an event, right behind a look at what has come. Returns the reading of the cycle

@@ -135,8 +135,13 @@ impl EventLoop {
 
     /// Charges the rest of the running event to `activity`.
     pub(crate) fn retag(&self, activity: ActivityId) {
-        self.tag.set(EventTag { activity, ..self.tag.get() });
+        self.set_activity(activity);
         self.accounting.switch(Charge::Activity(activity));
+    }
+
+    /// Sets whom the running event is for: what events that it makes inherit.
+    pub(crate) fn set_activity(&self, activity: ActivityId) {
+        self.tag.set(EventTag { activity, ..self.tag.get() });
     }
 
     /// Whether the queue is so long that it does not grow by what others send.

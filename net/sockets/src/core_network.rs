@@ -5,6 +5,7 @@
 //! core, which sends what the stack has ready. Answers to a batch of requests thus leave in one batch, with the
 //! acknowledgements on them.
 
+use crate::attribution::{Attribution, owner_of};
 use crate::connection::Connection;
 use crate::device;
 use crate::drops::count_dropped;
@@ -21,9 +22,9 @@ use core::cell::{Cell, RefCell};
 use core::net::IpAddr;
 use isola_abi::report::MemoryPressure;
 use isola_ebbs::{Ebb, Representative, current_core, cycles, platform};
-use isola_events::activity::INFRASTRUCTURE;
+use isola_events::activity::{INFRASTRUCTURE, charge_to};
 use isola_events::event::Event;
-use isola_events::{Alarm, memory_pressure, now};
+use isola_events::{Alarm, current_activity, memory_pressure, now};
 use isola_iobuf::IoBufMut;
 use isola_net_stack::{
     self as stack, ConnId, Counter, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, RxChecksum,
@@ -49,6 +50,8 @@ pub(crate) struct CoreNetwork {
     taking_in: Cell<bool>,
     /// How long requests take.
     pub latency: Latency,
+    /// For whom the running event works.
+    pub attribution: Attribution,
     clock: &'static Clock,
     /// Whether tasks were woken that may have something to send.
     calls_expected: Cell<bool>,
@@ -68,6 +71,7 @@ impl Representative for CoreNetwork {
             arriving: Arriving::default(),
             taking_in: Cell::new(false),
             latency: Latency::new(),
+            attribution: Attribution::new(),
             clock: platform().clock(),
             calls_expected: Cell::new(false),
             alarm: Alarm::new(|| NETWORK.ring()),
@@ -123,13 +127,19 @@ impl CoreNetwork {
     /// Runs `work` on the stack for the network's sake, tells the application what happened, and sends what comes of
     /// both: at once, or, where tasks were woken, behind them, so that what they send is in it.
     fn take_in(&self, work: impl FnOnce(&mut Stack)) {
+        // An application's event may call this, and an alarm outside of any event.
+        let caller = current_activity();
+        charge_to(INFRASTRUCTURE);
+        self.attribution.begin();
         if self.stack.borrow_mut().as_mut().map(work).is_some() {
             self.answer();
         }
+        charge_to(caller);
     }
 
     /// Tells the application what happened, and sends.
     pub fn answer(&self) {
+        self.attribution.begin_common();
         self.taking_in.set(true);
         self.calls_expected.set(false);
         self.take_events();
@@ -173,6 +183,7 @@ impl CoreNetwork {
         let longest =
             if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
         let nothing_arrives = self.arriving.is_empty();
+        self.attribution.begin();
         for received in frames {
             let received = match nothing_arrives {
                 true => received,
@@ -200,6 +211,8 @@ impl CoreNetwork {
             while let Some(whole) = stack.take_reassembled() {
                 device::steer_again(whole);
             }
+            self.attribution.charge(stack.owner());
+            self.attribution.next_piece();
         }
     }
 
@@ -230,8 +243,11 @@ impl CoreNetwork {
 
     /// Listens at a port, for all who connect by a flow of this core.
     pub fn listen(&self, port: u16, listener: Arc<Listener>) {
-        let backlog = listener.backlog;
-        if let Some(Ok(id)) = self.with(|stack| stack.listen(port, backlog)) {
+        let (backlog, owner) = (listener.backlog, owner_of(listener.activity));
+        let listen = |stack: &mut Stack| {
+            stack.listen(port, backlog).inspect(|id| stack.set_listener_owner(*id, owner))
+        };
+        if let Some(Ok(id)) = self.with(listen) {
             self.listeners.borrow_mut().insert(id, (port, listener));
         }
     }
@@ -296,8 +312,11 @@ impl CoreNetwork {
 
     fn take_events(&self) {
         loop {
-            let event = self.stack.borrow_mut().as_mut().and_then(Stack::next_event);
-            let Some(event) = event else { return };
+            self.attribution.next_piece();
+            let next =
+                self.stack.borrow_mut().as_mut().and_then(|stack| Some((stack.next_event()?, stack.owner())));
+            let Some((event, owner)) = next else { return };
+            self.attribution.charge(owner);
             self.handle(event);
         }
     }
@@ -344,6 +363,7 @@ impl CoreNetwork {
         if !self.flush_queued.replace(true) {
             Event::new().charged_to(INFRASTRUCTURE).spawn(|| {
                 NETWORK.flush_queued.set(false);
+                NETWORK.attribution.begin();
                 NETWORK.flush();
             });
         }

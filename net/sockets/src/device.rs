@@ -28,7 +28,7 @@ use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::{elsewhere, last_look, on_carried, spawn_on};
 use isola_iobuf::{IoBuf, IoBufMut};
-use isola_net_stack::{Counter, Instant, MAX_CORES, Stack, Steering, datagram_port};
+use isola_net_stack::{Counter, Instant, MAX_CORES, Owner, Stack, Steering, datagram_port};
 use isola_platform::CoreIndex;
 use isola_platform::network::{
     FlowSpreading, Frame, FramesPending, NetworkQueue, ReceivedChecksum, ReceivedFrame,
@@ -259,7 +259,7 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     let queue = (current_core().0 as usize).checked_rem(owners);
     let Some(owner) = queue.and_then(|queue| OWNERS.cores.get(queue)) else { return };
     let owner = CoreIndex(owner.load(Ordering::Relaxed).into());
-    let frames: Vec<Frame> = core::iter::from_fn(|| stack.poll_transmit(now)).collect();
+    let frames: Vec<_> = core::iter::from_fn(|| next_frame(stack, now)).collect();
     if !frames.is_empty() {
         let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
         let count = frames.len();
@@ -267,6 +267,15 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
             count_dropped(Counter::DropCoreBusy, count);
         }
     }
+}
+
+/// The next frame that the stack has ready; what it took to make it is charged to its owner.
+#[inline]
+fn next_frame(stack: &mut Stack, now: Instant) -> Option<(Owner, Frame)> {
+    let frame = stack.poll_transmit(now)?;
+    let owner = stack.owner();
+    NETWORK.attribution.charge(owner);
+    Some((owner, frame))
 }
 
 impl Queues {
@@ -395,15 +404,20 @@ impl Queues {
     }
 
     /// Hands frames of another core to the device, behind those that wait already.
-    fn send(&self, frames: Vec<Frame>) {
+    fn send(&self, frames: Vec<(Owner, Frame)>) {
         self.reclaim(&mut |head| NETWORK.recycle(head));
-        self.send_all(frames.into_iter());
+        NETWORK.attribution.begin();
+        self.send_all(frames.into_iter().map(|(owner, frame)| {
+            NETWORK.attribution.charge(owner);
+            frame
+        }));
     }
 
     /// Hands what the stack has ready to the device, behind the frames that wait already.
     fn send_from(&self, stack: &mut Stack, now: Instant) {
+        NETWORK.attribution.begin_common();
         self.reclaim(&mut |head| stack.recycle(head));
-        self.send_all(core::iter::from_fn(|| stack.poll_transmit(now)));
+        self.send_all(core::iter::from_fn(|| next_frame(stack, now).map(|(_, frame)| frame)));
     }
 
     fn send_waiting(&self) {
@@ -439,6 +453,7 @@ impl Queues {
                 break;
             }
         }
+        NETWORK.attribution.next_piece();
         for frame in frames {
             if waiting.is_empty() {
                 if let Err(frame) = hand_over(frame) {
@@ -449,7 +464,9 @@ impl Queues {
             } else {
                 dropped += 1;
             }
+            NETWORK.attribution.next_piece();
         }
+        NETWORK.attribution.begin_common();
         self.report.sent_frames.fetch_add(sent, Ordering::Relaxed);
         self.report.sent_bytes.fetch_add(sent_bytes, Ordering::Relaxed);
         if dropped > 0 {

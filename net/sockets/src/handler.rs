@@ -186,7 +186,7 @@ pub fn listen_with<H: ConnectionHandler>(
         let handler = accept(&TcpConnection::new(connection.clone()));
         connection.serve_by(Box::new(handler), activity);
     });
-    interface::publish_listener(port, Arc::new(Listener { backlog, accept }))
+    interface::publish_listener(port, Arc::new(Listener { backlog, activity, accept }))
         .map_err(|()| PortInUse(port))?;
     Ok(Listening::at(port))
 }

@@ -72,6 +72,7 @@
 
 extern crate alloc;
 
+mod attribution;
 pub mod byte_stream;
 mod connection;
 mod core_network;

@@ -1,5 +1,6 @@
 //! TCP: who listens, who connects, and the stream that both get.
 
+use crate::attribution::owner_of;
 use crate::connection::Connection;
 use crate::core_network::{NETWORK, stack_now};
 use crate::handler::{ConnectionHandler, TcpConnection};
@@ -11,13 +12,18 @@ use core::fmt;
 use core::future::{Future, poll_fn};
 use core::net::SocketAddr;
 use core::task::Poll;
+use isola_abi::id::ActivityId;
 use isola_events::{current_activity, spawn, spawn_task_for};
 use isola_iobuf::Chain;
-use isola_net_stack::{ConnId, ConnectError, ConnectionStats, EndCame, FailReason, KeepAlive, SendError};
+use isola_net_stack::{
+    ConnId, ConnectError, ConnectionStats, EndCame, FailReason, KeepAlive, SendError, Stack,
+};
 
 /// Who listens at a port, on every core.
 pub(crate) struct Listener {
     pub backlog: usize,
+    /// Whom the connections are charged to.
+    pub activity: ActivityId,
     /// What each core does with a connection that came to it.
     pub accept: Box<dyn Fn(Rc<Connection>) + Send + Sync>,
 }
@@ -72,7 +78,7 @@ where
         // What it sends is worth waiting for.
         NETWORK.expect_calls();
     });
-    interface::publish_listener(port, Arc::new(Listener { backlog, accept }))
+    interface::publish_listener(port, Arc::new(Listener { backlog, activity, accept }))
         .map_err(|()| PortInUse(port))?;
     Ok(Listening::at(port))
 }
@@ -82,7 +88,10 @@ where
 /// # Errors
 /// [`StreamError`], where there is no way there, or nobody answers.
 pub async fn connect(remote: SocketAddr) -> Result<TcpStream, StreamError> {
-    let begun = NETWORK.with(|stack| stack.connect(stack_now(), remote));
+    let owner = owner_of(current_activity());
+    let begin =
+        |stack: &mut Stack| stack.connect(stack_now(), remote).inspect(|id| stack.set_owner(*id, owner));
+    let begun = NETWORK.with(begin);
     let id = begun.ok_or(StreamError::NoNetwork)?.map_err(StreamError::Connect)?;
     let stream = TcpStream::new(NETWORK.add_connection(id));
     let connection = &stream.connection;
@@ -227,8 +236,9 @@ impl TcpStream {
 
     /// Has a handler serve the connection from now on, for the running event's activity.
     pub fn serve_by(self, handler: impl ConnectionHandler) -> TcpConnection {
-        let connection = self.connection.clone();
-        connection.serve_by(Box::new(handler), current_activity());
+        let (connection, activity) = (self.connection.clone(), current_activity());
+        NETWORK.with(|stack| stack.set_owner(connection.id, owner_of(activity)));
+        connection.serve_by(Box::new(handler), activity);
         let served = connection.clone();
         spawn(move || served.resume());
         TcpConnection::new(connection)

@@ -1,5 +1,6 @@
 //! UDP sockets. All datagrams for a socket come to the core that bound it.
 
+use crate::attribution::owner_of;
 use crate::core_network::{NETWORK, stack_now};
 use crate::device;
 use crate::interface;
@@ -8,8 +9,9 @@ use core::cell::Cell;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use core::task::{Poll, Waker};
+use isola_events::current_activity;
 use isola_iobuf::Chain;
-use isola_net_stack::{BindError, Datagram, SendToError, UdpId};
+use isola_net_stack::{BindError, Datagram, SendToError, Stack, UdpId};
 
 use crate::interface::NetworkError;
 
@@ -62,7 +64,9 @@ impl UdpSocket {
     /// [`UdpBindError`], where the cell has no device or the port is taken, on whichever core.
     pub fn bind(port: u16) -> Result<Self, UdpBindError> {
         interface::claim_datagrams(port).map_err(|()| UdpBindError::Bind(BindError::PortInUse(port)))?;
-        let bound = NETWORK.with(|stack| stack.udp_bind(port));
+        let owner = owner_of(current_activity());
+        let bind = |stack: &mut Stack| stack.udp_bind(port).inspect(|id| stack.udp_set_owner(*id, owner));
+        let bound = NETWORK.with(bind);
         let bound = bound.ok_or(UdpBindError::Network(NetworkError::NoDevice));
         let id = bound.and_then(|bound| bound.map_err(UdpBindError::Bind));
         let id = id.inspect_err(|_| interface::yield_datagrams(port))?;

@@ -11,6 +11,7 @@ use crate::config::{Config, TxChecksum, TxSegments};
 use crate::counters::{Counter, Counters};
 use crate::heads::HeadPool;
 use crate::neighbour::{Answer, Ask, Family, Known, NeighbourCache, Waiting};
+use crate::owner::Owner;
 use crate::path_mtu::{PathMtus, PathUser};
 use crate::time::Instant;
 use crate::{ethernet, ipv4, ipv6};
@@ -63,8 +64,10 @@ pub(crate) struct Interface {
     pub pool: HeadPool,
     pub tx_checksum: TxChecksum,
     tx_segments: TxSegments,
-    queue: VecDeque<Frame>,
+    queue: VecDeque<(Owner, Frame)>,
     queue_limit: usize,
+    /// The owner of what the stack does now; frames that it queues meanwhile have the same.
+    pub owner: Owner,
     /// Which instance this is: only the first speaks for the interface where nobody asked.
     announces: Announces,
     /// Routers in a row for which a search found nobody.
@@ -99,6 +102,7 @@ impl Interface {
             tx_segments: config.tx_segments,
             queue: VecDeque::new(),
             queue_limit: config.limits.transmit_queue,
+            owner: Owner::UNKNOWN,
             announces: if config.core.is_first() { Announces::Yes } else { Announces::No },
             silent_routers: 0,
         }
@@ -373,12 +377,15 @@ impl Interface {
             self.pool.give(frame.head);
             return;
         }
-        self.queue.push_back(frame);
+        self.queue.push_back((self.owner, frame));
     }
 
     /// The next frame that is ready.
+    #[inline]
     pub fn pop(&mut self) -> Option<Frame> {
-        self.queue.pop_front()
+        let (owner, frame) = self.queue.pop_front()?;
+        self.owner = owner;
+        Some(frame)
     }
 
     /// Whether the transmit queue takes no further frame.

@@ -62,6 +62,7 @@ mod mld;
 mod ndp;
 mod neighbour;
 mod order;
+mod owner;
 mod path_mtu;
 mod sent_datagrams;
 mod slab;
@@ -87,6 +88,7 @@ pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};
 pub use flow::{datagram_port, flow_of, usual_flow_of};
 pub use isola_iobuf::{Frame, PartialChecksum};
 pub use neighbour::Evidence;
+pub use owner::Owner;
 pub use stack::{Moved, Occupancy, Stack};
 pub use steering::{BUCKETS, Bucket, Buckets, MAX_CORES, Move, Steering};
 pub use tcp::{

@@ -5,6 +5,7 @@ use crate::config::{CoreShare, Limits, RxChecksum};
 use crate::counters::Counter;
 use crate::event::{EventQueue, UdpId};
 use crate::interface::{Interface, Packet};
+use crate::owner::Owner;
 use crate::slab::Slab;
 use crate::{checksum, ipv4, ipv6};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -91,6 +92,8 @@ struct Socket {
     queue: VecDeque<Datagram>,
     /// Memory that the queue keeps alive.
     bytes: usize,
+    /// The owner of all work for the socket.
+    owner: Owner,
 }
 
 /// A received datagram without its header.
@@ -188,7 +191,7 @@ impl UdpSockets {
         if self.ports.contains_key(&port) {
             return Err(BindError::PortInUse(port));
         }
-        let socket = Socket { port, queue: VecDeque::new(), bytes: 0 };
+        let socket = Socket { port, queue: VecDeque::new(), bytes: 0, owner: Owner::UNKNOWN };
         let key = self.sockets.insert(socket).map_err(|_| BindError::TooManySockets)?;
         self.ports.insert(port, key.index);
         Ok(UdpId(key))
@@ -213,6 +216,23 @@ impl UdpSockets {
             events.sockets.remove(id.0.index);
             self.ports.remove(&socket.port);
         }
+    }
+
+    /// Sets the owner of all work for a socket.
+    pub fn set_owner(&mut self, id: UdpId, owner: Owner) {
+        if let Some(socket) = self.sockets.get_mut(id.0) {
+            socket.owner = owner;
+        }
+    }
+
+    /// Returns the owner of the socket at a place in the table.
+    pub fn owner_at(&self, index: u32) -> Owner {
+        self.sockets.at(index).map_or(Owner::UNKNOWN, |socket| socket.owner)
+    }
+
+    /// Returns the owner of the socket that is bound to `port`.
+    pub fn owner_of_port(&self, port: u16) -> Owner {
+        self.ports.get(&port).map_or(Owner::UNKNOWN, |&index| self.owner_at(index))
     }
 
     /// The port that a socket is bound to.

@@ -6,6 +6,7 @@
 use super::{Stack, around};
 use crate::address::Flow;
 use crate::event::{ConnId, ListenerId, UdpId};
+use crate::owner::Owner;
 use crate::path_mtu::PathUser;
 use crate::tcp::tables::Around;
 use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, EndCame, KeepAlive, ListenError, SendError};
@@ -19,6 +20,21 @@ impl Stack {
     /// [`Event::Accepted`](crate::Event::Accepted); while so many do, no further handshake is completed.
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
         self.tcp.listen(port, backlog)
+    }
+
+    /// Sets the owner of a listener's connections that come in from now on: see [`Self::owner`].
+    pub fn set_listener_owner(&mut self, listener: ListenerId, owner: Owner) {
+        self.tcp.set_listener_owner(listener, owner);
+    }
+
+    /// Sets the owner of a connection: see [`Self::owner`].
+    pub fn set_owner(&mut self, conn: ConnId, owner: Owner) {
+        self.tcp.set_owner(conn, owner);
+    }
+
+    /// Sets the owner of a UDP socket: see [`Self::owner`].
+    pub fn udp_set_owner(&mut self, socket: UdpId, owner: Owner) {
+        self.udp.set_owner(socket, owner);
     }
 
     /// Stops listening. Connections that the application has not taken yet are reset.
@@ -208,6 +224,7 @@ impl Stack {
         }
         let source = SocketAddr::new(own, port);
         let len = payload.len();
+        self.interface.owner = self.udp.owner_of_port(port);
         let packet =
             udp::packet(&mut self.interface, source, remote, payload).ok_or(SendToError::TooLong(limit))?;
         let flow = Flow { local: source, remote };

@@ -17,6 +17,7 @@ use crate::event::{Event, EventQueue};
 use crate::fragments::Reassembler;
 use crate::interface::Interface;
 use crate::limit::RateLimit;
+use crate::owner::Owner;
 use crate::sent_datagrams::SentDatagrams;
 use crate::tcp::tables::{Around, SearchOutcome, Tcp};
 use crate::time::Instant;
@@ -205,15 +206,24 @@ impl Stack {
     /// Takes the next event: call until it returns `None`, and before `poll_transmit`.
     pub fn next_event(&mut self) -> Option<Event> {
         if let Some(event) = self.events.take_notice() {
+            self.interface.owner = Owner::UNKNOWN;
             return Some(event);
         }
         while let Some(index) = self.events.sockets.first() {
             self.events.sockets.remove(index);
+            self.interface.owner = self.udp.owner_at(index);
             if let Some(id) = self.udp.id_at(index) {
                 return Some(Event::Datagram(id));
             }
         }
-        self.tcp.take_event(&mut self.events)
+        self.tcp.take_event(&mut around!(self))
+    }
+
+    /// Returns the owner of the frame that was received last, of the event that was taken last, or of the frame to
+    /// transmit that was taken last: whichever call was the last one.
+    #[inline]
+    pub fn owner(&self) -> Owner {
+        self.interface.owner
     }
 
     /// Whether [`Self::next_event`] may have one.

@@ -12,6 +12,7 @@ use crate::interface::Packet;
 use crate::ip::{Came, IpPacket, Refusal};
 use crate::ipv6::{PROBLEM_NEXT_HEADER, Parsed};
 use crate::limit::Allowed;
+use crate::owner::Owner;
 use crate::path_mtu::PathUser;
 use crate::tcp::segment::Segment;
 use crate::tcp::tables::Around;
@@ -41,6 +42,7 @@ impl Stack {
     /// Takes in a frame that the device received at `now`. Payloads are kept as views of `frame`.
     pub fn receive(&mut self, now: Instant, frame: IoBuf, checksum: RxChecksum) {
         self.at(now);
+        self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, frame.len() as u64);
         if checksum == RxChecksum::Verified
@@ -59,6 +61,7 @@ impl Stack {
     /// together of several segments of a connection.
     pub fn receive_long(&mut self, now: Instant, frame: IoBuf, rest: Box<Chain>, checksum: RxChecksum) {
         self.at(now);
+        self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, (frame.len() + rest.len()) as u64);
         if checksum == RxChecksum::Verified
@@ -261,6 +264,7 @@ impl Stack {
         }
         let remote = SocketAddr::new(source, received.source_port);
         let datagram = Datagram { remote, local: destination, payload: received.payload };
+        self.interface.owner = self.udp.owner_of_port(received.destination_port);
         let delivered = self.udp.deliver(received.destination_port, datagram, &mut self.events);
         if delivered == Err(Counter::DropUdpPort) && addressee == Addressee::Own {
             self.refuse_datagram(whole);

@@ -11,6 +11,7 @@ use super::timestamps::Stamps;
 use super::{Ecn, ListenError, TcpConfig};
 use crate::address::Flow;
 use crate::event::ListenerId;
+use crate::owner::Owner;
 use crate::slab::Slab;
 use crate::time::{Duration, Instant};
 use crate::timers::Timers;
@@ -25,6 +26,8 @@ pub(crate) struct Listener {
     backlog: usize,
     /// Connections that do.
     pending: usize,
+    /// The owner of the connections.
+    owner: Owner,
 }
 
 /// All listeners of one stack.
@@ -47,7 +50,7 @@ impl Listeners {
         if self.ports.contains_key(&port) {
             return Err(ListenError::PortInUse(port));
         }
-        let listener = Listener { port, backlog: backlog.max(1), pending: 0 };
+        let listener = Listener { port, backlog: backlog.max(1), pending: 0, owner: Owner::UNKNOWN };
         let key = self.slots.insert(listener).map_err(|_| ListenError::TooManyListeners)?;
         self.ports.insert(port, ListenerId(key));
         Ok(ListenerId(key))
@@ -58,6 +61,18 @@ impl Listeners {
         if let Some(listener) = self.slots.remove(id.0) {
             self.ports.remove(&listener.port);
         }
+    }
+
+    /// Sets the owner of the connections that come in from now on.
+    pub fn set_owner(&mut self, id: ListenerId, owner: Owner) {
+        if let Some(listener) = self.slots.get_mut(id.0) {
+            listener.owner = owner;
+        }
+    }
+
+    /// Returns the owner of a listener's connections.
+    pub fn owner(&self, id: ListenerId) -> Owner {
+        self.slots.get(id.0).map_or(Owner::UNKNOWN, |listener| listener.owner)
     }
 
     /// Who listens at a port.

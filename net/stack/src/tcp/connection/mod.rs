@@ -37,6 +37,7 @@ use crate::address::Flow;
 use crate::counters::Counters;
 use crate::event::{FailReason, ListenerId};
 use crate::limit::RateLimit;
+use crate::owner::Owner;
 use crate::tcp::sack::BLOCKS_ALONE;
 use crate::tcp::tables::Way;
 use crate::time::Instant;
@@ -96,6 +97,8 @@ pub(crate) struct Connection {
     /// The listener that it came from.
     pub listener: Option<ListenerId>,
     pub held: Held,
+    /// The owner of all work for the connection.
+    pub owner: Owner,
     pub signals: Signals,
     pub fail: FailReason,
     /// Whether it is in the flow map.
@@ -153,6 +156,7 @@ impl Connection {
             state,
             listener: None,
             held: Held::Yes,
+            owner: Owner::UNKNOWN,
             signals: Signals::NONE,
             fail: FailReason::Reset,
             mapped: Place::Out,

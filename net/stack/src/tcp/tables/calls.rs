@@ -4,6 +4,7 @@ use super::{Around, Tcp};
 use crate::address::Flow;
 use crate::counters::Counter;
 use crate::event::{ConnId, FailReason, ListenerId};
+use crate::owner::Owner;
 use crate::tcp::connection::{Connection, EndCame, Env, Place, Release, Signal};
 use crate::tcp::flow_map::{FlowKey, Target};
 use crate::tcp::isn::Beginning;
@@ -19,6 +20,18 @@ impl Tcp {
     /// See [`Stack::listen`](crate::Stack::listen).
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
         self.listeners.open(port, backlog)
+    }
+
+    /// See [`Stack::set_listener_owner`](crate::Stack::set_listener_owner).
+    pub fn set_listener_owner(&mut self, id: ListenerId, owner: Owner) {
+        self.listeners.set_owner(id, owner);
+    }
+
+    /// See [`Stack::set_owner`](crate::Stack::set_owner).
+    pub fn set_owner(&mut self, id: ConnId, owner: Owner) {
+        if let Some(connection) = self.connections.get_mut(id.0) {
+            connection.owner = owner;
+        }
     }
 
     /// See [`Stack::unlisten`](crate::Stack::unlisten).

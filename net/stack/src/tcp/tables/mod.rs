@@ -163,6 +163,7 @@ impl Tcp {
         }
         // Of ends that crossed, the peer's was acknowledged before.
         let owed = connection.owes_ack();
+        around.interface.owner = connection.owner;
         let ack = connection.last_ack(around.now);
         if owed {
             self.send_bare(&flow, ack, around);
@@ -195,6 +196,7 @@ impl Tcp {
         let Some(connection) = self.connections.at_mut(index) else { return };
         let (flow, (seq, ack)) = (connection.flow, connection.positions());
         let told = connection.is_synchronized();
+        around.interface.owner = connection.owner;
         connection.fail(reason);
         if told {
             around.counters.bump(Counter::TcpResetsOut);
@@ -213,10 +215,12 @@ impl Tcp {
     }
 
     /// Takes the next event of a connection.
-    pub fn take_event(&mut self, events: &mut EventQueue) -> Option<Event> {
+    pub fn take_event(&mut self, around: &mut Around<'_>) -> Option<Event> {
+        let Around { events, interface, .. } = around;
         while let Some(index) = events.connections.first() {
             let key = self.connections.key_at(index);
             let taken = self.connections.at_mut(index).and_then(|connection| {
+                interface.owner = connection.owner;
                 let signal = connection.signals.take();
                 signal.map(|signal| (signal, connection.fail, connection.listener))
             });

@@ -6,6 +6,7 @@ use crate::counters::Counter;
 use crate::event::{FailReason, ListenerId};
 use crate::icmp::{ErrorKind, IcmpError};
 use crate::limit::Allowed;
+use crate::owner::Owner;
 use crate::path_mtu::PathUser;
 use crate::tcp::connection::expected::Plain;
 use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Verdict};
@@ -58,6 +59,7 @@ impl Tcp {
     ) -> Result<(), (IoBuf, Option<Box<Chain>>)> {
         let taken = match self.connections.at_mut(index) {
             Some(connection) if connection.expects(around.now, plain) => {
+                around.interface.owner = connection.owner;
                 let mut env = Env {
                     now: around.now,
                     config: &self.config,
@@ -78,6 +80,7 @@ impl Tcp {
     /// Takes a segment of a connection in.
     pub fn deliver(&mut self, index: u32, segment: Segment, around: &mut Around<'_>) {
         let (seq, ack, flags, end) = (segment.seq, segment.ack, segment.flags, segment.end());
+        around.interface.owner = self.connections.at(index).map_or(Owner::UNKNOWN, |found| found.owner);
         let verdict = self.with(index, around, |connection, env| connection.on_segment(segment, env));
         match verdict {
             Some(Verdict::Reset) => {
@@ -97,6 +100,7 @@ impl Tcp {
 
     fn continue_handshake(&mut self, index: u32, flow: &Flow, segment: Segment, around: &mut Around<'_>) {
         let Some(entry) = self.half_open.get_mut(index) else { return };
+        around.interface.owner = self.listeners.owner(entry.handshake.listener);
         let expected = entry.handshake.remote_initial + 1;
         if segment.flags.has(Flags::RST) {
             if segment.seq == expected {
@@ -176,6 +180,7 @@ impl Tcp {
         }
         let mut connection = Box::new(Connection::accept(handshake, mss, stamps, &env));
         connection.mapped = Place::In;
+        connection.owner = self.listeners.owner(listener);
         connection.set_burst(around.interface.burst(flow.remote.ip()));
         let Ok(key) = self.connections.insert(connection) else { return };
         if let Some(place) = place {
@@ -221,6 +226,7 @@ impl Tcp {
             return;
         }
         let listener = self.listeners.at_port(flow.local.port());
+        around.interface.owner = listener.map_or(Owner::UNKNOWN, |listener| self.listeners.owner(listener));
         if let Some(handshake) = listener.and_then(|listener| self.redeem(flow, listener, &segment, around)) {
             self.establish(handshake, None, segment, around);
             return;

@@ -119,6 +119,7 @@ impl Tcp {
 
     fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<(Frame, More)> {
         let connection = self.connections.at_mut(index)?;
+        around.interface.owner = connection.owner;
         let mut payload = Chain::new();
         let Outgoing { header, sack, markable, more } =
             connection.next_segment(around.now, &self.config, &mut payload)?;

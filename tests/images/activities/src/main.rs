@@ -1,0 +1,144 @@
+//! A test image: two activities, `light` and `heavy`, each with an echo service, and clients of both at the other end of a
+//! network device in software. Says what a pattern of requests has cost each of them, and ends.
+//!
+//! ```text
+//! PATTERN: light CYCLES, heavy CYCLES, infrastructure CYCLES, own CYCLES and CYCLES
+//! ```
+//!
+//! On a machine whose clocks go by its instructions the cycles are those, and the same in each run. Both services do the same
+//! for a request, but that `heavy` does some work of its own besides; both measure that themselves.
+#![no_std]
+#![no_main]
+
+mod link;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use isola::ebbs::{InUse, current_core, cycles};
+use isola::events::activity::INFRASTRUCTURE;
+use isola::events::event::Event;
+use isola::events::{register_activity, yield_now};
+use isola::iobuf::Chain;
+use isola::net::{ConnectionHandler, NETWORK_MANAGER, TcpConnection, listen_with};
+use isola::prelude::*;
+use isola_abi::id::ActivityId;
+use isola_ebbs::platform;
+use link::{Client, Link};
+
+isola::app!(main, components: components);
+
+/// Requests of each kind, in a pattern.
+const ROUNDS: u64 = 500;
+
+/// Rounds before those that count.
+const WARM_UP: u64 = 20;
+
+const LIGHT_PORT: u16 = 1;
+const HEAVY_PORT: u16 = 2;
+
+/// Clients of each service.
+const CLIENTS: u16 = 3;
+
+/// Turns of a loop that `heavy` does for a request.
+const TURNS: u64 = 1_000;
+
+/// Which client sends in each event of a round: `l` and `h` for one of `light` and of `heavy`, a space between events.
+const PATTERNS: [(&str, &str); 6] = [
+    ("alone", "l h"),
+    ("first of four", "lhhh"),
+    ("second of four", "hlhh"),
+    ("third of four", "hhlh"),
+    ("last of four", "hhhl"),
+    ("in turns", "lhlhlh"),
+];
+
+/// What the services have measured of themselves: `light`, `heavy`.
+static OWN_CYCLES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+fn components() -> Result<(), InUse> {
+    NETWORK_MANAGER.replace(|| Box::new(Link))
+}
+
+/// Serves echo, and does so many turns of a loop for each request.
+struct Service {
+    turns: u64,
+    own_cycles: &'static AtomicU64,
+}
+
+impl ConnectionHandler for Service {
+    fn received(&mut self, connection: &TcpConnection, data: Chain) {
+        let began = cycles();
+        (0..self.turns).for_each(|turn| _ = core::hint::black_box(turn));
+        self.own_cycles.fetch_add(cycles() - began, Ordering::Relaxed);
+        echo(connection, data);
+    }
+}
+
+fn echo(connection: &TcpConnection, mut data: Chain) {
+    if let Err(error) = connection.send(&mut data) {
+        println!("not sent: {error}");
+    }
+}
+
+async fn main(_: Arguments) -> ExitCode {
+    let (Some(light), Some(heavy)) = (register_activity("light"), register_activity("heavy")) else {
+        return ExitCode::FAILURE;
+    };
+    for (activity, port, turns, own_cycles) in
+        [(light, LIGHT_PORT, 0, &OWN_CYCLES[0]), (heavy, HEAVY_PORT, TURNS, &OWN_CYCLES[1])]
+    {
+        let accept = move |_: &TcpConnection| Service { turns, own_cycles };
+        // A port that is taken is one at which no client is answered.
+        Event::new()
+            .charged_to(activity)
+            .spawn(move || _ = listen_with(port, 8, accept).map(core::mem::forget));
+    }
+    yield_now().await;
+    let mut clients = Vec::new();
+    for port in [LIGHT_PORT, HEAVY_PORT] {
+        for number in 0..CLIENTS {
+            let Some(client) = Client::connect(port, number).await else {
+                println!("port {port} does not answer");
+                return ExitCode::FAILURE;
+            };
+            clients.push(client);
+        }
+    }
+    for (name, pattern) in PATTERNS {
+        rounds(&mut clients, pattern, WARM_UP).await;
+        let before = counted([light, heavy, INFRASTRUCTURE]);
+        rounds(&mut clients, pattern, ROUNDS).await;
+        let after = counted([light, heavy, INFRASTRUCTURE]);
+        let [light, heavy, infrastructure, own_light, own_heavy] =
+            core::array::from_fn(|index| after[index] - before[index]);
+        println!(
+            "{name}: light {light}, heavy {heavy}, infrastructure {infrastructure}, own {own_light} and {own_heavy}"
+        );
+    }
+    println!("activities: all counted");
+    ExitCode::SUCCESS
+}
+
+/// Plays a pattern so often.
+async fn rounds(clients: &mut [Client], pattern: &str, count: u64) {
+    let (light, heavy) = clients.split_at_mut(CLIENTS.into());
+    for _ in 0..count {
+        for event in pattern.split(' ') {
+            let mut next = [0, 0];
+            for kind in event.chars() {
+                let (of, at) = if kind == 'l' { (&mut *light, 0) } else { (&mut *heavy, 1) };
+                of[next[at]].ask();
+                next[at] += 1;
+            }
+            link::deliver(event.len()).await;
+        }
+    }
+}
+
+/// What this core has charged to these activities, and what the services have measured of themselves.
+fn counted(activities: [ActivityId; 3]) -> [u64; 5] {
+    let report = &platform().report().cores[current_core().0 as usize];
+    let [a, b, c] =
+        activities.map(|activity| report.activities[activity.0 as usize].cycles.load(Ordering::Relaxed));
+    let [light, heavy] = OWN_CYCLES.each_ref().map(|own| own.load(Ordering::Relaxed));
+    [a, b, c, light, heavy]
+}

@@ -1,0 +1,63 @@
+//! The network's work is charged to the activities that it is done for, to within 1 %.
+//!
+//! The image `activities` counts, on a machine whose clocks go by its instructions: what it says is the same in each run.
+
+use isola_tests::qemu::{Machine, MachineType, Time};
+
+/// Rounds of a pattern.
+const ROUNDS: f64 = 500.0;
+
+/// What a request of each service has cost, and what an event has cost that is charged to neither, in instructions.
+#[derive(Clone, Copy, Debug)]
+struct Charged {
+    light: f64,
+    heavy: f64,
+    infrastructure: f64,
+}
+
+/// Reads a pattern's line. There are so many requests of each service in a round.
+fn charged(serial: &str, pattern: &str, light: f64, heavy: f64) -> Charged {
+    let line = serial.lines().find_map(|line| line.strip_prefix(&format!("{pattern}: ")));
+    let line = line.unwrap_or_else(|| panic!("nothing of {pattern:?} in:\n{serial}"));
+    let words = line.split(|letter: char| !letter.is_ascii_digit());
+    let numbers: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
+    let [to_light, to_heavy, infrastructure, own_light, own_heavy] = numbers[..] else {
+        panic!("five numbers in {line:?}")
+    };
+    Charged {
+        light: (to_light - own_light) / (light * ROUNDS),
+        heavy: (to_heavy - own_heavy) / (heavy * ROUNDS),
+        infrastructure: infrastructure / ROUNDS,
+    }
+}
+
+/// How far apart the two services are, as a part.
+fn difference(light: f64, heavy: f64) -> f64 {
+    (light / heavy - 1.0).abs()
+}
+
+#[test]
+fn two_activities_of_a_cell_are_charged_what_each_has_caused_to_within_one_per_cent() {
+    let machine = Machine::new(MachineType::Q35, "activities").cpu("max,-x2apic").time(Time::Instructions);
+    let outcome = machine.run();
+    assert_eq!(outcome.exit_code, Some(0), "{}", outcome.serial);
+    let alone = charged(&outcome.serial, "alone", 1.0, 1.0);
+    assert!(difference(alone.light, alone.heavy) < 0.01, "{alone:?}");
+    assert!(
+        alone.infrastructure < 0.01 * alone.light,
+        "an event for one activity is charged to it: {alone:?}"
+    );
+    let (mut light, mut heavy) = (0.0, 0.0);
+    for pattern in ["first of four", "second of four", "third of four", "last of four"] {
+        let charged = charged(&outcome.serial, pattern, 1.0, 3.0);
+        // The first one of a batch costs some instructions more than those behind it.
+        assert!(difference(charged.light, charged.heavy) < 0.02, "{pattern}: {charged:?}");
+        // What the event does for all of its frames: less than one of them costs.
+        assert!(charged.infrastructure < charged.light, "{pattern}: {charged:?}");
+        light += charged.light;
+        heavy += charged.heavy;
+    }
+    assert!(difference(light, heavy) < 0.01, "in all orders light {light:.0}, heavy {heavy:.0}");
+    let in_turns = charged(&outcome.serial, "in turns", 3.0, 3.0);
+    assert!(difference(in_turns.light, in_turns.heavy) < 0.01, "{in_turns:?}");
+}
