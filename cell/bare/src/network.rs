@@ -402,6 +402,10 @@ impl NetworkQueue for BareQueue {
         Some(ReceivedFrame { frame, rest, checksum })
     }
 
+    fn may_have_received(&self) -> bool {
+        self.queue.has_noticed_received()
+    }
+
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         let offload = offload(&frame);
         let refused = match self.lend(Sent(frame), offload) {

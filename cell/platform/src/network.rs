@@ -130,6 +130,12 @@ pub trait NetworkQueue {
     /// The next received frame, where there is one. Gives the device a fresh buffer for it.
     fn receive(&mut self) -> Option<ReceivedFrame>;
 
+    /// Whether [`Self::receive`] may return another frame, as far as is known without another look at the device: what has
+    /// come since the last look, [`Self::enable_interrupts`] tells.
+    fn may_have_received(&self) -> bool {
+        true
+    }
+
     /// Hands a frame to the device, which starts on it at the latest at the next [`Self::flush`].
     ///
     /// # Errors

@@ -218,6 +218,12 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         self.receive.has_returned()
     }
 
+    /// Whether received frames wait that were there at the last look at the device's ring.
+    #[inline]
+    pub fn has_noticed_received(&self) -> bool {
+        self.receive.has_noticed()
+    }
+
     /// Whether sent frames wait to be reclaimed.
     #[inline]
     pub fn has_sent(&self) -> bool {

@@ -337,6 +337,12 @@ impl<B> VirtQueue<B> {
         self.fault.is_none() && (self.returned != self.taken || self.newly_returned() > 0)
     }
 
+    /// Whether the device had returned something at the last look that was not taken yet.
+    #[inline]
+    pub fn has_noticed(&self) -> bool {
+        self.returned != self.taken
+    }
+
     /// How many buffers the device says it has returned since they were last counted.
     #[inline]
     fn newly_returned(&self) -> u16 {

@@ -59,6 +59,15 @@ impl Attribution {
         self.piece.set(cycles());
     }
 
+    /// The same before the first and behind the last of several pieces that are alike: what lies between is common.
+    #[inline]
+    pub fn next_stage(&self) {
+        // An event for one activity is not divided.
+        if self.works_for.get() == WorksFor::Several {
+            self.next_piece();
+        }
+    }
+
     /// Charges this piece to `owner`.
     #[inline]
     pub fn charge(&self, owner: Owner) {

@@ -27,8 +27,8 @@ use isola_events::event::Event;
 use isola_events::{Alarm, current_activity, memory_pressure, now};
 use isola_iobuf::IoBufMut;
 use isola_net_stack::{
-    self as stack, ConnId, Counter, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, RxChecksum,
-    Stack, UdpId,
+    self as stack, ConnId, Counter, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, Owner,
+    RxChecksum, Stack, UdpId,
 };
 use isola_platform::Clock;
 use isola_platform::CoreIndex;
@@ -311,14 +311,21 @@ impl CoreNetwork {
     }
 
     fn take_events(&self) {
-        loop {
-            self.attribution.next_piece();
-            let next =
-                self.stack.borrow_mut().as_mut().and_then(|stack| Some((stack.next_event()?, stack.owner())));
-            let Some((event, owner)) = next else { return };
+        self.attribution.next_stage();
+        while let Some((event, owner)) = self.next_event() {
             self.attribution.charge(owner);
             self.handle(event);
+            if !self.look(Stack::may_have_events).unwrap_or(false) {
+                return self.attribution.next_stage();
+            }
+            self.attribution.next_piece();
         }
+    }
+
+    fn next_event(&self) -> Option<(stack::Event, Owner)> {
+        let mut stack = self.stack.borrow_mut();
+        let stack = stack.as_mut()?;
+        Some((stack.next_event()?, stack.owner()))
     }
 
     fn handle(&self, event: stack::Event) {

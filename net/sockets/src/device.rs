@@ -259,7 +259,7 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     let queue = (current_core().0 as usize).checked_rem(owners);
     let Some(owner) = queue.and_then(|queue| OWNERS.cores.get(queue)) else { return };
     let owner = CoreIndex(owner.load(Ordering::Relaxed).into());
-    let frames: Vec<_> = core::iter::from_fn(|| next_frame(stack, now)).collect();
+    let frames: Vec<_> = frames_of(stack, now).collect();
     if !frames.is_empty() {
         let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
         let count = frames.len();
@@ -269,13 +269,25 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     }
 }
 
-/// The next frame that the stack has ready; what it took to make it is charged to its owner.
+/// The frames that the stack has ready; what it took to make each, and what is done with it, is charged to its owner.
 #[inline]
-fn next_frame(stack: &mut Stack, now: Instant) -> Option<(Owner, Frame)> {
-    let frame = stack.poll_transmit(now)?;
-    let owner = stack.owner();
-    NETWORK.attribution.charge(owner);
-    Some((owner, frame))
+fn frames_of(stack: &mut Stack, now: Instant) -> impl Iterator<Item = (Owner, Frame)> {
+    let mut has_begun = false;
+    core::iter::from_fn(move || {
+        if core::mem::replace(&mut has_begun, true) {
+            if !stack.may_transmit() {
+                NETWORK.attribution.next_stage();
+                return None;
+            }
+            NETWORK.attribution.next_piece();
+        } else {
+            NETWORK.attribution.next_stage();
+        }
+        let frame = stack.poll_transmit(now)?;
+        let owner = stack.owner();
+        NETWORK.attribution.charge(owner);
+        Some((owner, frame))
+    })
 }
 
 impl Queues {
@@ -348,7 +360,7 @@ impl Queues {
             let is_sole = |steering: &Arc<Steering>| steering.is_sole(here.0 as u16);
             let alone = !self.datagrams_elsewhere.get() && steering.is_some_and(is_sole);
             NETWORK.absorb(core::iter::from_fn(|| {
-                while taken < BATCH {
+                while taken < BATCH && (taken == 0 || queue.may_have_received()) {
                     let received = queue.receive()?;
                     taken += 1;
                     bytes += received.len() as u64;
@@ -417,7 +429,7 @@ impl Queues {
     fn send_from(&self, stack: &mut Stack, now: Instant) {
         NETWORK.attribution.begin_common();
         self.reclaim(&mut |head| stack.recycle(head));
-        self.send_all(core::iter::from_fn(|| next_frame(stack, now).map(|(_, frame)| frame)));
+        self.send_all(frames_of(stack, now).map(|(_, frame)| frame));
     }
 
     fn send_waiting(&self) {
@@ -453,7 +465,6 @@ impl Queues {
                 break;
             }
         }
-        NETWORK.attribution.next_piece();
         for frame in frames {
             if waiting.is_empty() {
                 if let Err(frame) = hand_over(frame) {
@@ -464,7 +475,6 @@ impl Queues {
             } else {
                 dropped += 1;
             }
-            NETWORK.attribution.next_piece();
         }
         NETWORK.attribution.begin_common();
         self.report.sent_frames.fetch_add(sent, Ordering::Relaxed);

@@ -66,6 +66,10 @@ impl<F: Filter> NetworkQueue for FilteredQueue<F> {
         None
     }
 
+    fn may_have_received(&self) -> bool {
+        self.queue.may_have_received()
+    }
+
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         // What the device had no room for comes first again.
         let frame = match core::mem::replace(&mut self.seen, Seen::No) {

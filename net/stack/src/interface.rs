@@ -388,6 +388,12 @@ impl Interface {
         Some(frame)
     }
 
+    /// Whether there is a frame that is ready.
+    #[inline]
+    pub fn has_ready(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Whether the transmit queue takes no further frame.
     pub fn is_congested(&self) -> bool {
         self.queue.len() >= self.queue_limit

@@ -140,6 +140,12 @@ impl Stack {
         self.counted(frame)
     }
 
+    /// Whether [`Self::poll_transmit`] may have another frame, after it has returned one.
+    #[inline]
+    pub fn may_transmit(&self) -> bool {
+        self.interface.has_ready() || self.tcp.has_ready() || self.now >= self.setup_due
+    }
+
     /// Counts a frame that leaves.
     #[inline(always)]
     fn counted(&mut self, frame: Frame) -> Option<Frame> {

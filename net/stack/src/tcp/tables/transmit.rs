@@ -65,6 +65,12 @@ impl Tcp {
         None
     }
 
+    /// Whether a connection may have something to send.
+    #[inline]
+    pub fn has_ready(&self) -> bool {
+        self.ready.first().is_some()
+    }
+
     /// The connection at `index` has nothing more to send.
     #[inline]
     fn rest(&mut self, index: u32, now: Instant) {
