@@ -95,7 +95,8 @@ fn in_image(
     }
     let inside =
         |segment: &&ImageSegment| segment.virt <= address && end - segment.virt <= segment.memory.len_bytes;
-    segments.iter().find(inside).map(|segment| segment.memory.start.0 + (address - segment.virt))
+    // Variables stand last, and are what is asked for most.
+    segments.iter().rev().find(inside).map(|segment| segment.memory.start.0 + (address - segment.virt))
 }
 
 /// The address of memory in the direct map, as nearly all is.
@@ -133,6 +134,22 @@ fn memory_at(address: u64) -> Option<PhysRange> {
 pub unsafe trait DmaBuffer {
     /// Calls `visit` with each contiguous piece of the memory, in order: address and length in bytes.
     fn for_each_segment(&self, visit: impl FnMut(*const u8, usize));
+
+    /// The same pieces where there are one or two, none of them empty: what a driver looks at first. `None` where there are
+    /// others, or the implementor does not say.
+    #[inline]
+    fn one_or_two(&self) -> Option<OneOrTwo> {
+        None
+    }
+}
+
+/// One or two pieces of memory: addresses and lengths in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OneOrTwo {
+    /// The first piece.
+    pub first: (*const u8, usize),
+    /// The second one, where there are two.
+    pub second: Option<(*const u8, usize)>,
 }
 
 // SAFETY: the segments are the elements', each of which promises the same for its own; the elements stay in

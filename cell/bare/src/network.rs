@@ -24,7 +24,7 @@ use isola_events::interrupt::QUEUE_VECTORS;
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 use isola_machine::apic::{self, local};
 use isola_machine::device::Windows;
-use isola_machine::dma::{DmaBuffer, DmaRegion};
+use isola_machine::dma::{DmaBuffer, DmaRegion, OneOrTwo};
 use isola_platform::network::{
     FlowSpreading, Frame, FramesPending, NetworkPort, NetworkQueue, Offloads, PartialChecksum,
     ReceivedChecksum, ReceivedFrame, SPREADING_KEY_LEN, SPREADING_PARTS, SpreadingRefused,
@@ -224,6 +224,11 @@ unsafe impl DmaBuffer for Filled {
     fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         visit(self.0.as_ptr(), self.0.len());
     }
+
+    #[inline]
+    fn one_or_two(&self) -> Option<OneOrTwo> {
+        (!self.0.is_empty()).then(|| OneOrTwo { first: (self.0.as_ptr(), self.0.len()), second: None })
+    }
 }
 
 impl ReceiveBuffer for Filled {
@@ -242,6 +247,18 @@ unsafe impl DmaBuffer for Sent {
     fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
         visit(self.0.head.as_ptr(), self.0.head.len());
         self.0.payload.parts().for_each(|part| visit(part.as_ptr(), part.len()));
+    }
+
+    #[inline]
+    fn one_or_two(&self) -> Option<OneOrTwo> {
+        let Frame { head, payload, .. } = &self.0;
+        let second = match payload.front() {
+            None => None,
+            // Parts of a chain are never empty.
+            Some(part) if part.len() == payload.len() => Some((part.as_ptr(), part.len())),
+            Some(_) => return None,
+        };
+        (!head.is_empty()).then(|| OneOrTwo { first: (head.as_ptr(), head.len()), second })
     }
 }
 

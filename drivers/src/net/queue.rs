@@ -5,7 +5,7 @@ use crate::transport::MessageControl;
 use crate::virtqueue::{Access, Fault, HEADER_LEN, Pending, Refusal, Refused, VirtQueue, WakeWhen};
 use alloc::boxed::Box;
 use isola_machine::apic::InterruptMessage;
-use isola_machine::dma::DmaBuffer;
+use isola_machine::dma::{DmaBuffer, OneOrTwo};
 use isola_machine::dma_peer::SharedBuffer;
 
 /// A buffer that the device fills with a header and a frame.
@@ -119,8 +119,14 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     /// Gives the buffer back with the reason.
     #[inline]
     pub fn fill(&mut self, buffer: Rx) -> Result<(), Refused<Rx>> {
-        let mut len = 0;
-        buffer.for_each_segment(|_, segment| len += segment);
+        let len = match buffer.one_or_two() {
+            Some(OneOrTwo { first, second: None }) => first.1,
+            _ => {
+                let mut len = 0;
+                buffer.for_each_segment(|_, segment| len += segment);
+                len
+            }
+        };
         if len < self.options.receive_len {
             return Err(Refused { buffer, reason: Refusal::TooShort });
         }

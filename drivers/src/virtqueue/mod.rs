@@ -28,6 +28,7 @@
 mod chain;
 mod fault;
 mod free;
+mod pair;
 mod rings;
 mod short;
 mod tables;
@@ -47,6 +48,7 @@ use alloc::vec::Vec;
 use chain::{ChainWriter, Limits, Written};
 use free::FreeList;
 use isola_machine::dma::{DmaBuffer, DmaRegion, read_barrier, write_barrier};
+use pair::Pair;
 use rings::Rings;
 use short::Short;
 use tables::Tables;
@@ -209,6 +211,22 @@ impl<B> VirtQueue<B> {
     /// Gives the buffer back with the reason.
     #[inline]
     pub fn lend(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
+    where
+        B: DmaBuffer,
+    {
+        let buffer = match Pair::of(&buffer, access) {
+            Some(pair) => match self.add_pair(buffer, pair, access) {
+                Ok(()) => return Ok(()),
+                Err(buffer) => buffer,
+            },
+            None => buffer,
+        };
+        self.lend_longer(buffer, access)
+    }
+
+    /// As [`Self::lend`], for a buffer of more than two pieces, or for which there was no room.
+    #[inline(never)]
+    fn lend_longer(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
     where
         B: DmaBuffer,
     {
