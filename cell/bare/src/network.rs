@@ -293,6 +293,7 @@ struct BareQueue {
 }
 
 impl BareQueue {
+    #[inline]
     fn buffer(&mut self) -> Filled {
         let recycled = self.watched.pop_front().map(IoBuf::try_into_mut);
         let mut buffer = match recycled {
@@ -335,6 +336,7 @@ impl BareQueue {
     }
 
     /// The first `len` bytes of a buffer that the device has filled. It gets a fresh one.
+    #[inline]
     fn take(&mut self, mut buffer: IoBufMut, len: usize) -> IoBuf {
         buffer.truncate(len);
         let filled = buffer.freeze();
@@ -364,6 +366,32 @@ impl BareQueue {
             }
         }
         Some(rest)
+    }
+
+    /// The device did not take a frame: it gets a copy in one piece where that helps.
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self, refused: Refused<Sent>, offload: Offload) -> Result<(), Frame> {
+        let refused = match refused {
+            // A frame of very many views, or of views that cross from one page of an object in pieces to the next.
+            Refused { buffer: Sent(mut frame), reason: Refusal::TooManySegments } => {
+                frame.payload = IoBuf::copy_from_slice(&frame.payload.to_vec()).into();
+                match self.lend(Sent(frame), offload) {
+                    Ok(()) => return Ok(()),
+                    Err(refused) => refused,
+                }
+            }
+            refused => refused,
+        };
+        match refused {
+            Refused { buffer: Sent(frame), reason: Refusal::Full } => Err(frame),
+            // It will never be taken: others must not wait behind it.
+            _ => {
+                platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
+                self.check();
+                Ok(())
+            }
+        }
     }
 
     /// Complains, once, of a device that breaks its rules. It is of no use any more.
@@ -425,24 +453,9 @@ impl NetworkQueue for BareQueue {
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         let offload = offload(&frame);
-        let refused = match self.lend(Sent(frame), offload) {
-            Ok(()) => return Ok(()),
-            // A frame of very many views, or of views that cross from one page of an object in pieces to the next.
-            Err(Refused { buffer: Sent(mut frame), reason: Refusal::TooManySegments }) => {
-                frame.payload = IoBuf::copy_from_slice(&frame.payload.to_vec()).into();
-                self.lend(Sent(frame), offload)
-            }
-            Err(refused) => Err(refused),
-        };
-        match refused {
+        match self.lend(Sent(frame), offload) {
             Ok(()) => Ok(()),
-            Err(Refused { buffer: Sent(frame), reason: Refusal::Full }) => Err(frame),
-            // It will never be taken: others must not wait behind it.
-            Err(_) => {
-                platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
-                self.check();
-                Ok(())
-            }
+            Err(refused) => self.refused(refused, offload),
         }
     }
 

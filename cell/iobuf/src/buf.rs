@@ -39,6 +39,18 @@ impl IoBuf {
         Self { storage: Storage::Shared(Arc::from(bytes)), start: 0, end: place(bytes.len()) }
     }
 
+    /// Returns the number of bytes: without a look at them, which would check its bounds.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.end == self.start
+    }
+
     /// The view of `range` of this view, sharing its memory.
     ///
     /// Returns `None` where `range` is not within the view.
@@ -154,6 +166,18 @@ impl IoBufMut {
     pub fn with_room(headroom: usize, tailroom: usize) -> Self {
         let (start, _) = (place(headroom), place(headroom + tailroom));
         Self { bytes: zeros(headroom + tailroom), start, end: start }
+    }
+
+    /// Returns the number of bytes of data: without a look at them, which would check its bounds.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// Whether there is no data.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.end == self.start
     }
 
     /// Bytes that can still be prepended.

@@ -20,11 +20,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::net::IpAddr;
-use isola_abi::report::MemoryPressure;
+use core::sync::atomic::Ordering;
+use isola_abi::report::{MemoryPressure, Report};
 use isola_ebbs::{Ebb, Representative, current_core, cycles, platform};
 use isola_events::activity::{INFRASTRUCTURE, charge_to};
 use isola_events::event::Event;
-use isola_events::{Alarm, current_activity, memory_pressure, now};
+use isola_events::{Alarm, current_activity, now};
 use isola_iobuf::IoBufMut;
 use isola_net_stack::{
     self as stack, ConnId, Counter, Evidence, Ipv4Config, Ipv6Settings, ListenerId, MacAddr, Owner,
@@ -53,6 +54,7 @@ pub(crate) struct CoreNetwork {
     /// For whom the running event works.
     pub attribution: Attribution,
     clock: &'static Clock,
+    report: &'static Report,
     /// Whether tasks were woken that may have something to send.
     calls_expected: Cell<bool>,
     alarm: Alarm,
@@ -73,6 +75,7 @@ impl Representative for CoreNetwork {
             latency: Latency::new(),
             attribution: Attribution::new(),
             clock: platform().clock(),
+            report: platform().report(),
             calls_expected: Cell::new(false),
             alarm: Alarm::new(|| NETWORK.ring()),
             rings_at: Cell::new(stack::Instant::NEVER),
@@ -82,6 +85,13 @@ impl Representative for CoreNetwork {
         }
         network
     }
+}
+
+/// What is the same for all frames that are taken in together.
+pub(crate) struct Intake {
+    now: stack::Instant,
+    longest: usize,
+    nothing_arrives: bool,
 }
 
 /// Longest frame that is taken while memory is short, in bytes.
@@ -167,53 +177,66 @@ impl CoreNetwork {
         self.latency.begin(came_at);
         // Asked for each, as one may end a flow that strays.
         let is_current = || interface::steering().is_none_or(|steering| steering.version() == version);
-        self.absorb(batch.into_iter().filter_map(|received| match is_current() {
-            true => Some(received),
-            false => device::pass_on(received),
-        }));
+        let intake = self.begin_intake();
+        for received in batch {
+            let received = if is_current() { Some(received) } else { device::pass_on(received) };
+            received.into_iter().for_each(|received| self.absorb(&intake, received));
+        }
         self.answer();
         self.latency.end();
     }
 
-    /// Takes received frames; [`Self::answer`] is due. While next to no memory is left, long ones are dropped, as if the
-    /// wire had lost them: what they carry would stay until somebody reads it, and the cell would end for want of memory.
-    /// Short ones, with acknowledgements among them, are what gets memory back.
-    pub fn absorb(&self, frames: impl Iterator<Item = ReceivedFrame>) {
-        let now = self.now();
-        let longest =
-            if memory_pressure() == MemoryPressure::Critical { LONGEST_IN_NEED } else { usize::MAX };
-        let nothing_arrives = self.arriving.is_empty();
+    /// Takes received frames; [`Self::answer`] is due.
+    pub fn absorb_all(&self, frames: Vec<ReceivedFrame>) {
+        let intake = self.begin_intake();
+        frames.into_iter().for_each(|received| self.absorb(&intake, received));
+    }
+
+    /// Begins to take received frames in.
+    #[inline]
+    pub fn begin_intake(&self) -> Intake {
+        let longest = match self.report.memory.pressure.load(Ordering::Relaxed) {
+            level if level == MemoryPressure::Critical as u32 => LONGEST_IN_NEED,
+            _ => usize::MAX,
+        };
+        let intake = Intake { now: self.now(), longest, nothing_arrives: self.arriving.is_empty() };
         self.attribution.begin();
-        for received in frames {
-            let received = match nothing_arrives {
-                true => received,
-                false => match self.hold_back(received) {
-                    Some(received) => received,
-                    None => continue,
-                },
-            };
-            // Only now: what lies between the device and the stack may use the network itself.
-            let mut stack = self.stack.borrow_mut();
-            let Some(stack) = stack.as_mut() else { continue };
-            if received.len() > longest {
-                count_dropped(Counter::DropMemoryShort, 1);
-                continue;
-            }
-            let ReceivedFrame { frame, rest, checksum } = received;
-            let checksum = match checksum {
-                ReceivedChecksum::Unchecked => RxChecksum::Unverified,
-                ReceivedChecksum::Valid => RxChecksum::Verified,
-            };
-            match rest {
-                None => stack.receive(now, frame, checksum),
-                Some(rest) => stack.receive_long(now, frame, rest, checksum),
-            }
-            while let Some(whole) = stack.take_reassembled() {
-                device::steer_again(whole);
-            }
-            self.attribution.charge(stack.owner());
-            self.attribution.next_piece();
+        intake
+    }
+
+    /// Takes a received frame; [`Self::answer`] is due. While next to no memory is left, a long one is dropped, as if the
+    /// wire had lost it: what it carries would stay until somebody reads it, and the cell would end for want of memory.
+    /// Short ones, with acknowledgements among them, are what gets memory back.
+    #[inline]
+    pub fn absorb(&self, intake: &Intake, received: ReceivedFrame) {
+        let received = match intake.nothing_arrives {
+            true => received,
+            false => match self.hold_back(received) {
+                Some(received) => received,
+                None => return,
+            },
+        };
+        // Only now: what lies between the device and the stack may use the network itself.
+        let mut stack = self.stack.borrow_mut();
+        let Some(stack) = stack.as_mut() else { return };
+        if received.len() > intake.longest {
+            count_dropped(Counter::DropMemoryShort, 1);
+            return;
         }
+        let ReceivedFrame { frame, rest, checksum } = received;
+        let checksum = match checksum {
+            ReceivedChecksum::Unchecked => RxChecksum::Unverified,
+            ReceivedChecksum::Valid => RxChecksum::Verified,
+        };
+        match rest {
+            None => stack.receive(intake.now, frame, checksum),
+            Some(rest) => stack.receive_long(intake.now, frame, rest, checksum),
+        }
+        while let Some(whole) = stack.take_reassembled() {
+            device::steer_again(whole);
+        }
+        self.attribution.charge(stack.owner());
+        self.attribution.next_piece();
     }
 
     /// Takes the memory of a sent frame's head back.

@@ -259,7 +259,13 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
     let queue = (current_core().0 as usize).checked_rem(owners);
     let Some(owner) = queue.and_then(|queue| OWNERS.cores.get(queue)) else { return };
     let owner = CoreIndex(owner.load(Ordering::Relaxed).into());
-    let frames: Vec<_> = frames_of(stack, now).collect();
+    let mut frames = Vec::new();
+    while let Some(frame) = stack.poll_transmit(now) {
+        let owner = stack.owner();
+        NETWORK.attribution.charge(owner);
+        frames.push((owner, frame));
+        NETWORK.attribution.next_piece();
+    }
     if !frames.is_empty() {
         let event = Event::new().at(Placement::Core(owner)).charged_to(INFRASTRUCTURE);
         let count = frames.len();
@@ -267,27 +273,6 @@ pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
             count_dropped(Counter::DropCoreBusy, count);
         }
     }
-}
-
-/// The frames that the stack has ready; what it took to make each, and what is done with it, is charged to its owner.
-#[inline]
-fn frames_of(stack: &mut Stack, now: Instant) -> impl Iterator<Item = (Owner, Frame)> {
-    let mut has_begun = false;
-    core::iter::from_fn(move || {
-        if core::mem::replace(&mut has_begun, true) {
-            if !stack.may_transmit() {
-                NETWORK.attribution.next_stage();
-                return None;
-            }
-            NETWORK.attribution.next_piece();
-        } else {
-            NETWORK.attribution.next_stage();
-        }
-        let frame = stack.poll_transmit(now)?;
-        let owner = stack.owner();
-        NETWORK.attribution.charge(owner);
-        Some((owner, frame))
-    })
 }
 
 impl Queues {
@@ -359,22 +344,21 @@ impl Queues {
         if let Some(queue) = self.queue.borrow_mut().as_mut() {
             let is_sole = |steering: &Arc<Steering>| steering.is_sole(here.0 as u16);
             let alone = !self.datagrams_elsewhere.get() && steering.is_some_and(is_sole);
-            NETWORK.absorb(core::iter::from_fn(|| {
-                while taken < BATCH && (taken == 0 || queue.may_have_received()) {
-                    let received = queue.receive()?;
-                    taken += 1;
-                    bytes += received.len() as u64;
-                    let core = if alone { here } else { self.core_of(&received.frame) };
-                    if core == here {
-                        return Some(received);
-                    }
-                    match elsewhere.iter_mut().find(|(of, _)| *of == core) {
-                        Some((_, batch)) => batch.push(received),
-                        None => elsewhere.push((core, vec![received])),
-                    }
+            let intake = NETWORK.begin_intake();
+            while taken < BATCH && (taken == 0 || queue.may_have_received()) {
+                let Some(received) = queue.receive() else { break };
+                taken += 1;
+                bytes += received.len() as u64;
+                let core = if alone { here } else { self.core_of(&received.frame) };
+                if core == here {
+                    NETWORK.absorb(&intake, received);
+                    continue;
                 }
-                None
-            }));
+                match elsewhere.iter_mut().find(|(of, _)| *of == core) {
+                    Some((_, batch)) => batch.push(received),
+                    None => elsewhere.push((core, vec![received])),
+                }
+            }
         }
         self.report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
         self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -418,18 +402,36 @@ impl Queues {
     /// Hands frames of another core to the device, behind those that wait already.
     fn send(&self, frames: Vec<(Owner, Frame)>) {
         self.reclaim(&mut |head| NETWORK.recycle(head));
-        NETWORK.attribution.begin();
-        self.send_all(frames.into_iter().map(|(owner, frame)| {
-            NETWORK.attribution.charge(owner);
-            frame
-        }));
+        let attribution = &NETWORK.attribution;
+        attribution.begin();
+        self.send_all(|outbox| {
+            for (owner, frame) in frames {
+                attribution.charge(owner);
+                outbox.push(frame);
+                attribution.next_piece();
+            }
+        });
     }
 
     /// Hands what the stack has ready to the device, behind the frames that wait already.
+    #[inline]
     fn send_from(&self, stack: &mut Stack, now: Instant) {
-        NETWORK.attribution.begin_common();
+        let attribution = &NETWORK.attribution;
+        attribution.begin_common();
         self.reclaim(&mut |head| stack.recycle(head));
-        self.send_all(frames_of(stack, now).map(|(_, frame)| frame));
+        self.send_all(|outbox| {
+            attribution.next_stage();
+            while let Some(frame) = stack.poll_transmit(now) {
+                attribution.charge(stack.owner());
+                outbox.push(frame);
+                if !stack.may_transmit() {
+                    break;
+                }
+                attribution.next_piece();
+            }
+            attribution.next_stage();
+            attribution.begin_common();
+        });
     }
 
     fn send_waiting(&self) {
@@ -445,38 +447,17 @@ impl Queues {
         }
     }
 
-    /// Hands the frames that wait to the device, and then `frames`. What it has no room for waits.
-    fn send_all(&self, frames: impl Iterator<Item = Frame>) {
+    /// Hands the frames that wait to the device, and then those that `push` gives. What it has no room for waits.
+    #[inline]
+    fn send_all(&self, push: impl FnOnce(&mut Outbox<'_>)) {
         let mut queue = self.queue.borrow_mut();
-        let mut queue = queue.as_deref_mut();
         let mut waiting = self.waiting.borrow_mut();
-        let (mut sent, mut sent_bytes, mut dropped) = (0, 0, 0);
         // A core may have frames to send before it has its queue.
-        let mut hand_over = |frame: Frame| {
-            let len = frame.len() as u64;
-            match &mut queue {
-                Some(queue) => queue.send(frame).map(|()| (sent, sent_bytes) = (sent + 1, sent_bytes + len)),
-                None => Err(frame),
-            }
-        };
-        while let Some(frame) = waiting.pop_front() {
-            if let Err(frame) = hand_over(frame) {
-                waiting.push_front(frame);
-                break;
-            }
-        }
-        for frame in frames {
-            if waiting.is_empty() {
-                if let Err(frame) = hand_over(frame) {
-                    waiting.push_back(frame);
-                }
-            } else if waiting.len() < MAX_WAITING {
-                waiting.push_back(frame);
-            } else {
-                dropped += 1;
-            }
-        }
-        NETWORK.attribution.begin_common();
+        let queue = queue.as_deref_mut();
+        let mut outbox = Outbox { queue, waiting: &mut waiting, sent: 0, sent_bytes: 0, dropped: 0 };
+        outbox.push_waiting();
+        push(&mut outbox);
+        let Outbox { queue, sent, sent_bytes, dropped, .. } = outbox;
         self.report.sent_frames.fetch_add(sent, Ordering::Relaxed);
         self.report.sent_bytes.fetch_add(sent_bytes, Ordering::Relaxed);
         if dropped > 0 {
@@ -488,5 +469,56 @@ impl Queues {
             // The device works off its queue meanwhile; a pass of the loop later there may be room.
             self.queue_poll();
         }
+    }
+}
+
+/// Frames on their way to the device.
+struct Outbox<'a> {
+    queue: Option<&'a mut (dyn NetworkQueue + Send + 'static)>,
+    waiting: &'a mut VecDeque<Frame>,
+    sent: u64,
+    sent_bytes: u64,
+    dropped: usize,
+}
+
+impl Outbox<'_> {
+    /// Hands the frames that wait to the device, as long as it has room.
+    #[inline]
+    fn push_waiting(&mut self) {
+        while let Some(frame) = self.waiting.pop_front() {
+            if let Err(frame) = self.hand_over(frame) {
+                self.waiting.push_front(frame);
+                break;
+            }
+        }
+    }
+
+    /// Hands a frame to the device, or has it wait, behind others that do.
+    #[inline]
+    fn push(&mut self, frame: Frame) {
+        if !self.waiting.is_empty() {
+            self.wait(frame);
+        } else if let Err(frame) = self.hand_over(frame) {
+            self.wait(frame);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&mut self, frame: Frame) {
+        if self.waiting.len() < MAX_WAITING {
+            self.waiting.push_back(frame);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    #[inline]
+    fn hand_over(&mut self, frame: Frame) -> Result<(), Frame> {
+        let Some(queue) = &mut self.queue else { return Err(frame) };
+        let len = frame.len() as u64;
+        queue.send(frame)?;
+        (self.sent, self.sent_bytes) = (self.sent + 1, self.sent_bytes + len);
+        Ok(())
     }
 }

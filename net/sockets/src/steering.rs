@@ -214,7 +214,7 @@ impl CoreNetwork {
         let held = self.arriving.held.take();
         self.with(|stack| stack.expect_no_longer(buckets));
         self.latency.begin(self.arriving.held_since.get());
-        self.absorb(held.into_iter());
+        self.absorb_all(held);
         self.answer();
         self.latency.end();
     }
@@ -270,7 +270,7 @@ impl CoreNetwork {
         // Those that come for other buckets that are on their way are held back again.
         let held = self.arriving.held.take();
         self.latency.begin(self.arriving.held_since.get());
-        self.absorb(held.into_iter());
+        self.absorb_all(held);
         // For whose connections there was no place.
         records.into_values().for_each(|record| record.end(FailReason::Reset));
         self.answer();

@@ -93,6 +93,12 @@ impl Reassembler {
         self.packets.first().map(|packet| packet.until)
     }
 
+    /// Whether no packet waits for parts.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
     /// Gives up packets whose parts did not come in time; returns the first parts of them that came.
     pub fn on_timer(&mut self, now: Instant, counters: &mut Counters) -> Vec<IoBuf> {
         let mut firsts = Vec::new();

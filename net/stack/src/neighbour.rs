@@ -293,6 +293,12 @@ impl NeighbourCache {
         self.sought.iter().filter_map(retry_at).min()
     }
 
+    /// Whether a neighbour is sought.
+    #[inline]
+    pub fn is_searching(&self) -> bool {
+        !self.sought.is_empty()
+    }
+
     /// Asks again for what is sought, and ends searches without an answer: returns the requests to send and
     /// what waited for those given up.
     pub fn on_timer(&mut self, now: Instant) -> (Vec<Ask>, Vec<(IpAddr, Waiting)>) {

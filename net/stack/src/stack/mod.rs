@@ -169,8 +169,15 @@ impl Stack {
     /// an alarm already.
     pub fn next_deadline_before(&mut self, limit: Instant) -> Option<Instant> {
         let tcp = self.tcp.deadline_before(limit, self.now);
-        let others = [self.fragments.deadline(), self.interface.neighbours.deadline(), self.setup_deadline()];
-        others.into_iter().flatten().filter(|&at| at < limit).chain(tcp).min()
+        if self.setup_due == Instant::ZERO {
+            self.setup_due = self.find_setup_deadline();
+        }
+        let mut first = tcp.unwrap_or(limit).min(self.setup_due);
+        if !self.fragments.is_empty() || self.interface.neighbours.is_searching() {
+            let others = [self.fragments.deadline(), self.interface.neighbours.deadline()];
+            first = others.into_iter().flatten().fold(first, Instant::min);
+        }
+        (first < limit).then_some(first)
     }
 
     /// Acts on everything that is due at `now`. Calling it early or often does no harm.
@@ -199,14 +206,6 @@ impl Stack {
         let may_ask = |_: &Instant| self.autoconf.as_ref().and_then(Autoconf::link_local).is_some();
         let dhcp6 = self.dhcp6.deadline().filter(may_ask);
         [dhcp, autoconf, dhcp6].into_iter().flatten().min().unwrap_or(Instant::NEVER)
-    }
-
-    /// When those want to act who see to the interface's addresses.
-    fn setup_deadline(&mut self) -> Option<Instant> {
-        if self.setup_due == Instant::ZERO {
-            self.setup_due = self.find_setup_deadline();
-        }
-        Some(self.setup_due).filter(|&due| due != Instant::NEVER)
     }
 
     /// Takes the next event: call until it returns `None`, and before `poll_transmit`.

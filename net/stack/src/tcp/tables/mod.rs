@@ -277,20 +277,27 @@ impl Tcp {
             self.arm(index, now);
             ready = self.ready.after(index);
         }
-        let mut connections = None;
-        while let Some((at, index)) = self.timers.first().filter(|&(at, _)| at < limit) {
+        let mut first = limit;
+        while let Some((at, index)) = self.timers.first()
+            && at < limit
+        {
             let truth = self.connections.at_mut(index).and_then(|c| c.deadline(now));
             match truth {
                 None => self.timers.remove(index),
                 Some(truth) if truth > at => self.timers.set(index, truth),
                 Some(_) => {
-                    connections = Some(at);
+                    first = at;
                     break;
                 }
             }
         }
-        let others = [self.half_open.deadline(), self.time_wait.deadline()];
-        others.into_iter().flatten().filter(|&at| at < limit).chain(connections).min()
+        if let Some(at) = self.half_open.deadline() {
+            first = first.min(at);
+        }
+        if let Some(at) = self.time_wait.deadline() {
+            first = first.min(at);
+        }
+        (first < limit).then_some(first)
     }
 
     /// Acts on everything that is due.
