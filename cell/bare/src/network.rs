@@ -293,7 +293,7 @@ struct BareQueue {
 }
 
 impl BareQueue {
-    #[inline]
+    #[inline(always)]
     fn buffer(&mut self) -> Filled {
         let recycled = self.watched.pop_front().map(IoBuf::try_into_mut);
         let mut buffer = match recycled {
@@ -309,7 +309,7 @@ impl BareQueue {
     }
 
     /// Lends the device a frame, with its header in the headroom, where there is room for it.
-    #[inline]
+    #[inline(always)]
     fn lend(&mut self, mut frame: Sent, offload: Offload) -> Result<(), Refused<Sent>> {
         let Some(header) = self.queue.header(offload) else {
             return Err(Refused { buffer: frame, reason: Refusal::NotOffered });
@@ -336,7 +336,7 @@ impl BareQueue {
     }
 
     /// The first `len` bytes of a buffer that the device has filled. It gets a fresh one.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, mut buffer: IoBufMut, len: usize) -> IoBuf {
         buffer.truncate(len);
         let filled = buffer.freeze();

@@ -83,6 +83,7 @@ pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, Windows)>)
 }
 
 /// Notes an interrupt for the loops that this processor core runs: which of them it is for is not known here.
+#[inline]
 fn note(vector: u8) {
     if vector == REQUEST_VECTOR {
         grow::requested();

@@ -117,7 +117,7 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     ///
     /// # Errors
     /// Gives the buffer back with the reason.
-    #[inline]
+    #[inline(always)]
     pub fn fill(&mut self, buffer: Rx) -> Result<(), Refused<Rx>> {
         let len = match buffer.one_or_two() {
             Some(OneOrTwo { first, second: None }) => first.1,
@@ -137,7 +137,7 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     ///
     /// # Errors
     /// What the device did wrong.
-    #[inline]
+    #[inline(always)]
     pub fn receive(&mut self) -> Result<Option<Received<Rx>>, Fault> {
         let Some(returned) = self.receive.take_returned()? else { return Ok(None) };
         let Some(len) = (returned.written as usize).checked_sub(HEADER_LEN).filter(|&len| len > 0) else {

@@ -209,7 +209,7 @@ impl<B> VirtQueue<B> {
     ///
     /// # Errors
     /// Gives the buffer back with the reason.
-    #[inline]
+    #[inline(always)]
     pub fn lend(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
     where
         B: DmaBuffer,

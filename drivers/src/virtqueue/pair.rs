@@ -37,7 +37,7 @@ fn whole((start, len): (*const u8, usize), access: Access) -> Option<Piece> {
 
 impl<B> VirtQueue<B> {
     /// Lends a buffer of these pieces; gives it back where there is no room for it now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn add_pair(&mut self, buffer: B, pair: Pair, access: Access) -> Result<(), B> {
         let head = self.free.first();
         let count = if pair.second.is_some() { 2 } else { 1 };

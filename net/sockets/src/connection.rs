@@ -110,6 +110,7 @@ impl Connection {
     }
 
     /// Data came, or the peer's end.
+    #[inline]
     pub fn readable(self: &Rc<Self>) {
         self.unread.set(true);
         match self.activity.get() {
@@ -161,6 +162,7 @@ impl Connection {
     }
 
     /// Takes all that has come, and whether the peer's end is there.
+    #[inline]
     pub fn take(&self) -> (Chain, EndCame) {
         let read = NETWORK.with(|stack| stack.read_all(self.id)).flatten();
         let (data, end) = read.unwrap_or((Chain::new(), EndCame::Yes));
@@ -170,6 +172,7 @@ impl Connection {
     }
 
     /// Hands the handler what has come, unless it wants nothing now.
+    #[inline]
     fn hand_over(self: &Rc<Self>, activity: ActivityId) {
         // What it was given may have opened the window, and more may be there already.
         while self.unread.get() && !self.paused.get() {

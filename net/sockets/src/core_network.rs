@@ -333,6 +333,7 @@ impl CoreNetwork {
         self.sockets.borrow_mut().remove(&id);
     }
 
+    #[inline]
     fn take_events(&self) {
         self.attribution.next_stage();
         while let Some((event, owner)) = self.next_event() {

@@ -77,6 +77,7 @@ impl TcpConnection {
     ///
     /// # Errors
     /// [`SendError`].
+    #[inline]
     pub fn send(&self, data: &mut Chain) -> Result<(), SendError> {
         let sent = NETWORK.with(|stack| stack.send(self.0.id, data));
         sent.unwrap_or(Err(SendError::NoConnection))
@@ -86,6 +87,7 @@ impl TcpConnection {
     ///
     /// # Errors
     /// [`SendError`].
+    #[inline]
     pub fn send_some(&self, data: &mut Chain) -> Result<usize, SendError> {
         let sent = NETWORK.with(|stack| stack.send_some(self.0.id, data));
         sent.unwrap_or(Err(SendError::NoConnection))

@@ -46,6 +46,7 @@ impl Order {
     }
 
     /// Puts a number last, where it is not in yet.
+    #[inline]
     pub fn push_new(&mut self, number: u32) {
         if !self.has(number) {
             self.push(number);

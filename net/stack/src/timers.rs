@@ -34,11 +34,13 @@ impl Timers {
     }
 
     /// The earliest entry: its time and owner.
+    #[inline]
     pub fn first(&self) -> Option<(Instant, u32)> {
         self.heap.first().map(|entry| (entry.at, entry.owner))
     }
 
     /// Makes sure that `owner` is looked at no later than `at`.
+    #[inline]
     pub fn no_later_than(&mut self, owner: u32, at: Instant) {
         match self.place(owner).and_then(|place| self.heap.get(place).map(|entry| entry.at)) {
             Some(entry) if entry <= at => {}

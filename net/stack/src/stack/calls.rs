@@ -54,12 +54,14 @@ impl Stack {
     ///
     /// After [`SendError::NoSpace`], [`Event::SendSpace`](crate::Event::SendSpace) tells when `data` fits.
     /// The memory is kept, unchanged and uncopied, until the peer has acknowledged it.
+    #[inline]
     pub fn send(&mut self, conn: ConnId, data: &mut Chain) -> Result<(), SendError> {
         self.tcp.send(conn, data, &mut around!(self))
     }
 
     /// Queues as much as fits off the front of `data`; returns how many bytes. Where some are left,
     /// [`Event::SendSpace`](crate::Event::SendSpace) tells when a good part of them fits.
+    #[inline]
     pub fn send_some(&mut self, conn: ConnId, data: &mut Chain) -> Result<usize, SendError> {
         self.tcp.send_some(conn, data, &mut around!(self))
     }
@@ -83,6 +85,7 @@ impl Stack {
 
     /// Takes all of the received data, and says whether that was the last of it. As [`Self::read`] otherwise; `None` where
     /// there is no such connection.
+    #[inline]
     pub fn read_all(&mut self, conn: ConnId) -> Option<(Chain, EndCame)> {
         self.tcp.read_all(conn, &mut around!(self))
     }

@@ -124,6 +124,7 @@ impl Stack {
     }
 
     /// Takes the next frame to transmit: call until it returns `None`.
+    #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
         self.at(now);
         if self.now >= self.setup_due {
@@ -209,6 +210,7 @@ impl Stack {
     }
 
     /// Takes the next event: call until it returns `None`, and before `poll_transmit`.
+    #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
         if let Some(event) = self.events.take_notice() {
             self.interface.owner = Owner::UNKNOWN;

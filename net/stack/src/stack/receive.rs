@@ -40,6 +40,7 @@ pub(super) enum Addressee {
 
 impl Stack {
     /// Takes in a frame that the device received at `now`. Payloads are kept as views of `frame`.
+    #[inline]
     pub fn receive(&mut self, now: Instant, frame: IoBuf, checksum: RxChecksum) {
         self.at(now);
         self.interface.owner = Owner::UNKNOWN;

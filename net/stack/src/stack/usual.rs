@@ -74,7 +74,7 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
 }
 
 /// The flow of an IPv4 packet, without its ports, and the lengths of its header and of all of it.
-#[inline]
+#[inline(always)]
 fn read_v4(packet: &[u8], interface: &Interface) -> Option<(FlowKey, usize, usize)> {
     let header = packet.first_chunk::<{ ipv4::HEADER_LEN }>()?;
     let [0x45, service, l0, l1, _, _, f0, f1, _, TCP, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header else {

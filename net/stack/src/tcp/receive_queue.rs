@@ -39,6 +39,7 @@ impl ReceiveQueue {
     }
 
     /// Adds a payload at the end; `limit` is what may be pinned (see [`pinned_limit`]).
+    #[inline]
     pub fn push(&mut self, payload: IoBuf, limit: usize, counters: &mut Counters) {
         if payload.is_empty() {
             return;

@@ -34,6 +34,7 @@ impl RttEstimator {
     }
 
     /// Takes a measurement in, of a segment that was sent once only (2.2, 2.3). Ends the back-off.
+    #[inline]
     pub fn measure(&mut self, rtt: Duration) {
         match self.smoothed {
             None => {

@@ -34,12 +34,14 @@ impl SendQueue {
     }
 
     /// Moves all of the chain's bytes to the end.
+    #[inline]
     pub fn push(&mut self, chain: &mut Chain) {
         self.len += chain.len();
         chain.drain(|part| self.parts.push_back(part));
     }
 
     /// Drops `count` bytes from the front, as they were acknowledged.
+    #[inline]
     pub fn acked(&mut self, count: usize) {
         let count = count.min(self.len);
         self.len -= count;

@@ -16,6 +16,7 @@ pub(crate) enum Expiry {
 
 impl Connection {
     /// The next moment at which [`Self::on_timer`] has something to do; `None` for one that merely idles.
+    #[inline]
     pub fn deadline(&mut self, now: Instant) -> Option<Instant> {
         if self.is_over() {
             return None;

@@ -38,6 +38,7 @@ impl Connection {
     }
 
     /// Makes the next segment, and puts its data into `payload`, which is empty; it acknowledges whatever is owed.
+    #[inline]
     pub fn next_segment(
         &mut self,
         now: Instant,

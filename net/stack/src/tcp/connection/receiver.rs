@@ -281,6 +281,7 @@ impl Receiver {
         self.owed = Owed::Now;
     }
 
+    #[inline]
     fn deliver(&mut self, mut payload: IoBuf, counters: &mut Counters) {
         if let Some(fin) = self.fin {
             payload.truncate(fin.since(self.nxt) as usize);

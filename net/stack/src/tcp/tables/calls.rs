@@ -102,6 +102,7 @@ impl Tcp {
     }
 
     /// See [`Stack::send`](crate::Stack::send).
+    #[inline]
     pub fn send(&mut self, id: ConnId, chain: &mut Chain, around: &mut Around<'_>) -> Result<(), SendError> {
         let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?;
         connection.send(chain)?;
@@ -110,6 +111,7 @@ impl Tcp {
     }
 
     /// See [`Stack::send_some`](crate::Stack::send_some).
+    #[inline]
     pub fn send_some(
         &mut self,
         id: ConnId,
@@ -138,6 +140,7 @@ impl Tcp {
     }
 
     /// See [`Stack::read_all`](crate::Stack::read_all).
+    #[inline]
     pub fn read_all(&mut self, id: ConnId, around: &mut Around<'_>) -> Option<(Chain, EndCame)> {
         let connection = self.connections.get_mut(id.0)?;
         let read = connection.read_all();

@@ -107,6 +107,7 @@ impl Tcp {
 
     /// Brings the tables in line with the connection at `index`, after it acted. What it has to send, and what it waits
     /// for then, is seen when the device asks for frames.
+    #[inline]
     fn settle(&mut self, index: u32, around: &mut Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         if connection.is_over() {
@@ -215,6 +216,7 @@ impl Tcp {
     }
 
     /// Takes the next event of a connection.
+    #[inline]
     pub fn take_event(&mut self, around: &mut Around<'_>) -> Option<Event> {
         let Around { events, interface, .. } = around;
         while let Some(index) = events.connections.first() {

@@ -39,7 +39,7 @@ impl Tcp {
     }
 
     /// The connection of a flow, where it has one.
-    #[inline]
+    #[inline(always)]
     pub fn connection_at(&self, flow: &FlowKey) -> Option<u32> {
         match self.flows.get(flow)? {
             Target::Connection(index) => Some(index),

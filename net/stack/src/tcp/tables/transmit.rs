@@ -46,6 +46,7 @@ impl Way {
 impl Tcp {
     /// Makes the next frame. Connections with something to send take turns, a segment each; one that has nothing leaves,
     /// and its timer is set.
+    #[inline]
     pub fn transmit(&mut self, around: &mut Around<'_>) -> Option<Frame> {
         while let Some(index) = self.ready.first() {
             if let Some(mac) = self.known_path(index, around).or_else(|| self.find_path(index, around))
@@ -123,6 +124,7 @@ impl Tcp {
         Some(path)
     }
 
+    #[inline(always)]
     fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<(Frame, More)> {
         let connection = self.connections.at_mut(index)?;
         around.interface.owner = connection.owner;

@@ -326,6 +326,7 @@ impl Sender {
     }
 
     /// Queues bytes, all of the chain's; the caller has checked that they fit.
+    #[inline]
     pub fn push(&mut self, chain: &mut Chain) {
         self.queue.push(chain);
     }

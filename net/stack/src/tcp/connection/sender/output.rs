@@ -10,6 +10,7 @@ use isola_iobuf::Chain;
 
 impl Sender {
     /// Bytes of new data that may be sent in one segment now.
+    #[inline]
     pub(super) fn sendable(&self) -> usize {
         let unsent = self.queue.unsent();
         if unsent == 0 {
@@ -76,7 +77,7 @@ impl Sender {
 
     /// Makes the next segment's part of this half, and puts its data into `payload`; `reserved` bytes of a full segment are
     /// taken already.
-    #[inline]
+    #[inline(always)]
     pub fn next(&mut self, now: Instant, reserved: usize, long: Long, payload: &mut Chain) -> Option<Piece> {
         if self.handshake == Handshake::Open {
             return self.next_syn(now);
@@ -148,7 +149,7 @@ impl Sender {
     }
 
     /// New data of `len` bytes, which was taken off the queue, with the FIN where it follows and fits.
-    #[inline]
+    #[inline(always)]
     fn next_data(&mut self, now: Instant, len: usize) -> Piece {
         if self.max == self.una && now.since(self.last_sent) > self.rtt.timeout() {
             self.control.on_idle();
