@@ -46,9 +46,9 @@ impl Stack {
         self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, frame.len() as u64);
-        if checksum == RxChecksum::Verified
-            && let Some(usual) = usual::read(&frame, 0, &self.interface)
+        if let Some(usual) = usual::read(&frame, 0, &self.interface)
             && let Some(connection) = self.tcp.connection_at(&usual.flow)
+            && (checksum == RxChecksum::Verified || usual.is_intact(&frame))
         {
             self.receive_usual(connection, usual, frame, None);
             return;

@@ -1,9 +1,10 @@
 //! The usual frame: a segment of a connection, with data or an acknowledgement and no options but timestamps, over IPv4 or
-//! IPv6 without any of theirs, whose checksum the device has looked at. It is read in one look, without the steps between.
+//! IPv6 without any of theirs. It is read in one look, without the steps between.
 //!
 //! Whatever is unusual about a frame is left to the general way (`receive.rs`), which would do the same with the usual
 //! ones: nothing is dropped or counted here.
 
+use crate::checksum::Sum;
 use crate::interface::Interface;
 use crate::ip::Mark;
 use crate::ipv6;
@@ -22,6 +23,9 @@ use isola_iobuf::{Chain, IoBuf};
 
 const TCP: u8 = IpNumber::TCP.0;
 
+/// Where the flags stand in TCP's header.
+const FLAGS: usize = 13;
+
 /// What a usual frame says.
 pub(super) struct Usual {
     pub flow: FlowKey,
@@ -29,6 +33,9 @@ pub(super) struct Usual {
     flags: Flags,
     /// Where the data stands in the frame.
     pub data: Range<usize>,
+    /// Where the packet's addresses stand in the frame, behind which the segment follows, and the segment's length.
+    addresses_at: usize,
+    segment_len: usize,
 }
 
 /// Reads a frame of which `rest_len` bytes stand elsewhere; `None` where it is not a usual one.
@@ -37,6 +44,12 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
     let (link, packet) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>()?;
     let from_group = link[6] & 1 != 0;
     if link[..6] != interface.mac.0 || link[6..12] == interface.mac.0 || from_group {
+        return None;
+    }
+    // Of the flags but PSH, the acknowledgement's alone has to be there: asked first, where the segment of a packet without
+    // options stands, as that tells the beginnings and ends of connections apart.
+    let flags_at = FLAGS + if link[12..] == [0x08, 0x00] { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+    if packet.get(flags_at)? & !Flags::PSH.bits() != Flags::ACK.bits() {
         return None;
     }
     let (mut flow, headers_len, packet_len) = match link[12..] {
@@ -51,11 +64,7 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
         8 => (TIMESTAMPS_LEN, Some(Timestamps::read(behind.first_chunk()?)?)),
         _ => return None,
     };
-    let flags = Flags::from_bits(fields[13]);
-    // Of other bits, the acknowledgement's alone has to be there.
-    if fields[13] & !Flags::PSH.bits() != Flags::ACK.bits() {
-        return None;
-    }
+    let flags = Flags::from_bits(fields[FLAGS]);
     let word = |at: usize| fields[at..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
     let half = |at: usize| fields[at..].first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
     let start = ethernet::HEADER_LEN + headers_len + HEADER_LEN + options_len;
@@ -70,7 +79,15 @@ pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Opti
         timestamps,
         len: end.saturating_sub(start) as u32,
     };
-    fits.then_some(Usual { flow, plain, flags, data: start..end.min(frame.len()) })
+    let segment_at = ethernet::HEADER_LEN + headers_len;
+    fits.then_some(Usual {
+        flow,
+        plain,
+        flags,
+        data: start..end.min(frame.len()),
+        addresses_at: segment_at - if headers_len == ipv4::HEADER_LEN { 8 } else { 32 },
+        segment_len: end - segment_at,
+    })
 }
 
 /// The flow of an IPv4 packet, without its ports, and the lengths of its header and of all of it.
@@ -116,6 +133,15 @@ const fn is_marked(service: u8) -> bool {
 }
 
 impl Usual {
+    /// Whether the segment's checksum holds, of a frame that stands in one piece.
+    pub fn is_intact(&self, frame: &[u8]) -> bool {
+        // The pseudo-header's addresses stand right before the segment; its other words follow here.
+        let Some(summed) = frame.get(self.addresses_at..self.data.end) else { return false };
+        let mut sum = Sum::words(u64::from(TCP) + self.segment_len as u64);
+        sum.add(summed);
+        sum.checksum() == 0
+    }
+
     /// The segment, with its data.
     pub fn into_segment(self, payload: IoBuf, rest: Option<Box<Chain>>) -> Segment {
         let Plain { seq, ack, window, timestamps, .. } = self.plain;

@@ -18,11 +18,13 @@ pub(crate) struct RttEstimator {
     doublings: u8,
     min: Duration,
     max: Duration,
+    /// What comes of it all: asked for more often than any of it changes.
+    timeout: Duration,
 }
 
 impl RttEstimator {
     pub fn new(config: &TcpConfig) -> Self {
-        Self {
+        let mut estimator = Self {
             smoothed: None,
             variation: Duration::ZERO,
             least: Duration::ZERO,
@@ -30,7 +32,10 @@ impl RttEstimator {
             doublings: 0,
             min: config.rto_min,
             max: config.rto_max,
-        }
+            timeout: Duration::ZERO,
+        };
+        estimator.update();
+        estimator
     }
 
     /// Takes a measurement in, of a segment that was sent once only (2.2, 2.3). Ends the back-off.
@@ -53,23 +58,33 @@ impl RttEstimator {
         let smoothed = self.smoothed.unwrap_or(rtt);
         self.rto = smoothed + self.variation.times(4).max(GRANULARITY);
         self.doublings = 0;
+        self.update();
     }
 
     /// Doubles the timeout, because it ran out (5.5).
     pub fn back_off(&mut self) {
         self.doublings = self.doublings.saturating_add(1);
+        self.update();
     }
 
     /// The timeout that a handshake leaves behind whose SYN had to be sent again: 3 s (5.7).
     pub fn after_lost_syn(&mut self) {
         self.rto = Duration::from_secs(3);
         self.doublings = 0;
+        self.update();
+    }
+
+    #[inline]
+    fn update(&mut self) {
+        let base = self.rto.max(self.min);
+        let doubled = if self.doublings == 0 { base } else { base.times(1 << self.doublings.min(32)) };
+        self.timeout = doubled.min(self.max);
     }
 
     /// The timeout now.
+    #[inline]
     pub fn timeout(&self) -> Duration {
-        let base = self.rto.max(self.min);
-        base.times(1 << self.doublings.min(32)).min(self.max)
+        self.timeout
     }
 
     /// The least round-trip time of late; none before a measurement.

@@ -2,6 +2,7 @@
 
 use super::{Around, Tcp};
 use crate::address::{Flow, MacAddr};
+use crate::checksum::Sum;
 use crate::config::TxChecksum;
 use crate::interface::{Packet, Path};
 use crate::neighbour::Known;
@@ -134,15 +135,21 @@ impl Tcp {
         let segment_len = connection.cut(payload.len());
         if let Some(Way { template: Some(template), .. }) = &connection.path
             && sack.is_empty()
-            && let Some((head, checksum)) = from_template(template, &header, payload.len(), around)
+            && let Some((mut head, checksum)) = from_template(template, &header, payload.len(), around)
         {
-            let frame = Frame { head, payload, checksum: Some(checksum), segment_len };
+            let checksum = match around.interface.tx_checksum {
+                TxChecksum::Device => Some(checksum),
+                TxChecksum::Software => {
+                    complete(&mut head, &payload, checksum);
+                    None
+                }
+            };
+            let frame = Frame { head, payload, checksum, segment_len };
             return Some((marked(frame, markable), more));
         }
         let flow = connection.flow;
         if let Some(way) = &mut connection.path
             && way.template.is_none()
-            && around.interface.tx_checksum == TxChecksum::Device
             && way.is_worth_a_template()
         {
             let empty = Header { options: Options::default(), ..header };
@@ -194,6 +201,18 @@ fn from_template(
             around.interface.recycle(head);
             None
         }
+    }
+}
+
+/// Completes a checksum as a device would: the field holds the pseudo-header's sum.
+fn complete(head: &mut IoBufMut, payload: &Chain, checksum: PartialChecksum) {
+    let PartialChecksum { start, offset } = checksum;
+    let Some(segment) = head.data_mut().get_mut(usize::from(start)..) else { return };
+    let mut sum = Sum::default();
+    sum.add(segment);
+    sum.add_chain(payload);
+    if let Some(field) = segment.get_mut(usize::from(offset)..).and_then(|field| field.first_chunk_mut()) {
+        *field = sum.checksum().to_be_bytes();
     }
 }
 
