@@ -2,7 +2,7 @@
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
-use isola_net_stack::{Config, Duration, Event, RxChecksum, TcpConfig};
+use isola_net_stack::{Config, Counter, Duration, Event, RxChecksum, TcpConfig};
 use proptest::prelude::*;
 
 /// What a peer, or the application, does next. Positions are told from where the peer stands.
@@ -42,11 +42,38 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..100)
 }
 
+/// How a side's frames come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Frames {
+    /// As they are, and the device has summed them.
+    Summed,
+    /// As they are, not summed.
+    Unsummed,
+    /// With an option that says nothing, which no usual frame has.
+    General,
+}
+
+/// Where TCP's header stands in a frame over IPv4.
+const TCP: usize = 34;
+
+/// The frame with four bytes of padding behind its options: the same segment, for the general way.
+fn padded(mut frame: Vec<u8>) -> Vec<u8> {
+    let words = frame[TCP + 12] >> 4;
+    let behind = TCP + 4 * usize::from(words);
+    frame.splice(behind..behind, [1; 4]);
+    frame[TCP + 12] = (words + 1) << 4;
+    let mut ip = etherparse::Ipv4Header::from_slice(&frame[14..TCP]).expect("an IPv4 header").0;
+    ip.total_len += 4;
+    ip.header_checksum = ip.calc_header_checksum();
+    frame[14..TCP].copy_from_slice(&ip.to_bytes());
+    frame
+}
+
 /// A stack with one connection, and where its peer stands.
 struct Side {
     peer: Peer,
     talk: Talk,
-    checksum: RxChecksum,
+    frames: Frames,
     clock: u32,
     /// Where what it sent last ends, and the timestamp of that.
     heard: (u32, u32),
@@ -54,7 +81,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(checksum: RxChecksum, clocks: bool) -> Self {
+    fn new(frames: Frames, clocks: bool) -> Self {
         // Limits that are reached.
         let tcp = TcpConfig { receive_window: 8_000, send_limit: 5_000, ..TcpConfig::default() };
         let mut peer = Peer::new(Config { tcp, ..host_config(1) });
@@ -63,7 +90,7 @@ impl Side {
         let syn = if clocks { syn.timestamps(100, 0) } else { syn };
         let talk = peer.connect_with(syn);
         let heard = (talk.ack, 0);
-        Self { peer, talk, checksum, clock: 100, heard, seen: Vec::new() }
+        Self { peer, talk, frames, clock: 100, heard, seen: Vec::new() }
     }
 
     /// Does a step and writes down all that comes of it.
@@ -80,7 +107,12 @@ impl Side {
                 let segment = segment.flags(flags).window(window).payload(&data);
                 let stamped = segment.clone().timestamps(self.clock, self.heard.1);
                 let frame = if clocks { stamped } else { segment }.frame(host_ip(2), host_ip(1));
-                self.peer.stack.receive(self.peer.now, IoBuf::from(frame), self.checksum);
+                let (frame, checksum) = match self.frames {
+                    Frames::Summed => (frame, RxChecksum::Verified),
+                    Frames::Unsummed => (frame, RxChecksum::Unverified),
+                    Frames::General => (padded(frame), RxChecksum::Verified),
+                };
+                self.peer.stack.receive(self.peer.now, IoBuf::from(frame), checksum);
                 if ahead == 0 && matches!(flags, "" | "P") {
                     self.talk.seq = self.talk.seq.wrapping_add(len as u32);
                 }
@@ -116,11 +148,33 @@ proptest! {
 
     #[test]
     fn the_short_way_does_what_the_general_way_does(steps in steps(), clocks: bool) {
-        let mut sides = [RxChecksum::Verified, RxChecksum::Unverified].map(|checksum| Side::new(checksum, clocks));
+        let all = [Frames::General, Frames::Summed, Frames::Unsummed];
+        let mut sides = all.map(|frames| Side::new(frames, clocks));
         for step in &steps {
             sides.iter_mut().for_each(|side| side.take(step, clocks));
-            let [short, general] = &sides;
-            prop_assert_eq!(short.seen.last(), general.seen.last(), "after {:?}", step);
+            let [general, summed, unsummed] = &sides;
+            prop_assert_eq!(summed.seen.last(), general.seen.last(), "after {:?}", step);
+            prop_assert_eq!(unsummed.seen.last(), general.seen.last(), "not summed, after {:?}", step);
         }
+    }
+}
+
+#[test]
+fn a_usual_frame_whose_sum_is_wrong_is_dropped_whichever_byte_of_the_segment_differs() {
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, None, None);
+    for len in [1, 64, 65] {
+        let frame = talk.segment().flags("P").payload(&vec![0x5a; len]).frame(host_ip(2), host_ip(1));
+        let before = peer.stack.counters().get(Counter::DropTcpChecksum);
+        // Behind the ports, which would name another connection.
+        for at in TCP + 4..frame.len() {
+            let mut changed = frame.clone();
+            changed[at] ^= 0x10;
+            peer.stack.receive(peer.now, IoBuf::from(changed), RxChecksum::Unverified);
+        }
+        let dropped = peer.stack.counters().get(Counter::DropTcpChecksum) - before;
+        // One of the bytes is the header's length: that segment is malformed before it is summed.
+        assert_eq!(dropped as usize, 16 + len - 1, "of {len} bytes");
+        assert_eq!(peer.read(talk.conn), b"");
     }
 }
