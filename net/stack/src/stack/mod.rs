@@ -194,6 +194,7 @@ impl Stack {
     /// Has those act who see to the interface's addresses, and notes when they want to act next.
     #[cold]
     fn set_up(&mut self) {
+        self.interface.owner = Owner::UNKNOWN;
         self.poll_dhcp();
         self.poll_autoconf();
         self.poll_dhcp6();

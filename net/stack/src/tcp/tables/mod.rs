@@ -323,7 +323,10 @@ impl Tcp {
         }
         while let Some(overdue) = self.half_open.overdue(around.now, &self.config) {
             match overdue {
-                Overdue::Repeat(entry) => self.send_bare(&entry.handshake.flow, entry.answer(), around),
+                Overdue::Repeat(entry) => {
+                    around.interface.owner = self.listeners.owner(entry.handshake.listener);
+                    self.send_bare(&entry.handshake.flow, entry.answer(), around);
+                }
                 Overdue::Dropped(index, entry) => {
                     around.counters.bump(Counter::DropTcpHalfOpen);
                     self.flows.remove(&entry.handshake.flow, Target::HalfOpen(index));

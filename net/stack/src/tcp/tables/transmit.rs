@@ -92,7 +92,8 @@ impl Tcp {
     /// search, the connection waits for it.
     #[cold]
     fn find_path(&mut self, index: u32, around: &mut Around<'_>) -> Option<MacAddr> {
-        self.connections.at(index).filter(|connection| connection.has_output())?;
+        let connection = self.connections.at(index).filter(|connection| connection.has_output())?;
+        around.interface.owner = connection.owner;
         match self.path(index, around)? {
             Path::Known(known) => return Some(known.mac),
             Path::Sought(ip) => {
