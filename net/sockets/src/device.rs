@@ -11,6 +11,7 @@
 use crate::core_network::NETWORK;
 use crate::drops::count_dropped;
 use crate::interface;
+use crate::outbox::Outbox;
 use crate::steering::tcp_flow_of;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -40,9 +41,6 @@ static OWNERS: CellEbb<Owners> = CellEbb::new();
 
 /// Frames taken from the device in one event.
 const BATCH: usize = 64;
-
-/// Frames that wait for room in the device's queue. Further ones are dropped, and TCP sends them again.
-const MAX_WAITING: usize = 1024;
 
 /// Which cores own queues. Who owns none, core `i`, sends by queue `i` modulo their number.
 struct Owners {
@@ -469,56 +467,5 @@ impl Queues {
             // The device works off its queue meanwhile; a pass of the loop later there may be room.
             self.queue_poll();
         }
-    }
-}
-
-/// Frames on their way to the device.
-struct Outbox<'a> {
-    queue: Option<&'a mut (dyn NetworkQueue + Send + 'static)>,
-    waiting: &'a mut VecDeque<Frame>,
-    sent: u64,
-    sent_bytes: u64,
-    dropped: usize,
-}
-
-impl Outbox<'_> {
-    /// Hands the frames that wait to the device, as long as it has room.
-    #[inline]
-    fn push_waiting(&mut self) {
-        while let Some(frame) = self.waiting.pop_front() {
-            if let Err(frame) = self.hand_over(frame) {
-                self.waiting.push_front(frame);
-                break;
-            }
-        }
-    }
-
-    /// Hands a frame to the device, or has it wait, behind others that do.
-    #[inline]
-    fn push(&mut self, frame: Frame) {
-        if !self.waiting.is_empty() {
-            self.wait(frame);
-        } else if let Err(frame) = self.hand_over(frame) {
-            self.wait(frame);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wait(&mut self, frame: Frame) {
-        if self.waiting.len() < MAX_WAITING {
-            self.waiting.push_back(frame);
-        } else {
-            self.dropped += 1;
-        }
-    }
-
-    #[inline]
-    fn hand_over(&mut self, frame: Frame) -> Result<(), Frame> {
-        let Some(queue) = &mut self.queue else { return Err(frame) };
-        let len = frame.len() as u64;
-        queue.send(frame)?;
-        (self.sent, self.sent_bytes) = (self.sent + 1, self.sent_bytes + len);
-        Ok(())
     }
 }

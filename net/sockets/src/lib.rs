@@ -85,6 +85,7 @@ pub mod inquiry;
 pub mod interface;
 pub mod latency;
 pub mod manager;
+mod outbox;
 pub mod steering;
 pub mod tcp;
 pub mod udp;
