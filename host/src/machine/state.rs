@@ -9,6 +9,7 @@
 //!       qemu.pid  qemu.log    QEMU's process number and its messages
 //!       serial.log            the supervisor's log
 //!       management.sock  qmp.sock
+//!       switch.sock  portN.sock  switch.log    the switch between cells, where there is one
 //!       cells/NAME/cell.json  a cell's published ports: see [`super::cells`]
 //!       cells/NAME/image.elf  its image, for names in backtraces
 //! ```

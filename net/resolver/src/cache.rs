@@ -38,7 +38,7 @@ struct Entry {
 }
 
 impl Cache {
-    /// A memory of up to `limit` names and kinds. `seed` is one that nobody can foresee.
+    /// A memory of up to `limit` names and kinds. `seed` is unpredictable.
     pub fn new(limit: usize, seed: u64) -> Self {
         let state = SeedableRandomState::with_seed(seed, foldhash::SharedSeed::global_fixed());
         Self { entries: HashMap::with_hasher(state), order: VecDeque::new(), limit }

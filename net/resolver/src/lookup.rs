@@ -63,7 +63,7 @@ pub enum Transport {
 pub struct Ask {
     /// Of whom.
     pub server: SocketAddr,
-    /// How. By UDP, from a port that nobody can foresee.
+    /// How. By UDP, from an unpredictable port.
     pub transport: Transport,
     /// The message.
     pub message: Vec<u8>,
@@ -153,7 +153,7 @@ impl Lookup {
         }
     }
 
-    /// What is to be done. `random` gives bits that nobody can foresee.
+    /// What is to be done. `random` gives unpredictable bits.
     pub fn next(&mut self, random: &mut dyn FnMut() -> u64) -> Step {
         if let Some(done) = &self.done {
             return Step::Done(done.clone());
