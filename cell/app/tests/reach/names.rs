@@ -1,0 +1,70 @@
+//! No path of `isola` leads to the machine.
+#![forbid(unsafe_code)]
+
+// The platform's module, which `isola` once exported.
+use isola::on; //~ E0603
+use isola::on::bare; //~ E0603 E0432
+use isola::on::CellHeap; //~ E0603
+
+// What macros need, and no more.
+use isola::__private::bare; //~ E0432
+use isola::__private::machine; //~ E0432
+use isola::__private::start; //~ E0432
+use isola::__private::AUTHORITY; //~ E0432
+
+// What tests of crashes need, and no more.
+use isola::mishap::machine; //~ E0432
+use isola::mishap::send_exception_vector; //~ E0432
+use isola::mishap::offer_and_keep; //~ E0432
+
+// The platform's value, from which all of a core follows.
+use isola::ebbs::platform; //~ E0432
+use isola::ebbs::CoreBlock; //~ E0432
+use isola::ebbs::CoreIdentity; //~ E0432
+use isola::ebbs::CellTable; //~ E0432
+use isola::events::platform; //~ E0432
+use isola::events::isola_ebbs; //~ E0432
+use isola::fibers::platform; //~ E0432
+use isola::net::platform; //~ E0432
+use isola::rcu::platform; //~ E0432
+use isola::messenger::platform; //~ E0432
+use isola::resolver::platform; //~ E0432
+use isola::memory::Pages; //~ E0432
+use isola::memory::Heap; //~ E0432
+use isola::regions::install; //~ E0432
+use isola::regions::Window; //~ E0432
+
+// Packages below.
+use isola_abi::report::Report; //~ E0433
+use isola_bare::platform; //~ E0432
+use isola_drivers::net; //~ E0432
+use isola_machine::authority::Authority; //~ E0433
+
+fn end_the_machine() {
+    isola::on::bare::machine::power::exit(0); //~ E0603 E0433
+    isola::__private::bare::machine::power::reset(); //~ E0433
+    isola_machine::power::exit(0); //~ E0433
+    isola_machine::power::reset(); //~ E0433
+}
+
+fn interrupt_other_cells() {
+    isola_machine::apic::local::send(0, 18); //~ E0433
+    isola_machine::apic::local::send_non_maskable(0); //~ E0433
+    isola::mishap::send_exception_vector(0, 18); //~ E0425
+}
+
+fn take_the_machine() {
+    isola_machine::rebirth::restart(); //~ E0433
+    isola_machine::boot::own_machine(); //~ E0433
+    isola_machine::cpu::set_gs_base(0); //~ E0433
+    isola_machine::dma::set_window(0); //~ E0433
+    isola_machine::interrupts::set_exception_handler(0); //~ E0433
+}
+
+fn forge_an_authority() {
+    isola_machine::authority::Authority(()); //~ E0433
+    isola_machine::authority::Authority::assume(); //~ E0433
+    isola::__private::Authority(()); //~ E0425
+}
+
+fn main() {}
