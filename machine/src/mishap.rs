@@ -4,6 +4,7 @@
 //! relies on. Where one is not stopped, [`commit`] returns, and the caller knows that a wall is missing.
 
 use crate::apic::local;
+use crate::authority::Authority;
 use crate::cell;
 use core::arch::asm;
 use isola_abi::id::ApicId;
@@ -35,18 +36,21 @@ pub enum Mishap {
 
 /// Interrupts another core with a vector that exceptions have, too: the processor stops nobody from that, so that all cores
 /// have to bear it. Vectors below 16 are errors, which no local APIC delivers.
-pub fn send_exception_vector(to: ApicId, vector: u8) {
+pub fn send_exception_vector(_: Authority, to: ApicId, vector: u8) {
     local::send_any(to, vector);
 }
 
 /// Offers a block of the direct map to the supervisor, for the request of that number, though the cell goes on reading it by
-/// [`Mishap::ReadAt`].
-pub fn offer_and_keep(number: u32, block: usize, len: usize) {
+/// [`Mishap::ReadAt`]. Demands an authority as the block must be one that no Rust value uses.
+pub fn offer_and_keep(_: Authority, number: u32, block: usize, len: usize) {
     // SAFETY: the block's bytes are read by `commit` alone, which throws them away.
     unsafe { cell::offer(number, &[(block, len)], 0, Rest::None) };
 }
 
 /// Commits a mishap. Returns where nothing has stopped it.
+///
+/// Safe without an authority: what the processor stops ends the caller's own cell, and a read by [`Mishap::ReadAt`] reaches
+/// no more than the cell's page tables map, the registers of its own devices included.
 pub fn commit(mishap: Mishap) {
     static DATA: [u8; 1] = [0xc3]; // RET
     let write_to = |address: u64| {

@@ -38,7 +38,7 @@ pub enum Rights {
 
 /// Whether a page's bytes may stand in caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Caching {
+pub(crate) enum Caching {
     /// Memory.
     Cached,
     /// Device registers.
@@ -47,7 +47,7 @@ pub enum Caching {
 
 /// The largest leaf to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LargestPage {
+pub(crate) enum LargestPage {
     /// 2 MiB, which every processor has.
     TwoMib,
     /// 1 GiB.
@@ -79,7 +79,7 @@ impl core::error::Error for MapError {}
 
 /// What a page table says of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Translation {
+pub(crate) struct Translation {
     /// Where its byte is.
     pub phys: PhysAddr,
     /// What may be done with it.
@@ -92,7 +92,7 @@ pub struct Translation {
 
 /// An address space: the tables, by their root.
 #[derive(Debug)]
-pub struct AddressSpace {
+pub(crate) struct AddressSpace {
     root: PhysAddr,
     largest: LargestPage,
 }

@@ -1,7 +1,9 @@
 //! The first serial port (COM1, a 16550): the supervisor's log, and the console of an image that boots alone.
 //!
 //! Output only, by polling: nothing else in the machine has to work for a message to come out. Bytes are lost
-//! rather than waited for when the port does not take them.
+//! rather than waited for when the port does not take them. Its functions are safe without an
+//! [`Authority`](crate::authority::Authority): the port has no access to memory and raises no interrupt, so a caller can do
+//! no more than garble a log.
 
 use crate::port;
 use core::fmt;

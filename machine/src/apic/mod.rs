@@ -9,6 +9,9 @@ use crate::authority::Authority;
 use isola_abi::id::ApicId;
 
 /// What a device writes, and where, to interrupt a core: a message-signalled interrupt.
+///
+/// The fields are public as the value gives no right: only the owner of a device's registers can put it into effect, and that
+/// owner can have the device write anywhere by DMA as well (docs/isolation.md, "Devices").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterruptMessage {
     /// Where to.

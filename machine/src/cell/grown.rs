@@ -37,7 +37,8 @@ pub fn take_grown() -> Option<(NodeId, &'static mut [u8])> {
     let count = live().grown.count();
     let Some((memory, node, serial)) = live().grown.next_after(taken) else {
         // Those up to there have gone again, which nobody here has asked for.
-        TAKEN.store(count, Ordering::Relaxed);
+        // A core that asked at the same time may be past them: its chunks are not handed out once more.
+        let _ = TAKEN.compare_exchange(taken, count, Ordering::Relaxed, Ordering::Relaxed);
         return None;
     };
     TAKEN.compare_exchange(taken, serial, Ordering::Relaxed, Ordering::Relaxed).ok()?;

@@ -92,6 +92,9 @@ pub fn set_page_fault_handler(_: Authority, handler: PageFaultHandler) {
 }
 
 /// Lets interrupts in for a moment: those that are pending are handled before this returns.
+///
+/// Safe at any time, as are the functions that halt: only the handlers that the platform has set run, on this core, and these
+/// change atomic words alone.
 #[inline]
 pub fn window() {
     // SAFETY: handlers may change whatever a call may, which is declared; the stack may be used. The

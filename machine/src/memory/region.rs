@@ -1,5 +1,6 @@
 //! Physical memory that somebody owns: a token that is the right to use it.
 
+use crate::authority::Authority;
 use alloc::vec::Vec;
 use core::fmt;
 use isola_abi::id::{PhysAddr, PhysRange};
@@ -115,9 +116,9 @@ impl Region {
         }
     }
 
-    /// Says that all bytes are zero, as the caller has seen to, piece by piece. Who says so wrongly hands what
-    /// was there to whoever gets the region next.
-    pub fn declare_zero(&mut self) {
+    /// Records that all bytes are zero, which the caller has seen to piece by piece. Demands an authority: by a wrong
+    /// record the next cell would see these bytes, and page tables would begin with them.
+    pub fn declare_zero(&mut self, _: Authority) {
         self.contents = Contents::Zero;
     }
 

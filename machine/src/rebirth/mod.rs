@@ -103,7 +103,7 @@ pub fn past() -> Option<Past> {
 /// Says that the image shall begin anew from now on where it goes wrong, as it would find its cells again; and that it
 /// takes interrupts that cannot be masked. `device` is the one that works for the image
 /// itself. Returns whether it can.
-pub fn arm(device: &crate::device::Device) -> bool {
+pub fn arm(_: Authority, device: &crate::device::Device) -> bool {
     let (_, variables_len) = KEPT.variables();
     let status = device.status_register();
     let can = variables_len > 0 && KEPT.survey().is_some() && status.is_some();
@@ -136,7 +136,8 @@ pub(crate) fn keep_survey(survey: &Survey) {
 }
 
 /// Keeps what whoever divides the machine wants to know again, beside cells: at most [`MAX_ESTATE`] bytes. Returns whether
-/// there is room for it; else the next life finds none.
+/// there is room for it; else the next life finds none. Safe without an authority: the bytes are variables of the caller's own
+/// image, and the supervisor checks them like anything hostile when it restarts.
 pub fn keep_estate(bytes: &[u8]) -> bool {
     ESTATE.write(bytes)
 }

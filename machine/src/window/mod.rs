@@ -298,7 +298,8 @@ pub unsafe fn clear(page: NonNull<u8>, len: usize) {
     }
 }
 
-/// Has this core forget all translations that it remembers.
+/// Has this core forget all translations that it remembers. Safe at any time: the processor reads them again from the same
+/// page tables.
 pub fn flush() {
     // SAFETY: the register keeps its value. No page is global, so that loading it empties the translation cache.
     unsafe {

@@ -66,7 +66,8 @@ impl Window {
         address.min(end)
     }
 
-    /// Has the page at `address` be in motion, if it is at `frame` and can move. Whether it is.
+    /// Has the page at `address` be in motion, if it is at `frame` and can move. Whether it is. Safe for any address: a page in
+    /// motion keeps its memory and its bytes, and the next access to it has it [stay](Self::stay).
     pub fn begin_motion(&self, address: u64, frame: NonNull<u8>) -> bool {
         let begin = |entry: u64| {
             let is_it = self.memory.frame(frame_of(entry, PageSize::FourKib)) == Some(frame);

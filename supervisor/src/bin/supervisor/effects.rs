@@ -20,6 +20,7 @@ use isola_machine::authority::Authority;
 use isola_machine::boot::{Machine, OwnSpace};
 use isola_machine::cpu::Features;
 use isola_machine::device::Device;
+use isola_machine::memory::Region;
 use isola_machine::paging;
 use isola_machine::power::PowerSwitch;
 use isola_machine::rebirth;
@@ -88,6 +89,10 @@ impl Hardware {
     /// The right to program the machine's hardware.
     pub fn authority(&self) -> Authority {
         self.authority
+    }
+
+    fn pieces(&self, regions: Vec<Region>) -> Vec<Piece> {
+        regions.into_iter().map(|region| Piece(region, self.authority)).collect()
     }
 
     /// Ticks of this core's timer in so many ns.
@@ -199,13 +204,13 @@ impl Effects for Hardware {
                 // More than that, then: so much has just turned out to be too little.
                 _ => BuildError::TooSmall { least_bytes: given.saturating_add(CHUNK) },
             };
-            BuildFailure { memory: failure.memory.into_iter().map(Piece).collect(), cause }
+            BuildFailure { memory: self.pieces(failure.memory), cause }
         })
     }
 
     fn dismantle(&mut self, space: CellSpace) -> Vec<Piece> {
         match space.dissolve() {
-            Ok(memory) => memory.into_iter().map(Piece).collect(),
+            Ok(memory) => self.pieces(memory),
             Err(space) => {
                 log::error!("a cell is still in use, and its memory is lost: {space:?}");
                 Vec::new()
@@ -241,7 +246,7 @@ impl Effects for Hardware {
     }
 
     fn furnish_from(&mut self, space: &mut CellSpace, memory: Piece) -> Result<(), Piece> {
-        space.furnish_from(memory.0).map_err(Piece)
+        space.furnish_from(memory.0).map_err(|region| Piece(region, self.authority))
     }
 
     fn admit(&mut self, space: &mut CellSpace, core: Core, place: usize) -> (Core, Admission) {
@@ -268,7 +273,7 @@ impl Effects for Hardware {
     }
 
     fn extend(&mut self, space: &mut CellSpace, memory: Piece, node: NodeId) -> Result<(), Piece> {
-        space.extend(memory.0, node).map_err(Piece)
+        space.extend(memory.0, node).map_err(|region| Piece(region, self.authority))
     }
 
     fn places(&self, space: &CellSpace) -> usize {
@@ -307,7 +312,7 @@ impl Effects for Hardware {
                 (Vec::new(), Some(place))
             }
         };
-        Retracted { taken, memory: memory.into_iter().map(Piece).collect(), stuck }
+        Retracted { taken, memory: self.pieces(memory), stuck }
     }
 
     fn settle(&self, space: &CellSpace, taken: u32) {

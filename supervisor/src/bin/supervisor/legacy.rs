@@ -6,6 +6,7 @@ use crate::time::Time;
 use alloc::vec::Vec;
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::rebirth::Stage;
+use isola_machine::authority::Authority;
 use isola_machine::boot::{Legacy, Machine, Survivor, SurvivorCore};
 use isola_machine::device::Device;
 use isola_machine::memory::{MemoryNodes, Region, SharedRegion};
@@ -22,14 +23,17 @@ pub type Left = (Estate, Vec<(KeptImage, SharedPiece)>);
 /// out of which it is taken.
 pub fn take_images(machine: &mut Machine) -> Left {
     let estate = rebirth::estate().map(|bytes| Estate::decode(&bytes)).unwrap_or_default();
-    let Machine { legacy, memory, .. } = machine;
+    let Machine { legacy, memory, authority, .. } = machine;
     let mut texts = legacy.iter_mut().map(|legacy| &mut legacy.texts).next();
     let mut found = |range: PhysRange| {
         let texts = texts.as_deref_mut().into_iter();
         let text = texts.flat_map(|texts| texts.extract_if(.., |text| text.range() == range)).next();
         text.or_else(|| take(memory, range).map(SharedRegion::new))
     };
-    let images = estate.images.iter().filter_map(|image| Some((*image, SharedPiece(found(image.memory)?))));
+    let images = estate
+        .images
+        .iter()
+        .filter_map(|image| Some((*image, SharedPiece(found(image.memory)?, *authority))));
     let images = images.collect();
     (estate, images)
 }
@@ -77,6 +81,7 @@ pub fn enter(
     nodes: &MemoryNodes,
     inventory: &mut Inventory<Piece, Core, Device>,
     (estate, images): Left,
+    authority: Authority,
 ) -> effects::Legacy<Hardware> {
     let Legacy { past, survivors, texts, gone, withheld } = legacy;
     let of_cells = survivors.iter().flat_map(|survivor| survivor.memory.clone());
@@ -89,7 +94,7 @@ pub fn enter(
         estate,
         journal: rebirth::entries(),
         images,
-        texts: texts.into_iter().map(SharedPiece).collect(),
+        texts: texts.into_iter().map(|text| SharedPiece(text, authority)).collect(),
         cause: past.cause,
         number: past.restarts,
         ended_ns: time.at_cycles(past.ended_cycles),

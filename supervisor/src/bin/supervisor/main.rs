@@ -67,8 +67,10 @@ fn main(mut machine: Machine) -> ! {
     let left = legacy::take_images(&mut machine);
     let mut inventory = stock::inventory(&mut machine);
     let nodes = machine.space.memory_nodes().clone();
-    let legacy =
-        machine.legacy.take().map(|legacy| legacy::enter(legacy, &time, &nodes, &mut inventory, left));
+    let legacy = machine
+        .legacy
+        .take()
+        .map(|legacy| legacy::enter(legacy, &time, &nodes, &mut inventory, left, authority));
     let hardware = Hardware::new(time, machine);
     let boot = Boot {
         unix_ns: time.started_unix_ns(),
@@ -81,7 +83,7 @@ fn main(mut machine: Machine) -> ! {
         Some(legacy) => Server::after_another(Cells::recover(hardware, inventory, boot, legacy)),
         None => Server::new(Cells::new(hardware, inventory, boot)),
     };
-    if rebirth::arm(port.device()) {
+    if rebirth::arm(authority, port.device()) {
         life::watch(authority, &time);
     } else {
         log::warn!("this machine is such that the supervisor could not begin anew on it, should it go wrong");

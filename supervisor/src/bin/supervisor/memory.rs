@@ -2,14 +2,15 @@
 
 use crate::life;
 use isola_abi::id::PhysRange;
+use isola_machine::authority::Authority;
 use isola_machine::memory::{Contents, Region, SharedRegion};
 use isola_supervisor::effects::{Pages, SharedPages};
 use isola_supervisor::inventory::Chunk;
 use isola_supervisor::scrub::scrub;
 
-/// A region that is only read.
+/// A region that is only read, and the right of the [`Piece`] that it was.
 #[derive(Clone, Debug)]
-pub struct SharedPiece(pub SharedRegion);
+pub struct SharedPiece(pub SharedRegion, pub Authority);
 
 impl SharedPiece {
     /// The region, for one more who reads it.
@@ -35,13 +36,14 @@ impl SharedPages for SharedPiece {
     }
 
     fn into_memory(self) -> Result<Piece, Self> {
-        self.0.into_region().map(Piece).map_err(Self)
+        let authority = self.1;
+        self.0.into_region().map(|region| Piece(region, authority)).map_err(|region| Self(region, authority))
     }
 }
 
-/// A region.
+/// A region, and the right to record that its bytes are zero.
 #[derive(Debug)]
-pub struct Piece(pub Region);
+pub struct Piece(pub Region, pub Authority);
 
 impl Chunk for Piece {
     fn range(&self) -> PhysRange {
@@ -50,14 +52,14 @@ impl Chunk for Piece {
 
     fn split(self, len_bytes: u64) -> (Self, Self) {
         match self.0.split(len_bytes) {
-            Ok((first, rest)) => (Self(first), Self(rest)),
+            Ok((first, rest)) => (Self(first, self.1), Self(rest, self.1)),
             Err(region) => panic!("{region:?} is cut at {len_bytes:#x}"),
         }
     }
 
     fn join(self, next: Self) -> Self {
         match self.0.join(next.0) {
-            Ok(region) => Self(region),
+            Ok(region) => Self(region, self.1),
             Err((first, second)) => panic!("{first:?} and {second:?} are not neighbours"),
         }
     }
@@ -75,7 +77,7 @@ impl Chunk for Piece {
     }
 
     fn declare_zero(&mut self) {
-        self.0.declare_zero();
+        self.0.declare_zero(self.1);
     }
 }
 
@@ -83,7 +85,7 @@ impl Pages for Piece {
     type Shared = SharedPiece;
 
     fn share(self) -> SharedPiece {
-        SharedPiece(SharedRegion::new(self.0))
+        SharedPiece(SharedRegion::new(self.0), self.1)
     }
 
     fn read(&self, len_bytes: usize) -> &[u8] {

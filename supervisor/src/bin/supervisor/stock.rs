@@ -58,7 +58,7 @@ pub fn inventory(machine: &mut Machine) -> Inventory<Piece, Core, Device> {
     }
     for (node, region) in machine.memory.drain(..) {
         // What is left at the edges stays unused: less than a chunk each.
-        drop(inventory.memory.add(Piece(region), node));
+        drop(inventory.memory.add(Piece(region, machine.authority), node));
     }
     for device in machine.devices.drain(..) {
         if device.kind() == Some(DeviceKind::Network) {

@@ -109,7 +109,7 @@ fn strike(cores: u64) -> ! {
     for _ in 0..20 {
         for vector in 16..32 {
             let others = (0..cores as u32).map(ApicId).filter(|apic| *apic != local::id());
-            others.for_each(|apic| send_exception_vector(apic, vector));
+            others.for_each(|apic| send_exception_vector(said::authority(), apic, vector));
             let start = cpu::cycles();
             while cpu::cycles() - start < 1_000_000 {
                 core::hint::spin_loop();
@@ -140,7 +140,7 @@ pub fn remember(cell: Cell) -> ! {
             break number;
         }
     };
-    offer_and_keep(number, block, granule);
+    offer_and_keep(said::authority(), number, block, granule);
     said::say(CellPhase::Running);
     while cell::settlement().number != number {
         commit(Mishap::ReadAt(block));
