@@ -77,7 +77,7 @@ impl Connection {
         let mut delivery: Option<Delivery> = None;
         poll_fn(|context| {
             let ended = self.poll_send(context, outgoing).is_ready()
-                || self.poll_receive(context, &mut delivery, &deliver).is_ready()
+                || self.poll_receive(context, outgoing, &mut delivery, &deliver).is_ready()
                 // What came may have been answered.
                 || self.poll_send(context, outgoing).is_ready();
             if ended { Poll::Ready(()) } else { Poll::Pending }
@@ -102,6 +102,7 @@ impl Connection {
             let before = self.sending.len();
             let written = self.stream.poll_write(context, &mut self.sending);
             self.patience.taken(before - self.sending.len());
+            outgoing.set_sending(self.sending.len());
             match written {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
@@ -116,6 +117,7 @@ impl Connection {
     fn poll_receive<F>(
         &mut self,
         context: &mut Context<'_>,
+        outgoing: &Outgoing,
         delivery: &mut Option<Delivery>,
         deliver: &impl Fn(Vec<Frame>) -> F,
     ) -> Poll<()>
@@ -143,6 +145,7 @@ impl Connection {
                     Err(Broken) => return Poll::Ready(()),
                 }
             }
+            outgoing.set_come(self.come.len());
             if !frames.is_empty() {
                 *delivery = Some(Box::pin(deliver(frames)));
             }

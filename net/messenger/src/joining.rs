@@ -1,13 +1,12 @@
 //! Being a machine that joins: once, and again after the connection has ended.
 
 use crate::GREETING;
+use crate::backlog::CELL_BACKLOG;
 use crate::connection::Connection;
 use crate::error::JoinError;
 use crate::frame::{Broken, Frame};
 use crate::messenger::{HOME, MESSENGER};
-use crate::outgoing::Outgoing;
 use crate::patience::WITH_THE_FIRST;
-use alloc::sync::Arc;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use core::task::Poll;
@@ -77,7 +76,7 @@ async fn join_here(address: SocketAddr) -> Result<MachineId, JoinError> {
     let greeted = timeout(GREETING, greeting).await.map_err(|_| JoinError::NotAnswered)?;
     let (connection, you) = greeted.map_err(|Broken| JoinError::NotTheProtocol)?;
     you.become_here().map_err(JoinError::Numbered)?;
-    let outgoing = Arc::new(Outgoing::default());
+    let outgoing = CELL_BACKLOG.open();
     MESSENGER.machines.add(MachineId::FIRST, outgoing.clone());
     spawn_task(async move {
         connection.run(&outgoing, |frames| MESSENGER.take(MachineId::FIRST, frames)).await;

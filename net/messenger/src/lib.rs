@@ -16,6 +16,7 @@
 //! | [`MAX_PAYLOAD`] | bytes of a request, and of an answer |
 //! | [`MAX_CALLS`] | calls of a machine to another under way; further ones wait at the caller |
 //! | [`MAX_PAYLOAD`] | bytes on their way to a machine; what else is for it waits, and whatever its sender says behind that |
+//! | an eighth of the cell's memory | queues and halves of frames of all connections; a half and a quarter of that when memory is low and critical; then the connection that takes the most ends |
 //! | 10 s | for which a machine may leave what waits for it, before it is left; to say who it is |
 //! | 64 | connections a core that have not said who they are; then the oldest goes |
 //!
@@ -27,6 +28,7 @@
 
 extern crate alloc;
 
+mod backlog;
 mod calls;
 mod connection;
 mod error;

@@ -157,10 +157,13 @@ impl Machines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backlog::Backlog;
+
+    static BACKLOG: Backlog = Backlog::with_room(|| usize::MAX);
 
     fn joined(machines: &Machines, before: Option<MachineId>) -> MachineId {
         let number = machines.number(before).unwrap();
-        machines.add(number, Arc::default());
+        machines.add(number, BACKLOG.open());
         number
     }
 

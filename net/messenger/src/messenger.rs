@@ -3,6 +3,7 @@
 //! The machines of an application are a star: the first listens, the others join it, and it passes on what they have to
 //! say to each other. Connections are on whichever core their flow belongs to; what they bring is taken on the first.
 
+use crate::backlog::CELL_BACKLOG;
 use crate::calls::Calls;
 use crate::connection::Connection;
 use crate::error::{CallError, ServeError};
@@ -22,6 +23,7 @@ use core::cell::RefCell;
 use core::future::Future;
 use core::task::Waker;
 use isola_ebbs::{Ebb, EbbId, MachineId, Representative, current_core, platform};
+use isola_events::pressure::{PressureHandler, on_memory_pressure};
 use isola_events::{elsewhere, spawn_task, timeout};
 use isola_iobuf::Chain;
 use isola_net::tcp::{Listening, PortInUse};
@@ -44,6 +46,8 @@ pub(crate) struct Messenger {
     places: RefCell<BTreeMap<MachineId, Rc<Limit>>>,
     /// Who waits for the connection to the first machine to end.
     pub parting: RefCell<Vec<Waker>>,
+    /// Ends connections when memory runs low.
+    _pressure: PressureHandler,
 }
 
 impl Representative for Messenger {
@@ -54,6 +58,7 @@ impl Representative for Messenger {
             served: Served::default(),
             places: RefCell::default(),
             parting: RefCell::default(),
+            _pressure: on_memory_pressure(|_| CELL_BACKLOG.shed()),
         }
     }
 }
@@ -158,7 +163,7 @@ async fn call_here(machine: MachineId, ebb: EbbId, request: Chain) -> Result<Cha
 async fn welcome(stream: TcpStream) {
     let mut connection = Connection::new(stream, WITH_OTHERS);
     let Some(Ok(Frame::Hello { before })) = greeted(connection.receive_greeting()).await else { return };
-    let outgoing = Arc::new(Outgoing::default());
+    let outgoing = CELL_BACKLOG.open();
     let its = outgoing.clone();
     let Some(you) = at_home(move || async move { MESSENGER.admit(before, its) }).await else { return };
     let welcomed = timeout(GREETING, connection.send(Frame::Welcome { you })).await;

@@ -1,6 +1,7 @@
 //! Frames on their way out: queued by any core, sent by the one that has the connection.
 
 use crate::MAX_PAYLOAD;
+use crate::backlog::Backlog;
 use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
@@ -14,15 +15,19 @@ const FULL: usize = MAX_PAYLOAD;
 /// refusals of what it asks.
 const TOO_FULL: usize = 8 * MAX_PAYLOAD;
 
-/// The queue of a connection.
-#[derive(Debug, Default)]
+/// The queue of a connection, and how much memory the connection takes of the [`Backlog`].
 pub(crate) struct Outgoing {
     state: Mutex<State>,
+    backlog: &'static Backlog,
 }
 
 #[derive(Debug, Default)]
 struct State {
     queue: Chain,
+    /// Bytes that were taken from the queue and are not sent.
+    sending: usize,
+    /// Bytes that have come and are no whole frame yet.
+    come: usize,
     ended: bool,
     /// The task that sends.
     sender: Option<Waker>,
@@ -42,18 +47,58 @@ pub(crate) enum Next {
     End,
 }
 
+impl State {
+    fn kept(&self) -> usize {
+        self.queue.len() + self.sending + self.come
+    }
+}
+
 impl Outgoing {
+    /// An empty queue. Made by [`Backlog::open`].
+    pub fn new(backlog: &'static Backlog) -> Self {
+        Self { state: Mutex::default(), backlog }
+    }
+
+    /// Bytes of memory that the connection takes; `None` once it has ended.
+    pub fn kept(&self) -> Option<usize> {
+        let state = self.state.lock();
+        (!state.ended).then(|| state.kept())
+    }
+
+    /// Says how many of the bytes that were taken are not sent.
+    pub fn set_sending(&self, bytes: usize) {
+        self.change(|state| state.sending = bytes);
+    }
+
+    /// Says how many bytes have come that are no whole frame yet.
+    pub fn set_come(&self, bytes: usize) {
+        self.change(|state| state.come = bytes);
+    }
+
+    /// Changes the state, and notes in the backlog by how much.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let (before, after, outcome) = {
+            let mut state = self.state.lock();
+            let before = state.kept();
+            let outcome = change(&mut state);
+            (before, state.kept(), outcome)
+        };
+        if before != after {
+            self.backlog.note(before, after);
+        }
+        outcome
+    }
+
     /// Queues a frame. A queue whose machine does not read ends its connection.
     pub fn push(&self, frame: Chain) -> Result<(), Ended> {
-        let sender = {
-            let mut state = self.state.lock();
+        let sender = self.change(|state| {
             if state.ended {
                 return Err(Ended);
             }
             state.queue.append(frame);
             state.ended = state.queue.len() > TOO_FULL;
-            state.sender.take()
-        };
+            Ok(state.sender.take())
+        })?;
         sender.into_iter().for_each(Waker::wake);
         Ok(())
     }
@@ -74,13 +119,13 @@ impl Outgoing {
         .await
     }
 
-    /// Ends the connection once the task that sends gets to it.
+    /// Ends the connection once the task that sends gets to it. The queue is dropped at once.
     pub fn end(&self) {
-        let (sender, waiting) = {
-            let mut state = self.state.lock();
+        let (sender, waiting) = self.change(|state| {
             state.ended = true;
+            state.queue = Chain::new();
             (state.sender.take(), core::mem::take(&mut state.waiting))
-        };
+        });
         sender.into_iter().chain(waiting).for_each(Waker::wake);
     }
 
@@ -99,9 +144,16 @@ impl Outgoing {
                 return Next::End;
             }
             state.sender = Some(sender.clone());
+            state.sending += state.queue.len();
             (core::mem::take(&mut state.queue), core::mem::take(&mut state.waiting))
         };
         waiting.into_iter().for_each(Waker::wake);
         Next::Send(queue)
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.backlog.note(self.state.get_mut().kept(), 0);
     }
 }

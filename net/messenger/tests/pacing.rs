@@ -2,12 +2,15 @@
 
 mod common;
 
-use common::{ECHO, Known, bytes, dial, echo, is_set, join_by_hand, join_first, serve_all};
+use common::{ECHO, Known, bytes, dial, echo, is_set, join_by_hand, join_first, pair, serve_all};
+use isola_ebbs::platform;
 use isola_events::future::join_all;
+use isola_events::timeout;
 use isola_gateway::test_cells::{TestCell, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_messenger::{CallError, MAX_CALLS, MAX_PAYLOAD, MachineId, Refusal, call, serve};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 #[test]
 fn a_machine_that_is_asked_more_than_it_takes_at_once_is_not_cut_off_for_that() {
@@ -65,4 +68,32 @@ fn a_machine_that_does_not_read_is_left_and_who_asks_it_is_told() {
             TOLD.store(true, Ordering::Release);
         }),
     ]);
+}
+
+#[test]
+fn machines_that_never_end_a_frame_do_not_fill_the_memory_of_the_first() {
+    async fn serve_with_64_mib() {
+        platform().report().memory.total_bytes.store(64 << 20, Ordering::Relaxed);
+        serve_all().await;
+    }
+    pair(Loss::Never, serve_with_64_mib, || async {
+        join_first().await;
+        // Of 64 MiB, halves of frames may take 8: these are 14.
+        let mut ended = 0;
+        let mut raws = Vec::new();
+        for _ in 0..14 {
+            let mut raw = dial().await;
+            join_by_hand(&mut raw).await;
+            let mut half = (MAX_PAYLOAD as u32).to_be_bytes().to_vec();
+            half.resize(MAX_PAYLOAD - 1, 0);
+            let _ = raw.write(bytes(&half)).await;
+            raws.push(raw);
+        }
+        for raw in &mut raws {
+            let end = timeout(Duration::from_millis(500), raw.read()).await;
+            ended += usize::from(matches!(end, Ok(Ok(None) | Err(_))));
+        }
+        assert!((6..14).contains(&ended), "{ended} connections ended");
+        assert!(call(MachineId::FIRST, ECHO, bytes(b"1")).await.is_ok());
+    });
 }

@@ -1,0 +1,172 @@
+//! The memory that all connections of this machine take together: frames in queues and on their way out, and halves of
+//! frames that have come.
+//!
+//! It is at most an eighth of the machine's memory, half of that when memory is low, and a quarter when it is critical.
+//! Where connections would take more, the one that takes the most ends, until the others fit.
+
+use crate::outgoing::Outgoing;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use isola_ebbs::{CellEbb, Representative, platform};
+use isola_events::memory_pressure;
+use spin::Mutex;
+
+/// The machine's memory is so many times what the backlog may take.
+const SHARE: u64 = 8;
+
+/// The backlog of this machine.
+pub(crate) static CELL_BACKLOG: CellEbb<Backlog> = CellEbb::new();
+
+pub(crate) struct Backlog {
+    bytes: AtomicUsize,
+    connections: Mutex<Vec<Weak<Outgoing>>>,
+    /// The bytes that it may take now.
+    room: fn() -> usize,
+}
+
+impl Representative for Backlog {
+    fn create() -> Self {
+        Self::with_room(|| {
+            let memory = platform().report().memory.total_bytes.load(Ordering::Relaxed);
+            room(memory, memory_pressure() as u32)
+        })
+    }
+}
+
+/// The bytes that the backlog of a machine with so much memory may take at a level of memory pressure.
+fn room(memory_bytes: u64, pressure: u32) -> usize {
+    ((memory_bytes / SHARE) >> pressure) as usize
+}
+
+impl Backlog {
+    /// A backlog that may take so many bytes.
+    pub const fn with_room(room: fn() -> usize) -> Self {
+        Self { bytes: AtomicUsize::new(0), connections: Mutex::new(Vec::new()), room }
+    }
+
+    /// Creates the queue of a connection.
+    pub fn open(&'static self) -> Arc<Outgoing> {
+        let outgoing = Arc::new(Outgoing::new(self));
+        let mut connections = self.connections.lock();
+        connections.retain(|connection| connection.strong_count() > 0);
+        connections.push(Arc::downgrade(&outgoing));
+        outgoing
+    }
+
+    /// Notes that a connection takes `after` bytes and took `before`. The caller must hold no lock of a queue.
+    pub fn note(&self, before: usize, after: usize) {
+        if after > before {
+            self.bytes.fetch_add(after - before, Ordering::Relaxed);
+            self.shed();
+        } else {
+            self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends connections, those that take the most first, until the others take no more than there is room for.
+    pub fn shed(&self) {
+        let room = (self.room)();
+        if self.bytes.load(Ordering::Relaxed) <= room {
+            return;
+        }
+        let connections = self.connections.lock().clone();
+        let connections = connections.iter().filter_map(Weak::upgrade);
+        // Those that have ended give their memory back as soon as their cores get to them.
+        let mut live: Vec<_> =
+            connections.filter_map(|connection| Some((connection.kept()?, connection))).collect();
+        live.sort_unstable_by_key(|(bytes, _)| *bytes);
+        let mut sum: usize = live.iter().map(|(bytes, _)| bytes).sum();
+        while sum > room
+            && let Some((bytes, connection)) = live.pop()
+        {
+            connection.end();
+            sum -= bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MAX_PAYLOAD;
+    use crate::machines::MAX_MACHINES;
+    use crate::outgoing::Next;
+    use alloc::boxed::Box;
+    use core::task::Waker;
+    use isola_iobuf::{Chain, IoBuf};
+
+    /// An eighth of 64 MiB.
+    const ROOM: usize = 8 << 20;
+
+    fn backlog(room: fn() -> usize) -> &'static Backlog {
+        Box::leak(Box::new(Backlog::with_room(room)))
+    }
+
+    fn frame(len: usize) -> Chain {
+        Chain::from(IoBuf::from(alloc::vec![7; len]))
+    }
+
+    fn sum(connections: &[Arc<Outgoing>]) -> usize {
+        connections.iter().filter_map(|connection| connection.kept()).sum()
+    }
+
+    #[test]
+    fn queues_of_machines_that_do_not_read_take_no_more_than_their_part_of_memory() {
+        let backlog = backlog(|| ROOM);
+        let machines: Vec<_> = (0..MAX_MACHINES).map(|_| backlog.open()).collect();
+        for _ in 0..8 {
+            for machine in &machines {
+                let _ = machine.push(frame(64 << 10));
+                let kept = backlog.bytes.load(Ordering::Relaxed);
+                assert!(kept <= ROOM, "{kept} bytes");
+            }
+        }
+        assert!(sum(&machines) > ROOM / 2, "most of the room is used");
+    }
+
+    #[test]
+    fn halves_of_frames_and_frames_that_are_being_sent_count() {
+        let backlog = backlog(|| ROOM);
+        let machines: Vec<_> = (0..MAX_MACHINES).map(|_| backlog.open()).collect();
+        for machine in &machines {
+            machine.set_come(MAX_PAYLOAD / 2);
+            assert!(sum(&machines) <= ROOM);
+        }
+        assert_eq!(sum(&machines), ROOM);
+        drop(machines);
+        assert_eq!(backlog.bytes.load(Ordering::Relaxed), 0, "connections that are gone take nothing");
+
+        let one = backlog.open();
+        one.push(frame(MAX_PAYLOAD)).unwrap();
+        assert!(matches!(one.take(Waker::noop()), Next::Send(_)));
+        assert_eq!(one.kept(), Some(MAX_PAYLOAD), "what is not sent yet is in memory");
+        one.set_sending(100);
+        assert_eq!((one.kept(), backlog.bytes.load(Ordering::Relaxed)), (Some(100), 100));
+    }
+
+    #[test]
+    fn the_connection_that_takes_the_most_ends_and_others_stay() {
+        let backlog = backlog(|| ROOM);
+        let (modest, greedy) = (backlog.open(), backlog.open());
+        modest.push(frame(MAX_PAYLOAD)).unwrap();
+        greedy.set_come(ROOM - MAX_PAYLOAD);
+        modest.push(frame(1)).unwrap();
+        assert_eq!((modest.kept(), greedy.kept()), (Some(MAX_PAYLOAD + 1), None));
+        assert!(greedy.push(frame(1)).is_err(), "it has ended");
+        modest.push(frame(1)).unwrap();
+    }
+
+    #[test]
+    fn memory_pressure_makes_the_room_smaller() {
+        static PRESSURE: AtomicUsize = AtomicUsize::new(0);
+        let backlog = backlog(|| room(64 << 20, PRESSURE.load(Ordering::Relaxed) as u32));
+        let machines: Vec<_> = (0..8).map(|_| backlog.open()).collect();
+        machines.iter().for_each(|machine| machine.set_come(MAX_PAYLOAD));
+        for (pressure, left) in [(0, 8), (1, 4), (2, 2)] {
+            PRESSURE.store(pressure, Ordering::Relaxed);
+            backlog.shed();
+            assert_eq!(sum(&machines), left * MAX_PAYLOAD, "at pressure {pressure}");
+        }
+    }
+}
