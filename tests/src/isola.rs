@@ -7,6 +7,7 @@ use crate::{images, wait};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use tempfile::TempDir;
 
@@ -60,9 +61,15 @@ impl Isola {
 
     /// Runs a command to its end; one that does not end gets the exit code 124.
     pub fn run(&self, arguments: &[&str]) -> Outcome {
+        self.run_with(arguments, &[])
+    }
+
+    /// As [`Self::run`], with these variables in the command's environment.
+    pub fn run_with(&self, arguments: &[&str], environment: &[(&str, &Path)]) -> Outcome {
         let mut command = Command::new("timeout");
         command.args(["--kill-after=10", &wait::PATIENCE.as_secs().to_string()]).arg(images::command());
         place(&mut command, &self.folder).args(arguments).stdin(Stdio::null());
+        command.envs(environment.iter().copied());
         Outcome::of(command.output().expect("timeout (package coreutils) starts"))
     }
 

@@ -103,6 +103,9 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
         Ok(httparse::Status::Complete(len)) if len > MAX_HEAD_BYTES => {
             return Parsed::Refused(Refusal::ending(Status::HeadTooLarge), len);
         }
+        Ok(httparse::Status::Complete(len)) if has_bare_lf(&bytes[..len]) => {
+            return Parsed::Refused(Refusal::ending(Status::BadRequest), len);
+        }
         Ok(httparse::Status::Complete(len)) => len,
         Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Parsed::Part,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
@@ -117,6 +120,13 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
         Ok(head) => Parsed::Request(head, len),
         Err(refusal) => Parsed::Refused(refusal, len),
     }
+}
+
+/// Whether a line of a head ends in LF without CR. A server may accept that (RFC 9112, 2.2); this one does not, as a proxy in
+/// front of it may find other lines, and so other requests, in the same bytes.
+fn has_bare_lf(head: &[u8]) -> bool {
+    let ends = head.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    ends.into_iter().any(|(at, _)| at == 0 || head[at - 1] != b'\r')
 }
 
 fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {

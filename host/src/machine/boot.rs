@@ -175,9 +175,26 @@ impl NewMachine<'_> {
         Ok(Some(Starting::begin(dir, &self.options, address)?))
     }
 
-    /// Starts QEMU, and waits until its sockets are there: then it has detached itself, or written its number.
+    /// Starts QEMU with its system call filter, or without where this host has none.
     fn launch(
         &self,
+        dir: &MachineDir,
+        boot: Boot<'_>,
+        waiting: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<(Process, Option<Child>), BootError> {
+        match self.launch_with(&qemu::SANDBOX, dir, boot, waiting) {
+            Err(BootError::Launch { said }) if qemu::lacks_sandbox(&said) => {
+                (dir.notice)("QEMU runs without a system call filter: it, or this kernel, has no seccomp");
+                self.launch_with(&[], dir, boot, waiting)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Starts QEMU, and waits until its sockets are there: then it has detached itself, or written its number.
+    fn launch_with(
+        &self,
+        sandbox: &[&str],
         dir: &MachineDir,
         boot: Boot<'_>,
         waiting: &mut dyn FnMut() -> ControlFlow<()>,
@@ -186,6 +203,7 @@ impl NewMachine<'_> {
         let file = File::create(&log).map_err(|error| StateError::Unusable { path: log.clone(), error })?;
         let mut launcher = Command::new(&self.qemu.program)
             .args(qemu::arguments(&self.options, self.accelerator, boot, dir))
+            .args(sandbox)
             .args((self.tie == Tie::Detached).then_some("-daemonize"))
             .current_dir(dir.path())
             // ^C at the terminal is for the command, which then ends QEMU as it sees fit.

@@ -34,6 +34,10 @@ pub const UPLINK_ID: &str = "u0";
 /// The oldest QEMU that isola works with.
 pub const OLDEST: (u32, u32) = (7, 2);
 
+/// Has QEMU filter its own system calls by seccomp: it refuses those that no QEMU of today needs, and those that change
+/// scheduling and processor sets. `spawn=deny` and `elevateprivileges=deny` would refuse what `-daemonize` needs.
+pub const SANDBOX: [&str; 2] = ["-sandbox", "on,resourcecontrol=deny"];
+
 /// The first address that QEMU's DHCP server gives out; those before are for cells with a fixed one.
 pub const DHCP_START: &str = "10.0.2.128";
 
@@ -115,6 +119,11 @@ fn version(said: &str) -> Option<((u32, u32), &str)> {
     let version = said.strip_prefix("QEMU emulator version ")?.split_whitespace().next()?;
     let mut parts = version.split('.').map(|part| part.parse().ok());
     Some(((parts.next()??, parts.next()??), version))
+}
+
+/// Whether QEMU did not start because it was built without seccomp, or the kernel has none, by what it said.
+pub fn lacks_sandbox(said: &str) -> bool {
+    ["sandbox", "seccomp"].iter().any(|word| said.contains(word))
 }
 
 /// QEMU's arguments for a machine in the folder `dir`.

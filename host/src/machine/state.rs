@@ -41,7 +41,7 @@ pub struct StateRoot {
     notice: Notice,
 }
 
-/// Who is told that a command waits for its turn at a machine.
+/// Prints what a user should know while a command goes on: that it waits for its turn at a machine, for example.
 pub type Notice = fn(&str);
 
 /// The folder of one machine, which may or may not exist; an existing one may be left over from a machine that ended.

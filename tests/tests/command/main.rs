@@ -9,6 +9,7 @@
 //! | [`hosted`] | applications as processes of this host |
 //! | [`neighbours`] | what the network of a machine keeps apart |
 //! | [`recovery`] | what was killed trips nobody up |
+//! | [`sandbox`] | what QEMU may ask of the host |
 //! | [`web`] | the web server and NetPIPE |
 
 mod files;
@@ -17,4 +18,5 @@ mod hosted;
 mod life;
 mod neighbours;
 mod recovery;
+mod sandbox;
 mod web;
