@@ -47,6 +47,9 @@ impl Request {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         let mut request = httparse::Request::new(&mut fields);
         match request.parse(bytes) {
+            Ok(httparse::Status::Complete(len)) if has_bare_lf(&bytes[..len]) => {
+                return Err(Rejected::Malformed);
+            }
             Ok(httparse::Status::Complete(_)) => {}
             Ok(httparse::Status::Partial) if bytes.len() < MAX_REQUEST => return Ok(None),
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
@@ -69,6 +72,13 @@ impl Request {
     }
 }
 
+/// Whether a line ends in LF without CR. A server may accept that (RFC 9112, 2.2), and a proxy in front of it may find other
+/// requests in the same bytes.
+fn has_bare_lf(head: &[u8]) -> bool {
+    let before = [&0].into_iter().chain(head);
+    head.iter().zip(before).any(|(byte, before)| *byte == b'\n' && *before != b'\r')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +86,15 @@ mod tests {
 
     fn get(path: &str) -> Result<Option<Request>, Rejected> {
         Ok(Some(Request { method: Method::Get, path: path.into() }))
+    }
+
+    #[test]
+    fn a_line_that_ends_in_lf_alone_is_refused() {
+        for request in
+            ["GET / HTTP/1.1\nHost: x\n\n", "GET / HTTP/1.1\r\nHost: x\n\r\n", "\nGET / HTTP/1.0\r\n\r\n"]
+        {
+            assert_eq!(Request::parse(request.as_bytes()), Err(Rejected::Malformed), "{request:?}");
+        }
     }
 
     #[test]

@@ -103,7 +103,7 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
         Ok(httparse::Status::Complete(len)) if len > MAX_HEAD_BYTES => {
             return Parsed::Refused(Refusal::ending(Status::HeadTooLarge), len);
         }
-        Ok(httparse::Status::Complete(len)) if has_bare_lf(&bytes[..len]) => {
+        Ok(httparse::Status::Complete(len)) if has_bare_lf(&bytes[..len], &request) => {
             return Parsed::Refused(Refusal::ending(Status::BadRequest), len);
         }
         Ok(httparse::Status::Complete(len)) => len,
@@ -122,11 +122,19 @@ pub fn parse(bytes: &[u8]) -> Parsed<'_> {
     }
 }
 
-/// Whether a line of a head ends in LF without CR. A server may accept that (RFC 9112, 2.2); this one does not, as a proxy in
-/// front of it may find other lines, and so other requests, in the same bytes.
-fn has_bare_lf(head: &[u8]) -> bool {
-    let ends = head.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
-    ends.into_iter().any(|(at, _)| at == 0 || head[at - 1] != b'\r')
+/// Whether a line of the head `bytes`, of which `request` was read, ends in LF without CR. A server may accept that (RFC 9112,
+/// 2.2); this one does not, as a proxy in front of it may find other lines, and so other requests, in the same bytes.
+fn has_bare_lf(bytes: &[u8], request: &httparse::Request<'_, '_>) -> bool {
+    let place = |text: &str| text.as_ptr().addr() - bytes.as_ptr().addr();
+    // Behind an LF, as all that begins a line.
+    let follows_crlf = |start: usize| start >= 2 && bytes[start - 2] == b'\r';
+    let begin = request.method.map_or(0, place);
+    let empty_lines = bytes[..begin].chunks(2).all(|line| line == b"\r\n");
+    let end = bytes.len();
+    !(empty_lines
+        && request.headers.iter().all(|field| follows_crlf(place(field.name)))
+        && follows_crlf(end)
+        && follows_crlf(end - 2))
 }
 
 fn judge<'b>(request: &httparse::Request<'_, 'b>) -> Result<Head<'b>, Refusal> {
@@ -247,6 +255,7 @@ mod tests {
     use super::*;
     use alloc::format;
     use alloc::string::String;
+    use alloc::vec::Vec;
     use isola_proves::proves;
 
     fn head(text: &str) -> Head<'_> {
@@ -279,6 +288,19 @@ mod tests {
         ] {
             assert_eq!(head(request).persistence, expected, "{request:?}");
         }
+    }
+
+    #[test]
+    fn lines_end_in_crlf_and_not_in_lf_alone() {
+        let lawful = "\r\nGET / HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n";
+        head(lawful);
+        let ends: Vec<usize> = lawful.match_indices('\r').map(|(at, _)| at).collect();
+        for at in ends {
+            let request = [&lawful[..at], &lawful[at + 1..]].concat();
+            assert_eq!(refused(&request), (Status::BadRequest, Persistence::Ends), "{request:?}");
+        }
+        assert_eq!(refused("GET / HTTP/1.0\n\n"), (Status::BadRequest, Persistence::Ends));
+        assert_eq!(refused("GET / HTTP/1.0\r\n\n"), (Status::BadRequest, Persistence::Ends));
     }
 
     #[proves("RFC 9112 3.2", "a request of HTTP/1.1 without exactly one Host is answered by 400.")]

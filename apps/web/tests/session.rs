@@ -177,7 +177,7 @@ fn a_range_is_given_to_who_has_the_rest() {
 #[test]
 fn requests_are_answered_in_their_order_however_they_are_cut() {
     let text = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n\r\nHEAD /large.bin HTTP/1.1\r\nHost: x\r\n\r\n\
-                 GET /none HTTP/1.1\nHost: x\n\nGET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n\
+                 GET /none HTTP/1.1\r\nHost: x\r\n\r\nGET /large.bin HTTP/1.1\r\nHost: x\r\n\r\n\
                  GET /empty HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /empty HTTP/1.0\r\n\r\n";
     let methods = ["GET", "HEAD", "GET", "GET", "GET", "GET"];
     let expected = exchange(&mut Session::new(), &[text]);
