@@ -12,10 +12,14 @@ use isola_host::client::{Client, ClientError, SOCKET};
 use isola_host::image::{CellImage, ImageStore, SUPERVISOR};
 use std::ffi::OsString;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How long the supervisor may take to come up, and a cell to stop.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// How often a cell's log is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A machine with a supervisor.
 #[derive(Debug)]
@@ -113,6 +117,26 @@ impl Divided {
     /// [`BenchError::Supervisor`].
     pub fn provide(&mut self, image: &CellImage) -> Result<(), BenchError> {
         Ok(self.client.provide(image, &mut |_| ControlFlow::Continue(()))?)
+    }
+
+    /// Waits until a cell has printed `awaited`.
+    ///
+    /// # Errors
+    /// [`BenchError::Supervisor`]; [`BenchError::TooLate`].
+    pub fn wait_for_log(&mut self, cell: &str, awaited: &str) -> Result<(), BenchError> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let piece = self.client.logs(cell, 0)?;
+            let log = String::from_utf8_lossy(&piece.bytes).into_owned();
+            match log.contains(awaited) {
+                true => return Ok(()),
+                false if Instant::now() < deadline => thread::sleep(LOOK_INTERVAL),
+                false => {
+                    let (what, awaited) = (format!("cell {cell}"), format!("{awaited:?} in its log"));
+                    return Err(BenchError::TooLate { what, awaited, limit_s: LIMIT.as_secs(), log });
+                }
+            }
+        }
     }
 }
 

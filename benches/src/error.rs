@@ -71,6 +71,14 @@ pub enum BenchError {
     /// The supervisor did not do what it was asked for.
     #[error("the supervisor: {0}")]
     Supervisor(#[from] ClientError),
+    /// A cell did not get the memory that it was to have.
+    #[error("a cell was to have {wanted_mib} MiB, where pages move for that; its memory: {outcome}")]
+    NotResized {
+        /// How much memory it was to have, in MiB.
+        wanted_mib: u64,
+        /// What became of it.
+        outcome: String,
+    },
     /// A service gave a wrong answer.
     #[error("{service} answered {answer:?} to {asked}")]
     WrongAnswer {

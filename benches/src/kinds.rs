@@ -81,10 +81,14 @@ kinds! {
     Elastic: "elastic-core-online-first-cell", "instructions", None, [], "of that on all cores of the cell";
     Elastic: "elastic-core-offline-first-supervisor", "instructions", None, [], "the first core less, on the supervisor's core";
     Elastic: "elastic-core-offline-first-cell", "instructions", None, [], "of that on all cores of the cell";
-    Elastic: "elastic-core-loaded-time", "us", Unloaded, [],
-        "median time of a core that comes or leaves, on paced processors under load, from the request to the answer";
+    Elastic: "elastic-core-online-loaded-time", "us", Unloaded, [],
+        "median time of a core that comes, on paced processors under load, from the request to the answer";
+    Elastic: "elastic-core-offline-loaded-time", "us", Unloaded, [], "the same of one that leaves";
     Elastic: "elastic-memory-offline-used", "instructions", None, [],
         "32 MiB less of a kv of 128 MiB that had filled its memory and was emptied, until they are free: of all cores, the way over the console included";
+    Elastic: "elastic-memory-offline-moved", "instructions", None, [],
+        "40 MiB less of a cell of 64 MiB whose application keeps each eighth page of regions of 48 MiB and goes on using some: pages move until \
+         chunks are free; by a clock of instructions, which goes on where the cell waits";
     Elastic: "elastic-core-online-supervisor", "instructions", None, [Converted Aim::Value(1e5)],
         "a core more for a cell that runs: on the supervisor's core, the request and its answer included (RainForest 66 ms, \
          LXC 2 ms, Xen 126 ms)";

@@ -104,7 +104,13 @@ impl Group {
                 )
             }
             Self::Elastic => {
-                and_images!("supervisor", "apps/kv", "apps/echo", "benches/src/groups/elastic")
+                and_images!(
+                    "supervisor",
+                    "apps/kv",
+                    "apps/echo",
+                    "tests/images/regions",
+                    "benches/src/groups/elastic"
+                )
             }
             Self::Colocation => and_images!(
                 "supervisor",

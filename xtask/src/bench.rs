@@ -24,7 +24,7 @@ const NATIVE: [(&str, &[&str]); 2] = [
 const WITH_MACHINES: [(&str, &[&str]); 12] = [
     ("boot", &["kv"]),
     ("cell", &["supervisor", "kv", "echo"]),
-    ("elastic", &["supervisor", "kv", "echo"]),
+    ("elastic", &["supervisor", "kv", "echo", "regions"]),
     ("colocation", &["supervisor", "kv", "primes"]),
     ("kv", &["kv", "echo"]),
     ("web", &["web"]),

@@ -53,8 +53,15 @@ pub fn load() -> String {
 /// Latencies of a state, in ns.
 type Latencies = Histogram<u64>;
 
-/// When a move began, and when it had ended.
+/// When something began, and when it had ended.
 type Span = (Instant, Instant);
+
+/// A change of the cell's cores, and when it was under way.
+#[derive(Clone, Copy)]
+struct Move {
+    change: Change<u32>,
+    span: Span,
+}
 
 /// A run.
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
@@ -69,7 +76,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     // On one core, and on two.
     let mut rest = [none.clone(), none.clone()];
     let (mut moving, mut met, mut rehearsed) = (none.clone(), none.clone(), none);
-    let mut spans = Vec::new();
+    let mut loaded = Vec::new();
     let turns = (session.plan.load.as_secs() * TURNS_A_LOAD / TURN.as_secs()).max(1);
     let (come, leave) = (Change::More(1), Change::Less(1));
     for _ in 0..turns {
@@ -78,7 +85,7 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
             let (latencies, new) = beside(client, &mut generator, [change, back], Mode::Apply)?;
             moving += latencies.all;
             met += latencies.met;
-            spans.extend(new);
+            loaded.extend(new);
             *rest += generator.open(RATE, TURN)?.latency_ns;
             rehearsed += beside(client, &mut generator, [change, change], Mode::DryRun)?.0.all;
             move_core(client, change, Mode::Apply)?;
@@ -96,9 +103,12 @@ pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     }
     let client = &mut divided.client;
     let unloaded = moves(client, [come, leave], UNLOADED_ROUNDS)?;
-    let times = |moves: &[Span]| median(&moves.iter().map(|span| time_us(*span)).collect::<Vec<_>>());
-    record.isola("elastic-core-loaded-time", times(&spans));
-    record.peer("elastic-core-loaded-time", times(&unloaded));
+    for (figure, change) in
+        [("elastic-core-online-loaded-time", come), ("elastic-core-offline-loaded-time", leave)]
+    {
+        record.isola(figure, median_time_us(&loaded, change));
+        record.peer(figure, median_time_us(&unloaded, change));
+    }
     record.isola("elastic-met-part", 100.0 * met.len() as f64 / moving.len().max(1) as f64);
     for figure in ["p50", "p99"] {
         record.isola(&format!("elastic-moves-{figure}"), us(&moving, figure));
@@ -124,23 +134,33 @@ struct Turn {
     met: Latencies,
 }
 
-/// How long a move took, from the request for it to its answer, in us.
-fn time_us((begin, end): Span) -> f64 {
-    (end - begin).saturating_sub(SETTLING).as_secs_f64() * 1e6
+/// The median time of the moves that `change` asked for, from the request to its answer, in us.
+fn median_time_us(moves: &[Move], change: Change<u32>) -> f64 {
+    let times = moves.iter().filter(|one| one.change == change).map(|one| {
+        let (begin, end) = one.span;
+        (end - begin).saturating_sub(SETTLING).as_secs_f64() * 1e6
+    });
+    median(&times.collect::<Vec<_>>())
 }
 
 /// Asks for both changes in turn, so many times, while nobody else asks for anything.
-fn moves(client: &mut Client, changes: [Change<u32>; 2], rounds: u32) -> Result<Vec<Span>, ClientError> {
+fn moves(client: &mut Client, changes: [Change<u32>; 2], rounds: u32) -> Result<Vec<Move>, ClientError> {
     let mut moves = Vec::new();
     for _ in 0..rounds {
         for change in changes {
-            let begin = Instant::now();
-            move_core(client, change, Mode::Apply)?;
-            moves.push((begin, Instant::now() + SETTLING));
-            thread::sleep(MOVE_INTERVAL.saturating_sub(begin.elapsed()));
+            moves.push(move_once(client, change, Mode::Apply)?);
         }
     }
     Ok(moves)
+}
+
+/// Asks for a change and waits until the next is due.
+fn move_once(client: &mut Client, change: Change<u32>, mode: Mode) -> Result<Move, ClientError> {
+    let begin = Instant::now();
+    move_core(client, change, mode)?;
+    let span = (begin, Instant::now() + SETTLING);
+    thread::sleep(MOVE_INTERVAL.saturating_sub(begin.elapsed()));
+    Ok(Move { change, span })
 }
 
 /// How long answers take in a turn while `changes` of the cell's cores are asked for one after the other, and when that was.
@@ -149,7 +169,7 @@ fn beside(
     generator: &mut Generator,
     changes: [Change<u32>; 2],
     mode: Mode,
-) -> Result<(Turn, Vec<Span>), BenchError> {
+) -> Result<(Turn, Vec<Move>), BenchError> {
     let (stop, mut requests) = (AtomicBool::new(false), Vec::new());
     let (outcome, moves) = thread::scope(|scope| {
         let mover = scope.spawn(|| move_until(client, changes, mode, &stop));
@@ -169,8 +189,8 @@ fn beside(
 }
 
 /// Whether a request was under way during any of `moves`.
-fn meets((due, answered): Span, moves: &[Span]) -> bool {
-    moves.iter().any(|&(begin, end)| due < end && begin < answered)
+fn meets((due, answered): Span, moves: &[Move]) -> bool {
+    moves.iter().any(|&Move { span: (begin, end), .. }| due < end && begin < answered)
 }
 
 /// Asks for both changes in turn until `stop` is set; returns when each was under way.
@@ -179,14 +199,11 @@ fn move_until(
     changes: [Change<u32>; 2],
     mode: Mode,
     stop: &AtomicBool,
-) -> Result<Vec<Span>, ClientError> {
+) -> Result<Vec<Move>, ClientError> {
     let mut moves = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         for change in changes {
-            let begin = Instant::now();
-            move_core(client, change, mode)?;
-            moves.push((begin, Instant::now() + SETTLING));
-            thread::sleep(MOVE_INTERVAL.saturating_sub(begin.elapsed()));
+            moves.push(move_once(client, change, mode)?);
         }
     }
     Ok(moves)
@@ -201,7 +218,7 @@ mod tests {
         let start = Instant::now();
         let span =
             |begin: u64, end: u64| (start + Duration::from_millis(begin), start + Duration::from_millis(end));
-        let moves = [span(100, 110), span(600, 620)];
+        let moves = [span(100, 110), span(600, 620)].map(|span| Move { change: Change::More(1), span });
         for (request, is_met) in [
             (span(90, 99), false),
             (span(90, 101), true),
@@ -213,6 +230,15 @@ mod tests {
         ] {
             assert_eq!(meets(request, &moves), is_met, "{request:?}");
         }
+    }
+
+    #[test]
+    fn times_of_cores_that_come_and_of_those_that_leave_are_kept_apart() {
+        let start = Instant::now();
+        let took = |change, ms| Move { change, span: (start, start + Duration::from_millis(ms) + SETTLING) };
+        let (come, leave) = (Change::More(1), Change::Less(1));
+        let moves = [took(come, 3), took(leave, 50), took(come, 5), took(leave, 70), took(come, 4)];
+        assert_eq!((median_time_us(&moves, come), median_time_us(&moves, leave)), (4_000.0, 60_000.0));
     }
 
     #[test]

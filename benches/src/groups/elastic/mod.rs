@@ -48,6 +48,10 @@ const SMALLEST_MIB: u64 = 4;
 const CELL_MIB: u64 = 64;
 const MOVED: ByteSize = ByteSize(512 << 20);
 
+/// Of a cell of that size, memory that regions fill, and what the cell is to go down to, in MiB.
+const SCATTERED_MIB: u64 = 48;
+const REST_MIB: u64 = 24;
+
 /// The name of each cell.
 const NAME: &str = "bench";
 
@@ -87,6 +91,7 @@ pub fn load() -> BTreeMap<String, String> {
 pub fn run(session: &Session, record: &mut Record) -> Result<(), BenchError> {
     lives(session, record)?;
     memory(session, record)?;
+    scattered(session, record)?;
     cores(session, record)?;
     used::run(session, record)?;
     latency::run(session, record)
@@ -143,6 +148,29 @@ fn memory(session: &Session, record: &mut Record) -> Result<(), BenchError> {
         }
     }
     rounds.iter().for_each(|(figure, counts)| record.isola(figure, median(counts)));
+    Ok(())
+}
+
+/// Memory that goes where pages that are in use have to move first: the image fills regions, and keeps each eighth page.
+fn scattered(session: &Session, record: &mut Record) -> Result<(), BenchError> {
+    let mut divided = large(session)?;
+    let image = session.images.cell_image("regions")?;
+    divided.provide(&image)?;
+    let arguments = vec!["sparse".into(), SCATTERED_MIB.to_string(), REST_MIB.to_string()];
+    let spec = CellSpec { network: NetworkSpec::None, arguments, ..spec(NAME, &image, 1, CELL_MIB) };
+    divided.client.create(spec)?;
+    divided.client.start(NAME)?;
+    divided.wait_for_log(NAME, "sparse: filled")?;
+    let less = Change::To(ByteSize(REST_MIB << 20));
+    let mut outcome = None;
+    let took = took(&mut divided.client, |client| {
+        outcome = Some(client.resize_memory(NAME, less, Mode::Apply)?);
+        Ok(())
+    })?;
+    if outcome.is_none_or(|resized| resized.has != resized.wanted || resized.moved == ByteSize(0)) {
+        return Err(BenchError::NotResized { wanted_mib: REST_MIB, outcome: format!("{outcome:?}") });
+    }
+    record.isola("elastic-memory-offline-moved", took);
     Ok(())
 }
 
