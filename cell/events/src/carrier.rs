@@ -1,4 +1,4 @@
-//! Who runs the cores of the cell: processor cores that come and go (docs/decisions/0033-cores-are-carried.md).
+//! Who runs the cores of the cell: processor cores that come and go (docs/decisions/0033-core-hot-plug-by-vcores.md).
 //!
 //! A core of the cell is an event loop and all that is kept by core. A processor core *carries* one or more of them: its
 //! own, whose place it came to, and those of processor cores that have left. Events run to completion, so that between

@@ -21,7 +21,7 @@ const SECOND_NOUN: usize = 400;
 /// Lines past which a file is too long.
 const FILE_END: usize = 800;
 /// Lines that may run in the supervisor: its tests and the machine that they simulate are not trusted by anybody
-/// (docs/decisions/0040-what-the-supervisor-s-limit-counts.md).
+/// (docs/decisions/0040-supervisor-line-limit.md).
 const SUPERVISOR_END: usize = 10_000;
 
 fn run(workspace: &Workspace) -> Result<Findings, Error> {

@@ -1,5 +1,5 @@
 //! How long answers of kv take while a core comes and leaves, in turn with the same cell at rest on one core, at rest on
-//! two, and with as many moves asked for and only rehearsed (`docs/decisions/0046-what-a-move-is-compared-with.md`).
+//! two, and with as many moves asked for and only rehearsed (`docs/decisions/0046-latency-during-core-moves.md`).
 
 use super::{move_core, small, start_kv};
 use crate::divided::Divided;

@@ -1,6 +1,6 @@
 //! The supervisor's loop: one request from the console; then a slice of work, where somebody waits for that or there is no
 //! request; then, where nothing is dirty, sleep. Notifications of cells, and what is due, are looked at between each two of
-//! these: each is to take less than a million instructions (docs/decisions/0052-nothing-is-scrubbed-in-a-request.md).
+//! these: each is to take less than a million instructions (docs/decisions/0052-no-scrubbing-in-requests.md).
 //!
 //! Interrupts come in the halt, and in the window behind a slice. Their handler only notes that they came:
 //! which is looked at behind it.
