@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::shard::Report;
 
-/// Cores that flows are spread over at most (docs/decisions/0028-steering-and-moving.md): no other serves anybody.
+/// Cores that flows are spread over at most (docs/decisions/0028-flow-steering.md): no other serves anybody.
 const MOST_CORES: usize = 64;
 
 /// What one core has counted. Only events of that core add to it.

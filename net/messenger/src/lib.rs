@@ -21,7 +21,7 @@
 //! | 64 | connections a core that have not said who they are; then the oldest goes |
 //!
 //! There is no secret between machines, and no encryption: whoever reaches the first machine's port is one of them
-//! (docs/decisions/0018-machines-of-an-application.md). Not here: time limits for calls (`isola_events::timeout`), and
+//! (docs/decisions/0018-star-of-machines.md). Not here: time limits for calls (`isola_events::timeout`), and
 //! when to join again, which the application knows.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Which core serves which flows, and how that changes while they are used (docs/decisions/0028-steering-and-moving.md).
+//! Which core serves which flows, and how that changes while they are used (docs/decisions/0028-flow-steering.md).
 //!
 //! Flows fall into 128 buckets ([`isola_net_stack::Steering`]); a core owns some of them. A bucket goes from one core to
 //! another in three steps, each in an event of its own:
