@@ -69,6 +69,6 @@ pub mod __private {
 }
 
 /// Breaking the rules on purpose, for tests of what happens then.
-pub mod mishap {
-    pub use isola_machine::mishap::{Mishap, commit};
+pub mod fault_injection {
+    pub use isola_machine::fault_injection::{InjectedFault, inject};
 }

@@ -296,7 +296,7 @@ impl EventLoop {
     fn look_at_waiting(&self, passes: u64, looked: u64, began: u64) {
         let waiting = self.queue.borrow().len() as u64;
         if self.queueing.look(self.accounting.report(), passes, waiting, looked, began) == Wish::Yes {
-            platform().report().core_wishes.fetch_add(1, Ordering::Release);
+            platform().report().core_requests.fetch_add(1, Ordering::Release);
             platform().ring_supervisor();
         }
     }

@@ -75,7 +75,7 @@ impl Queueing {
         let clock = platform().clock();
         let cycles =
             |duration| clock.cycles(Instant::default() + duration) - clock.cycles(Instant::default());
-        let limit = match platform().descriptor().core_wish_ns {
+        let limit = match platform().descriptor().core_request_ns {
             0 => u64::MAX,
             ns => cycles(Duration::from_nanos(ns)),
         };

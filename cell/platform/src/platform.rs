@@ -4,8 +4,8 @@ use crate::network::NetworkPort;
 use crate::{Clock, CoreSet};
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Request};
-use isola_abi::inquiry::Questions;
 use isola_abi::places::{Order, Places};
+use isola_abi::query::Questions;
 use isola_abi::report::Report;
 
 /// A core of this cell, counted from 0 in the order of the descriptor. Core 0 starts the cell.

@@ -25,7 +25,7 @@ pub use frame::{ExceptionFrame, FIRST_INTERRUPT, vector};
 
 use crate::apic::local;
 use crate::authority::Authority;
-use crate::{cpu, rebirth, serial_line};
+use crate::{cpu, restart, serial_line};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use isola_abi::layout::{REGIONS, REGIONS_SIZE};
@@ -188,7 +188,7 @@ extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
 extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
     let handler = NON_MASKABLE_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
-        if rebirth::is_beginning() {
+        if restart::is_beginning() {
             // Somebody found that the image stood still. It is on its way up already.
             return;
         }
@@ -207,7 +207,7 @@ extern "sysv64" fn isola_exception(frame: &ExceptionFrame) -> ! {
     let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
         serial_line!("{frame}, address {:#x}", cpu::fault_address());
-        rebirth::restart(Authority::OWN, RestartCause::Exception);
+        restart::restart(Authority::OWN, RestartCause::Exception);
     }
     // SAFETY: not null, so it came from `set_exception_handler`.
     let handler = unsafe { core::mem::transmute::<*mut (), ExceptionHandler>(handler) };

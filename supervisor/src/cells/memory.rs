@@ -2,7 +2,7 @@
 //!
 //! **What comes** is given as a whole or not at all, as soon as so much is known to be zero (`pending`).
 //!
-//! **What goes** the cell is asked for, see [`isola_abi::recall`]: it offers blocks, of which all that could be wrong is
+//! **What goes** the cell is asked for, see [`isola_abi::unplug`]: it offers blocks, of which all that could be wrong is
 //! wrong until it was looked at. What is taken is made unreachable for every core of the cell before it is anybody's. A cell
 //! of which a core does not forget it ends. Step by step:
 //!
@@ -18,14 +18,14 @@ use super::cell::{Body, Cell, End, Run};
 use super::grow::memory_max_bytes;
 use super::pending::{Job, Need, Obstacle};
 use super::ticket::Ticket;
-use crate::effects::{Effects, Retracted};
+use crate::effects::{Effects, Unplugged};
 use crate::inventory::{CHUNK, Chunk, CoreToken};
 use crate::report::{self, Offered};
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, NodeId, PhysRange};
 use isola_abi::management::{Change, JournalEvent, Kept, ManagementError, MemoryResized, Mode};
-use isola_abi::recall::Rest;
 use isola_abi::size::ByteSize;
+use isola_abi::unplug::Rest;
 
 /// How long a cell may take to give memory back, in ns. Generous: it answers between two events.
 const PATIENCE_NS: u64 = 5_000_000_000;
@@ -90,7 +90,7 @@ impl<E: Effects> Cell<E> {
 
     /// That, as the cell is told: of the memory that it knows of.
     pub(super) fn told_limit_bytes(&self) -> u64 {
-        self.limit_bytes().saturating_sub(self.growth.furniture_bytes)
+        self.limit_bytes().saturating_sub(self.growth.stack_bytes)
     }
 
     fn resized(&self, had: u64, wanted: u64, took_ns: u64) -> MemoryResized {
@@ -251,7 +251,7 @@ impl<E: Effects> Cells<E> {
     fn begin_shrink(&mut self, id: CellId, ticket: Ticket, wanted: u64, began: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
-        let number = self.effects.recall(&held.space, cell.memory_bytes - wanted);
+        let number = self.effects.request_unplug(&held.space, cell.memory_bytes - wanted);
         cell.shrink = Some(Shrink {
             ticket,
             since_ns: began,
@@ -285,7 +285,7 @@ impl<E: Effects> Cells<E> {
                 let missing = cell.memory_bytes.saturating_sub(wanted);
                 let Some(cell) = self.cells.get_mut(&id) else { return };
                 let (Body::Held(held), Some(shrink)) = (&cell.body, &mut cell.shrink) else { return };
-                shrink.step = Step::Asked(self.effects.recall(&held.space, missing));
+                shrink.step = Step::Asked(self.effects.request_unplug(&held.space, missing));
             }
             Step::Settled { .. } if now >= deadline_ns => self.end_shrink(id, Some(Kept::NotInTime)),
             // From here on its doorbell is waited for.
@@ -315,7 +315,7 @@ impl<E: Effects> Cells<E> {
             if fits { *block } else { PhysRange::default() }
         };
         let blocks: Vec<PhysRange> = offered.blocks.iter().map(wanted).collect();
-        let Retracted { taken, memory, stuck } = self.effects.retract(&mut held.space, &held.cores, &blocks);
+        let Unplugged { taken, memory, stuck } = self.effects.unplug(&mut held.space, &held.cores, &blocks);
         let took: u64 = memory.iter().map(|block| block.range().len_bytes).sum();
         self.inventory.memory.put(memory);
         cell.memory_bytes = cell.memory_bytes.saturating_sub(took);

@@ -4,9 +4,9 @@ use isola_abi::management::{
     CellInfo, CellSpec, CellState, Fault, JournalEvent, MachineInfo, ManagementError, NetworkSpec,
     RequestBody, ResponseBody, RestartCause, RestartPolicy, Text,
 };
-use isola_abi::recall::GRANULE;
 use isola_abi::report::CellPhase;
 use isola_abi::size::ByteSize;
+use isola_abi::unplug::GRANULE;
 use isola_tests::kv::Load;
 use isola_tests::management::spec;
 use isola_tests::qemu::{MachineType, Time};
@@ -240,7 +240,7 @@ fn what_a_cell_executes_is_nobody_else_s_where_its_deed_alone_says_so() {
     machine.client.start("one");
     machine.client.wait_for("one", |info| info.phase == CellPhase::Running);
     let before = machine.client.machine();
-    let event = go_wrong(&mut machine, Fault::PanicWithoutEstate);
+    let event = go_wrong(&mut machine, Fault::PanicWithoutCheckpoint);
     let cause = RestartCause::Panic;
     assert_eq!(event, JournalEvent::Restart { cause, number: 1, found: 1, gone: 0 });
     assert_eq!(machine.client.ask(RequestBody::Images), Ok(ResponseBody::Images(Vec::new())));
