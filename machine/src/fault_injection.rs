@@ -34,9 +34,9 @@ pub enum InjectedFault {
     ReadAt(usize),
 }
 
-/// Interrupts another core with a vector that exceptions have, too: the processor stops nobody from that, so that all cores
-/// have to bear it. Vectors below 16 are errors, which no local APIC delivers.
-pub fn send_exception_vector(_: Authority, to: ApicId, vector: u8) {
+/// Interrupts another core with a vector that exceptions or spurious interrupts have, too: the processor does not prevent
+/// that, so each core has to handle it. Vectors below 16 are errors, which no local APIC delivers.
+pub fn send_reserved_vector(_: Authority, to: ApicId, vector: u8) {
     local::send_any(to, vector);
 }
 

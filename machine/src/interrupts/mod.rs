@@ -151,7 +151,8 @@ extern "sysv64" fn isola_interrupt(vector: u64) {
             handler(vector);
         }
     }
-    if vector != SPURIOUS_VECTOR {
+    // The local APIC expects no acknowledgement of a spurious interrupt, but it does of one that was sent with that vector.
+    if vector != SPURIOUS_VECTOR || local::is_in_service(vector) {
         local::end_of_interrupt();
     }
 }

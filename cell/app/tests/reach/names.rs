@@ -14,7 +14,7 @@ use isola::__private::AUTHORITY; //~ E0432
 
 // What tests of crashes need, and no more.
 use isola::fault_injection::machine; //~ E0432
-use isola::fault_injection::send_exception_vector; //~ E0432
+use isola::fault_injection::send_reserved_vector; //~ E0432
 use isola::fault_injection::offer_and_keep; //~ E0432
 
 // The platform's value, from which all of a core follows.
@@ -50,7 +50,7 @@ fn end_the_machine() {
 fn interrupt_other_cells() {
     isola_machine::apic::local::send(0, 18); //~ E0433
     isola_machine::apic::local::send_non_maskable(0); //~ E0433
-    isola::fault_injection::send_exception_vector(0, 18); //~ E0425
+    isola::fault_injection::send_reserved_vector(0, 18); //~ E0425
 }
 
 fn take_the_machine() {

@@ -9,8 +9,8 @@ use isola_abi::unplug::GRANULE;
 use isola_machine::apic::local;
 use isola_machine::cell::aside::{self, Asked};
 use isola_machine::cell::{self, Cell, report};
-use isola_machine::fault_injection::{InjectedFault, inject, offer_and_keep, send_exception_vector};
-use isola_machine::interrupts::{self, NonMaskable};
+use isola_machine::fault_injection::{InjectedFault, inject, offer_and_keep, send_reserved_vector};
+use isola_machine::interrupts::{self, NonMaskable, SPURIOUS_VECTOR};
 use isola_machine::{cpu, power};
 
 /// Goes wrong in the way of that name.
@@ -104,12 +104,13 @@ fn greed() -> ! {
     unreachable!("numbers have no end")
 }
 
-/// Interrupts all other cores of a machine of so many with each vector that exceptions have, again and again.
+/// Interrupts all other cores of a machine of so many with each vector that exceptions have, and with that of spurious
+/// interrupts, again and again.
 fn strike(cores: u64) -> ! {
     for _ in 0..20 {
-        for vector in 16..32 {
+        for vector in (16..32).chain([SPURIOUS_VECTOR]) {
             let others = (0..cores as u32).map(ApicId).filter(|apic| *apic != local::id());
-            others.for_each(|apic| send_exception_vector(said::authority(), apic, vector));
+            others.for_each(|apic| send_reserved_vector(said::authority(), apic, vector));
             let start = cpu::cycles();
             while cpu::cycles() - start < 1_000_000 {
                 core::hint::spin_loop();
