@@ -69,6 +69,9 @@ enum Step {
     Asked(u32),
     /// An offer was settled; when the cell has seen that, and not before then, it is asked again.
     Settled { again_ns: u64 },
+    /// The last offer was settled. The request is answered once the cell has acknowledged that: from then on it can be
+    /// resized again.
+    Acknowledging { kept: Option<Kept> },
 }
 
 impl Shrink {
@@ -294,6 +297,10 @@ impl<E: Effects> Cells<E> {
                 shrink.into_iter().for_each(|shrink| shrink.step = Step::Settled { again_ns: 0 });
             }
             Step::Settled { .. } => {}
+            Step::Acknowledging { kept } if self.is_settled(cell) || now >= deadline_ns => {
+                self.end_shrink(id, kept);
+            }
+            Step::Acknowledging { .. } => {}
         }
     }
 
@@ -346,7 +353,10 @@ impl<E: Effects> Cells<E> {
                 Rest::Scattered => Some(Kept::Scattered),
                 _ => Some(Kept::InUse),
             };
-            self.end_shrink(id, kept);
+            if let Some(shrink) = self.cells.get_mut(&id).and_then(|cell| cell.shrink.as_mut()) {
+                shrink.step = Step::Acknowledging { kept };
+            }
+            self.shrink(id);
         }
     }
 

@@ -119,6 +119,12 @@ fn a_cell_gets_memory_on_request_beyond_what_it_may_ask_for_and_gives_it_back() 
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     assert_eq!(asked(&mut cells).1, 12);
     offer(&mut cells, &report, &got, Rest::None);
+    assert_eq!(
+        answer(&mut cells),
+        None,
+        "not before the cell has seen that, as it can't be resized until then"
+    );
+    acknowledge(&mut cells, &report);
     let resized = answer(&mut cells).unwrap().unwrap();
     assert_eq!((resized.had, resized.has, resized.kept), (mib(16), mib(4), None));
     assert_eq!(cells.machine().memory_free, before);
@@ -128,7 +134,6 @@ fn a_cell_gets_memory_on_request_beyond_what_it_may_ask_for_and_gives_it_back() 
     let entry = |from, to| JournalEvent::ResizeMemory { from: mib(from), to: mib(to), wanted: mib(to) };
     assert!(resizes.eq([entry(4, 16), entry(16, 4)]));
     // And once more.
-    acknowledge(&mut cells, &report);
     assert_eq!(grow(&mut cells, 2).has, mib(6));
 }
 
@@ -190,13 +195,14 @@ fn less_than_was_asked_for_comes_back_with_a_reason() {
         assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
         let block: &[PhysRange] = if rest == Rest::Scattered { &[part(got[0], 2, 2)] } else { &[] };
         offer(&mut cells, &report, block, rest);
+        acknowledge(&mut cells, &report);
         let resized = answer(&mut cells).unwrap().unwrap();
         assert_eq!((resized.has, resized.kept), (mib(18), Some(kept)));
-        acknowledge(&mut cells, &report);
     }
     cells.effects().holes_are_full = true;
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     offer(&mut cells, &report, &[part(got[0], 4, 2)], Rest::None);
+    acknowledge(&mut cells, &report);
     assert_eq!(answer(&mut cells).unwrap().unwrap().kept, Some(Kept::TooManyPlaces));
 }
 
@@ -219,10 +225,10 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_have_given_up_what
     advance(&mut cells, 1);
     assert_eq!(asked(&mut cells), (first.0 + 2, 6));
     offer(&mut cells, &report, &[part(got[0], 2, 6)], Rest::None);
+    acknowledge(&mut cells, &report);
     assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(12));
     assert_eq!(cells.next_deadline_ns(), None);
     // Who says that there is something soon again and again is not asked for ever.
-    acknowledge(&mut cells, &report);
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     let mut times = 0;
     while answer(&mut cells).is_none() {
@@ -232,6 +238,23 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_have_given_up_what
         times += 1;
     }
     assert!(times < 10);
+}
+
+#[test]
+fn a_cell_that_gives_memory_back_and_does_not_acknowledge_that_is_answered_for_in_time() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    grow(&mut cells, 2);
+    let got = chunks(&mut cells);
+    assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
+    offer(&mut cells, &report, &got, Rest::None);
+    advance(&mut cells, 4_900);
+    assert_eq!(answer(&mut cells), None);
+    advance(&mut cells, 200);
+    let resized = answer(&mut cells).unwrap().unwrap();
+    assert_eq!((resized.has, resized.kept), (mib(4), None));
+    assert_eq!(cells.next_deadline_ns(), None);
+    let busy = Some(Err(ManagementError::BeingResized("kv".into())));
+    assert_eq!(resize(&mut cells, Change::More(mib(2))), busy);
 }
 
 #[test]
@@ -327,9 +350,6 @@ fn what_was_taken_on_request_a_cell_does_not_ask_back_by_itself() {
     assert_eq!(limit(&mut cells), 20);
     assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
     offer(&mut cells, &report, &[part(got[0], 2, 2)], Rest::None);
-    assert_eq!(answer(&mut cells).unwrap().unwrap().limit, mib(10));
-    assert_eq!(limit(&mut cells), 10);
-    assert_eq!(info(&mut cells, "kv").spec.memory_max, Some(mib(10)), "and that is shown");
     let ask = |cells: &mut Cells<FakeMachine>| {
         let number = report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
         cells.doorbell();
@@ -337,6 +357,9 @@ fn what_was_taken_on_request_a_cell_does_not_ask_back_by_itself() {
     };
     assert_eq!(ask(&mut cells), None, "not before it has seen what became of its offer");
     acknowledge(&mut cells, &report);
+    assert_eq!(answer(&mut cells).unwrap().unwrap().limit, mib(10));
+    assert_eq!(limit(&mut cells), 10);
+    assert_eq!(info(&mut cells, "kv").spec.memory_max, Some(mib(10)), "and that is shown");
     assert_eq!(ask(&mut cells), Some(Answer::Refused(Refusal::Limit)));
     assert_eq!(grow(&mut cells, 2).limit, mib(20));
     assert_eq!(ask(&mut cells), Some(Answer::Given));
@@ -376,8 +399,8 @@ fn places_of_chunks_that_left_serve_for_others() {
         let got = chunks(&mut cells);
         assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
         offer(&mut cells, &report, &got, Rest::None);
-        assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(4));
         acknowledge(&mut cells, &report);
+        assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(4));
     }
 }
 
