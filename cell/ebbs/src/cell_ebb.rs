@@ -35,12 +35,18 @@ impl<T: Representative + Send + Sync> CellEbb<T> {
     fn fault(&self) -> &'static T {
         let core = current();
         let number = self.slot.assigned();
-        let slot = &core.cell.representatives.slots[number];
+        let entry = core.cell.representatives.get(number);
+        let existing = entry.load(Ordering::Acquire).cast::<T>();
+        if !existing.is_null() {
+            // SAFETY: see `deref`.
+            return unsafe { &*existing };
+        }
         // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
         let made: *mut T =
             core.making(number, || Box::into_raw(Box::new(unsafe { core.cell.makers.make(number) })));
         // Two cores may make one at the same time; the first to publish it wins, and the other's is dropped.
-        match slot.compare_exchange(core::ptr::null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire) {
+        match entry.compare_exchange(core::ptr::null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire)
+        {
             // SAFETY: just made, and never freed from here on.
             Ok(_) => unsafe { &*made },
             Err(winner) => {
@@ -64,8 +70,8 @@ impl<T: Representative + Send + Sync> Deref for CellEbb<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        let slot = self.slot.get() as usize;
-        let representative = current().cell.representatives.slots[slot].load(Ordering::Acquire).cast::<T>();
+        let slot = self.slot.fast() as usize;
+        let representative = current().cell.representatives.first[slot].load(Ordering::Acquire).cast::<T>();
         if representative.is_null() {
             return self.fault();
         }

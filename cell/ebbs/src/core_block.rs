@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! gs:0    index of the core
-//! gs:8    the core's own representatives: one word an Ebb       (EbbTable)
+//! gs:8    the core's own representatives: one word an Ebb       (Pointers)
 //!         the cell's representatives, and who makes them        (&CellTable)
 //!         the platform                                          (&dyn Platform)
 //!         how another block is made current, whether the core's identity was handed out
@@ -17,7 +17,7 @@
 //! What is read here on the path of an invocation changes once at most, from nothing to what it is for good. The compiler
 //! is told so (`nomem`), and reads it once where code invokes an Ebb several times.
 
-use crate::table::{CellTable, EbbTable, MAX_EBBS};
+use crate::table::{CellTable, Entries, FAST, Pointers};
 use core::arch::asm;
 use core::cell::Cell;
 use core::mem::offset_of;
@@ -29,7 +29,7 @@ use isola_platform::{CoreIndex, Platform};
 #[repr(C)]
 pub struct CoreBlock {
     index: u64,
-    pub(crate) own: EbbTable,
+    pub(crate) own: Pointers,
     pub(crate) cell: &'static CellTable,
     platform: &'static dyn Platform,
     address: *const CoreBlock,
@@ -37,8 +37,8 @@ pub struct CoreBlock {
     set_gs_base: fn(*const CoreBlock),
     /// Whether the core's identity was handed out.
     handed_out: AtomicBool,
-    /// The slots whose representatives are being made, a bit each.
-    in_making: [Cell<u64>; MAX_EBBS / 64],
+    /// The numbers of Ebbs whose representatives are being made, a bit each.
+    in_making: Entries<Cell<u64>, { FAST / 64 }>,
 }
 
 impl CoreBlock {
@@ -48,8 +48,8 @@ impl CoreBlock {
     /// Where a cell cannot have so many cores: what is kept by core is indexed without a look at its bounds.
     pub const fn new(index: CoreIndex, cell: &'static CellTable, platform: &'static dyn Platform) -> Self {
         assert!((index.0 as usize) < MAX_CORES, "a cell has at most MAX_CORES cores");
-        let own = EbbTable::new();
-        let in_making = [const { Cell::new(0) }; MAX_EBBS / 64];
+        let own = Pointers::null();
+        let in_making = Entries::new([const { Cell::new(0) }; FAST / 64]);
         let (address, set_gs_base) = (core::ptr::null(), nothing as fn(*const CoreBlock));
         let handed_out = AtomicBool::new(false);
         Self { index: index.0 as u64, own, cell, platform, address, set_gs_base, handed_out, in_making }
@@ -61,12 +61,12 @@ impl CoreBlock {
         self.index as usize
     }
 
-    /// Runs `make`, which makes the representative for a slot.
+    /// Runs `make`, which makes the representative of the Ebb of that number.
     ///
     /// # Panics
     /// Where that is being done already: `make` invoked the Ebb that it makes a representative of.
-    pub(crate) fn making<T>(&self, slot: usize, make: impl FnOnce() -> T) -> T {
-        let (word, bit) = (&self.in_making[slot / 64], 1 << (slot % 64));
+    pub(crate) fn making<T>(&self, number: usize, make: impl FnOnce() -> T) -> T {
+        let (word, bit) = (self.in_making.get(number / 64), 1 << (number % 64));
         assert!(word.get() & bit == 0, "a representative invoked the Ebb that it is made for");
         word.set(word.get() | bit);
         let made = make();

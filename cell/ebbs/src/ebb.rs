@@ -2,7 +2,7 @@
 
 use crate::core_block::{CoreBlock, current};
 use crate::maker::InUse;
-use crate::table::{EbbTable, Slot};
+use crate::table::{Pointers, Slot};
 use alloc::boxed::Box;
 use core::arch::asm;
 use core::marker::PhantomData;
@@ -48,8 +48,8 @@ impl<T: Representative> Ebb<T> {
     fn fault(&self) -> &'static T {
         let core = current();
         let number = self.slot.assigned();
-        let slot = &core.own.slots[number];
-        let existing = slot.load(Ordering::Relaxed).cast::<T>();
+        let entry = core.own.get(number);
+        let existing = entry.load(Ordering::Relaxed).cast::<T>();
         if !existing.is_null() {
             // SAFETY: see `deref`.
             return unsafe { &*existing };
@@ -57,7 +57,7 @@ impl<T: Representative> Ebb<T> {
         core.making(number, || {
             // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
             let made: &'static T = Box::leak(Box::new(unsafe { core.cell.makers.make(number) }));
-            slot.store(core::ptr::from_ref(made).cast_mut().cast(), Ordering::Relaxed);
+            entry.store(core::ptr::from_ref(made).cast_mut().cast(), Ordering::Relaxed);
             made
         })
     }
@@ -79,7 +79,7 @@ impl<T: Representative> Deref for Ebb<T> {
     )]
     fn deref(&self) -> &T {
         let representative: *const T;
-        // SAFETY: the segment's base is the core's block (see `core_block`), and slots are below `MAX_EBBS`, so that the
+        // SAFETY: the segment's base is the core's block (see `core_block`), and slots are below `FAST`, so that the
         // word read is in the block's own table. `nomem`, though two words are read: both change once, from nothing to
         // what they are for good, so that the compiler may use what it read before. Should that be nothing, `fault`
         // looks again.
@@ -87,7 +87,7 @@ impl<T: Representative> Deref for Ebb<T> {
             asm!("mov {found:e}, [{slot}]",
                  "mov {found}, gs:[{found} * 8 + {offset}]",
                  slot = in(reg) self.slot.address(), found = lateout(reg) representative,
-                 offset = const offset_of!(CoreBlock, own) + offset_of!(EbbTable, slots),
+                 offset = const offset_of!(CoreBlock, own) + offset_of!(Pointers, first),
                  options(nostack, pure, nomem, preserves_flags));
         }
         if representative.is_null() {

@@ -7,7 +7,8 @@
 //! | [`DynamicEbb`] | one a core, torn down with the last reference | made while the cell runs |
 //!
 //! Invoking an [`Ebb`] finds this core's representative with two loads and one predictable branch, and makes it where
-//! there is none: that is why a core joins a cell without any initialisation. Code that invokes an Ebb several times looks
+//! there is none: that is why a core joins a cell without any initialisation. An image declares as many Ebbs as it likes;
+//! those after the first [`FAST`] that are used take a call of some twenty instructions each time. Code that invokes an Ebb several times looks
 //! once. No invocation takes a lock or does an atomic read-modify-write.
 //!
 //! - [`Representative`] and [`RootedRepresentative`]: what stands for an Ebb; with the fault handler that makes it, which an
@@ -42,4 +43,4 @@ pub use ebb::{Ebb, Representative};
 pub use id::{EbbId, MachineId, NoId};
 pub use identity::CoreIdentity;
 pub use maker::InUse;
-pub use table::{CellTable, MAX_EBBS};
+pub use table::{CellTable, FAST};
