@@ -48,6 +48,8 @@ pub struct LiveWords {
     pub unplug_request: UnplugRequest,
     /// How many places the cell has for cores: written once, before it is entered.
     pub core_places: AtomicU32,
+    /// How many slots the cell's [ledger](crate::ledger) has: written once, before it is entered.
+    pub activity_slots: AtomicU32,
 }
 
 const _: () = assert!(size_of::<LiveWords>() <= BODY_OFFSET);

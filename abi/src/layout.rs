@@ -9,7 +9,7 @@
 //! 0xffff_e000_0000_0000  SHARED       the switch page                                              R   X
 //!                        DESCRIPTOR   the cell's descriptor                                        R   NX
 //!                        TABLES       interrupt table, then a page of GDT and TSS a core           R   NX
-//!                        REPORT       the cell's report                                            RW  NX
+//!                        REPORT       the cell's report and ledger                                 RW  NX
 //! 0xffff_ffff_8000_0000  IMAGE        the image's segments, each with its own rights (W^X)
 //! ```
 //!
@@ -22,7 +22,7 @@
 //! the same places. The switch page stands at [`SHARED`] in every address space: code there can change from
 //! one to another and go on.
 
-use crate::report::{CoreReport, Report};
+use crate::ledger::{ledger_bytes, report_len};
 
 /// Size of the smallest page, in bytes.
 pub const PAGE_SIZE: u64 = 4096;
@@ -78,10 +78,10 @@ pub const TABLES: u64 = SHARED + 0x40_0000;
 /// Where the report is mapped.
 pub const REPORT: u64 = SHARED + 0x60_0000;
 
-/// Size of the report area of a cell that has so many places for cores, in bytes.
-pub const fn report_bytes(places: usize) -> u64 {
-    let len_bytes = size_of::<Report<[CoreReport; 0]>>() + places * size_of::<CoreReport>();
-    (len_bytes as u64).next_multiple_of(PAGE_SIZE)
+/// Size of the report area of a cell that has so many places for cores and so many slots for activities, in bytes: the
+/// report, and the ledger behind it.
+pub const fn report_bytes(places: usize, slots: usize) -> u64 {
+    (report_len(places) as u64 + ledger_bytes(places, slots)).next_multiple_of(PAGE_SIZE)
 }
 
 /// The lowest address at which a segment of an image may stand.
@@ -113,7 +113,6 @@ impl PageSize {
     }
 }
 
-const _: () = assert!(size_of::<Report<[CoreReport; 1]>>() <= report_bytes(1) as usize);
 const _: () = assert!(PAGE_SIZE + STACK_SIZE + PAGE_SIZE <= NMI_STACK_OFFSET);
 const _: () = assert!(NMI_STACK_OFFSET + EXCEPTION_STACK_SIZE + PAGE_SIZE <= FAULT_STACK_OFFSET);
 const _: () = assert!(FAULT_STACK_OFFSET + EXCEPTION_STACK_SIZE <= STACK_SLOT);

@@ -7,7 +7,8 @@
 //! | [`layout`] | supervisor and cell | where things are in a cell's virtual address space |
 //! | [`note`] | cell image and supervisor | the ELF note by which an image says how it is entered |
 //! | [`descriptor`] | supervisor to cell | what the cell owns; read-only to the cell |
-//! | [`report`] | cell to supervisor | what the cell says of itself: state, console, ledger, crash |
+//! | [`report`] | cell to supervisor | what the cell says of itself: state, console, crash |
+//! | [`ledger`] | cell to supervisor | what each activity of the cell used |
 //! | [`query`] | host tool and cell, by the supervisor | what a running cell is asked, and answers |
 //! | [`growth`] | both ways | how a cell asks for more memory, and is answered |
 //! | [`integrity`] | host tool and supervisor | what an image is known by, and what is demanded of it |
@@ -36,6 +37,7 @@ pub mod hosted;
 pub mod id;
 pub mod integrity;
 pub mod layout;
+pub mod ledger;
 pub mod management;
 pub mod note;
 pub mod places;
@@ -48,4 +50,4 @@ pub mod unplug;
 
 /// Version of everything in this crate. Supervisor, cell images and host tool of one build share it; a
 /// mixture is refused with a clear error.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;

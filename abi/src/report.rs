@@ -16,12 +16,6 @@ use crate::unplug::Offer;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use serde::{Deserialize, Serialize};
 
-/// Most activities of a cell.
-pub const MAX_ACTIVITIES: usize = 32;
-
-/// Longest name of an activity, in bytes of UTF-8.
-pub const ACTIVITY_NAME_LEN: usize = 24;
-
 /// Capacity of the console ring, in bytes.
 pub const CONSOLE_LEN: usize = 32 * 1024;
 
@@ -41,7 +35,7 @@ pub struct Report<C: ?Sized = [CoreReport]> {
     pub phase: AtomicU32,
     /// The application's exit code; meaningful in [`CellPhase::Exited`].
     pub exit_code: AtomicI32,
-    /// Activities whose names are set; those from here on are not in use.
+    /// No slot of the [ledger](crate::ledger) from this one on was ever given to an activity.
     pub activity_count: AtomicU32,
     /// The address in use, as a big-endian number; 0 while there is none.
     pub ipv4_address: AtomicU32,
@@ -58,8 +52,6 @@ pub struct Report<C: ?Sized = [CoreReport]> {
     pub offer: Offer,
     /// Network.
     pub network: NetworkReport,
-    /// The names of the activities, filled up with zero bytes.
-    pub activity_names: [[AtomicU8; ACTIVITY_NAME_LEN]; MAX_ACTIVITIES],
     /// What the cell prints.
     pub console: ConsoleRing,
     /// What it answers to queries.
@@ -160,28 +152,12 @@ pub struct CoreReport {
     pub long_events: AtomicU64,
     /// Cycles of the event that ran for longest.
     pub longest_event_cycles: AtomicU64,
-    /// What each activity used on this core.
-    pub activities: [ActivityReport; MAX_ACTIVITIES],
     /// How long an event that comes waits until it runs: from the core's look at what has come before that, so at most so
     /// long, and some of them only.
     pub queueing: Histogram,
     /// How long requests took: from when the last of their bytes can first have come to when their answers were handed to
     /// the device. The application says what a request is.
     pub service: Histogram,
-}
-
-/// What an activity used on a core.
-#[repr(C)]
-pub struct ActivityReport {
-    /// Cycles of its events.
-    pub cycles: AtomicU64,
-    /// Events run.
-    pub events: AtomicU64,
-    /// Bytes that the heap handed out while events of the activity ran, less those that it took back: counted when a
-    /// core's cache is filled or emptied by a batch, and for objects that are too large for it. Modulo 2^64: an activity
-    /// that frees what others have made has less than none. The sum over all cores and activities is what is in use, or
-    /// kept by cores.
-    pub memory_bytes: AtomicU64,
 }
 
 /// Memory of the cell, in bytes.

@@ -382,6 +382,27 @@ impl Client {
         self.cell(RequestBody::Inspect { name: name.to_owned() })
     }
 
+    /// Adds the activities of a cell that do not fit in what [`Self::inspect`] returns.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn add_activities(&mut self, cell: &mut CellInfo) -> Result<(), ClientError> {
+        let all = &mut cell.activities;
+        while let Some(from) = all.next {
+            let page = match self.ask(RequestBody::Activities { name: cell.spec.name.clone(), from })? {
+                ResponseBody::Activities(page) => page,
+                _ => return Err(ClientError::Unexpected),
+            };
+            all.activities.extend(page.activities);
+            all.ended.cycles = all.ended.cycles.saturating_add(page.ended.cycles);
+            all.ended.events = all.ended.events.saturating_add(page.ended.events);
+            all.ended.memory_bytes = all.ended.memory_bytes.saturating_add(page.ended.memory_bytes);
+            // A later page begins later, so that this ends.
+            all.next = page.next.filter(|next| *next > from);
+        }
+        Ok(())
+    }
+
     /// What a cell printed, from byte `from` on.
     ///
     /// # Errors
@@ -531,6 +552,7 @@ fn changes_nothing(body: &RequestBody) -> bool {
             | RequestBody::Images
             | RequestBody::List
             | RequestBody::Inspect { .. }
+            | RequestBody::Activities { .. }
             | RequestBody::Logs { .. }
             | RequestBody::Events { .. }
     )

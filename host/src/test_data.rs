@@ -42,7 +42,7 @@ pub(crate) fn cell(name: &str) -> CellInfo {
         address: None,
         network: NetworkUsage::default(),
         service: Default::default(),
-        activities: vec![],
+        activities: Default::default(),
         loans: vec![],
         crash: None,
         restarts: Restarts::default(),

@@ -28,6 +28,7 @@ use isola_abi::descriptor::{
 };
 use isola_abi::id::NodeId;
 use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, PageSize, REGION_TABLES, REPORT};
+use isola_abi::ledger::Ledger;
 use isola_abi::places::Places;
 use isola_abi::query::Questions;
 use isola_abi::report::Report;
@@ -132,6 +133,16 @@ pub fn report() -> &'static Report {
     // SAFETY: in every cell the report is mapped there, for good, with records for all its places, and consists of atomics;
     // elsewhere see above.
     unsafe { &*Report::at(REPORT as *const u8, places) }
+}
+
+/// The cell's ledger.
+pub fn ledger() -> Ledger<'static> {
+    let places = live().core_places.load(Ordering::Relaxed) as usize;
+    let slots = live().activity_slots.load(Ordering::Relaxed) as usize;
+    let (records, counters) = Ledger::parts(REPORT as *const u8, places, slots);
+    // SAFETY: in every cell the ledger is mapped there, for good, behind the report, with so many slots, and consists of
+    // atomics; elsewhere see above.
+    unsafe { Ledger::new(&*records, &*counters) }
 }
 
 /// What the supervisor asks of the cell.

@@ -10,6 +10,7 @@ use crate::inventory::{Chunk, CoreToken};
 use alloc::vec::Vec;
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysRange};
+use isola_abi::ledger::Ledger;
 use isola_abi::management::{CellSpec, DeviceLocation, Fault, RestartCause};
 use isola_abi::places::{Order, OrderKind};
 use isola_abi::query::Line;
@@ -227,6 +228,9 @@ pub trait Effects {
 
     /// What the cell says of itself.
     fn report<'a>(&self, space: &'a Self::Space) -> &'a Report;
+
+    /// Returns what the cell says that its activities used.
+    fn ledger<'a>(&self, space: &'a Self::Space) -> Ledger<'a>;
 
     /// Makes a place of the cell ready for a core, and all before it.
     ///

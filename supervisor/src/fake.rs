@@ -15,7 +15,7 @@ use crate::effects::{
 use crate::image::tests::Builder;
 use crate::image::{ImagePlan, Source};
 use crate::inventory::{CHUNK, Chunk, CoreToken, Cores, Devices, Memory};
-use crate::report::tests::{blank, write};
+use crate::report::tests::{Activities, blank, write};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -26,6 +26,7 @@ use isola_abi::descriptor::Core;
 use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
 use isola_abi::integrity::ImageDigest;
+use isola_abi::ledger::{LEAST_SLOTS, Ledger};
 use isola_abi::management::{
     CellSpec, CorePlacement, DeviceLocation, Fault, LendingSpec, NetworkSpec, RestartPolicy, Text,
 };
@@ -186,6 +187,7 @@ pub(crate) struct FakeSpace {
     number: u64,
     id: CellId,
     report: Rc<Report>,
+    activities: Rc<Activities>,
     grown: Rc<Grown>,
     unplug_request: Rc<UnplugRequest>,
     questions: Rc<Questions>,
@@ -221,6 +223,8 @@ pub(crate) struct FakeMachine {
     pub(crate) now: Cell<u64>,
     pub(crate) actions: Vec<Action>,
     pub(crate) reports: BTreeMap<CellId, Rc<Report>>,
+    /// What is in the ledgers of the cells that were last built.
+    pub(crate) ledgers: BTreeMap<CellId, Rc<Activities>>,
     /// The images that cells were last built from.
     pub(crate) images: BTreeMap<CellId, Vec<u8>>,
     /// These cores do not come back.
@@ -310,6 +314,7 @@ impl Effects for FakeMachine {
             return Err(BuildFailure { memory, cause });
         }
         let report: Rc<Report> = blank().into();
+        let activities = Rc::new(Activities::new(LEAST_SLOTS));
         let shares = blueprint.plan.memory_bytes(Source::Shared) > 0;
         let (grown, unplug_request) = (Rc::new(Grown::default()), Rc::new(UnplugRequest::default()));
         let (questions, places) = (Rc::new(Questions::default()), Rc::new(Places::default()));
@@ -318,6 +323,7 @@ impl Effects for FakeMachine {
             let len = blueprint.plan.segments.iter().map(|segment| segment.file.end).max().unwrap_or(0);
             self.images.insert(blueprint.id, blueprint.image.read(len).to_vec());
             self.reports.insert(blueprint.id, report.clone());
+            self.ledgers.insert(blueprint.id, activities.clone());
             self.grown.insert(blueprint.id, grown.clone());
             self.unplug_requests.insert(blueprint.id, unplug_request.clone());
             self.questions.insert(blueprint.id, questions.clone());
@@ -328,6 +334,7 @@ impl Effects for FakeMachine {
             number: self.built,
             id: blueprint.id,
             report,
+            activities,
             grown,
             unplug_request,
             questions,
@@ -376,6 +383,10 @@ impl Effects for FakeMachine {
 
     fn report<'a>(&self, space: &'a FakeSpace) -> &'a Report {
         &space.report
+    }
+
+    fn ledger<'a>(&self, space: &'a FakeSpace) -> Ledger<'a> {
+        space.activities.ledger()
     }
 
     fn allocate_stacks(&mut self, space: &mut FakeSpace, place: usize) -> Result<(), NoStacks> {

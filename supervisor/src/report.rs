@@ -8,11 +8,12 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
 use isola_abi::histogram::Distribution;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
-use isola_abi::management::{ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage};
-use isola_abi::places::Order;
-use isola_abi::report::{
-    CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MAX_ACTIVITIES, MemoryPressure, Report,
+use isola_abi::ledger::{ActivityReport, Ledger};
+use isola_abi::management::{
+    ACTIVITIES_PER_PAGE, ActivityPage, ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage,
 };
+use isola_abi::places::Order;
+use isola_abi::report::{CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MemoryPressure, Report};
 use isola_abi::size::ByteSize;
 use isola_abi::unplug::Rest;
 
@@ -47,8 +48,9 @@ pub fn yielded(report: &Report, place: usize) -> Order {
 }
 
 /// What each of the cell's cores did.
-pub fn cores(report: &Report, ids: &[CoreId]) -> Vec<CoreUsage> {
-    let usage = |(core, &id): (&CoreReport, &CoreId)| CoreUsage {
+pub fn cores(report: &Report, ledger: Ledger<'_>, ids: &[CoreId]) -> Vec<CoreUsage> {
+    let count = activity_count(report, ledger);
+    let usage = |(index, (core, &id)): (usize, (&CoreReport, &CoreId))| CoreUsage {
         id,
         is_present: true,
         phase: core_phase(core),
@@ -58,27 +60,66 @@ pub fn cores(report: &Report, ids: &[CoreId]) -> Vec<CoreUsage> {
         interrupt_cycles: get(&core.interrupt_cycles),
         long_events: get(&core.long_events),
         longest_event_cycles: get(&core.longest_event_cycles),
-        event_cycles: sum(core.activities.iter().map(|activity| &activity.cycles)),
+        event_cycles: sum(ledger.core(index).iter().take(count).map(|activity| &activity.cycles)),
         queueing: core.queueing.read(),
     };
-    report.cores.iter().zip(ids).map(usage).collect()
+    report.cores.iter().zip(ids).enumerate().map(usage).collect()
 }
 
-/// What each of the cell's activities used on its `core_count` cores.
-pub fn activities(report: &Report, core_count: usize) -> Vec<ActivityUsage> {
-    let count = (report.activity_count.load(Ordering::Relaxed) as usize).min(MAX_ACTIVITIES);
-    let cores = || report.cores.iter().take(core_count);
-    let usage = |(index, name): (usize, &[AtomicU8; _])| ActivityUsage {
-        name: text(name),
-        cycles: sum(cores().filter_map(|core| core.activities.get(index)).map(|activity| &activity.cycles)),
-        events: sum(cores().filter_map(|core| core.activities.get(index)).map(|activity| &activity.events)),
+/// How many slots activities have had, from the first on.
+fn activity_count(report: &Report, ledger: Ledger<'_>) -> usize {
+    (report.activity_count.load(Ordering::Relaxed) as usize).min(ledger.records().len())
+}
+
+/// What the cell's activities used on all cores that it ever had: a page of the ledger, from that slot on.
+pub fn activities(report: &Report, ledger: Ledger<'_>, from: usize) -> ActivityPage {
+    let count = activity_count(report, ledger);
+    let end = from.saturating_add(ACTIVITIES_PER_PAGE).min(count);
+    let mut page = ActivityPage::default();
+    page.next = (end < count).then_some(end as u32);
+    for (slot, record) in ledger.records().iter().enumerate().take(end).skip(from) {
+        let generation = record.generation();
+        let (before, now) = (usage(&record.before), usage(&ledger.sum(slot)));
+        let name = text(&record.name);
+        match (generation.is_in_use(), generation == record.generation()) {
+            (true, true) => {
+                page.activities.push(ActivityUsage { name, ..difference(&now, &before) });
+                page.ended = total(&page.ended, &before);
+            }
+            (false, true) => page.ended = total(&page.ended, &now),
+            // It is given to another activity just now: what it used is read the next time.
+            (_, false) => {}
+        }
+    }
+    page
+}
+
+fn usage(used: &ActivityReport) -> ActivityUsage {
+    ActivityUsage {
+        name: String::new(),
+        cycles: get(&used.cycles),
+        events: get(&used.events),
         // Parts below 0 are written modulo 2^64, and so is their sum.
-        memory_bytes: cores()
-            .filter_map(|core| core.activities.get(index))
-            .fold(0, |sum: u64, activity| sum.wrapping_add(get(&activity.memory_bytes)))
-            .cast_signed(),
-    };
-    report.activity_names.iter().enumerate().take(count).map(usage).collect()
+        memory_bytes: get(&used.memory_bytes).cast_signed(),
+    }
+}
+
+fn total(one: &ActivityUsage, other: &ActivityUsage) -> ActivityUsage {
+    ActivityUsage {
+        name: String::new(),
+        cycles: one.cycles.saturating_add(other.cycles),
+        events: one.events.saturating_add(other.events),
+        memory_bytes: one.memory_bytes.saturating_add(other.memory_bytes),
+    }
+}
+
+fn difference(now: &ActivityUsage, before: &ActivityUsage) -> ActivityUsage {
+    ActivityUsage {
+        name: String::new(),
+        cycles: now.cycles.saturating_sub(before.cycles),
+        events: now.events.saturating_sub(before.events),
+        memory_bytes: now.memory_bytes.saturating_sub(before.memory_bytes),
+    }
 }
 
 /// How often the cell has requested a core.

@@ -218,6 +218,9 @@ impl<E: Effects> Server<E> {
             }
             RequestBody::List => answer(ResponseBody::Cells(self.list())),
             RequestBody::Inspect { name } => answer(ResponseBody::Cell(self.cells.inspect(&name)?)),
+            RequestBody::Activities { name, from } => {
+                answer(ResponseBody::Activities(self.cells.activities(&name, from)?))
+            }
             RequestBody::Logs { name, from, max_bytes } => {
                 let max_bytes = (max_bytes as usize).min(MAX_CHUNK);
                 answer(ResponseBody::Logs(self.cells.logs(&name, from, max_bytes)?))
@@ -367,6 +370,7 @@ fn subject(body: &RequestBody) -> Option<String> {
         | RequestBody::Images
         | RequestBody::List
         | RequestBody::Inspect { .. }
+        | RequestBody::Activities { .. }
         | RequestBody::Logs { .. }
         | RequestBody::Ask { .. }
         | RequestBody::Answers { .. }

@@ -165,8 +165,8 @@ pub struct CellInfo {
     pub address: Option<core::net::Ipv4Addr>,
     /// Traffic.
     pub network: NetworkUsage,
-    /// Cycles and events by activity, over all cores.
-    pub activities: Vec<ActivityUsage>,
+    /// What its activities used, over all cores: the first page of them.
+    pub activities: ActivityPage,
     /// Cycles that requests took, over all cores.
     pub service: Distribution,
     /// The cores that it has borrowed.
@@ -272,8 +272,22 @@ pub struct NetworkUsage {
     pub dropped_frames: u64,
 }
 
+/// What some of a cell's activities used: at most [`ACTIVITIES_PER_PAGE`] slots of its [ledger](crate::ledger).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActivityPage {
+    /// The activities that have these slots.
+    pub activities: Vec<ActivityUsage>,
+    /// What all activities that had these slots before, and have ended, used; without a name.
+    pub ended: ActivityUsage,
+    /// The first slot of the next page; `None` where no activity has had any of those that follow.
+    pub next: Option<u32>,
+}
+
+/// Most slots of a page.
+pub const ACTIVITIES_PER_PAGE: usize = 32;
+
 /// What an activity used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActivityUsage {
     /// Its name.
     pub name: String,
@@ -282,7 +296,7 @@ pub struct ActivityUsage {
     /// Events run.
     pub events: u64,
     /// Bytes of memory that it took, less those that it gave back: see
-    /// [`crate::report::ActivityReport::memory_bytes`].
+    /// [`crate::ledger::ActivityReport::memory_bytes`].
     pub memory_bytes: i64,
 }
 

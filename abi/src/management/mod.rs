@@ -27,8 +27,8 @@ mod spec;
 
 pub use error::{ImageFault, ManagementError, TakenBy, TakenCore};
 pub use info::{
-    ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage, Crash, DeviceLocation, Durations,
-    ImageInfo, LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
+    ACTIVITIES_PER_PAGE, ActivityPage, ActivityUsage, CellInfo, CellState, CoreInfo, CoreOwner, CoreUsage,
+    Crash, DeviceLocation, Durations, ImageInfo, LogPiece, MachineInfo, MemoryUsage, NetworkUsage,
 };
 pub use journal::{Decision, JournalEntry, JournalEvent, MAX_DECISION_WORDS, RestartCause};
 pub use lending::{LendingSpec, LoanInfo, MAX_LEASE_MS, ReturnReason};
@@ -38,7 +38,7 @@ pub use restart::{NoRestartPolicy, RestartPolicy, Restarts};
 pub use spec::{CellSpec, NetworkSpec, Text};
 
 use crate::frame::MAX_CHUNK;
-use crate::id::CoreId;
+use crate::id::{CoreId, MAX_CORES};
 use crate::query::{AnswerPiece, Line};
 use crate::size::ByteSize;
 use alloc::string::String;
@@ -54,10 +54,10 @@ pub const MAX_ARGUMENTS: usize = 64;
 /// See [`MAX_ARGUMENTS`].
 pub const MAX_ARGUMENT_BYTES: usize = 4096;
 
-/// Most cells that a supervisor keeps, those that have ended included: so many that a list of all fits in a frame, and more
-/// than can run, as each that runs has a core. One that is created when there are so many takes the place of the oldest one
-/// that has ended and is not to be started again.
-pub const MAX_CELLS: usize = 64;
+/// Most cells that a supervisor keeps, those that have ended included: one for each core that a machine can have. Each cell
+/// that holds anything has a core, and the supervisor has one, so cells that hold something never fill the records. A cell
+/// that is created when there are so many replaces the oldest one that has ended and is not to be started again.
+pub const MAX_CELLS: usize = MAX_CORES;
 
 /// Largest image that the supervisor takes, in bytes.
 pub const MAX_IMAGE: u64 = 64 << 20;
@@ -164,6 +164,14 @@ pub enum RequestBody {
         /// The cell's name.
         name: String,
     },
+    /// What activities of a cell used that do not fit in the first page of [`CellInfo::activities`]. Of a cell that has ended
+    /// nothing of that is known.
+    Activities {
+        /// The cell's name.
+        name: String,
+        /// The first slot of the page.
+        from: u32,
+    },
     /// What a cell printed.
     Logs {
         /// The cell's name.
@@ -268,6 +276,8 @@ pub enum ResponseBody {
     CoresResized(CoresResized),
     /// Answers [`RequestBody::List`].
     Cells(Vec<CellInfo>),
+    /// Answers [`RequestBody::Activities`].
+    Activities(ActivityPage),
     /// Answers [`RequestBody::Logs`].
     Logs(LogPiece),
     /// Answers [`RequestBody::Ask`].

@@ -50,7 +50,7 @@ pub(crate) fn add_pool(pool: Vec<(NodeId, &'static mut [u8])>, cores: &[Core]) {
         let _ = unsafe { HEAP.pages().add_zero_range_of(node, start, range.len()) };
     }
     cores.iter().enumerate().for_each(|(index, core)| HEAP.set_node(index, core.node));
-    HEAP.report_to(cell::report());
+    HEAP.report_to(cell::report(), cell::ledger());
     publish();
 }
 

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
 use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, MAX_CORES};
+use isola_abi::ledger::Ledger;
 use isola_abi::places::{Order, Places};
 use isola_abi::query::Questions;
 use isola_abi::report::{CellPhase, CorePhase, Report};
@@ -199,6 +200,10 @@ impl Platform for Bare {
 
     fn report(&self) -> &Report {
         cell::report()
+    }
+
+    fn ledger(&self) -> Ledger<'_> {
+        cell::ledger()
     }
 
     fn clock(&self) -> &Clock {

@@ -2,15 +2,16 @@
 //!
 //! Every cycle of a core belongs to exactly one of: an activity (an event of it ran), the loop, interrupt
 //! handlers, idling. The boundary is one reading of the cycle counter, whose difference to the one before is
-//! added to what ran until then; the counters stand in the cell's report, where the supervisor reads them
-//! without asking. Each is written by its core alone: a load and a store, no locked instruction.
+//! added to what ran until then; the counters are in the cell's report and [ledger](isola_abi::ledger), where the
+//! supervisor reads them without asking. Each is written by its core alone: a load and a store, no locked instruction.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use isola_abi::id::ActivityId;
-use isola_abi::report::{ACTIVITY_NAME_LEN, CoreReport, MAX_ACTIVITIES};
+use isola_abi::ledger::{ACTIVITY_NAME_LEN, ActivityRecord, ActivityReport};
+use isola_abi::report::CoreReport;
 use isola_ebbs::{CellEbb, Representative, current_core, cycles, platform};
 
 use crate::event_loop::EVENTS;
@@ -23,41 +24,61 @@ pub const INFRASTRUCTURE: ActivityId = ActivityId(1);
 
 static REGISTRY: CellEbb<Registry> = CellEbb::new();
 
+/// Slots that no activity has are given out in turn, so that one that has become free stays so for as long as possible.
 struct Registry {
-    next: AtomicU64,
+    /// The slot to look at next.
+    next: AtomicUsize,
 }
 
 impl Representative for Registry {
     fn create() -> Self {
-        name(APPLICATION, "application");
-        name(INFRASTRUCTURE, "infrastructure");
-        platform().report().activity_count.store(2, Ordering::Release);
-        Self { next: AtomicU64::new(2) }
+        for (slot, name) in ["application", "infrastructure"].into_iter().enumerate() {
+            if let Some(record) = platform().ledger().records().get(slot).filter(|record| record.claim()) {
+                give_out(record, slot, name);
+            }
+        }
+        Self { next: AtomicUsize::new(2) }
     }
 }
 
-fn name(activity: ActivityId, text: &str) {
-    let slot = &platform().report().activity_names[activity.0 as usize];
-    let text: String = text.chars().filter(|letter| !letter.is_control()).collect();
-    let end = text.floor_char_boundary(ACTIVITY_NAME_LEN);
-    slot.iter().zip(text[..end].bytes()).for_each(|(place, byte)| place.store(byte, Ordering::Relaxed));
+/// Gives a slot that was claimed to the activity of that name.
+fn give_out(record: &ActivityRecord, slot: usize, name: &str) {
+    let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
+    let end = name.floor_char_boundary(ACTIVITY_NAME_LEN);
+    let bytes = name[..end].bytes().chain(core::iter::repeat(0));
+    record.name.iter().zip(bytes).for_each(|(to, byte)| to.store(byte, Ordering::Relaxed));
+    record.give_out();
+    platform().report().activity_count.fetch_max(slot as u32 + 1, Ordering::Release);
 }
 
 /// The name of an activity.
 pub(crate) fn name_of(activity: ActivityId) -> String {
-    let slot = &platform().report().activity_names[activity.0 as usize];
-    let bytes = slot.iter().map(|byte| byte.load(Ordering::Relaxed)).take_while(|byte| *byte != 0);
+    let name = platform().ledger().record(activity).map_or(&[][..], |record| &record.name);
+    let bytes = name.iter().map(|byte| byte.load(Ordering::Relaxed)).take_while(|byte| *byte != 0);
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// A new activity of that name, cut to 24 bytes; `None` once the cell has [`MAX_ACTIVITIES`] of them.
+/// Registers an activity of that name, cut to 24 bytes. Returns `None` while all slots of the cell's
+/// [ledger](isola_abi::ledger), of which it has as many as its memory allows, are in use.
 pub fn register_activity(text: &str) -> Option<ActivityId> {
-    let count = |next: u64| (next < MAX_ACTIVITIES as u64).then_some(next + 1);
-    let number = REGISTRY.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).ok()?;
-    let activity = ActivityId(u16::try_from(number).ok()?);
-    name(activity, text);
-    platform().report().activity_count.fetch_max(number as u32 + 1, Ordering::Release);
-    Some(activity)
+    let records = platform().ledger().records();
+    let mut turns = (0..records.len()).map(|_| REGISTRY.next.fetch_add(1, Ordering::Relaxed) % records.len());
+    let slot = turns.find(|&slot| records[slot].claim())?;
+    let (before, used) = (&records[slot].before, platform().ledger().sum(slot));
+    before.cycles.store(used.cycles.into_inner(), Ordering::Relaxed);
+    before.events.store(used.events.into_inner(), Ordering::Relaxed);
+    before.memory_bytes.store(used.memory_bytes.into_inner(), Ordering::Relaxed);
+    give_out(&records[slot], slot, text);
+    Some(ActivityId(slot as u16))
+}
+
+/// Ends an activity that [`register_activity`] has returned: another one may get its slot. Returns whether there was one.
+///
+/// To be called when nothing works for the activity any more: what events, tasks or connections of it still use is charged
+/// to whoever has the slot then. What it used is counted as that of activities that have ended.
+pub fn end_activity(activity: ActivityId) -> bool {
+    let can_end = activity != APPLICATION && activity != INFRASTRUCTURE;
+    platform().ledger().record(activity).is_some_and(|record| can_end && record.free())
 }
 
 /// Whom the running event is charged to: what events that it makes inherit.
@@ -93,7 +114,7 @@ pub fn charge_until(until: u64, activity: ActivityId) {
 
 /// Makes sure that the activities that every cell has are named.
 pub(crate) fn start() {
-    let _ = REGISTRY.next.load(Ordering::Relaxed);
+    let _ = &*REGISTRY;
 }
 
 /// What cycles are charged to.
@@ -108,6 +129,8 @@ pub(crate) enum Charge {
 /// A core's accounting.
 pub(crate) struct Accounting {
     report: &'static CoreReport,
+    /// What each activity used on this core.
+    activities: &'static [ActivityReport],
     /// What the cycles from `since` on are charged to.
     counter: Cell<&'static AtomicU64>,
     since: Cell<u64>,
@@ -123,10 +146,12 @@ pub(crate) fn add(counter: &AtomicU64, amount: u64) {
 
 impl Accounting {
     pub fn new() -> Self {
-        let report = &platform().report().cores[current_core().0 as usize];
+        let core = current_core().0 as usize;
+        let report = &platform().report().cores[core];
         let now = cycles();
         Self {
             report,
+            activities: platform().ledger().core(core),
             counter: Cell::new(&report.loop_cycles),
             since: Cell::new(now),
             looked: Cell::new(now),
@@ -162,7 +187,7 @@ impl Accounting {
         let counter = self.counter_of(Charge::Activity(activity));
         add(self.counter.replace(counter), since - last);
         add(counter, until.saturating_sub(since));
-        let common = &self.report.activities[INFRASTRUCTURE.0 as usize].cycles;
+        let common = &self.activities[INFRASTRUCTURE.0 as usize].cycles;
         let now = cycles();
         self.since.set(now);
         add(common, now.wrapping_sub(since.max(until)));
@@ -174,7 +199,7 @@ impl Accounting {
         let since = self.since.get();
         let until = until.max(since);
         self.since.set(until);
-        add(&self.report.activities[activity.0 as usize].cycles, until - since);
+        add(&self.activities[activity.0 as usize].cycles, until - since);
     }
 
     /// The counter of what is charged so.
@@ -184,7 +209,7 @@ impl Accounting {
             Charge::Activity(activity) => {
                 // For the heap, which knows no events.
                 self.report.activity.store(activity.0.into(), Ordering::Relaxed);
-                &self.report.activities[activity.0 as usize].cycles
+                &self.activities[activity.0 as usize].cycles
             }
             Charge::Loop => &self.report.loop_cycles,
             Charge::Interrupt => &self.report.interrupt_cycles,
@@ -197,7 +222,7 @@ impl Accounting {
     #[inline]
     pub fn begin_event(&self, activity: ActivityId) -> (u64, u64) {
         let now = self.switch(Charge::Activity(activity));
-        add(&self.report.activities[activity.0 as usize].events, 1);
+        add(&self.activities[activity.0 as usize].events, 1);
         (now, self.looked.replace(now))
     }
 

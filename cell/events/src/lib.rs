@@ -63,7 +63,7 @@ pub mod timer;
 pub mod topology;
 pub mod watchdog;
 
-pub use activity::{current_activity, register_activity};
+pub use activity::{current_activity, end_activity, register_activity};
 pub use carrier::{give_notice, present_cores, wake_all};
 pub use elsewhere::elsewhere;
 pub use event::{Event, EventTag, Label, Placement, QueuedEvent, ResourceId, current_tag, spawn, spawn_on};

@@ -166,11 +166,6 @@ mod tests {
 
     fn report() -> Box<CoreReport> {
         use core::sync::atomic::{AtomicU32, AtomicU64};
-        let activity = || isola_abi::report::ActivityReport {
-            cycles: AtomicU64::new(0),
-            events: AtomicU64::new(0),
-            memory_bytes: AtomicU64::new(0),
-        };
         Box::new(CoreReport {
             phase: AtomicU32::new(0),
             activity: AtomicU32::new(0),
@@ -185,7 +180,6 @@ mod tests {
             interrupt_cycles: AtomicU64::new(0),
             long_events: AtomicU64::new(0),
             longest_event_cycles: AtomicU64::new(0),
-            activities: core::array::from_fn(|_| activity()),
             queueing: Histogram::new(),
             service: Histogram::new(),
         })

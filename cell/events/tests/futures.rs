@@ -25,7 +25,7 @@ fn cell<F: Future<Output = ()> + 'static>(main: impl Fn() -> F + Sync) {
 
 /// Events that the application has had on this core so far.
 fn events() -> u64 {
-    isola_ebbs::platform().report().cores[0].activities[0].events.load(Ordering::Relaxed)
+    isola_ebbs::platform().ledger().core(0)[0].events.load(Ordering::Relaxed)
 }
 
 #[test]

@@ -155,7 +155,8 @@ fn every_cycle_is_charged_and_to_whom_it_belongs() {
     });
     let whole = isola_ebbs::cycles() - start;
     let core = &platform.report().cores[0];
-    let cycles = |activity: u16| core.activities[activity as usize].cycles.load(Ordering::Relaxed);
+    let used = platform.ledger().core(0);
+    let cycles = |activity: u16| used[activity as usize].cycles.load(Ordering::Relaxed);
     let idle = core.idle_cycles.load(Ordering::Relaxed);
     assert!(cycles(APPLICATION.0) >= 3_000_000);
     assert!(cycles(2) >= 9_000_000 && cycles(2) < whole);

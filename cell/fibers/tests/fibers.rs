@@ -75,7 +75,7 @@ fn many_fibers_block_deep_down_while_events_run_beside_them() {
 #[test]
 fn what_is_ready_returns_at_once_and_what_is_not_is_waited_for_once() {
     fn events() -> u64 {
-        isola_ebbs::platform().report().cores[0].activities[0].events.load(Ordering::Relaxed)
+        isola_ebbs::platform().ledger().core(0)[0].events.load(Ordering::Relaxed)
     }
     cell(1, || async {
         let fiber = spawn_fiber(|| {

@@ -92,7 +92,7 @@ pub(crate) fn start<T: Send>(
                     let result = serve(|| {
                         HostedCore::enter(platform);
                         if platform.memory() == Memory::Pool {
-                            heap::enter_core(index as usize, platform.report());
+                            heap::enter_core(index as usize, platform.report(), platform.ledger());
                         }
                         processor.into_iter().for_each(pin);
                         body(platform)

@@ -16,6 +16,7 @@
 //! the host may have memory.
 
 use isola_abi::id::MAX_CORES;
+use isola_abi::ledger::Ledger;
 use isola_abi::report::{MemoryReport, Report};
 use isola_memory::heap::LARGEST_OF_PAGES;
 use isola_memory::mapped::is_mapped;
@@ -85,11 +86,11 @@ pub(crate) fn start(len: usize) -> io::Result<()> {
 
 /// Gives the calling thread, that core of the process's one cell, a cache of its own. The first core has the pool say in
 /// the cell's report how short memory is.
-pub(crate) fn enter_core(core: usize, report: &'static Report) {
+pub(crate) fn enter_core(core: usize, report: &'static Report, ledger: Ledger<'static>) {
     if core < OTHERS && POOL_LEN.load(Ordering::Acquire) > 0 {
         CACHE.set(core);
         if core == 0 {
-            HEAP.report_to(report);
+            HEAP.report_to(report, ledger);
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::core::HostedCore;
 use crate::heap;
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, HaltMode, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
+use isola_abi::ledger::{ActivityRecord, ActivityReport, Ledger, slots};
 use isola_abi::places::{Order, OrderKind, Places};
 use isola_abi::query::{Line, Questions};
 use isola_abi::report::{CoreReport, Report};
@@ -22,6 +23,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Hosted {
     descriptor: Descriptor,
     report: Box<Report>,
+    activities: Box<[ActivityRecord]>,
+    /// Of each place for a core, as many as there are activities.
+    used: Box<[ActivityReport]>,
     clock: Clock,
     cores: Box<[&'static HostedCore]>,
     network: Mutex<Vec<NetworkPort>>,
@@ -81,6 +85,10 @@ impl Hosted {
         };
         // SAFETY: a report is atomic integers and arrays of them, for which zero is a value.
         let report = unsafe { Box::<Report<[CoreReport; MAX_CORES]>>::new_zeroed().assume_init() };
+        let slots =
+            slots(if memory == Memory::Pool { memory_bytes as u64 } else { host_memory() }, core_places);
+        let activities = (0..slots).map(|_| ActivityRecord::default()).collect();
+        let used = (0..slots * core_places).map(|_| ActivityReport::default()).collect();
         let places = Places::default();
         descriptor.cores.iter().enumerate().for_each(|(place, core)| places.give(place, *core));
         let core = |_| HostedCore::take().expect("Linux gives three file descriptors a core: see ulimit -n");
@@ -92,7 +100,21 @@ impl Hosted {
             Memory::Host => report.memory.total_bytes.store(host_memory(), Ordering::Relaxed),
         }
         let (questions, ended, coming) = (Questions::default(), Mutex::new(false), Condvar::new());
-        Self { descriptor, report, clock, cores, network, request, questions, places, ended, coming, memory }
+        Self {
+            descriptor,
+            report,
+            activities,
+            used,
+            clock,
+            cores,
+            network,
+            request,
+            questions,
+            places,
+            ended,
+            coming,
+            memory,
+        }
     }
 
     /// Where the cell's memory comes from.
@@ -221,6 +243,10 @@ impl Platform for Hosted {
 
     fn report(&self) -> &Report {
         &self.report
+    }
+
+    fn ledger(&self) -> Ledger<'_> {
+        Ledger::new(&self.activities, &self.used)
     }
 
     fn clock(&self) -> &Clock {

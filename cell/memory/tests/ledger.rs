@@ -5,6 +5,7 @@ mod common;
 
 use common::{Arena, ThreadCores, heap_of};
 use isola_abi::id::MAX_CORES;
+use isola_abi::ledger::{ActivityRecord, ActivityReport, LEAST_SLOTS, Ledger};
 use isola_abi::report::{CoreReport, MemoryPressure, Report};
 use isola_memory::Heap;
 use std::alloc::{GlobalAlloc, Layout};
@@ -15,9 +16,15 @@ fn report() -> &'static Report {
     Box::leak(unsafe { Box::<Report<[CoreReport; MAX_CORES]>>::new_zeroed().assume_init() })
 }
 
+fn ledger() -> Ledger<'static> {
+    let records = (0..LEAST_SLOTS).map(|_| ActivityRecord::default()).collect::<Vec<_>>();
+    let counters = (0..2 * LEAST_SLOTS).map(|_| ActivityReport::default()).collect::<Vec<_>>();
+    Ledger::new(records.leak(), counters.leak())
+}
+
 /// Bytes of an activity on a core.
-fn bytes(report: &Report, core: usize, activity: usize) -> i64 {
-    report.cores[core].activities[activity].memory_bytes.load(Ordering::Relaxed).cast_signed()
+fn bytes(ledger: Ledger<'_>, core: usize, activity: usize) -> i64 {
+    ledger.core(core)[activity].memory_bytes.load(Ordering::Relaxed).cast_signed()
 }
 
 /// Has the thread be that core, where that activity runs.
@@ -26,9 +33,9 @@ fn run(report: &Report, core: usize, activity: u32) {
     report.cores[core].activity.store(activity, Ordering::Relaxed);
 }
 
-fn all(report: &Report) -> i64 {
-    let cores = report.cores.iter().flat_map(|core| &core.activities);
-    cores.map(|activity| activity.memory_bytes.load(Ordering::Relaxed).cast_signed()).sum()
+fn all(ledger: Ledger<'_>) -> i64 {
+    let counters = ledger.counters().iter();
+    counters.map(|activity| activity.memory_bytes.load(Ordering::Relaxed).cast_signed()).sum()
 }
 
 /// What is in use, or kept by cores.
@@ -39,53 +46,63 @@ fn in_use(heap: &Heap<ThreadCores>) -> i64 {
 
 #[test]
 fn memory_counts_as_the_activity_s_that_ran_when_a_batch_came_or_went() {
-    let (arena, report) = (Arena::new(8 << 20, 4096), report());
+    let (arena, report, ledger) = (Arena::new(8 << 20, 4096), report(), ledger());
     let heap = heap_of(&arena);
     ThreadCores::become_core(0);
     let layout = Layout::from_size_align(1024, 8).unwrap();
     // SAFETY: the size is not 0; objects are freed once.
     unsafe {
         let early = heap.alloc(layout);
-        heap.report_to(report);
-        assert_eq!(all(report), in_use(&heap), "what was used before counts as well");
-        let before = bytes(report, 0, 0);
+        heap.report_to(report, ledger);
+        assert_eq!(all(ledger), in_use(&heap), "what was used before counts as well");
+        let before = bytes(ledger, 0, 0);
         run(report, 0, 3);
         let objects: Vec<_> = (0..1000).map(|_| heap.alloc(layout)).collect();
-        assert!((1_000 << 10..1_100 << 10).contains(&bytes(report, 0, 3)), "to within what a core keeps");
-        assert_eq!(bytes(report, 0, 0), before);
+        assert!((1_000 << 10..1_100 << 10).contains(&bytes(ledger, 0, 3)), "to within what a core keeps");
+        assert_eq!(bytes(ledger, 0, 0), before);
         run(report, 1, 4);
         objects.into_iter().for_each(|object| heap.dealloc(object, layout));
         heap.empty_cache();
-        assert!(bytes(report, 1, 4) < -(1_000 << 10) + (100 << 10), "who frees what others have made");
+        assert!(bytes(ledger, 1, 4) < -(1_000 << 10) + (100 << 10), "who frees what others have made");
         run(report, 0, 5);
         let large = Layout::from_size_align(100_000, 8).unwrap();
         let object = heap.alloc(large);
-        assert_eq!(bytes(report, 0, 5), 25 * 4096, "large objects at once");
+        assert_eq!(bytes(ledger, 0, 5), 25 * 4096, "large objects at once");
         let object = heap.realloc(object, large, 200_000);
-        assert_eq!(bytes(report, 0, 5), 49 * 4096);
-        assert_eq!(all(report), in_use(&heap));
+        assert_eq!(bytes(ledger, 0, 5), 49 * 4096);
+        assert_eq!(all(ledger), in_use(&heap));
         heap.dealloc(object, Layout::from_size_align(200_000, 8).unwrap());
-        assert_eq!(bytes(report, 0, 5), 0);
+        assert_eq!(bytes(ledger, 0, 5), 0);
         heap.dealloc(early, layout);
     }
-    assert_eq!(all(report), in_use(&heap));
+    assert_eq!(all(ledger), in_use(&heap));
 }
 
 #[test]
 fn an_activity_that_cannot_be_is_charged_nothing() {
-    let (arena, report) = (Arena::new(1 << 20, 4096), report());
+    let (arena, report, ledger) = (Arena::new(1 << 20, 4096), report(), ledger());
     let heap = heap_of(&arena);
-    heap.report_to(report);
+    heap.report_to(report, ledger);
     run(report, 0, u32::MAX);
     // SAFETY: the size is not 0.
     assert!(!unsafe { heap.alloc(Layout::new::<u64>()) }.is_null());
+    let before = all(ledger);
+    // The first number that has no slot: the next core's counters begin there.
+    run(report, 0, LEAST_SLOTS as u32);
+    // SAFETY: as above.
+    assert!(!unsafe { heap.alloc(Layout::from_size_align(100_000, 8).unwrap()) }.is_null());
+    // The report has records of cores that the ledger has no counters for.
+    run(report, 2, 0);
+    // SAFETY: as above.
+    assert!(!unsafe { heap.alloc(Layout::from_size_align(100_000, 8).unwrap()) }.is_null());
+    assert_eq!(all(ledger), before);
 }
 
 #[test]
 fn the_report_says_when_memory_is_short_and_when_it_no_longer_is() {
-    let (arena, report) = (Arena::new(32 << 20, 1 << 20), report());
+    let (arena, report, ledger) = (Arena::new(32 << 20, 1 << 20), report(), ledger());
     let heap = heap_of(&arena);
-    heap.report_to(report);
+    heap.report_to(report, ledger);
     let pressure = || MemoryPressure::from_u32(report.memory.pressure.load(Ordering::Relaxed)).unwrap();
     let chunk = Layout::from_size_align(1 << 18, 8).unwrap();
     let mut objects = Vec::new();

@@ -4,6 +4,7 @@ use crate::network::NetworkPort;
 use crate::{Clock, CoreSet};
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Request};
+use isola_abi::ledger::Ledger;
 use isola_abi::places::{Order, Places};
 use isola_abi::query::Questions;
 use isola_abi::report::Report;
@@ -80,6 +81,9 @@ pub trait Platform: Sync {
 
     /// Where the cell says what it does.
     fn report(&self) -> &Report;
+
+    /// Returns what the cell's activities used.
+    fn ledger(&self) -> Ledger<'_>;
 
     /// The clock of all cores.
     fn clock(&self) -> &Clock;

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::hosted_cells;
 use crate::machine::Held;
 use crate::output::view::{
-    CellView, HostedView, LatencyView, MachineView, RestartView, is_running, most_memory,
+    ActivityView, CellView, HostedView, LatencyView, MachineView, RestartView, is_running, most_memory,
 };
 use crate::output::{Format, human, table};
 use crate::placement::ranges;
@@ -88,7 +88,8 @@ fn cell(context: &Context, arguments: &Arguments, name: &str) -> Result<(Value, 
     let held = Held::take_supervised(&context.root, &context.dir())?;
     let mut client = held.client()?;
     let info = client.machine()?;
-    let cell = look_up(&held, &mut client, name)?;
+    let mut cell = look_up(&held, &mut client, name)?;
+    client.add_activities(&mut cell)?;
     let shown = |cell: &CellInfo| -> Result<(Value, String), Failure> {
         let view = show::cell(&held.dir, cell);
         let at_switch = held.port_counters(cell);
@@ -365,8 +366,12 @@ fn cores_table(view: &CellView, tsc_hz: u64) -> String {
 
 /// Who used the cores of a cell, as a table.
 pub(super) fn activities_table(view: &CellView, tsc_hz: u64) -> String {
-    let all: u64 = view.activities.iter().fold(0, |all, activity| all.saturating_add(activity.cycles));
-    let rows = view.activities.iter().map(|activity| {
+    let ended = &view.ended_activities;
+    let ended = (ended.events > 0 || ended.memory_bytes != 0)
+        .then(|| ActivityView { name: "(ended)".to_owned(), ..ended.clone() });
+    let activities = || view.activities.iter().chain(&ended);
+    let all: u64 = activities().fold(0, |all, activity| all.saturating_add(activity.cycles));
+    let rows = activities().map(|activity| {
         let share = if all == 0 { 0.0 } else { 100.0 * activity.cycles as f64 / all as f64 };
         let time = cycles_ns(activity.cycles, tsc_hz).map_or_else(|| "-".to_owned(), human::duration_ns);
         vec![

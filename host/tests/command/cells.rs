@@ -322,6 +322,8 @@ fn a_cell_can_be_inspected_by_people_and_programs() {
         "10.0.2.50 (static)",
         "infrastructure",
         "4,000",
+        "tenant",
+        "(ended)",
         "pool 60 MiB (1 MiB used, 2 MiB at most), low",
         "-2 KiB",
     ] {
@@ -330,6 +332,15 @@ fn a_cell_can_be_inspected_by_people_and_programs() {
     let json = sandbox.json(&["inspect", "kv"]);
     assert_eq!(json["activities"][0]["cycles"], 4000);
     assert_eq!(json["activities"][0]["memory_bytes"], -2048);
+    assert_eq!(
+        (&json["activities"][1]["name"], &json["activities"][1]["cycles"]),
+        (&"tenant".into(), &123.into())
+    );
+    let ended = &json["ended_activities"];
+    assert_eq!(
+        (&ended["cycles"], &ended["events"], &ended["memory_bytes"]),
+        (&57.into(), &3.into(), &4096.into())
+    );
     assert_eq!(json["pressure"], "low");
     assert_eq!(json["traffic"]["received_frames"], 5);
     assert!(json["uptime_ms"].as_u64().is_some(), "{json}");

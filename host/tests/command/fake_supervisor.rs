@@ -6,6 +6,7 @@
 //! | `exit:N` | prints `bye`, and ends with code N after 300 ms |
 //! | `crash` | crashes with a page fault after 300 ms |
 //! | `stubborn` | does not stop when asked |
+//! | `endless` | ends when it is stopped by force at once, and not when a time for that is over |
 //! | `slow` | takes a second to stop |
 //! | `hungry` | gives back half of the memory that it is asked for |
 //! | `busy` | answers 200 requests each time that it is looked at: in 16 ms on one core, in 3 ms on more |
@@ -255,6 +256,7 @@ impl Supervisor {
                 let (after_ms, end) = match (timeout_ms, manner) {
                     (0, _) => (0, CellState::Killed),
                     (timeout, "stubborn") => (timeout, CellState::Killed),
+                    (_, "endless") => (u32::MAX, CellState::Killed),
                     (timeout, "slow") => (1000.min(timeout), CellState::Exited),
                     _ => (20, CellState::Exited),
                 };
@@ -309,6 +311,10 @@ impl Supervisor {
                 let cell = self.cell(&name)?;
                 cell.serve();
                 ResponseBody::Cell(Box::new(cell.info.clone()))
+            }
+            RequestBody::Activities { name, from } => {
+                self.cell(&name)?;
+                ResponseBody::Activities(page(from))
             }
             RequestBody::Logs { name, from, max_bytes } => {
                 // As if no more than the last 4096 bytes were kept.
@@ -517,12 +523,7 @@ impl Supervisor {
             },
             network: NetworkUsage { received_frames: 5, received_bytes: 500, ..NetworkUsage::default() },
             service: requests.read(),
-            activities: vec![ActivityUsage {
-                name: "infrastructure".into(),
-                cycles: 4_000,
-                events: 7,
-                memory_bytes: -2048,
-            }],
+            activities: page(0),
             loans: vec![],
             crash: None,
             restarts: Restarts::default(),
@@ -599,4 +600,20 @@ fn crash() -> Crash {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+/// A page of the activities of any cell: two pages of one slot each, and a third of a slot that none has any more.
+fn page(from: u32) -> ActivityPage {
+    let used = |name: &str, cycles, events, memory_bytes| ActivityUsage {
+        name: name.into(),
+        cycles,
+        events,
+        memory_bytes,
+    };
+    let (activities, ended) = match from {
+        0 => (vec![used("infrastructure", 4_000, 7, -2048)], used("", 50, 1, 0)),
+        1 => (vec![used("tenant", 123, 4, 0)], ActivityUsage::default()),
+        _ => (Vec::new(), used("", 7, 2, 4096)),
+    };
+    ActivityPage { activities, ended, next: (from < 2).then_some(from + 1) }
 }

@@ -99,7 +99,18 @@ pub(crate) fn settle(claims: Vec<Claim>, facts: &Facts<'_>) -> Settled {
 /// Whether what an ownership record says can be true.
 fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
     let Holding {
-        memory, text, devices, root, core_pages, places, descriptor, report, tables, stage, ..
+        memory,
+        text,
+        devices,
+        root,
+        core_pages,
+        places,
+        slots,
+        descriptor,
+        report,
+        tables,
+        stage,
+        ..
     } = &claim.holding;
     let cores: Vec<Core> = claim.cores().collect();
     // The first place's core is there as long as any is.
@@ -121,7 +132,7 @@ fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
         pages(root, PAGE_SIZE),
         pages(core_pages, core_bytes),
         pages(descriptor, DESCRIPTOR_SIZE),
-        pages(report, report_bytes(*places as usize)),
+        pages(report, report_bytes((*places as usize).min(MAX_CORES), *slots as usize)),
     ];
     cores.is_empty() == (*stage == Stage::Quarantined)
         && has_first != cores.is_empty()
@@ -192,6 +203,7 @@ mod tests {
                 entry: 0,
                 core_pages: at(7),
                 places: 3,
+                slots: 32,
                 descriptor: at(10),
                 report: at(20),
                 tables: alloc::vec![PhysRange::new(at(6), PAGE_SIZE)],
@@ -285,6 +297,8 @@ mod tests {
         change(|claim| claim.cores.resize(4, None));
         change(|claim| claim.holding.places = 0);
         change(|claim| claim.holding.places = MAX_CORES as u32 + 1);
+        change(|claim| claim.holding.slots = 1 << 20);
+        change(|claim| claim.holding.slots = u32::MAX);
         change(|claim| claim.holding.devices.push(DevicePlace::Mmio(PhysAddr(0))));
         change(|claim| claim.holding.tables.push(PhysRange::new(PhysAddr(0), PAGE_SIZE)));
     }

@@ -56,6 +56,8 @@ pub struct Holding {
     pub core_pages: PhysAddr,
     /// How many places it has for cores.
     pub places: u32,
+    /// How many slots its ledger has.
+    pub slots: u32,
     /// The descriptor's area.
     pub descriptor: PhysAddr,
     /// The report.
@@ -185,6 +187,7 @@ mod tests {
             entry: 5,
             core_pages: PhysAddr(2 << 21),
             places: 3,
+            slots: 32,
             descriptor: PhysAddr(3 << 21),
             report: PhysAddr(4 << 21),
             tables: Vec::new(),

@@ -26,6 +26,7 @@ use isola_abi::layout::{
     DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT,
     SHARED, STACK_SIZE, TABLES, report_bytes,
 };
+use isola_abi::ledger;
 use isola_abi::stage::Stage;
 
 /// The first of the vectors by which devices on interrupt lines interrupt a cell, and how many there are.
@@ -149,7 +150,7 @@ pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, places: usi
     let tables = 45 + (own_bytes + shared_bytes).div_ceil(1 << 21) + places as u64;
     let ownership = ownership_record_bytes(OWNERSHIP_RANGES, cores);
     own_bytes
-        + report_bytes(places)
+        + report_bytes(places, ledger::slots(own_bytes, places))
         + DESCRIPTOR_SIZE
         + ownership
         + tables * PAGE_SIZE
@@ -171,6 +172,7 @@ impl CellSpace {
             Err(error) => return Err(failure(error.into(), grant)),
         };
         let (core_count, places) = (descriptor.cores.len(), descriptor.core_places as usize);
+        let slots = ledger::slots(descriptor.memory_bytes, places);
         let first_apic = descriptor.cores.first().map_or(ApicId(0), |core| core.apic);
         let cores = descriptor.cores.clone();
         let ranges = grant.len();
@@ -184,6 +186,7 @@ impl CellSpace {
                     entry,
                     core_pages: parts.core_pages,
                     places: places as u32,
+                    slots: slots as u32,
                     descriptor: parts.descriptor,
                     report: parts.report,
                     tables: parts.growth_tables.iter().map(Region::range).collect(),
@@ -199,6 +202,7 @@ impl CellSpace {
                     root: builder.space.root(),
                     entry,
                     places,
+                    slots,
                     first_apic,
                     core_pages: parts.core_pages,
                     descriptor: parts.descriptor,
@@ -208,6 +212,7 @@ impl CellSpace {
                 });
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));
                 share.live().core_places.store(places as u32, Ordering::Relaxed);
+                share.live().activity_slots.store(slots as u32, Ordering::Relaxed);
                 share.live().unplug_request.next_generation();
                 let tables = Stock::new(parts.growth_tables);
                 let hot_plug = HotPlug::new(builder.space, tables, grant, parts.pool, core_count);
@@ -296,7 +301,8 @@ impl Builder {
         descriptor.devices = self.add_devices(devices, &descriptor, lines)?;
         let places = descriptor.core_places as usize;
         let core_pages = self.add_tables(vectors, places as u64)?;
-        let report = self.add_area(REPORT, report_bytes(places), Rights::ReadWrite)?.into_range().start;
+        let report_bytes = report_bytes(places, ledger::slots(descriptor.memory_bytes, places));
+        let report = self.add_area(REPORT, report_bytes, Rights::ReadWrite)?.into_range().start;
         let mut area = self.add_area(DESCRIPTOR, DESCRIPTOR_SIZE, Rights::Read)?;
         let growth_bytes = descriptor.memory_max_bytes - descriptor.memory_bytes;
         // Who has no supervisor gets nothing unasked.

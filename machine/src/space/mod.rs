@@ -36,6 +36,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::descriptor::{LiveWords, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, PhysAddr, PhysRange};
 use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
+use isola_abi::ledger::Ledger;
 use isola_abi::places::{Order, OrderKind, Places};
 use isola_abi::query::Line;
 use isola_abi::report::Report;
@@ -59,6 +60,8 @@ pub(crate) struct Built {
     entry: u64,
     /// How many places it has for cores.
     places: usize,
+    /// How many slots its ledger has.
+    slots: usize,
     /// The core at the first place, which stays there.
     first_apic: ApicId,
     /// The places' pages of descriptor tables, in their order.
@@ -87,6 +90,14 @@ impl CellSpace {
         // map and stays as long as the space does. A report is atomic integers, for which zero is a value; so
         // the cell may write to it while it is looked at.
         unsafe { &*Report::at(direct(self.share.report), self.share.places) }
+    }
+
+    /// The cell's ledger.
+    pub fn ledger(&self) -> Ledger<'_> {
+        let Built { report, places, slots, .. } = &*self.share;
+        let (records, counters) = Ledger::parts(direct(*report), *places, *slots);
+        // SAFETY: as for the report, behind which the area has room for that many slots. A ledger is atomic integers, too.
+        unsafe { Ledger::new(&*records, &*counters) }
     }
 
     /// Where the memory is that it only reads and executes, beside others.

@@ -114,6 +114,7 @@ impl CellSpace {
             root: holding.root,
             entry: holding.entry,
             places,
+            slots: holding.slots as usize,
             first_apic: claim.cores().next().map_or(ApicId(0), |core| core.apic),
             core_pages: holding.core_pages,
             descriptor: holding.descriptor,

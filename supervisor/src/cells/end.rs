@@ -188,8 +188,11 @@ impl<E: Effects> Cells<E> {
         let device_is_back = held.device.as_mut().is_none_or(|device| self.effects.reset(device));
         cell.drain_console(&self.effects);
         cell.log.shrink();
-        let Some(report) = cell.report(&self.effects) else { return };
-        let usage = Box::new(Usage::read(report, &cell.core_ids));
+        let Some(held) = cell.held() else { return };
+        let (report, ledger) = (self.effects.report(&held.space), self.effects.ledger(&held.space));
+        let mut usage = Usage::read(report, ledger, &cell.core_ids);
+        usage.keep_one_page();
+        let usage = Box::new(usage);
         let (unanswered, has_lost) = (cell.moves.end(), cell.moves.has_lost());
         let (name, memory_bytes) = (cell.spec.name.clone(), cell.memory_bytes);
         if let Body::Held(held) = core::mem::replace(&mut cell.body, Body::Gone(usage)) {

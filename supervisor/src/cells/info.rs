@@ -9,8 +9,9 @@ use alloc::vec::Vec;
 use core::net::Ipv4Addr;
 use isola_abi::histogram::Distribution;
 use isola_abi::id::{CellId, CoreId};
+use isola_abi::ledger::Ledger;
 use isola_abi::management::{
-    ActivityUsage, CellInfo, CoreUsage, LogPiece, MachineInfo, ManagementError, MemoryUsage, NetworkUsage,
+    ActivityPage, CellInfo, CoreUsage, LogPiece, MachineInfo, ManagementError, MemoryUsage, NetworkUsage,
 };
 use isola_abi::report::{CellPhase, Report};
 use isola_abi::size::ByteSize;
@@ -36,7 +37,7 @@ pub(super) struct Usage {
     memory: MemoryUsage,
     address: Option<Ipv4Addr>,
     network: NetworkUsage,
-    activities: Vec<ActivityUsage>,
+    activities: ActivityPage,
     service: Distribution,
 }
 
@@ -53,22 +54,27 @@ impl Usage {
             memory: MemoryUsage::default(),
             address: None,
             network: NetworkUsage::default(),
-            activities: Vec::new(),
+            activities: ActivityPage::default(),
             service: Distribution::default(),
         }
     }
 
     /// Reads it from the report of a cell of these cores.
-    pub(super) fn read(report: &Report, core_ids: &[CoreId]) -> Self {
+    pub(super) fn read(report: &Report, ledger: Ledger<'_>, core_ids: &[CoreId]) -> Self {
         Self {
             phase: report::phase(report),
-            cores: report::cores(report, core_ids),
+            cores: report::cores(report, ledger, core_ids),
             memory: report::memory(report),
             address: report::address(report),
             network: report::network(report),
-            activities: report::activities(report, core_ids.len()),
+            activities: report::activities(report, ledger, 0),
             service: report::service(report),
         }
+    }
+
+    /// The cell has ended: what activities used that are not in the first page is forgotten.
+    pub(super) fn keep_one_page(&mut self) {
+        self.activities.next = None;
     }
 }
 
@@ -123,6 +129,18 @@ impl<E: Effects> Cells<E> {
         }))
     }
 
+    /// What a cell's activities used, from that slot of its ledger on; of a cell that has ended, nothing.
+    ///
+    /// # Errors
+    /// [`ManagementError::NoSuchCell`].
+    pub fn activities(&mut self, name: &str, from: u32) -> Result<ActivityPage, ManagementError> {
+        let id = self.find(name)?;
+        let held = self.cells.get(&id).and_then(Cell::held);
+        let read =
+            |space| report::activities(self.effects.report(space), self.effects.ledger(space), from as usize);
+        Ok(held.map_or_else(ActivityPage::default, |held| read(&held.space)))
+    }
+
     /// What a cell printed.
     ///
     /// # Errors
@@ -138,7 +156,10 @@ impl<E: Effects> Cells<E> {
 impl<E: Effects> Cell<E> {
     fn info(&self, effects: &E, boot_unix_ns: u64, detail: Detail) -> CellInfo {
         let (mut usage, memory_bytes) = match &self.body {
-            Body::Held(held) => (Usage::read(effects.report(&held.space), &self.core_ids), self.memory_bytes),
+            Body::Held(held) => {
+                let (report, ledger) = (effects.report(&held.space), effects.ledger(&held.space));
+                (Usage::read(report, ledger, &self.core_ids), self.memory_bytes)
+            }
             // What was its address may be another cell's by now.
             Body::Gone(usage) => (Usage { address: None, ..Usage::clone(usage) }, 0),
         };
@@ -152,7 +173,7 @@ impl<E: Effects> Cell<E> {
         let mut crash = self.crash.clone();
         if detail == Detail::Brief {
             spec.arguments.clear();
-            usage.activities.clear();
+            usage.activities = ActivityPage::default();
             usage.service = Distribution::default();
             usage.cores.iter_mut().for_each(|core| core.queueing = Distribution::default());
             if self.state().has_ended() {

@@ -4,6 +4,7 @@ use super::{FakeCore, FakeDevice, FakeMachine, FakeMemory, FakeShared, FakeSpace
 use crate::cells::{Boot, Cells, Checkpoint, InventoryOf};
 use crate::effects::{Pages, RecoveredCell, RecoveredState, SharedPages};
 use crate::inventory::{CHUNK, Cores, Devices, Memory};
+use crate::report::tests::Activities;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
@@ -29,6 +30,7 @@ pub(super) struct FakeRecord {
     cores: Vec<CoreId>,
     device: Option<u8>,
     report: Rc<Report>,
+    activities: Rc<Activities>,
     grown: Rc<Grown>,
     unplug_request: Rc<UnplugRequest>,
     questions: Rc<Questions>,
@@ -49,6 +51,7 @@ impl FakeRecord {
             cores: space.cores.clone(),
             device: space.device,
             report: space.report.clone(),
+            activities: space.activities.clone(),
             grown: space.grown.clone(),
             unplug_request: space.unplug_request.clone(),
             questions: space.questions.clone(),
@@ -218,6 +221,7 @@ pub(crate) fn go_wrong(
                 number,
                 id: record.id,
                 report: record.report,
+                activities: record.activities,
                 grown: record.grown.clone(),
                 unplug_request: record.unplug_request.clone(),
                 questions: record.questions,

@@ -26,10 +26,11 @@ fn fill(report: &Report) {
 #[test]
 fn what_is_kept_of_a_core_fits_in_its_share() {
     let report = report::tests::blank();
+    let ledger = report::tests::Activities::new(isola_abi::ledger::LEAST_SLOTS);
     fill(&report);
     let ids: Vec<CoreId> = (0..CORES).map(CoreId).collect();
     let mut kept = Vec::new();
-    let used = measure(|| kept = report::cores(&report, &ids));
+    let used = measure(|| kept = report::cores(&report, ledger.ledger(), &ids));
     assert_eq!(kept.len(), CORES as usize);
     let share = u64::from(CORES) * PER_CORE_OF_CELL;
     assert!(used.bytes_current.cast_unsigned() <= share, "{used:?}");

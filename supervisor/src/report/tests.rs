@@ -2,13 +2,14 @@
 
 use super::*;
 use alloc::boxed::Box;
+use alloc::vec;
 use core::sync::atomic::{AtomicI32, AtomicU32};
 use isola_abi::growth::GrowthRequest;
 use isola_abi::histogram::{BUCKETS, Histogram};
 use isola_abi::id::MAX_CORES;
+use isola_abi::ledger::{ACTIVITY_NAME_LEN, ActivityRecord, ActivityReport, LEAST_SLOTS};
 use isola_abi::report::{
-    ACTIVITY_NAME_LEN, ActivityReport, BACKTRACE_LEN, CONSOLE_LEN, CRASH_MESSAGE_LEN, ConsoleRing,
-    MemoryReport, NetworkReport,
+    BACKTRACE_LEN, CONSOLE_LEN, CRASH_MESSAGE_LEN, ConsoleRing, MemoryReport, NetworkReport,
 };
 use isola_abi::unplug::Offer;
 
@@ -64,7 +65,6 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
             sent_bytes: word(FILL),
             dropped_frames: word(FILL),
         },
-        activity_names: [const { [const { AtomicU8::new(FILL) }; ACTIVITY_NAME_LEN] }; MAX_ACTIVITIES],
         cores: [const {
             CoreReport {
                 phase: half(FILL),
@@ -80,9 +80,6 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 interrupt_cycles: word(FILL),
                 long_events: word(FILL),
                 longest_event_cycles: word(FILL),
-                activities: [const {
-                    ActivityReport { cycles: word(FILL), events: word(FILL), memory_bytes: word(FILL) }
-                }; MAX_ACTIVITIES],
                 queueing: Histogram { counts: [const { word(FILL) }; BUCKETS] },
                 service: Histogram { counts: [const { word(FILL) }; BUCKETS] },
             }
@@ -102,6 +99,48 @@ pub(crate) fn blank() -> Box<Report> {
     filled::<0>()
 }
 
+/// A ledger of a cell that can have as many cores as there are.
+pub(crate) struct Activities {
+    records: Vec<ActivityRecord>,
+    counters: Vec<ActivityReport>,
+}
+
+impl Activities {
+    /// One of so many slots, none of which is in use.
+    pub(crate) fn new(slots: usize) -> Self {
+        Self {
+            records: (0..slots).map(|_| ActivityRecord::default()).collect(),
+            counters: (0..slots * MAX_CORES).map(|_| ActivityReport::default()).collect(),
+        }
+    }
+
+    pub(crate) fn ledger(&self) -> Ledger<'_> {
+        Ledger::new(&self.records, &self.counters)
+    }
+
+    /// Gives a free slot to an activity of that name, as a cell does.
+    pub(crate) fn register(&self, report: &Report, slot: usize, name: &str) {
+        let record = &self.records[slot];
+        assert!(record.claim());
+        record.name.iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
+        write(&record.name, name);
+        let before = self.ledger().sum(slot);
+        record.before.cycles.store(before.cycles.into_inner(), Ordering::Relaxed);
+        record.before.events.store(before.events.into_inner(), Ordering::Relaxed);
+        record.before.memory_bytes.store(before.memory_bytes.into_inner(), Ordering::Relaxed);
+        record.give_out();
+        report.activity_count.fetch_max(slot as u32 + 1, Ordering::Relaxed);
+    }
+
+    /// The activity that has a slot uses something on a core.
+    pub(crate) fn charge(&self, core: usize, slot: usize, cycles: u64, memory_bytes: i64) {
+        let used = &self.ledger().core(core)[slot];
+        used.cycles.fetch_add(cycles, Ordering::Relaxed);
+        used.events.fetch_add(1, Ordering::Relaxed);
+        used.memory_bytes.fetch_add(memory_bytes.cast_unsigned(), Ordering::Relaxed);
+    }
+}
+
 /// Writes a text as a cell does.
 pub(crate) fn write(place: &[AtomicU8], value: &str) {
     place.iter().zip(value.bytes()).for_each(|(to, byte)| to.store(byte, Ordering::Relaxed));
@@ -113,29 +152,69 @@ fn a_silent_cell_says_nothing() {
     assert_eq!(phase(&report), CellPhase::Silent);
     assert_eq!(crash(&report, &[CoreId(1)]), None);
     assert_eq!(address(&report), None);
-    assert!(activities(&report, 2).is_empty());
+    let ledger = Activities::new(LEAST_SLOTS);
+    assert_eq!(activities(&report, ledger.ledger(), 0), ActivityPage::default());
     assert_eq!(sign(&report, 0), (CorePhase::Asleep, 0));
 }
 
+fn used(name: &str, cycles: u64, events: u64, memory_bytes: i64) -> ActivityUsage {
+    ActivityUsage { name: name.into(), cycles, events, memory_bytes }
+}
+
 #[test]
-fn usage_is_summed_over_the_cell_s_cores() {
-    let report = blank();
-    report.activity_count.store(2, Ordering::Relaxed);
-    write(&report.activity_names[1], "kv");
-    for (index, core) in report.cores.iter().enumerate().take(3) {
-        core.activities[1].cycles.store(10 + index as u64, Ordering::Relaxed);
-        core.activities[1].events.store(1, Ordering::Relaxed);
-        let freed_elsewhere = 1000_u64.wrapping_sub(3000 * index as u64);
-        core.activities[1].memory_bytes.store(freed_elsewhere, Ordering::Relaxed);
-    }
-    // The third core is not the cell's.
-    let activities = activities(&report, 2);
-    assert_eq!(
-        activities[1],
-        ActivityUsage { name: "kv".into(), cycles: 21, events: 2, memory_bytes: -1000 }
-    );
-    let cores = cores(&report, &[CoreId(4), CoreId(6)]);
+fn usage_is_summed_over_all_cores_that_the_cell_ever_had() {
+    let (report, ledger) = (blank(), Activities::new(LEAST_SLOTS));
+    ledger.register(&report, 0, "application");
+    ledger.register(&report, 1, "kv");
+    ledger.charge(0, 1, 10, 1000);
+    ledger.charge(1, 1, 11, -2000);
+    // The third core has gone.
+    ledger.charge(2, 1, 12, 0);
+    let page = activities(&report, ledger.ledger(), 0);
+    assert_eq!(page.activities, [used("application", 0, 0, 0), used("kv", 33, 3, -1000)]);
+    assert_eq!((page.ended, page.next), (used("", 0, 0, 0), None));
+    let cores = cores(&report, ledger.ledger(), &[CoreId(4), CoreId(6)]);
     assert_eq!((cores.len(), cores[1].id, cores[1].event_cycles), (2, CoreId(6), 11));
+}
+
+#[test]
+fn an_activity_is_charged_nothing_of_those_that_had_its_slot_before() {
+    let (report, ledger) = (blank(), Activities::new(LEAST_SLOTS));
+    let page = || activities(&report, ledger.ledger(), 0);
+    ledger.register(&report, 0, "first");
+    ledger.charge(3, 0, 100, 4096);
+    assert!(ledger.records[0].free());
+    assert_eq!((page().activities.len(), page().ended), (0, used("", 100, 1, 4096)));
+    ledger.register(&report, 0, "next");
+    ledger.charge(3, 0, 7, -96);
+    ledger.charge(5, 0, 1, 0);
+    assert_eq!((page().activities, page().ended), (vec![used("next", 8, 2, -96)], used("", 100, 1, 4096)));
+    // Nothing that the cores have spent is lost from the sum.
+    assert!(ledger.records[0].free());
+    assert_eq!(page().ended, used("", 108, 3, 4000));
+}
+
+#[test]
+fn more_activities_than_one_answer_has_are_read_page_by_page() {
+    const COUNT: usize = 3 * ACTIVITIES_PER_PAGE + 5;
+    let (report, ledger) = (blank(), Activities::new(COUNT + 10));
+    for slot in 0..COUNT {
+        ledger.register(&report, slot, &alloc::format!("tenant {slot}"));
+        ledger.charge(slot % 4, slot, slot as u64, 0);
+    }
+    assert!(ledger.records[40].free());
+    let (mut names, mut sum, mut from) = (Vec::new(), 0, Some(0));
+    while let Some(slot) = from {
+        let page = activities(&report, ledger.ledger(), slot as usize);
+        assert!(page.activities.len() <= ACTIVITIES_PER_PAGE);
+        sum += page.ended.cycles + page.activities.iter().map(|activity| activity.cycles).sum::<u64>();
+        names.extend(page.activities.into_iter().map(|activity| activity.name));
+        from = page.next;
+    }
+    let expected = (0..COUNT).filter(|slot| *slot != 40).map(|slot| alloc::format!("tenant {slot}"));
+    assert_eq!(names, expected.collect::<Vec<_>>());
+    assert_eq!(sum, (0..COUNT as u64).sum());
+    assert_eq!(activities(&report, ledger.ledger(), usize::MAX), ActivityPage::default());
 }
 
 #[test]
@@ -146,8 +225,11 @@ fn the_latency_of_requests_is_summed_over_cores_that_have_gone_too_and_queueing_
     report.cores[1].queueing.count(500, 2);
     let requests = service(&report);
     assert_eq!((requests.count(), requests.count_from(70_000)), (4, 1));
-    let waited: Vec<u64> =
-        cores(&report, &[CoreId(4), CoreId(6)]).iter().map(|core| core.queueing.count()).collect();
+    let ledger = Activities::new(LEAST_SLOTS);
+    let waited: Vec<u64> = cores(&report, ledger.ledger(), &[CoreId(4), CoreId(6)])
+        .iter()
+        .map(|core| core.queueing.count())
+        .collect();
     assert_eq!(waited, [0, 2]);
 }
 
@@ -175,10 +257,24 @@ fn a_report_full_of_ones_is_bounded() {
     assert_eq!((crash.kind, crash.core), (CrashKind::Exception, None));
     assert_eq!(crash.backtrace.len(), BACKTRACE_LEN);
     assert!(crash.message.len() <= 3 * CRASH_MESSAGE_LEN);
-    assert_eq!(cores(&report, &ids).len(), MAX_CORES);
-    assert_eq!(cores(&report, &ids)[0].event_cycles, u64::MAX);
+    let all = Activities::new(LEAST_SLOTS);
+    let ones = |used: &ActivityReport| {
+        [&used.cycles, &used.events, &used.memory_bytes].map(|word| word.store(u64::MAX, Ordering::Relaxed))
+    };
+    all.counters.iter().for_each(|used| _ = ones(used));
+    all.records.iter().for_each(|record| {
+        ones(&record.before);
+        record.name.iter().for_each(|byte| byte.store(0xff, Ordering::Relaxed));
+    });
+    all.records.iter().skip(3).for_each(|record| assert!(record.claim()));
+    all.records.iter().skip(6).for_each(ActivityRecord::give_out);
+    let ledger = all.ledger();
+    assert_eq!(cores(&report, ledger, &ids).len(), MAX_CORES);
+    assert_eq!(cores(&report, ledger, &ids)[0].event_cycles, u64::MAX);
     assert_eq!(service(&report).count(), u64::MAX);
-    assert_eq!(activities(&report, 100).len(), MAX_ACTIVITIES);
+    let page = activities(&report, ledger, 0);
+    assert_eq!((page.activities.len(), page.next), (LEAST_SLOTS - 6, None));
+    assert!(page.activities.iter().all(|activity| activity.name.len() <= 3 * ACTIVITY_NAME_LEN));
     assert_eq!(sign(&report, 1000), (CorePhase::Asleep, 0));
     assert_eq!(request(&report).least_bytes, 2 * LARGEST_CHUNK);
     assert_eq!(request(&blank()).least_bytes, SMALLEST_CHUNK);

@@ -1,15 +1,19 @@
 //! Events: their order, their core, whom they are charged to.
 
 use crate::support::until_set;
-use crate::{Outcome, cores, on_core, others};
+use crate::{Broken, Outcome, cores, on_core, others};
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use isola_abi::id::ActivityId;
 use isola_ebbs::{current_core, cycles, platform};
+use isola_events::activity::charge_to;
 use isola_events::event::{Event, Label, Placement};
-use isola_events::{current_activity, parallel, register_activity, spawn, spawn_on, spawn_task, yield_now};
+use isola_events::{
+    current_activity, end_activity, parallel, register_activity, spawn, spawn_on, spawn_task, yield_now,
+};
 use isola_platform::CoreIndex;
 
 pub async fn events_of_a_core_run_in_the_order_they_were_made_in() -> Outcome {
@@ -127,8 +131,8 @@ pub async fn cycles_are_charged_to_whom_they_belong() -> Outcome {
     const WORK: u64 = 2_000_000;
     let Some(worker) = register_activity("worker") else { return Ok(()) };
     let core = others().next().unwrap_or(current_core());
-    let report = &platform().report().cores[core.0 as usize];
-    let charged = || report.activities[worker.0 as usize].cycles.load(Ordering::Relaxed);
+    let used = &platform().ledger().core(core.0 as usize)[worker.0 as usize];
+    let charged = || used.cycles.load(Ordering::Relaxed);
     let before = charged();
     let done = Arc::new(AtomicUsize::new(0));
     let told = done.clone();
@@ -143,5 +147,29 @@ pub async fn cycles_are_charged_to_whom_they_belong() -> Outcome {
     // The event has ended once its core has run another.
     on_core(core, || async {}).await;
     ensure!(charged() - before >= WORK, "{} cycles charged of {WORK}", charged() - before);
+    Ok(())
+}
+
+pub async fn any_number_of_activities_come_and_go() -> Outcome {
+    let ledger = platform().ledger();
+    let slots = ledger.records().len();
+    let used = |activity: ActivityId| {
+        let before = &ledger.record(activity).expect("it has a slot").before;
+        ledger.sum(activity.0.into()).cycles.into_inner() - before.cycles.load(Ordering::Relaxed)
+    };
+    let own = current_activity();
+    for number in 0..2 * slots {
+        let Some(query) = register_activity("query") else {
+            return Err(Broken(alloc::format!("of {slots} slots none is free for activity {number}")));
+        };
+        ensure!(used(query) == 0, "activity {number} has begun with {} cycles", used(query));
+        charge_to(query);
+        let begun = cycles();
+        while cycles() - begun < 1_000 {}
+        charge_to(own);
+        yield_now().await;
+        ensure!(used(query) >= 1_000, "activity {number} was charged {} cycles", used(query));
+        ensure!(end_activity(query), "activity {number} did not end");
+    }
     Ok(())
 }

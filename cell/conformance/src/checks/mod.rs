@@ -42,6 +42,7 @@ checks! {
     events::events_inherit_their_activity,
     events::affinity_labels_keep_to_a_core_of_the_cell,
     events::cycles_are_charged_to_whom_they_belong,
+    events::any_number_of_activities_come_and_go,
     tasks::a_task_gives_its_output_to_who_awaits_it,
     tasks::a_task_that_is_cancelled_is_dropped,
     tasks::a_task_that_yields_lets_others_run,

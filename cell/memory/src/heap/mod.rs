@@ -105,9 +105,9 @@ impl<C: CoreSource> Heap<C> {
 
     /// Has the report say from now on how short memory is, and what each activity uses. To be called once, on the one core
     /// that has used memory: what that is counts as the activity's that runs.
-    pub fn report_to(&self, report: &'static Report) {
+    pub fn report_to(&self, report: &'static Report, ledger: isola_abi::ledger::Ledger<'static>) {
         self.pages.report_to(&report.memory);
-        self.ledger.report_to(report);
+        self.ledger.report_to(report, ledger);
         let HeapStatistics { object_bytes, cached_bytes, large_bytes, .. } = self.statistics();
         self.ledger.add(self.cores.current_core(), object_bytes + cached_bytes + large_bytes);
     }

@@ -4,7 +4,7 @@ use super::{CrashView, LatencyView};
 use crate::machine::network::address;
 use crate::output::human::{rfc3339, since};
 use crate::publish::Publication;
-use isola_abi::management::{CellInfo, LoanInfo, NetworkSpec};
+use isola_abi::management::{ActivityUsage, CellInfo, LoanInfo, NetworkSpec};
 use isola_abi::report::{CorePhase, MemoryPressure};
 use isola_abi::size::ByteSize;
 use serde::Serialize;
@@ -78,6 +78,8 @@ pub struct CellView {
     pub lends: u32,
     /// Who used its cores.
     pub activities: Vec<ActivityView>,
+    /// What activities used that have ended, all together.
+    pub ended_activities: ActivityView,
     /// Whether and how often it is started again when it has ended.
     pub restart: RestartView,
     /// When it counts as hung; 0: never.
@@ -195,6 +197,17 @@ pub struct ActivityView {
     pub memory_bytes: i64,
 }
 
+impl ActivityView {
+    fn new(used: &ActivityUsage) -> Self {
+        Self {
+            name: used.name.clone(),
+            cycles: used.cycles,
+            events: used.events,
+            memory_bytes: used.memory_bytes,
+        }
+    }
+}
+
 impl CellView {
     /// The JSON form of a cell.
     pub fn new(machine: &str, cell: &CellInfo, ports: &[Publication], crash: Option<CrashView>) -> Self {
@@ -246,16 +259,8 @@ impl CellView {
             loans: cell.loans.iter().map(LoanView::new).collect(),
             priority: cell.spec.lending.priority,
             lends: cell.spec.lending.lends,
-            activities: cell
-                .activities
-                .iter()
-                .map(|used| ActivityView {
-                    name: used.name.clone(),
-                    cycles: used.cycles,
-                    events: used.events,
-                    memory_bytes: used.memory_bytes,
-                })
-                .collect(),
+            activities: cell.activities.activities.iter().map(ActivityView::new).collect(),
+            ended_activities: ActivityView::new(&cell.activities.ended),
             restart: RestartView {
                 policy: cell.spec.restart.to_string(),
                 count: cell.restarts.count,

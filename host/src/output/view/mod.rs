@@ -23,7 +23,7 @@ pub mod latency;
 pub mod machine;
 pub mod resize;
 
-pub use cell::{CellView, CoreView, LoanView, PortView, RestartView, is_running, most_memory};
+pub use cell::{ActivityView, CellView, CoreView, LoanView, PortView, RestartView, is_running, most_memory};
 pub use connection::ConnectionView;
 pub use crash::{CrashView, crash_kind};
 pub use event::EventView;

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Doorbell, HaltMode, InterruptMode, Request};
 use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
+use isola_abi::ledger::Ledger;
 use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
 use isola_abi::places::{Order, OrderKind};
 use isola_abi::query::Line;
@@ -239,6 +240,10 @@ impl Effects for Hardware {
 
     fn report<'a>(&self, space: &'a CellSpace) -> &'a Report {
         space.report()
+    }
+
+    fn ledger<'a>(&self, space: &'a CellSpace) -> Ledger<'a> {
+        space.ledger()
     }
 
     fn allocate_stacks(&mut self, space: &mut CellSpace, place: usize) -> Result<(), NoStacks> {

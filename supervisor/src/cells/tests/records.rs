@@ -11,8 +11,8 @@ fn use_and_crash(cells: &mut Cells<FakeMachine>, report: &Report) {
     report.memory.peak_bytes.store(5000, Ordering::Relaxed);
     report.network.sent_frames.store(3, Ordering::Relaxed);
     report.ipv4_address.store(0x0a00_0210, Ordering::Relaxed);
-    report.activity_count.store(1, Ordering::Relaxed);
-    crate::report::tests::write(&report.activity_names[0], "work");
+    let ledger = cells.effects().ledgers.last_key_value().unwrap().1.clone();
+    ledger.register(&report, 0, "work");
     crate::logs::tests::print(report, b"so far\n");
     crashes(report, CrashKind::Panic, "oh");
     cells.doorbell();
@@ -37,7 +37,7 @@ fn what_a_cell_used_is_told_after_its_end_though_others_have_its_memory() {
     assert_eq!(ended.memory_given, ByteSize(4 * MIB));
     assert_eq!((ended.cores[0].id, ended.cores[0].interrupts), (CoreId(1), 11));
     assert_eq!((ended.memory_usage.peak, ended.network.sent_frames), (ByteSize(5000), 3));
-    assert_eq!((&*ended.activities[0].name, &*ended.crash.unwrap().message), ("work", "oh"));
+    assert_eq!((&*ended.activities.activities[0].name, &*ended.crash.unwrap().message), ("work", "oh"));
     assert_eq!(log(&mut cells, "bad"), b"so far\n");
     let next = info(&mut cells, "next").id;
     assert_eq!(cells.machine().cores[1].owner, CoreOwner::Cell(next));

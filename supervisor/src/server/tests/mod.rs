@@ -6,11 +6,12 @@ use super::*;
 use crate::fake::{FakeMachine, MIB, crashes, digest, image, machine, obeys, says, spec};
 use alloc::vec;
 use core::sync::atomic::Ordering;
+use isola_abi::ledger::LEAST_SLOTS;
 use isola_abi::management::{
     CellSpec, CellState, Change, Decision, ImageFault, MAX_CELLS, MAX_DECISION_WORDS, MAX_IMAGE,
     MAX_NAME_LEN, Mode, NetworkSpec, RestartPolicy,
 };
-use isola_abi::report::{CellPhase, CrashKind, MAX_ACTIVITIES};
+use isola_abi::report::{CellPhase, CrashKind};
 use isola_abi::size::ByteSize;
 
 fn server(cores: u32) -> Server<FakeMachine> {
@@ -406,10 +407,8 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
         };
         let id = run(&mut server, spec).id;
         let report = server.cells().effects().reports[&id].clone();
-        report.activity_count.store(MAX_ACTIVITIES as u32, Ordering::Relaxed);
-        for name in &report.activity_names {
-            crate::report::tests::write(name, "a name of full length...");
-        }
+        let ledger = server.cells().effects().ledgers[&id].clone();
+        (0..LEAST_SLOTS).for_each(|slot| ledger.register(&report, slot, "a name of full length..."));
         crashes(&report, CrashKind::Panic, &"no".repeat(300));
     }
     server.doorbell();
@@ -426,7 +425,7 @@ fn all_cells_of_the_largest_machine_fit_in_a_frame() {
     assert_eq!(cells.len(), MAX_CELLS);
     let name = cells[3].spec.name.clone();
     let Ok(ResponseBody::Cell(one)) = ask(&mut server, RequestBody::Inspect { name }) else { panic!("none") };
-    assert_eq!((one.activities.len(), one.spec.arguments[0].len()), (MAX_ACTIVITIES, 4000));
+    assert_eq!((one.activities.activities.len(), one.spec.arguments[0].len()), (LEAST_SLOTS, 4000));
 }
 
 #[test]

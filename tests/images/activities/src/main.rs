@@ -136,9 +136,8 @@ async fn rounds(clients: &mut [Client], pattern: &str, count: u64) {
 
 /// What this core has charged to these activities, and what the services have measured of themselves.
 fn counted(activities: [ActivityId; 3]) -> [u64; 5] {
-    let report = &platform().report().cores[current_core().0 as usize];
-    let [a, b, c] =
-        activities.map(|activity| report.activities[activity.0 as usize].cycles.load(Ordering::Relaxed));
+    let used = platform().ledger().core(current_core().0 as usize);
+    let [a, b, c] = activities.map(|activity| used[activity.0 as usize].cycles.load(Ordering::Relaxed));
     let [light, heavy] = OWN_CYCLES.each_ref().map(|own| own.load(Ordering::Relaxed));
     [a, b, c, light, heavy]
 }

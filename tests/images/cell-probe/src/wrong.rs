@@ -85,6 +85,17 @@ fn lie() -> ! {
     report.crash.message.iter().for_each(|byte| byte.store(0xff, Ordering::Relaxed));
     report.crash.backtrace.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
     report.cores.iter().for_each(|core| core.phase.store(u32::MAX, Ordering::Relaxed));
+    for record in cell::ledger().records() {
+        record.name.iter().for_each(|byte| byte.store(0xff, Ordering::Relaxed));
+        record.claim();
+        record.give_out();
+    }
+    let counters =
+        cell::ledger().records().iter().map(|record| &record.before).chain(cell::ledger().counters());
+    for used in counters {
+        let words = [&used.cycles, &used.events, &used.memory_bytes];
+        words.into_iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+    }
     said::say(CellPhase::Crashed);
     power::stop()
 }
