@@ -15,6 +15,12 @@ const KEYS: u64 = 50;
 /// An answer that takes longer than this is lost. Emulated machines on a busy host are slow, but not that slow.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
+/// How much longer the slowest of 100 requests may take beside something than at rest, in the same run and on the same host,
+/// and how long it may take on any. Processors of the emulator wait for each other, and for the host: instructions are what
+/// benches/ counts.
+const SLOWER: u32 = 10;
+const ALWAYS_GRANTED: Duration = Duration::from_millis(200);
+
 /// Clients at a steady rate, each in a thread of its own.
 #[derive(Debug)]
 pub struct SteadyLoad {
@@ -47,6 +53,20 @@ impl Latencies {
     /// How many there are.
     pub fn count(&self) -> usize {
         self.sorted.len()
+    }
+
+    /// Checks that the slowest of 100 of these took little longer than those `at_rest`, beside what is called so.
+    ///
+    /// # Panics
+    /// Where they took longer, or there are none.
+    #[track_caller]
+    pub fn assert_near(&self, at_rest: &Self, beside: &str) {
+        for (what, latencies) in [("at rest", at_rest), (beside, self)] {
+            let [p50, p99, p999] = [500, 990, 999].map(|permille| latencies.permille(permille).as_micros());
+            eprintln!("{what}: {} requests, p50 {p50} us, p99 {p99} us, p99.9 {p999} us", latencies.count());
+        }
+        let (rest, now) = (at_rest.permille(990), self.permille(990));
+        assert!(now <= (rest * SLOWER).max(ALWAYS_GRANTED), "p99: {now:?} {beside}, {rest:?} at rest");
     }
 
     /// What so many of 1,000 took no longer than.

@@ -10,8 +10,10 @@ use isola_abi::unplug::GRANULE;
 use isola_tests::kv::Load;
 use isola_tests::management::spec;
 use isola_tests::qemu::{MachineType, Time};
+use isola_tests::steady::{Latencies, SteadyLoad};
 use isola_tests::supervised::{Setup, Supervised, free_cores, image, probe};
 use isola_tests::wait::{self, PATIENCE};
+use std::thread::sleep;
 use std::time::Duration;
 
 const FOR_TESTS: Setup = Setup {
@@ -116,6 +118,30 @@ fn a_service_answers_on_while_the_supervisor_goes_wrong_and_is_managed_again() {
     assert!(load.end() >= 200);
     assert_eq!(machine.client.stop("cache", 10_000).state, CellState::Exited);
     assert_eq!(machine.resources(), empty);
+    assert!(machine.power_off().switched_off);
+}
+
+#[test]
+fn answers_come_in_time_while_the_supervisor_goes_wrong() {
+    const SETTLED: Duration = Duration::from_secs(1);
+    let (mut machine, _, load) = with_service(MachineType::Q35);
+    load.end();
+    let load = SteadyLoad::start(machine.forwarded(), 4, Duration::from_millis(16));
+    sleep(SETTLED);
+    load.take();
+    sleep(4 * SETTLED);
+    let at_rest = load.take();
+    let mut beside = Latencies::default();
+    for fault in [Fault::Panic, Fault::PageFault, Fault::Panic, Fault::StackOverflow] {
+        load.take();
+        go_wrong(&mut machine, fault);
+        beside.add(load.take());
+        // Not so often that the supervisor stays down.
+        sleep(SETTLED);
+    }
+    assert!(load.end() > 0);
+    beside.assert_near(&at_rest, "while the supervisor was restarted");
+    assert_eq!(machine.client.stop("cache", 10_000).state, CellState::Exited);
     assert!(machine.power_off().switched_off);
 }
 

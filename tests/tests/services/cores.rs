@@ -16,12 +16,6 @@ use std::time::{Duration, Instant};
 const ROUNDS: u32 = 40;
 const LONG_ROUNDS: u32 = 1_000;
 
-/// How much longer the slowest of 100 requests may take while a core comes and goes than while none does, in the same run
-/// and on the same host, and how long it may take on any. Processors of the emulator wait for each other while a core moves,
-/// and for the host: instructions are what benches/ counts. An answer that takes 20 s fails the load in any case.
-const SLOWER: u32 = 10;
-const ALWAYS_GRANTED: Duration = Duration::from_millis(200);
-
 /// Rounds, before which the service is watched at rest for as long: half of the time with the core, half without.
 const BLOCK: u32 = 10;
 
@@ -43,11 +37,6 @@ fn resize(client: &mut Client, change: Change<u32>) -> u32 {
         Ok(ResponseBody::CoresResized(resized)) => resized.after,
         other => panic!("{other:?}"),
     }
-}
-
-fn told(what: &str, latencies: &Latencies) {
-    let [p50, p99, p999] = [500, 990, 999].map(|permille| latencies.permille(permille).as_micros());
-    eprintln!("{what}: {} requests, p50 {p50} us, p99 {p99} us, p99.9 {p999} us", latencies.count());
 }
 
 #[test]
@@ -117,8 +106,6 @@ fn no_request_is_lost_or_answered_wrongly_while_a_core_comes_and_goes() {
             moving.add(load.take());
         }
         eprintln!("a core came and went {} times in {taken:.1?}", rounds.div_ceil(BLOCK) * BLOCK);
-        told("at rest", &at_rest);
-        told("while it came and went", &moving);
         // With the connections that have moved still open, which are the load's alone.
         let connections = client.connections(CELL);
         assert_eq!(connections.len(), CLIENTS as usize);
@@ -126,8 +113,7 @@ fn no_request_is_lost_or_answered_wrongly_while_a_core_comes_and_goes() {
         drop(client);
         let answered = load.end();
         assert!(answered >= (at_rest.count() + moving.count()) as u64 && moving.count() > 0);
-        let (rest, moved) = (at_rest.permille(990), moving.permille(990));
-        assert!(moved <= (rest * SLOWER).max(ALWAYS_GRANTED), "p99: {moved:?} moving, {rest:?} at rest");
+        moving.assert_near(&at_rest, "while a core came and went");
         service.end();
     });
 }

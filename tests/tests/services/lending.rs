@@ -3,8 +3,11 @@
 use isola_tests::isola::Isola;
 use isola_tests::kv::Connection;
 use isola_tests::service::published;
+use isola_tests::steady::{Latencies, SteadyLoad};
 use isola_tests::wait;
 use serde_json::Value;
+use std::thread::sleep;
+use std::time::Duration;
 
 /// How many cores each of the cells has.
 fn cores(isola: &Isola) -> (usize, usize) {
@@ -21,6 +24,30 @@ fn cores(isola: &Isola) -> (usize, usize) {
 fn borrow(isola: &Isola) -> Value {
     isola.run(&["borrow", "service", "--lease", "1h"]).ok();
     wait::until("the service has a core of the batch cell", || isola.cell("service")["loans"].get(0).cloned())
+}
+
+/// How often a core is borrowed and given back.
+const LOANS: u32 = 10;
+
+#[test]
+fn answers_come_in_time_while_cores_are_borrowed_and_given_back() {
+    let isola = Isola::up(&[]);
+    isola.run(&["run", "-d", "--name", "batch", "--cores", "2", "--lend", "1", "primes"]).ok();
+    let view = isola.json(&["run", "-d", "--name", "service", "--priority", "9", "-p", "11211", "kv"]);
+    let load = SteadyLoad::start(published(&view), 4, Duration::from_millis(16));
+    sleep(Duration::from_secs(1));
+    load.take();
+    let (mut at_rest, mut moving) = (Latencies::default(), Latencies::default());
+    for _ in 0..LOANS {
+        sleep(Duration::from_millis(300));
+        at_rest.add(load.take());
+        borrow(&isola);
+        isola.run(&["borrow", "service", "--give-back"]).ok();
+        wait::until_true("the batch cell has its core again", || cores(&isola) == (1, 2));
+        moving.add(load.take());
+    }
+    assert!(load.end() > 0);
+    moving.assert_near(&at_rest, "while a core was borrowed and given back");
 }
 
 #[test]
