@@ -13,7 +13,12 @@ use std::sync::{Mutex, OnceLock};
 pub fn path(name: &str) -> PathBuf {
     match folder() {
         Some(folder) => existing(folder.join(name)),
-        None => build(name, &format!("isola-{name}"), &["--features=image", "--bins"]),
+        // Optimised as a whole, as all images: some do not link otherwise, for the linker finds code that they do not use.
+        None => build(
+            name,
+            &format!("isola-{name}"),
+            &["--features=image", "--bins", "--config=profile.release.lto='fat'"],
+        ),
     }
 }
 
