@@ -309,6 +309,10 @@ kinds! {
         "release of the oldest of 4,096 objects and allocation of another, 16 to 1,039 bytes";
     Memory: "memory-churn-jemalloc", "ns", Jemalloc, [], "against jemalloc";
     Memory: "memory-churn-mimalloc", "ns", Mimalloc, [], "against mimalloc";
+    Memory: "memory-remote-glibc", "ns", Glibc, [],
+        "64 bytes, allocated on one of two threads and released on the other, in batches of 64";
+    Memory: "memory-remote-jemalloc", "ns", Jemalloc, [], "against jemalloc";
+    Memory: "memory-remote-mimalloc", "ns", Mimalloc, [], "against mimalloc";
     Memory: "memory-instructions-glibc", "instructions", Glibc, [],
         "instructions of allocation and release of 8 bytes, loop included";
     Memory: "memory-instructions-jemalloc", "instructions", Jemalloc, [], "against jemalloc";

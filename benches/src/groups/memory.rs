@@ -16,11 +16,12 @@ use std::process::Command;
 const PEERS: [&str; 3] = ["glibc", "jemalloc", "mimalloc"];
 
 /// What is timed: the figure without its peer, the workload, threads, and objects a thread.
-const TIMES: [(&str, &str, u32, u32); 4] = [
+const TIMES: [(&str, &str, u32, u32); 5] = [
     ("memory-box", "box", 1, 20_000_000),
     ("memory-box-24", "box", 24, 2_000_000),
     ("memory-pair", "pair-8", 1, 20_000_000),
     ("memory-churn", "churn", 1, 5_000_000),
+    ("memory-remote", "remote", 2, 10_000_000),
 ];
 
 /// Objects of a run whose instructions are counted, and of one that is subtracted from it.

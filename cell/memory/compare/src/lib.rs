@@ -20,6 +20,8 @@ pub mod timing;
 
 use std::alloc::Layout;
 use std::hint::black_box;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// What is done with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +40,17 @@ pub enum Workload {
     },
     /// The oldest of 4096 objects is freed and one of another size (16 to 1039 bytes) made in its place.
     Churn,
+    /// Batches of 64 objects of 64 bytes are made and exchanged with those of the other threads, which are freed.
+    Remote,
 }
+
+/// Batches of the workload [`Workload::Remote`] on their way from the thread that made them to one that frees them: each
+/// object of a batch begins with the address of the next.
+static EXCHANGE: [AtomicPtr<u8>; 64] = [const { AtomicPtr::new(ptr::null_mut()) }; 64];
 
 impl Workload {
     /// All that are compared.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Box,
         Self::Pair { size: 8 },
         Self::Pair { size: 64 },
@@ -51,6 +59,7 @@ impl Workload {
         Self::Burst { size: 64 },
         Self::Burst { size: 2048 },
         Self::Churn,
+        Self::Remote,
     ];
 
     /// Its name on the command line.
@@ -60,6 +69,7 @@ impl Workload {
             Self::Pair { size } => format!("pair-{size}"),
             Self::Burst { size } => format!("burst-{size}"),
             Self::Churn => "churn".into(),
+            Self::Remote => "remote".into(),
         }
     }
 
@@ -90,9 +100,27 @@ impl Workload {
                     objects.into_iter().for_each(|object| free(object, layout));
                 }
             }
+            Self::Remote => {
+                let layout = layout(64);
+                for batch in 0..count.div_ceil(64) {
+                    let made = (0..64).fold(ptr::null_mut(), |next, _| {
+                        let object = allocate(layout);
+                        // SAFETY: the object was just made, is aligned for a pointer and has room for one.
+                        unsafe { object.cast::<*mut u8>().write(next) };
+                        object
+                    });
+                    let mut other = EXCHANGE[batch % EXCHANGE.len()].swap(made, Ordering::AcqRel);
+                    while !other.is_null() {
+                        // SAFETY: an object of a batch, which this thread alone has from the exchange on.
+                        let next = unsafe { other.cast::<*mut u8>().read() };
+                        free(other, layout);
+                        other = next;
+                    }
+                }
+            }
             Self::Churn => {
                 let mut state = 1_u64;
-                let mut objects = [(std::ptr::null_mut::<u8>(), Layout::new::<u64>()); 4096];
+                let mut objects = [(ptr::null_mut::<u8>(), Layout::new::<u64>()); 4096];
                 for index in 0..count + 4096 {
                     // xorshift (Marsaglia 2003).
                     state ^= state << 13;
