@@ -127,6 +127,18 @@ impl Stack {
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
         self.at(now);
+        if self.now < self.setup_due && !self.interface.has_ready() {
+            let Self { now, tcp, interface, counters, .. } = self;
+            let frame = tcp.transmit_usual(*now, interface, counters);
+            if frame.is_some() || !tcp.has_ready() {
+                return frame;
+            }
+        }
+        self.transmit_any()
+    }
+
+    /// Takes the next frame to transmit, whatever it is.
+    fn transmit_any(&mut self) -> Option<Frame> {
         if self.now >= self.setup_due {
             self.set_up();
         }
@@ -148,7 +160,6 @@ impl Stack {
     }
 
     /// Counts a frame that leaves.
-    #[inline(always)]
     fn counted(&mut self, frame: Frame) -> Option<Frame> {
         self.counters.bump(Counter::FramesOut);
         self.counters.add(Counter::BytesOut, frame.len() as u64);

@@ -21,6 +21,7 @@ use crate::udp::Datagram;
 use crate::{dhcp, dhcp6, ethernet, icmp, icmp6, ipv4, ipv6, udp};
 use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::ops::Range;
 use etherparse::{EtherType, IpNumber};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
@@ -46,11 +47,10 @@ impl Stack {
         self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, frame.len() as u64);
-        if let Some(usual) = usual::read(&frame, 0, &self.interface)
-            && let Some(connection) = self.tcp.connection_at(&usual.flow)
+        if let Some(usual) = usual::read(&frame, 0, &self.interface, &self.tcp)
             && (checksum == RxChecksum::Verified || usual.is_intact(&frame))
         {
-            self.receive_usual(connection, usual, frame, None);
+            self.receive_usual(usual, frame, None);
             return;
         }
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
@@ -66,10 +66,9 @@ impl Stack {
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, (frame.len() + rest.len()) as u64);
         if checksum == RxChecksum::Verified
-            && let Some(usual) = usual::read(&frame, rest.len(), &self.interface)
-            && let Some(connection) = self.tcp.connection_at(&usual.flow)
+            && let Some(usual) = usual::read(&frame, rest.len(), &self.interface, &self.tcp)
         {
-            self.receive_usual(connection, usual, frame, Some(rest));
+            self.receive_usual(usual, frame, Some(rest));
             return;
         }
         // The last of a stream, or one that reports what is missing: too rare for a way of its own.
@@ -83,14 +82,18 @@ impl Stack {
         }
     }
 
-    #[inline]
-    fn receive_usual(&mut self, connection: u32, usual: Usual, mut frame: IoBuf, rest: Option<Box<Chain>>) {
-        frame.truncate(usual.data.end);
-        frame.advance(usual.data.start);
-        let around = &mut around!(self);
-        if let Err((data, rest)) = self.tcp.deliver_expected(connection, &usual.plain, (frame, rest), around)
-        {
-            self.tcp.deliver(connection, usual.into_segment(data, rest), around);
+    #[inline(always)]
+    fn receive_usual(&mut self, usual: Usual, mut frame: IoBuf, rest: Option<Box<Chain>>) {
+        let Range { start, end } = usual.data(frame.len());
+        frame.truncate(end);
+        frame.advance(start);
+        if self.tcp.expects(usual.connection, self.now, &usual.plain) {
+            let Self { now, interface, counters, events, .. } = self;
+            let data = (frame, rest);
+            self.tcp.take_expected(usual.connection, *now, &usual.plain, data, interface, counters, events);
+        } else {
+            let connection = usual.connection;
+            self.tcp.deliver(connection, usual.into_segment(frame, rest), &mut around!(self));
         }
     }
 

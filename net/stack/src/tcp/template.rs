@@ -55,7 +55,7 @@ impl Template {
 
     /// Puts the headers of a usual segment (it reports nothing) with `payload_len` bytes of data in front; says what is left of the checksum for
     /// the device. `None` for any other segment, and where there is no room.
-    #[inline]
+    #[inline(always)]
     pub fn fill(&self, head: &mut IoBufMut, header: &Header, payload_len: usize) -> Option<PartialChecksum> {
         let options_len = header.usual_options_len()?;
         let len = HEADER_LEN + options_len + payload_len;
@@ -83,7 +83,7 @@ impl Template {
         Some(PartialChecksum { start: start as u16, offset: CHECKSUM_OFFSET })
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill_tcp(&self, fields: &mut [u8; HEADER_LEN], behind: &mut [u8], header: &Header, len: usize) {
         fields[4..8].copy_from_slice(&header.seq.0.to_be_bytes());
         fields[8..12].copy_from_slice(&header.ack.0.to_be_bytes());
@@ -97,7 +97,7 @@ impl Template {
 
 impl Header {
     /// Length of the options, where there are none but timestamps.
-    #[inline]
+    #[inline(always)]
     fn usual_options_len(&self) -> Option<usize> {
         let usual = !self.flags.has(Flags::SYN);
         let Options { timestamps, .. } = self.options;

@@ -3,12 +3,14 @@
 //! The trait has what every loss-based algorithm needs; finding out *that* something was lost, and getting
 //! over it, is the sender's (`connection/sender`): any algorithm goes with any way of finding losses.
 
+mod control;
 mod cubic;
 mod hystart;
 mod new_reno;
 
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
+pub(crate) use control::Control;
 use core::fmt::Debug;
 use cubic::Cubic;
 use new_reno::NewReno;

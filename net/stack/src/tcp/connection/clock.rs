@@ -26,6 +26,13 @@ impl Connection {
         earlier(earlier(halves, self.fin_wait_until), self.keep_alive_at())
     }
 
+    /// The same for a connection with data under way whose application holds it, and that owes no acknowledgement.
+    #[inline(always)]
+    pub fn deadline_under_way(&mut self, now: Instant) -> Option<Instant> {
+        self.sender.arm(now);
+        self.sender.deadline()
+    }
+
     /// Acts on what is due.
     pub fn on_timer(&mut self, env: &mut Env<'_>) -> Expiry {
         if self.is_over() {

@@ -24,7 +24,7 @@ mod view;
 
 pub(crate) use clock::Expiry;
 pub(crate) use ecn::{Agreed, Fresh, Long};
-pub(crate) use output::{More, Outgoing};
+pub(crate) use output::{More, Outgoing, UsualOutgoing};
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
 

@@ -2,16 +2,17 @@
 
 use super::{Around, Tcp};
 use crate::address::Flow;
-use crate::counters::Counter;
-use crate::event::{FailReason, ListenerId};
+use crate::counters::{Counter, Counters};
+use crate::event::{EventQueue, FailReason, ListenerId};
 use crate::icmp::{ErrorKind, IcmpError};
+use crate::interface::Interface;
 use crate::limit::Allowed;
 use crate::owner::Owner;
 use crate::path_mtu::PathUser;
 use crate::tcp::connection::expected::Plain;
 use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Verdict};
 use crate::tcp::cookies;
-use crate::tcp::flow_map::{FlowKey, Stray, Target};
+use crate::tcp::flow_map::{FlowKey, FlowKey4, Stray, Target};
 use crate::tcp::isn::Beginning;
 use crate::tcp::listener::{HalfOpen, Ours, Room};
 use crate::tcp::options::Options;
@@ -19,6 +20,7 @@ use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::time_wait::Answer;
 use crate::tcp::timestamps::Stamps;
+use crate::time::Instant;
 use crate::{config, ipv4, ipv6};
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -39,42 +41,50 @@ impl Tcp {
     }
 
     /// The connection of a flow, where it has one.
-    #[inline(always)]
     pub fn connection_at(&self, flow: &FlowKey) -> Option<u32> {
-        match self.flows.get(flow)? {
-            Target::Connection(index) => Some(index),
-            Target::HalfOpen(_) | Target::TimeWait(_) => None,
-        }
+        connection_of(self.flows.get(flow)?)
     }
 
-    /// Takes a plain segment of a connection in, whose data is `data` and, where there is one, `rest`. Gives these back where
-    /// it is not the expected one.
-    #[inline]
-    pub fn deliver_expected(
+    /// The same of a flow of IPv4.
+    #[inline(always)]
+    pub fn connection_at4(&self, flow: &FlowKey4) -> Option<u32> {
+        connection_of(self.flows.get4(flow)?)
+    }
+
+    /// Whether a plain segment is what a connection expects.
+    #[inline(always)]
+    pub fn expects(&self, index: u32, now: Instant, plain: &Plain) -> bool {
+        self.connections.at(index).is_some_and(|connection| connection.expects(now, plain))
+    }
+
+    /// Takes a segment in of which [`Self::expects`] spoke, whose data is `data` and, where there is one, `rest`.
+    #[inline(always)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "parts of the stack, which an `Around` would have written down"
+    )]
+    pub fn take_expected(
         &mut self,
         index: u32,
+        now: Instant,
         plain: &Plain,
         (data, rest): (IoBuf, Option<Box<Chain>>),
-        around: &mut Around<'_>,
-    ) -> Result<(), (IoBuf, Option<Box<Chain>>)> {
-        let taken = match self.connections.at_mut(index) {
-            Some(connection) if connection.expects(around.now, plain) => {
-                around.interface.owner = connection.owner;
-                let mut env = Env {
-                    now: around.now,
-                    config: &self.config,
-                    counters: around.counters,
-                    challenges: &mut self.challenges,
-                };
-                connection.on_expected(plain, data, rest, &mut env);
-                Ok(())
-            }
-            _ => Err((data, rest)),
-        };
-        if taken.is_ok() {
-            self.settle(index, around);
+        interface: &mut Interface,
+        counters: &mut Counters,
+        events: &mut EventQueue,
+    ) {
+        let Some(connection) = self.connections.at_mut(index) else { return };
+        interface.owner = connection.owner;
+        connection.on_expected(now, plain, data, rest, self.config.delayed_ack, counters);
+        // What `settle` does with a connection that is established and held.
+        if !connection.signals.is_empty() {
+            events.connections.push_new(index);
         }
-        taken
+        if connection.searching == Place::In {
+            self.arm(index, now);
+        } else {
+            self.ready.push_new(index);
+        }
     }
 
     /// Takes a segment of a connection in.
@@ -398,6 +408,15 @@ impl Tcp {
 pub(super) fn mss_within(mtu: usize, remote: IpAddr) -> u16 {
     let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
     mtu.min(config::MAX_MTU).saturating_sub(ip + HEADER_LEN) as u16
+}
+
+/// The connection that is meant, where it is one.
+#[inline(always)]
+const fn connection_of(target: Target) -> Option<u32> {
+    match target {
+        Target::Connection(index) => Some(index),
+        Target::HalfOpen(_) | Target::TimeWait(_) => None,
+    }
 }
 
 /// How a neighbour search ended.

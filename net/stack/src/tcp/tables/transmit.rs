@@ -4,9 +4,10 @@ use super::{Around, Tcp};
 use crate::address::{Flow, MacAddr};
 use crate::checksum::Sum;
 use crate::config::TxChecksum;
-use crate::interface::{Packet, Path};
+use crate::counters::{Counter, Counters};
+use crate::interface::{Interface, Packet, Path};
 use crate::neighbour::Known;
-use crate::tcp::connection::{Fresh, More, Outgoing, Place};
+use crate::tcp::connection::{Fresh, More, Outgoing, Place, UsualOutgoing};
 use crate::tcp::options::Options;
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
@@ -14,7 +15,7 @@ use crate::tcp::template::Template;
 use crate::time::{Duration, Instant};
 use crate::{ethernet, ip};
 use etherparse::IpNumber;
-use isola_iobuf::{Chain, Frame, IoBufMut, PartialChecksum};
+use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut, PartialChecksum};
 
 /// How long after the end of what is known of a neighbour a connection's progress still confirms it.
 const RECENT: Duration = Duration::from_secs(5);
@@ -37,6 +38,12 @@ pub(crate) struct Way {
 const WITHOUT_TEMPLATE: u8 = 3;
 
 impl Way {
+    /// Whether what is known of it still holds.
+    #[inline(always)]
+    fn holds(&self, now: Instant, interface: &Interface) -> bool {
+        self.epoch == interface.neighbours.epoch && now < self.known.valid_until
+    }
+
     /// Another segment is about to go this way without a template; says whether it should be the last.
     fn is_worth_a_template(&mut self) -> bool {
         self.without = self.without.saturating_add(1);
@@ -45,9 +52,53 @@ impl Way {
 }
 
 impl Tcp {
+    /// Makes the next frame, where it is a usual one of the connection whose turn it is, and its headers are made from a
+    /// template. `None` says nothing, and nothing has changed then.
+    #[inline(always)]
+    pub fn transmit_usual(
+        &mut self,
+        now: Instant,
+        interface: &mut Interface,
+        counters: &mut Counters,
+    ) -> Option<Frame> {
+        let index = self.ready.first()?;
+        let connection = self.connections.at_mut(index)?;
+        let way = connection.path.as_ref()?;
+        if way.template.is_none() || !way.holds(now, interface) {
+            return None;
+        }
+        let UsualOutgoing { header, payload, more } = connection.next_usual(now)?;
+        let len = payload.as_ref().map_or(0, IoBuf::len);
+        let mut head = interface.pool.take();
+        // A head of the pool has room for any headers; should it not, the segment is lost as on the wire.
+        let template = connection.path.as_ref()?.template.as_ref()?;
+        let checksum = template.fill(&mut head, &header, len)?;
+        interface.owner = connection.owner;
+        match more {
+            More::Maybe => self.ready.turn(),
+            More::No => {
+                self.ready.remove(index);
+                let at = if len > 0 { connection.deadline_under_way(now) } else { connection.deadline(now) };
+                if let Some(at) = at {
+                    self.timers.no_later_than(index, at);
+                }
+            }
+        }
+        counters.bump(Counter::FramesOut);
+        counters.add(Counter::BytesOut, (head.len() + len) as u64);
+        let payload = payload.map_or(Chain::new(), Chain::from);
+        let checksum = match interface.tx_checksum {
+            TxChecksum::Device => Some(checksum),
+            TxChecksum::Software => {
+                complete(&mut head, &payload, checksum);
+                None
+            }
+        };
+        Some(Frame { head, payload, checksum, segment_len: None })
+    }
+
     /// Makes the next frame. Connections with something to send take turns, a segment each; one that has nothing leaves,
     /// and its timer is set.
-    #[inline]
     pub fn transmit(&mut self, around: &mut Around<'_>) -> Option<Frame> {
         while let Some(index) = self.ready.first() {
             if let Some(mac) = self.known_path(index, around).or_else(|| self.find_path(index, around))
@@ -84,8 +135,7 @@ impl Tcp {
     #[inline]
     fn known_path(&self, index: u32, around: &Around<'_>) -> Option<MacAddr> {
         let way = self.connections.at(index)?.path.as_ref()?;
-        let holds = way.epoch == around.interface.neighbours.epoch && around.now < way.known.valid_until;
-        holds.then_some(way.known.mac)
+        way.holds(around.now, around.interface).then_some(way.known.mac)
     }
 
     /// Looks up the neighbour by whom the peer of a connection with something to send is reached. Where that takes a
@@ -126,7 +176,6 @@ impl Tcp {
         Some(path)
     }
 
-    #[inline(always)]
     fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<(Frame, More)> {
         let connection = self.connections.at_mut(index)?;
         around.interface.owner = connection.owner;

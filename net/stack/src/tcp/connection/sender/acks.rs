@@ -70,8 +70,8 @@ impl Sender {
     }
 
     /// Whether nothing is lost or repaired, nor in doubt.
-    #[inline]
-    fn is_calm(&self) -> bool {
+    #[inline(always)]
+    pub(super) fn is_calm(&self) -> bool {
         self.flight.is_whole() && self.repair.is_none() && self.tail.is_none() && self.assumed == 0
     }
 

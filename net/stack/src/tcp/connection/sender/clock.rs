@@ -10,6 +10,7 @@ use alloc::boxed::Box;
 
 impl Sender {
     /// Starts the persist timer where it must run, and stops it where it must not.
+    #[inline]
     pub fn arm(&mut self, now: Instant) {
         let known = self.flight.sacked() + self.flight.lost();
         if self.nxt.since(self.una) > known {
@@ -19,8 +20,13 @@ impl Sender {
             }
             self.persist_at = None;
             self.probes = 0;
-            return;
+        } else {
+            self.arm_idle(now, known);
         }
+    }
+
+    /// The same while nothing is under way; of `known` bytes the fate is known.
+    fn arm_idle(&mut self, now: Instant, known: u32) {
         let pending =
             self.queue.unsent() > 0 || known > 0 || (self.fin == Fin::Wanted && self.nxt == self.end());
         let stuck = pending && self.handshake == Handshake::Done && !self.has_output();

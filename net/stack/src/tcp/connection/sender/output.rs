@@ -6,7 +6,7 @@ use crate::tcp::connection::{Fresh, Long};
 use crate::tcp::segment::Flags;
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
-use isola_iobuf::Chain;
+use isola_iobuf::{Chain, IoBuf};
 
 impl Sender {
     /// Bytes of new data that may be sent in one segment now.
@@ -73,6 +73,36 @@ impl Sender {
     #[inline]
     pub fn has_sent_all(&self) -> bool {
         self.queue.unsent() == 0 && self.flight.lost() == 0 && self.fin == Fin::Open && self.probe == Due::No
+    }
+
+    /// As [`Self::next`], where new data is next, stands in one view and fits into a segment, and nothing is the matter.
+    /// `None` says nothing, and nothing has changed then.
+    #[inline(always)]
+    pub fn next_usual(&mut self, now: Instant) -> Option<(IoBuf, Piece)> {
+        let (unsent, mss) = (self.queue.unsent(), self.mss as usize);
+        let len = unsent.min(mss);
+        let edge = self.una + self.window;
+        let open = if edge.after(self.nxt) { edge.since(self.nxt) } else { 0 };
+        let room = open.min(self.control.window().saturating_sub(self.nxt.since(self.una)));
+        // Several segments may be one frame, which the device cuts.
+        if len > room as usize || (unsent > mss && self.burst > self.mss) {
+            return None;
+        }
+        let view = self.queue.take_view(len)?;
+        Some((view, self.next_data(now, len)))
+    }
+
+    /// Whether nothing but new data can be next: the direction is open, and nothing is lost, repaired, or to be probed.
+    #[inline(always)]
+    pub fn is_usual(&self) -> bool {
+        let open = self.handshake == Handshake::Done && self.fin == Fin::Open;
+        open && self.probe == Due::No && self.tail_due == Due::No && self.is_calm()
+    }
+
+    /// Whether there is data to be sent for the first time.
+    #[inline(always)]
+    pub fn has_unsent(&self) -> bool {
+        self.queue.unsent() > 0
     }
 
     /// Makes the next segment's part of this half, and puts its data into `payload`; `reserved` bytes of a full segment are
