@@ -129,9 +129,10 @@ impl Stack {
         self.at(now);
         if self.now < self.setup_due && !self.interface.has_ready() {
             let Self { now, tcp, interface, counters, .. } = self;
-            let frame = tcp.transmit_usual(*now, interface, counters);
-            if frame.is_some() || !tcp.has_ready() {
-                return frame;
+            match tcp.next_usual(*now, interface) {
+                Some(usual) => return Some(Tcp::frame_of(usual, interface, counters)),
+                None if tcp.has_ready() => {}
+                None => return None,
             }
         }
         self.transmit_any()
@@ -235,7 +236,7 @@ impl Stack {
                 return Some(Event::Datagram(id));
             }
         }
-        self.tcp.take_event(&mut around!(self))
+        self.tcp.take_event(&mut self.interface, &mut self.events)
     }
 
     /// Returns the owner of the frame that was received last, of the event that was taken last, or of the frame to

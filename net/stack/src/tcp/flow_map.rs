@@ -192,7 +192,7 @@ impl FlowMap {
     }
 
     /// What a flow of IPv4 leads to.
-    #[inline]
+    #[inline(always)]
     pub fn get4(&self, key: &FlowKey4) -> Option<Target> {
         Some(self.v4.find(self.hasher.hash4(key), |entry| entry.0 == *key)?.1)
     }

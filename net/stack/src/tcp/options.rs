@@ -28,6 +28,19 @@ impl Timestamps {
         let [1, 1, 8, 10, a, b, c, d, e, f, g, h] = *bytes else { return None };
         Some(Self { value: u32::from_be_bytes([a, b, c, d]), echo: u32::from_be_bytes([e, f, g, h]) })
     }
+
+    /// Writes them padded as usual.
+    #[inline(always)]
+    pub fn write(self, into: &mut [u8; TIMESTAMPS_LEN]) {
+        self.write_behind([1, 1], into);
+    }
+
+    /// Writes them behind the two bytes that align them.
+    #[inline(always)]
+    fn write_behind(self, padding: [u8; 2], into: &mut [u8; TIMESTAMPS_LEN]) {
+        let words = [[padding[0], padding[1], 8, 10], self.value.to_be_bytes(), self.echo.to_be_bytes()];
+        into.copy_from_slice(words.as_flattened());
+    }
 }
 
 /// Whether selective acknowledgements may be sent (RFC 2018 2).
@@ -116,7 +129,7 @@ impl Options {
         }
         // Twelve bytes can also be the three other options of a SYN.
         if let (Some(timestamps), Some(bytes)) = (self.timestamps, into.as_mut_array::<TIMESTAMPS_LEN>()) {
-            write_timestamps(self.before_timestamps(), timestamps, bytes);
+            timestamps.write_behind(self.before_timestamps(), bytes);
         } else {
             self.write_any(blocks, into);
         }
@@ -148,7 +161,7 @@ impl Options {
         match (self.timestamps, self.sack) {
             (Some(timestamps), _) => {
                 let mut option = [0; TIMESTAMPS_LEN];
-                write_timestamps(self.before_timestamps(), timestamps, &mut option);
+                timestamps.write_behind(self.before_timestamps(), &mut option);
                 put(&option);
             }
             (None, Sack::Permitted) => put(&[1, 1, 4, 2]),
@@ -166,14 +179,6 @@ impl Options {
         }
         into.copy_from_slice(bytes.get(..into.len()).unwrap_or(&[]));
     }
-}
-
-/// Writes timestamps behind the two bytes that align them.
-#[inline]
-fn write_timestamps(padding: [u8; 2], timestamps: Timestamps, into: &mut [u8; TIMESTAMPS_LEN]) {
-    let Timestamps { value, echo } = timestamps;
-    let words = [[padding[0], padding[1], 8, 10], value.to_be_bytes(), echo.to_be_bytes()];
-    into.copy_from_slice(words.as_flattened());
 }
 
 /// What follows the option that `bytes` begin with; `None` where its length is impossible.

@@ -50,7 +50,7 @@ impl SendQueue {
     }
 
     /// The part with a number.
-    #[inline]
+    #[inline(always)]
     fn part(&self, number: usize) -> Option<&IoBuf> {
         match number.checked_sub(1) {
             None => self.first.as_ref(),
@@ -110,7 +110,7 @@ impl SendQueue {
     }
 
     /// Takes `len` bytes at the cursor as one view, and moves it behind them; `None` where they are no one part's.
-    #[inline]
+    #[inline(always)]
     pub fn take_view(&mut self, len: usize) -> Option<IoBuf> {
         let part = self.part(self.part)?;
         let end = self.offset + len;

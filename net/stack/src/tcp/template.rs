@@ -5,7 +5,6 @@
 //! template is made too: the bytes are the same.
 
 use super::options::{Options, TIMESTAMPS_LEN};
-use super::sack::SackBlocks;
 use super::segment::{CHECKSUM_OFFSET, Flags, HEADER_LEN, Header};
 use crate::address::Flow;
 use crate::checksum::Sum;
@@ -91,7 +90,9 @@ impl Template {
         fields[13] = header.flags.bits();
         fields[14..16].copy_from_slice(&header.window.to_be_bytes());
         fields[16..18].copy_from_slice(&fold(self.pseudo + len as u32).to_be_bytes());
-        header.options.write(&SackBlocks::NONE, behind);
+        if let (Some(timestamps), Some(bytes)) = (header.options.timestamps, behind.as_mut_array()) {
+            timestamps.write(bytes);
+        }
     }
 }
 

@@ -46,6 +46,22 @@ pub(crate) struct Around<'a> {
     pub events: &'a mut EventQueue,
 }
 
+/// Whether all is seen to that a connection wants which acted: where not, [`Tcp::settle`] is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Yes,
+    No,
+}
+
+impl Settled {
+    /// After a call: usually the connection has nothing to tell, and waits for its turn to send and for nothing else.
+    #[inline]
+    fn after_call(connection: &Connection) -> Self {
+        let usual = !connection.is_over() && connection.signals.is_empty();
+        if usual && connection.searching == Place::Out { Self::Yes } else { Self::No }
+    }
+}
+
 /// All connections, handshakes and listeners of one stack.
 pub(crate) struct Tcp {
     config: TcpConfig,
@@ -217,24 +233,26 @@ impl Tcp {
 
     /// Takes the next event of a connection.
     #[inline]
-    pub fn take_event(&mut self, around: &mut Around<'_>) -> Option<Event> {
-        let Around { events, interface, .. } = around;
+    pub fn take_event(&mut self, interface: &mut Interface, events: &mut EventQueue) -> Option<Event> {
         while let Some(index) = events.connections.first() {
-            let key = self.connections.key_at(index);
-            let taken = self.connections.at_mut(index).and_then(|connection| {
-                interface.owner = connection.owner;
-                let signal = connection.signals.take();
-                signal.map(|signal| (signal, connection.fail, connection.listener))
-            });
-            let (Some(key), Some((signal, reason, listener))) = (key, taken) else {
+            let Some((key, connection)) = self.connections.with_key_at(index) else {
                 events.connections.remove(index);
                 continue;
             };
-            if self.connections.at(index).is_none_or(|connection| connection.signals.is_empty()) {
+            interface.owner = connection.owner;
+            let signal = connection.signals.take();
+            if connection.signals.is_empty() {
                 events.connections.remove(index);
             }
-            if let Some(event) = self.event(key, signal, reason, listener, events) {
-                return Some(event);
+            match signal {
+                None => {}
+                Some(Signal::Readable) => return Some(Event::Readable(ConnId(key))),
+                Some(signal) => {
+                    let (reason, listener) = (connection.fail, connection.listener);
+                    if let Some(event) = self.event(key, signal, reason, listener, events) {
+                        return Some(event);
+                    }
+                }
             }
         }
         None

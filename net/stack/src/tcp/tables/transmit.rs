@@ -37,6 +37,13 @@ pub(crate) struct Way {
 /// Segments that a connection sends the general way before its template is made: short ones have no more.
 const WITHOUT_TEMPLATE: u8 = 3;
 
+/// The parts of a frame that carries a usual segment.
+pub(crate) struct UsualFrame {
+    head: IoBufMut,
+    payload: Option<IoBuf>,
+    checksum: PartialChecksum,
+}
+
 impl Way {
     /// Whether what is known of it still holds.
     #[inline(always)]
@@ -52,15 +59,10 @@ impl Way {
 }
 
 impl Tcp {
-    /// Makes the next frame, where it is a usual one of the connection whose turn it is, and its headers are made from a
+    /// The next segment, where it is a usual one of the connection whose turn it is, and its headers are made from a
     /// template. `None` says nothing, and nothing has changed then.
     #[inline(always)]
-    pub fn transmit_usual(
-        &mut self,
-        now: Instant,
-        interface: &mut Interface,
-        counters: &mut Counters,
-    ) -> Option<Frame> {
+    pub fn next_usual(&mut self, now: Instant, interface: &mut Interface) -> Option<UsualFrame> {
         let index = self.ready.first()?;
         let connection = self.connections.at_mut(index)?;
         let way = connection.path.as_ref()?;
@@ -84,9 +86,19 @@ impl Tcp {
                 }
             }
         }
+        Some(UsualFrame { head, payload, checksum })
+    }
+
+    /// The frame of a usual segment, and its counting.
+    #[inline(always)]
+    pub fn frame_of(usual: UsualFrame, interface: &Interface, counters: &mut Counters) -> Frame {
+        let UsualFrame { mut head, payload: data, checksum } = usual;
+        let mut payload = Chain::new();
+        if let Some(data) = data {
+            payload.push_back(data);
+        }
         counters.bump(Counter::FramesOut);
-        counters.add(Counter::BytesOut, (head.len() + len) as u64);
-        let payload = payload.map_or(Chain::new(), Chain::from);
+        counters.add(Counter::BytesOut, (head.len() + payload.len()) as u64);
         let checksum = match interface.tx_checksum {
             TxChecksum::Device => Some(checksum),
             TxChecksum::Software => {
@@ -94,7 +106,7 @@ impl Tcp {
                 None
             }
         };
-        Some(Frame { head, payload, checksum, segment_len: None })
+        Frame { head, payload, checksum, segment_len: None }
     }
 
     /// Makes the next frame. Connections with something to send take turns, a segment each; one that has nothing leaves,

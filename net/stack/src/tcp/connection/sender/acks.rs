@@ -138,18 +138,19 @@ impl Sender {
         } else {
             WindowUse::Full
         };
-        self.control.on_ack(Arrived { bytes: acked, window_use, now, rtt, round });
+        self.control.on_ack(Arrived { bytes: acked, now, rtt, round }, window_use);
     }
 
     /// When the tail is to be probed, seen from `since`: only where that is before the timeout, and where a
     /// peer that reports what it has makes it useful (RFC 8985 7.2).
-    #[inline]
+    #[inline(always)]
     pub(super) fn probe_at(&self, since: Instant) -> Option<(Instant, Soon)> {
         let calm = self.repair.is_none() && self.tail.is_none() && self.flight.is_whole();
         if self.sack == Sack::Refused || !calm {
             return None;
         }
-        let twice = self.rtt.smoothed()?.times(2);
+        let smoothed = self.rtt.smoothed()?;
+        let twice = smoothed + smoothed;
         let single = self.nxt.since(self.una) <= self.mss;
         let at = since + if single { twice + ACK_DELAY } else { twice.max(LEAST_PROBE) };
         (at < self.timeout_at?).then_some((at, Soon::Probe))

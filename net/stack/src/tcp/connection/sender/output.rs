@@ -22,8 +22,7 @@ impl Sender {
             // A probe goes out in any case.
             room = room.max(self.mss);
         }
-        let edge = self.una + self.window;
-        let open = if edge.after(self.nxt) { edge.since(self.nxt) } else { 0 };
+        let open = (self.una + self.window).beyond(self.nxt);
         let mss = self.mss as usize;
         let most = if unsent > mss { self.burst.max(self.mss) } else { self.mss };
         let mut len = unsent.min(room.min(open).min(most) as usize);
@@ -81,8 +80,7 @@ impl Sender {
     pub fn next_usual(&mut self, now: Instant) -> Option<(IoBuf, Piece)> {
         let (unsent, mss) = (self.queue.unsent(), self.mss as usize);
         let len = unsent.min(mss);
-        let edge = self.una + self.window;
-        let open = if edge.after(self.nxt) { edge.since(self.nxt) } else { 0 };
+        let open = (self.una + self.window).beyond(self.nxt);
         let room = open.min(self.control.window().saturating_sub(self.nxt.since(self.una)));
         // Several segments may be one frame, which the device cuts.
         if len > room as usize || (unsent > mss && self.burst > self.mss) {
