@@ -48,7 +48,7 @@ impl Order {
     }
 
     /// Puts a number last, where it is not in yet.
-    #[inline]
+    #[inline(always)]
     pub fn push_new(&mut self, number: u32) {
         match self.links.get_mut(number as usize) {
             Some(link) if link.is_in() => {}
@@ -93,7 +93,7 @@ impl Order {
     }
 
     /// Takes a number out, where it is in.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, number: u32) {
         let Some(link) = self.links.get_mut(number as usize).filter(|link| link.is_in()) else { return };
         let Link { before, after } = core::mem::replace(link, Link::OUT);

@@ -130,7 +130,11 @@ impl Stack {
         if self.now < self.setup_due && !self.interface.has_ready() {
             let Self { now, tcp, interface, counters, .. } = self;
             match tcp.next_usual(*now, interface) {
-                Some(usual) => return Some(Tcp::frame_of(usual, interface, counters)),
+                Some(usual) => {
+                    counters.bump(Counter::FramesOut);
+                    counters.add(Counter::BytesOut, usual.len() as u64);
+                    return Some(usual.into_frame());
+                }
                 None if tcp.has_ready() => {}
                 None => return None,
             }

@@ -87,14 +87,17 @@ impl Stack {
         let Range { start, end } = usual.data(frame.len());
         frame.truncate(end);
         frame.advance(start);
-        if self.tcp.expects(usual.connection, self.now, &usual.plain) {
-            let Self { now, interface, counters, events, .. } = self;
-            let data = (frame, rest);
-            self.tcp.take_expected(usual.connection, *now, &usual.plain, data, interface, counters, events);
-        } else {
-            let connection = usual.connection;
-            self.tcp.deliver(connection, usual.into_segment(frame, rest), &mut around!(self));
+        let index = usual.connection;
+        let Some((connection, ready, delay)) = self.tcp.expecting(index, self.now, &usual.plain) else {
+            self.tcp.deliver(index, usual.into_segment(frame, rest), &mut around!(self));
+            return;
+        };
+        self.interface.owner = connection.owner;
+        connection.on_expected(self.now, &usual.plain, frame, rest, delay, &mut self.counters);
+        if !connection.signals.is_empty() {
+            self.events.connections.push_new(index);
         }
+        ready.push_new(index);
     }
 
     fn receive_ethernet(&mut self, frame: IoBuf, checksum: RxChecksum) -> Result<(), Counter> {

@@ -38,15 +38,19 @@ impl SendQueue {
     }
 
     /// Moves all of the chain's bytes to the end.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, chain: &mut Chain) {
         self.len += chain.len();
         if self.first.is_none() {
             self.first = chain.pop_front();
         }
         if !chain.is_empty() {
-            chain.drain(|part| self.others.push_back(part));
+            self.push_others(chain);
         }
+    }
+
+    fn push_others(&mut self, chain: &mut Chain) {
+        chain.drain(|part| self.others.push_back(part));
     }
 
     /// The part with a number.
@@ -114,7 +118,8 @@ impl SendQueue {
     pub fn take_view(&mut self, len: usize) -> Option<IoBuf> {
         let part = self.part(self.part)?;
         let end = self.offset + len;
-        let view = part.slice(self.offset..end)?;
+        let whole = self.offset == 0 && end == part.len();
+        let view = if whole { part.clone() } else { part.slice(self.offset..end)? };
         (self.part, self.offset) = if end == part.len() { (self.part + 1, 0) } else { (self.part, end) };
         self.sent += len;
         Some(view)

@@ -83,14 +83,7 @@ impl Cubic {
     pub fn new(mss: u32) -> Self {
         let window = initial_window(mss);
         let shape = Shape { window, threshold: u32::MAX, peak: 0, prior: 0, curve: None };
-        Self {
-            mss,
-            shape,
-            credit: 0,
-            rtt: Duration::ZERO,
-            hystart: HyStart::default(),
-            before: shape,
-        }
+        Self { mss, shape, credit: 0, rtt: Duration::ZERO, hystart: HyStart::default(), before: shape }
     }
 
     fn start_slowly(&mut self, arrived: &Arrived) {

@@ -104,7 +104,7 @@ impl Tcp {
     /// See [`Stack::send`](crate::Stack::send).
     #[inline]
     pub fn send(&mut self, id: ConnId, chain: &mut Chain) -> Result<Settled, SendError> {
-        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?;
+        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?.as_mut();
         connection.send(chain)?;
         let settled = Settled::after_call(connection);
         Ok(self.settle_ready(id, settled))
@@ -122,7 +122,7 @@ impl Tcp {
     /// See [`Stack::send_some`](crate::Stack::send_some).
     #[inline]
     pub fn send_some(&mut self, id: ConnId, chain: &mut Chain) -> Result<(usize, Settled), SendError> {
-        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?;
+        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?.as_mut();
         let count = connection.send_some(chain)?;
         let settled = Settled::after_call(connection);
         Ok((count, self.settle_ready(id, settled)))
@@ -136,7 +136,7 @@ impl Tcp {
     /// See [`Stack::read`](crate::Stack::read).
     #[inline]
     pub fn read(&mut self, id: ConnId) -> Option<(IoBuf, Settled)> {
-        let connection = self.connections.get_mut(id.0)?;
+        let connection = self.connections.get_mut(id.0)?.as_mut();
         let piece = connection.read()?;
         if !connection.needs_care() {
             return Some((piece, Settled::Yes));
@@ -148,7 +148,7 @@ impl Tcp {
     /// See [`Stack::read_all`](crate::Stack::read_all).
     #[inline]
     pub fn read_all(&mut self, id: ConnId) -> Option<(Chain, EndCame, Settled)> {
-        let connection = self.connections.get_mut(id.0)?;
+        let connection = self.connections.get_mut(id.0)?.as_mut();
         let (data, end) = connection.read_all();
         let mut settled = Settled::Yes;
         if connection.needs_care() {

@@ -2,11 +2,11 @@
 
 use super::{Around, Tcp};
 use crate::address::Flow;
-use crate::counters::{Counter, Counters};
-use crate::event::{EventQueue, FailReason, ListenerId};
+use crate::counters::Counter;
+use crate::event::{FailReason, ListenerId};
 use crate::icmp::{ErrorKind, IcmpError};
-use crate::interface::Interface;
 use crate::limit::Allowed;
+use crate::order::Order;
 use crate::owner::Owner;
 use crate::path_mtu::PathUser;
 use crate::tcp::connection::expected::Plain;
@@ -20,11 +20,10 @@ use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::time_wait::Answer;
 use crate::tcp::timestamps::Stamps;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::{config, ipv4, ipv6};
 use alloc::boxed::Box;
 use core::net::IpAddr;
-use isola_iobuf::{Chain, IoBuf};
 
 /// The sequence number of a connection that follows another on the same flow is at least this far beyond.
 const REUSE_DISTANCE: u32 = 1 << 17;
@@ -51,40 +50,18 @@ impl Tcp {
         connection_of(self.flows.get4(flow)?)
     }
 
-    /// Whether a plain segment is what a connection expects.
+    /// The connection at `index` where a plain segment is what it expects, and it searches no neighbour; the connections
+    /// that may have something to send, one of which it is then; and how long acknowledgements wait.
     #[inline(always)]
-    pub fn expects(&self, index: u32, now: Instant, plain: &Plain) -> bool {
-        self.connections.at(index).is_some_and(|connection| connection.expects(now, plain))
-    }
-
-    /// Takes a segment in of which [`Self::expects`] spoke, whose data is `data` and, where there is one, `rest`.
-    #[inline(always)]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "parts of the stack, which an `Around` would have written down"
-    )]
-    pub fn take_expected(
+    pub fn expecting(
         &mut self,
         index: u32,
         now: Instant,
         plain: &Plain,
-        (data, rest): (IoBuf, Option<Box<Chain>>),
-        interface: &mut Interface,
-        counters: &mut Counters,
-        events: &mut EventQueue,
-    ) {
-        let Some(connection) = self.connections.at_mut(index) else { return };
-        interface.owner = connection.owner;
-        connection.on_expected(now, plain, data, rest, self.config.delayed_ack, counters);
-        // What `settle` does with a connection that is established and held.
-        if !connection.signals.is_empty() {
-            events.connections.push_new(index);
-        }
-        if connection.searching == Place::In {
-            self.arm(index, now);
-        } else {
-            self.ready.push_new(index);
-        }
+    ) -> Option<(&mut Connection, &mut Order, Duration)> {
+        let connection = self.connections.at_mut(index)?.as_mut();
+        let expected = connection.expects(now, plain) && connection.searching == Place::Out;
+        expected.then_some((connection, &mut self.ready, self.config.delayed_ack))
     }
 
     /// Takes a segment of a connection in.

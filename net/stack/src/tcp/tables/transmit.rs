@@ -4,7 +4,6 @@ use super::{Around, Tcp};
 use crate::address::{Flow, MacAddr};
 use crate::checksum::Sum;
 use crate::config::TxChecksum;
-use crate::counters::{Counter, Counters};
 use crate::interface::{Interface, Packet, Path};
 use crate::neighbour::Known;
 use crate::tcp::connection::{Fresh, More, Outgoing, Place, UsualOutgoing};
@@ -38,10 +37,31 @@ pub(crate) struct Way {
 const WITHOUT_TEMPLATE: u8 = 3;
 
 /// The parts of a frame that carries a usual segment.
+///
+/// They are put together where the frame is to lie: moved about in memory as a whole, they would be read in longer words than
+/// they were just written in, for which a processor has to wait.
 pub(crate) struct UsualFrame {
     head: IoBufMut,
     payload: Option<IoBuf>,
-    checksum: PartialChecksum,
+    checksum: Option<PartialChecksum>,
+}
+
+impl UsualFrame {
+    /// Bytes of the frame.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload.as_ref().map_or(0, IoBuf::len)
+    }
+
+    #[inline(always)]
+    pub fn into_frame(self) -> Frame {
+        let Self { head, payload, checksum } = self;
+        let payload = match payload {
+            Some(data) => Chain::from(data),
+            None => Chain::new(),
+        };
+        Frame { head, payload, checksum, segment_len: None }
+    }
 }
 
 impl Way {
@@ -64,49 +84,37 @@ impl Tcp {
     #[inline(always)]
     pub fn next_usual(&mut self, now: Instant, interface: &mut Interface) -> Option<UsualFrame> {
         let index = self.ready.first()?;
-        let connection = self.connections.at_mut(index)?;
+        let connection = self.connections.at_mut(index)?.as_mut();
         let way = connection.path.as_ref()?;
         if way.template.is_none() || !way.holds(now, interface) {
             return None;
         }
         let UsualOutgoing { header, payload, more } = connection.next_usual(now)?;
-        let len = payload.as_ref().map_or(0, IoBuf::len);
+        let data: &[u8] = payload.as_deref().unwrap_or(&[]);
         let mut head = interface.pool.take();
         // A head of the pool has room for any headers; should it not, the segment is lost as on the wire.
         let template = connection.path.as_ref()?.template.as_ref()?;
-        let checksum = template.fill(&mut head, &header, len)?;
+        let left = template.fill(&mut head, &header, data.len())?;
+        let checksum = match interface.tx_checksum {
+            TxChecksum::Device => Some(left),
+            TxChecksum::Software => {
+                complete(&mut head, core::iter::once(data), left);
+                None
+            }
+        };
         interface.owner = connection.owner;
         match more {
             More::Maybe => self.ready.turn(),
             More::No => {
                 self.ready.remove(index);
-                let at = if len > 0 { connection.deadline_under_way(now) } else { connection.deadline(now) };
-                if let Some(at) = at {
+                if !data.is_empty() {
+                    self.timers.no_later_than(index, connection.deadline_under_way(now));
+                } else if let Some(at) = connection.deadline(now) {
                     self.timers.no_later_than(index, at);
                 }
             }
         }
         Some(UsualFrame { head, payload, checksum })
-    }
-
-    /// The frame of a usual segment, and its counting.
-    #[inline(always)]
-    pub fn frame_of(usual: UsualFrame, interface: &Interface, counters: &mut Counters) -> Frame {
-        let UsualFrame { mut head, payload: data, checksum } = usual;
-        let mut payload = Chain::new();
-        if let Some(data) = data {
-            payload.push_back(data);
-        }
-        counters.bump(Counter::FramesOut);
-        counters.add(Counter::BytesOut, (head.len() + payload.len()) as u64);
-        let checksum = match interface.tx_checksum {
-            TxChecksum::Device => Some(checksum),
-            TxChecksum::Software => {
-                complete(&mut head, &payload, checksum);
-                None
-            }
-        };
-        Frame { head, payload, checksum, segment_len: None }
     }
 
     /// Makes the next frame. Connections with something to send take turns, a segment each; one that has nothing leaves,
@@ -202,7 +210,7 @@ impl Tcp {
             let checksum = match around.interface.tx_checksum {
                 TxChecksum::Device => Some(checksum),
                 TxChecksum::Software => {
-                    complete(&mut head, &payload, checksum);
+                    complete(&mut head, payload.parts().map(|part| &**part), checksum);
                     None
                 }
             };
@@ -267,12 +275,12 @@ fn from_template(
 }
 
 /// Completes a checksum as a device would: the field holds the pseudo-header's sum.
-fn complete(head: &mut IoBufMut, payload: &Chain, checksum: PartialChecksum) {
+fn complete<'a>(head: &mut IoBufMut, payload: impl Iterator<Item = &'a [u8]>, checksum: PartialChecksum) {
     let PartialChecksum { start, offset } = checksum;
     let Some(segment) = head.data_mut().get_mut(usize::from(start)..) else { return };
     let mut sum = Sum::default();
     sum.add(segment);
-    sum.add_chain(payload);
+    payload.for_each(|part| sum.add(part));
     if let Some(field) = segment.get_mut(usize::from(offset)..).and_then(|field| field.first_chunk_mut()) {
         *field = sum.checksum().to_be_bytes();
     }

@@ -4,13 +4,12 @@ use super::repair::{Cause, Question, Reduction, Repair};
 use super::{Due, Fin, Handshake, Patience, Sender, Soon, Tail, TailKind};
 use crate::counters::{Counter, Counters};
 use crate::tcp::congestion::Timeout;
-use crate::tcp::connection::clock::earlier;
 use crate::time::Instant;
 use alloc::boxed::Box;
 
 impl Sender {
     /// Starts the persist timer where it must run, and stops it where it must not.
-    #[inline]
+    #[inline(always)]
     pub fn arm(&mut self, now: Instant) {
         let known = self.flight.sacked() + self.flight.lost();
         if self.nxt.since(self.una) > known {
@@ -43,11 +42,12 @@ impl Sender {
         }
     }
 
-    /// The next moment at which `on_timer` has something to do.
-    #[inline]
-    pub fn deadline(&self) -> Option<Instant> {
+    /// The next moment at which `on_timer` has something to do; [`Instant::NEVER`] while nothing waits for time to pass.
+    #[inline(always)]
+    pub fn deadline(&self) -> Instant {
         let soon = self.soon.map(|(at, _)| at);
-        earlier(earlier(self.timeout_at, soon), self.persist_at)
+        let at = |moment: Option<Instant>| moment.unwrap_or(Instant::NEVER);
+        at(self.timeout_at).min(at(soon)).min(at(self.persist_at))
     }
 
     /// Acts on the timers that ran out; `retries` is how many timeouts in a row are borne.
