@@ -8,7 +8,7 @@ use crate::address::Flow;
 use crate::event::{ConnId, ListenerId, UdpId};
 use crate::owner::Owner;
 use crate::path_mtu::PathUser;
-use crate::tcp::tables::{Around, Settled};
+use crate::tcp::tables::{Around, ReadAll, Settled};
 use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, EndCame, KeepAlive, ListenError, SendError};
 use crate::time::Instant;
 use crate::udp::{self, BindError, Datagram, SendToError};
@@ -94,7 +94,11 @@ impl Stack {
     /// there is no such connection.
     #[inline]
     pub fn read_all(&mut self, conn: ConnId) -> Option<(Chain, EndCame)> {
-        let (data, end, settled) = self.tcp.read_all(conn)?;
+        let ReadAll { connection, end, settled } = self.tcp.before_read_all(conn)?;
+        if settled == Settled::Yes {
+            return Some((connection.take_all(), end));
+        }
+        let data = connection.take_all();
         self.settle(conn, settled);
         Some((data, end))
     }

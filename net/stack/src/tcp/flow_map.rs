@@ -112,11 +112,12 @@ impl Hasher {
         Self(core::array::from_fn(|index| random.hash(&index.to_le_bytes())))
     }
 
-    #[inline]
+    #[inline(always)]
     fn hash<const N: usize>(&self, words: [u32; N]) -> u64 {
-        let [first, keys @ ..] = &self.0;
-        let products = words.into_iter().zip(keys).map(|(word, key)| u64::from(word).wrapping_mul(*key));
-        let sum = products.fold(*first, u64::wrapping_add);
+        let [mut sum, keys @ ..] = self.0;
+        for (word, key) in words.iter().zip(&keys) {
+            sum = sum.wrapping_add(u64::from(*word).wrapping_mul(*key));
+        }
         // The table takes its places by the lower bits.
         sum & 0xffff_ffff_0000_0000 | sum >> 32
     }

@@ -68,7 +68,9 @@ impl SendQueue {
         if count >= self.len {
             self.len = 0;
             self.first = None;
-            self.others.clear();
+            if !self.others.is_empty() {
+                self.others.clear();
+            }
             self.rewind();
         } else {
             self.acked_part(count);

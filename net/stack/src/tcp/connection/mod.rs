@@ -293,17 +293,23 @@ impl Connection {
     pub fn read(&mut self) -> Option<IoBuf> {
         let piece = self.receiver.read();
         if piece.is_some() {
-            self.signal_end();
+            self.signal_end(self.receiver.inbox.len());
         }
         piece
     }
 
-    /// Takes all that came in, and says whether that was the end.
+    /// Sees to what follows when all that came in is taken, which [`Self::take_all`] does then; says whether that is the end.
     #[inline]
-    pub fn read_all(&mut self) -> (Chain, EndCame) {
-        let data = self.receiver.read_all();
-        self.signal_end();
-        (data, self.receiver.has_ended())
+    pub fn before_take_all(&mut self) -> EndCame {
+        self.receiver.ack_if_opened(0);
+        self.signal_end(0);
+        self.receiver.has_ended()
+    }
+
+    /// Takes all that came in.
+    #[inline]
+    pub fn take_all(&mut self) -> Chain {
+        self.receiver.inbox.take()
     }
 
     /// Lets the peer send `bytes` ahead of the application.
@@ -362,9 +368,10 @@ impl Connection {
         self.signals = self.signals.failed();
     }
 
-    /// Signals the end, where it has come and everything was read.
-    fn signal_end(&mut self) {
-        if self.is_over() && self.receiver.inbox.len() == 0 && !self.signals.has(Signal::Failed) {
+    /// Signals the end, where it has come and everything but `unread` bytes was read.
+    #[inline]
+    fn signal_end(&mut self, unread: usize) {
+        if self.is_over() && unread == 0 && !self.signals.has(Signal::Failed) {
             self.signals.raise(Signal::Closed);
         }
     }

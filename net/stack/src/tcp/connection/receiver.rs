@@ -144,7 +144,7 @@ impl Receiver {
     pub fn set_capacity(&mut self, capacity: u32) {
         self.capacity = capacity;
         self.find_steps();
-        self.ack_if_opened();
+        self.ack_if_opened(self.inbox.len());
     }
 
     /// Where a segment of `len` sequence numbers at `seq` stands.
@@ -326,16 +326,8 @@ impl Receiver {
     /// Takes the next piece for the application.
     pub fn read(&mut self) -> Option<IoBuf> {
         let piece = self.inbox.pop()?;
-        self.ack_if_opened();
+        self.ack_if_opened(self.inbox.len());
         Some(piece)
-    }
-
-    /// Takes all that is there for the application.
-    #[inline]
-    pub fn read_all(&mut self) -> Chain {
-        let data = self.inbox.take();
-        self.ack_if_opened();
-        data
     }
 
     /// Bytes that the peer may send, as it was last told.
@@ -343,17 +335,17 @@ impl Receiver {
         self.edge.beyond(self.nxt)
     }
 
-    /// The right edge that the application's reading allows.
+    /// The right edge that is allowed while the application has not read so many bytes.
     #[inline]
-    fn allowed_edge(&self) -> Seq {
-        self.nxt + self.capacity.saturating_sub(self.inbox.len() as u32)
+    fn allowed_edge(&self, unread: usize) -> Seq {
+        self.nxt + self.capacity.saturating_sub(unread as u32)
     }
 
     /// Tells the peer of a window that has opened by much (RFC 9293 3.8.6.2.2), without waiting for data to
-    /// acknowledge.
+    /// acknowledge, where `unread` bytes are left to be read.
     #[inline]
-    fn ack_if_opened(&mut self) {
-        if self.ended == EndCame::No && self.allowed_edge().beyond(self.edge) >= self.long_step {
+    pub fn ack_if_opened(&mut self, unread: usize) {
+        if self.ended == EndCame::No && self.allowed_edge(unread).beyond(self.edge) >= self.long_step {
             self.owed = Owed::Now;
         }
     }
@@ -361,7 +353,7 @@ impl Receiver {
     /// The window for a segment that goes out now, with which everything owed is acknowledged.
     #[inline(always)]
     pub fn tell_window(&mut self) -> u16 {
-        let allowed = self.allowed_edge();
+        let allowed = self.allowed_edge(self.inbox.len());
         if allowed.beyond(self.edge) >= self.step {
             self.edge = allowed;
         }

@@ -16,6 +16,14 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf};
 
+/// A connection from which all is about to be read.
+pub(crate) struct ReadAll<'a> {
+    pub connection: &'a mut Connection,
+    pub end: EndCame,
+    /// Whether all is seen to once it has been.
+    pub settled: Settled,
+}
+
 impl Tcp {
     /// See [`Stack::listen`](crate::Stack::listen).
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, ListenError> {
@@ -147,15 +155,17 @@ impl Tcp {
 
     /// See [`Stack::read_all`](crate::Stack::read_all).
     #[inline]
-    pub fn read_all(&mut self, id: ConnId) -> Option<(Chain, EndCame, Settled)> {
+    pub fn before_read_all(&mut self, id: ConnId) -> Option<ReadAll<'_>> {
         let connection = self.connections.get_mut(id.0)?.as_mut();
-        let (data, end) = connection.read_all();
+        let end = connection.before_take_all();
         let mut settled = Settled::Yes;
         if connection.needs_care() {
             settled = Settled::after_call(connection);
-            settled = self.settle_ready(id, settled);
+            if settled == Settled::Yes {
+                self.ready.push_new(id.0.index);
+            }
         }
-        Some((data, end, settled))
+        Some(ReadAll { connection, end, settled })
     }
 
     /// See [`Self::settle`], for a connection of the application's.

@@ -8,6 +8,7 @@ mod moving;
 mod receive;
 mod transmit;
 
+pub(crate) use calls::ReadAll;
 pub(crate) use moving::MovedFlows;
 pub(crate) use receive::SearchOutcome;
 pub(crate) use transmit::Way;

@@ -56,11 +56,11 @@ impl UsualFrame {
     #[inline(always)]
     pub fn into_frame(self) -> Frame {
         let Self { head, payload, checksum } = self;
-        let payload = match payload {
-            Some(data) => Chain::from(data),
-            None => Chain::new(),
-        };
-        Frame { head, payload, checksum, segment_len: None }
+        let mut chain = Chain::new();
+        if let Some(data) = payload {
+            chain.push_back(data);
+        }
+        Frame { head, payload: chain, checksum, segment_len: None }
     }
 }
 
@@ -90,15 +90,17 @@ impl Tcp {
             return None;
         }
         let UsualOutgoing { header, payload, more } = connection.next_usual(now)?;
-        let data: &[u8] = payload.as_deref().unwrap_or(&[]);
+        let len = payload.as_ref().map_or(0, IoBuf::len);
         let mut head = interface.pool.take();
         // A head of the pool has room for any headers; should it not, the segment is lost as on the wire.
         let template = connection.path.as_ref()?.template.as_ref()?;
-        let left = template.fill(&mut head, &header, data.len())?;
+        let left = template.fill(&mut head, &header, len)?;
         let checksum = match interface.tx_checksum {
             TxChecksum::Device => Some(left),
             TxChecksum::Software => {
-                complete(&mut head, core::iter::once(data), left);
+                // Of a copy: the view itself need not lie in memory.
+                let data = payload.clone();
+                complete(&mut head, data.as_deref().into_iter(), left);
                 None
             }
         };
@@ -107,7 +109,7 @@ impl Tcp {
             More::Maybe => self.ready.turn(),
             More::No => {
                 self.ready.remove(index);
-                if !data.is_empty() {
+                if len > 0 {
                     self.timers.no_later_than(index, connection.deadline_under_way(now));
                 } else if let Some(at) = connection.deadline(now) {
                     self.timers.no_later_than(index, at);

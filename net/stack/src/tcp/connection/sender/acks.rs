@@ -143,10 +143,16 @@ impl Sender {
 
     /// When the tail is to be probed, seen from `since`: only where that is before the timeout, and where a
     /// peer that reports what it has makes it useful (RFC 8985 7.2).
-    #[inline(always)]
+    #[inline]
     pub(super) fn probe_at(&self, since: Instant) -> Option<(Instant, Soon)> {
         let calm = self.repair.is_none() && self.tail.is_none() && self.flight.is_whole();
-        if self.sack == Sack::Refused || !calm {
+        if calm { self.probe_when_calm(since) } else { None }
+    }
+
+    /// The same where nothing is lost, repaired or probed.
+    #[inline(always)]
+    pub(super) fn probe_when_calm(&self, since: Instant) -> Option<(Instant, Soon)> {
+        if self.sack == Sack::Refused {
             return None;
         }
         let smoothed = self.rtt.smoothed()?;

@@ -87,7 +87,7 @@ impl Sender {
             return None;
         }
         let view = self.queue.take_view(len)?;
-        Some((view, self.next_data(now, len)))
+        Some((view, self.next_data(now, len, Calm::Yes)))
     }
 
     /// Whether nothing but new data can be next: the direction is open, and nothing is lost, repaired, or to be probed.
@@ -121,11 +121,11 @@ impl Sender {
             self.probe = Due::No;
             let len = if reserved > 0 || long == Long::No { len.min(full) } else { len };
             self.queue.take_into(len, payload);
-            return Some(self.next_data(now, payload.len()));
+            return Some(self.next_data(now, payload.len(), Calm::No));
         }
         if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
             self.probe = Due::No;
-            return Some(self.next_data(now, 0));
+            return Some(self.next_data(now, 0, Calm::No));
         }
         if self.probe == Due::Yes {
             self.probe = Due::No;
@@ -176,22 +176,27 @@ impl Sender {
         Piece { seq: start, flags, fresh: Fresh::No }
     }
 
-    /// New data of `len` bytes, which was taken off the queue, with the FIN where it follows and fits.
+    /// New data of `len` bytes, which was taken off the queue, with the FIN where it follows and fits. `calm` says whether
+    /// [`Self::is_usual`] holds: there is less to ask then.
     #[inline(always)]
-    fn next_data(&mut self, now: Instant, len: usize) -> Piece {
+    fn next_data(&mut self, now: Instant, len: usize, calm: Calm) -> Piece {
         if self.max == self.una && now.since(self.last_sent) > self.rtt.timeout() {
             self.control.on_idle();
         }
         let seq = self.nxt;
         let mut flags = push_flag(len, len + self.queue.unsent());
         self.nxt = seq + len as u32;
-        if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
+        if calm == Calm::No && self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
             flags = flags | Flags::FIN;
             self.nxt += 1;
         }
         self.flight.sent(self.nxt, now);
         self.max = self.max.max(self.nxt);
-        if self.pipe() + self.mss > self.control.window() {
+        let pipe = match calm {
+            Calm::Yes => self.nxt.since(self.una),
+            Calm::No => self.pipe(),
+        };
+        if pipe + self.mss > self.control.window() {
             self.full = self.nxt;
         }
         self.last_sent = now;
@@ -200,9 +205,9 @@ impl Sender {
             self.timeout_at = Some(now + self.rtt.timeout());
         }
         if self.soon.is_none() {
-            self.soon = self.probe_at(now);
+            self.soon = if calm == Calm::Yes { self.probe_when_calm(now) } else { self.probe_at(now) };
         }
-        if self.repair.is_some() || self.tail_due == Due::Yes {
+        if calm == Calm::No && (self.repair.is_some() || self.tail_due == Due::Yes) {
             self.note_sent(self.nxt.since(seq));
         }
         let fresh = if len == 0 { Fresh::No } else { Fresh::Yes };
@@ -238,6 +243,13 @@ impl Sender {
         self.max = self.max.max(end);
         Some(Piece { seq: self.una, flags, fresh: Fresh::No })
     }
+}
+
+/// Whether it is known that nothing but new data can be next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Calm {
+    Yes,
+    No,
 }
 
 /// PSH where the payload is the end of what there is to send.

@@ -95,16 +95,16 @@ impl Flight {
     /// New data up to `end` goes out.
     #[inline]
     pub fn sent(&mut self, end: Seq, now: Instant) {
-        let run = Run { end, fate: Fate::Sent, times: Times::Once, sent_at: now };
         if self.sole.is_none() && self.runs.is_empty() {
-            self.sole = Some(run);
+            self.sole = Some(Run { end, fate: Fate::Sent, times: Times::Once, sent_at: now });
         } else {
-            self.sent_behind(run);
+            self.sent_behind(end, now);
         }
     }
 
     /// The same behind what is under way.
-    fn sent_behind(&mut self, run: Run) {
+    fn sent_behind(&mut self, end: Seq, now: Instant) {
+        let run = Run { end, fate: Fate::Sent, times: Times::Once, sent_at: now };
         if let Some(sole) = &mut self.sole
             && sole.sent_at == run.sent_at
         {
