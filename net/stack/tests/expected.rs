@@ -78,7 +78,7 @@ struct Side {
     /// Where what it sent last ends, and the timestamp of that.
     heard: (u32, u32),
     seen: Vec<String>,
-    /// How often the general side was told of a neighbour that it has nothing to do with.
+    /// How often the general side learned another address of a neighbour that it does not talk to.
     told: u8,
 }
 
@@ -134,8 +134,8 @@ impl Side {
             }
         }
         if self.frames == Frames::General {
-            // Whatever changes with the neighbours has the stack look anew how peers are reached: what it sends next goes
-            // the general way out as well.
+            // When a neighbour's address changes, the stack looks all paths up again: the next segments go out the general
+            // way as well.
             self.told = self.told.wrapping_add(1);
             let mac = MacAddr([2, 0, 0, 0, 9, self.told]);
             self.peer.stack.learn(self.peer.now, host_ip(99), mac);

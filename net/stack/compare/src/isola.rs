@@ -21,7 +21,7 @@ impl Buffers {
         let free = match self.0.pop_front().map(IoBuf::try_into_mut) {
             Some(Ok(free)) => Some(free),
             Some(Err(used)) => {
-                // Its turn comes again.
+                // Somebody still reads it: it is tried again when its turn comes.
                 self.0.push_back(used);
                 None
             }

@@ -1,7 +1,7 @@
 //! An algorithm's state, and the window that it allows, which is read for each segment.
 //!
-//! A connection that does not fill its window has nothing to tell the algorithm but how long that lasted. That is added up
-//! here, and told before anything else is.
+//! While a connection does not fill its window, the algorithm needs to know only how long that lasts. [`Control`] adds this
+//! time up and reports it before it calls the algorithm for another reason.
 
 use super::{Algorithm, Arrived, CongestionControl, Timeout, WindowUse};
 use crate::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use alloc::boxed::Box;
 #[derive(Debug)]
 pub(crate) struct Control {
     algorithm: Box<dyn CongestionControl>,
-    /// What the algorithm said after it was told something last.
+    /// The algorithm's window, read after each call that may change it.
     window: u32,
     /// When data arrived last.
     heard_at: Instant,
-    /// For how long the window was not used, and the last round trip measured meanwhile, both since the algorithm was told
-    /// something.
+    /// For how long the window was not the limit, and the last round trip measured meanwhile, since the last call of the
+    /// algorithm.
     unused: Duration,
     unused_rtt: Option<Duration>,
 }

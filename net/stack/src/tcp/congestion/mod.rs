@@ -84,8 +84,8 @@ pub trait CongestionControl: Debug + Send {
     /// Bytes that may be under way when the recovery is over that has begun.
     fn threshold(&self) -> u32;
 
-    /// For so long the window was not used: data arrived meanwhile that had not filled it. `rtt` is the last round trip
-    /// measured by it, where one was. Told of before anything else is.
+    /// Takes note that the window was not the limit for `span`: the data that arrived meanwhile had not filled it. `rtt` is
+    /// the last round trip that this data measured, if any. Called before any of the methods below.
     fn on_unused(&mut self, span: Duration, rtt: Option<Duration>);
 
     /// Data arrived, outside of a recovery from a loss, that had filled the window.

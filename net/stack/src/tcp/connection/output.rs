@@ -87,9 +87,9 @@ impl Connection {
         Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, more })
     }
 
-    /// As [`Self::next_segment`], where the segment is a usual one: new data in one view, or an acknowledgement alone, with
-    /// no options but timestamps, of a connection with which nothing is the matter. `None` says nothing, and nothing has
-    /// changed then.
+    /// Makes the next segment, if it is a usual one: new data in one view, or an acknowledgement alone, with no options but
+    /// timestamps, of a connection that neither repairs, probes, closes nor reports anything. `None` leaves the connection
+    /// as it was, and the decision to [`Self::next_segment`].
     #[inline(always)]
     pub fn next_usual(&mut self, now: Instant) -> Option<UsualOutgoing> {
         let calm = self.state == State::Established && self.marks.agreed == Agreed::No;

@@ -153,7 +153,7 @@ impl Tcp {
         Some((piece, self.settle_ready(id, settled)))
     }
 
-    /// See [`Stack::read_all`](crate::Stack::read_all).
+    /// Sees to all of [`Stack::read_all`](crate::Stack::read_all) but taking the data.
     #[inline]
     pub fn before_read_all(&mut self, id: ConnId) -> Option<ReadAll<'_>> {
         let connection = self.connections.get_mut(id.0)?.as_mut();

@@ -50,8 +50,8 @@ impl Tcp {
         connection_of(self.flows.get4(flow)?)
     }
 
-    /// The connection at `index` where a plain segment is what it expects, and it searches no neighbour; the connections
-    /// that may have something to send, one of which it is then; and how long acknowledgements wait.
+    /// Returns the connection at `index`, if it expects the segment and searches no neighbour, with the queue of connections
+    /// that are ready to send and the delay of acknowledgements.
     #[inline(always)]
     pub fn expecting(
         &mut self,

@@ -38,8 +38,8 @@ const WITHOUT_TEMPLATE: u8 = 3;
 
 /// The parts of a frame that carries a usual segment.
 ///
-/// They are put together where the frame is to lie: moved about in memory as a whole, they would be read in longer words than
-/// they were just written in, for which a processor has to wait.
+/// The caller builds the frame from them where it returns it. A move through memory would load 16 bytes at a time that were
+/// just stored as two words: such a load waits until the stores have left the processor's store buffer.
 pub(crate) struct UsualFrame {
     head: IoBufMut,
     payload: Option<IoBuf>,
@@ -79,8 +79,8 @@ impl Way {
 }
 
 impl Tcp {
-    /// The next segment, where it is a usual one of the connection whose turn it is, and its headers are made from a
-    /// template. `None` says nothing, and nothing has changed then.
+    /// Makes the next segment of the connection whose turn it is, if it is a usual one and its headers come from a template.
+    /// `None` changes nothing, and leaves the decision to [`Self::transmit`].
     #[inline(always)]
     pub fn next_usual(&mut self, now: Instant, interface: &mut Interface) -> Option<UsualFrame> {
         let index = self.ready.first()?;
@@ -92,13 +92,13 @@ impl Tcp {
         let UsualOutgoing { header, payload, more } = connection.next_usual(now)?;
         let len = payload.as_ref().map_or(0, IoBuf::len);
         let mut head = interface.pool.take();
-        // A head of the pool has room for any headers; should it not, the segment is lost as on the wire.
+        // The pool's heads have room for all headers. If one had not, the segment would be lost, as on the wire.
         let template = connection.path.as_ref()?.template.as_ref()?;
         let left = template.fill(&mut head, &header, len)?;
         let checksum = match interface.tx_checksum {
             TxChecksum::Device => Some(left),
             TxChecksum::Software => {
-                // Of a copy: the view itself need not lie in memory.
+                // Of a copy, so that the view itself stays in registers.
                 let data = payload.clone();
                 complete(&mut head, data.as_deref().into_iter(), left);
                 None

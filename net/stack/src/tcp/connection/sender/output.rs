@@ -74,8 +74,8 @@ impl Sender {
         self.queue.unsent() == 0 && self.flight.lost() == 0 && self.fin == Fin::Open && self.probe == Due::No
     }
 
-    /// As [`Self::next`], where new data is next, stands in one view and fits into a segment, and nothing is the matter.
-    /// `None` says nothing, and nothing has changed then.
+    /// Makes the next segment's part of this half, if that is new data in one view which fits into a segment. The caller has
+    /// asked [`Self::is_usual`]. `None` changes nothing, and leaves the decision to [`Self::next`].
     #[inline(always)]
     pub fn next_usual(&mut self, now: Instant) -> Option<(IoBuf, Piece)> {
         let (unsent, mss) = (self.queue.unsent(), self.mss as usize);
