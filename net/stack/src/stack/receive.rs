@@ -1,7 +1,7 @@
 //! The way in: from a frame to the protocol that it is for.
 
 use super::usual::{self, Usual};
-use super::{Stack, around};
+use super::{Stack, around, ends};
 use crate::address::{Flow, MacAddr, is_unicast};
 use crate::address6::is_unicast6;
 use crate::config::RxChecksum;
@@ -53,6 +53,13 @@ impl Stack {
             self.receive_usual(connection, usual, frame, None);
             return;
         }
+        if let Some(end) = ends::read(&frame, &self.interface)
+            && (checksum == RxChecksum::Verified || end.is_intact(&frame))
+        {
+            let flow = end.flow;
+            self.tcp.receive_end(flow, end.into_segment(frame), &mut around!(self));
+            return;
+        }
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
             self.counters.bump(reason);
         }
@@ -90,7 +97,7 @@ impl Stack {
         let around = &mut around!(self);
         if let Err((data, rest)) = self.tcp.deliver_expected(connection, &usual.plain, (frame, rest), around)
         {
-            self.tcp.deliver(connection, usual.into_segment(data, rest), around);
+            self.tcp.deliver_end(connection, usual.into_segment(data, rest), around);
         }
     }
 

@@ -14,6 +14,7 @@
 
 mod clock;
 mod ecn;
+mod ends;
 pub(crate) mod expected;
 mod output;
 mod receiver;
@@ -24,6 +25,7 @@ mod view;
 
 pub(crate) use clock::Expiry;
 pub(crate) use ecn::{Agreed, Fresh, Long};
+pub(crate) use ends::Taken;
 pub(crate) use output::{More, Outgoing};
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
