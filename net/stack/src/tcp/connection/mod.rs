@@ -146,6 +146,12 @@ pub(crate) struct Handshake {
     pub answered_at: Option<Instant>,
     /// Whether our answer said that we know marks.
     pub ecn: Agreed,
+    /// The segment size that our answer told of.
+    pub mss: u16,
+    /// Where our timestamps begin.
+    pub timestamp_offset: u32,
+    /// The way that our answer went, where that was known.
+    pub path: Option<Way>,
 }
 
 impl Connection {
@@ -186,9 +192,11 @@ impl Connection {
     }
 
     /// A connection whose handshake a listener has done.
-    pub fn accept(handshake: Handshake, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
-        let initial = handshake.local_initial;
-        let mut connection = Self::new(handshake.flow, State::Established, initial, mtu_mss, stamps, env);
+    pub fn accept(handshake: &Handshake, env: &Env<'_>) -> Self {
+        let Handshake { flow, local_initial, mss, timestamp_offset, .. } = *handshake;
+        let stamps = Stamps::new(timestamp_offset, env.now);
+        let mut connection = Self::new(flow, State::Established, local_initial, mss, stamps, env);
+        connection.path = handshake.path;
         connection.listener = Some(handshake.listener);
         connection.marks.agreed = handshake.ecn;
         connection.synchronize(handshake.remote_initial, handshake.options, env);

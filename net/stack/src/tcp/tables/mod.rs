@@ -167,7 +167,7 @@ impl Tcp {
         around.interface.owner = connection.owner;
         let ack = connection.last_ack(around.now);
         if owed {
-            self.send_bare(&flow, ack, around);
+            self.send_last(index, ack, around);
         }
         let expires = around.now + self.config.time_wait;
         let Some((entry, dropped)) = self.time_wait.insert(flow, ack, expires) else { return };

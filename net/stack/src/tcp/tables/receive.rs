@@ -18,7 +18,6 @@ use crate::tcp::options::Options;
 use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::time_wait::Answer;
-use crate::tcp::timestamps::Stamps;
 use crate::{config, ipv4, ipv6};
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -204,9 +203,6 @@ impl Tcp {
                 return None;
             }
         }
-        let mss = self.local_mss(flow.remote.ip(), around);
-        let Beginning { timestamp_offset, .. } = self.chooser.beginning(around.now, &flow);
-        let stamps = Stamps::new(timestamp_offset, around.now);
         let env = Env {
             now: around.now,
             config: &self.config,
@@ -217,7 +213,7 @@ impl Tcp {
             around.counters.bump(Counter::DropTcpTableFull);
             return None;
         }
-        let mut connection = Box::new(Connection::accept(handshake, mss, stamps, &env));
+        let mut connection = Box::new(Connection::accept(&handshake, &env));
         connection.mapped = Place::In;
         connection.owner = self.listeners.owner(listener);
         connection.set_burst(around.interface.burst(flow.remote.ip()));
@@ -317,15 +313,17 @@ impl Tcp {
         if let Some(least) = last.map(|last| last + REUSE_DISTANCE) {
             initial = initial.max(least);
         }
-        let stamps = Stamps::new(timestamp_offset, around.now);
-        let ours = Ours { initial, mss: self.local_mss(flow.remote.ip(), around), stamps };
+        let ours = Ours { initial, mss: self.local_mss(flow.remote.ip(), around), timestamp_offset };
         let entry = HalfOpen::new(*flow, listener, segment, ours, around.now, &self.config);
         let Some(index) = self.half_open.insert(entry, around.now, &self.config) else {
             self.answer_with_cookie(entry, around);
             return;
         };
         self.flows.insert(*flow, Target::HalfOpen(index));
-        self.send_bare(flow, entry.answer(), around);
+        let path = self.send_answer(flow, entry.answer(), around);
+        if let Some(entry) = self.half_open.get_mut(index) {
+            entry.handshake.path = path;
+        }
     }
 
     /// Answers a SYN of which nothing is kept (RFC 4987 3.6).
@@ -371,6 +369,9 @@ impl Tcp {
             window: segment.window,
             answered_at: None,
             ecn: Agreed::No,
+            mss: self.local_mss(flow.remote.ip(), around),
+            timestamp_offset: self.chooser.beginning(around.now, flow).timestamp_offset,
+            path: None,
         })
     }
 
