@@ -77,7 +77,7 @@ pub(super) fn read(frame: &[u8], interface: &Interface) -> Option<End> {
     };
     let (from, to) = (u16::from_be_bytes([p0, p1]), u16::from_be_bytes([q0, q1]));
     let data_at = segment_at + HEADER_LEN + options_len;
-    let fits = data_at <= end && end <= frame.len() && from != 0 && to != 0;
+    let fits = data_at <= end && end <= frame.len();
     fits.then_some(End {
         flow: Flow::new(local, to, remote, from),
         seq: Seq(u32::from_be_bytes([s0, s1, s2, s3])),
@@ -109,11 +109,8 @@ fn read_v4(head: &[u8; TCP_V4], interface: &Interface) -> Option<Ends> {
         return None;
     };
     let (remote, local) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
-    let own = interface.ipv4.as_ref()?;
     let is_fragment = u16::from_be_bytes([f0, f1]) & 0x3fff != 0;
-    // A sender that nobody can answer, or that claims to be this interface.
-    let is_impossible = !is_unicast(remote) || own.is_broadcast(remote) || remote == own.address;
-    if is_fragment || is_marked(service) || own.address != local || is_impossible {
+    if is_fragment || is_marked(service) || interface.ipv4.as_ref()?.address != local {
         return None;
     }
     let words = header.as_chunks::<4>().0;
@@ -135,8 +132,7 @@ fn read_v6(head: &[u8; TCP_V6], interface: &Interface) -> Option<Ends> {
     let (source, destination) = ends.split_first_chunk::<16>()?;
     let remote = Ipv6Addr::from(*source);
     let local = Ipv6Addr::from(*destination.first_chunk::<16>()?);
-    let is_impossible = !is_unicast6(remote) || interface.ipv6.has(remote);
-    if v0 >> 4 != 6 || is_marked(v0 << 4 | v1 >> 4) || !interface.ipv6.has(local) || is_impossible {
+    if v0 >> 4 != 6 || is_marked(v0 << 4 | v1 >> 4) || !interface.ipv6.has(local) {
         return None;
     }
     Some(Ends {
@@ -154,6 +150,17 @@ const fn is_marked(service: u8) -> bool {
 }
 
 impl End {
+    /// Whether a flow that is not known can be that of the segment: its ports exist, and its sender can be answered and does
+    /// not claim to be this interface.
+    pub fn may_begin(&self, interface: &Interface) -> bool {
+        let is_possible = match (self.flow.remote.ip(), &interface.ipv4) {
+            (IpAddr::V4(ip), Some(own)) => is_unicast(ip) && !own.is_broadcast(ip) && ip != own.address,
+            (IpAddr::V4(_), None) => false,
+            (IpAddr::V6(ip), _) => is_unicast6(ip) && !interface.ipv6.has(ip),
+        };
+        is_possible && self.flow.local.port() != 0 && self.flow.remote.port() != 0
+    }
+
     /// Whether the segment's checksum holds.
     pub fn is_intact(&self, frame: &[u8]) -> bool {
         // The pseudo-header's addresses stand right before the segment; its other words follow here.

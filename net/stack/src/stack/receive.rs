@@ -53,12 +53,14 @@ impl Stack {
             self.receive_usual(connection, usual, frame, None);
             return;
         }
-        if let Some(end) = ends::read(&frame, &self.interface)
-            && (checksum == RxChecksum::Verified || end.is_intact(&frame))
-        {
-            let flow = end.flow;
-            self.tcp.receive_end(flow, end.into_segment(frame), &mut around!(self));
-            return;
+        if let Some(end) = ends::read(&frame, &self.interface) {
+            let (flow, target) = (end.flow, self.tcp.target(&end.flow));
+            if (target.is_some() || end.may_begin(&self.interface))
+                && (checksum == RxChecksum::Verified || end.is_intact(&frame))
+            {
+                self.tcp.receive_end(flow, target, end.into_segment(frame), &mut around!(self));
+                return;
+            }
         }
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
             self.counters.bump(reason);

@@ -47,13 +47,12 @@ impl Template {
         let bytes = match (local, remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let ip = ipv4::header(local, remote, IpNumber::TCP);
-                let mut sum = Sum::default();
-                sum.add(&ip);
+                let sum = ip.as_chunks::<4>().0.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
                 let mut bytes = [0; LEN_V4];
                 bytes[..IP].copy_from_slice(&ethernet::header(from, to, EtherType::IPV4));
                 bytes[IP..START_V4].copy_from_slice(&ip);
                 set_ports(&mut bytes, START_V4, flow);
-                Bytes::V4 { bytes, sum: u32::from(sum.folded()) }
+                Bytes::V4 { bytes, sum: u32::from(Sum::words(sum).folded()) }
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
                 let mut bytes = [0; LEN_V6];

@@ -43,6 +43,7 @@ use crate::owner::Owner;
 use crate::tcp::sack::BLOCKS_ALONE;
 use crate::tcp::tables::Way;
 use crate::time::Instant;
+use alloc::boxed::Box;
 use ecn::Marks;
 use isola_iobuf::{Chain, IoBuf};
 pub use receiver::EndCame;
@@ -155,6 +156,7 @@ pub(crate) struct Handshake {
 }
 
 impl Connection {
+    #[inline]
     fn new(flow: Flow, state: State, initial: Seq, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
         let config = env.config;
         let mss = u32::from(mtu_mss.min(DEFAULT_MSS));
@@ -192,10 +194,11 @@ impl Connection {
     }
 
     /// A connection whose handshake a listener has done.
-    pub fn accept(handshake: &Handshake, env: &Env<'_>) -> Self {
+    pub fn accept(handshake: &Handshake, env: &Env<'_>) -> Box<Self> {
         let Handshake { flow, local_initial, mss, timestamp_offset, .. } = *handshake;
         let stamps = Stamps::new(timestamp_offset, env.now);
-        let mut connection = Self::new(flow, State::Established, local_initial, mss, stamps, env);
+        // Boxed before it is changed: it is large, and would be moved once more.
+        let mut connection = Box::new(Self::new(flow, State::Established, local_initial, mss, stamps, env));
         connection.path = handshake.path;
         connection.listener = Some(handshake.listener);
         connection.marks.agreed = handshake.ecn;

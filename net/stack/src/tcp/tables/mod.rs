@@ -148,7 +148,7 @@ impl Tcp {
         }
         let unknown = connection.signals.has(Signal::Accepted) && connection.signals.has(Signal::Failed);
         if connection.held == Held::No || unknown {
-            self.free(index, around.events);
+            self.forget(index, around.events);
         } else if !connection.signals.is_empty() {
             around.events.connections.push_new(index);
         }
@@ -178,10 +178,8 @@ impl Tcp {
         self.flows.insert(flow, Target::TimeWait(entry));
     }
 
-    /// Forgets a connection that has ended.
-    fn free(&mut self, index: u32, events: &mut EventQueue) {
-        self.ready.remove(index);
-        self.timers.remove(index);
+    /// Forgets a connection that has ended, and that was settled.
+    fn forget(&mut self, index: u32, events: &mut EventQueue) {
         events.connections.remove(index);
         let Some(key) = self.connections.key_at(index) else { return };
         if let Some(connection) = self.connections.remove(key)
@@ -260,11 +258,11 @@ impl Tcp {
             Signal::SendSpace => Event::SendSpace(conn),
             Signal::PeerClosed => Event::PeerClosed(conn),
             Signal::Closed => {
-                self.free(key.index, events);
+                self.forget(key.index, events);
                 Event::Closed(conn)
             }
             Signal::Failed => {
-                self.free(key.index, events);
+                self.forget(key.index, events);
                 Event::Failed(conn, reason)
             }
         })

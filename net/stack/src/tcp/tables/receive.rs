@@ -29,14 +29,26 @@ const REUSE_DISTANCE: u32 = 1 << 17;
 impl Tcp {
     /// Takes a segment in.
     pub fn receive(&mut self, flow: Flow, segment: Segment, around: &mut Around<'_>) {
-        if let Some((index, segment)) = self.take_apart(flow, segment, around) {
+        let target = self.target(&flow);
+        if let Some((index, segment)) = self.take_apart(flow, target, segment, around) {
             self.deliver(index, segment, around);
         }
     }
 
-    /// The same of a segment that has no options but the usual ones.
-    pub fn receive_end(&mut self, flow: Flow, segment: Segment, around: &mut Around<'_>) {
-        if let Some((index, segment)) = self.take_apart(flow, segment, around) {
+    /// What a flow leads to.
+    pub fn target(&self, flow: &Flow) -> Option<Target> {
+        self.flows.get(&FlowKey::of(flow))
+    }
+
+    /// Takes a segment in that has no options but the usual ones, of a flow that leads to `target`.
+    pub fn receive_end(
+        &mut self,
+        flow: Flow,
+        target: Option<Target>,
+        segment: Segment,
+        around: &mut Around<'_>,
+    ) {
+        if let Some((index, segment)) = self.take_apart(flow, target, segment, around) {
             self.deliver_end(index, segment, around);
         }
     }
@@ -45,10 +57,11 @@ impl Tcp {
     fn take_apart(
         &mut self,
         flow: Flow,
+        target: Option<Target>,
         segment: Segment,
         around: &mut Around<'_>,
     ) -> Option<(u32, Segment)> {
-        match self.flows.get(&FlowKey::of(&flow)) {
+        match target {
             Some(Target::Connection(index)) => Some((index, segment)),
             Some(Target::HalfOpen(index)) => self.continue_handshake(index, &flow, segment, around),
             Some(Target::TimeWait(index)) => self.disturb_time_wait(index, &flow, segment, around),
@@ -213,7 +226,7 @@ impl Tcp {
             around.counters.bump(Counter::DropTcpTableFull);
             return None;
         }
-        let mut connection = Box::new(Connection::accept(&handshake, &env));
+        let mut connection = Connection::accept(&handshake, &env);
         connection.mapped = Place::In;
         connection.owner = self.listeners.owner(listener);
         connection.set_burst(around.interface.burst(flow.remote.ip()));
