@@ -2,6 +2,7 @@
 //! neighbours and addresses, `calls.rs` the application's side.
 
 mod calls;
+mod ends;
 mod link;
 mod moving;
 mod receive;

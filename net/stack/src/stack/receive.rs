@@ -1,7 +1,7 @@
 //! The way in: from a frame to the protocol that it is for.
 
 use super::usual::{self, Usual};
-use super::{Stack, around};
+use super::{Stack, around, ends};
 use crate::address::{Flow, MacAddr, is_unicast};
 use crate::address6::is_unicast6;
 use crate::config::RxChecksum;
@@ -53,6 +53,15 @@ impl Stack {
             self.receive_usual(usual, frame, None);
             return;
         }
+        if let Some(end) = ends::read(&frame, &self.interface) {
+            let (flow, target) = (end.flow, self.tcp.target(&end.flow));
+            if (target.is_some() || end.may_begin(&self.interface))
+                && (checksum == RxChecksum::Verified || end.is_intact(&frame))
+            {
+                self.tcp.receive_end(flow, target, end.into_segment(frame), &mut around!(self));
+                return;
+            }
+        }
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
             self.counters.bump(reason);
         }
@@ -89,7 +98,7 @@ impl Stack {
         frame.advance(start);
         let index = usual.connection;
         let Some((connection, ready, delay)) = self.tcp.expecting(index, self.now, &usual.plain) else {
-            self.tcp.deliver(index, usual.into_segment(frame, rest), &mut around!(self));
+            self.tcp.deliver_end(index, usual.into_segment(frame, rest), &mut around!(self));
             return;
         };
         self.interface.owner = connection.owner;

@@ -14,6 +14,7 @@
 
 mod clock;
 mod ecn;
+mod ends;
 pub(crate) mod expected;
 mod output;
 mod receiver;
@@ -24,6 +25,7 @@ mod view;
 
 pub(crate) use clock::Expiry;
 pub(crate) use ecn::{Agreed, Fresh, Long};
+pub(crate) use ends::Taken;
 pub(crate) use output::{More, Outgoing, UsualOutgoing};
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
@@ -41,6 +43,7 @@ use crate::owner::Owner;
 use crate::tcp::sack::BLOCKS_ALONE;
 use crate::tcp::tables::Way;
 use crate::time::Instant;
+use alloc::boxed::Box;
 use ecn::Marks;
 use isola_iobuf::{Chain, IoBuf};
 pub use receiver::EndCame;
@@ -144,9 +147,16 @@ pub(crate) struct Handshake {
     pub answered_at: Option<Instant>,
     /// Whether our answer said that we know marks.
     pub ecn: Agreed,
+    /// The segment size that our answer told of.
+    pub mss: u16,
+    /// Where our timestamps begin.
+    pub timestamp_offset: u32,
+    /// The way that our answer went, where that was known.
+    pub path: Option<Way>,
 }
 
 impl Connection {
+    #[inline]
     fn new(flow: Flow, state: State, initial: Seq, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
         let config = env.config;
         let mss = u32::from(mtu_mss.min(DEFAULT_MSS));
@@ -184,9 +194,12 @@ impl Connection {
     }
 
     /// A connection whose handshake a listener has done.
-    pub fn accept(handshake: Handshake, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
-        let initial = handshake.local_initial;
-        let mut connection = Self::new(handshake.flow, State::Established, initial, mtu_mss, stamps, env);
+    pub fn accept(handshake: &Handshake, env: &Env<'_>) -> Box<Self> {
+        let Handshake { flow, local_initial, mss, timestamp_offset, .. } = *handshake;
+        let stamps = Stamps::new(timestamp_offset, env.now);
+        // Boxed before it is changed: it is large, and would be moved once more.
+        let mut connection = Box::new(Self::new(flow, State::Established, local_initial, mss, stamps, env));
+        connection.path = handshake.path;
         connection.listener = Some(handshake.listener);
         connection.marks.agreed = handshake.ecn;
         connection.synchronize(handshake.remote_initial, handshake.options, env);

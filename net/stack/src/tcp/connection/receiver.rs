@@ -171,6 +171,20 @@ impl Receiver {
             && self.ended == EndCame::No
     }
 
+    /// Whether a segment at `seq` that carries nothing stands where the next byte would, and within the window.
+    pub fn is_next(&self, seq: Seq) -> bool {
+        seq == self.nxt && !seq.after(self.edge)
+    }
+
+    /// The stream ends at the next byte, as [`Self::expects`] spoke of.
+    pub fn end(&mut self) {
+        self.fin = Some(self.nxt);
+        self.nxt += 1;
+        self.ended = EndCame::Yes;
+        self.owed = Owed::Now;
+        self.reports.clear();
+    }
+
     /// Takes in what [`Self::expects`] spoke of.
     #[inline(always)]
     pub fn take_expected(&mut self, now: Instant, data: IoBuf, delay: Duration, counters: &mut Counters) {

@@ -236,7 +236,7 @@ impl Connection {
         kind
     }
 
-    fn on_fin_acked(&mut self, env: &Env<'_>) {
+    pub(super) fn on_fin_acked(&mut self, env: &Env<'_>) {
         self.state = match self.state {
             State::FinWait1 => {
                 if self.held == Held::No {
@@ -308,7 +308,7 @@ impl Connection {
         }
     }
 
-    fn on_fin(&mut self) {
+    pub(super) fn on_fin(&mut self) {
         self.fin_wait_until = None;
         self.state = match self.state {
             State::Established => State::CloseWait,

@@ -165,7 +165,7 @@ impl Tcp {
         }
         let unknown = connection.signals.has(Signal::Accepted) && connection.signals.has(Signal::Failed);
         if connection.held == Held::No || unknown {
-            self.free(index, around.events);
+            self.forget(index, around.events);
         } else if !connection.signals.is_empty() {
             around.events.connections.push_new(index);
         }
@@ -184,7 +184,7 @@ impl Tcp {
         around.interface.owner = connection.owner;
         let ack = connection.last_ack(around.now);
         if owed {
-            self.send_bare(&flow, ack, around);
+            self.send_last(index, ack, around);
         }
         let expires = around.now + self.config.time_wait;
         let Some((entry, dropped)) = self.time_wait.insert(flow, ack, expires) else { return };
@@ -195,10 +195,8 @@ impl Tcp {
         self.flows.insert(flow, Target::TimeWait(entry));
     }
 
-    /// Forgets a connection that has ended.
-    fn free(&mut self, index: u32, events: &mut EventQueue) {
-        self.ready.remove(index);
-        self.timers.remove(index);
+    /// Forgets a connection that has ended, and that was settled.
+    fn forget(&mut self, index: u32, events: &mut EventQueue) {
         events.connections.remove(index);
         let Some(key) = self.connections.key_at(index) else { return };
         if let Some(connection) = self.connections.remove(key)
@@ -279,11 +277,11 @@ impl Tcp {
             Signal::SendSpace => Event::SendSpace(conn),
             Signal::PeerClosed => Event::PeerClosed(conn),
             Signal::Closed => {
-                self.free(key.index, events);
+                self.forget(key.index, events);
                 Event::Closed(conn)
             }
             Signal::Failed => {
-                self.free(key.index, events);
+                self.forget(key.index, events);
                 Event::Failed(conn, reason)
             }
         })

@@ -3,6 +3,7 @@
 use super::{Ack, AckKind, Bare, Fin, Sender, Soon};
 use crate::counters::Counters;
 use crate::tcp::congestion::{Arrived, Round, WindowUse};
+use crate::tcp::connection::EndCame;
 use crate::tcp::connection::expected::Plain;
 use crate::tcp::options::Sack;
 use crate::tcp::seq::Seq;
@@ -65,6 +66,25 @@ impl Sender {
         let moves = plain.ack != self.una;
         if moves {
             self.take_progress(now, plain.ack);
+        }
+        moves
+    }
+
+    /// Whether a segment without data that acknowledges up to `ack` says nothing of losses, and nothing is being done about
+    /// any. One that neither moves anything nor ends the peer's stream may be a duplicate, where something is under way.
+    pub fn expects_end(&self, ack: Seq, fin: EndCame) -> bool {
+        let under_way = !ack.before(self.una) && !ack.after(self.max);
+        let alone = ack != self.una || fin == EndCame::Yes || self.nxt == self.una;
+        under_way && alone && self.is_calm() && self.probes == 0
+    }
+
+    /// Takes the acknowledgement of a segment in that [`Self::expects_end`] spoke of, which tells the window `window` as it
+    /// stands in the header; returns whether it moved anything.
+    pub fn on_calm_ack(&mut self, now: Instant, seq: Seq, ack: Seq, window: u16) -> bool {
+        self.take_window(seq, ack, u32::from(window) << self.scale);
+        let moves = ack != self.una;
+        if moves {
+            self.take_progress(now, ack);
         }
         moves
     }
