@@ -303,14 +303,16 @@ impl Tcp {
             let truth = self.connections.at_mut(index).and_then(|c| c.deadline(now));
             match truth {
                 None => self.timers.remove(index),
-                Some(truth) => {
-                    if truth > at {
-                        self.timers.set(index, truth);
-                    }
+                Some(truth) if truth > at => {
+                    self.timers.set(index, truth);
                     if self.timers.first() == Some((truth, index)) {
                         first = first.min(truth);
                         break;
                     }
+                }
+                Some(_) => {
+                    first = at;
+                    break;
                 }
             }
         }
