@@ -201,7 +201,7 @@ impl Side {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn the_short_way_does_what_the_general_way_does(steps in prop::collection::vec(step(), 1..60)) {
