@@ -206,6 +206,16 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         Ok(self.transmit.take_returned()?.map(|returned| returned.buffer))
     }
 
+    /// Drops the next frame that the device has sent and needs no more, after `take` has taken what it wants of it. Returns
+    /// whether there was one.
+    ///
+    /// # Errors
+    /// What the device did wrong.
+    #[inline(always)]
+    pub fn drop_sent(&mut self, take: impl FnOnce(&mut Tx)) -> Result<bool, Fault> {
+        self.transmit.drop_returned(take)
+    }
+
     /// How many frames the device has been given and not returned.
     pub fn in_flight(&self) -> u16 {
         self.transmit.outstanding()
@@ -215,6 +225,16 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     #[inline]
     pub fn flush(&mut self) {
         self.receive.publish();
+        self.transmit.publish();
+    }
+
+    /// As [`Self::flush`], but shows the device the buffers to receive into only where there are at least so many that it has
+    /// not seen: for who gives them back one at a time, to a device that has many.
+    #[inline]
+    pub fn flush_frames(&mut self, least_buffers: u16) {
+        if self.receive.unpublished() >= least_buffers {
+            self.receive.publish();
+        }
         self.transmit.publish();
     }
 
