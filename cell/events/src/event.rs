@@ -60,6 +60,8 @@ pub(crate) enum Work {
     Call(Box<dyn FnOnce()>),
     /// Polls a task of this core.
     Poll(TaskId),
+    /// Runs a function of the image.
+    Static(fn()),
 }
 
 /// An event that waits for its core.
@@ -202,6 +204,34 @@ impl Event {
 impl Default for Event {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// An event that is the same each time that it is made, on the core that makes it: what a driver does when it is interrupted.
+/// Making it allocates nothing, and where no other event waits it is not even copied.
+#[derive(Debug)]
+pub struct StaticEvent {
+    pub(crate) work: fn(),
+    pub(crate) tag: EventTag,
+    pub(crate) made_at: &'static Location<'static>,
+}
+
+impl StaticEvent {
+    /// An event that runs `work`, for `activity`.
+    #[track_caller]
+    pub const fn new(activity: ActivityId, work: fn()) -> Self {
+        let tag = EventTag { activity, resource: ResourceId::CPU, dependency: None };
+        Self { work, tag, made_at: Location::caller() }
+    }
+
+    /// Makes the event, behind all that wait on this core.
+    pub fn spawn(&'static self) {
+        EVENTS.enqueue_static(self);
+    }
+
+    /// The event, for a queue.
+    pub(crate) fn queued(&self) -> QueuedEvent {
+        QueuedEvent { work: Work::Static(self.work), tag: self.tag, made_at: self.made_at }
     }
 }
 

@@ -14,7 +14,7 @@
 
 use crate::activity::{self, Accounting, Charge, add};
 use crate::carrier::{BUSY, Carrier, Ending, FIRST};
-use crate::event::{EventTag, QueuedEvent, Work};
+use crate::event::{EventTag, QueuedEvent, StaticEvent, Work};
 use crate::halt::MayHalt;
 use crate::idle::{Idle, IdleHandlers};
 use crate::interrupt::Handlers;
@@ -30,6 +30,7 @@ use crate::timer::{TIMERS, Timers};
 use crate::watchdog::Watchdog;
 use alloc::boxed::Box;
 use core::cell::{Cell, RefCell};
+use core::panic::Location;
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
 use isola_abi::report::CorePhase;
@@ -45,6 +46,8 @@ pub static EVENTS: Ebb<EventLoop> = Ebb::new();
 /// The event manager of a core.
 pub struct EventLoop {
     queue: RefCell<Queue>,
+    /// What runs before all that is in the queue: a static event that was made when that was empty.
+    next: Cell<Option<&'static StaticEvent>>,
     /// Whether there is anything in the outbox: what most passes have to look at.
     chores: Cell<bool>,
     /// Of the running event, or of the last one.
@@ -79,6 +82,7 @@ impl EventLoop {
     fn on(queue: Queue) -> Self {
         Self {
             queue: RefCell::new(queue),
+            next: Cell::new(None),
             chores: Cell::new(false),
             tag: Cell::new(EventTag::new()),
             tasks: Tasks::default(),
@@ -128,6 +132,23 @@ impl EventLoop {
         self.queue.borrow_mut().push(event);
     }
 
+    /// Puts a static event behind the others of this core.
+    #[inline]
+    pub(crate) fn enqueue_static(&self, event: &'static StaticEvent) {
+        let mut queue = self.queue.borrow_mut();
+        if queue.lets_through() && self.next.get().is_none() {
+            self.next.set(Some(event));
+        } else {
+            queue.push(event.queued());
+        }
+    }
+
+    /// Whether an event waits.
+    #[inline]
+    fn has_events(&self) -> bool {
+        self.next.get().is_some() || !self.queue.borrow().is_empty()
+    }
+
     /// The tag of the running event.
     pub(crate) fn current_tag(&self) -> EventTag {
         self.tag.get()
@@ -172,9 +193,13 @@ impl EventLoop {
         self.accounting.resume(boundary);
         self.rise(mailbox);
         let next = match self.passes(mailboxes, mailbox, notice, PASSES_A_VISIT) {
-            Passed::Idle => self.rest(mailboxes, mailbox, notice),
+            Passed::Idle => self.may_rest(mailboxes, mailbox, notice),
             Passed::Ran => BUSY,
         };
+        if next != BUSY {
+            platform().rest();
+            self.rests.set(true);
+        }
         // It stands still while others have their turn, and does right to.
         self.set_phase(CorePhase::Halted);
         (next, self.accounting.switch(Charge::Idle))
@@ -184,8 +209,8 @@ impl EventLoop {
     /// Returns the reading of the cycle counter after it.
     pub(crate) fn halt_for_all(&self, next: u64, boundary: u64) -> u64 {
         self.accounting.resume(boundary);
-        if self.timers.arm(next) == MayHalt::Yes {
-            self.accounting.switch(Charge::Idle);
+        let now = self.accounting.switch(Charge::Idle);
+        if self.timers.arm(next, now) == MayHalt::Yes {
             platform().halt();
         }
         self.accounting.switch(Charge::Loop)
@@ -232,8 +257,8 @@ impl EventLoop {
         self.set_phase(CorePhase::Running);
     }
 
-    /// One pass after the other, at least one and at most `most`, until there is no event or another notice. There is one
-    /// loop of passes, so that a pass is part of it and none is called.
+    /// One pass after the other, at least one and at most `most`, until there is nothing left to do or another notice. There is
+    /// one loop of passes, so that a pass is part of it and none is called.
     fn passes(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice, most: u64) -> Passed {
         for _ in 0..most {
             if self.pass(mailboxes, mailbox) == Passed::Idle {
@@ -257,37 +282,48 @@ impl EventLoop {
             self.receive(mailboxes, mailbox);
         }
         if self.chores.get() {
-            self.outbox.flush();
-            self.chores.set(!self.outbox.is_empty());
+            self.do_chores();
         }
         self.pressure.look(&self.accounting);
-        let event = self.queue.borrow_mut().pop();
-        match event {
-            Some(event) => {
-                self.run_event(event);
-                Passed::Ran
-            }
-            None => Passed::Idle,
+        if let Some(event) = self.next.take() {
+            self.run_event(event.tag, event.made_at, event.work);
+        } else {
+            let event = self.queue.borrow_mut().pop();
+            let Some(QueuedEvent { work, tag, made_at }) = event else { return Passed::Idle };
+            self.run_event(tag, made_at, || match work {
+                Work::Call(work) => work(),
+                Work::Poll(task) => self.tasks.poll(task),
+                Work::Static(work) => work(),
+            });
         }
+        // What another pass would find otherwise, whoever halts looks for.
+        let is_last =
+            !self.has_events() && mailbox.is_empty() && !self.chores.get() && self.pressure.is_calm();
+        if is_last { Passed::Idle } else { Passed::Ran }
     }
 
-    fn run_event(&self, event: QueuedEvent) {
-        self.tag.set(event.tag);
-        let (began, looked) = self.accounting.begin_event(event.tag.activity);
+    #[inline(always)]
+    fn run_event(&self, tag: EventTag, made_at: &'static Location<'static>, work: impl FnOnce()) {
+        self.tag.set(tag);
+        let (began, looked) = self.accounting.begin_event(tag.activity);
         let passes = self.accounting.report().passes.load(Ordering::Relaxed);
         if self.queueing.must_look(passes) {
             self.look_at_waiting(passes, looked, began);
         }
-        match event.work {
-            Work::Call(work) => work(),
-            Work::Poll(task) => self.tasks.poll(task),
-        }
+        work();
         let ended = self.accounting.switch(Charge::Loop);
         let spent_cycles = ended.wrapping_sub(began);
         if self.watchdog.must_look(spent_cycles) {
             let report = self.accounting.report();
-            self.watchdog.look(report, self.tag.get(), event.made_at, spent_cycles, ended);
+            self.watchdog.look(report, self.tag.get(), made_at, spent_cycles, ended);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn do_chores(&self) {
+        self.outbox.flush();
+        self.chores.set(!self.outbox.is_empty());
     }
 
     /// Begins or ends a sample of how long events wait.
@@ -303,6 +339,7 @@ impl EventLoop {
 
     /// Queues what other cores have sent: a bounded part of it, so that a flood of messages holds up neither the core's
     /// own events nor fills its memory.
+    #[inline(never)]
     fn receive(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) {
         let most = if self.is_long() { 1 } else { MESSAGES_A_PASS };
         let mut events = 0;
@@ -326,22 +363,27 @@ impl EventLoop {
         }
     }
 
-    /// There was no event: halts, where there is nothing else to do either.
+    /// There is no event: halts, where there is nothing else to do either.
     fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) {
-        let next = self.rest(mailboxes, mailbox, notice);
-        if next != BUSY && self.timers.arm(next) == MayHalt::Yes {
-            self.accounting.switch(Charge::Idle);
-            platform().halt();
+        let next = self.may_rest(mailboxes, mailbox, notice);
+        if next != BUSY {
+            let now = self.accounting.switch(Charge::Idle);
+            if self.timers.arm(next, now) == MayHalt::Yes {
+                platform().sleep();
+            }
         }
-        self.rise(mailbox);
+        mailbox.finish_halt();
+        self.quiescence.join();
+        self.set_phase(CorePhase::Running);
         // What time it is by then is what alarms ring by.
         self.accounting.end_idling();
     }
 
-    /// Has the core rest until it is woken, where there is nothing to do. Returns when there is, in cycles.
+    /// Says that the core is halted, where there is nothing to do. Returns when there is, in cycles.
     #[inline(always)]
-    fn rest(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
-        if self.idle.run() != Idle::MayHalt || !self.queue.borrow().is_empty() {
+    fn may_rest(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
+        // There was no event before them.
+        if self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()) {
             return BUSY;
         }
         if self.quiescence.leave() == MayHalt::No {
@@ -356,8 +398,6 @@ impl EventLoop {
             return BUSY;
         }
         self.set_phase(CorePhase::Halted);
-        platform().rest();
-        self.rests.set(true);
         self.timers.next()
     }
 
@@ -369,8 +409,8 @@ impl EventLoop {
 /// What came of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
-    /// An event ran.
+    /// There may be more to do.
     Ran,
-    /// There was none.
+    /// There was no event, or only one.
     Idle,
 }

@@ -22,6 +22,7 @@ use core::marker::PhantomData;
 use core::ops::RangeInclusive;
 use isola_abi::descriptor::REQUEST_VECTOR;
 use isola_ebbs::platform;
+use isola_platform::{Others, PendingVectors};
 
 /// The vectors that are allocated.
 pub const ALLOCATED_VECTORS: RangeInclusive<u8> = 0xc0..=0xdf;
@@ -136,24 +137,39 @@ impl Handlers {
     #[inline]
     pub fn run_pending(&self, accounting: &Accounting) {
         let pending = platform().take_interrupts();
-        if pending.is_empty() {
-            return;
+        if !pending.is_empty() {
+            self.run(pending, accounting);
         }
+    }
+
+    #[inline(never)]
+    fn run(&self, mut pending: PendingVectors, accounting: &Accounting) {
         accounting.switch(Charge::Interrupt);
-        pending.for_each(|vector| {
-            add(&accounting.report().interrupts, 1);
-            if vector == REQUEST_VECTOR {
-                mailbox::all().give_notice();
+        loop {
+            let others = pending.others();
+            for vector in pending {
+                add(&accounting.report().interrupts, 1);
+                self.call(vector);
             }
-            let bound = self.bound.borrow();
-            let handler =
-                bound.iter().find(|(bound, _)| *bound == vector).map(|(_, handler)| handler.clone());
-            // Without a borrow: handlers may come and go in a handler.
-            drop(bound);
-            if let Some(handler) = handler {
-                handler();
+            if others == Others::None {
+                break;
             }
-        });
+            pending = platform().take_interrupts();
+        }
         accounting.switch(Charge::Loop);
+    }
+
+    #[inline]
+    fn call(&self, vector: u8) {
+        if vector == REQUEST_VECTOR {
+            mailbox::all().give_notice();
+        }
+        let bound = self.bound.borrow();
+        let handler = bound.iter().find(|(bound, _)| *bound == vector).map(|(_, handler)| handler.clone());
+        // Without a borrow: handlers may come and go in a handler.
+        drop(bound);
+        if let Some(handler) = handler {
+            handler();
+        }
     }
 }

@@ -90,4 +90,13 @@ impl Queue {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Whether the next event that comes is the next that runs, and nobody wants to know of it before.
+    #[inline]
+    pub fn lets_through(&self) -> bool {
+        match self {
+            Self::Fifo(queue) => queue.is_empty(),
+            Self::Own(_) => false,
+        }
+    }
 }
