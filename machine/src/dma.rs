@@ -33,13 +33,15 @@ pub enum Access {
     DeviceWrites,
 }
 
-/// Where the image stands, once it is known. Leaked on purpose: it is set once a run.
+/// The placed image, once its place is known. Leaked on purpose: it is set once a run.
 static PLACED_IMAGE: AtomicPtr<PlacedImage> = AtomicPtr::new(core::ptr::null_mut());
 
+/// The image's segments in physical memory.
 struct PlacedImage {
     segments: Vec<ImageSegment>,
     bounds: Bounds,
-    /// Of its variables: the heap's first pages are there, which are used all the time.
+    /// Virtual addresses of the variables, and the physical address of their start: a short cut, as the heap's first pages lie
+    /// there. Empty if the variables are not contiguous.
     variables: Range<u64>,
     variables_at: u64,
 }
@@ -50,7 +52,6 @@ pub(crate) fn set_image(segments: Vec<ImageSegment>) {
     let all = bounds.data_start..bounds.data_end;
     let len = (all.end - all.start) as usize;
     let at = in_image(&segments, &bounds, all.start, len, Access::DeviceWrites);
-    // Where they are not in one piece, they are looked for like the others.
     let (variables, variables_at) = at.map_or((0..0, 0), |at| (all, at));
     let image = PlacedImage { segments, bounds, variables, variables_at };
     PLACED_IMAGE.store(alloc::boxed::Box::leak(alloc::boxed::Box::new(image)), Ordering::Release);
@@ -287,7 +288,7 @@ impl DmaRegion {
         unsafe { self.base.add(offset) }.cast::<T>().as_ptr()
     }
 
-    /// Where the `len` bytes from `offset` on are: `None` where they are not all within the region or not aligned so.
+    /// Returns the place of the `len` bytes from `offset` on; `None` if they are not all within the region, or not aligned.
     pub(crate) fn piece(&self, offset: usize, len: usize, align: usize) -> Option<NonNull<u8>> {
         if offset.checked_add(len)? > self.len || !offset.is_multiple_of(align) || align > REGION_ALIGN {
             return None;

@@ -1,30 +1,30 @@
-//! Rings and words in memory that driver and device share: the places are checked once, when they are cut out of the memory,
-//! so that an access is one instruction or two.
+//! Rings and words in memory that driver and device share. [`RingMemory`] checks bounds and alignment once, when it cuts a ring
+//! out of the memory, so that an access is one or two instructions.
 //!
-//! Accesses are volatile reads and writes of words, as those of [`DmaRegion`]. Parts are cut out in ascending order, so that no
-//! two overlap and each has one owner on the driver's side.
+//! Accesses are volatile reads and writes of words, as those of [`DmaRegion`]. Invariant: parts are cut out in ascending order,
+//! so no two overlap, and each has one owner on the driver's side.
 
 use crate::dma::DmaRegion;
 use alloc::sync::Arc;
 use core::fmt;
 use core::ptr::NonNull;
 
-/// The memory of rings. It stays in place as long as this or a part of it lives.
+/// The memory of rings. It stays in place as long as this value or a part cut out of it lives.
 #[derive(Debug)]
 pub struct RingMemory {
     region: Arc<Kept>,
-    /// What lies before this offset was cut out, or is left out.
+    /// The end of the last part that was cut out, in bytes.
     cut_to: usize,
 }
 
-/// A region that nobody reads or writes as such.
+/// Owns a region without access to its bytes.
 #[derive(Debug)]
 struct Kept(DmaRegion);
 
 // SAFETY: nothing is read from or written to the region through this type.
 unsafe impl Sync for Kept {}
 
-/// What a ring has entries of.
+/// An entry of a ring.
 ///
 /// # Safety
 /// `read` and `write` access the bytes of `Self` at that place alone.
@@ -84,22 +84,22 @@ macro_rules! pairs {
 pairs! { u32 u64 }
 
 impl RingMemory {
-    /// The memory of a region.
+    /// Takes a region over.
     pub fn new(region: DmaRegion) -> Self {
         Self { region: Arc::new(Kept(region)), cut_to: 0 }
     }
 
-    /// Cuts a ring of `len` entries out, the first at `offset`.
+    /// Cuts out a ring of `len` entries, the first at byte `offset`.
     ///
     /// # Panics
-    /// Where `len` is no power of two, the ring is not within the memory or not aligned, or part of it was cut out before.
+    /// If `len` is no power of two, or the ring is not within the memory, not aligned, or begins before the end of the last part.
     pub fn ring<T: RingEntry>(&mut self, offset: usize, len: usize) -> DmaRing<T> {
         assert!(len.is_power_of_two(), "a ring's positions wrap around at a power of two");
         let place = self.cut(offset, len * size_of::<T>(), align_of::<T>());
         DmaRing { base: place.cast(), mask: len - 1, _memory: Arc::clone(&self.region) }
     }
 
-    /// Cuts a word out.
+    /// Cuts out a word at byte `offset`.
     ///
     /// # Panics
     /// As for a ring.
@@ -115,7 +115,7 @@ impl RingMemory {
         place
     }
 
-    /// The address by which devices know the byte at `offset`.
+    /// Returns the device address of the byte at `offset`.
     ///
     /// # Panics
     /// As [`DmaRegion::device_address`].
@@ -129,7 +129,7 @@ impl RingMemory {
     }
 }
 
-/// A ring of entries, by position: positions count on, and wrap around at the ring's length.
+/// A ring of entries. Positions count up without end; the ring takes them modulo its length.
 pub struct DmaRing<T> {
     base: NonNull<T>,
     mask: usize,

@@ -85,7 +85,7 @@ pub(crate) fn clear_some() -> bool {
     HEAP.pages().clear_some(HEAP.near(), |memory, len| unsafe { clear(memory, len) })
 }
 
-/// Whether [`clear_some`] may have something to do. A load.
+/// Returns whether [`clear_some`] may have something to do. A load.
 #[inline]
 pub(crate) fn has_unclear() -> bool {
     HEAP.pages().may_have_unclear()

@@ -242,7 +242,7 @@ impl ReceiveBuffer for Filled {
 
 /// A frame for the device to read.
 struct Sent {
-    /// `None` once the device is done with it.
+    /// `None` once the device has sent the frame and the head was recycled.
     head: Option<IoBufMut>,
     payload: Chain,
 }
@@ -291,26 +291,24 @@ struct BareQueue {
     /// Buffers that the device could have and does not get, as they are long.
     spare: u16,
     watched: Watched,
-    /// Buffers that the device is shown together, as it has many: an eighth of them. It can have a frame of the longest kind in
-    /// the others.
+    /// Receive buffers that are published together: an eighth of the device's. The others hold the longest frame.
     shown_together: u16,
     /// Whether the device broke its rules, and was complained about.
     faulty: bool,
     _device: Arc<Mutex<NetDevice>>,
 }
 
-/// A view of each of the last received buffers: the memory of one that nobody else views any more is used again.
+/// A ring of views of the last received buffers. The queue recycles the memory of a buffer once this is its only view.
 struct Watched {
-    /// As a ring.
     views: Vec<IoBuf>,
-    /// The oldest one.
+    /// Index of the oldest view.
     next: usize,
-    /// How many at most.
+    /// Upper bound of the number of views.
     most: usize,
 }
 
 impl Watched {
-    /// Watches a received buffer. Returns the memory of one that was watched in its place, where nobody views that.
+    /// Watches a received buffer in the place of the oldest. Returns the memory of that one; `None` if it is still in use.
     #[inline(always)]
     fn exchange(&mut self, received: &IoBuf) -> Option<IoBufMut> {
         let index = if self.next < self.views.len() { self.next } else { 0 };
@@ -326,7 +324,7 @@ impl Watched {
         }
     }
 
-    /// Watches one more, before the oldest.
+    /// Adds a view to the ring, behind the youngest: before the oldest.
     #[cold]
     #[inline(never)]
     fn watch(&mut self, oldest: usize, view: IoBuf) -> Option<IoBufMut> {
@@ -338,8 +336,7 @@ impl Watched {
 }
 
 impl BareQueue {
-    /// Lends the device a frame, with its header in the headroom, where there is room for it. The frame is moved once: to where
-    /// the queue keeps it.
+    /// Lends the device a frame, with its header in the headroom if that is large enough.
     #[inline(always)]
     fn lend(&mut self, mut frame: Frame) -> Result<(), Refused<Frame>> {
         let offload = offload(&frame);
@@ -360,7 +357,7 @@ impl BareQueue {
             false => self.queue.transmit(sent, offload),
         };
         lent.map_err(|Refused { buffer: Sent { head, payload }, reason }| {
-            // It was put there above.
+            // The queue returns the buffer unchanged.
             let mut head = head.unwrap_or_else(|| IoBufMut::with_room(0, 0));
             if has_headroom {
                 head.advance(HEADER_LEN);
@@ -369,12 +366,12 @@ impl BareQueue {
         })
     }
 
-    /// A new buffer to be filled.
+    /// Returns a new buffer to receive into.
     fn fresh(&self) -> IoBufMut {
         IoBufMut::with_room(0, self.buffer_len)
     }
 
-    /// Gives the device a buffer, all of which is to be filled.
+    /// Gives the device all of a buffer to receive into.
     #[inline(always)]
     fn fill(&mut self, mut buffer: IoBufMut) -> Result<(), Refusal> {
         buffer.extend();
@@ -400,8 +397,9 @@ impl BareQueue {
         buffer.truncate(len);
         let filled = buffer.freeze();
         let other = self.watched.exchange(&filled).unwrap_or_else(|| self.fresh());
-        // A device that does not take it was complained about.
+        // `fill` has reported a fault of the device.
         _ = self.fill(other);
+        self.queue.flush_buffers(self.shown_together);
         filled
     }
 
@@ -514,7 +512,7 @@ impl NetworkQueue for BareQueue {
     }
 
     fn flush(&mut self) {
-        self.queue.flush_frames(self.shown_together);
+        self.queue.flush_frames();
     }
 
     fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut)) {
@@ -533,7 +531,6 @@ impl NetworkQueue for BareQueue {
     }
 
     fn enable_interrupts(&mut self) -> FramesPending {
-        self.flush();
         match self.queue.enable_receive_interrupts() {
             // A device that broke its rules has nothing more to give.
             Pending::Yes if self.queue.fault().is_some() => FramesPending::No,
@@ -546,6 +543,9 @@ impl NetworkQueue for BareQueue {
         if let Some(device) = &self.line {
             device.lock().acknowledge();
         }
-        self.queue.disable_receive_interrupts();
+        // A queue that is armed for one interrupt sends no other, and the caller had that one or has found frames.
+        if !self.queue.interrupts_once() {
+            self.queue.disable_receive_interrupts();
+        }
     }
 }

@@ -1,23 +1,23 @@
-//! Interrupts that came and were not handed to the loop yet: by core, a bit a vector.
+//! Interrupts that came and that the loop has not taken yet: a bit a vector, for each core.
 //!
-//! A core's words are changed by the processor core that runs it, and each by one instruction: what notes a vector can be set
-//! aside, and another processor core note something for the same core.
+//! The processor core that runs a core changes its words, each by one atomic instruction: the supervisor can set the interrupt
+//! stub aside in the middle, and another processor core can then note an interrupt for the same core.
 
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use isola_abi::id::MAX_CORES;
 use isola_platform::{CoreIndex, Others, PendingVectors};
 
-/// By core.
+/// The interrupts of each core.
 static PENDING: [Pending; MAX_CORES] = [const { Pending::new() }; MAX_CORES];
 
 /// Interrupts of a core.
 pub(crate) struct Pending {
-    /// A bit for each quarter of the vectors in which there may be some, so that one load says that there is none.
+    /// A bit for each quarter of the vectors that may have some, so that one load tells whether there is any.
     quarters: AtomicU64,
     words: [AtomicU64; 4],
 }
 
-/// Interrupts of that core.
+/// Returns the interrupts of `core`.
 #[inline]
 pub(crate) fn of(core: CoreIndex) -> &'static Pending {
     &PENDING[core.0 as usize]
@@ -37,7 +37,7 @@ impl Pending {
         self.quarters.fetch_or(1 << quarter, Ordering::Relaxed);
     }
 
-    /// Whether an interrupt was noted and not taken.
+    /// Returns whether an interrupt was noted and not taken.
     #[inline]
     pub fn has_any(&self) -> bool {
         self.quarters.load(Ordering::Relaxed) != 0
@@ -52,7 +52,7 @@ impl Pending {
         }
         let quarter = quarters.trailing_zeros() as u8 & 3;
         self.quarters.fetch_and(!(1 << quarter), Ordering::Relaxed);
-        // What is noted from here on says so again.
+        // An interrupt that is noted from here on sets the bit again.
         compiler_fence(Ordering::SeqCst);
         let bits = self.words[usize::from(quarter)].swap(0, Ordering::Relaxed);
         let others = if quarters & (quarters - 1) != 0 { Others::Arrived } else { Others::None };

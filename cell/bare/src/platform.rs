@@ -90,7 +90,7 @@ fn note(vector: u8) {
         mates = CoreSet::from_bits(mates.bits() | MATES[place].load(Ordering::Relaxed));
     }
     if mates.is_single() {
-        // As nearly always: it is this one.
+        // The usual case: this processor core runs one core.
         return pending::of(here).note(vector);
     }
     mates.for_each(|core| pending::of(core).note(vector));
@@ -135,7 +135,7 @@ fn clear_pages() -> Cleared {
     Cleared::AllThatIsFree
 }
 
-/// Halts a core that was needed before, where it has nothing better to do.
+/// Halts a core that has joined, unless an interrupt is pending or comes while it clears pages.
 fn halt_joined(mode: HaltMode) {
     if has_pending() || (heap::has_unclear() && clear_pages() == Cleared::Some) {
         return;
@@ -239,10 +239,12 @@ impl Platform for Bare {
         window::after_halt();
     }
 
-    fn sleep(&self) {
+    fn sleep(&self) -> PendingVectors {
         self.rest();
         halt_joined(self.descriptor().halt_mode);
         self.rise();
+        grow::pass();
+        pending::of(current_core()).take()
     }
 
     fn places(&self) -> &Places {

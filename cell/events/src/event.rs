@@ -207,8 +207,8 @@ impl Default for Event {
     }
 }
 
-/// An event that is the same each time that it is made, on the core that makes it: what a driver does when it is interrupted.
-/// Making it allocates nothing, and where no other event waits it is not even copied.
+/// An event with fixed work, such as a driver's poll of its device, for the core that makes it. Making it allocates nothing;
+/// if no other event waits, the loop stores a pointer and copies nothing.
 #[derive(Debug)]
 pub struct StaticEvent {
     pub(crate) work: fn(),
@@ -217,19 +217,20 @@ pub struct StaticEvent {
 }
 
 impl StaticEvent {
-    /// An event that runs `work`, for `activity`.
+    /// Returns an event that runs `work` for `activity`.
     #[track_caller]
     pub const fn new(activity: ActivityId, work: fn()) -> Self {
         let tag = EventTag { activity, resource: ResourceId::CPU, dependency: None };
         Self { work, tag, made_at: Location::caller() }
     }
 
-    /// Makes the event, behind all that wait on this core.
+    /// Makes the event, behind all that wait on the calling core.
+    #[inline(always)]
     pub fn spawn(&'static self) {
         EVENTS.enqueue_static(self);
     }
 
-    /// The event, for a queue.
+    /// Returns a copy of the event for a queue.
     pub(crate) fn queued(&self) -> QueuedEvent {
         QueuedEvent { work: Work::Static(self.work), tag: self.tag, made_at: self.made_at }
     }

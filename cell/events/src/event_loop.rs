@@ -1,11 +1,11 @@
 //! The loop of a core.
 //!
 //! ```text
-//! pass:  0  the boundary between two events: deferred work looked at, where there is any
-//!        1  interrupts let in and handled, due alarms run, messages of other cores queued, what could not be sent to
-//!           other cores sent now, who is to be told that memory runs low told
+//! pass:  0  the boundary between two events: interrupts let in, deferred work looked at, where there is any
+//!        1  interrupts handled, due alarms run, messages of other cores queued, what could not be sent to other cores
+//!           sent now, who is to be told that memory runs low told
 //!        2  one queued event
-//!        3  where there was none: the idle handlers
+//!        3  where there was none, or it was the last: the idle handlers
 //!        4  where they found nothing: the timer armed for the next alarm, halt
 //! ```
 //!
@@ -35,7 +35,7 @@ use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
 use isola_abi::report::CorePhase;
 use isola_ebbs::{CoreIdentity, Ebb, Representative, current_core, cycles, platform};
-use isola_platform::CoreIndex;
+use isola_platform::{CoreIndex, PendingVectors};
 
 /// Passes of a core's loop before the next one's turn, where a processor core runs several.
 const PASSES_A_VISIT: u64 = 16;
@@ -46,7 +46,7 @@ pub static EVENTS: Ebb<EventLoop> = Ebb::new();
 /// The event manager of a core.
 pub struct EventLoop {
     queue: RefCell<Queue>,
-    /// What runs before all that is in the queue: a static event that was made when that was empty.
+    /// The event that runs before those of the queue: a static event that was made while the queue was empty.
     next: Cell<Option<&'static StaticEvent>>,
     /// Whether there is anything in the outbox: what most passes have to look at.
     chores: Cell<bool>,
@@ -143,7 +143,7 @@ impl EventLoop {
         }
     }
 
-    /// Whether an event waits.
+    /// Returns whether an event waits.
     #[inline]
     fn has_events(&self) -> bool {
         self.next.get().is_some() || !self.queue.borrow().is_empty()
@@ -179,10 +179,11 @@ impl EventLoop {
     pub(crate) fn run_alone(&self, mailboxes: &Mailboxes, notice: Notice) {
         let mailbox = mailboxes.of(current_core());
         self.rise(mailbox);
-        while mailboxes.notice() == notice {
-            if self.passes(mailboxes, mailbox, notice, u64::MAX) == Passed::Idle {
-                self.idle(mailboxes, mailbox, notice);
-            }
+        let mut arrived = self.let_interrupts_in();
+        while self.passes(mailboxes, mailbox, notice, u64::MAX, arrived) == Passed::Idle
+            && mailboxes.notice() == notice
+        {
+            arrived = self.idle(mailboxes, mailbox, notice);
         }
     }
 
@@ -192,7 +193,8 @@ impl EventLoop {
         let mailbox = mailboxes.of(current_core());
         self.accounting.resume(boundary);
         self.rise(mailbox);
-        let next = match self.passes(mailboxes, mailbox, notice, PASSES_A_VISIT) {
+        let arrived = self.let_interrupts_in();
+        let next = match self.passes(mailboxes, mailbox, notice, PASSES_A_VISIT, arrived) {
             Passed::Idle => self.may_rest(mailboxes, mailbox, notice),
             Passed::Ran => BUSY,
         };
@@ -257,26 +259,49 @@ impl EventLoop {
         self.set_phase(CorePhase::Running);
     }
 
-    /// One pass after the other, at least one and at most `most`, until there is nothing left to do or another notice. There is
-    /// one loop of passes, so that a pass is part of it and none is called.
-    fn passes(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice, most: u64) -> Passed {
-        for _ in 0..most {
-            if self.pass(mailboxes, mailbox) == Passed::Idle {
+    /// Makes at least one pass and at most `most`, until there is nothing left to do or another notice. The first pass handles
+    /// the interrupts in `arrived`. Inlined, so that a pass costs no call.
+    #[inline(always)]
+    fn passes(
+        &self,
+        mailboxes: &Mailboxes,
+        mailbox: &Mailbox,
+        notice: Notice,
+        most: u64,
+        mut arrived: PendingVectors,
+    ) -> Passed {
+        let mut left = most;
+        loop {
+            if self.pass(mailboxes, mailbox, arrived) == Passed::Idle {
                 return Passed::Idle;
             }
-            if mailboxes.notice() != notice {
-                break;
+            left -= 1;
+            if left == 0 || mailboxes.notice() != notice {
+                return Passed::Ran;
             }
+            arrived = self.let_interrupts_in();
         }
-        Passed::Ran
+    }
+
+    /// Lets interrupts in and returns those that came. The caller hands them to the next pass, whose cycles up to its event are
+    /// charged to them.
+    #[inline(always)]
+    fn let_interrupts_in(&self) -> PendingVectors {
+        let arrived = platform().take_interrupts();
+        if !arrived.is_empty() {
+            self.accounting.switch(Charge::Interrupt);
+        }
+        arrived
     }
 
     /// What comes between two events, and the next one, where there is one.
-    #[inline]
-    fn pass(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) -> Passed {
+    #[inline(always)]
+    fn pass(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, arrived: PendingVectors) -> Passed {
         self.quiescence.pass();
         add(&self.accounting.report().passes, 1);
-        self.handlers.run_pending(&self.accounting);
+        if !arrived.is_empty() {
+            self.handlers.run(arrived, &self.accounting);
+        }
         self.timers.run_due(&self.accounting);
         if !mailbox.is_empty() {
             self.receive(mailboxes, mailbox);
@@ -296,7 +321,7 @@ impl EventLoop {
                 Work::Static(work) => work(),
             });
         }
-        // What another pass would find otherwise, whoever halts looks for.
+        // A core that halts checks everything else that another pass would check: alarms, notices, deferred work.
         let is_last =
             !self.has_events() && mailbox.is_empty() && !self.chores.get() && self.pressure.is_calm();
         if is_last { Passed::Idle } else { Passed::Ran }
@@ -363,33 +388,34 @@ impl EventLoop {
         }
     }
 
-    /// There is no event: halts, where there is nothing else to do either.
-    fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) {
+    /// Halts, unless there is something else than events to do. Returns the interrupts that came meanwhile, for the next pass.
+    fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> PendingVectors {
         let next = self.may_rest(mailboxes, mailbox, notice);
-        if next != BUSY {
+        let halts = next != BUSY && {
             let now = self.accounting.switch(Charge::Idle);
-            if self.timers.arm(next, now) == MayHalt::Yes {
-                platform().sleep();
-            }
-        }
+            self.timers.arm(next, now) == MayHalt::Yes
+        };
+        let arrived = if halts { platform().sleep() } else { platform().take_interrupts() };
         mailbox.finish_halt();
         self.quiescence.join();
         self.set_phase(CorePhase::Running);
         // What time it is by then is what alarms ring by.
-        self.accounting.end_idling();
+        self.accounting.end_idling(if arrived.is_empty() { Charge::Loop } else { Charge::Interrupt });
+        arrived
     }
 
-    /// Says that the core is halted, where there is nothing to do. Returns when there is, in cycles.
+    /// Marks the core as halted, unless there is something to do. Returns the cycle count at which there will be: [`BUSY`], or
+    /// when the first alarm is due.
     #[inline(always)]
     fn may_rest(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
-        // There was no event before them.
+        // Only an idle handler can have made an event since the last pass.
         if self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()) {
             return BUSY;
         }
         if self.quiescence.leave() == MayHalt::No {
             return BUSY;
         }
-        if mailboxes.prepare_halt(current_core(), notice) == MayHalt::No {
+        if mailboxes.prepare_halt_of(mailbox, notice) == MayHalt::No {
             return BUSY;
         }
         let must_stay = self.chores.get() && self.outbox.is_due();
@@ -409,8 +435,8 @@ impl EventLoop {
 /// What came of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
-    /// There may be more to do.
+    /// An event ran, and there may be more to do.
     Ran,
-    /// There was no event, or only one.
+    /// No event is left.
     Idle,
 }

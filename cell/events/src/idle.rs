@@ -39,7 +39,7 @@ pub fn on_idle(handler: impl Fn() -> Idle + 'static) -> IdleHandler {
 }
 
 impl IdleHandlers {
-    /// Whether there are any.
+    /// Returns whether handlers may be installed.
     #[inline]
     pub fn has_any(&self) -> bool {
         !self.handlers.borrow().is_empty()

@@ -11,7 +11,7 @@
 //! 0xe0-0xff   bound: interrupt lines, requests of the supervisor; timer, wake-ups: they need no handler
 //! ```
 
-use crate::activity::{Accounting, Charge, add};
+use crate::activity::{Accounting, add};
 use crate::event_loop::EVENTS;
 use crate::mailbox;
 use alloc::rc::Rc;
@@ -132,19 +132,10 @@ impl Handlers {
         Ok(Interrupt { vector, here: PhantomData })
     }
 
-    /// Lets interrupts in, and runs the handlers of those that came. A vector without a handler is counted and
-    /// otherwise ignored: it has done its work if it woke the core.
-    #[inline]
-    pub fn run_pending(&self, accounting: &Accounting) {
-        let pending = platform().take_interrupts();
-        if !pending.is_empty() {
-            self.run(pending, accounting);
-        }
-    }
-
+    /// Runs the handlers of interrupts that came. A vector without a handler is counted and otherwise ignored: it has done
+    /// its work if it woke the core.
     #[inline(never)]
-    fn run(&self, mut pending: PendingVectors, accounting: &Accounting) {
-        accounting.switch(Charge::Interrupt);
+    pub fn run(&self, mut pending: PendingVectors, accounting: &Accounting) {
         loop {
             let others = pending.others();
             for vector in pending {
@@ -156,7 +147,6 @@ impl Handlers {
             }
             pending = platform().take_interrupts();
         }
-        accounting.switch(Charge::Loop);
     }
 
     #[inline]
@@ -165,7 +155,9 @@ impl Handlers {
             mailbox::all().give_notice();
         }
         let bound = self.bound.borrow();
-        let handler = bound.iter().find(|(bound, _)| *bound == vector).map(|(_, handler)| handler.clone());
+        // Drivers bind theirs last, and have most.
+        let mut last_first = bound.iter().rev();
+        let handler = last_first.find(|(bound, _)| *bound == vector).map(|(_, handler)| handler.clone());
         // Without a borrow: handlers may come and go in a handler.
         drop(bound);
         if let Some(handler) = handler {

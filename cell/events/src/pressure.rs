@@ -89,7 +89,7 @@ impl PressureHandlers {
         }
     }
 
-    /// Whether memory is not short, and the core knows.
+    /// Returns whether memory is not short and handlers know that.
     #[inline]
     pub fn is_calm(&self) -> bool {
         self.level.load(Ordering::Relaxed) | self.seen.get() == MemoryPressure::None as u32

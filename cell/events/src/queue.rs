@@ -91,7 +91,8 @@ impl Queue {
         self.len() == 0
     }
 
-    /// Whether the next event that comes is the next that runs, and nobody wants to know of it before.
+    /// Returns whether an event that is made now may bypass the queue: while Isola's queue is empty. An application's own queue
+    /// sees every event.
     #[inline]
     pub fn lets_through(&self) -> bool {
         match self {

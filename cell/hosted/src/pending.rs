@@ -72,7 +72,7 @@ impl Pending {
         }
     }
 
-    /// Takes the vectors of the first quarter that has any. On the core alone.
+    /// Takes the vectors of the first quarter that has any. Called on the core itself.
     pub fn take(&self) -> PendingVectors {
         let is_set = |word: &AtomicU64| word.load(Ordering::Relaxed) != 0;
         let Some(quarter) = self.words.iter().position(is_set) else { return PendingVectors::default() };

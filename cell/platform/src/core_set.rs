@@ -53,7 +53,7 @@ impl CoreSet {
         Self { bits: self.bits | bit(core) }
     }
 
-    /// Whether it has one core.
+    /// Returns whether the set has exactly one core.
     #[inline]
     pub const fn is_single(self) -> bool {
         self.bits.is_power_of_two()

@@ -23,8 +23,8 @@ pub enum OwnTurn {
     Brief,
 }
 
-/// Interrupt vectors that arrived, of a quarter of all: a bit each. It fits into two registers, as the loop takes one in
-/// every pass.
+/// Interrupt vectors that arrived, of one quarter of all vectors: a bit each. Fits into two registers, as the loop takes one
+/// in each pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingVectors {
     bits: u64,
@@ -38,12 +38,12 @@ pub enum Others {
     /// None did.
     #[default]
     None,
-    /// Some did: they are to be taken as well.
+    /// Some did: [`Platform::take_interrupts`] returns them next.
     Arrived,
 }
 
 impl PendingVectors {
-    /// The vectors `64 * quarter + bit` of the bits that are set.
+    /// Returns the vectors `64 * quarter + bit` for the bits that are set.
     #[inline]
     pub const fn of_quarter(quarter: u8, bits: u64, others: Others) -> Self {
         Self { bits, quarter, others }
@@ -90,8 +90,8 @@ pub trait Platform: Sync {
     /// The clock of all cores.
     fn clock(&self) -> &Clock;
 
-    /// Returns the vectors of interrupts that came while halted or here, of one quarter of all vectors at a time. Lets
-    /// interrupts in for a moment, where none was pending.
+    /// Returns the vectors of interrupts that came while the core was halted or during this call, one quarter of all vectors at
+    /// a time. Lets interrupts in for a moment if none is pending.
     fn take_interrupts(&self) -> PendingVectors;
 
     /// This core has nothing to do and may not be run for a while: what it keeps to itself, and what others would wait
@@ -105,11 +105,13 @@ pub trait Platform: Sync {
     /// This core runs again: the end of [`Platform::rest`].
     fn rise(&self);
 
-    /// [`Self::rest`], [`Self::halt`] and [`Self::rise`], for a core that its processor core runs alone.
-    fn sleep(&self) {
+    /// Does [`Self::rest`], [`Self::halt`], [`Self::rise`] and [`Self::take_interrupts`], for a processor core that runs one
+    /// core.
+    fn sleep(&self) -> PendingVectors {
         self.rest();
         self.halt();
         self.rise();
+        self.take_interrupts()
     }
 
     /// The places that the cell has for cores, and what is ordered of the cores at them.

@@ -111,7 +111,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// Of a descriptor that no chain begins with: it is staged after all others.
+    /// The entry of a descriptor that begins no chain. Its position is never published.
     const NONE: Self = Self { last: 0, count: 0, table: None, writable: 0, position: u64::MAX };
 }
 
@@ -121,8 +121,9 @@ pub struct VirtQueue<B> {
     rings: Rings,
     headers: Option<DmaRegion>,
     tables: Tables,
-    /// By the first descriptor of their chains: the buffers that are lent, and their chains.
+    /// The buffers that are lent, by the first descriptor of their chains.
     buffers: Vec<Option<B>>,
+    /// The chains, by their first descriptor.
     lent: Vec<Lent>,
     free: FreeList,
     /// How many chains have been put into the available ring.
@@ -201,7 +202,13 @@ impl<B> VirtQueue<B> {
         (self.staged - self.taken) as u16
     }
 
-    /// How many of them the device has not been shown.
+    /// Returns how notifications are suppressed.
+    #[inline]
+    pub fn suppression(&self) -> Suppression {
+        self.suppression
+    }
+
+    /// Returns the number of staged chains that were not published.
     #[inline]
     pub fn unpublished(&self) -> u16 {
         (self.staged - self.published) as u16
@@ -294,14 +301,14 @@ impl<B> VirtQueue<B> {
         Ok(())
     }
 
-    /// Keeps the buffer of a chain that begins with the free descriptor `head`.
+    /// Stores the buffer of a chain that begins with the free descriptor `head`.
     fn keep(&mut self, head: u16, buffer: B) {
         if let Some(slot) = self.buffers.get_mut(usize::from(head)) {
             *slot = Some(buffer);
         }
     }
 
-    /// Stages a chain that was written, whose buffer is kept, and that begins with the free descriptor `head`.
+    /// Stages a written chain that begins with the free descriptor `head` and whose buffer is stored.
     #[inline(always)]
     fn stage(&mut self, head: u16, chain: Lent) {
         if let Some(slot) = self.lent.get_mut(usize::from(head)) {
@@ -405,8 +412,8 @@ impl<B> VirtQueue<B> {
         Ok(buffer.map(|buffer| Returned { buffer, written }))
     }
 
-    /// Drops the next buffer that the device has returned, after `take` has taken what it wants of it. Returns whether there
-    /// was one. The buffer is not moved.
+    /// Lets `take` take parts of the next buffer that the device has returned, and drops the buffer in place. Returns whether
+    /// there was one.
     ///
     /// # Errors
     /// What the device did wrong: now, or earlier.
@@ -422,8 +429,8 @@ impl<B> VirtQueue<B> {
         Ok(true)
     }
 
-    /// The first descriptor of the next chain that the device has returned, which is free from here on, and how much it says
-    /// that it has written.
+    /// Frees the descriptors of the next chain that the device has returned. Returns the first of them, and the number of bytes
+    /// that the device says it has written.
     #[inline(always)]
     fn next_returned(&mut self) -> Result<Option<(usize, u32)>, Fault> {
         if let Some(fault) = self.fault {

@@ -36,8 +36,8 @@ fn whole((start, len): (*const u8, usize), access: Access) -> Option<Piece> {
 }
 
 impl<B: DmaBuffer> VirtQueue<B> {
-    /// Lends a buffer of such pieces; gives another back, and any where there is no room for two pieces. The buffer goes where
-    /// it is kept first, and is looked at there, so that it is moved once.
+    /// Lends a buffer of one or two pieces. Returns any other buffer, and any while fewer than two descriptors are free. Stores
+    /// the buffer first and describes it from there, so that it is moved once.
     #[inline(always)]
     pub(super) fn lend_pair(&mut self, buffer: B, access: Access) -> Result<(), B> {
         let head = self.free.first();
@@ -47,7 +47,7 @@ impl<B: DmaBuffer> VirtQueue<B> {
         }
         let kept = slot.insert(buffer);
         let Some(pair) = Pair::of(kept, access) else {
-            // What was just put there is there.
+            // The slot holds the buffer that was stored above.
             return slot.take().map_or(Ok(()), Err);
         };
         let descriptors = self.rings.descriptors();

@@ -37,7 +37,7 @@ use isola_platform::network::{ReceivedChecksum, ReceivedFrame};
 
 pub(crate) static NETWORK: Ebb<CoreNetwork> = Ebb::new();
 
-/// Has what a core's stack has ready sent.
+/// Sends the frames that the core's stack has ready.
 static FLUSH: StaticEvent = StaticEvent::new(INFRASTRUCTURE, || {
     NETWORK.flush_queued.set(false);
     NETWORK.attribution.begin();
@@ -96,7 +96,7 @@ impl Representative for CoreNetwork {
 
 /// What is the same for all frames that are taken in together.
 pub(crate) struct Intake {
-    /// The reading of the cycle counter at which it began.
+    /// Cycle counter at the start.
     began: u64,
     now: stack::Instant,
     longest: usize,
@@ -104,7 +104,7 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// The reading of the cycle counter at which it began: before the first frame was looked for.
+    /// Returns the cycle counter at the start, before the driver read the device's ring.
     pub fn began(&self) -> u64 {
         self.began
     }
@@ -349,7 +349,7 @@ impl CoreNetwork {
         self.sockets.borrow_mut().remove(&id);
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_events(&self) {
         self.attribution.next_stage();
         while let Some((event, owner)) = self.next_event() {
@@ -412,6 +412,7 @@ impl CoreNetwork {
         }
     }
 
+    #[inline(always)]
     fn flush(&self) {
         let (deadline, may_have_events) = match self.stack.borrow_mut().as_mut() {
             Some(stack) => {
@@ -427,8 +428,14 @@ impl CoreNetwork {
             self.alarm.set(Some(isola_platform::Instant::from_ns(deadline.as_nanos())));
         }
         if may_have_events {
-            self.take_events();
+            self.take_late_events();
         }
+    }
+
+    /// Handles the events that the stack queued while it sent.
+    #[inline(never)]
+    fn take_late_events(&self) {
+        self.take_events();
     }
 
     fn ring(&self) {

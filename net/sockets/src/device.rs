@@ -39,7 +39,7 @@ use spin::Mutex;
 static QUEUES: Ebb<Queues> = Ebb::new();
 static OWNERS: CellEbb<Owners> = CellEbb::new();
 
-/// The look at a core's queue.
+/// Polls the core's queue.
 static POLL: StaticEvent = StaticEvent::new(INFRASTRUCTURE, || QUEUES.poll());
 
 /// Frames taken from the device in one event.
@@ -89,6 +89,8 @@ struct Queues {
     /// Where frames are counted.
     report: &'static NetworkReport,
     served: RefCell<Option<Served>>,
+    /// Maps flows to cores. Set when the core begins to serve its queue.
+    steering: Cell<Option<&'static Arc<Steering>>>,
     /// Frames that the device's queue had no room for.
     waiting: RefCell<VecDeque<Frame>>,
     /// UDP ports whose datagrams all go to one core.
@@ -100,11 +102,11 @@ struct Queues {
     empty_at: Cell<u64>,
 }
 
-/// A queue, and how it is served.
+/// A queue and the state of its service.
 struct Served {
     queue: Box<dyn NetworkQueue + Send>,
     polling: AdaptivePolling,
-    /// `None` where the vector is taken.
+    /// `None` if the vector was taken.
     _interrupt: Option<Interrupt>,
 }
 
@@ -113,6 +115,7 @@ impl Representative for Queues {
         Self {
             report: &platform().report().network,
             served: RefCell::default(),
+            steering: Cell::default(),
             waiting: RefCell::default(),
             datagram_cores: RefCell::default(),
             datagrams_elsewhere: Cell::default(),
@@ -253,7 +256,7 @@ fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, came_at: u6
     }
 }
 
-/// The same for several cores.
+/// Hands a batch to each of several cores.
 #[cold]
 #[inline(never)]
 fn hand_on_all(batches: Vec<(CoreIndex, Vec<ReceivedFrame>)>, version: u32, came_at: u64) {
@@ -303,6 +306,7 @@ impl Queues {
         let interrupt =
             interrupt.inspect_err(|error| platform().print(format!("network: {error}\n").as_bytes())).ok();
         let polling = AdaptivePolling::new(Thresholds::default());
+        self.steering.set(interface::steering());
         self.served.replace(Some(Served { queue, polling, _interrupt: interrupt }));
         interface::ports_of_datagrams().into_iter().for_each(|port| self.steer_datagrams(port));
         on_carried(|| {
@@ -340,7 +344,7 @@ impl Queues {
         let here = current_core();
         let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
         // Before the table is looked at: a change that it does not count may be seen all the same.
-        let steering = interface::steering();
+        let steering = self.steering.get();
         let version = steering.map_or(0, |steering| steering.version());
         let came_at = self.empty_at.get();
         NETWORK.latency.begin(came_at);
@@ -367,7 +371,7 @@ impl Queues {
         self.report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
         self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
         if taken < BATCH {
-            // Whatever was there when the queue was looked at was taken.
+            // The poll took every frame that the device had returned when it read the ring, which was later.
             self.empty_at.set(intake.began());
         }
         if !elsewhere.is_empty() {

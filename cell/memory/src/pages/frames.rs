@@ -49,7 +49,7 @@ impl Pages {
         has_cleared
     }
 
-    /// Whether [`Self::clear_some`] may have something to do.
+    /// Returns whether [`Self::clear_some`] may have something to do.
     #[inline]
     pub fn may_have_unclear(&self) -> bool {
         self.may_have_unclear.load(Ordering::Relaxed)
