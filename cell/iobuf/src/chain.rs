@@ -72,10 +72,7 @@ impl Chain {
     /// Adds all views of `other` behind these.
     #[inline]
     pub fn append(&mut self, mut other: Chain) {
-        if self.is_empty() && other.rest.is_none() {
-            // By parts, of which none has to be dropped.
-            (self.first, self.second, self.len) = (other.first.take(), other.second.take(), other.len);
-        } else if self.is_empty() {
+        if self.is_empty() {
             *self = other;
         } else {
             other.drain(|part| self.push_back(part));

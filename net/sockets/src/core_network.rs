@@ -349,7 +349,7 @@ impl CoreNetwork {
         self.sockets.borrow_mut().remove(&id);
     }
 
-    #[inline(always)]
+    #[inline]
     fn take_events(&self) {
         self.attribution.next_stage();
         while let Some((event, owner)) = self.next_event() {
@@ -412,7 +412,6 @@ impl CoreNetwork {
         }
     }
 
-    #[inline(always)]
     fn flush(&self) {
         let (deadline, may_have_events) = match self.stack.borrow_mut().as_mut() {
             Some(stack) => {
@@ -428,14 +427,8 @@ impl CoreNetwork {
             self.alarm.set(Some(isola_platform::Instant::from_ns(deadline.as_nanos())));
         }
         if may_have_events {
-            self.take_late_events();
+            self.take_events();
         }
-    }
-
-    /// Handles the events that the stack queued while it sent.
-    #[inline(never)]
-    fn take_late_events(&self) {
-        self.take_events();
     }
 
     fn ring(&self) {
