@@ -6,11 +6,11 @@
 
 use crate::growth::Grown;
 use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
-use crate::inquiry::Questions;
 use crate::layout::DESCRIPTOR_SIZE;
 use crate::places::Places;
-use crate::recall::Recall;
+use crate::query::Questions;
 use crate::topology::CoreSite;
+use crate::unplug::UnplugRequest;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -45,7 +45,7 @@ pub struct LiveWords {
     /// The cores that the cell has now.
     pub places: Places,
     /// What the cell is to give back.
-    pub recall: Recall,
+    pub unplug_request: UnplugRequest,
     /// How many places the cell has for cores: written once, before it is entered.
     pub core_places: AtomicU32,
 }
@@ -87,9 +87,9 @@ pub struct Descriptor {
     pub cores: Vec<Core>,
     /// How many places for cores it has, see [`crate::places`]: at least as many as it begins with.
     pub core_places: u32,
-    /// A core whose events wait for longer than this, in ns, wishes for another one: see
-    /// [`crate::report::Report::core_wishes`]. 0: the cell never does.
-    pub core_wish_ns: u64,
+    /// A core whose events wait for longer than this, in ns, requests for another one: see
+    /// [`crate::report::Report::core_requests`]. 0: the cell never does.
+    pub core_request_ns: u64,
     /// Memory that the cell may use as it likes: whole pages, zeroed, in the direct map.
     pub pool: Vec<PoolRange>,
     /// All memory that the cell was given, image and stacks included, in bytes.
@@ -326,7 +326,7 @@ mod tests {
                 site: CoreSite::alone(CoreId(1)),
             }],
             core_places: 4,
-            core_wish_ns: 0,
+            core_request_ns: 0,
             pool: vec![PoolRange { memory: PhysRange::new(PhysAddr(0x20_0000), 0x20_0000), node: NodeId(1) }],
             memory_bytes: 0x80_0000,
             memory_max_bytes: 0x100_0000,

@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!   cell                                          supervisor
-//!   Wish: least, largest, node; number + 1
+//!   Request: least, largest, node; number + 1
 //!   rings the doorbell --------------------------> sees a number that it has not answered
 //!                                                  takes a block of zeros, maps it in the cell's direct map
 //!                                                  Grown: the chunk, then `count`
 //!   reads `answered`, as long as it has patience <- `answer`, then `answered` = number
 //! ```
 //!
-//! The wish is in the report, which the cell writes; what it got is in the descriptor's live words, which it
+//! The request is in the report, which the cell writes; what it got is in the descriptor's live words, which it
 //! cannot write: what a cell owns is never what it says. `count` is stored (release) after the chunk that it
-//! covers, and `answered` (release) after `answer` and `count`; numbers are stored (release) after the wish. An
+//! covers, and `answered` (release) after `answer` and `count`; numbers are stored (release) after the request. An
 //! answer that comes late is as good: chunks are the cell's from `count` on, whether it waits or not.
 //!
-//! A cell gets chunks without a wish, too, where the host tool has asked for that; and what it has it gives back when it
-//! is asked to: see [`crate::recall`]. The place of a chunk of which all has gone is vacant, and serves for another.
+//! A cell gets chunks without a request, too, where the host tool has asked for that; and what it has it gives back when it
+//! is asked to: see [`crate::unplug`]. The place of a chunk of which all has gone is vacant, and serves for another.
 
 use crate::id::{NodeId, PhysAddr, PhysRange};
 use core::fmt;
@@ -34,8 +34,8 @@ pub const LARGEST_CHUNK: u64 = 1 << 30;
 /// Memory that a cell wants, in its report.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Wish {
-    /// Counted up with each wish; stored last (release).
+pub struct GrowthRequest {
+    /// Counted up with each request; stored last (release).
     pub number: AtomicU32,
     /// The [`NodeId`] whose memory is preferred.
     pub node: AtomicU32,
@@ -49,7 +49,7 @@ pub struct Wish {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Grown {
-    /// The number of the last wish that was answered; stored last (release).
+    /// The number of the last request that was answered; stored last (release).
     pub answered: AtomicU32,
     /// An [`Answer`].
     pub answer: AtomicU32,
@@ -77,7 +77,7 @@ pub struct ChunkWords {
     pub serial: AtomicU32,
 }
 
-/// What came of a wish.
+/// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// There is a chunk more.
@@ -86,7 +86,7 @@ pub enum Answer {
     Refused(Refusal),
 }
 
-/// Why a wish is not granted.
+/// Why a request is not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum Refusal {
@@ -158,8 +158,8 @@ impl ChunkWords {
     }
 }
 
-impl Wish {
-    /// Makes a wish. Returns its number, which is never 0.
+impl GrowthRequest {
+    /// Makes a request. Returns its number, which is never 0.
     pub fn make(&self, least_bytes: u64, largest_bytes: u64, node: NodeId) -> u32 {
         self.least_bytes.store(least_bytes, Ordering::Relaxed);
         self.largest_bytes.store(largest_bytes, Ordering::Relaxed);
@@ -195,13 +195,13 @@ impl Grown {
         }
     }
 
-    /// Answers the wish of that number.
+    /// Answers the request of that number.
     pub fn reply(&self, number: u32, answer: Answer) {
         self.answer.store(answer.to_u32(), Ordering::Relaxed);
         self.answered.store(number, Ordering::Release);
     }
 
-    /// What came of the wish of that number; `None` as long as it was not answered.
+    /// What came of the request of that number; `None` as long as it was not answered.
     pub fn answer_to(&self, number: u32) -> Option<Answer> {
         (self.answered.load(Ordering::Acquire) == number)
             .then(|| Answer::from_u32(self.answer.load(Ordering::Relaxed)))
@@ -270,15 +270,15 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_that_of_its_wish() {
-        let (wish, grown) = (Wish::default(), Grown::default());
+    fn an_answer_is_that_of_its_request() {
+        let (request, grown) = (GrowthRequest::default(), Grown::default());
         for answer in [Answer::Given, Answer::Refused(Refusal::Limit), Answer::Refused(Refusal::Exhausted)] {
-            let number = wish.make(1, 2, NodeId(3));
+            let number = request.make(1, 2, NodeId(3));
             assert_eq!(grown.answer_to(number), None);
             grown.reply(number, answer);
             assert_eq!(grown.answer_to(number), Some(answer));
         }
-        wish.number.store(u32::MAX, Ordering::Relaxed);
-        assert_ne!(wish.make(1, 2, NodeId(3)), 0, "which counts as answered from the start");
+        request.number.store(u32::MAX, Ordering::Relaxed);
+        assert_ne!(request.make(1, 2, NodeId(3)), 0, "which counts as answered from the start");
     }
 }

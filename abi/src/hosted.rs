@@ -31,7 +31,7 @@ pub struct HostedSpec {
     pub network: HostedNetwork,
     /// Ports of the host that lead to it.
     pub forwards: Vec<Forward>,
-    /// Where it listens for inquiries: a socket that it makes. A path without spaces.
+    /// Where it listens for queries: a socket that it makes. A path without spaces.
     pub control: Option<String>,
     /// The process that it is to end with.
     pub parent: Option<u32>,

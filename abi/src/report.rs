@@ -7,12 +7,12 @@
 //! beyond what the cell says of itself.
 //!
 //! After changing [`Report::phase`] a cell rings the supervisor's doorbell, as it does when the console ring
-//! holds more than half of what it can, after a new [`Report::wish`] or [`Report::offer`], and when a core is about to leave.
+//! holds more than half of what it can, after a new [`Report::memory_request`] or [`Report::offer`], and when a core is about to leave.
 
-use crate::growth::Wish;
+use crate::growth::GrowthRequest;
 use crate::histogram::Histogram;
-use crate::inquiry::Answers;
-use crate::recall::Offer;
+use crate::query::Answers;
+use crate::unplug::Offer;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use serde::{Deserialize, Serialize};
 
@@ -45,15 +45,15 @@ pub struct Report<C: ?Sized = [CoreReport]> {
     pub activity_count: AtomicU32,
     /// The address in use, as a big-endian number; 0 while there is none.
     pub ipv4_address: AtomicU32,
-    /// How often a core of the cell has wished for another one, as its events wait for too long: counted up (release), then
+    /// How often a core of the cell has requested another one, as its events wait for too long: counted up (release), then
     /// the supervisor is rung for.
-    pub core_wishes: AtomicU32,
+    pub core_requests: AtomicU32,
     /// What went wrong; meaningful in [`CellPhase::Crashed`].
     pub crash: CrashReport,
     /// Memory.
     pub memory: MemoryReport,
     /// Memory that the cell wants on top.
-    pub wish: Wish,
+    pub memory_request: GrowthRequest,
     /// Memory that the cell can do without.
     pub offer: Offer,
     /// Network.
@@ -62,7 +62,7 @@ pub struct Report<C: ?Sized = [CoreReport]> {
     pub activity_names: [[AtomicU8; ACTIVITY_NAME_LEN]; MAX_ACTIVITIES],
     /// What the cell prints.
     pub console: ConsoleRing,
-    /// What it answers to inquiries.
+    /// What it answers to queries.
     pub answers: Answers,
     /// A record a place, in the order of core indices.
     pub cores: C,
@@ -139,7 +139,7 @@ pub struct CoreReport {
     /// The last [order](crate::places::Order) to yield by which a core at this place has set aside what it was in the
     /// middle of. Stored (release) once another can go on with that; set to 0 by the supervisor before one is sent there.
     pub yielded: AtomicU32,
-    /// The [generation](crate::recall::Recall) of the cell's page tables when the core at this place last looked; 0 until a
+    /// The [generation](crate::unplug::UnplugRequest) of the cell's page tables when the core at this place last looked; 0 until a
     /// core has entered, and non-maskable interrupts may be sent to it. By it the cell knows what such an interrupt was for;
     /// the supervisor believes no more of it than that it is not 0. Stored (release) by the core; set to 0 by the supervisor
     /// before one is sent there.
@@ -154,7 +154,7 @@ pub struct CoreReport {
     pub idle_cycles: AtomicU64,
     /// Cycles of the event loop itself.
     pub loop_cycles: AtomicU64,
-    /// Cycles of interrupt handlers.
+    /// Cycles of passes of the loop in which interrupts came, up to their events.
     pub interrupt_cycles: AtomicU64,
     /// Events that ran for longer than the core's limit.
     pub long_events: AtomicU64,

@@ -2,8 +2,8 @@
 
 use isola_abi::descriptor::Descriptor;
 use isola_abi::frame::{Decoder, encode};
-use isola_abi::inquiry::{Fact, FrameHead, Inquiry};
 use isola_abi::management::{Request, Response};
+use isola_abi::query::{Fact, FrameHead, Query};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -37,8 +37,8 @@ pub fn descriptor(bytes: &[u8]) {
 
 /// The supervisor and the host tool read what a cell answers to a query; a cell reads the query.
 pub fn facts(bytes: &[u8]) {
-    if let Some(inquiry) = Inquiry::decode(bytes) {
-        assert_eq!(Inquiry::decode(&inquiry.encode()), Some(inquiry));
+    if let Some(query) = Query::decode(bytes) {
+        assert_eq!(Query::decode(&query.encode()), Some(query));
     }
     if let Ok(fact) = Fact::decode(bytes) {
         assert_eq!(Fact::decode(&fact.encode()), Ok(fact));

@@ -9,11 +9,11 @@ use crate::machine::qmp::Qmp;
 use crate::machine::socket;
 use isola_abi::frame::{Decoder, FrameError, MAX_CHUNK, encode};
 use isola_abi::id::CoreId;
-use isola_abi::inquiry::{AnswerPiece, Inquiry, Line};
 use isola_abi::management::{
     CellInfo, CellSpec, Change, CoresResized, Decision, ImageInfo, JournalEntry, LoanInfo, LogPiece,
     MachineInfo, ManagementError, MemoryResized, Mode, Request, RequestBody, Response, ResponseBody,
 };
+use isola_abi::query::{AnswerPiece, Line, Query};
 use isola_abi::size::ByteSize;
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
@@ -50,7 +50,7 @@ pub struct Client {
     silent_since: Instant,
 }
 
-/// Why there is no answer, or not the wished one.
+/// Why there is no answer, or not the requested one.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The supervisor cannot be reached.
@@ -92,7 +92,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects to the hosted cell that listens at the socket `name` in the folder `dir`. It knows inquiries alone.
+    /// Connects to the hosted cell that listens at the socket `name` in the folder `dir`. It knows queries alone.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -398,8 +398,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn inquire(&mut self, name: &str, line: Line, inquiry: &Inquiry) -> Result<u32, ClientError> {
-        let (name, question) = (name.to_owned(), inquiry.encode());
+    pub fn query(&mut self, name: &str, line: Line, query: &Query) -> Result<u32, ClientError> {
+        let (name, question) = (name.to_owned(), query.encode());
         match self.ask(RequestBody::Ask { name, line, question })? {
             ResponseBody::Asked { number } => Ok(number),
             _ => Err(ClientError::Unexpected),

@@ -1,4 +1,4 @@
-//! Hosted cells: processes that listen for inquiries at a socket in the user's own folder, `hosted-NAME.sock`.
+//! Hosted cells: processes that listen for queries at a socket in the user's own folder, `hosted-NAME.sock`.
 
 use crate::client::{Client, ClientError};
 use crate::machine::state::StateRoot;

@@ -5,7 +5,7 @@
 //! | [`cli`] | the command: one file a verb |
 //! | [`machine`] | machines: QEMU processes, and what is written down of them |
 //! | [`client`] | the management protocol, spoken to a machine's supervisor |
-//! | [`inquiry`] | what running cells are asked, and how their answers are read |
+//! | [`query`] | what running cells are asked, and how their answers are read |
 //! | [`cellctl`] | what takes several steps with a cell: run, stop, remove, publish |
 //! | [`capture`] | frames of cells: made whole, and written down |
 //! | [`elastic`] | the policy that moves cores between cells |
@@ -29,13 +29,13 @@ pub mod client;
 pub mod elastic;
 pub mod hosted_cells;
 pub mod image;
-pub mod inquiry;
 pub mod machine;
 pub mod manifest;
 pub mod names;
 pub mod output;
 pub mod placement;
 pub mod publish;
+pub mod query;
 pub mod switch;
 pub mod symbols;
 #[cfg(test)]

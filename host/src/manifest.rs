@@ -33,8 +33,8 @@
 //! All but the image may be left out. A key that is not known is an error, as it is most likely a slip.
 
 use crate::elastic::{Bounds, Every};
-use crate::machine::network::NetworkWish;
-use crate::placement::{CoreIds, PlacementWish};
+use crate::machine::network::NetworkRequest;
+use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
 use isola_abi::integrity::{ImageDigest, PublicKey};
 use isola_abi::management::{PlacementPolicy, RestartPolicy, Text};
@@ -74,7 +74,7 @@ pub struct Manifest {
     #[serde(default)]
     pub publish: Vec<PublishSpec>,
     /// Its network.
-    pub network: Option<NetworkWish>,
+    pub network: Option<NetworkRequest>,
     /// When it counts as hung.
     pub watchdog: Option<Watchdog>,
     /// Whether it is started again when it has ended.
@@ -192,8 +192,8 @@ pub enum ManifestError {
 
 impl Manifest {
     /// Which cores the cell shall have.
-    pub fn placement(&self) -> PlacementWish {
-        PlacementWish { policy: self.placement, node: self.node, core_ids: self.core_ids.clone() }
+    pub fn placement(&self) -> PlacementRequest {
+        PlacementRequest { policy: self.placement, node: self.node, core_ids: self.core_ids.clone() }
     }
 
     /// Reads the manifest at `path`. The image's path is made relative to where the command runs.
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(manifest.memory, Some(ByteSize(64 << 20)));
         assert_eq!(manifest.memory_max, Some(ByteSize(1 << 30)));
         assert_eq!(manifest.publish.len(), 2);
-        assert_eq!(manifest.network, Some(NetworkWish::None));
+        assert_eq!(manifest.network, Some(NetworkRequest::None));
         assert_eq!(manifest.watchdog, Some(Watchdog { ms: 5000 }));
         let placement = manifest.placement().placement();
         assert_eq!((placement.policy, placement.ids.len()), (PlacementPolicy::Siblings, 4));

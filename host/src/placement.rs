@@ -9,7 +9,7 @@ use thiserror::Error;
 
 /// Which cores a cell shall have. What is left out is up to the supervisor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PlacementWish {
+pub struct PlacementRequest {
     /// How they lie.
     pub policy: Option<PlacementPolicy>,
     /// On which NUMA node.
@@ -27,7 +27,7 @@ pub struct CoreIds(Vec<CoreId>);
 #[error("{0:?} names no cores: write numbers below {MAX_CORES} and ranges of them, as in 2,5-7")]
 pub struct BadCoreIds(String);
 
-impl PlacementWish {
+impl PlacementRequest {
     /// What is given here, and what is not, as `written` says.
     pub fn or(self, written: Self) -> Self {
         Self {
@@ -116,14 +116,14 @@ mod tests {
     #[test]
     fn what_is_given_goes_before_what_is_written() {
         let ids = |text: &str| Some(text.parse().unwrap());
-        let given = PlacementWish { node: Some(1), ..PlacementWish::default() };
+        let given = PlacementRequest { node: Some(1), ..PlacementRequest::default() };
         let written =
-            PlacementWish { policy: Some(PlacementPolicy::Spread), node: Some(0), core_ids: ids("4-6") };
+            PlacementRequest { policy: Some(PlacementPolicy::Spread), node: Some(0), core_ids: ids("4-6") };
         let both = given.or(written);
         assert_eq!(both.cores(), 3);
         let placement = both.placement();
         assert_eq!((placement.policy, placement.node), (PlacementPolicy::Spread, Some(NodeId(1))));
-        assert_eq!(PlacementWish::default().placement(), CorePlacement::default());
-        assert_eq!(PlacementWish::default().cores(), 1);
+        assert_eq!(PlacementRequest::default().placement(), CorePlacement::default());
+        assert_eq!(PlacementRequest::default().cores(), 1);
     }
 }

@@ -24,7 +24,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// A wish to publish: `[IP:]HOST:CELL[/tcp|udp]`, or `CELL[/tcp|udp]` for whichever host port is free.
+/// A request to publish: `[IP:]HOST:CELL[/tcp|udp]`, or `CELL[/tcp|udp]` for whichever host port is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PublishSpec {
@@ -119,7 +119,7 @@ fn advice(error: &io::Error, host: SocketAddrV4) -> &'static str {
 }
 
 impl PublishSpec {
-    /// Finds a host port that is free now, which is the wished one where one is.
+    /// Finds a host port that is free now, which is the requested one where one is.
     ///
     /// # Errors
     /// [`PublishError::InUse`] or [`PublishError::Refused`].
@@ -139,7 +139,7 @@ impl PublishSpec {
         }
     }
 
-    /// Whether the wish has a host port that `publication` already has.
+    /// Whether the request has a host port that `publication` already has.
     pub fn collides_with(&self, publication: &Publication) -> bool {
         let everywhere = |ip: Ipv4Addr| ip.is_unspecified();
         let ip = *publication.host.ip();
@@ -148,7 +148,7 @@ impl PublishSpec {
             && (self.host_ip == ip || everywhere(self.host_ip) || everywhere(ip))
     }
 
-    /// What fulfils the wish for the cell that has `cell_ip`; nothing is published by that yet.
+    /// What fulfils the request for the cell that has `cell_ip`; nothing is published by that yet.
     ///
     /// # Errors
     /// As [`PublishSpec::free_host_port`].
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn two_wishes_for_one_port_collide() {
+    fn two_requests_for_one_port_collide() {
         let published = Publication {
             protocol: Protocol::Tcp,
             host: "127.0.0.1:80".parse().unwrap(),

@@ -42,7 +42,7 @@ fn become_cell(machine: Machine) -> ! {
         name: command_line.name.unwrap_or_else(|| "alone".into()),
         arguments: command_line.arguments,
         core_places: cores.len() as u32,
-        core_wish_ns: 0,
+        core_request_ns: 0,
         cores,
         pool: Vec::new(),
         memory_bytes: 0,

@@ -6,10 +6,10 @@
 
 pub mod aside;
 mod grown;
-mod recalled;
+mod unplug;
 
-pub use grown::{answer_to, has_grown, limit_bytes, take_grown, wish};
-pub use recalled::{acknowledge, enter_place, offer, recalled, settlement};
+pub use grown::{answer_to, has_grown, limit_bytes, request_memory, take_grown};
+pub use unplug::{acknowledge, enter_place, offer, settlement, unplug_request};
 
 use crate::apic::local;
 use crate::authority::Authority;
@@ -27,9 +27,9 @@ use isola_abi::descriptor::{
     BODY_OFFSET, Descriptor, DescriptorError, DeviceKind, LiveWords, Request, Transport,
 };
 use isola_abi::id::NodeId;
-use isola_abi::inquiry::Questions;
 use isola_abi::layout::{DESCRIPTOR, DESCRIPTOR_SIZE, DIRECT_MAP, PageSize, REGION_TABLES, REPORT};
 use isola_abi::places::Places;
+use isola_abi::query::Questions;
 use isola_abi::report::Report;
 
 /// A cell.

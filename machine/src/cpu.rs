@@ -64,11 +64,11 @@ impl Features {
 }
 
 impl Features {
-    /// How cores halt, where `wished` has not been decided otherwise: by MWAIT on a processor of its own that has it. A
-    /// hypervisor may keep a processor busy in it: it is used there where it is wished for, and nowhere where it is not.
-    pub fn halt_mode(&self, wished: Option<HaltMode>) -> HaltMode {
+    /// How cores halt, where `requested` has not been decided otherwise: by MWAIT on a processor of its own that has it. A
+    /// hypervisor may keep a processor busy in it: it is used there where it is requested, and nowhere where it is not.
+    pub fn halt_mode(&self, requested: Option<HaltMode>) -> HaltMode {
         let by_default = if self.hypervisor { HaltMode::Hlt } else { HaltMode::Mwait };
-        match wished.unwrap_or(by_default) {
+        match requested.unwrap_or(by_default) {
             HaltMode::Mwait if self.monitor => HaltMode::Mwait,
             _ => HaltMode::Hlt,
         }
@@ -196,8 +196,8 @@ mod tests {
 
     #[test]
     fn a_hypervisor_s_processor_halts_by_hlt_unless_told_otherwise() {
-        let mode = |monitor, hypervisor, wished| {
-            Features { monitor, hypervisor, ..Features::read() }.halt_mode(wished)
+        let mode = |monitor, hypervisor, requested| {
+            Features { monitor, hypervisor, ..Features::read() }.halt_mode(requested)
         };
         assert_eq!((mode(true, false, None), mode(true, true, None)), (Mwait, Hlt));
         assert_eq!((mode(true, false, Some(Hlt)), mode(true, true, Some(Mwait))), (Hlt, Mwait));

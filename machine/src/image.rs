@@ -118,7 +118,7 @@ impl Bounds {
 /// begins the image anew, where it is made for that; else ends the machine with exit code 1.
 pub fn panic_to_serial(info: &PanicInfo<'_>) -> ! {
     crate::serial::print(format_args!("{info}\n"));
-    crate::rebirth::restart(Authority::OWN, RestartCause::Panic)
+    crate::restart::restart(Authority::OWN, RestartCause::Panic)
 }
 
 /// Stands where the prebuilt `core` refers to the unwinder, which no image has.

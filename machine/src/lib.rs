@@ -21,14 +21,14 @@
 //! | [`cpu`] | the processor's features and counters |
 //! | [`acpi`] | the firmware's tables |
 //! | [`device`] | devices: on PCI, and virtio with registers in memory |
-//! | [`rebirth`] | an image that begins anew, and finds its cells again |
+//! | [`restart`] | an image that begins anew, and finds its cells again |
 //! | [`registers`] | bounds-checked windows of device registers |
 //! | [`dma`] | memory that drivers and devices share, and the addresses by which devices know it |
 //! | [`dma_peer`] | the same memory as a device in software sees it |
 //! | [`backtrace`] | return addresses on a stack |
 //! | [`heap`] | a heap for images that own the machine |
 //! | [`serial`] | the serial line |
-//! | [`mishap`] | breaking the rules on purpose |
+//! | [`fault`] | breaking the rules on purpose |
 //! | [`power`] | exit and reset |
 //!
 //! Not here: drivers (`isola-drivers`), and what to do with the machine.
@@ -52,17 +52,18 @@ pub mod cpu;
 pub mod device;
 pub mod dma;
 pub mod dma_peer;
+pub mod dma_ring;
+pub mod fault_injection;
 pub mod heap;
 pub mod image;
 pub mod interrupts;
 pub mod memory;
 mod memory_functions;
-pub mod mishap;
 pub mod paging;
 mod port;
 pub mod power;
-pub mod rebirth;
 pub mod registers;
+pub mod restart;
 pub mod serial;
 pub mod smp;
 pub mod space;

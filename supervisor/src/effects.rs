@@ -3,18 +3,18 @@
 //! The image implements [`Effects`] over `isola-machine`; tests implement it over ordinary memory, and can make
 //! everything go wrong in it that can go wrong.
 
-use crate::cells::Estate;
+use crate::cells::Checkpoint;
 use crate::image::ImagePlan;
 use crate::images::KeptImage;
 use crate::inventory::{Chunk, CoreToken};
 use alloc::vec::Vec;
 use isola_abi::growth::Answer;
 use isola_abi::id::{CellId, CoreId, NodeId, PhysRange};
-use isola_abi::inquiry::Line;
 use isola_abi::management::{CellSpec, DeviceLocation, Fault, RestartCause};
 use isola_abi::places::{Order, OrderKind};
-use isola_abi::rebirth::Stage;
+use isola_abi::query::Line;
 use isola_abi::report::Report;
+use isola_abi::stage::Stage;
 
 /// Memory whose content the supervisor can get at, as long as no cell has it.
 pub trait Pages: Chunk {
@@ -99,7 +99,7 @@ pub enum BuildError {
 
 /// There is no memory for what a core needs in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoFurniture;
+pub struct NoStacks;
 
 /// Whether a core went to its cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ pub struct Reclaimed<C> {
 
 /// What came of taking memory out of a running cell.
 #[derive(Debug)]
-pub struct Retracted<M> {
+pub struct Unplugged<M> {
     /// Bit n: block n is not the cell's any more.
     pub taken: u32,
     /// What was taken, with whatever it holds. Nothing where a core of the cell does not forget it: then it comes back when
@@ -132,7 +132,7 @@ pub struct Retracted<M> {
 }
 
 /// What a supervisor that has gone wrong has left to the one that comes after it.
-pub struct Legacy<E: Effects + ?Sized> {
+pub struct RecoveredState<E: Effects + ?Sized> {
     /// What had gone wrong.
     pub cause: RestartCause,
     /// How often the supervisor has begun anew by now.
@@ -140,27 +140,27 @@ pub struct Legacy<E: Effects + ?Sized> {
     /// When it went wrong: see [`Effects::now_ns`].
     pub ended_ns: u64,
     /// The cells whose holdings can be told.
-    pub survivors: Vec<Survivor<E>>,
+    pub recovered_cells: Vec<RecoveredCell<E>>,
     /// The number of others, which had something and have it no more.
     pub gone: u32,
     /// Memory that is out of use, as something may still write to it that did not come back.
     pub withheld_bytes: u64,
-    /// What [`Effects::keep_estate`] was told last; nobody vouches for it.
-    pub estate: Estate,
+    /// What [`Effects::save_checkpoint`] was told last; nobody vouches for it.
+    pub checkpoint: Checkpoint,
     /// What [`Effects::keep_entry`] was told, the latest of it in any order; nobody vouches for it.
     pub journal: Vec<Vec<u8>>,
-    /// The images of the estate whose memory nobody else has, with that.
+    /// The images of the checkpoint whose memory nobody else has, with that.
     pub images: Vec<(KeptImage, SharedOf<E>)>,
-    /// What else survivors stand on.
+    /// What else recovered cells stand on.
     pub texts: Vec<SharedOf<E>>,
 }
 
 /// A cell that a supervisor has left.
-pub struct Survivor<E: Effects + ?Sized> {
+pub struct RecoveredCell<E: Effects + ?Sized> {
     /// What [`Effects::keep`] was told last.
     pub stage: Stage,
     /// Likewise; nobody vouches for it.
-    pub keepsake: Vec<u8>,
+    pub saved_state: Vec<u8>,
     /// The cell.
     pub space: E::Space,
     /// By place: the core that is there.
@@ -173,7 +173,7 @@ pub struct Survivor<E: Effects + ?Sized> {
     pub device: Option<E::Device>,
     /// All its memory.
     pub memory: Vec<PhysRange>,
-    /// The number of its last wish that was answered.
+    /// The number of its last request that was answered.
     pub answered: u32,
     /// The number of the last request for memory to it that is done with; 0: there was none.
     pub settled: u32,
@@ -212,12 +212,12 @@ pub trait Effects {
 
     /// Notes how far a cell is, and what is to be known again of it, where a supervisor finds it that begins anew. Until
     /// this was called once, none would.
-    fn keep(&mut self, space: &mut Self::Space, stage: Stage, keepsake: Vec<u8>);
+    fn keep(&mut self, space: &mut Self::Space, stage: Stage, saved_state: Vec<u8>);
 
-    /// Notes an encoded [`Estate`] where a supervisor finds it that begins anew. Returns whether there is room for it; else
+    /// Notes an encoded [`Checkpoint`] where a supervisor finds it that begins anew. Returns whether there is room for it; else
     /// it finds none.
     #[must_use]
-    fn keep_estate(&mut self, bytes: &[u8]) -> bool;
+    fn save_checkpoint(&mut self, bytes: &[u8]) -> bool;
 
     /// Notes an encoded entry of the journal where a supervisor finds it that begins anew, as far as there is room.
     fn keep_entry(&mut self, bytes: &[u8]);
@@ -231,14 +231,18 @@ pub trait Effects {
     /// Makes a place of the cell ready for a core, and all before it.
     ///
     /// # Errors
-    /// [`NoFurniture`], where that takes memory, which [`Self::furnish_from`] gives.
-    fn furnish(&mut self, space: &mut Self::Space, place: usize) -> Result<(), NoFurniture>;
+    /// [`NoStacks`], where that takes memory, which [`Self::allocate_stacks_from`] gives.
+    fn allocate_stacks(&mut self, space: &mut Self::Space, place: usize) -> Result<(), NoStacks>;
 
-    /// Gives the cell a chunk that [`Self::furnish`] takes from, all of it zero.
+    /// Gives the cell a chunk that [`Self::allocate_stacks`] takes from, all of it zero.
     ///
     /// # Errors
     /// The memory, where it cannot be written down whose it is.
-    fn furnish_from(&mut self, space: &mut Self::Space, memory: Self::Memory) -> Result<(), Self::Memory>;
+    fn allocate_stacks_from(
+        &mut self,
+        space: &mut Self::Space,
+        memory: Self::Memory,
+    ) -> Result<(), Self::Memory>;
 
     /// Sends a core into the cell, to a place that is ready and vacant. Does not wait for it. Returns the core, and
     /// whether it goes.
@@ -272,27 +276,27 @@ pub trait Effects {
     fn set_limit(&self, space: &Self::Space, limit_bytes: u64);
 
     /// Asks a running cell to offer so many bytes that it can do without. Returns the request's number.
-    fn recall(&self, space: &Self::Space, len_bytes: u64) -> u32;
+    fn request_unplug(&self, space: &Self::Space, len_bytes: u64) -> u32;
 
     /// Takes blocks out of a running cell, whatever they are: those that the cell cannot do without, that are not whole
     /// chunks, or that are not the cell's stay. When this returns, nobody can get at what was taken.
-    fn retract(
+    fn unplug(
         &mut self,
         space: &mut Self::Space,
         cores: &[Option<Self::Core>],
         blocks: &[PhysRange],
-    ) -> Retracted<Self::Memory>;
+    ) -> Unplugged<Self::Memory>;
 
     /// Tells a running cell what became of its offer to the last request: bit n of `taken` stands for block n.
     fn settle(&self, space: &Self::Space, taken: u32);
 
-    /// Tells a running cell what came of its wish of that number.
+    /// Tells a running cell what came of its request of that number.
     fn answer(&self, space: &Self::Space, number: u32, answer: Answer);
 
     /// Asks the running cell to stop.
     fn request_stop(&mut self, space: &Self::Space);
 
-    /// Puts a question to the running cell, see [`isola_abi::inquiry`]. Returns its number; `None` where it is too long.
+    /// Puts a question to the running cell, see [`isola_abi::query`]. Returns its number; `None` where it is too long.
     fn ask(&mut self, space: &Self::Space, line: Line, question: &[u8]) -> Option<u32>;
 
     /// The number of the question that the cell was asked last.

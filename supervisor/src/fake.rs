@@ -2,15 +2,15 @@
 
 mod death;
 mod owners;
-mod rebirth;
+mod restart;
 
 pub(crate) use owners::every_chunk_has_one_owner;
-pub(crate) use rebirth::go_wrong;
+pub(crate) use restart::go_wrong;
 
 use crate::cells::{Boot, Cells, InventoryOf};
 use crate::effects::{
-    Admission, Blueprint, BuildError, BuildFailure, Effects, NoFurniture, Pages, Reclaimed, Retracted,
-    SharedPages,
+    Admission, Blueprint, BuildError, BuildFailure, Effects, NoStacks, Pages, Reclaimed, SharedPages,
+    Unplugged,
 };
 use crate::image::tests::Builder;
 use crate::image::{ImagePlan, Source};
@@ -25,18 +25,18 @@ use death::Death;
 use isola_abi::descriptor::Core;
 use isola_abi::growth::{Answer, Grown, MAX_CHUNKS};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
-use isola_abi::inquiry::{Line, Questions};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
     CellSpec, CorePlacement, DeviceLocation, Fault, LendingSpec, NetworkSpec, RestartPolicy, Text,
 };
 use isola_abi::places::{Order, OrderKind, Places};
-use isola_abi::rebirth::Stage;
-use isola_abi::recall::Recall;
+use isola_abi::query::{Line, Questions};
 use isola_abi::report::{CellPhase, CorePhase, CrashKind, Report};
 use isola_abi::size::ByteSize;
+use isola_abi::stage::Stage;
 use isola_abi::topology::CoreSite;
-use rebirth::FakeDeed;
+use isola_abi::unplug::UnplugRequest;
+use restart::FakeRecord;
 use sha2::{Digest, Sha256};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -187,15 +187,15 @@ pub(crate) struct FakeSpace {
     id: CellId,
     report: Rc<Report>,
     grown: Rc<Grown>,
-    recall: Rc<Recall>,
+    unplug_request: Rc<UnplugRequest>,
     questions: Rc<Questions>,
     places: Rc<Places>,
     /// As many places, from the first on, have stacks.
-    furnished: Rc<Cell<usize>>,
-    has_furniture: bool,
+    cores_with_stacks: Rc<Cell<usize>>,
+    has_stacks: bool,
     /// The first is image, tables and the like: none of it can go.
     memory: Vec<FakeMemory>,
-    retracted: Vec<FakeMemory>,
+    unplugged: Vec<FakeMemory>,
     /// What it stands on.
     text: Option<FakeShared>,
     cores: Vec<CoreId>,
@@ -234,7 +234,7 @@ pub(crate) struct FakeMachine {
     /// Cells have no place for more memory.
     pub(crate) spaces_are_full: bool,
     /// What cells that were last built are asked to give back.
-    pub(crate) recalls: BTreeMap<CellId, Rc<Recall>>,
+    pub(crate) unplug_requests: BTreeMap<CellId, Rc<UnplugRequest>>,
     /// Cells keep track of no more places.
     pub(crate) holes_are_full: bool,
     /// The core of that index does not forget what it can no longer use.
@@ -246,13 +246,13 @@ pub(crate) struct FakeMachine {
     /// Their cores do not yield either.
     pub(crate) cells_defy_force: bool,
     /// What is written down of cells.
-    deeds: BTreeMap<u64, FakeDeed>,
+    records: BTreeMap<u64, FakeRecord>,
     /// What is written down beside cells.
-    estate: Vec<u8>,
+    checkpoint: Vec<u8>,
     /// The entries of the journal that are kept.
     pub(crate) journal: Vec<Vec<u8>>,
     /// There is no room for what is written down beside cells.
-    pub(crate) estate_is_full: bool,
+    pub(crate) checkpoint_is_full: bool,
     /// Whoever writes over memory writes over images when the supervisor goes wrong.
     pub(crate) soils_images: bool,
     /// At which write the supervisor goes wrong.
@@ -311,7 +311,7 @@ impl Effects for FakeMachine {
         }
         let report: Rc<Report> = blank().into();
         let shares = blueprint.plan.memory_bytes(Source::Shared) > 0;
-        let (grown, recall) = (Rc::new(Grown::default()), Rc::new(Recall::default()));
+        let (grown, unplug_request) = (Rc::new(Grown::default()), Rc::new(UnplugRequest::default()));
         let (questions, places) = (Rc::new(Questions::default()), Rc::new(Places::default()));
         if !self.death.has_come() {
             self.actions.push(Action::Build(blueprint.id));
@@ -319,7 +319,7 @@ impl Effects for FakeMachine {
             self.images.insert(blueprint.id, blueprint.image.read(len).to_vec());
             self.reports.insert(blueprint.id, report.clone());
             self.grown.insert(blueprint.id, grown.clone());
-            self.recalls.insert(blueprint.id, recall.clone());
+            self.unplug_requests.insert(blueprint.id, unplug_request.clone());
             self.questions.insert(blueprint.id, questions.clone());
             self.places.insert(blueprint.id, places.clone());
         }
@@ -329,13 +329,13 @@ impl Effects for FakeMachine {
             id: blueprint.id,
             report,
             grown,
-            recall,
+            unplug_request,
             questions,
             places,
-            furnished: Rc::new(Cell::new(blueprint.cores.len())),
-            has_furniture: false,
+            cores_with_stacks: Rc::new(Cell::new(blueprint.cores.len())),
+            has_stacks: false,
             memory,
-            retracted: Vec::new(),
+            unplugged: Vec::new(),
             text: shares.then(|| blueprint.image.clone()),
             cores: blueprint.cores.iter().map(FakeCore::id).collect(),
             device: blueprint.device.as_ref().map(|device| device.0),
@@ -344,24 +344,24 @@ impl Effects for FakeMachine {
 
     fn dismantle(&mut self, space: FakeSpace) -> Vec<FakeMemory> {
         if self.death.lets_write() {
-            self.deeds.remove(&space.number);
+            self.records.remove(&space.number);
         }
-        space.memory.into_iter().chain(space.retracted).collect()
+        space.memory.into_iter().chain(space.unplugged).collect()
     }
 
-    fn keep(&mut self, space: &mut FakeSpace, stage: Stage, keepsake: Vec<u8>) {
+    fn keep(&mut self, space: &mut FakeSpace, stage: Stage, saved_state: Vec<u8>) {
         if !self.death.lets_write() {
             return;
         }
-        self.deeds.insert(space.number, FakeDeed::of(space, stage, keepsake));
+        self.records.insert(space.number, FakeRecord::of(space, stage, saved_state));
     }
 
-    fn keep_estate(&mut self, bytes: &[u8]) -> bool {
+    fn save_checkpoint(&mut self, bytes: &[u8]) -> bool {
         if !self.death.lets_write() {
             return true;
         }
-        self.estate = if self.estate_is_full { Vec::new() } else { bytes.to_vec() };
-        !self.estate_is_full
+        self.checkpoint = if self.checkpoint_is_full { Vec::new() } else { bytes.to_vec() };
+        !self.checkpoint_is_full
     }
 
     fn keep_entry(&mut self, bytes: &[u8]) {
@@ -378,23 +378,23 @@ impl Effects for FakeMachine {
         &space.report
     }
 
-    fn furnish(&mut self, space: &mut FakeSpace, place: usize) -> Result<(), NoFurniture> {
+    fn allocate_stacks(&mut self, space: &mut FakeSpace, place: usize) -> Result<(), NoStacks> {
         assert!(place < MAX_CORES, "there is no such place");
-        let more = if space.has_furniture { place + 1 } else { 0 };
-        space.furnished.set(space.furnished.get().max(more));
-        if place < space.furnished.get() { Ok(()) } else { Err(NoFurniture) }
+        let more = if space.has_stacks { place + 1 } else { 0 };
+        space.cores_with_stacks.set(space.cores_with_stacks.get().max(more));
+        if place < space.cores_with_stacks.get() { Ok(()) } else { Err(NoStacks) }
     }
 
-    fn furnish_from(&mut self, space: &mut FakeSpace, memory: FakeMemory) -> Result<(), FakeMemory> {
+    fn allocate_stacks_from(&mut self, space: &mut FakeSpace, memory: FakeMemory) -> Result<(), FakeMemory> {
         if !self.death.lets_write() {
             return Ok(());
         }
         assert!(memory.holds_nothing(), "memory is not zeroed");
         memory.soil();
         space.memory.push(memory);
-        space.has_furniture = true;
-        if let Some(deed) = self.deeds.get_mut(&space.number) {
-            deed.hold(space);
+        space.has_stacks = true;
+        if let Some(record) = self.records.get_mut(&space.number) {
+            record.hold(space);
         }
         Ok(())
     }
@@ -403,7 +403,7 @@ impl Effects for FakeMachine {
         if !self.death.lets_write() {
             return (core, Admission::Entered);
         }
-        assert!(place < space.furnished.get() && space.places.at(place).kind == OrderKind::Vacant);
+        assert!(place < space.cores_with_stacks.get() && space.places.at(place).kind == OrderKind::Vacant);
         self.actions.push(Action::Enter(space.id, place));
         let (id, node) = (core.0, NodeId(0));
         space.report.cores[place].carrier.store(place as u32, Ordering::Relaxed);
@@ -447,8 +447,8 @@ impl Effects for FakeMachine {
         }
         memory.soil();
         space.memory.push(memory);
-        if let Some(deed) = self.deeds.get_mut(&space.number) {
-            deed.hold(space);
+        if let Some(record) = self.records.get_mut(&space.number) {
+            record.hold(space);
         }
         Ok(())
     }
@@ -464,21 +464,21 @@ impl Effects for FakeMachine {
         space.grown.limit_bytes.store(limit_bytes, Ordering::Relaxed);
     }
 
-    fn recall(&self, space: &FakeSpace, len_bytes: u64) -> u32 {
+    fn request_unplug(&self, space: &FakeSpace, len_bytes: u64) -> u32 {
         if !self.death.lets_write() {
             return 0;
         }
-        space.recall.ask(len_bytes)
+        space.unplug_request.ask(len_bytes)
     }
 
-    fn retract(
+    fn unplug(
         &mut self,
         space: &mut FakeSpace,
         _: &[Option<FakeCore>],
         blocks: &[PhysRange],
-    ) -> Retracted<FakeMemory> {
+    ) -> Unplugged<FakeMemory> {
         if !self.death.lets_write() {
-            return Retracted { taken: 0, memory: Vec::new(), stuck: None };
+            return Unplugged { taken: 0, memory: Vec::new(), stuck: None };
         }
         let mut taken = 0;
         for (bit, block) in blocks.iter().enumerate() {
@@ -490,18 +490,18 @@ impl Effects for FakeMachine {
             }
         }
         let memory =
-            if self.stuck_core.is_some() { Vec::new() } else { core::mem::take(&mut space.retracted) };
-        if let Some(deed) = self.deeds.get_mut(&space.number) {
-            deed.hold(space);
+            if self.stuck_core.is_some() { Vec::new() } else { core::mem::take(&mut space.unplugged) };
+        if let Some(record) = self.records.get_mut(&space.number) {
+            record.hold(space);
         }
-        Retracted { taken, memory, stuck: self.stuck_core }
+        Unplugged { taken, memory, stuck: self.stuck_core }
     }
 
     fn settle(&self, space: &FakeSpace, taken: u32) {
         if !self.death.lets_write() {
             return;
         }
-        space.recall.settle(taken);
+        space.unplug_request.settle(taken);
     }
 
     fn answer(&self, space: &FakeSpace, number: u32, answer: Answer) {
@@ -610,7 +610,7 @@ impl FakeSpace {
             self.memory.insert(place, behind);
             piece = rest;
         }
-        self.retracted.push(piece);
+        self.unplugged.push(piece);
         let memory = &self.memory;
         let is_gone = |chunk: &PhysRange| {
             !memory.iter().any(|at| at.range.start < chunk.end() && chunk.start < at.range.end())

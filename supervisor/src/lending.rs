@@ -1,12 +1,12 @@
 //! Who lends cores to whom, and until when (RainForest 4.1): rules that need no figures, only priorities and a clock.
 //!
-//! A cell says in its specification how important it is, and how many of its cores it lends. One that wishes for a core gets,
+//! A cell says in its specification how important it is, and how many of its cores it lends. One that requests for a core gets,
 //! in this order, what it has lent itself, a core that nobody has, or one of a cell of lower priority that lends: of the
 //! lowest, and among several the one with most cores. It is a loan: the core goes back when the lease ends, when the borrower
-//! offers it, when the lender wishes for it, or when either ends.
+//! offers it, when the lender requests for it, or when either ends.
 //!
 //! ```text
-//!             wish of the borrower                    lease over, offer, wish of the lender
+//!             request of the borrower                    lease over, offer, request of the lender
 //!   lender's ─────────────────────▶ borrower's, lent ──────────────────────────────────────▶ lender's
 //! ```
 //!
@@ -47,7 +47,7 @@ pub struct Loan {
     pub until_ns: u64,
 }
 
-/// Where a core that a cell wishes for comes from.
+/// Where a core that a cell requests for comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// It is the cell's own, and lent.
@@ -58,7 +58,7 @@ pub enum Source {
     Lender(CellId),
 }
 
-/// Why a cell that wishes for a core gets none.
+/// Why a cell that requests for a core gets none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
     /// It has as many as it may have, or what it has lent is on its way back.

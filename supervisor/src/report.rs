@@ -10,11 +10,11 @@ use isola_abi::histogram::Distribution;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
 use isola_abi::management::{ActivityUsage, CoreUsage, Crash, MemoryUsage, NetworkUsage};
 use isola_abi::places::Order;
-use isola_abi::recall::Rest;
 use isola_abi::report::{
     CellPhase, CorePhase, CoreReport, CrashKind, CrashReport, MAX_ACTIVITIES, MemoryPressure, Report,
 };
 use isola_abi::size::ByteSize;
+use isola_abi::unplug::Rest;
 
 /// How far the cell says it has come. What is no phase counts as silence.
 pub fn phase(report: &Report) -> CellPhase {
@@ -81,9 +81,9 @@ pub fn activities(report: &Report, core_count: usize) -> Vec<ActivityUsage> {
     report.activity_names.iter().enumerate().take(count).map(usage).collect()
 }
 
-/// How often the cell has wished for a core.
-pub fn core_wishes(report: &Report) -> u32 {
-    report.core_wishes.load(Ordering::Acquire)
+/// How often the cell has requested a core.
+pub fn core_requests(report: &Report) -> u32 {
+    report.core_requests.load(Ordering::Acquire)
 }
 
 /// How long the cell's requests took, on all cores that it ever had.
@@ -106,10 +106,10 @@ pub fn memory(report: &Report) -> MemoryUsage {
     }
 }
 
-/// Memory that a cell wishes to have on top.
+/// Memory that a cell requests to have on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wished {
-    /// The wish's number; 0: there was none yet.
+pub struct Requested {
+    /// The request's number; 0: there was none yet.
     pub number: u32,
     /// The least that will do: a power of two, from [`SMALLEST_CHUNK`] on. Anything above [`LARGEST_CHUNK`] is
     /// more than any cell gets at once.
@@ -120,15 +120,15 @@ pub struct Wished {
     pub node: NodeId,
 }
 
-/// What the cell wishes to have on top.
-pub fn wish(report: &Report) -> Wished {
-    let number = report.wish.number.load(Ordering::Acquire);
-    let least = get(&report.wish.least_bytes).clamp(SMALLEST_CHUNK, LARGEST_CHUNK + 1);
-    Wished {
+/// What the cell requests to have on top.
+pub fn request(report: &Report) -> Requested {
+    let number = report.memory_request.number.load(Ordering::Acquire);
+    let least = get(&report.memory_request.least_bytes).clamp(SMALLEST_CHUNK, LARGEST_CHUNK + 1);
+    Requested {
         number,
         least_bytes: least.next_power_of_two(),
-        largest_bytes: get(&report.wish.largest_bytes),
-        node: NodeId(report.wish.node.load(Ordering::Relaxed)),
+        largest_bytes: get(&report.memory_request.largest_bytes),
+        node: NodeId(report.memory_request.node.load(Ordering::Relaxed)),
     }
 }
 

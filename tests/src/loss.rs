@@ -3,7 +3,7 @@
 //! A segment that is sent again was lost, or its acknowledgement was late: a busy host delays both sides. The receiver of a
 //! duplicate reports it (D-SACK, RFC 2883), so what is sent again less what is reported as a duplicate was lost.
 
-use isola_abi::inquiry::Connection;
+use isola_abi::query::Connection;
 use std::fs;
 
 /// Counters of the kernel's TCP in the network namespace of the calling thread, when the meter was made.

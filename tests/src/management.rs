@@ -1,12 +1,12 @@
 //! A client of the management protocol, as plain as can be: asks, and waits for the answer.
 
 use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
-use isola_abi::inquiry::{Connection, Fact, FrameFilter, Inquiry, Line, Records, Standing};
 use isola_abi::integrity::ImageDigest;
 use isola_abi::management::{
     CellInfo, CellSpec, CorePlacement, JournalEntry, MachineInfo, ManagementError, NetworkSpec, Request,
     RequestBody, Response, ResponseBody, RestartPolicy,
 };
+use isola_abi::query::{Connection, Fact, FrameFilter, Line, Query, Records, Standing};
 use isola_abi::size::ByteSize;
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
@@ -113,8 +113,8 @@ impl Client {
 
     /// Returns the TCP connections of a running cell, as it answers itself.
     pub fn connections(&mut self, name: &str) -> Vec<Connection> {
-        let inquiry = Inquiry::Connections { filter: FrameFilter::default(), most: 1_000 };
-        let body = RequestBody::Ask { name: name.to_owned(), line: Line::Facts, question: inquiry.encode() };
+        let query = Query::Connections { filter: FrameFilter::default(), most: 1_000 };
+        let body = RequestBody::Ask { name: name.to_owned(), line: Line::Facts, question: query.encode() };
         let Ok(ResponseBody::Asked { number }) = self.ask(body) else { panic!("{name} cannot be asked") };
         let (mut records, mut found) = (Records::default(), Vec::new());
         let (mut cores, mut done) = (None, 0);

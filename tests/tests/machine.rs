@@ -142,12 +142,12 @@ fn a_cell_image_boots_alone_on_every_kind_of_machine() {
 
 #[test]
 fn walls_hold_alone_too() {
-    for (mishap, vector) in [("NullPointer", 14), ("OwnCode", 14), ("InterruptTable", 14), ("overflow", 8)] {
+    for (fault, vector) in [("NullPointer", 14), ("OwnCode", 14), ("InterruptTable", 14), ("overflow", 8)] {
         let machine = Machine::new(MachineType::Microvm, "small-cell");
-        let outcome = machine.command_line(&format!("-- {mishap}")).run();
-        assert_eq!(outcome.exit_code, Some(1), "{mishap}: {}", outcome.serial);
-        assert!(outcome.serial.contains(&format!("(vector {vector},")), "{mishap}: {}", outcome.serial);
-        assert!(outcome.serial.contains("Crashed"), "{mishap}: {}", outcome.serial);
+        let outcome = machine.command_line(&format!("-- {fault}")).run();
+        assert_eq!(outcome.exit_code, Some(1), "{fault}: {}", outcome.serial);
+        assert!(outcome.serial.contains(&format!("(vector {vector},")), "{fault}: {}", outcome.serial);
+        assert!(outcome.serial.contains("Crashed"), "{fault}: {}", outcome.serial);
     }
 }
 

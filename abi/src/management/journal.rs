@@ -35,7 +35,7 @@ pub enum JournalEvent {
     Recreate,
     /// A cell was started.
     Start,
-    /// A cell asked for more memory, and got it. It took from the moment at which the supervisor saw the wish.
+    /// A cell asked for more memory, and got it. It took from the moment at which the supervisor saw the request.
     Grow {
         /// How much more.
         by: ByteSize,

@@ -39,7 +39,7 @@ pub use spec::{CellSpec, NetworkSpec, Text};
 
 use crate::frame::MAX_CHUNK;
 use crate::id::CoreId;
-use crate::inquiry::{AnswerPiece, Line};
+use crate::query::{AnswerPiece, Line};
 use crate::size::ByteSize;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -173,13 +173,13 @@ pub enum RequestBody {
         /// At most so many bytes; at most [`MAX_CHUNK`].
         max_bytes: u32,
     },
-    /// Puts a question to a running cell: see [`crate::inquiry`].
+    /// Puts a question to a running cell: see [`crate::query`].
     Ask {
         /// The cell's name.
         name: String,
         /// The question whose place it takes.
         line: Line,
-        /// At most [`crate::inquiry::MAX_QUESTION`] bytes.
+        /// At most [`crate::query::MAX_QUESTION`] bytes.
         question: Vec<u8>,
     },
     /// What the cell answers, as far as it has. What was answered before `from` makes room for more.
@@ -231,7 +231,7 @@ pub enum Fault {
     /// It panics while a cell is taken apart: between its cores and its memory.
     PanicAtEnd,
     /// It panics, and what it has noted of images and of cells that have ended is lost.
-    PanicWithoutEstate,
+    PanicWithoutCheckpoint,
 }
 
 /// A response.

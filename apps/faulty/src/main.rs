@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use isola::ebbs::{CoreIndex, current_core};
 use isola::events::{sleep, spawn_task, spawn_task_on};
-use isola::mishap::{Mishap, commit};
+use isola::fault_injection::{InjectedFault, inject};
 use isola::prelude::*;
 use isola::sync::Mutex;
 
@@ -22,9 +22,9 @@ const USAGE: &str =
 async fn main(arguments: Arguments) -> ExitCode {
     match (arguments.get(0), arguments.get(1)) {
         (Some("panic"), None) => panic!("asked to"),
-        (Some("null"), None) => commit(Mishap::NullPointer),
-        (Some("write"), None) => commit(Mishap::ForeignMemory),
-        (Some("code"), None) => commit(Mishap::OwnCode),
+        (Some("null"), None) => commit(InjectedFault::NullPointer),
+        (Some("write"), None) => commit(InjectedFault::ForeignMemory),
+        (Some("code"), None) => commit(InjectedFault::OwnCode),
         (Some("overflow"), None) => println!("{}", descend(1)),
         (Some("spin"), None) => loop {
             core::hint::spin_loop();

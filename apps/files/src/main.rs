@@ -82,7 +82,7 @@ async fn serve(first: SocketAddr, port: u16) -> Result<(), String> {
 /// Joins again whenever the process that exports the files has gone, and come back. Requests are refused meanwhile.
 async fn stay_joined(first: SocketAddr) {
     loop {
-        messenger::parted().await;
+        messenger::disconnected().await;
         println!("files: the export at {first} is gone");
         messenger::rejoin(first).await;
         println!("files: the export at {first} is back");

@@ -35,7 +35,7 @@
 //!
 //! `main` is a task of the cell's first core; the cell ends with its exit code when it returns. This crate is also
 //! the one place that picks the platform: bare hardware, or a Linux process with the feature `hosted`. Two modules belong
-//! to one platform: `linux`, Linux's sockets, to processes, and `mishap`, for tests of crashes, to cells.
+//! to one platform: `linux`, Linux's sockets, to processes, and `fault_injection`, for tests of crashes, to cells.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -102,10 +102,10 @@ pub mod regions {
     };
 }
 
+#[cfg(not(feature = "hosted"))]
+pub use on::fault_injection;
 #[cfg(feature = "hosted")]
 pub use on::linux;
-#[cfg(not(feature = "hosted"))]
-pub use on::mishap;
 
 /// What cores share where they must.
 pub mod sync {

@@ -5,8 +5,8 @@ use isola_fs::Access;
 use isola_messenger::Serving;
 
 pub use isola_bare::cell_image;
+pub use isola_bare::fault_injection;
 pub use isola_bare::heap::CellHeap;
-pub use isola_bare::mishap;
 
 /// There is no directory to export.
 pub(crate) async fn export(_: &str, _: Access) -> Result<Serving, String> {

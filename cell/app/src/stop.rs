@@ -28,7 +28,7 @@ impl Representative for Stop {
 /// Takes the supervisor's requests, on the first core.
 pub(crate) fn listen() {
     let listening = on_interrupt(REQUEST_VECTOR, || {
-        isola_net::inquiry::attend();
+        isola_net::query::attend();
         if platform().request() != Request::Stop {
             return;
         }

@@ -110,7 +110,7 @@ struct Growth {
     returns: Returns,
 }
 
-/// A wish that was not answered yet.
+/// A request that was not answered yet.
 #[derive(Clone, Copy)]
 struct Open {
     number: u32,
@@ -125,7 +125,7 @@ enum Patience {
     Spent,
 }
 
-/// A wish that was refused: so much is not asked for again before the cycle counter has got there.
+/// A request that was refused: so much is not asked for again before the cycle counter has got there.
 #[derive(Clone, Copy)]
 struct Refused {
     least_bytes: u64,
@@ -304,7 +304,7 @@ impl Growth {
         !self.refused.is_some_and(is_barred)
     }
 
-    /// Whether no open wish is in the way of one for so much: there is none, or nobody waits for it any more, and it
+    /// Whether no open request is in the way of one for so much: there is none, or nobody waits for it any more, and it
     /// asks for more than this one.
     fn stands_aside(&self, least_bytes: u64) -> bool {
         self.open.is_none_or(|open| open.patience == Patience::Spent && open.least_bytes > least_bytes)
@@ -323,7 +323,7 @@ impl Growth {
             _ => 0,
         };
         let largest = eighth.max(part).max(ample_bytes).max(least_bytes);
-        let number = cell::wish(least_bytes, largest, near());
+        let number = cell::request_memory(least_bytes, largest, near());
         self.open = Some(Open { number, least_bytes, patience: Patience::Fresh });
         platform::ring();
     }

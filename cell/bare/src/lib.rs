@@ -29,6 +29,7 @@ pub mod grow;
 pub mod heap;
 mod motion;
 pub mod network;
+mod pending;
 pub mod platform;
 pub mod start;
 pub mod window;
@@ -69,6 +70,6 @@ pub mod __private {
 }
 
 /// Breaking the rules on purpose, for tests of what happens then.
-pub mod mishap {
-    pub use isola_machine::mishap::{Mishap, commit};
+pub mod fault_injection {
+    pub use isola_machine::fault_injection::{InjectedFault, inject};
 }

@@ -1,12 +1,12 @@
-//! Inquiries to a hosted cell: the part of the management protocol that is about them, at a socket of the process's.
+//! Queries to a hosted cell: the part of the management protocol that is about them, at a socket of the process's.
 //!
 //! A thread beside the cores takes one asker at a time, as a supervisor does. The cell's memory is this process's: what is
 //! handed over is what the cell has put into its report, and nothing else.
 
 use crate::platform::Hosted;
 use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
-use isola_abi::inquiry::MAX_QUESTION;
 use isola_abi::management::{ManagementError, Request, RequestBody, Response, ResponseBody};
+use isola_abi::query::MAX_QUESTION;
 use isola_platform::Platform;
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::{Permissions, remove_file, set_permissions};
@@ -84,7 +84,7 @@ fn answer(platform: &Hosted, body: RequestBody) -> Result<ResponseBody, Manageme
         }
         RequestBody::Hello { version } => Ok(ResponseBody::Hello { version }),
         RequestBody::Ask { name: _, line, question } => {
-            let number = platform.inquire(line, &question).ok_or_else(|| {
+            let number = platform.query(line, &question).ok_or_else(|| {
                 ManagementError::OutOfLimits(format!(
                     "a question has at most {MAX_QUESTION} bytes: ask for less"
                 ))

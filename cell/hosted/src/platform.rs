@@ -5,8 +5,8 @@ use crate::core::HostedCore;
 use crate::heap;
 use isola_abi::descriptor::{Clock as ClockWords, Core, Descriptor, HaltMode, InterruptMode, Request};
 use isola_abi::id::{ApicId, CellId, CoreId, MAX_CORES, NodeId, PhysRange};
-use isola_abi::inquiry::{Line, Questions};
 use isola_abi::places::{Order, OrderKind, Places};
+use isola_abi::query::{Line, Questions};
 use isola_abi::report::{CoreReport, Report};
 use isola_abi::topology::CoreSite;
 use isola_ebbs::{current_core, cycles};
@@ -66,7 +66,7 @@ impl Hosted {
             arguments: settings.arguments,
             cores: (0..settings.cores).map(core).collect(),
             core_places: core_places as u32,
-            core_wish_ns: 0,
+            core_request_ns: 0,
             pool: Vec::new(),
             memory_bytes: memory_bytes as u64,
             memory_max_bytes: memory_bytes as u64,
@@ -111,7 +111,7 @@ impl Hosted {
     }
 
     /// Puts a question to the cell, as a supervisor would. Returns its number; `None` where it is too long.
-    pub fn inquire(&self, line: Line, question: &[u8]) -> Option<u32> {
+    pub fn query(&self, line: Line, question: &[u8]) -> Option<u32> {
         let number = self.questions.put(line, question)?;
         self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
         Some(number)

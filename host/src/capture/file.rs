@@ -1,7 +1,7 @@
 //! A pcapng file. What is handed out are whole blocks: so a file is whole whenever the writing ends.
 
 use super::Captured;
-use isola_abi::inquiry::Direction;
+use isola_abi::query::Direction;
 use pcap_file::DataLink;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -67,7 +67,7 @@ impl CaptureFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isola_abi::inquiry::FrameHead;
+    use isola_abi::query::FrameHead;
     use pcap_file::pcapng::{Block, PcapNgReader};
 
     #[test]

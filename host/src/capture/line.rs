@@ -2,7 +2,7 @@
 
 use super::Captured;
 use etherparse::{ArpOperation, LaxNetSlice, LaxSlicedPacket, TransportSlice};
-use isola_abi::inquiry::Direction;
+use isola_abi::query::Direction;
 use std::net::{IpAddr, SocketAddr};
 
 /// What a frame says, after its time of day: its way, its ends, and what its headers say.
@@ -84,7 +84,7 @@ fn arp(arp: &etherparse::ArpPacketSlice<'_>) -> String {
 mod tests {
     use super::*;
     use etherparse::PacketBuilder;
-    use isola_abi::inquiry::FrameHead;
+    use isola_abi::query::FrameHead;
 
     fn captured(bytes: Vec<u8>) -> Captured {
         let head =

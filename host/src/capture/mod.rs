@@ -13,7 +13,7 @@ pub mod file;
 pub mod line;
 pub mod sums;
 
-use isola_abi::inquiry::{FrameHead, RecordError};
+use isola_abi::query::{FrameHead, RecordError};
 
 /// A captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]

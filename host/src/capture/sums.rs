@@ -1,6 +1,6 @@
 //! Checksums that the cell left to its device: they are captured before the device has filled them in.
 
-use isola_abi::inquiry::PartialSum;
+use isola_abi::query::PartialSum;
 
 /// Where UDP's checksum stands in its header. There 0 says that there is none.
 const UDP_OFFSET: u16 = 6;

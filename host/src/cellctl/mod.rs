@@ -12,7 +12,7 @@ pub mod ports;
 use crate::client::{Client, ClientError};
 use crate::image::CellImage;
 use crate::machine::cells::{Afterwards, CellRecord};
-use crate::machine::network::{NetworkError, NetworkWish, address};
+use crate::machine::network::{NetworkError, NetworkRequest, address};
 use crate::machine::qmp::QmpError;
 use crate::machine::state::{MachineDir, StateError, StateRoot};
 use crate::machine::switch::SwitchError;
@@ -60,7 +60,7 @@ pub struct NewCell {
     /// Arguments for the application.
     pub arguments: Vec<String>,
     /// Its network.
-    pub network: NetworkWish,
+    pub network: NetworkRequest,
     /// Whether it is started again when it has ended.
     pub restart: RestartPolicy,
     /// When it counts as hung, in ms; 0: never.

@@ -59,15 +59,15 @@ pub fn unpublish(
             same_port(port.cell.port(), port.protocol) && (spec.host_port == 0 || spec.collides_with(port))
         };
         let (gone, kept): (Vec<_>, Vec<_>) = record.published.iter().copied().partition(meant);
-        let wished = |wish: &PublishSpec| {
+        let requested = |request: &PublishSpec| {
             let host = spec.host_port == 0
-                || wish.host_port == spec.host_port
-                || (wish.host_port == 0 && !gone.is_empty());
-            host && same_port(wish.cell_port, wish.protocol)
+                || request.host_port == spec.host_port
+                || (request.host_port == 0 && !gone.is_empty());
+            host && same_port(request.cell_port, request.protocol)
         };
-        let wishes = record.publish.len();
-        record.publish.retain(|wish| !wished(wish));
-        if gone.is_empty() && record.publish.len() == wishes {
+        let requests = record.publish.len();
+        record.publish.retain(|request| !requested(request));
+        if gone.is_empty() && record.publish.len() == requests {
             return Err(CellError::NotPublished { cell: name.to_owned(), port: spec.to_string() });
         }
         end_all(held, &gone)?;

@@ -16,8 +16,8 @@ use crate::machine::Held;
 use crate::output::view::is_running;
 use crate::output::{Format, human};
 use clap::Args;
-use isola_abi::inquiry::{CaptureSpec, Direction, FrameFilter, Inquiry, Line, Records, Standing};
 use isola_abi::management::ManagementError;
+use isola_abi::query::{CaptureSpec, Direction, FrameFilter, Line, Query, Records, Standing};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -136,9 +136,9 @@ enum Full {
 impl<'a> Session<'a> {
     fn begin(context: &'a Context, arguments: &'a Arguments, spec: CaptureSpec) -> Result<Self, Failure> {
         let name = &arguments.cell;
-        let inquiry = Inquiry::Capture(spec);
+        let query = Query::Capture(spec);
         let (place, number) = match hosted_cells::find(&context.root, name)? {
-            Some(mut client) => (Place::Hosted, client.inquire(name, Line::Frames, &inquiry)?),
+            Some(mut client) => (Place::Hosted, client.query(name, Line::Frames, &query)?),
             None => {
                 let held = Held::take_supervised(&context.root, &context.dir())?;
                 let mut client = held.client()?;
@@ -147,7 +147,7 @@ impl<'a> Session<'a> {
                     let what = format!("{name:?} is {}: only a cell that runs has frames", cell.state);
                     return Err(Failure::new(failure::REFUSED, what));
                 }
-                (Place::Machine, client.inquire(name, Line::Frames, &inquiry)?)
+                (Place::Machine, client.query(name, Line::Frames, &query)?)
             }
         };
         Ok(Self {
@@ -275,7 +275,7 @@ impl<'a> Session<'a> {
         {
             // One that has not begun yet would begin for nobody.
             self.lost = self.lost.max(piece.lost);
-            let _ = client.inquire(name, Line::Frames, &Inquiry::EndCapture);
+            let _ = client.query(name, Line::Frames, &Query::EndCapture);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Context, Failure};
 use crate::image::SUPERVISOR;
-use crate::machine::accel::{self, Recall};
+use crate::machine::accel::{self, CachedAnswer};
 use crate::machine::qemu::{OLDEST, Qemu};
 use crate::machine::{Held, MachineError};
 use crate::output::progress::Progress;
@@ -58,14 +58,14 @@ pub(super) fn doctor(context: &Context, arguments: &Arguments) -> Result<ExitCod
     let progress = Progress::waiting(&context.output, "looking around");
     progress.tick();
     let qemu = Qemu::from_environment();
-    let recall = if arguments.probe { Recall::Forbidden } else { Recall::Allowed };
+    let cached = if arguments.probe { CachedAnswer::Forbidden } else { CachedAnswer::Allowed };
     let mut checks = Vec::new();
     match &qemu {
         Ok(qemu) => {
             let program = qemu.program.display();
             checks.push(Check::ok("qemu", format!("{program}, version {}", qemu.version)));
             checks.push(machine_types(qemu));
-            checks.push(kvm(context, qemu, recall));
+            checks.push(kvm(context, qemu, cached));
         }
         Err(error) => {
             let advice = format!(
@@ -114,9 +114,9 @@ fn machine_types(qemu: &Qemu) -> Check {
     }
 }
 
-fn kvm(context: &Context, qemu: &Qemu, recall: Recall) -> Check {
+fn kvm(context: &Context, qemu: &Qemu, cached: CachedAnswer) -> Check {
     let supervisor = context.images.find(SUPERVISOR).ok().and_then(|path| path.canonicalize().ok());
-    let answer = accel::kvm(qemu, &context.root, supervisor.as_deref(), recall);
+    let answer = accel::kvm(qemu, &context.root, supervisor.as_deref(), cached);
     if answer.works {
         return Check::ok("kvm", format!("works: {}", answer.reason));
     }

@@ -7,7 +7,7 @@ use super::failure::USAGE;
 use super::interrupt::Interrupts;
 use super::{Context, Failure};
 use crate::hosted_cells::{self, MAX_NAME_BYTES};
-use crate::machine::network::NetworkWish;
+use crate::machine::network::NetworkRequest;
 use crate::machine::options::Uplink;
 use crate::publish::{Protocol, PublishSpec};
 use isola_abi::hosted::{Forward, HostedNetwork, HostedSpec, Transport, VARIABLE};
@@ -33,7 +33,7 @@ pub(super) struct Hosted {
     pub(super) cores: u32,
     pub(super) memory: Option<ByteSize>,
     pub(super) uplink: Uplink,
-    pub(super) network: NetworkWish,
+    pub(super) network: NetworkRequest,
     pub(super) publish: Vec<PublishSpec>,
     pub(super) arguments: Vec<String>,
 }
@@ -65,9 +65,9 @@ fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
         return Err(usage(format!("{name:?} is no name for a cell: use letters, digits and hyphens")));
     }
     let network = match (&hosted.uplink, hosted.network) {
-        (_, NetworkWish::None) => HostedNetwork::None,
+        (_, NetworkRequest::None) => HostedNetwork::None,
         // Its gateway is a process of the user's, and reaches the host's services in any case.
-        (Uplink::User | Uplink::UserWithHost, NetworkWish::Auto) => HostedNetwork::User,
+        (Uplink::User | Uplink::UserWithHost, NetworkRequest::Auto) => HostedNetwork::User,
         (Uplink::User | Uplink::UserWithHost, _) => {
             return Err(usage(
                 "a hosted cell on the user-mode network has a fixed address: leave --network out, or use --net tap:INTERFACE"
@@ -79,8 +79,8 @@ fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
                 "a hosted cell has a queue a core where the interface has several: leave queues= out".into(),
             ));
         }
-        (Uplink::Tap { interface, queues: None }, wish) => {
-            let address = if let NetworkWish::Fixed(address) = wish { Some(address) } else { None };
+        (Uplink::Tap { interface, queues: None }, request) => {
+            let address = if let NetworkRequest::Fixed(address) = request { Some(address) } else { None };
             HostedNetwork::Tap { interface: interface.clone(), address }
         }
     };
@@ -91,7 +91,7 @@ fn spec(context: &Context, hosted: &Hosted) -> Result<HostedSpec, Failure> {
         ));
     }
     let forwards =
-        hosted.publish.iter().map(|wish| forward(context, wish)).collect::<Result<_, Failure>>()?;
+        hosted.publish.iter().map(|request| forward(context, request)).collect::<Result<_, Failure>>()?;
     Ok(HostedSpec {
         name: hosted.name.clone(),
         cores: hosted.cores,
@@ -115,7 +115,7 @@ impl Drop for Control {
     }
 }
 
-/// Where the process listens for inquiries; nowhere, with a note why, where it cannot: it runs all the same.
+/// Where the process listens for queries; nowhere, with a note why, where it cannot: it runs all the same.
 fn control(context: &Context, hosted: &Hosted) -> Option<String> {
     let program = || hosted.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = hosted.name.clone().unwrap_or_else(program);
@@ -132,18 +132,19 @@ fn control(context: &Context, hosted: &Hosted) -> Option<String> {
     None
 }
 
-fn forward(context: &Context, wish: &PublishSpec) -> Result<Forward, Failure> {
-    let host = wish.free_host_port()?;
-    if wish.host_port == 0 {
-        context
-            .output
-            .note(&format!("port {} of the cell is published on {host}/{}", wish.cell_port, wish.protocol));
+fn forward(context: &Context, request: &PublishSpec) -> Result<Forward, Failure> {
+    let host = request.free_host_port()?;
+    if request.host_port == 0 {
+        context.output.note(&format!(
+            "port {} of the cell is published on {host}/{}",
+            request.cell_port, request.protocol
+        ));
     }
-    let transport = match wish.protocol {
+    let transport = match request.protocol {
         Protocol::Tcp => Transport::Tcp,
         Protocol::Udp => Transport::Udp,
     };
-    Ok(Forward { transport, host, cell_port: wish.cell_port })
+    Ok(Forward { transport, host, cell_port: request.cell_port })
 }
 
 /// Stays with the process until it has ended; returns its exit code.

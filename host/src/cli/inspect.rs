@@ -6,16 +6,16 @@ use super::{Context, Failure, complete, network, show, standalone};
 use crate::cellctl::look_up;
 use crate::client::Client;
 use crate::hosted_cells;
-use crate::inquiry::facts;
 use crate::machine::Held;
 use crate::output::view::{
     CellView, HostedView, LatencyView, MachineView, RestartView, is_running, most_memory,
 };
 use crate::output::{Format, human, table};
 use crate::placement::ranges;
+use crate::query::facts;
 use clap::Args;
-use isola_abi::inquiry::{FrameFilter, Inquiry};
 use isola_abi::management::{CellInfo, MachineInfo, MemoryUsage, RestartPolicy};
+use isola_abi::query::{FrameFilter, Query};
 use isola_abi::report::MemoryPressure;
 use isola_abi::size::ByteSize;
 use serde_json::Value;
@@ -122,13 +122,13 @@ fn ask(
 ) -> Result<(Value, String), Failure> {
     if arguments.connections {
         let filter = FrameFilter { port: arguments.port, host: arguments.host };
-        let inquiry = Inquiry::Connections { filter, most: arguments.most };
-        let mut told = facts(client, name, &inquiry)?;
+        let query = Query::Connections { filter, most: arguments.most };
+        let mut told = facts(client, name, &query)?;
         network::order_connections(&mut told, arguments.most as usize);
         network::add_connections(&mut view, &told)?;
         text = network::connections_text(&told, &filter);
     } else {
-        let told = facts(client, name, &Inquiry::Counters)?;
+        let told = facts(client, name, &Query::Counters)?;
         network::add_counters(&mut view, &told);
         text.push_str(&network::counters_text(&told));
     }

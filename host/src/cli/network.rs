@@ -1,11 +1,11 @@
 //! What a cell tells of its network, for people and as JSON.
 
-use crate::inquiry::{Extent, Told};
 use crate::machine::switch::SwitchError;
 use crate::output::view::ConnectionView;
 use crate::output::{human, table};
+use crate::query::{Extent, Told};
 use crate::switch::fabric::PortCounters;
-use isola_abi::inquiry::FrameFilter;
+use isola_abi::query::FrameFilter;
 use isola_abi::size::ByteSize;
 use serde_json::{Map, Value};
 
@@ -166,7 +166,7 @@ fn extent_text(extent: Extent) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isola_abi::inquiry::CounterName;
+    use isola_abi::query::CounterName;
 
     fn told(counters: &[(&str, &str, u64)], extent: Extent) -> Told {
         let counter = |(layer, name, count): &(&str, &str, u64)| {

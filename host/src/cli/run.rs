@@ -12,12 +12,12 @@ use crate::client::ClientError;
 use crate::image::{CellImage, FindError, signing};
 use crate::machine::Held;
 use crate::machine::cells::Afterwards;
-use crate::machine::network::NetworkWish;
+use crate::machine::network::NetworkRequest;
 use crate::machine::options::{MachineModel, MachineOptions, Topology, Uplink};
 use crate::manifest::{Manifest, Wait, Watchdog};
 use crate::output::error_line;
 use crate::output::progress::Progress;
-use crate::placement::{CoreIds, PlacementWish};
+use crate::placement::{CoreIds, PlacementRequest};
 use crate::publish::PublishSpec;
 use clap::Args;
 use isola_abi::integrity::{ImageDigest, Requirement};
@@ -123,7 +123,7 @@ pub(super) struct Arguments {
     publish: Vec<PublishSpec>,
     /// auto, dhcp, none, or ADDRESS/PREFIX[,GATEWAY] [default: auto]
     #[arg(long)]
-    network: Option<NetworkWish>,
+    network: Option<NetworkRequest>,
     /// When a cell that stands still has crashed: 500ms, 5s, off [default: off]
     #[arg(long, value_name = "TIME")]
     watchdog: Option<Watchdog>,
@@ -200,16 +200,16 @@ fn run_cell(
 ) -> Result<ExitCode, Failure> {
     let interrupts = Interrupts::count()?;
     let given =
-        PlacementWish { policy: arguments.placement, node: arguments.node, core_ids: arguments.core_ids };
-    let wish = given.or(manifest.placement());
+        PlacementRequest { policy: arguments.placement, node: arguments.node, core_ids: arguments.core_ids };
+    let request = given.or(manifest.placement());
     let signed_by = arguments.signed_by.or(manifest.signed_by);
     let requirement = requirement(arguments.sha256.or(manifest.sha256), signed_by, &image)?;
     let new = NewCell {
         image,
         requirement,
         name: arguments.name.or(manifest.name),
-        cores: arguments.cores.or(manifest.cores).unwrap_or_else(|| wish.cores()),
-        placement: wish.placement(),
+        cores: arguments.cores.or(manifest.cores).unwrap_or_else(|| request.cores()),
+        placement: request.placement(),
         memory: arguments.memory.or(manifest.memory).unwrap_or(DEFAULT_MEMORY),
         memory_max: arguments.memory_max.or(manifest.memory_max),
         arguments: or_else(application_arguments(arguments.command), manifest.arguments),
@@ -358,9 +358,9 @@ fn run_alone(
     let memory = whole_memory(&arguments, &manifest).unwrap_or(DEFAULT_MEMORY);
     let network = arguments.network.or(manifest.network).unwrap_or_default();
     let (nics, address) = match network {
-        NetworkWish::None => (0, None),
-        NetworkWish::Auto | NetworkWish::Dhcp => (1, None),
-        NetworkWish::Fixed(address) => (1, Some(address)),
+        NetworkRequest::None => (0, None),
+        NetworkRequest::Auto | NetworkRequest::Dhcp => (1, None),
+        NetworkRequest::Fixed(address) => (1, Some(address)),
     };
     let alone = Alone {
         image,

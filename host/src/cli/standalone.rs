@@ -11,7 +11,7 @@ use super::{Context, Failure};
 use crate::cellctl::CellError;
 use crate::image::CellImage;
 use crate::machine::boot::{BootError, Lifetime, NewMachine, Tie};
-use crate::machine::network::NetworkWish;
+use crate::machine::network::NetworkRequest;
 use crate::machine::options::MachineOptions;
 use crate::machine::qemu::{Boot, DHCP_START, Qemu};
 use crate::machine::record::{MachineKind, MachineRecord};
@@ -135,7 +135,8 @@ fn command_line(
         let text = format!("an image alone takes its arguments by the word: {bad:?} cannot be passed");
         return Err(Failure::new(super::failure::USAGE, text));
     }
-    let address = address.map(|address| format!(" ip={}", NetworkWish::Fixed(address))).unwrap_or_default();
+    let address =
+        address.map(|address| format!(" ip={}", NetworkRequest::Fixed(address))).unwrap_or_default();
     let arguments: String = arguments.iter().map(|word| format!(" {word}")).collect();
     Ok(format!("name={name}{address} --{arguments}"))
 }
@@ -167,7 +168,7 @@ fn exit_code(qemu: i32) -> u8 {
 enum End {
     /// The image has ended.
     Ended,
-    /// The user wishes to go on with something else.
+    /// The user requests to go on with something else.
     Interrupted,
 }
 

@@ -50,7 +50,7 @@ pub fn choose(
         AcceleratorChoice::Tcg => (Accelerator::Tcg, said("not asked for")),
         AcceleratorChoice::Kvm => (Accelerator::Kvm, said("asked for, not tried out")),
         AcceleratorChoice::Auto => {
-            let answer = kvm(qemu, root, supervisor, Recall::Allowed);
+            let answer = kvm(qemu, root, supervisor, CachedAnswer::Allowed);
             (if answer.works { Accelerator::Kvm } else { Accelerator::Tcg }, answer)
         }
     }
@@ -58,7 +58,7 @@ pub fn choose(
 
 /// Whether an earlier answer will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recall {
+pub enum CachedAnswer {
     /// It will.
     Allowed,
     /// It is tried out anew.
@@ -66,12 +66,12 @@ pub enum Recall {
 }
 
 /// Whether KVM works with this QEMU. Without a `supervisor` to boot it cannot be tried out.
-pub fn kvm(qemu: &Qemu, root: &StateRoot, supervisor: Option<&Path>, recall: Recall) -> KvmAnswer {
+pub fn kvm(qemu: &Qemu, root: &StateRoot, supervisor: Option<&Path>, cached: CachedAnswer) -> KvmAnswer {
     if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm") {
         return KvmAnswer { works: false, reason: format!("/dev/kvm cannot be opened: {error}") };
     }
     let host = host_key(qemu);
-    if recall == Recall::Allowed
+    if cached == CachedAnswer::Allowed
         && let Some(answer) = remembered(&host)
     {
         return answer;

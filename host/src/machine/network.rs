@@ -18,10 +18,10 @@ const USER_PREFIX_LEN: u8 = 24;
 /// The last bytes of its addresses that cells get: above QEMU's own, below those of its DHCP server.
 const USER_POOL: std::ops::Range<u8> = 16..128;
 
-/// The network that a user wishes for a cell.
+/// The network that a user requests for a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum NetworkWish {
+pub enum NetworkRequest {
     /// A free address on a user-mode network; on another one, whatever its DHCP server gives.
     #[default]
     Auto,
@@ -54,7 +54,7 @@ pub enum NetworkError {
     },
 }
 
-impl NetworkWish {
+impl NetworkRequest {
     /// What to ask of the supervisor for a cell beside `cells`.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ pub fn address(cell: &CellInfo) -> Option<Ipv4Addr> {
     }
 }
 
-impl FromStr for NetworkWish {
+impl FromStr for NetworkRequest {
     type Err = NetworkError;
 
     fn from_str(text: &str) -> Result<Self, NetworkError> {
@@ -108,7 +108,7 @@ impl FromStr for NetworkWish {
     }
 }
 
-impl fmt::Display for NetworkWish {
+impl fmt::Display for NetworkRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
@@ -122,7 +122,7 @@ impl fmt::Display for NetworkWish {
     }
 }
 
-impl TryFrom<String> for NetworkWish {
+impl TryFrom<String> for NetworkRequest {
     type Error = NetworkError;
 
     fn try_from(text: String) -> Result<Self, NetworkError> {
@@ -130,9 +130,9 @@ impl TryFrom<String> for NetworkWish {
     }
 }
 
-impl From<NetworkWish> for String {
-    fn from(wish: NetworkWish) -> Self {
-        wish.to_string()
+impl From<NetworkRequest> for String {
+    fn from(request: NetworkRequest) -> Self {
+        request.to_string()
     }
 }
 
@@ -144,43 +144,43 @@ mod tests {
     fn at(ip: &str) -> CellInfo {
         let mut cell = cell("other");
         cell.spec.network =
-            format!("{ip}/24").parse::<NetworkWish>().unwrap().resolve(&Uplink::User, &[]).unwrap();
+            format!("{ip}/24").parse::<NetworkRequest>().unwrap().resolve(&Uplink::User, &[]).unwrap();
         cell
     }
 
     #[test]
     fn a_cell_gets_the_first_free_address() {
-        let ip = |cells: &[CellInfo]| match NetworkWish::Auto.resolve(&Uplink::User, cells) {
+        let ip = |cells: &[CellInfo]| match NetworkRequest::Auto.resolve(&Uplink::User, cells) {
             Ok(NetworkSpec::Static(address)) => address.ip.to_string(),
             other => panic!("{other:?}"),
         };
         assert_eq!(ip(&[]), "10.0.2.16");
         assert_eq!(ip(&[at("10.0.2.16"), at("10.0.2.18")]), "10.0.2.17");
         let all: Vec<CellInfo> = USER_POOL.map(|last| at(&format!("10.0.2.{last}"))).collect();
-        assert_eq!(NetworkWish::Auto.resolve(&Uplink::User, &all), Err(NetworkError::Exhausted));
+        assert_eq!(NetworkRequest::Auto.resolve(&Uplink::User, &all), Err(NetworkError::Exhausted));
     }
 
     #[test]
     fn an_address_is_given_once() {
-        let wish: NetworkWish = "10.0.2.20/24,10.0.2.2".parse().unwrap();
-        assert!(wish.resolve(&Uplink::User, &[at("10.0.2.21")]).is_ok());
-        let taken = wish.resolve(&Uplink::User, &[at("10.0.2.20")]).unwrap_err();
+        let request: NetworkRequest = "10.0.2.20/24,10.0.2.2".parse().unwrap();
+        assert!(request.resolve(&Uplink::User, &[at("10.0.2.21")]).is_ok());
+        let taken = request.resolve(&Uplink::User, &[at("10.0.2.20")]).unwrap_err();
         assert!(taken.to_string().contains("\"other\""), "{taken}");
     }
 
     #[test]
     fn on_a_tap_the_network_decides() {
         let tap = Uplink::Tap { interface: "t".into(), queues: None };
-        assert_eq!(NetworkWish::Auto.resolve(&tap, &[]), Ok(NetworkSpec::Dhcp));
+        assert_eq!(NetworkRequest::Auto.resolve(&tap, &[]), Ok(NetworkSpec::Dhcp));
     }
 
     #[test]
     fn networks_read_back_as_written() {
         for text in ["auto", "dhcp", "none", "10.0.2.20/24", "192.168.1.9/16,192.168.0.1"] {
-            assert_eq!(text.parse::<NetworkWish>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<NetworkRequest>().unwrap().to_string(), text);
         }
         for bad in ["", "host", "10.0.2.20", "10.0.2.20/0", "10.0.2.20/32", "10.0.2.20/24,", "1.2.3/24"] {
-            assert!(bad.parse::<NetworkWish>().is_err(), "{bad}");
+            assert!(bad.parse::<NetworkRequest>().is_err(), "{bad}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What the fake supervisor's cells answer to inquiries.
+//! What the fake supervisor's cells answer to queries.
 
-use isola_abi::inquiry::{
-    AnswerPiece, Answers, Connection, CounterName, Direction, FRAMES_BYTES, Fact, FrameHead, Inquiry, Line,
+use isola_abi::query::{
+    AnswerPiece, Answers, Connection, CounterName, Direction, FRAMES_BYTES, Fact, FrameHead, Line, Query,
     Questions, Ring,
 };
 
@@ -20,9 +20,9 @@ impl Answering {
         let number = self.questions.put(line, question).unwrap();
         let ring = self.answers.on(line);
         ring.begin(number);
-        match Inquiry::decode(question).unwrap() {
-            Inquiry::Capture(spec) => (1..=4).for_each(|count| frame(&ring, count, spec.snap_len)),
-            inquiry => facts(inquiry).iter().for_each(|fact| ring.push(&fact.encode()).unwrap()),
+        match Query::decode(question).unwrap() {
+            Query::Capture(spec) => (1..=4).for_each(|count| frame(&ring, count, spec.snap_len)),
+            query => facts(query).iter().for_each(|fact| ring.push(&fact.encode()).unwrap()),
         }
         number
     }
@@ -33,12 +33,12 @@ impl Answering {
     }
 }
 
-fn facts(inquiry: Inquiry) -> Vec<Fact> {
+fn facts(query: Query) -> Vec<Fact> {
     let name = |layer: &str, name: &str| CounterName { layer: layer.into(), name: name.into() };
     let begin = Fact::Begin { cores: 2 };
     let done = |core, connections| Fact::Done { core, connections, half_open: 1, time_wait: 0 };
-    match inquiry {
-        Inquiry::Counters => vec![
+    match query {
+        Query::Counters => vec![
             begin,
             Fact::Names(vec![
                 name("tcp", "tcp_accepted"),
@@ -50,13 +50,13 @@ fn facts(inquiry: Inquiry) -> Vec<Fact> {
             Fact::Counters(vec![4, 17, 0]),
             done(1, 0),
         ],
-        Inquiry::Connections { filter, most } => {
+        Query::Connections { filter, most } => {
             let all = [connection(0, 40_001), connection(1, 40_002)];
             let meant: Vec<_> = all.into_iter().filter(|one| filter.matches(one.local, one.remote)).collect();
             let told = meant.iter().take(most as usize).cloned().map(|one| Fact::Connection(Box::new(one)));
             [begin].into_iter().chain(told).chain([done(0, meant.len() as u32), done(1, 0)]).collect()
         }
-        Inquiry::Capture(_) | Inquiry::EndCapture => Vec::new(),
+        Query::Capture(_) | Query::EndCapture => Vec::new(),
     }
 }
 

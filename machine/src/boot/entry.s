@@ -109,7 +109,7 @@ isola_bounds:
 isola_early_tables:
     .skip 0x7000
     .skip 0x8000
-# Named by rebirth/restart.s, which is another object file where images are not optimised as a whole.
+# Named by restart/restart.s, which is another object file where images are not optimised as a whole.
 .globl isola_boot_stack_top
 isola_boot_stack_top:
 

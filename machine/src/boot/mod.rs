@@ -3,13 +3,13 @@
 pub mod command_line;
 pub mod firmware;
 mod fresh;
-mod legacy;
 pub mod mp_table;
 pub(crate) mod own_space;
+mod recovered;
 pub mod start_info;
 
-pub use legacy::{Legacy, Survivor, SurvivorCore};
 pub use own_space::OwnSpace;
+pub use recovered::{RecoveredCell, RecoveredCore, RecoveredState};
 
 use crate::acpi::SoftOff;
 use crate::apic::io::InterruptLines;
@@ -23,8 +23,8 @@ use crate::memory::map::subtract;
 use crate::memory::physical::LowMemory;
 use crate::memory::{Contents, Region};
 use crate::power::PowerSwitch;
-use crate::rebirth::{self, Survey};
 use crate::registers::Registers;
+use crate::restart::{self, Survey};
 use crate::smp::{LostCore, ParkedCore};
 use crate::topology::ApicShifts;
 use crate::{clock, cpu, dma, port, serial, switch, tables};
@@ -37,7 +37,7 @@ use fresh::Freshness;
 use isola_abi::descriptor::{Clock, Core, ImageSegment};
 use isola_abi::id::{ApicId, NodeId, PhysAddr, PhysRange};
 use isola_abi::layout::{IMAGE, PAGE_SIZE};
-use legacy::Inheritance;
+use recovered::Inheritance;
 use start_info::StartInfo;
 
 global_asm!(include_str!("entry.s"), options(att_syntax));
@@ -72,7 +72,7 @@ pub struct Machine {
     /// The image's address space.
     pub space: OwnSpace,
     /// What a former life of the image has left; `None` in the first.
-    pub legacy: Option<Legacy>,
+    pub recovered: Option<RecoveredState>,
     /// What switches the machine off.
     pub power: PowerSwitch,
     /// The right to program the machine's hardware.
@@ -112,8 +112,8 @@ const LOW_MEMORY: PhysRange = PhysRange::new(PhysAddr(0), 1 << 20);
 /// # Safety
 /// Only the boot code of `entry.s` may lead here, with the address of the loader's start info, and the early tables in use.
 pub unsafe fn own_machine(start_info: u64, main: fn(Machine) -> !) -> ! {
-    rebirth::begin(start_info);
-    let survey = rebirth::survey();
+    restart::begin(start_info);
+    let survey = restart::survey();
     let started_cycles = survey.as_ref().map_or_else(cpu::cycles, |survey| survey.started_cycles);
     serial::init();
     mask_legacy_interrupts();
@@ -202,14 +202,14 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
     let mut devices = find_devices(&firmware, &command_line, &mut space, survey.as_ref());
     if survey.is_none() {
         let functions = devices.iter().filter_map(Device::survey).collect();
-        rebirth::keep_survey(&Survey { clock, started_cycles, functions });
+        restart::keep_survey(&Survey { clock, started_cycles, functions });
     }
     let mut inheritance = Inheritance::look(&free, &firmware, boot_core, &devices);
     let power = find_power_switch(&firmware, &mut space);
     let lines = find_interrupt_lines(&firmware, &mut space, &inheritance.lines(&devices));
     let (parked, lost) = inheritance.start_cores(&firmware, boot_core, &clock, &mut space);
     inheritance.reset(&mut devices);
-    let (free, legacy) = inheritance.settle(free, &lost, &mut devices, &space);
+    let (free, recovered) = inheritance.settle(free, &lost, &mut devices, &space);
 
     let modules = start_info.modules.iter().map(|module| take_module(*module)).collect();
     let memory = firmware
@@ -234,7 +234,7 @@ extern "sysv64" fn in_own_space(discovery: *mut Discovery) -> ! {
         lines,
         clock,
         space,
-        legacy,
+        recovered,
         power,
         authority: Authority::OWN,
     })

@@ -21,7 +21,7 @@
 //! Nothing is set aside while the core has interrupts on, as it is between two events and will see its orders by itself,
 //! and nothing of what is done here: see `may_switch`.
 
-use super::recalled::has_forgotten;
+use super::unplug::has_forgotten;
 use super::{live, places, report};
 use crate::apic::local;
 use crate::authority::Authority;

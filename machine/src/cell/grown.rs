@@ -1,4 +1,4 @@
-//! Memory that a cell gets while it runs: the wish, the answer, and the chunks, see [`isola_abi::growth`].
+//! Memory that a cell gets while it runs: the request, the answer, and the chunks, see [`isola_abi::growth`].
 
 use super::{live, report};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -9,12 +9,12 @@ use isola_abi::layout::DIRECT_MAP;
 /// The number of the last chunk that was handed out.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
-/// Wishes for memory on top. Returns the wish's number. The supervisor has to be rung behind it.
-pub fn wish(least_bytes: u64, largest_bytes: u64, node: NodeId) -> u32 {
-    report().wish.make(least_bytes, largest_bytes, node)
+/// Requests for memory on top. Returns the request's number. The supervisor has to be rung behind it.
+pub fn request_memory(least_bytes: u64, largest_bytes: u64, node: NodeId) -> u32 {
+    report().memory_request.make(least_bytes, largest_bytes, node)
 }
 
-/// What came of the wish of that number; `None` as long as the supervisor has not answered it.
+/// What came of the request of that number; `None` as long as the supervisor has not answered it.
 pub fn answer_to(number: u32) -> Option<Answer> {
     live().grown.answer_to(number)
 }

@@ -3,8 +3,8 @@
 pub mod pci;
 pub mod virtio_mmio;
 
-use crate::rebirth::{DevicePlace, KnownFunction};
 use crate::registers::Registers;
+use crate::restart::{DevicePlace, KnownFunction};
 use crate::space::Share;
 use alloc::vec::Vec;
 use core::fmt;
@@ -136,7 +136,7 @@ impl Device {
         }
     }
 
-    /// Where it is, for a deed.
+    /// Where it is, for an ownership record.
     pub(crate) fn place(&self) -> DevicePlace {
         match &self.function {
             Function::Pci(function) => {

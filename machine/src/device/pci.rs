@@ -5,8 +5,8 @@
 //! configuration space mapped can write to all of it; [`PciFunction::reset`] puts back what was there at boot.
 
 use super::{DoesNotStop, Windows, virtio_kind, wait_for_zero};
-use crate::rebirth::KnownFunction;
 use crate::registers::Registers;
+use crate::restart::KnownFunction;
 use alloc::vec::Vec;
 use core::fmt;
 use isola_abi::descriptor::DeviceKind;

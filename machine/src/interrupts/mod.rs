@@ -25,7 +25,7 @@ pub use frame::{ExceptionFrame, FIRST_INTERRUPT, vector};
 
 use crate::apic::local;
 use crate::authority::Authority;
-use crate::{cpu, rebirth, serial_line};
+use crate::{cpu, restart, serial_line};
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use isola_abi::layout::{REGIONS, REGIONS_SIZE};
@@ -151,7 +151,8 @@ extern "sysv64" fn isola_interrupt(vector: u64) {
             handler(vector);
         }
     }
-    if vector != SPURIOUS_VECTOR {
+    // The local APIC expects no acknowledgement of a spurious interrupt, but it does of one that was sent with that vector.
+    if vector != SPURIOUS_VECTOR || local::is_in_service(vector) {
         local::end_of_interrupt();
     }
 }
@@ -188,7 +189,7 @@ extern "sysv64" fn isola_page_fault(frame: &ExceptionFrame) {
 extern "sysv64" fn isola_non_maskable(frame: &ExceptionFrame) {
     let handler = NON_MASKABLE_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
-        if rebirth::is_beginning() {
+        if restart::is_beginning() {
             // Somebody found that the image stood still. It is on its way up already.
             return;
         }
@@ -207,7 +208,7 @@ extern "sysv64" fn isola_exception(frame: &ExceptionFrame) -> ! {
     let handler = EXCEPTION_HANDLER.load(Ordering::Acquire);
     if handler.is_null() {
         serial_line!("{frame}, address {:#x}", cpu::fault_address());
-        rebirth::restart(Authority::OWN, RestartCause::Exception);
+        restart::restart(Authority::OWN, RestartCause::Exception);
     }
     // SAFETY: not null, so it came from `set_exception_handler`.
     let handler = unsafe { core::mem::transmute::<*mut (), ExceptionHandler>(handler) };

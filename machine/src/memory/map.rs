@@ -61,10 +61,10 @@ mod tests {
     #[test]
     fn what_is_reserved_is_cut_out() {
         let ram = [range(0x1000, 0x9000)];
-        let holes =
+        let unplugged_ranges =
             [range(0x2000, 0x3000), range(0x5001, 0x5002), range(0x8000, u64::MAX), range(0x4000, 0x4000)];
         let left = [range(0x1000, 0x2000), range(0x3000, 0x5000), range(0x6000, 0x8000)];
-        assert_eq!(subtract(&ram, &holes), left);
+        assert_eq!(subtract(&ram, &unplugged_ranges), left);
         assert_eq!(subtract(&ram, &[range(0, 0xa000)]), []);
     }
 

@@ -1,6 +1,6 @@
 //! Building a cell's address space.
 
-use super::annex::{Annex, growth_tables};
+use super::hot_plug::{HotPlug, growth_tables};
 use super::layout::{STACKS_BYTES, map_stacks, stack_tops};
 use super::pool::{pool_tables, region_tables};
 use super::record::Record;
@@ -11,7 +11,7 @@ use crate::boot::own_space::LOCAL_APIC_PHYS;
 use crate::device::{Device, Function};
 use crate::memory::{Contents, MemoryNodes, Region, SharedRegion, Stock};
 use crate::paging::{AddressSpace, Caching, LargestPage, MapError, Rights, leaf_bytes};
-use crate::rebirth::{Deed, Holding, deed_bytes};
+use crate::restart::{Holding, OwnershipRecord, ownership_record_bytes};
 use crate::tables;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -26,13 +26,13 @@ use isola_abi::layout::{
     DESCRIPTOR, DESCRIPTOR_SIZE, DEVICES, DIRECT_MAP, LOCAL_APIC, PAGE_SIZE, REGION_TABLES, REGIONS, REPORT,
     SHARED, STACK_SIZE, TABLES, report_bytes,
 };
-use isola_abi::rebirth::Stage;
+use isola_abi::stage::Stage;
 
 /// The first of the vectors by which devices on interrupt lines interrupt a cell, and how many there are.
 pub const LINE_VECTORS: (u8, u8) = (0xe0, 16);
 
-/// Ranges of memory that a cell is taken to be built of, for the length of its deed, before that is known.
-const DEED_RANGES: usize = 16;
+/// Ranges of memory that a cell is taken to be built of, for the length of its ownership record, before that is known.
+const OWNERSHIP_RANGES: usize = 16;
 
 /// What a cell is built from.
 #[derive(Debug)]
@@ -147,11 +147,11 @@ impl From<MapError> for BuildError {
 /// than it is.
 pub fn needed_bytes(own_bytes: u64, shared_bytes: u64, cores: usize, places: usize) -> u64 {
     let tables = 45 + (own_bytes + shared_bytes).div_ceil(1 << 21) + places as u64;
-    let deed = deed_bytes(DEED_RANGES, cores);
+    let ownership = ownership_record_bytes(OWNERSHIP_RANGES, cores);
     own_bytes
         + report_bytes(places)
         + DESCRIPTOR_SIZE
-        + deed
+        + ownership
         + tables * PAGE_SIZE
         + cores as u64 * STACKS_BYTES
 }
@@ -189,9 +189,12 @@ impl CellSpace {
                     tables: parts.growth_tables.iter().map(Region::range).collect(),
                     cores,
                     devices: devices.iter().map(|device| device.place()).collect(),
-                    keepsake: Vec::new(),
+                    saved_state: Vec::new(),
                 };
-                let record = parts.deed.take().map(|pages| Box::new(Record::new(Deed::new(pages), holding)));
+                let record = parts
+                    .ownership
+                    .take()
+                    .map(|pages| Box::new(Record::new(OwnershipRecord::new(pages), holding)));
                 let share: Share = Arc::new(Built {
                     root: builder.space.root(),
                     entry,
@@ -205,10 +208,10 @@ impl CellSpace {
                 });
                 devices.iter_mut().for_each(|device| device.lend(share.clone()));
                 share.live().core_places.store(places as u32, Ordering::Relaxed);
-                share.live().recall.next_generation();
+                share.live().unplug_request.next_generation();
                 let tables = Stock::new(parts.growth_tables);
-                let annex = Annex::new(builder.space, tables, grant, parts.pool, core_count);
-                Ok(Self { share, annex, record })
+                let hot_plug = HotPlug::new(builder.space, tables, grant, parts.pool, core_count);
+                Ok(Self { share, hot_plug, record })
             }
             Err(error) => {
                 let own = devices.iter().filter(|device| !device.is_lent());
@@ -235,8 +238,8 @@ struct Parts {
     /// For the tables of what the cell may still get.
     growth_tables: Vec<Region>,
     pool: Vec<PhysRange>,
-    /// For the deed of a cell that has a supervisor.
-    deed: Option<Region>,
+    /// For the ownership record of a cell that has a supervisor.
+    ownership: Option<Region>,
 }
 
 struct Builder {
@@ -269,9 +272,9 @@ impl Builder {
         ranges: usize,
     ) -> Result<Parts, BuildError> {
         let core_count = check_cores(&descriptor)?;
-        let deed = match &descriptor.supervisor {
+        let ownership = match &descriptor.supervisor {
             Some(_) => {
-                let bytes = deed_bytes(ranges, core_count as usize);
+                let bytes = ownership_record_bytes(ranges, core_count as usize);
                 Some(self.stock.take(bytes).ok_or(MapError::OutOfMemory)?)
             }
             None => None,
@@ -309,7 +312,7 @@ impl Builder {
         place.ok_or(BuildError::Descriptor(DescriptorError::TooLong))?.copy_from_slice(&body);
         let pool = descriptor.pool.iter().map(|range| range.memory).collect();
         let descriptor = area.into_range().start;
-        Ok(Parts { pool, core_pages, descriptor, report, growth_tables, deed })
+        Ok(Parts { pool, core_pages, descriptor, report, growth_tables, ownership })
     }
 
     fn map(
@@ -497,7 +500,7 @@ mod tests {
             name: "cell".into(),
             arguments: Vec::new(),
             core_places: cores.len() as u32,
-            core_wish_ns: 0,
+            core_request_ns: 0,
             cores,
             pool: Vec::new(),
             memory_bytes: 0,

@@ -9,8 +9,8 @@
 //! when the core was reclaimed, or the device was reset. [`CellSpace::dissolve`] returns the memory when no
 //! share is left but the caller's.
 
-mod annex;
 mod build;
+mod hot_plug;
 mod layout;
 mod pool;
 mod ranges;
@@ -19,10 +19,10 @@ mod shootdown;
 
 pub(crate) use layout::{map_stacks, stack_tops};
 
-pub use annex::NoFurniture;
 pub use build::{BuildError, BuildFailure, InPlace, LINE_VECTORS, Plan, Segment, SegmentBytes, needed_bytes};
+pub use hot_plug::NoStacks;
 
-use self::annex::Annex;
+use self::hot_plug::HotPlug;
 use self::record::Record;
 use crate::apic::local;
 use crate::authority::Authority;
@@ -35,16 +35,16 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::descriptor::{LiveWords, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, PhysAddr, PhysRange};
-use isola_abi::inquiry::Line;
 use isola_abi::layout::{PAGE_SIZE, STACK_SIZE, TABLES};
 use isola_abi::places::{Order, OrderKind, Places};
+use isola_abi::query::Line;
 use isola_abi::report::Report;
 
 /// A cell's address space.
 #[derive(Debug)]
 pub struct CellSpace {
     share: Share,
-    annex: Annex,
+    hot_plug: HotPlug,
     /// What of it is written down for a supervisor that begins anew; none where there is no supervisor.
     record: Option<Box<Record>>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Built {
 /// Why a core cannot enter a cell. It comes back.
 #[derive(Debug)]
 pub enum EnterError {
-    /// There is no such place, or it is not furnished, or there is a core.
+    /// There is no such place, or it is not given stacks, or there is a core.
     NoPlace(ParkedCore),
     /// It has not returned from a call yet.
     Busy(ParkedCore),
@@ -129,7 +129,7 @@ impl CellSpace {
     /// An [`EnterError`], which has the core.
     pub fn enter(&self, core: ParkedCore, place: usize) -> Result<AwayCore, EnterError> {
         let is_vacant = self.places().at(place).kind == OrderKind::Vacant;
-        if place >= self.share.places || !self.annex.is_furnished(place) || !is_vacant {
+        if place >= self.share.places || !self.hot_plug.has_stacks(place) || !is_vacant {
             return Err(EnterError::NoPlace(core));
         }
         let (entry, identity) = (self.share.entry(place as u64), core.core());
@@ -138,9 +138,9 @@ impl CellSpace {
             words.yielded.store(0, Ordering::Release);
             words.order.store(0, Ordering::Release);
         }
-        self.share.note_entry(place, self.live().recall.generation());
+        self.share.note_entry(place, self.live().unplug_request.generation());
         self.places().give(place, identity);
-        // SAFETY: `build` and `furnish` have put into the space what the entry names; the share keeps it until the core was
+        // SAFETY: `build` and `allocate_stacks` have put into the space what the entry names; the share keeps it until the core was
         // reclaimed. No other core is at the place: it was vacant, which it becomes when its core is back.
         let entered = unsafe { core.enter(entry, self.share.clone()) };
         match entered {
@@ -216,15 +216,15 @@ impl CellSpace {
     /// # Errors
     /// The space, where a core is in it, or was and is lost, or a device that works for it was not reset.
     pub fn dissolve(self) -> Result<Vec<Region>, Self> {
-        let Self { share, annex, record } = self;
+        let Self { share, hot_plug, record } = self;
         if let Err(share) = Arc::try_unwrap(share) {
-            return Err(Self { share, annex, record });
+            return Err(Self { share, hot_plug, record });
         }
-        // The memory is free from here on; so the deed must be nobody's before that.
+        // The memory is free from here on; so the ownership record must be nobody's before that.
         drop(record);
         // SAFETY: the ranges are those of the regions that `build` and `extend` took in and that did not leave, and nothing
         // has a share any more.
-        Ok(annex.owned().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())
+        Ok(hot_plug.owned().map(|range| unsafe { Region::new(range, Contents::Unknown) }).collect())
     }
 }
 

@@ -1,11 +1,11 @@
 //! What a cell holds, written down as it changes, for a supervisor that begins anew; and the cell as that finds it.
 
-use super::annex::Annex;
+use super::hot_plug::HotPlug;
 use super::layout::has_stacks;
 use super::{Built, CellSpace, Share};
 use crate::memory::{Contents, Region, SharedRegion, Stock, direct};
 use crate::paging::{AddressSpace, LargestPage};
-use crate::rebirth::{Claim, Deed, Holding};
+use crate::restart::{Claim, Holding, OwnershipRecord};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,17 +13,17 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::descriptor::{BODY_OFFSET, Descriptor, LiveWords, MAX_BODY};
 use isola_abi::id::{ApicId, CoreId, PhysAddr, PhysRange};
 use isola_abi::layout::{DIRECT_MAP, PAGE_SIZE};
-use isola_abi::rebirth::Stage;
+use isola_abi::stage::Stage;
 
-/// A deed, and what it says.
+/// An ownership record, and what it says.
 #[derive(Debug)]
 pub(super) struct Record {
-    deed: Deed,
+    ownership: OwnershipRecord,
     holding: Holding,
     entered: Entered,
 }
 
-/// Whether the next life would find the deed.
+/// Whether the next life would find the ownership record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entered {
     Yes,
@@ -32,8 +32,8 @@ enum Entered {
 
 impl Record {
     /// What nobody would find yet.
-    pub(super) fn new(deed: Deed, holding: Holding) -> Self {
-        Self { deed, holding, entered: Entered::No }
+    pub(super) fn new(ownership: OwnershipRecord, holding: Holding) -> Self {
+        Self { ownership, holding, entered: Entered::No }
     }
 
     /// Says which memory it has now. Returns whether it could be written down; if not, all is as before.
@@ -48,10 +48,10 @@ impl Record {
     }
 
     fn write(&mut self) -> bool {
-        if !self.deed.write(&self.holding) {
+        if !self.ownership.write(&self.holding) {
             return false;
         }
-        if self.entered == Entered::No && self.deed.enter() {
+        if self.entered == Entered::No && self.ownership.enter() {
             self.entered = Entered::Yes;
         }
         self.entered == Entered::Yes
@@ -60,17 +60,17 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        self.deed.strike();
+        self.ownership.strike();
     }
 }
 
 impl CellSpace {
     /// Writes down how far the cell is, and what its supervisor wants to know again of it: a supervisor that begins anew
     /// finds that. Returns whether it could be written down.
-    pub fn keep(&mut self, stage: Stage, keepsake: Vec<u8>) -> bool {
+    pub fn keep(&mut self, stage: Stage, saved_state: Vec<u8>) -> bool {
         let Some(record) = &mut self.record else { return false };
         record.holding.stage = stage;
-        record.holding.keepsake = keepsake;
+        record.holding.saved_state = saved_state;
         if stage == Stage::Quarantined {
             // Those that came back are others' by now; who finds this begins by calling all of them back.
             record.holding.cores.clear();
@@ -121,15 +121,15 @@ impl CellSpace {
             text,
             cores_inside: AtomicUsize::new(cores_inside),
         });
-        // SAFETY: the deed is there, as the caller vouches for.
-        let deed = unsafe { Deed::existing(*place, *number) };
-        let entered = if deed.enter() { Entered::Yes } else { Entered::No };
-        let record = Record { deed, holding: holding.clone(), entered };
+        // SAFETY: the ownership record is there, as the caller vouches for.
+        let ownership = unsafe { OwnershipRecord::existing(*place, *number) };
+        let entered = if ownership.enter() { Entered::Yes } else { Entered::No };
+        let record = Record { ownership, holding: holding.clone(), entered };
         // Tables say which places have stacks.
-        let furnished = (0..places as u64).take_while(|place| has_stacks(&space, *place)).count();
-        let annex = Annex::new(space, tables, holding.memory.clone(), pool, furnished)
-            .with(chunks, live.recall.holes());
-        let cell = Self { share, annex, record: Some(Box::new(record)) };
+        let cores_with_stacks = (0..places as u64).take_while(|place| has_stacks(&space, *place)).count();
+        let hot_plug = HotPlug::new(space, tables, holding.memory.clone(), pool, cores_with_stacks)
+            .with(chunks, live.unplug_request.unplugged_ranges());
+        let cell = Self { share, hot_plug, record: Some(Box::new(record)) };
         cell.settle_what_is_open();
         cell
     }
@@ -137,20 +137,20 @@ impl CellSpace {
     /// Tells the cell what became of an offer that it has not been answered: what has gone from its address space has gone.
     /// It stays among what the cell has until the cell ends, as it was not taken any further.
     fn settle_what_is_open(&self) {
-        let recall = &self.live().recall;
-        if recall.asked().0 != recall.settlement().number {
+        let unplug_request = &self.live().unplug_request;
+        if unplug_request.asked().0 != unplug_request.settlement().number {
             let (blocks, _) = self.report().offer.read();
-            let taken = (0..u32::BITS).zip(blocks).filter(|(_, block)| recall.is_hole(*block));
-            recall.settle(taken.fold(0, |taken, (bit, _)| taken | 1 << bit));
+            let taken = (0..u32::BITS).zip(blocks).filter(|(_, block)| unplug_request.is_unplugged(*block));
+            unplug_request.settle(taken.fold(0, |taken, (bit, _)| taken | 1 << bit));
         }
     }
 
     /// The number of the last request for memory that is done with; 0: there was none.
     pub fn settled(&self) -> u32 {
-        self.live().recall.settlement().number
+        self.live().unplug_request.settlement().number
     }
 
-    /// The number of the last wish that the cell was answered.
+    /// The number of the last request that the cell was answered.
     pub fn answered(&self) -> u32 {
         self.live().grown.answered.load(Ordering::Relaxed)
     }

@@ -27,7 +27,7 @@ use isola_abi::descriptor::LiveWords;
 use isola_abi::id::PhysAddr;
 use isola_abi::layout::{DESCRIPTOR, PAGE_SIZE, SHARED};
 use isola_abi::note::VECTOR_STRIDE;
-use isola_abi::recall::Recall;
+use isola_abi::unplug::UnplugRequest;
 
 /// Where the page is mapped: behind the switch page.
 pub(super) const SHOOTDOWN: u64 = SHARED + PAGE_SIZE;
@@ -36,7 +36,8 @@ pub(super) const SHOOTDOWN: u64 = SHARED + PAGE_SIZE;
 const NOTE_OFFSET: usize = 0x100;
 
 /// Where the generation of the cell's page tables is in the cell.
-const GENERATION: u64 = DESCRIPTOR + (offset_of!(LiveWords, recall) + Recall::GENERATION_OFFSET) as u64;
+const GENERATION: u64 =
+    DESCRIPTOR + (offset_of!(LiveWords, unplug_request) + UnplugRequest::GENERATION_OFFSET) as u64;
 
 global_asm!(
     ".section .text.isola_shootdown, \"ax\"",

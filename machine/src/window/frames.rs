@@ -62,6 +62,6 @@ impl OwnMemory {
         };
         let was_given = range.is_some_and(|range| within(*range))
             || self.live.grown.iter().any(|(chunk, _)| within(chunk));
-        was_given && !self.live.recall.is_hole(PhysRange::new(PhysAddr(phys), bytes))
+        was_given && !self.live.unplug_request.is_unplugged(PhysRange::new(PhysAddr(phys), bytes))
     }
 }

@@ -194,7 +194,8 @@ fn memory_is_the_cell_s_from_the_moment_at_which_it_has_got_it() {
     assert_eq!((phys(2 * MIB), phys(6 * MIB)), (None, None));
     assert!(own.frame(PhysAddr(5 * MIB)).is_some());
     // What has gone is not, be it of the pool or of a chunk, and what is beside it is.
-    live.recall.set_holes(&[PhysRange::new(PhysAddr(4 * MIB), MIB), PhysRange::new(PhysAddr(9 * MIB), MIB)]);
+    live.unplug_request
+        .set_unplugged(&[PhysRange::new(PhysAddr(4 * MIB), MIB), PhysRange::new(PhysAddr(9 * MIB), MIB)]);
     assert_eq!((phys(4 * MIB), own.frame(PhysAddr(5 * MIB - 1)), phys(9 * MIB)), (None, None, None));
     assert_eq!((phys(5 * MIB), phys(8 * MIB)), (Some(5 * MIB), Some(8 * MIB)));
 }

@@ -31,7 +31,7 @@ pub async fn join(address: SocketAddr) -> Result<MachineId, JoinError> {
 }
 
 /// As [`join`], again and again until it succeeds, with pauses that get longer: for who was joined before, and has
-/// [parted](parted()). A first machine that has started anew takes machines of before under their old numbers.
+/// [disconnected](disconnected()). A first machine that has started anew takes machines of before under their old numbers.
 pub async fn rejoin(address: SocketAddr) -> MachineId {
     let again = move || async move {
         let mut pause = SHORTEST_PAUSE;
@@ -48,8 +48,8 @@ pub async fn rejoin(address: SocketAddr) -> MachineId {
 }
 
 /// Completes when this machine is not, or no longer, joined to an application.
-pub async fn parted() {
-    let is_parted = || async {
+pub async fn disconnected() {
+    let is_disconnected = || async {
         poll_fn(|context| {
             if MESSENGER.machines.is_connected(MachineId::FIRST) {
                 MESSENGER.parting.borrow_mut().push(context.waker().clone());
@@ -59,7 +59,7 @@ pub async fn parted() {
         })
         .await;
     };
-    elsewhere(HOME, is_parted).await;
+    elsewhere(HOME, is_disconnected).await;
 }
 
 async fn join_here(address: SocketAddr) -> Result<MachineId, JoinError> {

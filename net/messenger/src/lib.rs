@@ -2,7 +2,7 @@
 //!
 //! | item | what |
 //! |---|---|
-//! | [`host`], [`join`] | the first machine, and those that join it; [`rejoin`] after they have [`parted`](parted()) |
+//! | [`host`], [`join`] | the first machine, and those that join it; [`rejoin`] after they have [`disconnected`](disconnected()) |
 //! | [`serve`], [`call`] | the messenger: one representative of an Ebb asks that of another machine |
 //! | [`id_map`] | what is known of an Ebb on all machines; the first [keeps](id_map::keep) it |
 //! | [`SharedEbb`] | an Ebb with one representative in the whole application, asked from anywhere; found by the id map |
@@ -54,7 +54,7 @@ use core::time::Duration;
 pub use error::{CallError, JoinError, ServeError};
 pub use frame::{MAX_PAYLOAD, Refusal};
 pub use isola_ebbs::{EbbId, MachineId};
-pub use joining::{join, parted, rejoin};
+pub use joining::{disconnected, join, rejoin};
 pub use machines::MAX_MACHINES;
 pub use messenger::{Serving, call, host, serve};
 pub use served::Call;

@@ -9,7 +9,7 @@ use isola_gateway::test_cells::{TestCell, run_cells};
 use isola_hosted::{Loss, switch};
 use isola_iobuf::Chain;
 use isola_messenger::{
-    CallError, MAX_PAYLOAD, MachineId, Refusal, call, host, id_map, parted, rejoin, serve,
+    CallError, MAX_PAYLOAD, MachineId, Refusal, call, disconnected, host, id_map, rejoin, serve,
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -122,9 +122,9 @@ fn machines_join_a_first_machine_that_has_started_anew_under_their_numbers() {
         own.tell(number);
         first_answer(other.get().await, ECHO).await;
         MET.fetch_add(1, Ordering::AcqRel);
-        parted().await;
-        let parted_from = call(MachineId::FIRST, ECHO, Chain::new()).await;
-        assert_eq!(parted_from, Err(CallError::NoSuchMachine));
+        disconnected().await;
+        let disconnected_from = call(MachineId::FIRST, ECHO, Chain::new()).await;
+        assert_eq!(disconnected_from, Err(CallError::NoSuchMachine));
         assert_eq!(rejoin(first()).await, number, "and nobody else's");
         first_answer(MachineId::FIRST, ECHO).await;
         // What it knows of another machine of before holds.

@@ -9,7 +9,7 @@
 //! | [`interface`] | start, the cell's address |
 //! | [`manager`] | what the network is made of: an Ebb that an application can replace |
 //! | [`latency`] | how long requests take |
-//! | [`inquiry`] | what the host tool is told: counters, connections |
+//! | [`query`] | what the host tool is told: counters, connections |
 //! | [`mod@filter`] | something between the device and the stack |
 //! | [`steering`] | which core serves which flows, and moving them while they are used |
 //! | [`port`] | what a network device is |
@@ -81,11 +81,11 @@ mod drops;
 pub mod filter;
 mod halves;
 pub mod handler;
-pub mod inquiry;
 pub mod interface;
 pub mod latency;
 pub mod manager;
 mod outbox;
+pub mod query;
 pub mod steering;
 pub mod tcp;
 pub mod udp;

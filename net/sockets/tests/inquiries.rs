@@ -1,13 +1,13 @@
 //! What a cell answers when it is asked, beside all else that it does.
 
-use isola_abi::inquiry::{
-    CaptureSpec, Direction, Fact, FrameFilter, FrameHead, Inquiry, Line, Records, Standing,
+use isola_abi::query::{
+    CaptureSpec, Direction, Fact, FrameFilter, FrameHead, Line, Query, Records, Standing,
 };
 use isola_ebbs::platform;
 use isola_gateway::test_cells::{dial, read_exactly, talk};
 use isola_hosted::Loss;
 use isola_iobuf::IoBuf;
-use isola_net::{TcpStream, inquiry, listen};
+use isola_net::{TcpStream, listen, query};
 use std::future::pending;
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ async fn echo() {
 }
 
 /// Asks the calling cell, as its supervisor would. Returns the question's number.
-fn ask(line: Line, question: &Inquiry) -> u32 {
+fn ask(line: Line, question: &Query) -> u32 {
     let number = platform().questions().put(line, &question.encode()).unwrap();
-    inquiry::attend();
+    query::attend();
     number
 }
 
@@ -52,7 +52,7 @@ fn read(line: Line, number: u32, records: &mut Records) -> Option<(Vec<Vec<u8>>,
 }
 
 /// The whole answer to a question for facts.
-async fn facts(question: &Inquiry) -> Vec<Fact> {
+async fn facts(question: &Query) -> Vec<Fact> {
     let number = ask(Line::Facts, question);
     let (mut records, mut facts) = (Records::default(), Vec::new());
     loop {
@@ -71,8 +71,8 @@ async fn exchange(stream: &mut TcpStream, len: usize) {
     assert_eq!(read_exactly(stream, len).await.len(), len);
 }
 
-fn capture(port: Option<u16>, snap_len: u32) -> Inquiry {
-    Inquiry::Capture(CaptureSpec { filter: FrameFilter { port, host: None }, snap_len })
+fn capture(port: Option<u16>, snap_len: u32) -> Query {
+    Query::Capture(CaptureSpec { filter: FrameFilter { port, host: None }, snap_len })
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn counters_and_connections_of_all_cores_are_told() {
             exchange(&mut stream, 100).await;
             streams.push(stream);
         }
-        let told = facts(&Inquiry::Counters).await;
+        let told = facts(&Query::Counters).await;
         let Some(Fact::Names(names)) = told.iter().find(|fact| matches!(fact, Fact::Names(_))) else {
             panic!("{told:?}")
         };
@@ -100,7 +100,7 @@ fn counters_and_connections_of_all_cores_are_told() {
             (FrameFilter { port: Some(PORT + 1), host: None }, 100, 0),
             (FrameFilter { port: None, host: Some([10, 9, 9, 9].into()) }, 100, 0),
         ] {
-            let told = facts(&Inquiry::Connections { filter, most }).await;
+            let told = facts(&Query::Connections { filter, most }).await;
             let all: u32 = told
                 .iter()
                 .map(|fact| if let Fact::Done { connections, .. } = fact { *connections } else { 0 })
@@ -140,7 +140,7 @@ fn frames_of_both_directions_are_captured_until_nobody_wants_them() {
                 assert_eq!(long.unwrap().1.len(), 60, "{direction:?}");
             }
             assert!(heads.is_sorted_by_key(|(head, _)| head.unix_ns));
-            let end = ask(Line::Frames, &Inquiry::EndCapture);
+            let end = ask(Line::Frames, &Query::EndCapture);
             isola_events::sleep(Duration::from_millis(1)).await;
             exchange(&mut stream, 1000).await;
             assert_eq!(read(Line::Frames, number, &mut records), None);

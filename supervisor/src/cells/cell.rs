@@ -24,8 +24,8 @@ pub(super) struct Cell<E: Effects> {
     pub(super) core_ids: Vec<CoreId>,
     /// What is under way of its cores coming and going.
     pub(super) moves: Moves,
-    /// How many of its wishes for a core have been looked at.
-    pub(super) core_wishes: u32,
+    /// How many of its requests for a core have been looked at.
+    pub(super) core_requests: u32,
     /// The memory that it was given, less what it gave back.
     pub(super) memory_bytes: u64,
     pub(super) growth: Growth,

@@ -10,7 +10,7 @@ use super::watch::Watch;
 use super::{Cells, shorten};
 use crate::effects::{Blueprint, BuildError, BuildFailure, Effects};
 use crate::image::{ImagePlan, Source};
-use crate::inventory::{CHUNK, CoreRefusal, CoreToken, CoreWish};
+use crate::inventory::{CHUNK, CoreRefusal, CoreRequest, CoreToken};
 use crate::logs::Log;
 use crate::trust;
 use alloc::format;
@@ -20,8 +20,8 @@ use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::management::{
     CellSpec, Durations, JournalEvent, MAX_CELLS, ManagementError, NetworkSpec, Text,
 };
-use isola_abi::rebirth::Stage;
 use isola_abi::size::ByteSize;
+use isola_abi::stage::Stage;
 
 /// A cell as it was built.
 struct Built<E: Effects> {
@@ -72,7 +72,7 @@ impl<E: Effects> Cells<E> {
             body: Body::Held(held),
             core_ids,
             moves: Moves::new(),
-            core_wishes: 0,
+            core_requests: 0,
             memory_bytes,
             growth: Growth::new(),
             shrink: None,
@@ -139,7 +139,7 @@ impl<E: Effects> Cells<E> {
         cell.body = Body::Held(held);
         cell.core_ids = core_ids;
         cell.moves = Moves::new();
-        cell.core_wishes = 0;
+        cell.core_requests = 0;
         cell.memory_bytes = memory_bytes;
         cell.growth = Growth::new();
         cell.image_bytes = image_bytes;
@@ -167,9 +167,9 @@ impl<E: Effects> Cells<E> {
         }
         cell.started_ns = began;
         cell.started_unix_ns = Some(self.boot.unix_ns.saturating_add(began));
-        let keepsake = cell.keepsake(KeptLoans::default());
+        let saved_state = cell.saved_state(KeptLoans::default());
         let Body::Held(held) = &mut cell.body else { return Err(cell.wrong_state()) };
-        self.effects.keep(&mut held.space, Stage::Entering, keepsake);
+        self.effects.keep(&mut held.space, Stage::Entering, saved_state);
         // The first core last: by the time that it wakes others, most of them are there.
         for place in (0..held.cores.len()).rev() {
             held.cores[place] =
@@ -226,8 +226,8 @@ impl<E: Effects> Cells<E> {
         if !self.inventory.memory.is_ready(memory_bytes, node) {
             return Err(Obstacle::Needs(Need::Memory(memory_bytes, node)));
         }
-        let wish = CoreWish { count: spec.cores as usize, placement: &spec.placement };
-        let cores = self.inventory.cores.take(&wish, id).map_err(|refusal| self.told(refusal))?;
+        let request = CoreRequest { count: spec.cores as usize, placement: &spec.placement };
+        let cores = self.inventory.cores.take(&request, id).map_err(|refusal| self.told(refusal))?;
         let memory = self.inventory.memory.take(memory_bytes, node).unwrap_or_default();
         let image = match plan.memory_bytes(Source::Shared) {
             0 => image,
@@ -279,8 +279,8 @@ impl<E: Effects> Cells<E> {
         plan: &ImagePlan,
     ) -> Result<(u64, NodeId), ManagementError> {
         let inventory = &self.inventory;
-        let wish = CoreWish { count: spec.cores as usize, placement: &spec.placement };
-        let chosen = inventory.cores.choose(&wish, id).map_err(|refusal| self.told(refusal))?;
+        let request = CoreRequest { count: spec.cores as usize, placement: &spec.placement };
+        let chosen = inventory.cores.choose(&request, id).map_err(|refusal| self.told(refusal))?;
         let idle = self.images.idle_bytes() - self.images.idle_bytes_of(&spec.image);
         let free = inventory.memory.available() + idle;
         let exhausted = ManagementError::MemoryExhausted { wanted: spec.memory, free: ByteSize(free) };

@@ -12,8 +12,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use isola_abi::id::CellId;
 use isola_abi::management::{Crash, JournalEvent, ManagementError};
-use isola_abi::rebirth::Stage;
 use isola_abi::report::{CellPhase, CorePhase, CrashKind};
+use isola_abi::stage::Stage;
 
 /// How long a cell that did not answer may take to say where it stands, in ns.
 const EXAMINATION_NS: u64 = 100_000_000;
@@ -178,7 +178,7 @@ impl<E: Effects> Cells<E> {
     pub(super) fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
         let Some(event) = self.take_note_of_end(id, end) else { return };
         let restart = self.decide_restart(id);
-        self.keep_estate();
+        self.save_checkpoint();
         self.keep(id, Stage::Ending);
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &mut cell.body else { return };

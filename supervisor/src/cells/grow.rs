@@ -1,27 +1,27 @@
-//! Cells that grow while they run: a cell writes a wish into its report and rings, and is told yes or no.
+//! Cells that grow while they run: a cell writes a request into its report and rings, and is told yes or no.
 //!
-//! The supervisor does little for a wish, whatever it says: it looks through the free blocks, and maps one. It looks at
-//! one wish of a cell for each bell. Memory is never scrubbed for a wish: where there is a block that is not known to
-//! be zero, the wish is left open, and looked at again behind each slice of scrubbing, which goes on anyway. What a
+//! The supervisor does little for a request, whatever it says: it looks through the free blocks, and maps one. It looks at
+//! one request of a cell for each bell. Memory is never scrubbed for a request: where there is a block that is not known to
+//! be zero, the request is left open, and looked at again behind each slice of scrubbing, which goes on anyway. What a
 //! cell gets stays its own until it ends, or somebody asks for it back, so the number of chunks, and of entries in the
 //! journal, is bounded; and a refusal is entered once, until the cell gets something.
 
 use super::Cells;
 use super::cell::{Body, Cell, Run};
 use crate::effects::Effects;
-use crate::inventory::{Block, BlockWish, CHUNK, Chunk};
-use crate::report::{self, Wished};
+use crate::inventory::{Block, BlockRequest, CHUNK, Chunk};
+use crate::report::{self, Requested};
 use isola_abi::growth::{Answer, LARGEST_CHUNK, Refusal};
 use isola_abi::id::CellId;
 use isola_abi::management::{CellSpec, JournalEvent};
 use isola_abi::size::ByteSize;
 
-/// How far a cell's wishes have been looked after since it was built.
+/// How far a cell's requests have been looked after since it was built.
 #[derive(Debug)]
 pub(super) struct Growth {
-    /// The number of the last wish that was answered.
+    /// The number of the last request that was answered.
     answered: u32,
-    /// Since when a wish has been left open; none where all were answered at first sight.
+    /// Since when a request has been left open; none where all were answered at first sight.
     open_since_ns: Option<u64>,
     /// The most memory that the cell may have after some was taken from it on request, in bytes; `None`: what its
     /// specification says.
@@ -29,7 +29,7 @@ pub(super) struct Growth {
     /// The number of the last request for memory that is done with; 0: there was none.
     pub(super) settled: u32,
     /// What it was given for the stacks of cores that came later, in bytes: the cell's memory, of which it knows nothing.
-    pub(super) furniture_bytes: u64,
+    pub(super) stack_bytes: u64,
     refusals: Refusals,
 }
 
@@ -48,7 +48,7 @@ impl Growth {
             open_since_ns: None,
             limit: None,
             settled: 0,
-            furniture_bytes: 0,
+            stack_bytes: 0,
             refusals: Refusals::Untold,
         }
     }
@@ -58,12 +58,12 @@ impl Growth {
         self.refusals = Refusals::Untold;
     }
 
-    /// Of a cell that has been answered its wishes and its offers up to these numbers.
-    pub(super) fn resume(answered: u32, settled: u32, limit: Option<u64>, furniture_bytes: u64) -> Self {
-        Self { answered, settled, limit, furniture_bytes, ..Self::new() }
+    /// Of a cell that has been answered its requests and its offers up to these numbers.
+    pub(super) fn resume(answered: u32, settled: u32, limit: Option<u64>, stack_bytes: u64) -> Self {
+        Self { answered, settled, limit, stack_bytes, ..Self::new() }
     }
 
-    /// Whether a wish is open: the cell stands still, and does right to.
+    /// Whether a request is open: the cell stands still, and does right to.
     pub(super) fn is_open(&self) -> bool {
         self.open_since_ns.is_some()
     }
@@ -75,7 +75,7 @@ pub(super) fn memory_max_bytes(spec: &CellSpec, memory_bytes: u64) -> u64 {
 }
 
 impl<E: Effects> Cells<E> {
-    /// Looks at a live cell's wish, where there is a new one.
+    /// Looks at a live cell's request, where there is a new one.
     pub(super) fn grow(&mut self, id: CellId) {
         let now = self.effects.now_ns();
         let is_settled = self.cells.get(&id).is_some_and(|cell| self.is_settled(cell));
@@ -85,8 +85,8 @@ impl<E: Effects> Cells<E> {
         else {
             return;
         };
-        let wished = report::wish(self.effects.report(&held.space));
-        if wished.number == cell.growth.answered {
+        let requested = report::request(self.effects.report(&held.space));
+        if requested.number == cell.growth.answered {
             return;
         }
         let since_ns = cell.growth.open_since_ns.unwrap_or(now);
@@ -96,16 +96,16 @@ impl<E: Effects> Cells<E> {
             return;
         }
         let places = self.effects.places(&held.space);
-        let block = match block_wish(&wished, room, places) {
-            Ok(wish) => loop {
+        let block = match block_request(&requested, room, places) {
+            Ok(request) => loop {
                 let memory = &mut self.inventory.memory;
-                match memory.take_block(wish) {
+                match memory.take_block(request) {
                     // Images that nobody uses give way, where that is of use.
-                    Block::Exhausted if self.images.drop_for(wish.least_bytes, memory) => {}
+                    Block::Exhausted if self.images.drop_for(request.least_bytes, memory) => {}
                     block => break block,
                 }
             },
-            Err(Refusal::Limit) => return self.refuse(id, &wished, Refusal::Limit, since_ns),
+            Err(Refusal::Limit) => return self.refuse(id, &requested, Refusal::Limit, since_ns),
             Err(Refusal::Exhausted) => Block::Exhausted,
         };
         let (block, node) = match block {
@@ -114,21 +114,21 @@ impl<E: Effects> Cells<E> {
                 cell.growth.open_since_ns = Some(since_ns);
                 return;
             }
-            Block::Exhausted => return self.refuse(id, &wished, Refusal::Exhausted, since_ns),
+            Block::Exhausted => return self.refuse(id, &requested, Refusal::Exhausted, since_ns),
         };
         let len_bytes = block.range().len_bytes;
         if let Err(block) = self.effects.extend(&mut held.space, block, node) {
             self.inventory.memory.put(alloc::vec![block]);
-            return self.refuse(id, &wished, Refusal::Limit, since_ns);
+            return self.refuse(id, &requested, Refusal::Limit, since_ns);
         }
         cell.memory_bytes += len_bytes;
         cell.growth.refusals = Refusals::Untold;
         let event = JournalEvent::Grow { by: ByteSize(len_bytes), to: ByteSize(cell.memory_bytes) };
-        self.answer(id, wished.number, Answer::Given);
+        self.answer(id, requested.number, Answer::Given);
         self.enter(id, since_ns, event);
     }
 
-    /// Looks at the wishes that were left open, as there is more memory now that is known to be zero.
+    /// Looks at the requests that were left open, as there is more memory now that is known to be zero.
     pub(super) fn grow_waiting(&mut self) {
         let waiting = |cell: &&Cell<E>| cell.growth.is_open();
         let waiting: alloc::vec::Vec<CellId> =
@@ -136,11 +136,11 @@ impl<E: Effects> Cells<E> {
         waiting.into_iter().for_each(|id| self.grow(id));
     }
 
-    fn refuse(&mut self, id: CellId, wished: &Wished, refusal: Refusal, since_ns: u64) {
-        self.answer(id, wished.number, Answer::Refused(refusal));
+    fn refuse(&mut self, id: CellId, requested: &Requested, refusal: Refusal, since_ns: u64) {
+        self.answer(id, requested.number, Answer::Refused(refusal));
         let Some(cell) = self.cells.get_mut(&id) else { return };
         if core::mem::replace(&mut cell.growth.refusals, Refusals::Told) == Refusals::Untold {
-            let wanted = ByteSize(wished.least_bytes);
+            let wanted = ByteSize(requested.least_bytes);
             self.enter(id, since_ns, JournalEvent::GrowthRefused { wanted, refusal });
         }
     }
@@ -166,15 +166,15 @@ impl<E: Effects> Cells<E> {
     }
 }
 
-/// Which block a cell is to have that wishes this, and may have so many bytes more, in so many chunks.
-fn block_wish(wished: &Wished, room: u64, places_left: usize) -> Result<BlockWish, Refusal> {
-    if places_left == 0 || wished.least_bytes > room {
+/// Which block a cell is to have that requests this, and may have so many bytes more, in so many chunks.
+fn block_request(requested: &Requested, room: u64, places_left: usize) -> Result<BlockRequest, Refusal> {
+    if places_left == 0 || requested.least_bytes > room {
         return Err(Refusal::Limit);
     }
-    if wished.least_bytes > LARGEST_CHUNK {
+    if requested.least_bytes > LARGEST_CHUNK {
         return Err(Refusal::Exhausted);
     }
-    let largest = wished.largest_bytes.min(LARGEST_CHUNK).min(room).max(CHUNK);
-    let largest_bytes = (1 << largest.ilog2()).max(wished.least_bytes);
-    Ok(BlockWish { least_bytes: wished.least_bytes, largest_bytes, node: wished.node })
+    let largest = requested.largest_bytes.min(LARGEST_CHUNK).min(room).max(CHUNK);
+    let largest_bytes = (1 << largest.ilog2()).max(requested.least_bytes);
+    Ok(BlockRequest { least_bytes: requested.least_bytes, largest_bytes, node: requested.node })
 }

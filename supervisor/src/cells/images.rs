@@ -60,7 +60,7 @@ impl<E: Effects> Cells<E> {
             held.filter(|held| effects.text(&held.space) == Some(text)).count() as u32
         };
         self.images.count(&mut self.inventory.memory, uses, stand_on);
-        self.keep_estate();
+        self.save_checkpoint();
     }
 
     /// Gives up an image that has not come as a whole.

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   borrow ── lender asked for it ──▶ free ──▶ sent to the borrower: a loan
-//!   (asked for, or wished by the cell's own cores as their events wait)
+//!   (asked for, or requested by the cell's own cores as their events wait)
 //!   lease over, given back, recalled ── borrower asked for it ──▶ free ──▶ sent to the lender, where it runs
 //! ```
 
@@ -34,8 +34,8 @@ use ways::{To, Way};
 /// How long a borrower that did not give a core back when it was asked has it until it is asked again, in ns.
 const ASK_AGAIN_NS: u64 = 20_000_000;
 
-/// How long a cell has a core that it wished for itself, in ms.
-const WISH_LEASE_MS: u32 = 1_000;
+/// How long a cell has a core that it requested itself, in ms.
+const REQUEST_LEASE_MS: u32 = 1_000;
 
 impl<E: Effects> Cells<E> {
     /// Begins to borrow a core for a running cell.
@@ -90,17 +90,17 @@ impl<E: Effects> Cells<E> {
         Ok(self.loan_info(&loan))
     }
 
-    /// Borrows a core for a live cell whose own cores wish for one, where there is a new wish and somebody lends.
+    /// Borrows a core for a live cell whose own cores request for one, where there is a new request and somebody lends.
     pub(super) fn grant_core(&mut self, id: CellId) {
         let Some(cell) = self.cells.get_mut(&id).filter(|cell| cell.spec.lending.borrow_above_us > 0) else {
             return;
         };
         let Body::Held(held) = &cell.body else { return };
-        let wishes = report::core_wishes(self.effects.report(&held.space));
-        if core::mem::replace(&mut cell.core_wishes, wishes) != wishes {
+        let requests = report::core_requests(self.effects.report(&held.space));
+        if core::mem::replace(&mut cell.core_requests, requests) != requests {
             let name = cell.spec.name.clone();
-            // It wishes again as long as its events wait.
-            let _ = self.borrow(&name, WISH_LEASE_MS);
+            // It requests again as long as its events wait.
+            let _ = self.borrow(&name, REQUEST_LEASE_MS);
         }
     }
 

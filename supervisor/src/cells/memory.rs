@@ -2,7 +2,7 @@
 //!
 //! **What comes** is given as a whole or not at all, as soon as so much is known to be zero (`pending`).
 //!
-//! **What goes** the cell is asked for, see [`isola_abi::recall`]: it offers blocks, of which all that could be wrong is
+//! **What goes** the cell is asked for, see [`isola_abi::unplug`]: it offers blocks, of which all that could be wrong is
 //! wrong until it was looked at. What is taken is made unreachable for every core of the cell before it is anybody's. A cell
 //! of which a core does not forget it ends. Step by step:
 //!
@@ -18,14 +18,14 @@ use super::cell::{Body, Cell, End, Run};
 use super::grow::memory_max_bytes;
 use super::pending::{Job, Need, Obstacle};
 use super::ticket::Ticket;
-use crate::effects::{Effects, Retracted};
+use crate::effects::{Effects, Unplugged};
 use crate::inventory::{CHUNK, Chunk, CoreToken};
 use crate::report::{self, Offered};
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, NodeId, PhysRange};
 use isola_abi::management::{Change, JournalEvent, Kept, ManagementError, MemoryResized, Mode};
-use isola_abi::recall::Rest;
 use isola_abi::size::ByteSize;
+use isola_abi::unplug::Rest;
 
 /// How long a cell may take to give memory back, in ns. Generous: it answers between two events.
 const PATIENCE_NS: u64 = 5_000_000_000;
@@ -69,6 +69,9 @@ enum Step {
     Asked(u32),
     /// An offer was settled; when the cell has seen that, and not before then, it is asked again.
     Settled { again_ns: u64 },
+    /// The last offer was settled. The request is answered once the cell has acknowledged that: from then on it can be
+    /// resized again.
+    Acknowledging { kept: Option<Kept> },
 }
 
 impl Shrink {
@@ -90,7 +93,7 @@ impl<E: Effects> Cell<E> {
 
     /// That, as the cell is told: of the memory that it knows of.
     pub(super) fn told_limit_bytes(&self) -> u64 {
-        self.limit_bytes().saturating_sub(self.growth.furniture_bytes)
+        self.limit_bytes().saturating_sub(self.growth.stack_bytes)
     }
 
     fn resized(&self, had: u64, wanted: u64, took_ns: u64) -> MemoryResized {
@@ -251,7 +254,7 @@ impl<E: Effects> Cells<E> {
     fn begin_shrink(&mut self, id: CellId, ticket: Ticket, wanted: u64, began: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
-        let number = self.effects.recall(&held.space, cell.memory_bytes - wanted);
+        let number = self.effects.request_unplug(&held.space, cell.memory_bytes - wanted);
         cell.shrink = Some(Shrink {
             ticket,
             since_ns: began,
@@ -285,7 +288,7 @@ impl<E: Effects> Cells<E> {
                 let missing = cell.memory_bytes.saturating_sub(wanted);
                 let Some(cell) = self.cells.get_mut(&id) else { return };
                 let (Body::Held(held), Some(shrink)) = (&cell.body, &mut cell.shrink) else { return };
-                shrink.step = Step::Asked(self.effects.recall(&held.space, missing));
+                shrink.step = Step::Asked(self.effects.request_unplug(&held.space, missing));
             }
             Step::Settled { .. } if now >= deadline_ns => self.end_shrink(id, Some(Kept::NotInTime)),
             // From here on its doorbell is waited for.
@@ -294,6 +297,10 @@ impl<E: Effects> Cells<E> {
                 shrink.into_iter().for_each(|shrink| shrink.step = Step::Settled { again_ns: 0 });
             }
             Step::Settled { .. } => {}
+            Step::Acknowledging { kept } if self.is_settled(cell) || now >= deadline_ns => {
+                self.end_shrink(id, kept);
+            }
+            Step::Acknowledging { .. } => {}
         }
     }
 
@@ -315,7 +322,7 @@ impl<E: Effects> Cells<E> {
             if fits { *block } else { PhysRange::default() }
         };
         let blocks: Vec<PhysRange> = offered.blocks.iter().map(wanted).collect();
-        let Retracted { taken, memory, stuck } = self.effects.retract(&mut held.space, &held.cores, &blocks);
+        let Unplugged { taken, memory, stuck } = self.effects.unplug(&mut held.space, &held.cores, &blocks);
         let took: u64 = memory.iter().map(|block| block.range().len_bytes).sum();
         self.inventory.memory.put(memory);
         cell.memory_bytes = cell.memory_bytes.saturating_sub(took);
@@ -346,7 +353,10 @@ impl<E: Effects> Cells<E> {
                 Rest::Scattered => Some(Kept::Scattered),
                 _ => Some(Kept::InUse),
             };
-            self.end_shrink(id, kept);
+            if let Some(shrink) = self.cells.get_mut(&id).and_then(|cell| cell.shrink.as_mut()) {
+                shrink.step = Step::Acknowledging { kept };
+            }
+            self.shrink(id);
         }
     }
 

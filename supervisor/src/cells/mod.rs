@@ -35,33 +35,33 @@
 //! | `pending` | requests and restarts that wait for memory to be scrubbed, or an image to be measured |
 //! | `force` | cores that are taken from the middle of what they do |
 //! | `moves` | cores that come and leave while a cell runs |
-//! | `keep`, `estate`, `recover` | what outlives this supervisor, of cells and beside them, and how the next one begins |
+//! | `keep`, `checkpoint`, `recover` | what outlives this supervisor, of cells and beside them, and how the next one begins |
 //! | `ticket` | which request an answer that comes later belongs to |
 //! | `lend` | cores that cells have for a while |
 //! | `watch` | cells that stand still |
 //! | `info` | what is told of cells and machine |
 
 mod cell;
+mod checkpoint;
 mod create;
 mod end;
-mod estate;
 mod force;
 mod grow;
 mod images;
 mod info;
-mod inquire;
 mod keep;
 mod lend;
 mod memory;
 mod moves;
 mod pending;
+mod query;
 mod recover;
 mod restart;
 mod ticket;
 mod watch;
 
+pub use checkpoint::Checkpoint;
 pub use end::Stop;
-pub use estate::Estate;
 pub use info::Detail;
 pub use memory::{Resize, Resized};
 pub use moves::{CoresResize, CoresWanted};

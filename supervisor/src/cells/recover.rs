@@ -1,19 +1,19 @@
 //! A supervisor that comes after one that has gone wrong, and takes over its cells.
 //!
-//! Who holds what is settled before ([`Legacy`]): each core, chunk and device is in the inventory or one survivor's. What
+//! Who holds what is settled before ([`RecoveredState`]): each core, chunk and device is in the inventory or one recovered cell's. What
 //! is left to do is to know the cells again. One that cannot be known is taken apart: nothing is somebody's that nobody
 //! can name.
 
 use super::cell::{Body, Cell, Held, Run};
 use super::force::{SetAside, to_yield};
 use super::grow::Growth;
-use super::keep::Keepsake;
+use super::keep::SavedState;
 use super::lend::Debt;
 use super::moves::{Moves, Ordered};
 use super::restart::Restarting;
 use super::watch::Watch;
 use super::{Boot, Cells, InventoryOf, Quarantined};
-use crate::effects::{Effects, Legacy, Reclaimed, Survivor};
+use crate::effects::{Effects, Reclaimed, RecoveredCell, RecoveredState};
 use crate::images::Images;
 use crate::inventory::CoreToken;
 use crate::journal::Journal;
@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use isola_abi::id::{CoreId, MAX_CORES};
 use isola_abi::management::{JournalEvent, MAX_CELLS};
 use isola_abi::places::OrderKind;
-use isola_abi::rebirth::Stage;
+use isola_abi::stage::Stage;
 
 /// Entries of the journal, and ids of cells, begin anew at this multiple of the number of restarts: what the supervisors
 /// before have given out is not given out again, though nobody knows any more how far they came.
@@ -31,35 +31,38 @@ const NUMBERS: u32 = 1 << 16;
 
 impl<E: Effects> Cells<E> {
     /// The cells that a supervisor has left, on a machine whose inventory has what they do not hold.
-    pub fn recover(effects: E, inventory: InventoryOf<E>, boot: Boot, legacy: Legacy<E>) -> Self {
-        let Legacy { cause, number, ended_ns, survivors, mut gone, withheld_bytes, .. } = legacy;
-        let Legacy { estate, journal, images, texts, .. } = legacy;
+    pub fn recover(effects: E, inventory: InventoryOf<E>, boot: Boot, recovered: RecoveredState<E>) -> Self {
+        let RecoveredState { cause, number, ended_ns, recovered_cells, mut gone, withheld_bytes, .. } =
+            recovered;
+        let RecoveredState { checkpoint, journal, images, texts, .. } = recovered;
         let journal = Journal::resume(u64::from(number) * u64::from(NUMBERS), &journal);
         let mut cells = Self::with_journal(effects, inventory, boot, journal);
         cells.next_id = number.saturating_mul(NUMBERS).max(1);
         cells.withheld_bytes = withheld_bytes;
         let mut found = 0;
         let mut debts = Vec::new();
-        for survivor in survivors {
-            match survivor.stage {
-                Stage::Quarantined => cells.shut_away(survivor),
-                _ => match cells.take_over(survivor) {
+        for recovered_cell in recovered_cells {
+            match recovered_cell.stage {
+                Stage::Quarantined => cells.shut_away(recovered_cell),
+                _ => match cells.take_over(recovered_cell) {
                     Ok(owed) => {
                         found += 1;
                         debts.extend(owed);
                     }
-                    Err(survivor) => {
+                    Err(recovered_cell) => {
                         gone += 1;
                         debts.extend(
-                            Keepsake::decode(&survivor.keepsake).into_iter().flat_map(Keepsake::into_debts),
+                            SavedState::decode(&recovered_cell.saved_state)
+                                .into_iter()
+                                .flat_map(SavedState::into_debts),
                         );
-                        cells.give_up(survivor);
+                        cells.give_up(recovered_cell);
                     }
                 },
             }
         }
         cells.images = Images::resume(images, texts);
-        cells.take_over_records(estate);
+        cells.take_over_records(checkpoint);
         cells.count_images();
         cells.resume_lending(debts);
         cells.record(ended_ns, None, JournalEvent::Restart { cause, number, found, gone });
@@ -67,19 +70,30 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Takes a cell over, if it can be known again. Returns the cores that it is owed.
-    fn take_over(&mut self, survivor: Survivor<E>) -> Result<Vec<Debt>, Survivor<E>> {
-        let Some(keepsake) = Keepsake::decode(&survivor.keepsake) else { return Err(survivor) };
-        let Keepsake {
-            id, spec, image_bytes, text_bytes, created_unix_ns, started_unix_ns, started_ns, ..
-        } = keepsake;
-        let Keepsake { durations, limit, furniture_bytes, restarts, loans, .. } = keepsake;
+    fn take_over(&mut self, recovered_cell: RecoveredCell<E>) -> Result<Vec<Debt>, RecoveredCell<E>> {
+        let Some(saved_state) = SavedState::decode(&recovered_cell.saved_state) else {
+            return Err(recovered_cell);
+        };
+        let SavedState {
+            id,
+            spec,
+            image_bytes,
+            text_bytes,
+            created_unix_ns,
+            started_unix_ns,
+            started_ns,
+            ..
+        } = saved_state;
+        let SavedState { durations, limit, stack_bytes, restarts, loans, .. } = saved_state;
         let is_new = !self.cells.contains_key(&id) && self.find(&spec.name).is_err();
-        let is_whole = survivor.lost.is_empty() && survivor.cores.first().is_some_and(Option::is_some);
+        let is_whole =
+            recovered_cell.lost.is_empty() && recovered_cell.cores.first().is_some_and(Option::is_some);
         if !is_new || !is_whole || spec.validate().is_err() || self.cells.len() >= MAX_CELLS {
-            return Err(survivor);
+            return Err(recovered_cell);
         }
-        let Survivor { stage, space, mut cores, mut core_ids, device, memory, answered, settled, .. } =
-            survivor;
+        let RecoveredCell {
+            stage, space, mut cores, mut core_ids, device, memory, answered, settled, ..
+        } = recovered_cell;
         for core in cores.iter().flatten() {
             self.inventory.cores.assign(core.id(), id);
         }
@@ -95,7 +109,7 @@ impl<E: Effects> Cells<E> {
         let others: Vec<CoreId> = cores.iter().skip(1).flatten().map(CoreToken::id).collect();
         let debts = self.loans.resume(id, loans, &others, now);
         let places = self.inventory.cores.count_for_cells();
-        let core_wishes = report::core_wishes(self.effects.report(&space));
+        let core_requests = report::core_requests(self.effects.report(&space));
         let log = Log::resume(&self.effects.report(&space).console);
         let run = match stage {
             Stage::Built => Run::Created,
@@ -106,9 +120,9 @@ impl<E: Effects> Cells<E> {
             body: Body::Held(Held { space, cores, device }),
             core_ids,
             moves,
-            core_wishes,
+            core_requests,
             memory_bytes: memory.iter().map(|range| range.len_bytes).sum(),
-            growth: Growth::resume(answered, settled, limit, furniture_bytes),
+            growth: Growth::resume(answered, settled, limit, stack_bytes),
             shrink: None,
             restarting: Restarting::resume(restarts, None),
             image_bytes,
@@ -147,8 +161,8 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Takes apart what cannot be known again.
-    fn give_up(&mut self, survivor: Survivor<E>) {
-        let Survivor { space, cores, lost, device, memory, .. } = survivor;
+    fn give_up(&mut self, recovered_cell: RecoveredCell<E>) {
+        let RecoveredCell { space, cores, lost, device, memory, .. } = recovered_cell;
         let Reclaimed { back, lost: more } = self.effects.reclaim(cores.into_iter().flatten().collect());
         let mut held = Held { space, cores: back.into_iter().map(Some).collect(), device };
         let is_safe = self.reset(&mut held) && lost.is_empty() && more.is_empty();
@@ -157,8 +171,8 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Keeps out of use what was out of use.
-    fn shut_away(&mut self, survivor: Survivor<E>) {
-        let Survivor { space, device, memory, .. } = survivor;
+    fn shut_away(&mut self, recovered_cell: RecoveredCell<E>) {
+        let RecoveredCell { space, device, memory, .. } = recovered_cell;
         let memory_bytes = memory.iter().map(|range| range.len_bytes).sum();
         self.quarantine.push(Quarantined { memory_bytes, _parts: (space, device) });
     }

@@ -46,12 +46,12 @@ pub(super) struct Restarting {
     refused_in_row: u32,
     /// When the next try is due.
     next_ns: Option<u64>,
-    wish: Wish,
+    intent: Intent,
 }
 
 /// What those who run the cell want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum Intent {
     /// What its policy says.
     Policy,
     /// That it stays ended.
@@ -61,7 +61,7 @@ enum Wish {
 impl Restarting {
     /// Of a cell that somebody has asked to create.
     pub(super) fn new() -> Self {
-        Self { count: 0, ends_in_row: 0, refused_in_row: 0, next_ns: None, wish: Wish::Policy }
+        Self { count: 0, ends_in_row: 0, refused_in_row: 0, next_ns: None, intent: Intent::Policy }
     }
 
     /// Of a cell that has been started again so often, has ended so often in a row, and is to be started again then.
@@ -81,7 +81,7 @@ impl Restarting {
 
     /// Somebody has asked the cell to stop. Returns whether it has waited for a try, and does not any more.
     pub(super) fn stop(&mut self) -> bool {
-        self.wish = Wish::Stop;
+        self.intent = Intent::Stop;
         self.next_ns.take().is_some()
     }
 
@@ -124,7 +124,7 @@ impl<E: Effects> Cells<E> {
         Some(JournalEvent::RestartDue { ends_in_row: restarting.ends_in_row, after_ns })
     }
 
-    /// Starts a cell again whose time has come, or sees to the next try. The estate says that its time has come until it
+    /// Starts a cell again whose time has come, or sees to the next try. The checkpoint says that its time has come until it
     /// runs: a supervisor that comes after this one does not know a cell that is only about to.
     pub(super) fn restart(&mut self, id: CellId) {
         let began = self.effects.now_ns();
@@ -193,7 +193,7 @@ impl<E: Effects> Cell<E> {
     /// Whether a cell that has ended is to be started again: then how often at most.
     fn wanted_restarts(&self) -> Option<Option<u32>> {
         let Run::Ended(end) = self.run else { return None };
-        if self.restarting.wish == Wish::Stop || end == End::Killed {
+        if self.restarting.intent == Intent::Stop || end == End::Killed {
             return None;
         }
         let failed = end == End::Crashed || self.exit_code != Some(0);

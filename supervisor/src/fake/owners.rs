@@ -43,6 +43,6 @@ pub(crate) fn every_chunk_has_one_owner(cells: &Cells<FakeMachine>) {
 
 impl FakeSpace {
     fn ranges(&self) -> impl Iterator<Item = PhysRange> {
-        self.memory.iter().chain(&self.retracted).map(|memory| memory.range)
+        self.memory.iter().chain(&self.unplugged).map(|memory| memory.range)
     }
 }

@@ -27,7 +27,7 @@ pub trait CoreToken {
 
 /// Cores that a cell is to have on top of those that it has.
 #[derive(Clone, Copy, Debug)]
-pub struct CoreWish<'a> {
+pub struct CoreRequest<'a> {
     /// How many.
     pub count: usize,
     /// Which.
@@ -121,16 +121,16 @@ impl<C: CoreToken> Cores<C> {
     ///
     /// # Errors
     /// [`CoreRefusal`] says why it would get none.
-    pub fn choose(&self, wish: &CoreWish<'_>, cell: CellId) -> Result<Vec<CoreId>, CoreRefusal> {
-        Choice::new(self.seats(cell), wish)?.choose()
+    pub fn choose(&self, request: &CoreRequest<'_>, cell: CellId) -> Result<Vec<CoreId>, CoreRefusal> {
+        Choice::new(self.seats(cell), request)?.choose()
     }
 
     /// Gives `cell` cores on top of those that it has, in the order of the policy: the first is the one to start with.
     ///
     /// # Errors
     /// As of [`Self::choose`]; it gets none then.
-    pub fn take(&mut self, wish: &CoreWish<'_>, cell: CellId) -> Result<Vec<C>, CoreRefusal> {
-        let chosen = self.choose(wish, cell)?;
+    pub fn take(&mut self, request: &CoreRequest<'_>, cell: CellId) -> Result<Vec<C>, CoreRefusal> {
+        let chosen = self.choose(request, cell)?;
         Ok(chosen.into_iter().filter_map(|id| self.give(id, cell)).collect())
     }
 
@@ -163,7 +163,11 @@ impl<C: CoreToken> Cores<C> {
     ///
     /// # Errors
     /// [`CoreRefusal::NotWhole`] where the remaining ones would not be whole physical cores, and are to be.
-    pub fn choose_to_leave(&self, wish: &CoreWish<'_>, cell: CellId) -> Result<Vec<CoreId>, CoreRefusal> {
+    pub fn choose_to_leave(
+        &self,
+        request: &CoreRequest<'_>,
+        cell: CellId,
+    ) -> Result<Vec<CoreId>, CoreRefusal> {
         let mut seats = self.seats(cell);
         for seat in &mut seats {
             seat.standing = match seat.standing {
@@ -174,10 +178,10 @@ impl<C: CoreToken> Cores<C> {
         }
         let own: Vec<CoreId> =
             seats.iter().filter(|seat| seat.standing == Standing::Free).map(|seat| seat.id).collect();
-        let count = own.len().saturating_sub(wish.count);
+        let count = own.len().saturating_sub(request.count);
         // What it has it may keep, whatever has been asked for since.
-        let placement = CorePlacement { policy: wish.placement.policy, ..CorePlacement::default() };
-        let remaining = Choice::new(seats, &CoreWish { count, placement: &placement })?.choose()?;
+        let placement = CorePlacement { policy: request.placement.policy, ..CorePlacement::default() };
+        let remaining = Choice::new(seats, &CoreRequest { count, placement: &placement })?.choose()?;
         Ok(own.into_iter().filter(|id| !remaining.contains(id)).collect())
     }
 

@@ -35,7 +35,7 @@ use bits::BitMap;
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
 use node::{Node, ORDERS};
 
-pub use block::{Block, BlockWish};
+pub use block::{Block, BlockRequest};
 
 /// The smallest piece of memory that is given to a cell, in bytes.
 pub const CHUNK: u64 = 2 << 20;

@@ -10,9 +10,9 @@ pub mod cores;
 pub mod devices;
 pub mod memory;
 
-pub use cores::{CoreRefusal, CoreToken, CoreWish, Cores};
+pub use cores::{CoreRefusal, CoreRequest, CoreToken, Cores};
 pub use devices::Devices;
-pub use memory::{Block, BlockWish, CHUNK, Chunk, Memory, Scrub};
+pub use memory::{Block, BlockRequest, CHUNK, Chunk, Memory, Scrub};
 
 /// All that can be given to cells.
 #[derive(Debug)]

@@ -99,7 +99,7 @@ impl Machine {
         cores.find(|(core, has)| **has == owner && !self.lending.is_lent(*core)).unwrap().0
     }
 
-    fn wish(&mut self, who: CellId) {
+    fn request(&mut self, who: CellId) {
         let free = self.owners.iter().filter(|owner| owner.is_none()).count() as u32;
         let until_ns = self.now_ns + 10;
         match self.lending.source(who, &self.parties, free, |_| false) {
@@ -150,7 +150,7 @@ proptest! {
         let begin = machine.owners.clone();
         for (step, id) in steps {
             match step {
-                0 | 1 => machine.wish(CellId(id)),
+                0 | 1 => machine.request(CellId(id)),
                 2 => {
                     let newest = machine.lending.borrowed(CellId(id)).next_back();
                     newest.into_iter().for_each(|loan| machine.give_back(loan));

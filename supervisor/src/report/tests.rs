@@ -3,14 +3,14 @@
 use super::*;
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicI32, AtomicU32};
-use isola_abi::growth::Wish;
+use isola_abi::growth::GrowthRequest;
 use isola_abi::histogram::{BUCKETS, Histogram};
 use isola_abi::id::MAX_CORES;
-use isola_abi::recall::Offer;
 use isola_abi::report::{
     ACTIVITY_NAME_LEN, ActivityReport, BACKTRACE_LEN, CONSOLE_LEN, CRASH_MESSAGE_LEN, ConsoleRing,
     MemoryReport, NetworkReport,
 };
+use isola_abi::unplug::Offer;
 
 /// A value whose every byte is `fill`.
 const fn word(fill: u8) -> AtomicU64 {
@@ -29,7 +29,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
         exit_code: AtomicI32::new(i32::from_ne_bytes([FILL; 4])),
         activity_count: half(FILL),
         ipv4_address: half(FILL),
-        core_wishes: half(FILL),
+        core_requests: half(FILL),
         crash: CrashReport {
             claimed_by: half(FILL),
             kind: half(FILL),
@@ -51,7 +51,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
             reserved: half(FILL),
         },
         offer: Offer::default(),
-        wish: Wish {
+        memory_request: GrowthRequest {
             number: half(FILL),
             node: half(FILL),
             least_bytes: word(FILL),
@@ -87,7 +87,7 @@ pub(crate) fn filled<const FILL: u8>() -> Box<Report> {
                 service: Histogram { counts: [const { word(FILL) }; BUCKETS] },
             }
         }; MAX_CORES],
-        answers: isola_abi::inquiry::Answers::new(),
+        answers: isola_abi::query::Answers::new(),
         console: ConsoleRing {
             begun: word(FILL),
             written: word(FILL),
@@ -180,6 +180,6 @@ fn a_report_full_of_ones_is_bounded() {
     assert_eq!(service(&report).count(), u64::MAX);
     assert_eq!(activities(&report, 100).len(), MAX_ACTIVITIES);
     assert_eq!(sign(&report, 1000), (CorePhase::Asleep, 0));
-    assert_eq!(wish(&report).least_bytes, 2 * LARGEST_CHUNK);
-    assert_eq!(wish(&blank()).least_bytes, SMALLEST_CHUNK);
+    assert_eq!(request(&report).least_bytes, 2 * LARGEST_CHUNK);
+    assert_eq!(request(&blank()).least_bytes, SMALLEST_CHUNK);
 }

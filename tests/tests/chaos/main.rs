@@ -344,7 +344,7 @@ fn play(seed: u64, seconds: u64) {
     let losses = LossMeter::start();
     let load = SteadyLoad::start(address, CLIENTS, Duration::from_millis(25));
     let (begin, mut steps) = (Instant::now(), 0);
-    while begin.elapsed() < Duration::from_secs(seconds) || chaos.model.rebirths == 0 {
+    while begin.elapsed() < Duration::from_secs(seconds) || chaos.model.restarts == 0 {
         chaos.step();
         chaos.model.check(&mut chaos.machine.client);
         load.take();
@@ -355,8 +355,8 @@ fn play(seed: u64, seconds: u64) {
     assert_eq!(losses.losses(&connections), Losses { to_cell: 0, from_cell: 0 });
     let answered = load.end();
     eprintln!(
-        "{steps} steps, {} rebirths, {answered} requests in {:.1?}",
-        chaos.model.rebirths,
+        "{steps} steps, {} restarts, {answered} requests in {:.1?}",
+        chaos.model.restarts,
         begin.elapsed()
     );
     assert!(answered > 0);

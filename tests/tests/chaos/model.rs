@@ -26,7 +26,7 @@ pub struct Expected {
 pub struct Model {
     pub cells: BTreeMap<String, Expected>,
     /// How often the supervisor has begun anew.
-    pub rebirths: u32,
+    pub restarts: u32,
     /// The machine without any cell.
     empty: MachineInfo,
     newest: CellId,
@@ -40,7 +40,7 @@ impl Expected {
 
 impl Model {
     pub fn new(empty: MachineInfo) -> Self {
-        Self { cells: BTreeMap::new(), rebirths: 0, empty, newest: CellId(0) }
+        Self { cells: BTreeMap::new(), restarts: 0, empty, newest: CellId(0) }
     }
 
     /// A cell that has ended was created once more.
@@ -59,7 +59,7 @@ impl Model {
 
     /// The supervisor has gone wrong.
     pub fn begin_anew(&mut self) {
-        self.rebirths += 1;
+        self.restarts += 1;
     }
 
     /// The machine without any cell.
@@ -92,7 +92,7 @@ impl Model {
             assert_eq!(found, wanted, "{name}");
         }
         let machine = client.machine();
-        assert_eq!(machine.restarts, self.rebirths);
+        assert_eq!(machine.restarts, self.restarts);
         for (name, expected) in self.cells.iter() {
             let owned =
                 machine.cores.iter().filter(|core| core.owner == CoreOwner::Cell(expected.id)).count();

@@ -199,7 +199,7 @@ const EXPORTS: &[Exports] = &[
         allowed: &[
             "isola_bare::cell_image",
             "isola_bare::heap::CellHeap",
-            "isola_bare::mishap",
+            "isola_bare::fault_injection",
             "isola_hosted::heap::CellHeap",
             "isola_hosted::process",
         ],
@@ -207,7 +207,7 @@ const EXPORTS: &[Exports] = &[
     Exports {
         folder: "cell/bare/src/",
         of: &["isola_machine", "isola_drivers"],
-        allowed: &["isola_machine::cell_image", "isola_machine::mishap::{Mishap,commit}"],
+        allowed: &["isola_machine::cell_image", "isola_machine::fault_injection::{InjectedFault,inject}"],
     },
 ];
 

@@ -13,9 +13,9 @@ use isola::__private::start; //~ E0432
 use isola::__private::AUTHORITY; //~ E0432
 
 // What tests of crashes need, and no more.
-use isola::mishap::machine; //~ E0432
-use isola::mishap::send_exception_vector; //~ E0432
-use isola::mishap::offer_and_keep; //~ E0432
+use isola::fault_injection::machine; //~ E0432
+use isola::fault_injection::send_reserved_vector; //~ E0432
+use isola::fault_injection::offer_and_keep; //~ E0432
 
 // The platform's value, from which all of a core follows.
 use isola::ebbs::platform; //~ E0432
@@ -50,11 +50,11 @@ fn end_the_machine() {
 fn interrupt_other_cells() {
     isola_machine::apic::local::send(0, 18); //~ E0433
     isola_machine::apic::local::send_non_maskable(0); //~ E0433
-    isola::mishap::send_exception_vector(0, 18); //~ E0425
+    isola::fault_injection::send_reserved_vector(0, 18); //~ E0425
 }
 
 fn take_the_machine() {
-    isola_machine::rebirth::restart(); //~ E0433
+    isola_machine::restart::restart(); //~ E0433
     isola_machine::boot::own_machine(); //~ E0433
     isola_machine::cpu::set_gs_base(0); //~ E0433
     isola_machine::dma::set_window(0); //~ E0433

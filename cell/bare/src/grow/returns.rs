@@ -1,4 +1,4 @@
-//! Memory that goes back to the supervisor while the cell runs, see [`isola_abi::recall`].
+//! Memory that goes back to the supervisor while the cell runs, see [`isola_abi::unplug`].
 //!
 //! The supervisor asks; in its next pass a core takes free memory out of the page allocator and offers it; what became of
 //! the offer is seen in a later pass. Nothing waits for that. Where less is free in whole granules than is asked for, all
@@ -12,7 +12,7 @@ use crate::platform;
 use crate::window::{is_over, retire, squeeze};
 use core::ptr::NonNull;
 use isola_abi::id::NodeId;
-use isola_abi::recall::{GRANULE, Rest};
+use isola_abi::unplug::{GRANULE, Rest};
 use isola_ebbs::cycles;
 use isola_machine::cell;
 use isola_memory::pages::{Contents, Withdrawn};
@@ -75,12 +75,12 @@ impl Returns {
 
     /// Whether a request is open.
     pub(super) fn is_asked() -> bool {
-        cell::recalled().0 != cell::settlement().number
+        cell::unplug_request().0 != cell::settlement().number
     }
 
     /// Whether there is anything to see or to answer.
     pub(super) fn has_news(&self) -> bool {
-        cell::settlement().number != self.acknowledged || cell::recalled().0 != self.answered
+        cell::settlement().number != self.acknowledged || cell::unplug_request().0 != self.answered
     }
 
     /// Lets slots of ranges be used again that nobody looks at any more. Returns how many.
@@ -95,7 +95,7 @@ impl Returns {
     pub(super) fn look(&mut self, can: Can, tsc_hz: u64) -> Gone {
         let mut gone = self.see();
         gone.slots = self.reuse();
-        let (number, len_bytes) = cell::recalled();
+        let (number, len_bytes) = cell::unplug_request();
         if number != cell::settlement().number && number != self.answered && self.offered.is_none() {
             self.answer(number, usize::try_from(len_bytes).unwrap_or(usize::MAX), can, tsc_hz);
         } else {

@@ -9,7 +9,7 @@ use super::ranges::Range;
 use super::{AddRangeError, MAX_ORDER, NodeIndex, PAGE_SIZE, Pages};
 use core::ptr::NonNull;
 use isola_abi::id::NodeId;
-use isola_abi::recall::{GRANULE, MAX_OFFERED};
+use isola_abi::unplug::{GRANULE, MAX_OFFERED};
 
 /// Pages of a granule.
 pub(crate) const GRANULE_PAGES: u32 = 1 << ABSENT_ORDER;

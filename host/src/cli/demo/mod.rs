@@ -19,7 +19,7 @@ use crate::cellctl::{self, NewCell};
 use crate::machine::Held;
 use crate::machine::boot::Lifetime;
 use crate::machine::cells::Afterwards;
-use crate::machine::network::NetworkWish;
+use crate::machine::network::NetworkRequest;
 use crate::machine::options::{MachineOptions, Topology, Uplink};
 use crate::names::MachineName;
 use crate::output::human;
@@ -261,7 +261,7 @@ impl Demo<'_> {
             memory: ByteSize(64 << 20),
             memory_max: None,
             arguments: arguments.iter().map(ToString::to_string).collect(),
-            network: if publish.is_empty() { NetworkWish::None } else { NetworkWish::Auto },
+            network: if publish.is_empty() { NetworkRequest::None } else { NetworkRequest::Auto },
             requirement: Requirement::default(),
             restart: RestartPolicy::No,
             watchdog_ms: 0,

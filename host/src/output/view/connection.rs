@@ -1,6 +1,6 @@
 //! The JSON form of a TCP connection of a cell.
 
-use isola_abi::inquiry::Connection;
+use isola_abi::query::Connection;
 use serde::Serialize;
 
 /// A TCP connection, as the cell tells of it.

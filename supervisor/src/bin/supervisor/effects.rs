@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 use isola_abi::descriptor::{Descriptor, Doorbell, HaltMode, InterruptMode, Request};
 use isola_abi::growth::Answer;
 use isola_abi::id::{CoreId, NodeId, PhysRange};
-use isola_abi::inquiry::Line;
 use isola_abi::management::{DeviceLocation, Fault, NetworkSpec};
 use isola_abi::places::{Order, OrderKind};
-use isola_abi::rebirth::Stage;
+use isola_abi::query::Line;
 use isola_abi::report::Report;
+use isola_abi::stage::Stage;
 use isola_machine::apic::io::InterruptLines;
 use isola_machine::apic::local;
 use isola_machine::authority::Authority;
@@ -23,11 +23,11 @@ use isola_machine::device::Device;
 use isola_machine::memory::Region;
 use isola_machine::paging;
 use isola_machine::power::PowerSwitch;
-use isola_machine::rebirth;
+use isola_machine::restart;
 use isola_machine::smp::{AwayCore, LostCore, ParkedCore};
 use isola_machine::space::{self, CellSpace, EnterError, Plan, SegmentBytes, needed_bytes};
 use isola_supervisor::effects::{
-    Admission, Blueprint, BuildError, BuildFailure, Effects, NoFurniture, Reclaimed, Retracted, SharedPages,
+    Admission, Blueprint, BuildError, BuildFailure, Effects, NoStacks, Reclaimed, SharedPages, Unplugged,
 };
 use isola_supervisor::image::{ImagePlan, Rights, Segment, Source};
 use isola_supervisor::inventory::{CHUNK, Chunk, CoreToken};
@@ -119,7 +119,7 @@ impl Hardware {
             arguments: spec.arguments.clone(),
             cores: cores.collect(),
             core_places: blueprint.places as u32,
-            core_wish_ns: u64::from(spec.lending.borrow_above_us) * 1_000,
+            core_request_ns: u64::from(spec.lending.borrow_above_us) * 1_000,
             pool: Vec::new(),
             memory_bytes: 0,
             memory_max_bytes: blueprint.memory_max_bytes,
@@ -218,19 +218,19 @@ impl Effects for Hardware {
         }
     }
 
-    fn keep(&mut self, space: &mut CellSpace, stage: Stage, keepsake: Vec<u8>) {
-        if !space.keep(stage, keepsake) {
+    fn keep(&mut self, space: &mut CellSpace, stage: Stage, saved_state: Vec<u8>) {
+        if !space.keep(stage, saved_state) {
             log::error!("a cell cannot be written down, and would end with this supervisor");
         }
     }
 
-    fn keep_estate(&mut self, bytes: &[u8]) -> bool {
-        rebirth::keep_estate(bytes)
+    fn save_checkpoint(&mut self, bytes: &[u8]) -> bool {
+        restart::save_checkpoint(bytes)
     }
 
     fn keep_entry(&mut self, bytes: &[u8]) {
         // One that is too long is in the journal as long as this supervisor is there.
-        let _ = rebirth::keep_entry(bytes);
+        let _ = restart::keep_entry(bytes);
     }
 
     fn text(&self, space: &CellSpace) -> Option<PhysRange> {
@@ -241,12 +241,12 @@ impl Effects for Hardware {
         space.report()
     }
 
-    fn furnish(&mut self, space: &mut CellSpace, place: usize) -> Result<(), NoFurniture> {
-        space.furnish(place).map_err(|_| NoFurniture)
+    fn allocate_stacks(&mut self, space: &mut CellSpace, place: usize) -> Result<(), NoStacks> {
+        space.allocate_stacks(place).map_err(|_| NoStacks)
     }
 
-    fn furnish_from(&mut self, space: &mut CellSpace, memory: Piece) -> Result<(), Piece> {
-        space.furnish_from(memory.0).map_err(|region| Piece(region, self.authority))
+    fn allocate_stacks_from(&mut self, space: &mut CellSpace, memory: Piece) -> Result<(), Piece> {
+        space.allocate_stacks_from(memory.0).map_err(|region| Piece(region, self.authority))
     }
 
     fn admit(&mut self, space: &mut CellSpace, core: Core, place: usize) -> (Core, Admission) {
@@ -286,33 +286,33 @@ impl Effects for Hardware {
         space.interrupt();
     }
 
-    fn recall(&self, space: &CellSpace, len_bytes: u64) -> u32 {
-        space.recall(len_bytes)
+    fn request_unplug(&self, space: &CellSpace, len_bytes: u64) -> u32 {
+        space.request_unplug(len_bytes)
     }
 
-    fn retract(
+    fn unplug(
         &mut self,
         space: &mut CellSpace,
         cores: &[Option<Core>],
         blocks: &[PhysRange],
-    ) -> Retracted<Piece> {
-        let taken = space.retract(blocks);
+    ) -> Unplugged<Piece> {
+        let taken = space.unplug(blocks);
         if taken == 0 {
-            return Retracted { taken, memory: Vec::new(), stuck: None };
+            return Unplugged { taken, memory: Vec::new(), stuck: None };
         }
         let inside = cores.iter().enumerate().filter_map(|(place, core)| match core {
             Some(Core::Away(core)) => Some((place, core)),
             Some(Core::Parked(_)) | None => None,
         });
         let inside: Vec<(usize, &AwayCore)> = inside.collect();
-        let (memory, stuck) = match space.take_retracted(&inside) {
+        let (memory, stuck) = match space.take_unplugged(&inside) {
             Ok(memory) => (memory, None),
             Err(place) => {
                 log::error!("core {place} of a cell does not answer a non-maskable interrupt");
                 (Vec::new(), Some(place))
             }
         };
-        Retracted { taken, memory: self.pieces(memory), stuck }
+        Unplugged { taken, memory: self.pieces(memory), stuck }
     }
 
     fn settle(&self, space: &CellSpace, taken: u32) {

@@ -3,8 +3,8 @@
 use core::hint::{black_box, spin_loop};
 use isola_abi::management::Fault;
 use isola_machine::boot::command_line::CommandLine;
-use isola_machine::mishap::{self, Mishap};
-use isola_machine::rebirth;
+use isola_machine::fault_injection::{self, InjectedFault};
+use isola_machine::restart;
 
 /// The word of the command line that allows it.
 const WORD: &str = "isola.test-faults=1";
@@ -33,15 +33,15 @@ impl Faults {
         }
         match fault {
             Fault::Panic => panic!("as a test asks"),
-            Fault::PageFault => mishap::commit(Mishap::NullPointer),
+            Fault::PageFault => fault_injection::inject(InjectedFault::NullPointer),
             Fault::StackOverflow => drop(black_box(overflow(0))),
             Fault::Hang => loop {
                 spin_loop();
             },
             Fault::PanicAtEnd => *self = Self::AtEnd,
-            Fault::PanicWithoutEstate => {
-                rebirth::keep_estate(&[]);
-                panic!("as a test asks, without an estate");
+            Fault::PanicWithoutCheckpoint => {
+                restart::save_checkpoint(&[]);
+                panic!("as a test asks, without an checkpoint");
             }
         }
         *self == Self::AtEnd

@@ -8,7 +8,7 @@ use isola_abi::management::RestartCause;
 use isola_machine::apic::local;
 use isola_machine::authority::Authority;
 use isola_machine::interrupts::{self, ExceptionFrame, NonMaskable};
-use isola_machine::{cpu, rebirth, serial_line};
+use isola_machine::{cpu, restart, serial_line};
 use spin::Once;
 
 /// How long the supervisor may take between two signs, in ns. Longer than all that it does: what takes longest is to wait for
@@ -51,7 +51,7 @@ fn on_non_maskable(frame: &ExceptionFrame) -> NonMaskable {
         && let Some(authority) = AUTHORITY.get()
     {
         serial_line!("the supervisor stands still at {:#x}", frame.rip);
-        rebirth::restart(*authority, RestartCause::Hang);
+        restart::restart(*authority, RestartCause::Hang);
     }
     NonMaskable::Handled
 }

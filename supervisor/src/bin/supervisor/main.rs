@@ -7,7 +7,7 @@
 //! | `serve` | the loop: console, doorbells, time |
 //! | `effects` | what the supervisor decides, done to the machine |
 //! | `console` | the management console |
-//! | `legacy` | what a supervisor that went wrong has left |
+//! | `recovered` | what a supervisor that went wrong has left |
 //! | `life` | signs of life, by which a supervisor that stands still is told from one that works |
 //! | `faults` | going wrong on purpose, for tests |
 //! | `memory`, `time`, `log_lines` | regions as pieces of the inventory; cycles as time; the log |
@@ -19,10 +19,10 @@ extern crate alloc;
 mod console;
 mod effects;
 mod faults;
-mod legacy;
 mod life;
 mod log_lines;
 mod memory;
+mod recovered;
 mod serve;
 mod stock;
 mod time;
@@ -31,7 +31,7 @@ use console::Port;
 use core::panic::PanicInfo;
 use effects::Hardware;
 use isola_machine::boot::Machine;
-use isola_machine::{interrupts, power, rebirth};
+use isola_machine::{interrupts, power, restart};
 use isola_supervisor::cells::{Boot, Cells};
 use isola_supervisor::effects::Effects;
 use isola_supervisor::server::Server;
@@ -64,26 +64,26 @@ fn main(mut machine: Machine) -> ! {
         .and_then(|port| Ok((port.open()?, port)))
         .inspect_err(|error| log::error!("{error}"));
     let Ok((mut console, port)) = opened else { machine.power.off() };
-    let left = legacy::take_images(&mut machine);
+    let left = recovered::take_images(&mut machine);
     let mut inventory = stock::inventory(&mut machine);
     let nodes = machine.space.memory_nodes().clone();
-    let legacy = machine
-        .legacy
+    let recovered = machine
+        .recovered
         .take()
-        .map(|legacy| legacy::enter(legacy, &time, &nodes, &mut inventory, left, authority));
+        .map(|recovered| recovered::enter(recovered, &time, &nodes, &mut inventory, left, authority));
     let hardware = Hardware::new(time, machine);
     let boot = Boot {
         unix_ns: time.started_unix_ns(),
         ready_ns: hardware.now_ns(),
         tsc_hz: time.clock().tsc_hz,
         memory_supervisor: own_bytes,
-        restarts: legacy.as_ref().map_or(0, |legacy| legacy.number),
+        restarts: recovered.as_ref().map_or(0, |recovered| recovered.number),
     };
-    let mut server = match legacy {
-        Some(legacy) => Server::after_another(Cells::recover(hardware, inventory, boot, legacy)),
+    let mut server = match recovered {
+        Some(recovered) => Server::after_another(Cells::recover(hardware, inventory, boot, recovered)),
         None => Server::new(Cells::new(hardware, inventory, boot)),
     };
-    if rebirth::arm(authority, port.device()) {
+    if restart::arm(authority, port.device()) {
         life::watch(authority, &time);
     } else {
         log::warn!("this machine is such that the supervisor could not begin anew on it, should it go wrong");

@@ -6,7 +6,7 @@ use crate::memory::Piece;
 use alloc::vec::Vec;
 use isola_abi::descriptor::DeviceKind;
 use isola_abi::id::CoreId;
-use isola_machine::boot::{Machine, Survivor};
+use isola_machine::boot::{Machine, RecoveredCell};
 use isola_machine::device::Device;
 use isola_machine::heap::StaticHeap;
 use isola_supervisor::inventory::{CHUNK, Cores, Devices, Inventory, Memory};
@@ -41,8 +41,8 @@ pub fn inventory(machine: &mut Machine) -> Inventory<Piece, Core, Device> {
     let mut inventory = Inventory { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
     let parked: Vec<_> = machine.parked.drain(..).collect();
     let mut others: Vec<_> = parked.into_iter().map(|core| (core.core(), Core::Parked(core))).collect();
-    let survivors = machine.legacy.iter().flat_map(|legacy| &legacy.survivors);
-    let owned: Vec<CoreId> = survivors.flat_map(Survivor::core_ids).collect();
+    let recovered_cells = machine.recovered.iter().flat_map(|recovered| &recovered.recovered_cells);
+    let owned: Vec<CoreId> = recovered_cells.flat_map(RecoveredCell::core_ids).collect();
     for core in &machine.cores {
         let (id, node, site) = (core.id, core.node, core.site);
         if *core == machine.boot_core {

@@ -1,6 +1,6 @@
 //! What outlives a supervisor of loans, and how the next one takes it up.
 //!
-//! A lender's deed says what it has lent, from when the core is asked for until it is back, and a borrower's what it has: so
+//! A lender's ownership record says what it has lent, from when the core is asked for until it is back, and a borrower's what it has: so
 //! each is found, wherever the core is, and whichever of the two ends.
 
 use super::ways::{Afterwards, Loans};
@@ -104,7 +104,7 @@ impl<E: Effects> Cells<E> {
         self.loans.has_news = !self.loans.ways.is_empty();
         self.promise_cores();
         // Whoever comes next finds the same, and nothing of what was so before. A lender is less important than who borrows,
-        // and comes first: what it is owed by the borrower's deed alone is in its own before it is struck out there.
+        // and comes first: what it is owed by the borrower's ownership record alone is in its own before it is struck out there.
         let mut live: Vec<&Cell<E>> = self.cells.values().filter(|cell| cell.is_live()).collect();
         live.sort_by_key(|cell| cell.spec.lending.priority);
         let live: Vec<CellId> = live.into_iter().map(|cell| cell.id).collect();

@@ -47,7 +47,7 @@ impl<E: Effects> Cells<E> {
             places.push((place, *core));
         }
         for (place, core) in &places {
-            self.furnish(id, *place, *core)?;
+            self.allocate_stacks(id, *place, *core)?;
         }
         let Some(cell) = self.cells.get_mut(&id) else { return Ok(()) };
         let Body::Held(held) = &mut cell.body else { return Ok(()) };
@@ -71,10 +71,10 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Makes a place of a cell ready for a core. Memory that this takes is the cell's from then on.
-    fn furnish(&mut self, id: CellId, place: usize, core: CoreId) -> Result<(), ManagementError> {
+    fn allocate_stacks(&mut self, id: CellId, place: usize, core: CoreId) -> Result<(), ManagementError> {
         let Some(cell) = self.cells.get_mut(&id) else { return Ok(()) };
         let Body::Held(held) = &mut cell.body else { return Ok(()) };
-        if self.effects.furnish(&mut held.space, place).is_ok() {
+        if self.effects.allocate_stacks(&mut held.space, place).is_ok() {
             return Ok(());
         }
         let node = self.inventory.cores.node(core).unwrap_or(NodeId(0));
@@ -85,15 +85,15 @@ impl<E: Effects> Cells<E> {
             memory.scrub(CHUNK, Some(node));
         }
         for chunk in memory.take(CHUNK, node).unwrap_or_default() {
-            match self.effects.furnish_from(&mut held.space, chunk) {
+            match self.effects.allocate_stacks_from(&mut held.space, chunk) {
                 Ok(()) => {
                     cell.memory_bytes += CHUNK;
-                    cell.growth.furniture_bytes += CHUNK;
+                    cell.growth.stack_bytes += CHUNK;
                 }
                 Err(chunk) => self.inventory.memory.put(alloc::vec![chunk]),
             }
         }
-        let is_ready = self.effects.furnish(&mut held.space, place).is_ok();
+        let is_ready = self.effects.allocate_stacks(&mut held.space, place).is_ok();
         // Stacks are memory that the cell has and does not know of: what it may ask for is less by that.
         let limit_bytes = cell.told_limit_bytes();
         if let Body::Held(held) = &cell.body {

@@ -4,7 +4,7 @@ use super::super::Cells;
 use super::super::cell::{Body, Cell};
 use super::{Gone, Move, Way};
 use crate::effects::{Effects, Reclaimed};
-use crate::inventory::{CoreToken, CoreWish};
+use crate::inventory::{CoreRequest, CoreToken};
 use alloc::format;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
@@ -35,9 +35,9 @@ impl<E: Effects> Cells<E> {
         }
         let mut order = ids.to_vec();
         if order.is_empty() {
-            let wish = CoreWish { count, placement: &cell.spec.placement };
+            let request = CoreRequest { count, placement: &cell.spec.placement };
             let best =
-                self.inventory.cores.choose_to_leave(&wish, id).map_err(|refusal| self.told(refusal))?;
+                self.inventory.cores.choose_to_leave(&request, id).map_err(|refusal| self.told(refusal))?;
             let whole = cell.spec.placement.policy == PlacementPolicy::Siblings;
             if whole && best.iter().any(|core| !others.contains(core)) {
                 let what = format!("{:?} keeps its first core, and so that one's siblings", cell.spec.name);

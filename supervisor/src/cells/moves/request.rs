@@ -4,7 +4,7 @@ use super::super::cell::Run;
 use super::super::ticket::Ticket;
 use super::super::{Cells, shorten};
 use crate::effects::Effects;
-use crate::inventory::CoreWish;
+use crate::inventory::CoreRequest;
 use alloc::format;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId};
@@ -78,8 +78,8 @@ impl<E: Effects> Cells<E> {
         let chosen = match before.cmp(&after) {
             core::cmp::Ordering::Equal => Vec::new(),
             core::cmp::Ordering::Less => {
-                let wish = CoreWish { count: (after - before) as usize, placement: &placement };
-                self.inventory.cores.choose(&wish, id).map_err(|refusal| self.told(refusal))?
+                let request = CoreRequest { count: (after - before) as usize, placement: &placement };
+                self.inventory.cores.choose(&request, id).map_err(|refusal| self.told(refusal))?
             }
             core::cmp::Ordering::Greater => {
                 self.choose_to_leave(id, (before - after) as usize, wanted.ids)?

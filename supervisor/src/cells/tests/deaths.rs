@@ -8,7 +8,7 @@ use super::*;
 use crate::fake::{every_chunk_has_one_owner, go_wrong};
 use isola_abi::management::{CORE_LIMIT_MS, LendingSpec, RestartPolicy};
 use isola_abi::places::{Order, OrderKind};
-use isola_abi::recall::Rest;
+use isola_abi::unplug::Rest;
 
 const CORES: u32 = 5;
 
@@ -74,7 +74,7 @@ fn hear(cells: &mut Cells<FakeMachine>) {
     effects.cells_are_deaf = false;
     for (id, report) in &effects.reports {
         (0..8).for_each(|place| obeys(report, &effects.places[id], place));
-        report.offer.acknowledge(effects.recalls[id].settlement().number);
+        report.offer.acknowledge(effects.unplug_requests[id].settlement().number);
     }
 }
 
@@ -265,12 +265,12 @@ fn cores_and_memory_come_and_go_whichever_write_is_the_last() {
             judge: all_can_come,
         },
         Case {
-            what: "a wish is granted",
+            what: "a request is granted",
             prepare: || with_a_cell(RestartPolicy::No),
             act: |cells| {
                 while cells.work() == Scrub::Unfinished {}
                 let id = cells.find("kv").unwrap();
-                cells.effects().reports[&id].wish.make(2 * MIB, 2 * MIB, isola_abi::id::NodeId(0));
+                cells.effects().reports[&id].memory_request.make(2 * MIB, 2 * MIB, isola_abi::id::NodeId(0));
                 cells.doorbell();
             },
             judge: |cells| assert!(info(cells, "kv").memory.0 >= 6 * MIB),
@@ -284,11 +284,14 @@ fn cores_and_memory_come_and_go_whichever_write_is_the_last() {
                 let _ = cells.resize_memory("kv", to(4), Mode::Apply);
                 let id = cells.find("kv").unwrap();
                 let effects = cells.effects();
-                let (report, recall, grown) =
-                    (effects.reports[&id].clone(), effects.recalls[&id].clone(), effects.grown[&id].clone());
+                let (report, unplug_request, grown) = (
+                    effects.reports[&id].clone(),
+                    effects.unplug_requests[&id].clone(),
+                    effects.grown[&id].clone(),
+                );
                 let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();
-                if recall.asked().0 > 0 {
-                    report.offer.make(recall.asked().0, &blocks, 0, Rest::None);
+                if unplug_request.asked().0 > 0 {
+                    report.offer.make(unplug_request.asked().0, &blocks, 0, Rest::None);
                 }
                 cells.doorbell();
             },

@@ -18,9 +18,10 @@ fn elastic(name: &str) -> CellSpec {
     CellSpec { memory_max: Some(ByteSize(20 * MIB)), ..spec(name) }
 }
 
-/// Has a cell ask for `least` to `largest` MiB, and ring. Returns the wish's number.
-fn wish(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64) -> u32 {
-    let number = report.wish.make(least.saturating_mul(MIB), largest.saturating_mul(MIB), NodeId(0));
+/// Has a cell ask for `least` to `largest` MiB, and ring. Returns the request's number.
+fn request(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64) -> u32 {
+    let number =
+        report.memory_request.make(least.saturating_mul(MIB), largest.saturating_mul(MIB), NodeId(0));
     cells.doorbell();
     number
 }
@@ -32,7 +33,7 @@ fn answer(cells: &mut Cells<FakeMachine>, name: &str, number: u32) -> Option<Ans
 }
 
 fn ask(cells: &mut Cells<FakeMachine>, report: &Report, least: u64, largest: u64) -> Option<Answer> {
-    let number = wish(cells, report, least, largest);
+    let number = request(cells, report, least, largest);
     answer(cells, "kv", number)
 }
 
@@ -88,7 +89,7 @@ fn a_machine_without_memory_refuses_and_gives_when_it_has_some_again() {
     let told = |event: &&JournalEvent| matches!(event, JournalEvent::GrowthRefused { .. });
     assert_eq!(events(&cells).iter().filter(told).count(), 1, "a refusal is told once");
     cells.stop("large", 0).unwrap();
-    let number = wish(&mut cells, &report, 8, 8);
+    let number = request(&mut cells, &report, 8, 8);
     // What the other one left has to be scrubbed.
     assert_eq!(answer(&mut cells, "kv", number), None);
     while cells.work() == Scrub::Unfinished {}
@@ -101,7 +102,7 @@ fn who_waits_for_memory_to_be_scrubbed_does_not_hang() {
     let report = run(&mut cells, CellSpec { watchdog_ms: 200, ..elastic("kv") });
     says(&report, CellPhase::Running);
     signs(&report, 0, CorePhase::Running, 7);
-    let number = wish(&mut cells, &report, 8, 8);
+    let number = request(&mut cells, &report, 8, 8);
     (0..1000).for_each(|_| advance(&mut cells, 1));
     assert_eq!(answer(&mut cells, "kv", number), None);
     assert_eq!(info(&mut cells, "kv").state, CellState::Running);
@@ -115,14 +116,14 @@ fn who_waits_for_memory_to_be_scrubbed_does_not_hang() {
 }
 
 #[test]
-fn wishes_that_are_answered_at_once_hide_no_core_that_hangs() {
+fn requests_that_are_answered_at_once_hide_no_core_that_hangs() {
     let mut cells = clean_machine(2);
     let report = run(&mut cells, CellSpec { watchdog_ms: 200, ..elastic("kv") });
     says(&report, CellPhase::Running);
     signs(&report, 0, CorePhase::Running, 7);
     assert_eq!(ask(&mut cells, &report, 64, 64), LIMIT);
     for _ in 0..8 {
-        wish(&mut cells, &report, 64, 64);
+        request(&mut cells, &report, 64, 64);
         (0..50).for_each(|_| advance(&mut cells, 1));
     }
     assert_eq!(info(&mut cells, "kv").state, CellState::Crashed);
@@ -132,7 +133,7 @@ fn wishes_that_are_answered_at_once_hide_no_core_that_hangs() {
 fn who_waits_is_told_when_others_took_all_that_was_to_be_scrubbed() {
     let mut cells = machine(2);
     let report = run(&mut cells, elastic("kv"));
-    let number = wish(&mut cells, &report, 16, 16);
+    let number = request(&mut cells, &report, 16, 16);
     assert_eq!(answer(&mut cells, "kv", number), None);
     // A request for all that is left has it reserved from now on.
     let rest = cells.machine().memory_free.0;
@@ -146,12 +147,12 @@ fn who_waits_is_told_when_others_took_all_that_was_to_be_scrubbed() {
 }
 
 #[test]
-fn a_wish_for_less_takes_the_place_of_one_that_is_open() {
+fn a_request_for_less_takes_the_place_of_one_that_is_open() {
     let mut cells = machine(1);
     let report = run(&mut cells, elastic("kv"));
-    let large = wish(&mut cells, &report, 16, 16);
+    let large = request(&mut cells, &report, 16, 16);
     assert_eq!(answer(&mut cells, "kv", large), None, "it is to be scrubbed first");
-    let small = wish(&mut cells, &report, 2, 2);
+    let small = request(&mut cells, &report, 2, 2);
     // As soon as one chunk is zero, and long before eight in a row are.
     let dirty = cells.machine().memory_dirty.0;
     while answer(&mut cells, "kv", small).is_none() {
@@ -182,11 +183,11 @@ fn a_cell_that_was_refused_gets_what_comes_back_and_is_told_of_refusals_again() 
 }
 
 #[test]
-fn a_wish_is_forgotten_with_its_cell() {
+fn a_request_is_forgotten_with_its_cell() {
     let mut cells = machine(1);
     let before = resources(&cells);
     let report = run(&mut cells, elastic("kv"));
-    wish(&mut cells, &report, 8, 8);
+    request(&mut cells, &report, 8, 8);
     cells.stop("kv", 0).unwrap();
     while cells.work() == Scrub::Unfinished {}
     assert_eq!(resources(&cells), before);
@@ -209,7 +210,7 @@ fn memory_that_a_cell_has_no_place_for_stays_free() {
 }
 
 #[test]
-fn a_flood_of_wishes_fills_neither_the_machine_nor_the_journal() {
+fn a_flood_of_requests_fills_neither_the_machine_nor_the_journal() {
     let mut cells = clean_machine(1);
     let report = run(&mut cells, CellSpec { memory_max: Some(ByteSize(1 << 40)), ..spec("kv") });
     for _ in 0..2000 {
@@ -222,10 +223,10 @@ fn a_flood_of_wishes_fills_neither_the_machine_nor_the_journal() {
 }
 
 proptest! {
-    /// Whatever cells wish, none has more than it may have, all that they have was given to them, and all comes back.
+    /// Whatever cells request, none has more than it may have, all that they have was given to them, and all comes back.
     #[test]
-    fn no_wish_gets_more_than_the_limit(
-        wishes in proptest::collection::vec(
+    fn no_request_gets_more_than_the_limit(
+        requests in proptest::collection::vec(
             (any::<bool>(), prop_oneof![0..64 * MIB, any::<u64>()], any::<u64>(), any::<u32>(), any::<u32>(), any::<bool>()),
             1..60,
         ),
@@ -235,12 +236,12 @@ proptest! {
         let before = resources(&cells);
         let spec = |name| CellSpec { memory_max: Some(ByteSize(most * MIB)), ..spec(name) };
         let reports = ["a", "b"].map(|name| run(&mut cells, spec(name)));
-        for (second, least, largest, node, number, scrubs) in wishes {
-            let wish = &reports[usize::from(second)].wish;
-            wish.least_bytes.store(least, Ordering::Relaxed);
-            wish.largest_bytes.store(largest, Ordering::Relaxed);
-            wish.node.store(node, Ordering::Relaxed);
-            wish.number.store(number, Ordering::Relaxed);
+        for (second, least, largest, node, number, scrubs) in requests {
+            let request = &reports[usize::from(second)].memory_request;
+            request.least_bytes.store(least, Ordering::Relaxed);
+            request.largest_bytes.store(largest, Ordering::Relaxed);
+            request.node.store(node, Ordering::Relaxed);
+            request.number.store(number, Ordering::Relaxed);
             cells.doorbell();
             if scrubs {
                 cells.work();

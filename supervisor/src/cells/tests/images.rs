@@ -203,7 +203,7 @@ fn an_image_that_comes_and_a_cell_that_grows_push_idle_images_out() {
     // 64 - 4 - 2 - 4 - 52: all that is left is the idle image's.
     while cells.work() == crate::inventory::Scrub::Unfinished {}
     assert_eq!((kept(&cells), cells.inventory().memory.free()), (alloc::vec![(2, 1), (0, 3)], 2 * MIB));
-    report.wish.make(4 * MIB, 4 * MIB, isola_abi::id::NodeId(0));
+    report.memory_request.make(4 * MIB, 4 * MIB, isola_abi::id::NodeId(0));
     cells.doorbell();
     while cells.work() == crate::inventory::Scrub::Unfinished {}
     assert_eq!((kept(&cells), info(&mut cells, "kv").memory), (alloc::vec![(2, 1)], ByteSize(8 * MIB)));
@@ -220,7 +220,7 @@ fn what_cannot_be_had_even_without_idle_images_leaves_them_alone() {
     assert_eq!(before, [(1, 1), (0, 3)]);
     // A block of 1 GiB, of 64 MiB; and one of 64 MiB, of which others have some.
     for mib in [1024, 64] {
-        report.wish.make(mib * MIB, mib * MIB, isola_abi::id::NodeId(0));
+        report.memory_request.make(mib * MIB, mib * MIB, isola_abi::id::NodeId(0));
         cells.doorbell();
         assert_eq!(kept(&cells), before, "{mib} MiB");
         let refused = |event: &JournalEvent| matches!(event, JournalEvent::GrowthRefused { .. });

@@ -86,19 +86,19 @@ fn a_lender_gets_its_core_back_when_it_asks_for_one() {
 }
 
 #[test]
-fn a_cell_whose_events_wait_gets_a_core_by_ringing_once_a_wish() {
+fn a_cell_whose_events_wait_gets_a_core_by_ringing_once_a_request() {
     let mut cells = lender_and_borrower();
     let id = cells.find("service").unwrap();
     let report = cells.effects().reports[&id].clone();
     cells.doorbell();
     assert_eq!(owned(&cells, "service"), 1);
-    report.core_wishes.fetch_add(1, Ordering::Release);
+    report.core_requests.fetch_add(1, Ordering::Release);
     cells.doorbell();
     cells.doorbell();
     assert_eq!(owned(&cells, "service"), 2);
-    report.core_wishes.fetch_add(5, Ordering::Release);
+    report.core_requests.fetch_add(5, Ordering::Release);
     cells.doorbell();
-    report.core_wishes.fetch_add(1, Ordering::Release);
+    report.core_requests.fetch_add(1, Ordering::Release);
     cells.doorbell();
     assert_eq!(owned(&cells, "service"), 3, "nobody lends more");
     advance(&mut cells, 1_001);

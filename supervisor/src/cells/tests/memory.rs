@@ -5,7 +5,7 @@ use crate::inventory::Scrub;
 use isola_abi::growth::{Answer, MAX_CHUNKS, Refusal};
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
 use isola_abi::management::{Change, Kept, MemoryResized, Mode};
-use isola_abi::recall::Rest;
+use isola_abi::unplug::Rest;
 use proptest::prelude::*;
 
 type Resized = Result<MemoryResized, ManagementError>;
@@ -55,7 +55,7 @@ fn chunks(cells: &mut Cells<FakeMachine>) -> Vec<PhysRange> {
 /// What the cell is asked for: the number, and how many MiB.
 fn asked(cells: &mut Cells<FakeMachine>) -> (u32, u64) {
     let id = cells.find("kv").unwrap();
-    let (number, len_bytes) = cells.effects().recalls[&id].asked();
+    let (number, len_bytes) = cells.effects().unplug_requests[&id].asked();
     (number, len_bytes / MIB)
 }
 
@@ -69,7 +69,7 @@ fn offer(cells: &mut Cells<FakeMachine>, report: &Report, blocks: &[PhysRange], 
 /// Has the cell see what became of its offer, and ring. Which blocks were taken.
 fn acknowledge(cells: &mut Cells<FakeMachine>, report: &Report) -> u32 {
     let id = cells.find("kv").unwrap();
-    let settlement = cells.effects().recalls[&id].settlement();
+    let settlement = cells.effects().unplug_requests[&id].settlement();
     report.offer.acknowledge(settlement.number);
     cells.doorbell();
     settlement.taken
@@ -119,6 +119,12 @@ fn a_cell_gets_memory_on_request_beyond_what_it_may_ask_for_and_gives_it_back() 
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     assert_eq!(asked(&mut cells).1, 12);
     offer(&mut cells, &report, &got, Rest::None);
+    assert_eq!(
+        answer(&mut cells),
+        None,
+        "not before the cell has seen that, as it can't be resized until then"
+    );
+    acknowledge(&mut cells, &report);
     let resized = answer(&mut cells).unwrap().unwrap();
     assert_eq!((resized.had, resized.has, resized.kept), (mib(16), mib(4), None));
     assert_eq!(cells.machine().memory_free, before);
@@ -128,7 +134,6 @@ fn a_cell_gets_memory_on_request_beyond_what_it_may_ask_for_and_gives_it_back() 
     let entry = |from, to| JournalEvent::ResizeMemory { from: mib(from), to: mib(to), wanted: mib(to) };
     assert!(resizes.eq([entry(4, 16), entry(16, 4)]));
     // And once more.
-    acknowledge(&mut cells, &report);
     assert_eq!(grow(&mut cells, 2).has, mib(6));
 }
 
@@ -190,13 +195,14 @@ fn less_than_was_asked_for_comes_back_with_a_reason() {
         assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
         let block: &[PhysRange] = if rest == Rest::Scattered { &[part(got[0], 2, 2)] } else { &[] };
         offer(&mut cells, &report, block, rest);
+        acknowledge(&mut cells, &report);
         let resized = answer(&mut cells).unwrap().unwrap();
         assert_eq!((resized.has, resized.kept), (mib(18), Some(kept)));
-        acknowledge(&mut cells, &report);
     }
     cells.effects().holes_are_full = true;
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     offer(&mut cells, &report, &[part(got[0], 4, 2)], Rest::None);
+    acknowledge(&mut cells, &report);
     assert_eq!(answer(&mut cells).unwrap().unwrap().kept, Some(Kept::TooManyPlaces));
 }
 
@@ -219,10 +225,10 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_have_given_up_what
     advance(&mut cells, 1);
     assert_eq!(asked(&mut cells), (first.0 + 2, 6));
     offer(&mut cells, &report, &[part(got[0], 2, 6)], Rest::None);
+    acknowledge(&mut cells, &report);
     assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(12));
     assert_eq!(cells.next_deadline_ns(), None);
     // Who says that there is something soon again and again is not asked for ever.
-    acknowledge(&mut cells, &report);
     assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
     let mut times = 0;
     while answer(&mut cells).is_none() {
@@ -232,6 +238,23 @@ fn a_cell_is_asked_again_while_it_has_more_and_once_its_cores_have_given_up_what
         times += 1;
     }
     assert!(times < 10);
+}
+
+#[test]
+fn a_cell_that_gives_memory_back_and_does_not_acknowledge_that_is_answered_for_in_time() {
+    let (mut cells, report) = cell(1, spec("kv"));
+    grow(&mut cells, 2);
+    let got = chunks(&mut cells);
+    assert_eq!(resize(&mut cells, Change::To(mib(4))), None);
+    offer(&mut cells, &report, &got, Rest::None);
+    advance(&mut cells, 4_900);
+    assert_eq!(answer(&mut cells), None);
+    advance(&mut cells, 200);
+    let resized = answer(&mut cells).unwrap().unwrap();
+    assert_eq!((resized.has, resized.kept), (mib(4), None));
+    assert_eq!(cells.next_deadline_ns(), None);
+    let busy = Some(Err(ManagementError::BeingResized("kv".into())));
+    assert_eq!(resize(&mut cells, Change::More(mib(2))), busy);
 }
 
 #[test]
@@ -327,16 +350,16 @@ fn what_was_taken_on_request_a_cell_does_not_ask_back_by_itself() {
     assert_eq!(limit(&mut cells), 20);
     assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
     offer(&mut cells, &report, &[part(got[0], 2, 2)], Rest::None);
-    assert_eq!(answer(&mut cells).unwrap().unwrap().limit, mib(10));
-    assert_eq!(limit(&mut cells), 10);
-    assert_eq!(info(&mut cells, "kv").spec.memory_max, Some(mib(10)), "and that is shown");
     let ask = |cells: &mut Cells<FakeMachine>| {
-        let number = report.wish.make(2 * MIB, 2 * MIB, NodeId(0));
+        let number = report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
         cells.doorbell();
         cells.effects().grown[&id].answer_to(number)
     };
     assert_eq!(ask(&mut cells), None, "not before it has seen what became of its offer");
     acknowledge(&mut cells, &report);
+    assert_eq!(answer(&mut cells).unwrap().unwrap().limit, mib(10));
+    assert_eq!(limit(&mut cells), 10);
+    assert_eq!(info(&mut cells, "kv").spec.memory_max, Some(mib(10)), "and that is shown");
     assert_eq!(ask(&mut cells), Some(Answer::Refused(Refusal::Limit)));
     assert_eq!(grow(&mut cells, 2).limit, mib(20));
     assert_eq!(ask(&mut cells), Some(Answer::Given));
@@ -351,17 +374,17 @@ fn of_two_cells_that_want_the_last_chunk_one_gets_it_and_the_other_when_it_comes
     let free = cells.machine().memory_free.0 / MIB;
     grow(&mut cells, free - 2);
     let got = chunks(&mut cells);
-    // Both wish before the supervisor looks.
-    let wishes = [&first, &second].map(|report| report.wish.make(2 * MIB, 2 * MIB, NodeId(0)));
+    // Both request before the supervisor looks.
+    let requests = [&first, &second].map(|report| report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0)));
     cells.doorbell();
     let ids = ["kv", "other"].map(|name| cells.find(name).unwrap());
     let answers: Vec<Option<Answer>> =
-        ids.iter().zip(wishes).map(|(id, number)| cells.effects().grown[id].answer_to(number)).collect();
+        ids.iter().zip(requests).map(|(id, number)| cells.effects().grown[id].answer_to(number)).collect();
     assert_eq!(answers, [Some(Answer::Given), Some(Answer::Refused(Refusal::Exhausted))]);
     // What the first gives back is the second's, when it is scrubbed.
     assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
     offer(&mut cells, &first, &[part(got[0], 0, 2)], Rest::None);
-    let number = second.wish.make(2 * MIB, 2 * MIB, NodeId(0));
+    let number = second.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
     cells.doorbell();
     assert_eq!(cells.effects().grown[&ids[1]].answer_to(number), None, "later");
     while cells.work() == Scrub::Unfinished {}
@@ -376,8 +399,8 @@ fn places_of_chunks_that_left_serve_for_others() {
         let got = chunks(&mut cells);
         assert_eq!(resize(&mut cells, Change::Less(mib(2))), None);
         offer(&mut cells, &report, &got, Rest::None);
-        assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(4));
         acknowledge(&mut cells, &report);
+        assert_eq!(answer(&mut cells).unwrap().unwrap().has, mib(4));
     }
 }
 
@@ -386,7 +409,7 @@ enum Step {
     Resize(u8, u64),
     Offer(u64, u64, u8),
     Acknowledge,
-    Wish(u64),
+    Request(u64),
     Scrub,
     Time(u64),
     End,
@@ -397,7 +420,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         4 => (0u8..3, 0u64..40).prop_map(|(kind, mib)| Step::Resize(kind, mib)),
         6 => (0u64..32, 0u64..6, 0u8..5).prop_map(|(from, len, rest)| Step::Offer(from, len, rest)),
         4 => Just(Step::Acknowledge),
-        2 => (1u64..16).prop_map(Step::Wish),
+        2 => (1u64..16).prop_map(Step::Request),
         2 => Just(Step::Scrub),
         1 => (1u64..3000).prop_map(Step::Time),
         1 => Just(Step::End),
@@ -426,18 +449,18 @@ proptest! {
                     let _ = cells.resize_memory(name, change[usize::from(kind)], Mode::Apply);
                 }
                 Step::Offer(from, len, rest) => {
-                    let (number, _) = cells.effects().recalls[&id].asked();
+                    let (number, _) = cells.effects().unplug_requests[&id].asked();
                     let at = |index: u64| PhysRange::new(PhysAddr((16 + 2 * (from + index * 7) % 64) * MIB), len * MIB);
                     report.offer.make(number, &[at(0), at(1), at(2)], 0, Rest::from_u32(rest.into()));
                     cells.doorbell();
                 }
                 Step::Acknowledge => {
-                    let settlement = cells.effects().recalls[&id].settlement();
+                    let settlement = cells.effects().unplug_requests[&id].settlement();
                     report.offer.acknowledge(settlement.number);
                     cells.doorbell();
                 }
-                Step::Wish(size) => {
-                    report.wish.make(size * MIB, size * MIB, NodeId(0));
+                Step::Request(size) => {
+                    report.memory_request.make(size * MIB, size * MIB, NodeId(0));
                     cells.doorbell();
                 }
                 Step::Scrub => drop(cells.work()),

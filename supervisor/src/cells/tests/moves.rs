@@ -5,7 +5,7 @@ use crate::fake::{Action, obeys};
 use isola_abi::id::{NodeId, PhysAddr, PhysRange};
 use isola_abi::management::{CORE_LIMIT_MS, Change, CoresResized, Kept, Mode};
 use isola_abi::places::OrderKind;
-use isola_abi::recall::Rest;
+use isola_abi::unplug::Rest;
 use proptest::prelude::*;
 
 #[test]
@@ -19,12 +19,12 @@ fn what_a_cell_may_ask_for_is_less_by_the_stacks_of_cores_that_came() {
     // It began with 4 MiB, and has 2 MiB of stacks.
     assert_eq!((info(&mut cells, "kv").memory, told(&mut cells)), (ByteSize(6 * MIB), 8 * MIB));
     let mut cells = crate::fake::go_wrong(cells, 3, 1, |_| {});
-    for (wish, answer) in [(4, true), (2, false)] {
-        let number = report.wish.make(wish * MIB, wish * MIB, NodeId(0));
+    for (request, answer) in [(4, true), (2, false)] {
+        let number = report.memory_request.make(request * MIB, request * MIB, NodeId(0));
         cells.doorbell();
         while cells.work() == Scrub::Unfinished {}
         let given = cells.effects().grown[&id].answer_to(number) == Some(isola_abi::growth::Answer::Given);
-        assert_eq!(given, answer, "what it was told it may have, and no more: {wish} MiB");
+        assert_eq!(given, answer, "what it was told it may have, and no more: {request} MiB");
     }
     cells.resize_memory("kv", Change::More(ByteSize(2 * MIB)), Mode::Apply).unwrap();
     assert_eq!((info(&mut cells, "kv").memory, told(&mut cells)), (ByteSize(12 * MIB), 10 * MIB));
@@ -293,7 +293,7 @@ fn a_cell_that_has_lost_a_core_goes_on_and_keeps_its_memory() {
     cells.effects().lost.insert(CoreId(2));
     ask(&mut cells, "kv", Change::Less(1), &[2], Mode::Apply);
     let id = cells.find("kv").unwrap();
-    let (number, _) = cells.effects().recalls[&id].asked();
+    let (number, _) = cells.effects().unplug_requests[&id].asked();
     let free = cells.machine().memory_free;
     report.offer.make(number, &[PhysRange::new(PhysAddr(20 * MIB), 2 * MIB)], 0, Rest::None);
     cells.doorbell();

@@ -39,7 +39,7 @@ fn a_cell_that_grows_does_not_wait_for_a_large_one_that_is_created() {
     let ticket = begin(&mut cells, large("big", 40));
     let id = cells.find("kv").unwrap();
     for _ in 0..3 {
-        let number = report.wish.make(2 * MIB, 2 * MIB, NodeId(0));
+        let number = report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
         let before = cells.effects().scrubbed();
         cells.doorbell();
         assert_eq!(cells.effects().scrubbed(), before, "nothing is scrubbed for a notification");

@@ -13,7 +13,7 @@
 //! is in already, then the smallest that suffices, then the largest: so few groups are used, and large ones stay whole
 //! for who needs them.
 
-use super::{CoreRefusal, CoreWish};
+use super::{CoreRefusal, CoreRequest};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use isola_abi::id::{CoreId, NodeId};
@@ -75,10 +75,10 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// A choice among `seats`, where as many as are wished for may be chosen.
-    pub(super) fn new(mut seats: Vec<Seat>, wish: &CoreWish<'_>) -> Result<Self, CoreRefusal> {
-        let (count, placement) = (wish.count, wish.placement);
-        check(&seats, wish)?;
+    /// A choice among `seats`, where as many as are requested may be chosen.
+    pub(super) fn new(mut seats: Vec<Seat>, request: &CoreRequest<'_>) -> Result<Self, CoreRefusal> {
+        let (count, placement) = (request.count, request.placement);
+        check(&seats, request)?;
         for seat in &mut seats {
             let named = placement.ids.is_empty() || placement.ids.contains(&seat.id);
             let there = placement.node.is_none_or(|node| seat.node == node);
@@ -313,8 +313,8 @@ fn sums(units: &[Vec<&Seat>]) -> Vec<u128> {
 }
 
 /// Refuses what no machine in this shape can give.
-fn check(seats: &[Seat], wish: &CoreWish<'_>) -> Result<(), CoreRefusal> {
-    let placement = wish.placement;
+fn check(seats: &[Seat], request: &CoreRequest<'_>) -> Result<(), CoreRefusal> {
+    let placement = request.placement;
     let nodes: BTreeSet<NodeId> = seats.iter().map(|seat| seat.node).collect();
     if let Some(node) = placement.node.filter(|node| !nodes.contains(node)) {
         return Err(CoreRefusal::NoSuchNode { node, nodes: nodes.last().map_or(0, |last| last.0 + 1) });

@@ -1,11 +1,11 @@
-//! Why a cell does not get the cores that it wishes for.
+//! Why a cell does not get the cores that it requests for.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use isola_abi::id::{CellId, CoreId, NodeId};
 use isola_abi::management::{CoreOwner, ManagementError, TakenBy, TakenCore};
 
-/// Why a cell does not get the cores that it wishes for.
+/// Why a cell does not get the cores that it requests for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoreRefusal {
     /// Fewer are free.

@@ -69,7 +69,7 @@ fn take(
     placement: &CorePlacement,
     cell: CellId,
 ) -> Result<Vec<u32>, CoreRefusal> {
-    let taken = cores.take(&CoreWish { count, placement }, cell)?;
+    let taken = cores.take(&CoreRequest { count, placement }, cell)?;
     Ok(taken.iter().map(|core| core.0.0).collect())
 }
 
@@ -174,7 +174,7 @@ fn what_remains_of_a_cell_that_shrinks_is_placed_as_it_would_be_anew() {
     take(&mut cores, 4, &placed(Compact), FIRST).unwrap();
     let leave = |cores: &Cores<Core>, count, policy| {
         let placement = placed(policy);
-        let left = cores.choose_to_leave(&CoreWish { count, placement: &placement }, FIRST);
+        let left = cores.choose_to_leave(&CoreRequest { count, placement: &placement }, FIRST);
         left.map(|left| left.iter().map(|id| id.0).collect::<Vec<u32>>())
     };
     assert_eq!(leave(&cores, 1, Compact), Ok(vec![9]), "of the node that it has least of");
@@ -366,7 +366,7 @@ proptest! {
             match step {
                 Step::Create(count, placement) => {
                     let cell = CellId(number as u32);
-                    match cores.take(&CoreWish { count, placement: &placement }, cell) {
+                    match cores.take(&CoreRequest { count, placement: &placement }, cell) {
                         Ok(taken) => {
                             prop_assert_eq!(taken.len(), count);
                             let ids: Vec<CoreId> = taken.iter().map(CoreToken::id).collect();
@@ -379,7 +379,7 @@ proptest! {
                 Step::Grow(which, count) if !holders.is_empty() => {
                     let which = which % holders.len();
                     let holder = &mut holders[which];
-                    if let Ok(more) = cores.take(&CoreWish { count, placement: &holder.placement }, holder.cell) {
+                    if let Ok(more) = cores.take(&CoreRequest { count, placement: &holder.placement }, holder.cell) {
                         prop_assert_eq!(more.len(), count);
                         holder.cores.extend(more);
                     }
@@ -387,8 +387,8 @@ proptest! {
                 Step::Shrink(which, count) if !holders.is_empty() => {
                     let which = which % holders.len();
                     let holder = &mut holders[which];
-                    let wish = CoreWish { count, placement: &holder.placement };
-                    if let Ok(leaving) = cores.choose_to_leave(&wish, holder.cell) {
+                    let request = CoreRequest { count, placement: &holder.placement };
+                    if let Ok(leaving) = cores.choose_to_leave(&request, holder.cell) {
                         prop_assert_eq!(leaving.len(), count.min(holder.cores.len()));
                         let (leaving, staying): (Vec<Core>, _) =
                             core::mem::take(&mut holder.cores).into_iter().partition(|core| leaving.contains(&core.0));

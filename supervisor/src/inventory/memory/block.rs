@@ -9,7 +9,7 @@ const _: () = assert!(SMALLEST_CHUNK == CHUNK && LARGEST_CHUNK == CHUNK << (supe
 
 /// Which block a cell is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockWish {
+pub struct BlockRequest {
     /// The least that will do, in bytes: a power of two of chunks.
     pub least_bytes: u64,
     /// The most that is wanted; likewise, and not less.
@@ -18,7 +18,7 @@ pub struct BlockWish {
     pub node: NodeId,
 }
 
-/// What came of a [`BlockWish`].
+/// What came of a [`BlockRequest`].
 #[derive(Debug)]
 pub enum Block<T> {
     /// A block of zeros.
@@ -30,24 +30,24 @@ pub enum Block<T> {
 }
 
 impl<T: Chunk> Memory<T> {
-    /// Gives away one block of memory that is known to be zero, the largest that there is within the wish, of what no
-    /// request has reserved. Scrubs nothing: what a wish costs is bounded by the number of free blocks, and is next to
+    /// Gives away one block of memory that is known to be zero, the largest that there is within the request, of what no
+    /// request has reserved. Scrubs nothing: what a request costs is bounded by the number of free blocks, and is next to
     /// nothing where less than the least is known to be zero.
     #[must_use]
-    pub fn take_block(&mut self, wish: BlockWish) -> Block<T> {
+    pub fn take_block(&mut self, request: BlockRequest) -> Block<T> {
         let order = |bytes: u64| (bytes / CHUNK).max(1).ilog2() as usize;
         let available = self.available();
-        let largest_bytes = wish.largest_bytes.min(available);
-        let (least, largest) = (order(wish.least_bytes), order(largest_bytes).min(super::ORDERS - 1));
+        let largest_bytes = request.largest_bytes.min(available);
+        let (least, largest) = (order(request.least_bytes), order(largest_bytes).min(super::ORDERS - 1));
         if available < CHUNK << least {
             return Block::Exhausted;
         }
         let has_zero = self.free() - self.dirty() >= CHUNK << least;
-        let nodes = if has_zero { self.nodes_from(wish.node) } else { Vec::new() };
+        let nodes = if has_zero { self.nodes_from(request.node) } else { Vec::new() };
         for index in nodes {
             for order in (least..=largest).rev() {
                 if let Some(block) = self.cut(index, order, Which::Zero) {
-                    let node = self.nodes.get(index).map_or(wish.node, |node| node.id);
+                    let node = self.nodes.get(index).map_or(request.node, |node| node.id);
                     return Block::Given(self.given(block), node);
                 }
             }

@@ -263,17 +263,17 @@ fn pieces_that_make_no_chunk_are_kept_out_of_use() {
     assert_eq!(memory.free(), memory.total() - 2 * MIB);
 }
 
-fn block_of(least_mib: u64, largest_mib: u64, node: u32) -> BlockWish {
-    BlockWish { least_bytes: least_mib * MIB, largest_bytes: largest_mib * MIB, node: NodeId(node) }
+fn block_of(least_mib: u64, largest_mib: u64, node: u32) -> BlockRequest {
+    BlockRequest { least_bytes: least_mib * MIB, largest_bytes: largest_mib * MIB, node: NodeId(node) }
 }
 
 #[test]
-fn a_block_is_the_largest_that_is_zero_and_of_the_wish_s_node_if_that_has_one() {
+fn a_block_is_the_largest_that_is_zero_and_of_the_request_s_node_if_that_has_one() {
     let content = Content::default();
     let mut memory = small(&content, true);
     let range = PhysRange::new(PhysAddr(GIB), 64 * MIB);
     assert!(memory.add(Token { range, content: content.clone(), known_zero: true }, NodeId(1)).is_empty());
-    let mut take = |wish| match memory.take_block(wish) {
+    let mut take = |request| match memory.take_block(request) {
         Block::Given(block, node) => (block.range.len_bytes / MIB, node.0),
         other => panic!("{other:?}"),
     };
@@ -407,18 +407,18 @@ proptest! {
                 2 => held.extend(memory.take_contiguous(size * MIB).map(|piece| vec![piece])),
                 3 => {
                     let least = size.next_power_of_two().max(2);
-                    let wish = block_of(least, least << (size % 3), size as u32 % 2);
-                    match memory.take_block(wish) {
+                    let request = block_of(least, least << (size % 3), size as u32 % 2);
+                    match memory.take_block(request) {
                         Block::Given(block, _) => {
                             let range = block.range;
-                            prop_assert!((wish.least_bytes..=wish.largest_bytes).contains(&range.len_bytes));
+                            prop_assert!((request.least_bytes..=request.largest_bytes).contains(&range.len_bytes));
                             prop_assert!(range.start.0.is_multiple_of(range.len_bytes));
                             held.push(vec![block]);
                         }
                         Block::Later => prop_assert!(memory.dirty() > 0),
                         Block::Exhausted => prop_assert!(
-                            wish.least_bytes > available
-                                || blocks(&memory).iter().all(|block| block.len_bytes < wish.least_bytes)
+                            request.least_bytes > available
+                                || blocks(&memory).iter().all(|block| block.len_bytes < request.least_bytes)
                         ),
                     }
                 }

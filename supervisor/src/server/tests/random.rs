@@ -15,15 +15,15 @@ enum Step {
     Upload,
     Noise(Vec<u8>),
     Say(u8, u32),
-    Wish(u8, u64, u64),
+    Request(u8, u64, u64),
     Time(u64),
     Lose(u32),
     /// Cells do not carry out what their cores are ordered.
     Deafen,
     /// They do, late.
     Obey,
-    /// A cell's own cores wish for another one.
-    CoreWish(u8),
+    /// A cell's own cores request for another one.
+    CoreRequest(u8),
 }
 
 fn any_request() -> impl Strategy<Value = RequestBody> {
@@ -114,12 +114,12 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Upload),
         1 => proptest::collection::vec(any::<u8>(), 0..200).prop_map(Step::Noise),
         4 => (any::<u8>(), 0u32..6).prop_map(|(cell, phase)| Step::Say(cell, phase)),
-        3 => (any::<u8>(), 0..16 * MIB, any::<u64>()).prop_map(|(cell, least, most)| Step::Wish(cell, least, most)),
+        3 => (any::<u8>(), 0..16 * MIB, any::<u64>()).prop_map(|(cell, least, most)| Step::Request(cell, least, most)),
         2 => (0u64..200).prop_map(Step::Time),
         1 => (0u32..40).prop_map(Step::Lose),
         1 => Just(Step::Deafen),
         3 => Just(Step::Obey),
-        2 => any::<u8>().prop_map(Step::CoreWish),
+        2 => any::<u8>().prop_map(Step::CoreRequest),
     ]
 }
 
@@ -199,11 +199,11 @@ proptest! {
                         server.doorbell();
                     }
                 }
-                Step::Wish(which, least, most) => {
+                Step::Request(which, least, most) => {
                     let reports = &server.cells().effects().reports;
                     let report = reports.values().nth(which as usize % reports.len().max(1));
                     if let Some(report) = report.cloned() {
-                        report.wish.make(least, most, isola_abi::id::NodeId(0));
+                        report.memory_request.make(least, most, isola_abi::id::NodeId(0));
                         server.doorbell();
                     }
                 }
@@ -220,11 +220,11 @@ proptest! {
                     obey(&mut server);
                     server.doorbell();
                 }
-                Step::CoreWish(which) => {
+                Step::CoreRequest(which) => {
                     let reports = &server.cells().effects().reports;
                     let report = reports.values().nth(which as usize % reports.len().max(1));
                     if let Some(report) = report.cloned() {
-                        report.core_wishes.fetch_add(1, Ordering::Relaxed);
+                        report.core_requests.fetch_add(1, Ordering::Relaxed);
                         server.doorbell();
                     }
                 }

@@ -23,7 +23,7 @@ pub fn go(descriptor: &Descriptor, mib: u64, used: Use) -> ! {
     let mut bytes = descriptor.memory_bytes;
     let mut dirty = 0;
     let refusal = loop {
-        let number = cell::wish(SMALLEST_CHUNK, mib << 20, NodeId(0));
+        let number = cell::request_memory(SMALLEST_CHUNK, mib << 20, NodeId(0));
         say(CellPhase::Running);
         let answer = loop {
             if let Some(answer) = cell::answer_to(number) {

@@ -4,26 +4,26 @@ use crate::said::{self, print};
 use core::hint::black_box;
 use core::sync::atomic::Ordering;
 use isola_abi::id::{ApicId, NodeId};
-use isola_abi::recall::GRANULE;
 use isola_abi::report::{CellPhase, CorePhase};
+use isola_abi::unplug::GRANULE;
 use isola_machine::apic::local;
 use isola_machine::cell::aside::{self, Asked};
 use isola_machine::cell::{self, Cell, report};
-use isola_machine::interrupts::{self, NonMaskable};
-use isola_machine::mishap::{Mishap, commit, offer_and_keep, send_exception_vector};
+use isola_machine::fault_injection::{InjectedFault, inject, offer_and_keep, send_reserved_vector};
+use isola_machine::interrupts::{self, NonMaskable, SPURIOUS_VECTOR};
 use isola_machine::{cpu, power};
 
 /// Goes wrong in the way of that name.
 pub fn go(way: &str, number: u64) -> ! {
     match way {
         "panic" => panic!("number {number} is unlucky"),
-        "null" => commit(Mishap::NullPointer),
-        "foreign-memory" => commit(Mishap::ForeignMemory),
-        "own-code" => commit(Mishap::OwnCode),
-        "own-data" => commit(Mishap::OwnData),
-        "descriptor" => commit(Mishap::Descriptor),
-        "tables" => commit(Mishap::InterruptTable),
-        "no-instruction" => commit(Mishap::NoInstruction),
+        "null" => inject(InjectedFault::NullPointer),
+        "foreign-memory" => inject(InjectedFault::ForeignMemory),
+        "own-code" => inject(InjectedFault::OwnCode),
+        "own-data" => inject(InjectedFault::OwnData),
+        "descriptor" => inject(InjectedFault::Descriptor),
+        "tables" => inject(InjectedFault::InterruptTable),
+        "no-instruction" => inject(InjectedFault::NoInstruction),
         "overflow" => print(format_args!("{}\n", overflow(number))),
         "spin" => spin(),
         "spin-halted" => power::stop(),
@@ -89,27 +89,28 @@ fn lie() -> ! {
     power::stop()
 }
 
-/// Wishes for memory without end, as much as there is and more, and does not look at what it gets.
+/// Requests for memory without end, as much as there is and more, and does not look at what it gets.
 fn greed() -> ! {
     for number in 0_u64.. {
         let sizes = [0, 1, 2 << 20, 3 << 20, 1 << 30, (1 << 30) + 1, u64::MAX - 1, u64::MAX];
         let [least, most] = [number, number / 8].map(|number| sizes[(number % 8) as usize]);
-        cell::wish(least, most, NodeId(number as u32));
+        cell::request_memory(least, most, NodeId(number as u32));
         if number % 3 == 0 {
             // As if it had never been made, or been made already.
-            report().wish.number.store(number as u32 % 5, Ordering::Release);
+            report().memory_request.number.store(number as u32 % 5, Ordering::Release);
         }
         said::say(CellPhase::Running);
     }
     unreachable!("numbers have no end")
 }
 
-/// Interrupts all other cores of a machine of so many with each vector that exceptions have, again and again.
+/// Interrupts all other cores of a machine of so many with each vector that exceptions have, and with that of spurious
+/// interrupts, again and again.
 fn strike(cores: u64) -> ! {
     for _ in 0..20 {
-        for vector in 16..32 {
+        for vector in (16..32).chain([SPURIOUS_VECTOR]) {
             let others = (0..cores as u32).map(ApicId).filter(|apic| *apic != local::id());
-            others.for_each(|apic| send_exception_vector(said::authority(), apic, vector));
+            others.for_each(|apic| send_reserved_vector(said::authority(), apic, vector));
             let start = cpu::cycles();
             while cpu::cycles() - start < 1_000_000 {
                 core::hint::spin_loop();
@@ -134,8 +135,8 @@ pub fn remember(cell: Cell) -> ! {
     };
     let block = cell.pool.iter().find_map(|(_, memory)| of(memory)).expect("a whole granule");
     let number = loop {
-        commit(Mishap::ReadAt(block));
-        let (number, _) = cell::recalled();
+        inject(InjectedFault::ReadAt(block));
+        let (number, _) = cell::unplug_request();
         if number != cell::settlement().number {
             break number;
         }
@@ -143,8 +144,8 @@ pub fn remember(cell: Cell) -> ! {
     offer_and_keep(said::authority(), number, block, granule);
     said::say(CellPhase::Running);
     while cell::settlement().number != number {
-        commit(Mishap::ReadAt(block));
+        inject(InjectedFault::ReadAt(block));
     }
-    commit(Mishap::ReadAt(block));
+    inject(InjectedFault::ReadAt(block));
     panic!("memory that is another's can be read");
 }

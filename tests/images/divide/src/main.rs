@@ -121,7 +121,7 @@ fn run_cell(
         arguments: alloc::vec![String::from(argument)],
         cores: parked.iter().map(|core| core.core()).collect(),
         core_places: parked.len() as u32,
-        core_wish_ns: 0,
+        core_request_ns: 0,
         pool: Vec::new(),
         memory_bytes: 0,
         memory_max_bytes: 0,

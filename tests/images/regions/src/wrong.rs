@@ -85,5 +85,5 @@ fn gone() {
     black_box(region[0]);
     let address = region.as_ptr();
     drop(region);
-    isola::mishap::commit(isola::mishap::Mishap::ReadAt(address.addr()));
+    isola::fault_injection::inject(isola::fault_injection::InjectedFault::ReadAt(address.addr()));
 }

@@ -7,7 +7,7 @@
 //! | `wait` | halts until it is asked to stop |
 //! | `panic` | panics |
 //! | `overflow` | uses more stack than there is |
-//! | a mishap, such as `NullPointer` | commits it |
+//! | an injected fault, such as `NullPointer` | injects it |
 //!
 //! Its secondary cores say that they are there, and halt. Alone, it says on the serial line how it ended, and
 //! ends the machine: with exit code 0 where that was as expected.
@@ -23,8 +23,8 @@ use isola_abi::report::{CellPhase, CorePhase, CrashKind, CrashReport};
 use isola_machine::apic::local;
 use isola_machine::authority::Authority;
 use isola_machine::cell::{Cell, report, request};
+use isola_machine::fault_injection::{self, InjectedFault};
 use isola_machine::interrupts::{self, ExceptionFrame, vector};
-use isola_machine::mishap::{self, Mishap};
 use isola_machine::{backtrace, cpu, power, serial_line};
 use spin::Once;
 
@@ -33,15 +33,15 @@ isola_machine::static_heap!(256 << 10);
 
 const TIMER_VECTOR: u8 = 0x40;
 
-const MISHAPS: [Mishap; 8] = [
-    Mishap::NullPointer,
-    Mishap::ForeignMemory,
-    Mishap::OwnCode,
-    Mishap::OwnData,
-    Mishap::OwnStack,
-    Mishap::Descriptor,
-    Mishap::InterruptTable,
-    Mishap::NoInstruction,
+const INJECTED_FAULTS: [InjectedFault; 8] = [
+    InjectedFault::NullPointer,
+    InjectedFault::ForeignMemory,
+    InjectedFault::OwnCode,
+    InjectedFault::OwnData,
+    InjectedFault::OwnStack,
+    InjectedFault::Descriptor,
+    InjectedFault::InterruptTable,
+    InjectedFault::NoInstruction,
 ];
 
 /// The supervisor's APIC and vector: id + 1, vector; zero while there is none.
@@ -92,9 +92,10 @@ fn entry(core_index: u64) -> ! {
             }
         }
         name => {
-            if let Some(mishap) = MISHAPS.into_iter().find(|mishap| alloc::format!("{mishap:?}") == name) {
-                mishap::commit(mishap);
-                panic!("nothing has stopped {mishap:?}");
+            if let Some(fault) = INJECTED_FAULTS.into_iter().find(|fault| alloc::format!("{fault:?}") == name)
+            {
+                fault_injection::inject(fault);
+                panic!("nothing has stopped {fault:?}");
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The console: every byte goes back, in order, none is lost.
 
-use crate::{Echo, Wish};
+use crate::{Echo, GrowthRequest};
 use alloc::vec;
 use alloc::vec::Vec;
 use isola_drivers::console::Console;
@@ -30,19 +30,19 @@ impl Echo for ConsoleEcho {
         self.console.acknowledge();
     }
 
-    fn work(&mut self) -> Wish {
+    fn work(&mut self) -> GrowthRequest {
         loop {
             let rest = &self.bytes[self.sent..];
             self.sent += self.console.transmit(rest).expect("the device keeps the rules");
             if self.sent < self.bytes.len() {
-                return Wish::GoOn;
+                return GrowthRequest::GoOn;
             }
             let mut bytes = vec![0; 10_000];
             let count = self.console.receive(&mut bytes).expect("the device keeps the rules");
             bytes.truncate(count);
             (self.bytes, self.sent) = (bytes, 0);
             if count == 0 {
-                return Wish::GoOn;
+                return GrowthRequest::GoOn;
             }
         }
     }

@@ -49,7 +49,7 @@ trait Echo {
     fn acknowledge(&mut self);
 
     /// Sends back what there is; tells whether the machine shall end.
-    fn work(&mut self) -> Wish;
+    fn work(&mut self) -> GrowthRequest;
 
     /// Asks for interrupts.
     fn arm(&mut self) -> Pending;
@@ -57,7 +57,7 @@ trait Echo {
 
 /// What whoever sent a frame wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum GrowthRequest {
     GoOn,
     End,
 }
@@ -104,7 +104,7 @@ fn serve(authority: Authority, echoes: &mut [alloc::boxed::Box<dyn Echo>]) -> ! 
             if raised & 1 << nth != 0 {
                 echo.acknowledge();
             }
-            if echo.work() == Wish::End {
+            if echo.work() == GrowthRequest::End {
                 serial_line!("interrupts: {}", INTERRUPTS.load(Ordering::Relaxed));
                 power::exit(authority, 0);
             }

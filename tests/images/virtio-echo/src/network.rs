@@ -1,7 +1,7 @@
 //! The network device: frames go back in the order in which they came, in pieces of many sizes.
 
 use crate::frame::{Answer, answer};
-use crate::{Echo, Wish};
+use crate::{Echo, GrowthRequest};
 use alloc::vec;
 use alloc::vec::Vec;
 use isola_drivers::net::{HEADER_LEN, Merging, NetDevice, NetInterrupts, NetOptions, NetQueue, Offload};
@@ -75,7 +75,7 @@ impl Echo for Network {
         self.device.acknowledge();
     }
 
-    fn work(&mut self) -> Wish {
+    fn work(&mut self) -> GrowthRequest {
         loop {
             while let Some(frame) = self.queue.reclaim().expect("the device keeps the rules") {
                 self.spare.push(frame);
@@ -96,12 +96,12 @@ impl Echo for Network {
                 Answer::Drop => self.spare.push(frame),
                 Answer::End => {
                     serial_line!("frames: {}", self.count);
-                    return Wish::End;
+                    return GrowthRequest::End;
                 }
             }
         }
         self.queue.flush();
-        Wish::GoOn
+        GrowthRequest::GoOn
     }
 
     fn arm(&mut self) -> Pending {

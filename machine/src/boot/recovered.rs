@@ -8,21 +8,21 @@ use super::{Firmware, OwnSpace};
 use crate::device::Device;
 use crate::memory::map::subtract;
 use crate::memory::{Contents, Region, SharedRegion};
-use crate::rebirth::{self, Claim, DevicePlace, Facts, Past, Settled, Unread, settle};
+use crate::restart::{self, Claim, DevicePlace, Facts, Past, Settled, Unread, settle};
 use crate::smp::{self, AwayCore, Candidate, Homes, LostCore, ParkedCore};
 use crate::space::CellSpace;
 use alloc::vec::Vec;
 use isola_abi::descriptor::{Clock, Core};
 use isola_abi::id::{CoreId, PhysRange};
-use isola_abi::rebirth::Stage;
+use isola_abi::stage::Stage;
 
 /// What a former life has left.
 #[derive(Debug)]
-pub struct Legacy {
+pub struct RecoveredState {
     /// What was before.
     pub past: Past,
     /// The cells.
-    pub survivors: Vec<Survivor>,
+    pub recovered_cells: Vec<RecoveredCell>,
     /// What they stand on beside others, each once.
     pub texts: Vec<SharedRegion>,
     /// How many cells there were of which it cannot be told what they had, or which were just beginning or ending; each is
@@ -34,24 +34,24 @@ pub struct Legacy {
 
 /// A cell of a former life.
 #[derive(Debug)]
-pub struct Survivor {
+pub struct RecoveredCell {
     /// How far it is.
     pub stage: Stage,
     /// Its space.
     pub space: CellSpace,
     /// By place: the core that is there.
-    pub cores: Vec<Option<SurvivorCore>>,
+    pub cores: Vec<Option<RecoveredCore>>,
     /// Its devices.
     pub devices: Vec<Device>,
     /// All its memory.
     pub memory: Vec<PhysRange>,
     /// What the former life wanted to be known again of it.
-    pub keepsake: Vec<u8>,
+    pub saved_state: Vec<u8>,
 }
 
 /// A core of a cell of a former life.
 #[derive(Debug)]
-pub enum SurvivorCore {
+pub enum RecoveredCore {
     /// It is in the cell.
     Away(AwayCore),
     /// It waits: the cell has not been started.
@@ -85,8 +85,8 @@ enum AllBack {
 impl Inheritance {
     /// Looks who has what.
     pub(super) fn look(free: &[PhysRange], firmware: &Firmware, boot_core: Core, devices: &[Device]) -> Self {
-        let Some(past) = rebirth::past() else { return Self::default() };
-        let (claims, unread) = rebirth::take_claims(free);
+        let Some(past) = restart::past() else { return Self::default() };
+        let (claims, unread) = restart::take_claims(free);
         let cores: Vec<Core> = firmware.cores.iter().copied().filter(|core| *core != boot_core).collect();
         let devices: Vec<DevicePlace> = devices.iter().map(Device::place).collect();
         let mut settled = settle(claims, &Facts { memory: free, cores: &cores, devices: &devices });
@@ -169,7 +169,7 @@ impl Inheritance {
         lost: &[LostCore],
         devices: &mut Vec<Device>,
         space: &OwnSpace,
-    ) -> (Vec<PhysRange>, Option<Legacy>) {
+    ) -> (Vec<PhysRange>, Option<RecoveredState>) {
         let Self { past, settled, unread, mut waiting, mut away, all_back } = self;
         let Some(past) = past else { return (free, None) };
         let gone = settled.newly_void() + unread.new;
@@ -183,37 +183,37 @@ impl Inheritance {
         // they are not among what is free.
         let shared = |range| unsafe { SharedRegion::new(Region::new(range, Contents::Unknown)) };
         let texts: Vec<SharedRegion> = ranges.into_iter().map(shared).collect();
-        let survivors = held
+        let recovered_cells = held
             .into_iter()
             .map(|claim| {
                 let text = texts.iter().find(|text| claim.holding.text == Some(text.range())).cloned();
-                // SAFETY: the deed is as it was written, by `CellSpace::keep` of a former life, and nothing in it
-                // contradicts the machine or another deed. Its memory is not among what is free.
+                // SAFETY: the ownership record is as it was written, by `CellSpace::keep` of a former life, and nothing in it
+                // contradicts the machine or another ownership record. Its memory is not among what is free.
                 let cell = unsafe { CellSpace::adopt(&claim, text, space.largest_page()) };
                 let holding = &claim.holding;
                 let mut core = |core: Core| {
                     let mut parked = waiting.extract_if(.., |parked| parked.core() == core);
                     if let Some(parked) = parked.next() {
-                        return SurvivorCore::Parked(parked);
+                        return RecoveredCore::Parked(parked);
                     }
                     let found = away.extract_if(.., |(candidate, _)| candidate.core == core).next();
-                    // SAFETY: the deed says that the core is in the cell; the share keeps the cell as it is.
+                    // SAFETY: the ownership record says that the core is in the cell; the share keeps the cell as it is.
                     let adopted = found.and_then(|(candidate, homes)| unsafe {
                         smp::adopt(&candidate, &homes, cell.share())
                     });
-                    adopted.map_or(SurvivorCore::Lost(core.id), SurvivorCore::Away)
+                    adopted.map_or(RecoveredCore::Lost(core.id), RecoveredCore::Away)
                 };
                 let cores = claim.cores.iter().map(|place| place.map(&mut core)).collect();
                 let mut own: Vec<Device> =
                     devices.extract_if(.., |device| holding.devices.contains(&device.place())).collect();
                 own.iter_mut().for_each(|device| device.lend(cell.share()));
-                Survivor {
+                RecoveredCell {
                     stage: holding.stage,
                     space: cell,
                     cores,
                     devices: own,
                     memory: holding.memory.clone(),
-                    keepsake: claim.holding.keepsake.clone(),
+                    saved_state: claim.holding.saved_state.clone(),
                 }
             })
             .collect();
@@ -229,7 +229,7 @@ impl Inheritance {
         };
         if !is_safe {
             // The life after this one has to know as well.
-            rebirth::leave_claims(void.iter().map(|claim| claim.place), unread.all);
+            restart::leave_claims(void.iter().map(|claim| claim.place), unread.all);
             // What others stand on as well is in use for good, whatever becomes of them.
             let is_named = |text: &&SharedRegion| {
                 unread.all > 0 || subtract(&[text.range()], &gone_ranges) != [text.range()]
@@ -237,17 +237,17 @@ impl Inheritance {
             texts.iter().filter(is_named).cloned().for_each(core::mem::forget);
         }
         let free = subtract(&free, &withheld);
-        (free, Some(Legacy { past, survivors, texts, gone, withheld }))
+        (free, Some(RecoveredState { past, recovered_cells, texts, gone, withheld }))
     }
 }
 
-impl Survivor {
+impl RecoveredCell {
     /// Which cores it has.
     pub fn core_ids(&self) -> impl Iterator<Item = CoreId> {
         self.cores.iter().flatten().map(|core| match core {
-            SurvivorCore::Away(core) => core.core().id,
-            SurvivorCore::Parked(core) => core.core().id,
-            SurvivorCore::Lost(id) => *id,
+            RecoveredCore::Away(core) => core.core().id,
+            RecoveredCore::Parked(core) => core.core().id,
+            RecoveredCore::Lost(id) => *id,
         })
     }
 }

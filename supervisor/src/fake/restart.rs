@@ -1,67 +1,67 @@
 //! A machine whose supervisor goes wrong: what is written down of cells, and what the next supervisor finds.
 
 use super::{FakeCore, FakeDevice, FakeMachine, FakeMemory, FakeShared, FakeSpace, MEMORY, MIB};
-use crate::cells::{Boot, Cells, Estate, InventoryOf};
-use crate::effects::{Legacy, Pages, SharedPages, Survivor};
+use crate::cells::{Boot, Cells, Checkpoint, InventoryOf};
+use crate::effects::{Pages, RecoveredCell, RecoveredState, SharedPages};
 use crate::inventory::{CHUNK, Cores, Devices, Memory};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use isola_abi::growth::Grown;
 use isola_abi::id::{CellId, CoreId, MAX_CORES, NodeId, PhysAddr, PhysRange};
-use isola_abi::inquiry::Questions;
 use isola_abi::management::RestartCause;
 use isola_abi::places::Places;
-use isola_abi::rebirth::Stage;
-use isola_abi::recall::Recall;
+use isola_abi::query::Questions;
 use isola_abi::report::Report;
+use isola_abi::stage::Stage;
 use isola_abi::topology::CoreSite;
+use isola_abi::unplug::UnplugRequest;
 
 /// What is written down of a cell.
-pub(super) struct FakeDeed {
+pub(super) struct FakeRecord {
     id: CellId,
     stage: Stage,
     /// A supervisor has found it not to hold, and counted it.
     is_counted: bool,
-    keepsake: Vec<u8>,
+    saved_state: Vec<u8>,
     memory: Vec<PhysRange>,
     text: Option<PhysRange>,
     cores: Vec<CoreId>,
     device: Option<u8>,
     report: Rc<Report>,
     grown: Rc<Grown>,
-    recall: Rc<Recall>,
+    unplug_request: Rc<UnplugRequest>,
     questions: Rc<Questions>,
     places: Rc<Places>,
-    furnished: Rc<Cell<usize>>,
+    cores_with_stacks: Rc<Cell<usize>>,
 }
 
-impl FakeDeed {
+impl FakeRecord {
     /// Of that cell.
-    pub(super) fn of(space: &FakeSpace, stage: Stage, keepsake: Vec<u8>) -> Self {
-        let mut deed = Self {
+    pub(super) fn of(space: &FakeSpace, stage: Stage, saved_state: Vec<u8>) -> Self {
+        let mut record = Self {
             id: space.id,
             stage,
             is_counted: false,
-            keepsake,
+            saved_state,
             memory: Vec::new(),
             text: space.text.as_ref().map(SharedPages::range),
             cores: space.cores.clone(),
             device: space.device,
             report: space.report.clone(),
             grown: space.grown.clone(),
-            recall: space.recall.clone(),
+            unplug_request: space.unplug_request.clone(),
             questions: space.questions.clone(),
             places: space.places.clone(),
-            furnished: space.furnished.clone(),
+            cores_with_stacks: space.cores_with_stacks.clone(),
         };
-        deed.hold(space);
-        deed
+        record.hold(space);
+        record
     }
 
     /// The cell has other memory than before.
     pub(super) fn hold(&mut self, space: &FakeSpace) {
-        self.memory = space.memory.iter().chain(&space.retracted).map(|memory| memory.range).collect();
+        self.memory = space.memory.iter().chain(&space.unplugged).map(|memory| memory.range).collect();
     }
 
     /// By place: the core that is there.
@@ -81,7 +81,7 @@ impl FakeDeed {
         }
     }
 
-    /// The deed as one that a supervisor has found not to hold, for the next one.
+    /// The ownership record as one that a supervisor has found not to hold, for the next one.
     fn of_what_is_gone(mut self) -> Self {
         self.stage = Stage::Ending;
         self.is_counted = true;
@@ -99,17 +99,17 @@ impl FakeDeed {
 impl FakeSpace {
     /// Tells the cell what became of an offer that it was not answered: what has gone has gone.
     fn settle_what_is_open(&self) {
-        if self.recall.asked().0 == self.recall.settlement().number {
+        if self.unplug_request.asked().0 == self.unplug_request.settlement().number {
             return;
         }
         let has = |block: &PhysRange| self.memory.iter().any(|piece| piece.range.contains(block.start));
         let (blocks, _) = self.report.offer.read();
         let taken = (0..u32::BITS).zip(blocks).filter(|(_, block)| block.len_bytes > 0 && !has(block));
-        self.recall.settle(taken.fold(0, |taken, (bit, _)| taken | 1 << bit));
+        self.unplug_request.settle(taken.fold(0, |taken, (bit, _)| taken | 1 << bit));
     }
 }
 
-/// The supervisor of a machine of `cores` cores besides its own goes wrong, and another one begins. What keepsakes say by
+/// The supervisor of a machine of `cores` cores besides its own goes wrong, and another one begins. What saved states say by
 /// then is what `twist` makes of it.
 pub(crate) fn go_wrong(
     cells: Cells<FakeMachine>,
@@ -118,13 +118,13 @@ pub(crate) fn go_wrong(
     twist: impl Fn(&mut Vec<u8>),
 ) -> Cells<FakeMachine> {
     let (mut machine, in_images) = cells.into_parts();
-    let estate = Estate::decode(&machine.estate);
-    let mut deeds = core::mem::take(&mut machine.deeds);
+    let checkpoint = Checkpoint::decode(&machine.checkpoint);
+    let mut records = core::mem::take(&mut machine.records);
     let ending = core::mem::take(&mut machine.ending);
-    let is_ending = |deed: &&mut FakeDeed| ending.contains(&deed.id) && deed.stage == Stage::Entered;
-    deeds.values_mut().filter(is_ending).for_each(|deed| deed.stage = Stage::Ending);
-    let gone = deeds.values().filter(|deed| !deed.goes_on() && !deed.is_counted).count() as u32;
-    let (held, void): (Vec<_>, Vec<_>) = deeds.into_iter().partition(|(_, deed)| deed.goes_on());
+    let is_ending = |record: &&mut FakeRecord| ending.contains(&record.id) && record.stage == Stage::Entered;
+    records.values_mut().filter(is_ending).for_each(|record| record.stage = Stage::Ending);
+    let gone = records.values().filter(|record| !record.goes_on() && !record.is_counted).count() as u32;
+    let (held, void): (Vec<_>, Vec<_>) = records.into_iter().partition(|(_, record)| record.goes_on());
     let mut inventory: InventoryOf<FakeMachine> =
         InventoryOf::<FakeMachine> { cores: Cores::new(), memory: Memory::new(), devices: Devices::new() };
     let site = |id| CoreSite::alone(CoreId(id));
@@ -132,7 +132,7 @@ pub(crate) fn go_wrong(
     let mut all_back = true;
     for id in 1..=cores {
         let token = FakeCore(CoreId(id));
-        let owners = held.iter().filter(|(_, deed)| deed.cores().contains(&Some(token.0))).count();
+        let owners = held.iter().filter(|(_, record)| record.cores().contains(&Some(token.0))).count();
         assert!(owners <= 1, "a core has {owners} owners");
         if owners == 1 {
             inventory.cores.add_owned(token.0, NodeId(0), site(id));
@@ -147,13 +147,15 @@ pub(crate) fn go_wrong(
     // What did not come back may get at all that cells had that are gone.
     let of_gone: Vec<PhysRange> = match all_back {
         true => Vec::new(),
-        false => void.iter().flat_map(|(_, deed)| deed.memory.iter().chain(&deed.text).copied()).collect(),
+        false => {
+            void.iter().flat_map(|(_, record)| record.memory.iter().chain(&record.text).copied()).collect()
+        }
     };
     let is_of_gone = |range: &PhysRange| of_gone.iter().any(within(range.start));
-    // As is the case in a machine: what is in memory stays. Images are where the estate says, as far as that is not withheld;
-    // and what cells stand on is there, whatever the estate says.
-    let stands_on = |range: PhysRange| held.iter().any(|(_, deed)| deed.text == Some(range));
-    let is_named = |range: PhysRange| estate.images.iter().any(|image| image.memory == range);
+    // As is the case in a machine: what is in memory stays. Images are where the checkpoint says, as far as that is not withheld;
+    // and what cells stand on is there, whatever the checkpoint says.
+    let stands_on = |range: PhysRange| held.iter().any(|(_, record)| record.text == Some(range));
+    let is_named = |range: PhysRange| checkpoint.images.iter().any(|image| image.memory == range);
     let mut shared: Vec<FakeShared> = in_images;
     shared.retain(|memory| {
         let range = memory.range();
@@ -169,8 +171,8 @@ pub(crate) fn go_wrong(
     let leaked: Vec<&FakeShared> = shared.iter().filter(|memory| is_of_gone(&memory.range())).collect();
     machine.leaked = leaked.iter().map(|memory| memory.range()).collect();
     leaked.into_iter().cloned().for_each(core::mem::forget);
-    let text_of = |deed: &FakeDeed| {
-        let text = deed.text?;
+    let text_of = |record: &FakeRecord| {
+        let text = record.text?;
         Some(
             shared
                 .iter()
@@ -179,11 +181,12 @@ pub(crate) fn go_wrong(
                 .clone(),
         )
     };
-    let image_in = |memory: &FakeShared| estate.images.iter().find(|image| image.memory == memory.range());
+    let image_in =
+        |memory: &FakeShared| checkpoint.images.iter().find(|image| image.memory == memory.range());
     let mut withheld = Vec::new();
     for chunk in (MEMORY.start.0..MEMORY.end().0).step_by(CHUNK as usize) {
         let range = PhysRange::new(PhysAddr(chunk), CHUNK);
-        let owners = held.iter().filter(|(_, deed)| deed.memory.iter().any(within(range.start))).count();
+        let owners = held.iter().filter(|(_, record)| record.memory.iter().any(within(range.start))).count();
         let images = shared.iter().filter(|memory| within(range.start)(&memory.range())).count();
         assert!(owners + images <= 1, "a chunk has {owners} owners, and {images} images are there");
         if images == 1 {
@@ -197,60 +200,61 @@ pub(crate) fn go_wrong(
             assert!(inventory.memory.add(memory, NodeId(0)).is_empty());
         }
     }
-    let lent: Vec<u8> = held.iter().filter_map(|(_, deed)| deed.device).collect();
+    let lent: Vec<u8> = held.iter().filter_map(|(_, record)| record.device).collect();
     (0..2)
         .filter(|number| !lent.contains(number))
         .for_each(|number| inventory.devices.add(FakeDevice(number)));
     lent.iter().for_each(|_| inventory.devices.add_owned());
     let soiled = machine.soiled.clone();
-    let survive = |(number, deed): (u64, FakeDeed)| {
-        let text = text_of(&deed);
+    let survive = |(number, record): (u64, FakeRecord)| {
+        let text = text_of(&record);
         let piece =
             |range: &PhysRange| FakeMemory { range: *range, front: Vec::new(), soiled: soiled.clone() };
-        let (cores, core_ids) = (deed.cores(), deed.core_ids());
-        let mut survivor = Survivor::<FakeMachine> {
-            stage: deed.stage,
-            keepsake: deed.keepsake,
+        let (cores, core_ids) = (record.cores(), record.core_ids());
+        let mut recovered_cell = RecoveredCell::<FakeMachine> {
+            stage: record.stage,
+            saved_state: record.saved_state,
             space: FakeSpace {
                 number,
-                id: deed.id,
-                report: deed.report,
-                grown: deed.grown.clone(),
-                recall: deed.recall.clone(),
-                questions: deed.questions,
-                retracted: Vec::new(),
+                id: record.id,
+                report: record.report,
+                grown: record.grown.clone(),
+                unplug_request: record.unplug_request.clone(),
+                questions: record.questions,
+                unplugged: Vec::new(),
                 text,
-                memory: deed.memory.iter().map(piece).collect(),
-                places: deed.places,
-                furnished: deed.furnished,
-                has_furniture: false,
-                cores: deed.cores,
-                device: deed.device,
+                memory: record.memory.iter().map(piece).collect(),
+                places: record.places,
+                cores_with_stacks: record.cores_with_stacks,
+                has_stacks: false,
+                cores: record.cores,
+                device: record.device,
             },
             cores: cores.into_iter().map(|core| core.map(FakeCore)).collect(),
             core_ids,
             lost: Vec::new(),
-            device: deed.device.map(FakeDevice),
-            memory: deed.memory,
-            answered: deed.grown.answered.load(core::sync::atomic::Ordering::Relaxed),
-            settled: deed.recall.settlement().number,
+            device: record.device.map(FakeDevice),
+            memory: record.memory,
+            answered: record.grown.answered.load(core::sync::atomic::Ordering::Relaxed),
+            settled: record.unplug_request.settlement().number,
         };
-        survivor.space.settle_what_is_open();
-        survivor.settled = survivor.space.recall.settlement().number;
-        twist(&mut survivor.keepsake);
-        survivor
+        recovered_cell.space.settle_what_is_open();
+        recovered_cell.settled = recovered_cell.space.unplug_request.settlement().number;
+        twist(&mut recovered_cell.saved_state);
+        recovered_cell
     };
     let (images, texts): (Vec<_>, Vec<_>) =
         shared.iter().cloned().partition(|memory| image_in(memory).is_some());
     let images = images.into_iter().filter_map(|memory| Some((*image_in(&memory)?, memory))).collect();
-    let survivors: Vec<Survivor<FakeMachine>> = held.into_iter().map(survive).collect();
+    let recovered_cells: Vec<RecoveredCell<FakeMachine>> = held.into_iter().map(survive).collect();
     drop(shared);
     machine.withheld = withheld;
     if !all_back {
-        machine.deeds = void.into_iter().map(|(number, deed)| (number, deed.of_what_is_gone())).collect();
+        machine.records =
+            void.into_iter().map(|(number, record)| (number, record.of_what_is_gone())).collect();
     }
-    for Survivor { space, stage, keepsake, .. } in &survivors {
-        machine.deeds.insert(space.number, FakeDeed::of(space, *stage, keepsake.clone()));
+    for RecoveredCell { space, stage, saved_state, .. } in &recovered_cells {
+        machine.records.insert(space.number, FakeRecord::of(space, *stage, saved_state.clone()));
     }
     let boot = Boot {
         unix_ns: 1_000_000,
@@ -261,17 +265,17 @@ pub(crate) fn go_wrong(
     };
     let ended_ns = machine.now.get();
     machine.death.begin();
-    let legacy = Legacy {
+    let recovered = RecoveredState {
         cause: RestartCause::Panic,
         number,
         ended_ns,
-        survivors,
+        recovered_cells,
         gone,
         withheld_bytes: machine.withheld.iter().map(|range| range.len_bytes).sum(),
-        estate,
+        checkpoint,
         journal: machine.journal.clone(),
         images,
         texts,
     };
-    Cells::recover(machine, inventory, boot, legacy)
+    Cells::recover(machine, inventory, boot, recovered)
 }

@@ -8,7 +8,7 @@ use alloc::vec;
 use isola_abi::id::NodeId;
 use isola_abi::management::{CORE_LIMIT_MS, Change, Mode, RestartCause, RestartPolicy, Restarts, Text};
 use isola_abi::places::OrderKind;
-use isola_abi::recall::Rest;
+use isola_abi::unplug::Rest;
 use proptest::prelude::*;
 
 const CORES: u32 = 4;
@@ -25,7 +25,7 @@ enum Step {
     Recreate(u8),
     Start(u8),
     Say(u8, CellPhase),
-    Wish(u8, u64),
+    Request(u8, u64),
     /// Asks for so many cores; the cell does what it is ordered, or will only when it is told to obey.
     Cores {
         name: u8,
@@ -59,7 +59,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         2 => (0u8..4).prop_map(Step::Recreate),
         6 => (0u8..4).prop_map(Step::Start),
         4 => (0u8..4, 0usize..3).prop_map(move |(name, phase)| Step::Say(name, phases[phase])),
-        4 => (0u8..4, 0u64..9).prop_map(|(name, mib)| Step::Wish(name, mib)),
+        4 => (0u8..4, 0u64..9).prop_map(|(name, mib)| Step::Request(name, mib)),
         6 => (0u8..4, 1u32..5, any::<bool>()).prop_map(|(name, count, deaf)| Step::Cores { name, count, deaf }),
         2 => (0u8..4).prop_map(Step::Obey),
         2 => any::<bool>().prop_map(|defiant| Step::Expire { defiant }),
@@ -123,9 +123,9 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
                 cells.doorbell();
             }
         }
-        Step::Wish(number, mib) => {
+        Step::Request(number, mib) => {
             if let Some(report) = report(cells, number) {
-                report.wish.make(mib * MIB, mib * MIB, NodeId(0));
+                report.memory_request.make(mib * MIB, mib * MIB, NodeId(0));
                 cells.doorbell();
                 while cells.work() == Scrub::Unfinished {}
             }
@@ -156,12 +156,12 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
             if let (Ok(Resize::Asked(_)), Some(report), Ok(id)) =
                 (asked, report(cells, number), cells.find(&name(number)))
             {
-                let (recall, grown) =
-                    (cells.effects().recalls[&id].clone(), cells.effects().grown[&id].clone());
+                let (unplug_request, grown) =
+                    (cells.effects().unplug_requests[&id].clone(), cells.effects().grown[&id].clone());
                 let blocks: Vec<_> = grown.iter().map(|(chunk, _)| chunk).take(3).collect();
-                report.offer.make(recall.asked().0, &blocks, 0, Rest::None);
+                report.offer.make(unplug_request.asked().0, &blocks, 0, Rest::None);
                 cells.doorbell();
-                report.offer.acknowledge(recall.settlement().number);
+                report.offer.acknowledge(unplug_request.settlement().number);
                 cells.doorbell();
             }
         }
@@ -181,11 +181,11 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
 }
 
 #[test]
-fn what_a_cell_stands_on_is_there_whatever_becomes_of_the_estate() {
+fn what_a_cell_stands_on_is_there_whatever_becomes_of_the_checkpoint() {
     for text in [Text::Shared, Text::Private] {
         let mut cells = machine(CORES);
         let report = run(&mut cells, CellSpec { text, ..spec("kv") });
-        cells.effects().estate_is_full = true;
+        cells.effects().checkpoint_is_full = true;
         run(&mut cells, CellSpec { network: NetworkSpec::None, text, ..spec("other") });
         let mut cells = go_wrong(cells, CORES, 1, |_| {});
         let total = cells.machine().memory_total.0;
@@ -268,7 +268,7 @@ fn what_was_an_image_and_nobody_stands_on_but_what_is_out_of_use_is_out_of_use()
     let other = run(&mut cells, spec("other"));
     cells.effects().lost.insert(CoreId(1));
     cells.stop("kv", 0).unwrap();
-    cells.effects().estate_is_full = true;
+    cells.effects().checkpoint_is_full = true;
     send(&mut cells, &other_image(1, 1));
     let mut cells = go_wrong(cells, CORES, 1, |_| {});
     assert_eq!((cells.images(), cells.machine().memory_quarantined), (Vec::new(), ByteSize(4 * MIB)));
@@ -288,7 +288,7 @@ fn a_cell_is_known_again_with_all_that_it_has_and_ends_as_any_other() {
     let spec = CellSpec { memory_max: Some(ByteSize(16 * MIB)), ..spec("kv") };
     let report = run(&mut cells, CellSpec { cores: 2, ..spec });
     says(&report, CellPhase::Running);
-    report.wish.make(2 * MIB, 2 * MIB, NodeId(0));
+    report.memory_request.make(2 * MIB, 2 * MIB, NodeId(0));
     cells.doorbell();
     while cells.work() == Scrub::Unfinished {}
     create(&mut cells, super::spec("waiting")).unwrap();
@@ -299,7 +299,7 @@ fn a_cell_is_known_again_with_all_that_it_has_and_ends_as_any_other() {
     assert_eq!(events(&cells).last(), Some(&restart));
 
     // It went on meanwhile: what it says is found, and what it wants it gets.
-    report.wish.make(4 * MIB, 4 * MIB, NodeId(0));
+    report.memory_request.make(4 * MIB, 4 * MIB, NodeId(0));
     while cells.work() == Scrub::Unfinished {}
     cells.doorbell();
     assert_eq!(info(&mut cells, "kv").memory, ByteSize(10 * MIB));
@@ -427,7 +427,7 @@ fn what_cannot_be_known_again_is_nobody_s() {
     let empty = resources(&cells);
     drop(run(&mut cells, spec("kv")));
     create(&mut cells, spec("waiting")).unwrap();
-    let cells = go_wrong(cells, CORES, 1, |keepsake| keepsake.truncate(5));
+    let cells = go_wrong(cells, CORES, 1, |saved_state| saved_state.truncate(5));
     assert_eq!(MachineInfo { restarts: 0, ..resources(&cells) }, empty);
     let restart = JournalEvent::Restart { cause: RestartCause::Panic, number: 1, found: 0, gone: 2 };
     assert_eq!(events(&cells).last(), Some(&restart));
@@ -486,16 +486,16 @@ proptest! {
         every_chunk_has_one_owner(&cells);
     }
 
-    /// Whatever keepsakes say, nothing panics, and nothing is lost.
+    /// Whatever saved states say, nothing panics, and nothing is lost.
     #[test]
-    fn no_keepsake_does_harm(at in 0usize..200, flip in 1u8..) {
+    fn no_saved_state_does_harm(at in 0usize..200, flip in 1u8..) {
         let mut cells = machine(CORES);
         for number in 0..2 {
             drop(run(&mut cells, spec(&name(number))));
         }
-        let mut cells = go_wrong(cells, CORES, 1, |keepsake| {
-            let at = at % keepsake.len();
-            keepsake[at] ^= flip;
+        let mut cells = go_wrong(cells, CORES, 1, |saved_state| {
+            let at = at % saved_state.len();
+            saved_state[at] ^= flip;
         });
         for cell in list(&mut cells, Detail::Full) {
             cells.stop(&cell.spec.name, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Deeds: what a cell holds, written down in the cell's own memory, on pages that the cell has not mapped.
+//! Ownership records: what a cell holds, written down in the cell's own memory, on pages that the cell has not mapped.
 //!
 //! ```text
 //! +0            first copy    number | length | checksum | a `Holding`, encoded
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What changes is written to the older copy, its checksum last; the valid copy with the higher number counts. So a life
-//! that ends in the middle of writing leaves what was before. Who reads a deed takes it for hostile: a copy that is not
+//! that ends in the middle of writing leaves what was before. Who reads an ownership record takes it for hostile: a copy that is not
 //! as it was written is none, and what a valid one says is checked against the machine ([`super::claims`]).
 
 use super::checksum;
@@ -18,20 +18,20 @@ use isola_abi::descriptor::Core;
 use isola_abi::id::{PhysAddr, PhysRange};
 use isola_abi::layout::PAGE_SIZE;
 use isola_abi::management::{MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_CELLS};
-use isola_abi::rebirth::Stage;
+use isola_abi::stage::Stage;
 use serde::{Deserialize, Serialize};
 
 /// Most cells that can hold something: those that there can be, and some in quarantine.
-pub(super) const MAX_DEEDS: usize = 2 * MAX_CELLS;
+pub(super) const MAX_RECORDS: usize = 2 * MAX_CELLS;
 
 /// What stands before the encoding: number, length, checksum.
 const HEAD: usize = 24;
 
-/// Bytes of a copy beside ranges, cores and keepsake.
+/// Bytes of a copy beside ranges, cores and saved state.
 const FIXED: u64 = 512;
 
-/// Most bytes of a [`Holding::keepsake`].
-pub const MAX_KEEPSAKE: usize = MAX_ARGUMENT_BYTES + 8 * MAX_ARGUMENTS + 2048;
+/// Most bytes of a [`Holding::saved_state`].
+pub const MAX_SAVED_STATE: usize = MAX_ARGUMENT_BYTES + 8 * MAX_ARGUMENTS + 2048;
 
 /// Bytes that an encoded range, or core, takes at most.
 const RANGE_BYTES: u64 = 20;
@@ -66,8 +66,8 @@ pub struct Holding {
     pub cores: Vec<Core>,
     /// Its devices.
     pub devices: Vec<DevicePlace>,
-    /// What whoever divides the machine wants to know again of it; at most [`MAX_KEEPSAKE`] bytes.
-    pub keepsake: Vec<u8>,
+    /// What whoever divides the machine wants to know again of it; at most [`MAX_SAVED_STATE`] bytes.
+    pub saved_state: Vec<u8>,
 }
 
 /// Which device.
@@ -79,26 +79,26 @@ pub enum DevicePlace {
     Mmio(PhysAddr),
 }
 
-/// Where a deed is.
+/// Where an ownership record is.
 #[derive(Debug)]
-pub(crate) struct Deed {
+pub(crate) struct OwnershipRecord {
     place: PhysRange,
     number: u64,
 }
 
-/// Bytes of the deed of a cell that is built of so many ranges of memory, and can have so many cores.
-pub(crate) fn deed_bytes(ranges: usize, cores: usize) -> u64 {
+/// Bytes of the ownership record of a cell that is built of so many ranges of memory, and can have so many cores.
+pub(crate) fn ownership_record_bytes(ranges: usize, cores: usize) -> u64 {
     let lists = (ranges as u64 + MORE_RANGES + cores as u64) * RANGE_BYTES;
-    2 * (HEAD as u64 + FIXED + MAX_KEEPSAKE as u64 + lists).next_multiple_of(PAGE_SIZE)
+    2 * (HEAD as u64 + FIXED + MAX_SAVED_STATE as u64 + lists).next_multiple_of(PAGE_SIZE)
 }
 
-impl Deed {
-    /// A deed on those pages, with nothing in it.
+impl OwnershipRecord {
+    /// An ownership record on those pages, with nothing in it.
     pub(crate) fn new(pages: Region) -> Self {
         Self { place: pages.into_range(), number: 0 }
     }
 
-    /// Writes down what the cell holds. Returns whether it could be written down: if not, the deed is as before.
+    /// Writes down what the cell holds. Returns whether it could be written down: if not, the ownership record is as before.
     pub(crate) fn write(&mut self, holding: &Holding) -> bool {
         let Ok(body) = postcard::to_allocvec(holding) else { return false };
         let number = self.number + 1;
@@ -107,7 +107,7 @@ impl Deed {
             return false;
         }
         let offset = (number % 2) * half as u64;
-        // SAFETY: the pages were given up for the deed, and only this value names them.
+        // SAFETY: the pages were given up for the ownership record, and only this value names them.
         let copy =
             unsafe { core::slice::from_raw_parts_mut(direct(PhysAddr(self.place.start.0 + offset)), half) };
         write_copy(copy, number, &body);
@@ -115,20 +115,20 @@ impl Deed {
         true
     }
 
-    /// Has the deed count: whatever becomes of this life, the next one finds it. Returns whether there is a place for it.
+    /// Has the ownership record count: whatever becomes of this life, the next one finds it. Returns whether there is a place for it.
     pub(crate) fn enter(&self) -> bool {
-        KEPT.enter_deed(self.place)
+        KEPT.enter_record(self.place)
     }
 
-    /// Has the deed count no more.
+    /// Has the ownership record count no more.
     pub(crate) fn strike(&self) {
-        KEPT.strike_deed(self.place);
+        KEPT.strike_record(self.place);
     }
 
-    /// The deed that a former life has left there, whose valid copy has that number.
+    /// The ownership record that a former life has left there, whose valid copy has that number.
     ///
     /// # Safety
-    /// The pages must be a deed's, in memory that its cell owns.
+    /// The pages must be an ownership record's, in memory that its cell owns.
     pub(crate) unsafe fn existing(place: PhysRange, number: u64) -> Self {
         Self { place, number }
     }
@@ -150,7 +150,7 @@ fn sum_of(number: u64, body: &[u8]) -> u64 {
     (checksum(body) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1
 }
 
-/// What the valid copy with the higher number says, and its number. `pages` are the deed's, whatever is in them.
+/// What the valid copy with the higher number says, and its number. `pages` are the ownership record's, whatever is in them.
 pub(super) fn read(pages: &[u8]) -> Option<(Holding, u64)> {
     let (first, second) = pages.split_at(pages.len() / 2);
     [first, second].into_iter().filter_map(read_copy).max_by_key(|(_, number)| *number)
@@ -195,61 +195,65 @@ mod tests {
                 site: CoreSite::alone(CoreId(1)),
             }],
             devices: alloc::vec![DevicePlace::Pci(0, 3, 0)],
-            keepsake: b"kv".to_vec(),
+            saved_state: b"kv".to_vec(),
         }
     }
 
-    fn deed(ranges: usize) -> Deed {
-        Deed::new(test_region(deed_bytes(ranges, 4) / PAGE_SIZE))
+    fn record(ranges: usize) -> OwnershipRecord {
+        OwnershipRecord::new(test_region(ownership_record_bytes(ranges, 4) / PAGE_SIZE))
     }
 
-    fn pages(deed: &mut Deed) -> &mut [u8] {
-        // SAFETY: the pages of the test's own deed.
-        unsafe { core::slice::from_raw_parts_mut(direct(deed.place.start), deed.place.len_bytes as usize) }
+    fn pages(record: &mut OwnershipRecord) -> &mut [u8] {
+        // SAFETY: the pages of the test's own ownership record.
+        unsafe {
+            core::slice::from_raw_parts_mut(direct(record.place.start), record.place.len_bytes as usize)
+        }
     }
 
     #[test]
     fn the_latest_that_was_written_down_is_read() {
-        let mut deed = deed(4);
-        assert_eq!(read(pages(&mut deed)), None);
+        let mut record = record(4);
+        assert_eq!(read(pages(&mut record)), None);
         for (number, stage) in (1..).zip([Stage::Built, Stage::Entering, Stage::Entered, Stage::Ending]) {
-            assert!(deed.write(&holding(stage, 4)));
-            assert_eq!(read(pages(&mut deed)), Some((holding(stage, 4), number)));
+            assert!(record.write(&holding(stage, 4)));
+            assert_eq!(read(pages(&mut record)), Some((holding(stage, 4), number)));
         }
     }
 
     #[test]
     fn what_ends_in_the_middle_of_writing_leaves_what_was_before() {
-        let mut deed = deed(4);
-        assert!(deed.write(&holding(Stage::Built, 4)) && deed.write(&holding(Stage::Entering, 4)));
+        let mut record = record(4);
+        assert!(record.write(&holding(Stage::Built, 4)) && record.write(&holding(Stage::Entering, 4)));
         // The second stands in the first half.
-        pages(&mut deed)[HEAD + 3] ^= 1;
-        assert_eq!(read(pages(&mut deed)), Some((holding(Stage::Built, 4), 1)));
-        let half = pages(&mut deed).len() / 2;
-        pages(&mut deed)[half] ^= 1;
-        assert_eq!(read(pages(&mut deed)), None);
+        pages(&mut record)[HEAD + 3] ^= 1;
+        assert_eq!(read(pages(&mut record)), Some((holding(Stage::Built, 4), 1)));
+        let half = pages(&mut record).len() / 2;
+        pages(&mut record)[half] ^= 1;
+        assert_eq!(read(pages(&mut record)), None);
     }
 
     #[test]
-    fn a_deed_has_room_for_as_much_as_it_was_made_for_and_says_when_there_is_more() {
-        let mut deed = deed(700);
-        let many =
-            |ranges| Holding { keepsake: alloc::vec![7; MAX_KEEPSAKE], ..holding(Stage::Built, ranges) };
-        assert!(deed.write(&many(700 + MORE_RANGES)));
-        assert!(!deed.write(&many(5000)));
-        assert_eq!(read(pages(&mut deed)).unwrap().0, many(700 + MORE_RANGES));
+    fn a_ownership_record_has_room_for_as_much_as_it_was_made_for_and_says_when_there_is_more() {
+        let mut record = record(700);
+        let many = |ranges| Holding {
+            saved_state: alloc::vec![7; MAX_SAVED_STATE],
+            ..holding(Stage::Built, ranges)
+        };
+        assert!(record.write(&many(700 + MORE_RANGES)));
+        assert!(!record.write(&many(5000)));
+        assert_eq!(read(pages(&mut record)).unwrap().0, many(700 + MORE_RANGES));
     }
 
     proptest! {
         #[test]
         fn no_bytes_do_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..200, flip in 1u8..) {
             prop_assert!(read(&bytes).is_none());
-            let mut deed = deed(2);
-            deed.write(&holding(Stage::Entered, 2));
-            let half = pages(&mut deed).len() / 2;
-            pages(&mut deed)[half + at] ^= flip;
+            let mut record = record(2);
+            record.write(&holding(Stage::Entered, 2));
+            let half = pages(&mut record).len() / 2;
+            pages(&mut record)[half + at] ^= flip;
             let len = HEAD + postcard::to_allocvec(&holding(Stage::Entered, 2)).unwrap().len();
-            prop_assert_eq!(read(pages(&mut deed)).is_none(), at < len);
+            prop_assert_eq!(read(pages(&mut record)).is_none(), at < len);
         }
     }
 }

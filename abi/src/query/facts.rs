@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// A question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Inquiry {
+pub enum Query {
     /// What each core's protocol stack has counted. Answered by [`Fact`]s.
     Counters,
     /// The TCP connections. Answered by [`Fact`]s.
@@ -168,7 +168,7 @@ impl FrameFilter {
     }
 }
 
-impl Inquiry {
+impl Query {
     /// The bytes of the question.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).unwrap_or_default()

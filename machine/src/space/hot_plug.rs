@@ -5,8 +5,8 @@
 //! whether a chunk can be mapped: all of it, or none.
 //!
 //! **What goes** passes three steps, as the cell's cores remember where it was: it is taken out of the direct map
-//! ([`CellSpace::retract`]); every core forgets, by code of the supervisor ([`super::shootdown`]), and then it is anybody's
-//! ([`CellSpace::take_retracted`]). Only the cell's pool can go: never its image, its tables, its descriptor or its report.
+//! ([`CellSpace::unplug`]); every core forgets, by code of the supervisor ([`super::shootdown`]), and then it is anybody's
+//! ([`CellSpace::take_unplugged`]). Only the cell's pool can go: never its image, its tables, its descriptor or its report.
 
 use super::CellSpace;
 use super::layout::{STACKS_BYTES, map_stacks};
@@ -21,7 +21,7 @@ use isola_abi::descriptor::REQUEST_VECTOR;
 use isola_abi::growth::{Answer, LARGEST_CHUNK, MAX_CHUNKS, SMALLEST_CHUNK};
 use isola_abi::id::{NodeId, PhysRange};
 use isola_abi::layout::{DIRECT_MAP, PAGE_SIZE, STACK_SIZE};
-use isola_abi::recall::{GRANULE, MAX_HOLES, Recall};
+use isola_abi::unplug::{GRANULE, MAX_UNPLUGGED, UnplugRequest};
 
 /// The most tables that a chunk takes: one of 2 MiB pages, and one of those.
 const TABLES: u64 = 2;
@@ -60,7 +60,7 @@ enum Told {
 
 /// What a space has got and given back since it was built, and what it takes to do so.
 #[derive(Debug)]
-pub(super) struct Annex {
+pub(super) struct HotPlug {
     space: AddressSpace,
     /// Of the memory that the space was built from.
     tables: Stock,
@@ -73,21 +73,21 @@ pub(super) struct Annex {
     /// The chunks that the cell is told of.
     chunks: Vec<PhysRange>,
     /// What has gone from the direct map, and is still remembered.
-    retracted: Vec<PhysRange>,
-    /// The places that have stacks: the first so many, as places are furnished in order.
-    furnished: usize,
+    unplugged: Vec<PhysRange>,
+    /// The places that have stacks: the first so many, as places are given stacks in order.
+    cores_with_stacks: usize,
     /// Memory for the stacks of others.
-    furniture: Stock,
+    stack_pages: Stock,
 }
 
-impl Annex {
+impl HotPlug {
     /// Of a space that was built of `owned`, whose pool is `pool`.
     pub(super) fn new(
         space: AddressSpace,
         tables: Stock,
         owned: impl IntoIterator<Item = PhysRange>,
         pool: impl IntoIterator<Item = PhysRange>,
-        furnished: usize,
+        cores_with_stacks: usize,
     ) -> Self {
         let pool = RangeSet::of(pool);
         Self {
@@ -97,15 +97,15 @@ impl Annex {
             first_pool: pool.clone(),
             pool,
             chunks: Vec::new(),
-            retracted: Vec::new(),
-            furnished,
-            furniture: Stock::default(),
+            unplugged: Vec::new(),
+            cores_with_stacks,
+            stack_pages: Stock::default(),
         }
     }
 
     /// Whether a core can come to that place.
-    pub(super) fn is_furnished(&self, place: usize) -> bool {
-        place < self.furnished
+    pub(super) fn has_stacks(&self, place: usize) -> bool {
+        place < self.cores_with_stacks
     }
 
     /// What the space has.
@@ -123,10 +123,14 @@ impl Annex {
         MAX_CHUNKS.saturating_sub(self.chunks.len()).min(tables)
     }
 
-    /// As it is by now: told of those chunks, without those holes.
-    pub(super) fn with(mut self, chunks: Vec<PhysRange>, holes: impl IntoIterator<Item = PhysRange>) -> Self {
+    /// As it is by now: told of those chunks, without those unplugged ranges.
+    pub(super) fn with(
+        mut self,
+        chunks: Vec<PhysRange>,
+        unplugged_ranges: impl IntoIterator<Item = PhysRange>,
+    ) -> Self {
         chunks.iter().for_each(|chunk| self.pool.insert(*chunk));
-        holes.into_iter().for_each(|hole| self.pool.remove(hole));
+        unplugged_ranges.into_iter().for_each(|unplugged_range| self.pool.remove(unplugged_range));
         self.chunks = chunks;
         self
     }
@@ -140,14 +144,19 @@ impl Annex {
 
     /// What is not the cell's of what it began with and of the chunks that it is told of, if these are its pool and those
     /// its chunks.
-    fn holes(&self, pool: &RangeSet, chunks: &[PhysRange]) -> Vec<PhysRange> {
+    fn unplugged_ranges(&self, pool: &RangeSet, chunks: &[PhysRange]) -> Vec<PhysRange> {
         let mut told = self.first_pool.clone();
         chunks.iter().for_each(|chunk| told.insert(*chunk));
         told.without(pool).iter().collect()
     }
 
     /// Takes a block out of the direct map, and out of what the cell is told to own, if it is one that can go.
-    fn retract(&mut self, block: PhysRange, recall: &Recall, vacate: impl Fn(PhysRange)) -> bool {
+    fn unplug(
+        &mut self,
+        block: PhysRange,
+        unplug_request: &UnplugRequest,
+        vacate: impl Fn(PhysRange),
+    ) -> bool {
         let is_block = block.start.0.is_multiple_of(GRANULE)
             && block.len_bytes.is_multiple_of(GRANULE)
             && block.len_bytes > 0;
@@ -157,31 +166,31 @@ impl Annex {
         let mut pool = self.pool.clone();
         pool.remove(block);
         let (stay, gone): (Vec<_>, Vec<_>) = self.chunks.iter().partition(|chunk| pool.meets(**chunk));
-        let holes = self.holes(&pool, &stay);
-        if holes.len() > MAX_HOLES {
+        let unplugged_ranges = self.unplugged_ranges(&pool, &stay);
+        if unplugged_ranges.len() > MAX_UNPLUGGED {
             return false;
         }
-        recall.set_holes(&holes);
+        unplug_request.set_unplugged(&unplugged_ranges);
         gone.into_iter().for_each(vacate);
         (self.pool, self.chunks) = (pool, stay);
         // There are tables for it, and it is whole granules: what could fail was looked at.
         let _ = self.space.unmap(DIRECT_MAP + block.start.0, block.len_bytes, &mut self.tables);
-        self.retracted.push(block);
+        self.unplugged.push(block);
         true
     }
 }
 
 /// There is no memory for a place's stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoFurniture;
+pub struct NoStacks;
 
-impl fmt::Display for NoFurniture {
+impl fmt::Display for NoStacks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the cell has no memory for another core's stacks: give it some")
     }
 }
 
-impl core::error::Error for NoFurniture {}
+impl core::error::Error for NoStacks {}
 
 impl CellSpace {
     /// Gives the cell a chunk, see [`isola_abi::growth`], while it runs: maps it, zeroed, in its direct map, and enters
@@ -191,26 +200,28 @@ impl CellSpace {
     /// The memory as it was, where it is no chunk, or there is no place for it.
     pub fn extend(&mut self, mut memory: Region, node: NodeId) -> Result<(), Region> {
         let chunk = memory.range();
-        if !self.annex.has_place_for(chunk) {
+        if !self.hot_plug.has_place_for(chunk) {
             return Err(memory);
         }
         // Written down first: it is somebody's at every moment.
-        let mut owned = self.annex.owned.clone();
+        let mut owned = self.hot_plug.owned.clone();
         owned.insert(chunk);
         if self.record.as_mut().is_some_and(|record| !record.set_memory(owned.iter())) {
             return Err(memory);
         }
         memory.scrub();
-        self.annex.owned.insert(memory.into_range());
+        self.hot_plug.owned.insert(memory.into_range());
         let virt = DIRECT_MAP + chunk.start.0;
         // There are tables, and nothing else can be there: should it be so all the same, the chunk stays unused until the
         // cell ends.
-        let Annex { space, tables, .. } = &mut self.annex;
+        let HotPlug { space, tables, .. } = &mut self.hot_plug;
         let is_mapped = space.map(virt, chunk, Rights::ReadWrite, Caching::Cached, tables).is_ok();
         if is_mapped {
-            self.annex.pool.insert(chunk);
-            self.annex.chunks.push(chunk);
-            self.live().recall.set_holes(&self.annex.holes(&self.annex.pool, &self.annex.chunks));
+            self.hot_plug.pool.insert(chunk);
+            self.hot_plug.chunks.push(chunk);
+            self.live()
+                .unplug_request
+                .set_unplugged(&self.hot_plug.unplugged_ranges(&self.hot_plug.pool, &self.hot_plug.chunks));
             let _ = self.live().grown.push(chunk, node);
         }
         Ok(())
@@ -218,42 +229,42 @@ impl CellSpace {
 
     /// How many chunks the cell surely can be given.
     pub fn chunk_places(&self) -> usize {
-        self.annex.places()
+        self.hot_plug.places()
     }
 
     /// Makes the next place that has no stacks ready for a core, and all before that one.
     ///
     /// # Errors
-    /// [`NoFurniture`], where that takes memory, which [`Self::furnish_from`] gives.
-    pub fn furnish(&mut self, place: usize) -> Result<(), NoFurniture> {
-        let Annex { space, furnished, furniture, .. } = &mut self.annex;
-        while *furnished <= place {
-            let is_enough = furniture.len_bytes() >= STACKS_BYTES;
-            if !is_enough || map_stacks(space, *furnished as u64, STACK_SIZE, furniture).is_err() {
-                return Err(NoFurniture);
+    /// [`NoStacks`], where that takes memory, which [`Self::allocate_stacks_from`] gives.
+    pub fn allocate_stacks(&mut self, place: usize) -> Result<(), NoStacks> {
+        let HotPlug { space, cores_with_stacks, stack_pages, .. } = &mut self.hot_plug;
+        while *cores_with_stacks <= place {
+            let is_enough = stack_pages.len_bytes() >= STACKS_BYTES;
+            if !is_enough || map_stacks(space, *cores_with_stacks as u64, STACK_SIZE, stack_pages).is_err() {
+                return Err(NoStacks);
             }
-            *furnished += 1;
+            *cores_with_stacks += 1;
         }
         Ok(())
     }
 
-    /// Gives the cell memory that [`Self::furnish`] takes stacks from. It is the cell's until the space is dissolved.
+    /// Gives the cell memory that [`Self::allocate_stacks`] takes stacks from. It is the cell's until the space is dissolved.
     ///
     /// # Errors
     /// The memory, where it cannot be written down whose it is.
-    pub fn furnish_from(&mut self, mut memory: Region) -> Result<(), Region> {
-        let mut owned = self.annex.owned.clone();
+    pub fn allocate_stacks_from(&mut self, mut memory: Region) -> Result<(), Region> {
+        let mut owned = self.hot_plug.owned.clone();
         owned.insert(memory.range());
         if self.record.as_mut().is_some_and(|record| !record.set_memory(owned.iter())) {
             return Err(memory);
         }
         memory.scrub();
-        self.annex.furniture.put(memory);
-        self.annex.owned = owned;
+        self.hot_plug.stack_pages.put(memory);
+        self.hot_plug.owned = owned;
         Ok(())
     }
 
-    /// Tells the cell what came of its wish of that number.
+    /// Tells the cell what came of its request of that number.
     pub fn answer(&self, number: u32, answer: Answer) {
         self.live().grown.reply(number, answer);
     }
@@ -264,46 +275,46 @@ impl CellSpace {
     }
 
     /// Asks the cell to offer so many bytes that it can do without. Returns the request's number.
-    pub fn recall(&self, len_bytes: u64) -> u32 {
-        let number = self.live().recall.ask(len_bytes);
+    pub fn request_unplug(&self, len_bytes: u64) -> u32 {
+        let number = self.live().unplug_request.ask(len_bytes);
         self.interrupt();
         number
     }
 
     /// Tells the cell what became of the offer to the last request: bit n of `taken` stands for its block n.
     pub fn settle(&self, taken: u32) {
-        self.live().recall.settle(taken);
+        self.live().unplug_request.settle(taken);
         self.interrupt();
     }
 
     /// Takes those of these blocks out of the cell that can go: whole granules of its pool. Bit n of what is returned says
     /// that block n has gone, which is not anybody else's before every core has forgotten it.
-    pub fn retract(&mut self, blocks: &[PhysRange]) -> u32 {
-        let Self { share, annex, .. } = self;
+    pub fn unplug(&mut self, blocks: &[PhysRange]) -> u32 {
+        let Self { share, hot_plug, .. } = self;
         let live = share.live();
         let vacate = |chunk: PhysRange| live.grown.vacate(chunk.start);
         let blocks = (0..u32::BITS).zip(blocks);
         blocks.fold(0, |taken, (bit, block)| {
-            taken | u32::from(annex.retract(*block, &live.recall, vacate)) << bit
+            taken | u32::from(hot_plug.unplug(*block, &live.unplug_request, vacate)) << bit
         })
     }
 
-    /// The memory that was retracted, with whatever the cell left in it. Before that, every core in the cell is made to
+    /// The memory that was unplugged, with whatever the cell left in it. Before that, every core in the cell is made to
     /// forget what it knew of the cell's page tables, whatever it does: by a non-maskable interrupt. `cores` are all that are
     /// in the cell, each with its place.
     ///
     /// # Errors
     /// The place of a core that does not forget. The memory stays the space's then, until it is taken apart.
-    pub fn take_retracted(&mut self, cores: &[(usize, &AwayCore)]) -> Result<Vec<Region>, usize> {
+    pub fn take_unplugged(&mut self, cores: &[(usize, &AwayCore)]) -> Result<Vec<Region>, usize> {
         self.have_forgotten(cores)?;
-        let mut owned = self.annex.owned.clone();
-        self.annex.retracted.iter().for_each(|block| owned.remove(*block));
+        let mut owned = self.hot_plug.owned.clone();
+        self.hot_plug.unplugged.iter().for_each(|block| owned.remove(*block));
         if self.record.as_mut().is_some_and(|record| !record.set_memory(owned.iter())) {
             return Err(cores.first().map_or(0, |(place, _)| *place));
         }
-        let blocks = core::mem::take(&mut self.annex.retracted);
+        let blocks = core::mem::take(&mut self.hot_plug.unplugged);
         let take = |block: PhysRange| {
-            self.annex.owned.remove(block);
+            self.hot_plug.owned.remove(block);
             // SAFETY: it was a part of the regions that the space was made of; no table of the space names it, and no core
             // remembers one that did. A device that the cell has told to write there is the guard's to prevent, as
             // everywhere: what it names to devices is the cell's own.
@@ -317,7 +328,7 @@ impl CellSpace {
         if cores.iter().filter(is_in).count() != self.share.cores_inside.load(Ordering::Acquire) {
             return Err(cores.first().map_or(0, |(place, _)| *place));
         }
-        let generation = self.live().recall.next_generation();
+        let generation = self.live().unplug_request.next_generation();
         let mut waiting: Vec<(usize, &AwayCore, Told)> =
             cores.iter().map(|(place, core)| (*place, *core, Told::Nothing)).collect();
         let Some((_, first)) = cores.first() else { return Ok(()) };
@@ -382,7 +393,7 @@ mod tests {
             text: None,
             cores_inside: AtomicUsize::new(0),
         };
-        CellSpace { share: Arc::new(built), annex: Annex::new(space, memory, [], [], 0), record: None }
+        CellSpace { share: Arc::new(built), hot_plug: HotPlug::new(space, memory, [], [], 0), record: None }
     }
 
     fn told(space: &CellSpace) -> Vec<(PhysRange, NodeId)> {
@@ -399,9 +410,9 @@ mod tests {
         space.extend(chunk, NodeId(3)).unwrap();
         assert_eq!(told(&space), [(range, NodeId(3))]);
         let last = range.end().0 - 1;
-        let found = space.annex.space.translate(DIRECT_MAP + last).unwrap();
+        let found = space.hot_plug.space.translate(DIRECT_MAP + last).unwrap();
         assert_eq!((found.phys.0, found.rights), (last, Rights::ReadWrite));
-        assert_eq!(space.annex.space.translate(DIRECT_MAP + last + 1), None);
+        assert_eq!(space.hot_plug.space.translate(DIRECT_MAP + last + 1), None);
         let back = space.dissolve().unwrap();
         assert_eq!(back.iter().map(Region::range).collect::<Vec<_>>(), [range]);
         assert_eq!(back[0].contents(), Contents::Unknown);
@@ -436,7 +447,7 @@ mod tests {
     }
 
     fn gone(space: &mut CellSpace) -> Vec<PhysRange> {
-        space.take_retracted(&[]).unwrap().iter().map(Region::range).collect()
+        space.take_unplugged(&[]).unwrap().iter().map(Region::range).collect()
     }
 
     fn part(of: PhysRange, from: u64, granules: u64) -> PhysRange {
@@ -460,20 +471,20 @@ mod tests {
         let crooked = PhysRange::new(PhysAddr(ranges[1].start.0 + PAGE_SIZE), GRANULE);
         let beyond = part(ranges[0], 1, 2);
         let offered = [foreign, chunks[1], crooked, beyond, PhysRange::new(PhysAddr(u64::MAX - 1), u64::MAX)];
-        assert_eq!(space.retract(&offered), 0b10);
+        assert_eq!(space.unplug(&offered), 0b10);
         assert_eq!(told(&space), [(chunks[0], NodeId(1)), (chunks[2], NodeId(1))]);
         let translate =
-            |space: &CellSpace, at: PhysRange| space.annex.space.translate(DIRECT_MAP + at.start.0);
+            |space: &CellSpace, at: PhysRange| space.hot_plug.space.translate(DIRECT_MAP + at.start.0);
         assert_eq!(translate(&space, chunks[1]), None);
         assert!(translate(&space, chunks[0]).is_some());
-        assert_eq!(space.retract(&[chunks[1]]), 0, "it has gone");
+        assert_eq!(space.unplug(&[chunks[1]]), 0, "it has gone");
         assert_eq!(gone(&mut space), [chunks[1]]);
         assert_eq!(gone(&mut space), []);
         // SAFETY: it was just taken, and belongs to nobody.
         let back = unsafe { Region::new(chunks[1], Contents::Unknown) };
         space.extend(back, NodeId(1)).unwrap();
         assert_eq!(translate(&space, chunks[1]).map(|at| at.phys), Some(chunks[1].start));
-        assert_eq!(space.retract(&[chunks[2]]), 1);
+        assert_eq!(space.unplug(&[chunks[2]]), 1);
         let owned: Vec<PhysRange> = space.dissolve().unwrap().iter().map(Region::range).collect();
         let expected = RangeSet::of(chunks);
         assert!(owned.iter().copied().eq(expected.iter()), "what nobody took comes back with the rest");
@@ -481,7 +492,7 @@ mod tests {
 
     #[test]
     fn holes_are_told_and_no_more_of_them_are_made_than_can_be_told() {
-        let len = 4 * MAX_HOLES as u64 * GRANULE;
+        let len = 4 * MAX_UNPLUGGED as u64 * GRANULE;
         let pool = PhysRange::new(PhysAddr(64 * LARGEST_CHUNK), len);
         let mut memory = Stock::new(alloc::vec![test_region(400)]);
         let descriptor = memory.take(PAGE_SIZE).unwrap().into_range().start;
@@ -498,23 +509,27 @@ mod tests {
             text: None,
             cores_inside: AtomicUsize::new(0),
         };
-        let annex = Annex::new(tables, memory, [pool], [pool], 0);
-        let mut space = CellSpace { share: Arc::new(built), annex, record: None };
+        let hot_plug = HotPlug::new(tables, memory, [pool], [pool], 0);
+        let mut space = CellSpace { share: Arc::new(built), hot_plug, record: None };
         let every_second: Vec<PhysRange> =
-            (0..MAX_HOLES as u64 + 1).map(|number| part(pool, 2 * number, 1)).collect();
+            (0..MAX_UNPLUGGED as u64 + 1).map(|number| part(pool, 2 * number, 1)).collect();
         let (some, rest) = every_second.split_at(20);
-        assert_eq!(space.retract(some), (1 << 20) - 1);
-        assert_eq!(space.retract(rest), (1 << (MAX_HOLES - 20)) - 1, "the last would be one hole too many");
-        let is_hole = |space: &CellSpace, at: PhysRange| space.live().recall.is_hole(at);
-        assert!(is_hole(&space, every_second[3]) && !is_hole(&space, part(pool, 7, 1)));
-        // What is between two holes makes them one.
-        assert_eq!(space.retract(&[part(pool, 7, 1), every_second[MAX_HOLES]]), 0b11);
-        assert!(is_hole(&space, part(pool, 7, 1)));
+        assert_eq!(space.unplug(some), (1 << 20) - 1);
+        assert_eq!(
+            space.unplug(rest),
+            (1 << (MAX_UNPLUGGED - 20)) - 1,
+            "the last would be one unplugged_range too many"
+        );
+        let is_unplugged = |space: &CellSpace, at: PhysRange| space.live().unplug_request.is_unplugged(at);
+        assert!(is_unplugged(&space, every_second[3]) && !is_unplugged(&space, part(pool, 7, 1)));
+        // What is between two unplugged ranges makes them one.
+        assert_eq!(space.unplug(&[part(pool, 7, 1), every_second[MAX_UNPLUGGED]]), 0b11);
+        assert!(is_unplugged(&space, part(pool, 7, 1)));
         gone(&mut space);
-        // What is given again is no hole.
+        // What is given again is no unplugged range.
         // SAFETY: it was just taken; never looked into: it counts as zero.
         let back = unsafe { Region::new(part(pool, 6, 1), Contents::Zero) };
         space.extend(back, NodeId(0)).unwrap();
-        assert!(!is_hole(&space, part(pool, 6, 1)) && is_hole(&space, part(pool, 7, 1)));
+        assert!(!is_unplugged(&space, part(pool, 6, 1)) && is_unplugged(&space, part(pool, 7, 1)));
     }
 }

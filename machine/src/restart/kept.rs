@@ -4,7 +4,7 @@
 //! what is more than a number has a checksum.
 
 use super::checksum;
-use super::deed::MAX_DEEDS;
+use super::ownership::MAX_RECORDS;
 use super::ring::Ring;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ const MAX_VARIABLES: usize = 1024;
 const MAX_SURVEY: usize = 4096;
 
 /// Most bytes of what else whoever divides the machine wants to know again.
-pub const MAX_ESTATE: usize = 48 << 10;
+pub const MAX_CHECKPOINT: usize = 48 << 10;
 
 /// Bytes of the journal that are kept.
 const JOURNAL_BYTES: usize = 64 << 10;
@@ -49,18 +49,18 @@ pub(super) struct Kept {
     pub(super) status_register: AtomicU64,
     pub(super) status_len: AtomicU32,
     recent: [AtomicU64; REMEMBERED],
-    /// Where the deeds of cells are: see [`word_of`], each with its complement in the next word, or, where it does not hold
+    /// Where the ownership records of cells are: see [`word_of`], each with its complement in the next word, or, where it does not hold
     /// any more, with itself; [`UNREADABLE`] has 0 there.
-    deeds: [AtomicU64; 2 * MAX_DEEDS],
+    records: [AtomicU64; 2 * MAX_RECORDS],
     variables_len: AtomicU32,
     variables: [AtomicU8; MAX_VARIABLES],
     survey: Note<MAX_SURVEY>,
 }
 
-/// What stands in the place of a deed that could not be read.
+/// What stands in the place of an ownership record that could not be read.
 const UNREADABLE: u64 = 1;
 
-/// As what a deed was entered.
+/// As what an ownership record was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// As that of a cell.
@@ -117,15 +117,15 @@ pub(super) static KEPT: Kept = Kept {
     status_register: AtomicU64::new(0),
     status_len: AtomicU32::new(0),
     recent: [const { AtomicU64::new(0) }; REMEMBERED],
-    deeds: [const { AtomicU64::new(0) }; 2 * MAX_DEEDS],
+    records: [const { AtomicU64::new(0) }; 2 * MAX_RECORDS],
     variables_len: AtomicU32::new(0),
     variables: [const { AtomicU8::new(0) }; MAX_VARIABLES],
     survey: Note::new(),
 };
 
 /// What else whoever divides the machine wants to know again. By itself, so that an image that divides none is without it.
-#[unsafe(link_section = ".bss.isola_kept.estate")]
-pub(super) static ESTATE: Note<MAX_ESTATE> = Note::new();
+#[unsafe(link_section = ".bss.isola_kept.checkpoint")]
+pub(super) static CHECKPOINT: Note<MAX_CHECKPOINT> = Note::new();
 
 /// The journal of whoever divides the machine. By itself for the same reason.
 #[unsafe(link_section = ".bss.isola_kept.journal")]
@@ -155,25 +155,25 @@ impl Kept {
         self.survey.read()
     }
 
-    /// Enters where a deed is. Returns whether there is a place for it.
-    pub(super) fn enter_deed(&self, deed: PhysRange) -> bool {
-        let word = word_of(deed);
+    /// Enters where an ownership record is. Returns whether there is a place for it.
+    pub(super) fn enter_record(&self, record: PhysRange) -> bool {
+        let word = word_of(record);
         self.enter(word, !word)
     }
 
-    /// Enters where a deed is that does not hold any more. Returns whether there is a place for it.
-    pub(super) fn enter_void(&self, deed: PhysRange) -> bool {
-        let word = word_of(deed);
+    /// Enters where an ownership record is that does not hold any more. Returns whether there is a place for it.
+    pub(super) fn enter_void(&self, record: PhysRange) -> bool {
+        let word = word_of(record);
         self.enter(word, word)
     }
 
-    /// Enters that there is a deed of which nothing is known. Returns whether there is a place for it.
+    /// Enters that there is an ownership record of which nothing is known. Returns whether there is a place for it.
     pub(super) fn enter_unreadable(&self) -> bool {
         self.enter(UNREADABLE, 0)
     }
 
     fn enter(&self, word: u64, check: u64) -> bool {
-        let free = self.deeds.chunks_exact(2).find(|pair| pair[0].load(Ordering::Relaxed) == 0);
+        let free = self.records.chunks_exact(2).find(|pair| pair[0].load(Ordering::Relaxed) == 0);
         if let Some([place, complement]) = free {
             complement.store(check, Ordering::Relaxed);
             place.store(word, Ordering::Release);
@@ -181,16 +181,16 @@ impl Kept {
         free.is_some()
     }
 
-    /// Strikes a deed out.
-    pub(super) fn strike_deed(&self, deed: PhysRange) {
-        let word = word_of(deed);
-        let entered = self.deeds.chunks_exact(2).filter(|pair| pair[0].load(Ordering::Relaxed) == word);
+    /// Strikes an ownership record out.
+    pub(super) fn strike_record(&self, record: PhysRange) {
+        let word = word_of(record);
+        let entered = self.records.chunks_exact(2).filter(|pair| pair[0].load(Ordering::Relaxed) == word);
         entered.for_each(|pair| pair[0].store(0, Ordering::Release));
     }
 
-    /// Strikes all deeds out, and returns where they were; `None` for those that can't be told any more.
-    pub(super) fn take_deeds(&self) -> Vec<Option<(PhysRange, Standing)>> {
-        let entered = self.deeds.chunks_exact(2).filter_map(|pair| {
+    /// Strikes all ownership records out, and returns where they were; `None` for those that can't be told any more.
+    pub(super) fn take_records(&self) -> Vec<Option<(PhysRange, Standing)>> {
+        let entered = self.records.chunks_exact(2).filter_map(|pair| {
             let (word, complement) = (pair[0].swap(0, Ordering::Relaxed), pair[1].load(Ordering::Relaxed));
             let place = PhysRange::new(PhysAddr(word & !(PAGE_SIZE - 1)), word % PAGE_SIZE * PAGE_SIZE);
             let standing = match complement {
@@ -220,9 +220,9 @@ impl Kept {
     }
 }
 
-/// A deed's place in a word: where it begins, and in the lowest bits how many pages it has.
-fn word_of(deed: PhysRange) -> u64 {
-    deed.start.0 | (deed.len_bytes / PAGE_SIZE)
+/// An ownership record's place in a word: where it begins, and in the lowest bits how many pages it has.
+fn word_of(record: PhysRange) -> u64 {
+    record.start.0 | (record.len_bytes / PAGE_SIZE)
 }
 
 fn store(to: &[AtomicU8], from: &[u8]) {
@@ -254,23 +254,23 @@ mod tests {
     }
 
     #[test]
-    fn deeds_are_found_again_and_those_that_were_written_over_are_told_apart() {
-        let (kept, deed) = (kept(), |number: u64| PhysRange::new(PhysAddr(number << 12), number << 12));
+    fn ownership_records_are_found_again_and_those_that_were_written_over_are_told_apart() {
+        let (kept, record) = (kept(), |number: u64| PhysRange::new(PhysAddr(number << 12), number << 12));
         for number in 1..=4 {
-            assert!(kept.enter_deed(deed(number)));
+            assert!(kept.enter_record(record(number)));
         }
-        kept.strike_deed(deed(2));
-        kept.deeds[4].store(0x3008, Ordering::Relaxed);
-        let entered = |number| Some((deed(number), Standing::Entered));
-        assert_eq!(kept.take_deeds(), [entered(1), None, entered(4)]);
-        assert!(kept.take_deeds().is_empty());
-        assert!(kept.enter_unreadable() && kept.enter_void(deed(4)) && kept.enter_deed(deed(3)));
+        kept.strike_record(record(2));
+        kept.records[4].store(0x3008, Ordering::Relaxed);
+        let entered = |number| Some((record(number), Standing::Entered));
+        assert_eq!(kept.take_records(), [entered(1), None, entered(4)]);
+        assert!(kept.take_records().is_empty());
+        assert!(kept.enter_unreadable() && kept.enter_void(record(4)) && kept.enter_record(record(3)));
         let unreadable = Some((PhysRange::new(PhysAddr(0), PAGE_SIZE), Standing::Unreadable));
-        assert_eq!(kept.take_deeds(), [unreadable, Some((deed(4), Standing::Void)), entered(3)]);
-        for number in 1..=MAX_DEEDS as u64 {
-            assert!(kept.enter_deed(deed(number)));
+        assert_eq!(kept.take_records(), [unreadable, Some((record(4), Standing::Void)), entered(3)]);
+        for number in 1..=MAX_RECORDS as u64 {
+            assert!(kept.enter_record(record(number)));
         }
-        assert!(!kept.enter_deed(deed(1)));
+        assert!(!kept.enter_record(record(1)));
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Counters and connections, as each core knows them.
 
-use super::{INQUIRIES, answers};
+use super::{QUERIES, answers};
 use crate::core_network::{NETWORK, stack_now};
 use crate::drops::dropped;
 use crate::interface;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use isola_abi::inquiry::{Connection, CounterName, FACTS_BYTES, Fact, Inquiry, Line};
+use isola_abi::query::{Connection, CounterName, FACTS_BYTES, Fact, Line, Query};
 use isola_ebbs::current_core;
 use isola_events::spawn_on;
 use isola_net_stack::{ConnectionView, Counter, Flow, Occupancy, Stack};
@@ -20,21 +20,21 @@ const ROOM_TO_END: u64 = 64 * 32;
 const MAX_TOLD: usize = FACTS_BYTES / 64;
 
 /// Begins the answer, and has each core that has a stack go on with it.
-pub(super) fn answer(number: u32, inquiry: Inquiry) {
+pub(super) fn answer(number: u32, query: Query) {
     let cores: Vec<CoreIndex> = interface::joined().collect();
     let ring = answers().on(Line::Facts);
-    let mut answered = INQUIRIES.facts.lock();
+    let mut answered = QUERIES.facts.lock();
     *answered = number;
     ring.begin(number);
     let put = |fact: Fact| _ = ring.push(&fact.encode());
     put(Fact::Begin { cores: cores.len() as u32 });
-    if inquiry == Inquiry::Counters {
+    if query == Query::Counters {
         put(Fact::Names(Counter::ALL.iter().map(|counter| name(*counter)).collect()));
     }
     drop(answered);
     for core in cores {
-        let inquiry = inquiry.clone();
-        spawn_on(core, move || tell(number, &inquiry));
+        let query = query.clone();
+        spawn_on(core, move || tell(number, &query));
     }
 }
 
@@ -51,11 +51,11 @@ struct Knowledge {
 }
 
 /// Says what this core knows. Where there is more than has room, what is left out is counted.
-fn tell(number: u32, inquiry: &Inquiry) {
+fn tell(number: u32, query: &Query) {
     let core = current_core();
     let Knowledge { facts, connections, occupancy } =
-        NETWORK.look(|stack| collect(stack, core, inquiry)).unwrap_or_default();
-    let answered = INQUIRIES.facts.lock();
+        NETWORK.look(|stack| collect(stack, core, query)).unwrap_or_default();
+    let answered = QUERIES.facts.lock();
     if *answered != number {
         return;
     }
@@ -72,14 +72,14 @@ fn tell(number: u32, inquiry: &Inquiry) {
     let _ = ring.push(&done.encode());
 }
 
-fn collect(stack: &Stack, core: CoreIndex, inquiry: &Inquiry) -> Knowledge {
-    match inquiry {
-        Inquiry::Counters => {
+fn collect(stack: &Stack, core: CoreIndex, query: &Query) -> Knowledge {
+    match query {
+        Query::Counters => {
             let counted = stack.counters().iter().map(|(counter, count)| count + dropped(counter));
             let facts = Vec::from([Fact::Counters(counted.collect())]);
             Knowledge { facts, connections: 0, occupancy: stack.occupancy() }
         }
-        Inquiry::Connections { filter, most } => {
+        Query::Connections { filter, most } => {
             // As many as the ring has room for at most: a core may have a million.
             let most = (*most as usize).min(MAX_TOLD);
             let is_meant = |flow: &Flow| filter.matches(flow.local, flow.remote);
@@ -93,7 +93,7 @@ fn collect(stack: &Stack, core: CoreIndex, inquiry: &Inquiry) -> Knowledge {
             }
             knowledge
         }
-        Inquiry::Capture(_) | Inquiry::EndCapture => Knowledge::default(),
+        Query::Capture(_) | Query::EndCapture => Knowledge::default(),
     }
 }
 

@@ -1,8 +1,8 @@
-//! Inquiries to running cells: the question, and the answer put together. What a cell says is taken for what it is: bounded,
+//! Queries to running cells: the question, and the answer put together. What a cell says is taken for what it is: bounded,
 //! and of its own making.
 
 use crate::client::{Client, ClientError};
-use isola_abi::inquiry::{Connection, CounterName, Fact, Inquiry, Line, RecordError, Records, Standing};
+use isola_abi::query::{Connection, CounterName, Fact, Line, Query, RecordError, Records, Standing};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -18,7 +18,7 @@ const MAX_FACTS: usize = 100_000;
 
 /// Why there is no answer.
 #[derive(Debug, Error)]
-pub enum InquiryError {
+pub enum QueryError {
     /// It cannot be asked.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -62,15 +62,15 @@ pub enum Extent {
 /// Asks a running cell for facts, and waits for them, but not for ever.
 ///
 /// # Errors
-/// [`InquiryError`].
-pub fn facts(client: &mut Client, name: &str, inquiry: &Inquiry) -> Result<Told, InquiryError> {
-    let number = client.inquire(name, Line::Facts, inquiry)?;
+/// [`QueryError`].
+pub fn facts(client: &mut Client, name: &str, query: &Query) -> Result<Told, QueryError> {
+    let number = client.query(name, Line::Facts, query)?;
     let (mut records, mut answer) = (Records::default(), Answer::default());
     let end = Instant::now() + PATIENCE;
     loop {
         let piece = client.answers(name, Line::Facts, number, records.end())?;
         match piece.standing {
-            Standing::Replaced => return Err(InquiryError::Replaced),
+            Standing::Replaced => return Err(QueryError::Replaced),
             Standing::Answered => {
                 records.add(&piece)?;
                 while let Some(record) = records.next_record()? {

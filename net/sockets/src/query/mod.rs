@@ -1,4 +1,4 @@
-//! Inquiries: the host tool asks what the network does, see [`isola_abi::inquiry`].
+//! Queries: the host tool asks what the network does, see [`isola_abi::query`].
 //!
 //! The first core takes the question, in the interrupt that comes with it, and has an event run on each core that has a
 //! stack. Each tells of itself: no core waits for another, and what a core does in between is not disturbed. Who does not
@@ -9,20 +9,20 @@ mod facts;
 
 use alloc::vec::Vec;
 use capture::Capturing;
-use isola_abi::inquiry::{Answers, Inquiry, Line};
+use isola_abi::query::{Answers, Line, Query};
 use isola_ebbs::{CellEbb, Representative, platform};
 use spin::Mutex;
 
-static INQUIRIES: CellEbb<Inquiries> = CellEbb::new();
+static QUERIES: CellEbb<Queries> = CellEbb::new();
 
 /// What is being answered.
-struct Inquiries {
+struct Queries {
     /// The number of the question, 0 before the first. Who holds it may write answers.
     facts: Mutex<u32>,
     frames: Mutex<Capturing>,
 }
 
-impl Representative for Inquiries {
+impl Representative for Queries {
     fn create() -> Self {
         Self { facts: Mutex::new(0), frames: Mutex::default() }
     }
@@ -31,21 +31,21 @@ impl Representative for Inquiries {
 /// Answers what was asked since the last time. To be called on the first core when the supervisor, or who stands in for it,
 /// has interrupted it.
 pub fn attend() {
-    let last = *INQUIRIES.facts.lock();
-    if let Some((number, inquiry)) = new_question(Line::Facts, last) {
-        facts::answer(number, inquiry);
+    let last = *QUERIES.facts.lock();
+    if let Some((number, query)) = new_question(Line::Facts, last) {
+        facts::answer(number, query);
     }
-    let last = INQUIRIES.frames.lock().number;
-    if let Some((number, inquiry)) = new_question(Line::Frames, last) {
-        capture::answer(number, &inquiry);
+    let last = QUERIES.frames.lock().number;
+    if let Some((number, query)) = new_question(Line::Frames, last) {
+        capture::answer(number, &query);
     }
 }
 
 /// The question of a line that comes behind that of number `last`. One that makes no sense is not answered.
-fn new_question(line: Line, last: u32) -> Option<(u32, Inquiry)> {
+fn new_question(line: Line, last: u32) -> Option<(u32, Query)> {
     let (number, bytes): (u32, Vec<u8>) = platform().questions().get(line)?;
-    let inquiry = (number != last).then(|| Inquiry::decode(&bytes))?;
-    Some((number, inquiry?))
+    let query = (number != last).then(|| Query::decode(&bytes))?;
+    Some((number, query?))
 }
 
 fn answers() -> &'static Answers {

@@ -33,17 +33,17 @@ fn a_question_is_read_as_it_was_put_and_replaces_the_one_before_on_its_line_alon
 #[test]
 fn all_questions_fit() {
     let filter = FrameFilter { port: Some(u16::MAX), host: Some([u16::MAX; 8].into()) };
-    for inquiry in [
-        Inquiry::Counters,
-        Inquiry::Connections { filter, most: u32::MAX },
-        Inquiry::Capture(CaptureSpec { filter, snap_len: u32::MAX }),
-        Inquiry::EndCapture,
+    for query in [
+        Query::Counters,
+        Query::Connections { filter, most: u32::MAX },
+        Query::Capture(CaptureSpec { filter, snap_len: u32::MAX }),
+        Query::EndCapture,
     ] {
-        let bytes = inquiry.encode();
+        let bytes = query.encode();
         assert!(bytes.len() <= MAX_QUESTION);
-        assert_eq!(Inquiry::decode(&bytes), Some(inquiry));
+        assert_eq!(Query::decode(&bytes), Some(query));
     }
-    assert_eq!(Inquiry::decode(&[9, 9, 9]), None);
+    assert_eq!(Query::decode(&[9, 9, 9]), None);
 }
 
 #[test]
@@ -162,7 +162,7 @@ proptest! {
         let mut records = Records::default();
         records.add(&piece).unwrap();
         while let Ok(Some(record)) = records.next_record() {
-            let _ = (Fact::decode(record), FrameHead::decode(record), Inquiry::decode(record));
+            let _ = (Fact::decode(record), FrameHead::decode(record), Query::decode(record));
         }
         let _ = ring.push(&[1; 100]);
     }

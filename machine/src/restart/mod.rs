@@ -13,27 +13,27 @@
 //! | other cores | INIT, started, parked | likewise, where they are in no cell |
 //! | memory | free, zero where that is known | what no cell has is free, and dirty |
 //!
-//! What a life knows of the one before it has from the deeds of cells ([`deed`]) and from the survey of the machine, of
+//! What a life knows of the one before it has from the ownership records of cells ([`record`]) and from the survey of the machine, of
 //! which the first life left a copy. Everything else is forgotten: nothing of the heap is looked at.
 //!
 //! | file | what |
 //! |---|---|
 //! | `kept` | the variables that outlive a life |
-//! | `deed` | what a cell holds, written down |
-//! | `claims` | who has what, from deeds that nobody vouches for |
+//! | `record` | what a cell holds, written down |
+//! | `claims` | who has what, from ownership records that nobody vouches for |
 //! | `ring` | entries of a journal |
 //! | `survey` | what was found out about the machine |
 
 mod claims;
-mod deed;
 mod kept;
+mod ownership;
 mod ring;
 mod survey;
 
-pub use deed::{DevicePlace, Holding, MAX_KEEPSAKE};
+pub use ownership::{DevicePlace, Holding, MAX_SAVED_STATE};
 
 pub(crate) use claims::{Claim, Facts, Settled, settle};
-pub(crate) use deed::{Deed, deed_bytes};
+pub(crate) use ownership::{OwnershipRecord, ownership_record_bytes};
 pub(crate) use survey::{KnownFunction, Survey};
 
 use crate::authority::Authority;
@@ -48,9 +48,9 @@ use isola_abi::descriptor::{Core, LiveWords};
 use isola_abi::id::{MAX_CORES, PhysRange};
 use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE};
 use isola_abi::management::RestartCause;
-use isola_abi::rebirth::Stage;
-pub use kept::MAX_ESTATE;
-use kept::{ESTATE, JOURNAL, KEPT, Standing};
+use isola_abi::stage::Stage;
+pub use kept::MAX_CHECKPOINT;
+use kept::{CHECKPOINT, JOURNAL, KEPT, Standing};
 
 global_asm!(include_str!("restart.s"), options(att_syntax));
 
@@ -135,17 +135,17 @@ pub(crate) fn keep_survey(survey: &Survey) {
     }
 }
 
-/// Keeps what whoever divides the machine wants to know again, beside cells: at most [`MAX_ESTATE`] bytes. Returns whether
+/// Keeps what whoever divides the machine wants to know again, beside cells: at most [`MAX_CHECKPOINT`] bytes. Returns whether
 /// there is room for it; else the next life finds none. Safe without an authority: the bytes are variables of the caller's own
 /// image, and the supervisor checks them like anything hostile when it restarts.
-pub fn keep_estate(bytes: &[u8]) -> bool {
-    ESTATE.write(bytes)
+pub fn save_checkpoint(bytes: &[u8]) -> bool {
+    CHECKPOINT.write(bytes)
 }
 
 /// What the life before has kept; `None` where it was written over, or there was none.
-pub fn estate() -> Option<Vec<u8>> {
+pub fn checkpoint() -> Option<Vec<u8>> {
     past()?;
-    ESTATE.read()
+    CHECKPOINT.read()
 }
 
 /// Keeps an entry of the journal of whoever divides the machine, over the oldest ones. Returns whether it is short enough.
@@ -164,7 +164,7 @@ pub(crate) fn survey() -> Option<Survey> {
     postcard::from_bytes(&KEPT.survey()?).ok()
 }
 
-/// How many deeds cannot be read.
+/// How many ownership records cannot be read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unread {
     pub(crate) all: usize,
@@ -172,9 +172,9 @@ pub(crate) struct Unread {
     pub(crate) new: usize,
 }
 
-/// The deeds that the former life has left, in memory of these ranges, and how many there are that cannot be read.
+/// The ownership records that the former life has left, in memory of these ranges, and how many there are that cannot be read.
 pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
-    let found = KEPT.take_deeds();
+    let found = KEPT.take_records();
     let count = found.len();
     let was_counted =
         |found: &&Option<(PhysRange, Standing)>| matches!(found, Some((_, Standing::Unreadable)));
@@ -188,7 +188,7 @@ pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
         // SAFETY: it is RAM in the direct map, which nobody else uses: should it be a cell's, as what is written over can
         // say anything, then bytes are read that do not make sense, and nothing is taken for granted of them.
         let pages = unsafe { core::slice::from_raw_parts(direct(place.start), place.len_bytes as usize) };
-        let (holding, number) = deed::read(pages)?;
+        let (holding, number) = ownership::read(pages)?;
         let cores = cores_of(&holding, memory);
         let claim = Claim { place, standing, number, holding, cores };
         Some(if standing == Standing::Void { claim.of_what_is_gone() } else { claim })
@@ -198,7 +198,7 @@ pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
     (claims, Unread { all, new: all - counted })
 }
 
-/// Leaves the next life deeds that were found and do not hold, where what they named may still be in use, and as many that
+/// Leaves the next life ownership records that were found and do not hold, where what they named may still be in use, and as many that
 /// cannot be read.
 pub(crate) fn leave_claims(places: impl Iterator<Item = PhysRange>, unread: usize) {
     // There is room: they were there before, as were those of all cells that there are by now.
@@ -216,7 +216,7 @@ fn cores_of(holding: &Holding, memory: &[PhysRange]) -> Vec<Option<Core>> {
         Stage::Quarantined => Vec::new(),
         Stage::Built => holding.cores.iter().copied().map(Some).collect(),
         Stage::Entering | Stage::Entered | Stage::Ending if is_memory => {
-            // SAFETY: it is RAM in the direct map, as for the deed; the words are atomic integers, for which anything is a
+            // SAFETY: it is RAM in the direct map, as for the ownership record; the words are atomic integers, for which anything is a
             // value, and what they say is not taken for granted either.
             let live = unsafe { &*direct(holding.descriptor).cast::<LiveWords>() };
             let places = (holding.places as usize).min(MAX_CORES);

@@ -1,4 +1,4 @@
-//! Memory that a cell gives back while it runs: the request, the offer, what became of it, see [`isola_abi::recall`].
+//! Memory that a cell gives back while it runs: the request, the offer, what became of it, see [`isola_abi::unplug`].
 
 use super::{aside, live, report};
 use crate::authority::Authority;
@@ -6,16 +6,16 @@ use crate::window::flush;
 use core::sync::atomic::Ordering;
 use isola_abi::id::PhysRange;
 use isola_abi::layout::DIRECT_MAP;
-use isola_abi::recall::{Rest, Settlement};
+use isola_abi::unplug::{Rest, Settlement};
 
 /// The number of the last request for memory, 0 where there was none, and how many bytes are asked for.
-pub fn recalled() -> (u32, u64) {
-    live().recall.asked()
+pub fn unplug_request() -> (u32, u64) {
+    live().unplug_request.asked()
 }
 
 /// The last request that is done with, and what of the offer to it is not the cell's any more.
 pub fn settlement() -> Settlement {
-    live().recall.settlement()
+    live().unplug_request.settlement()
 }
 
 /// Offers blocks of the direct map, for the request of that number, for which so many bytes were moved. The supervisor has
@@ -25,7 +25,7 @@ pub fn settlement() -> Settlement {
 /// The blocks must be free memory of the cell: nothing may use them until the [`settlement`] says which the cell keeps.
 pub unsafe fn offer(number: u32, blocks: &[(usize, usize)], moved_bytes: u64, rest: Rest) {
     const NONE: PhysRange = PhysRange::new(isola_abi::id::PhysAddr(0), 0);
-    let mut ranges = [NONE; isola_abi::recall::MAX_OFFERED];
+    let mut ranges = [NONE; isola_abi::unplug::MAX_OFFERED];
     for (range, (address, len)) in ranges.iter_mut().zip(blocks) {
         let start = isola_abi::id::PhysAddr((*address as u64).wrapping_sub(DIRECT_MAP));
         *range = PhysRange::new(start, *len as u64);
@@ -43,7 +43,7 @@ pub fn acknowledge(number: u32) {
 pub fn enter_place(_: Authority, place: usize) {
     aside::enter(place);
     if let Some(core) = report().cores.get(place) {
-        let generation = live().recall.generation();
+        let generation = live().unplug_request.generation();
         flush();
         core.forgotten.store(generation, Ordering::Release);
     }
@@ -53,7 +53,7 @@ pub fn enter_place(_: Authority, place: usize) {
 /// in front of the handler of non-maskable interrupts, has done that.
 pub(super) fn has_forgotten(place: usize) -> bool {
     let Some(core) = report().cores.get(place) else { return false };
-    let generation = live().recall.generation();
+    let generation = live().unplug_request.generation();
     let is_new = core.forgotten.load(Ordering::Relaxed) != generation;
     if is_new {
         core.forgotten.store(generation, Ordering::Release);

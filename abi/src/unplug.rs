@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   supervisor                                          cell
-//!   Recall: how much; number + 1; interrupts it ------>  takes free blocks out of its own books
+//!   Request: how much; number + 1; interrupts it ------>  takes free blocks out of its own books
 //!                                                       Offer: the blocks, then `number`; rings
 //!   judges each block; makes it nobody's:
-//!   `holes`, page tables, every core forgets  <--------  (cores forget when they are made to: `generation`)
+//!   `unplugged_ranges`, page tables, every core forgets  <--------  (cores forget when they are made to: `generation`)
 //!   `taken`, then `settled` = number; interrupts it -->  what was not taken is used again
 //!                                                       Offer: `settled` = number
 //! ```
@@ -16,7 +16,7 @@
 //! **One step at a time.** The supervisor does not ask again, and gives nothing, before the cell has said that it has seen
 //! what became of its last offer. So no block is both what the cell takes back and what it is given anew.
 //!
-//! `holes` says which parts of what the cell began with, and of the chunks that came since, are not the cell's (any more):
+//! `unplugged_ranges` says which parts of what the cell began with, and of the chunks that came since, are not the cell's (any more):
 //! what the cell may show in its window of regions goes by it. An entry changes so that what is the cell's is in none of
 //! them at any time: a length of 0 stands there while the rest changes.
 
@@ -26,8 +26,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Most blocks of an offer.
 pub const MAX_OFFERED: usize = 32;
 
-/// Most holes in a cell's memory: what would make more stays.
-pub const MAX_HOLES: usize = 32;
+/// Most unplugged ranges in a cell's memory: what would make more stays.
+pub const MAX_UNPLUGGED: usize = 32;
 
 /// A block begins at a multiple of that, and is as long as one, in bytes.
 pub const GRANULE: u64 = 2 << 20;
@@ -37,7 +37,7 @@ const _: () = assert!(MAX_OFFERED <= u32::BITS as usize);
 /// What the supervisor asks back, in the descriptor's live words.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub struct Recall {
+pub struct UnplugRequest {
     /// Counted up with each request; stored last (release).
     number: AtomicU32,
     /// The number of the last request that is done with; stored (release) after `taken`.
@@ -48,11 +48,11 @@ pub struct Recall {
     taken: AtomicU32,
     /// Which page tables the cores have to have forgotten: counted up when entries have gone. Never 0 while cores run.
     generation: AtomicU32,
-    /// Behind these places no hole stands.
+    /// Behind these places no unplugged range stands.
     hole_places: AtomicU32,
     /// Not used.
     reserved: AtomicU32,
-    holes: [BlockWords; MAX_HOLES],
+    unplugged_ranges: [BlockWords; MAX_UNPLUGGED],
 }
 
 /// What the cell offers, in its report.
@@ -135,7 +135,7 @@ impl BlockWords {
     }
 }
 
-impl Recall {
+impl UnplugRequest {
     /// Where the generation is in this, in bytes: for code that is no Rust.
     pub const GENERATION_OFFSET: usize = core::mem::offset_of!(Self, generation);
 
@@ -179,30 +179,32 @@ impl Recall {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Says which parts of what the cell had are not its. No more than [`MAX_HOLES`]. For the supervisor.
-    pub fn set_holes(&self, holes: &[PhysRange]) {
+    /// Says which parts of what the cell had are not its. No more than [`MAX_UNPLUGGED`]. For the supervisor.
+    pub fn set_unplugged(&self, unplugged_ranges: &[PhysRange]) {
         let before = self.hole_places.load(Ordering::Relaxed);
-        self.hole_places.store(before.max(holes.len() as u32), Ordering::Release);
-        for (index, place) in self.holes.iter().enumerate() {
-            match holes.get(index) {
-                Some(hole) => place.write(*hole),
+        self.hole_places.store(before.max(unplugged_ranges.len() as u32), Ordering::Release);
+        for (index, place) in self.unplugged_ranges.iter().enumerate() {
+            match unplugged_ranges.get(index) {
+                Some(unplugged_range) => place.write(*unplugged_range),
                 None => place.len_bytes.store(0, Ordering::Release),
             }
         }
-        self.hole_places.store(holes.len() as u32, Ordering::Release);
+        self.hole_places.store(unplugged_ranges.len() as u32, Ordering::Release);
     }
 
     /// The parts of what the cell had that are not its.
-    pub fn holes(&self) -> impl Iterator<Item = PhysRange> {
+    pub fn unplugged_ranges(&self) -> impl Iterator<Item = PhysRange> {
         let places = self.hole_places.load(Ordering::Acquire) as usize;
-        self.holes.iter().take(places).filter_map(BlockWords::read)
+        self.unplugged_ranges.iter().take(places).filter_map(BlockWords::read)
     }
 
-    /// Whether any of these bytes is in a hole. One load as long as there is none.
-    pub fn is_hole(&self, memory: PhysRange) -> bool {
+    /// Whether any of these bytes is in an unplugged range. One load as long as there is none.
+    pub fn is_unplugged(&self, memory: PhysRange) -> bool {
         let places = self.hole_places.load(Ordering::Acquire) as usize;
-        let meets = |hole: PhysRange| hole.start < memory.end() && memory.start < hole.end();
-        self.holes.iter().take(places).filter_map(BlockWords::read).any(meets)
+        let meets = |unplugged_range: PhysRange| {
+            unplugged_range.start < memory.end() && memory.start < unplugged_range.end()
+        };
+        self.unplugged_ranges.iter().take(places).filter_map(BlockWords::read).any(meets)
     }
 }
 
@@ -276,28 +278,34 @@ mod tests {
 
     #[test]
     fn a_request_is_settled_by_its_number() {
-        let recall = Recall::default();
-        let first = recall.ask(5 * GRANULE);
-        assert_eq!(recall.asked(), (first, 5 * GRANULE));
-        assert_ne!(recall.settlement().number, first);
-        recall.settle(0b101);
-        assert_eq!(recall.settlement(), Settlement { number: first, taken: 0b101 });
-        assert_ne!(recall.ask(GRANULE), first);
-        assert_eq!(recall.settlement().number, first, "the second is not");
+        let unplug_request = UnplugRequest::default();
+        let first = unplug_request.ask(5 * GRANULE);
+        assert_eq!(unplug_request.asked(), (first, 5 * GRANULE));
+        assert_ne!(unplug_request.settlement().number, first);
+        unplug_request.settle(0b101);
+        assert_eq!(unplug_request.settlement(), Settlement { number: first, taken: 0b101 });
+        assert_ne!(unplug_request.ask(GRANULE), first);
+        assert_eq!(unplug_request.settlement().number, first, "the second is not");
     }
 
     #[test]
     fn what_is_in_a_hole_is_told_and_what_is_beside_it_is_not() {
-        let recall = Recall::default();
-        assert!(!recall.is_hole(block(3)));
-        recall.set_holes(&[block(1), block(3)]);
+        let unplug_request = UnplugRequest::default();
+        assert!(!unplug_request.is_unplugged(block(3)));
+        unplug_request.set_unplugged(&[block(1), block(3)]);
         let page = |start: u64| PhysRange::new(PhysAddr(start), 4096);
-        assert!(recall.is_hole(page(block(3).start.0)) && recall.is_hole(page(block(3).end().0 - 4096)));
-        assert!(!recall.is_hole(page(block(3).end().0)) && !recall.is_hole(page(block(3).start.0 - 4096)));
-        assert!(recall.is_hole(PhysRange::new(block(3).start, 1 << 40)));
-        recall.set_holes(&[block(3)]);
-        assert!(recall.is_hole(block(3)) && !recall.is_hole(block(1)));
-        recall.set_holes(&[]);
-        assert!(!recall.is_hole(block(3)));
+        assert!(
+            unplug_request.is_unplugged(page(block(3).start.0))
+                && unplug_request.is_unplugged(page(block(3).end().0 - 4096))
+        );
+        assert!(
+            !unplug_request.is_unplugged(page(block(3).end().0))
+                && !unplug_request.is_unplugged(page(block(3).start.0 - 4096))
+        );
+        assert!(unplug_request.is_unplugged(PhysRange::new(block(3).start, 1 << 40)));
+        unplug_request.set_unplugged(&[block(3)]);
+        assert!(unplug_request.is_unplugged(block(3)) && !unplug_request.is_unplugged(block(1)));
+        unplug_request.set_unplugged(&[]);
+        assert!(!unplug_request.is_unplugged(block(3)));
     }
 }

@@ -5,37 +5,37 @@ use crate::memory::{Piece, SharedPiece};
 use crate::time::Time;
 use alloc::vec::Vec;
 use isola_abi::id::{NodeId, PhysRange};
-use isola_abi::rebirth::Stage;
+use isola_abi::stage::Stage;
 use isola_machine::authority::Authority;
-use isola_machine::boot::{Legacy, Machine, Survivor, SurvivorCore};
+use isola_machine::boot::{Machine, RecoveredCell, RecoveredCore, RecoveredState};
 use isola_machine::device::Device;
 use isola_machine::memory::{MemoryNodes, Region, SharedRegion};
-use isola_machine::rebirth;
-use isola_supervisor::cells::Estate;
+use isola_machine::restart;
+use isola_supervisor::cells::Checkpoint;
 use isola_supervisor::effects;
 use isola_supervisor::images::KeptImage;
 use isola_supervisor::inventory::{CHUNK, CoreToken, Inventory};
 
-/// The estate, and those images of it that are where it says.
-pub type Left = (Estate, Vec<(KeptImage, SharedPiece)>);
+/// The checkpoint, and those images of it that are where it says.
+pub type Left = (Checkpoint, Vec<(KeptImage, SharedPiece)>);
 
 /// What of images is where the former supervisor says that they are: in memory that cells stand on, or in what nobody has,
 /// out of which it is taken.
 pub fn take_images(machine: &mut Machine) -> Left {
-    let estate = rebirth::estate().map(|bytes| Estate::decode(&bytes)).unwrap_or_default();
-    let Machine { legacy, memory, authority, .. } = machine;
-    let mut texts = legacy.iter_mut().map(|legacy| &mut legacy.texts).next();
+    let checkpoint = restart::checkpoint().map(|bytes| Checkpoint::decode(&bytes)).unwrap_or_default();
+    let Machine { recovered, memory, authority, .. } = machine;
+    let mut texts = recovered.iter_mut().map(|recovered| &mut recovered.texts).next();
     let mut found = |range: PhysRange| {
         let texts = texts.as_deref_mut().into_iter();
         let text = texts.flat_map(|texts| texts.extract_if(.., |text| text.range() == range)).next();
         text.or_else(|| take(memory, range).map(SharedRegion::new))
     };
-    let images = estate
+    let images = checkpoint
         .images
         .iter()
         .filter_map(|image| Some((*image, SharedPiece(found(image.memory)?, *authority))));
     let images = images.collect();
-    (estate, images)
+    (checkpoint, images)
 }
 
 /// Cuts whole chunks out of regions; `None` where they are not all in one.
@@ -76,41 +76,47 @@ fn take(memory: &mut Vec<(NodeId, Region)>, range: PhysRange) -> Option<Region> 
 
 /// Enters in the inventory what cells have. Its cores are there already.
 pub fn enter(
-    legacy: Legacy,
+    recovered: RecoveredState,
     time: &Time,
     nodes: &MemoryNodes,
     inventory: &mut Inventory<Piece, Core, Device>,
-    (estate, images): Left,
+    (checkpoint, images): Left,
     authority: Authority,
-) -> effects::Legacy<Hardware> {
-    let Legacy { past, survivors, texts, gone, withheld } = legacy;
-    let of_cells = survivors.iter().flat_map(|survivor| survivor.memory.clone());
+) -> effects::RecoveredState<Hardware> {
+    let RecoveredState { past, recovered_cells, texts, gone, withheld } = recovered;
+    let of_cells = recovered_cells.iter().flat_map(|recovered_cell| recovered_cell.memory.clone());
     let mut owned: Vec<PhysRange> = of_cells.chain(withheld.clone()).collect();
     owned.extend(images.iter().map(|(image, _)| image.memory).chain(texts.iter().map(SharedRegion::range)));
     for (node, range) in nodes.cut(&owned) {
         inventory.memory.add_owned(range, node);
     }
-    effects::Legacy {
-        estate,
-        journal: rebirth::entries(),
+    effects::RecoveredState {
+        checkpoint,
+        journal: restart::entries(),
         images,
         texts: texts.into_iter().map(|text| SharedPiece(text, authority)).collect(),
         cause: past.cause,
         number: past.restarts,
         ended_ns: time.at_cycles(past.ended_cycles),
-        survivors: survivors.into_iter().map(|survivor| known(survivor, inventory)).collect(),
+        recovered_cells: recovered_cells
+            .into_iter()
+            .map(|recovered_cell| known(recovered_cell, inventory))
+            .collect(),
         gone: u32::try_from(gone).unwrap_or(u32::MAX),
         withheld_bytes: withheld.iter().map(|range| range.len_bytes).sum(),
     }
 }
 
-fn known(survivor: Survivor, inventory: &mut Inventory<Piece, Core, Device>) -> effects::Survivor<Hardware> {
-    let Survivor { stage, space, cores: all, mut devices, memory, keepsake } = survivor;
+fn known(
+    recovered_cell: RecoveredCell,
+    inventory: &mut Inventory<Piece, Core, Device>,
+) -> effects::RecoveredCell<Hardware> {
+    let RecoveredCell { stage, space, cores: all, mut devices, memory, saved_state } = recovered_cell;
     let mut lost = Vec::new();
     let mut core = |core| match core {
-        SurvivorCore::Away(core) => Some(Core::Away(core)),
-        SurvivorCore::Parked(core) => Some(Core::Parked(core)),
-        SurvivorCore::Lost(id) => {
+        RecoveredCore::Away(core) => Some(Core::Away(core)),
+        RecoveredCore::Parked(core) => Some(Core::Parked(core)),
+        RecoveredCore::Lost(id) => {
             lost.push(id);
             None
         }
@@ -122,9 +128,9 @@ fn known(survivor: Survivor, inventory: &mut Inventory<Piece, Core, Device>) -> 
     };
     devices.iter().for_each(|_| inventory.devices.add_owned());
     let (answered, settled) = (space.answered(), space.settled());
-    effects::Survivor {
+    effects::RecoveredCell {
         stage,
-        keepsake,
+        saved_state,
         space,
         cores,
         core_ids,

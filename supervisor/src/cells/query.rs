@@ -1,11 +1,11 @@
-//! Inquiries: questions of the host tool to a running cell, and its answers. The supervisor carries bytes, and looks into
+//! Queries: questions of the host tool to a running cell, and its answers. The supervisor carries bytes, and looks into
 //! none of them.
 
 use super::Cells;
 use super::cell::Cell;
 use crate::effects::Effects;
-use isola_abi::inquiry::{AnswerPiece, Line, MAX_QUESTION};
 use isola_abi::management::ManagementError;
+use isola_abi::query::{AnswerPiece, Line, MAX_QUESTION};
 
 impl<E: Effects> Cells<E> {
     /// Puts a question to a running cell. Returns its number.

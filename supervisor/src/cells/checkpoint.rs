@@ -6,7 +6,7 @@ use super::Cells;
 use super::cell::{Body, Cell, End, Run};
 use super::grow::Growth;
 use super::info::Usage;
-use super::keep::Keepsake;
+use super::keep::SavedState;
 use super::lend::KeptLoans;
 use super::moves::Moves;
 use super::restart::Restarting;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a supervisor has left beside cells that hold something.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Estate {
+pub struct Checkpoint {
     /// The images, in the order of their use.
     pub images: Vec<KeptImage>,
     records: Vec<Record>,
@@ -29,7 +29,7 @@ pub struct Estate {
 /// A cell that has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Record {
-    keepsake: Keepsake,
+    saved_state: SavedState,
     end: End,
     exit_code: Option<i32>,
     crash: Option<Crash>,
@@ -37,7 +37,7 @@ struct Record {
     next_ns: Option<u64>,
 }
 
-impl Estate {
+impl Checkpoint {
     /// What was written; nothing where it is not what a supervisor writes.
     pub fn decode(bytes: &[u8]) -> Self {
         postcard::from_bytes(bytes).unwrap_or_default()
@@ -47,27 +47,27 @@ impl Estate {
 impl<E: Effects> Cells<E> {
     /// Notes which images are kept, and which cells have ended. Where there is no room for all of it, without what is known
     /// of crashes; then without those cells that wait for nothing.
-    pub(super) fn keep_estate(&mut self) {
+    pub(super) fn save_checkpoint(&mut self) {
         let records = self.cells.values().filter_map(Record::of).collect();
-        let mut estate = Estate { images: self.images.kept(), records };
-        if self.write(&estate) {
+        let mut checkpoint = Checkpoint { images: self.images.kept(), records };
+        if self.write(&checkpoint) {
             return;
         }
-        estate.records.iter_mut().for_each(|record| record.crash = None);
-        if !self.write(&estate) {
-            estate.records.retain(|record| record.next_ns.is_some());
-            self.write(&estate);
+        checkpoint.records.iter_mut().for_each(|record| record.crash = None);
+        if !self.write(&checkpoint) {
+            checkpoint.records.retain(|record| record.next_ns.is_some());
+            self.write(&checkpoint);
         }
     }
 
-    fn write(&mut self, estate: &Estate) -> bool {
-        postcard::to_allocvec(estate).is_ok_and(|bytes| self.effects.keep_estate(&bytes))
+    fn write(&mut self, checkpoint: &Checkpoint) -> bool {
+        postcard::to_allocvec(checkpoint).is_ok_and(|bytes| self.effects.save_checkpoint(&bytes))
     }
 
     /// Knows cells again that had ended.
-    pub(super) fn take_over_records(&mut self, estate: Estate) {
-        for record in estate.records {
-            let Keepsake { id, spec, .. } = &record.keepsake;
+    pub(super) fn take_over_records(&mut self, checkpoint: Checkpoint) {
+        for record in checkpoint.records {
+            let SavedState { id, spec, .. } = &record.saved_state;
             let is_new = !self.cells.contains_key(id) && self.find(&spec.name).is_err();
             if is_new && spec.validate().is_ok() && self.cells.len() < MAX_CELLS {
                 self.next_id = self.next_id.max(id.0.saturating_add(1));
@@ -81,7 +81,7 @@ impl Record {
     fn of<E: Effects>(cell: &Cell<E>) -> Option<Self> {
         let Run::Ended(end) = cell.run else { return None };
         Some(Self {
-            keepsake: cell.to_keepsake(KeptLoans::default()),
+            saved_state: cell.to_saved_state(KeptLoans::default()),
             end,
             exit_code: cell.exit_code,
             crash: cell.crash.clone(),
@@ -91,28 +91,28 @@ impl Record {
 
     /// The cell. What it had printed and used is forgotten.
     fn into_cell<E: Effects>(self) -> Cell<E> {
-        let Self { keepsake, end, exit_code, crash, next_ns } = self;
+        let Self { saved_state, end, exit_code, crash, next_ns } = self;
         Cell {
-            id: keepsake.id,
+            id: saved_state.id,
             body: Body::Gone(Box::new(Usage::forgotten(end))),
             core_ids: Vec::new(),
             moves: Moves::new(),
-            core_wishes: 0,
+            core_requests: 0,
             memory_bytes: 0,
-            growth: Growth::resume(0, 0, keepsake.limit, 0),
+            growth: Growth::resume(0, 0, saved_state.limit, 0),
             shrink: None,
-            image_bytes: keepsake.image_bytes,
-            text_bytes: keepsake.text_bytes,
+            image_bytes: saved_state.image_bytes,
+            text_bytes: saved_state.text_bytes,
             run: Run::Ended(end),
             log: Log::new(),
-            restarting: Restarting::resume(keepsake.restarts, next_ns),
+            restarting: Restarting::resume(saved_state.restarts, next_ns),
             exit_code,
             crash,
-            created_unix_ns: keepsake.created_unix_ns,
-            started_unix_ns: keepsake.started_unix_ns,
-            started_ns: keepsake.started_ns,
-            durations: keepsake.durations,
-            spec: keepsake.spec,
+            created_unix_ns: saved_state.created_unix_ns,
+            started_unix_ns: saved_state.started_unix_ns,
+            started_ns: saved_state.started_ns,
+            durations: saved_state.durations,
+            spec: saved_state.spec,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Inquiries: what the host tool asks a running cell, and what the cell answers. The supervisor carries both, and reads
+//! Queries: what the host tool asks a running cell, and what the cell answers. The supervisor carries both, and reads
 //! neither.
 //!
 //! ```text
@@ -27,7 +27,7 @@ mod facts;
 mod records;
 
 pub use facts::{
-    CaptureSpec, Connection, CounterName, Direction, Fact, FrameFilter, FrameHead, Inquiry, PartialSum,
+    CaptureSpec, Connection, CounterName, Direction, Fact, FrameFilter, FrameHead, PartialSum, Query,
 };
 pub use records::{RecordError, Records};
 

@@ -1,24 +1,24 @@
-//! Who has what, from the deeds that a former life has left: pure, and suspicious of all of it.
+//! Who has what, from the ownership records that a former life has left: pure, and suspicious of all of it.
 //!
-//! What a deed says holds where all of it can be true: its memory is memory of the machine, its cores and devices are
-//! there, what it is built of is in its memory, and no other deed names any of it. The text that it stands on is memory that no
-//! deed names as its own; several may stand on the same, but none on a part of it. A deed that fails that is not a deed:
+//! What an ownership record says holds where all of it can be true: its memory is memory of the machine, its cores and devices are
+//! there, what it is built of is in its memory, and no other ownership record names any of it. The text that it stands on is memory that no
+//! ownership record names as its own; several may stand on the same, but none on a part of it. An ownership record that fails that is not an ownership record:
 //! what it named is free. Two that name the same are none, both: nobody can tell who is right, and each would have the
-//! other's memory. That is safe, as cores that no deed names are taken back by INIT and devices are reset, before any
-//! memory is somebody's. Where one of these does not come back, the memory of the deeds that failed is used by nobody.
+//! other's memory. That is safe, as cores that no ownership record names are taken back by INIT and devices are reset, before any
+//! memory is somebody's. Where one of these does not come back, the memory of the ownership records that failed is used by nobody.
 
-use super::deed::{DevicePlace, Holding};
 use super::kept::Standing;
+use super::ownership::{DevicePlace, Holding};
 use alloc::vec::Vec;
 use isola_abi::descriptor::Core;
 use isola_abi::id::{MAX_CORES, PhysAddr, PhysRange};
 use isola_abi::layout::{DESCRIPTOR_SIZE, PAGE_SIZE, report_bytes};
-use isola_abi::rebirth::Stage;
+use isola_abi::stage::Stage;
 
 /// All memory of cells is given in multiples of so many bytes.
 const CHUNK: u64 = isola_abi::growth::SMALLEST_CHUNK;
 
-/// What a deed can be true of.
+/// What an ownership record can be true of.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     /// The memory that the image does not use itself, in ascending order.
@@ -29,7 +29,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) devices: &'a [DevicePlace],
 }
 
-/// A deed that was found.
+/// An ownership record that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claim {
     /// Where it is.
@@ -61,7 +61,7 @@ impl Claim {
     }
 }
 
-/// What came of looking at deeds.
+/// What came of looking at ownership records.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Settled {
     /// Those that hold.
@@ -77,7 +77,7 @@ impl Settled {
     }
 }
 
-/// Looks at all deeds.
+/// Looks at all ownership records.
 pub(crate) fn settle(claims: Vec<Claim>, facts: &Facts<'_>) -> Settled {
     let fine: Vec<bool> = claims
         .iter()
@@ -96,7 +96,7 @@ pub(crate) fn settle(claims: Vec<Claim>, facts: &Facts<'_>) -> Settled {
     settled
 }
 
-/// Whether what a deed says can be true.
+/// Whether what an ownership record says can be true.
 fn is_possible(claim: &Claim, facts: &Facts<'_>) -> bool {
     let Holding {
         memory, text, devices, root, core_pages, places, descriptor, report, tables, stage, ..
@@ -197,7 +197,7 @@ mod tests {
                 tables: alloc::vec![PhysRange::new(at(6), PAGE_SIZE)],
                 cores: Vec::new(),
                 devices: alloc::vec![DevicePlace::Pci(0, number as u8, 0)],
-                keepsake: Vec::new(),
+                saved_state: Vec::new(),
             },
             cores: alloc::vec![Some(core(number)), None],
         }
@@ -309,7 +309,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever deeds say, nothing has two owners, and nobody has what the machine has not.
+        /// Whatever ownership records say, nothing has two owners, and nobody has what the machine has not.
         #[test]
         fn nothing_has_two_owners(parts in proptest::collection::vec((0u64..70, 0u64..9, 0u32..9, 0u8..6), 0..9)) {
             let claims: Vec<Claim> = parts

@@ -6,11 +6,11 @@
 //! a cell never waits for its reader. One that has not read for [`PATIENCE_NS`] then is not coming back, and the capture ends
 //! by itself.
 
-use super::{INQUIRIES, answers};
+use super::{QUERIES, answers};
 use crate::device;
 use alloc::boxed::Box;
 use core::cell::{Cell, RefCell};
-use isola_abi::inquiry::{CaptureSpec, Direction, FrameFilter, FrameHead, Inquiry, Line, PartialSum};
+use isola_abi::query::{CaptureSpec, Direction, FrameFilter, FrameHead, Line, PartialSum, Query};
 use isola_ebbs::{Ebb, Representative, platform};
 use isola_events::now;
 use isola_iobuf::IoBufMut;
@@ -60,17 +60,17 @@ struct Tap {
 }
 
 /// Begins or ends to capture.
-pub(super) fn answer(number: u32, inquiry: &Inquiry) {
-    let mut capturing = INQUIRIES.frames.lock();
-    *capturing = Capturing { number, goes_on: matches!(inquiry, Inquiry::Capture(_)), stuck: (0, 0) };
+pub(super) fn answer(number: u32, query: &Query) {
+    let mut capturing = QUERIES.frames.lock();
+    *capturing = Capturing { number, goes_on: matches!(query, Query::Capture(_)), stuck: (0, 0) };
     answers().on(Line::Frames).begin(number);
     drop(capturing);
-    match inquiry {
-        Inquiry::Capture(spec) => {
+    match query {
+        Query::Capture(spec) => {
             let tap = Tap { number, spec: *spec };
             device::on_queues(move |queue| TAPS.open(queue, tap));
         }
-        Inquiry::EndCapture | Inquiry::Counters | Inquiry::Connections { .. } => close(number),
+        Query::EndCapture | Query::Counters | Query::Connections { .. } => close(number),
     }
 }
 
@@ -121,7 +121,7 @@ impl Taps {
             left -= piece.len();
             piece
         });
-        let mut capturing = INQUIRIES.frames.lock();
+        let mut capturing = QUERIES.frames.lock();
         if capturing.number != number || !capturing.goes_on {
             return;
         }

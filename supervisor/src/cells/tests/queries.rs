@@ -1,8 +1,8 @@
 //! Questions to cells, and what they answer.
 
 use super::*;
-use isola_abi::inquiry::{AnswerPiece, Line, MAX_QUESTION, Standing};
 use isola_abi::management::ManagementError;
+use isola_abi::query::{AnswerPiece, Line, MAX_QUESTION, Standing};
 
 fn piece(cells: &mut Cells<FakeMachine>, number: u32, from: u64) -> Result<AnswerPiece, ManagementError> {
     cells.answers("kv", Line::Facts, number, from, 4096)
