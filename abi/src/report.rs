@@ -146,7 +146,7 @@ pub struct CoreReport {
     pub idle_cycles: AtomicU64,
     /// Cycles of the event loop itself.
     pub loop_cycles: AtomicU64,
-    /// Cycles of interrupt handlers.
+    /// Cycles of passes of the loop in which interrupts came, up to their events.
     pub interrupt_cycles: AtomicU64,
     /// Events that ran for longer than the core's limit.
     pub long_events: AtomicU64,

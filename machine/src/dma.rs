@@ -17,6 +17,7 @@ use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::alloc::Layout;
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use isola_abi::descriptor::ImageSegment;
@@ -32,13 +33,28 @@ pub enum Access {
     DeviceWrites,
 }
 
-/// Where the image's segments stand, once it is known. Leaked on purpose: it is set once a run.
-static IMAGE_SEGMENTS: AtomicPtr<Vec<ImageSegment>> = AtomicPtr::new(core::ptr::null_mut());
+/// The placed image, once its place is known. Leaked on purpose: it is set once a run.
+static PLACED_IMAGE: AtomicPtr<PlacedImage> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The image's segments in physical memory.
+struct PlacedImage {
+    segments: Vec<ImageSegment>,
+    bounds: Bounds,
+    /// Virtual addresses of the variables, and the physical address of their start: a short cut, as the heap's first pages lie
+    /// there. Empty if the variables are not contiguous.
+    variables: Range<u64>,
+    variables_at: u64,
+}
 
 /// Says where the running image's segments stand in physical memory.
 pub(crate) fn set_image(segments: Vec<ImageSegment>) {
-    let segments = alloc::boxed::Box::leak(alloc::boxed::Box::new(segments));
-    IMAGE_SEGMENTS.store(segments, Ordering::Release);
+    let bounds = Bounds::of_image();
+    let all = bounds.data_start..bounds.data_end;
+    let len = (all.end - all.start) as usize;
+    let at = in_image(&segments, &bounds, all.start, len, Access::DeviceWrites);
+    let (variables, variables_at) = at.map_or((0..0, 0), |at| (all, at));
+    let image = PlacedImage { segments, bounds, variables, variables_at };
+    PLACED_IMAGE.store(alloc::boxed::Box::leak(alloc::boxed::Box::new(image)), Ordering::Release);
 }
 
 /// The window of the cell, once it is known.
@@ -67,8 +83,13 @@ fn piece_elsewhere(address: u64, len: usize, access: Access) -> Option<(u64, usi
     match address {
         IMAGE.. => {
             // SAFETY: the pointer is null or was leaked by `set_image`.
-            let segments = unsafe { IMAGE_SEGMENTS.load(Ordering::Acquire).as_ref() }?;
-            Some((in_image(segments, &Bounds::of_image(), address, len, access)?, len))
+            let image = unsafe { PLACED_IMAGE.load(Ordering::Acquire).as_ref() }?;
+            let variables = &image.variables;
+            let room = variables.end.saturating_sub(address);
+            if address >= variables.start && len as u64 <= room {
+                return Some((image.variables_at + (address - variables.start), len));
+            }
+            Some((in_image(&image.segments, &image.bounds, address, len, access)?, len))
         }
         REGION_TABLES.. => None,
         REGIONS.. => {
@@ -267,30 +288,13 @@ impl DmaRegion {
         unsafe { self.base.add(offset) }.cast::<T>().as_ptr()
     }
 
-    /// Writes two little-endian `u64`s, the first at `offset`: with one look at the bounds.
-    ///
-    /// # Panics
-    /// As writing one does.
-    #[inline]
-    pub fn write_two_u64(&mut self, offset: usize, values: [u64; 2]) {
-        let place = self.place::<[u64; 2]>(offset).cast::<u64>();
-        let [first, second] = values;
-        // SAFETY: `place` returns an aligned address within the region, which `self` owns, with room for both.
-        unsafe {
-            place.write_volatile(first.to_le());
-            place.add(1).write_volatile(second.to_le());
+    /// Returns the place of the `len` bytes from `offset` on; `None` if they are not all within the region, or not aligned.
+    pub(crate) fn piece(&self, offset: usize, len: usize, align: usize) -> Option<NonNull<u8>> {
+        if offset.checked_add(len)? > self.len || !offset.is_multiple_of(align) || align > REGION_ALIGN {
+            return None;
         }
-    }
-
-    /// Reads two little-endian `u32`s, the first at `offset`: with one look at the bounds.
-    ///
-    /// # Panics
-    /// As reading one does.
-    #[inline]
-    pub fn read_two_u32(&self, offset: usize) -> [u32; 2] {
-        let place = self.place::<[u32; 2]>(offset).cast::<u32>();
-        // SAFETY: `place` returns an aligned address within the region, which `self` owns, with both.
-        unsafe { [u32::from_le(place.read_volatile()), u32::from_le(place.add(1).read_volatile())] }
+        // SAFETY: `offset` is within the region.
+        Some(unsafe { self.base.add(offset) })
     }
 
     accessors! {

@@ -52,6 +52,7 @@ pub mod cpu;
 pub mod device;
 pub mod dma;
 pub mod dma_peer;
+pub mod dma_ring;
 pub mod fault_injection;
 pub mod heap;
 pub mod image;

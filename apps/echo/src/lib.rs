@@ -53,7 +53,10 @@ impl ConnectionHandler for Echo {
 
     fn peer_closed(&mut self, connection: &TcpConnection) {
         self.peer = Peer::Closed;
-        self.send(connection);
+        match self.unsent.is_empty() {
+            true => connection.close(),
+            false => self.send(connection),
+        }
     }
 
     fn moving(&mut self) -> Option<Box<dyn ConnectionHandler + Send>> {

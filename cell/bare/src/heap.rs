@@ -85,6 +85,12 @@ pub(crate) fn clear_some() -> bool {
     HEAP.pages().clear_some(HEAP.near(), |memory, len| unsafe { clear(memory, len) })
 }
 
+/// Returns whether [`clear_some`] may have something to do. A load.
+#[inline]
+pub(crate) fn has_unclear() -> bool {
+    HEAP.pages().may_have_unclear()
+}
+
 /// Says in the report what is used. A few loads and stores; called where a core has time, or was interrupted anyway.
 pub(crate) fn publish() {
     HEAP.pages().statistics().publish(&cell::report().memory);

@@ -29,6 +29,7 @@ pub mod grow;
 pub mod heap;
 mod motion;
 pub mod network;
+mod pending;
 pub mod platform;
 pub mod start;
 pub mod window;

@@ -7,7 +7,6 @@
 
 use crate::AUTHORITY;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
@@ -181,8 +180,12 @@ fn start(
                 line,
                 vector,
                 buffer_len,
-                watched: VecDeque::new(),
-                most_watched: usize::from(most_lent) * WATCHED_PER_BUFFER,
+                watched: Watched {
+                    views: Vec::new(),
+                    next: 0,
+                    most: usize::from(most_lent) * WATCHED_PER_BUFFER,
+                },
+                shown_together: (most_lent / 8).max(1),
                 faulty: false,
                 _device: device.clone(),
             };
@@ -238,20 +241,24 @@ impl ReceiveBuffer for Filled {
 }
 
 /// A frame for the device to read.
-struct Sent(Frame);
+struct Sent {
+    /// `None` once the device has sent the frame and the head was recycled.
+    head: Option<IoBufMut>,
+    payload: Chain,
+}
 
 // SAFETY: the head's memory and the views' is on the heap or in the image's constants, owned or kept by reference counts,
 // and stays in place and unchanged for as long as they live.
 unsafe impl DmaBuffer for Sent {
     #[inline]
     fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
-        visit(self.0.head.as_ptr(), self.0.head.len());
-        self.0.payload.parts().for_each(|part| visit(part.as_ptr(), part.len()));
+        self.head.iter().for_each(|head| visit(head.as_ptr(), head.len()));
+        self.payload.parts().for_each(|part| visit(part.as_ptr(), part.len()));
     }
 
-    #[inline]
+    #[inline(always)]
     fn one_or_two(&self) -> Option<OneOrTwo> {
-        let Frame { head, payload, .. } = &self.0;
+        let (head, payload) = (self.head.as_ref()?, &self.payload);
         let second = match payload.front() {
             None => None,
             // Parts of a chain are never empty.
@@ -283,70 +290,116 @@ struct BareQueue {
     buffer_len: usize,
     /// Buffers that the device could have and does not get, as they are long.
     spare: u16,
-    /// A view of each of the last received buffers.
-    watched: VecDeque<IoBuf>,
-    /// How many at most.
-    most_watched: usize,
+    watched: Watched,
+    /// Receive buffers that are published together: an eighth of the device's. The others hold the longest frame.
+    shown_together: u16,
     /// Whether the device broke its rules, and was complained about.
     faulty: bool,
     _device: Arc<Mutex<NetDevice>>,
 }
 
-impl BareQueue {
+/// A ring of views of the last received buffers. The queue recycles the memory of a buffer once this is its only view.
+struct Watched {
+    views: Vec<IoBuf>,
+    /// Index of the oldest view.
+    next: usize,
+    /// Upper bound of the number of views.
+    most: usize,
+}
+
+impl Watched {
+    /// Watches a received buffer in the place of the oldest. Returns the memory of that one; `None` if it is still in use.
     #[inline(always)]
-    fn buffer(&mut self) -> Filled {
-        let recycled = self.watched.pop_front().map(IoBuf::try_into_mut);
-        let mut buffer = match recycled {
-            Some(Ok(buffer)) => buffer,
-            Some(Err(in_use)) => {
-                self.watched.push_back(in_use);
-                IoBufMut::with_room(0, self.buffer_len)
+    fn exchange(&mut self, received: &IoBuf) -> Option<IoBufMut> {
+        let index = if self.next < self.views.len() { self.next } else { 0 };
+        self.next = index + 1;
+        let view = received.clone();
+        let Some(watched) = self.views.get_mut(index) else { return self.watch(index, view) };
+        match core::mem::replace(watched, view).try_into_mut() {
+            Ok(memory) => Some(memory),
+            Err(in_use) => {
+                let view = core::mem::replace(watched, in_use);
+                self.watch(index, view)
             }
-            None => IoBufMut::with_room(0, self.buffer_len),
-        };
-        buffer.extend();
-        Filled(buffer)
+        }
     }
 
-    /// Lends the device a frame, with its header in the headroom, where there is room for it.
+    /// Adds a view to the ring, behind the youngest: before the oldest.
+    #[cold]
+    #[inline(never)]
+    fn watch(&mut self, oldest: usize, view: IoBuf) -> Option<IoBufMut> {
+        if self.views.len() < self.most {
+            self.views.insert(oldest, view);
+        }
+        None
+    }
+}
+
+impl BareQueue {
+    /// Lends the device a frame, with its header in the headroom if that is large enough.
     #[inline(always)]
-    fn lend(&mut self, mut frame: Sent, offload: Offload) -> Result<(), Refused<Sent>> {
+    fn lend(&mut self, mut frame: Frame) -> Result<(), Refused<Frame>> {
+        let offload = offload(&frame);
         let Some(header) = self.queue.header(offload) else {
             return Err(Refused { buffer: frame, reason: Refusal::NotOffered });
         };
-        let Some(place) = frame.0.head.prepend(HEADER_LEN) else {
-            return self.queue.transmit(frame, offload);
+        let has_headroom = match frame.head.prepend(HEADER_LEN) {
+            Some(place) => {
+                place.copy_from_slice(&header);
+                true
+            }
+            None => false,
         };
-        place.copy_from_slice(&header);
-        self.queue.transmit_behind_header(frame).map_err(|mut refused| {
-            refused.buffer.0.head.advance(HEADER_LEN);
-            refused
+        let Frame { head, payload, checksum, segment_len } = frame;
+        let sent = Sent { head: Some(head), payload };
+        let lent = match has_headroom {
+            true => self.queue.transmit_behind_header(sent),
+            false => self.queue.transmit(sent, offload),
+        };
+        lent.map_err(|Refused { buffer: Sent { head, payload }, reason }| {
+            // The queue returns the buffer unchanged.
+            let mut head = head.unwrap_or_else(|| IoBufMut::with_room(0, 0));
+            if has_headroom {
+                head.advance(HEADER_LEN);
+            }
+            Refused { buffer: Frame { head, payload, checksum, segment_len }, reason }
+        })
+    }
+
+    /// Returns a new buffer to receive into.
+    fn fresh(&self) -> IoBufMut {
+        IoBufMut::with_room(0, self.buffer_len)
+    }
+
+    /// Gives the device all of a buffer to receive into.
+    #[inline(always)]
+    fn fill(&mut self, mut buffer: IoBufMut) -> Result<(), Refusal> {
+        buffer.extend();
+        self.queue.fill(Filled(buffer)).map_err(|Refused { reason, .. }| {
+            self.check();
+            reason
         })
     }
 
     /// Gives the device as many buffers as it is to have.
     fn supply(&mut self) {
         while self.queue.receive_room() > self.spare {
-            let buffer = self.buffer();
-            if self.queue.fill(buffer).is_err() {
-                return self.check();
+            if self.fill(self.fresh()).is_err() {
+                return;
             }
         }
         self.queue.flush();
     }
 
-    /// The first `len` bytes of a buffer that the device has filled. It gets a fresh one.
+    /// The first `len` bytes of a buffer that the device has filled. It gets another one.
     #[inline(always)]
     fn take(&mut self, mut buffer: IoBufMut, len: usize) -> IoBuf {
         buffer.truncate(len);
         let filled = buffer.freeze();
-        if self.watched.len() < self.most_watched {
-            self.watched.push_back(filled.clone());
-        }
-        let fresh = self.buffer();
-        if self.queue.fill(fresh).is_err() {
-            self.check();
-        }
+        let other = self.watched.exchange(&filled).unwrap_or_else(|| self.fresh());
+        // `fill` has reported a fault of the device.
+        _ = self.fill(other);
+        self.queue.flush_buffers(self.shown_together);
         filled
     }
 
@@ -371,12 +424,12 @@ impl BareQueue {
     /// The device did not take a frame: it gets a copy in one piece where that helps.
     #[cold]
     #[inline(never)]
-    fn refused(&mut self, refused: Refused<Sent>, offload: Offload) -> Result<(), Frame> {
+    fn refused(&mut self, refused: Refused<Frame>) -> Result<(), Frame> {
         let refused = match refused {
             // A frame of very many views, or of views that cross from one page of an object in pieces to the next.
-            Refused { buffer: Sent(mut frame), reason: Refusal::TooManySegments } => {
+            Refused { buffer: mut frame, reason: Refusal::TooManySegments } => {
                 frame.payload = IoBuf::copy_from_slice(&frame.payload.to_vec()).into();
-                match self.lend(Sent(frame), offload) {
+                match self.lend(frame) {
                     Ok(()) => return Ok(()),
                     Err(refused) => refused,
                 }
@@ -384,7 +437,7 @@ impl BareQueue {
             refused => refused,
         };
         match refused {
-            Refused { buffer: Sent(frame), reason: Refusal::Full } => Err(frame),
+            Refused { buffer: frame, reason: Refusal::Full } => Err(frame),
             // It will never be taken: others must not wait behind it.
             _ => {
                 platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
@@ -452,29 +505,32 @@ impl NetworkQueue for BareQueue {
     }
 
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
-        let offload = offload(&frame);
-        match self.lend(Sent(frame), offload) {
+        match self.lend(frame) {
             Ok(()) => Ok(()),
-            Err(refused) => self.refused(refused, offload),
+            Err(refused) => self.refused(refused),
         }
     }
 
     fn flush(&mut self) {
-        self.queue.flush();
+        self.queue.flush_frames();
     }
 
     fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut)) {
         loop {
-            match self.queue.reclaim() {
-                Ok(Some(Sent(frame))) => recycle(frame.head),
-                Ok(None) => return,
+            let sent = self.queue.drop_sent(|sent| {
+                if let Some(head) = sent.head.take() {
+                    recycle(head);
+                }
+            });
+            match sent {
+                Ok(true) => {}
+                Ok(false) => return,
                 Err(_) => return self.check(),
             }
         }
     }
 
     fn enable_interrupts(&mut self) -> FramesPending {
-        self.queue.flush();
         match self.queue.enable_receive_interrupts() {
             // A device that broke its rules has nothing more to give.
             Pending::Yes if self.queue.fault().is_some() => FramesPending::No,
@@ -487,6 +543,9 @@ impl NetworkQueue for BareQueue {
         if let Some(device) = &self.line {
             device.lock().acknowledge();
         }
-        self.queue.disable_receive_interrupts();
+        // A queue that is armed for one interrupt sends no other, and the caller had that one or has found frames.
+        if !self.queue.interrupts_once() {
+            self.queue.disable_receive_interrupts();
+        }
     }
 }

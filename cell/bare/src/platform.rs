@@ -2,10 +2,10 @@
 
 use crate::AUTHORITY;
 use crate::doze;
-use crate::{console, grow, heap, network, window};
+use crate::{console, grow, heap, network, pending, window};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
-use isola_abi::descriptor::{Descriptor, DeviceKind, REQUEST_VECTOR, Request};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use isola_abi::descriptor::{Descriptor, DeviceKind, HaltMode, REQUEST_VECTOR, Request};
 use isola_abi::id::{ApicId, MAX_CORES};
 use isola_abi::ledger::Ledger;
 use isola_abi::places::{Order, Places};
@@ -29,13 +29,6 @@ const TIMER_VECTOR: u8 = 0xf1;
 
 /// The interrupt by which a core is told that it has mail. Nothing handles it either.
 const WAKE_VECTOR: u8 = 0xf2;
-
-/// Interrupts that came and were not handed to the loop yet: by core, a bit a vector. Each is its core's alone; they
-/// are atomic so that they can be a `static`.
-static PENDING: [[AtomicU64; 4]; MAX_CORES] = [const { [const { AtomicU64::new(0) }; 4] }; MAX_CORES];
-
-/// By core: whether there is anything in its words of [`PENDING`], so that one load says that there is nothing.
-static HAS_PENDING: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; MAX_CORES];
 
 /// By core: the processor core that runs it, as interrupts are addressed; beyond what is an address while there is none.
 static APIC: [AtomicU64; MAX_CORES] = [const { AtomicU64::new(u64::MAX) }; MAX_CORES];
@@ -97,12 +90,11 @@ fn note(vector: u8) {
         // What runs here may be another's, and the interrupt for who waits below it.
         mates = CoreSet::from_bits(mates.bits() | MATES[place].load(Ordering::Relaxed));
     }
-    for core in mates {
-        // By one instruction: this can be set aside, and another processor core note something for the same core.
-        PENDING[core.0 as usize][vector as usize / 64].fetch_or(1 << (vector % 64), Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        HAS_PENDING[core.0 as usize].store(true, Ordering::Relaxed);
+    if mates.is_single() {
+        // The usual case: this processor core runs one core.
+        return pending::of(here).note(vector);
     }
+    mates.for_each(|core| pending::of(core).note(vector));
 }
 
 /// How far clearing pages went.
@@ -125,10 +117,15 @@ fn has_joined() -> bool {
 fn has_pending() -> bool {
     let here = current_core();
     let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed));
-    mates.any(|core| HAS_PENDING[core.0 as usize].load(Ordering::Relaxed))
+    if mates.is_single() {
+        return pending::of(here).has_any();
+    }
+    mates.any(|core| pending::of(core).has_any())
 }
 
 /// Clears free pages until an interrupt comes, on a core that would halt otherwise.
+#[cold]
+#[inline(never)]
 fn clear_pages() -> Cleared {
     while heap::clear_some() {
         interrupts::window();
@@ -137,6 +134,14 @@ fn clear_pages() -> Cleared {
         }
     }
     Cleared::AllThatIsFree
+}
+
+/// Halts a core that has joined, unless an interrupt is pending or comes while it clears pages.
+fn halt_joined(mode: HaltMode) {
+    if has_pending() || (heap::has_unclear() && clear_pages() == Cleared::Some) {
+        return;
+    }
+    doze::halt(mode, current_core());
 }
 
 /// Tells the supervisor how far the cell is.
@@ -211,21 +216,13 @@ impl Platform for Bare {
     }
 
     fn take_interrupts(&self) -> PendingVectors {
-        interrupts::window();
+        let pending = pending::of(current_core());
+        if !pending.has_any() {
+            interrupts::window();
+        }
         window::pass();
         grow::pass();
-        let core = current_core().0 as usize;
-        if !HAS_PENDING[core].load(Ordering::Relaxed) {
-            return PendingVectors::default();
-        }
-        HAS_PENDING[core].store(false, Ordering::Relaxed);
-        // What is noted from here on says so again.
-        compiler_fence(Ordering::SeqCst);
-        let words = &PENDING[core];
-        PendingVectors::from_words(core::array::from_fn(|index| match words[index].load(Ordering::Relaxed) {
-            0 => 0,
-            _ => words[index].swap(0, Ordering::Relaxed),
-        }))
+        pending.take()
     }
 
     fn rest(&self) {
@@ -235,16 +232,24 @@ impl Platform for Bare {
     }
 
     fn halt(&self) {
-        if has_pending() {
-            return;
-        }
-        if !has_joined() || clear_pages() == Cleared::AllThatIsFree {
-            doze::halt(self.descriptor().halt_mode, current_core());
+        let mode = self.descriptor().halt_mode;
+        if has_joined() {
+            halt_joined(mode);
+        } else if !has_pending() {
+            doze::halt(mode, current_core());
         }
     }
 
     fn rise(&self) {
         window::after_halt();
+    }
+
+    fn sleep(&self) -> PendingVectors {
+        self.rest();
+        halt_joined(self.descriptor().halt_mode);
+        self.rise();
+        grow::pass();
+        pending::of(current_core()).take()
     }
 
     fn places(&self) -> &Places {

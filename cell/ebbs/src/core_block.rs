@@ -127,14 +127,16 @@ pub(crate) fn current() -> &'static CoreBlock {
     }
 }
 
-/// Index of the calling core.
+/// Index of the calling core; below [`MAX_CORES`].
 #[inline(always)]
 pub fn current_core() -> CoreIndex {
     let index: u64;
-    // SAFETY: as in `current`.
+    // SAFETY: as in `current`. `CoreBlock::new` makes none with another index.
     unsafe {
         asm!("mov {}, gs:[{offset}]", out(reg) index, offset = const offset_of!(CoreBlock, index),
              options(nostack, pure, nomem, preserves_flags));
+        // What is kept by core is indexed without a look at its bounds: see `CoreBlock::new`.
+        core::hint::assert_unchecked(index < MAX_CORES as u64);
     }
     CoreIndex(index as u32)
 }

@@ -1,9 +1,10 @@
 //! Whom work is charged to, and the cycle accounting at the boundary between events (Omni-kernel 3).
 //!
-//! Every cycle of a core belongs to exactly one of: an activity (an event of it ran), the loop, interrupt
-//! handlers, idling. The boundary is one reading of the cycle counter, whose difference to the one before is
-//! added to what ran until then; the counters are in the cell's report and [ledger](isola_abi::ledger), where the
-//! supervisor reads them without asking. Each is written by its core alone: a load and a store, no locked instruction.
+//! Every cycle of a core belongs to exactly one of: an activity (an event of it ran), the loop, interrupts (a pass of
+//! the loop in which some came, up to its event), idling. The boundary is one reading of the cycle counter, whose
+//! difference to the one before is added to what ran until then; the counters are in the cell's report and
+//! [ledger](isola_abi::ledger), where the supervisor reads them without asking. Each is written by its core alone: a load
+//! and a store, no locked instruction.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -227,8 +228,8 @@ impl Accounting {
     }
 
     /// The boundary at the end of a time in which nothing ran, and in which what came would have been noticed.
-    pub fn end_idling(&self) {
-        self.looked.set(self.switch(Charge::Loop));
+    pub fn end_idling(&self, to: Charge) {
+        self.looked.set(self.switch(to));
     }
 
     /// The core has rested up to the last boundary: what came before that would have woken it.

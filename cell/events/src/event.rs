@@ -60,6 +60,8 @@ pub(crate) enum Work {
     Call(Box<dyn FnOnce()>),
     /// Polls a task of this core.
     Poll(TaskId),
+    /// Runs a function of the image.
+    Static(fn()),
 }
 
 /// An event that waits for its core.
@@ -202,6 +204,35 @@ impl Event {
 impl Default for Event {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// An event with fixed work, such as a driver's poll of its device, for the core that makes it. Making it allocates nothing;
+/// if no other event waits, the loop stores a pointer and copies nothing.
+#[derive(Debug)]
+pub struct StaticEvent {
+    pub(crate) work: fn(),
+    pub(crate) tag: EventTag,
+    pub(crate) made_at: &'static Location<'static>,
+}
+
+impl StaticEvent {
+    /// Returns an event that runs `work` for `activity`.
+    #[track_caller]
+    pub const fn new(activity: ActivityId, work: fn()) -> Self {
+        let tag = EventTag { activity, resource: ResourceId::CPU, dependency: None };
+        Self { work, tag, made_at: Location::caller() }
+    }
+
+    /// Makes the event, behind all that wait on the calling core.
+    #[inline(always)]
+    pub fn spawn(&'static self) {
+        EVENTS.enqueue_static(self);
+    }
+
+    /// Returns a copy of the event for a queue.
+    pub(crate) fn queued(&self) -> QueuedEvent {
+        QueuedEvent { work: Work::Static(self.work), tag: self.tag, made_at: self.made_at }
     }
 }
 

@@ -1,11 +1,11 @@
 //! The loop of a core.
 //!
 //! ```text
-//! pass:  0  the boundary between two events: deferred work looked at, where there is any
-//!        1  interrupts let in and handled, due alarms run, messages of other cores queued, what could not be sent to
-//!           other cores sent now, who is to be told that memory runs low told
+//! pass:  0  the boundary between two events: interrupts let in, deferred work looked at, where there is any
+//!        1  interrupts handled, due alarms run, messages of other cores queued, what could not be sent to other cores
+//!           sent now, who is to be told that memory runs low told
 //!        2  one queued event
-//!        3  where there was none: the idle handlers
+//!        3  where there was none, or it was the last: the idle handlers
 //!        4  where they found nothing: the timer armed for the next alarm, halt
 //! ```
 //!
@@ -14,7 +14,7 @@
 
 use crate::activity::{self, Accounting, Charge, add};
 use crate::carrier::{BUSY, Carrier, Ending, FIRST};
-use crate::event::{EventTag, QueuedEvent, Work};
+use crate::event::{EventTag, QueuedEvent, StaticEvent, Work};
 use crate::halt::MayHalt;
 use crate::idle::{Idle, IdleHandlers};
 use crate::interrupt::Handlers;
@@ -30,11 +30,12 @@ use crate::timer::{TIMERS, Timers};
 use crate::watchdog::Watchdog;
 use alloc::boxed::Box;
 use core::cell::{Cell, RefCell};
+use core::panic::Location;
 use core::sync::atomic::Ordering;
 use isola_abi::id::ActivityId;
 use isola_abi::report::CorePhase;
 use isola_ebbs::{CoreIdentity, Ebb, Representative, current_core, cycles, platform};
-use isola_platform::CoreIndex;
+use isola_platform::{CoreIndex, PendingVectors};
 
 /// Passes of a core's loop before the next one's turn, where a processor core runs several.
 const PASSES_A_VISIT: u64 = 16;
@@ -45,6 +46,8 @@ pub static EVENTS: Ebb<EventLoop> = Ebb::new();
 /// The event manager of a core.
 pub struct EventLoop {
     queue: RefCell<Queue>,
+    /// The event that runs before those of the queue: a static event that was made while the queue was empty.
+    next: Cell<Option<&'static StaticEvent>>,
     /// Whether there is anything in the outbox: what most passes have to look at.
     chores: Cell<bool>,
     /// Of the running event, or of the last one.
@@ -79,6 +82,7 @@ impl EventLoop {
     fn on(queue: Queue) -> Self {
         Self {
             queue: RefCell::new(queue),
+            next: Cell::new(None),
             chores: Cell::new(false),
             tag: Cell::new(EventTag::new()),
             tasks: Tasks::default(),
@@ -128,6 +132,23 @@ impl EventLoop {
         self.queue.borrow_mut().push(event);
     }
 
+    /// Puts a static event behind the others of this core.
+    #[inline]
+    pub(crate) fn enqueue_static(&self, event: &'static StaticEvent) {
+        let mut queue = self.queue.borrow_mut();
+        if queue.lets_through() && self.next.get().is_none() {
+            self.next.set(Some(event));
+        } else {
+            queue.push(event.queued());
+        }
+    }
+
+    /// Returns whether an event waits.
+    #[inline]
+    fn has_events(&self) -> bool {
+        self.next.get().is_some() || !self.queue.borrow().is_empty()
+    }
+
     /// The tag of the running event.
     pub(crate) fn current_tag(&self) -> EventTag {
         self.tag.get()
@@ -158,10 +179,11 @@ impl EventLoop {
     pub(crate) fn run_alone(&self, mailboxes: &Mailboxes, notice: Notice) {
         let mailbox = mailboxes.of(current_core());
         self.rise(mailbox);
-        while mailboxes.notice() == notice {
-            if self.passes(mailboxes, mailbox, notice, u64::MAX) == Passed::Idle {
-                self.idle(mailboxes, mailbox, notice);
-            }
+        let mut arrived = self.let_interrupts_in();
+        while self.passes(mailboxes, mailbox, notice, u64::MAX, arrived) == Passed::Idle
+            && mailboxes.notice() == notice
+        {
+            arrived = self.idle(mailboxes, mailbox, notice);
         }
     }
 
@@ -171,10 +193,15 @@ impl EventLoop {
         let mailbox = mailboxes.of(current_core());
         self.accounting.resume(boundary);
         self.rise(mailbox);
-        let next = match self.passes(mailboxes, mailbox, notice, PASSES_A_VISIT) {
-            Passed::Idle => self.rest(mailboxes, mailbox, notice),
+        let arrived = self.let_interrupts_in();
+        let next = match self.passes(mailboxes, mailbox, notice, PASSES_A_VISIT, arrived) {
+            Passed::Idle => self.may_rest(mailboxes, mailbox, notice),
             Passed::Ran => BUSY,
         };
+        if next != BUSY {
+            platform().rest();
+            self.rests.set(true);
+        }
         // It stands still while others have their turn, and does right to.
         self.set_phase(CorePhase::Halted);
         (next, self.accounting.switch(Charge::Idle))
@@ -184,8 +211,8 @@ impl EventLoop {
     /// Returns the reading of the cycle counter after it.
     pub(crate) fn halt_for_all(&self, next: u64, boundary: u64) -> u64 {
         self.accounting.resume(boundary);
-        if self.timers.arm(next) == MayHalt::Yes {
-            self.accounting.switch(Charge::Idle);
+        let now = self.accounting.switch(Charge::Idle);
+        if self.timers.arm(next, now) == MayHalt::Yes {
             platform().halt();
         }
         self.accounting.switch(Charge::Loop)
@@ -232,62 +259,96 @@ impl EventLoop {
         self.set_phase(CorePhase::Running);
     }
 
-    /// One pass after the other, at least one and at most `most`, until there is no event or another notice. There is one
-    /// loop of passes, so that a pass is part of it and none is called.
-    fn passes(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice, most: u64) -> Passed {
-        for _ in 0..most {
-            if self.pass(mailboxes, mailbox) == Passed::Idle {
+    /// Makes at least one pass and at most `most`, until there is nothing left to do or another notice. The first pass handles
+    /// the interrupts in `arrived`. Inlined, so that a pass costs no call.
+    #[inline(always)]
+    fn passes(
+        &self,
+        mailboxes: &Mailboxes,
+        mailbox: &Mailbox,
+        notice: Notice,
+        most: u64,
+        mut arrived: PendingVectors,
+    ) -> Passed {
+        let mut left = most;
+        loop {
+            if self.pass(mailboxes, mailbox, arrived) == Passed::Idle {
                 return Passed::Idle;
             }
-            if mailboxes.notice() != notice {
-                break;
+            left -= 1;
+            if left == 0 || mailboxes.notice() != notice {
+                return Passed::Ran;
             }
+            arrived = self.let_interrupts_in();
         }
-        Passed::Ran
+    }
+
+    /// Lets interrupts in and returns those that came. The caller hands them to the next pass, whose cycles up to its event are
+    /// charged to them.
+    #[inline(always)]
+    fn let_interrupts_in(&self) -> PendingVectors {
+        let arrived = platform().take_interrupts();
+        if !arrived.is_empty() {
+            self.accounting.switch(Charge::Interrupt);
+        }
+        arrived
     }
 
     /// What comes between two events, and the next one, where there is one.
-    #[inline]
-    fn pass(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) -> Passed {
+    #[inline(always)]
+    fn pass(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, arrived: PendingVectors) -> Passed {
         self.quiescence.pass();
         add(&self.accounting.report().passes, 1);
-        self.handlers.run_pending(&self.accounting);
+        if !arrived.is_empty() {
+            self.handlers.run(arrived, &self.accounting);
+        }
         self.timers.run_due(&self.accounting);
         if !mailbox.is_empty() {
             self.receive(mailboxes, mailbox);
         }
         if self.chores.get() {
-            self.outbox.flush();
-            self.chores.set(!self.outbox.is_empty());
+            self.do_chores();
         }
         self.pressure.look(&self.accounting);
-        let event = self.queue.borrow_mut().pop();
-        match event {
-            Some(event) => {
-                self.run_event(event);
-                Passed::Ran
-            }
-            None => Passed::Idle,
+        if let Some(event) = self.next.take() {
+            self.run_event(event.tag, event.made_at, event.work);
+        } else {
+            let event = self.queue.borrow_mut().pop();
+            let Some(QueuedEvent { work, tag, made_at }) = event else { return Passed::Idle };
+            self.run_event(tag, made_at, || match work {
+                Work::Call(work) => work(),
+                Work::Poll(task) => self.tasks.poll(task),
+                Work::Static(work) => work(),
+            });
         }
+        // A core that halts checks everything else that another pass would check: alarms, notices, deferred work.
+        let is_last =
+            !self.has_events() && mailbox.is_empty() && !self.chores.get() && self.pressure.is_calm();
+        if is_last { Passed::Idle } else { Passed::Ran }
     }
 
-    fn run_event(&self, event: QueuedEvent) {
-        self.tag.set(event.tag);
-        let (began, looked) = self.accounting.begin_event(event.tag.activity);
+    #[inline(always)]
+    fn run_event(&self, tag: EventTag, made_at: &'static Location<'static>, work: impl FnOnce()) {
+        self.tag.set(tag);
+        let (began, looked) = self.accounting.begin_event(tag.activity);
         let passes = self.accounting.report().passes.load(Ordering::Relaxed);
         if self.queueing.must_look(passes) {
             self.look_at_waiting(passes, looked, began);
         }
-        match event.work {
-            Work::Call(work) => work(),
-            Work::Poll(task) => self.tasks.poll(task),
-        }
+        work();
         let ended = self.accounting.switch(Charge::Loop);
         let spent_cycles = ended.wrapping_sub(began);
         if self.watchdog.must_look(spent_cycles) {
             let report = self.accounting.report();
-            self.watchdog.look(report, self.tag.get(), event.made_at, spent_cycles, ended);
+            self.watchdog.look(report, self.tag.get(), made_at, spent_cycles, ended);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn do_chores(&self) {
+        self.outbox.flush();
+        self.chores.set(!self.outbox.is_empty());
     }
 
     /// Begins or ends a sample of how long events wait.
@@ -303,6 +364,7 @@ impl EventLoop {
 
     /// Queues what other cores have sent: a bounded part of it, so that a flood of messages holds up neither the core's
     /// own events nor fills its memory.
+    #[inline(never)]
     fn receive(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) {
         let most = if self.is_long() { 1 } else { MESSAGES_A_PASS };
         let mut events = 0;
@@ -326,28 +388,34 @@ impl EventLoop {
         }
     }
 
-    /// There was no event: halts, where there is nothing else to do either.
-    fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) {
-        let next = self.rest(mailboxes, mailbox, notice);
-        if next != BUSY && self.timers.arm(next) == MayHalt::Yes {
-            self.accounting.switch(Charge::Idle);
-            platform().halt();
-        }
-        self.rise(mailbox);
+    /// Halts, unless there is something else than events to do. Returns the interrupts that came meanwhile, for the next pass.
+    fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> PendingVectors {
+        let next = self.may_rest(mailboxes, mailbox, notice);
+        let halts = next != BUSY && {
+            let now = self.accounting.switch(Charge::Idle);
+            self.timers.arm(next, now) == MayHalt::Yes
+        };
+        let arrived = if halts { platform().sleep() } else { platform().take_interrupts() };
+        mailbox.finish_halt();
+        self.quiescence.join();
+        self.set_phase(CorePhase::Running);
         // What time it is by then is what alarms ring by.
-        self.accounting.end_idling();
+        self.accounting.end_idling(if arrived.is_empty() { Charge::Loop } else { Charge::Interrupt });
+        arrived
     }
 
-    /// Has the core rest until it is woken, where there is nothing to do. Returns when there is, in cycles.
+    /// Marks the core as halted, unless there is something to do. Returns the cycle count at which there will be: [`BUSY`], or
+    /// when the first alarm is due.
     #[inline(always)]
-    fn rest(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
-        if self.idle.run() != Idle::MayHalt || !self.queue.borrow().is_empty() {
+    fn may_rest(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
+        // Only an idle handler can have made an event since the last pass.
+        if self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()) {
             return BUSY;
         }
         if self.quiescence.leave() == MayHalt::No {
             return BUSY;
         }
-        if mailboxes.prepare_halt(current_core(), notice) == MayHalt::No {
+        if mailboxes.prepare_halt_of(mailbox, notice) == MayHalt::No {
             return BUSY;
         }
         let must_stay = self.chores.get() && self.outbox.is_due();
@@ -356,8 +424,6 @@ impl EventLoop {
             return BUSY;
         }
         self.set_phase(CorePhase::Halted);
-        platform().rest();
-        self.rests.set(true);
         self.timers.next()
     }
 
@@ -369,8 +435,8 @@ impl EventLoop {
 /// What came of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
-    /// An event ran.
+    /// An event ran, and there may be more to do.
     Ran,
-    /// There was none.
+    /// No event is left.
     Idle,
 }

@@ -39,14 +39,15 @@ pub fn on_idle(handler: impl Fn() -> Idle + 'static) -> IdleHandler {
 }
 
 impl IdleHandlers {
-    /// Runs all handlers. Returns the busiest answer.
+    /// Returns whether handlers may be installed.
     #[inline]
-    pub fn run(&self) -> Idle {
-        if self.handlers.borrow().is_empty() { Idle::MayHalt } else { self.run_all() }
+    pub fn has_any(&self) -> bool {
+        !self.handlers.borrow().is_empty()
     }
 
+    /// Runs all handlers. Returns the busiest answer.
     #[inline(never)]
-    fn run_all(&self) -> Idle {
+    pub fn run(&self) -> Idle {
         let mut answer = Idle::MayHalt;
         let mut next = 0;
         // By index, and without a borrow across a call: handlers may come and go in a handler.

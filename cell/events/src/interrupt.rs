@@ -11,7 +11,7 @@
 //! 0xe0-0xff   bound: interrupt lines, requests of the supervisor; timer, wake-ups: they need no handler
 //! ```
 
-use crate::activity::{Accounting, Charge, add};
+use crate::activity::{Accounting, add};
 use crate::event_loop::EVENTS;
 use crate::mailbox;
 use alloc::rc::Rc;
@@ -22,6 +22,7 @@ use core::marker::PhantomData;
 use core::ops::RangeInclusive;
 use isola_abi::descriptor::REQUEST_VECTOR;
 use isola_ebbs::platform;
+use isola_platform::{Others, PendingVectors};
 
 /// The vectors that are allocated.
 pub const ALLOCATED_VECTORS: RangeInclusive<u8> = 0xc0..=0xdf;
@@ -131,29 +132,36 @@ impl Handlers {
         Ok(Interrupt { vector, here: PhantomData })
     }
 
-    /// Lets interrupts in, and runs the handlers of those that came. A vector without a handler is counted and
-    /// otherwise ignored: it has done its work if it woke the core.
-    #[inline]
-    pub fn run_pending(&self, accounting: &Accounting) {
-        let pending = platform().take_interrupts();
-        if pending.is_empty() {
-            return;
+    /// Runs the handlers of interrupts that came. A vector without a handler is counted and otherwise ignored: it has done
+    /// its work if it woke the core.
+    #[inline(never)]
+    pub fn run(&self, mut pending: PendingVectors, accounting: &Accounting) {
+        loop {
+            let others = pending.others();
+            for vector in pending {
+                add(&accounting.report().interrupts, 1);
+                self.call(vector);
+            }
+            if others == Others::None {
+                break;
+            }
+            pending = platform().take_interrupts();
         }
-        accounting.switch(Charge::Interrupt);
-        pending.for_each(|vector| {
-            add(&accounting.report().interrupts, 1);
-            if vector == REQUEST_VECTOR {
-                mailbox::all().give_notice();
-            }
-            let bound = self.bound.borrow();
-            let handler =
-                bound.iter().find(|(bound, _)| *bound == vector).map(|(_, handler)| handler.clone());
-            // Without a borrow: handlers may come and go in a handler.
-            drop(bound);
-            if let Some(handler) = handler {
-                handler();
-            }
-        });
-        accounting.switch(Charge::Loop);
+    }
+
+    #[inline]
+    fn call(&self, vector: u8) {
+        if vector == REQUEST_VECTOR {
+            mailbox::all().give_notice();
+        }
+        let bound = self.bound.borrow();
+        // Drivers bind theirs last, and have most.
+        let mut last_first = bound.iter().rev();
+        let handler = last_first.find(|(bound, _)| *bound == vector).map(|(_, handler)| handler.clone());
+        // Without a borrow: handlers may come and go in a handler.
+        drop(bound);
+        if let Some(handler) = handler {
+            handler();
+        }
     }
 }

@@ -66,7 +66,9 @@ pub mod watchdog;
 pub use activity::{current_activity, end_activity, register_activity};
 pub use carrier::{give_notice, present_cores, wake_all};
 pub use elsewhere::elsewhere;
-pub use event::{Event, EventTag, Label, Placement, QueuedEvent, ResourceId, current_tag, spawn, spawn_on};
+pub use event::{
+    Event, EventTag, Label, Placement, QueuedEvent, ResourceId, StaticEvent, current_tag, spawn, spawn_on,
+};
 pub use event_loop::{EVENTS, EventLoop, exit, run};
 pub use isola_platform::Instant;
 pub use overload::{Overloaded, room};

@@ -163,7 +163,12 @@ impl Mailboxes {
 
     /// Says that `core` is about to halt. Returns whether it may: not where messages have come, or a notice after `seen`.
     pub fn prepare_halt(&self, core: CoreIndex, seen: Notice) -> MayHalt {
-        let mailbox = self.of(core);
+        self.prepare_halt_of(self.of(core), seen)
+    }
+
+    /// As [`Self::prepare_halt`], for the core with this mailbox.
+    #[inline]
+    pub fn prepare_halt_of(&self, mailbox: &Mailbox, seen: Notice) -> MayHalt {
         mailbox.halt.prepare(|| !mailbox.is_empty() || self.notice() != seen)
     }
 }

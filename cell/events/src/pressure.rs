@@ -84,10 +84,15 @@ impl PressureHandlers {
     /// What the loop does in every pass.
     #[inline]
     pub fn look(&self, accounting: &Accounting) {
-        let level = self.level.load(Ordering::Relaxed);
-        if level | self.seen.get() != MemoryPressure::None as u32 {
-            self.call(level, accounting);
+        if !self.is_calm() {
+            self.call(self.level.load(Ordering::Relaxed), accounting);
         }
+    }
+
+    /// Returns whether memory is not short and handlers know that.
+    #[inline]
+    pub fn is_calm(&self) -> bool {
+        self.level.load(Ordering::Relaxed) | self.seen.get() == MemoryPressure::None as u32
     }
 
     #[cold]

@@ -90,4 +90,14 @@ impl Queue {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Returns whether an event that is made now may bypass the queue: while Isola's queue is empty. An application's own queue
+    /// sees every event.
+    #[inline]
+    pub fn lets_through(&self) -> bool {
+        match self {
+            Self::Fifo(queue) => queue.is_empty(),
+            Self::Own(_) => false,
+        }
+    }
 }

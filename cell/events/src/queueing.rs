@@ -13,17 +13,18 @@
 //! ```
 //!
 //! That holds for a queue that is first in, first out; an application's own queue is taken for one. Between samples passes go
-//! by, so many that a core takes a sample in some 2^15 cycles: an event that takes longer is a sample itself. One that took
+//! by, so many that a core takes a sample in some 2^15 cycles in which it does not idle: an event that takes longer is a sample itself. One that took
 //! longer counts for as many as would have fitted, or long waits, which are few, would count for little. Where none is due the event's path is longer by two loads, a store, a comparison and a branch.
 
 use crate::event_loop::EVENTS;
 use core::cell::Cell;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use isola_abi::report::CoreReport;
 use isola_ebbs::platform;
 use isola_platform::Instant;
 
-/// Cycles between samples, about.
+/// Cycles between samples, about, those of idling apart.
 const SAMPLE_EVERY: u64 = 1 << 15;
 
 /// Most passes from one sample to the next.
@@ -35,7 +36,7 @@ pub(crate) struct Queueing {
     at_pass: Cell<u64>,
     /// The reading of the cycle counter from which the sample that is being taken counts.
     since: Cell<Option<u64>>,
-    /// That at the end of the last sample.
+    /// How many cycles the core had not idled at the end of the last sample, from some beginning on.
     sampled: Cell<u64>,
     /// Passes from one sample to the next.
     rest: Cell<u64>,
@@ -122,7 +123,8 @@ impl Queueing {
         };
         let waited = began.saturating_sub(since);
         report.queueing.count(waited, 1 + waited / SAMPLE_EVERY);
-        let rest = match began.saturating_sub(self.sampled.replace(began)) < SAMPLE_EVERY {
+        let worked = began.wrapping_sub(report.idle_cycles.load(Ordering::Relaxed));
+        let rest = match worked.wrapping_sub(self.sampled.replace(worked)) < SAMPLE_EVERY {
             true => (self.rest.get() * 2).min(MOST_REST),
             false => (self.rest.get() / 2).max(1),
         };

@@ -105,9 +105,13 @@ impl Timers {
     pub(crate) fn run_due(&self, accounting: &Accounting) {
         // A few instructions old: the counter is read at each boundary anyway.
         let now = accounting.last_boundary();
-        if now < self.next.get() {
-            return;
+        if now >= self.next.get() {
+            self.run_all_due(now, accounting);
         }
+    }
+
+    #[inline(never)]
+    fn run_all_due(&self, now: u64, accounting: &Accounting) {
         accounting.switch(Charge::Interrupt);
         while let Some(ring) = self.pop_due(now) {
             match ring {
@@ -128,9 +132,9 @@ impl Timers {
         self.armed.set(ArmedFor::Unknown);
     }
 
-    /// Arms the hardware for `next`, in cycles. The core may not halt where that has come already.
-    pub(crate) fn arm(&self, next: u64) -> MayHalt {
-        let now = cycles();
+    /// Arms the hardware for `next`, in cycles. The core may not halt where that has come already at the reading `now`.
+    #[inline]
+    pub(crate) fn arm(&self, next: u64, now: u64) -> MayHalt {
         if next <= now {
             return MayHalt::No;
         }

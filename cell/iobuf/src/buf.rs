@@ -51,6 +51,16 @@ impl IoBuf {
         self.end == self.start
     }
 
+    /// Returns the address of the first byte: without a look at the bytes, as [`Self::len`].
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        let bytes: &[u8] = match &self.storage {
+            Storage::Shared(bytes) => bytes,
+            Storage::Static(bytes) => bytes,
+        };
+        bytes.as_ptr().wrapping_add(self.start as usize)
+    }
+
     /// The view of `range` of this view, sharing its memory.
     ///
     /// Returns `None` where `range` is not within the view.
@@ -178,6 +188,12 @@ impl IoBufMut {
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.end == self.start
+    }
+
+    /// Returns the address of the first byte of data: without a look at the bytes, as [`Self::len`].
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr().wrapping_add(self.start as usize)
     }
 
     /// Bytes that can still be prepended.

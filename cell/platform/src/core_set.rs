@@ -53,6 +53,12 @@ impl CoreSet {
         Self { bits: self.bits | bit(core) }
     }
 
+    /// Returns whether the set has exactly one core.
+    #[inline]
+    pub const fn is_single(self) -> bool {
+        self.bits.is_power_of_two()
+    }
+
     /// Without `core`.
     #[must_use]
     pub const fn without(self, core: CoreIndex) -> Self {

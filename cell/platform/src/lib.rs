@@ -19,4 +19,4 @@ mod platform;
 
 pub use clock::{Clock, Instant};
 pub use core_set::CoreSet;
-pub use platform::{CoreIndex, OwnTurn, PendingVectors, Platform};
+pub use platform::{CoreIndex, Others, OwnTurn, PendingVectors, Platform};

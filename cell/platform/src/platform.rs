@@ -24,26 +24,42 @@ pub enum OwnTurn {
     Brief,
 }
 
-/// Interrupt vectors that arrived, one bit each.
+/// Interrupt vectors that arrived, of one quarter of all vectors: a bit each. Fits into two registers, as the loop takes one
+/// in each pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingVectors {
-    words: [u64; 4],
+    bits: u64,
+    quarter: u8,
+    others: Others,
+}
+
+/// Whether vectors of other quarters arrived, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Others {
+    /// None did.
+    #[default]
+    None,
+    /// Some did: [`Platform::take_interrupts`] returns them next.
+    Arrived,
 }
 
 impl PendingVectors {
-    /// The vectors whose bits are set: bit `v % 64` of word `v / 64`.
-    pub const fn from_words(words: [u64; 4]) -> Self {
-        Self { words }
+    /// Returns the vectors `64 * quarter + bit` for the bits that are set.
+    #[inline]
+    pub const fn of_quarter(quarter: u8, bits: u64, others: Others) -> Self {
+        Self { bits, quarter, others }
     }
 
     /// Whether none arrived.
+    #[inline]
     pub const fn is_empty(&self) -> bool {
-        self.words[0] | self.words[1] | self.words[2] | self.words[3] == 0
+        self.bits == 0
     }
 
-    /// Adds a vector.
-    pub const fn insert(&mut self, vector: u8) {
-        self.words[vector as usize / 64] |= 1 << (vector % 64);
+    /// Whether vectors of other quarters arrived, too.
+    #[inline]
+    pub const fn others(&self) -> Others {
+        self.others
     }
 }
 
@@ -51,24 +67,14 @@ impl Iterator for PendingVectors {
     type Item = u8;
 
     /// Takes the lowest vector out.
-    fn next(&mut self) -> Option<u8> {
-        let (index, word) = self.words.iter_mut().enumerate().find(|(_, word)| **word != 0)?;
-        let bit = word.trailing_zeros();
-        *word &= *word - 1;
-        Some((index as u32 * 64 + bit) as u8)
-    }
-
-    /// The same with each, without a look at the words before for each one.
     #[inline]
-    fn fold<B, F: FnMut(B, u8) -> B>(self, init: B, mut with: F) -> B {
-        let mut folded = init;
-        for (index, mut word) in (0_u32..).zip(self.words) {
-            while word != 0 {
-                folded = with(folded, (index * 64 + word.trailing_zeros()) as u8);
-                word &= word - 1;
-            }
+    fn next(&mut self) -> Option<u8> {
+        if self.bits == 0 {
+            return None;
         }
-        folded
+        let bit = self.bits.trailing_zeros() as u8;
+        self.bits &= self.bits - 1;
+        Some(64 * (self.quarter & 3) + bit)
     }
 }
 
@@ -88,7 +94,8 @@ pub trait Platform: Sync {
     /// The clock of all cores.
     fn clock(&self) -> &Clock;
 
-    /// Lets interrupts in for a moment and returns the vectors of those that came, here or while halted.
+    /// Returns the vectors of interrupts that came while the core was halted or during this call, one quarter of all vectors at
+    /// a time. Lets interrupts in for a moment if none is pending.
     fn take_interrupts(&self) -> PendingVectors;
 
     /// This core has nothing to do and may not be run for a while: what it keeps to itself, and what others would wait
@@ -101,6 +108,15 @@ pub trait Platform: Sync {
 
     /// This core runs again: the end of [`Platform::rest`].
     fn rise(&self);
+
+    /// Does [`Self::rest`], [`Self::halt`], [`Self::rise`] and [`Self::take_interrupts`], for a processor core that runs one
+    /// core.
+    fn sleep(&self) -> PendingVectors {
+        self.rest();
+        self.halt();
+        self.rise();
+        self.take_interrupts()
+    }
 
     /// The places that the cell has for cores, and what is ordered of the cores at them.
     fn places(&self) -> &Places;
@@ -157,11 +173,11 @@ mod tests {
 
     #[test]
     fn vectors_come_out_in_order_and_once() {
-        let mut pending = PendingVectors::default();
-        assert!(pending.is_empty());
-        for vector in [255, 0x20, 64, 63, 0x20] {
-            pending.insert(vector);
-        }
-        assert_eq!(pending.collect::<Vec<_>>(), [0x20, 63, 64, 255]);
+        assert!(PendingVectors::default().is_empty());
+        let vectors =
+            |quarter, bits| PendingVectors::of_quarter(quarter, bits, Others::None).collect::<Vec<_>>();
+        assert_eq!(vectors(0, 1 << 0x20 | 1 << 63), [0x20, 63]);
+        assert_eq!(vectors(1, 1), [64]);
+        assert_eq!(vectors(3, 1 << 63 | 1), [192, 255]);
     }
 }

@@ -81,31 +81,35 @@ pub enum ReceivedChecksum {
 
 impl Header {
     /// The header of a frame that is sent.
+    #[inline(always)]
     pub(super) fn to_send(offload: Offload) -> [u8; HEADER_LEN] {
-        let mut header = Self::default();
-        match offload {
-            Offload::None => {}
-            Offload::Checksum { start, offset } => {
-                header.flags = NEEDS_CHECKSUM;
-                (header.checksum_start, header.checksum_offset) = (start, offset);
-            }
+        let (checksum, segmentation) = match offload {
+            Offload::None => return [0; HEADER_LEN],
+            Offload::Checksum { start, offset } => ((start, offset), (0, 0, 0)),
             Offload::Segment { kind, header_len, segment_len, start, offset } => {
-                header.flags = NEEDS_CHECKSUM;
-                header.segmentation = kind as u8;
-                (header.header_len, header.segment_len) = (header_len, segment_len);
-                (header.checksum_start, header.checksum_offset) = (start, offset);
+                ((start, offset), (kind as u8, header_len, segment_len))
             }
-        }
-        header.to_bytes()
+        };
+        let ((checksum_start, checksum_offset), (segmentation, header_len, segment_len)) =
+            (checksum, segmentation);
+        let flags = NEEDS_CHECKSUM;
+        Self { flags, segmentation, header_len, segment_len, checksum_start, checksum_offset, buffers: 0 }
+            .to_bytes()
     }
 
+    /// Two words, as the header is put before each frame that is sent.
+    #[inline(always)]
     fn to_bytes(self) -> [u8; HEADER_LEN] {
-        let [a, b] = self.header_len.to_le_bytes();
-        let [c, d] = self.segment_len.to_le_bytes();
-        let [e, f] = self.checksum_start.to_le_bytes();
-        let [g, h] = self.checksum_offset.to_le_bytes();
-        let [i, j] = self.buffers.to_le_bytes();
-        [self.flags, self.segmentation, a, b, c, d, e, f, g, h, i, j]
+        let first = u64::from(self.flags)
+            | u64::from(self.segmentation) << 8
+            | u64::from(self.header_len) << 16
+            | u64::from(self.segment_len) << 32
+            | u64::from(self.checksum_start) << 48;
+        let second = u32::from(self.checksum_offset) | u32::from(self.buffers) << 16;
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..].copy_from_slice(&second.to_le_bytes());
+        bytes
     }
 
     /// Reads the header of a received frame.

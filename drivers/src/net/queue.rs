@@ -2,7 +2,9 @@
 
 use super::header::{Header, Offload, ReceivedChecksum, SegmentKind};
 use crate::transport::MessageControl;
-use crate::virtqueue::{Access, Fault, HEADER_LEN, Pending, Refusal, Refused, VirtQueue, WakeWhen};
+use crate::virtqueue::{
+    Access, Fault, HEADER_LEN, Pending, Refusal, Refused, Suppression, VirtQueue, WakeWhen,
+};
 use alloc::boxed::Box;
 use isola_machine::apic::InterruptMessage;
 use isola_machine::dma::{DmaBuffer, OneOrTwo};
@@ -206,6 +208,16 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         Ok(self.transmit.take_returned()?.map(|returned| returned.buffer))
     }
 
+    /// Lets `take` take parts of the next frame that the device has sent, and drops the frame in place. Returns whether there
+    /// was one.
+    ///
+    /// # Errors
+    /// What the device did wrong.
+    #[inline(always)]
+    pub fn drop_sent(&mut self, take: impl FnOnce(&mut Tx)) -> Result<bool, Fault> {
+        self.transmit.drop_returned(take)
+    }
+
     /// How many frames the device has been given and not returned.
     pub fn in_flight(&self) -> u16 {
         self.transmit.outstanding()
@@ -216,6 +228,20 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     pub fn flush(&mut self) {
         self.receive.publish();
         self.transmit.publish();
+    }
+
+    /// Publishes staged frames, as [`Self::flush`] does.
+    #[inline]
+    pub fn flush_frames(&mut self) {
+        self.transmit.publish();
+    }
+
+    /// Publishes staged receive buffers if there are at least `least`: for a caller that returns them one at a time.
+    #[inline]
+    pub fn flush_buffers(&mut self, least: u16) {
+        if self.receive.unpublished() >= least {
+            self.receive.publish();
+        }
     }
 
     /// Whether received frames wait.
@@ -240,6 +266,12 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
     /// [`Pending::Yes`]: frames are there already, and no interrupt may come for them.
     pub fn enable_receive_interrupts(&mut self) -> Pending {
         self.receive.arm(WakeWhen::Returned)
+    }
+
+    /// Returns whether [`Self::enable_receive_interrupts`] arms the queue for one interrupt only.
+    #[inline]
+    pub fn interrupts_once(&self) -> bool {
+        self.receive.suppression() == Suppression::EventIndex
     }
 
     /// Asks for no interrupts on received frames.

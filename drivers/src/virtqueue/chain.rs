@@ -1,12 +1,16 @@
 //! Chains of descriptors: the segments of one buffer (virtio 1.2, 2.7.5).
 
 use super::fault::Refusal;
-use isola_machine::dma::{DmaRegion, device_piece};
+use isola_machine::dma::device_piece;
+use isola_machine::dma_ring::DmaRing;
 
 pub use isola_machine::dma::Access;
 
 /// Most descriptors of a chain, its header's included. A queue with fewer takes no longer ones than it has.
 pub const MAX_CHAIN: u16 = 32;
+
+/// Descriptors, each as the two words that it is written in.
+pub(super) type Descriptors = DmaRing<[u64; 2]>;
 
 /// Size of a descriptor, in bytes.
 pub(super) const DESCRIPTOR_LEN: usize = 16;
@@ -55,8 +59,8 @@ pub(super) struct Written {
 /// list: a chain that was given up is overwritten by the next.
 #[derive(Debug)]
 pub(super) struct ChainWriter<'a> {
-    memory: &'a mut DmaRegion,
-    /// Where in the memory descriptor 0 is.
+    descriptors: &'a mut Descriptors,
+    /// Which of them is the chain's descriptor 0.
     base: usize,
     /// Which descriptor follows which.
     links: &'a [u16],
@@ -78,13 +82,13 @@ impl<'a> ChainWriter<'a> {
     /// A chain that begins at `head`.
     #[inline]
     pub(super) fn new(
-        (memory, base): (&'a mut DmaRegion, usize),
+        (descriptors, base): (&'a mut Descriptors, usize),
         head: u16,
         links: &'a [u16],
         limits: Limits,
     ) -> Self {
         Self {
-            memory,
+            descriptors,
             base,
             links,
             limits,
@@ -157,9 +161,9 @@ impl<'a> ChainWriter<'a> {
 
     #[inline]
     fn write_last(&mut self, further_flags: u16) {
-        let place = self.base + usize::from(self.last) * DESCRIPTOR_LEN;
+        let place = self.base + usize::from(self.last);
         let flags = self.flags | further_flags;
-        write_descriptor(self.memory, place, self.address, self.len, flags, self.next);
+        write_descriptor(self.descriptors, place, self.address, self.len, flags, self.next);
     }
 
     #[cold]
@@ -186,14 +190,14 @@ impl<'a> ChainWriter<'a> {
 }
 
 /// Writes a descriptor that stands for a table of `len` bytes.
-pub(super) fn write_indirect(memory: &mut DmaRegion, place: usize, address: u64, len: u32) {
-    write_descriptor(memory, place, address, len, INDIRECT, 0);
+pub(super) fn write_indirect(descriptors: &mut Descriptors, index: u16, address: u64, len: u32) {
+    write_descriptor(descriptors, index.into(), address, len, INDIRECT, 0);
 }
 
 /// Writes the descriptor `index` of a short chain: for a segment at a device address, with the one that follows.
 #[inline]
 pub(super) fn write_link(
-    (memory, base): (&mut DmaRegion, usize),
+    descriptors: &mut Descriptors,
     index: u16,
     (address, len): (u64, u32),
     access: Access,
@@ -204,11 +208,17 @@ pub(super) fn write_link(
         Access::DeviceWrites => WRITE,
     };
     let flags = flags | if next.is_some() { NEXT } else { 0 };
-    let place = base + usize::from(index) * DESCRIPTOR_LEN;
-    write_descriptor(memory, place, address, len, flags, next.unwrap_or(0));
+    write_descriptor(descriptors, index.into(), address, len, flags, next.unwrap_or(0));
 }
 
 #[inline]
-fn write_descriptor(memory: &mut DmaRegion, place: usize, address: u64, len: u32, flags: u16, next: u16) {
-    memory.write_two_u64(place, [address, u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48]);
+fn write_descriptor(
+    descriptors: &mut Descriptors,
+    place: usize,
+    address: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+) {
+    descriptors.write(place, [address, u64::from(len) | u64::from(flags) << 32 | u64::from(next) << 48]);
 }

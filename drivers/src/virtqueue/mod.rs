@@ -45,10 +45,9 @@ use crate::device::Liveness;
 use crate::transport::{Notify, QueueAddresses};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use chain::{ChainWriter, Limits, Written};
+use chain::{ChainWriter, Limits, Written, write_indirect};
 use free::FreeList;
 use isola_machine::dma::{DmaBuffer, DmaRegion, read_barrier, write_barrier};
-use pair::Pair;
 use rings::Rings;
 use short::Short;
 use tables::Tables;
@@ -97,19 +96,23 @@ pub struct Returned<B> {
     pub written: u32,
 }
 
-/// A buffer that is lent.
-#[derive(Debug)]
-struct Lent<B> {
-    buffer: B,
+/// The chain of a buffer that is lent.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
     /// The chain's last descriptor, and how many it has.
     last: u16,
     count: u16,
     /// The table that the chain stands in, where it is indirect.
     table: Option<u16>,
-    /// How many chains were staged before it.
-    position: u64,
     /// How many bytes the device may write.
     writable: u32,
+    /// How many chains were staged before it.
+    position: u64,
+}
+
+impl Lent {
+    /// The entry of a descriptor that begins no chain. Its position is never published.
+    const NONE: Self = Self { last: 0, count: 0, table: None, writable: 0, position: u64::MAX };
 }
 
 /// A split virtqueue that lends buffers of type `B`.
@@ -118,7 +121,10 @@ pub struct VirtQueue<B> {
     rings: Rings,
     headers: Option<DmaRegion>,
     tables: Tables,
-    lent: Vec<Option<Lent<B>>>,
+    /// The buffers that are lent, by the first descriptor of their chains.
+    buffers: Vec<Option<B>>,
+    /// The chains, by their first descriptor.
+    lent: Vec<Lent>,
     free: FreeList,
     /// How many chains have been put into the available ring.
     staged: u64,
@@ -156,7 +162,8 @@ impl<B> VirtQueue<B> {
                 Indirection::Never => Tables::none(),
                 Indirection::LongChains => Tables::new(size, memory),
             },
-            lent: (0..size).map(|_| None).collect(),
+            buffers: (0..size).map(|_| None).collect(),
+            lent: (0..size).map(|_| Lent::NONE).collect(),
             free: FreeList::new(size),
             rings,
             staged: 0,
@@ -195,6 +202,18 @@ impl<B> VirtQueue<B> {
         (self.staged - self.taken) as u16
     }
 
+    /// Returns how notifications are suppressed.
+    #[inline]
+    pub fn suppression(&self) -> Suppression {
+        self.suppression
+    }
+
+    /// Returns the number of staged chains that were not published.
+    #[inline]
+    pub fn unpublished(&self) -> u16 {
+        (self.staged - self.published) as u16
+    }
+
     /// What the device did wrong, where it did: then the queue refuses all work until the device is reset.
     pub fn fault(&self) -> Option<Fault> {
         self.fault
@@ -214,17 +233,13 @@ impl<B> VirtQueue<B> {
     where
         B: DmaBuffer,
     {
-        let buffer = match Pair::of(&buffer, access) {
-            Some(pair) => match self.add_pair(buffer, pair, access) {
-                Ok(()) => return Ok(()),
-                Err(buffer) => buffer,
-            },
-            None => buffer,
-        };
-        self.lend_longer(buffer, access)
+        match self.lend_pair(buffer, access) {
+            Ok(()) => Ok(()),
+            Err(buffer) => self.lend_longer(buffer, access),
+        }
     }
 
-    /// As [`Self::lend`], for a buffer of more than two pieces, or for which there was no room.
+    /// As [`Self::lend`], for a buffer of more than two pieces, or where there is not room for two.
     #[inline(never)]
     fn lend_longer(&mut self, buffer: B, access: Access) -> Result<(), Refused<B>>
     where
@@ -277,19 +292,31 @@ impl<B> VirtQueue<B> {
             Ok(written) => written,
             Err(reason) => return Err(Refused { buffer, reason }),
         };
-        let Some(slot) = self.lent.get_mut(usize::from(head)) else {
-            return Err(Refused { buffer, reason: Refusal::Full });
-        };
         if table.is_some() {
             self.tables.take();
         }
         let (last, count) = if table.is_some() { (head, 1) } else { (written.last, written.count) };
-        let position = self.staged;
-        *slot = Some(Lent { buffer, last, count, table, position, writable: written.writable });
-        self.free.take(last, count);
-        self.rings.set_available(position as u16, head);
-        self.staged = position + 1;
+        self.keep(head, buffer);
+        self.stage(head, Lent { last, count, table, position: self.staged, writable: written.writable });
         Ok(())
+    }
+
+    /// Stores the buffer of a chain that begins with the free descriptor `head`.
+    fn keep(&mut self, head: u16, buffer: B) {
+        if let Some(slot) = self.buffers.get_mut(usize::from(head)) {
+            *slot = Some(buffer);
+        }
+    }
+
+    /// Stages a written chain that begins with the free descriptor `head` and whose buffer is stored.
+    #[inline(always)]
+    fn stage(&mut self, head: u16, chain: Lent) {
+        if let Some(slot) = self.lent.get_mut(usize::from(head)) {
+            *slot = chain;
+        }
+        self.free.take(chain.last, chain.count);
+        self.rings.set_available(self.staged, head);
+        self.staged += 1;
     }
 
     /// Writes a chain into free descriptors: into the ring's own where it is short, else into a table where
@@ -308,12 +335,12 @@ impl<B> VirtQueue<B> {
         let longest = if table.is_some() { tables::DIRECT_MAX } else { MAX_CHAIN };
         let ever = if self.tables.is_empty() { MAX_CHAIN.min(self.size()) } else { MAX_CHAIN };
         let limits = Limits { now: longest.min(self.free.count()), ever };
-        let mut chain = ChainWriter::new(self.rings.descriptors(), head, self.free.links(), limits);
+        let mut chain = ChainWriter::new((self.rings.descriptors(), 0), head, self.free.links(), limits);
         visit(buffer, &mut chain);
         match (chain.finish(), table) {
             (Err(Refusal::Full), Some(table)) => {
                 let written = self.tables.write(table, |chain| visit(buffer, chain))?;
-                self.rings.set_indirect(head, written.address, written.len);
+                write_indirect(self.rings.descriptors(), head, written.address, written.len);
                 Ok((written.chain, Some(table)))
             }
             (result, _) => result.map(|written| (written, None)),
@@ -321,13 +348,20 @@ impl<B> VirtQueue<B> {
     }
 
     /// Shows the device what has been lent since the last time, and tells it where it wants to be told.
-    #[inline]
+    #[inline(always)]
     pub fn publish(&mut self) {
+        if self.staged != self.published {
+            self.publish_staged();
+        }
+    }
+
+    #[inline(never)]
+    fn publish_staged(&mut self) {
         self.publish_around(|| ());
     }
 
     /// Publishes; `meanwhile` is what a test has the device do at the worst moment.
-    #[inline]
+    #[inline(always)]
     fn publish_around(&mut self, meanwhile: impl FnOnce()) {
         if self.staged == self.published || self.fault.is_some() {
             return;
@@ -373,6 +407,32 @@ impl<B> VirtQueue<B> {
     /// What the device did wrong: now, or earlier.
     #[inline]
     pub fn take_returned(&mut self) -> Result<Option<Returned<B>>, Fault> {
+        let Some((head, written)) = self.next_returned()? else { return Ok(None) };
+        let buffer = self.buffers.get_mut(head).and_then(Option::take);
+        Ok(buffer.map(|buffer| Returned { buffer, written }))
+    }
+
+    /// Lets `take` take parts of the next buffer that the device has returned, and drops the buffer in place. Returns whether
+    /// there was one.
+    ///
+    /// # Errors
+    /// What the device did wrong: now, or earlier.
+    #[inline(always)]
+    pub fn drop_returned(&mut self, take: impl FnOnce(&mut B)) -> Result<bool, Fault> {
+        let Some((head, _)) = self.next_returned()? else { return Ok(false) };
+        if let Some(slot) = self.buffers.get_mut(head) {
+            if let Some(buffer) = slot {
+                take(buffer);
+            }
+            *slot = None;
+        }
+        Ok(true)
+    }
+
+    /// Frees the descriptors of the next chain that the device has returned. Returns the first of them, and the number of bytes
+    /// that the device says it has written.
+    #[inline(always)]
+    fn next_returned(&mut self) -> Result<Option<(usize, u32)>, Fault> {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
@@ -387,30 +447,26 @@ impl<B> VirtQueue<B> {
             read_barrier();
             self.returned += u64::from(count);
         }
-        let (id, written) = self.rings.used_entry(self.taken as u16);
-        let returned = self.reclaim(id, written).map_err(|fault| self.break_off(fault))?;
-        self.taken += 1;
-        Ok(Some(returned))
-    }
-
-    /// Finds the buffer that the device says it returns.
-    #[inline]
-    fn reclaim(&mut self, id: u32, written: u32) -> Result<Returned<B>, Fault> {
-        let (head, slot) = u16::try_from(id)
-            .ok()
-            .and_then(|head| Some((head, self.lent.get_mut(usize::from(head))?)))
-            .ok_or(Fault::UnknownBuffer { id })?;
-        let held = slot.as_ref().filter(|lent| lent.position < self.published);
-        let writable = held.ok_or(Fault::NotLent { id })?.writable;
-        if written > writable {
-            return Err(Fault::TooLong { written, writable });
+        let (id, written) = self.rings.used_entry(self.taken);
+        // Ids are those of descriptors, of which there are less than 2^16.
+        let head = id as usize;
+        let Some(slot) = self.lent.get_mut(head) else {
+            return Err(self.break_off(Fault::UnknownBuffer { id }));
+        };
+        let Lent { last, count, table, writable, position } = *slot;
+        if position >= self.published {
+            return Err(self.break_off(Fault::NotLent { id }));
         }
-        let lent = slot.take().ok_or(Fault::NotLent { id })?;
-        self.free.give_back(head, lent.last, lent.count);
-        if let Some(table) = lent.table {
+        if written > writable {
+            return Err(self.break_off(Fault::TooLong { written, writable }));
+        }
+        slot.position = Lent::NONE.position;
+        self.free.give_back(head as u16, last, count);
+        if let Some(table) = table {
             self.tables.give_back(table);
         }
-        Ok(Returned { buffer: lent.buffer, written })
+        self.taken += 1;
+        Ok(Some((head, written)))
     }
 }
 
@@ -439,9 +495,9 @@ impl<B> Drop for VirtQueue<B> {
     fn drop(&mut self) {
         if self.liveness.is_running() {
             // The device may still use it all: leaked, it stays valid.
-            core::mem::forget(core::mem::take(&mut self.lent));
-            core::mem::forget(self.rings.take_memory());
-            core::mem::forget(self.tables.take_memory());
+            core::mem::forget(core::mem::take(&mut self.buffers));
+            self.rings.leak();
+            self.tables.leak();
             core::mem::forget(self.headers.take());
         }
     }

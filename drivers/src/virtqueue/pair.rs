@@ -18,8 +18,8 @@ pub(super) struct Pair {
 
 impl Pair {
     /// The pieces of `buffer`; `None` where there are others than one or two that are each in a row for devices.
-    #[inline]
-    pub(super) fn of(buffer: &impl DmaBuffer, access: Access) -> Option<Self> {
+    #[inline(always)]
+    fn of(buffer: &impl DmaBuffer, access: Access) -> Option<Self> {
         let OneOrTwo { first, second } = buffer.one_or_two()?;
         let first = whole(first, access)?;
         let Some(second) = second else { return Some(Self { first, second: None, len: first.1 }) };
@@ -29,41 +29,42 @@ impl Pair {
 }
 
 /// A piece that is in a row for devices.
-#[inline]
+#[inline(always)]
 fn whole((start, len): (*const u8, usize), access: Access) -> Option<Piece> {
     let (address, in_a_row) = device_piece(start, len, access)?;
     (in_a_row == len).then_some((address, u32::try_from(len).ok()?))
 }
 
-impl<B> VirtQueue<B> {
-    /// Lends a buffer of these pieces; gives it back where there is no room for it now.
+impl<B: DmaBuffer> VirtQueue<B> {
+    /// Lends a buffer of one or two pieces. Returns any other buffer, and any while fewer than two descriptors are free. Stores
+    /// the buffer first and describes it from there, so that it is moved once.
     #[inline(always)]
-    pub(super) fn add_pair(&mut self, buffer: B, pair: Pair, access: Access) -> Result<(), B> {
+    pub(super) fn lend_pair(&mut self, buffer: B, access: Access) -> Result<(), B> {
         let head = self.free.first();
-        let count = if pair.second.is_some() { 2 } else { 1 };
-        if count > self.free.count() || self.fault.is_some() {
+        let Some(slot) = self.buffers.get_mut(usize::from(head)) else { return Err(buffer) };
+        if self.free.count() < 2 || self.fault.is_some() {
             return Err(buffer);
         }
-        let Some(slot) = self.lent.get_mut(usize::from(head)) else { return Err(buffer) };
-        let position = self.staged;
-        let (memory, base) = self.rings.descriptors();
-        let last = match pair.second {
+        let kept = slot.insert(buffer);
+        let Some(pair) = Pair::of(kept, access) else {
+            // The slot holds the buffer that was stored above.
+            return slot.take().map_or(Ok(()), Err);
+        };
+        let descriptors = self.rings.descriptors();
+        let (last, count) = match pair.second {
             None => {
-                write_link((memory, base), head, pair.first, access, None);
-                head
+                write_link(descriptors, head, pair.first, access, None);
+                (head, 1)
             }
             Some(second) => {
                 let next = self.free.links().get(usize::from(head)).copied().unwrap_or(0);
-                write_link((memory, base), head, pair.first, access, Some(next));
-                write_link((memory, base), next, second, access, None);
-                next
+                write_link(descriptors, head, pair.first, access, Some(next));
+                write_link(descriptors, next, second, access, None);
+                (next, 2)
             }
         };
         let writable = if access == Access::DeviceWrites { pair.len } else { 0 };
-        *slot = Some(Lent { buffer, last, count, table: None, position, writable });
-        self.free.take(last, count);
-        self.rings.set_available(position as u16, head);
-        self.staged = position + 1;
+        self.stage(head, Lent { last, count, table: None, position: self.staged, writable });
         Ok(())
     }
 }

@@ -8,9 +8,10 @@
 //!
 //! Plain words at their places: nothing here is believed, and nothing decided.
 
-use super::chain::{DESCRIPTOR_LEN, write_indirect};
+use super::chain::{DESCRIPTOR_LEN, Descriptors};
 use crate::transport::QueueAddresses;
 use isola_machine::dma::DmaRegion;
+use isola_machine::dma_ring::{DmaRing, DmaWord, RingMemory};
 
 /// Most descriptors of a queue. The format allows 32,768; more than this only makes the rings fall out of the
 /// cache.
@@ -28,10 +29,17 @@ const CACHE_LINE: usize = 64;
 /// The three parts of a queue.
 #[derive(Debug)]
 pub(super) struct Rings {
-    memory: DmaRegion,
-    size: u16,
-    available: usize,
-    used: usize,
+    memory: RingMemory,
+    addresses: QueueAddresses,
+    descriptors: Descriptors,
+    available_flags: DmaWord,
+    available_index: DmaWord,
+    available: DmaRing<u16>,
+    used_event: DmaWord,
+    used_flags: DmaWord,
+    used_index: DmaWord,
+    used: DmaRing<[u32; 2]>,
+    available_event: DmaWord,
 }
 
 impl Rings {
@@ -41,88 +49,89 @@ impl Rings {
         let entries = usize::from(size);
         let available = entries * DESCRIPTOR_LEN;
         let used = (available + 6 + entries * 2).next_multiple_of(CACHE_LINE);
-        Self { memory: memory(used + 6 + entries * 8), size, available, used }
+        let mut memory = RingMemory::new(memory(used + 6 + entries * 8));
+        let addresses = QueueAddresses {
+            size,
+            descriptors: memory.device_address(0),
+            available: memory.device_address(available),
+            used: memory.device_address(used),
+        };
+        Self {
+            addresses,
+            descriptors: memory.ring(0, entries),
+            available_flags: memory.word(available),
+            available_index: memory.word(available + 2),
+            available: memory.ring(available + 4, entries),
+            used_event: memory.word(available + 4 + entries * 2),
+            used_flags: memory.word(used),
+            used_index: memory.word(used + 2),
+            used: memory.ring(used + 4, entries),
+            available_event: memory.word(used + 4 + entries * 8),
+            memory,
+        }
     }
 
     /// How many descriptors there are: a power of two.
     #[inline]
     pub(super) fn size(&self) -> u16 {
-        self.size
+        self.addresses.size
     }
 
     /// Where the device finds the parts.
     pub(super) fn addresses(&self) -> QueueAddresses {
-        QueueAddresses {
-            size: self.size,
-            descriptors: self.memory.device_address(0),
-            available: self.memory.device_address(self.available),
-            used: self.memory.device_address(self.used),
-        }
+        self.addresses
     }
 
-    /// The descriptors' memory, and where in it they begin.
+    /// The descriptors.
     #[inline]
-    pub(super) fn descriptors(&mut self) -> (&mut DmaRegion, usize) {
-        (&mut self.memory, 0)
-    }
-
-    /// Makes the descriptor `index` stand for a table.
-    pub(super) fn set_indirect(&mut self, index: u16, address: u64, len: u32) {
-        write_indirect(&mut self.memory, usize::from(index) * DESCRIPTOR_LEN, address, len);
-    }
-
-    /// Where in a ring the position counted from the beginning of time is.
-    #[inline]
-    fn slot(&self, position: u16) -> usize {
-        usize::from(position & (self.size - 1))
+    pub(super) fn descriptors(&mut self) -> &mut Descriptors {
+        &mut self.descriptors
     }
 
     #[inline]
     pub(super) fn set_available_flags(&mut self, flags: u16) {
-        self.memory.write_u16(self.available, flags);
+        self.available_flags.write(flags);
     }
 
     #[inline]
     pub(super) fn set_available_index(&mut self, index: u16) {
-        self.memory.write_u16(self.available + 2, index);
+        self.available_index.write(index);
     }
 
     #[inline]
-    pub(super) fn set_available(&mut self, position: u16, head: u16) {
-        let place = self.available + 4 + self.slot(position) * 2;
-        self.memory.write_u16(place, head);
+    pub(super) fn set_available(&mut self, position: u64, head: u16) {
+        self.available.write(position as usize, head);
     }
 
     #[inline]
     pub(super) fn set_used_event(&mut self, event: u16) {
-        self.memory.write_u16(self.available + 4 + usize::from(self.size) * 2, event);
+        self.used_event.write(event);
     }
 
     #[inline]
     pub(super) fn used_flags(&self) -> u16 {
-        self.memory.read_u16(self.used)
+        self.used_flags.read()
     }
 
     #[inline]
     pub(super) fn used_index(&self) -> u16 {
-        self.memory.read_u16(self.used + 2)
+        self.used_index.read()
     }
 
     /// The id and the length of a returned buffer, as the device wrote them.
     #[inline]
-    pub(super) fn used_entry(&self, position: u16) -> (u32, u32) {
-        let place = self.used + 4 + self.slot(position) * 8;
-        let [id, written] = self.memory.read_two_u32(place);
+    pub(super) fn used_entry(&self, position: u64) -> (u32, u32) {
+        let [id, written] = self.used.read(position as usize);
         (id, written)
     }
 
     #[inline]
     pub(super) fn available_event(&self) -> u16 {
-        self.memory.read_u16(self.used + 4 + usize::from(self.size) * 8)
+        self.available_event.read()
     }
 
-    /// The rings' memory, with a page that no device knows in its place.
-    pub(super) fn take_memory(&mut self) -> DmaRegion {
-        core::mem::replace(&mut self.memory, DmaRegion::new(1))
+    /// Keeps the memory for good.
+    pub(super) fn leak(&self) {
+        self.memory.leak();
     }
 }

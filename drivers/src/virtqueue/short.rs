@@ -55,23 +55,19 @@ impl<B> VirtQueue<B> {
         if needed > self.free.count() || self.fault.is_some() {
             return Err(buffer);
         }
-        let Some(slot) = self.lent.get_mut(usize::from(head)) else { return Err(buffer) };
-        let (memory, base) = self.rings.descriptors();
         let (mut last, mut left) = (head, short.count);
         for &(address, len) in short.segments.iter().take(usize::from(short.count)) {
             left -= 1;
             let next = self.free.links().get(usize::from(last)).copied().unwrap_or(0);
-            write_link((memory, base), last, (address, len), access, (left > 0).then_some(next));
+            let next_link = (left > 0).then_some(next);
+            write_link(self.rings.descriptors(), last, (address, len), access, next_link);
             if left > 0 {
                 last = next;
             }
         }
         let writable = if access == Access::DeviceWrites { short.len } else { 0 };
-        let (position, count) = (self.staged, short.count);
-        *slot = Some(Lent { buffer, last, count, table: None, position, writable });
-        self.free.take(last, count);
-        self.rings.set_available(position as u16, head);
-        self.staged = position + 1;
+        self.keep(head, buffer);
+        self.stage(head, Lent { last, count: short.count, table: None, position: self.staged, writable });
         Ok(())
     }
 }

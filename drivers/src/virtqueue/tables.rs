@@ -4,10 +4,11 @@
 //! look in another place. So short chains stand in the ring, and long ones in a table; there are fewer tables
 //! than descriptors, and a chain that finds none stands in the ring where it fits.
 
-use super::chain::{ChainWriter, DESCRIPTOR_LEN, Limits, MAX_CHAIN, Written};
+use super::chain::{ChainWriter, DESCRIPTOR_LEN, Descriptors, Limits, MAX_CHAIN, Written};
 use super::fault::Refusal;
 use alloc::vec::Vec;
 use isola_machine::dma::DmaRegion;
+use isola_machine::dma_ring::RingMemory;
 
 /// Longest chain that stands in the ring, however little of it is free, where tables are known: a header and two segments.
 pub(super) const DIRECT_MAX: u16 = 3;
@@ -46,7 +47,7 @@ pub(super) struct InTable {
 /// The tables of a queue.
 #[derive(Debug)]
 pub(super) struct Tables {
-    memory: Option<DmaRegion>,
+    memory: Option<(RingMemory, Descriptors)>,
     free: Vec<u16>,
 }
 
@@ -59,7 +60,9 @@ impl Tables {
     /// Tables for a queue of `size` descriptors.
     pub(super) fn new(size: u16, memory: &mut dyn FnMut(usize) -> DmaRegion) -> Self {
         let count = (size / DESCRIPTORS_A_TABLE).max(1);
-        Self { memory: Some(memory(usize::from(count) * TABLE_LEN)), free: (0..count).collect() }
+        let mut memory = RingMemory::new(memory(usize::from(count) * TABLE_LEN));
+        let descriptors = memory.ring(0, usize::from(count) * usize::from(MAX_CHAIN));
+        Self { memory: Some((memory, descriptors)), free: (0..count).collect() }
     }
 
     /// Whether there are none at all.
@@ -79,13 +82,13 @@ impl Tables {
         table: u16,
         visit: impl FnOnce(&mut ChainWriter<'_>),
     ) -> Result<InTable, Refusal> {
-        let memory = self.memory.as_mut().ok_or(Refusal::Full)?;
-        let base = usize::from(table) * TABLE_LEN;
-        let mut writer = ChainWriter::new((memory, base), 0, &CONSECUTIVE, LIMITS);
+        let (memory, descriptors) = self.memory.as_mut().ok_or(Refusal::Full)?;
+        let base = usize::from(table) * usize::from(MAX_CHAIN);
+        let mut writer = ChainWriter::new((descriptors, base), 0, &CONSECUTIVE, LIMITS);
         visit(&mut writer);
         let chain = writer.finish()?;
         let len = u32::from(chain.count) * DESCRIPTOR_LEN as u32;
-        Ok(InTable { chain, address: memory.device_address(base), len })
+        Ok(InTable { chain, address: memory.device_address(usize::from(table) * TABLE_LEN), len })
     }
 
     /// Takes the table that [`Self::first`] named.
@@ -98,8 +101,8 @@ impl Tables {
         self.free.push(table);
     }
 
-    /// The tables' memory.
-    pub(super) fn take_memory(&mut self) -> Option<DmaRegion> {
-        self.memory.take()
+    /// Keeps the tables' memory for good.
+    pub(super) fn leak(&self) {
+        self.memory.iter().for_each(|(memory, _)| memory.leak());
     }
 }

@@ -109,7 +109,12 @@ impl Segment {
             }
             options.push(TcpOptionElement::Timestamp(value, echo));
         }
-        options.extend(self.scale.map(TcpOptionElement::WindowScale));
+        // Padded in front too, as Linux does.
+        options.extend(
+            self.scale
+                .into_iter()
+                .flat_map(|scale| [TcpOptionElement::Noop, TcpOptionElement::WindowScale(scale)]),
+        );
         if let Some((&first, more)) = self.sack.split_first() {
             let more = std::array::from_fn(|at| more.get(at).copied());
             options.push(TcpOptionElement::SelectiveAcknowledgement(first, more));

@@ -44,13 +44,15 @@ impl Attribution {
         Self { first: Cell::new(0), piece: Cell::new(0), works_for: Cell::new(WorksFor::None) }
     }
 
-    /// Begins the first piece of an event, which is charged to [`INFRASTRUCTURE`] so far.
+    /// Begins the first piece of an event, which is charged to [`INFRASTRUCTURE`] so far. Returns the reading of the cycle
+    /// counter.
     #[inline]
-    pub fn begin(&self) {
+    pub fn begin(&self) -> u64 {
         let now = cycles();
         self.first.set(now);
         self.piece.set(now);
         self.works_for.set(WorksFor::None);
+        now
     }
 
     /// Ends a piece, and begins the next one.

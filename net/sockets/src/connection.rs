@@ -200,7 +200,9 @@ impl Connection {
         }
     }
 
-    /// Calls the handler, unless it is gone: the application may have let go of the connection.
+    /// Calls the handler, unless it is gone: the application may have let go of the connection. Inlined, as a call would copy
+    /// the data once more.
+    #[inline(always)]
     fn call(
         self: &Rc<Self>,
         activity: ActivityId,

@@ -23,8 +23,8 @@ use core::net::IpAddr;
 use core::sync::atomic::Ordering;
 use isola_abi::report::{MemoryPressure, Report};
 use isola_ebbs::{Ebb, Representative, current_core, cycles, platform};
+use isola_events::StaticEvent;
 use isola_events::activity::{INFRASTRUCTURE, charge_to};
-use isola_events::event::Event;
 use isola_events::{Alarm, current_activity, now};
 use isola_iobuf::IoBufMut;
 use isola_net_stack::{
@@ -36,6 +36,13 @@ use isola_platform::CoreIndex;
 use isola_platform::network::{ReceivedChecksum, ReceivedFrame};
 
 pub(crate) static NETWORK: Ebb<CoreNetwork> = Ebb::new();
+
+/// Sends the frames that the core's stack has ready.
+static FLUSH: StaticEvent = StaticEvent::new(INFRASTRUCTURE, || {
+    NETWORK.flush_queued.set(false);
+    NETWORK.attribution.begin();
+    NETWORK.flush();
+});
 
 /// A core's own protocol stack.
 pub(crate) struct CoreNetwork {
@@ -89,9 +96,18 @@ impl Representative for CoreNetwork {
 
 /// What is the same for all frames that are taken in together.
 pub(crate) struct Intake {
+    /// Cycle counter at the start.
+    began: u64,
     now: stack::Instant,
     longest: usize,
     nothing_arrives: bool,
+}
+
+impl Intake {
+    /// Returns the cycle counter at the start, before the driver read the device's ring.
+    pub fn began(&self) -> u64 {
+        self.began
+    }
 }
 
 /// Longest frame that is taken while memory is short, in bytes.
@@ -199,9 +215,9 @@ impl CoreNetwork {
             level if level == MemoryPressure::Critical as u32 => LONGEST_IN_NEED,
             _ => usize::MAX,
         };
-        let intake = Intake { now: self.now(), longest, nothing_arrives: self.arriving.is_empty() };
-        self.attribution.begin();
-        intake
+        let began = self.attribution.begin();
+        let now = stack::Instant::from_nanos(self.clock.instant(began).as_ns());
+        Intake { began, now, longest, nothing_arrives: self.arriving.is_empty() }
     }
 
     /// Takes a received frame; [`Self::answer`] is due. While next to no memory is left, a long one is dropped, as if the
@@ -392,11 +408,7 @@ impl CoreNetwork {
     /// Has what the stack has ready sent, behind the events that wait now.
     pub fn queue_flush(&self) {
         if !self.flush_queued.replace(true) {
-            Event::new().charged_to(INFRASTRUCTURE).spawn(|| {
-                NETWORK.flush_queued.set(false);
-                NETWORK.attribution.begin();
-                NETWORK.flush();
-            });
+            FLUSH.spawn();
         }
     }
 

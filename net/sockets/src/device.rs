@@ -22,9 +22,9 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use isola_abi::report::NetworkReport;
-use isola_ebbs::{CellEbb, Ebb, Representative, current_core, cycles, platform};
+use isola_ebbs::{CellEbb, Ebb, Representative, current_core, platform};
 use isola_events::activity::INFRASTRUCTURE;
-use isola_events::event::{Event, Placement};
+use isola_events::event::{Event, Placement, StaticEvent};
 use isola_events::interrupt::{Interrupt, on_interrupt};
 use isola_events::polling::{AdaptivePolling, Mode, Thresholds};
 use isola_events::{elsewhere, last_look, on_carried, spawn_on};
@@ -38,6 +38,9 @@ use spin::Mutex;
 
 static QUEUES: Ebb<Queues> = Ebb::new();
 static OWNERS: CellEbb<Owners> = CellEbb::new();
+
+/// Polls the core's queue.
+static POLL: StaticEvent = StaticEvent::new(INFRASTRUCTURE, || QUEUES.poll());
 
 /// Frames taken from the device in one event.
 const BATCH: usize = 64;
@@ -85,7 +88,9 @@ impl Owners {
 struct Queues {
     /// Where frames are counted.
     report: &'static NetworkReport,
-    queue: RefCell<Option<Box<dyn NetworkQueue + Send>>>,
+    served: RefCell<Option<Served>>,
+    /// Maps flows to cores. Set when the core begins to serve its queue.
+    steering: Cell<Option<&'static Arc<Steering>>>,
     /// Frames that the device's queue had no room for.
     waiting: RefCell<VecDeque<Frame>>,
     /// UDP ports whose datagrams all go to one core.
@@ -95,26 +100,27 @@ struct Queues {
     poll_queued: Cell<bool>,
     /// The reading of the cycle counter before which nothing that is in the queue has come.
     empty_at: Cell<u64>,
-    served: RefCell<Option<Served>>,
 }
 
-/// How a queue is served.
+/// A queue and the state of its service.
 struct Served {
+    queue: Box<dyn NetworkQueue + Send>,
     polling: AdaptivePolling,
-    _interrupt: Interrupt,
+    /// `None` if the vector was taken.
+    _interrupt: Option<Interrupt>,
 }
 
 impl Representative for Queues {
     fn create() -> Self {
         Self {
             report: &platform().report().network,
-            queue: RefCell::default(),
+            served: RefCell::default(),
+            steering: Cell::default(),
             waiting: RefCell::default(),
             datagram_cores: RefCell::default(),
             datagrams_elsewhere: Cell::default(),
             poll_queued: Cell::default(),
             empty_at: Cell::default(),
-            served: RefCell::default(),
         }
     }
 }
@@ -200,7 +206,9 @@ pub(crate) fn steer_datagrams(port: u16) {
 pub(crate) fn on_queues(change: impl Fn(&mut Box<dyn NetworkQueue + Send>) + Clone + Send + 'static) {
     for owner in OWNERS.cores() {
         let change = change.clone();
-        spawn_on(owner, move || QUEUES.queue.borrow_mut().iter_mut().for_each(change));
+        spawn_on(owner, move || {
+            QUEUES.served.borrow_mut().iter_mut().for_each(|served| change(&mut served.queue));
+        });
     }
 }
 
@@ -248,10 +256,18 @@ fn hand_on(core: CoreIndex, batch: Vec<ReceivedFrame>, version: u32, came_at: u6
     }
 }
 
+/// Hands a batch to each of several cores.
+#[cold]
+#[inline(never)]
+fn hand_on_all(batches: Vec<(CoreIndex, Vec<ReceivedFrame>)>, version: u32, came_at: u64) {
+    batches.into_iter().for_each(|(core, batch)| hand_on(core, batch, version, came_at));
+}
+
 /// Sends what a core's stack has ready.
 pub(crate) fn transmit(stack: &mut Stack, now: Instant) {
-    if QUEUES.queue.borrow().is_some() {
-        return QUEUES.send_from(stack, now);
+    let queues = &*QUEUES;
+    if queues.served.borrow().is_some() {
+        return queues.send_from(stack, now);
     }
     let owners = OWNERS.count.load(Ordering::Acquire);
     let queue = (current_core().0 as usize).checked_rem(owners);
@@ -286,45 +302,39 @@ impl Queues {
 
     /// Serves a queue that is attached to this core.
     fn serve(&self, queue: Box<dyn NetworkQueue + Send>) {
-        let vector = queue.vector();
-        self.queue.replace(Some(queue));
+        let interrupt = on_interrupt(queue.vector(), || QUEUES.interrupted());
+        let interrupt =
+            interrupt.inspect_err(|error| platform().print(format!("network: {error}\n").as_bytes())).ok();
+        let polling = AdaptivePolling::new(Thresholds::default());
+        self.steering.set(interface::steering());
+        self.served.replace(Some(Served { queue, polling, _interrupt: interrupt }));
         interface::ports_of_datagrams().into_iter().for_each(|port| self.steer_datagrams(port));
-        let interrupt = on_interrupt(vector, || QUEUES.interrupted());
-        match interrupt {
-            Ok(interrupt) => {
-                on_carried(|| {
-                    if let Some(queue) = QUEUES.queue.borrow_mut().as_mut() {
-                        queue.redirect();
-                    }
-                    // Meanwhile interrupts may have gone to who carried this core before.
-                    QUEUES.queue_poll();
-                });
-                let polling = AdaptivePolling::new(Thresholds::default());
-                self.served.replace(Some(Served { polling, _interrupt: interrupt }));
+        on_carried(|| {
+            if let Some(served) = QUEUES.served.borrow_mut().as_mut() {
+                served.queue.redirect();
             }
-            Err(error) => platform().print(format!("network: {error}\n").as_bytes()),
-        }
+            // Meanwhile interrupts may have gone to who carried this core before.
+            QUEUES.queue_poll();
+        });
         // Whatever came before somebody looked made no interrupt.
         self.queue_poll();
     }
 
     fn interrupted(&self) {
-        if let Some(queue) = self.queue.borrow_mut().as_mut() {
-            queue.disable_interrupts();
-        }
         if let Some(served) = self.served.borrow_mut().as_mut() {
+            served.queue.disable_interrupts();
             served.polling.interrupted();
         }
         // The interrupts were let in since the queue was empty: only what came since the core last looked makes one.
-        if !self.poll_queued.get() {
+        if !self.poll_queued.replace(true) {
             self.empty_at.set(self.empty_at.get().max(last_look()));
+            POLL.spawn();
         }
-        self.queue_poll();
     }
 
     fn queue_poll(&self) {
         if !self.poll_queued.replace(true) {
-            Event::new().charged_to(INFRASTRUCTURE).spawn(|| QUEUES.poll());
+            POLL.spawn();
         }
     }
 
@@ -334,15 +344,15 @@ impl Queues {
         let here = current_core();
         let mut elsewhere: Vec<(CoreIndex, Vec<ReceivedFrame>)> = Vec::new();
         // Before the table is looked at: a change that it does not count may be seen all the same.
-        let steering = interface::steering();
+        let steering = self.steering.get();
         let version = steering.map_or(0, |steering| steering.version());
         let came_at = self.empty_at.get();
         NETWORK.latency.begin(came_at);
         let (mut taken, mut bytes) = (0, 0);
-        if let Some(queue) = self.queue.borrow_mut().as_mut() {
+        let intake = NETWORK.begin_intake();
+        if let Some(Served { queue, .. }) = self.served.borrow_mut().as_mut() {
             let is_sole = |steering: &Arc<Steering>| steering.is_sole(here.0 as u16);
             let alone = !self.datagrams_elsewhere.get() && steering.is_some_and(is_sole);
-            let intake = NETWORK.begin_intake();
             while taken < BATCH && (taken == 0 || queue.may_have_received()) {
                 let Some(received) = queue.receive() else { break };
                 taken += 1;
@@ -361,10 +371,11 @@ impl Queues {
         self.report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
         self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);
         if taken < BATCH {
-            self.empty_at.set(cycles());
+            // The poll took every frame that the device had returned when it read the ring, which was later.
+            self.empty_at.set(intake.began());
         }
-        for (core, batch) in elsewhere {
-            hand_on(core, batch, version, came_at);
+        if !elsewhere.is_empty() {
+            hand_on_all(elsewhere, version, came_at);
         }
         if taken > 0 {
             NETWORK.answer();
@@ -377,11 +388,11 @@ impl Queues {
     /// Lets interrupts in again, or looks at the queue again behind the core's other events: where there may be more, or
     /// they come so often that polling is cheaper.
     fn rest(&self, taken: usize) {
-        let mut queue = self.queue.borrow_mut();
-        let Some(queue) = queue.as_mut() else { return };
-        let mode = self.served.borrow_mut().as_mut().map(|served| served.polling.looked(taken));
-        let more =
-            mode == Some(Mode::Polling) || taken == BATCH || queue.enable_interrupts() == FramesPending::Yes;
+        let mut served = self.served.borrow_mut();
+        let Some(Served { queue, polling, .. }) = served.as_mut() else { return };
+        let more = polling.looked(taken) == Mode::Polling
+            || taken == BATCH
+            || queue.enable_interrupts() == FramesPending::Yes;
         if more {
             queue.disable_interrupts();
             self.queue_poll();
@@ -440,18 +451,18 @@ impl Queues {
 
     /// Takes back what the device is done with.
     fn reclaim(&self, recycle: &mut dyn FnMut(IoBufMut)) {
-        if let Some(queue) = self.queue.borrow_mut().as_mut() {
-            queue.reclaim(recycle);
+        if let Some(served) = self.served.borrow_mut().as_mut() {
+            served.queue.reclaim(recycle);
         }
     }
 
     /// Hands the frames that wait to the device, and then those that `push` gives. What it has no room for waits.
     #[inline]
     fn send_all(&self, push: impl FnOnce(&mut Outbox<'_>)) {
-        let mut queue = self.queue.borrow_mut();
+        let mut served = self.served.borrow_mut();
         let mut waiting = self.waiting.borrow_mut();
         // A core may have frames to send before it has its queue.
-        let queue = queue.as_deref_mut();
+        let queue = served.as_mut().map(|served| &mut *served.queue);
         let mut outbox = Outbox { queue, waiting: &mut waiting, sent: 0, sent_bytes: 0, dropped: 0 };
         outbox.push_waiting();
         push(&mut outbox);

@@ -33,10 +33,16 @@ pub(crate) fn prepend(
     ether_type: EtherType,
 ) -> Option<()> {
     let bytes: &mut [u8; HEADER_LEN] = head.prepend(HEADER_LEN)?.try_into().ok()?;
-    bytes[0..6].copy_from_slice(&destination.0);
-    bytes[6..12].copy_from_slice(&source.0);
-    bytes[12..14].copy_from_slice(&ether_type.0.to_be_bytes());
+    *bytes = header(source, destination, ether_type);
     Some(())
+}
+
+/// A header.
+#[inline]
+pub(crate) const fn header(source: MacAddr, destination: MacAddr, ether_type: EtherType) -> [u8; HEADER_LEN] {
+    let ([a, b, c, d, e, f], [g, h, i, j, k, l]) = (destination.0, source.0);
+    let [high, low] = ether_type.0.to_be_bytes();
+    [a, b, c, d, e, f, g, h, i, j, k, l, high, low]
 }
 
 #[cfg(test)]

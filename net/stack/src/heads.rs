@@ -23,13 +23,13 @@ impl HeadPool {
     }
 
     /// A buffer with room for all headers in front, and none behind.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> IoBufMut {
         self.free.pop().unwrap_or_else(|| IoBufMut::with_room(self.room, 0))
     }
 
     /// Takes the memory of a header back, where it is of this pool's size.
-    #[inline]
+    #[inline(always)]
     pub fn give(&mut self, mut head: IoBufMut) {
         if self.free.len() >= POOL || head.storage_len() != self.room {
             return;

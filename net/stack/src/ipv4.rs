@@ -77,22 +77,20 @@ pub(crate) fn prepend(
 ) -> Option<()> {
     let total_len = u16::try_from(HEADER_LEN + head.len() + payload_len).ok()?;
     let bytes: &mut [u8; HEADER_LEN] = head.prepend(HEADER_LEN)?.try_into().ok()?;
-    bytes[0] = 0x45;
-    bytes[1] = 0;
+    *bytes = header(source, destination, protocol);
     bytes[2..4].copy_from_slice(&total_len.to_be_bytes());
-    // No identification: a packet that is never fragmented needs none (RFC 6864 4.1).
-    bytes[4..6].copy_from_slice(&[0, 0]);
-    // Don't fragment.
-    bytes[6..8].copy_from_slice(&[0x40, 0]);
-    bytes[8] = HOP_LIMIT;
-    bytes[9] = protocol.0;
-    bytes[10..12].copy_from_slice(&[0, 0]);
-    bytes[12..16].copy_from_slice(&source.octets());
-    bytes[16..20].copy_from_slice(&destination.octets());
     let mut sum = Sum::default();
     sum.add(bytes);
     bytes[10..12].copy_from_slice(&sum.checksum().to_be_bytes());
     Some(())
+}
+
+/// A header whose length and checksum are zero.
+#[inline]
+pub(crate) const fn header(source: Ipv4Addr, destination: Ipv4Addr, protocol: IpNumber) -> [u8; HEADER_LEN] {
+    let ([a, b, c, d], [e, f, g, h]) = (source.octets(), destination.octets());
+    // No identification: a packet that is never fragmented, as the flag 0x40 says, needs none (RFC 6864 4.1).
+    [0x45, 0, 0, 0, 0, 0, 0x40, 0, HOP_LIMIT, protocol.0, 0, 0, a, b, c, d, e, f, g, h]
 }
 
 #[cfg(test)]

@@ -227,13 +227,21 @@ pub(crate) fn prepend(
 ) -> Option<()> {
     let len = u16::try_from(head.len() + payload_len).ok()?;
     let bytes: &mut [u8; HEADER_LEN] = head.prepend(HEADER_LEN)?.try_into().ok()?;
-    bytes[0..4].copy_from_slice(&[0x60, 0, 0, 0]);
+    *bytes = header(source, destination, next, hops);
     bytes[4..6].copy_from_slice(&len.to_be_bytes());
+    Some(())
+}
+
+/// A header whose length is zero.
+#[inline]
+pub(crate) fn header(source: Ipv6Addr, destination: Ipv6Addr, next: IpNumber, hops: u8) -> [u8; HEADER_LEN] {
+    let mut bytes = [0; HEADER_LEN];
+    bytes[0] = 0x60;
     bytes[6] = next.0;
     bytes[7] = hops;
     bytes[8..24].copy_from_slice(&source.octets());
     bytes[24..40].copy_from_slice(&destination.octets());
-    Some(())
+    bytes
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ pub use stack::{Moved, Occupancy, Stack};
 pub use steering::{BUCKETS, Bucket, Buckets, MAX_CORES, Move, Steering};
 pub use tcp::{
     Algorithm, Arrived, CongestionControl, ConnectError, ConnectionStats, ConnectionView, Ecn, EndCame,
-    KeepAlive, ListenError, Round, SendError, TcpConfig, Timeout, WindowUse,
+    KeepAlive, ListenError, Round, SendError, TcpConfig, Timeout,
 };
 pub use time::{Duration, Instant};
 pub use toeplitz::KEY_LEN;

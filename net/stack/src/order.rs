@@ -2,19 +2,25 @@
 
 use alloc::vec::Vec;
 
+/// No number: what lies before the first and behind the last.
 const NONE: u32 = u32::MAX;
 
+/// The neighbours of a number that is in.
 #[derive(Clone, Copy, Debug)]
 struct Link {
+    /// [`Link::OUT`]'s where the number is not in.
     before: u32,
     after: u32,
-    linked: Linked,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Linked {
-    Yes,
-    No,
+impl Link {
+    /// The link of a number that is not in.
+    const OUT: Self = Self { before: NONE - 1, after: NONE };
+
+    #[inline]
+    const fn is_in(self) -> bool {
+        self.before != Self::OUT.before
+    }
 }
 
 /// Numbers in the order in which they were put in, each at most once.
@@ -31,6 +37,7 @@ impl Order {
     }
 
     /// The number that is in longest.
+    #[inline]
     pub fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
@@ -40,27 +47,36 @@ impl Order {
         self.links.get(number as usize).map(|link| link.after).filter(|&after| after != NONE)
     }
 
-    /// Whether a number is in.
-    pub fn has(&self, number: u32) -> bool {
-        self.links.get(number as usize).is_some_and(|link| link.linked == Linked::Yes)
-    }
-
     /// Puts a number last, where it is not in yet.
-    #[inline]
+    #[inline(always)]
     pub fn push_new(&mut self, number: u32) {
-        if !self.has(number) {
-            self.push(number);
+        match self.links.get_mut(number as usize) {
+            Some(link) if link.is_in() => {}
+            Some(link) => {
+                *link = Link { before: self.last, after: NONE };
+                self.append(number);
+            }
+            None => self.push_beyond(number),
         }
     }
 
     /// Puts a number last; one that is in already moves there.
     pub fn push(&mut self, number: u32) {
         self.remove(number);
-        let index = number as usize;
-        if self.links.len() <= index {
-            self.links.resize(index + 1, Link { before: NONE, after: NONE, linked: Linked::No });
-        }
-        self.links[index] = Link { before: self.last, after: NONE, linked: Linked::Yes };
+        self.push_new(number);
+    }
+
+    /// Puts a number last for which there is no link yet.
+    #[cold]
+    fn push_beyond(&mut self, number: u32) {
+        self.links.resize(number as usize + 1, Link::OUT);
+        self.links[number as usize].before = self.last;
+        self.append(number);
+    }
+
+    /// Has what was last be followed by a number that has its link.
+    #[inline]
+    fn append(&mut self, number: u32) {
         match self.links.get_mut(self.last as usize) {
             Some(last) => last.after = number,
             None => self.first = number,
@@ -77,13 +93,19 @@ impl Order {
     }
 
     /// Takes a number out, where it is in.
+    #[inline(always)]
     pub fn remove(&mut self, number: u32) {
-        let Some(link) = self.links.get_mut(number as usize) else { return };
-        if link.linked == Linked::No {
-            return;
+        let Some(link) = self.links.get_mut(number as usize).filter(|link| link.is_in()) else { return };
+        let Link { before, after } = core::mem::replace(link, Link::OUT);
+        if self.first == self.last {
+            (self.first, self.last) = (NONE, NONE);
+        } else {
+            self.join(before, after);
         }
-        link.linked = Linked::No;
-        let Link { before, after, .. } = *link;
+    }
+
+    /// Makes neighbours of two between which a number was taken out.
+    fn join(&mut self, before: u32, after: u32) {
         match self.links.get_mut(before as usize) {
             Some(neighbour) => neighbour.after = after,
             None => self.first = after,

@@ -100,6 +100,14 @@ impl<T> Slab<T> {
         self.slots.get_mut(index as usize)?.value.as_mut()
     }
 
+    /// The entry at a place, to be changed, and its key.
+    #[inline]
+    pub fn with_key_at(&mut self, index: u32) -> Option<(Key, &mut T)> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let key = Key { index, generation: slot.generation };
+        slot.value.as_mut().map(|value| (key, value))
+    }
+
     /// Takes an entry out; its key is void from now on.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slots.get_mut(key.index as usize)?;

@@ -96,6 +96,20 @@ impl Duration {
     }
 }
 
+impl Duration {
+    /// Returns how far the two are from each other.
+    pub(crate) const fn distance_to(self, other: Self) -> Self {
+        Self(self.0.abs_diff(other.0))
+    }
+
+    /// Returns this span moved towards `other` by one part in 2^`shift` of the distance, rounded down: an exponentially
+    /// weighted average, for spans of less than 2^63 ns.
+    pub(crate) const fn nearer_to(self, other: Self, shift: u32) -> Self {
+        let step = (other.0.wrapping_sub(self.0) as i64) >> shift;
+        Self(self.0.wrapping_add_signed(step))
+    }
+}
+
 impl Add<Duration> for Instant {
     type Output = Self;
 

@@ -40,7 +40,7 @@ impl Timers {
     }
 
     /// Makes sure that `owner` is looked at no later than `at`.
-    #[inline]
+    #[inline(always)]
     pub fn no_later_than(&mut self, owner: u32, at: Instant) {
         match self.place(owner).and_then(|place| self.heap.get(place).map(|entry| entry.at)) {
             Some(entry) if entry <= at => {}

@@ -1,8 +1,8 @@
-//! The short way of segments that are expected, and the general way: what comes of both is the same.
+//! The short way of segments that are expected, in and out, and the general way: what comes of both is the same.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
-use isola_net_stack::{Config, Counter, Duration, Event, RxChecksum, TcpConfig};
+use isola_net_stack::{Config, Counter, Duration, Event, MacAddr, RxChecksum, TcpConfig};
 use proptest::prelude::*;
 
 /// What a peer, or the application, does next. Positions are told from where the peer stands.
@@ -78,6 +78,8 @@ struct Side {
     /// Where what it sent last ends, and the timestamp of that.
     heard: (u32, u32),
     seen: Vec<String>,
+    /// How often the general side learned another address of a neighbour that it does not talk to.
+    told: u8,
 }
 
 impl Side {
@@ -90,7 +92,7 @@ impl Side {
         let syn = if clocks { syn.timestamps(100, 0) } else { syn };
         let talk = peer.connect_with(syn);
         let heard = (talk.ack, 0);
-        Self { peer, talk, frames, clock: 100, heard, seen: Vec::new() }
+        Self { peer, talk, frames, clock: 100, heard, seen: Vec::new(), told: 0 }
     }
 
     /// Does a step and writes down all that comes of it.
@@ -130,6 +132,13 @@ impl Side {
                 self.peer.now += Duration::from_millis(millis);
                 self.peer.stack.on_timer(self.peer.now);
             }
+        }
+        if self.frames == Frames::General {
+            // When a neighbour's address changes, the stack looks all paths up again: the next segments go out the general
+            // way as well.
+            self.told = self.told.wrapping_add(1);
+            let mac = MacAddr([2, 0, 0, 0, 9, self.told]);
+            self.peer.stack.learn(self.peer.now, host_ip(99), mac);
         }
         let events: Vec<Event> = core::iter::from_fn(|| self.peer.stack.next_event()).collect();
         let segments = self.peer.segments();

@@ -49,6 +49,12 @@ impl Pages {
         has_cleared
     }
 
+    /// Returns whether [`Self::clear_some`] may have something to do.
+    #[inline]
+    pub fn may_have_unclear(&self) -> bool {
+        self.may_have_unclear.load(Ordering::Relaxed)
+    }
+
     /// As [`Self::allocate_near`].
     pub fn frame_near(&self, node: NodeId, pages: usize, align_pages: usize) -> Option<Frame> {
         let count = u32::try_from(pages).ok().filter(|&pages| pages > 0)?;

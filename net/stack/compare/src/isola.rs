@@ -18,7 +18,15 @@ struct Buffers(VecDeque<IoBuf>);
 
 impl Buffers {
     fn fill(&mut self, frame: &Frame) -> IoBuf {
-        let free = self.0.pop_front().and_then(|buffer| buffer.try_into_mut().ok());
+        let free = match self.0.pop_front().map(IoBuf::try_into_mut) {
+            Some(Ok(free)) => Some(free),
+            Some(Err(used)) => {
+                // Somebody still reads it: it is tried again when its turn comes.
+                self.0.push_back(used);
+                None
+            }
+            None => None,
+        };
         let mut buffer = free.unwrap_or_else(|| IoBufMut::with_room(0, 2048));
         buffer.reset(0);
         let fits = buffer.append_slice(&frame.head);

@@ -8,7 +8,7 @@ use crate::address::Flow;
 use crate::event::{ConnId, ListenerId, UdpId};
 use crate::owner::Owner;
 use crate::path_mtu::PathUser;
-use crate::tcp::tables::Around;
+use crate::tcp::tables::{Around, ReadAll, Settled};
 use crate::tcp::{ConnectError, ConnectionStats, ConnectionView, EndCame, KeepAlive, ListenError, SendError};
 use crate::time::Instant;
 use crate::udp::{self, BindError, Datagram, SendToError};
@@ -56,14 +56,18 @@ impl Stack {
     /// The memory is kept, unchanged and uncopied, until the peer has acknowledged it.
     #[inline]
     pub fn send(&mut self, conn: ConnId, data: &mut Chain) -> Result<(), SendError> {
-        self.tcp.send(conn, data, &mut around!(self))
+        let settled = self.tcp.send(conn, data)?;
+        self.settle(conn, settled);
+        Ok(())
     }
 
     /// Queues as much as fits off the front of `data`; returns how many bytes. Where some are left,
     /// [`Event::SendSpace`](crate::Event::SendSpace) tells when a good part of them fits.
     #[inline]
     pub fn send_some(&mut self, conn: ConnId, data: &mut Chain) -> Result<usize, SendError> {
-        self.tcp.send_some(conn, data, &mut around!(self))
+        let (count, settled) = self.tcp.send_some(conn, data)?;
+        self.settle(conn, settled);
+        Ok(count)
     }
 
     /// Bytes that `send` takes now.
@@ -79,15 +83,32 @@ impl Stack {
 
     /// Takes the next piece of received data: a view of the frame that it came in. `None` where there is
     /// nothing now. What is taken opens the receive window again.
+    #[inline]
     pub fn read(&mut self, conn: ConnId) -> Option<IoBuf> {
-        self.tcp.read(conn, &mut around!(self))
+        let (piece, settled) = self.tcp.read(conn)?;
+        self.settle(conn, settled);
+        Some(piece)
     }
 
     /// Takes all of the received data, and says whether that was the last of it. As [`Self::read`] otherwise; `None` where
     /// there is no such connection.
     #[inline]
     pub fn read_all(&mut self, conn: ConnId) -> Option<(Chain, EndCame)> {
-        self.tcp.read_all(conn, &mut around!(self))
+        let ReadAll { connection, end, settled } = self.tcp.before_read_all(conn)?;
+        if settled == Settled::Yes {
+            return Some((connection.take_all(), end));
+        }
+        let data = connection.take_all();
+        self.settle(conn, settled);
+        Some((data, end))
+    }
+
+    /// Sees to what a connection wants after a call.
+    #[inline]
+    fn settle(&mut self, conn: ConnId, settled: Settled) {
+        if settled == Settled::No {
+            self.tcp.settle_call(conn, &mut around!(self));
+        }
     }
 
     /// Whether everything was read that the peer will ever send.

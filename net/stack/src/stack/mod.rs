@@ -2,6 +2,7 @@
 //! neighbours and addresses, `calls.rs` the application's side.
 
 mod calls;
+mod ends;
 mod link;
 mod moving;
 mod receive;
@@ -127,6 +128,23 @@ impl Stack {
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
         self.at(now);
+        if self.now < self.setup_due && !self.interface.has_ready() {
+            let Self { now, tcp, interface, counters, .. } = self;
+            match tcp.next_usual(*now, interface) {
+                Some(usual) => {
+                    counters.bump(Counter::FramesOut);
+                    counters.add(Counter::BytesOut, usual.len() as u64);
+                    return Some(usual.into_frame());
+                }
+                None if tcp.has_ready() => {}
+                None => return None,
+            }
+        }
+        self.transmit_any()
+    }
+
+    /// Takes the next frame to transmit, whatever it is.
+    fn transmit_any(&mut self) -> Option<Frame> {
         if self.now >= self.setup_due {
             self.set_up();
         }
@@ -148,7 +166,6 @@ impl Stack {
     }
 
     /// Counts a frame that leaves.
-    #[inline(always)]
     fn counted(&mut self, frame: Frame) -> Option<Frame> {
         self.counters.bump(Counter::FramesOut);
         self.counters.add(Counter::BytesOut, frame.len() as u64);
@@ -224,7 +241,7 @@ impl Stack {
                 return Some(Event::Datagram(id));
             }
         }
-        self.tcp.take_event(&mut around!(self))
+        self.tcp.take_event(&mut self.interface, &mut self.events)
     }
 
     /// Returns the owner of the frame that was received last, of the event that was taken last, or of the frame to

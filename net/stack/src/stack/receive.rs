@@ -1,7 +1,7 @@
 //! The way in: from a frame to the protocol that it is for.
 
 use super::usual::{self, Usual};
-use super::{Stack, around};
+use super::{Stack, around, ends};
 use crate::address::{Flow, MacAddr, is_unicast};
 use crate::address6::is_unicast6;
 use crate::config::RxChecksum;
@@ -21,6 +21,7 @@ use crate::udp::Datagram;
 use crate::{dhcp, dhcp6, ethernet, icmp, icmp6, ipv4, ipv6, udp};
 use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::ops::Range;
 use etherparse::{EtherType, IpNumber};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
@@ -46,12 +47,20 @@ impl Stack {
         self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, frame.len() as u64);
-        if let Some(usual) = usual::read(&frame, 0, &self.interface)
-            && let Some(connection) = self.tcp.connection_at(&usual.flow)
+        if let Some(usual) = usual::read(&frame, 0, &self.interface, &self.tcp)
             && (checksum == RxChecksum::Verified || usual.is_intact(&frame))
         {
-            self.receive_usual(connection, usual, frame, None);
+            self.receive_usual(usual, frame, None);
             return;
+        }
+        if let Some(end) = ends::read(&frame, &self.interface) {
+            let (flow, target) = (end.flow, self.tcp.target(&end.flow));
+            if (target.is_some() || end.may_begin(&self.interface))
+                && (checksum == RxChecksum::Verified || end.is_intact(&frame))
+            {
+                self.tcp.receive_end(flow, target, end.into_segment(frame), &mut around!(self));
+                return;
+            }
         }
         if let Err(reason) = self.receive_ethernet(frame, checksum) {
             self.counters.bump(reason);
@@ -66,10 +75,9 @@ impl Stack {
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, (frame.len() + rest.len()) as u64);
         if checksum == RxChecksum::Verified
-            && let Some(usual) = usual::read(&frame, rest.len(), &self.interface)
-            && let Some(connection) = self.tcp.connection_at(&usual.flow)
+            && let Some(usual) = usual::read(&frame, rest.len(), &self.interface, &self.tcp)
         {
-            self.receive_usual(connection, usual, frame, Some(rest));
+            self.receive_usual(usual, frame, Some(rest));
             return;
         }
         // The last of a stream, or one that reports what is missing: too rare for a way of its own.
@@ -83,15 +91,22 @@ impl Stack {
         }
     }
 
-    #[inline]
-    fn receive_usual(&mut self, connection: u32, usual: Usual, mut frame: IoBuf, rest: Option<Box<Chain>>) {
-        frame.truncate(usual.data.end);
-        frame.advance(usual.data.start);
-        let around = &mut around!(self);
-        if let Err((data, rest)) = self.tcp.deliver_expected(connection, &usual.plain, (frame, rest), around)
-        {
-            self.tcp.deliver(connection, usual.into_segment(data, rest), around);
+    #[inline(always)]
+    fn receive_usual(&mut self, usual: Usual, mut frame: IoBuf, rest: Option<Box<Chain>>) {
+        let Range { start, end } = usual.data(frame.len());
+        frame.truncate(end);
+        frame.advance(start);
+        let index = usual.connection;
+        let Some((connection, ready, delay)) = self.tcp.expecting(index, self.now, &usual.plain) else {
+            self.tcp.deliver_end(index, usual.into_segment(frame, rest), &mut around!(self));
+            return;
+        };
+        self.interface.owner = connection.owner;
+        connection.on_expected(self.now, &usual.plain, frame, rest, delay, &mut self.counters);
+        if !connection.signals.is_empty() {
+            self.events.connections.push_new(index);
         }
+        ready.push_new(index);
     }
 
     fn receive_ethernet(&mut self, frame: IoBuf, checksum: RxChecksum) -> Result<(), Counter> {

@@ -7,137 +7,169 @@
 use crate::checksum::Sum;
 use crate::interface::Interface;
 use crate::ip::Mark;
-use crate::ipv6;
 use crate::tcp::connection::expected::Plain;
-use crate::tcp::flow_map::FlowKey;
+use crate::tcp::flow_map::{FlowKey, FlowKey4};
 use crate::tcp::options::{Options, TIMESTAMPS_LEN, Timestamps};
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{Flags, HEADER_LEN, Segment};
 use crate::tcp::seq::Seq;
-use crate::{ethernet, ipv4};
+use crate::tcp::tables::Tcp;
+use crate::{ethernet, ipv4, ipv6};
 use alloc::boxed::Box;
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::Ipv6Addr;
 use core::ops::Range;
-use etherparse::IpNumber;
+use etherparse::{EtherType, IpNumber};
 use isola_iobuf::{Chain, IoBuf};
 
 const TCP: u8 = IpNumber::TCP.0;
 
-/// Where the flags stand in TCP's header.
-const FLAGS: usize = 13;
+/// Where IP's header begins.
+const IP: usize = ethernet::HEADER_LEN;
+/// Where TCP's header begins behind either of IP's.
+const TCP_V4: usize = IP + ipv4::HEADER_LEN;
+const TCP_V6: usize = IP + ipv6::HEADER_LEN;
+/// The least length of a frame of either: with headers that have no options, and no data.
+const LEAST_V4: usize = TCP_V4 + HEADER_LEN;
+const LEAST_V6: usize = TCP_V6 + HEADER_LEN;
 
 /// What a usual frame says.
 pub(super) struct Usual {
-    pub flow: FlowKey,
+    /// The connection that it is for.
+    pub connection: u32,
     pub plain: Plain,
     flags: Flags,
-    /// Where the data stands in the frame.
-    pub data: Range<usize>,
-    /// Where the packet's addresses stand in the frame, behind which the segment follows, and the segment's length.
-    addresses_at: usize,
-    segment_len: usize,
+    /// The remote and the local port.
+    ports: (u16, u16),
+    /// Where TCP's header begins.
+    segment_at: usize,
+    /// Where the data stands in the packet, though its end may lie in another piece of the frame.
+    start: usize,
+    end: usize,
 }
 
-/// Reads a frame of which `rest_len` bytes stand elsewhere; `None` where it is not a usual one.
-#[inline]
-pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface) -> Option<Usual> {
-    let (link, packet) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>()?;
-    let from_group = link[6] & 1 != 0;
-    if link[..6] != interface.mac.0 || link[6..12] == interface.mac.0 || from_group {
-        return None;
-    }
-    // Of the flags but PSH, the acknowledgement's alone has to be there: asked first, where the segment of a packet without
-    // options stands, as that tells the beginnings and ends of connections apart.
-    let flags_at = FLAGS + if link[12..] == [0x08, 0x00] { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
-    if packet.get(flags_at)? & !Flags::PSH.bits() != Flags::ACK.bits() {
-        return None;
-    }
-    let (mut flow, headers_len, packet_len) = match link[12..] {
-        [0x08, 0x00] => read_v4(packet, interface)?,
-        [0x86, 0xdd] => read_v6(packet, interface)?,
-        _ => return None,
-    };
-    let end = ethernet::HEADER_LEN + packet_len;
-    let (fields, behind) = packet.get(headers_len..)?.split_first_chunk::<HEADER_LEN>()?;
-    let (options_len, timestamps) = match fields[12] >> 4 {
-        5 => (0, None),
-        8 => (TIMESTAMPS_LEN, Some(Timestamps::read(behind.first_chunk()?)?)),
-        _ => return None,
-    };
-    let flags = Flags::from_bits(fields[FLAGS]);
-    let word = |at: usize| fields[at..].first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-    let half = |at: usize| fields[at..].first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
-    let start = ethernet::HEADER_LEN + headers_len + HEADER_LEN + options_len;
-    // The rest belongs to the packet as a whole.
-    let fits =
-        start <= end && end <= frame.len() + rest_len && (rest_len == 0 || end == frame.len() + rest_len);
-    flow.set_ports(half(2), half(0));
-    let plain = Plain {
-        seq: Seq(word(4)),
-        ack: Seq(word(8)),
-        window: half(14),
-        timestamps,
-        len: end.saturating_sub(start) as u32,
-    };
-    let segment_at = ethernet::HEADER_LEN + headers_len;
-    fits.then_some(Usual {
-        flow,
-        plain,
-        flags,
-        data: start..end.min(frame.len()),
-        addresses_at: segment_at - if headers_len == ipv4::HEADER_LEN { 8 } else { 32 },
-        segment_len: end - segment_at,
-    })
-}
-
-/// The flow of an IPv4 packet, without its ports, and the lengths of its header and of all of it.
+/// Reads a frame of which `rest_len` bytes stand elsewhere; `None` where it is not a usual one, or for no connection.
 #[inline(always)]
-fn read_v4(packet: &[u8], interface: &Interface) -> Option<(FlowKey, usize, usize)> {
-    let header = packet.first_chunk::<{ ipv4::HEADER_LEN }>()?;
-    let [0x45, service, l0, l1, _, _, f0, f1, _, TCP, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header else {
-        return None;
-    };
-    let fragment = u16::from_be_bytes([f0, f1]) & 0x3fff;
-    let (source, destination) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
-    if fragment != 0 || is_marked(service) || interface.ipv4?.address != destination {
+pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface, tcp: &Tcp) -> Option<Usual> {
+    let head = frame.first_chunk::<LEAST_V4>()?;
+    let from_group = head[6] & 1 != 0;
+    if head[..6] != interface.mac.0 || head[6..12] == interface.mac.0 || from_group {
         return None;
     }
-    let words = header.as_chunks::<4>().0;
-    let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
-    // A sum over its own complement is all ones, however it is folded.
-    sum.is_multiple_of(0xffff).then(|| {
-        let len = usize::from(u16::from_be_bytes([l0, l1]));
-        (FlowKey::v4(destination, source), ipv4::HEADER_LEN, len)
-    })
+    let usual = match EtherType(half(head, 12)) {
+        EtherType::IPV4 => read_v4(frame, head, interface, tcp)?,
+        EtherType::IPV6 => read_v6(frame, interface, tcp)?,
+        _ => return None,
+    };
+    // The rest belongs to the packet as a whole.
+    let len = frame.len() + rest_len;
+    let fits = usual.start <= usual.end && usual.end <= len && (rest_len == 0 || usual.end == len);
+    fits.then_some(usual)
 }
 
-/// The same of an IPv6 packet.
-#[inline]
-fn read_v6(packet: &[u8], interface: &Interface) -> Option<(FlowKey, usize, usize)> {
-    let header = packet.first_chunk::<{ ipv6::HEADER_LEN }>()?;
-    let [v0, v1, _, _, l0, l1, TCP, _, ref ends @ ..] = *header else { return None };
-    let (source, destination) = ends.split_first_chunk::<16>()?;
-    let destination = Ipv6Addr::from(*destination.first_chunk::<16>()?);
-    let service = v0 << 4 | v1 >> 4;
-    if v0 >> 4 != 6 || is_marked(service) || !interface.ipv6.has(destination) {
+#[inline(always)]
+fn half<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline(always)]
+fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Whether a segment has no flags but that of its acknowledgement, which has to be there, and PSH. That is asked early: it
+/// tells the beginnings and ends of connections apart.
+#[inline(always)]
+const fn is_plain(flags: u8) -> bool {
+    flags & !Flags::PSH.bits() == Flags::ACK.bits()
+}
+
+/// Reads a packet of IPv4 in `frame`, which begins with `head`.
+#[inline(always)]
+fn read_v4(frame: &[u8], head: &[u8; LEAST_V4], interface: &Interface, tcp: &Tcp) -> Option<Usual> {
+    let (local, remote) = (word(head, IP + 16), word(head, IP + 12));
+    let is_fragment = half(head, IP + 6) & 0x3fff != 0;
+    let odd = head[IP] != 0x45 || head[IP + 9] != TCP || is_fragment || is_marked(head[IP + 1]);
+    if odd || !is_plain(head[TCP_V4 + 13]) || interface.ipv4?.address.to_bits() != local {
         return None;
     }
-    let len = ipv6::HEADER_LEN + usize::from(u16::from_be_bytes([l0, l1]));
-    Some((FlowKey::v6(destination, Ipv6Addr::from(*source)), ipv6::HEADER_LEN, len))
+    // A sum over its own complement is all ones, however it is folded, and whichever byte of a word comes first.
+    let words = head[IP..TCP_V4].as_chunks::<4>().0;
+    let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    if !sum.is_multiple_of(0xffff) {
+        return None;
+    }
+    let ports = (half(head, TCP_V4), half(head, TCP_V4 + 2));
+    let connection = tcp.connection_at4(&FlowKey4::new(local, remote, ports.1, ports.0))?;
+    let end = IP + usize::from(half(head, IP + 2));
+    Usual::new(connection, head, frame.get(LEAST_V4..)?, TCP_V4, end)
+}
+
+/// Reads a packet of IPv6.
+#[inline]
+fn read_v6(frame: &[u8], interface: &Interface, tcp: &Tcp) -> Option<Usual> {
+    let head = frame.first_chunk::<LEAST_V6>()?;
+    let service = head[IP] << 4 | head[IP + 1] >> 4;
+    let odd = head[IP] >> 4 != 6 || head[IP + 6] != TCP || is_marked(service);
+    if odd || !is_plain(head[TCP_V6 + 13]) {
+        return None;
+    }
+    let address = |at: usize| head[at..].first_chunk::<16>().map(|bytes| Ipv6Addr::from(*bytes));
+    let (local, remote) = (address(IP + 24)?, address(IP + 8)?);
+    if !interface.ipv6.has(local) {
+        return None;
+    }
+    let mut flow = FlowKey::v6(local, remote);
+    flow.set_ports(half(head, TCP_V6 + 2), half(head, TCP_V6));
+    let end = TCP_V6 + usize::from(half(head, IP + 4));
+    Usual::new(tcp.connection_at(&flow)?, head, frame.get(LEAST_V6..)?, TCP_V6, end)
 }
 
 /// Whether a router on the way was congested (RFC 3168 5): that is for the general way to tell.
-#[inline]
+#[inline(always)]
 const fn is_marked(service: u8) -> bool {
     service & 3 == 3
 }
 
 impl Usual {
+    /// Reads TCP's header, which begins at `at` in `head`; `behind` follows that, and the packet ends at `end`.
+    #[inline(always)]
+    fn new<const N: usize>(
+        connection: u32,
+        head: &[u8; N],
+        behind: &[u8],
+        at: usize,
+        end: usize,
+    ) -> Option<Self> {
+        let (options_len, timestamps) = match head[at + 12] >> 4 {
+            5 => (0, None),
+            8 => (TIMESTAMPS_LEN, Some(Timestamps::read(behind.first_chunk()?)?)),
+            _ => return None,
+        };
+        let start = at + HEADER_LEN + options_len;
+        let plain = Plain {
+            seq: Seq(word(head, at + 4)),
+            ack: Seq(word(head, at + 8)),
+            window: half(head, at + 14),
+            timestamps,
+            len: end.saturating_sub(start) as u32,
+        };
+        let ports = (half(head, at), half(head, at + 2));
+        let flags = Flags::from_bits(head[at + 13]);
+        Some(Self { connection, plain, flags, ports, segment_at: at, start, end })
+    }
+
+    /// Where the data stands in a frame of which so many bytes stand in one piece.
+    #[inline]
+    pub fn data(&self, len: usize) -> Range<usize> {
+        self.start..self.end.min(len)
+    }
+
     /// Whether the segment's checksum holds, of a frame that stands in one piece.
     pub fn is_intact(&self, frame: &[u8]) -> bool {
         // The pseudo-header's addresses stand right before the segment; its other words follow here.
-        let Some(summed) = frame.get(self.addresses_at..self.data.end) else { return false };
-        let mut sum = Sum::words(u64::from(TCP) + self.segment_len as u64);
+        let addresses_len = if self.segment_at == TCP_V4 { 8 } else { 32 };
+        let Some(summed) = frame.get(self.segment_at - addresses_len..self.end) else { return false };
+        let mut sum = Sum::words(u64::from(TCP) + (self.end - self.segment_at) as u64);
         sum.add(summed);
         sum.checksum() == 0
     }
@@ -146,8 +178,8 @@ impl Usual {
     pub fn into_segment(self, payload: IoBuf, rest: Option<Box<Chain>>) -> Segment {
         let Plain { seq, ack, window, timestamps, .. } = self.plain;
         Segment {
-            source_port: self.flow.remote_port(),
-            destination_port: self.flow.local_port(),
+            source_port: self.ports.0,
+            destination_port: self.ports.1,
             seq,
             ack,
             flags: self.flags,

@@ -42,6 +42,20 @@ pub(crate) struct FlowKey6 {
     ports: u32,
 }
 
+impl FlowKey4 {
+    /// Between two addresses, and the ports there.
+    #[inline]
+    pub const fn new(local: u32, remote: u32, local_port: u16, remote_port: u16) -> Self {
+        Self { local, remote, ports: both(local_port, remote_port) }
+    }
+}
+
+/// Both ports as they are hashed and compared.
+#[inline]
+const fn both(local: u16, remote: u16) -> u32 {
+    (local as u32) << 16 | remote as u32
+}
+
 impl FlowKey {
     /// Between two addresses; the ports are still to be set.
     #[inline]
@@ -67,30 +81,10 @@ impl FlowKey {
 
     #[inline]
     pub fn set_ports(&mut self, local: u16, remote: u16) {
-        let both = u32::from(local) << 16 | u32::from(remote);
+        let ports = both(local, remote);
         match self {
-            Self::V4(key) => key.ports = both,
-            Self::V6(key) => key.ports = both,
-        }
-    }
-
-    /// The local port.
-    #[inline]
-    pub const fn local_port(&self) -> u16 {
-        (self.ports() >> 16) as u16
-    }
-
-    /// The remote port.
-    #[inline]
-    pub const fn remote_port(&self) -> u16 {
-        self.ports() as u16
-    }
-
-    #[inline]
-    const fn ports(&self) -> u32 {
-        match self {
-            Self::V4(key) => key.ports,
-            Self::V6(key) => key.ports,
+            Self::V4(key) => key.ports = ports,
+            Self::V6(key) => key.ports = ports,
         }
     }
 }
@@ -118,11 +112,12 @@ impl Hasher {
         Self(core::array::from_fn(|index| random.hash(&index.to_le_bytes())))
     }
 
-    #[inline]
+    #[inline(always)]
     fn hash<const N: usize>(&self, words: [u32; N]) -> u64 {
-        let [first, keys @ ..] = &self.0;
-        let products = words.into_iter().zip(keys).map(|(word, key)| u64::from(word).wrapping_mul(*key));
-        let sum = products.fold(*first, u64::wrapping_add);
+        let [mut sum, keys @ ..] = self.0;
+        for (word, key) in words.iter().zip(&keys) {
+            sum = sum.wrapping_add(u64::from(*word).wrapping_mul(*key));
+        }
         // The table takes its places by the lower bits.
         sum & 0xffff_ffff_0000_0000 | sum >> 32
     }
@@ -192,9 +187,15 @@ impl FlowMap {
     #[inline]
     pub fn get(&self, key: &FlowKey) -> Option<Target> {
         match key {
-            FlowKey::V4(key) => Some(self.v4.find(self.hasher.hash4(key), |entry| entry.0 == *key)?.1),
+            FlowKey::V4(key) => self.get4(key),
             FlowKey::V6(key) => Some(self.v6.find(self.hasher.hash6(key), |entry| entry.0 == *key)?.1),
         }
+    }
+
+    /// What a flow of IPv4 leads to.
+    #[inline(always)]
+    pub fn get4(&self, key: &FlowKey4) -> Option<Target> {
+        Some(self.v4.find(self.hasher.hash4(key), |entry| entry.0 == *key)?.1)
     }
 
     /// Makes the flow lead to `target`, and nowhere else.

@@ -125,7 +125,7 @@ pub(crate) struct HalfOpen {
 pub(crate) struct Ours {
     pub initial: Seq,
     pub mss: u16,
-    pub stamps: Stamps,
+    pub timestamp_offset: u32,
 }
 
 impl HalfOpen {
@@ -138,6 +138,7 @@ impl HalfOpen {
         now: Instant,
         config: &TcpConfig,
     ) -> Self {
+        let stamps = Stamps::new(ours.timestamp_offset, now);
         let asks = segment.flags.has(Flags::ECE | Flags::CWR);
         Self {
             handshake: Handshake {
@@ -149,13 +150,16 @@ impl HalfOpen {
                 window: segment.window,
                 answered_at: Some(now),
                 ecn: if asks && config.ecn != Ecn::Never { Agreed::Yes } else { Agreed::No },
+                mss: ours.mss,
+                timestamp_offset: ours.timestamp_offset,
+                path: None,
             },
             local_window: config.receive_window.min(65_535) as u16,
             local_options: Options {
                 mss: Some(ours.mss),
                 window_scale: segment.options.window_scale.map(|_| config.window_scale()),
                 sack: segment.options.sack,
-                timestamps: segment.options.timestamps.map(|theirs| ours.stamps.answer(now, theirs)),
+                timestamps: segment.options.timestamps.map(|theirs| stamps.answer(now, theirs)),
             },
             repeats: 0,
         }

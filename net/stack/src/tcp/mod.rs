@@ -33,7 +33,7 @@ mod template;
 mod time_wait;
 mod timestamps;
 
-pub use congestion::{Algorithm, Arrived, CongestionControl, Round, Timeout, WindowUse};
+pub use congestion::{Algorithm, Arrived, CongestionControl, Round, Timeout};
 pub use connection::EndCame;
 
 use crate::address::Flow;

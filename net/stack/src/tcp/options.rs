@@ -1,14 +1,18 @@
 //! TCP options: read from a header that came in, written behind one that goes out.
 //!
-//! Nearly every segment of a connection with timestamps carries `NOP NOP TS`, twelve bytes: that layout has
-//! a way of its own in both directions. Everything else, SYNs and selective acknowledgements, is rare.
+//! Nearly every segment of a connection with timestamps carries `NOP NOP TS`, twelve bytes, and most SYNs carry
+//! `MSS SACK-PERMITTED TS NOP SCALE`, twenty bytes, as Linux lays them out: these two layouts have a way of their own in both
+//! directions. Everything else, such as selective acknowledgements, is rare.
 
+use super::MAX_WINDOW_SCALE;
 use super::sack::{Block, SackBlocks};
 use super::seq::Seq;
 use etherparse::{TcpOptionElement, TcpOptionReadError, TcpOptionsIterator};
 
 /// Bytes that timestamps take in a header, with padding.
 pub(crate) const TIMESTAMPS_LEN: usize = 12;
+/// Bytes that all options of a SYN take in a header.
+pub(crate) const SYN_LEN: usize = 20;
 /// Bytes of options that a header holds at most.
 const MAX_LEN: usize = 40;
 
@@ -28,6 +32,19 @@ impl Timestamps {
         let [1, 1, 8, 10, a, b, c, d, e, f, g, h] = *bytes else { return None };
         Some(Self { value: u32::from_be_bytes([a, b, c, d]), echo: u32::from_be_bytes([e, f, g, h]) })
     }
+
+    /// Writes them padded as usual.
+    #[inline(always)]
+    pub fn write(self, into: &mut [u8; TIMESTAMPS_LEN]) {
+        self.write_behind([1, 1], into);
+    }
+
+    /// Writes them behind the two bytes that align them.
+    #[inline(always)]
+    fn write_behind(self, padding: [u8; 2], into: &mut [u8; TIMESTAMPS_LEN]) {
+        let words = [[padding[0], padding[1], 8, 10], self.value.to_be_bytes(), self.echo.to_be_bytes()];
+        into.copy_from_slice(words.as_flattened());
+    }
 }
 
 /// Whether selective acknowledgements may be sent (RFC 2018 2).
@@ -36,6 +53,54 @@ pub(crate) enum Sack {
     #[default]
     Refused,
     Permitted,
+}
+
+/// What a SYN with all options says beside its timestamps and the permission of selective acknowledgements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SynOptions {
+    mss: u16,
+    window_scale: u8,
+}
+
+impl SynOptions {
+    /// Reads them where they are laid out as usual.
+    pub fn read(bytes: &[u8; SYN_LEN]) -> Option<Options> {
+        let [2, 4, m, n, 4, 2, 8, 10, a, b, c, d, e, f, g, h, 1, 3, 3, scale] = *bytes else { return None };
+        let (value, echo) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+        Some(Options {
+            mss: Some(u16::from_be_bytes([m, n])),
+            window_scale: Some(scale.min(MAX_WINDOW_SCALE)),
+            sack: Sack::Permitted,
+            timestamps: Some(Timestamps { value, echo }),
+        })
+    }
+
+    fn write(&self, timestamps: Timestamps, into: &mut [u8; SYN_LEN]) {
+        let [m, n] = self.mss.to_be_bytes();
+        let (v, e) = (timestamps.value.to_be_bytes(), timestamps.echo.to_be_bytes());
+        *into = [
+            2,
+            4,
+            m,
+            n,
+            4,
+            2,
+            8,
+            10,
+            v[0],
+            v[1],
+            v[2],
+            v[3],
+            e[0],
+            e[1],
+            e[2],
+            e[3],
+            1,
+            3,
+            3,
+            self.window_scale,
+        ];
+    }
 }
 
 /// The options that say one thing each. All but the timestamps count in a SYN only.
@@ -75,7 +140,7 @@ impl Options {
             match option {
                 Ok(TcpOptionElement::MaximumSegmentSize(mss)) => options.mss = Some(mss),
                 Ok(TcpOptionElement::WindowScale(scale)) => {
-                    options.window_scale = Some(scale.min(super::MAX_WINDOW_SCALE));
+                    options.window_scale = Some(scale.min(MAX_WINDOW_SCALE));
                 }
                 Ok(TcpOptionElement::SelectiveAcknowledgementPermitted) => options.sack = Sack::Permitted,
                 Ok(TcpOptionElement::Timestamp(value, echo)) => {
@@ -116,10 +181,22 @@ impl Options {
         }
         // Twelve bytes can also be the three other options of a SYN.
         if let (Some(timestamps), Some(bytes)) = (self.timestamps, into.as_mut_array::<TIMESTAMPS_LEN>()) {
-            write_timestamps(self.before_timestamps(), timestamps, bytes);
+            timestamps.write_behind(self.before_timestamps(), bytes);
+        } else if let (Some((syn, timestamps)), Some(bytes)) = (self.of_syn(), into.as_mut_array()) {
+            syn.write(timestamps, bytes);
         } else {
             self.write_any(blocks, into);
         }
+    }
+
+    /// What a SYN with all options says.
+    fn of_syn(&self) -> Option<(SynOptions, Timestamps)> {
+        let Self { mss: Some(mss), window_scale: Some(window_scale), sack: Sack::Permitted, timestamps } =
+            *self
+        else {
+            return None;
+        };
+        Some((SynOptions { mss, window_scale }, timestamps?))
     }
 
     /// The two bytes in front of timestamps: padding, or the permission of selective acknowledgements.
@@ -148,7 +225,7 @@ impl Options {
         match (self.timestamps, self.sack) {
             (Some(timestamps), _) => {
                 let mut option = [0; TIMESTAMPS_LEN];
-                write_timestamps(self.before_timestamps(), timestamps, &mut option);
+                timestamps.write_behind(self.before_timestamps(), &mut option);
                 put(&option);
             }
             (None, Sack::Permitted) => put(&[1, 1, 4, 2]),
@@ -166,14 +243,6 @@ impl Options {
         }
         into.copy_from_slice(bytes.get(..into.len()).unwrap_or(&[]));
     }
-}
-
-/// Writes timestamps behind the two bytes that align them.
-#[inline]
-fn write_timestamps(padding: [u8; 2], timestamps: Timestamps, into: &mut [u8; TIMESTAMPS_LEN]) {
-    let Timestamps { value, echo } = timestamps;
-    let words = [[padding[0], padding[1], 8, 10], value.to_be_bytes(), echo.to_be_bytes()];
-    into.copy_from_slice(words.as_flattened());
 }
 
 /// What follows the option that `bytes` begin with; `None` where its length is impossible.

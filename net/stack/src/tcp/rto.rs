@@ -48,11 +48,10 @@ impl RttEstimator {
                 self.smoothed = Some(rtt);
             }
             Some(smoothed) => {
-                let error = if rtt > smoothed { rtt - smoothed } else { smoothed - rtt };
-                self.variation = (self.variation.times(3) + error).divided_by(4);
-                self.smoothed = Some((smoothed.times(7) + rtt).divided_by(8));
+                self.smoothed = Some(smoothed.nearer_to(rtt, 3));
+                self.variation = self.variation.nearer_to(smoothed.distance_to(rtt), 2);
                 // A path that became longer is learned in some dozen round trips.
-                self.least = rtt.min(self.least + (rtt - self.least).divided_by(64));
+                self.least = rtt.min(self.least.nearer_to(rtt, 6));
             }
         }
         let smoothed = self.smoothed.unwrap_or(rtt);

@@ -13,7 +13,9 @@ pub(crate) const MAX_PARTS: usize = 16;
 /// The bytes of one direction that the peer has not acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
-    parts: VecDeque<IoBuf>,
+    /// `None` only where the queue is empty: a single part needs no memory of the queue's.
+    first: Option<IoBuf>,
+    others: VecDeque<IoBuf>,
     len: usize,
     /// The part in which the next byte to send lies, and where in it.
     part: usize,
@@ -24,37 +26,70 @@ pub(crate) struct SendQueue {
 
 impl SendQueue {
     /// Bytes in the queue.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Bytes behind the cursor.
+    #[inline]
     pub fn unsent(&self) -> usize {
         self.len - self.sent
     }
 
     /// Moves all of the chain's bytes to the end.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, chain: &mut Chain) {
         self.len += chain.len();
-        chain.drain(|part| self.parts.push_back(part));
+        if self.first.is_none() {
+            self.first = chain.pop_front();
+        }
+        if !chain.is_empty() {
+            self.push_others(chain);
+        }
+    }
+
+    fn push_others(&mut self, chain: &mut Chain) {
+        chain.drain(|part| self.others.push_back(part));
+    }
+
+    /// The part with a number.
+    #[inline(always)]
+    fn part(&self, number: usize) -> Option<&IoBuf> {
+        match number.checked_sub(1) {
+            None => self.first.as_ref(),
+            Some(behind) => self.others.get(behind),
+        }
     }
 
     /// Drops `count` bytes from the front, as they were acknowledged.
     #[inline]
     pub fn acked(&mut self, count: usize) {
-        let count = count.min(self.len);
+        if count >= self.len {
+            self.len = 0;
+            self.first = None;
+            if !self.others.is_empty() {
+                self.others.clear();
+            }
+            self.rewind();
+        } else {
+            self.acked_part(count);
+        }
+    }
+
+    /// The same where something is left.
+    fn acked_part(&mut self, count: usize) {
         self.len -= count;
         let mut left = count;
         let mut dropped = 0;
-        while let Some(front) = self.parts.front_mut() {
-            if front.len() > left {
-                front.advance(left);
+        while let Some(first) = self.first.as_mut() {
+            if first.len() > left {
+                first.advance(left);
                 break;
             }
-            left -= front.len();
+            left -= first.len();
             dropped += 1;
-            self.parts.pop_front();
+            self.first = self.others.pop_front();
         }
         if count >= self.sent {
             self.rewind();
@@ -73,26 +108,31 @@ impl SendQueue {
     }
 
     /// Moves the cursor to the front.
+    #[inline]
     fn rewind(&mut self) {
         self.part = 0;
         self.offset = 0;
         self.sent = 0;
     }
 
+    /// Takes `len` bytes at the cursor as one view, and moves it behind them; `None` where they are no one part's.
+    #[inline(always)]
+    pub fn take_view(&mut self, len: usize) -> Option<IoBuf> {
+        let part = self.part(self.part)?;
+        let end = self.offset + len;
+        let whole = self.offset == 0 && end == part.len();
+        let view = if whole { part.clone() } else { part.slice(self.offset..end)? };
+        (self.part, self.offset) = if end == part.len() { (self.part + 1, 0) } else { (self.part, end) };
+        self.sent += len;
+        Some(view)
+    }
+
     /// Takes up to `max` bytes at the cursor into `taken`, which is empty, and moves it behind them.
     #[inline]
     pub fn take_into(&mut self, max: usize, taken: &mut Chain) {
-        if let Some(buf) = self.parts.get(self.part)
-            && buf.len() - self.offset >= max
-            && let Some(view) = buf.slice(self.offset..self.offset + max)
-        {
-            self.sent += max;
-            let is_end = self.offset + max == buf.len();
-            (self.part, self.offset) =
-                if is_end { (self.part + 1, 0) } else { (self.part, self.offset + max) };
-            taken.push_back(view);
-        } else {
-            self.take_parts(max, taken);
+        match self.take_view(max) {
+            Some(view) => taken.push_back(view),
+            None => self.take_parts(max, taken),
         }
     }
 
@@ -114,7 +154,7 @@ impl SendQueue {
     /// place from the front.
     pub fn range(&self, mut skipped: usize, max: usize) -> Chain {
         let mut part = 0;
-        while let Some(buf) = self.parts.get(part)
+        while let Some(buf) = self.part(part)
             && skipped >= buf.len()
         {
             skipped -= buf.len();
@@ -128,7 +168,7 @@ impl SendQueue {
         let mut chain = Chain::new();
         let mut count = 0;
         while chain.len() < max && count < MAX_PARTS {
-            let Some(buf) = self.parts.get(part) else { break };
+            let Some(buf) = self.part(part) else { break };
             let end = buf.len().min(offset + max - chain.len());
             if let Some(view) = buf.slice(offset..end) {
                 chain.push_back(view);

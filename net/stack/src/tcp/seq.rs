@@ -12,6 +12,13 @@ impl Seq {
         self.0.wrapping_sub(earlier.0)
     }
 
+    /// How far this lies beyond `other`: 0 where it does not.
+    #[inline]
+    pub const fn beyond(self, other: Self) -> u32 {
+        let ahead = self.0.wrapping_sub(other.0) as i32;
+        if ahead < 0 { 0 } else { ahead as u32 }
+    }
+
     /// This position moved back by `count`.
     pub const fn back(self, count: u32) -> Self {
         Self(self.0.wrapping_sub(count))

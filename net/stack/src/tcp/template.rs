@@ -1,25 +1,27 @@
-//! The headers of a connection's segments, made once for a way and filled in for each segment.
+//! The headers of a connection's segments, made once for a way and filled in for each segment, from the answer to its SYN on.
 //!
-//! Most of it stays the same from one segment to the next: Ethernet, addresses, ports, and the sums over them. A usual
-//! segment copies that and sets the rest. Any other goes the general way (`segment.rs`, `interface.rs`), by which the
-//! template is made too: the bytes are the same.
+//! Most of it stays the same from one segment to the next: Ethernet, addresses, ports, and the sums over them. A
+//! segment copies that and sets the rest. One that reports what came in beyond a gap, or belongs to no connection, goes the
+//! general way (`segment.rs`, `interface.rs`): the bytes are the same.
 
 use super::options::{Options, TIMESTAMPS_LEN};
 use super::sack::SackBlocks;
 use super::segment::{CHECKSUM_OFFSET, Flags, HEADER_LEN, Header};
-use crate::address::Flow;
+use crate::address::{Flow, MacAddr};
 use crate::checksum::Sum;
 use crate::{ethernet, ipv4, ipv6};
-use etherparse::IpNumber;
+use core::net::IpAddr;
+use etherparse::{EtherType, IpNumber};
 use isola_iobuf::{IoBufMut, PartialChecksum};
 
-const START_V4: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
-const START_V6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
+const IP: usize = ethernet::HEADER_LEN;
+const START_V4: usize = IP + ipv4::HEADER_LEN;
+const START_V6: usize = IP + ipv6::HEADER_LEN;
 const LEN_V4: usize = START_V4 + HEADER_LEN;
 const LEN_V6: usize = START_V6 + HEADER_LEN;
 
 /// Headers that wait to be filled in.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Template {
     bytes: Bytes,
     /// Sum of the pseudo-header without its length.
@@ -27,7 +29,7 @@ pub(crate) struct Template {
 }
 
 /// The headers of a segment without options and data, lengths and sums zero.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Bytes {
     V4 {
         bytes: [u8; LEN_V4],
@@ -38,26 +40,37 @@ enum Bytes {
 }
 
 impl Template {
-    /// Made from the headers of an empty segment without options; `None` where they are of another kind.
-    pub fn of(headers: &[u8], flow: &Flow) -> Option<Self> {
-        let ends = (flow.local.ip(), flow.remote.ip());
-        let pseudo = u32::from(Sum::pseudo_header(ends.0, ends.1, IpNumber::TCP.0, 0).folded());
-        if let Some(&(mut bytes)) = headers.as_array::<LEN_V4>() {
-            let ip = &mut bytes[ethernet::HEADER_LEN..START_V4];
-            ip[2..4].fill(0);
-            ip[10..12].fill(0);
-            let mut sum = Sum::default();
-            sum.add(ip);
-            return Some(Self { bytes: Bytes::V4 { bytes, sum: u32::from(sum.folded()) }, pseudo });
-        }
-        headers.as_array::<LEN_V6>().map(|&bytes| Self { bytes: Bytes::V6(bytes), pseudo })
+    /// The headers between the ends of a flow, from one interface to another; `None` where the ends are of two families.
+    pub fn new(flow: &Flow, from: MacAddr, to: MacAddr, hops: u8) -> Option<Self> {
+        let (local, remote) = (flow.local.ip(), flow.remote.ip());
+        let pseudo = u32::from(Sum::pseudo_header(local, remote, IpNumber::TCP.0, 0).folded());
+        let bytes = match (local, remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let ip = ipv4::header(local, remote, IpNumber::TCP);
+                let sum = ip.as_chunks::<4>().0.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
+                let mut bytes = [0; LEN_V4];
+                bytes[..IP].copy_from_slice(&ethernet::header(from, to, EtherType::IPV4));
+                bytes[IP..START_V4].copy_from_slice(&ip);
+                set_ports(&mut bytes, START_V4, flow);
+                Bytes::V4 { bytes, sum: u32::from(Sum::words(sum).folded()) }
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let mut bytes = [0; LEN_V6];
+                bytes[..IP].copy_from_slice(&ethernet::header(from, to, EtherType::IPV6));
+                bytes[IP..START_V6].copy_from_slice(&ipv6::header(local, remote, IpNumber::TCP, hops));
+                set_ports(&mut bytes, START_V6, flow);
+                Bytes::V6(bytes)
+            }
+            _ => return None,
+        };
+        Some(Self { bytes, pseudo })
     }
 
-    /// Puts the headers of a usual segment (it reports nothing) with `payload_len` bytes of data in front; says what is left of the checksum for
-    /// the device. `None` for any other segment, and where there is no room.
-    #[inline]
+    /// Puts the headers of a segment that reports nothing, with `payload_len` bytes of data, in front; says what is left of
+    /// the checksum for the device. `None` where there is no room.
+    #[inline(always)]
     pub fn fill(&self, head: &mut IoBufMut, header: &Header, payload_len: usize) -> Option<PartialChecksum> {
-        let options_len = header.usual_options_len()?;
+        let options_len = header.options_len();
         let len = HEADER_LEN + options_len + payload_len;
         let start = match &self.bytes {
             Bytes::V4 { bytes, sum } => {
@@ -83,7 +96,7 @@ impl Template {
         Some(PartialChecksum { start: start as u16, offset: CHECKSUM_OFFSET })
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill_tcp(&self, fields: &mut [u8; HEADER_LEN], behind: &mut [u8], header: &Header, len: usize) {
         fields[4..8].copy_from_slice(&header.seq.0.to_be_bytes());
         fields[8..12].copy_from_slice(&header.ack.0.to_be_bytes());
@@ -91,18 +104,31 @@ impl Template {
         fields[13] = header.flags.bits();
         fields[14..16].copy_from_slice(&header.window.to_be_bytes());
         fields[16..18].copy_from_slice(&fold(self.pseudo + len as u32).to_be_bytes());
-        header.options.write(&SackBlocks::NONE, behind);
+        if header.flags.has(Flags::SYN) {
+            header.options.write(&SackBlocks::NONE, behind);
+        } else if let (Some(timestamps), Some(bytes)) = (header.options.timestamps, behind.as_mut_array()) {
+            timestamps.write(bytes);
+        }
     }
 }
 
 impl Header {
-    /// Length of the options, where there are none but timestamps.
-    #[inline]
-    fn usual_options_len(&self) -> Option<usize> {
-        let usual = !self.flags.has(Flags::SYN);
+    /// Length of the options: only a SYN has others than timestamps.
+    #[inline(always)]
+    fn options_len(&self) -> usize {
+        if self.flags.has(Flags::SYN) {
+            return self.options.len(&SackBlocks::NONE);
+        }
         let Options { timestamps, .. } = self.options;
-        usual.then_some(if timestamps.is_some() { TIMESTAMPS_LEN } else { 0 })
+        if timestamps.is_some() { TIMESTAMPS_LEN } else { 0 }
     }
+}
+
+/// Sets the ports of the segment that begins at `start`.
+#[inline]
+fn set_ports(bytes: &mut [u8], start: usize, flow: &Flow) {
+    bytes[start..start + 2].copy_from_slice(&flow.local.port().to_be_bytes());
+    bytes[start + 2..start + 4].copy_from_slice(&flow.remote.port().to_be_bytes());
 }
 
 /// A sum of at most 17 bits in one's complement.

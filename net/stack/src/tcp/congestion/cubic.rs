@@ -4,7 +4,7 @@
 //! All arithmetic is in integers: windows in bytes, the curve's time in milliseconds.
 
 use super::hystart::{Growth, HyStart, SLOWER};
-use super::{Arrived, CongestionControl, Timeout, WindowUse, initial_window, rescaled};
+use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled};
 use crate::time::{Duration, Instant};
 
 /// Times further than this from the plateau count as this far, in milliseconds: beyond 400 million segments.
@@ -17,8 +17,7 @@ pub(super) struct Cubic {
     shape: Shape,
     /// Bytes acknowledged in congestion avoidance that have not made the window grow yet.
     credit: u32,
-    /// When data arrived last, and its round trip.
-    heard_at: Instant,
+    /// The last round trip.
     rtt: Duration,
     hystart: HyStart,
     before: Shape,
@@ -84,15 +83,7 @@ impl Cubic {
     pub fn new(mss: u32) -> Self {
         let window = initial_window(mss);
         let shape = Shape { window, threshold: u32::MAX, peak: 0, prior: 0, curve: None };
-        Self {
-            mss,
-            shape,
-            credit: 0,
-            heard_at: Instant::ZERO,
-            rtt: Duration::ZERO,
-            hystart: HyStart::default(),
-            before: shape,
-        }
+        Self { mss, shape, credit: 0, rtt: Duration::ZERO, hystart: HyStart::default(), before: shape }
     }
 
     fn start_slowly(&mut self, arrived: &Arrived) {
@@ -159,18 +150,19 @@ impl CongestionControl for Cubic {
         self.shape.threshold
     }
 
+    fn on_unused(&mut self, span: Duration, rtt: Option<Duration>) {
+        self.rtt = rtt.unwrap_or(self.rtt);
+        // Such time does not count (RFC 9438 5.8).
+        if let Some(curve) = &mut self.shape.curve {
+            curve.begin += span;
+        }
+    }
+
     fn on_ack(&mut self, arrived: Arrived) {
         if let Some(rtt) = arrived.rtt {
             self.rtt = rtt;
         }
-        let pause = arrived.now.since(self.heard_at);
-        self.heard_at = arrived.now;
-        if arrived.window_use == WindowUse::Partial {
-            // Time in which the window was not used does not count (RFC 9438 5.8).
-            if let Some(curve) = &mut self.shape.curve {
-                curve.begin += pause;
-            }
-        } else if self.shape.window < self.shape.threshold {
+        if self.shape.window < self.shape.threshold {
             self.start_slowly(&arrived);
         } else {
             self.avoid(arrived.now, arrived.bytes);
@@ -237,8 +229,7 @@ mod tests {
             let acks = cubic.window() / MSS;
             for number in 0..acks {
                 let round = if number == 0 { Round::New } else { Round::Same };
-                let (bytes, window_use) = (MSS, WindowUse::Full);
-                cubic.on_ack(Arrived { bytes, window_use, now: *now, rtt: Some(rtt), round });
+                cubic.on_ack(Arrived { bytes: MSS, now: *now, rtt: Some(rtt), round });
             }
         }
         cubic.window()
@@ -317,22 +308,6 @@ mod tests {
         assert!(cubic.shape.curve.is_some());
     }
 
-    #[proves("RFC 9438 5.8", "time in which the window is not used does not make it grow afterwards.")]
-    #[test]
-    fn time_without_use_does_not_count() {
-        let (mut cubic, mut now) = (after_loss(1000), Instant::ZERO);
-        let rtt = Duration::from_millis(100);
-        let before = pass(&mut cubic, &mut now, rtt, Duration::from_secs(1));
-        for _ in 0..1000 {
-            now += rtt;
-            let window_use = WindowUse::Partial;
-            cubic.on_ack(Arrived { bytes: MSS, window_use, now, rtt: Some(rtt), round: Round::New });
-        }
-        assert_eq!(cubic.window(), before);
-        let after = pass(&mut cubic, &mut now, rtt, rtt.times(2));
-        assert!(after < before * 11 / 10, "{before} to {after}");
-    }
-
     #[test]
     fn cube_roots_are_exact() {
         for value in [0, 1, 7, 8, 26, 27, 999_999_999, 1_000_000_000, u64::MAX] {
@@ -349,8 +324,7 @@ mod tests {
             cubic.on_loss(Instant::ZERO, u32::MAX);
             for seconds in [0, 1, 1_000_000, u64::MAX / 2_000_000_000] {
                 let now = Instant::ZERO + Duration::from_secs(seconds);
-                let (bytes, window_use) = (u32::MAX, WindowUse::Full);
-                cubic.on_ack(Arrived { bytes, window_use, now, rtt: None, round: Round::New });
+                cubic.on_ack(Arrived { bytes: u32::MAX, now, rtt: None, round: Round::New });
                 assert!(cubic.window() >= mss);
             }
         }

@@ -3,12 +3,14 @@
 //! The trait has what every loss-based algorithm needs; finding out *that* something was lost, and getting
 //! over it, is the sender's (`connection/sender`): any algorithm goes with any way of finding losses.
 
+mod control;
 mod cubic;
 mod hystart;
 mod new_reno;
 
 use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
+pub(crate) use control::Control;
 use core::fmt::Debug;
 use cubic::Cubic;
 use new_reno::NewReno;
@@ -33,7 +35,7 @@ impl Algorithm {
 
 /// Whether the window was what held the sender back. A window that isn't used must not grow (RFC 7661).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WindowUse {
+pub(crate) enum WindowUse {
     /// All of it was under way.
     Full,
     /// The application or the peer's window was the limit.
@@ -58,13 +60,11 @@ pub enum Round {
     New,
 }
 
-/// What an acknowledgement of new data tells.
+/// What an acknowledgement of new data tells, of data that had filled the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
     /// Bytes that arrived.
     pub bytes: u32,
-    /// Whether the window was full.
-    pub window_use: WindowUse,
     /// The time.
     pub now: Instant,
     /// The round trip, where one was measured.
@@ -84,7 +84,11 @@ pub trait CongestionControl: Debug + Send {
     /// Bytes that may be under way when the recovery is over that has begun.
     fn threshold(&self) -> u32;
 
-    /// Data arrived, outside of a recovery from a loss.
+    /// Takes note that the window was not the limit for `span`: the data that arrived meanwhile had not filled it. `rtt` is
+    /// the last round trip that this data measured, if any. Called before any of the methods below.
+    fn on_unused(&mut self, span: Duration, rtt: Option<Duration>);
+
+    /// Data arrived, outside of a recovery from a loss, that had filled the window.
     fn on_ack(&mut self, arrived: Arrived);
 
     /// A segment was lost, as acknowledgements tell; recovery begins. Until it ends the sender lowers what is

@@ -1,7 +1,7 @@
 //! RFC 5681: slow start and congestion avoidance.
 
-use super::{Arrived, CongestionControl, Timeout, WindowUse, initial_window, rescaled};
-use crate::time::Instant;
+use super::{Arrived, CongestionControl, Timeout, initial_window, rescaled};
+use crate::time::{Duration, Instant};
 
 /// The state of one connection.
 #[derive(Debug)]
@@ -41,10 +41,9 @@ impl CongestionControl for NewReno {
         self.threshold
     }
 
+    fn on_unused(&mut self, _span: Duration, _rtt: Option<Duration>) {}
+
     fn on_ack(&mut self, arrived: Arrived) {
-        if arrived.window_use == WindowUse::Partial {
-            return;
-        }
         if self.window < self.threshold {
             // At most two segments for one acknowledgement (RFC 3465 2.2).
             self.window = self.window.saturating_add(arrived.bytes.min(2 * self.mss));
@@ -99,8 +98,8 @@ mod tests {
     use crate::tcp::congestion::Round;
     use isola_proves::proves;
 
-    fn arrive(reno: &mut NewReno, bytes: u32, window_use: WindowUse) {
-        reno.on_ack(Arrived { bytes, window_use, now: Instant::ZERO, rtt: None, round: Round::Same });
+    fn arrive(reno: &mut NewReno, bytes: u32) {
+        reno.on_ack(Arrived { bytes, now: Instant::ZERO, rtt: None, round: Round::Same });
     }
 
     #[proves("RFC 5681 3.1", "slow start doubles the window each round trip, avoidance adds a segment.")]
@@ -108,14 +107,12 @@ mod tests {
     fn slow_start_doubles_and_avoidance_adds_one_segment_a_round() {
         let mut reno = NewReno::new(1000);
         assert_eq!(reno.window(), 10_000);
-        (0..10).for_each(|_| arrive(&mut reno, 1000, WindowUse::Full));
+        (0..10).for_each(|_| arrive(&mut reno, 1000));
         assert_eq!(reno.window(), 20_000);
         reno.on_loss(Instant::ZERO, 20_000);
         reno.on_recovered();
         assert_eq!(reno.window(), 10_000);
-        (0..10).for_each(|_| arrive(&mut reno, 1000, WindowUse::Full));
-        assert_eq!(reno.window(), 11_000);
-        arrive(&mut reno, 100_000, WindowUse::Partial);
+        (0..10).for_each(|_| arrive(&mut reno, 1000));
         assert_eq!(reno.window(), 11_000);
     }
 

@@ -22,8 +22,17 @@ impl Connection {
             return None;
         }
         self.sender.arm(now);
-        let halves = earlier(self.sender.deadline(), self.receiver.deadline());
-        earlier(earlier(halves, self.fin_wait_until), self.keep_alive_at())
+        let sender = self.sender.deadline();
+        let others = [self.receiver.deadline(), self.fin_wait_until, self.keep_alive_at(sender)];
+        let first = others.into_iter().fold(sender, |first, at| first.min(at.unwrap_or(Instant::NEVER)));
+        (first != Instant::NEVER).then_some(first)
+    }
+
+    /// The same for a connection with data under way whose application holds it, and that owes no acknowledgement.
+    #[inline(always)]
+    pub fn deadline_under_way(&mut self, now: Instant) -> Instant {
+        self.sender.arm(now);
+        self.sender.deadline()
     }
 
     /// Acts on what is due.
@@ -46,17 +55,18 @@ impl Connection {
         if self.fin_wait_until.is_some_and(|at| env.now >= at) {
             return Expiry::GiveUp(FailReason::TimedOut);
         }
-        if self.keep_alive_at().is_some_and(|at| env.now >= at) {
+        if self.keep_alive_at(self.sender.deadline()).is_some_and(|at| env.now >= at) {
             return self.probe_silence(env.now);
         }
         Expiry::GoOn
     }
 
-    /// When the peer's silence is to be questioned: only while nothing is under way, as timeouts do it then.
-    fn keep_alive_at(&self) -> Option<Instant> {
+    /// When the peer's silence is to be questioned: only while nothing is under way, as timeouts do it then. `sender` is the
+    /// deadline of the sending half.
+    fn keep_alive_at(&self, sender: Instant) -> Option<Instant> {
         let settings = self.keep_alive?;
         let open = matches!(self.state, State::Established | State::CloseWait | State::FinWait2);
-        let waits = open && self.sender.deadline().is_none();
+        let waits = open && sender == Instant::NEVER;
         let silence = if self.keep_alive_probes == 0 { settings.idle } else { settings.interval };
         waits.then(|| self.silent_since + silence)
     }
@@ -71,14 +81,5 @@ impl Connection {
         self.silent_since = now;
         self.keep_alive_due = Place::In;
         Expiry::GoOn
-    }
-}
-
-/// The earlier one of two moments that may not be.
-#[inline]
-pub(super) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }

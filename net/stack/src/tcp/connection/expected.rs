@@ -5,11 +5,12 @@
 //! It is the general way with the branches known beforehand: the same parts do the same things to the connection.
 
 use super::signals::Signal;
-use super::{Agreed, Connection, Env, Held, State};
+use super::{Agreed, Connection, Held, State};
+use crate::counters::Counters;
 use crate::tcp::options::Timestamps;
 use crate::tcp::seq::Seq;
 use crate::tcp::timestamps::Age;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use alloc::boxed::Box;
 use isola_iobuf::{Chain, IoBuf};
 
@@ -26,7 +27,7 @@ pub(crate) struct Plain {
 
 impl Connection {
     /// Whether a segment is the expected one.
-    #[inline]
+    #[inline(always)]
     pub fn expects(&self, now: Instant, plain: &Plain) -> bool {
         let calm = self.state == State::Established
             && self.held == Held::Yes
@@ -42,25 +43,33 @@ impl Connection {
     }
 
     /// Takes the expected segment in, with its data: the first part of it, and the rest where there is any.
-    #[inline]
-    pub fn on_expected(&mut self, plain: &Plain, data: IoBuf, rest: Option<Box<Chain>>, env: &mut Env<'_>) {
+    #[inline(always)]
+    pub fn on_expected(
+        &mut self,
+        now: Instant,
+        plain: &Plain,
+        data: IoBuf,
+        rest: Option<Box<Chain>>,
+        delay: Duration,
+        counters: &mut Counters,
+    ) {
         self.segments_in += 1;
         if let (Some(stamps), Some(theirs)) = (&mut self.stamps, plain.timestamps)
             && !plain.seq.after(self.receiver.acked)
         {
-            stamps.hear(env.now, theirs.value);
+            stamps.hear(now, theirs.value);
         }
-        self.silent_since = env.now;
+        self.silent_since = now;
         self.keep_alive_probes = 0;
-        if self.sender.on_expected_ack(env.now, plain) {
+        if self.sender.on_expected_ack(now, plain) {
             self.signal_space();
         }
         match rest {
             None if data.is_empty() => return,
-            None => self.receiver.take_expected(env.now, data, env.config.delayed_ack, env.counters),
+            None => self.receiver.take_expected(now, data, delay, counters),
             Some(mut rest) => {
                 rest.push_front(data);
-                self.receiver.take_expected_long(*rest, env.counters);
+                self.receiver.take_expected_long(*rest, counters);
             }
         }
         self.signals.raise(Signal::Readable);

@@ -14,6 +14,7 @@
 
 mod clock;
 mod ecn;
+mod ends;
 pub(crate) mod expected;
 mod output;
 mod receiver;
@@ -24,7 +25,8 @@ mod view;
 
 pub(crate) use clock::Expiry;
 pub(crate) use ecn::{Agreed, Fresh, Long};
-pub(crate) use output::{More, Outgoing};
+pub(crate) use ends::Taken;
+pub(crate) use output::{More, Outgoing, UsualOutgoing};
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
 
@@ -41,6 +43,7 @@ use crate::owner::Owner;
 use crate::tcp::sack::BLOCKS_ALONE;
 use crate::tcp::tables::Way;
 use crate::time::Instant;
+use alloc::boxed::Box;
 use ecn::Marks;
 use isola_iobuf::{Chain, IoBuf};
 pub use receiver::EndCame;
@@ -144,9 +147,16 @@ pub(crate) struct Handshake {
     pub answered_at: Option<Instant>,
     /// Whether our answer said that we know marks.
     pub ecn: Agreed,
+    /// The segment size that our answer told of.
+    pub mss: u16,
+    /// Where our timestamps begin.
+    pub timestamp_offset: u32,
+    /// The way that our answer went, where that was known.
+    pub path: Option<Way>,
 }
 
 impl Connection {
+    #[inline]
     fn new(flow: Flow, state: State, initial: Seq, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
         let config = env.config;
         let mss = u32::from(mtu_mss.min(DEFAULT_MSS));
@@ -184,9 +194,12 @@ impl Connection {
     }
 
     /// A connection whose handshake a listener has done.
-    pub fn accept(handshake: Handshake, mtu_mss: u16, stamps: Stamps, env: &Env<'_>) -> Self {
-        let initial = handshake.local_initial;
-        let mut connection = Self::new(handshake.flow, State::Established, initial, mtu_mss, stamps, env);
+    pub fn accept(handshake: &Handshake, env: &Env<'_>) -> Box<Self> {
+        let Handshake { flow, local_initial, mss, timestamp_offset, .. } = *handshake;
+        let stamps = Stamps::new(timestamp_offset, env.now);
+        // Boxed before it is changed: it is large, and would be moved once more.
+        let mut connection = Box::new(Self::new(flow, State::Established, local_initial, mss, stamps, env));
+        connection.path = handshake.path;
         connection.listener = Some(handshake.listener);
         connection.marks.agreed = handshake.ecn;
         connection.synchronize(handshake.remote_initial, handshake.options, env);
@@ -293,17 +306,23 @@ impl Connection {
     pub fn read(&mut self) -> Option<IoBuf> {
         let piece = self.receiver.read();
         if piece.is_some() {
-            self.signal_end();
+            self.signal_end(self.receiver.inbox.len());
         }
         piece
     }
 
-    /// Takes all that came in, and says whether that was the end.
+    /// Sees to what follows when all that came in is taken, which [`Self::take_all`] does then; says whether that is the end.
     #[inline]
-    pub fn read_all(&mut self) -> (Chain, EndCame) {
-        let data = self.receiver.read_all();
-        self.signal_end();
-        (data, self.receiver.has_ended())
+    pub fn before_take_all(&mut self) -> EndCame {
+        self.receiver.ack_if_opened(0);
+        self.signal_end(0);
+        self.receiver.has_ended()
+    }
+
+    /// Takes all that came in.
+    #[inline]
+    pub fn take_all(&mut self) -> Chain {
+        self.receiver.inbox.take()
     }
 
     /// Lets the peer send `bytes` ahead of the application.
@@ -362,9 +381,10 @@ impl Connection {
         self.signals = self.signals.failed();
     }
 
-    /// Signals the end, where it has come and everything was read.
-    fn signal_end(&mut self) {
-        if self.is_over() && self.receiver.inbox.len() == 0 && !self.signals.has(Signal::Failed) {
+    /// Signals the end, where it has come and everything but `unread` bytes was read.
+    #[inline]
+    fn signal_end(&mut self, unread: usize) {
+        if self.is_over() && unread == 0 && !self.signals.has(Signal::Failed) {
             self.signals.raise(Signal::Closed);
         }
     }

@@ -7,7 +7,7 @@ use crate::tcp::segment::{Flags, Header};
 use crate::tcp::seq::Seq;
 use crate::tcp::{Ecn, TcpConfig};
 use crate::time::Instant;
-use isola_iobuf::Chain;
+use isola_iobuf::{Chain, IoBuf};
 
 /// A segment to go out.
 #[derive(Debug)]
@@ -17,6 +17,14 @@ pub(crate) struct Outgoing {
     /// Whether routers may mark it.
     pub markable: Fresh,
     /// Whether another segment may follow at once.
+    pub more: More,
+}
+
+/// A usual segment to go out.
+pub(crate) struct UsualOutgoing {
+    pub header: Header,
+    /// `None` where it has no data.
+    pub payload: Option<IoBuf>,
     pub more: More,
 }
 
@@ -79,6 +87,30 @@ impl Connection {
         Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, more })
     }
 
+    /// Makes the next segment, if it is a usual one: new data in one view, or an acknowledgement alone, with no options but
+    /// timestamps, of a connection that neither repairs, probes, closes nor reports anything. `None` leaves the connection
+    /// as it was, and the decision to [`Self::next_segment`].
+    #[inline(always)]
+    pub fn next_usual(&mut self, now: Instant) -> Option<UsualOutgoing> {
+        let calm = self.state == State::Established && self.marks.agreed == Agreed::No;
+        if !calm || !self.sender.is_usual() || self.receiver.reports_len() > 0 {
+            return None;
+        }
+        let (payload, seq, flags) = if self.sender.has_unsent() {
+            let (data, piece) = self.sender.next_usual(now)?;
+            (Some(data), piece.seq, piece.flags)
+        } else if self.receiver.must_ack() {
+            (None, self.sender.idle_seq(), Flags::NONE)
+        } else {
+            return None;
+        };
+        self.keep_alive_due = Place::Out;
+        self.segments_out += 1;
+        let more = if self.sender.has_unsent() { More::Maybe } else { More::No };
+        Some(UsualOutgoing { header: self.header(now, seq, flags | Flags::ACK), payload, more })
+    }
+
+    #[inline(always)]
     pub(super) fn header(&mut self, now: Instant, seq: Seq, flags: Flags) -> Header {
         let timestamps = self.stamps.map(|stamps| stamps.option(now));
         Header {

@@ -74,8 +74,11 @@ pub(crate) struct Receiver {
     pub sack: Sack,
     pub report_room: u8,
     capacity: u32,
-    /// Step in which the edge moves: the segment size that was announced.
+    /// The segment size that was announced.
     mss: u32,
+    /// Steps of the window's edge that are worth telling: in a segment that goes out anyway, and of themselves.
+    step: u32,
+    long_step: u32,
     pub inbox: ReceiveQueue,
     reassembly: Reassembly,
     reports: Reports,
@@ -93,7 +96,7 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// A receiver before the first segment. `scale` is ours, for windows in segments without SYN.
     pub fn new(capacity: u32, mss: u32, pieces: usize) -> Self {
-        Self {
+        let mut receiver = Self {
             nxt: Seq(0),
             edge: Seq(0),
             acked: Seq(0),
@@ -102,6 +105,8 @@ impl Receiver {
             report_room: BLOCKS_WITH_TIMESTAMPS,
             capacity,
             mss,
+            step: 1,
+            long_step: 1,
             inbox: ReceiveQueue::default(),
             reassembly: Reassembly::default(),
             reports: Reports::default(),
@@ -112,7 +117,15 @@ impl Receiver {
             unacked: 0,
             quick: QUICK_ACKS,
             bytes: 0,
-        }
+        };
+        receiver.find_steps();
+        receiver
+    }
+
+    /// No silly windows (RFC 9293 3.8.6.2.2): a segment, or much of the window.
+    fn find_steps(&mut self) {
+        self.step = self.mss.min(self.capacity / 2).max(1);
+        self.long_step = (2 * self.mss).min(self.capacity / 2).max(1);
     }
 
     /// The peer's SYN was at `initial`; it is told the window `told` or was told it before.
@@ -130,7 +143,8 @@ impl Receiver {
     /// Lets the peer send `capacity` bytes ahead of the application from now on.
     pub fn set_capacity(&mut self, capacity: u32) {
         self.capacity = capacity;
-        self.ack_if_opened();
+        self.find_steps();
+        self.ack_if_opened(self.inbox.len());
     }
 
     /// Where a segment of `len` sequence numbers at `seq` stands.
@@ -157,8 +171,22 @@ impl Receiver {
             && self.ended == EndCame::No
     }
 
+    /// Whether a segment at `seq` that carries nothing stands where the next byte would, and within the window.
+    pub fn is_next(&self, seq: Seq) -> bool {
+        seq == self.nxt && !seq.after(self.edge)
+    }
+
+    /// The stream ends at the next byte, as [`Self::expects`] spoke of.
+    pub fn end(&mut self) {
+        self.fin = Some(self.nxt);
+        self.nxt += 1;
+        self.ended = EndCame::Yes;
+        self.owed = Owed::Now;
+        self.reports.clear();
+    }
+
     /// Takes in what [`Self::expects`] spoke of.
-    #[inline]
+    #[inline(always)]
     pub fn take_expected(&mut self, now: Instant, data: IoBuf, delay: Duration, counters: &mut Counters) {
         self.deliver(data, counters);
         self.owe(now, delay);
@@ -312,43 +340,35 @@ impl Receiver {
     /// Takes the next piece for the application.
     pub fn read(&mut self) -> Option<IoBuf> {
         let piece = self.inbox.pop()?;
-        self.ack_if_opened();
+        self.ack_if_opened(self.inbox.len());
         Some(piece)
-    }
-
-    /// Takes all that is there for the application.
-    #[inline]
-    pub fn read_all(&mut self) -> Chain {
-        let data = self.inbox.take();
-        self.ack_if_opened();
-        data
     }
 
     /// Bytes that the peer may send, as it was last told.
     pub fn window(&self) -> u32 {
-        if self.edge.after(self.nxt) { self.edge.since(self.nxt) } else { 0 }
+        self.edge.beyond(self.nxt)
     }
 
-    /// The right edge that the application's reading allows.
-    fn allowed_edge(&self) -> Seq {
-        self.nxt + self.capacity.saturating_sub(self.inbox.len() as u32)
+    /// The right edge that is allowed while the application has not read so many bytes.
+    #[inline]
+    fn allowed_edge(&self, unread: usize) -> Seq {
+        self.nxt + self.capacity.saturating_sub(unread as u32)
     }
 
     /// Tells the peer of a window that has opened by much (RFC 9293 3.8.6.2.2), without waiting for data to
-    /// acknowledge.
-    fn ack_if_opened(&mut self) {
-        let allowed = self.allowed_edge();
-        let step = (2 * self.mss).min(self.capacity / 2).max(1);
-        if self.ended == EndCame::No && allowed.after(self.edge) && allowed.since(self.edge) >= step {
+    /// acknowledge, where `unread` bytes are left to be read.
+    #[inline]
+    pub fn ack_if_opened(&mut self, unread: usize) {
+        if self.ended == EndCame::No && self.allowed_edge(unread).beyond(self.edge) >= self.long_step {
             self.owed = Owed::Now;
         }
     }
 
     /// The window for a segment that goes out now, with which everything owed is acknowledged.
+    #[inline(always)]
     pub fn tell_window(&mut self) -> u16 {
-        let allowed = self.allowed_edge();
-        let step = self.mss.min(self.capacity / 2).max(1);
-        if allowed.after(self.edge) && allowed.since(self.edge) >= step {
+        let allowed = self.allowed_edge(self.inbox.len());
+        if allowed.beyond(self.edge) >= self.step {
             self.edge = allowed;
         }
         self.owed = Owed::Nothing;

@@ -141,11 +141,11 @@ impl Connection {
         if fit == Fit::Shut {
             env.counters.bump(Counter::DropTcpWindow);
             self.receiver.ack_now();
-            self.signal_end();
+            self.signal_end(self.receiver.inbox.len());
             return Verdict::Done;
         }
         let verdict = self.take_data(segment, env);
-        self.signal_end();
+        self.signal_end(self.receiver.inbox.len());
         verdict
     }
 
@@ -180,7 +180,7 @@ impl Connection {
             // A peer that has our FIN and resets instead of finishing loses nothing that we were promised.
             if self.state == State::LastAck && self.sender.queued() == 0 {
                 self.state = State::Closed;
-                self.signal_end();
+                self.signal_end(self.receiver.inbox.len());
                 return;
             }
             self.fail(if refused { FailReason::Refused } else { FailReason::Reset });
@@ -236,7 +236,7 @@ impl Connection {
         kind
     }
 
-    fn on_fin_acked(&mut self, env: &Env<'_>) {
+    pub(super) fn on_fin_acked(&mut self, env: &Env<'_>) {
         self.state = match self.state {
             State::FinWait1 => {
                 if self.held == Held::No {
@@ -308,7 +308,7 @@ impl Connection {
         }
     }
 
-    fn on_fin(&mut self) {
+    pub(super) fn on_fin(&mut self) {
         self.fin_wait_until = None;
         self.state = match self.state {
             State::Established => State::CloseWait,

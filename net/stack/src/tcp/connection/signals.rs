@@ -48,9 +48,10 @@ impl Signals {
     }
 
     /// Takes the first signal out.
+    #[inline]
     pub fn take(&mut self) -> Option<Signal> {
-        let signal = ALL.into_iter().find(|&signal| self.has(signal))?;
-        self.0 &= !(1 << signal as u8);
+        let signal = *ALL.get(self.0.trailing_zeros() as usize)?;
+        self.0 &= self.0 - 1;
         Some(signal)
     }
 }

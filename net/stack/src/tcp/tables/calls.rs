@@ -1,6 +1,6 @@
 //! What the application asks of TCP.
 
-use super::{Around, Tcp};
+use super::{Around, Settled, Tcp};
 use crate::address::Flow;
 use crate::counters::Counter;
 use crate::event::{ConnId, FailReason, ListenerId};
@@ -15,6 +15,14 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use isola_iobuf::{Chain, IoBuf};
+
+/// A connection from which all is about to be read.
+pub(crate) struct ReadAll<'a> {
+    pub connection: &'a mut Connection,
+    pub end: EndCame,
+    /// Whether all is seen to once it has been.
+    pub settled: Settled,
+}
 
 impl Tcp {
     /// See [`Stack::listen`](crate::Stack::listen).
@@ -103,25 +111,29 @@ impl Tcp {
 
     /// See [`Stack::send`](crate::Stack::send).
     #[inline]
-    pub fn send(&mut self, id: ConnId, chain: &mut Chain, around: &mut Around<'_>) -> Result<(), SendError> {
-        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?;
+    pub fn send(&mut self, id: ConnId, chain: &mut Chain) -> Result<Settled, SendError> {
+        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?.as_mut();
         connection.send(chain)?;
-        self.settle(id.0.index, around);
-        Ok(())
+        let settled = Settled::after_call(connection);
+        Ok(self.settle_ready(id, settled))
+    }
+
+    /// Has a connection that may have something to send wait for its turn, where that is all there is to see to.
+    #[inline]
+    fn settle_ready(&mut self, id: ConnId, settled: Settled) -> Settled {
+        if settled == Settled::Yes {
+            self.ready.push_new(id.0.index);
+        }
+        settled
     }
 
     /// See [`Stack::send_some`](crate::Stack::send_some).
     #[inline]
-    pub fn send_some(
-        &mut self,
-        id: ConnId,
-        chain: &mut Chain,
-        around: &mut Around<'_>,
-    ) -> Result<usize, SendError> {
-        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?;
+    pub fn send_some(&mut self, id: ConnId, chain: &mut Chain) -> Result<(usize, Settled), SendError> {
+        let connection = self.connections.get_mut(id.0).ok_or(SendError::NoConnection)?.as_mut();
         let count = connection.send_some(chain)?;
-        self.settle(id.0.index, around);
-        Ok(count)
+        let settled = Settled::after_call(connection);
+        Ok((count, self.settle_ready(id, settled)))
     }
 
     /// See [`Stack::send_space`](crate::Stack::send_space).
@@ -130,24 +142,36 @@ impl Tcp {
     }
 
     /// See [`Stack::read`](crate::Stack::read).
-    pub fn read(&mut self, id: ConnId, around: &mut Around<'_>) -> Option<IoBuf> {
-        let connection = self.connections.get_mut(id.0)?;
+    #[inline]
+    pub fn read(&mut self, id: ConnId) -> Option<(IoBuf, Settled)> {
+        let connection = self.connections.get_mut(id.0)?.as_mut();
         let piece = connection.read()?;
-        if connection.needs_care() {
-            self.settle(id.0.index, around);
+        if !connection.needs_care() {
+            return Some((piece, Settled::Yes));
         }
-        Some(piece)
+        let settled = Settled::after_call(connection);
+        Some((piece, self.settle_ready(id, settled)))
     }
 
-    /// See [`Stack::read_all`](crate::Stack::read_all).
+    /// Sees to all of [`Stack::read_all`](crate::Stack::read_all) but taking the data.
     #[inline]
-    pub fn read_all(&mut self, id: ConnId, around: &mut Around<'_>) -> Option<(Chain, EndCame)> {
-        let connection = self.connections.get_mut(id.0)?;
-        let read = connection.read_all();
+    pub fn before_read_all(&mut self, id: ConnId) -> Option<ReadAll<'_>> {
+        let connection = self.connections.get_mut(id.0)?.as_mut();
+        let end = connection.before_take_all();
+        let mut settled = Settled::Yes;
         if connection.needs_care() {
-            self.settle(id.0.index, around);
+            settled = Settled::after_call(connection);
+            if settled == Settled::Yes {
+                self.ready.push_new(id.0.index);
+            }
         }
-        Some(read)
+        Some(ReadAll { connection, end, settled })
+    }
+
+    /// See [`Self::settle`], for a connection of the application's.
+    #[cold]
+    pub fn settle_call(&mut self, id: ConnId, around: &mut Around<'_>) {
+        self.settle(id.0.index, around);
     }
 
     /// See [`Stack::is_at_end`](crate::Stack::is_at_end).

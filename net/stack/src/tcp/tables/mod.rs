@@ -8,6 +8,7 @@ mod moving;
 mod receive;
 mod transmit;
 
+pub(crate) use calls::ReadAll;
 pub(crate) use moving::MovedFlows;
 pub(crate) use receive::SearchOutcome;
 pub(crate) use transmit::Way;
@@ -44,6 +45,22 @@ pub(crate) struct Around<'a> {
     pub interface: &'a mut Interface,
     pub counters: &'a mut Counters,
     pub events: &'a mut EventQueue,
+}
+
+/// Whether all is seen to that a connection wants which acted: where not, [`Tcp::settle`] is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Yes,
+    No,
+}
+
+impl Settled {
+    /// After a call: usually the connection has nothing to tell, and waits for its turn to send and for nothing else.
+    #[inline]
+    fn after_call(connection: &Connection) -> Self {
+        let usual = !connection.is_over() && connection.signals.is_empty();
+        if usual && connection.searching == Place::Out { Self::Yes } else { Self::No }
+    }
 }
 
 /// All connections, handshakes and listeners of one stack.
@@ -148,7 +165,7 @@ impl Tcp {
         }
         let unknown = connection.signals.has(Signal::Accepted) && connection.signals.has(Signal::Failed);
         if connection.held == Held::No || unknown {
-            self.free(index, around.events);
+            self.forget(index, around.events);
         } else if !connection.signals.is_empty() {
             around.events.connections.push_new(index);
         }
@@ -167,7 +184,7 @@ impl Tcp {
         around.interface.owner = connection.owner;
         let ack = connection.last_ack(around.now);
         if owed {
-            self.send_bare(&flow, ack, around);
+            self.send_last(index, ack, around);
         }
         let expires = around.now + self.config.time_wait;
         let Some((entry, dropped)) = self.time_wait.insert(flow, ack, expires) else { return };
@@ -178,10 +195,8 @@ impl Tcp {
         self.flows.insert(flow, Target::TimeWait(entry));
     }
 
-    /// Forgets a connection that has ended.
-    fn free(&mut self, index: u32, events: &mut EventQueue) {
-        self.ready.remove(index);
-        self.timers.remove(index);
+    /// Forgets a connection that has ended, and that was settled.
+    fn forget(&mut self, index: u32, events: &mut EventQueue) {
         events.connections.remove(index);
         let Some(key) = self.connections.key_at(index) else { return };
         if let Some(connection) = self.connections.remove(key)
@@ -217,24 +232,26 @@ impl Tcp {
 
     /// Takes the next event of a connection.
     #[inline]
-    pub fn take_event(&mut self, around: &mut Around<'_>) -> Option<Event> {
-        let Around { events, interface, .. } = around;
+    pub fn take_event(&mut self, interface: &mut Interface, events: &mut EventQueue) -> Option<Event> {
         while let Some(index) = events.connections.first() {
-            let key = self.connections.key_at(index);
-            let taken = self.connections.at_mut(index).and_then(|connection| {
-                interface.owner = connection.owner;
-                let signal = connection.signals.take();
-                signal.map(|signal| (signal, connection.fail, connection.listener))
-            });
-            let (Some(key), Some((signal, reason, listener))) = (key, taken) else {
+            let Some((key, connection)) = self.connections.with_key_at(index) else {
                 events.connections.remove(index);
                 continue;
             };
-            if self.connections.at(index).is_none_or(|connection| connection.signals.is_empty()) {
+            interface.owner = connection.owner;
+            let signal = connection.signals.take();
+            if connection.signals.is_empty() {
                 events.connections.remove(index);
             }
-            if let Some(event) = self.event(key, signal, reason, listener, events) {
-                return Some(event);
+            match signal {
+                None => {}
+                Some(Signal::Readable) => return Some(Event::Readable(ConnId(key))),
+                Some(signal) => {
+                    let (reason, listener) = (connection.fail, connection.listener);
+                    if let Some(event) = self.event(key, signal, reason, listener, events) {
+                        return Some(event);
+                    }
+                }
             }
         }
         None
@@ -260,11 +277,11 @@ impl Tcp {
             Signal::SendSpace => Event::SendSpace(conn),
             Signal::PeerClosed => Event::PeerClosed(conn),
             Signal::Closed => {
-                self.free(key.index, events);
+                self.forget(key.index, events);
                 Event::Closed(conn)
             }
             Signal::Failed => {
-                self.free(key.index, events);
+                self.forget(key.index, events);
                 Event::Failed(conn, reason)
             }
         })
@@ -286,7 +303,13 @@ impl Tcp {
             let truth = self.connections.at_mut(index).and_then(|c| c.deadline(now));
             match truth {
                 None => self.timers.remove(index),
-                Some(truth) if truth > at => self.timers.set(index, truth),
+                Some(truth) if truth > at => {
+                    self.timers.set(index, truth);
+                    if self.timers.first() == Some((truth, index)) {
+                        first = first.min(truth);
+                        break;
+                    }
+                }
                 Some(_) => {
                     first = at;
                     break;

@@ -156,6 +156,8 @@ impl Tcp {
         let listener = self.listeners.at_port(flow.local.port());
         let place = listener.and_then(|listener| {
             entry.handshake.listener = listener;
+            // What is known of the way there is the other stack's.
+            entry.handshake.path = None;
             self.half_open.insert_moved(entry, around.now, &self.config)
         });
         match place {

@@ -6,23 +6,22 @@ use crate::counters::Counter;
 use crate::event::{FailReason, ListenerId};
 use crate::icmp::{ErrorKind, IcmpError};
 use crate::limit::Allowed;
+use crate::order::Order;
 use crate::owner::Owner;
 use crate::path_mtu::PathUser;
 use crate::tcp::connection::expected::Plain;
-use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Verdict};
+use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Taken, Verdict};
 use crate::tcp::cookies;
-use crate::tcp::flow_map::{FlowKey, Stray, Target};
+use crate::tcp::flow_map::{FlowKey, FlowKey4, Stray, Target};
 use crate::tcp::isn::Beginning;
 use crate::tcp::listener::{HalfOpen, Ours, Room};
 use crate::tcp::options::Options;
 use crate::tcp::segment::{DEFAULT_MSS, Flags, HEADER_LEN, Header, Segment};
 use crate::tcp::seq::Seq;
 use crate::tcp::time_wait::Answer;
-use crate::tcp::timestamps::Stamps;
+use crate::time::{Duration, Instant};
 use crate::{config, ipv4, ipv6};
-use alloc::boxed::Box;
 use core::net::IpAddr;
-use isola_iobuf::{Chain, IoBuf};
 
 /// The sequence number of a connection that follows another on the same flow is at least this far beyond.
 const REUSE_DISTANCE: u32 = 1 << 17;
@@ -30,8 +29,40 @@ const REUSE_DISTANCE: u32 = 1 << 17;
 impl Tcp {
     /// Takes a segment in.
     pub fn receive(&mut self, flow: Flow, segment: Segment, around: &mut Around<'_>) {
-        match self.flows.get(&FlowKey::of(&flow)) {
-            Some(Target::Connection(index)) => self.deliver(index, segment, around),
+        let target = self.target(&flow);
+        if let Some((index, segment)) = self.take_apart(flow, target, segment, around) {
+            self.deliver(index, segment, around);
+        }
+    }
+
+    /// What a flow leads to.
+    pub fn target(&self, flow: &Flow) -> Option<Target> {
+        self.flows.get(&FlowKey::of(flow))
+    }
+
+    /// Takes a segment in that has no options but the usual ones, of a flow that leads to `target`.
+    pub fn receive_end(
+        &mut self,
+        flow: Flow,
+        target: Option<Target>,
+        segment: Segment,
+        around: &mut Around<'_>,
+    ) {
+        if let Some((index, segment)) = self.take_apart(flow, target, segment, around) {
+            self.deliver_end(index, segment, around);
+        }
+    }
+
+    /// Takes a segment in that is no connection's. Gives it back where it is one's, or completes the handshake of one.
+    fn take_apart(
+        &mut self,
+        flow: Flow,
+        target: Option<Target>,
+        segment: Segment,
+        around: &mut Around<'_>,
+    ) -> Option<(u32, Segment)> {
+        match target {
+            Some(Target::Connection(index)) => Some((index, segment)),
             Some(Target::HalfOpen(index)) => self.continue_handshake(index, &flow, segment, around),
             Some(Target::TimeWait(index)) => self.disturb_time_wait(index, &flow, segment, around),
             None => self.open_or_refuse(&flow, segment, None, around),
@@ -39,42 +70,42 @@ impl Tcp {
     }
 
     /// The connection of a flow, where it has one.
-    #[inline(always)]
     pub fn connection_at(&self, flow: &FlowKey) -> Option<u32> {
-        match self.flows.get(flow)? {
-            Target::Connection(index) => Some(index),
-            Target::HalfOpen(_) | Target::TimeWait(_) => None,
-        }
+        connection_of(self.flows.get(flow)?)
     }
 
-    /// Takes a plain segment of a connection in, whose data is `data` and, where there is one, `rest`. Gives these back where
-    /// it is not the expected one.
-    #[inline]
-    pub fn deliver_expected(
+    /// The same of a flow of IPv4.
+    #[inline(always)]
+    pub fn connection_at4(&self, flow: &FlowKey4) -> Option<u32> {
+        connection_of(self.flows.get4(flow)?)
+    }
+
+    /// Returns the connection at `index`, if it expects the segment and searches no neighbour, with the queue of connections
+    /// that are ready to send and the delay of acknowledgements.
+    #[inline(always)]
+    pub fn expecting(
         &mut self,
         index: u32,
+        now: Instant,
         plain: &Plain,
-        (data, rest): (IoBuf, Option<Box<Chain>>),
-        around: &mut Around<'_>,
-    ) -> Result<(), (IoBuf, Option<Box<Chain>>)> {
-        let taken = match self.connections.at_mut(index) {
-            Some(connection) if connection.expects(around.now, plain) => {
-                around.interface.owner = connection.owner;
-                let mut env = Env {
-                    now: around.now,
-                    config: &self.config,
-                    counters: around.counters,
-                    challenges: &mut self.challenges,
-                };
-                connection.on_expected(plain, data, rest, &mut env);
-                Ok(())
+    ) -> Option<(&mut Connection, &mut Order, Duration)> {
+        let connection = self.connections.at_mut(index)?.as_mut();
+        let expected = connection.expects(now, plain) && connection.searching == Place::Out;
+        expected.then_some((connection, &mut self.ready, self.config.delayed_ack))
+    }
+
+    /// Takes a segment of a connection in that has no options but the usual ones: the short way, where it has no data and is
+    /// the expected one.
+    pub fn deliver_end(&mut self, index: u32, segment: Segment, around: &mut Around<'_>) {
+        match self
+            .with(index, around, |connection, env| (connection.owner, connection.take_end(&segment, env)))
+        {
+            Some((owner, Taken::Yes)) => {
+                around.interface.owner = owner;
+                self.settle(index, around);
             }
-            _ => Err((data, rest)),
-        };
-        if taken.is_ok() {
-            self.settle(index, around);
+            _ => self.deliver(index, segment, around),
         }
-        taken
     }
 
     /// Takes a segment of a connection in.
@@ -98,8 +129,14 @@ impl Tcp {
         self.settle(index, around);
     }
 
-    fn continue_handshake(&mut self, index: u32, flow: &Flow, segment: Segment, around: &mut Around<'_>) {
-        let Some(entry) = self.half_open.get_mut(index) else { return };
+    fn continue_handshake(
+        &mut self,
+        index: u32,
+        flow: &Flow,
+        segment: Segment,
+        around: &mut Around<'_>,
+    ) -> Option<(u32, Segment)> {
+        let entry = self.half_open.get_mut(index)?;
         around.interface.owner = self.listeners.owner(entry.handshake.listener);
         let expected = entry.handshake.remote_initial + 1;
         if segment.flags.has(Flags::RST) {
@@ -110,7 +147,7 @@ impl Tcp {
             } else {
                 around.counters.bump(Counter::DropTcpReset);
             }
-            return;
+            return None;
         }
         if segment.flags.has(Flags::SYN) {
             // The same SYN again, or that of a peer which forgot: it will reset what our answer tells of.
@@ -121,40 +158,40 @@ impl Tcp {
             }
             let answer = entry.answer();
             self.send_bare(flow, answer, around);
-            return;
+            return None;
         }
         if !segment.flags.has(Flags::ACK) {
             around.counters.bump(Counter::DropTcpFlags);
-            return;
+            return None;
         }
         if segment.ack != entry.handshake.local_initial + 1 {
             around.counters.bump(Counter::DropTcpAck);
             self.refuse(flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
-            return;
+            return None;
         }
         if segment.seq.since(expected) > u32::from(entry.local_window) {
             around.counters.bump(Counter::DropTcpWindow);
-            return;
+            return None;
         }
         let handshake = entry.handshake;
-        self.establish(handshake, Some(index), segment, around);
+        self.establish(handshake, Some(index), segment, around)
     }
 
-    /// A handshake is complete: it becomes a connection. `place` is its entry in the table of half-open ones,
-    /// where it has one.
+    /// A handshake is complete: it becomes a connection, which the segment is to be delivered to. `place` is its entry in the
+    /// table of half-open ones, where it has one.
     fn establish(
         &mut self,
         handshake: Handshake,
         place: Option<u32>,
         segment: Segment,
         around: &mut Around<'_>,
-    ) {
+    ) -> Option<(u32, Segment)> {
         let (flow, listener) = (handshake.flow, handshake.listener);
         match self.listeners.has_room(listener) {
             Some(Room::Left) => {}
             Some(Room::Full) => {
                 around.counters.bump(Counter::DropTcpBacklog);
-                return;
+                return None;
             }
             None => {
                 if let Some(place) = place {
@@ -162,12 +199,9 @@ impl Tcp {
                     self.flows.remove(&flow, Target::HalfOpen(place));
                 }
                 self.refuse(&flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
-                return;
+                return None;
             }
         }
-        let mss = self.local_mss(flow.remote.ip(), around);
-        let Beginning { timestamp_offset, .. } = self.chooser.beginning(around.now, &flow);
-        let stamps = Stamps::new(timestamp_offset, around.now);
         let env = Env {
             now: around.now,
             config: &self.config,
@@ -176,24 +210,30 @@ impl Tcp {
         };
         if self.connections.is_full() {
             around.counters.bump(Counter::DropTcpTableFull);
-            return;
+            return None;
         }
-        let mut connection = Box::new(Connection::accept(handshake, mss, stamps, &env));
+        let mut connection = Connection::accept(&handshake, &env);
         connection.mapped = Place::In;
         connection.owner = self.listeners.owner(listener);
         connection.set_burst(around.interface.burst(flow.remote.ip()));
-        let Ok(key) = self.connections.insert(connection) else { return };
+        let key = self.connections.insert(connection).ok()?;
         if let Some(place) = place {
             self.half_open.remove(place);
         }
         self.flows.insert(flow, Target::Connection(key.index));
         self.listeners.add_pending(listener);
         around.counters.bump(Counter::TcpAccepted);
-        self.deliver(key.index, segment, around);
+        Some((key.index, segment))
     }
 
-    fn disturb_time_wait(&mut self, index: u32, flow: &Flow, segment: Segment, around: &mut Around<'_>) {
-        let Some(entry) = self.time_wait.get(index) else { return };
+    fn disturb_time_wait(
+        &mut self,
+        index: u32,
+        flow: &Flow,
+        segment: Segment,
+        around: &mut Around<'_>,
+    ) -> Option<(u32, Segment)> {
+        let entry = self.time_wait.get(index)?;
         let (answer, ack) = (entry.judge(&segment), entry.ack);
         match answer {
             Answer::Ignore => around.counters.bump(Counter::DropTcpWindow),
@@ -210,26 +250,33 @@ impl Tcp {
             Answer::Reuse(last) => {
                 self.time_wait.remove(index);
                 let stray = self.flows.remove(flow, Target::TimeWait(index));
-                self.open_or_refuse(flow, segment, Some(last), around);
+                let opened = self.open_or_refuse(flow, segment, Some(last), around);
                 if stray == Stray::Yes && self.flows.get(&FlowKey::of(flow)).is_some() {
                     self.flows.keep(*flow, &self.core);
                 }
+                return opened;
             }
         }
+        None
     }
 
     /// A segment for no flow: the beginning of a connection, or a mistake. `last` is the last sequence number
     /// of the flow's connection before, where there was one just now.
-    fn open_or_refuse(&mut self, flow: &Flow, segment: Segment, last: Option<Seq>, around: &mut Around<'_>) {
+    fn open_or_refuse(
+        &mut self,
+        flow: &Flow,
+        segment: Segment,
+        last: Option<Seq>,
+        around: &mut Around<'_>,
+    ) -> Option<(u32, Segment)> {
         if segment.flags.has(Flags::RST) {
             around.counters.bump(Counter::DropTcpPort);
-            return;
+            return None;
         }
         let listener = self.listeners.at_port(flow.local.port());
         around.interface.owner = listener.map_or(Owner::UNKNOWN, |listener| self.listeners.owner(listener));
         if let Some(handshake) = listener.and_then(|listener| self.redeem(flow, listener, &segment, around)) {
-            self.establish(handshake, None, segment, around);
-            return;
+            return self.establish(handshake, None, segment, around);
         }
         let Some(listener) = listener.filter(|_| !segment.flags.has(Flags::ACK)) else {
             around.counters.bump(Counter::DropTcpPort);
@@ -239,17 +286,18 @@ impl Tcp {
             if !early {
                 self.refuse(flow, (segment.seq, segment.ack, segment.flags, segment.end()), around);
             }
-            return;
+            return None;
         };
         if !segment.flags.has(Flags::SYN) {
             around.counters.bump(Counter::DropTcpFlags);
-            return;
+            return None;
         }
         if self.listeners.has_room(listener) != Some(Room::Left) {
             around.counters.bump(Counter::DropTcpBacklog);
-            return;
+            return None;
         }
         self.begin(flow, listener, &segment, last, around);
+        None
     }
 
     fn begin(
@@ -264,15 +312,17 @@ impl Tcp {
         if let Some(least) = last.map(|last| last + REUSE_DISTANCE) {
             initial = initial.max(least);
         }
-        let stamps = Stamps::new(timestamp_offset, around.now);
-        let ours = Ours { initial, mss: self.local_mss(flow.remote.ip(), around), stamps };
+        let ours = Ours { initial, mss: self.local_mss(flow.remote.ip(), around), timestamp_offset };
         let entry = HalfOpen::new(*flow, listener, segment, ours, around.now, &self.config);
         let Some(index) = self.half_open.insert(entry, around.now, &self.config) else {
             self.answer_with_cookie(entry, around);
             return;
         };
         self.flows.insert(*flow, Target::HalfOpen(index));
-        self.send_bare(flow, entry.answer(), around);
+        let path = self.send_answer(flow, entry.answer(), around);
+        if let Some(entry) = self.half_open.get_mut(index) {
+            entry.handshake.path = path;
+        }
     }
 
     /// Answers a SYN of which nothing is kept (RFC 4987 3.6).
@@ -318,6 +368,9 @@ impl Tcp {
             window: segment.window,
             answered_at: None,
             ecn: Agreed::No,
+            mss: self.local_mss(flow.remote.ip(), around),
+            timestamp_offset: self.chooser.beginning(around.now, flow).timestamp_offset,
+            path: None,
         })
     }
 
@@ -398,6 +451,15 @@ impl Tcp {
 pub(super) fn mss_within(mtu: usize, remote: IpAddr) -> u16 {
     let ip = if remote.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
     mtu.min(config::MAX_MTU).saturating_sub(ip + HEADER_LEN) as u16
+}
+
+/// The connection that is meant, where it is one.
+#[inline(always)]
+const fn connection_of(target: Target) -> Option<u32> {
+    match target {
+        Target::Connection(index) => Some(index),
+        Target::HalfOpen(_) | Target::TimeWait(_) => None,
+    }
 }
 
 /// How a neighbour search ended.

@@ -4,50 +4,139 @@ use super::{Around, Tcp};
 use crate::address::{Flow, MacAddr};
 use crate::checksum::Sum;
 use crate::config::TxChecksum;
-use crate::interface::{Packet, Path};
+use crate::interface::{Interface, Packet, Path};
 use crate::neighbour::Known;
-use crate::tcp::connection::{Fresh, More, Outgoing, Place};
-use crate::tcp::options::Options;
+use crate::tcp::connection::{Fresh, More, Outgoing, Place, UsualOutgoing};
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
 use crate::tcp::template::Template;
 use crate::time::{Duration, Instant};
 use crate::{ethernet, ip};
 use etherparse::IpNumber;
-use isola_iobuf::{Chain, Frame, IoBufMut, PartialChecksum};
+use isola_iobuf::{Chain, Frame, IoBuf, IoBufMut, PartialChecksum};
 
 /// How long after the end of what is known of a neighbour a connection's progress still confirms it.
 const RECENT: Duration = Duration::from_secs(5);
 
 /// How a connection's peer is reached, and when that was looked up.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     known: Known,
     /// The neighbour cache's epoch at the look.
     epoch: u32,
     /// What the connection had done by then.
     progress: u64,
-    /// The headers of what goes this way; `None` before so many segments that it is worth making.
+    /// The headers of what goes this way.
     template: Option<Template>,
-    /// How many segments went this way without it.
-    without: u8,
 }
 
-/// Segments that a connection sends the general way before its template is made: short ones have no more.
-const WITHOUT_TEMPLATE: u8 = 3;
+/// The parts of a frame that carries a usual segment.
+///
+/// The caller builds the frame from them where it returns it. A move through memory would load 16 bytes at a time that were
+/// just stored as two words: such a load waits until the stores have left the processor's store buffer.
+pub(crate) struct UsualFrame {
+    head: IoBufMut,
+    payload: Option<IoBuf>,
+    checksum: Option<PartialChecksum>,
+}
+
+impl UsualFrame {
+    /// Bytes of the frame.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload.as_ref().map_or(0, IoBuf::len)
+    }
+
+    #[inline(always)]
+    pub fn into_frame(self) -> Frame {
+        let Self { head, payload, checksum } = self;
+        let mut chain = Chain::new();
+        if let Some(data) = payload {
+            chain.push_back(data);
+        }
+        Frame { head, payload: chain, checksum, segment_len: None }
+    }
+}
 
 impl Way {
-    /// Another segment is about to go this way without a template; says whether it should be the last.
-    fn is_worth_a_template(&mut self) -> bool {
-        self.without = self.without.saturating_add(1);
-        self.without > WITHOUT_TEMPLATE
+    fn new(flow: &Flow, known: Known, progress: u64, interface: &Interface) -> Self {
+        let template = Template::new(flow, interface.mac, known.mac, interface.ipv6.hop_limit);
+        Self { known, epoch: interface.neighbours.epoch, progress, template }
+    }
+
+    /// Whether what is known of it still holds.
+    #[inline(always)]
+    fn holds(&self, now: Instant, interface: &Interface) -> bool {
+        self.epoch == interface.neighbours.epoch && now < self.known.valid_until
+    }
+
+    /// The headers of a segment that reports nothing, and what the device has left to sum.
+    #[inline]
+    fn headers(
+        &self,
+        header: &Header,
+        payload: &Chain,
+        interface: &mut Interface,
+    ) -> Option<(IoBufMut, Option<PartialChecksum>)> {
+        let template = self.template.as_ref()?;
+        let mut head = interface.pool.take();
+        let Some(checksum) = template.fill(&mut head, header, payload.len()) else {
+            interface.recycle(head);
+            return None;
+        };
+        match interface.tx_checksum {
+            TxChecksum::Device => Some((head, Some(checksum))),
+            TxChecksum::Software => {
+                complete(&mut head, payload.parts().map(|part| &**part), checksum);
+                Some((head, None))
+            }
+        }
     }
 }
 
 impl Tcp {
+    /// Makes the next segment of the connection whose turn it is, if it is a usual one and its headers come from a template.
+    /// `None` changes nothing, and leaves the decision to [`Self::transmit`].
+    #[inline(always)]
+    pub fn next_usual(&mut self, now: Instant, interface: &mut Interface) -> Option<UsualFrame> {
+        let index = self.ready.first()?;
+        let connection = self.connections.at_mut(index)?.as_mut();
+        let way = connection.path.as_ref()?;
+        if way.template.is_none() || !way.holds(now, interface) {
+            return None;
+        }
+        let UsualOutgoing { header, payload, more } = connection.next_usual(now)?;
+        let len = payload.as_ref().map_or(0, IoBuf::len);
+        let mut head = interface.pool.take();
+        // The pool's heads have room for all headers. If one had not, the segment would be lost, as on the wire.
+        let template = connection.path.as_ref()?.template.as_ref()?;
+        let left = template.fill(&mut head, &header, len)?;
+        let checksum = match interface.tx_checksum {
+            TxChecksum::Device => Some(left),
+            TxChecksum::Software => {
+                // Of a copy, so that the view itself stays in registers.
+                let data = payload.clone();
+                complete(&mut head, data.as_deref().into_iter(), left);
+                None
+            }
+        };
+        interface.owner = connection.owner;
+        match more {
+            More::Maybe => self.ready.turn(),
+            More::No => {
+                self.ready.remove(index);
+                if len > 0 {
+                    self.timers.no_later_than(index, connection.deadline_under_way(now));
+                } else if let Some(at) = connection.deadline(now) {
+                    self.timers.no_later_than(index, at);
+                }
+            }
+        }
+        Some(UsualFrame { head, payload, checksum })
+    }
+
     /// Makes the next frame. Connections with something to send take turns, a segment each; one that has nothing leaves,
     /// and its timer is set.
-    #[inline]
     pub fn transmit(&mut self, around: &mut Around<'_>) -> Option<Frame> {
         while let Some(index) = self.ready.first() {
             if let Some(mac) = self.known_path(index, around).or_else(|| self.find_path(index, around))
@@ -84,8 +173,7 @@ impl Tcp {
     #[inline]
     fn known_path(&self, index: u32, around: &Around<'_>) -> Option<MacAddr> {
         let way = self.connections.at(index)?.path.as_ref()?;
-        let holds = way.epoch == around.interface.neighbours.epoch && around.now < way.known.valid_until;
-        holds.then_some(way.known.mac)
+        way.holds(around.now, around.interface).then_some(way.known.mac)
     }
 
     /// Looks up the neighbour by whom the peer of a connection with something to send is reached. Where that takes a
@@ -117,16 +205,12 @@ impl Tcp {
         }
         let path = around.interface.path(around.now, remote, around.counters);
         connection.path = match path {
-            Path::Known(known) => {
-                let epoch = around.interface.neighbours.epoch;
-                Some(Way { known, epoch, progress, template: None, without: 0 })
-            }
+            Path::Known(known) => Some(Way::new(&connection.flow, known, progress, around.interface)),
             Path::Sought(_) | Path::Lost => None,
         };
         Some(path)
     }
 
-    #[inline(always)]
     fn next_frame(&mut self, index: u32, mac: MacAddr, around: &mut Around<'_>) -> Option<(Frame, More)> {
         let connection = self.connections.at_mut(index)?;
         around.interface.owner = connection.owner;
@@ -134,31 +218,14 @@ impl Tcp {
         let Outgoing { header, sack, markable, more } =
             connection.next_segment(around.now, &self.config, &mut payload)?;
         let segment_len = connection.cut(payload.len());
-        if let Some(Way { template: Some(template), .. }) = &connection.path
-            && sack.is_empty()
-            && let Some((mut head, checksum)) = from_template(template, &header, payload.len(), around)
+        if sack.is_empty()
+            && let Some(way) = &connection.path
+            && let Some((head, checksum)) = way.headers(&header, &payload, around.interface)
         {
-            let checksum = match around.interface.tx_checksum {
-                TxChecksum::Device => Some(checksum),
-                TxChecksum::Software => {
-                    complete(&mut head, &payload, checksum);
-                    None
-                }
-            };
             let frame = Frame { head, payload, checksum, segment_len };
             return Some((marked(frame, markable), more));
         }
         let flow = connection.flow;
-        if let Some(way) = &mut connection.path
-            && way.template.is_none()
-            && way.is_worth_a_template()
-        {
-            let empty = Header { options: Options::default(), ..header };
-            let packet = packet(&flow, empty, &SackBlocks::NONE, Chain::new(), around)?;
-            let made = around.interface.encapsulate(packet, mac)?;
-            way.template = Template::of(&made.head, &flow);
-            around.interface.recycle(made.head);
-        }
         let packet = packet(&flow, header, &sack, payload, around)?;
         let frame = around.interface.encapsulate(packet, mac)?;
         Some((marked(Frame { segment_len, ..frame }, markable), more))
@@ -168,6 +235,50 @@ impl Tcp {
     pub(super) fn lose_output(&mut self, index: u32, around: &Around<'_>) {
         let Some(connection) = self.connections.at_mut(index) else { return };
         while connection.next_segment(around.now, &self.config, &mut Chain::new()).is_some() {}
+    }
+
+    /// Answers a SYN. Returns the way that the answer goes, where it need not be sought.
+    pub(super) fn send_answer(
+        &mut self,
+        flow: &Flow,
+        header: Header,
+        around: &mut Around<'_>,
+    ) -> Option<Way> {
+        match around.interface.path(around.now, flow.remote.ip(), around.counters) {
+            Path::Known(known) => {
+                let way = Way::new(flow, known, 0, around.interface);
+                self.send_by(&way, flow, header, around);
+                return Some(way);
+            }
+            Path::Sought(ip) => {
+                if let Some(packet) = packet(flow, header, &SackBlocks::NONE, Chain::new(), around) {
+                    around.interface.neighbours.wait_packet(ip, packet, around.counters);
+                }
+            }
+            Path::Lost => {}
+        }
+        None
+    }
+
+    /// Sends a segment without data by a way that is known.
+    fn send_by(&mut self, way: &Way, flow: &Flow, header: Header, around: &mut Around<'_>) {
+        match way.headers(&header, &Chain::new(), around.interface) {
+            Some((head, checksum)) => {
+                let frame = Frame { head, payload: Chain::new(), checksum, segment_len: None };
+                around.interface.push(frame, around.counters);
+            }
+            None => self.send_bare(flow, header, around),
+        }
+    }
+
+    /// Sends a segment without data of a connection that has just ended.
+    pub(super) fn send_last(&mut self, index: u32, header: Header, around: &mut Around<'_>) {
+        let Some(connection) = self.connections.at(index) else { return };
+        let flow = connection.flow;
+        match connection.path.filter(|way| way.holds(around.now, around.interface)) {
+            Some(way) => self.send_by(&way, &flow, header, around),
+            None => self.send_bare(&flow, header, around),
+        }
     }
 
     /// Sends a segment without data.
@@ -187,31 +298,13 @@ fn marked(mut frame: Frame, markable: Fresh) -> Frame {
     frame
 }
 
-/// The headers of a usual segment, and what the device has left to sum.
-#[inline]
-fn from_template(
-    template: &Template,
-    header: &Header,
-    payload_len: usize,
-    around: &mut Around<'_>,
-) -> Option<(IoBufMut, PartialChecksum)> {
-    let mut head = around.interface.pool.take();
-    match template.fill(&mut head, header, payload_len) {
-        Some(checksum) => Some((head, checksum)),
-        None => {
-            around.interface.recycle(head);
-            None
-        }
-    }
-}
-
 /// Completes a checksum as a device would: the field holds the pseudo-header's sum.
-fn complete(head: &mut IoBufMut, payload: &Chain, checksum: PartialChecksum) {
+fn complete<'a>(head: &mut IoBufMut, payload: impl Iterator<Item = &'a [u8]>, checksum: PartialChecksum) {
     let PartialChecksum { start, offset } = checksum;
     let Some(segment) = head.data_mut().get_mut(usize::from(start)..) else { return };
     let mut sum = Sum::default();
     sum.add(segment);
-    sum.add_chain(payload);
+    payload.for_each(|part| sum.add(part));
     if let Some(field) = segment.get_mut(usize::from(offset)..).and_then(|field| field.first_chunk_mut()) {
         *field = sum.checksum().to_be_bytes();
     }
@@ -230,4 +323,82 @@ fn packet(
     let ends = (source, destination);
     let checksum_offset = around.interface.seal(&mut head, &payload, ends, IpNumber::TCP, CHECKSUM_OFFSET);
     Some(Packet { source, destination, protocol: IpNumber::TCP, head, payload, checksum_offset })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Secret};
+    use crate::counters::Counters;
+    use crate::event::EventQueue;
+    use crate::tcp::options::{Options, Sack, Timestamps};
+    use crate::tcp::segment::Flags;
+    use crate::tcp::seq::Seq;
+    use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+    use isola_iobuf::IoBuf;
+    use proptest::prelude::*;
+
+    const FROM: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const TO: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+    fn header() -> impl Strategy<Value = Header> {
+        let flags = prop_oneof![
+            Just(Flags::SYN | Flags::ACK),
+            Just(Flags::SYN),
+            Just(Flags::ACK),
+            Just(Flags::ACK | Flags::FIN | Flags::PSH),
+        ];
+        let options = (any::<Option<u16>>(), prop::option::of(0..15u8), any::<bool>());
+        let numbers = (any::<u32>(), any::<u32>(), any::<u16>());
+        (flags, options, any::<Option<(u32, u32)>>(), numbers).prop_map(
+            |(flags, (mss, window_scale, permitted), timestamps, (seq, ack, window))| {
+                let timestamps = timestamps.map(|(value, echo)| Timestamps { value, echo });
+                let sack = if permitted { Sack::Permitted } else { Sack::Refused };
+                let options = match flags.has(Flags::SYN) {
+                    true => Options { mss, window_scale, sack, timestamps },
+                    false => Options::with_timestamps(timestamps),
+                };
+                let (seq, ack) = (Seq(seq), Seq(ack));
+                Header { source_port: 80, destination_port: 4000, seq, ack, flags, window, options }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_template_makes_the_headers_that_the_general_way_makes(
+            header in header(),
+            v6: bool,
+            sums: bool,
+            len in prop_oneof![Just(0usize), 1..1400usize],
+        ) {
+            let ends: [IpAddr; 2] = match v6 {
+                true => [1, 2].map(|host| Ipv6Addr::new(0xfd00, 0, 0, 0xffff, 0, 0, 0, host).into()),
+                false => [1, 2].map(|host| Ipv4Addr::new(10, 255, 0, host).into()),
+            };
+            let flow = Flow::new(ends[0], 80, ends[1], 4000);
+            let mut config = Config::new(FROM, Secret([7; 32]));
+            config.tx_checksum = if sums { TxChecksum::Device } else { TxChecksum::Software };
+            let (mut interface, mut counters) = (Interface::new(&config), Counters::new());
+            let payload = match len {
+                0 => Chain::new(),
+                _ => Chain::from(IoBuf::copy_from_slice(&alloc::vec![7; len])),
+            };
+            let known = Known { mac: TO, valid_until: Instant::NEVER };
+            let way = Way::new(&flow, known, 0, &interface);
+            let made = way.headers(&header, &payload, &mut interface);
+            let mut events = EventQueue::new(1);
+            let mut around = Around {
+                now: Instant::ZERO,
+                interface: &mut interface,
+                counters: &mut counters,
+                events: &mut events,
+            };
+            let packet = packet(&flow, header, &SackBlocks::NONE, payload, &mut around).expect("room");
+            let frame = around.interface.encapsulate(packet, TO).expect("room");
+            let (head, checksum) = made.expect("room");
+            prop_assert_eq!(&*head, &*frame.head);
+            prop_assert_eq!(checksum, frame.checksum);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use super::{Ack, AckKind, Bare, Fin, Sender, Soon};
 use crate::counters::Counters;
 use crate::tcp::congestion::{Arrived, Round, WindowUse};
+use crate::tcp::connection::EndCame;
 use crate::tcp::connection::expected::Plain;
 use crate::tcp::options::Sack;
 use crate::tcp::seq::Seq;
@@ -69,9 +70,28 @@ impl Sender {
         moves
     }
 
+    /// Whether a segment without data that acknowledges up to `ack` says nothing of losses, and nothing is being done about
+    /// any. One that neither moves anything nor ends the peer's stream may be a duplicate, where something is under way.
+    pub fn expects_end(&self, ack: Seq, fin: EndCame) -> bool {
+        let under_way = !ack.before(self.una) && !ack.after(self.max);
+        let alone = ack != self.una || fin == EndCame::Yes || self.nxt == self.una;
+        under_way && alone && self.is_calm() && self.probes == 0
+    }
+
+    /// Takes the acknowledgement of a segment in that [`Self::expects_end`] spoke of, which tells the window `window` as it
+    /// stands in the header; returns whether it moved anything.
+    pub fn on_calm_ack(&mut self, now: Instant, seq: Seq, ack: Seq, window: u16) -> bool {
+        self.take_window(seq, ack, u32::from(window) << self.scale);
+        let moves = ack != self.una;
+        if moves {
+            self.take_progress(now, ack);
+        }
+        moves
+    }
+
     /// Whether nothing is lost or repaired, nor in doubt.
-    #[inline]
-    fn is_calm(&self) -> bool {
+    #[inline(always)]
+    pub(super) fn is_calm(&self) -> bool {
         self.flight.is_whole() && self.repair.is_none() && self.tail.is_none() && self.assumed == 0
     }
 
@@ -138,7 +158,7 @@ impl Sender {
         } else {
             WindowUse::Full
         };
-        self.control.on_ack(Arrived { bytes: acked, window_use, now, rtt, round });
+        self.control.on_ack(Arrived { bytes: acked, now, rtt, round }, window_use);
     }
 
     /// When the tail is to be probed, seen from `since`: only where that is before the timeout, and where a
@@ -146,10 +166,17 @@ impl Sender {
     #[inline]
     pub(super) fn probe_at(&self, since: Instant) -> Option<(Instant, Soon)> {
         let calm = self.repair.is_none() && self.tail.is_none() && self.flight.is_whole();
-        if self.sack == Sack::Refused || !calm {
+        if calm { self.probe_when_calm(since) } else { None }
+    }
+
+    /// The same where nothing is lost, repaired or probed.
+    #[inline(always)]
+    pub(super) fn probe_when_calm(&self, since: Instant) -> Option<(Instant, Soon)> {
+        if self.sack == Sack::Refused {
             return None;
         }
-        let twice = self.rtt.smoothed()?.times(2);
+        let smoothed = self.rtt.smoothed()?;
+        let twice = smoothed + smoothed;
         let single = self.nxt.since(self.una) <= self.mss;
         let at = since + if single { twice + ACK_DELAY } else { twice.max(LEAST_PROBE) };
         (at < self.timeout_at?).then_some((at, Soon::Probe))

@@ -4,12 +4,12 @@ use super::repair::{Cause, Question, Reduction, Repair};
 use super::{Due, Fin, Handshake, Patience, Sender, Soon, Tail, TailKind};
 use crate::counters::{Counter, Counters};
 use crate::tcp::congestion::Timeout;
-use crate::tcp::connection::clock::earlier;
 use crate::time::Instant;
 use alloc::boxed::Box;
 
 impl Sender {
     /// Starts the persist timer where it must run, and stops it where it must not.
+    #[inline(always)]
     pub fn arm(&mut self, now: Instant) {
         let known = self.flight.sacked() + self.flight.lost();
         if self.nxt.since(self.una) > known {
@@ -19,8 +19,13 @@ impl Sender {
             }
             self.persist_at = None;
             self.probes = 0;
-            return;
+        } else {
+            self.arm_idle(now, known);
         }
+    }
+
+    /// The same while nothing is under way; of `known` bytes the fate is known.
+    fn arm_idle(&mut self, now: Instant, known: u32) {
         let pending =
             self.queue.unsent() > 0 || known > 0 || (self.fin == Fin::Wanted && self.nxt == self.end());
         let stuck = pending && self.handshake == Handshake::Done && !self.has_output();
@@ -37,11 +42,12 @@ impl Sender {
         }
     }
 
-    /// The next moment at which `on_timer` has something to do.
-    #[inline]
-    pub fn deadline(&self) -> Option<Instant> {
+    /// The next moment at which `on_timer` has something to do; [`Instant::NEVER`] while nothing waits for time to pass.
+    #[inline(always)]
+    pub fn deadline(&self) -> Instant {
         let soon = self.soon.map(|(at, _)| at);
-        earlier(earlier(self.timeout_at, soon), self.persist_at)
+        let at = |moment: Option<Instant>| moment.unwrap_or(Instant::NEVER);
+        at(self.timeout_at).min(at(soon)).min(at(self.persist_at))
     }
 
     /// Acts on the timers that ran out; `retries` is how many timeouts in a row are borne.

@@ -25,7 +25,7 @@ mod rack;
 mod repair;
 
 use crate::tcp::TcpConfig;
-use crate::tcp::congestion::CongestionControl;
+use crate::tcp::congestion::Control;
 use crate::tcp::connection::Fresh;
 use crate::tcp::options::Sack;
 use crate::tcp::rto::RttEstimator;
@@ -159,7 +159,7 @@ pub(crate) struct Sender {
     pub mss: u32,
     /// Bytes that one frame may carry where the device cuts it; nothing above a segment's where it does not.
     pub burst: u32,
-    pub control: Box<dyn CongestionControl>,
+    pub control: Control,
     /// Whether the peer reports what it has.
     pub sack: Sack,
     flight: Flight,
@@ -215,7 +215,7 @@ impl Sender {
             scale: 0,
             mss,
             burst: 0,
-            control: config.congestion.start(mss),
+            control: Control::new(config.congestion, mss),
             sack: Sack::Refused,
             flight: Flight::new(initial, config.sent_runs.max(8)),
             rack: None,

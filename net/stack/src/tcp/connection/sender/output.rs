@@ -6,7 +6,7 @@ use crate::tcp::connection::{Fresh, Long};
 use crate::tcp::segment::Flags;
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
-use isola_iobuf::Chain;
+use isola_iobuf::{Chain, IoBuf};
 
 impl Sender {
     /// Bytes of new data that may be sent in one segment now.
@@ -22,8 +22,7 @@ impl Sender {
             // A probe goes out in any case.
             room = room.max(self.mss);
         }
-        let edge = self.una + self.window;
-        let open = if edge.after(self.nxt) { edge.since(self.nxt) } else { 0 };
+        let open = (self.una + self.window).beyond(self.nxt);
         let mss = self.mss as usize;
         let most = if unsent > mss { self.burst.max(self.mss) } else { self.mss };
         let mut len = unsent.min(room.min(open).min(most) as usize);
@@ -75,6 +74,35 @@ impl Sender {
         self.queue.unsent() == 0 && self.flight.lost() == 0 && self.fin == Fin::Open && self.probe == Due::No
     }
 
+    /// Makes the next segment's part of this half, if that is new data in one view which fits into a segment. The caller has
+    /// asked [`Self::is_usual`]. `None` changes nothing, and leaves the decision to [`Self::next`].
+    #[inline(always)]
+    pub fn next_usual(&mut self, now: Instant) -> Option<(IoBuf, Piece)> {
+        let (unsent, mss) = (self.queue.unsent(), self.mss as usize);
+        let len = unsent.min(mss);
+        let open = (self.una + self.window).beyond(self.nxt);
+        let room = open.min(self.control.window().saturating_sub(self.nxt.since(self.una)));
+        // Several segments may be one frame, which the device cuts.
+        if len > room as usize || (unsent > mss && self.burst > self.mss) {
+            return None;
+        }
+        let view = self.queue.take_view(len)?;
+        Some((view, self.next_data(now, len, Calm::Yes)))
+    }
+
+    /// Whether nothing but new data can be next: the direction is open, and nothing is lost, repaired, or to be probed.
+    #[inline(always)]
+    pub fn is_usual(&self) -> bool {
+        let open = self.handshake == Handshake::Done && self.fin == Fin::Open;
+        open && self.probe == Due::No && self.tail_due == Due::No && self.is_calm()
+    }
+
+    /// Whether there is data to be sent for the first time.
+    #[inline(always)]
+    pub fn has_unsent(&self) -> bool {
+        self.queue.unsent() > 0
+    }
+
     /// Makes the next segment's part of this half, and puts its data into `payload`; `reserved` bytes of a full segment are
     /// taken already.
     #[inline(always)]
@@ -93,11 +121,11 @@ impl Sender {
             self.probe = Due::No;
             let len = if reserved > 0 || long == Long::No { len.min(full) } else { len };
             self.queue.take_into(len, payload);
-            return Some(self.next_data(now, payload.len()));
+            return Some(self.next_data(now, payload.len(), Calm::No));
         }
         if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
             self.probe = Due::No;
-            return Some(self.next_data(now, 0));
+            return Some(self.next_data(now, 0, Calm::No));
         }
         if self.probe == Due::Yes {
             self.probe = Due::No;
@@ -148,22 +176,27 @@ impl Sender {
         Piece { seq: start, flags, fresh: Fresh::No }
     }
 
-    /// New data of `len` bytes, which was taken off the queue, with the FIN where it follows and fits.
+    /// New data of `len` bytes, which was taken off the queue, with the FIN where it follows and fits. `calm` says whether
+    /// [`Self::is_usual`] holds: there is less to ask then.
     #[inline(always)]
-    fn next_data(&mut self, now: Instant, len: usize) -> Piece {
+    fn next_data(&mut self, now: Instant, len: usize, calm: Calm) -> Piece {
         if self.max == self.una && now.since(self.last_sent) > self.rtt.timeout() {
             self.control.on_idle();
         }
         let seq = self.nxt;
         let mut flags = push_flag(len, len + self.queue.unsent());
         self.nxt = seq + len as u32;
-        if self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
+        if calm == Calm::No && self.queue.unsent() == 0 && self.fin_fits(self.nxt) {
             flags = flags | Flags::FIN;
             self.nxt += 1;
         }
         self.flight.sent(self.nxt, now);
         self.max = self.max.max(self.nxt);
-        if self.pipe() + self.mss > self.control.window() {
+        let pipe = match calm {
+            Calm::Yes => self.nxt.since(self.una),
+            Calm::No => self.pipe(),
+        };
+        if pipe + self.mss > self.control.window() {
             self.full = self.nxt;
         }
         self.last_sent = now;
@@ -172,9 +205,9 @@ impl Sender {
             self.timeout_at = Some(now + self.rtt.timeout());
         }
         if self.soon.is_none() {
-            self.soon = self.probe_at(now);
+            self.soon = if calm == Calm::Yes { self.probe_when_calm(now) } else { self.probe_at(now) };
         }
-        if self.repair.is_some() || self.tail_due == Due::Yes {
+        if calm == Calm::No && (self.repair.is_some() || self.tail_due == Due::Yes) {
             self.note_sent(self.nxt.since(seq));
         }
         let fresh = if len == 0 { Fresh::No } else { Fresh::Yes };
@@ -210,6 +243,13 @@ impl Sender {
         self.max = self.max.max(end);
         Some(Piece { seq: self.una, flags, fresh: Fresh::No })
     }
+}
+
+/// Whether it is known that nothing but new data can be next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Calm {
+    Yes,
+    No,
 }
 
 /// PSH where the payload is the end of what there is to send.

@@ -9,6 +9,8 @@
 //! a burst: what was sent at one moment. Runs are then added behind and taken off in front, and nothing else
 //! happens. Selective acknowledgements and losses cut runs in parts; neighbours of one fate become one again.
 //!
+//! A connection that sends little has one run at a time, of which nothing is known: it lies in the flight itself.
+//!
 //! Bounds: a report that would make more runs than the limit counts as not heard, bursts beyond it become
 //! one, and what is sent again makes at most as many runs as there are holes: at most twice the limit.
 
@@ -53,6 +55,9 @@ pub(super) struct Run {
 #[derive(Debug)]
 pub(super) struct Flight {
     start: Seq,
+    /// The only run, where it was sent once and nothing else is known of it, and where no second one came behind it.
+    sole: Option<Run>,
+    /// All runs, where there is no sole one.
     runs: VecDeque<Run>,
     limit: usize,
     sacked: u32,
@@ -61,7 +66,7 @@ pub(super) struct Flight {
 
 impl Flight {
     pub const fn new(start: Seq, limit: usize) -> Self {
-        Self { start, runs: VecDeque::new(), limit, sacked: 0, lost: 0 }
+        Self { start, sole: None, runs: VecDeque::new(), limit, sacked: 0, lost: 0 }
     }
 
     /// Begins with nothing under way.
@@ -90,21 +95,59 @@ impl Flight {
     /// New data up to `end` goes out.
     #[inline]
     pub fn sent(&mut self, end: Seq, now: Instant) {
+        if self.sole.is_none() && self.runs.is_empty() {
+            self.sole = Some(Run { end, fate: Fate::Sent, times: Times::Once, sent_at: now });
+        } else {
+            self.sent_behind(end, now);
+        }
+    }
+
+    /// The same behind what is under way.
+    fn sent_behind(&mut self, end: Seq, now: Instant) {
+        let run = Run { end, fate: Fate::Sent, times: Times::Once, sent_at: now };
+        if let Some(sole) = &mut self.sole
+            && sole.sent_at == run.sent_at
+        {
+            sole.end = run.end;
+            return;
+        }
+        self.spread();
         let full = self.runs.len() >= self.limit;
         if let Some(last) = self.runs.back_mut()
             && last.fate == Fate::Sent
-            && (full || (last.sent_at == now && last.times == Times::Once))
+            && (full || (last.sent_at == run.sent_at && last.times == Times::Once))
         {
-            last.end = end;
-            last.sent_at = now;
+            last.end = run.end;
+            last.sent_at = run.sent_at;
             return;
         }
-        self.runs.push_back(Run { end, fate: Fate::Sent, times: Times::Once, sent_at: now });
+        self.runs.push_back(run);
+    }
+
+    /// Puts a sole run among the others: for whatever is more than sending and arriving.
+    #[inline]
+    fn spread(&mut self) {
+        if let Some(sole) = self.sole.take() {
+            self.runs.push_back(sole);
+        }
     }
 
     /// All before `ack` arrived, of a flight that is whole. Returns the latest round trip that it tells.
     #[inline]
     pub fn acked_whole(&mut self, ack: Seq, now: Instant) -> Option<Duration> {
+        match &self.sole {
+            Some(sole) if !sole.end.after(ack) => {
+                let rtt = now.since(sole.sent_at);
+                self.start = ack;
+                self.sole = None;
+                Some(rtt)
+            }
+            _ => self.acked_runs(ack, now),
+        }
+    }
+
+    fn acked_runs(&mut self, ack: Seq, now: Instant) -> Option<Duration> {
+        self.spread();
         let mut from = self.start;
         self.start = ack;
         let mut rtt = None;
@@ -126,6 +169,7 @@ impl Flight {
 
     /// All before `ack` arrived.
     pub fn acked(&mut self, ack: Seq, news: &mut Deliveries<'_>) {
+        self.spread();
         while let Some(&first) = self.runs.front() {
             let end = if first.end.after(ack) { ack } else { first.end };
             if !end.after(self.start) {
@@ -170,6 +214,7 @@ impl Flight {
 
     /// The peer has a block, which lies within the flight.
     pub fn sack(&mut self, block: Block, news: &mut Deliveries<'_>) {
+        self.spread();
         let mut index = self.runs.partition_point(|run| !run.end.after(block.start));
         let mut from =
             index.checked_sub(1).and_then(|before| self.runs.get(before)).map_or(self.start, |r| r.end);
@@ -239,6 +284,7 @@ impl Flight {
     /// Finds what must be lost, as something sent later has arrived (RFC 8985 6.2): `is_due` says of a run
     /// since when. Returns when the rest of them is to be looked at.
     pub fn find_lost(&mut self, now: Instant, is_due: impl Fn(&Run) -> Option<Instant>) -> Option<Instant> {
+        self.spread();
         let (mut from, mut look_at, mut found) = (self.start, None, 0);
         for run in &mut self.runs {
             if run.fate == Fate::Sent
@@ -262,6 +308,7 @@ impl Flight {
 
     /// The first `len` bytes are lost, where nothing else is known of them.
     pub fn lose_first(&mut self, len: u32) {
+        self.spread();
         let Some(&first) = self.runs.front() else { return };
         if first.fate != Fate::Sent {
             return;
@@ -277,6 +324,7 @@ impl Flight {
 
     /// The last `len` bytes are to be sent again, where nothing else is known of them.
     pub fn lose_last(&mut self, len: u32) {
+        self.spread();
         let Some(&last) = self.runs.back() else { return };
         if last.fate != Fate::Sent {
             return;
@@ -292,6 +340,7 @@ impl Flight {
 
     /// Everything is to be sent again, whatever the peer said of it: it may have let go of it (RFC 2018 8).
     pub fn lose_all(&mut self) {
+        self.spread();
         let Some(&last) = self.runs.back() else { return };
         self.runs.clear();
         self.sacked = 0;

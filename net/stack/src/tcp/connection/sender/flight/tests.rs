@@ -34,11 +34,17 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// All runs, wherever they lie.
+fn runs(flight: &Flight) -> Vec<Run> {
+    assert!(flight.sole.is_none() || flight.runs.is_empty(), "a sole run has no others beside it");
+    flight.sole.iter().chain(&flight.runs).copied().collect()
+}
+
 /// The fates of all bytes from the start on.
 fn fates(flight: &Flight) -> Vec<Fate> {
     let mut from = flight.start;
     let mut fates = Vec::new();
-    for run in &flight.runs {
+    for run in runs(flight) {
         assert!(run.end.after(from), "runs follow each other");
         fates.extend((0..run.end.since(from)).map(|_| run.fate));
         from = run.end;
@@ -115,7 +121,8 @@ fn play(steps: Vec<Step>, base: u32, limit: usize, exact: bool) {
         assert!(!exact || fates == model);
         assert_eq!(flight.sacked(), count(&fates, Fate::Sacked));
         assert_eq!(flight.lost(), count(&fates, Fate::Lost));
-        assert!(flight.runs.len() <= 2 * limit + 2, "{} runs, limit {limit}", flight.runs.len());
+        let count = runs(&flight).len();
+        assert!(count <= 2 * limit + 2, "{count} runs, limit {limit}");
     }
 }
 
@@ -135,13 +142,13 @@ proptest! {
 fn what_is_sent_at_one_moment_is_one_run() {
     let mut flight = Flight::new(Seq(0), 100);
     (1..50).for_each(|number| flight.sent(Seq(number * 1000), Instant::ZERO));
-    assert_eq!(flight.runs.len(), 1);
+    assert_eq!(runs(&flight).len(), 1);
     assert_eq!(flight.acked_whole(Seq(500), Instant::ZERO), Some(Duration::ZERO));
     let later = Instant::ZERO + Duration::from_millis(1);
     flight.sent(Seq(60_000), later);
-    assert_eq!(flight.runs.len(), 2);
+    assert_eq!(runs(&flight).len(), 2);
     // The acknowledgement of the first run tells nothing of the second.
     assert_eq!(flight.acked_whole(Seq(49_000), later), Some(Duration::from_millis(1)));
     assert_eq!(flight.acked_whole(Seq(60_000), later), Some(Duration::ZERO));
-    assert!(flight.runs.is_empty());
+    assert!(runs(&flight).is_empty());
 }

@@ -1,0 +1,217 @@
+//! Rings and words in memory that driver and device share. [`RingMemory`] checks bounds and alignment once, when it cuts a ring
+//! out of the memory, so that an access is one or two instructions.
+//!
+//! Accesses are volatile reads and writes of words, as those of [`DmaRegion`]. Invariant: parts are cut out in ascending order,
+//! so no two overlap, and each has one owner on the driver's side.
+
+use crate::dma::DmaRegion;
+use alloc::sync::Arc;
+use core::fmt;
+use core::ptr::NonNull;
+
+/// The memory of rings. It stays in place as long as this value or a part cut out of it lives.
+#[derive(Debug)]
+pub struct RingMemory {
+    region: Arc<Kept>,
+    /// The end of the last part that was cut out, in bytes.
+    cut_to: usize,
+}
+
+/// Owns a region without access to its bytes.
+#[derive(Debug)]
+struct Kept(DmaRegion);
+
+// SAFETY: nothing is read from or written to the region through this type.
+unsafe impl Sync for Kept {}
+
+/// An entry of a ring.
+///
+/// # Safety
+/// `read` and `write` access the bytes of `Self` at that place alone.
+pub unsafe trait RingEntry: Copy {
+    /// Reads a little-endian entry.
+    ///
+    /// # Safety
+    /// The place is aligned and valid.
+    unsafe fn read(place: *const Self) -> Self;
+
+    /// Writes a little-endian entry.
+    ///
+    /// # Safety
+    /// As for reading.
+    unsafe fn write(place: *mut Self, value: Self);
+}
+
+// SAFETY: as the trait wants it.
+unsafe impl RingEntry for u16 {
+    #[inline(always)]
+    unsafe fn read(place: *const Self) -> Self {
+        // SAFETY: the caller's promise.
+        Self::from_le(unsafe { place.read_volatile() })
+    }
+
+    #[inline(always)]
+    unsafe fn write(place: *mut Self, value: Self) {
+        // SAFETY: the caller's promise.
+        unsafe { place.write_volatile(value.to_le()) }
+    }
+}
+
+macro_rules! pairs {
+    ($($word:ty)*) => {$(
+        // SAFETY: as the trait wants it: the two words are those of the array.
+        unsafe impl RingEntry for [$word; 2] {
+            #[inline(always)]
+            unsafe fn read(place: *const Self) -> Self {
+                let first = place.cast::<$word>();
+                // SAFETY: the caller's promise.
+                unsafe { [<$word>::from_le(first.read_volatile()), <$word>::from_le(first.add(1).read_volatile())] }
+            }
+
+            #[inline(always)]
+            unsafe fn write(place: *mut Self, [one, two]: Self) {
+                let first = place.cast::<$word>();
+                // SAFETY: the caller's promise.
+                unsafe {
+                    first.write_volatile(one.to_le());
+                    first.add(1).write_volatile(two.to_le());
+                }
+            }
+        }
+    )*};
+}
+
+pairs! { u32 u64 }
+
+impl RingMemory {
+    /// Takes a region over.
+    pub fn new(region: DmaRegion) -> Self {
+        Self { region: Arc::new(Kept(region)), cut_to: 0 }
+    }
+
+    /// Cuts out a ring of `len` entries, the first at byte `offset`.
+    ///
+    /// # Panics
+    /// If `len` is no power of two, or the ring is not within the memory, not aligned, or begins before the end of the last part.
+    pub fn ring<T: RingEntry>(&mut self, offset: usize, len: usize) -> DmaRing<T> {
+        assert!(len.is_power_of_two(), "a ring's positions wrap around at a power of two");
+        let place = self.cut(offset, len * size_of::<T>(), align_of::<T>());
+        DmaRing { base: place.cast(), mask: len - 1, _memory: Arc::clone(&self.region) }
+    }
+
+    /// Cuts out a word at byte `offset`.
+    ///
+    /// # Panics
+    /// As for a ring.
+    pub fn word(&mut self, offset: usize) -> DmaWord {
+        let place = self.cut(offset, size_of::<u16>(), align_of::<u16>());
+        DmaWord { place: place.cast(), _memory: Arc::clone(&self.region) }
+    }
+
+    fn cut(&mut self, offset: usize, len: usize, align: usize) -> NonNull<u8> {
+        assert!(offset >= self.cut_to, "parts of a ring's memory are cut out one after the other");
+        let place = self.region.0.piece(offset, len, align).expect("a ring lies in its memory");
+        self.cut_to = offset + len;
+        place
+    }
+
+    /// Returns the device address of the byte at `offset`.
+    ///
+    /// # Panics
+    /// As [`DmaRegion::device_address`].
+    pub fn device_address(&self, offset: usize) -> u64 {
+        self.region.0.device_address(offset)
+    }
+
+    /// Keeps the memory for good: a device may still use it.
+    pub fn leak(&self) {
+        core::mem::forget(Arc::clone(&self.region));
+    }
+}
+
+/// A ring of entries. Positions count up without end; the ring takes them modulo its length.
+pub struct DmaRing<T> {
+    base: NonNull<T>,
+    mask: usize,
+    _memory: Arc<Kept>,
+}
+
+// SAFETY: the entries are this ring's alone on the driver's side (`RingMemory::cut`), and are words.
+unsafe impl<T: RingEntry> Send for DmaRing<T> {}
+
+impl<T: RingEntry> DmaRing<T> {
+    /// Reads the entry at a position.
+    #[inline(always)]
+    pub fn read(&self, position: usize) -> T {
+        // SAFETY: the position is within the ring, which lies in memory that `self` keeps, aligned.
+        unsafe { T::read(self.base.add(position & self.mask).as_ptr()) }
+    }
+
+    /// Writes the entry at a position.
+    #[inline(always)]
+    pub fn write(&mut self, position: usize, value: T) {
+        // SAFETY: as for reading.
+        unsafe { T::write(self.base.add(position & self.mask).as_ptr(), value) }
+    }
+}
+
+impl<T> fmt::Debug for DmaRing<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DmaRing({} entries)", self.mask + 1)
+    }
+}
+
+/// A word of 16 bits.
+#[derive(Debug)]
+pub struct DmaWord {
+    place: NonNull<u16>,
+    _memory: Arc<Kept>,
+}
+
+// SAFETY: as for a ring.
+unsafe impl Send for DmaWord {}
+
+impl DmaWord {
+    /// Reads the word.
+    #[inline(always)]
+    pub fn read(&self) -> u16 {
+        // SAFETY: the word lies in memory that `self` keeps, aligned.
+        unsafe { u16::read(self.place.as_ptr()) }
+    }
+
+    /// Writes the word.
+    #[inline(always)]
+    pub fn write(&mut self, value: u16) {
+        // SAFETY: as for reading.
+        unsafe { u16::write(self.place.as_ptr(), value) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_wrap_around_and_parts_lie_where_they_are_cut_out() {
+        let mut memory = RingMemory::new(DmaRegion::new(4096));
+        let mut ring = memory.ring::<[u32; 2]>(4, 4);
+        let mut word = memory.word(4 + 4 * 8);
+        ring.write(6, [1, 2]);
+        word.write(3);
+        assert_eq!((ring.read(2), ring.read(3), word.read()), ([1, 2], [0, 0], 3));
+    }
+
+    #[test]
+    #[should_panic(expected = "one after the other")]
+    fn no_two_parts_overlap() {
+        let mut memory = RingMemory::new(DmaRegion::new(4096));
+        let _ring = memory.ring::<u16>(0, 4);
+        memory.word(6);
+    }
+
+    #[test]
+    #[should_panic(expected = "lies in its memory")]
+    fn a_ring_that_is_longer_than_its_memory_is_refused() {
+        RingMemory::new(DmaRegion::new(4096)).ring::<[u64; 2]>(16, 256);
+    }
+}

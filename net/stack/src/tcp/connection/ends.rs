@@ -1,0 +1,79 @@
+//! The short way of the segments without data that begin and end a connection: an acknowledgement of a connection that is
+//! calm, or the end of the peer's stream, where it is the next thing in that. What the general way (`segments.rs`) asks of each
+//! segment is asked of these in one go, as of those with data (`expected.rs`).
+
+use super::receiver::EndCame;
+use super::sender::Fin;
+use super::signals::Signal;
+use super::{Agreed, Connection, Env, State};
+use crate::tcp::segment::{Flags, Segment};
+use crate::tcp::timestamps::Age;
+use crate::time::Instant;
+
+/// Whether a segment was taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    Yes,
+    /// It is one for the general way: nothing has changed.
+    No,
+}
+
+impl Connection {
+    /// Takes a segment in, where it has no data and is the expected one.
+    pub fn take_end(&mut self, segment: &Segment, env: &mut Env<'_>) -> Taken {
+        let fin = match segment.flags.bits() & !Flags::PSH.bits() {
+            flags if flags == Flags::ACK.bits() => EndCame::No,
+            flags if flags == (Flags::ACK | Flags::FIN).bits() => EndCame::Yes,
+            _ => return Taken::No,
+        };
+        if !segment.payload.is_empty() || segment.rest.is_some() || !self.expects_end(env.now, segment, fin) {
+            return Taken::No;
+        }
+        self.segments_in += 1;
+        if let (Some(stamps), Some(theirs)) = (&mut self.stamps, segment.options.timestamps)
+            && !segment.seq.after(self.receiver.acked)
+        {
+            stamps.hear(env.now, theirs.value);
+        }
+        self.silent_since = env.now;
+        self.keep_alive_probes = 0;
+        if self.sender.on_calm_ack(env.now, segment.seq, segment.ack, segment.window) {
+            self.signal_space();
+            if self.sender.fin == Fin::Acked {
+                self.on_fin_acked(env);
+            }
+        }
+        if fin == EndCame::Yes {
+            self.receiver.end();
+            self.signals.raise(Signal::PeerClosed);
+            self.on_fin();
+        }
+        self.signal_end(self.receiver.inbox.len());
+        Taken::Yes
+    }
+
+    /// Whether a segment without data is the expected one, which ends the peer's stream or does not.
+    fn expects_end(&self, now: Instant, segment: &Segment, fin: EndCame) -> bool {
+        let next = match (self.state, fin) {
+            (State::Established | State::FinWait1 | State::FinWait2, EndCame::Yes) => {
+                self.receiver.expects(segment.seq, 1)
+            }
+            (State::Established | State::FinWait1 | State::FinWait2, EndCame::No) => {
+                self.receiver.expects(segment.seq, 0)
+            }
+            (State::CloseWait | State::Closing | State::LastAck, EndCame::No) => {
+                self.receiver.is_next(segment.seq)
+            }
+            _ => false,
+        };
+        let in_time = match (&self.stamps, segment.options.timestamps) {
+            (Some(stamps), Some(theirs)) => stamps.judge(now, theirs.value) == Age::Fresh,
+            (None, _) => true,
+            _ => false,
+        };
+        next && in_time
+            && self.marks.agreed == Agreed::No
+            && segment.sack.is_empty()
+            && self.sender.expects_end(segment.ack, fin)
+    }
+}

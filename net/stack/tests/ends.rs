@@ -1,0 +1,235 @@
+//! The short way of the segments that begin and end a connection, and the general way: what comes of both is the same.
+
+use isola_iobuf::{Chain, IoBuf};
+use isola_net_sim::{Peer, Segment, host_config, host_ip};
+use isola_net_stack::{Config, ConnId, Counter, Duration, Event, RxChecksum, TcpConfig};
+use proptest::prelude::*;
+
+/// What a peer, or the application, does next. Positions are told from where the peer stands.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A SYN, from another port than the last one or the same, with the options that most have, other ones, or none.
+    Syn {
+        again: bool,
+        options: u8,
+    },
+    /// A segment: how far from the next byte it begins, its length, its flags, whether it acknowledges all that was sent
+    /// or repeats what it said last, and how far its clock is from the last one's.
+    Segment {
+        ahead: i32,
+        len: usize,
+        flags: &'static str,
+        acks: bool,
+        ticks: i32,
+    },
+    /// The application sends, reads, ends its direction, or lets go.
+    Send(usize),
+    Read,
+    Shutdown,
+    Close,
+    /// Time passes, in milliseconds.
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let usually = |usual: BoxedStrategy<i32>, other: BoxedStrategy<i32>| prop_oneof![8 => usual, 1 => other];
+    let segment = (
+        usually(Just(0).boxed(), (-3..3).boxed()),
+        prop_oneof![4 => Just(0usize), 1 => 1..100usize],
+        prop_oneof![30 => Just(""), 20 => Just("F"), 5 => Just("FP"), 1 => Just("R"), 1 => Just("FE")],
+        prop_oneof![8 => Just(true), 1 => Just(false)],
+        usually((0..3).boxed(), (-5..1).boxed()),
+    )
+        .prop_map(|(ahead, len, flags, acks, ticks)| Step::Segment { ahead, len, flags, acks, ticks });
+    prop_oneof![
+        1 => (any::<bool>(), 0..4u8).prop_map(|(again, options)| Step::Syn { again, options }),
+        20 => segment,
+        2 => (1..4000usize).prop_map(Step::Send),
+        1 => Just(Step::Read),
+        1 => Just(Step::Shutdown),
+        1 => Just(Step::Close),
+        1 => (1..3000u64).prop_map(Step::Pass),
+        1 => (59_000..61_000u64).prop_map(Step::Pass),
+    ]
+}
+
+/// How a side's frames come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Frames {
+    /// As they are, and the device has summed them.
+    Summed,
+    /// As they are, not summed.
+    Unsummed,
+    /// With an option that says nothing, which no usual frame has.
+    General,
+}
+
+/// Where TCP's header stands in a frame over IPv4.
+const TCP: usize = 34;
+
+/// The frame with four bytes of padding behind its options: the same segment, for the general way.
+fn padded(mut frame: Vec<u8>) -> Vec<u8> {
+    let words = frame[TCP + 12] >> 4;
+    let behind = TCP + 4 * usize::from(words);
+    frame.splice(behind..behind, [1; 4]);
+    frame[TCP + 12] = (words + 1) << 4;
+    let mut ip = etherparse::Ipv4Header::from_slice(&frame[14..TCP]).expect("an IPv4 header").0;
+    ip.total_len += 4;
+    ip.header_checksum = ip.calc_header_checksum();
+    frame[14..TCP].copy_from_slice(&ip.to_bytes());
+    frame
+}
+
+/// A listening stack, and where its peer stands.
+struct Side {
+    peer: Peer,
+    frames: Frames,
+    port: u16,
+    conn: Option<ConnId>,
+    seq: u32,
+    clocks: bool,
+    clock: u32,
+    /// What it acknowledges, where what came last ends, and the timestamp of that.
+    ack: u32,
+    heard: (u32, u32),
+    seen: Vec<String>,
+}
+
+impl Side {
+    fn new(frames: Frames) -> Self {
+        // A window that is soon full.
+        let tcp = TcpConfig { receive_window: 300, ..TcpConfig::default() };
+        let mut peer = Peer::new(Config { tcp, ..host_config(1) });
+        peer.stack.listen(80, 4).expect("a free port");
+        let mut side = Self {
+            peer,
+            frames,
+            port: 4000,
+            conn: None,
+            seq: 1_000_000,
+            clocks: true,
+            clock: 100,
+            ack: 0,
+            heard: (0, 0),
+            seen: Vec::new(),
+        };
+        side.take(&Step::Syn { again: false, options: 0 });
+        side
+    }
+
+    /// Does a step and writes down all that comes of it.
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Syn { again, options } => {
+                self.port += u16::from(!again);
+                self.clocks = options < 2;
+                let syn = Segment::new(self.port, 80, self.seq, None).flags("S");
+                let syn = match options {
+                    0 => syn.options(Some(1400), Some(3)).sack_permitted().timestamps(self.clock, 0),
+                    1 => syn.options(Some(1400), None).timestamps(self.clock, 0),
+                    2 => syn.options(Some(700), Some(200)),
+                    _ => syn,
+                };
+                self.receive(&syn);
+                self.seq = self.seq.wrapping_add(1);
+            }
+            Step::Segment { ahead, len, flags, acks, ticks } => {
+                self.clock = self.clock.wrapping_add_signed(ticks);
+                if acks {
+                    self.ack = self.heard.0;
+                }
+                let data = vec![7; if flags == "R" { 0 } else { len }];
+                let seq = self.seq.wrapping_add_signed(ahead);
+                let segment = Segment::new(self.port, 80, seq, Some(self.ack)).flags(flags).payload(&data);
+                let stamped = segment.clone().timestamps(self.clock, self.heard.1);
+                self.receive(if self.clocks { &stamped } else { &segment });
+                if ahead == 0 {
+                    let end = data.len() as u32 + u32::from(flags.contains('F'));
+                    self.seq = self.seq.wrapping_add(end);
+                }
+            }
+            Step::Send(len) => {
+                let mut data = Chain::from(IoBuf::copy_from_slice(&vec![7; len]));
+                let sent = self.conn.map(|conn| self.peer.stack.send_some(conn, &mut data));
+                self.seen.push(format!("{sent:?}"));
+            }
+            Step::Read => {
+                let read = self.conn.and_then(|conn| self.peer.stack.read_all(conn));
+                self.seen.push(format!("{:?}", read.map(|(data, end)| (data.to_vec(), end))));
+            }
+            Step::Shutdown => self.conn.into_iter().for_each(|conn| self.peer.stack.shutdown(conn)),
+            Step::Close => {
+                self.conn.take().into_iter().for_each(|conn| self.peer.stack.close(self.peer.now, conn));
+            }
+            Step::Pass(millis) => {
+                self.peer.now += Duration::from_millis(millis);
+                self.peer.stack.on_timer(self.peer.now);
+            }
+        }
+        let stats = self.conn.map(|conn| self.peer.stack.connection_stats(conn));
+        let events: Vec<Event> = core::iter::from_fn(|| self.peer.stack.next_event()).collect();
+        for event in &events {
+            if let Event::Accepted { conn, .. } = *event {
+                self.conn = Some(conn);
+            }
+        }
+        let segments = self.peer.segments();
+        for segment in &segments {
+            let control = segment.flags.contains('S') || segment.flags.contains('F');
+            let end = segment.seq.wrapping_add(segment.payload.len() as u32 + u32::from(control));
+            self.heard = (end, segment.timestamps.map_or(0, |(value, _)| value));
+        }
+        let deadline = self.peer.stack.next_deadline();
+        let occupancy = self.peer.stack.occupancy();
+        let dropped: Vec<u64> = Counter::ALL
+            .iter()
+            .filter(|&&counter| counter != Counter::BytesIn)
+            .map(|&counter| self.peer.stack.counters().get(counter))
+            .collect();
+        self.seen.push(format!("{events:?} {segments:?} {deadline:?} {stats:?} {occupancy:?} {dropped:?}"));
+    }
+
+    fn receive(&mut self, segment: &Segment) {
+        let frame = segment.frame(host_ip(2), host_ip(1));
+        let (frame, checksum) = match self.frames {
+            Frames::Summed => (frame, RxChecksum::Verified),
+            Frames::Unsummed => (frame, RxChecksum::Unverified),
+            Frames::General => (padded(frame), RxChecksum::Verified),
+        };
+        self.peer.stack.receive(self.peer.now, IoBuf::from(frame), checksum);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn the_short_way_does_what_the_general_way_does(steps in prop::collection::vec(step(), 1..60)) {
+        let mut sides = [Frames::General, Frames::Summed, Frames::Unsummed].map(Side::new);
+        for step in &steps {
+            sides.iter_mut().for_each(|side| side.take(step));
+            let [general, summed, unsummed] = &sides;
+            prop_assert_eq!(summed.seen.last(), general.seen.last(), "after {:?}", step);
+            prop_assert_eq!(unsummed.seen.last(), general.seen.last(), "not summed, after {:?}", step);
+        }
+    }
+}
+
+#[test]
+fn a_syn_or_fin_whose_sum_is_wrong_is_dropped_whichever_byte_of_it_differs() {
+    let mut peer = Peer::listening();
+    let talk = peer.connect(4000, None, None);
+    let syn = Segment::new(4001, 80, 1, None).flags("S").options(Some(1400), Some(3));
+    let syn = syn.sack_permitted().timestamps(100, 0);
+    for segment in [syn, talk.segment().flags("F")] {
+        let frame = segment.frame(host_ip(2), host_ip(1));
+        for at in TCP..frame.len() {
+            let mut changed = frame.clone();
+            changed[at] ^= 0x10;
+            peer.stack.receive(peer.now, IoBuf::from(changed), RxChecksum::Unverified);
+        }
+        peer.silent();
+        assert_eq!(peer.events(), []);
+        assert_eq!(peer.stack.occupancy().half_open, 0);
+    }
+}
