@@ -31,8 +31,8 @@
 //! # }
 //! ```
 //!
-//! No value is copied on its way from the shard to the device, and a large one not on its way in either:
-//! see [`Body`] and the crate's `shard::item` and `output`. A response shares the memory of its item, whatever another core
+//! No value that is read alone is copied on its way from the shard to the device, and a large one not on its way in either:
+//! see [`Answer`], [`Body`] and the crate's `shard::item` and `output`. A response shares the memory of its item, whatever another core
 //! does to the item meanwhile. Sessions and shards know no clock: time comes in with the calls that need it.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -41,6 +41,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod answer;
 mod client;
 mod config;
 mod input;
@@ -59,6 +60,7 @@ mod stats;
 mod tally;
 mod time;
 
+pub use answer::Answer;
 pub use client::Client;
 pub use config::{Config, ConfigError, DEFAULT_MAX_VALUE_LEN, SessionLimits};
 pub use key::{Key, KeyHasher, MAX_KEY_LEN, ShardId, shard_of};

@@ -1,12 +1,13 @@
 //! Answers on their way out: few buffers, and large values without a copy.
 //!
-//! Headers and small values are written one behind the other into one buffer, so that the answers to a
+//! An answer that is there as one view, of an item or of the image, leaves as it is, unless another one follows before it is
+//! taken. Otherwise headers and small values are written one behind the other into one buffer, so that the answers to a
 //! pipeline of requests leave in one piece. A value above [`LARGEST_COPIED_VALUE`] goes out as a view of
 //! the item. The view and what ends the answer are two more buffers for the stack and the device to handle, which takes
 //! 1,400 instructions more than a copy of 600 bytes, and still 1,000 more than one of 2,000; but copying takes
 //! cycles for bytes that the cache does not have.
 
-use isola_iobuf::{Chain, IoBufMut};
+use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
 /// The largest value that is copied next to its header, in bytes.
 pub(crate) const LARGEST_COPIED_VALUE: usize = 2048;
@@ -18,6 +19,8 @@ const LARGEST_ROOM: usize = 4096;
 /// Bytes for the client in order.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
+    /// All that there is, where that is one view.
+    lone: Option<IoBuf>,
     sealed: Chain,
     open: Option<IoBufMut>,
     /// How much was written into buffers between the last two takes: what the next buffer has room for.
@@ -32,9 +35,41 @@ impl Output {
         self.len
     }
 
+    /// Adds a view: without a copy where it is alone or large.
+    #[inline]
+    pub fn add(&mut self, view: &IoBuf) {
+        if self.len == 0 {
+            self.len = view.len();
+            self.lone = Some(view.clone());
+        } else if is_copied(view.len()) {
+            self.write_slice(view);
+        } else {
+            self.push(Chain::from(view.clone()));
+        }
+    }
+
+    /// Adds bytes of the image.
+    pub fn add_static(&mut self, bytes: &'static [u8]) {
+        if self.len == 0 {
+            self.add(&IoBuf::from_static(bytes));
+        } else {
+            self.write_slice(bytes);
+        }
+    }
+
+    /// Puts the lone view where others can follow.
+    #[inline]
+    fn settle(&mut self) {
+        if let Some(view) = self.lone.take() {
+            self.len = 0;
+            if is_copied(view.len()) { self.write_slice(&view) } else { self.push(Chain::from(view)) }
+        }
+    }
+
     /// Adds `count` bytes, which `fill` writes.
     #[inline]
     pub fn write(&mut self, count: usize, fill: impl FnOnce(&mut [u8])) {
+        self.settle();
         self.written += count;
         self.len += count;
         if self.open.as_ref().is_none_or(|open| open.tailroom() < count) {
@@ -55,6 +90,7 @@ impl Output {
 
     /// Adds views, without a copy.
     pub fn push(&mut self, views: Chain) {
+        self.settle();
         self.seal();
         self.len += views.len();
         self.sealed.append(views);
@@ -63,11 +99,15 @@ impl Output {
     /// Takes the first bytes off, at most `limit` of them.
     pub fn take(&mut self, limit: usize) -> Chain {
         if limit >= self.len {
-            self.seal();
             self.len = 0;
+            if let Some(view) = self.lone.take() {
+                return Chain::from(view);
+            }
+            self.seal();
             self.expected = core::mem::take(&mut self.written);
             return core::mem::take(&mut self.sealed);
         }
+        self.settle();
         if limit > self.sealed.len() {
             self.seal();
         }
@@ -142,6 +182,29 @@ mod tests {
             assert_eq!(taken.len(), 800);
             assert!(round == 0 || taken.parts().len() == 1);
         }
+    }
+
+    #[test]
+    fn a_lone_view_leaves_as_it_is_and_small_ones_share_a_buffer() {
+        let (small, large) = (IoBuf::copy_from_slice(&[b's'; 99]), IoBuf::copy_from_slice(&[b'l'; 3000]));
+        let mut output = Output::default();
+        for view in [&small, &large] {
+            output.add(view);
+            assert_eq!(output.len(), view.len());
+            let taken = output.take(usize::MAX);
+            assert_eq!((output.len(), taken.front().unwrap().as_ptr()), (0, view.as_ptr()));
+        }
+        [&small, &small, &large, &small].iter().for_each(|view| output.add(view));
+        output.add_static(b"END");
+        assert_eq!(output.len(), 3 * 99 + 3000 + 3);
+        let taken = output.take(usize::MAX);
+        let lens: alloc::vec::Vec<_> = taken.parts().map(|part| part.len()).collect();
+        assert_eq!(lens, [99, 99, 3000, 102]);
+        assert_eq!(taken.to_vec(), [&small[..], &small, &large, &small, b"END"].concat());
+        output.add_static(b"0123456789");
+        assert_eq!(output.take(4).to_vec(), b"0123");
+        output.add_static(b"XY");
+        assert_eq!(output.take(usize::MAX).to_vec(), b"456789XY");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use isola_iobuf::{Chain, IoBuf};
 
+use crate::answer::Answer;
 use crate::shard::{Prefixes, Report};
 use crate::time::Deadline;
 
@@ -141,13 +142,8 @@ pub struct TimeLeft {
 /// Key and value of an item.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// Both in memory of exactly their size: the key, then the value.
-    Whole {
-        /// Key and value.
-        bytes: IoBuf,
-        /// How much of it is the key.
-        key_len: u8,
-    },
+    /// Both in one piece of memory.
+    Whole(Answer),
     /// A large value: in the frames it came in, or in blocks.
     Parts(Arc<Parts>),
 }
@@ -165,7 +161,7 @@ impl Body {
     /// The key.
     pub fn key(&self) -> &[u8] {
         match self {
-            Self::Whole { bytes, key_len } => bytes.get(..usize::from(*key_len)).unwrap_or(bytes),
+            Self::Whole(answer) => answer.key(),
             Self::Parts(parts) => &parts.key,
         }
     }
@@ -173,7 +169,7 @@ impl Body {
     /// Length of the value, in bytes.
     pub fn value_len(&self) -> usize {
         match self {
-            Self::Whole { bytes, key_len } => bytes.len().saturating_sub(usize::from(*key_len)),
+            Self::Whole(answer) => answer.value_len(),
             Self::Parts(parts) => parts.value.len(),
         }
     }
@@ -181,11 +177,7 @@ impl Body {
     /// The value's views.
     pub fn value(&self) -> Chain {
         match self {
-            Self::Whole { bytes, key_len } => {
-                let mut value = bytes.clone();
-                value.advance(usize::from(*key_len));
-                Chain::from(value)
-            }
+            Self::Whole(answer) => answer.value_view(),
             Self::Parts(parts) => parts.value.clone(),
         }
     }
@@ -193,7 +185,7 @@ impl Body {
     /// Key and value, where the value is in one piece.
     pub fn slices(&self) -> Option<(&[u8], &[u8])> {
         match self {
-            Self::Whole { bytes, key_len } => bytes.split_at_checked(usize::from(*key_len)),
+            Self::Whole(answer) => Some((answer.key(), answer.value())),
             Self::Parts(_) => None,
         }
     }

@@ -296,9 +296,9 @@ fn an_item_is_described_and_is_not_read_by_that() {
     let mut engine = Engine::new(1);
     continue_with(&mut engine, &[("me a", "EN"), ("me a k", "EN"), ("ms a 3 T100\r\nabc", "HD")]);
     engine.wait(5);
-    assert_eq!(engine.say("me a\r\n"), "ME a exp=95 la=5 cas=1 fetch=no cls=1 size=112\r\n");
+    assert_eq!(engine.say("me a\r\n"), "ME a exp=95 la=5 cas=1 fetch=no cls=1 size=128\r\n");
     continue_with(&mut engine, &[("mg a h l", "HD h0 l5")]);
-    assert_eq!(engine.say("me YQ== b\r\n"), "ME YQ== exp=95 la=0 cas=1 fetch=yes cls=1 size=112\r\n");
+    assert_eq!(engine.say("me YQ== b\r\n"), "ME YQ== exp=95 la=0 cas=1 fetch=yes cls=1 size=128\r\n");
     let stats = engine.say("stats\r\n");
     assert!(stats.contains("STAT cmd_meta 4\r\n") && stats.contains("STAT cmd_get 1\r\n"), "{stats}");
 }

@@ -1,7 +1,5 @@
 //! Arithmetic on items that hold decimal numbers.
 
-use isola_iobuf::IoBuf;
-
 use crate::key::Key;
 use crate::number::parse_stored_number;
 use crate::request::{Count, Direction};
@@ -60,7 +58,7 @@ impl Shard {
         };
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(value).as_bytes();
-        let body = join_body(key.bytes(), digits.len(), core::iter::once(digits));
+        let body = join_body(key.bytes(), 0, digits.len(), core::iter::once(digits));
         if !self.can_ever_hold(&body) {
             return self.out_of_memory(None);
         }
@@ -76,26 +74,9 @@ impl Shard {
     fn rewrite(&mut self, now: UnixTime, place: Place, digits: &[u8], deadline: Deadline) -> Option<u64> {
         let item = self.table.get_mut(place)?;
         item.deadline = deadline;
-        let key_len = item.body.key().len();
-        let nothing = Body::Whole { bytes: IoBuf::from_static(b""), key_len: 0 };
-        let old = core::mem::replace(&mut item.body, nothing);
-        item.body = match old {
-            Body::Whole { bytes, key_len } => match bytes.try_into_mut() {
-                Ok(mut bytes) => {
-                    if let Some(value) = bytes.data_mut().get_mut(usize::from(key_len)..) {
-                        fill(value, digits);
-                    }
-                    Body::Whole { bytes: bytes.freeze(), key_len }
-                }
-                Err(shared) => {
-                    let (key, value) = shared.split_at_checked(usize::from(key_len)).unwrap_or((&[], &[]));
-                    let padding = value.get(digits.len()..).unwrap_or(&[]).iter().map(|_| &b" "[..]);
-                    join_body(key, value.len(), core::iter::once(digits).chain(padding))
-                }
-            },
-            parts => parts,
-        };
-        debug_assert_eq!(item.body.key().len(), key_len);
+        if let Body::Whole(answer) = &mut item.body {
+            answer.overwrite(|value| fill(value, digits));
+        }
         let cas = self.next_cas();
         let item = self.table.get_mut(place)?;
         item.cas = cas;
@@ -113,7 +94,8 @@ impl Shard {
         digits: &[u8],
         deadline: Deadline,
     ) -> Option<u64> {
-        let body = join_body(key.bytes(), digits.len(), core::iter::once(digits));
+        let flags = self.table.get(place)?.flags;
+        let body = join_body(key.bytes(), flags, digits.len(), core::iter::once(digits));
         if !self.can_ever_hold(&body) {
             return None;
         }

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
 
+use crate::answer::Answer;
 use crate::request::Payload;
 use crate::response::{Body, Parts};
 use crate::time::{Deadline, UnixTime};
@@ -25,7 +26,7 @@ const BLOCK_LEN: usize = (64 << 10) - ALLOCATION_OVERHEAD;
 const SMALLEST_VIEWED_VALUE: usize = 16 << 10;
 
 /// An item in the slab. 80 bytes on a 64-bit machine: with its entry in the index, what an item costs
-/// besides its bytes.
+/// besides its bytes and the text around them ([`Answer`]).
 #[derive(Debug)]
 pub(super) struct Item {
     /// Key and value.
@@ -89,7 +90,7 @@ pub(super) fn allocation_bytes(len: usize) -> usize {
 /// Heap memory that a body keeps alive.
 pub(super) fn body_bytes(body: &Body) -> usize {
     match body {
-        Body::Whole { bytes, .. } => allocation_bytes(bytes.storage_len()),
+        Body::Whole(answer) => allocation_bytes(answer.bytes().storage_len()),
         Body::Parts(parts) => {
             allocation_bytes(size_of::<Parts>())
                 + allocation_bytes(parts.key.storage_len())
@@ -108,7 +109,7 @@ fn viewed_bytes<'a>(views: impl Iterator<Item = &'a IoBuf>) -> usize {
 ///
 /// A small value has to be copied: its view would keep a whole received frame alive. A large one in frames
 /// that it fills to four fifths costs less memory and time as it is.
-pub(super) fn build_body(key: &[u8], value: Payload) -> Body {
+pub(super) fn build_body(key: &[u8], flags: u32, value: Payload) -> Body {
     let len = value.len();
     if len >= SMALLEST_VIEWED_VALUE && viewed_bytes(value.parts()) <= len + len / 4 {
         let value = match value {
@@ -117,25 +118,22 @@ pub(super) fn build_body(key: &[u8], value: Payload) -> Body {
         };
         return Body::Parts(Arc::new(Parts { key: IoBuf::copy_from_slice(key), value }));
     }
-    join_body(key, len, value.parts().map(|part| &**part))
+    join_body(key, flags, len, value.parts().map(|part| &**part))
 }
 
 /// Builds a body of `key` and `pieces`, whose lengths add up to `value_len`, by copying them: into one piece of
 /// memory, or a large value into blocks.
-pub(super) fn join_body<'a>(key: &'a [u8], value_len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Body {
-    if key.len() + value_len > BLOCK_LEN {
+pub(super) fn join_body<'a>(
+    key: &[u8],
+    flags: u32,
+    value_len: usize,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> Body {
+    if key.len() + value_len + Answer::MOST_ADDED > BLOCK_LEN {
         let value = join_in_blocks(value_len, pieces);
         return Body::Parts(Arc::new(Parts { key: IoBuf::copy_from_slice(key), value }));
     }
-    let mut bytes = IoBufMut::with_room(0, key.len() + value_len);
-    if let Some(mut room) = bytes.append(key.len() + value_len) {
-        for piece in core::iter::once(key).chain(pieces) {
-            let Some((here, rest)) = room.split_at_mut_checked(piece.len()) else { break };
-            here.copy_from_slice(piece);
-            room = rest;
-        }
-    }
-    Body::Whole { bytes: bytes.freeze(), key_len: key.len() as u8 }
+    Body::Whole(Answer::join(key, flags, value_len, pieces))
 }
 
 /// Copies `pieces`, whose lengths add up to `len`, into blocks.
@@ -180,16 +178,16 @@ mod tests {
     fn a_small_value_does_not_keep_its_frame() {
         let mut frame = IoBuf::from(vec![b'x'; 2048]);
         frame.truncate(100);
-        let body = build_body(b"key", Payload::One(frame));
+        let body = build_body(b"key", 0, Payload::One(frame));
         assert_eq!((body.key(), body.value_len()), (&b"key"[..], 100));
-        assert!(body_bytes(&body) < 140);
+        assert!(body_bytes(&body) <= allocation_bytes(3 + 100 + Answer::MOST_ADDED));
     }
 
     #[test]
     fn a_large_value_stays_in_frames_that_it_fills() {
         let value = frames(20, 1500, 1460);
         let address = value.parts().next().unwrap().as_ptr();
-        let body = build_body(b"key", value);
+        let body = build_body(b"key", 0, value);
         assert_eq!(body.value().front().unwrap().as_ptr(), address);
         assert!(body_bytes(&body) >= 20 * 1500);
     }
@@ -205,7 +203,7 @@ mod tests {
             frame.truncate(piece.len());
             chain.push_back(frame);
         }
-        let body = build_body(b"key", Payload::Many(chain));
+        let body = build_body(b"key", 0, Payload::Many(chain));
         assert_eq!((body.key(), body.value_len()), (&b"key"[..], 1 << 20));
         assert!(body.value().to_vec() == value);
         assert!(body.value().parts().all(|part| allocation_bytes(part.storage_len()) <= 64 << 10));
@@ -214,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_large_value_leaves_frames_that_it_does_not_fill() {
-        let body = build_body(b"key", frames(20, 4096, 1000));
+        let body = build_body(b"key", 0, frames(20, 4096, 1000));
         assert_eq!((body.value().parts().len(), body.value_len()), (1, 20_000));
         assert!(body_bytes(&body) < 20_100);
     }

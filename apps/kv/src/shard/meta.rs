@@ -48,7 +48,7 @@ impl Shard {
 
     /// Creates the empty item that a client has won. `None` where the shard has no room for it.
     fn vivify(&mut self, now: UnixTime, key: &Key, exptime: Exptime) -> Option<Response> {
-        let body = join_body(key.bytes(), 0, core::iter::empty());
+        let body = join_body(key.bytes(), 0, 0, core::iter::empty());
         if !self.can_ever_hold(&body) {
             return None;
         }

@@ -35,14 +35,11 @@ impl Shard {
         if !self.can_ever_hold(&body) {
             return self.out_of_memory(old.filter(|_| overwrites));
         }
-        if let Some(old) = old {
-            self.table.remove(old);
-        }
         let mut item = Item::new(key.borrow().bucket_hash(), body, flags, deadline, now);
         if let Some((deadline, is_promised)) = outdated {
             item = Item { deadline, is_promised, is_stale: true, ..item };
         }
-        Response::Stored { cas: self.enter(now, item) }
+        Response::Stored { cas: self.put(now, old, item) }
     }
 
     pub(super) fn reject_store(&mut self, now: UnixTime, key: &Key, stale: Stale) -> Response {
@@ -111,13 +108,17 @@ impl Shard {
             return None;
         }
         let Some(old) = old else {
-            return Some((store.flags, store.exptime.deadline(now), build_body(key.bytes(), store.value)));
+            return Some((
+                store.flags,
+                store.exptime.deadline(now),
+                build_body(key.bytes(), store.flags, store.value),
+            ));
         };
         let (there, added) = (old.body.value(), store.value);
         let (there, added) = (there.parts().map(|part| &**part), added.parts().map(|part| &**part));
         let body = match store.mode {
-            StoreMode::Prepend => join_body(key.bytes(), len, added.chain(there)),
-            _ => join_body(key.bytes(), len, there.chain(added)),
+            StoreMode::Prepend => join_body(key.bytes(), old.flags, len, added.chain(there)),
+            _ => join_body(key.bytes(), old.flags, len, there.chain(added)),
         };
         Some((old.flags, old.deadline, body))
     }
@@ -134,6 +135,20 @@ impl Shard {
             self.table.remove(place);
         }
         Response::OutOfMemory
+    }
+
+    /// Enters an item that can be held, in the place of `old`, which has its key. Returns its version.
+    fn put(&mut self, now: UnixTime, old: Option<Place>, mut item: Item) -> u64 {
+        let Some(old) = old else { return self.enter(now, item) };
+        if self.table.bytes_once_replaced(old, body_bytes(&item.body)) > self.limit_bytes {
+            self.table.remove(old);
+            return self.enter(now, item);
+        }
+        item.cas = self.next_cas();
+        let cas = item.cas;
+        self.counters.total_items += 1;
+        self.table.replace(old, item);
+        cas
     }
 
     /// Enters an item whose key is not there and which can be held, evicting what stands in its way.

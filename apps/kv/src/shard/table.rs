@@ -82,6 +82,20 @@ impl Table {
         self.lru.insert(&mut self.slab, place);
     }
 
+    /// Memory held once the item at `place` has a body of so many bytes in the place of its own.
+    pub fn bytes_once_replaced(&self, place: Place, bytes: usize) -> usize {
+        self.bytes() + bytes - self.slab.get(place).map_or(0, |item| body_bytes(&item.body))
+    }
+
+    /// Enters an item in the place of one with the same key, as the newest.
+    pub fn replace(&mut self, place: Place, item: Item) {
+        let Some(old) = self.slab.get_mut(place) else { return };
+        self.body_bytes = self.body_bytes + body_bytes(&item.body) - body_bytes(&old.body);
+        let Item { next_in_bucket, newer, older, .. } = *old;
+        *old = Item { next_in_bucket, newer, older, ..item };
+        self.touch(place);
+    }
+
     /// Takes the item out. The last item of the slab then is at its place.
     pub fn remove(&mut self, place: Place) -> Option<Item> {
         self.index.remove(&mut self.slab, place);
@@ -119,8 +133,31 @@ mod tests {
     fn insert(table: &mut Table, number: u32) {
         let key = key(number);
         let value = Payload::One(IoBuf::copy_from_slice(format!("value{number}").as_bytes()));
-        let body = build_body(key.bytes(), value);
+        let body = build_body(key.bytes(), 0, value);
         table.insert(Item::new(key.borrow().bucket_hash(), body, number, Deadline::NEVER, UnixTime(0)));
+    }
+
+    #[test]
+    fn an_item_replaced_is_the_newest_and_its_memory_counts() {
+        let mut table = Table::new();
+        (0..3).for_each(|number| insert(&mut table, number));
+        let place = table.find(key(1).borrow()).unwrap();
+        for len in [5_000, 10] {
+            let body = build_body(b"key1", 7, Payload::One(IoBuf::copy_from_slice(&[b'x'; 5_000][..len])));
+            let (before, bytes) = (table.bytes(), body_bytes(&body));
+            let expected = table.bytes_once_replaced(place, bytes);
+            let hash = key(1).borrow().bucket_hash();
+            table.replace(place, Item::new(hash, body, 7, Deadline::NEVER, UnixTime(9)));
+            assert_eq!((table.bytes(), table.bytes() > before), (expected, len > 10));
+            assert_eq!(order(&table), [0, 2, 7]);
+            let found = table.find(key(1).borrow()).and_then(|place| table.get(place)).unwrap();
+            assert_eq!((found.flags, found.used_at, found.body.value_len()), (7, UnixTime(9), len));
+        }
+        for number in 0..3 {
+            let place = table.find(key(number).borrow()).unwrap();
+            table.remove(place).unwrap();
+        }
+        assert_eq!((table.len(), table.bytes()), (0, Table::new().bytes()));
     }
 
     fn order(table: &Table) -> Vec<u32> {

@@ -1,5 +1,6 @@
 //! Answers of the text protocol.
 
+use crate::answer::ValueLine;
 use crate::output::{Output, Writer, is_copied};
 use crate::response::{Body, Details, Response};
 use crate::server::Server;
@@ -10,7 +11,6 @@ use alloc::boxed::Box;
 use super::meta::MetaReply;
 
 pub(super) const END: &[u8; 5] = b"END\r\n";
-const VALUE: &[u8; 6] = b"VALUE ";
 const LINE_END: &[u8; 2] = b"\r\n";
 
 /// How the outcome of a text request is written.
@@ -56,7 +56,7 @@ impl TextReply {
     pub fn encode(&self, response: &Response, server: &Server, out: &mut Output) {
         match self {
             Self::Silent => {}
-            Self::Literal(bytes) => out.write_slice(bytes),
+            Self::Literal(bytes) => out.add_static(bytes),
             Self::Version => {
                 out.write_slice(b"VERSION ");
                 out.write_slice(Server::VERSION.as_bytes());
@@ -65,7 +65,7 @@ impl TextReply {
             Self::Status => status(response, out),
             Self::Value { casness, place } => match response {
                 Response::Hit(hit) => value(hit.flags, hit.cas, &hit.body, *casness, *place, out),
-                _ if *place == Place::Last => out.write_slice(END),
+                _ if *place == Place::Last => out.add_static(END),
                 _ => {}
             },
             Self::Stats(_) | Self::Prefixes | Self::List { .. } => self.list(response, server, out),
@@ -100,8 +100,7 @@ impl TextReply {
 }
 
 pub(super) fn status(response: &Response, out: &mut Output) {
-    let mut digits = itoa::Buffer::new();
-    let line: &[u8] = match response {
+    let line: &'static [u8] = match response {
         Response::Stored { .. } => b"STORED\r\n",
         Response::NotStored(_) => b"NOT_STORED\r\n",
         Response::Exists => b"EXISTS\r\n",
@@ -112,48 +111,21 @@ pub(super) fn status(response: &Response, out: &mut Output) {
         Response::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
         Response::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
         Response::Number { value, .. } => {
-            out.write_slice(digits.format(*value).as_bytes());
+            out.write_slice(itoa::Buffer::new().format(*value).as_bytes());
             LINE_END
         }
         Response::Done | Response::Hit(_) | Response::Details(_) => b"OK\r\n",
     };
-    out.write_slice(line);
+    out.add_static(line);
 }
 
 /// Writes the whole answer to a `get` of one key.
+#[inline]
 pub(crate) fn single_get(found: Option<Found<'_>>, out: &mut Output) {
     match found {
+        Some(Found { body: Body::Whole(answer), .. }) => out.add(answer.bytes()),
         Some(Found { flags, cas, body }) => value(flags, cas, body, Casness::Without, Place::Last, out),
-        None => out.write_slice(END),
-    }
-}
-
-/// The line in front of a value, but for its key and its end.
-struct Head<'a> {
-    flags: &'a [u8],
-    value_len: &'a [u8],
-    cas: Option<&'a [u8]>,
-}
-
-impl Head<'_> {
-    fn len(&self, key: &[u8]) -> usize {
-        let cas_len = self.cas.map_or(0, |cas| 1 + cas.len());
-        VALUE.len() + key.len() + 1 + self.flags.len() + 1 + self.value_len.len() + cas_len + LINE_END.len()
-    }
-
-    #[inline]
-    fn put(&self, key: &[u8], writer: &mut Writer<'_>) {
-        writer.put_array(VALUE);
-        writer.put(key);
-        writer.put_array(b" ");
-        writer.put_digits(self.flags);
-        writer.put_array(b" ");
-        writer.put_digits(self.value_len);
-        if let Some(cas) = self.cas {
-            writer.put_array(b" ");
-            writer.put_digits(cas);
-        }
-        writer.put_array(LINE_END);
+        None => out.add_static(END),
     }
 }
 
@@ -175,26 +147,32 @@ impl Place {
 }
 
 fn value(flags: u32, cas: u64, body: &Body, casness: Casness, place: Place, out: &mut Output) {
+    if let (Body::Whole(answer), Casness::Without) = (body, casness) {
+        return match place {
+            Place::Last => out.add(answer.bytes()),
+            Place::Between => out.add(&answer.without_end()),
+        };
+    }
     let mut digits = [itoa::Buffer::new(); 3];
     let [flags_digits, len_digits, cas_digits] = &mut digits;
     let value_len = body.value_len();
-    let head = Head {
+    let line = ValueLine {
         flags: flags_digits.format(flags).as_bytes(),
         value_len: len_digits.format(value_len).as_bytes(),
         cas: (casness == Casness::With).then(|| cas_digits.format(cas).as_bytes()),
     };
     match body.slices() {
         Some((key, value)) if is_copied(value_len) => {
-            out.write(head.len(key) + value.len() + place.tail_len(), |room| {
+            out.write(line.len(key.len()) + value.len() + place.tail_len(), |room| {
                 let mut writer = Writer::new(room);
-                head.put(key, &mut writer);
+                line.put(key, &mut writer);
                 writer.put(value);
                 place.put_tail(&mut writer);
             });
         }
         _ => {
             let key = body.key();
-            out.write(head.len(key), |room| head.put(key, &mut Writer::new(room)));
+            out.write(line.len(key.len()), |room| line.put(key, &mut Writer::new(room)));
             out.push(body.value());
             out.write(place.tail_len(), |room| place.put_tail(&mut Writer::new(room)));
         }
