@@ -101,16 +101,15 @@ impl Client {
     /// Hands over what there is room for; returns how many bytes.
     fn send(&mut self, connection: &TcpConnection) -> Result<usize, SendError> {
         let mut sent = 0;
-        loop {
-            if self.output.is_empty() {
-                self.output = self.session.take_output(WRITE_PIECE);
-            }
-            if self.output.is_empty() {
-                break;
-            }
+        if !self.output.is_empty() {
             sent += connection.send_some(&mut self.output)?;
-            if !self.output.is_empty() || self.session.output_len() == 0 {
-                break;
+        }
+        // Nearly all answers are handed over as a whole: only what is left of one is put down in the client.
+        while self.output.is_empty() && self.session.output_len() > 0 {
+            let mut output = self.session.take_output(WRITE_PIECE);
+            sent += connection.send_some(&mut output)?;
+            if !output.is_empty() {
+                self.output = output;
             }
         }
         if sent > 0 {

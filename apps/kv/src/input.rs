@@ -15,28 +15,43 @@ const SHORT_LEN: usize = 512;
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     chain: Chain,
-    /// Upper bound of the memory that the chain keeps alive.
-    pinned_bytes: usize,
+    /// Upper bound of the memory that the chain keeps alive; `None` where that was not counted, as most requests are served as
+    /// soon as they come.
+    pinned_bytes: Option<usize>,
 }
 
-fn cost(part: &IoBuf) -> usize {
-    part.storage_len() + size_of::<IoBuf>()
+/// Memory that the views of `chain` keep alive, with the views themselves.
+fn pinned_by(chain: &Chain) -> usize {
+    chain.parts().map(|part| part.storage_len() + size_of::<IoBuf>()).sum()
 }
 
 impl Input {
     /// Adds bytes behind the others.
     pub fn receive(&mut self, data: Chain) {
-        let added_bytes = data.parts().map(cost).sum::<usize>();
         if self.chain.is_empty() {
             self.chain = data;
-            self.pinned_bytes = added_bytes;
+            self.pinned_bytes = None;
         } else {
+            let pinned_bytes = self.pinned_bytes() + pinned_by(&data);
             self.chain.append(data);
-            self.pinned_bytes += added_bytes;
+            self.pinned_bytes = Some(pinned_bytes);
         }
-        if self.pinned_bytes > self.chain.len() * 2 + SLACK_BYTES {
-            self.pinned_bytes = self.chain.parts().map(cost).sum();
-            if self.pinned_bytes > self.chain.len() * 2 + SLACK_BYTES {
+    }
+
+    /// Copies together what wastes memory. To be called once all requests that have come as a whole were taken off.
+    #[inline]
+    pub fn tidy(&mut self) {
+        if !self.chain.is_empty() {
+            self.tidy_rest();
+        }
+    }
+
+    fn tidy_rest(&mut self) {
+        let most_bytes = self.chain.len() * 2 + SLACK_BYTES;
+        if self.pinned_bytes.is_none_or(|bytes| bytes > most_bytes) {
+            let pinned_bytes = pinned_by(&self.chain);
+            self.pinned_bytes = Some(pinned_bytes);
+            if pinned_bytes > most_bytes {
                 self.compact();
             }
         }
@@ -52,6 +67,16 @@ impl Input {
         &mut self.chain
     }
 
+    /// Drops the first `count` bytes.
+    #[inline]
+    pub fn advance(&mut self, count: usize) {
+        if count == self.chain.len() {
+            self.chain = Chain::new();
+        } else {
+            self.chain.advance(count);
+        }
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.chain.len()
@@ -59,7 +84,7 @@ impl Input {
 
     /// Memory that the bytes keep alive, at most.
     pub fn pinned_bytes(&self) -> usize {
-        if self.chain.is_empty() { 0 } else { self.pinned_bytes }
+        if self.chain.is_empty() { 0 } else { self.pinned_bytes.unwrap_or_else(|| pinned_by(&self.chain)) }
     }
 
     /// Drops everything.
@@ -81,7 +106,7 @@ impl Input {
             }
         }
         self.chain.push_back(join(&run));
-        self.pinned_bytes = self.chain.parts().map(cost).sum();
+        self.pinned_bytes = Some(pinned_by(&self.chain));
     }
 }
 
@@ -119,6 +144,7 @@ mod tests {
             frame.truncate(1);
             expected.push(number as u8);
             input.receive(Chain::from(frame));
+            input.tidy();
             assert!(input.pinned_bytes() <= input.len() * 2 + SLACK_BYTES);
         }
         assert_eq!(input.chain().to_vec(), expected);
@@ -133,6 +159,7 @@ mod tests {
             frame.truncate(1460);
             addresses.push(frame.as_ptr());
             input.receive(Chain::from(frame));
+            input.tidy();
         }
         assert!(input.chain().parts().map(|part| part.as_ptr()).eq(addresses));
     }

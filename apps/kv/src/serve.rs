@@ -115,11 +115,15 @@ impl Known {
 
 /// The clients of a core.
 pub(crate) struct Serving {
-    core: usize,
+    service: &'static Service,
+    /// What this core counts.
+    tally: &'static Tally,
     clients: RefCell<BTreeMap<u64, Known>>,
     next_client: Cell<u64>,
     /// The cell's memory that the shards' limits are right for, as far as this core knows.
     memory_bytes: Cell<usize>,
+    /// When a client was last served.
+    served_at: Cell<UnixTime>,
     _pressure: PressureHandler,
 }
 
@@ -130,11 +134,14 @@ impl Representative for Serving {
                 spawn(|| SERVING.relieve());
             }
         });
+        let service = service();
         Self {
-            core: current_core().0 as usize,
+            service,
+            tally: service.server.tallies.of(current_core().0 as usize),
             clients: RefCell::default(),
             next_client: Cell::new(0),
-            memory_bytes: Cell::new(service().promised_bytes),
+            memory_bytes: Cell::new(service.promised_bytes),
+            served_at: Cell::new(UnixTime(0)),
             _pressure,
         }
     }
@@ -143,29 +150,38 @@ impl Representative for Serving {
 impl Serving {
     /// What this core counts.
     pub fn tally(&self) -> &'static Tally {
-        service().server.tallies.of(self.core)
+        self.tally
     }
 
-    /// Does what is due whenever a client is served, and returns the time of day.
+    /// Does what is due while clients are served, and returns the time of day.
+    #[inline]
     pub fn begin(&self) -> UnixTime {
+        let now = unix_time();
+        if self.served_at.replace(now) != now {
+            self.look_around();
+        }
+        now
+    }
+
+    /// Does what is due once in a second in which clients are served.
+    #[cold]
+    fn look_around(&self) {
         if !SHARED.reclaims.load(Ordering::Relaxed) && !SHARED.reclaims.swap(true, Ordering::AcqRel) {
             spawn_task(reclaim()).detach();
         }
-        let memory_bytes = (service().memory_total)();
+        let memory_bytes = (self.service.memory_total)();
         if self.memory_bytes.get() != memory_bytes {
             self.fit(memory_bytes);
         }
-        unix_time()
     }
 
     /// Has items take the same part of the cell's memory as they were to take of what was promised.
-    #[cold]
     fn fit(&self, memory_bytes: usize) {
-        let Service { server, promised_bytes, .. } = service();
+        let Service { server, promised_bytes, .. } = self.service;
         let limit_bytes = server.config.shard_limit_bytes();
         let part = limit_bytes as u128 * memory_bytes as u128 / (*promised_bytes).max(1) as u128;
         for id in server.shards.ids() {
-            // Where one is taken, the next client's turn tries again.
+            // Where one is taken, the next second's first client tries again.
             let Some(mut shard) = server.shards.lock(id) else { return };
             shard.set_limit_bytes(limit_bytes.min(part as usize));
         }

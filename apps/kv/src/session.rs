@@ -144,6 +144,12 @@ impl Session {
     /// To be called after more input, after its end, and after output was taken. Most requests are answered where their
     /// bytes lie.
     pub fn serve(&mut self, now: UnixTime) -> Served {
+        let served = self.serve_all_that_came(now);
+        self.input.tidy();
+        served
+    }
+
+    fn serve_all_that_came(&mut self, now: UnixTime) -> Served {
         loop {
             let mut outcome = self.serve_single_get(now);
             if outcome == Outcome::None {
@@ -173,7 +179,7 @@ impl Session {
         let Some(mut shard) = self.server.shards.lock(shard) else { return Outcome::Busy };
         text::single_get(shard.read_in_place(now, key), &mut self.output);
         drop(shard);
-        self.input.chain_mut().advance(taken);
+        self.input.advance(taken);
         self.served += 1;
         Outcome::Answered
     }
