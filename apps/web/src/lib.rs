@@ -18,7 +18,8 @@
 //! | [`server`] | a connection with its sockets and its patience |
 //!
 //! A file is sent without a copy, and without an allocation for its response: two views, of a line that a core makes once a second (status and
-//! date) and of memory in which the file stands right behind its own fields. Paths are keys of a table that is made
+//! date) and of memory in which the file stands right behind its own fields. A short file's whole response is one view, which a
+//! core makes once a second. Paths are keys of a table that is made
 //! once: no request can name what is not in it.
 //!
 //! What is not served: request bodies, other methods than GET and HEAD, several ranges at once (the whole file comes

@@ -2,9 +2,22 @@
 
 use crate::date::{self, UnixSeconds};
 use crate::head::Persistence;
+use crate::site::File;
 use alloc::format;
 use alloc::string::String;
-use isola_iobuf::IoBuf;
+use core::cell::RefCell;
+use isola_iobuf::{IoBuf, IoBufMut};
+
+/// The longest fields and content that are copied behind their preface, in bytes: below, a view more takes the stack and the device
+/// more instructions than the copy.
+const LONGEST_COPIED: usize = 2048;
+
+/// Files whose whole responses are kept for the rest of a second, at most. Files whose numbers in their sites
+/// differ by a multiple of this take each other's place.
+const KEPT_RESPONSES: usize = 64;
+
+/// Where a file's fields and content are, which no other file's ever will be, and its whole response.
+type Kept = Option<(usize, IoBuf)>;
 
 /// The statuses that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +80,8 @@ pub struct Prefaces {
     at: UnixSeconds,
     date: String,
     files: [IoBuf; 3],
+    /// Whole responses of short files.
+    kept: RefCell<[Kept; KEPT_RESPONSES]>,
 }
 
 impl Prefaces {
@@ -78,7 +93,7 @@ impl Prefaces {
         let all = [Persistence::Stays, Persistence::StaysAndSays, Persistence::Ends];
         let files =
             all.map(|persistence| IoBuf::copy_from_slice(preface(Status::Ok, &text, persistence).as_bytes()));
-        Self { at, date: text, files }
+        Self { at, date: text, files, kept: RefCell::new([const { None }; KEPT_RESPONSES]) }
     }
 
     /// Makes them anew where time has gone on, by the second.
@@ -98,6 +113,29 @@ impl Prefaces {
         }
     }
 
+    /// The whole response to a `GET` of a short file, in one view; `None` where views of its pieces are better. Where the connection
+    /// stays, it is made once a second.
+    pub fn response(&self, file: &File, persistence: Persistence) -> Option<IoBuf> {
+        if persistence != Persistence::Stays {
+            return None;
+        }
+        let whole = file.whole().filter(|whole| whole.len() <= LONGEST_COPIED)?;
+        let address = whole.as_ptr().addr();
+        let kept = &mut self.kept.borrow_mut()[file.number() % KEPT_RESPONSES];
+        if let Some((of, response)) = kept
+            && *of == address
+        {
+            return Some(response.clone());
+        }
+        let [preface, ..] = &self.files;
+        let mut response = IoBufMut::with_room(0, preface.len() + whole.len());
+        response.append_slice(preface)?;
+        response.append_slice(whole)?;
+        let response = response.freeze();
+        *kept = Some((address, response.clone()));
+        Some(response)
+    }
+
     /// What any other response begins with, up to its fields.
     pub fn of(&self, status: Status, persistence: Persistence) -> String {
         preface(status, &self.date, persistence)
@@ -111,4 +149,59 @@ fn preface(status: Status, date: &str, persistence: Persistence) -> String {
         Persistence::Ends => "Connection: close\r\n",
     };
     format!("HTTP/1.1 {}\r\nServer: isola\r\nDate: {date}\r\n{connection}", status.line())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::{Found, Site, SiteBuilder};
+    use alloc::vec::Vec;
+
+    fn site(contents: &[&'static [u8]]) -> Site {
+        let mut site = SiteBuilder::new(7);
+        for (number, content) in contents.iter().enumerate() {
+            site.add(&format!("{number}"), content, None).unwrap();
+        }
+        site.build()
+    }
+
+    fn response(prefaces: &Prefaces, site: &Site, name: &str) -> Option<IoBuf> {
+        let Some(Found::File(file)) = site.find(name.as_bytes()) else { panic!("no {name}") };
+        prefaces.response(file, Persistence::Stays)
+    }
+
+    #[test]
+    fn a_short_file_s_response_is_made_once_a_second() {
+        let mut prefaces = Prefaces::new(UnixSeconds(0));
+        let site = site(&[b"one"]);
+        let [first, again] = [(); 2].map(|()| response(&prefaces, &site, "/0").unwrap());
+        assert_eq!(first.as_ptr(), again.as_ptr());
+        assert!(first.starts_with(prefaces.of(Status::Ok, Persistence::Stays).as_bytes()));
+        assert!(first.ends_with(b"\r\n\r\none"));
+        prefaces.refresh(UnixSeconds(1));
+        let later = response(&prefaces, &site, "/0").unwrap();
+        assert!(later.starts_with(prefaces.of(Status::Ok, Persistence::Stays).as_bytes()) && later != first);
+    }
+
+    #[test]
+    fn files_that_share_a_place_have_responses_of_their_own() {
+        let prefaces = Prefaces::new(UnixSeconds(0));
+        let contents: Vec<&'static [u8]> =
+            (0..=KEPT_RESPONSES).map(|number| &*alloc::vec![number as u8; 9].leak()).collect();
+        // Of several sites, too.
+        let sites = [site(&contents), site(&[b"other"])];
+        let last = format!("/{KEPT_RESPONSES}");
+        for _ in 0..2 {
+            assert!(response(&prefaces, &sites[0], "/0").unwrap().ends_with(&[0; 9]));
+            assert!(response(&prefaces, &sites[0], &last).unwrap().ends_with(&[KEPT_RESPONSES as u8; 9]));
+            assert!(response(&prefaces, &sites[1], "/0").unwrap().ends_with(b"other"));
+        }
+    }
+
+    #[test]
+    fn long_files_are_not_copied() {
+        let prefaces = Prefaces::new(UnixSeconds(0));
+        let content: &'static [u8] = alloc::vec![7; LONGEST_COPIED].leak();
+        assert!(response(&prefaces, &site(&[content]), "/0").is_none());
+    }
 }

@@ -227,6 +227,13 @@ impl Answer<'_> {
         let len = file.content().len();
         match range.map_or(Wanted::Whole, |range| range::wanted(range, len)) {
             Wanted::Whole => {
+                let whole = (head.method == Method::Get)
+                    .then(|| self.prefaces.response(file, head.persistence))
+                    .flatten();
+                if let Some(response) = whole {
+                    self.output.push_back(response);
+                    return;
+                }
                 self.output.push_back(self.prefaces.of_file(head.persistence));
                 match head.method {
                     Method::Get => file.append_to(self.output),

@@ -56,6 +56,8 @@ impl core::error::Error for SiteError {}
 /// A file, and what is said of it.
 #[derive(Debug)]
 pub struct File {
+    /// Which of the site's files it is.
+    number: usize,
     /// The fields, and behind them the content where it is short.
     fields: IoBuf,
     fields_len: usize,
@@ -66,11 +68,12 @@ pub struct File {
 }
 
 impl File {
-    fn new(name: &str, content: &'static [u8], modified: Option<UnixSeconds>) -> Self {
+    fn new(number: usize, name: &str, content: &'static [u8], modified: Option<UnixSeconds>) -> Self {
         let mut hasher = SipHasher24::new();
         hasher.write(content);
         let tag = format!("\"{:x}-{:016x}\"", content.len(), hasher.finish());
         let mut file = Self {
+            number,
             fields: IoBuf::from_static(&[]),
             fields_len: 0,
             content: IoBuf::from_static(content),
@@ -135,6 +138,16 @@ impl File {
         let mut fields = self.fields.clone();
         fields.truncate(self.fields_len);
         fields
+    }
+
+    /// Returns its number among the files of its site.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Returns the fields, the empty line and the content, where they are in one piece.
+    pub fn whole(&self) -> Option<&IoBuf> {
+        (self.fields.len() == self.fields_len + self.content.len()).then_some(&self.fields)
     }
 
     /// Adds the fields, the empty line and the content.
@@ -239,7 +252,7 @@ impl SiteBuilder {
             }
         }
         self.site.paths.insert(path.as_bytes().into(), Target::File(number));
-        self.site.files.push(File::new(&path, content, modified));
+        self.site.files.push(File::new(number, &path, content, modified));
         self.site.bytes += content.len();
         Ok(())
     }
@@ -291,11 +304,14 @@ mod tests {
     fn content_stands_behind_its_fields_where_it_is_short() {
         for len in [0, 1, TOGETHER, TOGETHER + 1] {
             let content: &'static [u8] = Vec::leak(alloc::vec![7; len]);
-            let file = File::new("/a.txt", content, Some(UnixSeconds(0)));
+            let file = File::new(0, "/a.txt", content, Some(UnixSeconds(0)));
             let mut all = Chain::new();
             file.append_to(&mut all);
             let views = if len <= TOGETHER { 1 } else { 2 };
             assert_eq!(all.parts().len(), views);
+            let whole = file.whole().filter(|_| len <= TOGETHER);
+            assert!(whole.is_none_or(|whole| all.to_vec() == whole[..]));
+            assert_eq!(file.whole().is_some(), len <= TOGETHER);
             let mut apart = Chain::from(file.fields());
             apart.push_back(file.content().clone());
             assert_eq!(all, apart);
@@ -307,7 +323,7 @@ mod tests {
     #[proves("RFC 9110 8.8.3", "another content has another tag.")]
     #[test]
     fn tags_follow_the_content() {
-        let tag = |content: &'static [u8]| File::new("/a", content, None).tag;
+        let tag = |content: &'static [u8]| File::new(0, "/a", content, None).tag;
         assert_eq!(tag(b"one"), tag(b"one"));
         assert_ne!(tag(b"one"), tag(b"two"));
         assert_ne!(tag(b""), tag(b"\0"));
