@@ -174,6 +174,8 @@ pub enum Aim {
     Times(f64),
     /// At most this.
     Value(f64),
+    /// At least this.
+    AtLeast(f64),
 }
 
 /// Up to so many times another is no more than that.
@@ -207,6 +209,7 @@ impl Goal {
             Aim::Ratio(aim) => (within(aim), None),
             Aim::Times(aim) => (figure.ratio.is_some_and(|ratio| ratio >= aim), None),
             Aim::Value(aim) => (figure.isola <= aim, None),
+            Aim::AtLeast(aim) => (figure.isola >= aim, None),
             Aim::RatioWhile(aim, other) => {
                 let tied =
                     KINDS.iter().find(|kind| kind.name == other).and_then(|kind| self::figure(kind, record));

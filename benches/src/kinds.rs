@@ -224,6 +224,14 @@ kinds! {
         "2 processors: highest load with 99 of 100 requests answered within 5 ms (more is better)";
     Kv: "kv-2-within", "requests/s", Memcached, [Ours Aim::Times(4.0)],
         "2 processors: highest load with 9 of 10 requests answered within 5 ms (more is better)";
+    Kv: "kv-paced-throughput", "requests/s", Memcached, [],
+        "1 processor of 20 million instructions a second: throughput at saturation (more is better)";
+    Kv: "kv-2-paced-throughput", "requests/s", Memcached, [],
+        "2 processors of that pace: throughput at saturation (more is better)";
+    Kv: "kv-2-paced-gain", "times", Memcached, [Asked Aim::AtLeast(1.8)],
+        "that throughput divided by the throughput on 1 processor of the same system (more is better)";
+    Kv: "kv-paced-lost", "s", Memcached, [],
+        "time that processors fell behind their pace because the host was busy: 0 for valid figures";
     Kv: "echo-instructions", "instructions", Echo, [Asked Aim::Value(3_000.0), Ours Aim::Ratio(0.25)],
         "guest instructions per round trip of 64 bytes over TCP";
     Kv: "echo-cpu", "us", Echo, [], "host processor time per round trip";

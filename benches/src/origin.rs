@@ -119,7 +119,7 @@ impl Group {
                 "benches/linux",
                 "benches/src/groups/colocation"
             ),
-            Self::Kv => and_images!("apps/kv", "apps/echo", "benches/linux", "benches/src/groups/kv.rs"),
+            Self::Kv => and_images!("apps/kv", "apps/echo", "benches/linux", "benches/src/groups/kv"),
             Self::Web => and_images!("apps/web", "benches/linux", "benches/src/groups/web.rs"),
             Self::Product => and_images!(
                 "supervisor",

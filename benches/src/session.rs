@@ -271,7 +271,21 @@ impl Session {
         service: Service,
         counting: Counting,
     ) -> Result<Guest, BenchError> {
-        let mut machine = self.machine(&self.boot(system, service, cores)?, counting)?;
+        self.start_as(&self.boot(system, service, cores)?, system, service, counting)
+    }
+
+    /// Boots `system` as `boot` says and waits for the first answer of `service`.
+    ///
+    /// # Errors
+    /// What goes wrong on the way.
+    pub fn start_as(
+        &self,
+        boot: &Boot,
+        system: System,
+        service: Service,
+        counting: Counting,
+    ) -> Result<Guest, BenchError> {
+        let mut machine = self.machine(boot, counting)?;
         machine.wait_for(match system {
             System::Isola => "TCP port",
             System::Linux => READY,

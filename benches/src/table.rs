@@ -220,6 +220,7 @@ fn value(aim: Aim) -> String {
     match aim {
         Aim::Ratio(aim) | Aim::RatioWhile(aim, _) => aim.to_string(),
         Aim::Times(aim) => format!("{aim} times"),
+        Aim::AtLeast(aim) => format!("at least {aim}"),
         Aim::Value(aim) => {
             if aim < 1_000.0 {
                 aim.to_string()
@@ -259,7 +260,7 @@ fn aims_of(record: &Record, age: &Age) -> Option<String> {
                 continue;
             }
             let measured = match goal.aim {
-                Aim::Value(_) => format!("{} {}", number(figure.isola), figure.unit),
+                Aim::Value(_) | Aim::AtLeast(_) => format!("{} {}", number(figure.isola), figure.unit),
                 _ => cell(figure.ratio, ratio),
             };
             let why = hindrance.map(|why| format!(", and {why}")).unwrap_or_default();
@@ -294,6 +295,8 @@ mod tests {
         assert!(echo.contains("3,000 missed; 0.25 met (ours)"), "{echo}");
         let more = |isola: f64| plain(&record("web-throughput", &[isola], &[1_000.0]));
         assert!(more(6_000.0).contains("6 times met") && more(5_999.0).contains("6 times missed"));
+        let gain = |isola: f64| plain(&record("kv-2-paced-gain", &[isola], &[2.0]));
+        assert!(gain(1.8).contains("at least 1.8 met") && gain(1.79).contains("at least 1.8 missed"));
     }
 
     #[test]
@@ -316,6 +319,7 @@ mod tests {
         let mut kv = record("kv-within", &[10.0], &[1.0]);
         kv.isola("echo-instructions", 5_600.0);
         kv.peer("echo-instructions", 28_000.0);
+        kv.isola("kv-2-paced-gain", 1.5);
         kv.isola("kv-instructions", 10.0);
         kv.peer("kv-instructions", 100.0);
         let published = publish_aims(
@@ -328,8 +332,9 @@ mod tests {
         )
         .unwrap();
         for part in [
-            "| kv (old) | 7 | 1 | ",
+            "| kv (old) | 8 | 1 | ",
             "`echo-instructions`: 5,600 instructions (aim 3,000)",
+            "`kv-2-paced-gain`: 1.50 times (aim at least 1.8)",
             "`kv-within-99`: not measured (aim 4 times)",
         ] {
             assert!(published.contains(part), "{published}");

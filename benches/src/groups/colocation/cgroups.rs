@@ -2,7 +2,7 @@
 
 use super::{CORES, Pair, Way, number};
 use crate::error::BenchError;
-use crate::linux::{BATCH_DONE, READY, SET_ANSWER};
+use crate::linux::{BATCH_DONE, SET_ANSWER};
 use crate::machine::{Boot, Machine};
 use crate::session::{Counting, Service, Session, System};
 use isola_host::elastic::Step;
@@ -29,9 +29,7 @@ impl Cgroups {
     pub fn boot(session: &Session, way: Way) -> Result<Self, BenchError> {
         let boot = session.boot(System::Linux, Service::Colocated, CORES)?;
         let boot = Boot { extra: session.pacer.arguments().into(), ..boot };
-        let mut machine = session.machine(&boot, Counting::Off)?;
-        machine.wait_for(READY)?;
-        Service::Colocated.first_answer(&mut machine)?;
+        let machine = session.start_as(&boot, System::Linux, Service::Colocated, Counting::Off)?.machine;
         let mut this = Self { machine, cores: None, number: number(session) };
         match way {
             Way::Fixed => this.divide(FIXED)?,

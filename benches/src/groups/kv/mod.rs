@@ -1,5 +1,7 @@
 //! Requests: of a key-value service under the ETC-like mix, and of an echo service.
 
+mod paced;
+
 use super::note;
 use crate::error::BenchError;
 use crate::load::echo::ping_pong;
@@ -51,6 +53,7 @@ pub fn load(session: &Session) -> BTreeMap<String, String> {
              instructions count, times say less"
                 .to_owned(),
         ),
+        ("on paced processors", paced::load(session)),
     ]
     .map(|(what, how)| (what.to_owned(), how))
     .into()
@@ -95,14 +98,14 @@ impl Processors {
 }
 
 impl Kv {
-    /// Boots twice: for instructions, and for times.
+    /// Boots for instructions, for times, and with paced processors.
     pub fn run(&mut self, session: &Session, system: System, record: &mut Record) -> Result<(), BenchError> {
         for counting in [Counting::On, Counting::Off] {
             self.requests(session, system, Processors::One, counting, record)?;
             self.requests(session, system, Processors::Two, counting, record)?;
             self.echo(session, system, counting, record)?;
         }
-        Ok(())
+        paced::run(session, system, record)
     }
 
     fn requests(
