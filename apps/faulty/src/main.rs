@@ -22,9 +22,9 @@ const USAGE: &str =
 async fn main(arguments: Arguments) -> ExitCode {
     match (arguments.get(0), arguments.get(1)) {
         (Some("panic"), None) => panic!("asked to"),
-        (Some("null"), None) => commit(InjectedFault::NullPointer),
-        (Some("write"), None) => commit(InjectedFault::ForeignMemory),
-        (Some("code"), None) => commit(InjectedFault::OwnCode),
+        (Some("null"), None) => inject(InjectedFault::NullPointer),
+        (Some("write"), None) => inject(InjectedFault::ForeignMemory),
+        (Some("code"), None) => inject(InjectedFault::OwnCode),
         (Some("overflow"), None) => println!("{}", descend(1)),
         (Some("spin"), None) => loop {
             core::hint::spin_loop();
