@@ -10,6 +10,7 @@ use isola_memory::pages::PAGE_SIZE;
 use isola_memory::regions::collect;
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::Once;
 
@@ -246,6 +247,24 @@ fn an_object_that_has_most_of_memory_grows_by_its_pages() {
     object.free(&heap);
     wall.free(&heap);
     assert_eq!(heap.statistics().large_bytes, 0);
+}
+
+#[test]
+fn addresses_of_objects_that_are_gone_serve_again() {
+    make_window();
+    let arena = Arena::new(4 * MIB, PAGE_SIZE);
+    let heap = heap_of(&arena);
+    let held = cut_up(&heap, |page| page.is_multiple_of(2));
+    let mut addresses = BTreeSet::new();
+    for mark in 0..200 {
+        let object = Object::new(&heap, 256 << 10, PAGE_SIZE, mark).unwrap();
+        assert!(object.is_mapped());
+        addresses.insert(object.start.addr());
+        object.free(&heap);
+        collect();
+    }
+    assert!(addresses.len() < 100, "{} of 200 had new addresses", addresses.len());
+    give(&heap, held);
 }
 
 #[test]

@@ -78,6 +78,16 @@ fn what_is_in_use_stays_and_a_sixteenth_of_the_rest() {
 }
 
 #[test]
+fn no_granule_leaves_where_less_than_a_sixteenth_is_free() {
+    let (_arena, pages) = pool(40);
+    let granule = GRANULE / PAGE_SIZE;
+    assert!((0..38).all(|_| pages.allocate(granule, granule).is_some()));
+    assert_eq!(pages.spare_bytes(), 0);
+    assert_eq!(pages.withdraw(GRANULE).len_bytes(), 0);
+    assert!(pages.allocate(granule, granule).is_some(), "there was one to take");
+}
+
+#[test]
 fn a_chunk_that_nothing_is_in_leaves_with_its_records_and_its_slot_serves_again() {
     let (_arena, pages) = pool(16);
     let chunk = Arena::new(GRANULE, GRANULE);

@@ -296,6 +296,15 @@ mod tests {
         prop::collection::vec(step, 0..80)
     }
 
+    #[test]
+    fn an_area_larger_than_its_bits_ends_with_them() {
+        let mut places = Places::new(Extent { start: 0, len: (BLOCKS * BLOCK + 1) * UNIT }, UNIT);
+        assert!((0..BLOCKS).all(|_| places.add_block(Box::default()).is_none()));
+        assert!(places.add_block(Box::default()).is_some());
+        places.take(Units { first: 0, count: BLOCKS * BLOCK });
+        assert_eq!(places.find(UNIT, 1), Found::Nowhere);
+    }
+
     proptest! {
         /// The model: for each unit nothing, or since when it has waited (`u64::MAX`: it is in use).
         #[test]
@@ -320,6 +329,7 @@ mod tests {
                         prop_assert_eq!(found, expected);
                         if let Found::At(units) = found {
                             places.take(units);
+                            prop_assert!(places.used_end() >= places.extent(units).end());
                             model[units.first..units.first + units.count].fill(Some(u64::MAX));
                             taken.push(units);
                         }

@@ -52,6 +52,17 @@ fn granules_that_are_in_use_here_and_there_become_free() {
 }
 
 #[test]
+fn a_single_granule_becomes_free_and_no_page_is_lost_by_it() {
+    let machine = sparse(8, 8);
+    let used = machine.pages.statistics().used_bytes;
+    assert_eq!(machine.pages.withdraw(GRANULE).len_bytes(), 0, "nothing is free as a whole");
+    assert!(evacuate_while(&machine, 1, || ()) > 0);
+    assert_eq!(machine.pages.statistics().used_bytes, used, "a page for each that has moved");
+    assert_eq!(machine.pages.withdraw(GRANULE).len_bytes(), GRANULE);
+    machine.check_values();
+}
+
+#[test]
 fn a_page_that_is_pinned_and_a_run_stay_and_so_does_what_is_around_them() {
     let machine = sparse(4, 64);
     machine.entries.borrow_mut().values_mut().for_each(|entry| entry.state = State::Pinned);
