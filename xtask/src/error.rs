@@ -49,8 +49,8 @@ pub enum Error {
         /// Where and why.
         source: Box<toml::de::Error>,
     },
-    /// A Rust file does not even lex.
-    #[error("cannot split {} into tokens; run `cargo build` to see why", path.display())]
+    /// A Rust file does not even lex, or parse where its syntax matters.
+    #[error("cannot take {} apart; run `cargo build` to see why", path.display())]
     Lex {
         /// The file.
         path: PathBuf,
@@ -72,6 +72,9 @@ pub enum Error {
     /// The fuzz targets did not build.
     #[error("the fuzz targets did not build; cargo says why above")]
     FuzzTargetsNotBuilt,
+    /// The tests of a package with mutants did not build.
+    #[error("the tests of the package with its mutants did not build; cargo says why above")]
+    TestsNotBuilt,
     /// A tool that is not part of the Rust toolchain is missing.
     #[error("{what} is missing; install it with: {install}")]
     ToolMissing {

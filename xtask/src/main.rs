@@ -16,6 +16,7 @@ mod fuzz;
 mod gate;
 mod images;
 mod manifest;
+mod mutants;
 mod source;
 mod test;
 mod workspace;
@@ -58,6 +59,8 @@ verbs! {
     gate => Gate;
     /// Builds every image of the tree and prints where it is and how large
     images => Images;
+    /// Changes a package in one place after the other, and lists the changes that no test notices
+    mutants => Mutants;
     /// Runs every test there is: checks, host tests, tests on a machine in QEMU
     test => Test;
 }

@@ -1,0 +1,171 @@
+//! `cargo xtask mutants PACKAGE [--sample N] [--seed S]`: changes a package in one place after the other, and lists the
+//! changes that no test notices.
+//!
+//! All mutants of the sample are compiled into one copy of the tree below `target/mutants` ([`copy`]), and an environment
+//! variable chooses one of them in each run. A first run of every test without a mutant tells which mutants it reaches, so
+//! that each mutant needs a few tests and no build (docs/decisions/0061-mutants-are-compiled-in-at-once.md).
+//!
+//! docs/mutation.md has the results and what was made of the survivors. Not here: documentation tests, and models.
+
+mod copy;
+mod find;
+mod tests;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use self::copy::Copy;
+use self::find::Mutant;
+use self::tests::{End, Test};
+use crate::Verdict;
+use crate::error::Error;
+use crate::workspace::{Workspace, read};
+
+/// The words of `cargo xtask mutants`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The package to change, such as isola-memory
+    package: String,
+    /// How many mutants to try, drawn at random; all of them when not given
+    #[arg(long, value_name = "N")]
+    sample: Option<usize>,
+    /// Where the random numbers begin; printed, so that a run can be repeated
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Only mutants whose place (`path:line:column:`) contains this text; can be given several times
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Another package whose tests count as well; can be given several times
+    #[arg(long, value_name = "PACKAGE")]
+    with: Vec<String>,
+    /// Prints the mutants and leaves
+    #[arg(long)]
+    list: bool,
+}
+
+/// What became of the mutants of a sample.
+#[derive(Default)]
+struct Sum {
+    refused: usize,
+    unreached: usize,
+    killed: usize,
+    timed_out: usize,
+    survived: usize,
+}
+
+/// Draws mutants, and runs the tests that reach them.
+pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
+    let mut members = workspace.members();
+    members.retain(|package| *package.name == args.package);
+    let [package] = members[..] else {
+        let known =
+            workspace.members().iter().map(|package| package.name.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(Error::Unknown { kind: "package", name: args.package.clone(), known });
+    };
+    let folder = PathBuf::from(workspace.folder(package));
+    let mut files = workspace.files_ending_in(&["rs"])?;
+    let sources = workspace.root().join(&folder).join("src");
+    files.retain(|path| {
+        path.strip_prefix(&sources).is_ok_and(|path| !path.starts_with("bin") && !path.ends_with("main.rs"))
+    });
+
+    let mut mutants = find::find(workspace.root(), &files)?;
+    let total = mutants.len();
+    mutants
+        .retain(|mutant| args.only.is_empty() || args.only.iter().any(|text| place(mutant).contains(text)));
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
+    fastrand::Rng::with_seed(seed).shuffle(&mut mutants);
+    mutants.truncate(args.sample.unwrap_or(usize::MAX));
+    mutants.sort_by(|a, b| (&a.path, a.range.start).cmp(&(&b.path, b.range.start)));
+    println!("{}: {} of {total} mutants, seed {seed}", args.package, mutants.len());
+    if args.list {
+        for mutant in &mutants {
+            println!("{}", line(workspace, mutant)?);
+        }
+        return Ok(Verdict::Passed);
+    }
+
+    let copy = Copy::new(workspace, &args.package, &folder)?;
+    let alive = compiled(&copy, workspace, &mutants)?;
+    let tests = recorded(&copy, workspace, &args.with)?;
+    let mut sum = Sum { refused: alive.iter().filter(|alive| !**alive).count(), ..Sum::default() };
+    for (number, mutant) in mutants.iter().enumerate().filter(|(number, _)| alive[*number]) {
+        let (count, word) = match fate(&tests, number)? {
+            None => (&mut sum.unreached, "unreached"),
+            Some(End::Failed) => (&mut sum.killed, "killed"),
+            Some(End::TimedOut) => (&mut sum.timed_out, "timed out"),
+            Some(End::Passed) => (&mut sum.survived, "SURVIVED"),
+        };
+        *count += 1;
+        println!("{word:9} {}", line(workspace, mutant)?);
+    }
+    let Sum { refused, unreached, killed, timed_out, survived } = sum;
+    println!(
+        "{}, seed {seed}: {} mutants: {refused} refused by the compiler, {killed} killed, {timed_out} timed out, \
+         {survived} survived, {unreached} unreached",
+        args.package,
+        mutants.len()
+    );
+    Ok(if survived + unreached == 0 { Verdict::Passed } else { Verdict::Failed })
+}
+
+/// Writes the mutants into the copy; returns which of them the compiler takes.
+fn compiled(copy: &Copy, workspace: &Workspace, mutants: &[Mutant]) -> Result<Vec<bool>, Error> {
+    let mut alive = vec![true; mutants.len()];
+    loop {
+        copy.instrument(workspace, mutants, &alive)?;
+        let refused = copy.check(workspace)?;
+        let before = alive.iter().filter(|alive| **alive).count();
+        for (alive, mutant) in alive.iter_mut().zip(mutants) {
+            *alive &= !refused.iter().any(|(path, lines)| {
+                *path == mutant.path && lines.start < mutant.lines.end && mutant.lines.start < lines.end
+            });
+        }
+        let now = alive.iter().filter(|alive| **alive).count();
+        if now == before {
+            return if refused.is_empty() { Ok(alive) } else { Err(Error::TestsNotBuilt) };
+        }
+        eprintln!("the compiler refuses {} mutants", before - now);
+    }
+}
+
+/// The tests, each run once without a mutant, quick ones first; those that fail then are named and left out.
+fn recorded(copy: &Copy, workspace: &Workspace, others: &[String]) -> Result<Vec<Test>, Error> {
+    let mut tests = Vec::new();
+    for (program, folder) in copy.build(workspace, others)? {
+        for mut test in tests::list(&program, &folder)? {
+            if test.record(copy)? {
+                tests.push(test);
+            } else {
+                println!("left out, fails without a mutant: {} of {}", test.name, program.display());
+            }
+        }
+    }
+    tests.sort_by_key(|test| test.took);
+    let took: Duration = tests.iter().map(|test| test.took).sum();
+    println!("{} tests, {:.1} s one after the other", tests.len(), took.as_secs_f64());
+    Ok(tests)
+}
+
+/// How the tests that reach mutant `number` end; `None` when there is none.
+fn fate(tests: &[Test], number: usize) -> Result<Option<End>, Error> {
+    let mut fate = None;
+    for test in tests.iter().filter(|test| test.reached.contains(&number)) {
+        fate = Some(test.run(number)?);
+        if fate != Some(End::Passed) {
+            break;
+        }
+    }
+    Ok(fate)
+}
+
+fn place(mutant: &Mutant) -> String {
+    format!("{}:{}:{}:", mutant.path.display(), mutant.lines.start, mutant.column)
+}
+
+/// A mutant for a reader: where, what, and the line of the source.
+fn line(workspace: &Workspace, mutant: &Mutant) -> Result<String, Error> {
+    let text = read(&workspace.root().join(&mutant.path))?;
+    let line = text.lines().nth(mutant.lines.start - 1).unwrap_or_default().trim();
+    Ok(format!("{} {}    | {line}", place(mutant), mutant.what))
+}

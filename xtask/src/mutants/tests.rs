@@ -1,0 +1,101 @@
+//! Runs tests of the copy one by one, each in a process of its own, so that a mutant needs only those that reach it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::copy::{CHOSEN, Copy, RECORD};
+use crate::cargo::{name, output};
+use crate::error::Error;
+
+/// How long a test may take when no mutant is chosen.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a test may take with a mutant: so many times what it took without, and the pause of a busy host.
+const PATIENCE: u32 = 10;
+const PAUSE: Duration = Duration::from_secs(5);
+/// How much memory of its own a test may use, in KiB: mutants fill queues without end.
+const MEMORY_KIB: u32 = 4 << 20;
+
+/// A test, and what is known from its run without a mutant.
+pub struct Test {
+    program: PathBuf,
+    folder: PathBuf,
+    pub name: String,
+    /// How long it took.
+    pub took: Duration,
+    /// The mutants that it reaches.
+    pub reached: BTreeSet<usize>,
+}
+
+/// How a test ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Passed,
+    Failed,
+    TimedOut,
+}
+
+/// Lists the tests of `program`.
+pub fn list(program: &Path, folder: &Path) -> Result<Vec<Test>, Error> {
+    let said = output(Command::new(program).current_dir(folder).args(["--list", "--format", "terse"]))?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let names = said.lines().filter_map(|line| line.strip_suffix(": test"));
+    Ok(names
+        .map(|name| Test {
+            program: program.to_owned(),
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            took: Duration::ZERO,
+            reached: BTreeSet::new(),
+        })
+        .collect())
+}
+
+impl Test {
+    /// Runs the test without a mutant, and notes what it takes and reaches; returns whether it passed.
+    pub fn record(&mut self, copy: &Copy) -> Result<bool, Error> {
+        let _ = fs::remove_file(&copy.reached);
+        let start = Instant::now();
+        let end = self.end(RECORD, LIMIT)?;
+        self.took = start.elapsed();
+        let numbers = fs::read(&copy.reached).unwrap_or_default();
+        let numbers = numbers.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number) as usize);
+        self.reached = numbers.collect();
+        Ok(end == End::Passed)
+    }
+
+    /// Runs the test with a mutant.
+    pub fn run(&self, mutant: usize) -> Result<End, Error> {
+        self.end(&mutant.to_string(), PAUSE + PATIENCE * self.took)
+    }
+
+    fn end(&self, chosen: &str, limit: Duration) -> Result<End, Error> {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("ulimit -c 0; ulimit -d {MEMORY_KIB}; exec \"$@\"")).arg("sh");
+        command.arg(&self.program).args(["--exact", &self.name]);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder).env(CHOSEN, chosen);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let spawned = command.spawn();
+        let mut child = spawned.map_err(|source| Error::Start { program: name(&command), source })?;
+        let start = Instant::now();
+        let mut status: Option<ExitStatus> = None;
+        while status.is_none() && start.elapsed() < limit {
+            sleep(Duration::from_millis(2));
+            status = child.try_wait().ok().flatten();
+        }
+        // Processes that the test started go with it.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        let _ = child.wait();
+        Ok(match status {
+            None => End::TimedOut,
+            Some(status) if status.success() => End::Passed,
+            Some(_) => End::Failed,
+        })
+    }
+}
