@@ -154,6 +154,21 @@ fn an_image_on_which_something_stands_that_did_not_come_back_gives_way_to_nobody
 }
 
 #[test]
+fn the_image_of_a_cell_that_is_recreated_at_once_gives_way_to_nobody() {
+    let mut cells = machine(2);
+    run(&mut cells, spec("kv"));
+    cells.stop("kv", 0).unwrap();
+    while cells.work() == Scrub::Unfinished {}
+    assert_eq!(kept(&cells), [(0, 1)]);
+    assert!(matches!(cells.recreate("kv"), Ok(Created::Done(_))), "its memory is zero already");
+    assert_eq!(kept(&cells), [(1, 1)]);
+    let other = send(&mut cells, &other_image(1, 1));
+    let network = NetworkSpec::None;
+    let all = CellSpec { image: other, memory: ByteSize(58 * MIB), network, ..spec("large") };
+    assert!(matches!(cells.create_waiting(all), Err(ManagementError::MemoryExhausted { .. })));
+}
+
+#[test]
 fn a_cell_with_a_copy_keeps_no_image_from_giving_way() {
     let mut cells = machine(3);
     run(&mut cells, CellSpec { text: Text::Private, ..spec("kv") });
