@@ -12,7 +12,7 @@ mod find;
 mod tests;
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::copy::Copy;
 use self::find::Mutant;
@@ -32,6 +32,9 @@ pub struct Args {
     /// Where the random numbers begin; printed, so that a run can be repeated
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// For how long mutants are tried
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    minutes: u64,
     /// Only mutants whose place (`path:line:column:`) contains this text; can be given several times
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
@@ -74,7 +77,8 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
     mutants
         .retain(|mutant| args.only.is_empty() || args.only.iter().any(|text| place(mutant).contains(text)));
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
-    fastrand::Rng::with_seed(seed).shuffle(&mut mutants);
+    let mut random = fastrand::Rng::with_seed(seed);
+    random.shuffle(&mut mutants);
     mutants.truncate(args.sample.unwrap_or(usize::MAX));
     mutants.sort_by(|a, b| (&a.path, a.range.start).cmp(&(&b.path, b.range.start)));
     println!("{}: {} of {total} mutants, seed {seed}", args.package, mutants.len());
@@ -85,11 +89,17 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
         return Ok(Verdict::Passed);
     }
 
-    let copy = Copy::new(workspace, &args.package, &folder)?;
+    let copy = Copy::new(workspace, &args.package, &folder, &mutants)?;
     let alive = compiled(&copy, workspace, &mutants)?;
     let tests = recorded(&copy, workspace, &args.with)?;
     let mut sum = Sum { refused: alive.iter().filter(|alive| !**alive).count(), ..Sum::default() };
-    for (number, mutant) in mutants.iter().enumerate().filter(|(number, _)| alive[*number]) {
+    // At random, so that what was tried when the time is over is a sample as well.
+    let mut order: Vec<usize> = (0..mutants.len()).filter(|number| alive[*number]).collect();
+    random.shuffle(&mut order);
+    let start = Instant::now();
+    let mut left = order.len();
+    for number in order.into_iter().take_while(|_| start.elapsed().as_secs() < 60 * args.minutes) {
+        let mutant = &mutants[number];
         let (count, word) = match fate(&tests, number)? {
             None => (&mut sum.unreached, "unreached"),
             Some(End::Failed) => (&mut sum.killed, "killed"),
@@ -97,12 +107,13 @@ pub fn run(args: &Args, workspace: &Workspace) -> Result<Verdict, Error> {
             Some(End::Passed) => (&mut sum.survived, "SURVIVED"),
         };
         *count += 1;
+        left -= 1;
         println!("{word:9} {}", line(workspace, mutant)?);
     }
     let Sum { refused, unreached, killed, timed_out, survived } = sum;
     println!(
         "{}, seed {seed}: {} mutants: {refused} refused by the compiler, {killed} killed, {timed_out} timed out, \
-         {survived} survived, {unreached} unreached",
+         {survived} survived, {unreached} unreached, {left} not tried",
         args.package,
         mutants.len()
     );

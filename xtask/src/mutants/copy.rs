@@ -3,6 +3,7 @@
 //! Lines of the copy are lines of the tree: every insertion stays within its line. So an error of the compiler names the
 //! mutant that it refuses.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,6 @@ use crate::workspace::{self, Workspace};
 pub const CHOSEN: &str = "ISOLA_MUTANT";
 /// In [`CHOSEN`]: no mutant is chosen, and the numbers of those that are reached go into the file of [`Copy::reached`].
 pub const RECORD: &str = "record";
-/// Optimised a little, with overflow and assertions checked as in every test: a mutant is compiled once and run often.
-const PROFILE: [&str; 4] = ["--config", "profile.dev.opt-level=1", "--config", "profile.dev.debug=0"];
 /// What a crate of the copy asks: whether a mutant is chosen. It must not allocate once it has answered for the first
 /// time, since an allocator asks as well, and answers while it reads the environment itself.
 const CHOOSER: &str = include_str!("chooser.rs.in");
@@ -38,14 +37,23 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Copies the tree of `workspace`; what is there of an earlier copy and has not changed is not written again.
-    pub fn new(workspace: &Workspace, package: &str, folder: &Path) -> Result<Self, Error> {
+    /// Copies the tree of `workspace`, but for `mutants`' files. What is there of an earlier copy and has not changed is
+    /// not written again, so that the same mutants need no build.
+    pub fn new(
+        workspace: &Workspace,
+        package: &str,
+        folder: &Path,
+        mutants: &[Mutant],
+    ) -> Result<Self, Error> {
+        let library = folder.join("src/lib.rs");
+        let mut changed: BTreeSet<&Path> = mutants.iter().map(|mutant| mutant.path.as_path()).collect();
+        changed.insert(&library);
         let root = workspace.metadata().target_directory.as_std_path().join("mutants");
         let tree = root.join("tree");
         for path in workspace.files()? {
             let relative = path.strip_prefix(workspace.root()).unwrap_or(&path);
             // The copy is below the tree, so cargo finds the tree's own settings.
-            if !relative.starts_with(".cargo") {
+            if !relative.starts_with(".cargo") && !changed.contains(relative) {
                 let bytes = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
                 write(&tree.join(relative), &bytes)?;
             }
@@ -83,7 +91,7 @@ impl Copy {
     /// Compiles the library; returns the files and lines that the compiler refuses.
     pub fn check(&self, workspace: &Workspace) -> Result<Vec<(PathBuf, Range<usize>)>, Error> {
         let mut places = Vec::new();
-        for message in self.cargo(workspace, &["check", "--lib"], &[])? {
+        for message in self.cargo(workspace, &["build", "--lib"], &[])? {
             let Message::CompilerMessage(message) = message else { continue };
             if message.message.level == DiagnosticLevel::Error {
                 for span in message.message.spans.iter().filter(|span| span.is_primary) {
@@ -117,7 +125,11 @@ impl Copy {
     fn cargo(&self, workspace: &Workspace, words: &[&str], others: &[String]) -> Result<Vec<Message>, Error> {
         let mut command = cargo(workspace);
         command.current_dir(&self.root).env("CARGO_TARGET_DIR", self.root.with_file_name("build"));
-        command.args(words).args(PROFILE).args(["--message-format=json", "--package", &self.package]);
+        // A mutant is compiled once and runs often: the package is optimised a little. Overflow and assertions are checked,
+        // as in every test.
+        let optimised = format!("profile.dev.package.{}.opt-level=1", self.package);
+        command.args(words).args(["--config", &optimised, "--config", "profile.dev.debug=0"]);
+        command.args(["--message-format=json", "--package", &self.package]);
         command.stderr(Stdio::inherit());
         for other in others {
             command.args(["--package", other]);
