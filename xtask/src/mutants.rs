@@ -3,7 +3,7 @@
 //!
 //! All mutants of the sample are compiled into one copy of the tree below `target/mutants` ([`copy`]), and an environment
 //! variable chooses one of them in each run. A first run of every test without a mutant tells which mutants it reaches, so
-//! that each mutant needs a few tests and no build (docs/decisions/0061-mutants-are-compiled-in-at-once.md).
+//! that each mutant needs a few tests and no build (docs/decisions/0061-mutants-compiled-in-at-once.md).
 //!
 //! docs/mutation.md has the results and what was made of the survivors. Not here: documentation tests, and models.
 
