@@ -225,6 +225,7 @@ fn a_cell_whose_place_is_taken_is_tried_again_and_its_image_kept() {
     let error = ManagementError::CoresExhausted { wanted: 1, free: 0 };
     let refused = JournalEvent::RestartRefused { error, after_ns: Some(400 * MS) };
     assert_eq!(events(&cells).last(), Some(&refused));
+    assert_eq!(cells.journal().since(0).last().and_then(|entry| entry.cell.as_deref()), Some("kv"));
     cells.stop("thief", 0).unwrap();
     assert_eq!(wait(&mut cells), 400);
     let again = info(&mut cells, "kv");

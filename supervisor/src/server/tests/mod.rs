@@ -130,6 +130,15 @@ fn frames_that_are_no_requests_are_answered_and_cost_nothing() {
 }
 
 #[test]
+fn a_list_that_fits_in_a_frame_says_all_that_is_known() {
+    let mut server = server(2);
+    hello(&mut server);
+    run(&mut server, CellSpec { arguments: vec!["--threads".into()], ..spec("kv") });
+    let Ok(ResponseBody::Cells(cells)) = ask(&mut server, RequestBody::List) else { panic!("no list") };
+    assert_eq!(cells[0].spec.arguments, ["--threads"]);
+}
+
+#[test]
 fn an_answer_that_waits_does_not_hold_up_others() {
     let mut server = server(2);
     hello(&mut server);
