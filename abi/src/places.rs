@@ -11,10 +11,10 @@
 //!   rings for nothing any more,  <--------------  rings, and halts for good
 //!   takes the core back, order: Vacant
 //!
-//!   order: Yield; interrupts the core, whatever  sets aside what it is in the middle of, says so
+//!   order: Yield; interrupts the core, whatever  suspends what it is in the middle of, says so
 //!   it does (NMI) ----------------------------->  (`Report::cores[place].yielded`), rings, and halts for good
 //!   takes the core back; nobody may be sent
-//!   to the place yet                             another core of the cell goes on with what was set aside, and hands
+//!   to the place yet                             another core of the cell goes on with what was suspended, and hands
 //!   order: Vacant  <---------------------------   on what the core carried: echoes the order as one to leave
 //! ```
 //!
@@ -31,8 +31,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Places {
     places: [PlaceWords; MAX_CORES],
-    /// How often the cores of the cell were pressed to go on with what was set aside.
-    presses: AtomicU32,
+    /// How often the cores of the cell were made to rotate to what was suspended.
+    rotations: AtomicU32,
 }
 
 #[repr(C)]
@@ -70,7 +70,7 @@ pub enum OrderKind {
     Stay = 1,
     /// To hand on what it carries, and halt.
     Leave = 2,
-    /// To set aside whatever it is in the middle of, and halt.
+    /// To suspend whatever it is in the middle of, and halt.
     Yield = 3,
 }
 
@@ -108,7 +108,7 @@ impl Default for Places {
             cache: AtomicU32::new(0),
             physical: AtomicU32::new(0),
         };
-        Self { places: core::array::from_fn(|_| vacant()), presses: AtomicU32::new(0) }
+        Self { places: core::array::from_fn(|_| vacant()), rotations: AtomicU32::new(0) }
     }
 }
 
@@ -155,14 +155,14 @@ impl Places {
         }
     }
 
-    /// Counts that the cell's cores are pressed to go on with what was set aside. For the supervisor.
-    pub fn press(&self) {
-        self.presses.fetch_add(1, Ordering::Release);
+    /// Counts that the cell's cores are made to rotate to what was suspended. For the supervisor.
+    pub fn rotate(&self) {
+        self.rotations.fetch_add(1, Ordering::Release);
     }
 
     /// How often they were, modulo 2^32.
-    pub fn presses(&self) -> u32 {
-        self.presses.load(Ordering::Acquire)
+    pub fn rotations(&self) -> u32 {
+        self.rotations.load(Ordering::Acquire)
     }
 
     /// The core at a place, where there is one.

@@ -128,7 +128,7 @@ pub struct CoreReport {
     /// The [order](crate::places::Order) of this place that its core has carried out; stored (release) last; set to 0 by the
     /// supervisor before one is sent there.
     pub order: AtomicU32,
-    /// The last [order](crate::places::Order) to yield by which a core at this place has set aside what it was in the
+    /// The last [order](crate::places::Order) to yield by which a core at this place has suspended what it was in the
     /// middle of. Stored (release) once another can go on with that; set to 0 by the supervisor before one is sent there.
     pub yielded: AtomicU32,
     /// The [generation](crate::unplug::UnplugRequest) of the cell's page tables when the core at this place last looked; 0 until a

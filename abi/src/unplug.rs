@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   supervisor                                          cell
-//!   Request: how much; number + 1; interrupts it ------>  takes free blocks out of its own books
+//!   Request: how much; number + 1; interrupts it ------>  takes free blocks out of its page allocator
 //!                                                       Offer: the blocks, then `number`; rings
 //!   judges each block; makes it nobody's:
 //!   `unplugged_ranges`, page tables, every core forgets  <--------  (cores forget when they are made to: `generation`)

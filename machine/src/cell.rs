@@ -4,8 +4,8 @@
 //! nothing is at these addresses, which are in the half of the address space that programs don't have: using
 //! what is returned here faults there, and ends the program.
 
-pub mod aside;
 mod grown;
+pub mod suspended;
 mod unplug;
 
 pub use grown::{answer_to, has_grown, limit_bytes, request_memory, take_grown};

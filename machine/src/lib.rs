@@ -21,7 +21,7 @@
 //! | [`cpu`] | the processor's features and counters |
 //! | [`acpi`] | the firmware's tables |
 //! | [`device`] | devices: on PCI, and virtio with registers in memory |
-//! | [`restart`] | an image that begins anew, and finds its cells again |
+//! | [`restart`] | an image that restarts, and finds its cells again |
 //! | [`registers`] | bounds-checked windows of device registers |
 //! | [`dma`] | memory that drivers and devices share, and the addresses by which devices know it |
 //! | [`dma_peer`] | the same memory as a device in software sees it |

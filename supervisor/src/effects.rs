@@ -136,7 +136,7 @@ pub struct Unplugged<M> {
 pub struct RecoveredState<E: Effects + ?Sized> {
     /// What had gone wrong.
     pub cause: RestartCause,
-    /// How often the supervisor has begun anew by now.
+    /// How often the supervisor has restarted by now.
     pub number: u32,
     /// When it went wrong: see [`Effects::now_ns`].
     pub ended_ns: u64,
@@ -211,16 +211,16 @@ pub trait Effects {
     /// in, with whatever it holds.
     fn dismantle(&mut self, space: Self::Space) -> Vec<Self::Memory>;
 
-    /// Notes how far a cell is, and what is to be known again of it, where a supervisor finds it that begins anew. Until
+    /// Notes how far a cell is, and what is to be known again of it, where a supervisor finds it that restarts. Until
     /// this was called once, none would.
     fn keep(&mut self, space: &mut Self::Space, stage: Stage, saved_state: Vec<u8>);
 
-    /// Notes an encoded [`Checkpoint`] where a supervisor finds it that begins anew. Returns whether there is room for it; else
+    /// Notes an encoded [`Checkpoint`] where a supervisor finds it that restarts. Returns whether there is room for it; else
     /// it finds none.
     #[must_use]
     fn save_checkpoint(&mut self, bytes: &[u8]) -> bool;
 
-    /// Notes an encoded entry of the journal where a supervisor finds it that begins anew, as far as there is room.
+    /// Notes an encoded entry of the journal where a supervisor finds it that restarts, as far as there is room.
     fn keep_entry(&mut self, bytes: &[u8]);
 
     /// Where the text is that the cell stands on, if it does on others' or an image's.
@@ -312,8 +312,8 @@ pub trait Effects {
     /// Interrupts the core at a place in a way that it cannot ignore, so that it carries out its order.
     fn force(&mut self, space: &Self::Space, core: &Self::Core, place: usize);
 
-    /// Interrupts all of a cell's cores in such a way, so that each changes from what it does to what was set aside, or back.
-    fn press(&mut self, space: &Self::Space, cores: &[Option<Self::Core>]);
+    /// Interrupts all of a cell's cores in such a way, so that each changes from what it does to what was suspended, or back.
+    fn rotate(&mut self, space: &Self::Space, cores: &[Option<Self::Core>]);
 
     /// Interrupts the core at this place of a cell's in such a way, or another one's where none is there that can be, so that
     /// the cell stops, and reports where it stands.

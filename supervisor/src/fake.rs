@@ -213,7 +213,7 @@ pub(crate) enum Action {
     RequestStop(CellId),
     Examine(CoreId),
     Force(CoreId),
-    Press(Vec<CoreId>),
+    Rotation(Vec<CoreId>),
     Reclaim(Vec<CoreId>),
     Reset,
 }
@@ -554,12 +554,12 @@ impl Effects for FakeMachine {
         }
     }
 
-    fn press(&mut self, space: &FakeSpace, cores: &[Option<FakeCore>]) {
+    fn rotate(&mut self, space: &FakeSpace, cores: &[Option<FakeCore>]) {
         if !self.death.lets_write() {
             return;
         }
-        space.places.press();
-        self.actions.push(Action::Press(cores.iter().flatten().map(|core| core.0).collect()));
+        space.places.rotate();
+        self.actions.push(Action::Rotation(cores.iter().flatten().map(|core| core.0).collect()));
     }
 
     fn examine(&mut self, _: &FakeSpace, cores: &[Option<FakeCore>], place: usize) {
@@ -713,7 +713,7 @@ pub(crate) fn obeys(report: &Report, places: &Places, place: usize) {
     report.cores[place].order.store(echo.to_u32(), Ordering::Release);
 }
 
-/// What the core at a place does that is forced: it sets aside what it is in the middle of.
+/// What the core at a place does that is forced: it suspends what it is in the middle of.
 pub(crate) fn yields(report: &Report, places: &Places, place: usize) {
     report.cores[place].yielded.store(places.at(place).to_u32(), Ordering::Release);
 }

@@ -42,7 +42,7 @@ pub fn carried_out(report: &Report, place: usize) -> Order {
     Order::from_u32(report.cores.get(place).map_or(0, |core| core.order.load(Ordering::Acquire)))
 }
 
-/// The order by which the core at that place says it has set aside what it was in the middle of.
+/// The order by which the core at that place says it has suspended what it was in the middle of.
 pub fn yielded(report: &Report, place: usize) -> Order {
     Order::from_u32(report.cores.get(place).map_or(0, |core| core.yielded.load(Ordering::Acquire)))
 }
@@ -75,8 +75,8 @@ fn activity_count(report: &Report, ledger: Ledger<'_>) -> usize {
 pub fn activities(report: &Report, ledger: Ledger<'_>, from: usize) -> ActivityPage {
     let count = activity_count(report, ledger);
     let end = from.saturating_add(ACTIVITIES_PER_PAGE).min(count);
-    let mut page = ActivityPage::default();
-    page.next = (end < count).then_some(end as u32);
+    let next = (end < count).then_some(end as u32);
+    let mut page = ActivityPage { next, ..ActivityPage::default() };
     for (slot, record) in ledger.records().iter().enumerate().take(end).skip(from) {
         let generation = record.generation();
         let (before, now) = (usage(&record.before), usage(&ledger.sum(slot)));

@@ -30,7 +30,7 @@ pub struct CellSpec {
     /// How much memory, image and stacks included; rounded up to whole chunks of 2 MiB.
     pub memory: ByteSize,
     /// How much it may have when it asks for more while it runs; rounded down to whole chunks. `None`: no more than
-    /// `memory`. Nothing is set aside for it.
+    /// `memory`. Nothing is reserved for it.
     pub memory_max: Option<ByteSize>,
     /// Arguments for the application.
     pub arguments: Vec<String>,

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use isola_abi::layout::{PAGE_SIZE, STACK_SLOT, STACKS};
 use isola_abi::report::{BACKTRACE_LEN, CRASH_MESSAGE_LEN, CellPhase, CrashKind, CrashReport};
 use isola_ebbs::current_core;
-use isola_machine::cell::aside::{self, Asked};
+use isola_machine::cell::suspended::{self, Asked};
 use isola_machine::interrupts::{self, ExceptionFrame, NonMaskable, vector};
 use isola_machine::{backtrace, cell, cpu, power};
 use isola_memory::regions::{self, FaultError, FillError};
@@ -100,7 +100,7 @@ pub(crate) fn fault_in_fault(frame: &ExceptionFrame, address: u64) -> ! {
 
 /// What the supervisor wants of a core whatever it does. It may be in the middle of anything.
 fn non_maskable(frame: &ExceptionFrame) -> NonMaskable {
-    match aside::non_maskable(AUTHORITY, frame, isola_events::give_notice) {
+    match suspended::non_maskable(AUTHORITY, frame, isola_events::give_notice) {
         Asked::Done => NonMaskable::Handled,
         Asked::Stop => NonMaskable::Fatal,
         // An order may have been taken back meanwhile. But nobody gives an order to an image that is alone.

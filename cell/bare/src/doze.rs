@@ -2,8 +2,8 @@
 //! (`isola_events::doze` has the protocol).
 //!
 //! What else wakes a core sends an interrupt, which ends MWAIT as it ends HLT: devices, alarms, the supervisor's orders and
-//! requests. So does a non-maskable one, by which page tables are forgotten and events set aside: a halt may end for no
-//! reason, and who has halted looks at everything again. What was set aside between monitoring a word and halting may go on
+//! requests. So does a non-maskable one, by which page tables are forgotten and events suspended: a halt may end for no
+//! reason, and who has halted looks at everything again. What was suspended between monitoring a word and halting may go on
 //! on another processor core, which monitors none or another: who goes on with it has an interrupt pending then.
 
 use core::sync::atomic::AtomicU32;

@@ -10,7 +10,7 @@
 //! | [`heap`] | the cell's memory as the global allocator |
 //! | [`grow`] | more memory, from the supervisor |
 //! | [`window`] | virtual memory that pagers fill: page tables, page faults |
-//! | `motion` | how its pages move to other memory |
+//! | `migration` | how its pages move to other memory |
 //! | [`network`] | virtio network devices as the stack's queues |
 //!
 //! An application's image gets all of it by [`cell_image!`], which the `isola` crate calls.
@@ -27,7 +27,7 @@ pub mod crash;
 mod doze;
 pub mod grow;
 pub mod heap;
-mod motion;
+mod migration;
 pub mod network;
 mod pending;
 pub mod platform;

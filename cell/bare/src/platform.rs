@@ -14,7 +14,7 @@ use isola_abi::report::{CellPhase, CorePhase, Report};
 use isola_ebbs::{current_core, cycles};
 use isola_events::doze::Woken;
 use isola_machine::apic::local;
-use isola_machine::cell::aside;
+use isola_machine::cell::suspended;
 use isola_machine::device::Windows;
 use isola_machine::{cell, cpu, interrupts, power};
 use isola_platform::network::NetworkPort;
@@ -84,8 +84,8 @@ fn note(vector: u8) {
     }
     let here = current_core();
     let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed));
-    if aside::is_unfinished()
-        && let Some(place) = aside::place_of_this_core()
+    if suspended::is_unfinished()
+        && let Some(place) = suspended::place_of_this_core()
     {
         // What runs here may be another's, and the interrupt for who waits below it.
         mates = CoreSet::from_bits(mates.bits() | MATES[place].load(Ordering::Relaxed));
@@ -259,7 +259,7 @@ impl Platform for Bare {
     fn carry(&self, cores: CoreSet) {
         let place = current_core().0 as usize;
         if cores.is_empty() {
-            aside::depart(AUTHORITY, place);
+            suspended::depart(AUTHORITY, place);
         }
         // What this one remembers of page tables is from another core's time.
         window::forget();
@@ -274,7 +274,7 @@ impl Platform for Bare {
     fn leave(&self, order: Order) {
         let (place, echo) = (current_core().0 as usize, order.left());
         // Where it is not this place's own core that has done the rest of what was to be done here.
-        aside::end(AUTHORITY, place, echo);
+        suspended::end(AUTHORITY, place, echo);
         if let Some(core) = cell::report().cores.get(place) {
             core.order.store(echo.to_u32(), Ordering::Release);
         }
@@ -283,12 +283,12 @@ impl Platform for Bare {
     }
 
     fn go_on_with_others(&self) -> OwnTurn {
-        if !aside::go_on_with_others(AUTHORITY, current_core().0 as usize) {
+        if !suspended::go_on_with_others(AUTHORITY, current_core().0 as usize) {
             return OwnTurn::Undisturbed;
         }
         // What has ended here has said so.
         ring();
-        if aside::is_unfinished() { OwnTurn::Brief } else { OwnTurn::Last }
+        if suspended::is_unfinished() { OwnTurn::Brief } else { OwnTurn::Last }
     }
 
     fn arm_timer(&self, deadline: Option<u64>) {

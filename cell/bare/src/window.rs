@@ -7,7 +7,7 @@ use crate::AUTHORITY;
 use crate::grow::{self, Need};
 use crate::heap::{self, near, pages};
 use crate::platform;
-use crate::{crash, motion};
+use crate::{crash, migration};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use isola_abi::id::MAX_CORES;
@@ -122,7 +122,7 @@ pub(crate) fn after_halt() {
 
 /// A page of the window was touched that is not there.
 fn page_fault(frame: &ExceptionFrame, address: u64) {
-    if motion::stay(address) {
+    if migration::stay(address) {
         return;
     }
     let faulting = &FAULTING[current_core().0 as usize];
@@ -184,7 +184,7 @@ unsafe impl regions::Window for BareWindow {
         match mapped {
             Ok(()) => Ok(Filled::Now),
             Err(WindowError::Occupied(at)) => {
-                motion::stay(at);
+                migration::stay(at);
                 if self.page_at(address) == Some(size) {
                     Ok(Filled::Before)
                 } else {

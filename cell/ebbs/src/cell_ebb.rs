@@ -2,7 +2,7 @@
 
 use crate::core_block::current;
 use crate::ebb::Representative;
-use crate::maker::InUse;
+use crate::factory::InUse;
 use crate::table::Slot;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
@@ -27,7 +27,7 @@ impl<T: Representative + Send + Sync> CellEbb<T> {
     /// [`InUse`], where the Ebb was invoked in this cell or replaced already.
     pub fn replace(&self, create: fn() -> T) -> Result<(), InUse> {
         // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
-        unsafe { current().cell.makers.replace(self.slot.assigned(), create) }
+        unsafe { current().cell.factories.replace(self.slot.assigned(), create) }
     }
 
     #[cold]
@@ -43,7 +43,7 @@ impl<T: Representative + Send + Sync> CellEbb<T> {
         }
         // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
         let made: *mut T =
-            core.making(number, || Box::into_raw(Box::new(unsafe { core.cell.makers.make(number) })));
+            core.making(number, || Box::into_raw(Box::new(unsafe { core.cell.factories.make(number) })));
         // Two cores may make one at the same time; the first to publish it wins, and the other's is dropped.
         match entry.compare_exchange(core::ptr::null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire)
         {

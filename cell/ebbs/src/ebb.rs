@@ -1,7 +1,7 @@
 //! Ebbs with one representative a core.
 
 use crate::core_block::{CoreBlock, current};
-use crate::maker::InUse;
+use crate::factory::InUse;
 use crate::table::{Pointers, Slot};
 use alloc::boxed::Box;
 use core::arch::asm;
@@ -40,7 +40,7 @@ impl<T: Representative> Ebb<T> {
     /// [`InUse`], where the Ebb was invoked in this cell or replaced already.
     pub fn replace(&self, create: fn() -> T) -> Result<(), InUse> {
         // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
-        unsafe { current().cell.makers.replace(self.slot.assigned(), create) }
+        unsafe { current().cell.factories.replace(self.slot.assigned(), create) }
     }
 
     #[cold]
@@ -56,7 +56,7 @@ impl<T: Representative> Ebb<T> {
         }
         core.making(number, || {
             // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
-            let made: &'static T = Box::leak(Box::new(unsafe { core.cell.makers.make(number) }));
+            let made: &'static T = Box::leak(Box::new(unsafe { core.cell.factories.make(number) }));
             entry.store(core::ptr::from_ref(made).cast_mut().cast(), Ordering::Relaxed);
             made
         })

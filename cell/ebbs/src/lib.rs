@@ -31,16 +31,16 @@ mod cell_ebb;
 mod core_block;
 mod dynamic;
 mod ebb;
+mod factory;
 mod id;
 mod identity;
-mod maker;
 mod table;
 
 pub use cell_ebb::CellEbb;
 pub use core_block::{CoreBlock, current_core, cycles, platform};
 pub use dynamic::{DynamicEbb, RootedRepresentative};
 pub use ebb::{Ebb, Representative};
+pub use factory::InUse;
 pub use id::{EbbId, MachineId, NoId};
 pub use identity::CoreIdentity;
-pub use maker::InUse;
 pub use table::{CellTable, FAST};

@@ -10,7 +10,7 @@
 //! Any later one takes a call of its fault handler, some twenty instructions: for the fast path it looks like an Ebb
 //! without a representative.
 
-use crate::maker::Makers;
+use crate::factory::Factories;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -111,13 +111,13 @@ impl Pointers {
 pub struct CellTable {
     /// The representatives of Ebbs that have one a cell.
     pub(crate) representatives: Pointers,
-    pub(crate) makers: Makers,
+    pub(crate) factories: Factories,
 }
 
 impl CellTable {
     /// Of a cell in which no Ebb was invoked.
     pub const fn new() -> Self {
-        Self { representatives: Pointers::null(), makers: Makers::new() }
+        Self { representatives: Pointers::null(), factories: Factories::new() }
     }
 }
 

@@ -211,7 +211,7 @@ fn command(to: ApicId, command: u32) {
                 (0..PATIENCE).find(delivered);
                 write(register::COMMAND_HIGH, to.0 << 24);
                 write(register::COMMAND, command);
-                // Between the two, another core may have gone on with this, or this one with something else (`cell/aside.rs`):
+                // Between the two, another core may have gone on with this, or this one with something else (`cell/suspended.rs`):
                 // the command had another receiver then, which finds nothing to do.
                 if read(register::ID) == sender && read(register::COMMAND_HIGH) == to.0 << 24 {
                     break;

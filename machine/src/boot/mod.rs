@@ -71,7 +71,7 @@ pub struct Machine {
     pub clock: Clock,
     /// The image's address space.
     pub space: OwnSpace,
-    /// What a former life of the image has left; `None` in the first.
+    /// What a previous incarnation of the image has left; `None` in the first.
     pub recovered: Option<RecoveredState>,
     /// What switches the machine off.
     pub power: PowerSwitch,
@@ -99,7 +99,7 @@ struct Discovery {
     started_cycles: u64,
     freshness: Freshness,
     space: OwnSpace,
-    /// What an earlier life has found out.
+    /// What an earlier incarnation has found out.
     survey: Option<Survey>,
     main: fn(Machine) -> !,
 }

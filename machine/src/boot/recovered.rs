@@ -1,4 +1,4 @@
-//! What a former life of the image has left: cells, which run on while the image comes up once more.
+//! What a previous incarnation of the image has left: cells, which run on while the image comes up once more.
 //!
 //! The order is what keeps them apart from what is free. First it is settled who has what, by looking alone. Then all
 //! cores that no cell has are taken back and all devices that no cell has are reset. Only then is memory free: what no
@@ -16,7 +16,7 @@ use isola_abi::descriptor::{Clock, Core};
 use isola_abi::id::{CoreId, PhysRange};
 use isola_abi::stage::Stage;
 
-/// What a former life has left.
+/// What a previous incarnation has left.
 #[derive(Debug)]
 pub struct RecoveredState {
     /// What was before.
@@ -26,13 +26,13 @@ pub struct RecoveredState {
     /// What they stand on beside others, each once.
     pub texts: Vec<SharedRegion>,
     /// How many cells there were of which it cannot be told what they had, or which were just beginning or ending; each is
-    /// counted once, by the first life that finds it so.
+    /// counted once, by the first incarnation that finds it so.
     pub gone: usize,
     /// Memory that something may still write to that did not come back.
     pub withheld: Vec<PhysRange>,
 }
 
-/// A cell of a former life.
+/// A cell of a previous incarnation.
 #[derive(Debug)]
 pub struct RecoveredCell {
     /// How far it is.
@@ -45,11 +45,11 @@ pub struct RecoveredCell {
     pub devices: Vec<Device>,
     /// All its memory.
     pub memory: Vec<PhysRange>,
-    /// What the former life wanted to be known again of it.
+    /// What the previous incarnation wanted to be known again of it.
     pub saved_state: Vec<u8>,
 }
 
-/// A core of a cell of a former life.
+/// A core of a cell of a previous incarnation.
 #[derive(Debug)]
 pub enum RecoveredCore {
     /// It is in the cell.
@@ -187,7 +187,7 @@ impl Inheritance {
             .into_iter()
             .map(|claim| {
                 let text = texts.iter().find(|text| claim.holding.text == Some(text.range())).cloned();
-                // SAFETY: the ownership record is as it was written, by `CellSpace::keep` of a former life, and nothing in it
+                // SAFETY: the ownership record is as it was written, by `CellSpace::keep` of a previous incarnation, and nothing in it
                 // contradicts the machine or another ownership record. Its memory is not among what is free.
                 let cell = unsafe { CellSpace::adopt(&claim, text, space.largest_page()) };
                 let holding = &claim.holding;
@@ -228,7 +228,7 @@ impl Inheritance {
             (false, _) => free.clone(),
         };
         if !is_safe {
-            // The life after this one has to know as well.
+            // The incarnation after this one has to know as well.
             restart::leave_claims(void.iter().map(|claim| claim.place), unread.all);
             // What others stand on as well is in use for good, whatever becomes of them.
             let is_named = |text: &&SharedRegion| {

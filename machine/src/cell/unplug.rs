@@ -1,6 +1,6 @@
 //! Memory that a cell gives back while it runs: the request, the offer, what became of it, see [`isola_abi::unplug`].
 
-use super::{aside, live, report};
+use super::{live, report, suspended};
 use crate::authority::Authority;
 use crate::window::flush;
 use core::sync::atomic::Ordering;
@@ -41,7 +41,7 @@ pub fn acknowledge(number: u32) {
 /// Says that this core has entered the cell at its place and that its handler of non-maskable interrupts is set. It forgets
 /// page tables first: the cell's own may have changed since it loaded them, and no other core has waited for it yet.
 pub fn enter_place(_: Authority, place: usize) {
-    aside::enter(place);
+    suspended::enter(place);
     if let Some(core) = report().cores.get(place) {
         let generation = live().unplug_request.generation();
         flush();

@@ -120,7 +120,7 @@ impl Device {
         }
     }
 
-    /// What a later life of the image has to know of it; `None` where it can look as well, or has no driver.
+    /// What a later incarnation of the image has to know of it; `None` where it can look as well, or has no driver.
     pub(crate) fn survey(&self) -> Option<KnownFunction> {
         match &self.function {
             Function::Pci(function) => function.kind().map(|_| function.survey()),

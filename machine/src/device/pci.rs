@@ -151,7 +151,7 @@ impl PciFunction {
         })
     }
 
-    /// What of the function a later life has to know.
+    /// What of the function a later incarnation has to know.
     pub(crate) fn survey(&self) -> KnownFunction {
         KnownFunction {
             address: (self.address.bus, self.address.device, self.address.function),

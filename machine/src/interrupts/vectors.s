@@ -150,7 +150,7 @@ isola_either_entry:
     mov 0x68(%rbx), %rbx
     iretq
 
-# What follows up to isola_contexts_end is not set aside itself: see `cell/aside.rs`.
+# What follows up to isola_contexts_end is not suspended itself: see `cell/aside.rs`.
 #
 # Keeps what the caller is in the middle of at rdi, and goes on with another; returns when the caller's is gone on with.
 # What a call may change is not kept. The other arguments are those of isola_go_on.

@@ -1,4 +1,4 @@
-//! Who has what, from the ownership records that a former life has left: pure, and suspicious of all of it.
+//! Who has what, from the ownership records that a previous incarnation has left: pure, and suspicious of all of it.
 //!
 //! What an ownership record says holds where all of it can be true: its memory is memory of the machine, its cores and devices are
 //! there, what it is built of is in its memory, and no other ownership record names any of it. The text that it stands on is memory that no
@@ -50,7 +50,7 @@ impl Claim {
         self.cores.iter().flatten().copied()
     }
 
-    /// The claim as one that an earlier life has found not to hold. Its memory is in use as long as something did not come
+    /// The claim as one that an earlier incarnation has found not to hold. Its memory is in use as long as something did not come
     /// back; its cores and devices, as far as they came, may be another cell's by now.
     pub(crate) fn of_what_is_gone(mut self) -> Self {
         self.standing = Standing::Void;
@@ -66,12 +66,12 @@ impl Claim {
 pub(crate) struct Settled {
     /// Those that hold.
     pub(crate) held: Vec<Claim>,
-    /// Those that don't, and those of cells that end with the former life.
+    /// Those that don't, and those of cells that end with the previous incarnation.
     pub(crate) void: Vec<Claim>,
 }
 
 impl Settled {
-    /// How many of those that do not hold no earlier life has counted.
+    /// How many of those that do not hold no earlier incarnation has counted.
     pub(crate) fn newly_void(&self) -> usize {
         self.void.iter().filter(|claim| claim.standing == Standing::Entered).count()
     }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_keeps_cores_and_devices_that_one_had_that_did_not_outlive_an_earlier_life() {
+    fn a_cell_keeps_cores_and_devices_that_one_had_that_did_not_outlive_an_earlier_incarnation() {
         let (gone, mut cell) = (claim(8, 1, 1).of_what_is_gone(), claim(60, 1, 1));
         cell.holding.text = Some(chunks(20, 1));
         let settled = settled(alloc::vec![gone.clone(), cell.clone()]);

@@ -1,6 +1,6 @@
-//! What outlives a life of the image: variables that are neither zeroed nor written over when it begins anew.
+//! What outlives an incarnation of the image: variables that are neither zeroed nor written over when it restarts.
 //!
-//! They stand in a section of their own (`machine/link/link.ld`). A life that went wrong could have written to them, so
+//! They stand in a section of their own (`machine/link/link.ld`). An incarnation that went wrong could have written to them, so
 //! what is more than a number has a checksum.
 
 use super::checksum;
@@ -26,14 +26,14 @@ const JOURNAL_BYTES: usize = 64 << 10;
 /// How many restarts are remembered: see [`Kept::may_restart`].
 const REMEMBERED: usize = 5;
 
-/// What outlives a life.
+/// What outlives an incarnation.
 #[repr(C, align(4096))]
 pub(super) struct Kept {
     /// The interrupt table while there is no other.
     pub(super) interrupt_table: [AtomicU64; 512],
-    /// Whether to begin anew rather than to end the machine.
+    /// Whether to restart rather than to end the machine.
     pub(super) armed: AtomicU32,
-    /// How often it was begun anew.
+    /// How often it was restarted.
     pub(super) restarts: AtomicU32,
     /// The last [`RestartCause`](isola_abi::management::RestartCause), as a number.
     pub(super) cause: AtomicU32,
@@ -65,9 +65,9 @@ const UNREADABLE: u64 = 1;
 pub(crate) enum Standing {
     /// As that of a cell.
     Entered,
-    /// As one that an earlier life has found not to hold: what it names may still be written to.
+    /// As one that an earlier incarnation has found not to hold: what it names may still be written to.
     Void,
-    /// As one that an earlier life could not read.
+    /// As one that an earlier incarnation could not read.
     Unreadable,
 }
 
@@ -204,7 +204,7 @@ impl Kept {
         entered.collect()
     }
 
-    /// Whether the image may be begun anew now, and if so, notes that it is. An image that goes wrong whenever it begins
+    /// Whether the image may be restarted now, and if so, notes that it is. An image that goes wrong whenever it begins
     /// shall not do so for ever: five times within a minute is too often.
     pub(super) fn may_restart(&self, now_cycles: u64) -> bool {
         let number = self.restarts.load(Ordering::Relaxed) as usize;

@@ -1,6 +1,6 @@
-//! The image begins anew where it went wrong, on a machine on which cells run on.
+//! The image restarts where it went wrong, on a machine on which cells run on.
 //!
-//! Only an image that divides the machine does so, once it has said that it is ready for it ([`arm`]). A life ends in
+//! Only an image that divides the machine does so, once it has said that it is ready for it ([`arm`]). An incarnation ends in
 //! [`restart`]: the image's variables become what they were when it was loaded, its heap is empty, and it comes up by
 //! the way by which it came up at first ([`crate::boot`]): with new page tables, new stacks, new descriptor tables. What
 //! that way leaves out the second time is all that would be felt in a cell.
@@ -13,12 +13,12 @@
 //! | other cores | INIT, started, parked | likewise, where they are in no cell |
 //! | memory | free, zero where that is known | what no cell has is free, and dirty |
 //!
-//! What a life knows of the one before it has from the ownership records of cells ([`record`]) and from the survey of the machine, of
-//! which the first life left a copy. Everything else is forgotten: nothing of the heap is looked at.
+//! What an incarnation knows of the one before it has from the ownership records of cells ([`record`]) and from the survey of the machine, of
+//! which the first incarnation left a copy. Everything else is forgotten: nothing of the heap is looked at.
 //!
 //! | file | what |
 //! |---|---|
-//! | `kept` | the variables that outlive a life |
+//! | `kept` | the variables that outlive an incarnation |
 //! | `record` | what a cell holds, written down |
 //! | `claims` | who has what, from ownership records that nobody vouches for |
 //! | `ring` | entries of a journal |
@@ -54,28 +54,28 @@ use kept::{CHECKPOINT, JOURNAL, KEPT, Standing};
 
 global_asm!(include_str!("restart.s"), options(att_syntax));
 
-/// Whether this life has come so far that it can take interrupts that cannot be masked. Unlike what is kept, this is
+/// Whether this incarnation has come so far that it can take interrupts that cannot be masked. Unlike what is kept, this is
 /// zeroed when the next one begins.
 static IS_UP: AtomicBool = AtomicBool::new(false);
 
-/// Whether this life is on its way out.
+/// Whether this incarnation is on its way out.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// How long a device may take to stop, in looks at its status.
 const PATIENCE: u32 = 100_000;
 
-/// What a life is told of those before it.
+/// What an incarnation is told of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
-    /// How often the image was begun anew.
+    /// How often the image was restarted.
     pub restarts: u32,
     /// Why, the last time.
     pub cause: RestartCause,
-    /// The cycle counter at the end of the life before.
+    /// The cycle counter at the end of the incarnation before.
     pub ended_cycles: u64,
 }
 
-/// Called first of all, in each life: keeps the image's variables as they were loaded, in the first.
+/// Called first of all, in each incarnation: keeps the image's variables as they were loaded, in the first.
 pub(crate) fn begin(start_info: u64) {
     if KEPT.armed.load(Ordering::Relaxed) != 0 {
         return;
@@ -90,7 +90,7 @@ pub(crate) fn begin(start_info: u64) {
     KEPT.apic.store(cpu::initial_apic_id().0, Ordering::Relaxed);
 }
 
-/// What was before this life; `None` in the first.
+/// What was before this incarnation; `None` in the first.
 pub fn past() -> Option<Past> {
     let cause = RestartCause::from_u32(KEPT.cause.load(Ordering::Relaxed));
     (KEPT.armed.load(Ordering::Relaxed) != 0).then(|| Past {
@@ -100,7 +100,7 @@ pub fn past() -> Option<Past> {
     })
 }
 
-/// Says that the image shall begin anew from now on where it goes wrong, as it would find its cells again; and that it
+/// Says that the image shall restart from now on where it goes wrong, as it would find its cells again; and that it
 /// takes interrupts that cannot be masked. `device` is the one that works for the image
 /// itself. Returns whether it can.
 pub fn arm(_: Authority, device: &crate::device::Device) -> bool {
@@ -122,7 +122,7 @@ pub fn arm(_: Authority, device: &crate::device::Device) -> bool {
     can
 }
 
-/// Whether this life has not come so far yet that it can take interrupts that cannot be masked, and another was before.
+/// Whether this incarnation has not come so far yet that it can take interrupts that cannot be masked, and another was before.
 pub(crate) fn is_beginning() -> bool {
     !IS_UP.load(Ordering::Relaxed) && KEPT.armed.load(Ordering::Relaxed) != 0
 }
@@ -136,13 +136,13 @@ pub(crate) fn keep_survey(survey: &Survey) {
 }
 
 /// Keeps what whoever divides the machine wants to know again, beside cells: at most [`MAX_CHECKPOINT`] bytes. Returns whether
-/// there is room for it; else the next life finds none. Safe without an authority: the bytes are variables of the caller's own
+/// there is room for it; else the next incarnation finds none. Safe without an authority: the bytes are variables of the caller's own
 /// image, and the supervisor checks them like anything hostile when it restarts.
 pub fn save_checkpoint(bytes: &[u8]) -> bool {
     CHECKPOINT.write(bytes)
 }
 
-/// What the life before has kept; `None` where it was written over, or there was none.
+/// What the incarnation before has kept; `None` where it was written over, or there was none.
 pub fn checkpoint() -> Option<Vec<u8>> {
     past()?;
     CHECKPOINT.read()
@@ -153,12 +153,12 @@ pub fn keep_entry(bytes: &[u8]) -> bool {
     JOURNAL.append(bytes)
 }
 
-/// The entries of the lives before that are whole, in any order; none in the first life.
+/// The entries of the incarnations before that are whole, in any order; none in the first incarnation.
 pub fn entries() -> Vec<Vec<u8>> {
     past().map(|_| JOURNAL.entries()).unwrap_or_default()
 }
 
-/// What an earlier life has found out about the machine; `None` in the first, and where that was written over.
+/// What an earlier incarnation has found out about the machine; `None` in the first, and where that was written over.
 pub(crate) fn survey() -> Option<Survey> {
     past()?;
     postcard::from_bytes(&KEPT.survey()?).ok()
@@ -168,11 +168,11 @@ pub(crate) fn survey() -> Option<Survey> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unread {
     pub(crate) all: usize,
-    /// Those that no earlier life has counted.
+    /// Those that no earlier incarnation has counted.
     pub(crate) new: usize,
 }
 
-/// The ownership records that the former life has left, in memory of these ranges, and how many there are that cannot be read.
+/// The ownership records that the previous incarnation has left, in memory of these ranges, and how many there are that cannot be read.
 pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
     let found = KEPT.take_records();
     let count = found.len();
@@ -198,7 +198,7 @@ pub(crate) fn take_claims(memory: &[PhysRange]) -> (Vec<Claim>, Unread) {
     (claims, Unread { all, new: all - counted })
 }
 
-/// Leaves the next life ownership records that were found and do not hold, where what they named may still be in use, and as many that
+/// Leaves the next incarnation ownership records that were found and do not hold, where what they named may still be in use, and as many that
 /// cannot be read.
 pub(crate) fn leave_claims(places: impl Iterator<Item = PhysRange>, unread: usize) {
     // There is room: they were there before, as were those of all cells that there are by now.
@@ -226,7 +226,7 @@ fn cores_of(holding: &Holding, memory: &[PhysRange]) -> Vec<Option<Core>> {
     }
 }
 
-/// Ends this life, and begins the next: where the image is ready for that, and does not go wrong all the time. Else it
+/// Ends this incarnation, and begins the next: where the image is ready for that, and does not go wrong all the time. Else it
 /// ends the machine, or, where cells run, this core alone.
 pub fn restart(authority: Authority, cause: RestartCause) -> ! {
     if KEPT.armed.load(Ordering::Relaxed) == 0 {
@@ -251,7 +251,7 @@ pub fn restart(authority: Authority, cause: RestartCause) -> ! {
     }
     smp::see_off(KEPT.tsc_hz.load(Ordering::Relaxed));
     let (variables, len) = KEPT.variables();
-    // SAFETY: what is written over and zeroed is the image's own, and nothing of this life is used any more: its other
+    // SAFETY: what is written over and zeroed is the image's own, and nothing of this incarnation is used any more: its other
     // cores, which are parked, do not look at it before they are interrupted, and nobody does that.
     unsafe {
         asm!(
@@ -264,13 +264,13 @@ pub fn restart(authority: Authority, cause: RestartCause) -> ! {
     }
 }
 
-/// Stops the device that works for the image itself: it would write to memory that is the heap of the next life.
+/// Stops the device that works for the image itself: it would write to memory that is the heap of the next incarnation.
 fn stop_device() {
     let address = KEPT.status_register.load(Ordering::Relaxed);
     let Some(base) = core::ptr::NonNull::new(address as *mut u8) else { return };
     let len = KEPT.status_len.load(Ordering::Relaxed) as usize;
     // SAFETY: `arm` has stored there where the register is mapped, for good, in this address space. Resetting the device
-    // breaks nothing but this life.
+    // breaks nothing but this incarnation.
     let register = unsafe { Registers::new(base, len) };
     let is_reset = |register: &Registers| match len {
         1 => register.read_u8(0) == 0,

@@ -5,7 +5,7 @@
 //! +half         second copy   likewise
 //! ```
 //!
-//! What changes is written to the older copy, its checksum last; the valid copy with the higher number counts. So a life
+//! What changes is written to the older copy, its checksum last; the valid copy with the higher number counts. So an incarnation
 //! that ends in the middle of writing leaves what was before. Who reads an ownership record takes it for hostile: a copy that is not
 //! as it was written is none, and what a valid one says is checked against the machine ([`super::claims`]).
 
@@ -62,7 +62,7 @@ pub struct Holding {
     pub descriptor: PhysAddr,
     /// The report.
     pub report: PhysAddr,
-    /// What was set aside for page tables, some of which may be in use.
+    /// What was reserved for page tables, some of which may be in use.
     pub tables: Vec<PhysRange>,
     /// The cores that it was built with. Once some have entered it, its live words say which are in it, and where.
     pub cores: Vec<Core>,
@@ -117,7 +117,7 @@ impl OwnershipRecord {
         true
     }
 
-    /// Has the ownership record count: whatever becomes of this life, the next one finds it. Returns whether there is a place for it.
+    /// Has the ownership record count: whatever becomes of this incarnation, the next one finds it. Returns whether there is a place for it.
     pub(crate) fn enter(&self) -> bool {
         KEPT.enter_record(self.place)
     }
@@ -127,7 +127,7 @@ impl OwnershipRecord {
         KEPT.strike_record(self.place);
     }
 
-    /// The ownership record that a former life has left there, whose valid copy has that number.
+    /// The ownership record that a previous incarnation has left there, whose valid copy has that number.
     ///
     /// # Safety
     /// The pages must be an ownership record's, in memory that its cell owns.

@@ -1,4 +1,4 @@
-# Where an image begins anew: in long mode, in whatever address space was in use, with interrupts off and
+# Where an image restarts: in long mode, in whatever address space was in use, with interrupts off and
 #
 #   rdi, rsi   the variables as they were at first: where they are kept, and how many bytes
 #   rdx        physical address of the loader's information

@@ -1,4 +1,4 @@
-//! Entries that outlive a life of the image, the latest that fit into a ring of bytes.
+//! Entries that outlive an incarnation of the image, the latest that fit into a ring of bytes.
 //!
 //! ```text
 //!   mark and length (4) | not used (4) | checksum (8) | the entry | up to the next multiple of 8

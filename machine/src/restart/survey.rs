@@ -1,4 +1,4 @@
-//! What the first life found out about the machine that a later one must not find out again: it would disturb cells, or
+//! What the first incarnation found out about the machine that a later one must not find out again: it would disturb cells, or
 //! see what they changed.
 
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Survey {
     pub(crate) clock: Clock,
-    /// The cycle counter when the first life began.
+    /// The cycle counter when the first incarnation began.
     pub(crate) started_cycles: u64,
     /// The functions on PCI that Isola has drivers for.
     pub(crate) functions: Vec<KnownFunction>,

@@ -152,7 +152,7 @@ pub(crate) fn see_off(tsc_hz: u64) {
     Deadline::after_us(DOOR_US, tsc_hz).wait();
 }
 
-/// A core that has been in an address space of its own since a former life of the image.
+/// A core that has been in an address space of its own since a previous incarnation of the image.
 ///
 /// # Safety
 /// The core must run nothing but what is in that space, which stays as it is for as long as `share` is held.

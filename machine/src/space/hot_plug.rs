@@ -1,7 +1,7 @@
 //! Memory that a cell gets, and gives back, while cores run in it.
 //!
 //! **What comes** gets into the direct map by entries that were not present before, which no processor remembers: nobody
-//! has to forget anything. The tables for that were set aside when the space was built, so that it can be told beforehand
+//! has to forget anything. The tables for that were reserved when the space was built, so that it can be told beforehand
 //! whether a chunk can be mapped: all of it, or none.
 //!
 //! **What goes** passes three steps, as the cell's cores remember where it was: it is taken out of the direct map
@@ -32,7 +32,7 @@ const SPANS: u64 = 8;
 /// The most tables that a block takes that goes: one for each of two pages of 1 GiB that it only is a part of.
 const CUT_TABLES: u64 = 2;
 
-/// How many tables to set aside for a cell that begins with so much memory and may ask for so many bytes more. Any cell
+/// How many tables to reserve for a cell that begins with so much memory and may ask for so many bytes more. Any cell
 /// can be given more unasked, and have memory taken away: it has a table for each 256 KiB that it begins with, but no
 /// more than all chunks can take, and one for each GiB.
 pub(super) fn growth_tables(memory_bytes: u64, growth_bytes: u64) -> u64 {

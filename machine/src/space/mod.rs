@@ -46,7 +46,7 @@ use isola_abi::report::Report;
 pub struct CellSpace {
     share: Share,
     hot_plug: HotPlug,
-    /// What of it is written down for a supervisor that begins anew; none where there is no supervisor.
+    /// What of it is written down for a supervisor that restarts; none where there is no supervisor.
     record: Option<Box<Record>>,
 }
 
@@ -191,9 +191,9 @@ impl CellSpace {
         self.report().cores.get(place).is_some_and(|core| core.forgotten.load(Ordering::Acquire) != 0)
     }
 
-    /// Has the cell's cores change, at the next non-maskable interrupt, to what was set aside, or back.
-    pub fn press(&self) {
-        self.places().press();
+    /// Has the cell's cores change, at the next non-maskable interrupt, to what was suspended, or back.
+    pub fn rotate(&self) {
+        self.places().rotate();
     }
 
     /// Has the cell stop at the next non-maskable interrupt, and say where it stands.

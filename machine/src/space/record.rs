@@ -1,4 +1,4 @@
-//! What a cell holds, written down as it changes, for a supervisor that begins anew; and the cell as that finds it.
+//! What a cell holds, written down as it changes, for a supervisor that restarts; and the cell as that finds it.
 
 use super::hot_plug::HotPlug;
 use super::layout::has_stacks;
@@ -23,7 +23,7 @@ pub(super) struct Record {
     entered: Entered,
 }
 
-/// Whether the next life would find the ownership record.
+/// Whether the next incarnation would find the ownership record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entered {
     Yes,
@@ -65,7 +65,7 @@ impl Drop for Record {
 }
 
 impl CellSpace {
-    /// Writes down how far the cell is, and what its supervisor wants to know again of it: a supervisor that begins anew
+    /// Writes down how far the cell is, and what its supervisor wants to know again of it: a supervisor that restarts
     /// finds that. Returns whether it could be written down.
     pub fn keep(&mut self, stage: Stage, saved_state: Vec<u8>) -> bool {
         let Some(record) = &mut self.record else { return false };
@@ -78,7 +78,7 @@ impl CellSpace {
         record.write()
     }
 
-    /// The cell that a former life of the image has built, which stands on `text`.
+    /// The cell that a previous incarnation of the image has built, which stands on `text`.
     ///
     /// # Safety
     /// What the claim says must be true: the cell must have been built so, and nobody else uses its memory; the text is what

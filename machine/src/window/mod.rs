@@ -17,10 +17,10 @@
 //! table will serve other addresses, and by then no core may remember it. Entries change by compare-and-swap:
 //! several cores map pages at the same time, also the same page, of which one wins.
 //!
-//! A page that is in use can move to other memory (`motion`).
+//! A page that is in use can move to other memory (`migration`).
 
 mod frames;
-mod motion;
+mod migration;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -140,7 +140,7 @@ impl Window {
     pub fn memory_at(&self, address: u64) -> Option<PhysRange> {
         let (place, size) = self.place_of(address)?;
         let entry =
-            if size == PageSize::FourKib { motion::pin(place) } else { place.load(Ordering::Acquire) };
+            if size == PageSize::FourKib { migration::pin(place) } else { place.load(Ordering::Acquire) };
         if entry & PRESENT == 0 {
             return None;
         }
@@ -171,7 +171,7 @@ impl Window {
         let Some(top) = self.tables.top() else { return };
         let retire = &mut |place: &AtomicU64, _: u64, size: PageSize, address: u64| {
             // By one instruction: another core may be moving the page.
-            let entry = place.fetch_and(!(PRESENT | motion::IN_MOTION), Ordering::AcqRel);
+            let entry = place.fetch_and(!(PRESENT | migration::MIGRATING), Ordering::AcqRel);
             if entry & PRESENT != 0 {
                 self.memory
                     .frame(frame_of(entry, size))

@@ -1,4 +1,4 @@
-//! The page tables of a window: set aside by whoever built the cell, handed out and taken back.
+//! The page tables of a window: reserved by whoever built the cell, handed out and taken back.
 
 use crate::paging::{ACCESSED, ADDRESS, LARGE, PRESENT, WRITABLE};
 use core::ptr::NonNull;

@@ -215,7 +215,7 @@ fn two_pages() -> (Window, PhysRange) {
 /// Moves the first page.
 fn finish(window: &Window, pool: PhysRange, from: u64, to: u64) -> bool {
     // SAFETY: tables and memory of a test, which no processor uses.
-    unsafe { window.finish_motion(REGIONS, frame(pool, from), frame(pool, to)) }
+    unsafe { window.finish_migration(REGIONS, frame(pool, from), frame(pool, to)) }
 }
 
 fn is_at(window: &Window, pool: PhysRange, offset: u64) -> bool {
@@ -225,7 +225,7 @@ fn is_at(window: &Window, pool: PhysRange, offset: u64) -> bool {
 }
 
 #[test]
-fn a_page_in_motion_moves_with_its_bytes_and_is_not_there_meanwhile() {
+fn a_migrating_page_moves_with_its_bytes_and_is_not_there_meanwhile() {
     let (window, pool) = two_pages();
     let page = |offset| {
         // SAFETY: memory of a test, which is used here alone.
@@ -233,15 +233,15 @@ fn a_page_in_motion_moves_with_its_bytes_and_is_not_there_meanwhile() {
     };
     page(0x1000).iter_mut().zip(0..).for_each(|(byte, number)| *byte = (number % 251) as u8);
     page(0x5000).fill(9);
-    assert!(!finish(&window, pool, 0x1000, 0x5000), "it is not in motion");
-    assert!(!window.begin_motion(REGIONS, frame(pool, 0x3000)), "another page is there");
-    assert!(window.begin_motion(REGIONS, frame(pool, 0x1000)));
+    assert!(!finish(&window, pool, 0x1000, 0x5000), "it is not in migration");
+    assert!(!window.begin_migration(REGIONS, frame(pool, 0x3000)), "another page is there");
+    assert!(window.begin_migration(REGIONS, frame(pool, 0x1000)));
     assert_eq!(window.page_at(REGIONS), None, "whoever touches it faults");
     assert_eq!(map(&window, 0, frame(pool, 0x3000), PageSize::FourKib), Err(WindowError::Occupied(REGIONS)));
     assert!(!finish(&window, pool, 0x3000, 0x5000), "another page is there");
     let outside = NonNull::new((pool.end().0) as *mut u8).unwrap();
     // SAFETY: nothing is written there, as it is not the cell's.
-    assert!(!unsafe { window.finish_motion(REGIONS, frame(pool, 0x1000), outside) });
+    assert!(!unsafe { window.finish_migration(REGIONS, frame(pool, 0x1000), outside) });
     assert!(finish(&window, pool, 0x1000, 0x5000));
     assert!(is_at(&window, pool, 0x5000) && page(0x5000) == page(0x1000));
     assert_eq!(retire_and_collect(&window, 0, PAGE_SIZE), [(pool.start.0 + 0x5000, PageSize::FourKib)]);
@@ -250,27 +250,27 @@ fn a_page_in_motion_moves_with_its_bytes_and_is_not_there_meanwhile() {
 #[test]
 fn a_page_that_is_touched_or_named_to_a_device_stays() {
     let (window, pool) = two_pages();
-    assert!(window.begin_motion(REGIONS, frame(pool, 0x1000)));
+    assert!(window.begin_migration(REGIONS, frame(pool, 0x1000)));
     assert!(window.stay(REGIONS + 0x123) && is_at(&window, pool, 0x1000));
     assert!(!finish(&window, pool, 0x1000, 0x5000));
     assert!(window.stay(REGIONS), "another core was the first");
     assert!(!window.stay(REGIONS + 2 * PAGE_SIZE) && !window.stay(REGIONS + 4 * MIB), "nothing is there");
-    assert!(!window.begin_motion(REGIONS + PAGE_SIZE, frame(pool, 0x2000)), "a device knows it");
-    assert!(window.begin_motion(REGIONS, frame(pool, 0x1000)));
+    assert!(!window.begin_migration(REGIONS + PAGE_SIZE, frame(pool, 0x2000)), "a device knows it");
+    assert!(window.begin_migration(REGIONS, frame(pool, 0x1000)));
     assert_eq!(window.memory_at(REGIONS).map(|memory| memory.start.0), Some(pool.start.0 + 0x1000));
     assert!(!finish(&window, pool, 0x1000, 0x5000) && is_at(&window, pool, 0x1000));
-    assert!(!window.begin_motion(REGIONS, frame(pool, 0x1000)), "a device knows it now");
+    assert!(!window.begin_migration(REGIONS, frame(pool, 0x1000)), "a device knows it now");
 }
 
 #[test]
 fn what_is_retired_moves_no_more() {
     let (window, pool) = two_pages();
-    assert!(window.begin_motion(REGIONS, frame(pool, 0x1000)));
+    assert!(window.begin_migration(REGIONS, frame(pool, 0x1000)));
     // SAFETY: tables of a test, which no processor uses.
     unsafe { window.retire(REGIONS, PAGE_SIZE, &mut |_, _, _| ()) };
     assert!(!finish(&window, pool, 0x1000, 0x5000) && !window.stay(REGIONS));
     assert_eq!(window.memory_at(REGIONS), None);
-    assert!(!window.begin_motion(REGIONS, frame(pool, 0x1000)));
+    assert!(!window.begin_migration(REGIONS, frame(pool, 0x1000)));
     assert_eq!(retire_and_collect(&window, 0, PAGE_SIZE), [(pool.start.0 + 0x1000, PageSize::FourKib)]);
 }
 
@@ -280,7 +280,7 @@ fn pages_that_can_move_are_found_wherever_they_are() {
     let far = 2 * MIB + 5 * PAGE_SIZE;
     assert_eq!(map(&window, far, frame(pool, 0x3000), PageSize::FourKib), Ok(()));
     assert_eq!(map(&window, 4 * MIB, frame(pool, 2 * MIB), PageSize::TwoMib), Ok(()));
-    assert!(window.begin_motion(REGIONS, frame(pool, 0x1000)));
+    assert!(window.begin_migration(REGIONS, frame(pool, 0x1000)));
     for most in [1, 2, 7, 4096] {
         let (mut next, mut found, mut has_refused) = (REGIONS, Vec::new(), false);
         while next < REGIONS + (1 << 30) {

@@ -54,13 +54,13 @@ impl Peer {
     }
 
     /// A stack with everything as usual.
-    pub fn usual() -> Self {
+    pub fn fast() -> Self {
         Self::new(host_config(1))
     }
 
     /// A stack with everything as usual, listening at port 80.
     pub fn listening() -> Self {
-        let mut peer = Self::usual();
+        let mut peer = Self::fast();
         peer.stack.listen(80, 16).expect("a free port");
         peer
     }

@@ -191,7 +191,7 @@ impl CoreNetwork {
     /// and answers. Those of flows that have gone since go after them.
     pub fn receive(&self, batch: Vec<ReceivedFrame>, version: u32, came_at: u64) {
         self.latency.begin(came_at);
-        // Asked for each, as one may end a flow that strays.
+        // Asked for each, as one may end a left-behind flow.
         let is_current = || interface::steering().is_none_or(|steering| steering.version() == version);
         let intake = self.begin_intake();
         for received in batch {

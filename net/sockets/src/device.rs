@@ -401,7 +401,7 @@ impl Queues {
 
     fn core_of(&self, frame: &[u8]) -> CoreIndex {
         let Some(steering) = interface::steering() else { return CoreIndex(0) };
-        if let Some(core) = steering.core_of_usual(frame) {
+        if let Some(core) = steering.core_of_fast(frame) {
             return CoreIndex(core.into());
         }
         let bound = datagram_port(frame).and_then(|port| self.datagram_cores.borrow().get(&port).copied());

@@ -14,7 +14,7 @@
 //! handshakes that the new owner's table has no place for.
 //!
 //! **What goes along.** The application's side has to: a handler that [says so](crate::ConnectionHandler::moving), and that
-//! nobody else on its core holds by name. Streams cannot, as their tasks stay on their core. Such a connection *strays*: its
+//! nobody else on its core holds by name. Streams cannot, as their tasks stay on their core. Such a connection is *left behind*: its
 //! frames go on to the core that has it, until it ends. What has no application, half-open handshakes, connections that
 //! nobody has taken yet or that end by themselves, goes in any case.
 
@@ -31,7 +31,7 @@ use core::time::Duration;
 use isola_ebbs::{CellEbb, Representative};
 use isola_events::{elsewhere, present_cores, sleep, spawn_on, spawn_task, yield_now};
 use isola_net_stack::{
-    Buckets, ConnId, Counter, FailReason, Flow, Moved, datagram_port, flow_of, usual_flow_of,
+    Buckets, ConnId, Counter, FailReason, Flow, Moved, datagram_port, fast_path_flow_of, flow_of,
 };
 use isola_platform::CoreIndex;
 use isola_platform::network::ReceivedFrame;
@@ -60,7 +60,7 @@ impl Representative for Moves {
 pub struct Rebalanced {
     /// Buckets of flows that have another owner now.
     pub buckets: usize,
-    /// Connections of these whose applications stay where they are, and which therefore stray.
+    /// Connections of these whose applications stay where they are, and which are therefore left behind.
     pub staying: usize,
 }
 
@@ -299,5 +299,5 @@ impl CoreNetwork {
 
 /// The flow of TCP that a frame belongs to, or is about.
 pub(crate) fn tcp_flow_of(frame: &[u8]) -> Option<Flow> {
-    usual_flow_of(frame).or_else(|| flow_of(frame).filter(|_| datagram_port(frame).is_none()))
+    fast_path_flow_of(frame).or_else(|| flow_of(frame).filter(|_| datagram_port(frame).is_none()))
 }

@@ -32,7 +32,7 @@ counters! {
     FramesOut = "frames_out",
     /// Bytes of those frames.
     BytesOut = "bytes_out",
-    /// Frames of several buffers that were copied together, as they were not usual ones.
+    /// Frames of several buffers that were copied together, as they were not fast-path ones.
     LongFramesCopied = "long_frames_copied",
     /// Shorter than an Ethernet header.
     DropEthernetShort = "drop_ethernet_short",

@@ -15,7 +15,7 @@ const TCP: u8 = IpNumber::TCP.0;
 /// Addresses and ports of a received TCP segment over IPv4 without options, at one look: of nearly every frame. They stand
 /// there as they are hashed. `None` says nothing.
 #[inline]
-pub(crate) fn usual_ends_of(frame: &[u8]) -> Option<&[u8; 12]> {
+pub(crate) fn fast_path_ends_of(frame: &[u8]) -> Option<&[u8; 12]> {
     let [0x08, 0x00, 0x45, _, _, _, _, _, f0, f1, _, TCP, _, _, ends @ ..] =
         frame.get(12..)?.first_chunk::<26>()?
     else {
@@ -27,8 +27,8 @@ pub(crate) fn usual_ends_of(frame: &[u8]) -> Option<&[u8; 12]> {
 
 /// The flow of such a frame.
 #[inline]
-pub fn usual_flow_of(frame: &[u8]) -> Option<Flow> {
-    let [s0, s1, s2, s3, d0, d1, d2, d3, p0, p1, q0, q1] = *usual_ends_of(frame)?;
+pub fn fast_path_flow_of(frame: &[u8]) -> Option<Flow> {
+    let [s0, s1, s2, s3, d0, d1, d2, d3, p0, p1, q0, q1] = *fast_path_ends_of(frame)?;
     let (source, destination) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
     let (from, to) = (u16::from_be_bytes([p0, p1]), u16::from_be_bytes([q0, q1]));
     Some(Flow::new(destination.into(), to, source.into(), from))
@@ -162,10 +162,10 @@ mod tests {
     fn a_segment_belongs_to_its_flow_at_one_look_and_at_a_closer_one() {
         let mut frame = frame(A, B);
         assert_eq!(flow_of(&frame), Some(flow(A, B)));
-        assert_eq!(usual_flow_of(&frame), Some(flow(A, B)));
+        assert_eq!(fast_path_flow_of(&frame), Some(flow(A, B)));
         // A fragment has no ports, or none that can be told from data.
         frame[20] = 0x20;
-        assert_eq!((flow_of(&frame), usual_flow_of(&frame)), (None, None));
+        assert_eq!((flow_of(&frame), fast_path_flow_of(&frame)), (None, None));
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
             .write(&mut std::io::Cursor::new(&mut outer), IpNumber::ICMP, &quote)
             .unwrap();
         assert_eq!(flow_of(&outer), Some(flow(B, A)), "as the answers to what it quotes do");
-        assert_eq!(usual_flow_of(&outer), None);
+        assert_eq!(fast_path_flow_of(&outer), None);
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
     fn truncated_frames_belong_to_no_flow() {
         let whole = frame(A, B);
         for len in 0..38 {
-            assert_eq!((flow_of(&whole[..len]), usual_flow_of(&whole[..len])), (None, None), "{len}");
+            assert_eq!((flow_of(&whole[..len]), fast_path_flow_of(&whole[..len])), (None, None), "{len}");
         }
     }
 }

@@ -85,7 +85,7 @@ pub use config::{
 };
 pub use counters::{Counter, Counters};
 pub use event::{ConnId, Event, FailReason, ListenerId, UdpId};
-pub use flow::{datagram_port, flow_of, usual_flow_of};
+pub use flow::{datagram_port, fast_path_flow_of, flow_of};
 pub use isola_iobuf::{Frame, PartialChecksum};
 pub use neighbour::Evidence;
 pub use owner::Owner;

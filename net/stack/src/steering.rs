@@ -8,14 +8,14 @@
 //! frames arrive where they belong. Everybody asks the same table: who hands frames on, and who looks for a port whose
 //! answers come back to its core. Load moves between cores by giving buckets away (`moving.rs`).
 //!
-//! A flow may *stray*: its bucket has moved, but its connection could not go along. Its frames go on to the core that has it.
-//! Only frames of a bucket with strays are compared with them.
+//! A flow may be *left behind*: its bucket has moved, but its connection could not go along. Its frames go on to the core that has it.
+//! Only frames of a bucket with left-behind flows are compared with them.
 //!
 //! The table is read without a lock, and read-modify-write operations; a reader sees a change a moment later. Who moves a
 //! bucket bears that: see `isola-net`'s `steering.rs`.
 
 use crate::address::Flow;
-use crate::flow::{flow_of, usual_ends_of, usual_flow_of};
+use crate::flow::{fast_path_ends_of, fast_path_flow_of, flow_of};
 use crate::toeplitz::{KEY_LEN, Toeplitz, evened};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ pub const BUCKETS: usize = 128;
 pub const MAX_CORES: u16 = 64;
 
 /// In an owner's byte: some flows of the bucket are another core's.
-const HAS_STRAYS: u8 = 0x80;
+const HAS_LEFT_BEHIND: u8 = 0x80;
 
 /// A part of the flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,12 +107,12 @@ pub struct Steering {
     sole: AtomicU16,
     /// Moves on with each change of an owner.
     version: AtomicU32,
-    strays: Mutex<Strays>,
+    left_behind: Mutex<LeftBehindFlows>,
 }
 
 /// Flows that did not go along with their buckets.
 #[derive(Default)]
-struct Strays {
+struct LeftBehindFlows {
     cores: BTreeMap<Flow, u16>,
     /// How many there are of each bucket.
     counts: BTreeMap<Bucket, usize>,
@@ -138,7 +138,7 @@ impl Steering {
             owners: core::array::from_fn(|bucket| AtomicU8::new((bucket % usize::from(present)) as u8)),
             sole: AtomicU16::new(if present == 1 { 0 } else { NOBODY }),
             version: AtomicU32::new(0),
-            strays: Mutex::default(),
+            left_behind: Mutex::default(),
         }
     }
 
@@ -170,7 +170,7 @@ impl Steering {
 
     /// The core that a bucket belongs to.
     pub fn owner(&self, bucket: Bucket) -> u16 {
-        u16::from(self.owners[bucket.index()].load(Ordering::Relaxed) & !HAS_STRAYS)
+        u16::from(self.owners[bucket.index()].load(Ordering::Relaxed) & !HAS_LEFT_BEHIND)
     }
 
     /// The cores that the buckets belong to.
@@ -184,11 +184,11 @@ impl Steering {
         self.sole.load(Ordering::Relaxed) == core
     }
 
-    /// Finds out whether all flows belong to one core. To be called with the strays' lock held, after each change.
+    /// Finds out whether all flows belong to one core. To be called with the lock of left-behind flows held, after each change.
     fn look_for_sole(&self) {
         let first = self.owners[0].load(Ordering::Relaxed);
-        let has_all =
-            first & HAS_STRAYS == 0 && self.owners.iter().all(|owner| owner.load(Ordering::Relaxed) == first);
+        let has_all = first & HAS_LEFT_BEHIND == 0
+            && self.owners.iter().all(|owner| owner.load(Ordering::Relaxed) == first);
         self.sole.store(if has_all { first.into() } else { NOBODY }, Ordering::Relaxed);
     }
 
@@ -197,19 +197,19 @@ impl Steering {
     pub fn core_of(&self, flow: &Flow) -> u16 {
         let bucket = self.bucket_of(flow);
         let owner = self.owners[bucket.index()].load(Ordering::Relaxed);
-        if owner & HAS_STRAYS != 0 {
-            return self.core_of_stray(flow).unwrap_or(u16::from(owner & !HAS_STRAYS));
+        if owner & HAS_LEFT_BEHIND != 0 {
+            return self.core_of_left_behind(flow).unwrap_or(u16::from(owner & !HAS_LEFT_BEHIND));
         }
         owner.into()
     }
 
-    /// The core that a usual frame is for, a TCP segment over IPv4; `None` says nothing.
+    /// The core that a fast-path frame is for, a TCP segment over IPv4; `None` says nothing.
     #[inline]
-    pub fn core_of_usual(&self, frame: &[u8]) -> Option<u16> {
-        let ends = usual_ends_of(frame)?;
+    pub fn core_of_fast(&self, frame: &[u8]) -> Option<u16> {
+        let ends = fast_path_ends_of(frame)?;
         let owner = self.owners[self.hash.hash_bytes(ends) as usize % BUCKETS].load(Ordering::Relaxed);
-        if owner & HAS_STRAYS != 0 {
-            return usual_flow_of(frame).map(|flow| self.core_of(&flow));
+        if owner & HAS_LEFT_BEHIND != 0 {
+            return fast_path_flow_of(frame).map(|flow| self.core_of(&flow));
         }
         Some(owner.into())
     }
@@ -227,11 +227,11 @@ impl Steering {
 
     /// Gives buckets to another core.
     pub fn give(&self, buckets: impl IntoIterator<Item = Bucket>, to: u16) {
-        let strays = self.strays.lock();
+        let left_behind = self.left_behind.lock();
         // Before the first of them is another's. Once for all: it looks at every owner.
         self.sole.store(NOBODY, Ordering::Relaxed);
         for bucket in buckets {
-            let flag = if strays.counts.contains_key(&bucket) { HAS_STRAYS } else { 0 };
+            let flag = if left_behind.counts.contains_key(&bucket) { HAS_LEFT_BEHIND } else { 0 };
             self.owners[bucket.index()].store(to.min(self.cores - 1) as u8 | flag, Ordering::Relaxed);
         }
         self.look_for_sole();
@@ -241,11 +241,11 @@ impl Steering {
     /// Has a flow be served by a core, whichever its bucket belongs to, until [`Self::forget`].
     pub fn keep(&self, flow: Flow, core: u16) {
         let bucket = self.bucket_of(&flow);
-        let mut strays = self.strays.lock();
-        if strays.cores.insert(flow, core).is_none() {
-            *strays.counts.entry(bucket).or_default() += 1;
+        let mut left_behind = self.left_behind.lock();
+        if left_behind.cores.insert(flow, core).is_none() {
+            *left_behind.counts.entry(bucket).or_default() += 1;
         }
-        self.owners[bucket.index()].fetch_or(HAS_STRAYS, Ordering::Relaxed);
+        self.owners[bucket.index()].fetch_or(HAS_LEFT_BEHIND, Ordering::Relaxed);
         self.look_for_sole();
         self.version.fetch_add(1, Ordering::Release);
     }
@@ -253,30 +253,30 @@ impl Steering {
     /// Has a flow be served by its bucket's core again.
     pub fn forget(&self, flow: &Flow) {
         let bucket = self.bucket_of(flow);
-        let mut strays = self.strays.lock();
-        let strays = &mut *strays;
-        if strays.cores.remove(flow).is_none() {
+        let mut left_behind = self.left_behind.lock();
+        let left_behind = &mut *left_behind;
+        if left_behind.cores.remove(flow).is_none() {
             return;
         }
-        if let Some(count) = strays.counts.get_mut(&bucket) {
+        if let Some(count) = left_behind.counts.get_mut(&bucket) {
             *count -= 1;
             if *count == 0 {
-                strays.counts.remove(&bucket);
-                self.owners[bucket.index()].fetch_and(!HAS_STRAYS, Ordering::Relaxed);
+                left_behind.counts.remove(&bucket);
+                self.owners[bucket.index()].fetch_and(!HAS_LEFT_BEHIND, Ordering::Relaxed);
                 self.look_for_sole();
             }
         }
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// How many flows stray.
-    pub fn strays(&self) -> usize {
-        self.strays.lock().cores.len()
+    /// How many flows are left behind.
+    pub fn left_behind(&self) -> usize {
+        self.left_behind.lock().cores.len()
     }
 
     #[cold]
-    fn core_of_stray(&self, flow: &Flow) -> Option<u16> {
-        self.strays.lock().cores.get(flow).copied()
+    fn core_of_left_behind(&self, flow: &Flow) -> Option<u16> {
+        self.left_behind.lock().cores.get(flow).copied()
     }
 
     /// The moves that spread the buckets evenly over `cores`, as few as can be: cores that are not among them give all they
@@ -336,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn a_core_is_sole_while_all_flows_belong_to_it_and_none_strays() {
+    fn a_core_is_sole_while_all_flows_belong_to_it_and_none_is_left_behind() {
         let steering = Steering::begun_by(1, 4, [1; KEY_LEN]);
         assert!(steering.is_sole(0) && !steering.is_sole(1));
         assert_eq!(steering.owners(), [0; BUCKETS]);
-        let stray = flow(7);
-        steering.keep(stray, 2);
+        let left_behind = flow(7);
+        steering.keep(left_behind, 2);
         assert!(!steering.is_sole(0));
-        steering.forget(&stray);
+        steering.forget(&left_behind);
         assert!(steering.is_sole(0));
         carry_out(&steering, &steering.plan(&[0, 3]));
         assert!(!steering.is_sole(0) && !steering.is_sole(3));
@@ -393,19 +393,23 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_strays_is_found_until_it_is_forgotten() {
+    fn a_flow_left_behind_is_found_until_it_is_forgotten() {
         let steering = Steering::new(4, core::array::from_fn(|byte| (byte * 37 + 11) as u8));
-        let (stray, bucket) = (flow(1), steering.bucket_of(&flow(1)));
+        let (left_behind, bucket) = (flow(1), steering.bucket_of(&flow(1)));
         let other = (2..).map(flow).find(|flow| steering.bucket_of(flow) == bucket).unwrap();
-        steering.keep(stray, 3);
-        steering.keep(stray, 2);
+        steering.keep(left_behind, 3);
+        steering.keep(left_behind, 2);
         steering.give([bucket], 1);
-        assert_eq!((steering.core_of(&stray), steering.core_of(&other)), (2, 1));
+        assert_eq!((steering.core_of(&left_behind), steering.core_of(&other)), (2, 1));
         steering.forget(&other);
-        assert_eq!((steering.core_of(&stray), steering.strays()), (2, 1));
-        steering.forget(&stray);
-        assert_eq!((steering.core_of(&stray), steering.strays()), (1, 0));
-        assert_eq!(steering.owners[bucket.index()].load(Ordering::Relaxed), 1, "no look at strays is left");
+        assert_eq!((steering.core_of(&left_behind), steering.left_behind()), (2, 1));
+        steering.forget(&left_behind);
+        assert_eq!((steering.core_of(&left_behind), steering.left_behind()), (1, 0));
+        assert_eq!(
+            steering.owners[bucket.index()].load(Ordering::Relaxed),
+            1,
+            "no look at left_behind is left"
+        );
     }
 
     #[test]
@@ -420,7 +424,7 @@ mod tests {
                 .write(&mut std::io::Cursor::new(&mut frame), b"x")
                 .unwrap();
             let core = steering.core_of(&flow(port));
-            assert_eq!((steering.core_of_usual(&frame), steering.core_of_frame(&frame)), (Some(core), core));
+            assert_eq!((steering.core_of_fast(&frame), steering.core_of_frame(&frame)), (Some(core), core));
         }
     }
 

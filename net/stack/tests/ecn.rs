@@ -57,7 +57,7 @@ fn our_syn_asks_where_wanted_and_once() {
         peer.write(conn, b"data");
         assert_eq!(peer.segment().ecn, markable);
     }
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     peer.stack.connect(peer.now, (host_ip(2), 80).into()).unwrap();
     assert_eq!(peer.segment().flags, "S", "not asked for by itself");
 }

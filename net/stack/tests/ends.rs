@@ -1,4 +1,4 @@
-//! The short way of the segments that begin and end a connection, and the general way: what comes of both is the same.
+//! The short way of the segments that begin and end a connection, and the general path: what comes of both is the same.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, host_config, host_ip};
@@ -32,7 +32,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let usually = |usual: BoxedStrategy<i32>, other: BoxedStrategy<i32>| prop_oneof![8 => usual, 1 => other];
+    let usually = |fast: BoxedStrategy<i32>, other: BoxedStrategy<i32>| prop_oneof![8 => fast, 1 => other];
     let segment = (
         usually(Just(0).boxed(), (-3..3).boxed()),
         prop_oneof![4 => Just(0usize), 1 => 1..100usize],
@@ -67,7 +67,7 @@ enum Frames {
 /// Where TCP's header stands in a frame over IPv4.
 const TCP: usize = 34;
 
-/// The frame with four bytes of padding behind its options: the same segment, for the general way.
+/// The frame with four bytes of padding behind its options: the same segment, for the general path.
 fn padded(mut frame: Vec<u8>) -> Vec<u8> {
     let words = frame[TCP + 12] >> 4;
     let behind = TCP + 4 * usize::from(words);

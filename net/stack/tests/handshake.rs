@@ -148,7 +148,7 @@ fn segments_for_nobody_are_reset() {
 #[proves("RFC 7323 2.2", "the window of a segment with SYN is not scaled")]
 #[test]
 fn connecting_sends_a_syn_with_options_and_establishes() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     let syn = peer.segment();
     assert_eq!((syn.flags.as_str(), syn.ack, syn.mss, syn.scale), ("S", None, Some(1460), Some(7)));
@@ -167,7 +167,7 @@ fn connecting_sends_a_syn_with_options_and_establishes() {
 #[proves("RFC 9293 3.10.4", "CLOSE in SYN-SENT or before all is sent waits for the queued data")]
 #[test]
 fn data_given_before_the_handshake_follows_it_at_once() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     peer.write(conn, b"early");
     peer.stack.shutdown(conn);
@@ -181,7 +181,7 @@ fn data_given_before_the_handshake_follows_it_at_once() {
 #[proves("RFC 9293 3.10.7.3", "a reset in SYN-SENT counts only where it acknowledges the SYN")]
 #[test]
 fn a_refused_connection_fails_and_a_forged_refusal_does_not() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     let syn = peer.segment();
     peer.send(Segment::new(80, syn.from, 0, Some(syn.seq)).flags("R"));
@@ -197,7 +197,7 @@ fn a_refused_connection_fails_and_a_forged_refusal_does_not() {
 #[proves("RFC 9293 3.10.7.3", "an unacceptable ACK in SYN-SENT is answered with a reset")]
 #[test]
 fn an_answer_to_another_syn_is_reset() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     peer.stack.connect(peer.now, server()).unwrap();
     let syn = peer.segment();
     peer.send(Segment::new(80, syn.from, 9, Some(syn.seq + 2)).flags("S"));
@@ -211,7 +211,7 @@ fn an_answer_to_another_syn_is_reset() {
 #[proves("RFC 9293 3.8.3", "a SYN is given up after R2, and the user is told")]
 #[test]
 fn a_syn_is_repeated_with_doubled_timeouts_and_then_the_connection_fails() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     let syn = peer.segment();
     for seconds in [1, 2, 4, 8, 16] {
@@ -228,7 +228,7 @@ fn a_syn_is_repeated_with_doubled_timeouts_and_then_the_connection_fails() {
 #[proves("RFC 6298 5.7", "after a lost SYN the timeout begins at three seconds")]
 #[test]
 fn after_a_lost_syn_the_first_timeout_is_three_seconds() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     peer.segment();
     peer.next_timer();
@@ -241,7 +241,7 @@ fn after_a_lost_syn_the_first_timeout_is_three_seconds() {
 #[proves("RFC 9293 3.10.7.3", "a SYN without ACK in SYN-SENT is answered with SYN and ACK")]
 #[test]
 fn two_syns_that_cross_make_one_connection() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     let syn = peer.segment();
     peer.send(Segment::new(80, syn.from, 500, None).flags("S").options(Some(900), Some(1)));
@@ -263,7 +263,7 @@ fn two_syns_that_cross_make_one_connection() {
 #[proves("RFC 9293 3.5", "a simultaneous open is completed by an ACK")]
 #[test]
 fn two_stacks_that_connect_to_each_other_at_once_meet() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, server()).unwrap();
     let syn = peer.segment();
     peer.send(Segment::new(80, syn.from, 500, None).flags("S"));
@@ -276,7 +276,7 @@ fn two_stacks_that_connect_to_each_other_at_once_meet() {
 #[proves("RFC 1122 4.2.3.10", "an OPEN to a broadcast or multicast address is refused")]
 #[test]
 fn impossible_peers_are_refused_at_once() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     for ip in [host_ip(1), Ipv4Addr::BROADCAST, Ipv4Addr::new(10, 0, 255, 255), Ipv4Addr::new(224, 0, 0, 1)] {
         assert_eq!(peer.stack.connect(peer.now, (ip, 80).into()), Err(ConnectError::NoRoute), "{ip}");
     }
@@ -290,7 +290,7 @@ fn impossible_peers_are_refused_at_once() {
 #[proves("RFC 9293 3.10.1", "an OPEN of a port that is in use is an error")]
 #[test]
 fn a_port_has_one_listener_until_it_is_closed() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let listener = peer.stack.listen(80, 1).unwrap();
     assert_eq!(peer.stack.listen(80, 1), Err(ListenError::PortInUse(80)));
     assert_eq!(peer.stack.listen(0, 1), Err(ListenError::PortZero));
@@ -301,7 +301,7 @@ fn a_port_has_one_listener_until_it_is_closed() {
 #[proves("RFC 9293 3.10.4", "CLOSE of a listening port ends what waits there")]
 #[test]
 fn closing_a_listener_resets_what_nobody_took() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let listener = peer.stack.listen(80, 8).unwrap();
     peer.send(Segment::new(4000, 80, 77, None).flags("S"));
     let answer = peer.segment();
@@ -344,7 +344,7 @@ fn a_full_backlog_holds_handshakes_back_until_one_is_taken() {
 
 #[test]
 fn a_connection_that_is_reset_before_it_was_taken_is_never_mentioned() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     peer.stack.listen(80, 1).unwrap();
     for from in 4000..4010 {
         peer.send(Segment::new(from, 80, 77, None).flags("S"));
@@ -363,7 +363,7 @@ fn a_connection_that_is_reset_before_it_was_taken_is_never_mentioned() {
 )]
 #[test]
 fn a_search_for_a_neighbour_fails_only_those_that_wait_for_it() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let abandoned = peer.stack.connect(peer.now, (host_ip(9), 80).into()).unwrap();
     assert_eq!(peer.frames().len(), 1, "the question who has the address");
     peer.stack.abort(peer.now, abandoned);

@@ -54,7 +54,7 @@ fn the_address_is_announced_and_requests_for_it_are_answered() {
     assert_eq!(announcement[..6], [0xff; 6]);
     assert_eq!(announcement[28..32], host_ip(1).octets());
     assert_eq!(announcement[38..42], host_ip(1).octets());
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     peer.send_frame(arp(ArpOperation::REQUEST, 3, host_ip(1), [0xff; 6]));
     let frames = peer.frames();
     assert_eq!(frames.len(), 1);
@@ -69,7 +69,7 @@ fn the_address_is_announced_and_requests_for_it_are_answered() {
 #[proves("RFC 5227 2.4", "a claim to our address is answered by an announcement, at most every ten seconds.")]
 #[test]
 fn our_address_is_defended_now_and_then() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let claim = |peer: &mut Peer| {
         let mut claim = arp(ArpOperation::REQUEST, 1, host_ip(9), [0xff; 6]);
         claim[6..12].copy_from_slice(&host_mac(7).0);
@@ -89,7 +89,7 @@ fn our_address_is_defended_now_and_then() {
 #[proves("RFC 5227 2.4", "only a claim from another hardware address is a conflict.")]
 #[test]
 fn our_own_words_are_no_conflict() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let mut echo = arp(ArpOperation::REQUEST, 1, host_ip(1), [0xff; 6]);
     echo[6..12].copy_from_slice(&host_mac(7).0);
     peer.send_frame(echo);
@@ -99,7 +99,7 @@ fn our_own_words_are_no_conflict() {
 #[proves("RFC 1122 2.3.2.2", "packets wait for the resolution of their address")]
 #[test]
 fn packets_wait_for_their_neighbour_and_then_go_in_order() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let socket = peer.stack.udp_bind(1000).unwrap();
     for i in 0..20u8 {
         peer.stack.udp_send_to(peer.now, socket, (host_ip(7), 9).into(), IoBuf::from(vec![i])).unwrap();
@@ -115,7 +115,7 @@ fn packets_wait_for_their_neighbour_and_then_go_in_order() {
 #[proves("RFC 1122 2.3.2.1", "requests for one address are a second apart")]
 #[test]
 fn a_connection_to_a_silent_neighbour_fails_and_one_through_it_waits_for_the_answer() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let conn = peer.stack.connect(peer.now, (host_ip(7), 80).into()).unwrap();
     assert_eq!(peer.frames().len(), 1);
     peer.send_frame(arp(ArpOperation::REPLY, 7, host_ip(1), host_mac(1).0));
@@ -152,7 +152,7 @@ fn an_established_connection_whose_neighbour_falls_silent_times_out() {
 #[proves("RFC 1122 3.3.1.1", "what is not on the network goes to a gateway")]
 #[test]
 fn what_is_not_on_the_network_goes_to_the_gateway() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let socket = peer.stack.udp_bind(1000).unwrap();
     let far = Ipv4Addr::new(192, 0, 2, 1);
     peer.stack.udp_send_to(peer.now, socket, (far, 9).into(), IoBuf::from_static(b"x")).unwrap();
@@ -197,7 +197,7 @@ fn an_echo_request_comes_back_with_its_data_and_within_the_rate() {
 #[proves("RFC 1122 4.1.3.5", "the specific destination address is told")]
 #[test]
 fn datagrams_arrive_with_their_sender_and_broadcasts_too() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let socket = peer.stack.udp_bind(53).unwrap();
     peer.send_frame(udp(2, (900, 53), host_ip(1), b"one"));
     peer.send_frame(udp(3, (901, 53), Ipv4Addr::BROADCAST, b"two"));
@@ -212,7 +212,7 @@ fn datagrams_arrive_with_their_sender_and_broadcasts_too() {
 
 #[test]
 fn a_datagram_goes_out_as_the_applications_memory() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let socket = peer.stack.udp_bind(53).unwrap();
     let data = IoBuf::copy_from_slice(&[1; 1000]);
     peer.stack.udp_send_to(peer.now, socket, (host_ip(2), 9).into(), data.clone()).unwrap();
@@ -226,7 +226,7 @@ fn a_datagram_goes_out_as_the_applications_memory() {
 #[proves("RFC 792 Unreachable", "an error quotes the header and 64 bits of the datagram")]
 #[test]
 fn a_datagram_for_nobody_is_refused_and_a_broadcast_is_not() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     peer.send_frame(udp(2, (900, 99), Ipv4Addr::BROADCAST, b"anyone?"));
     assert_eq!(peer.frames().len(), 0);
     peer.send_frame(udp(2, (900, 99), host_ip(1), b"you?"));
@@ -263,7 +263,7 @@ fn a_sockets_queue_is_bounded_in_datagrams_and_in_memory() {
 
 #[test]
 fn sockets_and_datagrams_that_cannot_be_are_refused() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let socket = peer.stack.udp_bind(53).unwrap();
     assert_eq!(peer.stack.udp_bind(53), Err(BindError::PortInUse(53)));
     let to = (host_ip(2), 9).into();
@@ -290,7 +290,7 @@ fn a_packet_for_one_in_a_frame_for_all_is_dropped() {
 #[proves("RFC 1122 3.2.1.3", "a packet from an address that nobody can have is dropped")]
 #[test]
 fn frames_for_others_and_unknown_protocols_are_counted_by_reason() {
-    let mut peer = Peer::usual();
+    let mut peer = Peer::fast();
     let good = udp(2, (900, 53), host_ip(1), b"x");
     let changed = |at: usize, value: u8| {
         let mut frame = good.clone();

@@ -90,14 +90,14 @@ fn talk(seed: u64, link: &Link, amount: usize, connections: usize) {
         assert!(link.duplication > 0 || host.stack.counters().get(Counter::TcpResetsOut) == 0);
         assert!(host.app.open() == 0);
     }
-    // What is left of them ends by itself, on whichever core, and nobody strays any more.
+    // What is left of them ends by itself, on whichever core, and no flow is left behind any more.
     sim.pass(Duration::from_secs(400));
     for host in &mut sim.hosts {
         let occupancy = host.stack.occupancy();
         assert_eq!((occupancy.connections, occupancy.half_open, occupancy.time_wait), (0, 0, 0));
         assert_eq!(host.stack.next_deadline(), None);
     }
-    assert_eq!(steering.strays(), 0);
+    assert_eq!(steering.left_behind(), 0);
 }
 
 proptest! {
@@ -195,14 +195,14 @@ fn a_connection_whose_application_stays_has_its_frames_come_until_it_ends() {
     let (mut first, mut other, steering) = cores();
     let talk = first.connect(5000, None, None);
     let names = hand_over(&mut first, &mut other, &steering, 5000, &[talk.conn]);
-    assert_eq!((names, steering.strays()), (vec![], 1));
+    assert_eq!((names, steering.left_behind()), (vec![], 1));
     assert_eq!(steering.core_of(&flow(5000)), 0);
     first.stack.abort(first.now, talk.conn);
-    assert_eq!((steering.strays(), steering.core_of(&flow(5000))), (0, 1));
+    assert_eq!((steering.left_behind(), steering.core_of(&flow(5000))), (0, 1));
 }
 
 #[test]
-fn a_flow_strays_through_time_wait_and_its_successor_as_well() {
+fn a_flow_is_left_behind_through_time_wait_and_so_is_its_successor() {
     let (mut first, mut other, steering) = cores();
     let mut talk = first.connect(5000, None, None);
     hand_over(&mut first, &mut other, &steering, 5000, &[talk.conn]);
@@ -214,9 +214,9 @@ fn a_flow_strays_through_time_wait_and_its_successor_as_well() {
     assert_eq!((first.stack.occupancy().time_wait, steering.core_of(&flow(5000))), (1, 0));
     // A successor begins before it is over: its handshake is this core's.
     let successor = first.connect_with(Segment::new(5000, 80, talk.seq + 1000, None).flags("S"));
-    assert_eq!((steering.strays(), steering.core_of(&flow(5000))), (1, 0));
+    assert_eq!((steering.left_behind(), steering.core_of(&flow(5000))), (1, 0));
     first.stack.abort(first.now, successor.conn);
-    assert_eq!((steering.strays(), steering.core_of(&flow(5000))), (0, 1));
+    assert_eq!((steering.left_behind(), steering.core_of(&flow(5000))), (0, 1));
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn what_waits_out_its_time_ends_in_turn_wherever_it_came_from() {
 
 /// A reset and the next handshake of the same flow may come as one batch, which was steered before.
 #[test]
-fn the_end_of_a_stray_is_a_change_of_the_table() {
+fn the_end_of_a_left_behind_flow_is_a_change_of_the_table() {
     let (mut first, mut other, steering) = cores();
     let talk = first.connect(5000, None, None);
     let bucket = steering.bucket_of(&flow(5000));

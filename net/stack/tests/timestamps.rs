@@ -59,7 +59,7 @@ fn a_peer_without_timestamps_gets_none() {
 #[test]
 fn our_own_syn_offers_everything() {
     for (stamped, mss) in [(true, 1448), (false, 1460)] {
-        let mut peer = Peer::usual();
+        let mut peer = Peer::fast();
         let conn = peer.stack.connect(peer.now, (host_ip(2), 80).into()).unwrap();
         let syn = peer.segment();
         assert!(syn.sack_permitted && syn.scale.is_some());

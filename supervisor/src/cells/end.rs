@@ -136,7 +136,7 @@ impl<E: Effects> Cells<E> {
                 }
                 let Body::Held(held) = &cell.body else { return };
                 if let Some(suspect) =
-                    watch.look(self.effects.report(&held.space), now, cell.moves.set_aside.slowdown())
+                    watch.look(self.effects.report(&held.space), now, cell.moves.suspended.slowdown())
                 {
                     let since_ns = now;
                     self.examine(id, suspect, End::Crashed, since_ns, now);
@@ -173,7 +173,7 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Ends a live cell: takes its cores back, resets its device, reads its last words, and gives what it held
-    /// back to the inventory. What becomes of it is written down before that it ends: a supervisor that begins anew takes
+    /// back to the inventory. What becomes of it is written down before that it ends: a supervisor that restarts takes
     /// apart what it finds ending, and knows no more of it.
     pub(super) fn finish(&mut self, id: CellId, end: End, since_ns: u64) {
         let Some(event) = self.take_note_of_end(id, end) else { return };

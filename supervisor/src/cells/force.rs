@@ -1,9 +1,9 @@
 //! Cores that are taken from a cell by force: from the middle of whatever they do (RainForest 4.1).
 //!
 //! A core that does not leave by itself in time is ordered to yield, and interrupted in a way that it cannot ignore. The
-//! cell's own code sets aside what the core was in the middle of, and the core is taken back. Another core of the cell goes
-//! on with that, between two of its own events; until it has ended, its place is nobody's, and the cell's cores are pressed
-//! now and then, so that none waits for ever for what another has set aside.
+//! cell's own code suspends what the core was in the middle of, and the core is taken back. Another core of the cell goes
+//! on with that, between two of its own events; until it has ended, its place is nobody's, and the cell's cores are rotated
+//! now and then, so that none waits for ever for what another has suspended.
 //!
 //! For moments a core cannot yield, so that it is interrupted again. One that never does belongs to a cell that does not
 //! keep to this: the core stays, and who asked is told so.
@@ -24,15 +24,15 @@ pub(super) const ATTEMPTS: u32 = 500;
 /// After how long it is interrupted again.
 const ATTEMPT_NS: u64 = 2_000_000;
 
-/// How often cores are pressed while something that was set aside is not finished: for how long one that waits for a lock
-/// of what was set aside may do so in vain.
+/// How often cores are rotated while something that was suspended is not finished: for how long one that waits for a lock
+/// of what was suspended may do so in vain.
 const PRESS_NS: u64 = 10_000_000;
 
-/// What was set aside in a cell, and has not ended.
+/// What was suspended in a cell, and has not ended.
 #[derive(Debug, Default)]
 pub(super) struct SetAside {
     unfinished: Vec<Unfinished>,
-    /// When cores are pressed next.
+    /// When cores are rotated next.
     press_ns: u64,
 }
 
@@ -45,7 +45,7 @@ struct Unfinished {
 }
 
 impl SetAside {
-    /// What was set aside at places where another supervisor has ordered that.
+    /// What was suspended at places where another supervisor has ordered that.
     pub(super) fn resume(places: impl Iterator<Item = (usize, Order)>, now: u64) -> Self {
         Self { unfinished: places.map(|(place, order)| Unfinished { place, order }).collect(), press_ns: now }
     }
@@ -55,12 +55,12 @@ impl SetAside {
         self.unfinished.clear();
     }
 
-    /// In how many times its own time something may be done, as all that was set aside takes turns with the rest.
+    /// In how many times its own time something may be done, as all that was suspended takes turns with the rest.
     pub(super) fn slowdown(&self) -> u64 {
         1 + 2 * self.unfinished.len() as u64
     }
 
-    /// When cores are to be pressed, where anything is unfinished.
+    /// When cores are to be rotated, where anything is unfinished.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         (!self.unfinished.is_empty()).then_some(self.press_ns)
     }
@@ -83,24 +83,24 @@ impl<E: Effects> Cells<E> {
     }
 
     /// Takes note of what a core was in the middle of that has yielded, and was taken back.
-    pub(super) fn set_aside(&mut self, id: CellId, place: usize) {
+    pub(super) fn suspended(&mut self, id: CellId, place: usize) {
         let now = self.effects.now_ns();
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
         self.effects.empty(&held.space, place);
-        // It may have been told otherwise meanwhile, and what was set aside is to leave.
+        // It may have been told otherwise meanwhile, and what was suspended is to leave.
         let order = to_yield(&mut self.effects, &held.space, place);
-        cell.moves.set_aside.press_ns = now.saturating_add(PRESS_NS);
-        cell.moves.set_aside.unfinished.push(Unfinished { place, order });
+        cell.moves.suspended.press_ns = now.saturating_add(PRESS_NS);
+        cell.moves.suspended.unfinished.push(Unfinished { place, order });
     }
 
-    /// Presses a cell's cores to go on with what was set aside, where it is time to.
-    pub(super) fn press(&mut self, id: CellId, now: u64) {
+    /// Rotates a cell's cores to go on with what was suspended, where it is time to.
+    pub(super) fn rotate(&mut self, id: CellId, now: u64) {
         let Some(cell) = self.cells.get_mut(&id) else { return };
         let Body::Held(held) = &cell.body else { return };
-        if cell.moves.set_aside.deadline_ns().is_some_and(|press_ns| press_ns <= now) {
-            cell.moves.set_aside.press_ns = now.saturating_add(PRESS_NS);
-            self.effects.press(&held.space, &held.cores);
+        if cell.moves.suspended.deadline_ns().is_some_and(|press_ns| press_ns <= now) {
+            cell.moves.suspended.press_ns = now.saturating_add(PRESS_NS);
+            self.effects.rotate(&held.space, &held.cores);
         }
     }
 }

@@ -196,7 +196,7 @@ impl<E: Effects> Cells<E> {
         let usage = report::memory(report);
         let (total, used) = (usage.total.0.min(cell.memory_bytes), usage.used.0.min(usage.total.0));
         let used = used.min(total);
-        // What the cell has not entered in its books yet, as it has just come, it does not use.
+        // What the cell has not entered in its page allocator yet, as it has just come, it does not use.
         let least = cell.image_bytes.saturating_add(used).saturating_add(used / 15);
         let least = least.next_multiple_of(CHUNK).min(cell.memory_bytes);
         if wanted < least {

@@ -102,7 +102,7 @@ pub struct Boot {
     pub tsc_hz: u64,
     /// Bytes of memory that the supervisor keeps for itself.
     pub memory_supervisor: u64,
-    /// How often the supervisor has begun anew.
+    /// How often the supervisor has restarted.
     pub restarts: u32,
 }
 

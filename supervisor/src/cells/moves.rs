@@ -38,7 +38,7 @@ pub(super) struct Moves {
     under_way: Vec<Move>,
     request: Option<Asked>,
     /// What cores that were taken by force were in the middle of.
-    pub(super) set_aside: SetAside,
+    pub(super) suspended: SetAside,
     /// Whether a core did not come back, and may still write to the cell's memory.
     has_lost: bool,
 }
@@ -71,13 +71,13 @@ enum Way {
 impl Moves {
     /// Of a cell that has just been built.
     pub(super) fn new() -> Self {
-        Self { under_way: Vec::new(), request: None, set_aside: SetAside::default(), has_lost: false }
+        Self { under_way: Vec::new(), request: None, suspended: SetAside::default(), has_lost: false }
     }
 
     /// The cell has ended. Returns the request of whoever waits to be told what came of it.
     pub(super) fn end(&mut self) -> Option<Ticket> {
         self.under_way.clear();
-        self.set_aside.clear();
+        self.suspended.clear();
         self.request.take().map(|asked| asked.ticket)
     }
 
@@ -97,9 +97,9 @@ impl Moves {
         self.under_way.iter().any(|a_move| a_move.core == core && leaves(a_move))
     }
 
-    /// When somebody has taken too long, or is to be pressed.
+    /// When somebody has taken too long, or is to be rotated.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        self.answer_by_ns().into_iter().chain(self.set_aside.deadline_ns()).min()
+        self.answer_by_ns().into_iter().chain(self.suspended.deadline_ns()).min()
     }
 
     /// When somebody who is waited for has taken too long.
@@ -132,7 +132,7 @@ impl<E: Effects> Cells<E> {
             settled.push((a_move.place, a_move.core, a_move.since_ns, outcome));
             false
         });
-        for place in cell.moves.set_aside.take_finished(report) {
+        for place in cell.moves.suspended.take_finished(report) {
             self.effects.vacate(&held.space, place);
         }
         for (place, core, since_ns, outcome) in settled {
@@ -188,7 +188,7 @@ impl<E: Effects> Cells<E> {
         for (core, since_ns) in came {
             self.note_came(id, core, since_ns);
         }
-        self.press(id, now);
+        self.rotate(id, now);
         self.settle_moves(id);
     }
 
@@ -223,6 +223,6 @@ enum Outcome {
 enum Gone {
     /// The core carries nothing any more.
     Left,
-    /// What it was in the middle of is set aside.
+    /// What it was in the middle of is suspended.
     Yielded,
 }

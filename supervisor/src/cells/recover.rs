@@ -25,7 +25,7 @@ use isola_abi::management::{JournalEvent, MAX_CELLS};
 use isola_abi::places::OrderKind;
 use isola_abi::stage::Stage;
 
-/// Entries of the journal, and ids of cells, begin anew at this multiple of the number of restarts: what the supervisors
+/// Entries of the journal, and ids of cells, restart at this multiple of the number of restarts: what the supervisors
 /// before have given out is not given out again, though nobody knows any more how far they came.
 const NUMBERS: u32 = 1 << 16;
 
@@ -154,10 +154,10 @@ impl<E: Effects> Cells<E> {
         let is_unfinished = |place: &usize| self.effects.last_order(space, *place).kind != OrderKind::Vacant;
         let unfinished: Vec<usize> = empty.filter(is_unfinished).collect();
         let orders: Vec<Ordered> = orders.collect();
-        let set_aside =
+        let suspended =
             unfinished.into_iter().map(|place| (place, to_yield(&mut self.effects, space, place)));
-        let set_aside = SetAside::resume(set_aside, now);
-        Moves::resume(orders.into_iter(), set_aside, now)
+        let suspended = SetAside::resume(suspended, now);
+        Moves::resume(orders.into_iter(), suspended, now)
     }
 
     /// Takes apart what cannot be known again.

@@ -14,7 +14,7 @@
 //!
 //! The first try comes [`FIRST_DELAY_NS`] after the end, and each further one after twice the time of the one
 //! before, up to [`LONGEST_DELAY_NS`]: a cell that cannot run costs the machine little. A cell that has run for
-//! [`STEADY_NS`] is taken to be well, and begins anew with the first delay and a count of 0.
+//! [`STEADY_NS`] is taken to be well, and restarts with the first delay and a count of 0.
 //!
 //! Whoever asks a cell to stop means it: it is not started again until somebody asks for that.
 

@@ -61,7 +61,7 @@ fn a_core_is_taken_from_the_middle_of_an_event_which_another_core_goes_on_with_w
     wait::until_true("the hog is at work", || isola.run(&["logs", CELL]).ok().contains("hog: 2 cores"));
     for left in ["2", "1"] {
         isola.run(&["resize", CELL, "--cores", left]).ok();
-        // So that the other one is as likely as not in the middle of what was set aside when it is taken.
+        // So that the other one is as likely as not in the middle of what was suspended when it is taken.
         sleep(PAUSE);
     }
     isola.run(&["stop", "--time", "60", CELL]).ok();

@@ -7,7 +7,7 @@
 //! finds no memory meanwhile has it end.
 
 use crate::heap::{self, pages};
-use crate::motion::Motion;
+use crate::migration::Migration;
 use crate::platform;
 use crate::window::{is_over, retire, squeeze};
 use core::ptr::NonNull;
@@ -16,7 +16,7 @@ use isola_abi::unplug::{GRANULE, Rest};
 use isola_ebbs::cycles;
 use isola_machine::cell;
 use isola_memory::pages::{Contents, Withdrawn};
-use isola_memory::regions::{Evacuation, Progress, Retired};
+use isola_memory::regions::{Compaction, Progress, Retired};
 
 /// How long cores are not asked again for what they keep, in ns.
 const SQUEEZE_AGAIN_NS: u64 = 100_000_000;
@@ -37,9 +37,9 @@ pub(super) struct Returns {
     /// When cores were last asked for what they keep, in cycles.
     squeezed_at: u64,
     /// Pages that go elsewhere, so that there is more for a request.
-    evacuation: Evacuation,
+    compaction: Compaction,
     /// The request for which that was begun last, and when, in cycles.
-    evacuated: (u32, u64),
+    compacted: (u32, u64),
 }
 
 /// What became of what a cell gave back.
@@ -68,8 +68,8 @@ impl Returns {
             answered: 0,
             retired: None,
             squeezed_at: 0,
-            evacuation: Evacuation::new(),
-            evacuated: (0, 0),
+            compaction: Compaction::new(),
+            compacted: (0, 0),
         }
     }
 
@@ -99,20 +99,20 @@ impl Returns {
         if number != cell::settlement().number && number != self.answered && self.offered.is_none() {
             self.answer(number, usize::try_from(len_bytes).unwrap_or(usize::MAX), can, tsc_hz);
         } else {
-            self.evacuation.end(pages());
+            self.compaction.end(pages());
         }
         gone
     }
 
     /// Whether pages are on their way elsewhere: then passes have to look again.
     pub(super) fn is_moving(&self) -> bool {
-        !self.evacuation.is_over()
+        !self.compaction.is_over()
     }
 
     /// Has pages stay that have not moved yet, as somebody needs what is held free for that. True where there were any.
     pub(super) fn stop_moving(&mut self) -> bool {
         let was_moving = self.is_moving();
-        self.evacuation.end(pages());
+        self.compaction.end(pages());
         was_moving
     }
 
@@ -148,7 +148,7 @@ impl Returns {
         if can == Can::Spare && self.moves_on(number, tsc_hz) {
             return;
         }
-        self.evacuation.end(pages());
+        self.compaction.end(pages());
         if !is_past(self.squeezed_at, SQUEEZE_AGAIN_NS, tsc_hz) {
             // Of what other cores have given back since.
             heap::trim();
@@ -158,30 +158,30 @@ impl Returns {
             Can::Not => Withdrawn::default(),
         };
         let (found, missing) = (withdrawn.len_bytes(), len_bytes.saturating_sub(withdrawn.len_bytes()));
-        let has_evacuated = self.evacuated.0 == number;
+        let has_compacted = self.compacted.0 == number;
         let rest = if missing == 0 {
             Rest::None
         } else if can == Can::Not {
             Rest::InUse
-        } else if withdrawn.is_full() || (has_evacuated && found > 0) {
+        } else if withdrawn.is_full() || (has_compacted && found > 0) {
             Rest::More
-        } else if !has_evacuated && is_past(self.squeezed_at, SQUEEZE_AGAIN_NS, tsc_hz) {
+        } else if !has_compacted && is_past(self.squeezed_at, SQUEEZE_AGAIN_NS, tsc_hz) {
             self.squeezed_at = cycles().max(1);
             squeeze();
             Rest::Soon
-        } else if !has_evacuated && found > 0 {
+        } else if !has_compacted && found > 0 {
             // What is missing then is made free.
             Rest::Soon
-        } else if !has_evacuated {
-            self.evacuated = (number, cycles());
-            self.evacuation.start(missing.min(pages().spare_bytes()) / GRANULE as usize);
+        } else if !has_compacted {
+            self.compacted = (number, cycles());
+            self.compaction.start(missing.min(pages().spare_bytes()) / GRANULE as usize);
             return self.answer(number, len_bytes, can, tsc_hz);
         } else if pages().spare_bytes() >= missing.min(4 * GRANULE as usize) {
             Rest::Scattered
         } else {
             Rest::InUse
         };
-        let moved_bytes = if has_evacuated { self.evacuation.moved_bytes() } else { 0 };
+        let moved_bytes = if has_compacted { self.compaction.moved_bytes() } else { 0 };
         // SAFETY: the blocks are withdrawn from the page allocator, which had them free; `offered` holds them until they are
         // settled.
         unsafe { cell::offer(number, withdrawn.blocks(), moved_bytes as u64, rest) };
@@ -193,11 +193,11 @@ impl Returns {
 
     /// Goes on with what is on its way elsewhere for a request. Whether there is more to do.
     fn moves_on(&mut self, number: u32, tsc_hz: u64) -> bool {
-        let (evacuated, began) = self.evacuated;
+        let (compacted, began) = self.compacted;
         self.is_moving()
-            && evacuated == number
+            && compacted == number
             && !is_past(began, MOVE_NS, tsc_hz)
-            && self.evacuation.step(pages(), &Motion) == Progress::GoesOn
+            && self.compaction.step(pages(), &Migration) == Progress::GoesOn
     }
 }
 

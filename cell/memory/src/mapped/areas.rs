@@ -6,7 +6,7 @@
 //!   └── large: in units of 2 MiB                              a page table each, free with them
 //! ```
 //!
-//! Lock order: `AREAS`, then the book of regions, for page tables. Nothing is allocated, mapped or touched with it held.
+//! Lock order: `AREAS`, then the region table, for page tables. Nothing is allocated, mapped or touched with it held.
 
 use super::places::{BLOCK_WORDS, Block, Found, Places, Units, Word};
 use crate::pages::PAGE_SIZE;

@@ -4,7 +4,7 @@
 //!   a page is touched that is not there
 //!        │ page fault (in the cell, on the core and the stack that touched it)
 //!        ▼
-//!   [ fault ]──which region?──►[ Book ]
+//!   [ fault ]──which region?──►[ region table ]
 //!        │
 //!        ▼ decides which pages come, of which size, with what in them
 //!   [ Pager ]  OnDemand, Prefault, Colored, or the application's own
@@ -17,7 +17,7 @@
 //! - [`Pager`]: what fills a region, when it is made and when a page is touched; [`Filler`] is what it fills with.
 //! - [`Window`]: what a platform provides, once ([`install`]).
 //! - [`Grace`]: when every core has forgotten pages that are gone.
-//! - [`Evacuation`]: pages move to other memory, where that in which they are is asked back.
+//! - [`Compaction`]: pages move to other memory, where that in which they are is asked back.
 //!
 //! What makes a fault safe in the middle of anything: the code that faulted touched a region, and nothing in this crate
 //! does that with a lock held, nor does the heap, whose own memory is never in a region (objects in pieces are in the
@@ -31,22 +31,22 @@
 //! window of their own ([`mapped`](crate::mapped)).
 
 mod addresses;
-mod book;
-mod evacuation;
+mod compaction;
 mod grace;
 mod pager;
 mod pagers;
 mod region;
+mod region_table;
 mod stack;
 mod window;
 
-pub use self::book::{FaultError, collect, fault, movable_from, region_at};
-pub(crate) use self::book::{give_tables, take_tables};
-pub use self::evacuation::{Evacuation, Mover, Progress};
+pub use self::compaction::{Compaction, Mover, Progress};
 pub use self::grace::Grace;
 pub use self::pager::{Filler, Pager};
 pub use self::pagers::{Colored, OnDemand, Prefault};
 pub use self::region::{Region, RegionError};
+pub use self::region_table::{FaultError, collect, fault, movable_from, region_at};
+pub(crate) use self::region_table::{give_tables, take_tables};
 pub use self::stack::Stack;
 pub(crate) use self::window::window;
 pub use self::window::{Carry, Contents, Extent, FillError, Filled, FrameChoice, Retired, Window, install};

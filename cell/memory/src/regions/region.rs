@@ -1,7 +1,7 @@
 //! A region: virtual memory with a pager.
 
-use super::book::{collect, enter, retire};
 use super::pager::{Filler, Pager};
+use super::region_table::{collect, enter, retire};
 use super::window::{FillError, window};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -21,7 +21,7 @@ pub struct Region {
     inner: Arc<Inner>,
 }
 
-/// What a region, its pager and the book know of it.
+/// What a region, its pager and the region table know of it.
 pub(super) struct Inner {
     pub name: &'static str,
     /// Length that can be used, in bytes.
@@ -153,7 +153,7 @@ impl fmt::Debug for Region {
 }
 
 impl Inner {
-    /// Its first address, once it is entered in the book.
+    /// Its first address, once it is entered in the region table.
     pub fn start(&self) -> usize {
         self.start.load(Ordering::Relaxed)
     }

@@ -65,7 +65,7 @@ fn reply(kind: u8, transaction: u32, options: &[u8]) -> Vec<u8> {
 }
 
 /// Mask, router, two name servers, a lease of 1,000 seconds.
-fn usual() -> Vec<u8> {
+fn fast() -> Vec<u8> {
     let mut options = vec![1, 4, 255, 255, 255, 0, 3, 4, 10, 0, 2, 2, 6, 8, 10, 0, 2, 3, 8, 8, 8, 8];
     options.extend_from_slice(&[51, 4]);
     options.extend_from_slice(&1000u32.to_be_bytes());
@@ -100,10 +100,10 @@ fn an_offer_is_requested_and_granted() {
     let discover = say(&mut client, Instant::ZERO);
     assert_eq!((discover.kind, discover.current, discover.server), (1, Ipv4Addr::UNSPECIFIED, None));
     let transaction = discover.transaction;
-    assert_eq!(client.receive(Instant::ZERO, &reply(2, transaction, &usual())), Ok(None));
+    assert_eq!(client.receive(Instant::ZERO, &reply(2, transaction, &fast())), Ok(None));
     let request = say(&mut client, Instant::ZERO);
     assert_eq!((request.kind, request.requested, request.server), (3, Some(ADDRESS), None));
-    let change = client.receive(Instant::ZERO, &reply(5, transaction, &usual())).unwrap();
+    let change = client.receive(Instant::ZERO, &reply(5, transaction, &fast())).unwrap();
     let Some(Change::Gained(config)) = change else { panic!("an address") };
     assert_eq!((config.address, config.prefix_len, config.gateway), (ADDRESS, 24, Some(SERVER)));
     let mut dns = [None; DNS_SERVERS];
@@ -132,7 +132,7 @@ fn silence_is_met_with_growing_pauses() {
 fn a_server_that_offers_and_then_says_nothing_is_left() {
     let mut client = client();
     let transaction = say(&mut client, Instant::ZERO).transaction;
-    client.receive(Instant::ZERO, &reply(2, transaction, &usual())).unwrap();
+    client.receive(Instant::ZERO, &reply(2, transaction, &fast())).unwrap();
     let mut now = Instant::ZERO;
     for _ in 0..4 {
         assert_eq!(say(&mut client, now).kind, 3);
@@ -147,7 +147,7 @@ fn a_server_that_offers_and_then_says_nothing_is_left() {
 fn a_refusal_begins_anew_after_a_moment() {
     let mut client = client();
     let transaction = say(&mut client, Instant::ZERO).transaction;
-    client.receive(Instant::ZERO, &reply(2, transaction, &usual())).unwrap();
+    client.receive(Instant::ZERO, &reply(2, transaction, &fast())).unwrap();
     say(&mut client, Instant::ZERO);
     assert_eq!(client.receive(Instant::ZERO, &reply(6, transaction, &[])), Ok(None));
     assert_eq!(client.deadline(), Some(Instant::ZERO + seconds(1)));
@@ -157,21 +157,21 @@ fn a_refusal_begins_anew_after_a_moment() {
 #[proves("RFC 2131 4.4.5", "at T1 the server is asked by unicast")]
 #[test]
 fn a_lease_is_renewed_with_its_server_and_keeps_the_address() {
-    let mut client = bound(&usual());
+    let mut client = bound(&fast());
     let t1 = Instant::ZERO + seconds(500);
     let renewal = say(&mut client, t1);
     assert_eq!((renewal.kind, renewal.current, renewal.server), (3, ADDRESS, Some(SERVER)));
     assert_eq!(renewal.requested, None);
-    assert_eq!(client.receive(t1, &reply(5, renewal.transaction, &usual())), Ok(None), "nothing changed");
+    assert_eq!(client.receive(t1, &reply(5, renewal.transaction, &fast())), Ok(None), "nothing changed");
     assert_eq!(client.deadline(), Some(t1 + seconds(500)));
 }
 
 #[test]
 fn a_renewal_may_bring_another_router() {
-    let mut client = bound(&usual());
+    let mut client = bound(&fast());
     let t1 = Instant::ZERO + seconds(500);
     let transaction = say(&mut client, t1).transaction;
-    let mut options = usual();
+    let mut options = fast();
     options[11] = 9;
     let change = client.receive(t1, &reply(5, transaction, &options)).unwrap();
     let Some(Change::Gained(config)) = change else { panic!("a change") };
@@ -181,7 +181,7 @@ fn a_renewal_may_bring_another_router() {
 #[proves("RFC 2131 4.4.5", "at T2 any server is asked by broadcast")]
 #[test]
 fn a_silent_server_leads_to_rebinding_and_then_to_the_loss_of_the_address() {
-    let mut client = bound(&usual());
+    let mut client = bound(&fast());
     let (mut unicast, mut broadcast) = (Vec::new(), Vec::new());
     loop {
         let now = client.deadline().unwrap();
@@ -202,7 +202,7 @@ fn a_silent_server_leads_to_rebinding_and_then_to_the_loss_of_the_address() {
 
 #[test]
 fn a_refusal_of_a_renewal_takes_the_address_at_once() {
-    let mut client = bound(&usual());
+    let mut client = bound(&fast());
     let t1 = Instant::ZERO + seconds(500);
     let transaction = say(&mut client, t1).transaction;
     assert_eq!(client.receive(t1, &reply(6, transaction, &[])), Ok(Some(Change::Lost)));
@@ -215,7 +215,7 @@ fn a_refusal_of_a_renewal_takes_the_address_at_once() {
 )]
 #[test]
 fn an_address_of_somebody_else_is_declined() {
-    let mut client = bound(&usual());
+    let mut client = bound(&fast());
     let now = Instant::ZERO + seconds(1);
     assert_eq!(client.decline(now), Some(Change::Lost));
     let (message, _) = client.poll(now);
@@ -237,7 +237,7 @@ fn an_address_of_somebody_else_is_declined() {
 fn times_that_the_server_tells_are_used_where_they_make_sense() {
     // The seconds of the first request to the server, and of the first to any server.
     let times = |t1: u32, t2: u32| {
-        let mut options = usual();
+        let mut options = fast();
         for (option, value) in [(58, t1), (59, t2)] {
             options.extend_from_slice(&[option, 4]);
             options.extend_from_slice(&value.to_be_bytes());
@@ -264,7 +264,7 @@ fn times_that_the_server_tells_are_used_where_they_make_sense() {
 #[test]
 fn a_lease_without_end_needs_nothing_and_a_tiny_one_is_a_minute() {
     let lease = |seconds: u32| {
-        let mut options = usual();
+        let mut options = fast();
         options.extend_from_slice(&[51, 4]);
         options.extend_from_slice(&seconds.to_be_bytes());
         bound(&options).deadline()
@@ -278,15 +278,15 @@ fn a_lease_without_end_needs_nothing_and_a_tiny_one_is_a_minute() {
 fn what_is_not_for_this_client_now_is_refused() {
     let mut client = client();
     let transaction = say(&mut client, Instant::ZERO).transaction;
-    let mut other_mac = reply(2, transaction, &usual());
+    let mut other_mac = reply(2, transaction, &fast());
     other_mac[33] = 9;
-    let mut request = reply(2, transaction, &usual());
+    let mut request = reply(2, transaction, &fast());
     request[0] = 1;
-    let mut bad_mask = usual();
+    let mut bad_mask = fast();
     bad_mask[3] = 0;
     for bytes in [
-        reply(2, transaction ^ 1, &usual()),
-        reply(5, transaction, &usual()),
+        reply(2, transaction ^ 1, &fast()),
+        reply(5, transaction, &fast()),
         reply(6, transaction, &[]),
         reply(2, transaction, &[]),
         reply(2, transaction, &bad_mask),
@@ -296,8 +296,8 @@ fn what_is_not_for_this_client_now_is_refused() {
     ] {
         assert_eq!(client.receive(Instant::ZERO, &bytes), Err(NotForUs));
     }
-    client.receive(Instant::ZERO, &reply(2, transaction, &usual())).unwrap();
-    let mut other_server = reply(5, transaction, &usual());
+    client.receive(Instant::ZERO, &reply(2, transaction, &fast())).unwrap();
+    let mut other_server = reply(5, transaction, &fast());
     other_server[248] = 77;
     assert_eq!(client.receive(Instant::ZERO, &other_server), Err(NotForUs));
 }
@@ -313,10 +313,10 @@ proptest! {
     ) {
         let mut client = client();
         let transaction = say(&mut client, Instant::ZERO).transaction;
-        client.receive(Instant::ZERO, &reply(2, transaction, &usual())).unwrap();
+        client.receive(Instant::ZERO, &reply(2, transaction, &fast())).unwrap();
         say(&mut client, Instant::ZERO);
         let before = client.deadline();
-        let mut bytes = reply(5, transaction, &[usual(), more].concat());
+        let mut bytes = reply(5, transaction, &[fast(), more].concat());
         for (place, byte) in changes {
             let place = place.index(bytes.len());
             bytes[place] = byte;

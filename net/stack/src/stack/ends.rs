@@ -1,7 +1,7 @@
-//! The usual frames that begin and end a connection: SYNs and FINs, and the acknowledgements of a flow that has no connection
-//! yet or no more. They are read at one look, as the usual frames of a connection are (`usual.rs`), without the steps between.
+//! The fast-path frames that begin and end a connection: SYNs and FINs, and the acknowledgements of a flow that has no connection
+//! yet or no more. They are read at one look, as the fast-path frames of a connection are (`fast_path.rs`), without the steps between.
 //!
-//! Whatever is unusual about a frame is left to the general way (`receive.rs`), which would do the same with the usual
+//! Whatever is unusual about a frame is left to the general path (`receive.rs`), which would do the same with the usual
 //! ones: nothing is dropped or counted here.
 
 use crate::address::{Flow, is_unicast};
@@ -35,7 +35,7 @@ struct Ends {
     end: usize,
 }
 
-/// A usual frame that begins or ends a connection.
+/// A fast-path frame that begins or ends a connection.
 pub(super) struct End {
     pub flow: Flow,
     seq: Seq,
@@ -50,7 +50,7 @@ pub(super) struct End {
     end: usize,
 }
 
-/// Reads a frame; `None` where it is not a usual one.
+/// Reads a frame; `None` where it is not a fast-path one.
 pub(super) fn read(frame: &[u8], interface: &Interface) -> Option<End> {
     let link = frame.first_chunk::<IP>()?;
     let from_group = link[6] & 1 != 0;
@@ -65,7 +65,7 @@ pub(super) fn read(frame: &[u8], interface: &Interface) -> Option<End> {
         };
     let (fields, behind) = frame.get(segment_at..)?.split_first_chunk::<HEADER_LEN>()?;
     let [p0, p1, q0, q1, s0, s1, s2, s3, a0, a1, a2, a3, len, flags, w0, w1, ..] = *fields;
-    if !is_usual(flags) {
+    if !is_fast(flags) {
         return None;
     }
     let flags = Flags::from_bits(flags);
@@ -94,7 +94,7 @@ pub(super) fn read(frame: &[u8], interface: &Interface) -> Option<End> {
 
 /// Whether a segment has these flags and no others: those of an acknowledgement, with the end of a stream or without, or of a
 /// SYN or its answer.
-const fn is_usual(flags: u8) -> bool {
+const fn is_fast(flags: u8) -> bool {
     const ACK: u8 = Flags::ACK.bits();
     const LAST: u8 = Flags::FIN.bits() | ACK;
     const SYN: u8 = Flags::SYN.bits();
@@ -144,7 +144,7 @@ fn read_v6(head: &[u8; TCP_V6], interface: &Interface) -> Option<Ends> {
     })
 }
 
-/// Whether a router on the way was congested (RFC 3168 5): that is for the general way to tell.
+/// Whether a router on the way was congested (RFC 3168 5): that is for the general path to tell.
 const fn is_marked(service: u8) -> bool {
     service & 3 == 3
 }

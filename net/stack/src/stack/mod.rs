@@ -3,10 +3,10 @@
 
 mod calls;
 mod ends;
+mod fast_path;
 mod link;
 mod moving;
 mod receive;
-mod usual;
 
 pub use moving::Moved;
 
@@ -130,11 +130,11 @@ impl Stack {
         self.at(now);
         if self.now < self.setup_due && !self.interface.has_ready() {
             let Self { now, tcp, interface, counters, .. } = self;
-            match tcp.next_usual(*now, interface) {
-                Some(usual) => {
+            match tcp.next_fast(*now, interface) {
+                Some(fast) => {
                     counters.bump(Counter::FramesOut);
-                    counters.add(Counter::BytesOut, usual.len() as u64);
-                    return Some(usual.into_frame());
+                    counters.add(Counter::BytesOut, fast.len() as u64);
+                    return Some(fast.into_frame());
                 }
                 None if tcp.has_ready() => {}
                 None => return None,

@@ -1,6 +1,6 @@
 //! The way in: from a frame to the protocol that it is for.
 
-use super::usual::{self, Usual};
+use super::fast_path::{self, FastSegment};
 use super::{Stack, around, ends};
 use crate::address::{Flow, MacAddr, is_unicast};
 use crate::address6::is_unicast6;
@@ -47,10 +47,10 @@ impl Stack {
         self.interface.owner = Owner::UNKNOWN;
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, frame.len() as u64);
-        if let Some(usual) = usual::read(&frame, 0, &self.interface, &self.tcp)
-            && (checksum == RxChecksum::Verified || usual.is_intact(&frame))
+        if let Some(fast) = fast_path::read(&frame, 0, &self.interface, &self.tcp)
+            && (checksum == RxChecksum::Verified || fast.is_intact(&frame))
         {
-            self.receive_usual(usual, frame, None);
+            self.receive_fast(fast, frame, None);
             return;
         }
         if let Some(end) = ends::read(&frame, &self.interface) {
@@ -75,9 +75,9 @@ impl Stack {
         self.counters.bump(Counter::FramesIn);
         self.counters.add(Counter::BytesIn, (frame.len() + rest.len()) as u64);
         if checksum == RxChecksum::Verified
-            && let Some(usual) = usual::read(&frame, rest.len(), &self.interface, &self.tcp)
+            && let Some(fast) = fast_path::read(&frame, rest.len(), &self.interface, &self.tcp)
         {
-            self.receive_usual(usual, frame, Some(rest));
+            self.receive_fast(fast, frame, Some(rest));
             return;
         }
         // The last of a stream, or one that reports what is missing: too rare for a way of its own.
@@ -92,17 +92,17 @@ impl Stack {
     }
 
     #[inline(always)]
-    fn receive_usual(&mut self, usual: Usual, mut frame: IoBuf, rest: Option<Box<Chain>>) {
-        let Range { start, end } = usual.data(frame.len());
+    fn receive_fast(&mut self, fast: FastSegment, mut frame: IoBuf, rest: Option<Box<Chain>>) {
+        let Range { start, end } = fast.data(frame.len());
         frame.truncate(end);
         frame.advance(start);
-        let index = usual.connection;
-        let Some((connection, ready, delay)) = self.tcp.expecting(index, self.now, &usual.plain) else {
-            self.tcp.deliver_end(index, usual.into_segment(frame, rest), &mut around!(self));
+        let index = fast.connection;
+        let Some((connection, ready, delay)) = self.tcp.expecting(index, self.now, &fast.plain) else {
+            self.tcp.deliver_end(index, fast.into_segment(frame, rest), &mut around!(self));
             return;
         };
         self.interface.owner = connection.owner;
-        connection.on_expected(self.now, &usual.plain, frame, rest, delay, &mut self.counters);
+        connection.on_expected(self.now, &fast.plain, frame, rest, delay, &mut self.counters);
         if !connection.signals.is_empty() {
             self.events.connections.push_new(index);
         }

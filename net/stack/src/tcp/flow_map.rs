@@ -150,37 +150,37 @@ pub(crate) struct FlowMap {
     v4: HashTable<(FlowKey4, Target)>,
     v6: HashTable<(FlowKey6, Target)>,
     hasher: Hasher,
-    strays: Option<Strays>,
+    left_behind: Option<LeftBehindFlows>,
 }
 
 /// The flows of buckets that are another core's, which come here all the same as long as they are in the map.
 #[derive(Debug)]
-struct Strays {
+struct LeftBehindFlows {
     flows: BTreeSet<Flow>,
     steering: Arc<Steering>,
 }
 
-impl Strays {
+impl LeftBehindFlows {
     #[cold]
-    fn remove(&mut self, flow: &Flow) -> Stray {
+    fn remove(&mut self, flow: &Flow) -> LeftBehind {
         if !self.flows.remove(flow) {
-            return Stray::No;
+            return LeftBehind::No;
         }
         self.steering.forget(flow);
-        Stray::Yes
+        LeftBehind::Yes
     }
 }
 
 /// Whether a flow of another core's bucket comes here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stray {
+pub(crate) enum LeftBehind {
     Yes,
     No,
 }
 
 impl FlowMap {
     pub fn new(secret: &Secret) -> Self {
-        Self { v4: HashTable::new(), v6: HashTable::new(), hasher: Hasher::new(secret), strays: None }
+        Self { v4: HashTable::new(), v6: HashTable::new(), hasher: Hasher::new(secret), left_behind: None }
     }
 
     /// What the flow leads to.
@@ -208,22 +208,22 @@ impl FlowMap {
     }
 
     /// Forgets the flow, where it leads to `target`. Says whether it came here out of turn; it no longer does.
-    pub fn remove(&mut self, flow: &Flow, target: Target) -> Stray {
+    pub fn remove(&mut self, flow: &Flow, target: Target) -> LeftBehind {
         let taken = match FlowKey::of(flow) {
             FlowKey::V4(key) => take(&mut self.v4, (key, target), self.hasher.hash4(&key)),
             FlowKey::V6(key) => take(&mut self.v6, (key, target), self.hasher.hash6(&key)),
         };
-        match &mut self.strays {
-            Some(strays) if taken.is_some() => strays.remove(flow),
-            _ => Stray::No,
+        match &mut self.left_behind {
+            Some(left_behind) if taken.is_some() => left_behind.remove(flow),
+            _ => LeftBehind::No,
         }
     }
 
     /// Has the flow's frames come here, whichever core its bucket belongs to, until it is removed.
     pub fn keep(&mut self, flow: Flow, core: &CoreShare) {
         core.steering.keep(flow, core.index);
-        let none = || Strays { flows: BTreeSet::new(), steering: core.steering.clone() };
-        self.strays.get_or_insert_with(none).flows.insert(flow);
+        let none = || LeftBehindFlows { flows: BTreeSet::new(), steering: core.steering.clone() };
+        self.left_behind.get_or_insert_with(none).flows.insert(flow);
     }
 }
 

@@ -348,8 +348,8 @@ impl Effects for Hardware {
         interrupt_by_force(space, core, place);
     }
 
-    fn press(&mut self, space: &CellSpace, cores: &[Option<Core>]) {
-        space.press();
+    fn rotate(&mut self, space: &CellSpace, cores: &[Option<Core>]) {
+        space.rotate();
         let there = cores.iter().enumerate().filter_map(|(place, core)| Some((place, core.as_ref()?)));
         there.for_each(|(place, core)| interrupt_by_force(space, core, place));
     }

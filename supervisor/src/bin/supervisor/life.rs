@@ -1,6 +1,6 @@
 //! Signs of life. An interrupt that cannot be masked asks whether this supervisor stands still: the host raises it, or a
 //! cell that waits for an answer in vain. Whoever it is, what decides is what is seen here: a supervisor that gave no sign
-//! for a long time begins anew, and one that works is not disturbed.
+//! for a long time restarts, and one that works is not disturbed.
 
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -85,7 +85,7 @@ impl<E: Effects> Cells<E> {
                 JournalEvent::CoreLeft { core, cores }
             }
             Gone::Yielded => {
-                self.set_aside(id, place);
+                self.suspended(id, place);
                 JournalEvent::CoreTaken { core, cores }
             }
         };

@@ -18,10 +18,10 @@ pub(in crate::cells) struct Ordered {
 }
 
 impl Moves {
-    /// Of a cell whose cores another supervisor has ordered this, and what was set aside in it.
+    /// Of a cell whose cores another supervisor has ordered this, and what was suspended in it.
     pub(in crate::cells) fn resume(
         cores: impl Iterator<Item = Ordered>,
-        set_aside: SetAside,
+        suspended: SetAside,
         now: u64,
     ) -> Self {
         let resume = |Ordered { place, core, order, said }| {
@@ -37,6 +37,6 @@ impl Moves {
             };
             Some(Move { place, core, order, way, since_ns: now, deadline_ns: now.saturating_add(LIMIT_NS) })
         };
-        Self { under_way: cores.filter_map(resume).collect(), set_aside, ..Self::new() }
+        Self { under_way: cores.filter_map(resume).collect(), suspended, ..Self::new() }
     }
 }

@@ -111,7 +111,7 @@ fn a_lost_core_takes_the_cell_s_memory_out_of_use() {
     assert_eq!(after.memory_free, free, "it may still be written to, and its image executed");
     assert_eq!((after.memory_quarantined, after.devices_free), (ByteSize(4 * MIB + IMAGE), 1));
     assert!(events(&cells).contains(&JournalEvent::CoreLost(CoreId(2))));
-    // It can begin anew with what is left, as everybody can.
+    // It can restart with what is left, as everybody can.
     cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
     assert_eq!(info(&mut cells, "kv").cores.iter().map(|core| core.id.0).collect::<Vec<_>>(), [1, 3]);

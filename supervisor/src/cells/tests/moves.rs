@@ -217,24 +217,24 @@ fn a_core_that_does_not_leave_is_taken_by_force_and_its_place_is_nobody_s_until_
 }
 
 #[test]
-fn as_long_as_something_is_set_aside_the_cell_s_other_cores_are_pressed_and_no_longer() {
+fn as_long_as_something_is_suspended_the_cell_s_other_cores_rotate_and_no_longer() {
     let mut cells = machine(3);
     let report = run(&mut cells, CellSpec { cores: 3, ..spec("kv") });
     let id = cells.find("kv").unwrap();
     cells.effects().cells_are_deaf = true;
     ask(&mut cells, "kv", Change::Less(1), &[3], Mode::Apply);
     advance(&mut cells, u64::from(CORE_LIMIT_MS) + 1);
-    let presses = |cells: &mut Cells<FakeMachine>| {
-        let pressed = |action: &&Action| **action == Action::Press(alloc::vec![CoreId(1), CoreId(2)]);
-        cells.effects().actions.iter().filter(pressed).count()
+    let rotations = |cells: &mut Cells<FakeMachine>| {
+        let rotated = |action: &&Action| **action == Action::Rotation(alloc::vec![CoreId(1), CoreId(2)]);
+        cells.effects().actions.iter().filter(rotated).count()
     };
     (0..5).for_each(|_| advance(&mut cells, 11));
-    assert_eq!((presses(&mut cells), cells.effects().places[&id].presses()), (5, 5));
+    assert_eq!((rotations(&mut cells), cells.effects().places[&id].rotations()), (5, 5));
     let places = cells.effects().places[&id].clone();
     obeys(&report, &places, 2);
     cells.doorbell();
     (0..5).for_each(|_| advance(&mut cells, 11));
-    assert_eq!(presses(&mut cells), 5);
+    assert_eq!(rotations(&mut cells), 5);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_cell_that_has_lost_a_core_goes_on_and_keeps_its_memory() {
     assert_eq!(info(&mut cells, "kv").state, CellState::Running);
 }
 
-/// The cell's cores carry out their last orders, and what was set aside ends.
+/// The cell's cores carry out their last orders, and what was suspended ends.
 fn finish_all(cells: &mut Cells<FakeMachine>, name: &str) {
     let id = cells.find(name).unwrap();
     let (report, places) = (cells.effects().reports[&id].clone(), cells.effects().places[&id].clone());

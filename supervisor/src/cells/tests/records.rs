@@ -1,4 +1,4 @@
-//! Cells that have ended: what is still told of them, and how they begin anew.
+//! Cells that have ended: what is still told of them, and how they restart.
 
 use super::*;
 use isola_abi::management::{MAX_CELLS, RestartPolicy};
@@ -12,7 +12,7 @@ fn use_and_crash(cells: &mut Cells<FakeMachine>, report: &Report) {
     report.network.sent_frames.store(3, Ordering::Relaxed);
     report.ipv4_address.store(0x0a00_0210, Ordering::Relaxed);
     let ledger = cells.effects().ledgers.last_key_value().unwrap().1.clone();
-    ledger.register(&report, 0, "work");
+    ledger.register(report, 0, "work");
     crate::logs::tests::print(report, b"so far\n");
     crashes(report, CrashKind::Panic, "oh");
     cells.doorbell();

@@ -42,7 +42,7 @@ enum Step {
     Destroy(u8),
     Lose(u32),
     /// A cell of another image wants all memory.
-    Press,
+    Rotation,
     GoWrong,
     /// In the middle of the end of a cell.
     GoWrongAtEnd(u8),
@@ -66,7 +66,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         3 => (0u8..4, 1u64..14).prop_map(|(name, mib)| Step::Memory(name, mib)),
         2 => (0u8..4).prop_map(Step::Stop),
         2 => (0u8..4).prop_map(Step::Destroy),
-        1 => Just(Step::Press),
+        1 => Just(Step::Rotation),
         1 => (1..=CORES).prop_map(Step::Lose),
         4 => Just(Step::GoWrong),
         2 => (0u8..4).prop_map(Step::GoWrongAtEnd),
@@ -168,12 +168,12 @@ fn apply(cells: &mut Cells<FakeMachine>, step: &Step) {
         Step::Stop(number) => drop(cells.stop(&name(number), 0)),
         Step::Destroy(number) => drop(cells.destroy(&name(number))),
         Step::Lose(core) => drop(cells.effects().lost.insert(CoreId(core))),
-        Step::Press => {
+        Step::Rotation => {
             let image = send(cells, &other_image(9, 1));
             let (network, free) = (NetworkSpec::None, cells.machine().memory_free);
             let memory = ByteSize(free.0.saturating_sub(2 * MIB));
-            if cells.create_waiting(CellSpec { image, network, memory, ..spec("press") }).is_ok() {
-                cells.destroy("press").unwrap();
+            if cells.create_waiting(CellSpec { image, network, memory, ..spec("rotate") }).is_ok() {
+                cells.destroy("rotate").unwrap();
             }
         }
         Step::GoWrong | Step::GoWrongAtEnd(_) => {}
@@ -230,7 +230,7 @@ fn what_a_cell_had_that_was_just_ending_is_nobody_s_before_its_core_is_back_the_
     let id = cells.find("kv").unwrap();
     (cells.effects().ending, cells.effects().lost) = (BTreeSet::from([id]), BTreeSet::from([CoreId(1)]));
     let total = cells.machine().memory_total.0;
-    // As often as it begins anew, it is told again.
+    // As often as it restarts, it is told again.
     for number in 1..4 {
         cells = go_wrong(cells, CORES, number, |_| {});
         every_chunk_has_one_owner(&cells);

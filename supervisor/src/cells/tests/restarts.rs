@@ -160,7 +160,7 @@ fn a_cell_that_fails_too_often_in_a_row_stays_as_it_is() {
     crash(&mut cells);
     assert_eq!(events(&cells).last(), Some(&JournalEvent::RestartsUsedUp { ends_in_row: 3 }));
     assert_eq!((due_in_ms(&mut cells), cells.next_deadline_ns()), (None, None));
-    // Somebody who asks for it has it begin anew.
+    // Somebody who asks for it has it restart.
     cells.recreate_waiting("kv").unwrap();
     cells.start("kv").unwrap();
     assert_eq!(info(&mut cells, "kv").restarts, isola_abi::management::Restarts::default());

@@ -7,7 +7,7 @@ use isola_abi::id::{ApicId, NodeId};
 use isola_abi::report::{CellPhase, CorePhase};
 use isola_abi::unplug::GRANULE;
 use isola_machine::apic::local;
-use isola_machine::cell::aside::{self, Asked};
+use isola_machine::cell::suspended::{self, Asked};
 use isola_machine::cell::{self, Cell, report};
 use isola_machine::fault_injection::{InjectedFault, inject, offer_and_keep, send_reserved_vector};
 use isola_machine::interrupts::{self, NonMaskable, SPURIOUS_VECTOR};
@@ -134,7 +134,7 @@ fn strike(cores: u64) -> ! {
 /// Gives memory back that it goes on reading, says whatever the supervisor wants to hear of that, and never forgets where it
 /// was.
 pub fn remember(cell: Cell) -> ! {
-    let stop_if_asked = |frame: &_| match aside::non_maskable(said::authority(), frame, || {}) {
+    let stop_if_asked = |frame: &_| match suspended::non_maskable(said::authority(), frame, || {}) {
         Asked::Stop => NonMaskable::Fatal,
         _ => NonMaskable::Handled,
     };

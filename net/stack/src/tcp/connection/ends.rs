@@ -1,6 +1,6 @@
 //! The short way of the segments without data that begin and end a connection: an acknowledgement of a connection that is
-//! calm, or the end of the peer's stream, where it is the next thing in that. What the general way (`segments.rs`) asks of each
-//! segment is asked of these in one go, as of those with data (`expected.rs`).
+//! calm, or the end of the peer's stream, where it is the next thing in that. What the general path (`segments.rs`) asks of each
+//! segment is asked of these in one go, as of those with data (`header_prediction.rs`).
 
 use super::receiver::EndCame;
 use super::sender::Fin;
@@ -14,7 +14,7 @@ use crate::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Yes,
-    /// It is one for the general way: nothing has changed.
+    /// It is one for the general path: nothing has changed.
     No,
 }
 

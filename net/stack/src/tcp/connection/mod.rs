@@ -15,7 +15,7 @@
 mod clock;
 mod ecn;
 mod ends;
-pub(crate) mod expected;
+pub(crate) mod header_prediction;
 mod output;
 mod receiver;
 mod segments;
@@ -26,7 +26,7 @@ mod view;
 pub(crate) use clock::Expiry;
 pub(crate) use ecn::{Agreed, Fresh, Long};
 pub(crate) use ends::Taken;
-pub(crate) use output::{More, Outgoing, UsualOutgoing};
+pub(crate) use output::{FastOutgoing, More, Outgoing};
 pub(crate) use segments::Verdict;
 pub(crate) use signals::{Signal, Signals};
 

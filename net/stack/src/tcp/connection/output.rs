@@ -20,8 +20,8 @@ pub(crate) struct Outgoing {
     pub more: More,
 }
 
-/// A usual segment to go out.
-pub(crate) struct UsualOutgoing {
+/// A fast-path segment to go out.
+pub(crate) struct FastOutgoing {
     pub header: Header,
     /// `None` where it has no data.
     pub payload: Option<IoBuf>,
@@ -87,17 +87,17 @@ impl Connection {
         Some(Outgoing { header, sack: self.receiver.take_reports(), markable: fresh, more })
     }
 
-    /// Makes the next segment, if it is a usual one: new data in one view, or an acknowledgement alone, with no options but
+    /// Makes the next segment, if it is a fast-path one: new data in one view, or an acknowledgement alone, with no options but
     /// timestamps, of a connection that neither repairs, probes, closes nor reports anything. `None` leaves the connection
     /// as it was, and the decision to [`Self::next_segment`].
     #[inline(always)]
-    pub fn next_usual(&mut self, now: Instant) -> Option<UsualOutgoing> {
+    pub fn next_fast(&mut self, now: Instant) -> Option<FastOutgoing> {
         let calm = self.state == State::Established && self.marks.agreed == Agreed::No;
-        if !calm || !self.sender.is_usual() || self.receiver.reports_len() > 0 {
+        if !calm || !self.sender.is_fast() || self.receiver.reports_len() > 0 {
             return None;
         }
         let (payload, seq, flags) = if self.sender.has_unsent() {
-            let (data, piece) = self.sender.next_usual(now)?;
+            let (data, piece) = self.sender.next_fast(now)?;
             (Some(data), piece.seq, piece.flags)
         } else if self.receiver.must_ack() {
             (None, self.sender.idle_seq(), Flags::NONE)
@@ -107,7 +107,7 @@ impl Connection {
         self.keep_alive_due = Place::Out;
         self.segments_out += 1;
         let more = if self.sender.has_unsent() { More::Maybe } else { More::No };
-        Some(UsualOutgoing { header: self.header(now, seq, flags | Flags::ACK), payload, more })
+        Some(FastOutgoing { header: self.header(now, seq, flags | Flags::ACK), payload, more })
     }
 
     #[inline(always)]

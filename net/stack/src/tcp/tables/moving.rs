@@ -54,7 +54,7 @@ impl Tcp {
         self.connections.room()
     }
 
-    /// Takes the flows of buckets out, but for the connections in `staying`, in order: those go on here, and stray.
+    /// Takes the flows of buckets out, but for the connections in `staying`, in order: those go on here, and are left behind.
     pub fn extract(&mut self, buckets: Buckets, staying: &[ConnId], around: &mut Around<'_>) -> MovedFlows {
         let mut connections = Vec::new();
         for index in self.connections_of(buckets) {

@@ -9,10 +9,10 @@ use crate::limit::Allowed;
 use crate::order::Order;
 use crate::owner::Owner;
 use crate::path_mtu::PathUser;
-use crate::tcp::connection::expected::Plain;
+use crate::tcp::connection::header_prediction::Plain;
 use crate::tcp::connection::{Agreed, Connection, Env, Handshake, Place, State, Taken, Verdict};
 use crate::tcp::cookies;
-use crate::tcp::flow_map::{FlowKey, FlowKey4, Stray, Target};
+use crate::tcp::flow_map::{FlowKey, FlowKey4, LeftBehind, Target};
 use crate::tcp::isn::Beginning;
 use crate::tcp::listener::{HalfOpen, Ours, Room};
 use crate::tcp::options::Options;
@@ -94,7 +94,7 @@ impl Tcp {
         expected.then_some((connection, &mut self.ready, self.config.delayed_ack))
     }
 
-    /// Takes a segment of a connection in that has no options but the usual ones: the short way, where it has no data and is
+    /// Takes a segment of a connection in that has no options but the usual ones: the fast path, where it has no data and is
     /// the expected one.
     pub fn deliver_end(&mut self, index: u32, segment: Segment, around: &mut Around<'_>) {
         match self
@@ -249,9 +249,9 @@ impl Tcp {
             Answer::Reuse(_) if self.half_open.is_full() => around.counters.bump(Counter::DropTcpHalfOpen),
             Answer::Reuse(last) => {
                 self.time_wait.remove(index);
-                let stray = self.flows.remove(flow, Target::TimeWait(index));
+                let left_behind = self.flows.remove(flow, Target::TimeWait(index));
                 let opened = self.open_or_refuse(flow, segment, Some(last), around);
-                if stray == Stray::Yes && self.flows.get(&FlowKey::of(flow)).is_some() {
+                if left_behind == LeftBehind::Yes && self.flows.get(&FlowKey::of(flow)).is_some() {
                     self.flows.keep(*flow, &self.core);
                 }
                 return opened;

@@ -6,7 +6,7 @@ use crate::checksum::Sum;
 use crate::config::TxChecksum;
 use crate::interface::{Interface, Packet, Path};
 use crate::neighbour::Known;
-use crate::tcp::connection::{Fresh, More, Outgoing, Place, UsualOutgoing};
+use crate::tcp::connection::{FastOutgoing, Fresh, More, Outgoing, Place};
 use crate::tcp::sack::SackBlocks;
 use crate::tcp::segment::{CHECKSUM_OFFSET, Header};
 use crate::tcp::template::Template;
@@ -30,17 +30,17 @@ pub(crate) struct Way {
     template: Option<Template>,
 }
 
-/// The parts of a frame that carries a usual segment.
+/// The parts of a frame that carries a fast-path segment.
 ///
 /// The caller builds the frame from them where it returns it. A move through memory would load 16 bytes at a time that were
 /// just stored as two words: such a load waits until the stores have left the processor's store buffer.
-pub(crate) struct UsualFrame {
+pub(crate) struct FastFrame {
     head: IoBufMut,
     payload: Option<IoBuf>,
     checksum: Option<PartialChecksum>,
 }
 
-impl UsualFrame {
+impl FastFrame {
     /// Bytes of the frame.
     #[inline(always)]
     pub fn len(&self) -> usize {
@@ -95,17 +95,17 @@ impl Way {
 }
 
 impl Tcp {
-    /// Makes the next segment of the connection whose turn it is, if it is a usual one and its headers come from a template.
+    /// Makes the next segment of the connection whose turn it is, if it is a fast-path one and its headers come from a template.
     /// `None` changes nothing, and leaves the decision to [`Self::transmit`].
     #[inline(always)]
-    pub fn next_usual(&mut self, now: Instant, interface: &mut Interface) -> Option<UsualFrame> {
+    pub fn next_fast(&mut self, now: Instant, interface: &mut Interface) -> Option<FastFrame> {
         let index = self.ready.first()?;
         let connection = self.connections.at_mut(index)?.as_mut();
         let way = connection.path.as_ref()?;
         if way.template.is_none() || !way.holds(now, interface) {
             return None;
         }
-        let UsualOutgoing { header, payload, more } = connection.next_usual(now)?;
+        let FastOutgoing { header, payload, more } = connection.next_fast(now)?;
         let len = payload.as_ref().map_or(0, IoBuf::len);
         let mut head = interface.pool.take();
         // The pool's heads have room for all headers. If one had not, the segment would be lost, as on the wire.
@@ -132,7 +132,7 @@ impl Tcp {
                 }
             }
         }
-        Some(UsualFrame { head, payload, checksum })
+        Some(FastFrame { head, payload, checksum })
     }
 
     /// Makes the next frame. Connections with something to send take turns, a segment each; one that has nothing leaves,

@@ -4,7 +4,7 @@ use super::{Ack, AckKind, Bare, Fin, Sender, Soon};
 use crate::counters::Counters;
 use crate::tcp::congestion::{Arrived, Round, WindowUse};
 use crate::tcp::connection::EndCame;
-use crate::tcp::connection::expected::Plain;
+use crate::tcp::connection::header_prediction::Plain;
 use crate::tcp::options::Sack;
 use crate::tcp::seq::Seq;
 use crate::time::{Duration, Instant};

@@ -75,9 +75,9 @@ impl Sender {
     }
 
     /// Makes the next segment's part of this half, if that is new data in one view which fits into a segment. The caller has
-    /// asked [`Self::is_usual`]. `None` changes nothing, and leaves the decision to [`Self::next`].
+    /// asked [`Self::is_fast`]. `None` changes nothing, and leaves the decision to [`Self::next`].
     #[inline(always)]
-    pub fn next_usual(&mut self, now: Instant) -> Option<(IoBuf, Piece)> {
+    pub fn next_fast(&mut self, now: Instant) -> Option<(IoBuf, Piece)> {
         let (unsent, mss) = (self.queue.unsent(), self.mss as usize);
         let len = unsent.min(mss);
         let open = (self.una + self.window).beyond(self.nxt);
@@ -92,7 +92,7 @@ impl Sender {
 
     /// Whether nothing but new data can be next: the direction is open, and nothing is lost, repaired, or to be probed.
     #[inline(always)]
-    pub fn is_usual(&self) -> bool {
+    pub fn is_fast(&self) -> bool {
         let open = self.handshake == Handshake::Done && self.fin == Fin::Open;
         open && self.probe == Due::No && self.tail_due == Due::No && self.is_calm()
     }
@@ -177,7 +177,7 @@ impl Sender {
     }
 
     /// New data of `len` bytes, which was taken off the queue, with the FIN where it follows and fits. `calm` says whether
-    /// [`Self::is_usual`] holds: there is less to ask then.
+    /// [`Self::is_fast`] holds: there is less to ask then.
     #[inline(always)]
     fn next_data(&mut self, now: Instant, len: usize, calm: Calm) -> Piece {
         if self.max == self.una && now.since(self.last_sent) > self.rtt.timeout() {

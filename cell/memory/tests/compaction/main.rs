@@ -11,7 +11,7 @@ mod machine;
 use common::Random;
 use isola_abi::id::NodeId;
 use isola_memory::pages::{Contents, PAGE_SIZE};
-use isola_memory::regions::{Evacuation, Progress};
+use isola_memory::regions::{Compaction, Progress};
 use machine::{CORES, GRANULE, Machine, State, at, write};
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -19,16 +19,16 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 /// Goes on until it is over, with passes in between, and what `meanwhile` does. How many pages have moved.
-fn evacuate_while(machine: &Machine, granules: usize, meanwhile: impl Fn()) -> usize {
-    let mut evacuation = Evacuation::new();
-    evacuation.start(granules);
-    while evacuation.step(&machine.pages, machine) == Progress::GoesOn {
+fn compact_while(machine: &Machine, granules: usize, meanwhile: impl Fn()) -> usize {
+    let mut compaction = Compaction::new();
+    compaction.start(granules);
+    while compaction.step(&machine.pages, machine) == Progress::GoesOn {
         (0..CORES).for_each(|core| machine.pass(core));
         machine.collect();
         meanwhile();
     }
     machine.check();
-    evacuation.moved_bytes() / PAGE_SIZE
+    compaction.moved_bytes() / PAGE_SIZE
 }
 
 /// A machine whose memory is filled with pages of regions, of which every `kept`th stays.
@@ -45,7 +45,7 @@ fn sparse(granules: usize, kept: usize) -> Machine {
 fn granules_that_are_in_use_here_and_there_become_free() {
     let machine = sparse(16, 8);
     assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 0, "nothing is free as a whole");
-    let moved = evacuate_while(&machine, 8, || ());
+    let moved = compact_while(&machine, 8, || ());
     assert!(moved >= 8 * GRANULE / PAGE_SIZE / 8, "{moved} pages");
     assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 8 * GRANULE);
     machine.check_values();
@@ -56,7 +56,7 @@ fn a_single_granule_becomes_free_and_no_page_is_lost_by_it() {
     let machine = sparse(8, 8);
     let used = machine.pages.statistics().used_bytes;
     assert_eq!(machine.pages.withdraw(GRANULE).len_bytes(), 0, "nothing is free as a whole");
-    assert!(evacuate_while(&machine, 1, || ()) > 0);
+    assert!(compact_while(&machine, 1, || ()) > 0);
     assert_eq!(machine.pages.statistics().used_bytes, used, "a page for each that has moved");
     assert_eq!(machine.pages.withdraw(GRANULE).len_bytes(), GRANULE);
     machine.check_values();
@@ -66,17 +66,17 @@ fn a_single_granule_becomes_free_and_no_page_is_lost_by_it() {
 fn a_page_that_is_pinned_and_a_run_stay_and_so_does_what_is_around_them() {
     let machine = sparse(4, 64);
     machine.entries.borrow_mut().values_mut().for_each(|entry| entry.state = State::Pinned);
-    assert_eq!(evacuate_while(&machine, 2, || ()), 0);
+    assert_eq!(compact_while(&machine, 2, || ()), 0);
     let mut moves = 0;
     for entry in machine.entries.borrow_mut().values_mut() {
         // One is pinned in each granule.
         moves += 1;
         entry.state = if moves % 8 == 0 { State::Pinned } else { State::Present };
     }
-    assert_eq!(evacuate_while(&machine, 2, || ()), 0, "for nothing");
+    assert_eq!(compact_while(&machine, 2, || ()), 0, "for nothing");
     machine.entries.borrow_mut().values_mut().for_each(|entry| entry.state = State::Present);
     (0..512).for_each(|_| machine.run(2));
-    assert!(evacuate_while(&machine, 1, || ()) <= 8);
+    assert!(compact_while(&machine, 1, || ()) <= 8);
     machine.check();
 }
 
@@ -84,16 +84,16 @@ fn a_page_that_is_pinned_and_a_run_stay_and_so_does_what_is_around_them() {
 fn what_is_touched_all_the_time_stays_and_has_an_end() {
     let machine = sparse(8, 16);
     let before: Vec<_> = machine.entries.borrow().values().map(|entry| entry.frame).collect();
-    let mut evacuation = Evacuation::new();
-    evacuation.start(4);
+    let mut compaction = Compaction::new();
+    compaction.start(4);
     let mut steps = 0;
-    while evacuation.step(&machine.pages, &machine) == Progress::GoesOn {
+    while compaction.step(&machine.pages, &machine) == Progress::GoesOn {
         (0..CORES).for_each(|core| machine.pass(core));
         machine.places().for_each(|(place, _)| machine.touch(place % CORES, place));
         steps += 1;
         assert!(steps < 1000);
     }
-    assert_eq!(evacuation.moved_bytes(), 0);
+    assert_eq!(compaction.moved_bytes(), 0);
     assert!(machine.entries.borrow().values().map(|entry| entry.frame).eq(before));
     machine.check();
     // What was held can be had again.
@@ -117,7 +117,7 @@ fn others_become_free_instead_of_those_of_which_some_is_touched_all_the_time() {
             machine.unmap(place);
         }
     }
-    evacuate_while(&machine, 8, || hot.values().for_each(|place| machine.touch(place % CORES, *place)));
+    compact_while(&machine, 8, || hot.values().for_each(|place| machine.touch(place % CORES, *place)));
     assert_eq!(machine.pages.withdraw(8 * GRANULE).len_bytes(), 8 * GRANULE);
 }
 
@@ -125,8 +125,8 @@ fn others_become_free_instead_of_those_of_which_some_is_touched_all_the_time() {
 fn what_is_touched_once_moves_when_it_is_touched_no_more() {
     let machine = sparse(4, 16);
     let is_over = Cell::new(false);
-    evacuate_while(&machine, 2, || {
-        if !is_over.get() && machine.is_any_in_motion() {
+    compact_while(&machine, 2, || {
+        if !is_over.get() && machine.is_any_migrating() {
             machine.places().for_each(|(place, _)| machine.touch(0, place));
             is_over.set(true);
         }
@@ -136,7 +136,7 @@ fn what_is_touched_once_moves_when_it_is_touched_no_more() {
     assert_eq!(machine.pages.withdraw(2 * GRANULE).len_bytes(), 2 * GRANULE);
 }
 
-/// Has 12 of 16 granules become free, and from when pages are in motion, others do something in each pass.
+/// Has 12 of 16 granules become free, and from when pages are migrating, others do something in each pass.
 fn is_not_disturbed_by(meanwhile: impl Fn(&Machine)) {
     let machine = sparse(16, 8);
     // Those of which the least is in use have what was freed last, which is handed out first.
@@ -147,8 +147,8 @@ fn is_not_disturbed_by(meanwhile: impl Fn(&Machine)) {
     machine.collect();
     let used = machine.entries.borrow().len();
     let has_begun = Cell::new(false);
-    let moved = evacuate_while(&machine, 12, || {
-        if has_begun.get() || machine.is_any_in_motion() {
+    let moved = compact_while(&machine, 12, || {
+        if has_begun.get() || machine.is_any_migrating() {
             has_begun.set(true);
             meanwhile(&machine);
         }
@@ -175,27 +175,27 @@ fn what_others_give_back_meanwhile_is_no_place_for_what_moves() {
 fn nothing_moves_before_every_core_has_forgotten_where_it_was() {
     let machine = sparse(8, 16);
     machine.places().for_each(|(place, _)| machine.touch(1, place));
-    let mut evacuation = Evacuation::new();
-    evacuation.start(2);
+    let mut compaction = Compaction::new();
+    compaction.start(2);
     for _ in 0..100 {
-        assert_eq!(evacuation.step(&machine.pages, &machine), Progress::GoesOn);
+        assert_eq!(compaction.step(&machine.pages, &machine), Progress::GoesOn);
         (0..CORES).filter(|core| *core != 1).for_each(|core| machine.pass(core));
         // It remembers them all, and writes to them where they were.
         machine.places().for_each(|(place, _)| machine.touch(1, place));
     }
-    assert_eq!(evacuation.moved_bytes(), 0);
-    evacuation.end(&machine.pages);
+    assert_eq!(compaction.moved_bytes(), 0);
+    compaction.end(&machine.pages);
     machine.check();
 }
 
 #[test]
 fn a_step_is_short() {
     let machine = sparse(64, 4);
-    let mut evacuation = Evacuation::new();
-    evacuation.start(16);
+    let mut compaction = Compaction::new();
+    compaction.start(16);
     let mut last = 0;
-    while evacuation.step(&machine.pages, &machine) == Progress::GoesOn {
-        let moved = evacuation.moved_bytes() / PAGE_SIZE;
+    while compaction.step(&machine.pages, &machine) == Progress::GoesOn {
+        let moved = compaction.moved_bytes() / PAGE_SIZE;
         assert!(moved - last <= 16, "{} pages in a step", moved - last);
         last = moved;
         (0..CORES).for_each(|core| machine.pass(core));
@@ -254,8 +254,8 @@ proptest! {
         (0..places).filter(|_| random.below(kept) != 0).for_each(|place| machine.unmap(place));
         (0..CORES).for_each(|core| machine.pass(core));
         machine.collect();
-        let mut evacuation = Evacuation::new();
-        evacuation.start(2);
+        let mut compaction = Compaction::new();
+        compaction.start(2);
         for step in steps {
             match step {
                 Step::Map(place) => drop(machine.map(place, State::Present)),
@@ -273,11 +273,11 @@ proptest! {
                 }
                 Step::Run(pages) => machine.run(pages),
                 Step::FreeRun(index) => machine.free_run(index),
-                Step::Start(granules) => if evacuation.is_over() {
-                    evacuation.start(granules);
+                Step::Start(granules) => if compaction.is_over() {
+                    compaction.start(granules);
                 },
-                Step::Move => drop(evacuation.step(&machine.pages, &machine)),
-                Step::End => evacuation.end(&machine.pages),
+                Step::Move => drop(compaction.step(&machine.pages, &machine)),
+                Step::End => compaction.end(&machine.pages),
                 Step::WithdrawAndReturn => {
                     let withdrawn = machine.pages.withdraw(4 * GRANULE);
                     for (start, len) in withdrawn.blocks() {
@@ -296,7 +296,7 @@ proptest! {
             }
             machine.check_values();
         }
-        evacuation.end(&machine.pages);
+        compaction.end(&machine.pages);
         (0..CORES).for_each(|core| machine.pass(core));
         machine.collect();
         machine.check();

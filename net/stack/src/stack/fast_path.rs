@@ -1,13 +1,13 @@
-//! The usual frame: a segment of a connection, with data or an acknowledgement and no options but timestamps, over IPv4 or
+//! The fast-path frame: a segment of a connection, with data or an acknowledgement and no options but timestamps, over IPv4 or
 //! IPv6 without any of theirs. It is read in one look, without the steps between.
 //!
-//! Whatever is unusual about a frame is left to the general way (`receive.rs`), which would do the same with the usual
+//! Whatever is unusual about a frame is left to the general path (`receive.rs`), which would do the same with the usual
 //! ones: nothing is dropped or counted here.
 
 use crate::checksum::Sum;
 use crate::interface::Interface;
 use crate::ip::Mark;
-use crate::tcp::connection::expected::Plain;
+use crate::tcp::connection::header_prediction::Plain;
 use crate::tcp::flow_map::{FlowKey, FlowKey4};
 use crate::tcp::options::{Options, TIMESTAMPS_LEN, Timestamps};
 use crate::tcp::sack::SackBlocks;
@@ -32,8 +32,8 @@ const TCP_V6: usize = IP + ipv6::HEADER_LEN;
 const LEAST_V4: usize = TCP_V4 + HEADER_LEN;
 const LEAST_V6: usize = TCP_V6 + HEADER_LEN;
 
-/// What a usual frame says.
-pub(super) struct Usual {
+/// What a fast-path frame says.
+pub(super) struct FastSegment {
     /// The connection that it is for.
     pub connection: u32,
     pub plain: Plain,
@@ -47,23 +47,23 @@ pub(super) struct Usual {
     end: usize,
 }
 
-/// Reads a frame of which `rest_len` bytes stand elsewhere; `None` where it is not a usual one, or for no connection.
+/// Reads a frame of which `rest_len` bytes stand elsewhere; `None` where it is not a fast-path one, or for no connection.
 #[inline(always)]
-pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface, tcp: &Tcp) -> Option<Usual> {
+pub(super) fn read(frame: &[u8], rest_len: usize, interface: &Interface, tcp: &Tcp) -> Option<FastSegment> {
     let head = frame.first_chunk::<LEAST_V4>()?;
     let from_group = head[6] & 1 != 0;
     if head[..6] != interface.mac.0 || head[6..12] == interface.mac.0 || from_group {
         return None;
     }
-    let usual = match EtherType(half(head, 12)) {
+    let fast = match EtherType(half(head, 12)) {
         EtherType::IPV4 => read_v4(frame, head, interface, tcp)?,
         EtherType::IPV6 => read_v6(frame, interface, tcp)?,
         _ => return None,
     };
     // The rest belongs to the packet as a whole.
     let len = frame.len() + rest_len;
-    let fits = usual.start <= usual.end && usual.end <= len && (rest_len == 0 || usual.end == len);
-    fits.then_some(usual)
+    let fits = fast.start <= fast.end && fast.end <= len && (rest_len == 0 || fast.end == len);
+    fits.then_some(fast)
 }
 
 #[inline(always)]
@@ -85,7 +85,7 @@ const fn is_plain(flags: u8) -> bool {
 
 /// Reads a packet of IPv4 in `frame`, which begins with `head`.
 #[inline(always)]
-fn read_v4(frame: &[u8], head: &[u8; LEAST_V4], interface: &Interface, tcp: &Tcp) -> Option<Usual> {
+fn read_v4(frame: &[u8], head: &[u8; LEAST_V4], interface: &Interface, tcp: &Tcp) -> Option<FastSegment> {
     let (local, remote) = (word(head, IP + 16), word(head, IP + 12));
     let is_fragment = half(head, IP + 6) & 0x3fff != 0;
     let odd = head[IP] != 0x45 || head[IP + 9] != TCP || is_fragment || is_marked(head[IP + 1]);
@@ -101,12 +101,12 @@ fn read_v4(frame: &[u8], head: &[u8; LEAST_V4], interface: &Interface, tcp: &Tcp
     let ports = (half(head, TCP_V4), half(head, TCP_V4 + 2));
     let connection = tcp.connection_at4(&FlowKey4::new(local, remote, ports.1, ports.0))?;
     let end = IP + usize::from(half(head, IP + 2));
-    Usual::new(connection, head, frame.get(LEAST_V4..)?, TCP_V4, end)
+    FastSegment::new(connection, head, frame.get(LEAST_V4..)?, TCP_V4, end)
 }
 
 /// Reads a packet of IPv6.
 #[inline]
-fn read_v6(frame: &[u8], interface: &Interface, tcp: &Tcp) -> Option<Usual> {
+fn read_v6(frame: &[u8], interface: &Interface, tcp: &Tcp) -> Option<FastSegment> {
     let head = frame.first_chunk::<LEAST_V6>()?;
     let service = head[IP] << 4 | head[IP + 1] >> 4;
     let odd = head[IP] >> 4 != 6 || head[IP + 6] != TCP || is_marked(service);
@@ -121,16 +121,16 @@ fn read_v6(frame: &[u8], interface: &Interface, tcp: &Tcp) -> Option<Usual> {
     let mut flow = FlowKey::v6(local, remote);
     flow.set_ports(half(head, TCP_V6 + 2), half(head, TCP_V6));
     let end = TCP_V6 + usize::from(half(head, IP + 4));
-    Usual::new(tcp.connection_at(&flow)?, head, frame.get(LEAST_V6..)?, TCP_V6, end)
+    FastSegment::new(tcp.connection_at(&flow)?, head, frame.get(LEAST_V6..)?, TCP_V6, end)
 }
 
-/// Whether a router on the way was congested (RFC 3168 5): that is for the general way to tell.
+/// Whether a router on the way was congested (RFC 3168 5): that is for the general path to tell.
 #[inline(always)]
 const fn is_marked(service: u8) -> bool {
     service & 3 == 3
 }
 
-impl Usual {
+impl FastSegment {
     /// Reads TCP's header, which begins at `at` in `head`; `behind` follows that, and the packet ends at `end`.
     #[inline(always)]
     fn new<const N: usize>(

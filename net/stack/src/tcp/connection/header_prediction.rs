@@ -1,8 +1,8 @@
 //! The segment that is expected: the next one of its stream, with nothing to say but data, an acknowledgement, or both, on a
-//! connection that is calm. Nearly all segments are (Jacobson's header prediction, 1990): what the general way asks of each
+//! connection that is calm. Nearly all segments are (Jacobson's header prediction, 1990): what the general path asks of each
 //! (`segments.rs`) is asked of these in one go.
 //!
-//! It is the general way with the branches known beforehand: the same parts do the same things to the connection.
+//! It is the general path with the branches known beforehand: the same parts do the same things to the connection.
 
 use super::signals::Signal;
 use super::{Agreed, Connection, Held, State};

@@ -6,13 +6,13 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_memory::regions::{Extent, Mover, Retired, movable_from};
 
-/// Whether any page was ever set in motion: as long as none was, a page fault need not look.
+/// Whether any page was ever put into migration: as long as none was, a page fault need not look.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Moves pages of the cell's regions.
-pub(crate) struct Motion;
+pub(crate) struct Migration;
 
-/// Ends the motion of a page that was touched. Whether one is there now: another core may have been the first, or it has
+/// Ends the migration of a page that was touched. Whether one is there now: another core may have been the first, or it has
 /// moved by now.
 #[inline]
 pub(crate) fn stay(address: u64) -> bool {
@@ -22,7 +22,7 @@ pub(crate) fn stay(address: u64) -> bool {
 // SAFETY: pages of regions are filled with memory that comes from the page allocator page by page, and what is retired is
 // collected when every core has passed its loop since; regions are touched by events, which a core that is halted does
 // not run, so that no core gets at the old place once that is over.
-unsafe impl Mover for Motion {
+unsafe impl Mover for Migration {
     fn region_from(&self, address: usize) -> Option<Extent> {
         movable_from(address)
     }
@@ -43,7 +43,7 @@ unsafe impl Mover for Motion {
         // Seen by whoever sees the page gone: what follows is by a locked instruction.
         HAS_BEGUN.store(true, Ordering::Relaxed);
         if let Some(tables) = tables() {
-            tables.begin_motion(address as u64, frame);
+            tables.begin_migration(address as u64, frame);
         }
     }
 
@@ -58,6 +58,6 @@ unsafe impl Mover for Motion {
     unsafe fn finish(&self, address: usize, from: NonNull<u8>, to: NonNull<u8>) -> bool {
         // SAFETY: the caller's promise; every core that runs has flushed since, and one that is halted does before it runs
         // an event.
-        tables().is_some_and(|tables| unsafe { tables.finish_motion(address as u64, from, to) })
+        tables().is_some_and(|tables| unsafe { tables.finish_migration(address as u64, from, to) })
     }
 }

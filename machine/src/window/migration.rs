@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!               begin                      (every core flushes)          finish
-//!   present ────────────► in motion ──────────────────────────────► present, elsewhere
+//!   present ────────────► migrating ──────────────────────────────► present, elsewhere
 //!      ▲                      │
 //!      └── stay: it is touched, or named to a device ──┘
 //! ```
 //!
-//! A page in motion faults when it is touched, and its entry remembers where it is. Once every core has flushed, no one gets
+//! A migrating page faults when it is touched, and its entry remembers where it is. Once every core has flushed, no one gets
 //! at it but by a fault: then it is copied, and its entry changes from the one place to the other in one step. A touch
 //! before that makes it present where it was, and the step fails: so bytes that are written are never left behind. What is
-//! retired meanwhile is in motion no longer.
+//! retired meanwhile is no longer migrating.
 //!
 //! A page that was ever named to a device is *pinned*: who lends memory to devices does not say when they have let go of
 //! a page. Only pages of 4 KiB move.
@@ -27,8 +27,8 @@ use isola_abi::layout::{PAGE_SIZE, PageSize};
 /// In the entry of a page: a device was told where it is. Processors leave the bit to software, as the next.
 const PINNED: u64 = 1 << 9;
 
-/// In the entry of a page that is not present: it is in motion.
-pub(super) const IN_MOTION: u64 = 1 << 10;
+/// In the entry of a page that is not present: it is migrating.
+pub(super) const MIGRATING: u64 = 1 << 10;
 
 impl Window {
     /// Passes pages that can move to `see`, from `address` on and before `end`, with their memory: those of 4 KiB that are
@@ -54,7 +54,7 @@ impl Window {
                 }
             };
             let entry = place.load(Ordering::Acquire);
-            if entry & (PRESENT | IN_MOTION) != 0
+            if entry & (PRESENT | MIGRATING) != 0
                 && entry & PINNED == 0
                 && let Some(frame) = self.memory.frame(frame_of(entry, PageSize::FourKib))
                 && see(address, frame).is_break()
@@ -66,41 +66,41 @@ impl Window {
         address.min(end)
     }
 
-    /// Has the page at `address` be in motion, if it is at `frame` and can move. Whether it is. Safe for any address: a page in
-    /// motion keeps its memory and its bytes, and the next access to it has it [stay](Self::stay).
-    pub fn begin_motion(&self, address: u64, frame: NonNull<u8>) -> bool {
+    /// Has the page at `address` be migrating, if it is at `frame` and can move. Whether it is. Safe for any address: a page in
+    /// migration keeps its memory and its bytes, and the next access to it has it [stay](Self::stay).
+    pub fn begin_migration(&self, address: u64, frame: NonNull<u8>) -> bool {
         let begin = |entry: u64| {
             let is_it = self.memory.frame(frame_of(entry, PageSize::FourKib)) == Some(frame);
-            let can_move = entry & (PRESENT | IN_MOTION) != 0 && entry & PINNED == 0 && is_it;
-            can_move.then_some(entry & !PRESENT | IN_MOTION)
+            let can_move = entry & (PRESENT | MIGRATING) != 0 && entry & PINNED == 0 && is_it;
+            can_move.then_some(entry & !PRESENT | MIGRATING)
         };
         let Ok(place) = self.small_entry(address) else { return false };
         place.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin).is_ok()
     }
 
-    /// Moves the page at `address`, which is in motion, with its bytes from one page of memory to another. Whether it has
+    /// Moves the page at `address`, which is migrating, with its bytes from one page of memory to another. Whether it has
     /// moved: otherwise somebody has touched it.
     ///
     /// # Safety
     /// `to` is a page of the caller's that nobody else knows of, and every core has called [`super::flush`] since the page's
-    /// motion began.
-    pub unsafe fn finish_motion(&self, address: u64, from: NonNull<u8>, to: NonNull<u8>) -> bool {
+    /// migration began.
+    pub unsafe fn finish_migration(&self, address: u64, from: NonNull<u8>, to: NonNull<u8>) -> bool {
         let (Ok(place), Some(new)) = (self.small_entry(address), self.memory.phys(to, PAGE_SIZE)) else {
             return false;
         };
         let entry = place.load(Ordering::Acquire);
         let is_it = self.memory.frame(frame_of(entry, PageSize::FourKib)) == Some(from);
-        if entry & (PRESENT | IN_MOTION) != IN_MOTION || !is_it {
+        if entry & (PRESENT | MIGRATING) != MIGRATING || !is_it {
             return false;
         }
         // SAFETY: `to` is the caller's. `from` is a page of memory, and not used for anything else before the caller's core
         // has flushed again; who writes to it meanwhile has made the page stay.
         unsafe { copy(from, to) };
-        let moved = entry & !(ADDRESS | IN_MOTION) | new.0 | PRESENT;
+        let moved = entry & !(ADDRESS | MIGRATING) | new.0 | PRESENT;
         place.compare_exchange(entry, moved, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Ends the motion of the page at `address`, if it is in motion: it stays where it is. Whether a page of 4 KiB is there
+    /// Ends the migration of the page at `address`, if it is migrating: it stays where it is. Whether a page of 4 KiB is there
     /// now.
     pub fn stay(&self, address: u64) -> bool {
         self.small_entry(address).is_ok_and(|place| settle(place, 0) & PRESENT != 0)
@@ -123,10 +123,10 @@ pub(super) fn pin(place: &AtomicU64) -> u64 {
     settle(place, PINNED)
 }
 
-/// Ends a page's motion, and sets bits in its entry, if it is present then. Returns the entry.
+/// Ends a page's migration, and sets bits in its entry, if it is present then. Returns the entry.
 fn settle(place: &AtomicU64, bits: u64) -> u64 {
     let settled = |entry: u64| {
-        let present = if entry & IN_MOTION != 0 { entry & !IN_MOTION | PRESENT } else { entry };
+        let present = if entry & MIGRATING != 0 { entry & !MIGRATING | PRESENT } else { entry };
         if present & PRESENT != 0 { present | bits } else { present }
     };
     let mut entry = place.load(Ordering::Acquire);

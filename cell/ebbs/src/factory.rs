@@ -5,9 +5,9 @@ use crate::table::Pointers;
 use core::fmt;
 use core::sync::atomic::Ordering;
 
-/// What makes the representatives of each Ebb of a cell, by number: null until the first is made or another maker is named,
+/// What makes the representatives of each Ebb of a cell, by number: null until the first is made or another factory is named,
 /// and for good from then on.
-pub(crate) struct Makers(Pointers);
+pub(crate) struct Factories(Pointers);
 
 /// An Ebb cannot be replaced any more: representatives of it exist in this cell, or it was replaced already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl fmt::Display for InUse {
 
 impl core::error::Error for InUse {}
 
-impl Makers {
+impl Factories {
     /// None named yet.
     pub const fn new() -> Self {
         Self(Pointers::null())

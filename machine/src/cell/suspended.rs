@@ -1,24 +1,24 @@
 //! What a core was in the middle of when the supervisor took it by force: kept, and gone on with by other cores of the cell.
 //!
 //! The supervisor orders a core to [yield](isola_abi::places::OrderKind::Yield) and sends it a non-maskable interrupt. What
-//! the core was in the middle of, all of its registers, is set aside under the name of its place: a *context*. The core is
+//! the core was in the middle of, all of its registers, is suspended under the name of its place: a *context*. The core is
 //! free then. Another one goes on with the context when it is between two events, on the stack of the place that was left,
 //! until that hands on what it carries and [ends](end).
 //!
 //! ```text
-//!   core at place 2      interrupted: context 2 is set aside        taken back by the supervisor
+//!   core at place 2      interrupted: context 2 is suspended        taken back by the supervisor
 //!   core at place 0      between two events: context 0 is kept  ->  context 2: the rest of its event  ->  context 0
 //! ```
 //!
-//! A context that is gone on with stands on that of the core that does so, and can be set aside again.
+//! A context that is gone on with stands on that of the core that does so, and can be suspended again.
 //!
 //! A core between two events holds nothing, so that what it goes on with can take any lock in the end. But the one that
 //! was to go on may itself wait in the middle of an event for a lock that a context holds: so, as long as a context is not
-//! finished, the supervisor *presses* all cores of the cell every few milliseconds, by non-maskable interrupts. One that
-//! has nobody's context on top goes on with one from the middle of its own event; one that has, sets it aside and goes on
+//! finished, the supervisor *rotates* all cores of the cell every few milliseconds, by non-maskable interrupts. One that
+//! has nobody's context on top goes on with one from the middle of its own event; one that has, suspends it and goes on
 //! with its own. So each goes on in the end, whoever waits for whom.
 //!
-//! Nothing is set aside while the core has interrupts on, as it is between two events and will see its orders by itself,
+//! Nothing is suspended while the core has interrupts on, as it is between two events and will see its orders by itself,
 //! and nothing of what is done here: see `may_switch`.
 
 use super::unplug::has_forgotten;
@@ -48,22 +48,22 @@ struct Context {
 }
 
 /// The context of a place, and where it stands.
-struct Aside {
+struct Suspended {
     context: UnsafeCell<Context>,
     /// The place whose context goes on when this one has ended, and 1; 0 where there is none.
     below: AtomicU32,
     /// The place whose core is in the middle of it, or of one that stands on it.
     on: AtomicU32,
-    /// It is not to be set aside for now.
+    /// It is not to be suspended for now.
     is_switching: AtomicBool,
 }
 
 // SAFETY: a context is written by the core that is in the middle of it, and read by the one that goes on with it, which
 // `WAITING` and the links, both stored with release after the context, tell of it.
-unsafe impl Sync for Aside {}
+unsafe impl Sync for Suspended {}
 
-static ASIDE: [Aside; MAX_CORES] = [const {
-    Aside {
+static SUSPENDED: [Suspended; MAX_CORES] = [const {
+    Suspended {
         context: UnsafeCell::new(Context {
             sse: [[0; 2]; 16],
             frame: ExceptionFrame::zeroed(),
@@ -85,13 +85,13 @@ static WAITING: AtomicU64 = AtomicU64::new(0);
 /// The one that was gone on with last.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// The places whose cores have come and carry what is to be run there, or wait for it: what they do can be set aside.
+/// The places whose cores have come and carry what is to be run there, or wait for it: what they do can be suspended.
 static INSIDE: AtomicU64 = AtomicU64::new(0);
 
-/// How many contexts were set aside, and have not ended.
+/// How many contexts were suspended, and have not ended.
 static UNFINISHED: AtomicU32 = AtomicU32::new(0);
 
-/// By place: the press that its core has followed.
+/// By place: the rotation that its core has followed.
 static FOLLOWED: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 
 /// By place: whether others' contexts have run on its core since it was last asked.
@@ -124,12 +124,12 @@ pub enum Asked {
     Nothing,
     /// To stop, and say where it stood.
     Stop,
-    /// To yield: what it was in the middle of is set aside, and waits for whoever is told of it. Then the core has to say
+    /// To yield: what it was in the middle of is suspended, and waits for whoever is told of it. Then the core has to say
     /// so, by [`Yielded::tell`], and to do nothing any more but [`Yielded::wait`].
     Yield(Yielded),
 }
 
-/// What a core was in the middle of is set aside.
+/// What a core was in the middle of is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the supervisor waits to be told"]
 pub struct Yielded {
@@ -172,7 +172,7 @@ impl Yielded {
 }
 
 /// What a core does at a non-maskable interrupt; to be called by its handler, with the registers that it was given.
-/// `give_notice` has all cores that run look whether anything is set aside; it may be called in the middle of anything. Those
+/// `give_notice` has all cores that run look whether anything is suspended; it may be called in the middle of anything. Those
 /// that are halted have to be woken where the answer is [`Asked::Yield`].
 ///
 /// At whose place the core is says the stack, which is the place's own: nothing else is certain in the middle of anything.
@@ -183,7 +183,7 @@ pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> 
         return Asked::Nothing;
     }
     let mut asked = if has_forgotten(place) { Asked::Done } else { Asked::Nothing };
-    let (order, presses) = (places().at(place), places().presses());
+    let (order, rotations) = (places().at(place), places().rotations());
     let yielded = report().cores.get(place).map_or(0, |core| core.yielded.load(Ordering::Relaxed));
     if order.kind == OrderKind::Yield && yielded == order.to_u32() {
         // It is in `Yielded::wait`, and what it was in the middle of is another core's.
@@ -195,13 +195,13 @@ pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> 
     if order.kind == OrderKind::Yield {
         asked = Asked::Done;
         if may_switch(frame, place) {
-            return set_aside(frame, place, order, give_notice);
+            return suspended(frame, place, order, give_notice);
         }
     }
-    if FOLLOWED[place].load(Ordering::Relaxed) != presses {
+    if FOLLOWED[place].load(Ordering::Relaxed) != rotations {
         asked = Asked::Done;
         give_notice();
-        FOLLOWED[place].store(presses, Ordering::Relaxed);
+        FOLLOWED[place].store(rotations, Ordering::Relaxed);
         if may_switch(frame, place) {
             follow(frame, place);
         }
@@ -213,7 +213,7 @@ pub fn non_maskable(_: Authority, frame: &ExceptionFrame, give_notice: fn()) -> 
 pub(super) fn enter(place: usize) {
     if let (Some(top), Some(followed)) = (TOP.get(place), FOLLOWED.get(place)) {
         top.store(0, Ordering::Relaxed);
-        followed.store(places().presses(), Ordering::Relaxed);
+        followed.store(places().rotations(), Ordering::Relaxed);
     }
     INSIDE.fetch_or(bit(place), Ordering::Relaxed);
 }
@@ -223,17 +223,17 @@ pub fn depart(_: Authority, place: usize) {
     INSIDE.fetch_and(!bit(place), Ordering::Relaxed);
 }
 
-/// Whether anything was set aside that has not ended. Where nothing was, that is a load.
+/// Whether anything was suspended that has not ended. Where nothing was, that is a load.
 #[inline]
 pub fn is_unfinished() -> bool {
     UNFINISHED.load(Ordering::Relaxed) != 0
 }
 
-/// Goes on with a context that was set aside, if one waits: until it ends, or the supervisor wants this core to go on
+/// Goes on with a context that was suspended, if one waits: until it ends, or the supervisor wants this core to go on
 /// with its own. For the core at a place, between two events. Returns whether any context but the core's own has run on
 /// this core since this was last asked: then its timer is not as it was armed.
 pub fn go_on_with_others(_: Authority, place: usize) -> bool {
-    let (Some(own), Some(disturbed)) = (ASIDE.get(place), DISTURBED.get(place)) else { return false };
+    let (Some(own), Some(disturbed)) = (SUSPENDED.get(place), DISTURBED.get(place)) else { return false };
     // One that is gone on with itself, by another core, is not between two events of that one.
     if is_unfinished() && own.below.load(Ordering::Relaxed) == 0 {
         own.is_switching.store(true, Ordering::Relaxed);
@@ -242,7 +242,7 @@ pub fn go_on_with_others(_: Authority, place: usize) -> bool {
             put_on(top, place);
             own.keep_bases();
             prepare(top);
-            let (kept, next) = (own.context.get(), &ASIDE[top]);
+            let (kept, next) = (own.context.get(), &SUSPENDED[top]);
             // SAFETY: both contexts are this core's alone: its own, and the one that it has claimed, which was kept whole
             // by `save` or by this.
             unsafe { isola_exchange(kept, next.context.get(), &next.is_switching, &NOWHERE, 0) };
@@ -256,7 +256,7 @@ pub fn go_on_with_others(_: Authority, place: usize) -> bool {
 /// Ends the context of that place, whose core carries nothing any more, where it is another core that goes on with it; the
 /// order is echoed once nothing of it is used. Returns where it is the place's own core.
 pub fn end(_: Authority, place: usize, echo: Order) {
-    let Some(own) = ASIDE.get(place) else { return };
+    let Some(own) = SUSPENDED.get(place) else { return };
     own.is_switching.store(true, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     // From here on it stays on whatever core it is on.
@@ -266,7 +266,7 @@ pub fn end(_: Authority, place: usize, echo: Order) {
     };
     let here = own.on.load(Ordering::Relaxed) as usize;
     let told = report().cores.get(place);
-    // The core that has set this aside has still to wake others, and to say so: it is taken once the order is echoed.
+    // The core that has suspended this has still to wake others, and to say so: it is taken once the order is echoed.
     while told.is_some_and(|core| core.yielded.load(Ordering::Acquire) == 0) {
         core::hint::spin_loop();
     }
@@ -275,7 +275,7 @@ pub fn end(_: Authority, place: usize, echo: Order) {
     UNFINISHED.fetch_sub(1, Ordering::Relaxed);
     let word = told.map_or(&NOWHERE, |core| &core.order);
     prepare(next);
-    let next = &ASIDE[next];
+    let next = &SUSPENDED[next];
     // SAFETY: what stood below this context is this core's, and was kept whole when this was put on it; nothing of this
     // one is used any more.
     unsafe { isola_go_on(0, next.context.get(), &next.is_switching, word, echo.to_u32()) }
@@ -299,7 +299,7 @@ fn top_of(place: usize) -> usize {
     TOP[place].load(Ordering::Relaxed).checked_sub(1).map_or(place, |top| top as usize)
 }
 
-/// Whether what the core at a place is in the middle of can be set aside: it has come and does not leave, has interrupts off, and
+/// Whether what the core at a place is in the middle of can be suspended: it has come and does not leave, has interrupts off, and
 /// does nothing of what is done here.
 fn may_switch(frame: &ExceptionFrame, place: usize) -> bool {
     let here = (isola_exchange as *const ()).addr() as u64;
@@ -309,19 +309,19 @@ fn may_switch(frame: &ExceptionFrame, place: usize) -> bool {
     let end = (&raw const isola_contexts_end).addr() as u64;
     frame.rflags & INTERRUPTS_ON == 0
         && INSIDE.load(Ordering::Relaxed) & bit(place) != 0
-        && !ASIDE[top_of(place)].is_switching.load(Ordering::Relaxed)
+        && !SUSPENDED[top_of(place)].is_switching.load(Ordering::Relaxed)
         && !(here..end).contains(&frame.rip)
 }
 
-/// Sets aside all that the core at a place is in the middle of, and its own context with it.
-fn set_aside(frame: &ExceptionFrame, place: usize, order: Order, give_notice: fn()) -> Asked {
+/// Suspends all that the core at a place is in the middle of, and its own context with it.
+fn suspended(frame: &ExceptionFrame, place: usize, order: Order, give_notice: fn()) -> Asked {
     let top = top_of(place);
-    ASIDE[top].save(frame);
+    SUSPENDED[top].save(frame);
     depart(Authority::OWN, place);
     TOP[place].store(0, Ordering::Relaxed);
     UNFINISHED.fetch_add(1, Ordering::Relaxed);
     // Where that was another's context, its own is kept already. Each goes on by itself: one may wait for the other.
-    ASIDE[top].below.store(0, Ordering::Relaxed);
+    SUSPENDED[top].below.store(0, Ordering::Relaxed);
     WAITING.fetch_or(bit(top) | bit(place), Ordering::Release);
     give_notice();
     Asked::Yield(Yielded { place, order })
@@ -333,20 +333,20 @@ fn follow(frame: &ExceptionFrame, place: usize) {
     let top = top_of(place);
     let next = if top == place {
         let Some(next) = claim() else { return };
-        ASIDE[place].save(frame);
+        SUSPENDED[place].save(frame);
         put_on(next, place);
         next
     } else {
-        ASIDE[top].save(frame);
-        ASIDE[top].below.store(0, Ordering::Relaxed);
+        SUSPENDED[top].save(frame);
+        SUSPENDED[top].below.store(0, Ordering::Relaxed);
         stand(place, place);
         WAITING.fetch_or(bit(top), Ordering::Release);
         place
     };
     prepare(next);
-    let next = &ASIDE[next];
+    let next = &SUSPENDED[next];
     // SAFETY: the context is this core's alone, its own or the one that it has claimed, and was kept whole when another was
-    // put on it, or when it was set aside. What the core was in the middle of is saved; nothing of this handler is used
+    // put on it, or when it was suspended. What the core was in the middle of is saved; nothing of this handler is used
     // any more.
     unsafe { isola_go_on(0, next.context.get(), &next.is_switching, &NOWHERE, 0) }
 }
@@ -373,14 +373,14 @@ fn next_in_turn(waiting: u64, last: u32) -> Option<u32> {
 
 /// Puts a context, which the calling core has claimed, on its own.
 fn put_on(top: usize, place: usize) {
-    ASIDE[top].below.store(place as u32 + 1, Ordering::Relaxed);
-    ASIDE[top].on.store(place as u32, Ordering::Relaxed);
+    SUSPENDED[top].below.store(place as u32 + 1, Ordering::Relaxed);
+    SUSPENDED[top].on.store(place as u32, Ordering::Relaxed);
     stand(top, place);
 }
 
 /// Says that the core at a place is in the middle of the context `top`, which it will be once it has changed to it.
 fn stand(top: usize, place: usize) {
-    ASIDE[top].is_switching.store(true, Ordering::Relaxed);
+    SUSPENDED[top].is_switching.store(true, Ordering::Relaxed);
     DISTURBED[place].store(true, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     TOP[place].store(if top == place { 0 } else { top as u32 + 1 }, Ordering::Relaxed);
@@ -390,7 +390,7 @@ fn stand(top: usize, place: usize) {
 /// Makes this core fit for a context. Nothing that is kept by core may be used from here until the core goes on with it.
 fn prepare(next: usize) {
     // SAFETY: the context is the calling core's to go on with, and nobody writes it.
-    let context = unsafe { &*ASIDE[next].context.get() };
+    let context = unsafe { &*SUSPENDED[next].context.get() };
     flush();
     cpu::set_fault_address(context.fault_address);
     // SAFETY: the context's code, which this core continues, has set this base, for the data of its own core.
@@ -399,7 +399,7 @@ fn prepare(next: usize) {
     local::send_to_self(WAKE_VECTOR);
 }
 
-impl Aside {
+impl Suspended {
     /// Keeps what the calling core was in the middle of when it was interrupted, which was this context.
     fn save(&self, frame: &ExceptionFrame) {
         // SAFETY: the core is in the middle of this context, so that nobody else reads or writes it. The handler of

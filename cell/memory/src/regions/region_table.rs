@@ -11,7 +11,7 @@
 //! Tables are counted when a region is made, so that no fault finds none left: those of the last level with the
 //! region, those above (and the small area's) as far as the area was ever used.
 //!
-//! The lock is held while the book is looked into, for tens of instructions: nothing is allocated, filled or freed
+//! The lock is held while the region table is looked into, for tens of instructions: nothing is allocated, filled or freed
 //! meanwhile. It may be taken in a fault, see the module's head.
 
 use super::addresses::Addresses;
@@ -26,12 +26,12 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use isola_abi::layout::PageSize;
 use spin::Mutex;
 
-static BOOK: Mutex<Option<Book>> = Mutex::new(None);
+static REGION_TABLE: Mutex<Option<RegionTable>> = Mutex::new(None);
 
 /// How many regions are retired and not collected yet.
 static RETIRED: AtomicUsize = AtomicUsize::new(0);
 
-struct Book {
+struct RegionTable {
     /// Small, large, huge.
     areas: [Addresses<Entry>; 3],
     /// Page tables that no region counts on.
@@ -88,7 +88,11 @@ impl core::error::Error for FaultError {}
 /// A [`FaultError`].
 #[inline]
 pub fn fault(address: usize) -> Result<(), FaultError> {
-    let inner = BOOK.lock().as_mut().and_then(|book| book.live(address)).ok_or(FaultError::NoRegion)?;
+    let inner = REGION_TABLE
+        .lock()
+        .as_mut()
+        .and_then(|region_table| region_table.live(address))
+        .ok_or(FaultError::NoRegion)?;
     let offset = address - inner.start();
     inner.count_fault();
     let filler = Filler::new(&inner, Some(offset));
@@ -96,9 +100,9 @@ pub fn fault(address: usize) -> Result<(), FaultError> {
     if filler.is_satisfied() { Ok(()) } else { Err(FaultError::NotFilled(inner.name)) }
 }
 
-/// The name of the region at `address`. For a crash: it does not wait where the book is in use.
+/// The name of the region at `address`. For a crash: it does not wait where the region table is in use.
 pub fn region_at(address: usize) -> Option<&'static str> {
-    BOOK.try_lock()?.as_mut()?.live(address).map(|inner| inner.name)
+    REGION_TABLE.try_lock()?.as_mut()?.live(address).map(|inner| inner.name)
 }
 
 /// The first region that ends behind `address` and has pages that can move.
@@ -107,8 +111,8 @@ pub fn movable_from(address: usize) -> Option<Extent> {
         State::Live(inner) => inner.page == PageSize::FourKib && inner.pager.can_move(),
         State::Retired(_) | State::Collected => false,
     };
-    let book = BOOK.lock();
-    let mut taken = book.as_ref()?.areas.iter().flat_map(|area| area.from(address));
+    let region_table = REGION_TABLE.lock();
+    let mut taken = region_table.as_ref()?.areas.iter().flat_map(|area| area.from(address));
     taken.find(|(_, entry)| can_move(entry)).map(|(range, _)| *range)
 }
 
@@ -122,8 +126,8 @@ pub fn collect() {
     let Some(window) = window() else { return };
     loop {
         let over = |state: &State| matches!(state, State::Retired(retired) if window.is_over(*retired));
-        let found = BOOK.lock().as_mut().and_then(|book| {
-            let mut entries = book.areas.iter_mut().flat_map(Addresses::iter_mut);
+        let found = REGION_TABLE.lock().as_mut().and_then(|region_table| {
+            let mut entries = region_table.areas.iter_mut().flat_map(Addresses::iter_mut);
             let (range, entry) = entries.find(|(_, entry)| over(&entry.state))?;
             entry.state = State::Collected;
             Some(range)
@@ -132,9 +136,9 @@ pub fn collect() {
         // SAFETY: the region was retired in `retire`, and that is over; the state keeps everybody else away.
         unsafe { window.collect(range.start, range.len) };
         RETIRED.fetch_sub(1, Ordering::Relaxed);
-        if let Some(book) = BOOK.lock().as_mut() {
-            let entry = book.areas.iter_mut().find_map(|area| area.free(range.start));
-            book.tables += entry.map_or(0, |entry| entry.tables);
+        if let Some(region_table) = REGION_TABLE.lock().as_mut() {
+            let entry = region_table.areas.iter_mut().find_map(|area| area.free(range.start));
+            region_table.tables += entry.map_or(0, |entry| entry.tables);
         }
     }
 }
@@ -143,18 +147,20 @@ pub fn collect() {
 pub(super) fn enter(inner: &Arc<Inner>) -> Result<(), RegionError> {
     let window = window().ok_or(RegionError::NoWindow)?;
     loop {
-        let mut guard = BOOK.lock();
-        let book = guard.get_or_insert_with(|| Book::new(window.extent(), window.table_count()));
-        let area = book.area(inner);
+        let mut guard = REGION_TABLE.lock();
+        let region_table =
+            guard.get_or_insert_with(|| RegionTable::new(window.extent(), window.table_count()));
+        let area = region_table.area(inner);
         if area.room() > 0 {
-            return book.enter(inner);
+            return region_table.enter(inner);
         }
         let wanted = 2 * area.len() + 16;
         drop(guard);
         let mut larger = Vec::new();
         larger.try_reserve(wanted).map_err(|_| RegionError::Fill(FillError::OutOfMemory(wanted)))?;
         // What is dropped is dropped when the lock is free again: the heap is never called with it held.
-        let smaller = BOOK.lock().as_mut().map(|book| book.area(inner).make_room(larger));
+        let smaller =
+            REGION_TABLE.lock().as_mut().map(|region_table| region_table.area(inner).make_room(larger));
         drop(smaller);
     }
 }
@@ -162,17 +168,17 @@ pub(super) fn enter(inner: &Arc<Inner>) -> Result<(), RegionError> {
 /// Counts page tables for objects in pieces, as for regions; false where there are not so many.
 pub(crate) fn take_tables(count: usize) -> bool {
     let Some(window) = window() else { return false };
-    let mut guard = BOOK.lock();
-    let book = guard.get_or_insert_with(|| Book::new(window.extent(), window.table_count()));
-    let left = book.tables.checked_sub(count);
-    book.tables = left.unwrap_or(book.tables);
+    let mut guard = REGION_TABLE.lock();
+    let region_table = guard.get_or_insert_with(|| RegionTable::new(window.extent(), window.table_count()));
+    let left = region_table.tables.checked_sub(count);
+    region_table.tables = left.unwrap_or(region_table.tables);
     left.is_some()
 }
 
 /// Counts page tables as free again.
 pub(crate) fn give_tables(count: usize) {
-    if let Some(book) = BOOK.lock().as_mut() {
-        book.tables += count;
+    if let Some(region_table) = REGION_TABLE.lock().as_mut() {
+        region_table.tables += count;
     }
 }
 
@@ -180,18 +186,18 @@ pub(crate) fn give_tables(count: usize) {
 pub(super) fn retire(inner: &Inner) {
     let Some(window) = window() else { return };
     let start = inner.start();
-    // SAFETY: the region's owner is dropping it; the addresses stay taken in the book.
+    // SAFETY: the region's owner is dropping it; the addresses stay taken in the region table.
     let retired = unsafe { window.retire(start, inner.span_bytes()) };
     RETIRED.fetch_add(1, Ordering::Relaxed);
-    let live = BOOK.lock().as_mut().and_then(|book| {
-        let (_, entry) = book.area(inner).at(start)?;
+    let live = REGION_TABLE.lock().as_mut().and_then(|region_table| {
+        let (_, entry) = region_table.area(inner).at(start)?;
         Some(core::mem::replace(&mut entry.state, State::Retired(retired)))
     });
     drop(live);
     collect();
 }
 
-impl Book {
+impl RegionTable {
     fn new(extent: Extent, tables: usize) -> Self {
         let part = |first: usize, count: usize| Addresses::new(extent.eighths(first, count));
         Self { areas: [part(0, 1), part(1, 3), part(4, 2)], tables }

@@ -9,7 +9,7 @@
 //!
 //! *Choose* looks at all pages that can move, and keeps the granules in mind in which the least is in use: what is free in
 //! them is held from then on, so that nothing new comes there. Of these it takes the emptiest of which all that is in use
-//! can move. *Begin* sets the pages in motion; *finish* copies each to a page of another granule. A page that was touched
+//! can move. *Begin* begins the migration of the pages; *finish* copies each to a page of another granule. A page that was touched
 //! in between has stayed, and its granule is not free; what has moved has moved all the same.
 //!
 //! It is done in steps, one a pass of a core's loop, that no event waits for long: a step looks at no more than [`ENTRIES`]
@@ -39,14 +39,14 @@ const TARGETS: usize = 32;
 /// Pages in use beyond which a granule is not worth it: three quarters. What is free of it holds its place.
 const MOST_USED: u32 = 384;
 
-/// How often pages are set in motion that were touched when they had been, before others are.
+/// How often pages are put into migration that were touched when they had been, before others are.
 const ROUNDS: u32 = 3;
 
 /// What moves pages: the platform.
 ///
 /// # Safety
 /// Implementors promise that the memory which [`Self::look`] passes is a page of the page allocator, a run of its own, in
-/// use, and not free before the calling core has passed its loop; and that a page whose motion was finished is at the new
+/// use, and not free before the calling core has passed its loop; and that a page whose migration was finished is at the new
 /// place, with its bytes, and nobody gets at the old one any more.
 pub unsafe trait Mover {
     /// The first region of pages that can move which ends behind `address`.
@@ -62,19 +62,19 @@ pub unsafe trait Mover {
         see: &mut dyn FnMut(usize, NonNull<u8>) -> ControlFlow<()>,
     ) -> usize;
 
-    /// Sets a page in motion.
+    /// Begins the migration of a page.
     fn begin(&self, address: usize, frame: NonNull<u8>);
 
-    /// Notes that pages were set in motion.
+    /// Notes that pages were put into migration.
     fn begun(&self) -> Retired;
 
-    /// Whether every core has forgotten where pages were that were set in motion before then.
+    /// Whether every core has forgotten where pages were that were put into migration before then.
     fn is_over(&self, begun: Retired) -> bool;
 
-    /// Moves a page that is in motion, with its bytes. Whether it has moved: it stays where somebody has touched it.
+    /// Moves a page that is migrating, with its bytes. Whether it has moved: it stays where somebody has touched it.
     ///
     /// # Safety
-    /// The page was set in motion, that is over, and `to` is the caller's.
+    /// The page was put into migration, that is over, and `to` is the caller's.
     unsafe fn finish(&self, address: usize, from: NonNull<u8>, to: NonNull<u8>) -> bool;
 }
 
@@ -106,7 +106,7 @@ struct Target {
 }
 
 /// The way of some pages elsewhere.
-pub struct Evacuation {
+pub struct Compaction {
     stage: Stage,
     /// Where to go on.
     next: usize,
@@ -121,7 +121,7 @@ pub struct Evacuation {
     moved_pages: usize,
 }
 
-impl Evacuation {
+impl Compaction {
     /// None: it is over.
     pub const fn new() -> Self {
         Self {
@@ -181,7 +181,7 @@ impl Evacuation {
         Progress::GoesOn
     }
 
-    /// Ends it as it is. Pages that are in motion are present again when they are touched.
+    /// Ends it as it is. Pages that are migrating are present again when they are touched.
     pub fn end(&mut self, pages: &Pages) {
         self.stage = Stage::Over;
         self.targets.iter_mut().filter_map(Option::take).for_each(|target| let_go(pages, target));
@@ -274,7 +274,7 @@ impl Evacuation {
         self.begin_walk(stage)
     }
 
-    /// Sets some pages in motion. True where that were the last.
+    /// Begins the migration of some pages. True where that were the last.
     fn begin(&mut self, mover: &impl Mover) -> bool {
         let mut next = self.next;
         let is_done = walk(&mut next, mover, &mut |address, frame| {
@@ -306,7 +306,7 @@ impl Evacuation {
                 is_short = true;
                 return ControlFlow::Break(());
             };
-            // SAFETY: it was set in motion in this round, if it is, and that is over; the place was just handed out.
+            // SAFETY: it was put into migration in this round, if it is, and that is over; the place was just handed out.
             let has_moved = unsafe { mover.finish(address, frame, to) };
             if has_moved {
                 self.moved_pages += 1;
@@ -339,7 +339,7 @@ impl Evacuation {
     }
 }
 
-impl Default for Evacuation {
+impl Default for Compaction {
     fn default() -> Self {
         Self::new()
     }

@@ -1,4 +1,4 @@
-//! The short way of segments that are expected, in and out, and the general way: what comes of both is the same.
+//! The short way of segments that are expected, in and out, and the general path: what comes of both is the same.
 
 use isola_iobuf::{Chain, IoBuf};
 use isola_net_sim::{Peer, Segment, Talk, host_config, host_ip};
@@ -20,7 +20,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let usually = |usual: BoxedStrategy<i32>, other: BoxedStrategy<i32>| prop_oneof![15 => usual, 1 => other];
+    let usually = |fast: BoxedStrategy<i32>, other: BoxedStrategy<i32>| prop_oneof![15 => fast, 1 => other];
     let segment = (
         usually(Just(0).boxed(), (-2000..2000).boxed()),
         prop_oneof![Just(0usize), 1..1400usize],
@@ -56,7 +56,7 @@ enum Frames {
 /// Where TCP's header stands in a frame over IPv4.
 const TCP: usize = 34;
 
-/// The frame with four bytes of padding behind its options: the same segment, for the general way.
+/// The frame with four bytes of padding behind its options: the same segment, for the general path.
 fn padded(mut frame: Vec<u8>) -> Vec<u8> {
     let words = frame[TCP + 12] >> 4;
     let behind = TCP + 4 * usize::from(words);
@@ -169,7 +169,7 @@ proptest! {
 }
 
 #[test]
-fn a_usual_frame_whose_sum_is_wrong_is_dropped_whichever_byte_of_the_segment_differs() {
+fn a_fast_path_frame_whose_sum_is_wrong_is_dropped_whichever_byte_of_the_segment_differs() {
     let mut peer = Peer::listening();
     let talk = peer.connect(4000, None, None);
     for len in [1, 64, 65] {

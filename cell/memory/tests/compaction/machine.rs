@@ -17,7 +17,7 @@ const START: usize = 1 << 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Present,
-    InMotion,
+    Migrating,
     /// Named to a device.
     Pinned,
 }
@@ -122,7 +122,7 @@ impl Machine {
         let mut entries = self.entries.borrow_mut();
         let Some(entry) = entries.get_mut(&address) else { return };
         let frame = *self.remembered.borrow_mut()[core].entry(address).or_insert_with(|| {
-            if entry.state == State::InMotion {
+            if entry.state == State::Migrating {
                 entry.state = State::Present;
             }
             entry.frame
@@ -185,8 +185,8 @@ impl Machine {
         }
     }
 
-    pub fn is_any_in_motion(&self) -> bool {
-        self.entries.borrow().values().any(|entry| entry.state == State::InMotion)
+    pub fn is_any_migrating(&self) -> bool {
+        self.entries.borrow().values().any(|entry| entry.state == State::Migrating)
     }
 
     /// Places with a page, and where they are.
@@ -225,7 +225,7 @@ unsafe impl Mover for Machine {
                 return end;
             }
             let entry = self.entries.borrow().get(&place).copied();
-            if let Some(Entry { frame, state: State::Present | State::InMotion, .. }) = entry
+            if let Some(Entry { frame, state: State::Present | State::Migrating, .. }) = entry
                 && see(place, frame).is_break()
             {
                 return place;
@@ -239,7 +239,7 @@ unsafe impl Mover for Machine {
         let mut entries = self.entries.borrow_mut();
         if let Some(entry) = entries.get_mut(&address).filter(|entry| entry.frame == frame) {
             assert_ne!(entry.state, State::Pinned);
-            entry.state = State::InMotion;
+            entry.state = State::Migrating;
         }
     }
 
@@ -255,7 +255,7 @@ unsafe impl Mover for Machine {
     unsafe fn finish(&self, address: usize, from: NonNull<u8>, to: NonNull<u8>) -> bool {
         let mut entries = self.entries.borrow_mut();
         let Some(entry) = entries.get_mut(&address) else { return false };
-        if entry.state != State::InMotion || entry.frame != from {
+        if entry.state != State::Migrating || entry.frame != from {
             return false;
         }
         // SAFETY: whole pages of the machine's.
