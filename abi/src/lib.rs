@@ -16,9 +16,9 @@
 //! | [`management`] | host tool and supervisor | requests and responses of the management console |
 //! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
 //! | [`hosted`] | host tool and hosted cell | what a cell in a Linux process is given |
-//! | [`unplug_request`] | supervisor and cell | memory that a running cell gives back |
+//! | [`unplug`] | supervisor and cell | memory that a running cell gives back |
 //! | [`places`] | supervisor and cell | cores that come and go while a cell runs |
-//! | [`restart`] | supervisor, and the one after it | how far a cell was when a supervisor went wrong |
+//! | [`stage`] | supervisor, and the incarnation after it | how far a cell was when a supervisor went wrong |
 //! | [`topology`] | all | where cores stand in the machine, and what they share |
 //! | [`size`] | people and tools | byte sizes as people write them: `64M`, `1GiB` |
 //!

@@ -28,7 +28,7 @@
 //! | [`backtrace`] | return addresses on a stack |
 //! | [`heap`] | a heap for images that own the machine |
 //! | [`serial`] | the serial line |
-//! | [`fault`] | breaking the rules on purpose |
+//! | [`fault_injection`] | breaking the rules on purpose |
 //! | [`power`] | exit and reset |
 //!
 //! Not here: drivers (`isola-drivers`), and what to do with the machine.

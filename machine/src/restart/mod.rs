@@ -13,13 +13,13 @@
 //! | other cores | INIT, started, parked | likewise, where they are in no cell |
 //! | memory | free, zero where that is known | what no cell has is free, and dirty |
 //!
-//! What an incarnation knows of the one before it has from the ownership records of cells ([`record`]) and from the survey of the machine, of
+//! An incarnation knows the one before from the ownership records of cells ([`ownership`]) and from the survey of the machine, of
 //! which the first incarnation left a copy. Everything else is forgotten: nothing of the heap is looked at.
 //!
 //! | file | what |
 //! |---|---|
 //! | `kept` | the variables that outlive an incarnation |
-//! | `record` | what a cell holds, written down |
+//! | `ownership` | what a cell holds, written down |
 //! | `claims` | who has what, from ownership records that nobody vouches for |
 //! | `ring` | entries of a journal |
 //! | `survey` | what was found out about the machine |
