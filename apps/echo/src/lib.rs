@@ -26,36 +26,42 @@ enum Peer {
     Closed,
 }
 
-impl Echo {
-    /// Sends what there is room for. While there is none for all of it the peer waits.
-    fn send(&mut self, connection: &TcpConnection) {
-        match connection.send_some(&mut self.unsent) {
-            Ok(_) if !self.unsent.is_empty() => connection.pause(),
-            Ok(_) if self.peer == Peer::Closed => connection.close(),
-            Ok(_) => connection.resume(),
-            // A peer that is gone needs no answer.
-            Err(_) => connection.abort(),
-        }
+/// Sends what there is room for, and takes it off `unsent`. While there is none for all of it the peer waits.
+fn send(unsent: &mut Chain, peer: Peer, connection: &TcpConnection) {
+    match connection.send_some(unsent) {
+        Ok(_) if !unsent.is_empty() => connection.pause(),
+        Ok(_) if peer == Peer::Closed => connection.close(),
+        Ok(_) => connection.resume(),
+        // A peer that is gone needs no answer.
+        Err(_) => connection.abort(),
     }
 }
 
 impl ConnectionHandler for Echo {
-    fn received(&mut self, connection: &TcpConnection, data: Chain) {
-        self.unsent.append(data);
-        self.send(connection);
+    fn received(&mut self, connection: &TcpConnection, mut data: Chain) {
+        if self.unsent.is_empty() {
+            // Most of the time there is room for all of it, and nothing is stored.
+            send(&mut data, self.peer, connection);
+            if !data.is_empty() {
+                self.unsent = data;
+            }
+        } else {
+            self.unsent.append(data);
+            send(&mut self.unsent, self.peer, connection);
+        }
         // What goes back is on its way, or waits for the peer.
         latency::answered(1);
     }
 
     fn send_space(&mut self, connection: &TcpConnection) {
-        self.send(connection);
+        send(&mut self.unsent, self.peer, connection);
     }
 
     fn peer_closed(&mut self, connection: &TcpConnection) {
         self.peer = Peer::Closed;
         match self.unsent.is_empty() {
             true => connection.close(),
-            false => self.send(connection),
+            false => send(&mut self.unsent, self.peer, connection),
         }
     }
 

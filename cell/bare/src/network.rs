@@ -523,8 +523,9 @@ impl NetworkQueue for BareQueue {
                 }
             });
             match sent {
-                Ok(true) => {}
-                Ok(false) => return,
+                // What the device has returned since that look is for the next call.
+                Ok(true) if self.queue.has_noticed_sent() => {}
+                Ok(_) => return,
                 Err(_) => return self.check(),
             }
         }

@@ -227,6 +227,7 @@ impl Chain {
 }
 
 impl From<IoBuf> for Chain {
+    #[inline]
     fn from(part: IoBuf) -> Self {
         let mut chain = Self::new();
         chain.push_back(part);

@@ -256,6 +256,12 @@ impl<Rx: ReceiveBuffer, Tx: DmaBuffer> NetQueue<Rx, Tx> {
         self.receive.has_noticed()
     }
 
+    /// Whether sent frames wait to be reclaimed that were there at the last look at the device's ring.
+    #[inline]
+    pub fn has_noticed_sent(&self) -> bool {
+        self.transmit.has_noticed()
+    }
+
     /// Whether sent frames wait to be reclaimed.
     #[inline]
     pub fn has_sent(&self) -> bool {

@@ -111,10 +111,10 @@ impl Connection {
 
     /// Data came, or the peer's end.
     #[inline]
-    pub fn readable(self: &Rc<Self>) {
+    pub fn readable(self: Rc<Self>) {
         self.unread.set(true);
         match self.activity.get() {
-            Some(activity) => self.hand_over(activity),
+            Some(activity) => Self::hand_over(&TcpConnection::new(self), activity),
             None => wake(&self.reader),
         }
     }
@@ -161,11 +161,16 @@ impl Connection {
         }
     }
 
-    /// Takes all that has come, and whether the peer's end is there.
-    #[inline]
+    /// Takes all that has come, and whether the peer's end is there. Inlined, as a call would copy the data once more.
+    #[inline(always)]
     pub fn take(&self) -> (Chain, EndCame) {
-        let read = NETWORK.with(|stack| stack.read_all(self.id)).flatten();
-        let (data, end) = read.unwrap_or((Chain::new(), EndCame::Yes));
+        let (mut data, mut end) = (Chain::new(), EndCame::Yes);
+        // Assigned here: as the result of `with` it would be copied out of two options.
+        NETWORK.with(|stack| {
+            if let Some(read) = stack.read_all(self.id) {
+                (data, end) = read;
+            }
+        });
         // All of it is taken: until something is told again, only the peer's end can still be there.
         self.unread.set(end == EndCame::Yes);
         (data, end)
@@ -173,18 +178,19 @@ impl Connection {
 
     /// Hands the handler what has come, unless it wants nothing now.
     #[inline]
-    fn hand_over(self: &Rc<Self>, activity: ActivityId) {
+    fn hand_over(served: &TcpConnection, activity: ActivityId) {
+        let this = served.record();
         // What it was given may have opened the window, and more may be there already.
-        while self.unread.get() && !self.paused.get() {
-            let (data, at_end) = self.take();
+        while this.unread.get() && !this.paused.get() {
+            let (data, at_end) = this.take();
             if !data.is_empty() {
-                self.call(activity, |handler, connection| handler.received(connection, data));
+                this.call_as(activity, |handler| handler.received(served, data));
             }
             if at_end == EndCame::Yes {
-                self.unread.set(false);
+                this.unread.set(false);
                 // A connection that has ended says so by itself.
-                if self.ended.get().is_none() && !self.end_told.replace(true) {
-                    self.call(activity, |handler, connection| handler.peer_closed(connection));
+                if this.ended.get().is_none() && !this.end_told.replace(true) {
+                    this.call_as(activity, |handler| handler.peer_closed(served));
                 }
             }
         }
@@ -193,26 +199,31 @@ impl Connection {
     /// Hands over what came while the handler wanted nothing, or before there was one.
     pub fn resume(self: &Rc<Self>) {
         let Some(activity) = self.activity.get() else { return };
-        self.hand_over(activity);
+        Self::hand_over(&TcpConnection::new(self.clone()), activity);
         if let Some(reason) = self.ended.get() {
             self.call(activity, |handler, _| handler.ended(reason));
             self.release();
         }
     }
 
-    /// Calls the handler, unless it is gone: the application may have let go of the connection. Inlined, as a call would copy
-    /// the data once more.
-    #[inline(always)]
+    /// As [`Self::call_as`], with the connection as the handler knows it.
     fn call(
         self: &Rc<Self>,
         activity: ActivityId,
         tell: impl FnOnce(&mut dyn ConnectionHandler, &TcpConnection),
     ) {
+        self.call_as(activity, |handler| tell(handler, &TcpConnection::new(self.clone())));
+    }
+
+    /// Calls the handler, unless it is gone: the application may have let go of the connection. Inlined, as a call would copy
+    /// the data once more.
+    #[inline(always)]
+    fn call_as(&self, activity: ActivityId, tell: impl FnOnce(&mut dyn ConnectionHandler)) {
         let Some(mut handler) = self.handler.take() else { return };
         if current_activity() != activity {
             charge_to(activity);
         }
-        tell(&mut *handler, &TcpConnection::new(self.clone()));
+        tell(&mut *handler);
         if !self.is_released() {
             self.handler.set(Some(handler));
         }

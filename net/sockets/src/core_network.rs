@@ -141,7 +141,9 @@ impl CoreNetwork {
         beginning.listeners.into_iter().for_each(|(port, listener)| self.listen(port, listener));
     }
 
-    /// Runs `work` on the stack, and sends what comes of it; `None` where the cell has no device.
+    /// Runs `work` on the stack, and sends what comes of it; `None` where the cell has no device. Inlined, so that what `work`
+    /// returns is not copied out of an option.
+    #[inline(always)]
     pub fn with<T>(&self, work: impl FnOnce(&mut Stack) -> T) -> Option<T> {
         let result = self.stack.borrow_mut().as_mut().map(work);
         if result.is_some() && !self.taking_in.get() {
@@ -196,7 +198,10 @@ impl CoreNetwork {
         let intake = self.begin_intake();
         for received in batch {
             let received = if is_current() { Some(received) } else { device::pass_on(received) };
-            received.into_iter().for_each(|received| self.absorb(&intake, received));
+            if let Some(received) = received {
+                self.absorb(&intake, received);
+                self.attribution.next_piece();
+            }
         }
         self.answer();
         self.latency.end();
@@ -205,7 +210,10 @@ impl CoreNetwork {
     /// Takes received frames; [`Self::answer`] is due.
     pub fn absorb_all(&self, frames: Vec<ReceivedFrame>) {
         let intake = self.begin_intake();
-        frames.into_iter().for_each(|received| self.absorb(&intake, received));
+        for received in frames {
+            self.absorb(&intake, received);
+            self.attribution.next_piece();
+        }
     }
 
     /// Begins to take received frames in.
@@ -220,7 +228,7 @@ impl CoreNetwork {
         Intake { began, now, longest, nothing_arrives: self.arriving.is_empty() }
     }
 
-    /// Takes a received frame; [`Self::answer`] is due. While next to no memory is left, a long one is dropped, as if the
+    /// Takes a received frame: a piece of work, which the caller ends. [`Self::answer`] is due. While next to no memory is left, a long one is dropped, as if the
     /// wire had lost it: what it carries would stay until somebody reads it, and the cell would end for want of memory.
     /// Short ones, with acknowledgements among them, are what gets memory back.
     #[inline]
@@ -252,7 +260,6 @@ impl CoreNetwork {
             device::steer_again(whole);
         }
         self.attribution.charge(stack.owner());
-        self.attribution.next_piece();
     }
 
     /// Takes the memory of a sent frame's head back.
@@ -380,7 +387,9 @@ impl CoreNetwork {
             }
             Event::Connected(id) => self.connection(id).iter().for_each(|found| found.connected()),
             Event::Readable(id) | Event::PeerClosed(id) => {
-                self.connection(id).iter().for_each(Connection::readable);
+                if let Some(found) = self.connection(id) {
+                    found.readable();
+                }
             }
             Event::SendSpace(id) => self.connection(id).iter().for_each(Connection::writable),
             Event::Closed(id) => self.connection(id).iter().for_each(|found| found.ended(None)),
@@ -406,6 +415,7 @@ impl CoreNetwork {
     }
 
     /// Has what the stack has ready sent, behind the events that wait now.
+    #[inline(never)]
     pub fn queue_flush(&self) {
         if !self.flush_queued.replace(true) {
             FLUSH.spawn();

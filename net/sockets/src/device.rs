@@ -353,20 +353,26 @@ impl Queues {
         if let Some(Served { queue, .. }) = self.served.borrow_mut().as_mut() {
             let is_sole = |steering: &Arc<Steering>| steering.is_sole(here.0 as u16);
             let alone = !self.datagrams_elsewhere.get() && steering.is_some_and(is_sole);
-            while taken < BATCH && (taken == 0 || queue.may_have_received()) {
-                let Some(received) = queue.receive() else { break };
+            while let Some(received) = queue.receive() {
                 taken += 1;
                 bytes += received.len() as u64;
                 let core = if alone { here } else { self.core_of(&received.frame) };
                 if core == here {
                     NETWORK.absorb(&intake, received);
-                    continue;
+                } else {
+                    match elsewhere.iter_mut().find(|(of, _)| *of == core) {
+                        Some((_, batch)) => batch.push(received),
+                        None => elsewhere.push((core, vec![received])),
+                    }
                 }
-                match elsewhere.iter_mut().find(|(of, _)| *of == core) {
-                    Some((_, batch)) => batch.push(received),
-                    None => elsewhere.push((core, vec![received])),
+                if taken == BATCH || !queue.may_have_received() {
+                    break;
+                }
+                if core == here {
+                    NETWORK.attribution.next_piece();
                 }
             }
+            NETWORK.attribution.end_last_piece();
         }
         self.report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
         self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -71,6 +71,11 @@ impl TcpConnection {
         Self(connection)
     }
 
+    /// What the core knows of the connection.
+    pub(crate) fn record(&self) -> &Connection {
+        &self.0
+    }
+
     /// Queues data for sending, all of it or none: `data` is empty after success and as it was after failure. It is sent
     /// from the very memory given, when the event is over. After [`SendError::NoSpace`],
     /// [`ConnectionHandler::send_space`] tells when it fits.
