@@ -5,6 +5,7 @@ use crate::cursor::Cursor;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
 
 /// Views one after the other, read as one sequence of bytes. Holds no empty view.
 ///
@@ -17,15 +18,52 @@ pub struct Chain {
     /// `None` only where the chain has fewer than two views.
     second: Option<IoBuf>,
     /// `None` where the chain never had more than two.
-    #[expect(clippy::box_collection, reason = "a pointer is moved in a quarter of the instructions")]
-    rest: Option<Box<VecDeque<IoBuf>>>,
+    rest: Rest,
     len: usize,
+}
+
+/// Views behind the first two. Most chains have none, and are dropped without a call.
+#[derive(Clone, Debug, Default)]
+#[expect(clippy::box_collection, reason = "a pointer is moved in a quarter of the instructions")]
+struct Rest(Option<Box<VecDeque<IoBuf>>>);
+
+impl Deref for Rest {
+    type Target = Option<Box<VecDeque<IoBuf>>>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Rest {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl Drop for Rest {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(views) = self.0.take() {
+            drop_views(views);
+        }
+    }
+}
+
+/// A call of its own, for the few chains that need it.
+#[cold]
+#[inline(never)]
+#[expect(clippy::box_collection, reason = "freed here, with what it holds")]
+fn drop_views(views: Box<VecDeque<IoBuf>>) {
+    drop(views);
 }
 
 impl Chain {
     /// A chain of no bytes.
     pub const fn new() -> Self {
-        Self { first: None, second: None, rest: None, len: 0 }
+        Self { first: None, second: None, rest: Rest(None), len: 0 }
     }
 
     /// Length of the whole sequence, in bytes.
