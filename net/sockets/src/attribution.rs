@@ -111,21 +111,18 @@ impl Attribution {
     /// A part of what calls it, as the call would be charged to the activity.
     #[inline(always)]
     fn change(&self, activity: ActivityId) {
-        let (now, first) = (cycles(), self.first.get());
-        let piece = self.piece.get().min(now);
-        match self.works_for.get() {
-            WorksFor::None if piece == first => {
-                self.works_for.set(WorksFor::One);
-                charge_all_to(activity);
-                self.piece.set(NOT_ENDED);
-                // In case that there will be others: this change was for all of them.
-                return self.first.set(first + (cycles() - now));
-            }
-            // What came before the first piece was for that activity alone, as long as there was no other.
-            WorksFor::One => charge_until(first, INFRASTRUCTURE),
-            WorksFor::None | WorksFor::Several => {}
+        let first = self.first.get();
+        if self.works_for.get() == WorksFor::None && self.piece.get() == first {
+            self.works_for.set(WorksFor::One);
+            charge_all_to(activity);
+            return self.piece.set(NOT_ENDED);
         }
-        self.works_for.set(WorksFor::Several);
+        let now = cycles();
+        let piece = self.piece.get().min(now);
+        if self.works_for.replace(WorksFor::Several) == WorksFor::One {
+            // What came before the first piece was for that activity alone, as long as there was no other.
+            charge_until(first, INFRASTRUCTURE);
+        }
         charge_piece(piece, now, activity);
     }
 }

@@ -436,9 +436,8 @@ impl Queues {
         self.reclaim(&mut |head| stack.recycle(head));
         self.send_all(|outbox| {
             attribution.next_stage();
-            while let Some(frame) = stack.poll_transmit(now) {
+            while stack.transmit_next(now, |frame| outbox.push(frame)) {
                 attribution.charge(stack.owner());
-                outbox.push(frame);
                 if !stack.may_transmit() {
                     break;
                 }

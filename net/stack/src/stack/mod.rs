@@ -127,6 +127,15 @@ impl Stack {
     /// Takes the next frame to transmit: call until it returns `None`.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Frame> {
+        let mut next = None;
+        self.transmit_next(now, |frame| next = Some(frame));
+        next
+    }
+
+    /// Gives `send` the next frame to transmit, as [`Self::poll_transmit`] returns it; returns whether there was one. A frame
+    /// of the fast path is built in the place of `send`'s argument. Inlined for that.
+    #[inline(always)]
+    pub fn transmit_next(&mut self, now: Instant, send: impl FnOnce(Frame)) -> bool {
         self.at(now);
         if self.now < self.setup_due && !self.interface.has_ready() {
             let Self { now, tcp, interface, counters, .. } = self;
@@ -134,13 +143,14 @@ impl Stack {
                 Some(fast) => {
                     counters.bump(Counter::FramesOut);
                     counters.add(Counter::BytesOut, fast.len() as u64);
-                    return Some(fast.into_frame());
+                    send(fast.into_frame());
+                    return true;
                 }
                 None if tcp.has_ready() => {}
-                None => return None,
+                None => return false,
             }
         }
-        self.transmit_any()
+        self.transmit_any().map(send).is_some()
     }
 
     /// Takes the next frame to transmit, whatever it is.
