@@ -31,6 +31,10 @@ fn charged(serial: &str, pattern: &str, light: f64, heavy: f64) -> Charged {
     }
 }
 
+/// The first request of a batch costs some instructions more than those behind it, and no more than these: 2 % of what a
+/// request took when this was first measured, 3,172.
+const MOST_OF_FIRST: f64 = 64.0;
+
 /// How far apart the two services are, as a part.
 fn difference(light: f64, heavy: f64) -> f64 {
     (light / heavy - 1.0).abs()
@@ -50,8 +54,8 @@ fn two_activities_of_a_cell_are_charged_what_each_has_caused_to_within_one_per_c
     let (mut light, mut heavy) = (0.0, 0.0);
     for pattern in ["first of four", "second of four", "third of four", "last of four"] {
         let charged = charged(&outcome.serial, pattern, 1.0, 3.0);
-        // The first one of a batch costs some instructions more than those behind it.
-        assert!(difference(charged.light, charged.heavy) < 0.02, "{pattern}: {charged:?}");
+        let apart = (charged.light - charged.heavy).abs();
+        assert!(apart < MOST_OF_FIRST, "{pattern}: {charged:?}");
         // What the event does for all of its frames: less than one of them costs.
         assert!(charged.infrastructure < charged.light, "{pattern}: {charged:?}");
         light += charged.light;

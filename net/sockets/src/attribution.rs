@@ -21,14 +21,9 @@ use isola_events::activity::{INFRASTRUCTURE, charge_all_to, charge_piece, charge
 use isola_events::current_activity;
 use isola_net_stack::Owner;
 
-/// The reading at which the second piece of an event for one activity began while nothing has ended the first: where another
-/// activity follows, it ends there.
-const NOT_ENDED: u64 = u64::MAX;
-
 /// The pieces of the running event.
 pub(crate) struct Attribution {
-    /// The readings of the cycle counter at which the first piece and this one began. Equal up to the end of the first, or
-    /// until that is charged: then this one's is [`NOT_ENDED`].
+    /// The readings of the cycle counter at which the first piece and this one began. Equal up to the end of the first.
     first: Cell<u64>,
     piece: Cell<u64>,
     works_for: Cell<WorksFor>,
@@ -75,15 +70,6 @@ impl Attribution {
         }
     }
 
-    /// Ends the last of several pieces that are alike. Reads the cycle counter unless the event works for one activity, as
-    /// what follows is for that activity as well.
-    #[inline]
-    pub fn end_last_piece(&self) {
-        if self.works_for.get() != WorksFor::One {
-            self.next_piece();
-        }
-    }
-
     /// Charges this piece to `owner`.
     #[inline]
     pub fn charge(&self, owner: Owner) {
@@ -96,14 +82,7 @@ impl Attribution {
     /// Begins what is done for all activities together: where the event works for several, it is charged to none of them.
     #[inline]
     pub fn begin_common(&self) {
-        if self.works_for.get() == WorksFor::Several {
-            self.charge_common();
-        }
-    }
-
-    #[inline(never)]
-    fn charge_common(&self) {
-        if current_activity() != INFRASTRUCTURE {
+        if self.works_for.get() == WorksFor::Several && current_activity() != INFRASTRUCTURE {
             charge_piece(self.piece.get(), cycles(), INFRASTRUCTURE);
         }
     }
@@ -111,18 +90,19 @@ impl Attribution {
     /// A part of what calls it, as the call would be charged to the activity.
     #[inline(always)]
     fn change(&self, activity: ActivityId) {
-        let first = self.first.get();
-        if self.works_for.get() == WorksFor::None && self.piece.get() == first {
-            self.works_for.set(WorksFor::One);
-            charge_all_to(activity);
-            return self.piece.set(NOT_ENDED);
-        }
-        let now = cycles();
-        let piece = self.piece.get().min(now);
-        if self.works_for.replace(WorksFor::Several) == WorksFor::One {
+        let (now, first, piece) = (cycles(), self.first.get(), self.piece.get());
+        match self.works_for.get() {
+            WorksFor::None if piece == first => {
+                self.works_for.set(WorksFor::One);
+                charge_all_to(activity);
+                // In case that there will be others: this change was for all of them.
+                return self.first.set(first + (cycles() - now));
+            }
             // What came before the first piece was for that activity alone, as long as there was no other.
-            charge_until(first, INFRASTRUCTURE);
+            WorksFor::One => charge_until(first, INFRASTRUCTURE),
+            WorksFor::None | WorksFor::Several => {}
         }
+        self.works_for.set(WorksFor::Several);
         charge_piece(piece, now, activity);
     }
 }

@@ -372,7 +372,7 @@ impl Queues {
                     NETWORK.attribution.next_piece();
                 }
             }
-            NETWORK.attribution.end_last_piece();
+            NETWORK.attribution.next_piece();
         }
         self.report.received_frames.fetch_add(taken as u64, Ordering::Relaxed);
         self.report.received_bytes.fetch_add(bytes, Ordering::Relaxed);

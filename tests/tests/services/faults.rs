@@ -28,9 +28,9 @@ impl Fault {
 
 const FAULTS: [Fault; 7] = [
     Fault { way: "panic", kind: "panic", exception: None, function: "faulty::main" },
-    Fault { way: "null", kind: "exception", exception: Some("page fault"), function: "commit" },
-    Fault { way: "write", kind: "exception", exception: Some("page fault"), function: "commit" },
-    Fault { way: "code", kind: "exception", exception: Some("page fault"), function: "commit" },
+    Fault { way: "null", kind: "exception", exception: Some("page fault"), function: "inject" },
+    Fault { way: "write", kind: "exception", exception: Some("page fault"), function: "inject" },
+    Fault { way: "code", kind: "exception", exception: Some("page fault"), function: "inject" },
     Fault {
         way: "overflow",
         kind: "double fault",
