@@ -113,6 +113,21 @@ fn dead_items_are_no_evictions() {
 }
 
 #[test]
+fn evictions_count_apart_those_of_items_that_nobody_read_and_those_that_had_an_end() {
+    let mut shard = shard(100_000);
+    // Each fourth item is read, and each other one has an end that is far away.
+    for number in 0..400 {
+        shard.execute(START, set(number, 1_000, i64::from(number % 2) * 1_000));
+        assert!(number % 4 != 0 || has(&mut shard, number));
+    }
+    let counters = shard.report(START).counters;
+    let evictions = counters.evictions;
+    assert!(evictions > 300 && counters.reclaimed == 0, "{evictions} evictions");
+    assert_eq!(counters.evicted_nonzero, evictions / 2);
+    assert_eq!(counters.evicted_unfetched, evictions - evictions.div_ceil(4));
+}
+
+#[test]
 fn a_flush_of_everything_gives_all_memory_back() {
     let mut engine = Engine::new(1);
     let empty = engine.bytes();
