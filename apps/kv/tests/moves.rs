@@ -1,5 +1,5 @@
 //! Connections that go from core to core while their clients talk: the server in one cell of this process, clients in
-//! another, on a link in memory.
+//! another, on a link in memory. Also how the server counts connections that are reset, and removes what has expired.
 
 use isola_events::{sleep, spawn_task};
 use isola_gateway::test_cells::{TestCell, dial, go_round, run_cells, talk};
@@ -138,6 +138,9 @@ async fn converse_all(on: &'static AtomicBool) {
     let mut client = Client::dial().await;
     let names = ["curr_connections", "total_connections", "rejected_connections"];
     assert_eq!(stats(&mut client, names).await, [1, TALKS as u64 + 1, 0]);
+    // Every conversation stores and reads values of some kilobytes at least twice.
+    let [read, written] = stats(&mut client, ["bytes_read", "bytes_written"]).await;
+    assert!(read.min(written) > 10_000 * TALKS as u64, "{read} bytes read, {written} written");
 }
 
 /// Has clients talk over such a link while all flows go round the server's cores so many times.
@@ -245,5 +248,45 @@ fn a_request_that_waits_for_a_shard_is_carried_out_where_its_connection_has_gone
             let number = me + 1;
             client.expect(&format!("VALUE k{me} 0 1\r\n{me}\r\nEND\r\n{number}\r\nRESET\r\nVALUE k{me} 0 1\r\n{number}\r\nEND\r\n")).await;
         }
+    });
+}
+
+/// Serves, on one core, a client that does what `client` says.
+fn talk_to_one_core<F: Future<Output = ()> + 'static>(client: impl FnOnce() -> F + Send) {
+    let serve = || async {
+        let listening = listen();
+        std::future::pending::<()>().await;
+        drop(listening);
+    };
+    talk(1, Loss::Never, serve, client);
+}
+
+/// Waits until the server's figure of that name is `expected`.
+async fn wait_for_stat(client: &mut Client, name: &str, expected: u64) {
+    while stats(client, [name]).await != [expected] {
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn an_item_past_its_end_is_removed_without_a_request_for_it() {
+    talk_to_one_core(|| async {
+        let mut client = Client::dial().await;
+        client.say("set a 0 1 1\r\n1\r\nset b 0 0 1\r\n1\r\n").await;
+        client.expect("STORED\r\nSTORED\r\n").await;
+        assert_eq!(stats(&mut client, ["curr_items"]).await, [2]);
+        wait_for_stat(&mut client, "curr_items", 1).await;
+    });
+}
+
+#[test]
+fn a_connection_that_its_client_resets_is_counted_no_longer() {
+    talk_to_one_core(|| async {
+        let mut client = Client::dial().await;
+        let mut other = Client::dial().await;
+        other.say("set a 0 0 100\r\nhalf").await;
+        wait_for_stat(&mut client, "curr_connections", 2).await;
+        other.stream.abort();
+        wait_for_stat(&mut client, "curr_connections", 1).await;
     });
 }

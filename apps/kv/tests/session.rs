@@ -89,6 +89,19 @@ fn a_client_whose_request_waits_and_who_sends_its_last_is_answered_and_then_fini
     assert!(session.is_finished());
 }
 
+#[test]
+fn each_request_that_is_answered_counts_once_whatever_it_is() {
+    let mut engine = Engine::new(4);
+    let mut session = engine.session();
+    let requests =
+        ["get a\r\n", "set a 0 0 1\r\n1\r\n", "get a\r\n", "version\r\n", "flush_all\r\n", "bogus\r\n"];
+    for (before, request) in requests.iter().enumerate() {
+        assert_eq!(session.served(), before as u64);
+        engine.exchange(&mut session, request.as_bytes());
+    }
+    assert_eq!(session.served(), requests.len() as u64);
+}
+
 fn limited(max_output_bytes: usize) -> Engine {
     let limits = SessionLimits { max_output_bytes };
     Engine::with_config(Config::new(64 << 20, 2).unwrap().with_session_limits(limits).unwrap())
