@@ -11,6 +11,7 @@ mod compliance;
 mod docs;
 mod figures;
 mod fmt;
+mod language;
 mod layering;
 mod licences;
 mod manifests;
@@ -39,6 +40,7 @@ const CHECKS: &[Check] = &[
     licences::CHECK,
     advisories::CHECK,
     spelling::CHECK,
+    language::CHECK,
     fmt::CHECK,
     clippy::CHECK,
     docs::CHECK,

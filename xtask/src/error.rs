@@ -49,6 +49,16 @@ pub enum Error {
         /// Where and why.
         source: Box<toml::de::Error>,
     },
+    /// An area of `xtask/language.toml` has no ceiling for a group of words.
+    #[error(
+        "xtask/language.toml: {area} has no ceiling for {group}, with one decimal; write one: {group} = 1.0"
+    )]
+    Ceiling {
+        /// The area.
+        area: String,
+        /// The group's key.
+        group: &'static str,
+    },
     /// A Rust file does not even lex, or parse where its syntax matters.
     #[error("cannot take {} apart; run `cargo build` to see why", path.display())]
     Lex {

@@ -15,6 +15,7 @@ mod error;
 mod fuzz;
 mod gate;
 mod images;
+mod language;
 mod manifest;
 mod mutants;
 mod source;
@@ -59,6 +60,8 @@ verbs! {
     gate => Gate;
     /// Builds every image of the tree and prints where it is and how large
     images => Images;
+    /// Counts words that hide a sentence's subject, by crate; --write lowers the ceilings in xtask/language.toml
+    language => Language;
     /// Changes a package in one place after the other, and lists the changes that no test notices
     mutants => Mutants;
     /// Runs every test there is: checks, host tests, tests on a machine in QEMU

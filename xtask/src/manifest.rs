@@ -19,10 +19,16 @@ impl Manifest {
     /// # Errors
     /// [`Error::Read`] or [`Error::Toml`].
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = workspace::read(path)?;
-        let table =
-            text.parse().map_err(|source| Error::Toml { path: path.to_owned(), source: Box::new(source) })?;
-        Ok(Self { text, table })
+        Self::parse(&workspace::read(path)?)
+            .map_err(|source| Error::Toml { path: path.to_owned(), source: Box::new(source) })
+    }
+
+    /// Reads a manifest from its text.
+    ///
+    /// # Errors
+    /// Where the text is not TOML, and why.
+    pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        Ok(Self { text: text.to_owned(), table: text.parse()? })
     }
 
     /// The value at `path`, a key a part.
@@ -59,7 +65,7 @@ mod tests {
     use super::*;
 
     fn manifest(text: &str) -> Manifest {
-        Manifest { text: text.into(), table: text.parse().expect("the test's TOML parses") }
+        Manifest::parse(text).expect("the test's TOML parses")
     }
 
     #[test]
