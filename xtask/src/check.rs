@@ -18,6 +18,7 @@ mod manifests;
 mod red_zone;
 mod sizes;
 mod spelling;
+mod subjects;
 mod switch;
 mod text;
 mod unsafety;
@@ -41,6 +42,7 @@ const CHECKS: &[Check] = &[
     advisories::CHECK,
     spelling::CHECK,
     language::CHECK,
+    subjects::CHECK,
     fmt::CHECK,
     clippy::CHECK,
     docs::CHECK,
