@@ -85,7 +85,7 @@ impl Cli {
     /// How often, and how long.
     pub fn plan(&self) -> Plan {
         let (runs, seconds) = if self.quick { (1, 1) } else { (self.runs, 4) };
-        Plan { runs, load: Duration::from_secs(seconds), kernel: self.kernel }
+        Plan { runs, load: Duration::from_secs(seconds), kernel: self.kernel, publish: self.publish }
     }
 
     /// Fails where figures of so few runs would be published.

@@ -4,10 +4,13 @@ use crate::error::BenchError;
 use crate::interrupt;
 use std::fs;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long the host is looked at.
+/// How long one sample of the host's load takes.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// A run that will be published waits at most this long for a quiet host.
+const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
 /// Other work may take so much of the host's processors, in percent, where figures are to be published.
 pub const MOST_BUSY_PERCENT: f64 = 5.0;
@@ -22,6 +25,21 @@ pub fn busy_percent() -> Result<f64, BenchError> {
     thread::sleep(LOOK);
     interrupt::check()?;
     Ok(between(&before, &read()?))
+}
+
+/// Samples the host's load until other work takes no more than [`MOST_BUSY_PERCENT`], for at most two minutes. Returns
+/// the last sample.
+///
+/// # Errors
+/// As [`busy_percent`].
+pub fn wait_until_quiet() -> Result<f64, BenchError> {
+    let start = Instant::now();
+    loop {
+        let percent = busy_percent()?;
+        if percent <= MOST_BUSY_PERCENT || start.elapsed() > LONGEST_WAIT {
+            return Ok(percent);
+        }
+    }
 }
 
 /// Fails where other work takes too much of the host.

@@ -37,7 +37,7 @@ fn run(cli: &Cli) -> Result<(), BenchError> {
     cli.demand_runs()?;
     if cli.publish {
         origin::demand_commit(&tree)?;
-        host::demand_quiet([host::busy_percent()?])?;
+        host::demand_quiet([host::wait_until_quiet()?])?;
     }
     let needs_machines = cli.groups().into_iter().any(Group::needs_machines);
     if needs_machines {
@@ -46,6 +46,7 @@ fn run(cli: &Cli) -> Result<(), BenchError> {
     }
     interrupt::listen().map_err(BenchError::file("the signals of this process"))?;
     let session = if needs_machines { Some(Session::open(cli.plan(), tree.clone())?) } else { None };
+    let mut unpublished = None;
     for group in cli.groups() {
         let record = match &session {
             Some(session) => groups::run(group, session, cli.line(group))?,
@@ -55,10 +56,17 @@ fn run(cli: &Cli) -> Result<(), BenchError> {
         let kept = record.save(&home.join("../.bench-cache/data"))?;
         eprintln!("bench: raw data: {}", kept.display());
         if cli.publish {
-            pages::publish(home, &record)?;
+            match pages::publish(home, &record) {
+                // The figures of the other groups do not depend on these.
+                Err(error @ (BenchError::HostBusy { .. } | BenchError::PaceLost { .. })) => {
+                    eprintln!("bench: {} is not published: {error}", group.name());
+                    unpublished = Some(error);
+                }
+                published => published?,
+            }
         }
     }
-    Ok(())
+    unpublished.map_or(Ok(()), Err)
 }
 
 fn print(output: Output, record: &Record) {

@@ -43,6 +43,8 @@ pub struct Plan {
     pub load: Duration,
     /// The Linux guest's kernel.
     pub kernel: Kernel,
+    /// Whether the figures will be published, so that each run waits for a quiet host.
+    pub publish: bool,
 }
 
 /// Who runs on a machine.

@@ -36,7 +36,7 @@ pub fn run(session: &Session, command: String) -> Result<Record, BenchError> {
         Record::new(Group::Library, now(), command, session.setting(Group::Library, BTreeMap::new()));
     let runs = session.plan.runs;
     for run in 0..runs {
-        begin(&mut record, run, runs)?;
+        begin(&mut record, run, session.plan)?;
         process(&mut record)?;
         machine(session, &mut record)?;
     }

@@ -35,7 +35,7 @@ pub fn run(plan: Plan, command: String, tree: &str) -> Result<Record, BenchError
     let programs = Programs::find()?;
     let mut record = Record::new(Group::Memory, now(), command, host_setting(tree, versions()));
     for run in 0..plan.runs {
-        begin(&mut record, run, plan.runs)?;
+        begin(&mut record, run, plan)?;
         for (figure, workload, threads, count) in TIMES {
             let time = |allocator: &str| programs.time(allocator, workload, count, threads);
             note(&mut record, figure, time)?;

@@ -53,7 +53,7 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
     let runs = session.plan.runs;
     let (mut kv, mut colocation) = (kv::Kv::default(), colocation::Colocation::default());
     for run in 0..runs {
-        begin(&mut record, run, runs)?;
+        begin(&mut record, run, session.plan)?;
         // Who comes first in a run comes last in the next: what changes on the host changes for both.
         let order =
             if run % 2 == 0 { [System::Linux, System::Isola] } else { [System::Isola, System::Linux] };
@@ -78,10 +78,12 @@ pub fn run(group: Group, session: &Session, command: String) -> Result<Record, B
     Ok(record)
 }
 
-/// Says that a run begins, and notes how busy the host is with other work before it.
-fn begin(record: &mut Record, run: u32, runs: u32) -> Result<(), BenchError> {
-    eprintln!("bench: {}, run {} of {runs}", record.group().name(), run + 1);
-    record.setting.host_busy_percent.push(host::busy_percent()?.round());
+/// Reports that a run begins and records how busy other work keeps the host. If the figures will be published, waits
+/// for a quiet host first.
+fn begin(record: &mut Record, run: u32, plan: Plan) -> Result<(), BenchError> {
+    eprintln!("bench: {}, run {} of {}", record.group().name(), run + 1, plan.runs);
+    let busy = if plan.publish { host::wait_until_quiet()? } else { host::busy_percent()? };
+    record.setting.host_busy_percent.push(busy.round());
     Ok(())
 }
 

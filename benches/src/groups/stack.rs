@@ -38,7 +38,7 @@ pub fn run(plan: Plan, command: String, tree: &str) -> Result<Record, BenchError
     let mut record =
         Record::new(Group::Stack, now(), command, host_setting(tree, versions.into_iter().collect()));
     for run in 0..plan.runs {
-        begin(&mut record, run, plan.runs)?;
+        begin(&mut record, run, plan)?;
         for (figure, work, count) in TIMES {
             record.isola(figure, compare.time("isola", work, count)?);
             record.peer(figure, compare.time("smoltcp", work, count)?);
