@@ -2,8 +2,13 @@
 
 use crate::record::{Record, Series};
 use crate::statistics::median;
+use plotters::prelude::*;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::io;
+
+/// The result of drawing. Drawing into a string fails only if a chart has no room.
+pub type DrawingResult = Result<(), DrawingAreaErrorKind<io::Error>>;
 
 /// The curve of times, one way, in us.
 pub const ONE_WAY_US: &str = "one-way-us";
@@ -14,94 +19,69 @@ pub const INSTRUCTIONS: &str = "instructions";
 /// A curve's points, by the size of a message in bytes.
 pub type Curve = BTreeMap<u64, Series>;
 
-/// Width and height of the picture.
-const PICTURE: (f64, f64) = (720.0, 400.0);
+/// Width and height of the picture, in pixels.
+const PICTURE: (u32, u32) = (720, 400);
 
-/// The room beside the plot: left, top, right, bottom.
-const MARGIN: (f64, f64, f64, f64) = (64.0, 16.0, 16.0, 44.0);
-
-/// A line in the picture.
+/// A system's line in the picture.
 struct Line {
     name: &'static str,
-    colour: &'static str,
-    /// Size, and what one way carries, in MB/s.
+    colour: RGBColor,
+    /// Size of a message in bytes, and throughput of one direction in MB/s.
     points: Vec<(f64, f64)>,
 }
 
-/// The picture of what one way carries by the size of a message, both systems, on logarithmic scales; `None` where a record
-/// has no such curve.
+impl Line {
+    fn new(curve: &Curve, name: &'static str, colour: RGBColor, of: fn(&Series) -> &[f64]) -> Self {
+        let measured = curve.iter().filter(|(_, series)| !of(series).is_empty());
+        // A byte a microsecond is a megabyte a second.
+        let points = measured.map(|(&size, series)| (size as f64, size as f64 / median(of(series))));
+        Self { name, colour, points: points.collect() }
+    }
+}
+
+/// Returns an SVG picture of both systems' throughput by the size of a message, on logarithmic scales; `None` if the
+/// record has no such curve.
 pub fn picture(record: &Record) -> Option<String> {
     let curve = record.curves.get(ONE_WAY_US)?;
-    let line = |name, colour, of: fn(&Series) -> &[f64]| {
-        let measured = curve.iter().filter(|(_, series)| !of(series).is_empty());
-        // Bytes a us are MB a s.
-        let points =
-            measured.map(|(&size, series)| (size as f64, size as f64 / median(of(series)))).collect();
-        Line { name, colour, points }
-    };
-    let lines =
-        [line("Isola", "#c0392b", |series| &series.isola), line("Linux", "#2c5f8a", |series| &series.peer)];
-    let all = || lines.iter().flat_map(|line| &line.points);
-    let most_size = all().map(|point| point.0).reduce(f64::max)?;
-    let (least, most) =
-        (all().map(|point| point.1).reduce(f64::min)?, all().map(|point| point.1).reduce(f64::max)?);
-    let (decades, top) = (least.log10().floor(), most.log10().ceil());
-    let (left, above, right, below) = MARGIN;
-    let x = |size: f64| left + (PICTURE.0 - left - right) * size.log2() / most_size.log2().max(1.0);
-    let y = |rate: f64| {
-        let part = (rate.log10() - decades) / (top - decades).max(1.0);
-        PICTURE.1 - below - (PICTURE.1 - above - below) * part
-    };
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-        PICTURE.0, PICTURE.1
-    );
-    let mut put = |text: String| {
-        svg.push_str(&text);
-        svg.push('\n');
-    };
-    let (bottom, end) = (PICTURE.1 - below, PICTURE.0 - right);
-    let grid = |x1: f64, y1: f64, x2: f64, y2: f64| {
-        format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"#ddd\"/>")
-    };
-    for power in (0..=most_size.log2() as u32).step_by(2) {
-        let (size, at) = (1_u64 << power, x(f64::from(power).exp2()));
-        put(grid(at, above, at, bottom));
-        put(format!(
-            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 16.0,
-            bytes(size)
-        ));
-    }
-    for power in decades as i32..=top as i32 {
-        let rate = 10_f64.powi(power);
-        put(grid(left, y(rate), end, y(rate)));
-        put(format!(
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{rate}</text>",
-            left - 6.0,
-            y(rate) + 4.0
-        ));
-    }
-    for (index, line) in lines.iter().enumerate() {
-        let points: Vec<String> =
-            line.points.iter().map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1))).collect();
-        let (colour, at) = (line.colour, above + 20.0 + 18.0 * index as f64);
-        let points = points.join(" ");
-        put(format!("<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"));
-        put(format!("<text x=\"{:.1}\" y=\"{at:.1}\" fill=\"{colour}\">{}</text>", left + 12.0, line.name));
-    }
-    let middle = f64::midpoint(left, end);
-    put(format!(
-        "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">size of a message, bytes</text>",
-        bottom + 36.0
-    ));
-    let middle = f64::midpoint(above, bottom);
-    put(format!(
-        "<text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">one way, MB/s</text>"
-    ));
-    put("</svg>".to_owned());
+    let lines = [
+        Line::new(curve, "Isola", RGBColor(0xc0, 0x39, 0x2b), |series| &series.isola),
+        Line::new(curve, "Linux", RGBColor(0x2c, 0x5f, 0x8a), |series| &series.peer),
+    ];
+    let mut svg = String::new();
+    draw(&mut svg, &lines).ok()?;
     Some(svg)
+}
+
+fn draw(svg: &mut String, lines: &[Line]) -> DrawingResult {
+    let all = || lines.iter().flat_map(|line| line.points.iter().copied());
+    let most_size = all().map(|point| point.0).fold(2.0, f64::max);
+    let least = all().map(|point| point.1).fold(f64::INFINITY, f64::min);
+    let most = all().map(|point| point.1).fold(0.0, f64::max);
+    let decades = 10_f64.powf(least.log10().floor())..10_f64.powf(most.log10().ceil());
+    let root = SVGBackend::with_string(svg, PICTURE).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&root)
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(56)
+        .build_cartesian_2d((1.0..most_size).log_scale().base(2.0), decades.log_scale())?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_labels(12)
+        .x_desc("size of a message, bytes")
+        .y_desc("one way, MB/s")
+        .x_label_formatter(&|size| bytes(*size as u64))
+        .draw()?;
+    for Line { name, colour, points } in lines {
+        let colour = *colour;
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
+            .label(*name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)));
+    }
+    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).background_style(WHITE).draw()?;
+    root.present()
 }
 
 /// A table of every fourth power of two of a record's curves; `None` where there are none.
@@ -163,20 +143,25 @@ mod tests {
     #[test]
     fn a_picture_has_a_line_for_each_system_within_its_frame() {
         let svg = picture(&with_curves()).unwrap();
-        let lines: Vec<&str> = svg.lines().filter(|line| line.starts_with("<polyline")).collect();
+        let lines = lines_of(&svg, 3);
         assert_eq!(lines.len(), 2);
-        for line in lines {
-            let points = line.split('"').nth(1).unwrap().split(' ');
-            let points: Vec<(f64, f64)> = points
-                .map(|point| point.split_once(',').unwrap())
-                .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
-                .collect();
-            assert_eq!(points.len(), 3);
+        for points in lines {
             assert!(points.is_sorted_by(|one, next| one.0 < next.0 && one.1 > next.1), "{points:?}");
-            assert!(
-                points.iter().all(|&(x, y)| (0.0..PICTURE.0).contains(&x) && (0.0..PICTURE.1).contains(&y))
-            );
+            assert!(points.iter().all(|point| point.0 < PICTURE.0 && point.1 < PICTURE.1), "{points:?}");
         }
-        assert!(svg.ends_with("</svg>\n"));
+        for words in ["Isola", "Linux", "1M", "size of a message, bytes"] {
+            assert!(svg.contains(words), "{words}");
+        }
+        assert_eq!(picture(&record("kv-p99", &[1.0], &[2.0])), None);
     }
+}
+
+/// The lines of a picture that have so many points, in pixels.
+#[cfg(test)]
+pub(crate) fn lines_of(svg: &str, points: usize) -> Vec<Vec<(u32, u32)>> {
+    let lines = svg.split("<polyline").skip(1).map(|line| line.split("points=\"").nth(1).unwrap());
+    let lines = lines.map(|line| line.split('"').next().unwrap().split_whitespace());
+    let lines = lines.map(|line| line.map(|point| point.split_once(',').unwrap()));
+    let lines = lines.map(|line| line.map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap())).collect());
+    lines.filter(|line: &Vec<(u32, u32)>| line.len() == points).collect()
 }

@@ -1,10 +1,12 @@
-//! The tree that figures were taken from: which commit that is, and whether files that a group measures have changed
-//! since.
+//! The tree that figures were taken from: its commit, and whether the code that a group measures has changed since.
+
+mod code;
 
 use crate::error::BenchError;
 use crate::figure::Group;
 use crate::program;
 use crate::record::Record;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,9 +17,9 @@ const NOT_MEASURED: [&str; 3] =
 /// Whether the figures of a record are those of the present tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Age {
-    /// No file that the group measures has changed since.
+    /// The code that the group measures is the same; comments and tests do not count.
     Current,
-    /// Some have.
+    /// It has changed.
     Old,
     /// The commit is in no history, or the tree had changes that are in no commit.
     Lost,
@@ -72,14 +74,24 @@ fn age_in(root: &Path, tree: &str, paths: &[&str]) -> Result<Age, BenchError> {
             _ => Ok(Age::Lost),
         };
     }
-    let mut arguments = vec!["diff", "--quiet", tree, "--"];
+    let mut arguments = vec!["diff", "--name-only", "--no-renames", "-z", tree, "--"];
     arguments.extend(paths.iter().chain(&NOT_MEASURED));
-    let differs = git(&arguments)?;
-    match differs.status.code() {
-        Some(0) => Ok(Age::Current),
-        Some(1) => Ok(Age::Old),
-        _ => Err(BenchError::NoHistory(String::from_utf8_lossy(&differs.stderr).trim().to_owned())),
+    let changed = git(&arguments)?;
+    if !changed.status.success() {
+        return Err(BenchError::NoHistory(String::from_utf8_lossy(&changed.stderr).trim().to_owned()));
     }
+    for path in String::from_utf8_lossy(&changed.stdout).split_terminator('\0') {
+        let before = git(&["show", &format!("{tree}:{path}")])?;
+        let after = fs::read_to_string(root.join(path));
+        let is_same = match (before.status.success(), String::from_utf8(before.stdout), after) {
+            (true, Ok(before), Ok(after)) => path.ends_with(".rs") && code::is_same(&before, &after),
+            _ => false,
+        };
+        if !is_same {
+            return Ok(Age::Old);
+        }
+    }
+    Ok(Age::Current)
 }
 
 /// What every image is made of.
@@ -147,7 +159,6 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     /// Runs git in `folder`, and returns what it wrote.
     fn git(folder: &Path, arguments: &[&str]) -> String {
@@ -176,6 +187,8 @@ mod tests {
         let (folder, commit) = repository();
         let age = |tree: &str| age_in(folder.path(), tree, &["cell"]).unwrap();
         assert_eq!(age(&commit), Age::Current);
+        fs::write(folder.path().join("cell/a.rs"), "// A comment.\none").unwrap();
+        assert_eq!(age(&commit), Age::Current, "a comment is no code");
         for not_measured in ["docs/a.md", "cell/x/tests/a.rs"] {
             fs::write(folder.path().join(not_measured), "two").unwrap();
             assert_eq!(age(&commit), Age::Current, "{not_measured}");

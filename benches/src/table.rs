@@ -143,7 +143,7 @@ fn warning(record: &Record, age: &Age) -> String {
     let tree = &record.setting.isola;
     match age {
         Age::Current => String::new(),
-        Age::Old => format!("**Old:** files that this group measures have changed since {tree}.\n\n"),
+        Age::Old => format!("**Old:** the code that this group measures has changed since {tree}.\n\n"),
         Age::Lost => format!("**Not repeatable:** the tree was {tree:?}, which is no commit.\n\n"),
     }
 }

@@ -1,8 +1,11 @@
 //! Curves over time: a picture of a load that rises and falls, of what its requests took, and of the cores that answered them.
 
-use crate::curve::Curve;
+use crate::curve::{Curve, DrawingResult};
 use crate::record::{Record, Series};
 use crate::statistics::median;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::ops::Range;
 
 /// Requests a second, by the beginning of a window in ms.
 pub const REQUESTS: &str = "requests-per-s";
@@ -16,23 +19,13 @@ pub const CORES_OF_SERVICE: &str = "service-cores";
 /// What the names of the same curves under a load of Isola's own begin with.
 pub const OWN_CURVES: &str = "own-";
 
-/// Width of the picture, and height of each of its parts.
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 190.0;
-
-/// The room beside a plot: left, top, right, bottom.
-const MARGIN: (f64, f64, f64, f64) = (64.0, 26.0, 64.0, 20.0);
-
-/// The room below the last one.
-const FOOT: f64 = 24.0;
-
-/// So high is a core.
-const CORE_HEIGHT: f64 = 14.0;
+/// Width and height of the picture, in pixels.
+const PICTURE: (u32, u32) = (720, 620);
 
 /// The colours of the load, of latencies, and of cores.
-const LOAD: &str = "#bbb";
-const LATENCY: &str = "#c0392b";
-const CORES: &str = "#2c5f8a";
+const LOAD: RGBColor = RGBColor(0xbb, 0xbb, 0xbb);
+const LATENCY: RGBColor = RGBColor(0xc0, 0x39, 0x2b);
+const CORES: RGBColor = RGBColor(0x2c, 0x5f, 0x8a);
 
 /// One part of the picture.
 struct Part {
@@ -62,146 +55,94 @@ impl Part {
     }
 }
 
-/// Where things are in the picture.
-struct Scale {
+/// The ranges of the axes, which all parts of a picture share.
+struct Axes {
     most_s: f64,
     most_rate: f64,
-    /// Powers of ten, of ms.
-    decades: (i32, i32),
+    most_cores: f64,
+    latencies_ms: Range<f64>,
 }
 
-impl Scale {
+impl Axes {
+    /// Returns the axes that fit all of a record's points, `None` if it has none.
     fn of(record: &Record) -> Option<Self> {
         let all = |curve: &'static str| PARTS.iter().flat_map(move |part| part.points(record, curve));
         let latencies = || all(P99_MS).map(|point| point.1).filter(|p99| *p99 > 0.0);
+        let decade = |power: f64| 10_f64.powf(power);
         Some(Self {
             most_s: all(REQUESTS).map(|point| point.0).reduce(f64::max)?.max(1.0),
             most_rate: all(REQUESTS).map(|point| point.1).reduce(f64::max)?.max(1.0),
-            decades: (
-                latencies().reduce(f64::min)?.log10().floor() as i32,
-                latencies().reduce(f64::max)?.log10().ceil() as i32,
-            ),
+            most_cores: all(CORES_OF_SERVICE).map(|point| point.1.ceil()).fold(1.0, f64::max),
+            latencies_ms: decade(latencies().reduce(f64::min)?.log10().floor())
+                ..decade(latencies().reduce(f64::max)?.log10().ceil()),
         })
-    }
-
-    fn x(&self, at_s: f64) -> f64 {
-        let (left, _, right, _) = MARGIN;
-        left + (WIDTH - left - right) * at_s / self.most_s
-    }
-
-    /// The height of a part of the plot, from 0 to 1, in the part of the picture that begins at `top`.
-    fn y(top: f64, part: f64) -> f64 {
-        let (_, above, _, below) = MARGIN;
-        top + HEIGHT - below - (HEIGHT - above - below) * part.clamp(0.0, 1.0)
-    }
-
-    fn latency(&self, top: f64, p99_ms: f64) -> f64 {
-        let (low, high) = (f64::from(self.decades.0), f64::from(self.decades.1));
-        Self::y(top, (p99_ms.max(1e-3).log10() - low) / (high - low).max(1.0))
     }
 }
 
-/// The picture; `None` where a record has no such curves.
+/// Returns an SVG picture of the record's curves; `None` if it has no such curves.
 pub fn picture(record: &Record) -> Option<String> {
-    let scale = Scale::of(record)?;
-    let height = HEIGHT * PARTS.len() as f64 + FOOT;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    for (index, part) in PARTS.iter().enumerate() {
-        let top = HEIGHT * index as f64;
-        frame(&mut svg, &scale, top, part.title);
-        lines(&mut svg, &scale, top, part, record);
-    }
-    let bottom = HEIGHT * PARTS.len() as f64;
-    for second in (0..=scale.most_s as u32).step_by(4) {
-        let x = scale.x(f64::from(second));
-        put(&mut svg, &text(x, bottom - 2.0, "middle", "#000", &second.to_string()));
-    }
-    put(&mut svg, &text(WIDTH / 2.0, bottom + 16.0, "middle", "#000", "seconds since the batch job began"));
-    put(&mut svg, "</svg>");
+    let axes = Axes::of(record)?;
+    let mut svg = String::new();
+    draw(&mut svg, &axes, record).ok()?;
     Some(svg)
 }
 
-/// The frame of a part: its title, its axes and what they mean.
-fn frame(svg: &mut String, scale: &Scale, top: f64, title: &str) {
-    let (left, above, right, _) = MARGIN;
-    let end = WIDTH - right;
-    put(svg, &text(left, top + above - 8.0, "start", "#000", title));
-    for power in scale.decades.0..=scale.decades.1 {
-        let value = 10_f64.powi(power);
-        let y = scale.latency(top, value);
-        put(
-            svg,
-            &format!("<line x1=\"{left:.1}\" y1=\"{y:.1}\" x2=\"{end:.1}\" y2=\"{y:.1}\" stroke=\"#eee\"/>"),
-        );
-        put(svg, &text(left - 6.0, y + 4.0, "end", LATENCY, &format!("{value} ms")));
+fn draw(svg: &mut String, axes: &Axes, record: &Record) -> DrawingResult {
+    let root = SVGBackend::with_string(svg, PICTURE).into_drawing_area();
+    root.fill(&WHITE)?;
+    for (part, area) in PARTS.iter().zip(root.split_evenly((PARTS.len(), 1))) {
+        draw_part(&area, axes, part, record)?;
     }
-    let high = Scale::y(top, 1.0);
-    put(svg, &text(end + 6.0, high + 4.0, "start", "#888", &format!("{:.0}/s", scale.most_rate)));
+    root.present()
 }
 
-/// The lines of a part.
-fn lines(svg: &mut String, scale: &Scale, top: f64, part: &Part, record: &Record) {
-    let load = part.points(record, REQUESTS);
-    let low = Scale::y(top, 0.0);
-    if let (Some(first), Some(last)) = (load.first(), load.last()) {
-        let points: Vec<String> = load
-            .iter()
-            .map(|&(at, rate)| format!("{:.1},{:.1}", scale.x(at), Scale::y(top, rate / scale.most_rate)))
-            .collect();
-        put(
-            svg,
-            &format!(
-                "<polygon points=\"{:.1},{low:.1} {} {:.1},{low:.1}\" fill=\"{LOAD}\" fill-opacity=\"0.4\"/>",
-                scale.x(first.0),
-                points.join(" "),
-                scale.x(last.0)
-            ),
-        );
-    }
-    let (_, above, right, _) = MARGIN;
+/// Draws one part: latencies against the left axis; cores, and the load as a share of its maximum, against the right one.
+fn draw_part(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    axes: &Axes,
+    part: &Part,
+    record: &Record,
+) -> DrawingResult {
+    let seconds = 0.0..axes.most_s;
+    let mut chart = ChartBuilder::on(area)
+        .caption(part.title, ("sans-serif", 14))
+        .margin(6)
+        .x_label_area_size(34)
+        .y_label_area_size(52)
+        .right_y_label_area_size(46)
+        .build_cartesian_2d(seconds.clone(), axes.latencies_ms.clone().log_scale())?
+        .set_secondary_coord(seconds, 0.0..axes.most_cores);
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_desc("seconds since the batch job began")
+        .y_desc("p99, ms")
+        .draw()?;
+    chart.configure_secondary_axes().y_labels(axes.most_cores as usize + 1).y_desc("cores").draw()?;
+    let load = part.points(record, REQUESTS).into_iter();
+    let load = load.map(|(at, rate)| (at, rate / axes.most_rate * axes.most_cores));
+    chart
+        .draw_secondary_series(AreaSeries::new(load, 0.0, LOAD.mix(0.4)))?
+        .label(format!("load, at most {:.0}/s", axes.most_rate))
+        .legend(|(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], LOAD.mix(0.4).filled()));
     let cores = part.points(record, CORES_OF_SERVICE);
-    let most = cores.iter().map(|point| point.1.ceil() as u32).max().unwrap_or_default();
-    for count in 1..=most {
-        let y = low - CORE_HEIGHT * f64::from(count) + 4.0;
-        let label = if count == 1 { "1 core".to_owned() } else { format!("{count} cores") };
-        put(svg, &text(WIDTH - right + 6.0, y, "start", CORES, &label));
-    }
-    polyline(svg, CORES, cores.into_iter().map(|(at, cores)| (scale.x(at), low - CORE_HEIGHT * cores)));
+    chart
+        .draw_secondary_series(LineSeries::new(cores, CORES.stroke_width(2)))?
+        .label("cores of the service")
+        .legend(|(x, y)| PathElement::new([(x, y), (x + 14, y)], CORES.stroke_width(2)));
     let latencies = part.points(record, P99_MS).into_iter().filter(|point| point.1 > 0.0);
-    polyline(svg, LATENCY, latencies.map(|(at, p99_ms)| (scale.x(at), scale.latency(top, p99_ms))));
-    let legend = [("load", "#888"), ("p99", LATENCY), ("cores of the service", CORES)];
-    for (index, (name, colour)) in legend.into_iter().enumerate() {
-        let x = WIDTH - right - [170.0, 130.0, 0.0][index];
-        put(svg, &text(x, top + above - 8.0, "end", colour, name));
-    }
-}
-
-fn polyline(svg: &mut String, colour: &str, points: impl Iterator<Item = (f64, f64)>) {
-    let points: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-    if !points.is_empty() {
-        let points = points.join(" ");
-        put(
-            svg,
-            &format!("<polyline points=\"{points}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"),
-        );
-    }
-}
-
-fn text(x: f64, y: f64, anchor: &str, colour: &str, words: &str) -> String {
-    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{colour}\">{words}</text>")
-}
-
-fn put(svg: &mut String, line: &str) {
-    svg.push_str(line);
-    svg.push('\n');
+    chart
+        .draw_series(LineSeries::new(latencies, LATENCY.stroke_width(2)))?
+        .label("p99")
+        .legend(|(x, y)| PathElement::new([(x, y), (x + 14, y)], LATENCY.stroke_width(2)));
+    chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).background_style(WHITE.mix(0.8)).draw()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::curve::lines_of;
     use crate::record::tests::record;
 
     #[test]
@@ -216,25 +157,19 @@ mod tests {
             record.point(CORES_OF_SERVICE, at).isola.push(1.5);
         }
         let svg = picture(&record).unwrap();
-        let lines: Vec<&str> = svg.lines().filter(|line| line.starts_with("<polyline")).collect();
         // Linux's latencies, Isola's cores and latencies; nothing of a load of its own.
+        let lines = lines_of(&svg, 3);
         assert_eq!(lines.len(), 3);
-        for (line, top) in lines.iter().zip([0.0, HEIGHT, HEIGHT]) {
-            let points: Vec<(f64, f64)> = line
-                .split('"')
-                .nth(1)
-                .unwrap()
-                .split(' ')
-                .map(|point| point.split_once(',').unwrap())
-                .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
-                .collect();
-            assert_eq!(points.len(), 3);
+        let height = PICTURE.1 / PARTS.len() as u32;
+        for (points, top) in lines.iter().zip([0, height, height]) {
             assert!(points.is_sorted_by(|one, next| one.0 < next.0));
             assert!(
-                points.iter().all(|&(x, y)| x <= WIDTH && (top..top + HEIGHT).contains(&y)),
+                points.iter().all(|&(x, y)| x <= PICTURE.0 && (top..top + height).contains(&y)),
                 "{points:?}"
             );
         }
-        assert!(svg.ends_with("</svg>\n"));
+        for part in PARTS {
+            assert!(svg.contains(part.title), "{}", part.title);
+        }
     }
 }
