@@ -1,7 +1,7 @@
-//! What the cell prints: into the ring of its report, and on the serial line where it is alone.
+//! Console output: into the ring of the report, and, in a standalone image, to the serial line.
 //!
-//! Any core prints at any time. A spin lock keeps lines whole; it is held for as long as a line takes to be copied, by
-//! code that neither prints nor panics. A crashing core goes past it: what it has to say matters more.
+//! Any core can print at any time. A spin lock keeps lines whole; it is held for the time of copying one line, by code
+//! that neither prints nor panics. A crashing core bypasses the lock, so that its message is never blocked.
 
 use crate::platform::ring;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
@@ -12,7 +12,7 @@ use spin::Mutex;
 static PRINTING: Mutex<()> = Mutex::new(());
 static TO_SERIAL: AtomicBool = AtomicBool::new(false);
 
-/// Says whether the serial line is the cell's.
+/// Initialises the serial line if the image is standalone.
 pub(crate) fn start(alone: bool) {
     TO_SERIAL.store(alone, Ordering::Relaxed);
     if alone {
@@ -20,14 +20,14 @@ pub(crate) fn start(alone: bool) {
     }
 }
 
-/// Prints.
+/// Prints `text`.
 pub(crate) fn print(text: &[u8]) {
     let printing = PRINTING.lock();
     put(text);
     drop(printing);
 }
 
-/// Prints although another core may be printing: for a crash.
+/// Prints without the lock, even if another core is printing: for a crash.
 pub(crate) fn print_regardless(text: &[u8]) {
     put(text);
 }
@@ -50,7 +50,7 @@ fn put(text: &[u8]) {
     }
 }
 
-/// Whether the unread bytes have just come to be more than half of what the ring holds.
+/// Returns whether this output makes the unread bytes exceed half of the ring.
 fn crosses_half(ring: &ConsoleRing, before: u64, after: u64) -> bool {
     let read = ring.read.load(Ordering::Relaxed);
     let half = CONSOLE_LEN as u64 / 2;

@@ -1,7 +1,7 @@
-//! What a core does when something went wrong: says what and where in the report, rings, and stops.
+//! Crashes: the core records the cause and location in the report, notifies the supervisor, and stops.
 //!
-//! The first core that crashes has the report; what others say later goes to the console alone. Nothing here
-//! allocates or takes a lock: the core may hold any.
+//! The first core that crashes fills the report; later ones only print to the console. This code neither allocates nor
+//! takes a lock, as the core may hold any.
 
 use crate::AUTHORITY;
 use crate::console;
@@ -19,16 +19,16 @@ use isola_machine::interrupts::{self, ExceptionFrame, NonMaskable, vector};
 use isola_machine::{backtrace, cell, cpu, power};
 use isola_memory::regions::{self, FaultError, FillError};
 
-/// The exit code of an image that crashes alone.
+/// The exit code of a standalone image that crashes.
 const CRASH_CODE: i32 = 101;
 
-/// Has exceptions reported, on all cores.
+/// Installs the exception handlers, on all cores.
 pub(crate) fn start() {
     interrupts::set_exception_handler(AUTHORITY, exception);
     interrupts::set_non_maskable_handler(AUTHORITY, non_maskable);
 }
 
-/// Where execution stood, and how it got there.
+/// The interrupted instruction and its stack, the start of a backtrace.
 struct Place {
     instruction: u64,
     stack_pointer: u64,
@@ -36,7 +36,7 @@ struct Place {
 }
 
 impl Place {
-    /// Of an exception.
+    /// Returns the interrupted instruction and stack of an exception.
     fn of(frame: &ExceptionFrame) -> Self {
         Self { instruction: frame.rip, stack_pointer: frame.rsp, frame_pointer: frame.rbp }
     }
@@ -46,7 +46,7 @@ impl Place {
 pub fn panicked(info: &PanicInfo<'_>) -> ! {
     let place = here();
     let len = heap::refused_len();
-    // Who cannot go on without memory panics in `alloc`, which says so in these words.
+    // After a failed allocation `alloc` panics with this message, unless the caller handles the failure.
     let mut rest = Expected(ALLOCATION_FAILED);
     if len > 0 && write!(rest, "{}", info.message()).is_ok() && rest.0.is_empty() {
         let message = format_args!("memory ran out: {len} bytes were asked for; {Shortage}");
@@ -55,10 +55,10 @@ pub fn panicked(info: &PanicInfo<'_>) -> ! {
     crash(CrashKind::Panic, &place, None, format_args!("{info}"))
 }
 
-/// What a panic for want of memory says. A run of digits is written as `#`.
+/// The panic message of a failed allocation. `#` represents a run of digits.
 const ALLOCATION_FAILED: &str = "memory allocation of # bytes failed";
 
-/// What a text still has to say to be the expected one.
+/// The remaining part of an expected text.
 struct Expected(&'static str);
 
 impl Write for Expected {
@@ -74,7 +74,7 @@ impl Write for Expected {
     }
 }
 
-/// A page of a region was touched that its pager cannot fill.
+/// Ends the cell after an access to a region's page that its pager cannot fill.
 pub(crate) fn not_filled(frame: &ExceptionFrame, address: u64, error: FaultError) -> ! {
     let place = Place::of(frame);
     match error {
@@ -92,18 +92,19 @@ pub(crate) fn not_filled(frame: &ExceptionFrame, address: u64, error: FaultError
     }
 }
 
-/// A pager has touched a region.
+/// Ends the cell after a pager has touched a region.
 pub(crate) fn fault_in_fault(frame: &ExceptionFrame, address: u64) -> ! {
     let message = format_args!("access to {address:#x}: a pager has touched a region, which it must not");
     crash(CrashKind::Exception, &Place::of(frame), Some(frame), message)
 }
 
-/// What the supervisor wants of a core whatever it does. It may be in the middle of anything.
+/// Handles an NMI of the supervisor, which can interrupt the core at any instruction.
 fn non_maskable(frame: &ExceptionFrame) -> NonMaskable {
     match suspended::non_maskable(AUTHORITY, frame, isola_events::give_notice) {
         Asked::Done => NonMaskable::Handled,
         Asked::Stop => NonMaskable::Fatal,
-        // An order may have been taken back meanwhile. But nobody gives an order to an image that is alone.
+        // The supervisor may have cancelled an order meanwhile. A standalone image has no supervisor, so there the NMI
+        // is fatal.
         Asked::Nothing if is_alone() => NonMaskable::Fatal,
         Asked::Nothing => NonMaskable::Handled,
         Asked::Yield(yielded) => {
@@ -142,7 +143,7 @@ fn exception(frame: &ExceptionFrame) -> ! {
     }
 }
 
-/// Whether an address is in the guard below this core's stack.
+/// Returns whether an address is in the guard page below this core's stack.
 fn in_guard(address: u64) -> bool {
     let slot = STACKS + STACK_SLOT * u64::from(current_core().0);
     (slot..slot + PAGE_SIZE).contains(&address)
@@ -157,7 +158,7 @@ fn crash(kind: CrashKind, place: &Place, frame: Option<&ExceptionFrame>, message
     let core = current_core().0;
     let report = &cell::report().crash;
     let claim = report.claimed_by.compare_exchange(0, core + 1, Ordering::AcqRel, Ordering::Relaxed);
-    // A hang stops all cores of the cell: only the first has something to say.
+    // A hang stops all cores of the cell: only the first has something to report.
     if claim.is_ok() || kind != CrashKind::Hang {
         let _ = writeln!(Console, "core {core} crashed: {message}");
     }
@@ -191,7 +192,7 @@ impl Write for Console {
     }
 }
 
-/// Fills the report's message, and drops what does not fit.
+/// Writes the report's message, and truncates it to fit.
 struct Message<'a> {
     report: &'a CrashReport,
     len: usize,

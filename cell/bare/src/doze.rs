@@ -1,10 +1,10 @@
-//! How a core halts until it is needed, and how it is woken: by an interrupt, or, where it monitors a word, by writing that
-//! (`isola_events::doze` has the protocol).
+//! Halting and waking of cores: by an interrupt, or, if a halted core monitors a word, by a write to it
+//! (`isola_events::doze` documents the protocol).
 //!
-//! What else wakes a core sends an interrupt, which ends MWAIT as it ends HLT: devices, alarms, the supervisor's orders and
-//! requests. So does a non-maskable one, by which page tables are forgotten and events suspended: a halt may end for no
-//! reason, and who has halted looks at everything again. What was suspended between monitoring a word and halting may go on
-//! on another processor core, which monitors none or another: who goes on with it has an interrupt pending then.
+//! All other sources of wake-ups send interrupts, which end MWAIT and HLT alike: devices, alarms, the supervisor's
+//! orders and requests. So do the NMIs for a TLB shootdown or a forced core reclaim: a halt may end spuriously, and its
+//! caller checks for work again. A context suspended between MONITOR and MWAIT may resume on another core, which
+//! monitors no word or a different one; the core that resumes it therefore has an interrupt pending.
 
 use core::sync::atomic::AtomicU32;
 use crossbeam_utils::CachePadded;
@@ -14,11 +14,11 @@ use isola_events::doze::{self, UP, Woken};
 use isola_machine::interrupts;
 use isola_platform::CoreIndex;
 
-/// By core: whether it halts until this is written. Each has cache lines of its own, as others' writes would end the halt.
+/// By vcore: its doze word. Each has cache lines of its own, as writes to a neighbour would end the halt.
 static WORDS: [CachePadded<AtomicU32>; MAX_CORES] =
     [const { CachePadded::new(AtomicU32::new(UP)) }; MAX_CORES];
 
-/// Halts the calling core, `core`, until it is woken or an interrupt comes. May return for no reason.
+/// Halts the calling core, on behalf of vcore `core`, until a wake-up or an interrupt. May return spuriously.
 pub(crate) fn halt(mode: HaltMode, core: CoreIndex) {
     match (mode, WORDS.get(core.0 as usize)) {
         (HaltMode::Mwait, Some(word)) => doze::doze(word, interrupts::halt_while),
@@ -26,12 +26,12 @@ pub(crate) fn halt(mode: HaltMode, core: CoreIndex) {
     }
 }
 
-/// Says that `core` does not doze: who calls runs it from here on.
+/// Marks vcore `core` as not dozing. The caller runs it from now on.
 pub(crate) fn rise(core: CoreIndex) {
     WORDS.get(core.0 as usize).into_iter().for_each(|word| doze::rise(word));
 }
 
-/// Wakes `core` where it dozes.
+/// Wakes `core` if it dozes.
 pub(crate) fn wake(core: CoreIndex) -> Woken {
     WORDS.get(core.0 as usize).map_or(Woken::No, |word| doze::wake(word))
 }

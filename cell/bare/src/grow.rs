@@ -1,26 +1,26 @@
-//! More memory while the cell runs, where it may have more: from the supervisor, see [`isola_abi::growth`]. And less, where
-//! the supervisor asks for some (`returns`).
+//! Memory growth: plugging of memory from the supervisor, see [`isola_abi::growth`]. The supervisor's requests to
+//! return memory are in `returns`.
 //!
-//! **Ahead.** While less than a quarter of the pages is free, the cell asks for more in a pass of its loops, about an
-//! eighth of what it has, and goes on: the memory is added in a later pass. So whoever takes memory little by little
-//! never waits; and where there is none, the cell knows while there is enough left to do something, though what is free
-//! may be in pieces.
+//! **Ahead of need.** While less than a quarter of the pages is free, the cell requests a block of about an eighth of
+//! its memory in a pass of a loop, and continues; a later pass adds the memory. So code that allocates gradually never
+//! waits. If the supervisor has no memory, the cell learns that while it still has some, though free memory may be
+//! fragmented.
 //!
-//! **In need.** Where an allocation or a page fault finds nothing, the core asks, and waits for the answer: in its
-//! allocator, so that no event runs meanwhile, and no interrupt comes. That takes as long as the supervisor takes to map a
-//! block, some microseconds; longer where it has to scrub memory first; [`PATIENCE_NS`] at the most, after which there
-//! was none, and nobody waits for that answer again. When it comes, it is as good as any other. A supervisor that stands
-//! still is had begin anew before that: it takes milliseconds, and answers then.
+//! **At need.** If an allocation or a page fault finds no memory, the core sends a request and waits for the answer
+//! inside its allocator, so that it runs no event and takes no interrupt meanwhile. The supervisor takes some
+//! microseconds to map a block, and longer if it has to scrub memory first. After [`PATIENCE_NS`] the wait ends without
+//! memory, and no core waits for that answer again; the block is accepted whenever it arrives. If the supervisor hangs,
+//! it is restarted before that limit: a restart takes milliseconds, and the restarted supervisor answers.
 //!
-//! One core asks at a time, under a lock; others that find nothing wait for that core, and try again. While the lock is
-//! held nothing is allocated, no page of a region is touched, and no lock is taken but that of the page allocator, which
-//! nobody holds who gets here. The supervisor waits for nothing. So nobody waits for ever.
+//! One core sends requests at a time, under a lock; other cores without memory wait for that core, and try again. A
+//! core that holds the lock allocates nothing, touches no page of a region, and takes no lock but the page allocator's,
+//! which no caller holds here. The supervisor waits for no cell. Therefore no core waits forever.
 //!
-//! **Refused.** What may still come counts as free memory, so that nobody calls the cell short. When the supervisor has
-//! none, it no longer does: then memory is as short as it is, and who can do without some gives it back. The cell asks
-//! again [`AGAIN_NS`] later at the earliest, as long as it needs more. While it does not, a pass that comes by anyway
-//! asks, at intervals that grow from [`AGAIN_NS`] to [`RARELY_NS`]: so the room is back some time after the machine has
-//! memory again. A cell that sleeps is not woken for it.
+//! **Refused.** Obtainable memory counts as free, so it does not cause memory pressure. After a refusal it no longer
+//! counts, and pressure handlers run if memory is short. The cell repeats the request after [`AGAIN_NS`] at the
+//! earliest, while it needs more. While it does not, a pass that runs anyway repeats it, at intervals that grow from
+//! [`AGAIN_NS`] to [`RARELY_NS`]; so obtainable memory is restored some time after the machine has free memory again. A
+//! sleeping cell is not woken for that.
 
 mod need;
 mod returns;
@@ -44,49 +44,51 @@ use spin::Mutex;
 pub(crate) use need::Need;
 pub(crate) use shortage::Shortage;
 
-/// How long a core waits for an answer.
+/// The time for which a core waits for an answer.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// After how long the core has the supervisor see whether it stands still. Longer than that takes to be sure of it.
+/// The time after which a waiting core makes the supervisor check itself for a hang. Longer than the time without
+/// progress that proves a hang.
 const ROUSE_NS: u64 = 4_500_000_000;
 
-/// How long the cell does not ask again for what it was refused.
+/// The time for which a refused request is not repeated.
 const AGAIN_NS: u64 = 100_000_000;
 
-/// How long at the most a cell that was refused, and does not need more, does not ask whether there is some.
+/// The longest interval at which a refused cell that needs no memory repeats its request.
 const RARELY_NS: u64 = 12_800_000_000;
 
-/// When no more chunks than these can be added, they are made large enough for what the cell may still get.
+/// With at most this many blocks left to add, requests are made large enough that the last block reaches the limit.
 const FEW_PLACES: usize = MAX_CHUNKS / 2;
 
-/// Whether the cell may get more when it asks.
+/// Whether the cell may get more memory at its request.
 static MAY_GROW: AtomicBool = AtomicBool::new(false);
 
-/// Whether the supervisor has interrupted a core since somebody last looked: it may have given something, or want some.
+/// Whether the supervisor has interrupted a core since the last check: it may have plugged memory, or request some.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether there may be something to look at: what every pass looks at, [`MAY_GROW`] or [`REQUESTED`].
+/// Whether a pass has anything to check: [`MAY_GROW`] or [`REQUESTED`], or a compaction in progress.
 static LOOK: AtomicBool = AtomicBool::new(false);
 
-/// How often a core tries to get at what another looks at, before it leaves that to the other.
+/// Attempts of a core to take the lock before it leaves the check to the lock's holder.
 const TRIES: usize = 1000;
 
-/// The core that has pages on their way elsewhere, as memory is asked for; [`NOBODY`] where none has.
+/// The core that migrates pages for a reclaim request; [`NOBODY`] if none does.
 static MOVER: AtomicU32 = AtomicU32::new(NOBODY);
 
 const NOBODY: u32 = u32::MAX;
 
-/// How often memory was added. Counted behind it, and before [`MAY_GROW`] says that this was the last.
+/// The number of additions of memory. Incremented after the addition, and before [`MAY_GROW`] says that it was the
+/// last.
 static ADDED: AtomicUsize = AtomicUsize::new(0);
 
-/// When to ask for the room that a refusal took, in cycles; [`u64::MAX`]: it is there.
+/// The cycle count at which to test for obtainable memory after a refusal; [`u64::MAX`] if it was not refused.
 static ASK_AT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// All memory that the cell has, in bytes, and the most that it may have.
+/// All memory that the cell has, in bytes, and its limit.
 static HAS_BYTES: AtomicU64 = AtomicU64::new(0);
 static MAX_BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Why the cell last got none: a [`Why`].
+/// The reason, a [`Why`], for which the cell last got no memory.
 static WHY: AtomicU32 = AtomicU32::new(Why::Limit as u32);
 
 static GROWTH: Mutex<Growth> = Mutex::new(Growth {
@@ -98,14 +100,14 @@ static GROWTH: Mutex<Growth> = Mutex::new(Growth {
     returns: Returns::new(),
 });
 
-/// What whoever asks has to know.
+/// The state of requests.
 struct Growth {
-    /// How many more chunks the page allocator has room for.
+    /// The number of blocks that the page allocator can still add.
     places_left: usize,
     tsc_hz: u64,
     open: Option<Open>,
     refused: Option<Refused>,
-    /// How long from the next refusal on until a cell asks that does not need more.
+    /// The time from the next refusal until a cell that needs no memory repeats its request.
     interval_ns: u64,
     returns: Returns,
 }
@@ -118,21 +120,21 @@ struct Open {
     patience: Patience,
 }
 
-/// Whether it is worth waiting for an answer.
+/// Whether a core may still wait for the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
     Fresh,
     Spent,
 }
 
-/// A request that was refused: so much is not asked for again before the cycle counter has got there.
+/// A refused request: one of at least this size is not repeated before the cycle counter reaches `until_cycles`.
 #[derive(Clone, Copy)]
 struct Refused {
     least_bytes: u64,
     until_cycles: u64,
 }
 
-/// Whether a request for memory that found none is worth another try.
+/// Whether an allocation that found no memory is worth another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retry {
     /// There is more memory now.
@@ -141,12 +143,12 @@ enum Retry {
     No,
 }
 
-/// Notes what the cell may have. On the first core, when the supervisor can be rung.
+/// Records the cell's limits. To be called on the first core, once the supervisor can be notified.
 pub(crate) fn start(descriptor: &Descriptor) {
     HAS_BYTES.store(descriptor.memory_bytes, Ordering::Relaxed);
     MAX_BYTES.store(descriptor.memory_max_bytes, Ordering::Relaxed);
     let mut growth = GROWTH.lock();
-    // One range stands in the image.
+    // The image has one range.
     growth.places_left = MAX_RANGES.saturating_sub(descriptor.pool.len() + 1).min(MAX_CHUNKS);
     growth.tsc_hz = descriptor.clock.tsc_hz;
     if descriptor.supervisor.is_some() && growth.can_ask_for(SMALLEST_CHUNK) {
@@ -155,15 +157,15 @@ pub(crate) fn start(descriptor: &Descriptor) {
     }
 }
 
-/// A core was interrupted because the supervisor has something to say.
+/// Records that the supervisor has interrupted a core to draw attention to a change.
 #[inline]
 pub(crate) fn requested() {
     REQUESTED.store(true, Ordering::SeqCst);
     LOOK.store(true, Ordering::SeqCst);
 }
 
-/// Adds what has come, gives back what is asked for, and asks for more where little is left. In each pass of a core's loop;
-/// a load where the cell may not grow and nobody has asked for anything.
+/// Adds plugged memory, returns memory that the supervisor requests, and requests more when little is left. Called in
+/// each pass of a core's loop; a single load if the cell may not grow and nothing was requested.
 #[inline]
 pub(crate) fn pass() {
     if LOOK.load(Ordering::Relaxed) {
@@ -171,11 +173,11 @@ pub(crate) fn pass() {
     }
 }
 
-/// A load, and a few more where the cell may grow.
+/// Does the work of [`pass`]: a load, and a few more if the cell may grow.
 #[inline(never)]
 fn look() {
     if REQUESTED.load(Ordering::SeqCst) || MOVER.load(Ordering::Relaxed) == current_core().0 {
-        // Who has it for long, as it waits for memory, looks itself.
+        // A core that holds the lock for long is waiting for memory, and checks this itself.
         let growth = (0..TRIES).find_map(|_| {
             core::hint::spin_loop();
             GROWTH.try_lock()
@@ -202,27 +204,28 @@ fn look() {
             growth.ask(SMALLEST_CHUNK, SMALLEST_CHUNK);
         }
         if is_due && ASK_AT.load(Ordering::Relaxed) == ask_at {
-            // It was not refused just now: the answer is looked for when it has had time to come.
+            // The request was not refused just now: check for its answer when that has had time to arrive.
             ASK_AT.store(growth.in_cycles(AGAIN_NS), Ordering::Relaxed);
         }
     }
 }
 
-/// A chunk for a need of which there is enough already: it may be in pieces too small.
+/// Whether a need may still get a block although enough bytes are free: these may be fragmented.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Spare {
-    /// There may be one.
+    /// It may get one.
     Left,
-    /// There was one, and the need found no memory all the same.
+    /// It got one, and still found no memory.
     Used,
 }
 
-/// `attempt` has found no memory. Tries again while there is more, and gets more, where that can be.
+/// Repeats `attempt`, which has found no memory, while there is more memory, and requests more if the cell may have it.
 #[cold]
 pub(crate) fn retry<T>(need: Need, attempt: impl Fn() -> Option<T>) -> Option<T> {
     let mut spare = Spare::Left;
     loop {
-        // Before the attempt: what others add behind it is not missed, even if it was the last.
+        // Read before the attempt, so that memory which another core adds afterwards is not missed, even if it is the
+        // last.
         let added = ADDED.load(Ordering::Acquire);
         let found = attempt();
         if found.is_some() || exhausted(need, added, &mut spare) == Retry::No {
@@ -231,14 +234,15 @@ pub(crate) fn retry<T>(need: Need, attempt: impl Fn() -> Option<T>) -> Option<T>
     }
 }
 
-/// A request has found no memory, after memory had been added so often. Gets more, where that can be.
+/// Handles a failed attempt, before which [`ADDED`] had the value `added`: requests more memory if the cell may have
+/// it.
 fn exhausted(need: Need, added: usize, spare: &mut Spare) -> Retry {
     let may_grow = MAY_GROW.load(Ordering::Acquire);
     if ADDED.load(Ordering::Acquire) != added {
         return Retry::Yes;
     }
     if MOVER.load(Ordering::Relaxed) != NOBODY && GROWTH.lock().returns.stop_moving() {
-        // There is what was held for that.
+        // The memory that the compaction held back is free now.
         return Retry::Yes;
     }
     if !may_grow {
@@ -283,7 +287,7 @@ enum Waited {
 }
 
 impl Growth {
-    /// How much the cell may still get.
+    /// Returns the bytes that the cell may still get.
     fn room_bytes(&self) -> u64 {
         let most = if self.places_left == 0 { 0 } else { MAX_BYTES.load(Ordering::Relaxed) };
         most.saturating_sub(HAS_BYTES.load(Ordering::Relaxed)) / SMALLEST_CHUNK * SMALLEST_CHUNK
@@ -293,7 +297,7 @@ impl Growth {
         least_bytes <= self.room_bytes()
     }
 
-    /// Whether so much may be had, and was not refused just now.
+    /// Returns whether a request of this size is within the limit and was not refused recently.
     fn worth_asking(&self, least_bytes: u64) -> bool {
         if !self.can_ask_for(least_bytes) {
             WHY.store(Why::Limit as u32, Ordering::Relaxed);
@@ -304,17 +308,18 @@ impl Growth {
         !self.refused.is_some_and(is_barred)
     }
 
-    /// Whether no open request is in the way of one for so much: there is none, or nobody waits for it any more, and it
-    /// asks for more than this one.
+    /// Returns whether no open request blocks a request for `least_bytes`: there is none, or the wait for it has ended
+    /// in vain and it is larger than this one.
     fn stands_aside(&self, least_bytes: u64) -> bool {
         self.open.is_none_or(|open| open.patience == Patience::Spent && open.least_bytes > least_bytes)
     }
 
-    /// Asks for at least so much, preferably an ample amount, or an eighth of what there is, or, where few places are
-    /// left, a part by which the last one will reach the limit.
+    /// Requests at least `least_bytes`; preferably `ample_bytes`, an eighth of the cell's memory, or, if few blocks can
+    /// still be added, such a part that the last one reaches the limit.
     fn ask(&mut self, least_bytes: u64, ample_bytes: u64) {
         if let Some(open) = self.open {
-            // This one takes its place. It is not made again at once: it was waited for long enough.
+            // The new request replaces the open one, which is not repeated at once: a core has waited long enough for
+            // it.
             self.bar(open.least_bytes);
         }
         let eighth = HAS_BYTES.load(Ordering::Relaxed) / 8;
@@ -328,13 +333,13 @@ impl Growth {
         platform::ring();
     }
 
-    /// Waits for an answer, within bounds.
+    /// Waits for an answer, for a bounded time.
     fn wait_for(&mut self, open: Open) -> Waited {
         let begin = cycles();
         let mut has_roused = false;
         while cell::answer_to(open.number).is_none() {
             if self.returns.has_news() {
-                // Nothing is given before that was seen.
+                // The supervisor plugs no memory before the cell has acknowledged this.
                 self.give_back(Can::Not);
             }
             if !has_roused && cycles().wrapping_sub(begin) > self.cycles_of(ROUSE_NS) {
@@ -350,8 +355,8 @@ impl Growth {
         Waited::Answered
     }
 
-    /// Takes note of the answer, if there is one, and adds what has come: in this order, as what is given comes first.
-    /// Whether there is more memory.
+    /// Handles the answer, if there is one, and adds plugged memory. The answer is read first: a block is published
+    /// before its answer. Returns whether there is more memory.
     fn settle(&mut self) -> Retry {
         let answer = self.open.and_then(|open| Some((open, cell::answer_to(open.number)?)));
         let mut is_new = answer.is_some();
@@ -363,8 +368,8 @@ impl Growth {
             HAS_BYTES.fetch_add(len as u64, Ordering::Relaxed);
             self.places_left = self.places_left.saturating_sub(1);
             if let Some(start) = NonNull::new(memory.as_mut_ptr()) {
-                // SAFETY: the memory is owned, until it is given back, and given away here; it comes zeroed. What the page
-                // allocator has no room for is left alone.
+                // SAFETY: the cell owns the memory until it returns it, and passes it on to the page allocator here; it
+                // is zeroed. Memory for which the page allocator has no room is left unused.
                 let _ = unsafe { pages().bring_back(node, start, len, Contents::Zero) };
             }
             ADDED.fetch_add(1, Ordering::Release);
@@ -392,14 +397,14 @@ impl Growth {
         more
     }
 
-    /// Gives back what the supervisor asks for, as far as the cell can do without.
+    /// Returns memory that the supervisor requests, as far as the cell can spare it.
     fn give_back(&mut self, can: Can) {
         let Gone { len_bytes, slots } = self.returns.look(can, self.tsc_hz);
         self.places_left += slots;
         let is_moving = self.returns.is_moving();
         MOVER.store(if is_moving { current_core().0 } else { NOBODY }, Ordering::Relaxed);
         if is_moving {
-            // The next pass goes on with it, and comes at once.
+            // The next pass continues the compaction, and runs at once.
             LOOK.store(true, Ordering::SeqCst);
             platform::BARE.wake(current_core());
         }
@@ -410,17 +415,17 @@ impl Growth {
         }
     }
 
-    /// Whether the cell may get more, and what passes have to look at.
+    /// Determines whether the cell may get more, and whether passes have anything to check.
     fn judge(&self) {
         MAY_GROW.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::Release);
         LOOK.store(self.can_ask_for(SMALLEST_CHUNK), Ordering::SeqCst);
-        // Whoever was interrupted before that is looked after all the same.
+        // An interrupt that arrived before the store still gets its check, and a compaction continues.
         if REQUESTED.load(Ordering::SeqCst) || self.returns.is_moving() {
             LOOK.store(true, Ordering::SeqCst);
         }
     }
 
-    /// So much was refused.
+    /// Handles the refusal of a request for `least_bytes`.
     fn refuse(&mut self, least_bytes: u64, refusal: Refusal) {
         let why = if refusal == Refusal::Limit { Why::Limit } else { Why::Exhausted };
         WHY.store(why as u32, Ordering::Relaxed);
@@ -429,26 +434,26 @@ impl Growth {
             return;
         }
         if refusal == Refusal::Limit {
-            // Not even the least: there is no place for it, and there will be none.
+            // Not even the smallest block is possible: the cell has as many blocks as it may have.
             self.places_left = 0;
         }
         ASK_AT.store(self.in_cycles(self.interval_ns), Ordering::Relaxed);
         self.interval_ns = (2 * self.interval_ns).min(RARELY_NS);
     }
 
-    /// So much is not asked for again for a while.
+    /// Prevents a repetition of the request for a while.
     fn bar(&mut self, least_bytes: u64) {
         self.refused = Some(Refused { least_bytes, until_cycles: self.in_cycles(AGAIN_NS) });
     }
 
-    /// Says how much may still come: none, if not even the least is to be had.
+    /// Publishes the obtainable memory: none, if even the smallest block was refused.
     fn tell_room(&self) {
         let is_there = ASK_AT.load(Ordering::Relaxed) == u64::MAX;
         pages().set_room(if is_there { self.room_bytes() as usize } else { 0 });
         heap::publish();
     }
 
-    /// What the cycle counter says in so many ns.
+    /// Returns the reading of the cycle counter `ns` from now.
     fn in_cycles(&self, ns: u64) -> u64 {
         cycles().saturating_add(self.cycles_of(ns))
     }

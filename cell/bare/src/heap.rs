@@ -1,7 +1,7 @@
 //! The cell's memory as the global allocator.
 //!
-//! The descriptor says what memory the cell has, and reading it takes memory: a small first range stands in the image
-//! itself, and the pool is added once it is known.
+//! The descriptor lists the cell's memory, but decoding it takes memory. Therefore the image contains a small first
+//! range, and the pool is added once it is known.
 
 use crate::grow::{self, Need};
 use alloc::vec::Vec;
@@ -17,10 +17,10 @@ use isola_memory::{Heap, Pages, ThisCore};
 
 static HEAP: Heap = Heap::new(ThisCore);
 
-/// Length of the last object that there was no memory for, in bytes; 0: there was for all.
+/// Length in bytes of the last object for which there was no memory; 0 if there was always enough.
 static REFUSED_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Size of the first range, in bytes: enough for the descriptor and what decoding it takes.
+/// Size of the first range, in bytes: enough to decode the descriptor.
 const FIRST_LEN: usize = 128 << 10;
 
 static FIRST: First = First(UnsafeCell::new([0; FIRST_LEN]));
@@ -28,25 +28,24 @@ static FIRST: First = First(UnsafeCell::new([0; FIRST_LEN]));
 #[repr(align(4096))]
 struct First(UnsafeCell<[u8; FIRST_LEN]>);
 
-// SAFETY: given to the heap by `start`, once, and used by nobody else.
+// SAFETY: `start` passes it to the heap, once; it has no other users.
 unsafe impl Sync for First {}
 
-/// Gives the heap its first range, on the first core, before anything is allocated. Later calls do nothing.
+/// Adds the first range to the heap, on the first core, before the first allocation. Later calls do nothing.
 pub(crate) fn start() {
     static STARTED: AtomicBool = AtomicBool::new(false);
     if !STARTED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the range is a static that nobody else uses.
+        // SAFETY: the range is a static without other users.
         unsafe { add(NodeId(0), FIRST.0.get().cast::<u8>(), FIRST_LEN) };
     }
 }
 
-/// Gives the heap the cell's pool, and tells it whose memory is near to which core. On the first core, before the others
-/// run.
+/// Adds the cell's pool to the heap, and each core's node. To be called on the first core, before the others run.
 pub(crate) fn add_pool(pool: Vec<(NodeId, &'static mut [u8])>, cores: &[Core]) {
     for (node, range) in pool {
-        // SAFETY: the memory is owned, for good, and given away here.
+        // SAFETY: the memory is owned until the cell ends, and given to the heap here.
         let Some(start) = NonNull::new(range.as_mut_ptr()) else { continue };
-        // SAFETY: as above; a cell's pool is zero at first. A range too small to be of use is left alone.
+        // SAFETY: as above; a cell's pool is zero at first. A range too small to be useful is left out.
         let _ = unsafe { HEAP.pages().add_zero_range_of(node, start, range.len()) };
     }
     cores.iter().enumerate().for_each(|(index, core)| HEAP.set_node(index, core.node));
@@ -58,87 +57,88 @@ pub(crate) fn add_pool(pool: Vec<(NodeId, &'static mut [u8])>, cores: &[Core]) {
 /// As [`isola_memory::Pages::add_range_of`].
 unsafe fn add(node: NodeId, start: *mut u8, len: usize) {
     if let Some(start) = NonNull::new(start) {
-        // SAFETY: the caller's promise. A range too small to be of use is left alone.
+        // SAFETY: the caller's promise. A range too small to be useful is left out.
         let _ = unsafe { HEAP.pages().add_range_of(node, start, len) };
     }
 }
 
-/// Gives back what this core keeps, if another has run short since it last did. A few loads; called where a core has
-/// time.
+/// Empties this core's cache if another core has run short since the last call. Costs a few loads; called when a core
+/// has time.
 pub(crate) fn relieve() {
     HEAP.relieve();
 }
 
-/// Has cores give back what they keep: this one at once.
+/// Makes cores return their caches: this one at once.
 pub(crate) fn give_back() {
     HEAP.give_back();
 }
 
-/// Has pages free again of what cores have given back.
+/// Frees the pages of objects that cores have returned.
 pub(crate) fn trim() {
     HEAP.trim();
 }
 
-/// Makes a few free pages zero; false where all are known to be. For a core that has nothing else to do.
+/// Zeroes a few free pages; false if all are known to be zero. For an idle core.
 pub(crate) fn clear_some() -> bool {
-    // SAFETY: the memory is free, whole pages, and passed to be cleared.
+    // SAFETY: the page allocator passes memory that is free and consists of whole pages.
     HEAP.pages().clear_some(HEAP.near(), |memory, len| unsafe { clear(memory, len) })
 }
 
-/// Returns whether [`clear_some`] may have something to do. A load.
+/// Returns whether [`clear_some`] may have something to do. Costs a load.
 #[inline]
 pub(crate) fn has_unclear() -> bool {
     HEAP.pages().may_have_unclear()
 }
 
-/// Says in the report what is used. A few loads and stores; called where a core has time, or was interrupted anyway.
+/// Publishes the memory in use in the report. Costs a few loads and stores; called when a core has time or was
+/// interrupted anyway.
 pub(crate) fn publish() {
     HEAP.pages().statistics().publish(&cell::report().memory);
 }
 
-/// The pages, for who fills regions with them.
+/// Returns the page allocator, from which regions are filled.
 pub(crate) fn pages() -> &'static Pages {
     HEAP.pages()
 }
 
-/// The node whose memory is near to the core that runs.
+/// Returns the node that is nearest to the calling core.
 pub(crate) fn near() -> NodeId {
     HEAP.near()
 }
 
-/// Bytes of all pages.
+/// Returns the bytes of all pages.
 pub(crate) fn total_bytes() -> usize {
     HEAP.pages().statistics().total_bytes
 }
 
-/// Bytes of pages that nobody has, those that may still be added included.
+/// Returns the bytes of free pages, including obtainable memory.
 pub(crate) fn free_bytes() -> usize {
     let pages = HEAP.pages().statistics();
     (pages.total_bytes + pages.room_bytes).saturating_sub(pages.used_bytes)
 }
 
-/// Bytes of pages that nobody has now.
+/// Returns the bytes of free pages, without obtainable memory.
 pub(crate) fn present_bytes() -> usize {
     let pages = HEAP.pages().statistics();
     pages.total_bytes.saturating_sub(pages.used_bytes)
 }
 
-/// Whether less than a quarter of the pages that there are is free. A few loads.
+/// Returns whether less than a quarter of the present pages is free. Costs a few loads.
 pub(crate) fn is_filling() -> bool {
     present_bytes() < total_bytes() / 4
 }
 
-/// Length of the last object that there was no memory for, in bytes.
+/// Returns the length in bytes of the last object for which there was no memory.
 pub(crate) fn refused_len() -> usize {
     REFUSED_LEN.load(Ordering::Relaxed)
 }
 
-/// The global allocator of a cell image. Where memory has run out it returns null: who can go on without does, and for
-/// everybody else `alloc` panics.
+/// The global allocator of a cell image. If memory has run out it returns null: a caller may handle that; for all
+/// others `alloc` panics.
 pub struct CellHeap;
 
 impl CellHeap {
-    /// Gets an object that `attempt` has just found no memory for, of so many bytes, if the cell can get more.
+    /// Retries an allocation of `len` bytes that has just failed, if the cell can get more memory.
     #[cold]
     fn again(len: usize, attempt: impl Fn() -> *mut u8) -> *mut u8 {
         let found = grow::retry(Need::Pieces(len), || NonNull::new(attempt()));
@@ -152,7 +152,7 @@ impl CellHeap {
     }
 }
 
-// SAFETY: passes everything on to `HEAP`, which keeps the contract.
+// SAFETY: forwards to `HEAP`, which keeps the contract.
 unsafe impl GlobalAlloc for CellHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -170,7 +170,7 @@ unsafe impl GlobalAlloc for CellHeap {
 
     #[inline]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        // SAFETY: the caller's promise; what finds no memory leaves the object as it was.
+        // SAFETY: the caller's promise; a failed call leaves the object unchanged.
         let attempt = || unsafe { HEAP.realloc(pointer, layout, len) };
         let object = attempt();
         if object.is_null() { Self::again(len, attempt) } else { object }

@@ -1,16 +1,17 @@
-//! The library OS's platform on bare hardware: in a cell that a supervisor made, or alone on a machine.
+//! The library OS's platform on bare hardware: in a supervisor's cell, or standalone.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`start`] | from a core's entry to its event loop, as a list of steps |
-//! | [`platform`] | what the cores see: [`platform::Bare`] |
-//! | `doze` | how a core halts, and how it is woken |
-//! | [`console`] | what the cell prints |
-//! | [`crash`] | panics, exceptions, and the report of them |
+//! | [`platform`] | the [`Platform`](isola_platform::Platform) of the cores: [`platform::Bare`] |
+//! | `doze` | halting and waking of cores |
+//! | [`console`] | console output |
+//! | [`crash`] | panics, exceptions, and their reports |
 //! | [`heap`] | the cell's memory as the global allocator |
-//! | [`grow`] | more memory, from the supervisor |
-//! | [`window`] | virtual memory that pagers fill: page tables, page faults |
-//! | `migration` | how its pages move to other memory |
+//! | [`grow`] | plugging and unplugging of memory |
+//! | `pending` | interrupts that the loop has not taken yet |
+//! | [`window`] | the region area: page tables, page faults |
+//! | `migration` | migration of its pages to other memory |
 //! | [`network`] | virtio network devices as the stack's queues |
 //!
 //! An application's image gets all of it by [`cell_image!`], which the `isola` crate calls.
@@ -35,8 +36,8 @@ pub mod start;
 pub mod window;
 
 /// Makes the binary a cell image. `$begin` is a `fn()` that queues the application's first event; it runs on the first
-/// core, before its loop. `$new`, of type `$allocator`, is the global allocator: [`heap::CellHeap`], or the application's
-/// own.
+/// core, before its loop. `$new`, of type `$allocator`, is the global allocator: [`heap::CellHeap`], or the
+/// application's own.
 #[macro_export]
 macro_rules! cell_image {
     ($begin:path, $allocator:ty = $new:expr) => {
@@ -69,7 +70,7 @@ pub mod __private {
     pub use isola_machine::cell_image;
 }
 
-/// Breaking the rules on purpose, for tests of what happens then.
+/// Deliberate violations of the rules, for tests of their consequences.
 pub mod fault_injection {
     pub use isola_machine::fault_injection::{InjectedFault, inject};
 }

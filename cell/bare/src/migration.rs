@@ -1,4 +1,4 @@
-//! How pages of regions move on bare hardware: by the window's page tables.
+//! Migration of region pages on bare hardware, by the page tables of the region area.
 
 use crate::window::{is_over, retire, tables};
 use core::ops::ControlFlow;
@@ -6,22 +6,22 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use isola_memory::regions::{Extent, Mover, Retired, movable_from};
 
-/// Whether any page was ever put into migration: as long as none was, a page fault need not look.
+/// Whether any migration was ever started. Until then page faults skip the check.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Moves pages of the cell's regions.
+/// Migrates pages of the cell's regions.
 pub(crate) struct Migration;
 
-/// Ends the migration of a page that was touched. Whether one is there now: another core may have been the first, or it has
-/// moved by now.
+/// Cancels the migration of a page that was touched. Returns whether a page is present now: another core may have
+/// cancelled it before, or the page may have migrated by now.
 #[inline]
 pub(crate) fn stay(address: u64) -> bool {
     HAS_BEGUN.load(Ordering::Relaxed) && tables().is_some_and(|tables| tables.stay(address))
 }
 
-// SAFETY: pages of regions are filled with memory that comes from the page allocator page by page, and what is retired is
-// collected when every core has passed its loop since; regions are touched by events, which a core that is halted does
-// not run, so that no core gets at the old place once that is over.
+// SAFETY: pages of regions are filled with memory that comes from the page allocator page by page, and retired memory
+// is collected when every core has passed its loop since. Regions are touched by events, which a halted core does not
+// run, so that no core reaches the old page once that period is over.
 unsafe impl Mover for Migration {
     fn region_from(&self, address: usize) -> Option<Extent> {
         movable_from(address)
@@ -40,7 +40,8 @@ unsafe impl Mover for Migration {
     }
 
     fn begin(&self, address: usize, frame: NonNull<u8>) {
-        // Seen by whoever sees the page gone: what follows is by a locked instruction.
+        // Visible to every core that sees the page non-present: the entry is changed by a locked instruction after
+        // this.
         HAS_BEGUN.store(true, Ordering::Relaxed);
         if let Some(tables) = tables() {
             tables.begin_migration(address as u64, frame);
@@ -56,8 +57,8 @@ unsafe impl Mover for Migration {
     }
 
     unsafe fn finish(&self, address: usize, from: NonNull<u8>, to: NonNull<u8>) -> bool {
-        // SAFETY: the caller's promise; every core that runs has flushed since, and one that is halted does before it runs
-        // an event.
+        // SAFETY: the caller's promise; every running core has flushed since, and a halted one does before it runs an
+        // event.
         tables().is_some_and(|tables| unsafe { tables.finish_migration(address as u64, from, to) })
     }
 }

@@ -1,9 +1,9 @@
-//! virtio network devices as the stack's queues, and the buffers that they fill.
+//! virtio network devices as the stack's queues, and their receive buffers.
 //!
-//! **Buffers that come back.** A received frame goes up as views of the buffer that it came in, and the last view may be
-//! dropped anywhere. The queue keeps a view of each of the last buffers as well: when that is the only one left, the
-//! memory is used again, without being allocated or zeroed. Where views are held for long, fresh buffers are taken
-//! and the old ones left to their holders.
+//! **Buffer recycling.** The stack receives a frame as views of the buffer that the device filled, and may drop the
+//! last view on any core. The queue keeps a view of each of the latest buffers. Once that is the only view left, the
+//! queue uses the memory again, without allocating or zeroing it. If the stack holds views for long, the queue
+//! allocates fresh buffers and leaves the old ones to the holders of their views.
 
 use crate::AUTHORITY;
 use alloc::boxed::Box;
@@ -33,53 +33,52 @@ use spin::Mutex;
 use crate::console;
 use crate::heap;
 
-/// Buffers that a queue of a device can have of each kind, in a cell that has memory for so many.
+/// Most buffers per direction of a device queue, in a cell with enough memory.
 const LARGEST_QUEUE: usize = 256;
 
-/// The same in the smallest cell: what comes at once waits in front of the device.
+/// The same in the smallest cell: bursts beyond it wait in front of the device.
 const SMALLEST_QUEUE: usize = 16;
 
-/// The part of a cell's memory that receive buffers may take before anything has come.
+/// The divisor of the cell's memory that gives the share for initial receive buffers.
 const BUFFERS_PART: usize = 64;
 
-/// Length of a receive buffer: with its count half a page, enough for a header and a frame of Ethernet. A device that does
-/// not merge buffers gets longer ones for longer frames.
+/// Length of a receive buffer in bytes: with its reference count half a page, enough for a header and an Ethernet
+/// frame. A device that does not merge buffers gets longer ones for longer frames.
 const BUFFER_LEN: usize = 2048 - 8;
 
-/// The same of a device that puts segments together and merges buffers: with its count a page. Each costs the same, whatever
-/// is in it.
+/// The same for a device that coalesces received segments and merges buffers: with its reference count a page. The cost
+/// per buffer does not depend on the length of its data.
 const MERGED_LEN: usize = 4096 - 8;
 
-/// Bytes of such buffers that a queue has at least: three of the longest frames.
+/// Least bytes of such buffers per queue: three of the longest frames.
 const LEAST_MERGED: usize = 192 << 10;
 
-/// Bytes of receive buffers that a queue has at most.
+/// Most bytes of receive buffers per queue.
 const MOST_BYTES: usize = LARGEST_QUEUE * 2048;
 
-/// Longest IP packet of a network that is taken into use as it is: what long frames of Ethernet usually carry.
+/// The largest MTU that is used as the network offers it: the usual payload of jumbo frames.
 const LONGEST_MTU: u16 = 9000;
 
-/// What every Ethernet carries.
+/// The payload of every Ethernet frame.
 const STANDARD_MTU: u16 = 1500;
 
-/// The part of a cell's memory that further queues may take, for cores that may come while it runs.
+/// The divisor of the cell's memory that gives the share for queues of cores that may join later.
 const FURTHER_PART: usize = 16;
 
-/// Bytes that rings take for each buffer of a queue, both ways, at the most.
+/// Upper bound of the ring memory in bytes per buffer of a queue, both directions together.
 const RING_BYTES: usize = 512;
 
-/// Received buffers that are watched for their last view, for each that the device has: as many as can be on their way
-/// through the stack.
+/// Received buffers whose views are watched, per buffer of the device: as many as can be in use by the stack.
 const WATCHED_PER_BUFFER: usize = 4;
 
-/// How many buffers of a length each queue of a device with so many pairs has.
+/// Returns the number of buffers of this length per queue, for a device with `pairs` queue pairs.
 fn queue_size(pairs: u8, buffer_len: usize) -> u16 {
     let bytes = heap::total_bytes() / BUFFERS_PART / usize::from(pairs.max(1));
     (bytes.min(MOST_BYTES) / buffer_len).clamp(SMALLEST_QUEUE, LARGEST_QUEUE) as u16
 }
 
-/// How many pairs a device is to have that begins with so many: more, for cores that may come, where there are vectors and
-/// memory for them.
+/// Returns the number of queue pairs for a device that starts with `cores` pairs: more, for cores that may join, if
+/// there are enough interrupt vectors and memory.
 fn further_pairs(vectors: usize, cores: u8, places: u8) -> u8 {
     let each = usize::from(queue_size(cores, BUFFER_LEN)) * (BUFFER_LEN + RING_BYTES);
     let more = u8::try_from(heap::total_bytes() / FURTHER_PART / each).unwrap_or(u8::MAX);
@@ -87,26 +86,28 @@ fn further_pairs(vectors: usize, cores: u8, places: u8) -> u8 {
     if usize::from(pairs) <= vectors { pairs } else { cores }
 }
 
-/// How long the buffers are that a device may merge: long where there can be enough of them.
+/// Returns the buffer length for a device that merges buffers: the longer one if the memory suffices for enough of
+/// them.
 fn merged_len(pairs: u8) -> usize {
     let enough = usize::from(queue_size(pairs, MERGED_LEN)) * MERGED_LEN >= LEAST_MERGED;
     if enough { MERGED_LEN } else { BUFFER_LEN }
 }
 
-/// The longest packets that a cell has buffers for: a smaller one than 10 MiB a queue none beyond the usual.
+/// Returns the largest MTU for which the cell has buffers. With less than about 10 MiB per queue that is the standard
+/// one.
 fn longest_mtu(pairs: u8) -> u16 {
     let needed = SMALLEST_QUEUE * usize::from(LONGEST_MTU) * usize::from(pairs.max(1));
     if heap::total_bytes() / BUFFERS_PART >= needed { LONGEST_MTU } else { STANDARD_MTU }
 }
 
-/// Takes network devices into use.
+/// Initialises the cell's network devices.
 pub(crate) fn open(descriptor: &Descriptor, devices: Vec<(DeviceKind, Windows)>) -> Vec<NetworkPort> {
     let network = devices.into_iter().filter(|(kind, _)| *kind == DeviceKind::Network);
     let mut vectors = QUEUE_VECTORS;
     network.filter_map(|(_, windows)| open_device(descriptor, &mut vectors, windows)).collect()
 }
 
-/// Takes a device into use, whose queues take their vectors from those that are left.
+/// Initialises a device. Its queues take their vectors from the remaining ones.
 fn open_device(
     descriptor: &Descriptor,
     vectors: &mut RangeInclusive<u8>,
@@ -144,7 +145,8 @@ fn complain<T>(error: &dyn core::fmt::Display) -> Option<T> {
     None
 }
 
-/// Starts a device with so many pairs, which shares out its buffers as if it had those that it begins with.
+/// Starts a device with `pairs` queue pairs. Number and length of its buffers follow from the `begun` pairs that are in
+/// use from the start.
 fn start(
     transport: Box<dyn Transport>,
     (begun, pairs): (u8, u8),
@@ -160,7 +162,7 @@ fn start(
     let (mac, mtu) = (device.mac(), device.mtu());
     let has_several = queues.len() > 1;
     if has_several {
-        // The others have no buffers yet.
+        // The other pairs have no buffers yet.
         device.use_pairs(1)?;
     }
     let device = Arc::new(Mutex::new(device));
@@ -199,7 +201,8 @@ fn start(
     Ok(NetworkPort { mac, mtu, headroom: HEADER_LEN, queues, spreading })
 }
 
-/// A device with several pairs: one that hashes, or one that hands a flow's frames to the pair by which it was sent last.
+/// A device with several queue pairs, which either hashes flows or delivers a flow's frames to the pair that last sent
+/// for that flow.
 struct BareSpreading(Arc<Mutex<NetDevice>>);
 
 impl FlowSpreading for BareSpreading {
@@ -218,7 +221,7 @@ impl FlowSpreading for BareSpreading {
     }
 }
 
-/// A buffer for the device to fill: all of its memory is data.
+/// A receive buffer lent to the device: all of its memory counts as data.
 struct Filled(IoBufMut);
 
 // SAFETY: the memory is on the heap, owned by the one `IoBufMut`, and stays in place when that is moved.
@@ -240,15 +243,15 @@ impl ReceiveBuffer for Filled {
     }
 }
 
-/// A frame for the device to read.
+/// A frame lent to the device for transmission.
 struct Sent {
     /// `None` once the device has sent the frame and the head was recycled.
     head: Option<IoBufMut>,
     payload: Chain,
 }
 
-// SAFETY: the head's memory and the views' is on the heap or in the image's constants, owned or kept by reference counts,
-// and stays in place and unchanged for as long as they live.
+// SAFETY: the memory of the head and of the views is on the heap or in the image's constants, owned or kept alive by
+// reference counts, and stays in place and unchanged for as long as they live.
 unsafe impl DmaBuffer for Sent {
     #[inline]
     fn for_each_segment(&self, mut visit: impl FnMut(*const u8, usize)) {
@@ -269,7 +272,7 @@ unsafe impl DmaBuffer for Sent {
     }
 }
 
-/// What the device has to do to a frame.
+/// Returns the offloads that the frame requests from the device.
 #[inline]
 fn offload(frame: &Frame) -> Offload {
     match (frame.checksum, frame.segment_len) {
@@ -284,16 +287,17 @@ fn offload(frame: &Frame) -> Offload {
 
 struct BareQueue {
     queue: NetQueue<Filled, Sent>,
-    /// The device, where it has one interrupt line for all, which has to be acknowledged there.
+    /// The device, if all its queues share one interrupt line, which has to be acknowledged at the device.
     line: Option<Arc<Mutex<NetDevice>>>,
     vector: u8,
     buffer_len: usize,
-    /// Buffers that the device could have and does not get, as they are long.
+    /// Entries of the receive ring that stay empty, as the buffers are long.
     spare: u16,
     watched: Watched,
-    /// Receive buffers that are published together: an eighth of the device's. The others hold the longest frame.
+    /// Receive buffers that are published together: an eighth of the device's. The others suffice for the longest
+    /// frame.
     shown_together: u16,
-    /// Whether the device broke its rules, and was complained about.
+    /// Whether the device has violated the protocol, and this was reported.
     faulty: bool,
     _device: Arc<Mutex<NetDevice>>,
 }
@@ -308,7 +312,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// Watches a received buffer in the place of the oldest. Returns the memory of that one; `None` if it is still in use.
+    /// Replaces the oldest view by one of the received buffer. Returns the memory of the oldest; `None` if it is still
+    /// in use.
     #[inline(always)]
     fn exchange(&mut self, received: &IoBuf) -> Option<IoBufMut> {
         let index = if self.next < self.views.len() { self.next } else { 0 };
@@ -324,7 +329,7 @@ impl Watched {
         }
     }
 
-    /// Adds a view to the ring, behind the youngest: before the oldest.
+    /// Inserts a view into the ring behind the youngest, so before the oldest.
     #[cold]
     #[inline(never)]
     fn watch(&mut self, oldest: usize, view: IoBuf) -> Option<IoBufMut> {
@@ -371,7 +376,7 @@ impl BareQueue {
         IoBufMut::with_room(0, self.buffer_len)
     }
 
-    /// Gives the device all of a buffer to receive into.
+    /// Lends the device a whole buffer to receive into.
     #[inline(always)]
     fn fill(&mut self, mut buffer: IoBufMut) -> Result<(), Refusal> {
         buffer.extend();
@@ -381,7 +386,7 @@ impl BareQueue {
         })
     }
 
-    /// Gives the device as many buffers as it is to have.
+    /// Fills the receive ring up to its intended number of buffers.
     fn supply(&mut self) {
         while self.queue.receive_room() > self.spare {
             if self.fill(self.fresh()).is_err() {
@@ -391,7 +396,7 @@ impl BareQueue {
         self.queue.flush();
     }
 
-    /// The first `len` bytes of a buffer that the device has filled. It gets another one.
+    /// Returns the first `len` bytes of a buffer that the device has filled, and lends the device another buffer.
     #[inline(always)]
     fn take(&mut self, mut buffer: IoBufMut, len: usize) -> IoBuf {
         buffer.truncate(len);
@@ -403,11 +408,11 @@ impl BareQueue {
         filled
     }
 
-    /// The further buffers of a frame.
+    /// Returns the further buffers of a frame.
     #[cold]
     fn take_more(&mut self, count: u16) -> Option<Chain> {
         let mut rest = Chain::new();
-        // And the one that goes before them.
+        // One entry more, for the first buffer of the frame.
         rest.reserve(usize::from(count) + 1);
         for _ in 0..count {
             match self.queue.receive_more() {
@@ -421,12 +426,12 @@ impl BareQueue {
         Some(rest)
     }
 
-    /// The device did not take a frame: it gets a copy in one piece where that helps.
+    /// Handles a frame that the device did not accept: retries with a contiguous copy if that helps.
     #[cold]
     #[inline(never)]
     fn refused(&mut self, refused: Refused<Frame>) -> Result<(), Frame> {
         let refused = match refused {
-            // A frame of very many views, or of views that cross from one page of an object in pieces to the next.
+            // The frame has very many views, or views that cross pages of a virtually contiguous allocation.
             Refused { buffer: mut frame, reason: Refusal::TooManySegments } => {
                 frame.payload = IoBuf::copy_from_slice(&frame.payload.to_vec()).into();
                 match self.lend(frame) {
@@ -438,7 +443,7 @@ impl BareQueue {
         };
         match refused {
             Refused { buffer: frame, reason: Refusal::Full } => Err(frame),
-            // It will never be taken: others must not wait behind it.
+            // The device will never accept the frame, which must not block the frames behind it.
             _ => {
                 platform().report().network.dropped_frames.fetch_add(1, Ordering::Relaxed);
                 self.check();
@@ -447,7 +452,7 @@ impl BareQueue {
         }
     }
 
-    /// Complains, once, of a device that breaks its rules. It is of no use any more.
+    /// Reports, once, that the device has violated the protocol. The device is not used any further.
     fn check(&mut self) {
         if let Some(fault) = self.queue.fault()
             && !core::mem::replace(&mut self.faulty, true)
@@ -494,7 +499,8 @@ impl NetworkQueue for BareQueue {
         let rest = if more == 0 { None } else { Some(Box::new(self.take_more(more)?)) };
         let checksum = match checksum {
             DriverChecksum::Unchecked => ReceivedChecksum::Unchecked,
-            // A partial checksum is one that another machine behind the same device left to it.
+            // A partial checksum comes from another machine behind the same device, which leaves its completion to the
+            // device.
             DriverChecksum::Valid | DriverChecksum::Partial { .. } => ReceivedChecksum::Valid,
         };
         Some(ReceivedFrame { frame, rest, checksum })
@@ -523,7 +529,7 @@ impl NetworkQueue for BareQueue {
                 }
             });
             match sent {
-                // What the device has returned since that look is for the next call.
+                // Frames that the device returned after that read of its index are left to the next call.
                 Ok(true) if self.queue.has_noticed_sent() => {}
                 Ok(_) => return,
                 Err(_) => return self.check(),
@@ -533,7 +539,7 @@ impl NetworkQueue for BareQueue {
 
     fn enable_interrupts(&mut self) -> FramesPending {
         match self.queue.enable_receive_interrupts() {
-            // A device that broke its rules has nothing more to give.
+            // A device that violated the protocol has no more frames.
             Pending::Yes if self.queue.fault().is_some() => FramesPending::No,
             Pending::Yes => FramesPending::Yes,
             Pending::No => FramesPending::No,
@@ -544,7 +550,7 @@ impl NetworkQueue for BareQueue {
         if let Some(device) = &self.line {
             device.lock().acknowledge();
         }
-        // A queue that is armed for one interrupt sends no other, and the caller had that one or has found frames.
+        // A queue armed for one interrupt sends no other, and the caller has had that one or has found frames.
         if !self.queue.interrupts_once() {
             self.queue.disable_receive_interrupts();
         }

@@ -1,7 +1,7 @@
-//! Interrupts that came and that the loop has not taken yet: a bit a vector, for each core.
+//! Interrupts that arrived and that the loop has not taken yet: one bit per vector, for each vcore.
 //!
-//! The processor core that runs a core changes its words, each by one atomic instruction: the supervisor can set the interrupt
-//! stub aside in the middle, and another processor core can then note an interrupt for the same core.
+//! The core that runs a vcore changes these words, each by one atomic instruction: the supervisor can suspend the
+//! interrupt stub midway, and another core can then note an interrupt for the same vcore.
 
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use isola_abi::id::MAX_CORES;
@@ -10,9 +10,9 @@ use isola_platform::{CoreIndex, Others, PendingVectors};
 /// The interrupts of each core.
 static PENDING: [Pending; MAX_CORES] = [const { Pending::new() }; MAX_CORES];
 
-/// Interrupts of a core.
+/// The interrupts of a core.
 pub(crate) struct Pending {
-    /// A bit for each quarter of the vectors that may have some, so that one load tells whether there is any.
+    /// One bit for each quarter of the vectors that may have pending ones, so that one load shows whether there is any.
     quarters: AtomicU64,
     words: [AtomicU64; 4],
 }

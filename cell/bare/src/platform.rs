@@ -1,4 +1,4 @@
-//! What the cores of a cell see of their machine.
+//! The bare platform: the machine as the cores of a cell see it.
 
 use crate::AUTHORITY;
 use crate::doze;
@@ -24,16 +24,16 @@ use spin::{Mutex, Once};
 /// The platform of the cell.
 pub static BARE: Bare = Bare { made: Once::new() };
 
-/// The interrupt of a core's timer. Nothing handles it: it ends a halt, and the loop looks at its alarms.
+/// The vector of the core's timer. It has no handler: it ends a halt, and the loop checks its alarms.
 const TIMER_VECTOR: u8 = 0xf1;
 
-/// The interrupt by which a core is told that it has mail. Nothing handles it either.
+/// The vector that wakes a core for a message. It has no handler either.
 const WAKE_VECTOR: u8 = 0xf2;
 
-/// By core: the processor core that runs it, as interrupts are addressed; beyond what is an address while there is none.
+/// By vcore: the APIC id of the core that runs it; beyond the range of ids while there is none.
 static APIC: [AtomicU64; MAX_CORES] = [const { AtomicU64::new(u64::MAX) }; MAX_CORES];
 
-/// By core: the cores that its processor core runs, it among them, as it is from the start.
+/// By vcore: all vcores on its core, itself included. Initially each is alone.
 static MATES: [AtomicU64; MAX_CORES] = {
     let mut mates = [const { AtomicU64::new(0) }; MAX_CORES];
     let mut core = 0;
@@ -52,18 +52,18 @@ pub struct Bare {
 struct Made {
     descriptor: Descriptor,
     clock: Clock,
-    /// Ticks of the local APIC's timer for a cycle, as a fraction of 2^32.
+    /// Ticks of the local APIC's timer per cycle, as a fraction of 2^32.
     timer_ticks_per_cycle: u64,
-    /// The devices that nobody uses yet.
+    /// The devices that are not in use yet.
     devices: Mutex<Vec<(DeviceKind, Windows)>>,
 }
 
-/// Takes the descriptor into use, on the first core.
+/// Initialises the platform from the descriptor, on the first core.
 pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, Windows)>) {
     let words = descriptor.clock;
     let ratio = (u128::from(words.apic_timer_hz) << 32) / u128::from(words.tsc_hz.max(1));
     let timer_ticks_per_cycle = u64::try_from(ratio).unwrap_or(u64::MAX);
-    // Those that the cell begins with halt until they are woken: before they have said which processor cores they are.
+    // The initial cores halt until they are woken, before they have published their APIC ids.
     for (apic, core) in APIC.iter().zip(&descriptor.cores) {
         apic.store(core.apic.0.into(), Ordering::Release);
     }
@@ -76,7 +76,7 @@ pub(crate) fn start(descriptor: Descriptor, devices: Vec<(DeviceKind, Windows)>)
     interrupts::set_interrupt_handler(AUTHORITY, note);
 }
 
-/// Notes an interrupt for the loops that this processor core runs: which of them it is for is not known here.
+/// Notes an interrupt for all vcores of this core, as the right one is unknown here.
 #[inline]
 fn note(vector: u8) {
     if vector == REQUEST_VECTOR {
@@ -87,33 +87,34 @@ fn note(vector: u8) {
     if suspended::is_unfinished()
         && let Some(place) = suspended::place_of_this_core()
     {
-        // What runs here may be another's, and the interrupt for who waits below it.
+        // This core may be running a suspended context of another slot, and the interrupt may be for the context below
+        // it.
         mates = CoreSet::from_bits(mates.bits() | MATES[place].load(Ordering::Relaxed));
     }
     if mates.is_single() {
-        // The usual case: this processor core runs one core.
+        // The common case: this core runs one vcore.
         return pending::of(here).note(vector);
     }
     mates.for_each(|core| pending::of(core).note(vector));
 }
 
-/// How far clearing pages went.
+/// The outcome of zeroing pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cleared {
-    /// There is nothing more to clear, or another core does it.
+    /// There is nothing left to zero, or another core does it.
     AllThatIsFree,
-    /// An interrupt came.
+    /// An interrupt arrived.
     Some,
 }
 
-/// Whether this core was ever needed. One that was not does nothing at all: nobody is charged for it.
+/// Returns whether this vcore was ever needed. One that was not does nothing at all, so no activity is charged for it.
 fn has_joined() -> bool {
     let report = cell::report().cores.get(current_core().0 as usize);
     report.is_some_and(|core| core.phase.load(Ordering::Relaxed) != CorePhase::Asleep as u32)
 }
 
-/// Whether an interrupt has come that a core has not taken which this processor core runs. Another one's pass may have let
-/// it in.
+/// Returns whether any vcore of this core has an interrupt that it has not taken. Another one's pass may have opened
+/// the interrupt window.
 fn has_pending() -> bool {
     let here = current_core();
     let mut mates = CoreSet::from_bits(MATES[here.0 as usize].load(Ordering::Relaxed));
@@ -123,7 +124,7 @@ fn has_pending() -> bool {
     mates.any(|core| pending::of(core).has_any())
 }
 
-/// Clears free pages until an interrupt comes, on a core that would halt otherwise.
+/// Zeroes free pages until an interrupt arrives, on a core that would halt otherwise.
 #[cold]
 #[inline(never)]
 fn clear_pages() -> Cleared {
@@ -136,7 +137,7 @@ fn clear_pages() -> Cleared {
     Cleared::AllThatIsFree
 }
 
-/// Halts a core that has joined, unless an interrupt is pending or comes while it clears pages.
+/// Halts on behalf of a vcore that has joined, unless an interrupt is pending or arrives while the core zeroes pages.
 fn halt_joined(mode: HaltMode) {
     if has_pending() || (heap::has_unclear() && clear_pages() == Cleared::Some) {
         return;
@@ -144,7 +145,7 @@ fn halt_joined(mode: HaltMode) {
     doze::halt(mode, current_core());
 }
 
-/// Tells the supervisor how far the cell is.
+/// Reports the cell's phase to the supervisor.
 pub(crate) fn say(phase: CellPhase) {
     let report = cell::report();
     report.version.store(isola_abi::VERSION, Ordering::Relaxed);
@@ -152,18 +153,18 @@ pub(crate) fn say(phase: CellPhase) {
     ring();
 }
 
-/// Has the supervisor, where there is one, see whether it stands still: then it begins anew.
+/// Sends the supervisor, if there is one, an NMI at which it checks whether it hangs, and restarts if it does.
 pub(crate) fn rouse() {
     if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
         local::send_non_maskable(AUTHORITY, doorbell.apic);
     }
 }
 
-/// Wakes the cores that have had an order while the first one made the cell: to come, or to leave. Those that the cell
-/// begins with, and that were only told to stay, sleep on until there is work for them.
+/// Wakes the cores that got an order, to join or to leave, while the first core initialised the cell. The initial
+/// cores, whose only order is to stay, sleep on until there is work for them.
 pub(crate) fn call_who_is_wanted() {
     let (places, begun_with) = (cell::places(), BARE.descriptor().cores.len());
-    // Whose order is not seen here sees that the cell is made.
+    // A core whose order is not seen here sees that the cell is initialised.
     fence(Ordering::SeqCst);
     for place in 1..MAX_CORES {
         let is_wanted = places.at(place).number > u32::from(place < begun_with);
@@ -173,21 +174,21 @@ pub(crate) fn call_who_is_wanted() {
     }
 }
 
-/// Rings the supervisor's doorbell, where there is a supervisor and the cell knows of it yet.
+/// Notifies the supervisor, if there is one and the cell has its descriptor already.
 pub(crate) fn ring() {
     if let Some(doorbell) = BARE.made.get().and_then(|made| made.descriptor.supervisor) {
         local::send(AUTHORITY, doorbell.apic, doorbell.vector);
     }
 }
 
-/// Ends the machine where the image has it for itself.
+/// Ends the machine if the image is standalone.
 pub(crate) fn end_machine_if_alone(code: i32) {
     if is_alone() {
         power::exit(AUTHORITY, code as u8)
     }
 }
 
-/// Whether the image has the machine for itself, as far as it knows yet.
+/// Returns whether the image is standalone, or does not have its descriptor yet.
 pub(crate) fn is_alone() -> bool {
     BARE.made.get().is_none_or(|made| made.descriptor.supervisor.is_none())
 }
@@ -261,7 +262,7 @@ impl Platform for Bare {
         if cores.is_empty() {
             suspended::depart(AUTHORITY, place);
         }
-        // What this one remembers of page tables is from another core's time.
+        // This core's TLB may hold entries that these vcores flushed while another core ran them.
         window::forget();
         let apic = local::id();
         for core in cores {
@@ -273,7 +274,8 @@ impl Platform for Bare {
 
     fn leave(&self, order: Order) {
         let (place, echo) = (current_core().0 as usize, order.left());
-        // Where it is not this place's own core that has done the rest of what was to be done here.
+        // Does not return if another core is finishing this slot's suspended context: that core reports the order and
+        // resumes its own context.
         suspended::end(AUTHORITY, place, echo);
         if let Some(core) = cell::report().cores.get(place) {
             core.order.store(echo.to_u32(), Ordering::Release);
@@ -286,7 +288,7 @@ impl Platform for Bare {
         if !suspended::go_on_with_others(AUTHORITY, current_core().0 as usize) {
             return OwnTurn::Undisturbed;
         }
-        // What has ended here has said so.
+        // A context that ended here has reported that.
         ring();
         if suspended::is_unfinished() { OwnTurn::Brief } else { OwnTurn::Last }
     }
@@ -337,8 +339,8 @@ impl Platform for Bare {
     }
 
     fn entropy(&self) -> u64 {
-        // Without RDRAND, the cycle counter is all there is: it keeps two runs apart, and an attacker who knows the time
-        // can guess it. `isola::entropy` and docs/isolation.md say so.
+        // Without RDRAND, the cycle counter is the only source: it distinguishes two runs, and an attacker who knows
+        // the time can guess it. `isola::entropy` and docs/isolation.md say so.
         cpu::random().unwrap_or_else(|| cycles().wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }

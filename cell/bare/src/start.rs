@@ -1,8 +1,8 @@
 //! From a core's entry to its event loop.
 //!
-//! The cores that a cell begins with enter at the same time. The first makes the cell; the others halt until it needs
-//! them. Further ones come while it runs, to places that no core has been at, or that one has left. One that comes before
-//! the cell is made halts as well, and is called when it is.
+//! A cell's initial cores enter at the same time. The first core initialises the cell; the others halt until it needs
+//! them. Further cores enter while the cell runs, at core slots that are new or vacant. A core that enters before the
+//! cell is initialised halts as well, and the first core wakes it afterwards.
 
 use crate::AUTHORITY;
 use crate::platform;
@@ -19,13 +19,13 @@ use isola_platform::{CoreIndex, Platform};
 static BLOCKS: Blocks = Blocks([const { UnsafeCell::new(None) }; MAX_CORES]);
 static CELL_EBBS: CellTable = CellTable::new();
 
-/// Whether the first core has made what all cores need.
+/// Whether the first core has completed the initialisation.
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// Where the cores' blocks are: each is written and entered once, by its own core.
+/// The cores' blocks. Each is written and entered once, by its own core.
 struct Blocks([UnsafeCell<Option<CoreBlock>>; MAX_CORES]);
 
-// SAFETY: each place is used by the core of its index alone, see `enter_block`.
+// SAFETY: each element is used by the core of its index alone, see `enter_block`.
 unsafe impl Sync for Blocks {}
 
 unsafe extern "Rust" {
@@ -33,21 +33,21 @@ unsafe extern "Rust" {
     fn isola_application_begin();
 }
 
-/// What an image that boots alone does before anything else, under the loader's entry: boot code takes memory.
+/// Prepares a standalone image for boot code, which allocates memory. Runs first, called from the loader's entry.
 #[inline(never)]
 pub fn before_boot() {
     enter_block(CoreIndex(0));
     heap::start();
 }
 
-/// Where a core of the cell begins: on its own stack, interrupts off, tables loaded, its local APIC enabled.
+/// Entry point of a core of the cell: on its own stack, interrupts off, tables loaded, its local APIC enabled.
 pub fn enter_core(core_index: u64) -> ! {
     let core = CoreIndex(core_index as u32);
     enter_block(core);
     serve(core)
 }
 
-/// What a core does from when it has its block. Not inlined: see [`CoreBlock::enter`].
+/// Runs a core that has its block. Not inlined: see [`CoreBlock::enter`].
 #[inline(never)]
 fn serve(core: CoreIndex) -> ! {
     if core == CoreIndex(0) {
@@ -63,14 +63,14 @@ fn serve(core: CoreIndex) -> ! {
     finish(core, isola_events::run())
 }
 
-/// Makes the core's block known to the core. A second time, the same one: to the core itself, or to the next at its place,
-/// which asks for its identity before it does anything else.
+/// Makes the slot's block the core's current one. Later calls set the same block, for the same core or for the next
+/// core at the slot, which requests the vcore's identity before it does anything else.
 fn enter_block(core: CoreIndex) {
     let block = BLOCKS.0[core.0 as usize].get();
-    // SAFETY: one core at a time is at a place, and the supervisor has taken one back before it sends the next, so that
-    // nobody else writes the place. A block that is there may be used by whoever runs the core; its parts allow for that.
-    // `set_gs_base` sets the base of this core's segment, which nothing else in an image changes, to the block that all
-    // code of this core expects there.
+    // SAFETY: one core at a time is at a slot, and the supervisor reclaims it before it sends the next, so no other
+    // core writes the element. The core that runs the vcore may use an existing block meanwhile; the block's parts
+    // allow for that. `set_gs_base` sets the base of this core's segment, which nothing else in an image changes, to
+    // the block that all code of this core expects there.
     unsafe {
         match &*block {
             None => {
@@ -82,11 +82,11 @@ fn enter_block(core: CoreIndex) {
     }
 }
 
-/// What the first core does, once, before any event runs.
+/// Initialises the cell, on the first core, once, before any event runs.
 fn make_cell() {
     heap::start();
     crash::start();
-    // From here on it can be interrupted by force, and says where it stands.
+    // From here on the supervisor can stop this core by NMI, and the core then reports its instruction.
     cell::enter_place(AUTHORITY, 0);
     let Cell { descriptor, pool, window, devices, .. } =
         Cell::open().unwrap_or_else(|error| panic!("{error}"));
@@ -100,7 +100,7 @@ fn make_cell() {
     unsafe { isola_application_begin() };
 }
 
-/// What a core does when its loop has ended: the first tells, and all wait to be reclaimed.
+/// Ends a core whose loop has returned: the first core reports the exit, and all wait to be reclaimed.
 fn finish(core: CoreIndex, code: i32) -> ! {
     if core == CoreIndex(0) {
         cell::report().exit_code.store(code, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! The window of regions on bare hardware: page tables of the cell's own, memory from its heap's pages.
+//! The region area on bare hardware: the cell's own page tables, filled with pages of its heap.
 //!
-//! A core's loop calls [`pass`] at each pass, and [`before_halt`] and [`after_halt`] around a halt: that is when it
-//! forgets pages that are gone.
+//! A core's loop calls [`pass`] in each pass, and [`before_halt`] and [`after_halt`] around a halt: at these points it
+//! flushes unmapped pages from its TLB.
 
 use crate::AUTHORITY;
 use crate::grow::{self, Need};
@@ -26,11 +26,11 @@ use spin::Once;
 static WINDOW: Once<BareWindow> = Once::new();
 static GRACE: Grace<MAX_CORES> = Grace::new();
 
-/// Whether a core is in a page fault.
+/// By core: whether it is handling a page fault.
 static FAULTING: [AtomicBool; MAX_CORES] = [const { AtomicBool::new(false) }; MAX_CORES];
 
-/// Pages of memory that a core has got from its heap and not used yet: one after the other. Its own alone; atomic so
-/// that they can be a `static`.
+/// By core: pages that it has allocated in advance, at consecutive addresses. Only the owning core accesses them; the
+/// fields are atomic so that they can be in a `static`.
 static STOCKS: [Stock; MAX_CORES] = [const {
     Stock {
         next: AtomicPtr::new(core::ptr::null_mut()),
@@ -39,10 +39,10 @@ static STOCKS: [Stock; MAX_CORES] = [const {
     }
 }; MAX_CORES];
 
-/// How often cores were asked for what they keep.
+/// The number of times that cores were asked to return their caches.
 static SQUEEZES: AtomicU32 = AtomicU32::new(0);
 
-/// By core: the last of those that it has seen.
+/// By core: the last of these requests that it has handled.
 static SEEN: [AtomicU32; MAX_CORES] = [const { AtomicU32::new(0) }; MAX_CORES];
 
 struct Stock {
@@ -51,7 +51,7 @@ struct Stock {
     is_zero: AtomicBool,
 }
 
-/// So many pages are got at once: most faults then need not ask the heap.
+/// Pages allocated at once, so that most faults need not call the page allocator.
 const STOCK: usize = 16;
 
 const FRAME: usize = PageSize::FourKib.bytes();
@@ -60,7 +60,7 @@ struct BareWindow {
     window: Window,
 }
 
-/// Takes the window into use, on the first core.
+/// Initialises the region area, on the first core.
 pub(crate) fn start(window: Window) {
     let window = WINDOW.call_once(|| BareWindow { window });
     set_window(AUTHORITY, &window.window);
@@ -68,12 +68,12 @@ pub(crate) fn start(window: Window) {
     interrupts::set_page_fault_handler(AUTHORITY, page_fault);
 }
 
-/// The page tables, once they are in use.
+/// Returns the page tables, once they are initialised.
 pub(crate) fn tables() -> Option<&'static Window> {
     WINDOW.get().map(|window| &window.window)
 }
 
-/// Has this core forget pages that are gone, and give back what it keeps, where that was asked for.
+/// Flushes unmapped pages from this core's TLB, and returns its caches on request.
 #[inline]
 pub(crate) fn pass() {
     if GRACE.pass(current_core().0 as usize, flush) {
@@ -82,12 +82,12 @@ pub(crate) fn pass() {
     }
 }
 
-/// Has every core give back what it keeps: this one now, the others in their next passes. They are halted or not.
+/// Makes every core return its caches: this one now, the others, halted or not, in their next passes.
 pub(crate) fn squeeze() {
     SQUEEZES.fetch_add(1, Ordering::Relaxed);
     heap::give_back();
     give_back_if_asked();
-    // So that each pass sees that there is something to do.
+    // Makes each pass notice the request.
     GRACE.retire();
     let cores = platform::BARE.descriptor().core_places;
     for core in (0..cores).map(CoreIndex).filter(|core| *core != current_core()) {
@@ -104,23 +104,23 @@ fn give_back_if_asked() {
     }
 }
 
-/// Has this processor core forget all that it remembers of pages.
+/// Flushes the calling core's TLB.
 pub(crate) fn forget() {
     flush();
 }
 
-/// Before this core halts.
+/// Marks this core as halted.
 pub(crate) fn before_halt() {
     GRACE.halt(current_core().0 as usize);
 }
 
-/// Before this core does anything else, after it was halted or when it begins.
+/// Marks this core as running. To be called before it does anything else, after a halt or at its start.
 pub(crate) fn after_halt() {
     GRACE.wake(current_core().0 as usize);
     pass();
 }
 
-/// A page of the window was touched that is not there.
+/// Handles a page fault at a non-present page of the region area.
 fn page_fault(frame: &ExceptionFrame, address: u64) {
     if migration::stay(address) {
         return;
@@ -135,8 +135,8 @@ fn page_fault(frame: &ExceptionFrame, address: u64) {
     faulting.store(false, Ordering::Relaxed);
 }
 
-// SAFETY: pages are filled with memory that the heap's pages have handed out, which the window shows at the one
-// address until it is collected; retired memory is collected when every core that runs has flushed.
+// SAFETY: pages are filled with memory from the page allocator, which the region area maps at one address only until it
+// is collected; retired memory is collected when every running core has flushed its TLB.
 unsafe impl regions::Window for BareWindow {
     fn extent(&self) -> Extent {
         Extent { start: REGIONS as usize, len: REGIONS_SIZE as usize }
@@ -168,17 +168,17 @@ unsafe impl regions::Window for BareWindow {
         let memory = attempt().or_else(|| grow::retry(Need::Run(size.bytes()), attempt));
         let Frame { memory, contents: before } = memory.ok_or(FillError::OutOfMemory(size.bytes()))?;
         if before == pages::Contents::Unknown {
-            // SAFETY: just handed out, as many bytes, on whole pages.
+            // SAFETY: the memory was just allocated, has this length, and consists of whole pages.
             unsafe { clear(memory, size.bytes()) };
         }
         if let Contents::Written(write) = contents {
-            // SAFETY: just handed out and written.
+            // SAFETY: the memory was just allocated and written.
             write(unsafe { NonNull::slice_from_raw_parts(memory, size.bytes()).as_mut() });
         }
-        // SAFETY: the memory is nobody else's; that the address is free to be filled is the caller's.
+        // SAFETY: the memory has no other owner; the caller promises that the address is free to be filled.
         let mapped = unsafe { self.window.map(address as u64, memory, size) };
         if mapped.is_err() {
-            // SAFETY: handed out above with this length, and mapped nowhere.
+            // SAFETY: allocated above with this length, and mapped nowhere.
             unsafe { pages().free(memory, size.bytes() / FRAME) };
         }
         match mapped {
@@ -211,10 +211,10 @@ unsafe impl regions::Window for BareWindow {
 
     unsafe fn collect(&self, address: usize, len: usize) {
         let free = &mut |memory: NonNull<u8>, size: PageSize| {
-            // SAFETY: what is mapped came from `fill`, with that length; nobody uses it any more.
+            // SAFETY: mapped memory comes from `fill`, with that length; it has no users any more.
             unsafe { pages().free(memory, size.bytes() / FRAME) };
         };
-        // SAFETY: the caller's promise; that the retirement is over means that all cores have flushed.
+        // SAFETY: the caller's promise; the retirement is over, so all cores have flushed.
         unsafe { self.window.collect(address as u64, len as u64, free) };
     }
 
@@ -227,7 +227,7 @@ unsafe impl regions::Window for BareWindow {
             let size = if starts && len - done >= two_mib.bytes() { two_mib } else { PageSize::FourKib };
             // SAFETY: the memory and the addresses are the caller's.
             if let Err(error) = unsafe { self.window.map(to as u64, page, size) } {
-                // SAFETY: nobody has used what was mapped here.
+                // SAFETY: the pages mapped here have not been used.
                 unsafe { self.retire(address, done) };
                 return Err(refused(error, to));
             }
@@ -246,7 +246,7 @@ unsafe impl regions::Window for BareWindow {
     unsafe fn shift(&self, from: usize, len: usize, to: usize) -> Retired {
         let see = &mut |address: u64, memory: NonNull<u8>, size: PageSize| {
             let address = address - from as u64 + to as u64;
-            // SAFETY: the page was just taken out of use where it was; that its new place is free is the caller's promise.
+            // SAFETY: the page was just unmapped at its old address; the caller promises that its new address is free.
             let mapped = unsafe { self.window.map(address, memory, size) };
             assert_eq!(mapped, Ok(()), "pages of an object that moves have a place");
         };
@@ -256,41 +256,41 @@ unsafe impl regions::Window for BareWindow {
     }
 
     unsafe fn forget(&self, address: usize, len: usize) {
-        // SAFETY: the caller's promise; that the retirement is over means that all cores have flushed. The memory
-        // was given back when it was retired.
+        // SAFETY: the caller's promise; the retirement is over, so all cores have flushed. The memory was returned when
+        // it was retired.
         unsafe { self.window.collect(address as u64, len as u64, &mut |_, _| ()) };
     }
 }
 
-/// Notes that entries were made not present; this core forgets them at once.
+/// Records that entries were made non-present; flushes this core's TLB at once.
 fn retired() -> Retired {
     let retired = GRACE.retire();
     GRACE.pass(current_core().0 as usize, flush);
     retired
 }
 
-/// Notes that something was taken away that cores may still be about to look at.
+/// Records that something was removed which cores may still be about to use.
 pub(crate) fn retire() -> Retired {
     GRACE.retire()
 }
 
-/// Whether every core has passed its loop since then.
+/// Returns whether every core has passed its loop since then.
 pub(crate) fn is_over(retired: Retired) -> bool {
     GRACE.is_over(retired)
 }
 
-/// Gives back the pages that this core has got from its heap and not used.
+/// Frees this core's unused stock of pages.
 fn empty_stock() {
     let stock = &STOCKS[current_core().0 as usize];
     while stock.left.load(Ordering::Relaxed) > 0
         && let Some(frame) = from_stock()
     {
-        // SAFETY: handed out page by page, and used by nobody.
+        // SAFETY: allocated page by page, and unused.
         unsafe { pages().free(frame.memory, 1) };
     }
 }
 
-/// Why no page is at an address.
+/// Converts the reason why a page could not be mapped.
 fn refused(error: WindowError, address: usize) -> FillError {
     match error {
         WindowError::Occupied(_) => FillError::Occupied,
@@ -300,7 +300,7 @@ fn refused(error: WindowError, address: usize) -> FillError {
     }
 }
 
-/// A page of 4 KiB, from this core's stock.
+/// Returns a page of 4 KiB, from this core's stock.
 fn from_stock() -> Option<Frame> {
     let stock = &STOCKS[current_core().0 as usize];
     let left = stock.left.load(Ordering::Relaxed);
@@ -319,9 +319,9 @@ fn from_stock() -> Option<Frame> {
     Some(Frame { memory: NonNull::new(next)?, contents })
 }
 
-/// A page of memory of that colour.
+/// Returns a page of that colour.
 fn colored(color: u32, colors: u32) -> Option<Frame> {
-    // Pages of the image, whose addresses say nothing of their colour; each with the address of the next.
+    // A list of pages of the image, whose addresses do not determine their colour; each holds the address of the next.
     let mut others: Option<NonNull<Option<NonNull<u8>>>> = None;
     let found = loop {
         let Some(page) = pages().frame_of_color(color, colors) else { break None };
@@ -329,14 +329,14 @@ fn colored(color: u32, colors: u32) -> Option<Frame> {
             break Some(page);
         }
         let link = page.memory.cast::<Option<NonNull<u8>>>();
-        // SAFETY: just handed out, and nobody else's.
+        // SAFETY: just allocated, and without other users.
         unsafe { link.write(others.map(NonNull::cast)) };
         others = Some(link);
     };
     while let Some(link) = others {
-        // SAFETY: written above, and still nobody else's.
+        // SAFETY: written above, and still without other users.
         others = unsafe { link.read() }.map(NonNull::cast);
-        // SAFETY: handed out above.
+        // SAFETY: allocated above.
         unsafe { pages().free(link.cast(), 1) };
     }
     found

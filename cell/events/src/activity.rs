@@ -1,10 +1,10 @@
-//! Whom work is charged to, and the cycle accounting at the boundary between events (Omni-kernel 3).
+//! Activities, and the cycle accounting at the boundary between events (Omni-kernel 3).
 //!
-//! Every cycle of a core belongs to exactly one of: an activity (an event of it ran), the loop, interrupts (a pass of
-//! the loop in which some came, up to its event), idling. The boundary is one reading of the cycle counter, whose
-//! difference to the one before is added to what ran until then; the counters are in the cell's report and
-//! [ledger](isola_abi::ledger), where the supervisor reads them without asking. Each is written by its core alone: a load
-//! and a store, no locked instruction.
+//! Every cycle of a core is charged to exactly one of: an activity (an event of it ran), the loop, interrupts (a pass
+//! in which interrupts arrived, up to its event), idling. At each boundary the loop reads the cycle counter once and
+//! charges the difference to the previous reading. The counters are in the cell's report and
+//! [ledger](isola_abi::ledger), where the supervisor reads them without the cell's help. Only the counter's own core
+//! writes it, with a load and a store, without a locked instruction.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,17 +17,19 @@ use isola_ebbs::{CellEbb, Representative, current_core, cycles, platform};
 
 use crate::event_loop::EVENTS;
 
-/// What has no other activity: the application's start, and all that comes of it unmarked.
+/// The default activity: the application's start, and all events that descend from it without another.
 pub const APPLICATION: ActivityId = ActivityId(0);
 
-/// What cannot be attributed yet, such as a packet whose connection is not known (Omni-kernel's substitute).
+/// The activity for work that has no known owner yet, such as a packet of an unknown connection (Omni-kernel's
+/// substitute).
 pub const INFRASTRUCTURE: ActivityId = ActivityId(1);
 
 static REGISTRY: CellEbb<Registry> = CellEbb::new();
 
-/// Slots that no activity has are given out in turn, so that one that has become free stays so for as long as possible.
+/// The allocator of activity slots. It allocates free slots in cyclic order, so that a freed slot stays free for as
+/// long as possible.
 struct Registry {
-    /// The slot to look at next.
+    /// The slot at which the next search starts.
     next: AtomicUsize,
 }
 
@@ -42,7 +44,7 @@ impl Representative for Registry {
     }
 }
 
-/// Gives a slot that was claimed to the activity of that name.
+/// Assigns a claimed slot to the activity of that name.
 fn give_out(record: &ActivityRecord, slot: usize, name: &str) {
     let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
     let end = name.floor_char_boundary(ACTIVITY_NAME_LEN);
@@ -52,15 +54,15 @@ fn give_out(record: &ActivityRecord, slot: usize, name: &str) {
     platform().report().activity_count.fetch_max(slot as u32 + 1, Ordering::Release);
 }
 
-/// The name of an activity.
+/// Returns the name of an activity.
 pub(crate) fn name_of(activity: ActivityId) -> String {
     let name = platform().ledger().record(activity).map_or(&[][..], |record| &record.name);
     let bytes = name.iter().map(|byte| byte.load(Ordering::Relaxed)).take_while(|byte| *byte != 0);
     String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
 }
 
-/// Registers an activity of that name, cut to 24 bytes. Returns `None` while all slots of the cell's
-/// [ledger](isola_abi::ledger), of which it has as many as its memory allows, are in use.
+/// Registers an activity of that name, without control characters and cut to 24 bytes. Returns `None` while all slots
+/// of the cell's [ledger](isola_abi::ledger) are in use; their number follows from the cell's memory.
 pub fn register_activity(text: &str) -> Option<ActivityId> {
     let records = platform().ledger().records();
     let mut turns = (0..records.len()).map(|_| REGISTRY.next.fetch_add(1, Ordering::Relaxed) % records.len());
@@ -73,52 +75,52 @@ pub fn register_activity(text: &str) -> Option<ActivityId> {
     Some(ActivityId(slot as u16))
 }
 
-/// Ends an activity that [`register_activity`] has returned: another one may get its slot. Returns whether there was one.
+/// Ends an activity that [`register_activity`] has returned: another may get its slot. Returns whether it existed.
 ///
-/// To be called when nothing works for the activity any more: what events, tasks or connections of it still use is charged
-/// to whoever has the slot then. What it used is counted as that of activities that have ended.
+/// To be called when no event, task or connection works for the activity any more: later use is charged to the slot's
+/// next activity. Its use so far counts as that of ended activities.
 pub fn end_activity(activity: ActivityId) -> bool {
     let can_end = activity != APPLICATION && activity != INFRASTRUCTURE;
     platform().ledger().record(activity).is_some_and(|record| can_end && record.free())
 }
 
-/// Whom the running event is charged to: what events that it makes inherit.
+/// Returns the activity of the running event, which events that it creates inherit.
 pub fn current_activity() -> ActivityId {
     EVENTS.current_tag().activity
 }
 
-/// Has the rest of the running event charged to `activity`: once the owner of what it does is known.
+/// Charges the rest of the running event to `activity`: for work whose owner is known from here on.
 pub fn charge_to(activity: ActivityId) {
     EVENTS.retag(activity);
 }
 
-/// Charges all that the running event has done since its last change of activity, and the rest of it, to `activity`: for
-/// work whose owner is found out when some of it is done.
+/// Charges the running event's cycles since its last change of activity, and the rest of it, to `activity`: for work
+/// whose owner becomes known midway.
 pub fn charge_all_to(activity: ActivityId) {
     EVENTS.set_activity(activity);
     EVENTS.accounting.claim(activity);
 }
 
-/// Charges a piece of the running event's work to `activity`, and what follows: from `since`, a reading of the cycle counter,
-/// on. The change itself, from the reading `until` on, is charged to [`INFRASTRUCTURE`].
+/// Charges a piece of the running event, from the reading `since` of the cycle counter on, and the rest of the event to
+/// `activity`. The cost of the change itself, from the reading `until` on, is charged to [`INFRASTRUCTURE`].
 #[inline]
 pub fn charge_piece(since: u64, until: u64, activity: ActivityId) {
     EVENTS.set_activity(activity);
     EVENTS.accounting.charge_piece(since, until, activity);
 }
 
-/// Charges what the running event has done from its last change of activity up to `until`, a reading of the cycle counter,
-/// to `activity`. What follows is charged as before.
+/// Charges the running event's cycles from its last change of activity to the reading `until` of the cycle counter to
+/// `activity`. Later cycles are charged as before.
 pub fn charge_until(until: u64, activity: ActivityId) {
     EVENTS.accounting.charge_until(until, activity);
 }
 
-/// Makes sure that the activities that every cell has are named.
+/// Ensures that the predefined activities have their names.
 pub(crate) fn start() {
     let _ = &*REGISTRY;
 }
 
-/// What cycles are charged to.
+/// The account to which cycles are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charge {
     Activity(ActivityId),
@@ -130,16 +132,16 @@ pub(crate) enum Charge {
 /// A core's accounting.
 pub(crate) struct Accounting {
     report: &'static CoreReport,
-    /// What each activity used on this core.
+    /// The use of each activity on this core.
     activities: &'static [ActivityReport],
-    /// What the cycles from `since` on are charged to.
+    /// The counter to which the cycles from `since` on are charged.
     counter: Cell<&'static AtomicU64>,
     since: Cell<u64>,
-    /// When the core last looked at what has come, before what it does now.
+    /// The reading at the core's last check for arrivals before the current event or interrupt.
     looked: Cell<u64>,
 }
 
-/// Adds to a counter that this core alone writes.
+/// Adds to a counter that only this core writes.
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
@@ -159,13 +161,13 @@ impl Accounting {
         }
     }
 
-    /// The core's part of the report.
+    /// Returns the core's part of the report.
     pub fn report(&self) -> &'static CoreReport {
         self.report
     }
 
-    /// The boundary: charges the cycles since the last one, and says what those from here on are charged to.
-    /// Returns the reading of the cycle counter.
+    /// Marks a boundary: charges the cycles since the last one, and selects the account for those that follow. Returns
+    /// the reading of the cycle counter.
     #[inline]
     pub fn switch(&self, to: Charge) -> u64 {
         let now = cycles();
@@ -179,7 +181,7 @@ impl Accounting {
         self.counter.set(self.counter_of(Charge::Activity(activity)));
     }
 
-    /// Charges the cycles from the reading `since` (or the last boundary, where that is later) to the reading `until` to
+    /// Charges the cycles from the reading `since` (or the last boundary, if that is later) to the reading `until` to
     /// `activity`, those up to the end of this change to [`INFRASTRUCTURE`], and those that follow to `activity` again.
     #[inline]
     pub fn charge_piece(&self, since: u64, until: u64, activity: ActivityId) {
@@ -194,8 +196,8 @@ impl Accounting {
         add(common, now.wrapping_sub(since.max(until)));
     }
 
-    /// Charges the cycles from the last boundary to the reading `until` to `activity`, and none where that boundary is
-    /// later. What follows is charged as before.
+    /// Charges the cycles from the last boundary to the reading `until` to `activity`, and none if that boundary is
+    /// later. Later cycles are charged as before.
     pub fn charge_until(&self, until: u64, activity: ActivityId) {
         let since = self.since.get();
         let until = until.max(since);
@@ -203,12 +205,12 @@ impl Accounting {
         add(&self.activities[activity.0 as usize].cycles, until - since);
     }
 
-    /// The counter of what is charged so.
+    /// Returns the counter of an account.
     #[inline]
     fn counter_of(&self, charge: Charge) -> &'static AtomicU64 {
         match charge {
             Charge::Activity(activity) => {
-                // For the heap, which knows no events.
+                // The heap reads this, as it has no access to events.
                 self.report.activity.store(activity.0.into(), Ordering::Relaxed);
                 &self.activities[activity.0 as usize].cycles
             }
@@ -218,8 +220,8 @@ impl Accounting {
         }
     }
 
-    /// The boundary at the start of an event, right behind a look at what has come. Returns the reading of the cycle
-    /// counter, and that at the look before.
+    /// Marks the boundary at the start of an event, directly after a check for arrivals. Returns the reading of the
+    /// cycle counter, and that of the previous check.
     #[inline]
     pub fn begin_event(&self, activity: ActivityId) -> (u64, u64) {
         let now = self.switch(Charge::Activity(activity));
@@ -227,29 +229,31 @@ impl Accounting {
         (now, self.looked.replace(now))
     }
 
-    /// The boundary at the end of a time in which nothing ran, and in which what came would have been noticed.
+    /// Marks the boundary at the end of idling, during which the core would have noticed any arrival.
     pub fn end_idling(&self, to: Charge) {
         self.looked.set(self.switch(to));
     }
 
-    /// The core has rested up to the last boundary: what came before that would have woken it.
+    /// Records that the core rested up to the last boundary: earlier arrivals would have woken it.
     pub fn has_rested(&self) {
         self.looked.set(self.looked.get().max(self.since.get()));
     }
 
-    /// The reading of the cycle counter before which what comes in now cannot have come: when the core last looked.
+    /// Returns the reading at the core's last check for arrivals. Input that the core notices only now arrived after
+    /// it.
     #[inline]
     pub fn looked(&self) -> u64 {
         self.looked.get()
     }
 
-    /// Goes on for the loop from `boundary` on, a reading of the cycle counter: what passed before was another's time.
+    /// Charges the loop from the reading `boundary` of the cycle counter on; earlier cycles belong to another vcore or
+    /// context.
     pub fn resume(&self, boundary: u64) {
         self.since.set(boundary);
         self.counter.set(&self.report.loop_cycles);
     }
 
-    /// The reading of the cycle counter at the last boundary.
+    /// Returns the reading of the cycle counter at the last boundary.
     #[inline]
     pub fn last_boundary(&self) -> u64 {
         self.since.get()

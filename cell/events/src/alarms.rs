@@ -1,7 +1,7 @@
-//! What a core keeps its alarms in: a tree by deadline, unless an application has something of its own.
+//! The container of a core's alarms: a tree by deadline, unless the application supplies another.
 //!
-//! The timers of a core are an Ebb, [`TIMERS`](crate::TIMERS). An application puts its own in their place by naming what
-//! they keep alarms in, before any is set:
+//! The timers of a core are an Ebb, [`TIMERS`](crate::TIMERS). An application replaces it with timers that use its own
+//! container, before any alarm is set:
 //!
 //! ```ignore
 //! TIMERS.replace(|| Timers::with_alarms(Wheel::default()))
@@ -11,16 +11,17 @@ use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use core::task::Waker;
 
-/// An alarm, in the order in which alarms ring: by deadline, then as they were set. No two of a core are equal.
+/// The sort key of an alarm. Alarms ring by deadline, then in the order in which they were set. Keys are unique on a
+/// core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AlarmKey {
-    /// The cycle counter's value at which it is due.
+    /// The cycle count at which the alarm is due.
     pub deadline_cycles: u64,
-    /// How many were set before it.
+    /// The number of alarms set before it.
     pub serial: u64,
 }
 
-/// What is done when an alarm rings.
+/// The action of an alarm.
 pub struct Ring(pub(crate) Rung);
 
 pub(crate) enum Rung {
@@ -28,20 +29,20 @@ pub(crate) enum Rung {
     Wake(Waker),
 }
 
-/// Keeps the alarms of a core.
+/// A container for the alarms of a core.
 ///
-/// Nothing else keeps them: an alarm that does not come out never rings.
+/// It holds the only copy: an alarm that it does not return never rings.
 pub trait Alarms {
-    /// Takes an alarm.
+    /// Adds an alarm.
     fn insert(&mut self, key: AlarmKey, ring: Ring);
 
-    /// Takes an alarm out; `None` where it is not there.
+    /// Removes and returns an alarm; `None` if it is not in the container.
     fn remove(&mut self, key: AlarmKey) -> Option<Ring>;
 
-    /// The alarm that rings first. The core sleeps until its deadline.
+    /// Returns the key of the first alarm to ring. The core halts until its deadline.
     fn first(&self) -> Option<AlarmKey>;
 
-    /// Gives out the first alarm, where its deadline is not after `now_cycles`.
+    /// Removes and returns the first alarm if its deadline is not after `now_cycles`.
     fn pop_due(&mut self, now_cycles: u64) -> Option<Ring>;
 }
 

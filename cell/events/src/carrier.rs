@@ -1,19 +1,20 @@
-//! Who runs the cores of the cell: processor cores that come and go (docs/decisions/0033-core-hot-plug-by-vcores.md).
+//! Runs vcores on cores that join and leave the cell (docs/decisions/0033-core-hot-plug-by-vcores.md).
 //!
-//! A core of the cell is an event loop and all that is kept by core. A processor core *carries* one or more of them: its
-//! own, whose place it came to, and those of processor cores that have left. Events run to completion, so that between
-//! two passes of a loop nothing of it is on any stack: whoever holds the core's identity can run the next pass.
+//! A *vcore* is an event loop with all its per-core state; `CoreIndex` numbers the vcores. A core of the machine enters
+//! the cell at a core slot and runs one or several vcores: the one of its own slot, its *home*, and vcores that
+//! departed cores passed on to it. Events run to completion, so between two passes a loop has no frame on any stack.
+//! Therefore any core that holds a vcore's `CoreIdentity` can run its next pass.
 //!
 //! ```text
-//!             come                                    leave, by order
-//!   a core that never ran: runs it              hands all that it carries to the one that carries fewest,
-//!   one that another carries: asks for it,      and is gone; that one runs them in turn with its own
-//!   and gets it at the other's next boundary
+//!             a core joins                            a core leaves, by order
+//!   home vcore never ran: runs it               passes all its vcores to the core that runs the fewest;
+//!   home vcore runs on another core:            that core runs them in turn with its own
+//!   requests it, and receives it at that
+//!   core's next event boundary
 //! ```
 //!
-//! Neither moves a task, a timer or a connection. Where one processor core carries one core, as most do, its loop is the
-//! usual one, and looks at one word for all of this. The first core's place is never vacated, so that somebody is there
-//! to hand cores to.
+//! No task, timer or connection moves. A core that runs a single vcore, the common case, uses the usual loop and checks
+//! one word for all of this. The first core never leaves, so that a core to take over vcores always exists.
 
 use crate::event_loop::EVENTS;
 use crate::halt::MayHalt;
@@ -31,43 +32,43 @@ use isola_platform::{CoreIndex, CoreSet, OwnTurn};
 
 static CARRIERS: CellEbb<Carriers> = CellEbb::new();
 
-/// The core that begins the cell, and is there until its end.
+/// The vcore that starts the cell, and the slot of the core that stays until the cell ends.
 pub(crate) const FIRST: CoreIndex = CoreIndex(0);
 
-/// When a core is to be visited again that has more to do: at once.
+/// A due time in the past: the vcore has more work and is due for a visit at once.
 pub(crate) const BUSY: u64 = 0;
 
-/// Looks that are taken for an identity before its wish is put again, to whoever carries the core by then.
+/// Polls for a vcore's identity before the request is repeated, because another core may run the vcore by then.
 const LOOKS_A_WISH: u32 = 4096;
 
-/// The processor cores of a cell, each known by the core whose place it came to.
+/// The cores of a cell, each named by its slot.
 struct Carriers {
     members: Lock<Members>,
-    /// The cores whose own processor cores are there: as in `members`, for who wants to know.
+    /// A copy of `members.present` that is read without the lock.
     present: AtomicU64,
-    /// By core: its identity, on its way from one to another.
+    /// By vcore: its identity, in transit between two cores.
     in_transit: Box<[ArrayQueue<CoreIdentity>]>,
-    /// By processor core.
+    /// By core slot.
     places: Box<[CachePadded<Place>]>,
 }
 
-/// What a processor core is asked, and what its cores in turn tell each other.
+/// Requests to the core at a slot, and the state that its vcores share during a round.
 #[derive(Default)]
 struct Place {
-    /// The cores that it is to run as well.
+    /// The vcores that this core has to take over.
     offered: AtomicU64,
-    /// The cores that it is to give back.
+    /// The vcores that this core has to give back.
     wanted: AtomicU64,
-    /// The notice that was seen before this round.
+    /// The notice that was current at the start of the round.
     notice: AtomicU64,
-    /// The reading of the cycle counter up to which all is charged.
+    /// The reading of the cycle counter up to which all cycles are charged.
     boundary: AtomicU64,
 }
 
-/// Who carries what.
+/// The assignment of vcores to cores.
 struct Members {
     present: CoreSet,
-    /// By core: who carries it, or will; none where it never ran.
+    /// By vcore: the slot of the core that runs it or is about to; `None` if it never ran.
     carrier: [Option<CoreIndex>; MAX_CORES],
 }
 
@@ -75,7 +76,7 @@ impl Representative for Carriers {
     fn create() -> Self {
         let descriptor = platform().descriptor();
         let places = 0..descriptor.core_places;
-        // Those that the cell begins with come as soon as they are needed.
+        // The cell's initial cores count as present from the start, and join when they are first needed.
         let present = CoreSet::first(descriptor.cores.len());
         Self {
             members: Lock::new(Members { present, carrier: [None; MAX_CORES] }),
@@ -86,38 +87,39 @@ impl Representative for Carriers {
     }
 }
 
-/// The cores whose own processor cores are there now: what work is spread over. The others can be used as well: somebody
+/// Returns the slots with a core at present: work is spread over these. The other vcores remain usable; a present core
 /// runs them beside its own.
 pub fn present_cores() -> CoreSet {
     CoreSet::from_bits(CARRIERS.present.load(Ordering::Acquire))
 }
 
-/// Has all processor cores that run look whether anything is asked of them. May be called in the middle of anything: it
-/// looks at what is there since the cell began, and changes one word by one instruction.
+/// Makes all running cores check for requests at their next event boundary. Safe to call in any context, also in the
+/// middle of an event: it reads memory that exists since the cell's start, and changes one word by one atomic
+/// instruction.
 pub fn give_notice() {
     mailbox::all().give_notice();
 }
 
-/// Wakes all processor cores that are halted, after [`give_notice`].
+/// Wakes all halted cores; to be called after [`give_notice`].
 pub fn wake_all() {
     let mailboxes = mailbox::all();
     present_cores().for_each(|core| mailboxes.wake(core));
 }
 
-/// Why a processor core runs no core any more.
+/// The reason why a core no longer runs any vcore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The cell has ended.
     Exited(i32),
-    /// It was ordered to leave, and has handed on what it carried.
+    /// The core was ordered to leave, and has passed on its vcores.
     Left(Order),
 }
 
-/// A processor core of the cell.
+/// A core of the cell.
 pub(crate) struct Carrier {
-    /// The core whose place it came to.
+    /// The slot at which it entered.
     home: CoreIndex,
-    /// What it carries, its own among it.
+    /// The identities of the vcores that it runs, its home vcore among them.
     carried: [Option<CoreIdentity>; MAX_CORES],
     set: CoreSet,
     /// The last order that it has seen.
@@ -125,10 +127,10 @@ pub(crate) struct Carrier {
 }
 
 impl Carrier {
-    /// A processor core that comes to the place of the calling core, with its identity, or to ask for it.
+    /// Enters the cell at the slot of the calling vcore: with that vcore's identity, or with a request for it.
     ///
     /// # Errors
-    /// How the cell has ended, where it has before somebody could give the identity.
+    /// [`Ending::Exited`] if the cell ends before another core passes on the identity.
     pub fn come(identity: Option<CoreIdentity>) -> Result<Self, Ending> {
         let (home, order) = (current_core(), Order::from_u32(0));
         let identity = identity.map_or_else(|| CARRIERS.ask_back(home), Ok)?;
@@ -146,7 +148,7 @@ impl Carrier {
         Ok(carrier)
     }
 
-    /// Runs what it carries until the cell ends, or it is ordered to leave.
+    /// Runs the core's vcores until the cell ends or the core is ordered to leave.
     pub fn run(mut self) -> Ending {
         let mailboxes = mailbox::all();
         loop {
@@ -182,14 +184,14 @@ impl Carrier {
         }
     }
 
-    /// Halts until somebody has work for its core, which never had any. Nothing is made for it before.
+    /// Halts until the home vcore gets its first work. Until then no representative is created for it.
     fn sleep(&self, mailboxes: &Mailboxes, notice: Notice) {
         let place = self.home.0 as usize;
         while mailboxes.prepare_halt(self.home, notice) == MayHalt::Yes {
             platform().rest();
             platform().halt();
             platform().rise();
-            // They have woken the core, and have no handlers.
+            // These interrupts only wake the core: it has no handlers yet.
             let _ = platform().take_interrupts();
             if platform().places().at(place) != self.order {
                 break;
@@ -198,12 +200,12 @@ impl Carrier {
         mailboxes.of(self.home).finish_halt();
     }
 
-    /// Passes of all that it carries, one after the other, until there is another notice.
+    /// Runs rounds over all vcores of the core until the notice changes.
     fn run_in_turn(&mut self, mailboxes: &Mailboxes, notice: Notice) {
         let place = &CARRIERS.places[self.home.0 as usize];
         self.begin_rounds(notice);
         let here = self.home.0 as usize;
-        // Where nobody has any work, nobody tells of the order either.
+        // The order is compared as well: if no vcore handles interrupts yet, no handler gives a notice of the order.
         while mailboxes.notice() == notice && platform().places().at(here) == self.order {
             let next = self.visit_all();
             if next != BUSY {
@@ -216,13 +218,13 @@ impl Carrier {
         }
     }
 
-    /// Some passes of each core that it carries, whatever notice there is.
+    /// Runs one round over all vcores of the core, whatever the current notice.
     fn run_round(&mut self, notice: Notice) {
         self.begin_rounds(notice);
         self.visit_all();
     }
 
-    /// Before the first of several rounds.
+    /// Initialises the state that the vcores share during rounds.
     fn begin_rounds(&self, notice: Notice) {
         let place = &CARRIERS.places[self.home.0 as usize];
         place.notice.store(notice.to_u64(), Ordering::Relaxed);
@@ -230,18 +232,18 @@ impl Carrier {
         place.boundary.store(boundary, Ordering::Relaxed);
     }
 
-    /// Some passes of each core that it carries. Returns when the next are due, in cycles.
+    /// Runs a bounded number of passes of each vcore. Returns when the next are due, in cycles.
     fn visit_all(&mut self) -> u64 {
         let home = u64::from(self.home.0);
         self.carried.iter_mut().flatten().map(|identity| identity.run(visit, home)).min().unwrap_or(u64::MAX)
     }
 
-    /// What it carries has its processor core back, which others had.
+    /// Informs all vcores that suspended contexts had the core for a while.
     fn resume(&mut self) {
         self.carried.iter_mut().flatten().for_each(|identity| _ = identity.run(resume, 0));
     }
 
-    /// Runs the core of that identity from here on.
+    /// Runs the vcore of this identity from now on.
     fn take_up(&mut self, mut identity: CoreIdentity) {
         let core = identity.core();
         CARRIERS.members.with(|members| members.carrier[core.0 as usize] = Some(self.home));
@@ -252,11 +254,11 @@ impl Carrier {
         self.carried[core.0 as usize] = Some(identity);
     }
 
-    /// Takes up what others have left to it.
+    /// Takes over the vcores that departed cores have passed on.
     fn accept(&mut self) {
         let offered = CARRIERS.places[self.home.0 as usize].offered.swap(0, Ordering::AcqRel);
         for core in CoreSet::from_bits(offered) {
-            // Its own may have been faster.
+            // The vcore's home core may have taken it already.
             if let Some(identity) = CARRIERS.in_transit[core.0 as usize].pop() {
                 self.take_up(identity);
             }
@@ -266,7 +268,8 @@ impl Carrier {
         }
     }
 
-    /// Gives cores back whose own processor cores are back. Those that it does not carry are asked of another by now.
+    /// Gives back vcores whose home cores have returned. A request for a vcore that this core does not run is dropped:
+    /// the requester repeats it to the core that runs the vcore by then.
     fn give_back(&mut self) {
         let wanted = CARRIERS.places[self.home.0 as usize].wanted.swap(0, Ordering::AcqRel);
         for core in CoreSet::from_bits(wanted).without(self.home) {
@@ -279,8 +282,8 @@ impl Carrier {
         }
     }
 
-    /// Hands on all that it carries. From here on this processor core uses nothing that is kept by core; what is left to
-    /// be said is that the order was carried out.
+    /// Passes on all vcores. From here on this core uses no per-core state; the caller still has to report that the
+    /// order was carried out.
     fn leave(mut self, mailboxes: &Mailboxes) {
         for identity in self.carried.iter_mut().flatten() {
             identity.run(end, 0);
@@ -291,7 +294,8 @@ impl Carrier {
             members.present = members.present.without(self.home);
             CARRIERS.present.store(members.present.bits(), Ordering::Release);
             let heir = members.least_burdened();
-            // What was on its way here goes there. Who wants some of it back asks there soon.
+            // Vcores in transit to this core go to the heir as well. Pending requests to give vcores back are dropped
+            // here: the requesters repeat them to the heir.
             let all = CoreSet::from_bits(self.set.bits() | place.offered.swap(0, Ordering::AcqRel));
             place.wanted.store(0, Ordering::Relaxed);
             for core in all {
@@ -309,7 +313,7 @@ impl Carrier {
         mailboxes.wake(heir);
     }
 
-    /// Says that the order was carried out.
+    /// Reports that the order was carried out.
     fn acknowledge(&self) {
         let echo = &platform().report().cores[self.home.0 as usize].order;
         echo.store(self.order.to_u32(), Ordering::Release);
@@ -318,7 +322,7 @@ impl Carrier {
 }
 
 impl Members {
-    /// Who carries fewest of those that are there.
+    /// Returns the present core that runs the fewest vcores.
     fn least_burdened(&self) -> CoreIndex {
         let carried =
             |place: &CoreIndex| self.carrier.iter().flatten().filter(|carrier| *carrier == place).count();
@@ -327,11 +331,11 @@ impl Members {
 }
 
 impl Carriers {
-    /// Gets the identity of a core whose own processor core is back. The calling one spins until the other has finished
-    /// its event: it is nobody yet, and cannot do anything else.
+    /// Obtains the identity of the vcore whose home core has returned. The calling core spins until the other core has
+    /// finished its event: without an identity it has no per-core state to run anything else.
     ///
     /// # Errors
-    /// How the cell has ended, where it has: nobody gives anything then.
+    /// [`Ending::Exited`] if the cell has ended: then no core passes on identities any more.
     fn ask_back(&self, core: CoreIndex) -> Result<CoreIdentity, Ending> {
         let mailboxes = mailbox::all();
         loop {
@@ -344,7 +348,7 @@ impl Carriers {
             mailboxes.wake(carrier);
             for _ in 0..LOOKS_A_WISH {
                 if let Some(identity) = self.in_transit[core.0 as usize].pop() {
-                    // Wishes that nobody has looked at are over: the next who carries the core is to keep it.
+                    // Clear requests that no core has seen yet, so that the next core to run this vcore keeps it.
                     let others = !CoreSet::of(core).bits();
                     self.places.iter().for_each(|place| _ = place.wanted.fetch_and(others, Ordering::AcqRel));
                     return Ok(identity);
@@ -355,20 +359,21 @@ impl Carriers {
     }
 }
 
-/// Puts an identity where the next who is to run the core takes it.
+/// Puts an identity where the vcore's next core finds it.
 fn hand_over(core: CoreIndex, identity: CoreIdentity) {
     let refused = CARRIERS.in_transit[core.0 as usize].push(identity);
     debug_assert!(refused.is_ok(), "there is one identity of a core");
 }
 
-/// Whether the core has, or had, anything to do: one that had not sleeps, and nothing was made for it.
+/// Returns whether the vcore has or had work. A vcore without any is asleep, and nothing has been created for it.
 fn is_needed(core: CoreIndex) -> bool {
     let report = platform().report().cores.get(core.0 as usize);
     let has_run = report.is_some_and(|core| core.phase.load(Ordering::Relaxed) != CorePhase::Asleep as u32);
     has_run || core == FIRST || !mailbox::all().of(core).is_empty()
 }
 
-/// Some passes of the calling core's loop, for the processor core of that place. Returns when the next are due, in cycles.
+/// Runs a bounded number of passes of the calling vcore's loop, for the core at slot `place`. Returns when the next are
+/// due, in cycles.
 fn visit(place: u64) -> u64 {
     let (mailboxes, place) = (mailbox::all(), &CARRIERS.places[place as usize]);
     let notice = Notice::from_u64(place.notice.load(Ordering::Relaxed));
@@ -385,8 +390,8 @@ fn visit(place: u64) -> u64 {
     next
 }
 
-/// Halts until `next`, in cycles, on the place of a core for which nothing was made. Returns the reading of the cycle
-/// counter after it.
+/// Halts until `next`, in cycles, on a core whose home vcore was never needed. Returns the reading of the cycle counter
+/// afterwards.
 fn halt_until(next: u64) -> u64 {
     if next > cycles() {
         platform().arm_timer((next != u64::MAX).then_some(next));
@@ -395,7 +400,7 @@ fn halt_until(next: u64) -> u64 {
     cycles()
 }
 
-/// The calling core is run by another processor core than before.
+/// Informs the calling vcore that another core runs it from now on.
 fn begin(_: u64) -> u64 {
     if is_needed(current_core()) {
         EVENTS.begin();
@@ -403,7 +408,7 @@ fn begin(_: u64) -> u64 {
     0
 }
 
-/// The calling core's processor core was others' for a while.
+/// Informs the calling vcore that suspended contexts had its core for a while.
 fn resume(_: u64) -> u64 {
     if is_needed(current_core()) {
         EVENTS.resume();
@@ -411,7 +416,7 @@ fn resume(_: u64) -> u64 {
     0
 }
 
-/// The calling core is run by another processor core from here on.
+/// Prepares the calling vcore for its transfer to another core.
 fn end(_: u64) -> u64 {
     match is_needed(current_core()) {
         true => EVENTS.end(),

@@ -1,59 +1,59 @@
-//! The word by which a halted core is woken without an interrupt, where the processor can wait for a word to be written
-//! (MONITOR, MWAIT).
+//! The word by which another core wakes a halted core without an interrupt, on processors that can wait for a memory
+//! write (MONITOR, MWAIT).
 //!
 //! ```text
-//! sender, told by the halt flag            receiver, which may halt by its flag; interrupts off
-//! to wake the core
+//! sender, if the halt flag requires        receiver, if its halt flag permits a halt; interrupts off
+//! a wake-up
 //!   if word = DOZING: word := UP             word := DOZING
-//!   else: interrupt who runs the core        monitor the word
-//!                                            if word = DOZING: let interrupts in, halt
+//!   else: interrupt the vcore's core         monitor the word
+//!                                            if word = DOZING: enable interrupts, halt
 //!                                            word := UP
 //! ```
 //!
-//! One atomic operation of the sender decides which of the two it does. Either it finds that the receiver dozes: then its
-//! write ends that, as the word is looked at after it is monitored. Or it does not, and the interrupt is pending when the
-//! receiver halts, which ends that at once, or it comes later and is a needless one. Whoever wakes by interrupt alone
-//! (devices, timers, the supervisor) ends either kind of halt, so that nothing but messages depends on the word. What the
-//! sender has made is seen then for the reasons that [`HaltFlag`](crate::halt) gives; the word only ends the halt. Late
-//! writes, which are of a halt that is over, end the next one for no reason, and nobody relies on there being one.
+//! One atomic operation of the sender decides between write and interrupt. If the sender finds DOZING, its write ends
+//! the halt, as the receiver checks the word after it has begun to monitor it. Otherwise the sender interrupts: the
+//! interrupt is pending when the receiver halts and ends the halt at once, or it arrives after the halt and is
+//! superfluous. Wake-ups by interrupt alone (devices, timers, the supervisor) end either kind of halt, so only messages
+//! depend on the word. [`HaltFlag`](crate::halt) orders the sender's data; the word only ends the halt. A late write,
+//! meant for an earlier halt, ends the next one for no reason, which is harmless.
 //!
-//! Who runs a core alone, or as the first of several, dozes with that core's word. The others that it runs have theirs UP,
-//! so that it is interrupted for them. A processor core that is taken while it dozes leaves DOZING behind, and whoever
-//! trusted that would wake nobody: the next who runs the core writes UP ([`rise`]), after it has said by which interrupts it
-//! is reached, and before it halts.
+//! A core dozes with the word of its own slot's vcore. The words of other vcores that it runs stay UP, so messages to
+//! those interrupt it. A core that is reclaimed by force while it dozes leaves DOZING behind, and a sender that relied
+//! on it would wake no core. Therefore the next core to run the vcore writes UP ([`rise`]), after it has published the
+//! interrupt destination and before it halts.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// The word of a core that does not doze.
+/// The word's value while the core does not doze.
 pub const UP: u32 = 0;
 
-/// The word of a core that halts until it is written.
+/// The word's value while the core is halted until the word is written.
 pub const DOZING: u32 = 1;
 
-/// Who was woken.
+/// The result of [`wake`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Woken {
-    /// The core.
+    /// The core was dozing, and wakes.
     Yes,
-    /// Nobody: it takes an interrupt.
+    /// The core was not dozing: it needs an interrupt.
     No,
 }
 
-/// Halts the calling core, whose word it is, by `halt_while`: that returns when the word is another than it is given, or an
-/// interrupt has come, or for no reason.
+/// Halts the calling core, which owns `word`, by `halt_while`. That function returns when the word differs from its
+/// second argument, when an interrupt has arrived, or spuriously.
 pub fn doze(word: &AtomicU32, halt_while: impl FnOnce(&AtomicU32, u32)) {
     word.store(DOZING, Ordering::SeqCst);
     halt_while(word, DOZING);
     word.store(UP, Ordering::Relaxed);
 }
 
-/// Says that the core does not doze: who calls runs it from here on.
+/// Marks the vcore as not dozing. The caller runs it from now on.
 pub fn rise(word: &AtomicU32) {
     word.swap(UP, Ordering::AcqRel);
 }
 
-/// Wakes the core whose word it is, where it dozes.
+/// Wakes the core of this word if it dozes.
 pub fn wake(word: &AtomicU32) -> Woken {
     match word.compare_exchange(DOZING, UP, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Woken::Yes,
@@ -72,9 +72,9 @@ mod models {
     struct Core {
         flag: HaltFlag,
         word: AtomicU32,
-        /// By who runs it: an interrupt is pending.
+        /// By core: whether an interrupt is pending.
         interrupted: [AtomicBool; 2],
-        /// Who runs it.
+        /// The index of the core that runs the vcore.
         runner: AtomicUsize,
         messages: AtomicUsize,
     }
@@ -103,7 +103,7 @@ mod models {
     }
 
     #[test]
-    fn who_is_sent_something_while_it_dozes_gets_up_and_sees_it() {
+    fn a_message_to_a_dozing_core_wakes_it_and_is_seen() {
         loom::model(|| {
             let core = Core::with(UP);
             core.flag.finish();
@@ -126,7 +126,7 @@ mod models {
     }
 
     #[test]
-    fn what_a_taken_core_has_left_dozing_is_no_reason_to_interrupt_nobody() {
+    fn a_stale_dozing_word_of_a_reclaimed_core_does_not_lose_a_wake_up() {
         loom::model(|| {
             let core = Core::with(DOZING);
             let sender = thread::spawn({
@@ -136,7 +136,7 @@ mod models {
             core.runner.store(1, Ordering::Release);
             rise(&core.word);
             core.flag.finish();
-            // As one of several: it halts with another's word.
+            // This vcore is one of several: its core halts with the word of another.
             if core.may_halt() == MayHalt::Yes {
                 while !core.interrupted[1].load(Ordering::Acquire) {
                     thread::yield_now();

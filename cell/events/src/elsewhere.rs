@@ -1,4 +1,4 @@
-//! A future of another core, awaited here.
+//! Futures of another core, awaited on this one.
 
 use crate::task::spawn_task_on;
 use alloc::sync::Arc;
@@ -7,13 +7,13 @@ use core::task::{Poll, Waker};
 use crossbeam_queue::ArrayQueue;
 use isola_platform::CoreIndex;
 
-/// What the future that `make` makes on `core` gives, for the activity that asks. The future is made there, so that it
-/// need not be `Send`.
+/// Runs the future that `make` creates on `core`, for the current activity, and completes with its output. `make` runs
+/// on that core, so its future need not be `Send`.
 ///
-/// It runs on when who awaits this gives up.
+/// If the caller drops this future, the other one still runs to its end.
 ///
 /// # Panics
-/// Where the cell has no such core.
+/// If the cell has no such core.
 pub async fn elsewhere<T, F>(core: CoreIndex, make: impl FnOnce() -> F + Send + 'static) -> T
 where
     T: Send + 'static,
@@ -23,7 +23,7 @@ where
     let waiting = Arc::new(ArrayQueue::<Waker>::new(1));
     let (there, waiting_there) = (output.clone(), waiting.clone());
     spawn_task_on(core, move || async move {
-        // There is room: this is the only output.
+        // This cannot fail: it is the only output.
         let _ = there.push(make().await);
         if let Some(waiting) = waiting_there.pop() {
             waiting.wake();
@@ -31,7 +31,7 @@ where
     });
     poll_fn(|context| {
         waiting.force_push(context.waker().clone());
-        // After the waker is in place: an output that comes from here on finds it.
+        // Checked after the waker is registered, so that no later output goes unnoticed.
         output.pop().map_or(Poll::Pending, Poll::Ready)
     })
     .await

@@ -1,4 +1,4 @@
-//! What an event is, and how one is made.
+//! Events and their creation.
 
 use crate::activity::APPLICATION;
 use crate::carrier::present_cores;
@@ -13,38 +13,38 @@ use isola_abi::id::ActivityId;
 use isola_ebbs::current_core;
 use isola_platform::CoreIndex;
 
-/// The resource that an event is served at.
+/// The resource that serves an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(pub u16);
 
 impl ResourceId {
-    /// The core itself: work that asks for nothing but cycles.
+    /// The core itself, for work that needs only cycles.
     pub const CPU: ResourceId = ResourceId(0);
 }
 
-/// Groups events. What a group means depends on where the label is used.
+/// Groups events. The meaning of a group depends on the use of the label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Label(pub u64);
 
-/// Where an event runs.
+/// The core on which an event runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// On the core that makes it.
+    /// The creating core.
     Here,
-    /// On that core.
+    /// The named core.
     Core(CoreIndex),
-    /// On the core that all events of the affinity label run on, for as long as no cores come or go.
+    /// The same core for all events of this affinity label, for as long as the cell's cores stay the same.
     Affine(Label),
 }
 
 impl Placement {
-    /// The core that it means now.
+    /// Returns the core that this placement selects now.
     pub fn core(self) -> CoreIndex {
         match self {
             Self::Here => current_core(),
             Self::Core(core) => core,
             Self::Affine(Label(label)) => {
-                // Fibonacci hashing: consecutive labels, as counters give, spread over all cores.
+                // Fibonacci hashing: consecutive labels, such as counters, spread over all cores.
                 let mut cores = present_cores();
                 let spread = label.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
                 let place = (spread * cores.len() as u64) >> 32;
@@ -54,7 +54,7 @@ impl Placement {
     }
 }
 
-/// What an event does.
+/// The work of an event.
 pub(crate) enum Work {
     /// Runs a closure.
     Call(Box<dyn FnOnce()>),
@@ -68,46 +68,46 @@ pub(crate) enum Work {
 pub struct QueuedEvent {
     pub(crate) work: Work,
     pub(crate) tag: EventTag,
-    /// The place in the source that made it.
+    /// The source location that created it.
     pub(crate) made_at: &'static Location<'static>,
 }
 
 impl QueuedEvent {
-    /// What is known of it beside what it does.
+    /// Returns the event's tag.
     pub fn tag(&self) -> EventTag {
         self.tag
     }
 
-    /// The place in the source that made it.
+    /// Returns the source location that created the event.
     pub fn made_at(&self) -> &'static Location<'static> {
         self.made_at
     }
 }
 
-/// What is known of an event beside what it does.
+/// The properties of an event apart from its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventTag {
-    /// Whom it is charged to.
+    /// The activity to which it is charged.
     pub activity: ActivityId,
-    /// What serves it. There is one queue a core so far, whatever the resource.
+    /// The resource that serves it. At present each core has one queue for all resources.
     pub resource: ResourceId,
-    /// Events of one label run in the order in which they were made: so far all events of a core do.
+    /// Events of one label run in the order of their creation. At present all events of a core do.
     pub dependency: Option<Label>,
 }
 
 impl EventTag {
-    /// What an event has that says nothing else, at the start of a core.
+    /// The default tag, in force when a core starts.
     pub(crate) const fn new() -> Self {
         Self { activity: APPLICATION, resource: ResourceId::CPU, dependency: None }
     }
 }
 
-/// The tag of the running event.
+/// Returns the tag of the running event.
 pub fn current_tag() -> EventTag {
     EVENTS.current_tag()
 }
 
-/// An event to be made: where, at which resource and for whom. The closure comes last, in [`Event::spawn`].
+/// A builder of an event: its core, resource and activity. [`Event::spawn`] takes the closure last.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "an event does nothing until it is spawned"]
 pub struct Event {
@@ -118,12 +118,12 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event on this core, at the core itself, for the activity that makes it.
+    /// Describes an event on this core, served by the core itself, for the current activity.
     pub const fn new() -> Self {
         Self { placement: Placement::Here, resource: ResourceId::CPU, activity: None, dependency: None }
     }
 
-    /// Sets where it runs.
+    /// Sets the core on which it runs.
     pub const fn at(self, placement: Placement) -> Self {
         Self { placement, ..self }
     }
@@ -133,26 +133,26 @@ impl Event {
         Self { resource, ..self }
     }
 
-    /// Sets whom it is charged to.
+    /// Sets the activity to which it is charged.
     pub const fn charged_to(self, activity: ActivityId) -> Self {
         Self { activity: Some(activity), ..self }
     }
 
-    /// Has it run after all events of the same dependency label that were made before for the same core.
+    /// Orders it after all earlier events of the same dependency label for the same core.
     pub const fn after(self, dependency: Label) -> Self {
         Self { dependency: Some(dependency), ..self }
     }
 
-    /// Makes the event. Where its core has no room for it, it waits on this one.
+    /// Creates the event. If its core has no room, the event waits on this core.
     ///
     /// # Panics
-    /// Where the placement names a core that the cell does not have.
+    /// If the placement names a core that the cell does not have.
     #[track_caller]
     pub fn spawn(self, work: impl FnOnce() + Send + 'static) {
         self.spawn_from(Location::caller(), work);
     }
 
-    /// Makes the event, for code at `made_at`.
+    /// Creates the event, with `made_at` as its source location.
     pub(crate) fn spawn_from(
         self,
         made_at: &'static Location<'static>,
@@ -167,13 +167,13 @@ impl Event {
         }
     }
 
-    /// Makes the event, where its core has room for it: for work that can be done without, or later.
+    /// Creates the event if its core has room: for work that can be dropped or postponed.
     ///
     /// # Errors
-    /// Gives the work back where the core is overloaded. [`room`](crate::overload::room) tells when it no longer is.
+    /// Returns the work if the core is overloaded. [`room`](crate::overload::room) completes when it no longer is.
     ///
     /// # Panics
-    /// Where the placement names a core that the cell does not have.
+    /// If the placement names a core that the cell does not have.
     #[track_caller]
     pub fn try_spawn<W: FnOnce() + Send + 'static>(self, work: W) -> Result<(), Overloaded<W>> {
         let core = self.placement.core();
@@ -186,7 +186,7 @@ impl Event {
         }
     }
 
-    /// Whether an event on `core` runs behind a bounded number of others.
+    /// Returns whether an event on `core` would wait behind a bounded number of others only.
     pub(crate) fn room_at(core: CoreIndex) -> HasRoom {
         match core == current_core() {
             true if EVENTS.is_long() => HasRoom::No,
@@ -207,8 +207,8 @@ impl Default for Event {
     }
 }
 
-/// An event with fixed work, such as a driver's poll of its device, for the core that makes it. Making it allocates nothing;
-/// if no other event waits, the loop stores a pointer and copies nothing.
+/// An event with fixed work, such as a driver's poll of its device, for the core that creates it. Its creation
+/// allocates nothing; if no other event waits, the loop stores a pointer and copies nothing.
 #[derive(Debug)]
 pub struct StaticEvent {
     pub(crate) work: fn(),
@@ -224,7 +224,7 @@ impl StaticEvent {
         Self { work, tag, made_at: Location::caller() }
     }
 
-    /// Makes the event, behind all that wait on the calling core.
+    /// Queues the event behind all others of the calling core.
     #[inline(always)]
     pub fn spawn(&'static self) {
         EVENTS.enqueue_static(self);
@@ -236,19 +236,18 @@ impl StaticEvent {
     }
 }
 
-/// Makes an event on this core, for the activity that makes it. The closure stays here, so that it need not be
-/// `Send`.
+/// Creates an event on this core, for the current activity. The closure stays on this core, so it need not be `Send`.
 #[track_caller]
 pub fn spawn(work: impl FnOnce() + 'static) {
     let (work, tag) = (Work::Call(Box::new(work)), Event::new().tag());
     EVENTS.enqueue(QueuedEvent { work, tag, made_at: Location::caller() });
 }
 
-/// Makes an event on `core`, for the activity that makes it. The core is woken where it sleeps. Where it has no room,
+/// Creates an event on `core`, for the current activity, and wakes the core if it is halted. If the core has no room,
 /// the event waits on this core: see [`Event::try_spawn`].
 ///
 /// # Panics
-/// Where the cell has no such core.
+/// If the cell has no such core.
 #[track_caller]
 pub fn spawn_on(core: CoreIndex, work: impl FnOnce() + Send + 'static) {
     Event::new().at(Placement::Core(core)).spawn(work);

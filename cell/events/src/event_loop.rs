@@ -1,16 +1,16 @@
-//! The loop of a core.
+//! The event loop of a vcore.
 //!
 //! ```text
-//! pass:  0  the boundary between two events: interrupts let in, deferred work looked at, where there is any
-//!        1  interrupts handled, due alarms run, messages of other cores queued, what could not be sent to other cores
-//!           sent now, who is to be told that memory runs low told
-//!        2  one queued event
-//!        3  where there was none, or it was the last: the idle handlers
-//!        4  where they found nothing: the timer armed for the next alarm, halt
+//! pass:  0  boundary between two events: take pending interrupts; check deferred work, if there is any
+//!        1  run interrupt handlers and due alarms; queue messages of other cores; retry sends that found no room;
+//!           call memory-pressure handlers
+//!        2  run one queued event
+//!        3  if there was none, or it was the last: run the idle handlers
+//!        4  if they found no work: arm the timer for the next alarm, and halt
 //! ```
 //!
-//! A core that has nothing to do is halted without any timer armed: it takes no interrupts and uses no cycles. Who runs
-//! the loop, and for how long, says [`carrier`](crate::carrier).
+//! An idle core without alarms halts without an armed timer: it takes no interrupts and uses no cycles.
+//! [`carrier`](crate::carrier) decides which core runs the loop, and for how long.
 
 use crate::activity::{self, Accounting, Charge, add};
 use crate::carrier::{BUSY, Carrier, Ending, FIRST};
@@ -37,7 +37,7 @@ use isola_abi::report::CorePhase;
 use isola_ebbs::{CoreIdentity, Ebb, Representative, current_core, cycles, platform};
 use isola_platform::{CoreIndex, PendingVectors};
 
-/// Passes of a core's loop before the next one's turn, where a processor core runs several.
+/// Passes of a vcore's loop before the next vcore's turn, on a core that runs several.
 const PASSES_A_VISIT: u64 = 16;
 
 /// The event manager of each core.
@@ -46,11 +46,11 @@ pub static EVENTS: Ebb<EventLoop> = Ebb::new();
 /// The event manager of a core.
 pub struct EventLoop {
     queue: RefCell<Queue>,
-    /// The event that runs before those of the queue: a static event that was made while the queue was empty.
+    /// An event that runs before the queue's: a static event that was created while the queue was empty.
     next: Cell<Option<&'static StaticEvent>>,
-    /// Whether there is anything in the outbox: what most passes have to look at.
+    /// Whether the outbox is non-empty. Most passes check only this flag.
     chores: Cell<bool>,
-    /// Of the running event, or of the last one.
+    /// The tag of the running event, or of the last one.
     tag: Cell<EventTag>,
     pub(crate) tasks: Tasks,
     timers: &'static Timers,
@@ -62,7 +62,7 @@ pub struct EventLoop {
     queueing: Queueing,
     pub(crate) pressure: PressureHandlers,
     pub(crate) presence: Presence,
-    /// Whether the platform was told that the core has nothing to do.
+    /// Whether the platform has been informed that the vcore has nothing to do.
     rests: Cell<bool>,
     pub(crate) accounting: Accounting,
 }
@@ -74,7 +74,7 @@ impl Representative for EventLoop {
 }
 
 impl EventLoop {
-    /// An event manager that keeps its events in `queue`.
+    /// Creates an event manager that keeps its events in `queue`.
     pub fn with_queue(queue: impl EventQueue + 'static) -> Self {
         Self::on(Queue::Own(Box::new(queue)))
     }
@@ -101,11 +101,10 @@ impl EventLoop {
     }
 }
 
-/// Runs the events of this core, and of those that its processor core carries with it, until the cell exits. Returns the
-/// exit code.
+/// Runs the events of this vcore, and of the other vcores of its core, until the cell exits. Returns the exit code.
 ///
-/// A core that is not the cell's first halts until another core has work for it, and only then makes its
-/// representatives. Where its processor core is taken from the cell, this goes on when another comes in its place.
+/// A core other than the cell's first halts until another core has work for it, and only then creates its
+/// representatives. If the core is unplugged, this call resumes when another core is plugged into its slot.
 pub fn run() -> i32 {
     let mut identity = CoreIdentity::take();
     if current_core() == FIRST {
@@ -121,18 +120,18 @@ pub fn run() -> i32 {
     }
 }
 
-/// Ends the cell: every core leaves its loop after the event that it runs. The first code counts.
+/// Ends the cell: every core leaves its loop after its running event. The first exit code counts.
 pub fn exit(code: i32) {
     mailbox::all().end(code);
 }
 
 impl EventLoop {
-    /// Puts an event behind the others of this core.
+    /// Queues an event behind the others of this core.
     pub(crate) fn enqueue(&self, event: QueuedEvent) {
         self.queue.borrow_mut().push(event);
     }
 
-    /// Puts a static event behind the others of this core.
+    /// Queues a static event behind the others of this core.
     #[inline]
     pub(crate) fn enqueue_static(&self, event: &'static StaticEvent) {
         let mut queue = self.queue.borrow_mut();
@@ -149,7 +148,7 @@ impl EventLoop {
         self.next.get().is_some() || !self.queue.borrow().is_empty()
     }
 
-    /// The tag of the running event.
+    /// Returns the tag of the running event.
     pub(crate) fn current_tag(&self) -> EventTag {
         self.tag.get()
     }
@@ -160,22 +159,22 @@ impl EventLoop {
         self.accounting.switch(Charge::Activity(activity));
     }
 
-    /// Sets whom the running event is for: what events that it makes inherit.
+    /// Sets the activity of the running event, which events that it creates inherit.
     pub(crate) fn set_activity(&self, activity: ActivityId) {
         self.tag.set(EventTag { activity, ..self.tag.get() });
     }
 
-    /// Whether the queue is so long that it does not grow by what others send.
+    /// Returns whether the queue is so long that messages of other cores no longer lengthen it.
     pub(crate) fn is_long(&self) -> bool {
         self.queue.borrow().len() >= LONG_QUEUE
     }
 
-    /// Has the next passes look at the outbox, until it is empty.
+    /// Makes the next passes flush the outbox, until it is empty.
     pub(crate) fn has_chores(&self) {
         self.chores.set(true);
     }
 
-    /// Runs this core, and no other, until there is another notice.
+    /// Runs this vcore only, until the notice changes.
     pub(crate) fn run_alone(&self, mailboxes: &Mailboxes, notice: Notice) {
         let mailbox = mailboxes.of(current_core());
         self.rise(mailbox);
@@ -187,8 +186,9 @@ impl EventLoop {
         }
     }
 
-    /// A bounded number of passes, where a processor core runs several cores. `boundary` is the reading of the cycle
-    /// counter from which on this one's time is. Returns when the next passes are due, and where its time ends.
+    /// Runs a bounded number of passes, on a core with several vcores. `boundary` is the reading of the cycle counter
+    /// from which cycles are charged to this vcore. Returns when the next passes are due, and the reading at which this
+    /// vcore's time ends.
     pub(crate) fn visit(&self, mailboxes: &Mailboxes, notice: Notice, boundary: u64) -> (u64, u64) {
         let mailbox = mailboxes.of(current_core());
         self.accounting.resume(boundary);
@@ -202,13 +202,13 @@ impl EventLoop {
             platform().rest();
             self.rests.set(true);
         }
-        // It stands still while others have their turn, and does right to.
+        // The vcore makes no passes while other vcores have their turn. As halted, it does not count as hung.
         self.set_phase(CorePhase::Halted);
         (next, self.accounting.switch(Charge::Idle))
     }
 
-    /// Halts the processor core, of whose cores none has anything to do before `next`, in cycles. To be called on its own.
-    /// Returns the reading of the cycle counter after it.
+    /// Halts a core none of whose vcores has work before `next`, in cycles. To be called on the home vcore. Returns the
+    /// reading of the cycle counter afterwards.
     pub(crate) fn halt_for_all(&self, next: u64, boundary: u64) -> u64 {
         self.accounting.resume(boundary);
         let now = self.accounting.switch(Charge::Idle);
@@ -218,28 +218,28 @@ impl EventLoop {
         self.accounting.switch(Charge::Loop)
     }
 
-    /// The reading of the cycle counter up to which this core's time is charged.
+    /// Charges the cycles since the last boundary. Returns the reading of the cycle counter.
     pub(crate) fn settle(&self) -> u64 {
         self.accounting.switch(Charge::Loop)
     }
 
-    /// Another processor core runs this core from here on.
+    /// Prepares this vcore to run on a core that has just taken it over.
     pub(crate) fn begin(&self) {
         self.accounting.resume(cycles());
         self.timers.forget_armed();
         self.rise(mailbox::all().of(current_core()));
         self.presence.carried_by_another();
-        // What others have for it by now is seen in its first pass.
+        // Messages that arrived meanwhile are seen in the first pass.
         self.accounting.switch(Charge::Loop);
     }
 
-    /// The processor core that runs this core was others' for a while, whose time it was.
+    /// Resumes the accounting after suspended contexts had this vcore's core: their time is not charged here.
     pub(crate) fn resume(&self) {
         self.accounting.resume(cycles());
         self.timers.forget_armed();
     }
 
-    /// The processor core that runs this core runs it no longer.
+    /// Prepares this vcore for its transfer: it leaves grace periods and counts as halted.
     pub(crate) fn end(&self) {
         while self.quiescence.leave() == MayHalt::No {}
         self.set_phase(CorePhase::Halted);
@@ -248,7 +248,7 @@ impl EventLoop {
         self.accounting.switch(Charge::Loop);
     }
 
-    /// The core is up, if it was not.
+    /// Marks the vcore as running, if it was not.
     fn rise(&self, mailbox: &Mailbox) {
         mailbox.finish_halt();
         if self.rests.replace(false) {
@@ -259,8 +259,8 @@ impl EventLoop {
         self.set_phase(CorePhase::Running);
     }
 
-    /// Makes at least one pass and at most `most`, until there is nothing left to do or another notice. The first pass handles
-    /// the interrupts in `arrived`. Inlined, so that a pass costs no call.
+    /// Runs between one and `most` passes, until no work is left or the notice changes. The first pass handles the
+    /// interrupts in `arrived`. Inlined, so that a pass costs no call.
     #[inline(always)]
     fn passes(
         &self,
@@ -283,8 +283,8 @@ impl EventLoop {
         }
     }
 
-    /// Lets interrupts in and returns those that came. The caller hands them to the next pass, whose cycles up to its event are
-    /// charged to them.
+    /// Opens an interrupt window and returns the interrupts that arrived. The caller hands them to the next pass, whose
+    /// cycles up to its event are charged to them.
     #[inline(always)]
     fn let_interrupts_in(&self) -> PendingVectors {
         let arrived = platform().take_interrupts();
@@ -294,7 +294,7 @@ impl EventLoop {
         arrived
     }
 
-    /// What comes between two events, and the next one, where there is one.
+    /// Does the work between two events, then runs the next event, if there is one.
     #[inline(always)]
     fn pass(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, arrived: PendingVectors) -> Passed {
         self.quiescence.pass();
@@ -351,7 +351,7 @@ impl EventLoop {
         self.chores.set(!self.outbox.is_empty());
     }
 
-    /// Begins or ends a sample of how long events wait.
+    /// Begins or ends a sample of the queueing delay.
     #[cold]
     #[inline(never)]
     fn look_at_waiting(&self, passes: u64, looked: u64, began: u64) {
@@ -362,8 +362,8 @@ impl EventLoop {
         }
     }
 
-    /// Queues what other cores have sent: a bounded part of it, so that a flood of messages holds up neither the core's
-    /// own events nor fills its memory.
+    /// Queues messages from other cores, a bounded number per pass, so that a flood of messages neither delays the
+    /// core's own events nor fills its memory.
     #[inline(never)]
     fn receive(&self, mailboxes: &Mailboxes, mailbox: &Mailbox) {
         let most = if self.is_long() { 1 } else { MESSAGES_A_PASS };
@@ -388,7 +388,7 @@ impl EventLoop {
         }
     }
 
-    /// Halts, unless there is something else than events to do. Returns the interrupts that came meanwhile, for the next pass.
+    /// Halts, unless work other than events is left. Returns the interrupts that arrived meanwhile, for the next pass.
     fn idle(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> PendingVectors {
         let next = self.may_rest(mailboxes, mailbox, notice);
         let halts = next != BUSY && {
@@ -399,16 +399,16 @@ impl EventLoop {
         mailbox.finish_halt();
         self.quiescence.join();
         self.set_phase(CorePhase::Running);
-        // What time it is by then is what alarms ring by.
+        // Alarms are compared with this reading, taken after the halt.
         self.accounting.end_idling(if arrived.is_empty() { Charge::Loop } else { Charge::Interrupt });
         arrived
     }
 
-    /// Marks the core as halted, unless there is something to do. Returns the cycle count at which there will be: [`BUSY`], or
-    /// when the first alarm is due.
+    /// Marks the core as halted, unless work is left. Returns the cycle count at which work is due: [`BUSY`], or the
+    /// deadline of the first alarm.
     #[inline(always)]
     fn may_rest(&self, mailboxes: &Mailboxes, mailbox: &Mailbox, notice: Notice) -> u64 {
-        // Only an idle handler can have made an event since the last pass.
+        // Since the last pass only an idle handler can have created an event.
         if self.idle.has_any() && (self.idle.run() != Idle::MayHalt || self.has_events()) {
             return BUSY;
         }
@@ -432,10 +432,10 @@ impl EventLoop {
     }
 }
 
-/// What came of a pass.
+/// The outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
-    /// An event ran, and there may be more to do.
+    /// An event ran, and there may be more work.
     Ran,
     /// No event is left.
     Idle,

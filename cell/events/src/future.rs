@@ -1,18 +1,18 @@
-//! Futures together (EbbRT 3.4): what waits for several things, or handles what became of one.
+//! Combinators of futures (EbbRT 3.4): to wait for several, and to handle the outcome of one.
 //!
-//! | wanted | is |
+//! | purpose | function |
 //! |---|---|
-//! | all of them | [`join`], [`join3`], [`join_all`]; with the first error ending it: [`try_join`], [`try_join_all`] |
-//! | the first of them | [`select`] of two, [`select_all`] of many, [`select_ok`]: the first that succeeds |
-//! | one, but not for ever | [`timeout`](crate::timeout) |
-//! | to give up | dropping a future ends it; [`abortable`] for who does not own it, and for tasks [`Task::cancel`] and [`Task::cancel_on_drop`] |
-//! | then something else | `await` it; [`FutureExt::then`], [`FutureExt::map`] without an `async` block |
-//! | errors to the first handler | `?` in an `async fn`; [`TryFutureExt::and_then`] runs on success, [`TryFutureExt::or_else`] handles whatever came before it |
+//! | wait for all | [`join`], [`join3`], [`join_all`]; until the first error: [`try_join`], [`try_join_all`] |
+//! | wait for the first | [`select`] of two, [`select_all`] of many, [`select_ok`]: the first success |
+//! | wait for a limited time | [`timeout`](crate::timeout) |
+//! | cancel | dropping a future ends it; [`abortable`] works without ownership; for tasks [`Task::cancel`] and [`Task::cancel_on_drop`] |
+//! | continue | `await`; [`FutureExt::then`], [`FutureExt::map`] without an `async` block |
+//! | pass errors to the first handler | `?` in an `async fn`; [`TryFutureExt::and_then`] runs on success, [`TryFutureExt::or_else`] handles an earlier error |
 //!
-//! A future that is ready runs on at once, in the event that awaits it: there is no trip through the queue between it
-//! and what follows. The same for one that gets its own task: [`start_task`](crate::start_task).
+//! A ready future continues at once, in the event that awaits it, without a trip through the queue. The same holds for
+//! a task started by [`start_task`](crate::start_task).
 //!
-//! The combinators are those of `futures-util`, whose documentation says more of each.
+//! The combinators are those of `futures-util`; see its documentation.
 //!
 //! [`Task::cancel`]: crate::Task::cancel
 //! [`Task::cancel_on_drop`]: crate::Task::cancel_on_drop

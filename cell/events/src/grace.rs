@@ -1,36 +1,36 @@
-//! Grace periods: how long what was unlinked has to stay in memory, because a core may still look at it.
+//! Grace periods: the time for which unlinked data has to stay in memory because a core may still read it.
 //!
-//! Between events a core looks at nothing. So a grace period ends when every core has been between two events since it was
-//! asked for, or is halted: the loop's passes are the read-side's only cost (EbbRT 3.2.1).
+//! Between events a core holds no reference to such data. So a grace period ends when every core has been between two
+//! events since the request, or is halted: a check per pass of the loop is the readers' only cost (EbbRT 3.2.1).
 //!
 //! ```text
-//! who unlinks                         core, between events
+//! writer                              reader core, between events
 //!   unlink                              load requested (acquire)
-//!   requested += 1 -> n (release)       where it is new: seen[core] := it (release)
+//!   requested += 1 -> n (release)       if it is new: seen[core] := it (release)
 //!   wait until every seen[core] >= n    core, about to halt
-//!   (acquire), then free                seen[core] := AWAY, fence; see whether that ended a period
-//!                                     core, up again
+//!   (acquire), then free                seen[core] := AWAY, fence; check whether that ended a period
+//!                                     core, running again
 //!                                       seen[core] := requested, fence
 //! ```
 //!
-//! A core that has seen `n` has seen what was unlinked before: what it looks at from there on is not that, and what it
-//! looked at before happened before it said so. A core that comes up while the one who unlinks looks at `seen` has either
-//! been seen, or sees what was unlinked: the fences of the two are in some order.
+//! A core that has seen `n` has seen the unlink: it cannot reach the data afterwards, and its earlier reads happened
+//! before it stored `seen`. If a core starts to run while the writer checks `seen`, the order of the two fences
+//! decides: either the writer sees the core's entry, or the core sees the unlink.
 //!
-//! **Nobody is woken for it.** Work that waits for a grace period is with the core that deferred it, which looks on each
-//! pass. A core that is about to halt leaves its work behind as *orphans*, and whoever makes the last step, by seeing or
-//! by halting, takes them: it steps, fences, and looks; of two that step at the same time, at least one sees the other's
-//! step.
+//! **A grace period wakes no core.** Deferred work stays with the core that deferred it, which checks in each pass. A
+//! core that is about to halt leaves its work behind as *orphans*. The core that takes the last step (sees a period, or
+//! halts) collects them: it steps, fences, and checks; of two cores that step at the same time, at least one sees the
+//! other's step.
 
 use crate::sync::{AtomicBool, AtomicU64, Lock, Ordering, fence};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use crossbeam_utils::CachePadded;
 
-/// What a core that is halted has seen: everything.
+/// The `seen` value of a halted core: it has seen every period.
 const AWAY: u64 = u64::MAX;
 
-/// The number of a grace period. They end in order.
+/// The number of a grace period. Periods end in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Period(u64);
 
@@ -49,7 +49,7 @@ pub(crate) struct Grace<W> {
 }
 
 impl<W> Grace<W> {
-    /// For that many cores, all of them halted.
+    /// Creates grace periods for `cores` cores, all of them halted.
     pub fn new(cores: usize) -> Self {
         Self {
             requested: CachePadded::new(AtomicU64::new(0)),
@@ -59,32 +59,32 @@ impl<W> Grace<W> {
         }
     }
 
-    /// Asks for a period that begins now.
+    /// Requests a period that begins now.
     pub fn request(&self) -> Period {
         let before = self.requested.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         Period(before + 1)
     }
 
-    /// The latest period that was asked for.
+    /// Returns the latest requested period.
     #[inline]
     pub fn requested(&self) -> Period {
         Period(self.requested.load(Ordering::Acquire))
     }
 
-    /// Says that `core` is between events, and knows of `period`.
+    /// Marks `core` as between events and aware of `period`.
     pub fn see(&self, core: usize, period: Period) {
         self.seen[core].store(period.0, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Says that `core` halts.
+    /// Marks `core` as halted.
     pub fn leave(&self, core: usize) {
         self.seen[core].store(AWAY, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// Says that `core` is up. Returns the latest period, which it has seen.
+    /// Marks `core` as running. Returns the latest period, which it has seen.
     pub fn join(&self, core: usize) -> Period {
         let period = self.requested();
         self.seen[core].store(period.0, Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl<W> Grace<W> {
         period
     }
 
-    /// Whether `period` has ended.
+    /// Returns whether `period` has ended.
     pub fn has_ended(&self, period: Period) -> bool {
         self.seen.iter().all(|seen| seen.load(Ordering::Acquire) >= period.0)
     }
@@ -103,13 +103,13 @@ impl<W> Grace<W> {
         self.has_orphans.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a core has left work behind whose period has ended: to be asked after [`Self::see`] and [`Self::leave`].
+    /// Returns whether an ended period has orphaned work. To be called after [`Self::see`] and [`Self::leave`].
     pub fn has_ended_orphans(&self) -> bool {
         self.has_orphans.load(Ordering::Relaxed)
             && self.orphans.with(|orphans| orphans.iter().any(|batch| self.has_ended(batch.period)))
     }
 
-    /// Takes the work of ended periods that cores have left behind.
+    /// Takes the orphaned work of ended periods.
     pub fn take_ended_orphans(&self) -> Vec<Batch<W>> {
         if !self.has_orphans.load(Ordering::Relaxed) {
             return Vec::new();
@@ -132,10 +132,10 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Two objects, of which a word says which one is linked.
+    /// Two objects, and a word that says which one is linked.
     struct Linked {
         which: AtomicUsize,
-        /// Loom finds accesses that are not ordered with a free, which writes.
+        /// Loom detects reads that are not ordered before the free, modelled as a write.
         objects: [UnsafeCell<()>; 2],
         grace: Grace<()>,
     }
@@ -146,7 +146,7 @@ mod models {
             Arc::new(Self { which: AtomicUsize::new(0), objects, grace: Grace::new(2) })
         }
 
-        /// An event that reads the linked object, on the core of that index.
+        /// Reads the linked object, as an event of a core.
         fn read(&self) {
             let which = self.which.load(Ordering::Acquire);
             self.objects[which].with(|_| ());
@@ -154,7 +154,7 @@ mod models {
     }
 
     #[test]
-    fn what_a_core_may_read_is_not_freed() {
+    fn an_object_is_not_freed_while_a_core_may_read_it() {
         loom::model(|| {
             let shared = Linked::new();
             let mut known = shared.grace.join(1);
@@ -183,7 +183,7 @@ mod models {
     }
 
     #[test]
-    fn a_core_that_comes_up_is_waited_for_or_does_not_see_what_was_unlinked() {
+    fn a_starting_core_delays_the_period_or_sees_the_unlink() {
         loom::model(|| {
             let shared = Linked::new();
             let reader = {
@@ -205,7 +205,7 @@ mod models {
     }
 
     #[test]
-    fn what_a_core_that_halts_leaves_behind_is_taken_by_who_makes_the_last_step() {
+    fn orphans_of_a_halting_core_are_taken_by_the_core_with_the_last_step() {
         loom::model(|| {
             let grace = Arc::new(Grace::<u32>::new(2));
             let known = grace.join(0);
@@ -227,7 +227,7 @@ mod models {
             grace.leave_behind(Batch { period, work: Vec::new() });
             grace.leave(0);
             let taken = grace.take_ended_orphans().len();
-            assert_eq!(taken + other.join().unwrap(), 1, "work that waited for a period is forgotten");
+            assert_eq!(taken + other.join().unwrap(), 1, "the orphaned work is taken exactly once");
         });
     }
 }

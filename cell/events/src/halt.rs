@@ -1,15 +1,15 @@
-//! The flag by which a core that is halted, or about to be, is woken by whoever has something for it.
+//! The flag by which other cores wake a core that is halted or about to halt.
 //!
 //! ```text
 //! sender                          receiver
 //!   push message                    halted := true
 //!   fence                           fence
-//!   if swap(halted, false):         if a message is there: halted := false, go on
-//!     wake the core                 else: halt (a wake-up that came before returns at once)
+//!   if swap(halted, false):         if a message has arrived: halted := false, continue
+//!     wake the core                 else: halt (an earlier wake-up ends the halt at once)
 //! ```
 //!
 //! With the fences, either the sender sees the flag or the receiver sees the message. A running core is never
-//! interrupted: it finds the message on its next pass.
+//! interrupted: it finds the message in its next pass.
 
 use crate::sync::{AtomicBool, Ordering, fence};
 
@@ -20,7 +20,7 @@ pub(crate) enum MayHalt {
     No,
 }
 
-/// Whether a core has to be woken.
+/// Whether a sender has to wake the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum MustWake {
@@ -28,20 +28,20 @@ pub(crate) enum MustWake {
     No,
 }
 
-/// Says that a core is halted, or about to be.
+/// The flag of a core that is halted or about to halt.
 pub(crate) struct HaltFlag {
     halted: AtomicBool,
 }
 
 impl HaltFlag {
-    /// The flag of a core that was never needed: it is halted since its cell started.
+    /// Creates the flag of a core that was never needed: it has been halted since its cell started.
     pub fn asleep() -> Self {
         Self { halted: AtomicBool::new(true) }
     }
 
-    /// Says that the core is about to halt. Returns whether it may: not where `is_needed` says that something came.
+    /// Marks the core as about to halt. Returns whether it may: not if `is_needed` reports work.
     pub fn prepare(&self, is_needed: impl Fn() -> bool) -> MayHalt {
-        // Release: who finds it halted finds by whom it is run.
+        // Release: a sender that sees the flag set also sees which core runs the vcore.
         self.halted.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         if !is_needed() {
@@ -51,12 +51,13 @@ impl HaltFlag {
         MayHalt::No
     }
 
-    /// Says that the core is up again.
+    /// Marks the core as running again.
     pub fn finish(&self) {
         self.halted.store(false, Ordering::Relaxed);
     }
 
-    /// To be asked after something was made for the core. Of several who ask, one is told to wake it.
+    /// Returns whether the caller has to wake the core; to be called after a message was pushed. Of several concurrent
+    /// callers only one gets `Yes`.
     pub fn must_wake(&self) -> MustWake {
         fence(Ordering::SeqCst);
         if self.halted.load(Ordering::Relaxed) && self.halted.swap(false, Ordering::Acquire) {
@@ -76,7 +77,7 @@ mod models {
     use loom::thread;
 
     #[test]
-    fn whoever_sends_to_a_core_that_halts_wakes_it_or_is_seen() {
+    fn a_sender_to_a_halting_core_wakes_it_or_is_seen() {
         loom::model(|| {
             let shared = Arc::new((HaltFlag::asleep(), AtomicUsize::new(0)));
             shared.0.finish();
@@ -93,7 +94,7 @@ mod models {
             let woken: Vec<_> = senders.into_iter().map(|sender| sender.join().unwrap()).collect();
             let wakes = woken.iter().filter(|wake| **wake == MustWake::Yes).count();
             if halted == MayHalt::Yes {
-                assert_eq!(wakes, 1, "the core is halted with messages, and nobody wakes it");
+                assert_eq!(wakes, 1, "the core is halted with pending messages and without one wake-up");
             } else {
                 assert!(wakes <= 1);
             }

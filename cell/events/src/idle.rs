@@ -1,19 +1,19 @@
-//! What a core does before it halts: what can wait until it has nothing else to do. Drivers that poll do so in events
-//! ([`polling`](crate::polling)), as a core that is always busy never comes here.
+//! Idle handlers: work that waits until a core has nothing else to do, before it halts. Drivers poll in events instead
+//! ([`polling`](crate::polling)), as a core that is always busy never runs its idle handlers.
 
 use crate::event_loop::EVENTS;
 use alloc::rc::{Rc, Weak};
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
-/// What an idle handler found.
+/// The result of an idle handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Idle {
-    /// Nothing, and it is told by an interrupt when there is something.
+    /// There is no work, and an interrupt announces the next.
     MayHalt,
-    /// Nothing, but the core must come back to it.
+    /// There is no work, but the core must call the handler again.
     KeepPolling,
-    /// Work, which it did or queued.
+    /// The handler did or queued work.
     Worked,
 }
 
@@ -25,13 +25,13 @@ pub(crate) struct IdleHandlers {
     handlers: RefCell<Vec<Weak<Handler>>>,
 }
 
-/// Keeps an idle handler installed for as long as it lives.
+/// Keeps an idle handler installed until dropped.
 #[must_use = "the handler is removed when this is dropped"]
 pub struct IdleHandler {
     _handler: Rc<Handler>,
 }
 
-/// Has `handler` called on this core whenever no event waits, until the returned value is dropped.
+/// Installs a handler that runs on this core whenever no event waits, until the returned value is dropped.
 pub fn on_idle(handler: impl Fn() -> Idle + 'static) -> IdleHandler {
     let handler: Rc<Handler> = Rc::new(handler);
     EVENTS.idle.handlers.borrow_mut().push(Rc::downgrade(&handler));
@@ -45,12 +45,12 @@ impl IdleHandlers {
         !self.handlers.borrow().is_empty()
     }
 
-    /// Runs all handlers. Returns the busiest answer.
+    /// Runs all handlers. Returns the busiest result.
     #[inline(never)]
     pub fn run(&self) -> Idle {
         let mut answer = Idle::MayHalt;
         let mut next = 0;
-        // By index, and without a borrow across a call: handlers may come and go in a handler.
+        // Iterates by index and holds no borrow across a call, as handlers may install or remove handlers.
         loop {
             let handler = match self.handlers.borrow().get(next) {
                 Some(handler) => handler.upgrade(),

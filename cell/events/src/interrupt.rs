@@ -1,14 +1,13 @@
 //! Interrupts as events: a handler runs in the loop, between events, with interrupts off, to completion.
 //!
-//! Who needs a vector and does not mind which has one allocated ([`allocate_interrupt`], EbbRT 3.3.1); who has to take the
-//! one that the machine is wired for binds it ([`on_interrupt`]). A vector has one handler a core, until the
-//! [`Interrupt`] is dropped.
+//! A driver allocates any free vector ([`allocate_interrupt`], EbbRT 3.3.1), or binds the one to which the hardware is
+//! wired ([`on_interrupt`]). A vector has one handler per core, until the [`Interrupt`] is dropped.
 //!
 //! ```text
-//! 0x20-0x3f   bound: as the supervisor or the firmware says
-//! 0x40-0xbf   bound: the queues of network devices
-//! 0xc0-0xdf   allocated, on each core by itself
-//! 0xe0-0xff   bound: interrupt lines, requests of the supervisor; timer, wake-ups: they need no handler
+//! 0x20-0x3f   bound: as the supervisor or the firmware specifies
+//! 0x40-0xbf   bound: queues of network devices
+//! 0xc0-0xdf   allocated, separately on each core
+//! 0xe0-0xff   bound: interrupt lines, requests of the supervisor; timer and wake-ups, which need no handler
 //! ```
 
 use crate::activity::{Accounting, add};
@@ -27,27 +26,27 @@ use isola_platform::{Others, PendingVectors};
 /// The vectors that are allocated.
 pub const ALLOCATED_VECTORS: RangeInclusive<u8> = 0xc0..=0xdf;
 
-/// The vectors that platforms give to the queues of network devices.
+/// The vectors that platforms assign to the queues of network devices.
 pub const QUEUE_VECTORS: RangeInclusive<u8> = 0x40..=0xbf;
 
-/// What is called at an interrupt.
+/// The function called at an interrupt.
 type Handler = Rc<dyn Fn()>;
 
-/// The handlers of a core and their vectors: few, so that the right one is found by looking at each.
+/// The handlers of a core and their vectors. There are few, so a linear search finds them.
 #[derive(Default)]
 pub(crate) struct Handlers {
     bound: RefCell<Vec<(u8, Handler)>>,
 }
 
-/// Why there is no handler for an interrupt.
+/// The error of installing a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterruptError {
-    /// The vector has a handler on this core.
+    /// The vector already has a handler on this core.
     Taken {
         /// The vector.
         vector: u8,
     },
-    /// All vectors that can be allocated have handlers on this core.
+    /// All allocatable vectors have handlers on this core.
     NoneFree,
 }
 
@@ -69,22 +68,22 @@ impl fmt::Display for InterruptError {
 
 impl core::error::Error for InterruptError {}
 
-/// A vector with a handler, on the core that it was made on; dropping it removes the handler and frees the vector.
+/// A vector with a handler, on the core that installed it. Dropping it removes the handler and frees the vector.
 #[derive(Debug)]
 #[must_use = "the handler is removed when this is dropped"]
 pub struct Interrupt {
     vector: u8,
-    /// It stays on its core.
+    /// Makes the type neither `Send` nor `Sync`: it stays on its core.
     here: PhantomData<Rc<()>>,
 }
 
 impl Interrupt {
-    /// The vector.
+    /// Returns the vector.
     pub fn vector(&self) -> u8 {
         self.vector
     }
 
-    /// Leaves the handler in place for good.
+    /// Keeps the handler until the cell ends.
     pub fn keep(self) {
         core::mem::forget(self);
     }
@@ -96,24 +95,24 @@ impl Drop for Interrupt {
         let place = bound.iter().position(|(vector, _)| *vector == self.vector);
         let handler = place.map(|place| bound.swap_remove(place));
         drop(bound);
-        // Without a borrow: what the handler holds may be interrupts as well.
+        // No borrow is held here, as the handler may own interrupts as well.
         drop(handler);
     }
 }
 
-/// Has `handler` called on this core after each arrival of the interrupt `vector`; several arrivals that come
-/// close together may be one call.
+/// Installs a handler that runs on this core after each arrival of the interrupt `vector`. Several arrivals in close
+/// succession may cause one call.
 ///
 /// # Errors
-/// [`InterruptError::Taken`], where the vector has a handler on this core.
+/// [`InterruptError::Taken`] if the vector has a handler on this core.
 pub fn on_interrupt(vector: u8, handler: impl Fn() + 'static) -> Result<Interrupt, InterruptError> {
     EVENTS.handlers.bind(vector, Rc::new(handler))
 }
 
-/// Has `handler` called on this core after each arrival of an interrupt whose vector nobody else has here.
+/// Installs a handler that runs on this core after each arrival of an interrupt at a newly allocated vector.
 ///
 /// # Errors
-/// [`InterruptError::NoneFree`], where all of [`ALLOCATED_VECTORS`] are in use on this core.
+/// [`InterruptError::NoneFree`] if all of [`ALLOCATED_VECTORS`] are in use on this core.
 pub fn allocate_interrupt(handler: impl Fn() + 'static) -> Result<Interrupt, InterruptError> {
     let free = { ALLOCATED_VECTORS.into_iter().find(|vector| !EVENTS.handlers.has(*vector)) };
     EVENTS.handlers.bind(free.ok_or(InterruptError::NoneFree)?, Rc::new(handler))
@@ -132,8 +131,8 @@ impl Handlers {
         Ok(Interrupt { vector, here: PhantomData })
     }
 
-    /// Runs the handlers of interrupts that came. A vector without a handler is counted and otherwise ignored: it has done
-    /// its work if it woke the core.
+    /// Runs the handlers of the interrupts that arrived. A vector without a handler is only counted: it has served its
+    /// purpose if it woke the core.
     #[inline(never)]
     pub fn run(&self, mut pending: PendingVectors, accounting: &Accounting) {
         loop {
@@ -155,10 +154,10 @@ impl Handlers {
             mailbox::all().give_notice();
         }
         let bound = self.bound.borrow();
-        // Drivers bind theirs last, and have most.
+        // Drivers install theirs last, and have the most interrupts.
         let mut last_first = bound.iter().rev();
         let handler = last_first.find(|(bound, _)| *bound == vector).map(|(_, handler)| handler.clone());
-        // Without a borrow: handlers may come and go in a handler.
+        // No borrow is held during the call, as handlers may install or remove handlers.
         drop(bound);
         if let Some(handler) = handler {
             handler();

@@ -1,35 +1,38 @@
-//! The one unit of work: the event, on non-preemptive per-core loops (EbbRT 2.3 and 3.2.1; Omni-kernel's
-//! messages; IncludeOS's tasks).
+//! Events on non-preemptive per-core loops (EbbRT 2.3 and 3.2.1; Omni-kernel's messages; IncludeOS's tasks). The event
+//! is the one unit of work.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `carrier`, `presence` | processor cores that come and go while the cell runs, and being told of it |
-//! | [`elsewhere()`] | a future of another core, awaited here |
-//! | [`event`] | what an event is: a closure or a task's poll, at a resource, for an activity |
-//! | [`alarms`], [`queue`] | what a core keeps alarms and events in, which an application can replace |
+//! | `carrier`, `presence` | vcores on cores that join and leave while the cell runs; handlers for these changes |
+//! | [`elsewhere()`] | a future that runs on another core and is awaited on this one |
+//! | [`event`] | events: a closure or a poll of a task, at a resource, for an activity |
+//! | [`alarms`], [`queue`] | the containers of a core's alarms and events, which an application can replace |
 //! | [`event_loop`] | the loop of a core: interrupts, one event, idle handlers, halt |
 //! | [`mailbox`] | events from other cores |
-//! | [`overload`] | what happens where more events are made than run |
+//! | [`overload`] | bounds and back-pressure if events are created faster than they run |
 //! | [`mod@parallel`] | fork-join over the cell's cores |
-//! | [`topology`] | where these stand, and in which order work is spread over them |
-//! | [`pressure`] | being told that memory runs low |
+//! | [`topology`] | the order in which work is spread over siblings, caches and nodes |
+//! | [`pressure`] | memory-pressure handlers |
 //! | [`task`] | `async` on events |
-//! | [`future`] | futures together: joins, races, errors that flow to the first handler |
-//! | [`timer`] | alarms and sleeping, without any periodic tick |
+//! | [`future`] | combinators: joins, races, errors that propagate to the first handler |
+//! | [`timer`] | alarms and sleeping, without a periodic tick |
 //! | [`interrupt`] | interrupts as events |
-//! | [`polling`] | interrupts while they are few, polling while there is much to find |
-//! | [`quiescence`] | work that waits until no event that runs now still does |
-//! | [`watchdog`] | events that run for too long are named |
-//! | [`idle`] | what a core does before it halts |
-//! | [`doze`] | how a halted core is woken without an interrupt |
-//! | [`activity`] | whom work is charged to, and the cycle accounting at the boundary between events |
+//! | [`polling`] | adaptive polling: interrupts at low rates, polling at high rates |
+//! | [`quiescence`] | work deferred until all events that now run have ended |
+//! | [`watchdog`] | reports of events that run too long |
+//! | [`idle`] | handlers that run before a core halts |
+//! | [`doze`] | wake-up of a halted core by a memory write |
+//! | [`activity`] | activities, and the cycle accounting at the boundary between events |
 //!
-//! An event runs to completion, or to the next `await` of its task, on the core that it was made for. Nothing
-//! else runs there meanwhile: per-core state needs no locks and no atomics. An event that runs for long holds
-//! up all others of its core.
+//! An event runs to completion, or to the next `await` of its task, on the core for which it was created. No other
+//! event runs there meanwhile, so per-core state needs neither locks nor atomic operations. A long event delays all
+//! others of its core.
 //!
-//! What is not here: schedulers between resources and activities (every core's queue is first in, first out unless the
-//! application names another), and the ledgers that are built on the counters of [`activity`].
+//! In this crate a *core* is a vcore (an event loop with its per-core state) wherever the difference does not matter.
+//! The modules `carrier` and `event_loop` distinguish the two.
+//!
+//! Not here: schedulers between resources and activities (every core's queue is first in, first out unless the
+//! application supplies another), and ledgers, which are built on the counters of [`activity`].
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Events from other cores.
 //!
-//! Each core has a mailbox: a queue that all cores push to and its own pops from, with [`Room`] for a bounded number
-//! of events, and a [`HaltFlag`] that says whether the core has to be woken. Wake-ups of tasks need no room: there is
-//! one a task at most. What concerns who runs the cores, and the end of the cell, is not a message but a word that all
-//! cores look at, so that it gets through however full the mailboxes are.
+//! Each core has a mailbox: a queue to which all cores push and from which its own core pops, with a [`Room`] that
+//! bounds the number of events, and a [`HaltFlag`] that says whether a sender has to wake the core. Wake-ups of tasks
+//! need no room, as there is at most one per task. Notices (of core moves, of the cell's end) are no messages but
+//! changes of a word that all cores check, so they arrive however full the mailboxes are.
 
 use crate::event::{EventTag, QueuedEvent, Work};
 use crate::halt::{HaltFlag, MayHalt, MustWake};
@@ -20,13 +20,13 @@ use isola_platform::CoreIndex;
 
 static MAILBOXES: CellEbb<Mailboxes> = CellEbb::new();
 
-/// Set in the word that all cores look at when the cell ends, beside the exit code. What is above counts notices.
+/// A bit of the notice word, set when the cell ends; the exit code is below it. The bits above it count notices.
 const ENDED: u64 = 1 << 32;
 
-/// A notice more.
+/// The increment of the notice count.
 const NOTICE: u64 = ENDED << 1;
 
-/// What all cores look at in each pass: it is another whenever there is something that whoever runs them has to see to.
+/// The word that every core checks in each pass. It changes whenever the cores' run loops (`carrier`) have to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice(u64);
 
@@ -39,23 +39,23 @@ impl Notice {
         self.0
     }
 
-    /// How the cell ends, once it does.
+    /// Returns the exit code if the cell has ended.
     pub fn exit_code(self) -> Option<i32> {
         (self.0 & ENDED != 0).then_some(self.0 as u32 as i32)
     }
 }
 
-/// What a core is told by another.
+/// A message to a core.
 pub(crate) enum Message {
-    /// To run an event.
+    /// A request to run an event.
     Event(SentEvent),
-    /// To poll a task, which something that it waits for has happened to.
+    /// A request to poll a task that was woken.
     Wake(TaskId),
-    /// To tell who wants to know that other cores are present now.
+    /// A request to call the handlers for changes of the present cores.
     CoresChanged,
 }
 
-/// An event on its way to another core.
+/// An event in transit to another core.
 pub(crate) struct SentEvent {
     pub work: Box<dyn FnOnce() + Send>,
     pub tag: EventTag,
@@ -71,11 +71,11 @@ impl SentEvent {
 /// The mailboxes of a cell.
 pub(crate) struct Mailboxes {
     cores: Box<[CachePadded<Mailbox>]>,
-    /// [`ENDED`] and the exit code, once the cell ends; above that, how many notices there were.
+    /// [`ENDED`] and the exit code, once the cell has ended; above them, the number of notices.
     notice: CachePadded<AtomicU64>,
 }
 
-/// What other cores have for a core.
+/// The messages from other cores to a core.
 pub(crate) struct Mailbox {
     messages: SegQueue<Message>,
     pub room: Room,
@@ -93,16 +93,16 @@ impl Representative for Mailboxes {
     }
 }
 
-/// The mailboxes of the calling core's cell.
+/// Returns the mailboxes of the calling core's cell.
 pub(crate) fn all() -> &'static Mailboxes {
     &MAILBOXES
 }
 
 impl Mailboxes {
-    /// The mailbox of `core`.
+    /// Returns the mailbox of `core`.
     ///
     /// # Panics
-    /// Where the cell has no such core.
+    /// If the cell has no such core.
     pub fn of(&self, core: CoreIndex) -> &Mailbox {
         match self.cores.get(core.0 as usize) {
             Some(mailbox) => mailbox,
@@ -110,16 +110,16 @@ impl Mailboxes {
         }
     }
 
-    /// Tells `core` to poll a task, and wakes it where it is halted.
+    /// Requests a poll of a task on `core`, and wakes the core if it is halted.
     pub fn wake_task(&self, core: CoreIndex, task: TaskId) {
         self.of(core).messages.push(Message::Wake(task));
         self.wake(core);
     }
 
-    /// Sends an event to `core` and wakes it where it is halted.
+    /// Sends an event to `core`, and wakes the core if it is halted.
     ///
     /// # Errors
-    /// Gives the event back where there is no room.
+    /// Returns the event if the mailbox has no room.
     pub fn send(&self, core: CoreIndex, event: SentEvent) -> Result<(), SentEvent> {
         let mailbox = self.of(core);
         if mailbox.room.take() == HasRoom::No {
@@ -130,14 +130,14 @@ impl Mailboxes {
         Ok(())
     }
 
-    /// Wakes `core` where it is halted.
+    /// Wakes `core` if it is halted.
     pub fn wake(&self, core: CoreIndex) {
         if self.of(core).halt.must_wake() == MustWake::Yes {
             platform().wake(core);
         }
     }
 
-    /// Tells `core` that other cores are present now.
+    /// Informs `core` that the present cores have changed.
     pub fn tell_of_cores(&self, core: CoreIndex) {
         self.of(core).messages.push(Message::CoresChanged);
         self.wake(core);
@@ -150,23 +150,23 @@ impl Mailboxes {
         (0..self.cores.len() as u32).map(CoreIndex).for_each(|core| self.wake(core));
     }
 
-    /// Has whoever runs the cores look whether anything is asked of it. Those that are halted are not woken.
+    /// Makes all running cores check for requests. Does not wake halted cores.
     pub fn give_notice(&self) {
         self.notice.fetch_add(NOTICE, Ordering::AcqRel);
     }
 
-    /// What all cores look at.
+    /// Returns the current notice.
     #[inline]
     pub fn notice(&self) -> Notice {
         Notice(self.notice.load(Ordering::Acquire))
     }
 
-    /// Says that `core` is about to halt. Returns whether it may: not where messages have come, or a notice after `seen`.
+    /// Marks `core` as about to halt. Returns whether it may: not if messages have arrived, or a notice after `seen`.
     pub fn prepare_halt(&self, core: CoreIndex, seen: Notice) -> MayHalt {
         self.prepare_halt_of(self.of(core), seen)
     }
 
-    /// As [`Self::prepare_halt`], for the core with this mailbox.
+    /// Does the same as [`Self::prepare_halt`], for the core with this mailbox.
     #[inline]
     pub fn prepare_halt_of(&self, mailbox: &Mailbox, seen: Notice) -> MayHalt {
         mailbox.halt.prepare(|| !mailbox.is_empty() || self.notice() != seen)
@@ -174,7 +174,7 @@ impl Mailboxes {
 }
 
 impl Mailbox {
-    /// The next message.
+    /// Removes and returns the next message.
     pub fn receive(&self) -> Option<Message> {
         self.messages.pop()
     }
@@ -184,7 +184,7 @@ impl Mailbox {
         self.messages.is_empty()
     }
 
-    /// Says that the core is up again.
+    /// Marks the core as running again.
     pub fn finish_halt(&self) {
         self.halt.finish();
     }

@@ -1,18 +1,18 @@
-//! What happens where more events are made than run (docs/decisions/0012-overload.md).
+//! Overload: bounds and back-pressure if events are created faster than they run (docs/decisions/0012-overload.md).
 //!
-//! A core never refuses what it makes itself, and holds it in its own memory: events for itself in its queue, events
-//! for a core whose mailbox is full in its outbox, until there is room. It bounds what comes from elsewhere:
+//! A core never refuses its own events, and keeps them in its own memory: events for itself in its queue, events for a
+//! core with a full mailbox in its outbox, until that mailbox has room. It bounds the input from elsewhere:
 //!
-//! | what | limit | beyond it |
+//! | input | limit | excess |
 //! |---|---|---|
-//! | events that other cores have sent and the core has not taken | [`MAX_MAILBOX_EVENTS`] | stay with their senders |
-//! | messages taken in a pass | 64 | wait for the next pass |
-//! | the same while [`LONG_QUEUE`] events are queued | 1: what one event made room for | stay in the mailbox |
-//! | wake-ups of a task | 1 | are the same wake-up |
-//! | frames that a device's queue is asked for in an event | see `isola-net` | stay in the device, which drops what it has no room for |
+//! | events from other cores in the mailbox | [`MAX_MAILBOX_EVENTS`] | stay with their senders |
+//! | messages taken per pass | 64 | wait for the next pass |
+//! | messages taken per pass while [`LONG_QUEUE`] events are queued | 1, in place of the event that ran | stay in the mailbox |
+//! | wake-ups of a task | 1 | merge into the pending wake-up |
+//! | frames taken from a device's queue per event | see `isola-net` | stay in the device, which drops frames beyond its queue |
 //!
-//! Who makes events for others can ask: [`Event::try_spawn`] is refused where the event would have to wait with its
-//! sender, and [`room`] completes when it would not. The end of the cell is no event, and always gets through.
+//! A sender can test for room: [`Event::try_spawn`] fails if the event would have to wait with its sender, and [`room`]
+//! completes when it would not. The end of the cell is not an event and always gets through.
 
 use crate::event::Event;
 use crate::event_loop::EVENTS;
@@ -27,21 +27,21 @@ use core::task::{Poll, Waker};
 use isola_ebbs::current_core;
 use isola_platform::CoreIndex;
 
-/// Events that wait in the mailbox of a core at most.
+/// Most events from other cores that wait in a core's mailbox.
 pub const MAX_MAILBOX_EVENTS: usize = 1024;
 
-/// The length from which on a core's queue takes no more from other cores than it works off.
+/// Queue length from which on a core takes only as many messages as it runs events.
 pub const LONG_QUEUE: usize = 1024;
 
-/// Messages that a core takes in a pass.
+/// Messages that a core takes per pass.
 pub(crate) const MESSAGES_A_PASS: usize = 64;
 
-/// A core has as many events waiting as it takes from elsewhere.
+/// The error of [`Event::try_spawn`]: the core has as many waiting events as it accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Overloaded<W> {
-    /// The core.
+    /// The overloaded core.
     pub core: CoreIndex,
-    /// What it would have run.
+    /// The work that was not accepted.
     pub work: W,
 }
 
@@ -59,7 +59,7 @@ impl<W> fmt::Display for Overloaded<W> {
 
 impl<W> core::error::Error for Overloaded<W> {}
 
-/// What a core has for others that have no room.
+/// Events for other cores whose mailboxes are full, and tasks that wait for room.
 #[derive(Default)]
 pub(crate) struct Outbox {
     events: RefCell<BTreeMap<CoreIndex, VecDeque<SentEvent>>>,
@@ -71,7 +71,7 @@ impl Outbox {
         self.events.borrow().is_empty() && self.waiting.borrow().is_empty()
     }
 
-    /// Sends an event to another core, behind those for it that wait here.
+    /// Sends an event to another core, behind earlier events for that core that wait here.
     pub fn send(&self, core: CoreIndex, event: SentEvent) {
         let refused = if self.events.borrow().contains_key(&core) {
             Err(event)
@@ -84,7 +84,7 @@ impl Outbox {
         }
     }
 
-    /// Whether an event for `core` would be with it at once.
+    /// Returns whether `core` would accept an event at once.
     pub fn look(&self, core: CoreIndex) -> HasRoom {
         if self.events.borrow().contains_key(&core) {
             return HasRoom::No;
@@ -92,7 +92,8 @@ impl Outbox {
         mailbox::all().of(core).room.look()
     }
 
-    /// Sends what there is room for now, and has this core woken when there is room for the rest.
+    /// Sends the events for which there is room now, and registers this core for a wake-up when there is room for the
+    /// rest.
     pub fn flush(&self) {
         let mailboxes = mailbox::all();
         let here = 1_u64 << current_core().0;
@@ -119,8 +120,8 @@ impl Outbox {
         told.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
-    /// Whether some of it can be done now. To be asked once this core counts as halted: from there on it is woken when
-    /// there is room, while what made room before may have found it running, past its last look.
+    /// Returns whether a waiting event could be sent or a waiting task woken now. To be called once this core counts as
+    /// halted: later room wakes it, but a core that made room before may have seen it running, after its last check.
     pub fn is_due(&self) -> bool {
         let mailboxes = mailbox::all();
         let here = current_core();
@@ -138,11 +139,11 @@ impl Outbox {
     }
 }
 
-/// Completes when [`Event::try_spawn`] on `core` is not refused: when it has worked off what it was sent. Another may
-/// have taken the room again by then.
+/// Completes when `core` has worked off enough events that [`Event::try_spawn`] succeeds. Another sender may have taken
+/// the room by then.
 ///
 /// # Panics
-/// Where the cell has no such core.
+/// If the cell has no such core.
 pub async fn room(core: CoreIndex) {
     poll_fn(|context| {
         if Event::room_at(core) == HasRoom::Yes {

@@ -1,5 +1,5 @@
-//! Fork-join over the cores of the cell (multicore IncludeOS III): the parts of one piece of work run one a core,
-//! cores that sleep are woken for it, and the core that asked gets the results.
+//! Fork-join over the cores of the cell (multicore IncludeOS III): the parts of a computation run one per core, halted
+//! cores are woken for them, and the calling core gets the results.
 
 use crate::task::spawn_task_from;
 use crate::topology::spreading_order;
@@ -11,18 +11,19 @@ use core::panic::Location;
 use core::task::{Poll, Waker};
 use crossbeam_queue::ArrayQueue;
 
-/// What the parts and the asking task share: a slot a part, each filled once, and whom to wake for the last.
+/// The state that the parts and the waiting task share: a result slot per part, each filled once, a mark per finished
+/// part, and the waker for the last one.
 struct Join<T> {
     results: Box<[ArrayQueue<T>]>,
     done: ArrayQueue<()>,
     waiting: ArrayQueue<Waker>,
 }
 
-/// Runs `work(0)` to `work(parts - 1)`, and completes with the results in that order. The first part runs on the calling
-/// core, the next ones on a physical core each, then on their siblings (see [`spreading_order`]), and so on from the
-/// beginning. Each part is a task of its core: where it awaits, the core goes on with other work.
+/// Runs `work(0)` to `work(parts - 1)`, and completes with the results in that order. The first part runs on the
+/// calling core, the next ones on one core of each physical core, then on their siblings (see [`spreading_order`]), and
+/// so on from the beginning. Each part is a task of its core; the core runs other work while the part awaits.
 ///
-/// Dropping the future loses the results; the parts run to their end.
+/// Dropping the future discards the results; the parts still run to their end.
 #[track_caller]
 pub fn parallel<T, F, W>(parts: usize, work: W) -> impl Future<Output = Vec<T>>
 where
@@ -49,7 +50,7 @@ where
         let (join, work) = (join.clone(), work.clone());
         spawn_task_from(made_at, core, move || async move {
             let result = work(part).await;
-            // Both have room: a slot takes its one result, and `done` a mark a part.
+            // Neither push can fail: each slot gets one result, and `done` has room for a mark per part.
             let _ = join.results[part].push(result);
             let _ = join.done.push(());
             if let Some(waiting) = join.waiting.pop() {
@@ -59,7 +60,7 @@ where
     }
     poll_fn(|context| {
         join.waiting.force_push(context.waker().clone());
-        // After the waker is in place: a part that ends from here on finds it.
+        // Checked after the waker is registered, so that no later end of a part goes unnoticed.
         if join.done.len() == parts { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;

@@ -1,17 +1,17 @@
-//! Adaptive polling (EbbRT 3.2.1): interrupts while they are few, polling while there is much to find.
+//! Adaptive polling (EbbRT 3.2.1): interrupts at low rates, polling at high rates.
 //!
 //! ```text
-//!                interrupts a second > poll_above, for a window
-//!   INTERRUPTS ─────────────────────────────────────────────────▶ POLLING
-//!       ▲         mask, look behind every round of the queue         │
-//!       └────────────────────────────────────────────────────────────┘
-//!                 found things a second < interrupt_below, for a window: unmask
+//!                interrupts per second > poll_above, within a window
+//!   INTERRUPTS ─────────────────────────────────────────────────────▶ POLLING
+//!       ▲         mask interrupts; poll after every round of the queue    │
+//!       └─────────────────────────────────────────────────────────────────┘
+//!                 items per second < interrupt_below, over a window: unmask
 //! ```
 //!
-//! A driver that polls does so in an event that queues itself again, and not in an idle handler: a core that always has
-//! events is never idle, and would not look at its device any more. Between the two rates nothing changes: that is what
-//! keeps a load near one of them from switching all the time. A driver tells of each interrupt, or of what it found while
-//! it polled, and does what it is told; the rates are measured over windows of the cycle counter, so that a call costs an
+//! A driver polls in an event that queues itself again, not in an idle handler: a core that always has events is never
+//! idle, and would no longer poll its device. Rates between the two thresholds change nothing, so a load near one of
+//! them does not switch the mode all the time. The driver reports each interrupt, or the number of items that a poll
+//! found, and follows the returned mode. Rates are measured over windows of the cycle counter, so a call costs an
 //! addition and two comparisons.
 
 use crate::event_loop::EVENTS;
@@ -19,42 +19,42 @@ use core::time::Duration;
 use isola_ebbs::platform;
 use isola_platform::{Clock, Instant};
 
-/// Where a driver changes over.
+/// The rates at which a driver switches its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// It polls from this rate of interrupts on, a second.
+    /// Interrupts per second above which the driver polls.
     pub poll_above: u64,
-    /// It goes back to interrupts where it finds less than this, a second. At most `poll_above`: what is above counts as
-    /// that.
+    /// Items per second below which the driver returns to interrupts. At most `poll_above`: higher values count as
+    /// `poll_above`.
     pub interrupt_below: u64,
-    /// What the rates are measured over.
+    /// The time over which rates are measured. At least 1 µs.
     pub window: Duration,
 }
 
 impl Thresholds {
-    /// Takes interrupts whatever comes.
+    /// Never polls.
     pub const NEVER: Self =
         Self { poll_above: u64::MAX, interrupt_below: 0, window: Duration::from_millis(1) };
 }
 
 impl Default for Thresholds {
-    /// An interrupt and its way through the loop cost some thousand cycles: from 100,000 a second on they take more of a
-    /// core than is left to halt in.
+    /// An interrupt and its path through the loop cost some thousand cycles: from 100,000 per second on they take so
+    /// much of a core that halting in between saves little.
     fn default() -> Self {
         Self { poll_above: 100_000, interrupt_below: 20_000, window: Duration::from_millis(1) }
     }
 }
 
-/// How a driver learns of work.
+/// The source from which a driver learns of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By interrupts.
+    /// Interrupts.
     Interrupts,
-    /// By looking.
+    /// Polls of the device.
     Polling,
 }
 
-/// The rates that a driver sees, and what follows from them.
+/// A driver's measured rates, and its mode.
 #[derive(Clone, Debug)]
 pub struct AdaptivePolling {
     mode: Mode,
@@ -62,12 +62,12 @@ pub struct AdaptivePolling {
     interrupt_below: u64,
     window_cycles: u64,
     window_start: u64,
-    /// Interrupts, or things found, in this window.
+    /// Interrupts, or items found, in this window.
     count: u64,
 }
 
 impl AdaptivePolling {
-    /// Begins with interrupts, and measures on the calling core's cell's clock.
+    /// Starts with interrupts. Times are those of the cell's clock.
     pub fn new(thresholds: Thresholds) -> Self {
         Self::on(platform().clock(), thresholds)
     }
@@ -82,7 +82,7 @@ impl AdaptivePolling {
         Self {
             mode: Mode::Interrupts,
             poll_above: a_window(thresholds.poll_above).max(1),
-            // Less than one a window is none in it.
+            // A nonzero rate of less than one item per window counts as one item per window.
             interrupt_below: match thresholds.interrupt_below.min(thresholds.poll_above) {
                 0 => 0,
                 rate => a_window(rate).max(1),
@@ -93,19 +93,19 @@ impl AdaptivePolling {
         }
     }
 
-    /// How the driver learns of work now.
+    /// Returns the driver's current mode.
     #[inline]
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// An interrupt came. Returns how the driver is to go on.
+    /// Counts an interrupt. Returns the driver's mode from now on.
     #[inline]
     pub fn interrupted(&mut self) -> Mode {
         self.interrupted_at(EVENTS.accounting.last_boundary())
     }
 
-    /// The driver looked, and found so many things: they count while it polls. Returns how it is to go on.
+    /// Counts the items that a poll found; ignored outside of polling mode. Returns the driver's mode from now on.
     #[inline]
     pub fn looked(&mut self, found: usize) -> Mode {
         self.looked_at(EVENTS.accounting.last_boundary(), found)
@@ -124,7 +124,7 @@ impl AdaptivePolling {
     }
 
     fn looked_at(&mut self, now: u64, found: usize) -> Mode {
-        // While interrupts tell of things, they are what is counted.
+        // In interrupt mode interrupts are counted, not items.
         if self.mode == Mode::Interrupts {
             return self.mode;
         }
@@ -148,7 +148,7 @@ impl AdaptivePolling {
 mod tests {
     use super::*;
 
-    /// A cycle is a nanosecond, and a window a millisecond.
+    /// Returns thresholds with a clock of one cycle per nanosecond and a window of one millisecond.
     fn polling(poll_above: u64, interrupt_below: u64) -> AdaptivePolling {
         let words = isola_abi::descriptor::Clock {
             tsc_hz: 1_000_000_000,
@@ -160,7 +160,8 @@ mod tests {
         AdaptivePolling::on(&Clock::new(&words), Thresholds { poll_above, interrupt_below, window })
     }
 
-    /// Interrupts at that rate for so many ms from `start_ns` on. Returns when the driver was told to poll.
+    /// Simulates interrupts at `rate` for `ms` from `start_ns` on. Returns the time at which the mode changed to
+    /// polling.
     fn interrupts(polling: &mut AdaptivePolling, rate: u64, start_ns: u64, ms: u64) -> Option<u64> {
         let gap_ns = 1_000_000_000 / rate;
         (0..ms * 1_000_000 / gap_ns)
@@ -168,7 +169,7 @@ mod tests {
             .find(|now| polling.interrupted_at(*now) == Mode::Polling)
     }
 
-    /// Looks every 10 us at what comes at that rate. Returns when the driver was told to take interrupts.
+    /// Polls every 10 µs for items that arrive at `rate`. Returns the time at which the mode changed to interrupts.
     fn looks(polling: &mut AdaptivePolling, rate: u64, start_ns: u64, ms: u64) -> Option<u64> {
         let mut left_over = 0;
         (1..=ms * 100).map(|index| start_ns + index * 10_000).find(|now| {
@@ -180,20 +181,20 @@ mod tests {
     }
 
     #[test]
-    fn rates_up_to_the_threshold_never_poll() {
+    fn interrupt_rates_below_the_threshold_never_poll() {
         for rate in [100, 9_000, 49_000] {
             assert_eq!(
                 interrupts(&mut polling(50_000, 10_000), rate, 5_000_000, 1_000),
                 None,
-                "{rate} a second"
+                "{rate} per second"
             );
         }
     }
 
     #[test]
-    fn few_interrupts_that_tell_of_many_things_never_poll() {
+    fn few_interrupts_with_many_items_each_never_poll() {
         let mut polling = polling(50_000, 10_000);
-        // 5,000 interrupts a second, of 64 things each.
+        // 5,000 interrupts per second, with 64 items each.
         for now in (0..100_000_000_u64).step_by(200_000) {
             assert_eq!(polling.interrupted_at(now), Mode::Interrupts);
             assert_eq!(polling.looked_at(now, 64), Mode::Interrupts);
@@ -203,23 +204,23 @@ mod tests {
     #[test]
     fn a_rate_above_the_threshold_polls_within_a_window() {
         for rate in [60_000, 100_000, 1_000_000] {
-            let told = interrupts(&mut polling(50_000, 10_000), rate, 5_000_000, 10);
-            assert!(told.is_some_and(|at| at < 7_000_000), "{rate} a second: {told:?}");
+            let polls_from = interrupts(&mut polling(50_000, 10_000), rate, 5_000_000, 10);
+            assert!(polls_from.is_some_and(|at| at < 7_000_000), "{rate} per second: {polls_from:?}");
         }
     }
 
     #[test]
-    fn what_falls_below_the_lower_threshold_goes_back_within_two_windows_and_what_does_not_stays() {
+    fn only_a_rate_below_the_lower_threshold_returns_to_interrupts_within_two_windows() {
         for rate in [0, 1_000, 8_000] {
             let mut polling = polling(50_000, 10_000);
-            let told = interrupts(&mut polling, 200_000, 0, 10).unwrap();
-            let back = looks(&mut polling, rate, told, 10);
-            assert!(back.is_some_and(|at| at <= told + 2_000_000), "{rate} a second: {back:?}");
+            let polls_from = interrupts(&mut polling, 200_000, 0, 10).unwrap();
+            let back = looks(&mut polling, rate, polls_from, 10);
+            assert!(back.is_some_and(|at| at <= polls_from + 2_000_000), "{rate} per second: {back:?}");
         }
         for rate in [12_000, 30_000, 300_000] {
             let mut polling = polling(50_000, 10_000);
-            let told = interrupts(&mut polling, 200_000, 0, 10).unwrap();
-            assert_eq!(looks(&mut polling, rate, told, 1_000), None, "{rate} a second");
+            let polls_from = interrupts(&mut polling, 200_000, 0, 10).unwrap();
+            assert_eq!(looks(&mut polling, rate, polls_from, 1_000), None, "{rate} per second");
         }
     }
 
@@ -227,28 +228,28 @@ mod tests {
     fn a_rate_between_the_thresholds_changes_nothing_in_either_mode() {
         let mut polling = polling(50_000, 10_000);
         assert_eq!(interrupts(&mut polling, 30_000, 0, 100), None);
-        let told = interrupts(&mut polling, 200_000, 200_000_000, 10).unwrap();
-        assert_eq!(looks(&mut polling, 30_000, told, 100), None);
-        assert!(looks(&mut polling, 1_000, told + 100_000_000, 10).is_some());
-        assert_eq!(interrupts(&mut polling, 30_000, told + 200_000_000, 100), None);
+        let polls_from = interrupts(&mut polling, 200_000, 200_000_000, 10).unwrap();
+        assert_eq!(looks(&mut polling, 30_000, polls_from, 100), None);
+        assert!(looks(&mut polling, 1_000, polls_from + 100_000_000, 10).is_some());
+        assert_eq!(interrupts(&mut polling, 30_000, polls_from + 200_000_000, 100), None);
     }
 
     #[test]
-    fn thresholds_the_wrong_way_round_do_not_switch_with_every_window() {
+    fn inverted_thresholds_do_not_switch_the_mode_in_every_window() {
         let mut polling = polling(10_000, 50_000);
-        let told = interrupts(&mut polling, 60_000, 0, 10).unwrap();
-        assert_eq!(looks(&mut polling, 20_000, told, 100), None);
+        let polls_from = interrupts(&mut polling, 60_000, 0, 10).unwrap();
+        assert_eq!(looks(&mut polling, 20_000, polls_from, 100), None);
     }
 
     #[test]
-    fn a_lower_threshold_of_less_than_one_thing_a_window_goes_back_all_the_same() {
+    fn a_lower_threshold_of_less_than_one_item_per_window_returns_to_interrupts() {
         let mut polling = polling(50_000, 500);
-        let told = interrupts(&mut polling, 200_000, 0, 10).unwrap();
-        assert!(looks(&mut polling, 100, told, 20).is_some());
+        let polls_from = interrupts(&mut polling, 200_000, 0, 10).unwrap();
+        assert!(looks(&mut polling, 100, polls_from, 20).is_some());
     }
 
     #[test]
-    fn who_never_polls_never_does() {
+    fn a_driver_without_a_polling_threshold_never_polls() {
         let mut polling = polling(u64::MAX, 0);
         assert_eq!(interrupts(&mut polling, 1_000_000_000, 0, 1), None);
     }

@@ -1,4 +1,4 @@
-//! Being told that cores have come or gone, and that another processor core runs this core.
+//! Handlers for cores that join or leave, and for the transfer of a vcore to another core.
 
 use crate::carrier::{FIRST, present_cores};
 use alloc::rc::Rc;
@@ -10,32 +10,33 @@ use isola_platform::CoreSet;
 type CoresHandler = Rc<dyn Fn(CoreSet)>;
 type CarriedHandler = Rc<dyn Fn()>;
 
-/// Who is told on this core.
+/// The handlers of a core.
 #[derive(Default)]
 pub(crate) struct Presence {
     cores: RefCell<Vec<CoresHandler>>,
     carried: RefCell<Vec<CarriedHandler>>,
 }
 
-/// Has `handler` called, on the cell's first core, with the [cores that are present](crate::present_cores) whenever some
-/// have come or gone: for who spreads something over them. For good.
+/// Installs a handler that runs on the cell's first core whenever cores join or leave, with the [cores that are
+/// present](crate::present_cores): for code that spreads work over them. The handler stays until the cell ends.
 ///
 /// # Panics
-/// On another core.
+/// If called on another core.
 pub fn on_cores_changed(handler: impl Fn(CoreSet) + 'static) {
     assert!(current_core() == FIRST, "who comes and goes is told on the first core: register there");
     crate::EVENTS.presence.cores.borrow_mut().push(Rc::new(handler));
 }
 
-/// Has `handler` called on this core when another processor core has begun to run it: for who has told a device where its
-/// interrupts are to go. What came meanwhile may have gone to the one before. For good.
+/// Installs a handler that runs on this vcore after another core has begun to run it: for code that has programmed a
+/// device's interrupt destination. Interrupts that arrived meanwhile may have gone to the previous core. The handler
+/// stays until the cell ends.
 pub fn on_carried(handler: impl Fn() + 'static) {
     crate::EVENTS.presence.carried.borrow_mut().push(Rc::new(handler));
 }
 
 impl Presence {
     pub fn cores_changed(&self) {
-        // Without a borrow: handlers may come in a handler.
+        // No borrow is held during the calls, as handlers may install handlers.
         let handlers = self.cores.borrow().clone();
         handlers.into_iter().for_each(|handler| handler(present_cores()));
     }

@@ -1,14 +1,14 @@
-//! Memory pressure: who can do without some of what it holds is called when memory runs low.
+//! Memory pressure: handlers release memory when it runs low.
 //!
-//! The page allocator judges how short memory is ([`MemoryPressure`] says at which marks), and the platform has it say so
-//! in the cell's report. The loop looks there in every pass, for one load; nobody is called from within an allocator. A
-//! handler is called on the core that it was installed on, between events, for the activity that installed it:
+//! The page allocator determines the level ([`MemoryPressure`] documents the bounds), and the platform publishes it in
+//! the cell's report. The loop checks it there in every pass, with one load; allocators never call handlers. A handler
+//! runs on the core on which it was installed, between events, for the activity that installed it:
 //!
-//! - when the level changes, for worse or for better;
-//! - once more every [`AGAIN`], as long as memory is short and the core has something to do: who has given something
-//!   back, and holds more since, is asked again.
+//! - when the level changes, in either direction;
+//! - again every [`AGAIN`] while memory is short and the core has work: a handler may meanwhile hold more memory than
+//!   after its last call.
 //!
-//! A halted core is woken when the level changes, by the core that first notices.
+//! At a change of level, the first core that notices it wakes the halted cores.
 
 use crate::activity::{Accounting, Charge};
 use crate::event_loop::EVENTS;
@@ -24,10 +24,10 @@ use isola_platform::{CoreIndex, Instant};
 
 static ANNOUNCED: CellEbb<Announced> = CellEbb::new();
 
-/// While memory is short, handlers are called once more after this.
+/// Interval of repeated calls while memory is short.
 pub const AGAIN: Duration = Duration::from_millis(1);
 
-/// The last level that all cores were woken for.
+/// The last level for which all cores were woken.
 struct Announced {
     level: AtomicU32,
 }
@@ -42,23 +42,23 @@ type Handler = dyn Fn(MemoryPressure);
 
 /// The handlers of a core.
 pub(crate) struct PressureHandlers {
-    /// How short memory is, in the cell's report.
+    /// The pressure level, in the cell's report.
     level: &'static AtomicU32,
     handlers: RefCell<Vec<(ActivityId, Weak<Handler>)>>,
-    /// The level that the core knows of.
+    /// The level for which the handlers were last called.
     seen: Cell<u32>,
-    /// While memory is short: when handlers were last called.
+    /// The time of the handlers' last call.
     called: Cell<Option<Instant>>,
 }
 
-/// Keeps a handler installed for as long as it lives.
+/// Keeps a handler installed until dropped.
 #[must_use = "the handler is removed when this is dropped"]
 pub struct PressureHandler {
     _handler: Rc<Handler>,
 }
 
-/// Has `handler` called on this core when memory runs low and while it is, and when it no longer is, until the returned
-/// value is dropped. It should give back what can be done without; it must not wait for anything.
+/// Installs a handler that runs on this core when memory runs low, repeatedly while it is low, and when it no longer
+/// is, until the returned value is dropped. The handler should release dispensable memory, and must not wait.
 pub fn on_memory_pressure(handler: impl Fn(MemoryPressure) + 'static) -> PressureHandler {
     let handler: Rc<Handler> = Rc::new(handler);
     let activity = EVENTS.current_tag().activity;
@@ -66,7 +66,7 @@ pub fn on_memory_pressure(handler: impl Fn(MemoryPressure) + 'static) -> Pressur
     PressureHandler { _handler: handler }
 }
 
-/// How short memory is now.
+/// Returns the current pressure level.
 pub fn memory_pressure() -> MemoryPressure {
     MemoryPressure::from_u32(level().load(Ordering::Relaxed)).unwrap_or(MemoryPressure::None)
 }
@@ -76,12 +76,12 @@ fn level() -> &'static AtomicU32 {
 }
 
 impl PressureHandlers {
-    /// None yet.
+    /// Creates an empty set of handlers.
     pub fn new() -> Self {
         Self { level: level(), handlers: RefCell::default(), seen: Cell::default(), called: Cell::default() }
     }
 
-    /// What the loop does in every pass.
+    /// Checks the level, in every pass of the loop.
     #[inline]
     pub fn look(&self, accounting: &Accounting) {
         if !self.is_calm() {
@@ -89,7 +89,7 @@ impl PressureHandlers {
         }
     }
 
-    /// Returns whether memory is not short and handlers know that.
+    /// Returns whether memory is not short and the handlers have been called for that.
     #[inline]
     pub fn is_calm(&self) -> bool {
         self.level.load(Ordering::Relaxed) | self.seen.get() == MemoryPressure::None as u32
@@ -108,7 +108,7 @@ impl PressureHandlers {
         self.called.set(Some(now));
         let pressure = MemoryPressure::from_u32(level).unwrap_or(MemoryPressure::None);
         let mut next = 0;
-        // By index, and without a borrow across a call: handlers may come and go in a handler.
+        // Iterates by index and holds no borrow across a call, as handlers may install or remove handlers.
         loop {
             let handler = match self.handlers.borrow().get(next) {
                 Some((activity, handler)) => (*activity, handler.upgrade()),
@@ -127,7 +127,7 @@ impl PressureHandlers {
     }
 }
 
-/// Wakes all other cores that have joined, if nobody has for that level.
+/// Wakes all other cores that have joined, unless another core has done so for this level.
 fn announce(level: u32) {
     if ANNOUNCED.level.swap(level, Ordering::Relaxed) != level {
         let here = current_core();
@@ -136,7 +136,7 @@ fn announce(level: u32) {
     }
 }
 
-/// Whether that core was ever needed: one that was not has no handlers, and sleeps on.
+/// Returns whether that core was ever needed. Other cores have no handlers and stay asleep.
 fn has_joined(core: CoreIndex) -> bool {
     let report = platform().report().cores.get(core.0 as usize);
     report.is_some_and(|core| core.phase.load(Ordering::Relaxed) != CorePhase::Asleep as u32)

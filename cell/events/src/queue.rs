@@ -1,7 +1,7 @@
-//! The order in which a core runs its events: first in, first out, unless an application has an order of its own.
+//! The order in which a core runs its events: first in, first out, unless the application supplies another queue.
 //!
-//! The event manager of a core is an Ebb, [`EVENTS`](crate::EVENTS). An application puts its own in its place by naming
-//! the queue that it keeps events in, before any event is made:
+//! The event manager of a core is an Ebb, [`EVENTS`](crate::EVENTS). An application replaces it with an event manager
+//! that uses its own queue, before any event is created:
 //!
 //! ```ignore
 //! EVENTS.replace(|| EventLoop::with_queue(ShortestFirst::default()))
@@ -11,27 +11,27 @@ use crate::event::QueuedEvent;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-/// Keeps the events of a core that wait to be run.
+/// A queue of the events of a core that wait to run.
 ///
-/// Nothing else keeps them: an event that does not come out never runs. Events of one dependency label
-/// ([`EventTag::dependency`](crate::EventTag)) have to come out in the order in which they came in.
+/// It holds the only copy: an event that it does not return never runs. It must return events of one dependency label
+/// ([`EventTag::dependency`](crate::EventTag)) in the order in which it received them.
 pub trait EventQueue {
-    /// Takes an event.
+    /// Adds an event.
     fn push(&mut self, event: QueuedEvent);
 
-    /// Gives out the event that is run next; `None` where there is none.
+    /// Removes and returns the event that runs next; `None` if the queue is empty.
     fn pop(&mut self) -> Option<QueuedEvent>;
 
-    /// How many there are.
+    /// Returns the number of events.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns whether the queue is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// First in, first out: what a core has unless it is told otherwise.
+/// First in, first out: the default queue.
 #[derive(Default)]
 pub struct Fifo(VecDeque<QueuedEvent>);
 
@@ -52,12 +52,12 @@ impl EventQueue for Fifo {
     }
 }
 
-/// What a core has. Calls by a table would copy each event twice more, which costs those who do not ask for it 25
-/// instructions an event.
+/// The queue of a core. Dynamic dispatch for the default queue would copy each event twice more, which costs 25
+/// instructions per event.
 pub(crate) enum Queue {
-    /// Isola's.
+    /// The default queue.
     Fifo(Fifo),
-    /// The application's.
+    /// The application's queue.
     Own(Box<dyn EventQueue>),
 }
 
@@ -91,8 +91,8 @@ impl Queue {
         self.len() == 0
     }
 
-    /// Returns whether an event that is made now may bypass the queue: while Isola's queue is empty. An application's own queue
-    /// sees every event.
+    /// Returns whether a new event may bypass the queue, which holds while the default queue is empty. An application's
+    /// own queue sees every event.
     #[inline]
     pub fn lets_through(&self) -> bool {
         match self {

@@ -1,20 +1,22 @@
-//! How long an event waits until it runs, of some events.
+//! Samples of the queueing delay: the time from an event's arrival to its start.
 //!
-//! To stamp each event would cost each of them a word and a reading of the cycle counter. Instead the loop takes samples: at
-//! the start of an event it notes when it last looked at what has come (before that event, or when it woke up) and how many
-//! events wait. Whatever has come since that look is at best the last of those, so that it has waited no longer than until
-//! that many passes later.
+//! A timestamp in each event would cost every event a word and a reading of the cycle counter. Instead the loop takes
+//! samples. At the start of an event it notes its last check for arrivals (before that event, or after a halt) and the
+//! number of waiting events. An event that arrived after that check is at best the last of those; so the start of the
+//! last one, that many passes later, bounds its delay.
 //!
 //! ```text
-//!             look        look: 3 wait      pass + 3
+//!             check       check: 3 wait     pass + 3
 //!   ──────────┬─────────────┬───┬────┬───────┬──────────
 //!     event   │  event      │ 1 │ 2  │  3    │ the last of them starts
 //!             └─────────────────────────────▶│ one sample
 //! ```
 //!
-//! That holds for a queue that is first in, first out; an application's own queue is taken for one. Between samples passes go
-//! by, so many that a core takes a sample in some 2^15 cycles in which it does not idle: an event that takes longer is a sample itself. One that took
-//! longer counts for as many as would have fitted, or long waits, which are few, would count for little. Where none is due the event's path is longer by two loads, a store, a comparison and a branch.
+//! This holds for a first-in, first-out queue; an application's own queue is treated as one. The number of passes
+//! between two samples adapts, so that a core takes one sample in about 2^15 cycles in which it is not idle. A delay of
+//! more cycles than that counts as several samples, as many as would have fitted; otherwise long delays, of which there
+//! are few, would carry too little weight. An event without a sample costs two loads, a store, a comparison and a
+//! branch.
 
 use crate::event_loop::EVENTS;
 use core::cell::Cell;
@@ -24,32 +26,33 @@ use isola_abi::report::CoreReport;
 use isola_ebbs::platform;
 use isola_platform::Instant;
 
-/// Cycles between samples, about, those of idling apart.
+/// Approximate number of cycles between samples, without idle cycles.
 const SAMPLE_EVERY: u64 = 1 << 15;
 
-/// Most passes from one sample to the next.
+/// Most passes between two samples.
 const MOST_REST: u64 = 256;
 
-/// A core's samples.
+/// A core's sampling state.
 pub(crate) struct Queueing {
-    /// The pass at which there is something to do.
+    /// The pass at which the next check is due.
     at_pass: Cell<u64>,
-    /// The reading of the cycle counter from which the sample that is being taken counts.
+    /// The reading of the cycle counter at which the current sample starts.
     since: Cell<Option<u64>>,
-    /// How many cycles the core had not idled at the end of the last sample, from some beginning on.
+    /// The core's non-idle cycles at the end of the last sample, from an arbitrary origin.
     sampled: Cell<u64>,
     /// Passes from one sample to the next.
     rest: Cell<u64>,
-    /// The pass at which the sample that is being taken ends.
+    /// The pass at which the current sample ends.
     ends_at: Cell<u64>,
-    /// How long an event may wait until the core wishes for another one, and the reading from which it may wish again.
+    /// The queueing delay, in cycles, above which the cell requests another core, and the reading from which on it may
+    /// request again.
     limit: u64,
     wish_from: Cell<u64>,
-    /// From one wish to the next, in cycles.
+    /// Cycles between two requests.
     pause: u64,
 }
 
-/// Whether the core wishes for another one.
+/// Whether the cell requests another core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Wish {
@@ -57,21 +60,22 @@ pub(crate) enum Wish {
     No,
 }
 
-/// From one wish of a core to the next: a core is on its way meanwhile, or there is none.
+/// Time between two requests of a core: until then a core is being transferred, or none is available.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Passes from one look at a long sample to the next: what waits too long is noticed before it has run.
+/// Passes between two checks of a long sample, so that an excessive delay is noticed before it ends.
 const GLANCE: u64 = 16;
 
-/// The reading of the cycle counter at this core's last look at what has come, before the event or the interrupt that is
-/// being handled now: what is noticed only now has not come before that.
+/// Returns the reading of the cycle counter at this core's last check for arrivals, before the current event or
+/// interrupt. Input that the core notices only now arrived after that.
 #[inline]
 pub fn last_look() -> u64 {
     EVENTS.accounting.looked()
 }
 
 impl Queueing {
-    /// Samples of a core of the calling core's cell, which wishes for another one as its descriptor says.
+    /// Creates the samples of a core of the calling core's cell. The descriptor has the delay above which it requests a
+    /// core.
     pub fn new() -> Self {
         let clock = platform().clock();
         let cycles =
@@ -96,14 +100,14 @@ impl Queueing {
         }
     }
 
-    /// Whether a sample begins or ends at the event of this pass.
+    /// Returns whether a sample begins or ends at the event of this pass.
     #[inline]
     pub fn must_look(&self, pass: u64) -> bool {
         pass >= self.at_pass.get()
     }
 
-    /// Begins or ends a sample at the event of this pass, for which [`Self::must_look`] holds: it began at the reading
-    /// `began`, `looked` is that of the look before, and `waiting` others wait.
+    /// Begins, continues or ends a sample at the event of this pass, for which [`Self::must_look`] holds. The event
+    /// began at the reading `began`, `looked` is the reading of the check before, and `waiting` others wait.
     #[inline]
     pub fn look(&self, report: &CoreReport, pass: u64, waiting: u64, looked: u64, began: u64) -> Wish {
         let since = match self.since.take() {
@@ -133,7 +137,7 @@ impl Queueing {
         self.wish(waited, began)
     }
 
-    /// Whether the core wishes for another one, as an event has waited so long.
+    /// Returns whether the cell requests another core, given this queueing delay.
     fn wish(&self, waited: u64, now: u64) -> Wish {
         if waited < self.limit || now < self.wish_from.get() {
             return Wish::No;
@@ -151,18 +155,18 @@ mod tests {
     use alloc::vec::Vec;
     use isola_abi::histogram::Histogram;
 
-    /// A core of which only the order of events and time matter.
+    /// A model of a core: only the order of events and time.
     struct Core {
         queueing: Queueing,
         report: Box<CoreReport>,
-        /// When each event that waits came in, and how long it takes.
+        /// Arrival time and duration of each waiting event.
         queue: VecDeque<(u64, u64)>,
         now: u64,
         looked: u64,
         passes: u64,
-        /// How long the events that ran have waited.
+        /// The exact queueing delays of the events that ran.
         waited: Histogram,
-        /// When the core wished for another one.
+        /// The times of the core's requests for another core.
         wishes: Vec<u64>,
     }
 
@@ -201,7 +205,8 @@ mod tests {
             }
         }
 
-        /// Runs until `end` what comes every `gap` cycles and takes `event` each; noticed at the start of each pass.
+        /// Simulates until `end` events of `event` cycles that arrive every `gap` cycles and are noticed at the start
+        /// of each pass.
         fn run(&mut self, gap: u64, event: u64, end: u64) {
             let mut next = self.now;
             while self.now < end {
@@ -211,7 +216,7 @@ mod tests {
                     next += gap;
                 }
                 let Some((came, takes)) = self.queue.pop_front() else {
-                    // Halted until something comes.
+                    // The core is halted until the next arrival.
                     self.now = next;
                     self.looked = next;
                     continue;
@@ -227,7 +232,7 @@ mod tests {
             }
         }
 
-        /// The sampled percentile, and the true one.
+        /// Returns the sampled and the exact percentile.
         fn quantiles(&self, per_mille: u32) -> (u64, u64) {
             let quantile = |histogram: &Histogram| histogram.read().quantile(per_mille).unwrap();
             (quantile(&self.report.queueing), quantile(&self.waited))
@@ -235,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn events_that_come_one_at_a_time_do_not_wait() {
+    fn events_that_arrive_one_at_a_time_do_not_wait() {
         let mut core = Core::new();
         core.run(100_000, 20_000, 100_000_000);
         assert!(core.quantiles(1000).0 <= 64, "{:?}", core.quantiles(1000));
     }
 
     #[test]
-    fn an_overloaded_core_s_samples_show_what_events_wait_at_the_median_and_at_the_end() {
+    fn samples_of_an_overloaded_core_match_the_exact_median_and_99th_percentile() {
         let mut core = Core::new();
         core.run(10_000, 11_000, 100_000_000);
         for per_mille in [500, 990] {
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_always_has_something_to_do_says_how_long_an_event_holds_others_up() {
+    fn a_busy_core_reports_the_delay_that_its_events_cause() {
         let mut core = Core::new();
         core.run(1_000_000, 1_000_000, 100_000_000);
         let (sampled, _) = core.quantiles(500);
@@ -260,19 +265,19 @@ mod tests {
     }
 
     #[test]
-    fn a_core_whose_events_wait_too_long_wishes_at_once_and_then_now_and_then() {
+    fn long_delays_request_a_core_at_once_and_then_at_intervals() {
         let mut core = Core::new();
         core.run(10_000, 9_000, 50_000_000);
-        assert_eq!(core.wishes, [], "nobody waits");
+        assert_eq!(core.wishes, [], "no event waits");
         core.run(10_000, 30_000, 100_000_000);
         let first = core.wishes.first().copied().unwrap();
-        // 200,000 cycles are waited for when some ten events wait: it is noticed within a sample's glance.
+        // A delay of 200,000 cycles is reached with some ten waiting events: GLANCE passes within a sample notice it.
         assert!((50_000_000..52_000_000).contains(&first), "{first}");
         assert!((8..=11).contains(&core.wishes.len()), "{:?}", core.wishes);
     }
 
     #[test]
-    fn short_events_are_sampled_now_and_then_and_long_ones_count_for_as_long_as_they_take() {
+    fn short_events_are_sampled_and_long_ones_count_by_duration() {
         for (event, least, most) in [(500, 1_000, 6_000), (100_000, 3_900, 4_100)] {
             let mut core = Core::new();
             core.run(event, event, 100_000_000);

@@ -1,11 +1,12 @@
-//! Work that waits until no event that runs now, on any core, still does: deferred reclamation (RCU; EbbRT 3.2.1).
+//! Work deferred until all events that now run, on any core, have ended: deferred reclamation (RCU; EbbRT 3.2.1).
 //!
-//! What several cores read without locks is changed by replacing it, and what was replaced is let go of in
-//! [`defer`]: every core has been between events by then, and nothing between events holds a reference into what it read.
-//! `isola-rcu` has cells and tables that are built on that.
+//! Data that several cores read without locks is changed by replacing it. The replaced version is freed in [`defer`]:
+//! by then every core has been between two events, where no core holds a reference into such data. `isola-rcu` has
+//! cells and tables on this basis.
 //!
-//! No idle core is woken, and none stays up for it: a core that halts has no event, and leaves its deferred work to
-//! whichever core is the last to come between events. On a core whose event never ends, all waits.
+//! A grace period wakes no idle core and keeps none running: a halted core runs no event. Before it halts, a core
+//! leaves its deferred work to the last core that comes to an event boundary. An event that never ends delays all
+//! deferred work.
 
 use crate::event::{EventTag, QueuedEvent, Work};
 use crate::event_loop::EVENTS;
@@ -30,30 +31,30 @@ impl Representative for Periods {
     }
 }
 
-/// Work that waits.
+/// Deferred work.
 pub(crate) struct Deferred {
     work: Box<dyn FnOnce() + Send>,
     tag: EventTag,
     made_at: &'static Location<'static>,
 }
 
-/// A core's part in it.
+/// A core's part in grace periods.
 pub(crate) struct Quiescence {
     grace: &'static Grace<Deferred>,
     core: usize,
     /// The latest period that this core has seen.
     seen: Cell<Period>,
-    /// Whether anything waits here.
+    /// Whether deferred work waits on this core.
     pending: Cell<bool>,
-    /// What waits for a period that is not asked for yet: one at a time is.
+    /// Work for the next period that this core requests; it requests one at a time.
     fresh: RefCell<Vec<Deferred>>,
     waiting: RefCell<Option<Batch<Deferred>>>,
-    /// How many [`read`]s the running event is in.
+    /// The nesting depth of [`read`] in the running event.
     reads: Cell<u32>,
 }
 
-/// Runs `work` as an event of its own, for the activity that defers it, once no event that runs now on any core still
-/// does. It runs on this core, where that does not halt before; else on any.
+/// Runs `work` as a separate event, for the current activity, once all events that now run on any core have ended. It
+/// runs on this core, or on any core if this one halts before.
 #[track_caller]
 pub fn defer(work: impl FnOnce() + Send + 'static) {
     let quiescence = &EVENTS.quiescence;
@@ -62,7 +63,7 @@ pub fn defer(work: impl FnOnce() + Send + 'static) {
     quiescence.pending.set(true);
 }
 
-/// Calls `look`, which looks at what is let go of by [`defer`]. The event cannot be suspended meanwhile.
+/// Calls `look`, which reads data that [`defer`] frees. A fiber cannot suspend meanwhile.
 #[inline]
 pub fn read<R>(look: impl FnOnce() -> R) -> R {
     let reads = &EVENTS.quiescence.reads;
@@ -72,17 +73,17 @@ pub fn read<R>(look: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether the running event is in a [`read`].
+/// Returns whether the running event is in a [`read`].
 pub fn is_reading() -> bool {
     EVENTS.quiescence.reads.get() > 0
 }
 
-/// Tells the cells of a process apart: what is deferred in one is not waited for in another.
+/// Distinguishes the cells of a process, whose grace periods are separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Domain(usize);
 
 impl Domain {
-    /// That of the calling core's cell.
+    /// Returns the domain of the calling core's cell.
     #[inline]
     pub fn current() -> Self {
         Self(core::ptr::from_ref(EVENTS.quiescence.grace).addr())
@@ -90,7 +91,7 @@ impl Domain {
 }
 
 impl Quiescence {
-    /// The part of a core that is up.
+    /// Joins a running core.
     pub fn new() -> Self {
         let (grace, core) = (&PERIODS.grace, current_core().0 as usize);
         Self {
@@ -104,7 +105,7 @@ impl Quiescence {
         }
     }
 
-    /// The core is between two events.
+    /// Marks an event boundary of this core.
     #[inline]
     pub fn pass(&self) {
         let requested = self.grace.requested();
@@ -133,7 +134,7 @@ impl Quiescence {
         self.pending.set(waiting.is_some());
     }
 
-    /// The core is about to halt. Returns whether it may: not where that has ended a period for which work waits.
+    /// Marks the core as about to halt. Returns whether it may: not if this has ended a period for which work waits.
     #[inline]
     pub fn leave(&self) -> MayHalt {
         if self.pending.replace(false) {
@@ -164,13 +165,13 @@ impl Quiescence {
         }
     }
 
-    /// The core is up.
+    /// Marks the core as running.
     pub fn join(&self) {
         self.seen.set(self.grace.join(self.core));
     }
 }
 
-/// Says that the calling core, which has not run an event for now, looks at nothing.
+/// Marks the calling core, which runs no event for now, as absent from grace periods.
 pub(crate) fn stay_away() {
     PERIODS.grace.leave(current_core().0 as usize);
 }

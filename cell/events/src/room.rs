@@ -1,19 +1,19 @@
-//! The bound on events that other cores have sent to a core, and who wants to be told when there is room again.
+//! The bound on the events that other cores have sent to a core, and the wake-up of senders when there is room again.
 //!
 //! ```text
 //! sender                                 receiver
 //!   waiting < limit? waiting += 1, push    pop events; waiting -= their number
 //!   else: wants |= its bit                 fence
 //!         fence                            waiting <= limit / 2 and wants != 0?
-//!         waiting < limit? try again         wake all who are in wants, wants := 0
+//!         waiting < limit? try again         wake all cores in wants, wants := 0
 //! ```
 //!
-//! With the fences, a sender that found no room either finds some when it looks again, or is seen when the receiver
-//! has worked off half. `waiting` is ahead of the queue for moments, never behind it: the bound is exact.
+//! With the fences, a sender without room either finds some when it checks again, or the receiver sees its bit after
+//! working off half. `waiting` is at times ahead of the queue, never behind it: the bound is exact.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Whether there is room for an event.
+/// Whether an event finds room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum HasRoom {
@@ -21,26 +21,26 @@ pub(crate) enum HasRoom {
     No,
 }
 
-/// Places for the events of other cores.
+/// A counting semaphore for the events of other cores.
 pub(crate) struct Room {
     limit: usize,
     waiting: AtomicUsize,
-    /// A bit a core.
+    /// The cores that wait for room, a bit each.
     wants: AtomicU64,
 }
 
 impl Room {
-    /// Places for `limit` events. At least twice as many as there are cores.
+    /// Creates room for `limit` events. `limit` must be at least twice the number of cores.
     pub fn new(limit: usize) -> Self {
         Self { limit, waiting: AtomicUsize::new(0), wants: AtomicU64::new(0) }
     }
 
-    /// Whether there is room now.
+    /// Returns whether there is room now.
     pub fn look(&self) -> HasRoom {
         if self.waiting.load(Ordering::Relaxed) < self.limit { HasRoom::Yes } else { HasRoom::No }
     }
 
-    /// Takes a place, where there is one.
+    /// Reserves an entry, if there is one.
     pub fn take(&self) -> HasRoom {
         if self.look() == HasRoom::No {
             return HasRoom::No;
@@ -52,14 +52,14 @@ impl Room {
         HasRoom::No
     }
 
-    /// Says that the core of that bit wants to be told of room. Returns whether there is some already.
+    /// Registers the core of that bit for a wake-up when there is room. Returns whether there is some already.
     pub fn want(&self, core_bit: u64) -> HasRoom {
         self.wants.fetch_or(core_bit, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.look()
     }
 
-    /// Gives back `count` places. Returns the bits of the cores to be told.
+    /// Releases `count` entries. Returns the bits of the cores to wake.
     pub fn give_back(&self, count: usize) -> u64 {
         let left = self.waiting.fetch_sub(count, Ordering::Relaxed) - count;
         fence(Ordering::SeqCst);
@@ -78,7 +78,7 @@ mod models {
     use loom::thread;
 
     #[test]
-    fn places_are_never_more_than_the_limit() {
+    fn no_more_entries_are_taken_than_the_limit() {
         loom::model(|| {
             let room = Arc::new(Room::new(1));
             let senders: Vec<_> = (0..2)
@@ -91,12 +91,12 @@ mod models {
                 .into_iter()
                 .filter_map(|sender| (sender.join().unwrap() == HasRoom::Yes).then_some(()))
                 .count();
-            assert!(taken <= 1, "{taken} places of 1 were taken");
+            assert!(taken <= 1, "{taken} entries of 1 were taken");
         });
     }
 
     #[test]
-    fn whoever_found_no_room_finds_some_or_is_told() {
+    fn a_sender_without_room_finds_some_or_is_woken() {
         loom::model(|| {
             let room = Arc::new(Room::new(2));
             assert_eq!((room.take(), room.take()), (HasRoom::Yes, HasRoom::Yes));
@@ -104,9 +104,9 @@ mod models {
                 let room = room.clone();
                 thread::spawn(move || room.take() == HasRoom::Yes || room.want(1) == HasRoom::Yes)
             };
-            let told = room.give_back(1) | room.give_back(1);
+            let woken = room.give_back(1) | room.give_back(1);
             let found = sender.join().unwrap();
-            assert!(found || told == 1, "a core waits for room that there is");
+            assert!(found || woken == 1, "a core waits although there is room");
         });
     }
 }

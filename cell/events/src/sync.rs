@@ -1,11 +1,12 @@
-//! Atomics, which loom replaces by its own to try all interleavings of the models (`cargo xtask test models`).
+//! Atomic types and a lock. For the models, loom's versions replace them and try all interleavings (`cargo xtask test
+//! models`).
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// A lock that is held for a few instructions, and not on any ordinary path.
+/// A lock that is held for a few instructions, and never on a fast path.
 #[cfg(not(loom))]
 #[derive(Default)]
 pub(crate) struct Lock<T> {
@@ -14,12 +15,12 @@ pub(crate) struct Lock<T> {
 
 #[cfg(not(loom))]
 impl<T> Lock<T> {
-    /// A lock that nobody holds.
+    /// Creates an unlocked lock.
     pub fn new(inner: T) -> Self {
         Self { inner: spin::Mutex::new(inner) }
     }
 
-    /// Calls `with` while no other core does.
+    /// Calls `with` under mutual exclusion.
     pub fn with<R>(&self, with: impl FnOnce(&mut T) -> R) -> R {
         with(&mut self.inner.lock())
     }

@@ -1,8 +1,7 @@
-//! `async` on events: a task is a future whose every poll is an event of the core that it was spawned on.
+//! `async` on events: a task is a future whose polls are events of the core on which it was spawned.
 //!
-//! A task never migrates, so that its future need not be `Send`. Its waker may go anywhere: from another core
-//! it sends a message, from its own it queues the event directly; a task that is queued already is not queued
-//! twice.
+//! A task never migrates, so its future need not be `Send`. Its waker may be sent to any core: on another core it sends
+//! a message, on its own core it queues the event directly. A queued task is not queued again.
 
 use crate::event::{Event, EventTag, Placement, QueuedEvent, Work, current_tag};
 use crate::event_loop::EVENTS;
@@ -23,7 +22,7 @@ use isola_ebbs::current_core;
 use isola_platform::CoreIndex;
 use slab::Slab;
 
-/// A task of a core. The serial number tells a task from an ended one that had the same place.
+/// The id of a task of a core. The serial number distinguishes a task from an ended one with the same slab index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskId {
     place: usize,
@@ -34,10 +33,10 @@ type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Entry {
     serial: u64,
-    /// Out while the task is being polled.
+    /// `None` while the task is being polled.
     future: Option<TaskFuture>,
     tag: EventTag,
-    /// The place in the source that spawned it.
+    /// The source location that spawned it.
     made_at: &'static Location<'static>,
     waker: Arc<TaskWaker>,
 }
@@ -47,7 +46,7 @@ struct Entry {
 pub(crate) struct Tasks {
     entries: RefCell<Slab<Entry>>,
     serial: Cell<u64>,
-    /// Polls that are going on, one within the other.
+    /// The depth of nested polls.
     polls: Cell<u32>,
 }
 
@@ -85,14 +84,14 @@ impl Tasks {
         task
     }
 
-    /// Queues the poll of a task, where it still lives. Its waker has marked it as queued.
+    /// Queues the poll of a task, unless the task has ended. Its waker has marked it as queued.
     pub fn schedule(&self, task: TaskId) {
         let entries = self.entries.borrow();
         let Some(entry) = entries.get(task.place).filter(|entry| entry.serial == task.serial) else { return };
         EVENTS.enqueue(QueuedEvent { work: Work::Poll(task), tag: entry.tag, made_at: entry.made_at });
     }
 
-    /// Polls a task, where it still lives.
+    /// Polls a task, unless it has ended.
     pub fn poll(&self, task: TaskId) {
         let (mut future, waker) = {
             let mut entries = self.entries.borrow_mut();
@@ -101,14 +100,15 @@ impl Tasks {
             let Some(future) = entry.future.take() else { return };
             (future, entry.waker.clone())
         };
-        // Before the poll: what wakes the task while it is polled has to queue it again.
+        // Cleared before the poll: a wake-up during the poll must queue the task again.
         waker.queued.store(false, Ordering::Release);
         self.polls.set(self.polls.get() + 1);
         let done = future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker))).is_ready();
         self.polls.set(self.polls.get() - 1);
         let mut entries = self.entries.borrow_mut();
         let Some(entry) = entries.get_mut(task.place).filter(|entry| entry.serial == task.serial) else {
-            // Cancelled in its own poll; dropped without a borrow, as dropping may wake and spawn.
+            // The task was cancelled in its own poll. Its future is dropped without a borrow, as dropping may wake and
+            // spawn.
             drop(entries);
             drop(future);
             return;
@@ -137,7 +137,7 @@ struct Join<T> {
     waiting: Cell<Option<Waker>>,
 }
 
-/// A spawned task: awaiting it gives what its future gives. Dropping it lets the task run on.
+/// A spawned task. Awaiting it returns the output of its future. Dropping it does not end the task.
 #[must_use = "await it, or let the task run on with `detach`"]
 pub struct Task<T> {
     task: TaskId,
@@ -145,21 +145,21 @@ pub struct Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Lets the task run on by itself.
+    /// Drops the handle; the task runs to its end.
     pub fn detach(self) {}
 
-    /// Ends the task where it stands: its future is dropped.
+    /// Ends the task and drops its future.
     pub fn cancel(self) {
         EVENTS.tasks.cancel(self.task);
     }
 
-    /// Ties the task to who holds it: when that is dropped, the task ends where it stands.
+    /// Ties the task to the returned value: dropping that value ends the task.
     pub fn cancel_on_drop(self) -> CancelOnDrop<T> {
         CancelOnDrop { task: self }
     }
 }
 
-/// A task that is cancelled when this is dropped; awaiting it gives what its future gives.
+/// A task that is cancelled when this value is dropped. Awaiting it returns the output of its future.
 #[derive(Debug)]
 #[must_use = "the task is cancelled when this is dropped"]
 pub struct CancelOnDrop<T> {
@@ -200,14 +200,14 @@ impl<T> fmt::Debug for Task<T> {
     }
 }
 
-/// Runs `future` on this core, for the activity that spawns it. Its first poll is an event of its own: see
-/// [`start_task`] for a future that is often ready at once.
+/// Runs `future` on this core, for the current activity. Its first poll is an event of its own; [`start_task`] suits a
+/// future that is often ready at once.
 #[track_caller]
 pub fn spawn_task<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     spawn_task_for(current_tag().activity, future)
 }
 
-/// Runs `future` on this core, for `activity`: for who spawns tasks on behalf of others.
+/// Runs `future` on this core, for `activity`: for code that spawns tasks on behalf of others.
 #[track_caller]
 pub fn spawn_task_for<T: 'static>(
     activity: ActivityId,
@@ -218,10 +218,11 @@ pub fn spawn_task_for<T: 'static>(
     task
 }
 
-/// Runs `future` on this core, and polls it for the first time at once, in the running event: what is ready runs on
-/// without a trip through the queue (EbbRT 3.4, `Then` of a fulfilled future). Later polls are events as ever.
+/// Runs `future` on this core, and polls it for the first time at once, within the running event: a ready future
+/// completes without a trip through the queue (EbbRT 3.4, `Then` of a fulfilled future). Later polls are separate
+/// events.
 ///
-/// The future must not rely on what its maker does after this call: it may be done by then.
+/// The future must not rely on actions of its creator after this call, as it may complete before.
 #[track_caller]
 pub fn start_task<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     let task = make(current_tag(), Location::caller(), future);
@@ -229,7 +230,7 @@ pub fn start_task<T: 'static>(future: impl Future<Output = T> + 'static) -> Task
     task
 }
 
-/// A task that nothing polls yet.
+/// Creates a task without scheduling a poll.
 fn make<T: 'static>(
     tag: EventTag,
     made_at: &'static Location<'static>,
@@ -246,11 +247,11 @@ fn make<T: 'static>(
     Task { task: EVENTS.tasks.spawn(future, tag, made_at), join }
 }
 
-/// Runs the future that `future` makes on `core`, for the activity that spawns it. The future is made there, so
-/// that it need not be `Send`.
+/// Runs the future that `future` creates on `core`, for the current activity. The closure runs there, so its future
+/// need not be `Send`.
 ///
 /// # Panics
-/// Where the cell has no such core.
+/// If the cell has no such core.
 #[track_caller]
 pub fn spawn_task_on<F: Future<Output = ()> + 'static>(
     core: CoreIndex,
@@ -259,7 +260,7 @@ pub fn spawn_task_on<F: Future<Output = ()> + 'static>(
     spawn_task_from(Location::caller(), core, future);
 }
 
-/// The same for code at `made_at`.
+/// Does the same as [`spawn_task_on`], with `made_at` as the source location.
 pub(crate) fn spawn_task_from<F: Future<Output = ()> + 'static>(
     made_at: &'static Location<'static>,
     core: CoreIndex,
@@ -271,12 +272,12 @@ pub(crate) fn spawn_task_from<F: Future<Output = ()> + 'static>(
     });
 }
 
-/// How many polls of tasks are going on, one within the other: more than one where a task has started another.
+/// Returns the depth of nested polls: more than one if a task has started another.
 pub fn nested_polls() -> u32 {
     EVENTS.tasks.polls.get()
 }
 
-/// Lets the other events of this core that wait run first.
+/// Lets all waiting events of this core run first.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {

@@ -1,5 +1,5 @@
-//! Alarms and sleeping, without any periodic tick: the core's one-shot timer is armed for the next alarm when the
-//! core halts, and not at all while it runs, as the loop looks at the cycle counter on each pass anyway.
+//! Alarms and sleeping, without a periodic tick. The core arms its one-shot timer for the next alarm when it halts. It
+//! does not arm the timer while it runs, as the loop reads the cycle counter in each pass anyway.
 
 use crate::activity::{Accounting, Charge};
 use crate::alarms::{AlarmKey, Alarms, Ring, Rung, Sorted};
@@ -21,14 +21,14 @@ pub static TIMERS: Ebb<Timers> = Ebb::new();
 /// The timers of a core.
 pub struct Timers {
     alarms: RefCell<Box<dyn Alarms>>,
-    /// Cycles at which the first alarm is due; the end of time where there is none.
+    /// The cycle count at which the first alarm is due; `u64::MAX` if there is none.
     next: Cell<u64>,
-    /// What the hardware timer was last armed for.
+    /// The deadline for which the hardware timer was last armed.
     armed: Cell<ArmedFor>,
     serial: Cell<u64>,
 }
 
-/// What the hardware timer is armed for.
+/// The state of the hardware timer.
 #[derive(Clone, Copy)]
 enum ArmedFor {
     Nothing,
@@ -37,20 +37,21 @@ enum ArmedFor {
     Unknown,
 }
 
-/// A deadline that the hardware timer was armed for, in cycles.
+/// A deadline for which the hardware timer was armed, in cycles.
 #[derive(Clone, Copy)]
 struct Armed {
     deadline: u64,
-    /// From when on the timer may have fired before the deadline.
+    /// The cycle count from which on the timer may have fired before the deadline.
     unsure_from: u64,
 }
 
-/// Hardware timers end longer delays early. In cycles: some tens of seconds.
+/// Longer delays than this, in cycles, may exceed the hardware timer's range, which then fires early: some tens of
+/// seconds.
 const LONG_DELAY: u64 = 1 << 36;
 
 impl Armed {
-    /// A timer that is armed at `now`. It may fire before its deadline: it counts by a clock of its own, which was measured,
-    /// and not for as long as one likes. It is not wrong by half.
+    /// Describes a timer armed at `now`. The timer may fire before its deadline: it runs on a separate clock with a
+    /// measured frequency, and its range is limited. The error is assumed to be less than half the delay.
     fn at(now: u64, deadline: u64) -> Self {
         let delay = deadline.saturating_sub(now);
         Self { deadline, unsure_from: now.saturating_add((delay / 2).min(LONG_DELAY)) }
@@ -64,7 +65,7 @@ impl Representative for Timers {
 }
 
 impl Timers {
-    /// Timers that keep their alarms in `alarms`.
+    /// Creates timers that keep their alarms in `alarms`.
     pub fn with_alarms(alarms: impl Alarms + 'static) -> Self {
         let (alarms, next) = (RefCell::new(Box::new(alarms) as _), Cell::new(u64::MAX));
         Self { alarms, next, armed: Cell::new(ArmedFor::Nothing), serial: Cell::new(0) }
@@ -85,7 +86,7 @@ impl Timers {
         if removed.is_some() && key.deadline_cycles == self.next.get() {
             self.next.set(first_deadline(&**alarms));
         }
-        // Without a borrow: what a waker drops may cancel as well.
+        // No borrow is held here: dropping a waker may cancel alarms as well.
         drop(alarms);
         drop(removed);
     }
@@ -100,10 +101,10 @@ impl Timers {
         ring.map(|Ring(rung)| rung)
     }
 
-    /// Rings all alarms that are due.
+    /// Rings all due alarms.
     #[inline]
     pub(crate) fn run_due(&self, accounting: &Accounting) {
-        // A few instructions old: the counter is read at each boundary anyway.
+        // The last boundary is only a few instructions old, and saves a reading of the cycle counter.
         let now = accounting.last_boundary();
         if now >= self.next.get() {
             self.run_all_due(now, accounting);
@@ -122,17 +123,18 @@ impl Timers {
         accounting.switch(Charge::Loop);
     }
 
-    /// Cycles at which the first alarm is due; the end of time where there is none.
+    /// Returns the cycle count at which the first alarm is due; `u64::MAX` if there is none.
     pub(crate) fn next(&self) -> u64 {
         self.next.get()
     }
 
-    /// Says that the hardware timer may be armed for anything, or is another one.
+    /// Records that the hardware timer's state is unknown, or that another core's timer is in use.
     pub(crate) fn forget_armed(&self) {
         self.armed.set(ArmedFor::Unknown);
     }
 
-    /// Arms the hardware for `next`, in cycles. The core may not halt where that has come already at the reading `now`.
+    /// Arms the hardware timer for `next`, in cycles. The core may not halt if the reading `now` has already reached
+    /// it.
     #[inline]
     pub(crate) fn arm(&self, next: u64, now: u64) -> MayHalt {
         if next <= now {
@@ -157,20 +159,20 @@ fn first_deadline(alarms: &dyn Alarms) -> u64 {
     alarms.first().map_or(u64::MAX, |first| first.deadline_cycles)
 }
 
-/// The time.
+/// Returns the current time.
 pub fn now() -> Instant {
     platform().clock().instant(cycles())
 }
 
-/// Calls a handler on this core at a moment that can be set again and again.
+/// An alarm that calls a handler on this core and can be set repeatedly.
 pub struct Alarm {
     handler: Rc<dyn Fn()>,
     set: Rc<Cell<Option<AlarmKey>>>,
 }
 
 impl Alarm {
-    /// An alarm that is not set. The handler runs in the loop, between events: what it does at length it
-    /// should spawn.
+    /// Creates an alarm that is not set. The handler runs in the loop, between events, and should spawn events for
+    /// longer work.
     pub fn new(handler: impl Fn() + 'static) -> Self {
         let set = Rc::new(Cell::new(None));
         let ringing = set.clone();
@@ -181,7 +183,7 @@ impl Alarm {
         Self { handler, set }
     }
 
-    /// Sets the alarm to ring at `deadline`, or never for `None`. Replaces what was set before.
+    /// Sets the alarm to ring at `deadline`, or never for `None`. Replaces the earlier deadline.
     pub fn set(&self, deadline: Option<Instant>) {
         if let Some(key) = self.set.take() {
             TIMERS.cancel(key);
@@ -190,7 +192,7 @@ impl Alarm {
         self.set.set(deadline.map(ring));
     }
 
-    /// Whether the alarm is set and has not rung.
+    /// Returns whether the alarm is set and has not rung.
     pub fn is_set(&self) -> bool {
         self.set.get().is_some()
     }
@@ -218,7 +220,7 @@ pub fn sleep(duration: Duration) -> Sleep {
 pub struct Sleep {
     deadline: Instant,
     set: Option<AlarmKey>,
-    /// The alarm is one of this core's: the future stays where it was polled.
+    /// The alarm belongs to the core that polled the future, so the future must stay there.
     _core: PhantomData<*const ()>,
 }
 
@@ -245,7 +247,7 @@ impl Drop for Sleep {
     }
 }
 
-/// The time for something ran out.
+/// The error of a [`timeout`] that expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
@@ -257,10 +259,10 @@ impl core::fmt::Display for Elapsed {
 
 impl core::error::Error for Elapsed {}
 
-/// Completes with what `future` does, or with [`Elapsed`] after `duration`, when `future` is dropped.
+/// Completes with the output of `future`, or with [`Elapsed`] after `duration`; then `future` is dropped.
 ///
 /// # Errors
-/// [`Elapsed`], where the future does not complete in time.
+/// [`Elapsed`] if the future does not complete in time.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
     let mut sleep = pin!(sleep(duration));

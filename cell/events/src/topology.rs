@@ -1,8 +1,8 @@
-//! Where the cell's cores stand, and in which order work is best spread over them (multicore IncludeOS III).
+//! The order in which work is best spread over the cell's cores (multicore IncludeOS III).
 //!
-//! Siblings share the pipelines of one physical core: two events there take nearly as long as one after the other, while
-//! another physical core is idle. So work goes to physical cores first, near ones before far ones, and to their siblings
-//! when all have some.
+//! Siblings share the pipelines of one physical core: two events there take nearly as long as one after the other,
+//! while another physical core is idle. So work goes to physical cores first, near ones before far ones, and to their
+//! siblings when all physical cores have some.
 
 use crate::carrier::present_cores;
 use alloc::vec::Vec;
@@ -10,32 +10,34 @@ use isola_abi::descriptor::Core;
 use isola_ebbs::{current_core, platform};
 use isola_platform::CoreIndex;
 
-/// The cell's cores in the order in which pieces of one work are best given to them: the calling core, then one of each
-/// other physical core, nearest first (at the same last-level cache, on the same node, elsewhere), then their siblings.
+/// Returns the cell's cores in the order in which the pieces of a computation are best assigned to them: the calling
+/// core, then one core of each other physical core, nearest first (same last-level cache, same node, elsewhere), then
+/// their siblings.
 ///
-/// An allocation, and some thousand instructions on a cell of many cores: for work that is worth waking cores for.
+/// Costs an allocation and, in a cell of many cores, some thousand instructions: for work that is worth waking cores
+/// for.
 pub fn spreading_order() -> Vec<CoreIndex> {
     order(present(), current_core())
 }
 
-/// The cores of the physical core that `core` is of, `core` among them.
+/// Returns the present cores on the physical core of `core`, `core` included.
 pub fn siblings(core: CoreIndex) -> impl Iterator<Item = CoreIndex> {
     let physical = processor(core).map(|core| core.site.physical);
     present().filter(move |(_, other)| Some(other.site.physical) == physical).map(|(index, _)| index)
 }
 
-/// The cores that are there now, and the processor cores at their places.
+/// Returns the slots with a core at present, and these cores' descriptions.
 fn present() -> impl Iterator<Item = (CoreIndex, Core)> {
     present_cores().filter_map(|index| Some((index, processor(index)?)))
 }
 
-/// The processor core at the place of `core`.
+/// Returns the description of the core at the slot of `core`.
 fn processor(core: CoreIndex) -> Option<Core> {
     let place = core.0 as usize;
     platform().places().core(place).or_else(|| platform().descriptor().cores.get(place).copied())
 }
 
-/// See [`spreading_order`]; `start` is the calling core, and cores alike follow it in turn.
+/// See [`spreading_order`]. `start` is the calling core; equally good cores follow it in cyclic order.
 fn order(cores: impl Iterator<Item = (CoreIndex, Core)>, start: CoreIndex) -> Vec<CoreIndex> {
     let mut cores: Vec<(CoreIndex, Core)> = cores.collect();
     let first = cores.iter().position(|(index, _)| *index == start).unwrap_or(0);
@@ -61,7 +63,7 @@ mod tests {
     use isola_abi::id::{ApicId, CoreId, NodeId};
     use isola_abi::topology::{CacheId, CoreSite, PackageId, PhysicalCoreId};
 
-    /// The order from `start` on, of cores of those nodes, caches and physical cores.
+    /// Returns the order from `start` on, for cores of the given (node, cache, physical core).
     fn ordered(start: u32, cores: &[(u32, u32, u32)]) -> Vec<u32> {
         let core = |(index, &(node, cache, physical)): (usize, &(u32, u32, u32))| {
             let site = CoreSite {
@@ -76,8 +78,8 @@ mod tests {
     }
 
     #[test]
-    fn physical_cores_come_before_their_siblings_and_near_ones_before_far_ones() {
-        // Siblings next to each other; two caches on node 0, one on node 1.
+    fn physical_cores_precede_their_siblings_and_near_cores_precede_far_ones() {
+        // Siblings are adjacent; node 0 has two caches, node 1 has one.
         let cores = [(0, 0, 0), (0, 0, 0), (0, 0, 1), (0, 0, 1), (0, 1, 2), (0, 1, 2), (1, 2, 3), (1, 2, 3)];
         assert_eq!(ordered(0, &cores), [0, 2, 4, 6, 1, 3, 5, 7]);
         assert_eq!(ordered(3, &cores), [3, 0, 4, 6, 1, 2, 5, 7]);
@@ -85,18 +87,18 @@ mod tests {
     }
 
     #[test]
-    fn siblings_that_are_numbered_apart_are_found_as_well() {
+    fn siblings_with_distant_indices_are_recognised() {
         let cores = [(0, 0, 0), (0, 0, 1), (0, 0, 0), (0, 0, 1)];
         assert_eq!(ordered(0, &cores), [0, 1, 2, 3]);
         assert_eq!(ordered(1, &cores), [1, 2, 3, 0]);
     }
 
     #[test]
-    fn cores_that_share_nothing_follow_the_one_that_asks_in_turn() {
+    fn unrelated_cores_follow_the_caller_in_cyclic_order() {
         let cores = [(0, 0, 0), (0, 0, 1), (0, 0, 2)];
         assert_eq!(ordered(0, &cores), [0, 1, 2]);
         assert_eq!(ordered(2, &cores), [2, 0, 1]);
-        assert_eq!(ordered(9, &cores), [0, 1, 2], "one that has left");
+        assert_eq!(ordered(9, &cores), [0, 1, 2], "the caller's core has left");
         assert!(ordered(0, &[]).is_empty());
     }
 }

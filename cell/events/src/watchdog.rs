@@ -1,8 +1,8 @@
-//! Events that run for too long are named: they hold up all others of their core.
+//! Reports of events that run too long and so delay all others of their core.
 //!
-//! The cycles of an event are known at its end anyway, so that an ordinary event costs one comparison. One that takes longer
-//! than the core's limit is counted in the report and printed, with the place in the source that made it and whom it is
-//! charged to. What never ends is the supervisor's to find: it makes the core say where it hangs.
+//! The loop knows an event's cycles at its end anyway, so an ordinary event costs one comparison. If an event exceeds
+//! the core's limit, the watchdog counts it in the report and prints its source location and its activity. An event
+//! that never ends is found by the supervisor, whose NMI makes the core record the interrupted instruction.
 
 use crate::activity::{add, name_of};
 use crate::event::EventTag;
@@ -15,25 +15,25 @@ use isola_abi::report::CoreReport;
 use isola_ebbs::platform;
 use isola_platform::Instant;
 
-/// The limit of a core that was told no other: more than what an emulator on a busy host adds by itself.
+/// The default limit: longer than the delays that an emulator on a busy host adds by itself.
 pub const DEFAULT_LIMIT: Duration = Duration::from_millis(100);
 
-/// What is printed of a core in a second at most is one line.
+/// Least time between two printed lines of a core.
 const SAY_AGAIN: Duration = Duration::from_secs(1);
 
 /// A core's limit.
 pub(crate) struct Watchdog {
-    /// From how many cycles on an event is looked at: the limit, or what the longest so far took.
+    /// Events with more cycles than this are inspected: the limit, or the longest event so far if that is less.
     look_from: Cell<u64>,
     limit_cycles: Cell<u64>,
-    /// Cycles from which on a line may be printed again.
+    /// The cycle count from which on a line may be printed again.
     say_from: Cell<u64>,
-    /// Long events that were not printed since then.
+    /// Long events since the last line, not printed.
     unsaid: Cell<u64>,
 }
 
-/// Names events of this core that run for longer than `limit`; none for `None`. An event that runs already counts as the
-/// others.
+/// Sets this core's limit, above which the console names an event; `None` for no limit. The limit applies to the
+/// running event, too.
 pub fn set_event_limit(limit: Option<Duration>) {
     EVENTS.watchdog.set_limit(limit);
 }
@@ -61,13 +61,13 @@ impl Watchdog {
         self.look_from.set(0);
     }
 
-    /// Whether an event is longer than all before it, or than the limit.
+    /// Returns whether an event was longer than all before it, or than the limit.
     #[inline]
     pub fn must_look(&self, spent_cycles: u64) -> bool {
         spent_cycles > self.look_from.get()
     }
 
-    /// Takes note of an event for which [`Self::must_look`] holds, and which ended at the reading `now`.
+    /// Records an event for which [`Self::must_look`] holds, and which ended at the reading `now`.
     #[cold]
     pub fn look(
         &self,

@@ -1,4 +1,4 @@
-//! Activities that come and go: as many at a time as the cell's memory allows, and any number one after the other.
+//! Activities that come and go: as many at a time as the cell's memory allows, and any number in succession.
 
 use isola_abi::id::ActivityId;
 use isola_abi::ledger::{self, LEAST_SLOTS};
@@ -9,7 +9,7 @@ use isola_hosted::Settings;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// Runs `main` as the one task of a cell with one core.
+/// Runs `main` as the only task of a cell with one core.
 fn in_cell<F: Future<Output = ()> + 'static>(main: fn() -> F) {
     isola_hosted::run(Settings::default(), Vec::new(), |_| {
         spawn_task(async move {
@@ -27,14 +27,14 @@ fn name(activity: ActivityId) -> String {
     String::from_utf8(bytes.collect()).unwrap()
 }
 
-/// What the supervisor reads of an activity: what its slot was charged since the activity got it.
+/// Returns the cycles charged to the activity since it got its slot, as the supervisor computes them.
 fn cycles(activity: ActivityId) -> u64 {
     let ledger = platform().ledger();
     let before = &ledger.record(activity).unwrap().before;
     ledger.sum(usize::from(activity.0)).cycles.into_inner() - before.cycles.load(Ordering::Relaxed)
 }
 
-/// Spends time for an activity.
+/// Spends cycles for an activity.
 async fn work(activity: ActivityId, spent: u64) {
     charge_to(activity);
     let began = isola_ebbs::cycles();
@@ -47,7 +47,7 @@ async fn work(activity: ActivityId, spent: u64) {
 fn a_cell_has_as_many_activities_as_its_memory_allows() {
     in_cell(|| async {
         let slots = platform().ledger().records().len();
-        assert!(slots > 10 * LEAST_SLOTS, "{slots} slots of a host with much memory");
+        assert!(slots > 10 * LEAST_SLOTS, "{slots} slots on a host with much memory");
         assert!(slots <= ledger::slots(u64::MAX, 1));
         let all: Vec<ActivityId> =
             (2..slots).map(|number| register_activity(&format!("tenant {number}")).unwrap()).collect();
@@ -58,17 +58,17 @@ fn a_cell_has_as_many_activities_as_its_memory_allows() {
         assert_eq!(name(all[100]), "tenant 102");
         assert!(end_activity(all[100]) && !end_activity(all[100]));
         assert_eq!(register_activity("another"), Some(all[100]));
-        assert_eq!(name(all[100]), "another", "nothing of a longer name is left");
+        assert_eq!(name(all[100]), "another", "the slot still has a part of the longer name");
     });
 }
 
 #[test]
-fn any_number_of_activities_come_and_go_and_none_is_charged_another_s_work() {
+fn slots_are_reused_and_no_activity_is_charged_for_an_earlier_one() {
     in_cell(|| async {
         let slots = platform().ledger().records().len();
         let mut seen = HashSet::new();
         for _ in 0..3 * slots {
-            let query = register_activity("query").expect("slots of activities that have ended are free");
+            let query = register_activity("query").expect("the slots of ended activities are free");
             assert_eq!(cycles(query), 0);
             seen.insert(query);
             assert!(end_activity(query));
@@ -78,7 +78,7 @@ fn any_number_of_activities_come_and_go_and_none_is_charged_another_s_work() {
         work(query, 1_000_000).await;
         assert!(cycles(query) >= 1_000_000);
         assert!(end_activity(query));
-        // All other slots are in use, so that the next activity gets the same.
+        // With all other slots in use, the next activity gets the same slot.
         let others: Vec<_> = (3..slots).map(|_| register_activity("other").unwrap()).collect();
         let next = others.iter().find(|other| **other == query).copied();
         let next = next.unwrap_or_else(|| register_activity("next").unwrap());
@@ -87,7 +87,7 @@ fn any_number_of_activities_come_and_go_and_none_is_charged_another_s_work() {
 }
 
 #[test]
-fn what_every_cell_has_does_not_end() {
+fn predefined_activities_cannot_be_ended() {
     in_cell(|| async {
         assert!(!end_activity(APPLICATION) && !end_activity(INFRASTRUCTURE) && !end_activity(ActivityId(9)));
         assert_eq!([name(APPLICATION), name(INFRASTRUCTURE)], ["application", "infrastructure"]);

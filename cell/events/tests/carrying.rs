@@ -1,4 +1,4 @@
-//! Processor cores that come and go while the cell runs: nothing that a core of the cell keeps is lost, whoever runs it.
+//! Cores that join and leave while the cell runs: vcores lose no state, whichever core runs them.
 
 use isola_ebbs::{Ebb, Representative, current_core};
 use isola_events::{
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 static COUNTER: Ebb<Counter> = Ebb::new();
 
-/// Something that is kept by core.
+/// Per-core state.
 struct Counter {
     core: CoreIndex,
     count: Cell<u64>,
@@ -27,7 +27,7 @@ impl Representative for Counter {
     }
 }
 
-/// Runs a cell whose first event is `begin` and which `manage` gives and takes cores meanwhile.
+/// Runs a cell whose first event is `begin`, and to which `manage` plugs and unplugs cores meanwhile.
 fn cell(cores: usize, core_places: usize, begin: fn(), manage: impl FnOnce(&'static Hosted) + Send) {
     let settings = Settings { cores, core_places, ..Settings::default() };
     let manage = Mutex::new(Some(manage));
@@ -50,7 +50,7 @@ fn wait_until(holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn tasks_timers_and_what_is_kept_by_core_go_on_whoever_runs_the_core() {
+fn tasks_timers_and_representatives_continue_on_every_core_that_runs_the_vcore() {
     const CORE: CoreIndex = CoreIndex(2);
     const STEPS: u64 = 600;
     static STEPS_DONE: AtomicU64 = AtomicU64::new(0);
@@ -97,7 +97,7 @@ fn tasks_timers_and_what_is_kept_by_core_go_on_whoever_runs_the_core() {
 }
 
 #[test]
-fn work_is_spread_over_the_cores_that_are_there_and_who_asks_is_told_of_them() {
+fn work_is_spread_over_present_cores_and_handlers_are_called_for_changes() {
     const NEW: CoreIndex = CoreIndex(1);
     static SEEN: AtomicU64 = AtomicU64::new(0);
     static RAN_ON_NEW: AtomicU64 = AtomicU64::new(0);
@@ -137,7 +137,7 @@ fn work_is_spread_over_the_cores_that_are_there_and_who_asks_is_told_of_them() {
 }
 
 #[test]
-fn what_is_sent_to_a_core_while_it_changes_hands_is_neither_lost_nor_done_twice() {
+fn an_event_for_a_vcore_in_transit_runs_exactly_once() {
     const MESSAGES: u64 = 20_000;
     static SENT: AtomicU64 = AtomicU64::new(0);
     static RECEIVED: AtomicU64 = AtomicU64::new(0);
@@ -176,7 +176,7 @@ fn what_is_sent_to_a_core_while_it_changes_hands_is_neither_lost_nor_done_twice(
 }
 
 #[test]
-fn a_core_that_was_never_needed_leaves_and_comes_without_anything_being_made_for_it() {
+fn a_core_that_was_never_needed_leaves_and_joins_without_allocations() {
     static ENDS: AtomicU64 = AtomicU64::new(0);
     fn begin() {
         spawn_task(async {

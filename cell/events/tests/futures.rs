@@ -1,4 +1,4 @@
-//! Futures as an application uses them, and how many events they cost.
+//! Futures from an application's view, and the number of events that they cost.
 
 use isola_events::future::{Either, TryFutureExt, join, join_all, ready, select, try_join};
 use isola_events::{exit, run, sleep, spawn, spawn_task, start_task, yield_now};
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Runs `main` as a task of a cell of one core.
+/// Runs `main` as a task of a cell with one core.
 fn cell<F: Future<Output = ()> + 'static>(main: impl Fn() -> F + Sync) {
     let codes = isola_hosted::run(Settings::default(), Vec::new(), |_| {
         let main = main();
@@ -23,13 +23,13 @@ fn cell<F: Future<Output = ()> + 'static>(main: impl Fn() -> F + Sync) {
     assert_eq!(codes, [0]);
 }
 
-/// Events that the application has had on this core so far.
+/// Returns the number of events charged to the application on this core so far.
 fn events() -> u64 {
     isola_ebbs::platform().ledger().core(0)[0].events.load(Ordering::Relaxed)
 }
 
 #[test]
-fn what_is_ready_runs_on_without_a_trip_through_the_queue() {
+fn ready_futures_continue_without_an_event() {
     cell(|| async {
         let before = events();
         let mut sum = 0;
@@ -41,12 +41,12 @@ fn what_is_ready_runs_on_without_a_trip_through_the_queue() {
         for number in 0..100 {
             sum += spawn_task(async move { number }).await;
         }
-        assert_eq!((sum, events() - before), (14850, 200), "a spawned task is an event, and waking another");
+        assert_eq!((sum, events() - before), (14850, 200), "a spawned task costs two events");
     });
 }
 
 #[test]
-fn a_started_task_runs_before_its_maker_goes_on_and_may_await_later() {
+fn a_started_task_runs_before_its_creator_continues_and_may_await_later() {
     cell(|| async {
         let steps = Rc::new(RefCell::new(Vec::new()));
         let log = steps.clone();
@@ -55,16 +55,16 @@ fn a_started_task_runs_before_its_maker_goes_on_and_may_await_later() {
             yield_now().await;
             log.borrow_mut().push("second poll");
         });
-        steps.borrow_mut().push("maker");
+        steps.borrow_mut().push("creator");
         task.await;
-        assert_eq!(*steps.borrow(), ["first poll", "maker", "second poll"]);
+        assert_eq!(*steps.borrow(), ["first poll", "creator", "second poll"]);
     });
 }
 
 #[test]
-fn a_task_that_its_own_first_poll_wakes_is_polled_again() {
+fn a_task_woken_in_its_own_first_poll_is_polled_again() {
     cell(|| async {
-        // Each level is started within the poll of the one above.
+        // Each level is started within the poll of the level above.
         fn nested(levels: u32) -> std::pin::Pin<Box<dyn Future<Output = u32>>> {
             Box::pin(async move {
                 yield_now().await;
@@ -76,7 +76,7 @@ fn a_task_that_its_own_first_poll_wakes_is_polled_again() {
 }
 
 #[test]
-fn joins_wait_for_all_and_races_for_the_first() {
+fn joins_wait_for_all_futures_and_races_for_the_first() {
     async fn after<T>(ms: u64, value: T) -> T {
         sleep(Duration::from_millis(ms)).await;
         value
@@ -91,7 +91,7 @@ fn joins_wait_for_all_and_races_for_the_first() {
 }
 
 #[test]
-fn an_error_passes_what_does_not_handle_it_and_reaches_the_first_that_does() {
+fn an_error_propagates_to_the_first_handler() {
     #[derive(Debug, PartialEq)]
     struct Refused;
     async fn address(known: bool) -> Result<u32, Refused> {
@@ -114,13 +114,13 @@ fn an_error_passes_what_does_not_handle_it_and_reaches_the_first_that_does() {
             .and_then(|value| ready(Ok(value + 5)));
         assert_eq!((value.await, handled.get()), (Ok(5), 1));
         assert_eq!(send(true).await, Ok(14));
-        // The other is dropped as soon as one fails: this would never complete.
+        // The other future, which would never complete, is dropped at the first error.
         assert_eq!(try_join(pending::<Result<(), Refused>>(), send(false)).await, Err(Refused));
     });
 }
 
 #[test]
-fn a_task_that_is_tied_to_a_guard_ends_with_it_and_else_gives_its_output() {
+fn dropping_cancel_on_drop_ends_the_task_and_awaiting_it_returns_the_output() {
     struct Dropped(Rc<Cell<bool>>);
     impl Drop for Dropped {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! The event loop as an application sees it, on threads as cores.
+//! The event loop from an application's view, with threads as cores.
 
 use isola_abi::report::{CorePhase, Report};
 use isola_events::activity::{APPLICATION, charge_to};
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// Runs a cell whose core 0 starts with `main`. Returns the exit code of every core, and the platform.
+/// Runs a cell whose core 0 starts with `main`. Returns the exit code of each core, and the platform.
 fn cell(cores: usize, main: impl Fn(&'static Hosted) + Sync) -> (Vec<i32>, &'static Hosted) {
     let settings = Settings { cores, ..Settings::default() };
     let results = isola_hosted::run(settings, Vec::new(), |platform| {
@@ -39,7 +39,7 @@ fn phase(report: &Report, core: usize) -> u32 {
 }
 
 #[test]
-fn events_of_a_core_run_in_the_order_in_which_they_were_made() {
+fn events_of_a_core_run_in_order_of_creation() {
     let order = Mutex::new(Vec::new());
     let order: &'static Mutex<Vec<u32>> = Box::leak(Box::new(order));
     cell(1, |_| {
@@ -50,7 +50,7 @@ fn events_of_a_core_run_in_the_order_in_which_they_were_made() {
 }
 
 #[test]
-fn all_cores_leave_with_the_exit_code() {
+fn all_cores_return_the_exit_code() {
     let (codes, _) = cell(4, |_| spawn_on(CoreIndex(2), || exit(7)));
     assert_eq!(codes, [7, 7, 7, 7]);
 }
@@ -69,7 +69,7 @@ fn a_core_sleeps_until_it_is_needed() {
 }
 
 #[test]
-fn no_wake_up_is_lost_between_cores_that_halt_all_the_time() {
+fn no_wake_up_is_lost_between_cores_that_halt_constantly() {
     fn ping(from: u32, left: u32) {
         match left {
             0 => exit(0),
@@ -80,7 +80,7 @@ fn no_wake_up_is_lost_between_cores_that_halt_all_the_time() {
 }
 
 #[test]
-fn messages_of_many_cores_all_arrive() {
+fn all_messages_of_many_cores_arrive() {
     static ARRIVED: AtomicUsize = AtomicUsize::new(0);
     cell(4, |_| {
         for sender in 1..4 {
@@ -99,19 +99,19 @@ fn messages_of_many_cores_all_arrive() {
 }
 
 #[test]
-fn affinity_labels_always_mean_the_same_core_and_spread_over_all() {
+fn an_affinity_label_always_selects_the_same_core_and_labels_spread_over_all_cores() {
     cell(4, |_| {
         let cores: Vec<_> = (0..64).map(|label| Placement::Affine(Label(label)).core()).collect();
         for (label, core) in cores.iter().enumerate() {
             assert_eq!(Placement::Affine(Label(label as u64)).core(), *core);
         }
-        (0..4).for_each(|core| assert!(cores.contains(&CoreIndex(core)), "no label means core {core}"));
+        (0..4).for_each(|core| assert!(cores.contains(&CoreIndex(core)), "no label selects core {core}"));
         exit(0);
     });
 }
 
 #[test]
-fn events_inherit_the_activity_that_made_them_across_cores_and_tasks() {
+fn events_inherit_their_creators_activity_across_cores_and_tasks() {
     cell(2, |_| {
         let query = register_activity("query").unwrap();
         Event::new().charged_to(query).after(Label(3)).spawn(move || {
@@ -130,7 +130,7 @@ fn events_inherit_the_activity_that_made_them_across_cores_and_tasks() {
 }
 
 #[test]
-fn every_cycle_is_charged_and_to_whom_it_belongs() {
+fn every_cycle_is_charged_to_its_owner() {
     let work = |cycles: u64| {
         let start = isola_ebbs::cycles();
         while isola_ebbs::cycles() - start < cycles {}
@@ -165,9 +165,9 @@ fn every_cycle_is_charged_and_to_whom_it_belongs() {
         + core.loop_cycles.load(Ordering::Relaxed)
         + core.interrupt_cycles.load(Ordering::Relaxed)
         + (0..3).map(cycles).sum::<u64>();
-    assert!(charged <= whole, "{charged} cycles charged of {whole}");
+    assert!(charged <= whole, "{charged} of {whole} cycles charged");
     let served = ENDS.load(Ordering::Relaxed) - BEGAN.load(Ordering::Relaxed);
-    assert!(charged >= served, "{charged} cycles charged of {served} from the first event to the last");
+    assert!(charged >= served, "{charged} of {served} cycles charged from the first event to the last");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn alarms_ring_in_the_order_of_their_deadlines() {
 }
 
 #[test]
-fn an_alarm_rings_no_earlier_than_set_and_not_after_it_was_unset() {
+fn an_alarm_rings_no_earlier_than_set_and_not_once_unset() {
     cell(1, |_| {
         let start = now();
         let never = Rc::new(Alarm::new(|| panic!("an alarm that was unset rang")));
@@ -214,7 +214,7 @@ fn an_alarm_rings_no_earlier_than_set_and_not_after_it_was_unset() {
 }
 
 #[test]
-fn time_outs_end_what_takes_too_long_and_only_that() {
+fn a_timeout_ends_only_a_future_that_takes_too_long() {
     cell(1, |_| {
         spawn_task(async {
             let late = timeout(Duration::from_millis(2), sleep(Duration::from_secs(60))).await;
@@ -226,7 +226,7 @@ fn time_outs_end_what_takes_too_long_and_only_that() {
 }
 
 #[test]
-fn a_task_gives_its_output_to_who_awaits_it_and_can_be_cancelled() {
+fn a_task_returns_its_output_and_can_be_cancelled() {
     struct Dropped(Rc<Cell<bool>>);
     impl Drop for Dropped {
         fn drop(&mut self) {
@@ -290,7 +290,7 @@ fn interrupts_run_their_handlers_between_events() {
 }
 
 #[test]
-fn vectors_are_allocated_until_none_is_free_and_freed_when_dropped() {
+fn vectors_are_allocated_until_all_are_used_and_freed_when_dropped() {
     cell(1, |platform| {
         let seen: &'static Mutex<Vec<u8>> = Box::leak(Box::new(Mutex::new(Vec::new())));
         let vectors: Vec<_> =
@@ -316,7 +316,7 @@ fn vectors_are_allocated_until_none_is_free_and_freed_when_dropped() {
 }
 
 #[test]
-fn a_vector_has_one_handler_a_core_at_a_time() {
+fn a_vector_has_one_handler_per_core_at_a_time() {
     let (codes, _) = cell(2, |_| {
         let first = on_interrupt(0x41, || ()).unwrap();
         assert_eq!(on_interrupt(0x41, || ()).unwrap_err(), InterruptError::Taken { vector: 0x41 });
@@ -331,7 +331,7 @@ fn a_vector_has_one_handler_a_core_at_a_time() {
 }
 
 #[test]
-fn an_event_that_runs_for_too_long_is_counted_and_what_is_short_is_not() {
+fn only_events_above_the_limit_are_counted_as_long() {
     let (_, platform) = cell(1, |_| {
         let spin = |ms| {
             let start = now();
@@ -380,7 +380,7 @@ fn a_polling_idle_handler_keeps_the_core_up_until_it_is_dropped() {
 }
 
 #[test]
-fn parallel_parts_run_on_all_cores_and_results_keep_their_order() {
+fn parallel_parts_run_on_all_cores_and_results_are_in_order() {
     cell(4, |_| {
         spawn_task(async {
             for round in 0..200 {
@@ -403,6 +403,6 @@ fn parallel_parts_run_on_all_cores_and_results_keep_their_order() {
 
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
-fn an_event_on_a_core_that_does_not_exist_is_refused() {
+fn an_event_for_a_core_that_does_not_exist_panics() {
     cell(1, |_| spawn_on(CoreIndex(1), || ()));
 }

@@ -1,4 +1,4 @@
-//! What happens where more events are made than run (docs/decisions/0012-overload.md).
+//! Back-pressure if events are created faster than they run (docs/decisions/0012-overload.md).
 
 use isola_abi::report::CorePhase;
 use isola_ebbs::{current_core, platform};
@@ -12,7 +12,7 @@ use isola_platform::CoreIndex;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Runs a cell whose core 0 starts with `main`. Returns the exit code of every core.
+/// Runs a cell whose core 0 starts with `main`. Returns the exit code of each core.
 fn cell(cores: usize, main: impl Fn() + Sync) -> Vec<i32> {
     let settings = Settings { cores, ..Settings::default() };
     isola_hosted::run(settings, Vec::new(), |_| {
@@ -23,7 +23,7 @@ fn cell(cores: usize, main: impl Fn() + Sync) -> Vec<i32> {
     })
 }
 
-/// Keeps the running event going until `is_over`.
+/// Keeps the running event running until `is_over`.
 fn stall(is_over: &AtomicBool) {
     while !is_over.load(Ordering::Acquire) {
         std::thread::yield_now();
@@ -35,7 +35,7 @@ fn at(core: u32) -> Event {
 }
 
 #[test]
-fn a_core_that_runs_nothing_takes_a_bounded_number_of_events_and_tells_when_it_takes_more() {
+fn a_stalled_core_accepts_a_bounded_number_of_events_and_announces_room() {
     static STALLED: AtomicBool = AtomicBool::new(false);
     static OVER: AtomicBool = AtomicBool::new(false);
     static RAN: AtomicUsize = AtomicUsize::new(0);
@@ -89,7 +89,7 @@ fn events_for_a_full_core_wait_with_their_senders_and_arrive_in_order() {
                 SENT.fetch_add(1, Ordering::Release);
             });
         }
-        // Until all is sent, and the senders have nothing to do but to wait for room.
+        // Runs until everything is sent, so that the senders only wait for room.
         spawn(|| {
             while SENT.load(Ordering::Acquire) < 3 {
                 std::thread::yield_now();
@@ -101,7 +101,7 @@ fn events_for_a_full_core_wait_with_their_senders_and_arrive_in_order() {
 }
 
 #[test]
-fn what_a_core_sends_last_before_it_halts_arrives_once_there_is_room() {
+fn the_last_event_of_a_halting_core_arrives_once_there_is_room() {
     static STALLED: AtomicBool = AtomicBool::new(false);
     static FULL: AtomicBool = AtomicBool::new(false);
     let codes = cell(2, || {
@@ -134,7 +134,7 @@ fn what_a_core_sends_last_before_it_halts_arrives_once_there_is_room() {
         })
         .detach();
     });
-    assert_eq!(codes, [0, 0], "a core halts with events that it has not sent, and nobody wakes it");
+    assert_eq!(codes, [0, 0], "a core halts with unsent events and is not woken");
 }
 
 #[test]
@@ -156,11 +156,11 @@ fn a_cell_ends_however_full_its_mailboxes_are() {
             });
         });
     });
-    assert_eq!(codes, [3, 3, 3], "all leave, with the code that came first");
+    assert_eq!(codes, [3, 3, 3], "all cores leave with the first exit code");
 }
 
 #[test]
-fn no_wake_up_of_a_task_is_refused_by_a_full_mailbox() {
+fn a_full_mailbox_refuses_no_wake_up_of_a_task() {
     const TASKS: usize = 3 * MAX_MAILBOX_EVENTS;
     static WAKERS: Mutex<Vec<std::task::Waker>> = Mutex::new(Vec::new());
     static DONE: AtomicUsize = AtomicUsize::new(0);
@@ -184,7 +184,7 @@ fn no_wake_up_of_a_task_is_refused_by_a_full_mailbox() {
                 })
                 .detach();
             }
-            // Behind the first polls of all of them.
+            // Runs after the first polls of all tasks.
             spawn(|| {
                 static FULL: AtomicBool = AtomicBool::new(false);
                 spawn_on(CoreIndex(0), || {
@@ -200,7 +200,7 @@ fn no_wake_up_of_a_task_is_refused_by_a_full_mailbox() {
 }
 
 #[test]
-fn events_of_other_cores_get_through_to_a_core_whose_queue_is_always_long() {
+fn a_core_with_a_long_queue_still_accepts_events_of_other_cores() {
     static CAME: AtomicUsize = AtomicUsize::new(0);
     const AWAITED: usize = 500;
     cell(2, || {
@@ -215,7 +215,7 @@ fn events_of_other_cores_get_through_to_a_core_whose_queue_is_always_long() {
         }
         spawn(|| {
             let refused = Event::new().try_spawn(|| ());
-            assert!(refused.is_err(), "an event is let into a queue that is long");
+            assert!(refused.is_err(), "a long queue accepts an event");
         });
         spawn_task_on(CoreIndex(1), || async {
             for _ in 0..AWAITED {
@@ -229,7 +229,7 @@ fn events_of_other_cores_get_through_to_a_core_whose_queue_is_always_long() {
 }
 
 #[test]
-fn room_on_the_own_core_comes_when_its_queue_is_short_again() {
+fn room_on_the_own_core_waits_for_a_short_queue() {
     cell(1, || {
         spawn_task(async {
             (0..2 * LONG_QUEUE).for_each(|_| spawn(|| ()));

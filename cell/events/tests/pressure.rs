@@ -1,4 +1,4 @@
-//! Who registers is told when memory runs low, on its own core, and once more as long as it is.
+//! Memory-pressure handlers run when memory runs low, on their own core, and again while it stays low.
 
 use isola_abi::report::MemoryPressure::{self, Critical, Low, None};
 use isola_ebbs::{current_core, platform};
@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Runs `main` as a task of a cell of so many cores, on the first.
+/// Runs `main` as a task on the first core of a cell with `cores` cores.
 fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + Sync) {
     isola_hosted::run(Settings { cores, ..Settings::default() }, Vec::new(), |_| {
         if current_core() == CoreIndex(0) {
@@ -27,7 +27,7 @@ fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + S
     });
 }
 
-/// As the page allocator does.
+/// Sets the level, as the page allocator does.
 fn set(pressure: MemoryPressure) {
     platform().report().memory.pressure.store(pressure as u32, Ordering::Relaxed);
 }
@@ -40,16 +40,16 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn handlers_are_called_at_every_change_and_again_while_it_lasts() {
+fn handlers_are_called_at_every_change_and_again_while_memory_is_short() {
     cell(1, || async {
         let calls: Rc<RefCell<Vec<MemoryPressure>>> = Rc::default();
         let log = calls.clone();
         let handler = on_memory_pressure(move |pressure| log.borrow_mut().push(pressure));
         sleep(AGAIN * 2).await;
-        assert!(calls.borrow().is_empty(), "nothing is short");
+        assert!(calls.borrow().is_empty(), "memory is not short");
         set(Low);
         assert_eq!(memory_pressure(), Low);
-        assert!(calls.borrow().is_empty(), "not within an event");
+        assert!(calls.borrow().is_empty(), "handlers do not run within an event");
         until(|| calls.borrow().len() >= 3).await;
         assert!(calls.borrow().iter().all(|call| *call == Low));
         set(Critical);
@@ -58,7 +58,7 @@ fn handlers_are_called_at_every_change_and_again_while_it_lasts() {
         until(|| calls.borrow().last() == Some(&None)).await;
         let count = calls.borrow().len();
         sleep(AGAIN * 3).await;
-        assert_eq!(calls.borrow().len(), count, "it is over");
+        assert_eq!(calls.borrow().len(), count, "memory is no longer short");
         drop(handler);
         set(Low);
         sleep(AGAIN * 2).await;
@@ -97,7 +97,7 @@ fn halted_cores_are_woken_and_each_calls_its_own_handlers() {
                 std::mem::forget(handler);
             });
         }
-        // Both have long been halted again.
+        // Both cores are halted again by then.
         sleep(Duration::from_millis(50)).await;
         set(Low);
         until(|| called(1, Low) && called(2, Low)).await;

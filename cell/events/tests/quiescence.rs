@@ -1,4 +1,4 @@
-//! Deferred work: when it runs, and whom it does not wake.
+//! Deferred work: its time, and the cores that stay halted.
 
 use isola_ebbs::current_core;
 use isola_events::{
@@ -26,7 +26,7 @@ fn passes(platform: &dyn Platform, core: usize) -> u64 {
 }
 
 #[test]
-fn deferred_work_runs_after_the_event_that_defers_it_for_its_activity() {
+fn deferred_work_runs_after_its_event_for_the_same_activity() {
     static RAN: AtomicBool = AtomicBool::new(false);
     cell(1, || {
         let query = register_activity("query").unwrap();
@@ -45,7 +45,7 @@ fn deferred_work_runs_after_the_event_that_defers_it_for_its_activity() {
 }
 
 #[test]
-fn deferred_work_waits_for_the_event_of_another_core_and_for_no_longer() {
+fn deferred_work_waits_for_running_events_of_other_cores() {
     static READING: AtomicBool = AtomicBool::new(false);
     static DEFERRED: AtomicBool = AtomicBool::new(false);
     static RAN: AtomicBool = AtomicBool::new(false);
@@ -56,7 +56,7 @@ fn deferred_work_waits_for_the_event_of_another_core_and_for_no_longer() {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(20));
-            assert!(!RAN.load(Ordering::Acquire), "what an event may look at is gone before it ends");
+            assert!(!RAN.load(Ordering::Acquire), "deferred work ran before a reader ended");
         });
         spawn(|| {
             while !READING.load(Ordering::Acquire) {
@@ -72,7 +72,7 @@ fn deferred_work_waits_for_the_event_of_another_core_and_for_no_longer() {
 }
 
 #[test]
-fn no_core_is_woken_and_none_stays_up_for_a_grace_period() {
+fn a_grace_period_wakes_no_core_and_keeps_none_running() {
     let platform = cell(4, || {
         // Core 2 has run and is halted; core 3 never ran.
         spawn_on(CoreIndex(2), || ());
@@ -84,7 +84,7 @@ fn no_core_is_woken_and_none_stays_up_for_a_grace_period() {
                 let ran = std::sync::Arc::new(AtomicBool::new(false));
                 let done = ran.clone();
                 defer(move || done.store(true, Ordering::Relaxed));
-                // Halts this core.
+                // Halts this core meanwhile.
                 while !ran.load(Ordering::Relaxed) {
                     sleep(Duration::from_micros(300)).await;
                 }
@@ -94,17 +94,17 @@ fn no_core_is_woken_and_none_stays_up_for_a_grace_period() {
         })
         .detach();
     });
-    assert!(passes(platform, 0) < 100_000, "a core that has nothing to do polls for a grace period");
+    assert!(passes(platform, 0) < 100_000, "an idle core polls for a grace period");
 }
 
 #[test]
-fn what_a_core_defers_before_it_halts_is_done_by_the_one_that_is_up() {
+fn work_deferred_before_a_halt_runs_on_a_running_core() {
     static READING: AtomicBool = AtomicBool::new(false);
     static RAN_ON: AtomicUsize = AtomicUsize::new(usize::MAX);
     let platform = cell(2, || {
         spawn_on(CoreIndex(1), || {
             READING.store(true, Ordering::Release);
-            // Until core 0 is halted.
+            // Waits until core 0 is halted.
             std::thread::sleep(Duration::from_millis(50));
             assert_eq!(RAN_ON.load(Ordering::Acquire), usize::MAX);
         });
@@ -123,7 +123,7 @@ fn what_a_core_defers_before_it_halts_is_done_by_the_one_that_is_up() {
 }
 
 #[test]
-fn work_that_cores_that_come_and_go_defer_all_runs() {
+fn all_deferred_work_of_halting_cores_runs() {
     const EACH: usize = 2_000;
     static RAN: AtomicUsize = AtomicUsize::new(0);
     cell(4, || {
@@ -134,7 +134,7 @@ fn work_that_cores_that_come_and_go_defer_all_runs() {
                 }
             });
             if left > 1 {
-                // Now and then on, now and then after a halt, now and then on another core.
+                // Continues at once, after a halt, or on another core.
                 match left % 7 {
                     0 => drop(spawn_task(async move {
                         sleep(Duration::from_micros(20)).await;

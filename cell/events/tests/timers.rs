@@ -1,4 +1,4 @@
-//! Alarms on hardware whose timer keeps other time than the cycle counter.
+//! Alarms on a core whose hardware timer disagrees with the cycle counter.
 #![cfg(not(loom))]
 
 use isola_ebbs::{current_core, platform};
@@ -8,7 +8,7 @@ use isola_platform::CoreIndex;
 use std::time::Duration;
 
 #[test]
-fn an_alarm_rings_though_the_hardware_timer_has_fired_before_it_was_due() {
+fn an_alarm_rings_although_the_hardware_timer_fired_early() {
     let settings = Settings { cores: 2, ..Settings::default() };
     let codes = isola_hosted::run(settings, Vec::new(), |_| {
         if current_core() == CoreIndex(0) {
@@ -19,7 +19,7 @@ fn an_alarm_rings_though_the_hardware_timer_has_fired_before_it_was_due() {
             .detach();
             spawn_task_on(CoreIndex(1), || async {
                 sleep(Duration::from_millis(300)).await;
-                // A timer that has fired is one that is not armed, and the core is up.
+                // Simulates a timer that has fired: it is no longer armed, and the core is running.
                 spawn_on(CoreIndex(0), || platform().arm_timer(None));
                 sleep(Duration::from_secs(20)).await;
                 exit(1);
@@ -27,5 +27,5 @@ fn an_alarm_rings_though_the_hardware_timer_has_fired_before_it_was_due() {
         }
         run()
     });
-    assert_eq!(codes, [0, 0], "a core halts without a timer, and its alarm never rings");
+    assert_eq!(codes, [0, 0], "a core halts without an armed timer, and its alarm never rings");
 }

@@ -1,4 +1,4 @@
-//! A cell in this process: from its settings to what its cores returned.
+//! A cell in this process: from its settings to the results of its cores.
 
 use crate::core::HostedCore;
 use crate::heap;
@@ -11,30 +11,31 @@ use isola_platform::{CoreIndex, CoreSet, Platform};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::thread;
 
-/// What a hosted cell is given.
+/// The settings of a hosted cell.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its name.
+    /// The cell's name.
     pub name: String,
-    /// How many cores; at most 64.
+    /// The number of cores; at most 64.
     pub cores: usize,
-    /// How many it can have, when more are [given](Hosted::give_core) while it runs; at least `cores`, and at most 64.
+    /// The number of core slots, for cores that are [plugged](Hosted::give_core) while it runs; at least `cores`, at
+    /// most 64.
     pub core_places: usize,
-    /// Whether a core stays on one processor.
+    /// Whether its cores are pinned to processors.
     pub pinning: Pinning,
     /// Arguments for the application.
     pub arguments: Vec<String>,
-    /// Its address in the network; without one it asks by DHCP.
+    /// The cell's network address; without one it uses DHCP.
     pub address: Option<NetworkAddress>,
 }
 
-/// Whether a core stays on one processor of the host.
+/// Whether cores are pinned to processors of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pinning {
-    /// Linux moves cores as it likes: for tests, of which several run beside each other.
+    /// Linux schedules cores freely: for tests that run in parallel.
     Free,
-    /// Each core has a processor, where the process may use as many processors as the cell has cores; otherwise
-    /// as [`Self::Free`].
+    /// Each core is pinned to a processor of its own if the process may use as many processors as the cell has cores;
+    /// otherwise the same as [`Self::Free`].
     WherePossible,
 }
 
@@ -45,12 +46,11 @@ impl Default for Settings {
     }
 }
 
-/// Runs `body` on every core of a cell of its own, those that are given to it while it runs included, and returns what each
-/// returned, core 0 first. The cell's memory
-/// is never given back: its cores' representatives may be referred to for good.
+/// Runs `body` on every core of a new cell, including cores that are plugged while it runs. Returns the results, core 0
+/// first. The cell's memory is never freed, as references to its cores' representatives may live on.
 ///
 /// # Panics
-/// Where `body` does on a core, the settings ask for no core or more than 64, or Linux gives no more file
+/// If `body` panics on a core, if the settings ask for no core or more than 64, or if Linux provides no more file
 /// descriptors or threads.
 pub fn run<T: Send>(
     settings: Settings,
@@ -64,7 +64,7 @@ pub fn run<T: Send>(
     start(Box::leak(Box::new(Hosted::new(settings, Memory::Host, network))), &processors, body)
 }
 
-/// As [`run`], for a platform that was made before, and on these processors: none, or one a core.
+/// Does the same as [`run`] for an existing platform, on `processors`: one per core, or none for no pinning.
 pub(crate) fn start<T: Send>(
     platform: &'static Hosted,
     processors: &[usize],
@@ -85,9 +85,9 @@ pub(crate) fn start<T: Send>(
                         return None;
                     }
                     let block = Box::leak(Box::new(CoreBlock::new(CoreIndex(index), ebbs, platform)));
-                    // SAFETY: the thread is new, so that it has no block; the block is its own, and its index is
-                    // given out once in this cell. `set_gs_base` sets the segment's base for this thread,
-                    // which nothing else on x86-64 Linux uses.
+                    // SAFETY: the thread is new, so it has no block; the block is its own, and its index is used once
+                    // in this cell. `set_gs_base` sets the segment's base for this thread, which nothing else on x86-64
+                    // Linux uses.
                     unsafe { block.enter(set_gs_base) };
                     let result = serve(|| {
                         HostedCore::enter(platform);
@@ -114,7 +114,7 @@ pub(crate) fn start<T: Send>(
     results
 }
 
-/// What a core does from when it has its block. Not inlined: see [`CoreBlock::enter`].
+/// Runs a core that has its block. Not inlined: see [`CoreBlock::enter`].
 #[inline(never)]
 fn serve<T>(body: impl FnOnce() -> T) -> T {
     body()
@@ -127,7 +127,7 @@ fn set_gs_base(base: *const CoreBlock) {
     assert_eq!(result, 0, "Linux lets a thread set its GS base");
 }
 
-/// A processor for each of so many cores; none, where this process may not use so many.
+/// Returns a processor for each core; none if this process may not use as many.
 pub(crate) fn enough_processors(cores: usize) -> Vec<usize> {
     let Ok(allowed) = sched_getaffinity(None) else { return Vec::new() };
     let processors: Vec<usize> =
@@ -135,10 +135,10 @@ pub(crate) fn enough_processors(cores: usize) -> Vec<usize> {
     if processors.len() == cores { processors } else { Vec::new() }
 }
 
-/// Keeps the calling thread on a processor.
+/// Pins the calling thread to a processor.
 fn pin(processor: usize) {
     let mut set = CpuSet::new();
     set.set(processor);
-    // Where it may no longer be used, the thread goes on wherever Linux lets it.
+    // If the processor may no longer be used, the thread stays unpinned.
     let _ = sched_setaffinity(None, &set);
 }

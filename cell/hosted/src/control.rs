@@ -1,7 +1,7 @@
-//! Queries to a hosted cell: the part of the management protocol that is about them, at a socket of the process's.
+//! Queries to a hosted cell: the query part of the management protocol, at a socket of the process.
 //!
-//! A thread beside the cores takes one asker at a time, as a supervisor does. The cell's memory is this process's: what is
-//! handed over is what the cell has put into its report, and nothing else.
+//! A thread beside the cores serves one client at a time, as a supervisor does. The cell shares this process's memory,
+//! but the thread only returns data that the cell has put into its report.
 
 use crate::platform::Hosted;
 use isola_abi::frame::{Decoder, MAX_CHUNK, encode};
@@ -18,21 +18,21 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// How long an asker may be silent before others get their turn.
+/// The time for which a client may be silent before the next one is served.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// How long nobody is waited for where none can be taken.
+/// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Listens at `path`, in the place of whatever was there, for this process's user alone.
+/// Listens at `path`, replacing an existing socket, for this process's user only.
 pub(crate) fn listen(platform: &'static Hosted, path: &Path) -> io::Result<()> {
     let listener = bind(path)?;
     thread::Builder::new().name("control".into()).spawn(move || {
         for stream in listener.incoming() {
             match stream {
-                // Whoever broke off has got what it wanted.
+                // An error here means that the client disconnected.
                 Ok(stream) => _ = serve(platform, stream),
-                // Such as no handle being free, which does not pass by asking again at once.
+                // Such as a lack of file descriptors, which an immediate retry would not change.
                 Err(_) => thread::sleep(PAUSE),
             }
         }
@@ -45,7 +45,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let folder = open(folder, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    // A name of any length, as that of a socket must be short.
+    // The address of a socket must be short; by this path the name can have any length.
     let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
     match remove_file(&short) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

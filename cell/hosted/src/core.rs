@@ -1,8 +1,8 @@
-//! A thread as a core: its interrupts, its timer, and how it halts.
+//! A thread as a core: its interrupts, its timer, and its halt.
 //!
-//! The core's epoll watches an eventfd, by which other threads ring it while it is halted, a timerfd, and the
-//! files that stand for devices ([`crate::file`]). It is asked when the core halts, and, for the
-//! devices' sake, now and then while the core is busy; a core without devices makes no system call while it runs.
+//! The core's epoll watches an eventfd, which other threads write to wake the halted core, a timerfd, and the files
+//! that act as devices ([`crate::file`]). The core polls it when it halts and, for the devices' sake, at intervals
+//! while it is busy; a core without devices makes no system call while it runs.
 
 use crate::pending::{MayHalt, Pending, Ring};
 use crate::platform::Hosted;
@@ -21,22 +21,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What epoll says of the eventfd and the timerfd; for a device it says the vector.
+/// The epoll data of the eventfd and the timerfd; that of a device is its vector.
 const OWN: u64 = u64::MAX;
 
 /// Events taken from epoll at once.
 const BATCH: usize = 64;
 
-/// For how long a busy core does not look at its devices, in cycles: some tens of microseconds.
+/// The interval in cycles at which a busy core polls its devices: some tens of microseconds.
 const BUSY_CYCLES: u64 = 100_000;
 
-/// Plain references: a thread that panicked with the lock held has left them whole.
+/// Ignores poisoning: these are plain references, valid even if a thread panicked with the lock held.
 fn idle() -> MutexGuard<'static, Vec<&'static HostedCore>> {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
-    /// The cell that the thread is a processor core of.
+    /// The cell of which the thread is a core.
     static CELL: Cell<Option<&'static Hosted>> = const { Cell::new(None) };
 }
 
@@ -47,23 +47,23 @@ pub struct HostedCore {
     epoll: OwnedFd,
     bell: OwnedFd,
     timer: OwnedFd,
-    /// How many files stand for devices of this core.
+    /// The number of files that act as devices of this core.
     devices: AtomicUsize,
-    /// Cycles at which epoll was last asked. The core's own.
+    /// The cycle count of the last epoll. Used by the core only.
     asked_at: AtomicU64,
-    /// The cores that the thread runs whose own core this is. The thread's own.
+    /// The vcores that the thread runs, whose home this is. Used by the thread only.
     carried: AtomicU64,
 }
 
-/// Cores of cells that have ended.
+/// Cores of ended cells.
 static IDLE: Mutex<Vec<&'static HostedCore>> = Mutex::new(Vec::new());
 
 impl HostedCore {
-    /// A core that no thread is yet: one of a cell that has ended, or another. Whoever still knows it of that cell may
-    /// interrupt it, as a device may at any time.
+    /// Returns a core without a thread: one of an ended cell, or a new one. A device of the ended cell may still
+    /// interrupt it, which is harmless.
     ///
     /// # Errors
-    /// What Linux says where it gives no more file descriptors: a core takes three.
+    /// The error of Linux if it provides no more file descriptors: a core needs three.
     pub(crate) fn take() -> io::Result<&'static Self> {
         match idle().pop() {
             Some(core) => Ok(core),
@@ -71,7 +71,7 @@ impl HostedCore {
         }
     }
 
-    /// Gives back a core that no thread is any more. One with devices is left to them.
+    /// Returns a core whose thread has ended. A core with devices is left to them.
     pub(crate) fn give_back(&'static self) {
         if self.devices.load(Ordering::Relaxed) == 0 {
             self.arm_timer(None);
@@ -86,7 +86,7 @@ impl HostedCore {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        // By edges, so that neither need ever be read: a ring or an expiry is told once.
+        // Edge-triggered, so that neither has to be read: epoll reports a write or an expiry once.
         for own in [&bell, &timer] {
             epoll::add(&epoll, own, EventData::new_u64(OWN), EventFlags::IN | EventFlags::ET)?;
         }
@@ -94,17 +94,18 @@ impl HostedCore {
         Ok(Self { pending: Pending::default(), epoll, bell, timer, devices, asked_at, carried })
     }
 
-    /// The core that the calling thread runs; `None` for threads that run none.
+    /// Returns the vcore that the calling thread runs; `None` on a thread that is not a core.
     pub fn current() -> Option<&'static Self> {
         CELL.get().map(Hosted::this_core)
     }
 
-    /// Makes the calling thread a processor core of that cell.
+    /// Makes the calling thread a core of that cell.
     pub(crate) fn enter(cell: &'static Hosted) {
         CELL.set(Some(cell));
     }
 
-    /// Has the calling thread, whose own core this is, be rung for all that it runs. `find` knows the cores.
+    /// Makes the calling thread, whose home vcore this is, wake up for all vcores of `set`. `find` returns a vcore's
+    /// core.
     pub(crate) fn carry(&self, home: CoreIndex, set: CoreSet, find: impl Fn(CoreIndex) -> &'static Self) {
         let before = CoreSet::from_bits(self.carried.swap(set.bits(), Ordering::Relaxed));
         for core in set.without(home).filter(|core| !before.contains(*core)) {
@@ -112,7 +113,7 @@ impl HostedCore {
             added.expect("an epoll watches another");
         }
         for core in before.without(home).filter(|core| !set.contains(*core)) {
-            // It fails where it is not watched, which is as good.
+            // This fails if it is not watched, which is harmless.
             let _ = epoll::delete(&self.epoll, &find(core).epoll);
         }
     }
@@ -122,19 +123,19 @@ impl HostedCore {
         self.ring(self.pending.insert(vector));
     }
 
-    /// Has the core return from its halt, or from the next one.
+    /// Makes the core return from its halt, or from its next one.
     pub(crate) fn wake(&self) {
         self.ring(self.pending.wake());
     }
 
     fn ring(&self, ring: Ring) {
         if ring == Ring::Needed {
-            // It fails only where the counter is full: then there is a ring already.
+            // This fails only if the counter is full: then a wake-up is pending already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }
 
-    /// The vectors of the interrupts that came. On the core alone.
+    /// Returns the vectors of the interrupts that arrived. To be called on the core itself.
     pub(crate) fn take_interrupts(&self) -> PendingVectors {
         if self.devices.load(Ordering::Relaxed) > 0
             && cycles().wrapping_sub(self.asked_at.load(Ordering::Relaxed)) > BUSY_CYCLES
@@ -144,7 +145,7 @@ impl HostedCore {
         self.pending.take()
     }
 
-    /// Halts until an interrupt comes, for this core or another that its thread runs. On the core alone.
+    /// Halts until an interrupt arrives for this vcore or another of the same thread. To be called on the core itself.
     pub(crate) fn halt(&'static self, home: CoreIndex, find: impl Fn(CoreIndex) -> &'static Self) {
         let others = CoreSet::from_bits(self.carried.load(Ordering::Relaxed)).without(home);
         let others = || others.map(&find);
@@ -160,13 +161,13 @@ impl HostedCore {
         self.pending.finish_halt();
     }
 
-    /// Asks epoll what there is; waits as long for something.
+    /// Polls epoll, and waits for up to `timeout` for an event.
     fn ask(&self, timeout: Option<&Timespec>) {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; BATCH];
         // A signal ends the wait early, which costs the core a pass.
         if let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, timeout) {
             for event in events {
-                // What is the core's own had to end the wait, and that is all.
+                // An event of the eventfd or the timerfd only has to end the wait.
                 if let Ok(vector) = u8::try_from(event.data.u64()) {
                     let _ = self.pending.insert(vector);
                 }
@@ -175,9 +176,9 @@ impl HostedCore {
         self.asked_at.store(cycles(), Ordering::Relaxed);
     }
 
-    /// Has the core's halt end after `delay`, or not by itself. On the core alone.
+    /// Makes the core's halt end after `delay`, or not by time. To be called on the core itself.
     pub(crate) fn arm_timer(&self, delay: Option<Duration>) {
-        // Zero would disarm it.
+        // Zero would disarm the timer.
         let delay = delay.map_or(Duration::ZERO, |delay| delay.max(Duration::from_nanos(1)));
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let tv_sec = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX);
@@ -187,19 +188,19 @@ impl HostedCore {
             .expect("a timer of the core's own takes any time");
     }
 
-    /// Has `vector` raised when something of `interest` is the case with `file`, once for each [`Self::rearm`].
+    /// Makes `file` raise `vector` when it is ready for `interest`, once for each [`Self::rearm`].
     pub(crate) fn watch(&self, file: BorrowedFd<'_>, interest: EventFlags, vector: u8) -> io::Result<()> {
         epoll::add(&self.epoll, file, EventData::new_u64(vector.into()), interest)?;
         self.devices.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Has the next event of a watched file raise its vector again.
+    /// Makes the next event of a watched file raise its vector again.
     pub(crate) fn rearm(&self, file: BorrowedFd<'_>, interest: EventFlags, vector: u8) -> io::Result<()> {
         epoll::modify(&self.epoll, file, EventData::new_u64(vector.into()), interest)
     }
 
-    /// Watches a file no longer.
+    /// Ends the watch of a file.
     pub(crate) fn forget(&self, file: BorrowedFd<'_>) {
         if epoll::delete(&self.epoll, file).is_ok() {
             self.devices.fetch_sub(1, Ordering::Relaxed);

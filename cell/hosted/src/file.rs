@@ -1,5 +1,5 @@
-//! A file of Linux as a device that interrupts: a socket, a pipe, a TAP interface. `epoll` watches it for the core that
-//! attached it.
+//! A Linux file as a device that interrupts: a socket, a pipe, a TAP interface. The core that attached it watches it by
+//! `epoll`.
 
 use crate::core::HostedCore;
 use rustix::event::epoll::EventFlags;
@@ -7,17 +7,17 @@ use rustix::fd::{AsFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
 
-/// What of a file is waited for.
+/// The readiness of a file that raises the interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// That it can be read.
+    /// The file can be read.
     Readable,
-    /// That it can be written to.
+    /// The file can be written.
     Writable,
 }
 
-/// Raises a vector on a core when a file is ready. Masked after each time, as a driver wants it, until
-/// [`Self::unmask`]. Dropped, it interrupts no longer.
+/// Raises a vector on a core when a file is ready. Masked after each interrupt, as drivers expect, until
+/// [`Self::unmask`]. Dropping it ends the interrupts.
 #[derive(Debug)]
 pub struct FileInterrupt {
     file: Arc<OwnedFd>,
@@ -27,11 +27,11 @@ pub struct FileInterrupt {
 }
 
 impl FileInterrupt {
-    /// Has `file` raise `vector` on the calling core, from now on.
+    /// Makes `file` raise `vector` on the calling core from now on.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] on a thread that is no core; otherwise what Linux says, as of a file
-    /// that is always ready, such as one on a disk.
+    /// [`io::ErrorKind::Unsupported`] on a thread that is not a core; otherwise the error of Linux, for example for a
+    /// file that is always ready, such as one on a disk.
     pub fn attach(file: Arc<OwnedFd>, interest: Interest, vector: u8) -> io::Result<Self> {
         let core = HostedCore::current().ok_or_else(|| {
             io::Error::new(io::ErrorKind::Unsupported, "only a core of a cell is interrupted: call it there")
@@ -45,9 +45,9 @@ impl FileInterrupt {
         Ok(Self { file, core, interest, vector })
     }
 
-    /// Lets the interrupt in again. Where the file is ready it comes at once.
+    /// Unmasks the interrupt. If the file is ready, it arrives at once.
     pub fn unmask(&self) {
-        // It is watched for as long as this lives.
+        // This cannot fail: the file is watched until this value is dropped.
         let _ = self.core.rearm(self.file.as_fd(), self.interest, self.vector);
     }
 }

@@ -1,19 +1,19 @@
 //! The memory of a process that is one cell: a pool of fixed size, from which the cell's cores allocate by the same
 //! code as on bare hardware.
 //!
-//! A process has more threads than its cell has cores, and its C library and the standard library allocate on all of
-//! them. So an object is in one of two places, and its address says in which:
+//! A process has more threads than its cell has cores, and the C library and the standard library allocate on all of
+//! them. So an object belongs to one of two allocators, which its address determines:
 //!
 //! ```text
 //! thread         allocates from      frees into
-//! a core         the pool            either; of the pool, into its own cache
-//! another        the C library       either; of the pool, through one cache for all, behind a lock
+//! a core         the pool            either; objects of the pool into its own cache
+//! another        the C library       either; objects of the pool through one shared cache, under a lock
 //! ```
 //!
-//! Objects in pieces are in the window of regions, and of the pool as well: their memory is taken out of it.
+//! Virtually contiguous allocations are mapped in the region area, and their memory comes from the pool.
 //!
-//! What the cell uses is what of the pool is handed out. Where the pool has run out, the cell's allocations fail, though
-//! the host may have memory.
+//! The cell's memory use is the allocated part of the pool. If the pool is exhausted, the cell's allocations fail, even
+//! if the host has memory.
 
 use isola_abi::id::MAX_CORES;
 use isola_abi::ledger::Ledger;
@@ -32,26 +32,26 @@ use std::sync::{Mutex, PoisonError};
 
 static HEAP: Heap<ThisThread> = Heap::new(ThisThread);
 
-/// Where the pool is: its first address, and its length in bytes. No object of the pool exists before they are set.
+/// The pool's first address, and its length in bytes. No object of the pool exists before they are set.
 static POOL_START: AtomicUsize = AtomicUsize::new(0);
 static POOL_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// The cache of all threads that are no cores, which use it in turn. A cell of so many cores that its last has this one
-/// has a last core that allocates as other threads do.
+/// The cache that all threads other than cores use in turn. If a cell has so many cores that this index is its last
+/// core's, that core allocates as other threads do.
 const OTHERS: usize = MAX_CORES - 1;
 
-/// Of a thread that has no cache.
+/// The index of a thread without a cache.
 const NONE: usize = usize::MAX;
 
 thread_local! {
     static CACHE: Cell<usize> = const { Cell::new(NONE) };
 }
 
-/// The heap's cache of the thread that runs. Asked on threads alone that have one.
+/// Returns the heap's cache of the current thread. Only called on threads that have one.
 struct ThisThread;
 
 // SAFETY: `enter_core` gives each core of the process's one cell its own index, below `OTHERS`; that one is set under a
-// lock, for as long as its holder is in the heap. No thread is interrupted by another in the allocator.
+// lock, for as long as the lock's holder is in the heap. No thread interrupts another in the allocator.
 unsafe impl CoreSource for ThisThread {
     #[inline(always)]
     fn current_core(&self) -> usize {
@@ -59,10 +59,10 @@ unsafe impl CoreSource for ThisThread {
     }
 }
 
-/// Makes the pool. Called once, before the cell has cores.
+/// Creates the pool. Called once, before the cell has cores.
 ///
 /// # Errors
-/// What Linux says where it has not so much address space for the process.
+/// The error of Linux if the process cannot have that much address space.
 pub(crate) fn start(len: usize) -> io::Result<()> {
     const ALIGN: usize = 2 << 20;
     // SAFETY: new memory at an address of Linux's choice changes nothing that exists.
@@ -75,17 +75,17 @@ pub(crate) fn start(len: usize) -> io::Result<()> {
         )
     }?;
     let skipped = start.align_offset(ALIGN);
-    // SAFETY: `skipped` is less than `ALIGN`, and the memory has so much more.
+    // SAFETY: `skipped` is less than `ALIGN`, and the mapping is longer than the pool by that much.
     let start = unsafe { start.add(skipped) }.cast::<u8>();
     POOL_START.store(start.addr(), Ordering::Relaxed);
     POOL_LEN.store(len, Ordering::Release);
     let start = NonNull::new(start).expect("Linux maps nothing at zero");
-    // SAFETY: just mapped, for good, and nobody else knows of it.
+    // SAFETY: just mapped, never unmapped, and without other users.
     unsafe { HEAP.pages().add_range(start, len) }.map_err(io::Error::other)
 }
 
-/// Gives the calling thread, that core of the process's one cell, a cache of its own. The first core has the pool say in
-/// the cell's report how short memory is.
+/// Gives the calling thread, a core of the process's one cell, its own cache. The first core connects the heap to the
+/// cell's report and ledger, where the heap publishes memory pressure.
 pub(crate) fn enter_core(core: usize, report: &'static Report, ledger: Ledger<'static>) {
     if core < OTHERS && POOL_LEN.load(Ordering::Acquire) > 0 {
         CACHE.set(core);
@@ -95,24 +95,24 @@ pub(crate) fn enter_core(core: usize, report: &'static Report, ledger: Ledger<'s
     }
 }
 
-/// Gives back what this core keeps, if memory is short. A few loads.
+/// Returns this core's cache if memory is short. Costs a few loads.
 pub(crate) fn relieve() {
     if CellHeap::is_core() {
         HEAP.relieve();
     }
 }
 
-/// Says what is used.
+/// Publishes the memory in use.
 pub(crate) fn publish(report: &MemoryReport) {
     HEAP.pages().statistics().publish(report);
 }
 
-/// Bytes of the pool.
+/// Returns the bytes of the pool.
 pub(crate) fn total_bytes() -> usize {
     HEAP.pages().statistics().total_bytes
 }
 
-/// Bytes of the pool that nobody has.
+/// Returns the free bytes of the pool.
 pub(crate) fn free_bytes() -> usize {
     let PageStatistics { total_bytes, used_bytes, .. } = HEAP.pages().statistics();
     total_bytes.saturating_sub(used_bytes)
@@ -129,15 +129,15 @@ impl CellHeap {
     #[inline]
     fn is_of_pool(object: *mut u8, layout: Layout) -> bool {
         let offset = object.addr().wrapping_sub(POOL_START.load(Ordering::Relaxed));
-        // What is smaller is never in pieces.
+        // Smaller objects are never virtually contiguous allocations.
         let is_large = layout.size().max(layout.align()) > LARGEST_OF_PAGES;
         offset < POOL_LEN.load(Ordering::Relaxed) || is_large && is_mapped(object.addr())
     }
 
-    /// Frees an object of the pool on a thread that is no core.
+    /// Frees an object of the pool on a thread that is not a core.
     ///
     /// # Safety
-    /// As of [`GlobalAlloc::dealloc`].
+    /// The same as for [`GlobalAlloc::dealloc`].
     #[cold]
     unsafe fn dealloc_elsewhere(object: *mut u8, layout: Layout) {
         static TURN: Mutex<()> = Mutex::new(());
@@ -150,7 +150,7 @@ impl CellHeap {
     }
 }
 
-// SAFETY: each object is passed to the allocator that it is of, which keeps the contract.
+// SAFETY: each object is passed to the allocator from which it comes, which keeps the contract.
 unsafe impl GlobalAlloc for CellHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -172,7 +172,7 @@ unsafe impl GlobalAlloc for CellHeap {
 
     #[inline]
     unsafe fn realloc(&self, object: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        // SAFETY: the caller's promise; `len` is a size as `layout` has one.
+        // SAFETY: the caller's promise; `len` satisfies the rules of a layout's size.
         unsafe {
             match (Self::is_of_pool(object, layout), Self::is_core()) {
                 (true, true) => return HEAP.realloc(object, layout, len),

@@ -1,24 +1,25 @@
 //! The library OS's platform in an ordinary Linux process: a thread is a core.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`cell`] | [`run`]: a cell of some cores, from its settings to what each core returned |
-//! | [`platform`] | what the cores see: [`Hosted`] |
-//! | [`mod@core`] | a thread as a core: its interrupts, its timer, and how it halts |
-//! | [`pending`] | interrupts on their way to a core, and the one flag that says whether it must be woken |
-//! | [`mod@file`] | a file of Linux as a device that interrupts |
-//! | [`window`] | virtual memory that pagers fill: mappings, SIGSEGV |
-//! | [`mod@link`] | a network of two cells, or of several, in memory |
+//! | [`cell`] | [`run`]: a cell of some cores, from its settings to the results of its cores |
+//! | [`platform`] | the [`Platform`](isola_platform::Platform) of the cores: [`Hosted`] |
+//! | [`mod@core`] | a thread as a core: its interrupts, its timer, and its halt |
+//! | [`pending`] | pending interrupts of a core, and the flag that says whether a sender has to wake it |
+//! | [`mod@file`] | a Linux file as a device that interrupts |
+//! | [`window`] | the region area: mappings, SIGSEGV |
+//! | [`mod@link`] | a network of cells of one process, in memory |
 //! | [`tap`] | a network device: a TAP interface of the host |
 //! | [`heap`] | the cell's memory: a pool, and the global allocator on it |
-//! | [`mod@process`] | a process that is one cell: what an application's binary becomes |
+//! | [`mod@process`] | a process that is one cell: the form of an application's binary |
+//! | `control` | queries of the host tool |
 //!
-//! What the hardware does for a bare cell, Linux does here:
+//! Linux takes the part of the hardware:
 //!
 //! | bare | hosted |
 //! |---|---|
-//! | a processor | a thread, pinned to a processor where it is asked for and there are enough |
-//! | an interrupt of another core | a bit, and an eventfd where the core is halted |
+//! | a core | a thread, pinned to a processor if requested and if there are enough |
+//! | an inter-processor interrupt | a bit, and an eventfd if the core is halted |
 //! | the local APIC's timer | a timerfd |
 //! | a device's interrupt | a file that epoll watches |
 //! | `hlt` | `epoll_wait` |

@@ -1,5 +1,5 @@
-//! A network of two cells of one process, or of several, in memory: a frame reaches the cell whose address it has, or all
-//! others.
+//! A switched network of two or more cells of one process, in memory: a frame reaches the cell with its destination
+//! address, or else all others.
 
 use crate::core::HostedCore;
 use isola_iobuf::{IoBuf, IoBufMut};
@@ -9,28 +9,29 @@ use isola_platform::network::{
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The interrupt of a link's queues.
+/// The vector of a link's queues.
 const VECTOR: u8 = 0x40;
 
-/// Frames that a direction holds; further ones are refused.
+/// Frames queued per direction; further ones are refused.
 const CAPACITY: usize = 256;
 
-/// Which frames get lost on the way.
+/// The frames that are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// None.
     Never,
-    /// Each of that number, in either direction.
+    /// Every n-th frame, in either direction.
     EveryNth(u64),
 }
 
-/// Two network devices that are connected to each other.
+/// Creates two network devices that are connected to each other.
 pub fn link(loss: Loss) -> (NetworkPort, NetworkPort) {
     let [one, other] = switch(loss);
     (one, other)
 }
 
-/// `N` network devices on one switch: a frame reaches the device whose address it has, or all others.
+/// Creates `N` network devices on one switch: a frame reaches the device with its destination address, or else all
+/// others.
 pub fn switch<const N: usize>(loss: Loss) -> [NetworkPort; N] {
     let wires: Arc<[Wire]> = (0..N).map(|_| Wire::new(loss)).collect();
     core::array::from_fn(|own| NetworkPort {
@@ -42,12 +43,12 @@ pub fn switch<const N: usize>(loss: Loss) -> [NetworkPort; N] {
     })
 }
 
-/// The address of a switch's device.
+/// Returns the address of a switch's device.
 fn mac(number: usize) -> [u8; 6] {
     [0x02, 0, 0, 0, 0, number as u8 + 1]
 }
 
-/// What comes to one device.
+/// The frames to one device.
 struct Wire {
     loss: Loss,
     state: Mutex<WireState>,
@@ -58,7 +59,7 @@ struct WireState {
     frames: VecDeque<Vec<u8>>,
     sent: u64,
     receiver: Option<&'static HostedCore>,
-    /// Whether the receiver wants to be interrupted at the next frame.
+    /// Whether the next frame interrupts the receiver.
     armed: bool,
 }
 
@@ -67,12 +68,12 @@ impl Wire {
         Self { loss, state: Mutex::default() }
     }
 
-    /// Plain data: a thread that panicked with the lock held has left it whole.
+    /// Ignores poisoning: this is plain data, valid even if a thread panicked with the lock held.
     fn lock(&self) -> MutexGuard<'_, WireState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings a frame to the device, if it does not get lost on the way.
+    /// Queues a frame for the device, unless the frame is lost.
     fn put(&self, frame: Vec<u8>) {
         let mut wire = self.lock();
         wire.sent += 1;
@@ -99,7 +100,7 @@ impl LinkQueue {
         &self.wires[self.own]
     }
 
-    /// The devices that a frame is for.
+    /// Returns the devices that receive a frame.
     fn receivers(&self, frame: &[u8]) -> Vec<usize> {
         let others = (0..self.wires.len()).filter(|number| *number != self.own);
         let named = frame.get(..6).and_then(|to| others.clone().find(|number| mac(*number) == to));
@@ -128,7 +129,7 @@ impl NetworkQueue for LinkQueue {
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         let bytes = frame.to_vec();
         let receivers = self.receivers(&bytes);
-        // A frame for several reaches those that have room; one for a single device waits for it.
+        // A multicast frame reaches the devices that have room; a frame for a single device waits for room.
         if let [only] = receivers[..]
             && self.wires[only].lock().frames.len() >= CAPACITY
         {

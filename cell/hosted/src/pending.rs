@@ -1,18 +1,18 @@
-//! Interrupts on their way to a core: a bit a vector, set by any thread, taken by the core.
+//! Pending interrupts of a core: one bit per vector, set by any thread and taken by the core.
 //!
-//! Who sets a bit wakes the core only where it is halted, or about to be:
+//! A sender wakes the core only if it is halted or about to halt:
 //!
 //! ```text
 //! sender                            core
 //!   set the vector's bit              asleep := true
 //!   fence                             fence
-//!   if swap(asleep, false):           if a bit is set: asleep := false, go on
-//!     ring the core's eventfd         else: epoll_wait
+//!   if swap(asleep, false):           if a bit is set: asleep := false, continue
+//!     write the core's eventfd        else: epoll_wait
 //! ```
 //!
-//! With the fences, either the sender sees the flag or the core sees the bit. A core that runs costs its senders no
-//! system call. A ring that comes late, after the core has woken for another reason, ends its next halt early, which
-//! a core must be ready for anyway.
+//! With the fences, either the sender sees the flag or the core sees the bit. Interrupts of a running core cost their
+//! senders no system call. A late write, after the core has woken for another reason, ends its next halt early, which
+//! is harmless.
 
 use isola_platform::{Others, PendingVectors};
 
@@ -21,22 +21,22 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Interrupts on their way to a core.
+/// The pending interrupts of a core.
 #[derive(Debug, Default)]
 pub struct Pending {
     words: [AtomicU64; 4],
-    /// Whether the core is to return from its next halt though no vector is set.
+    /// Whether the core has to return from its next halt although no vector is set.
     woken: AtomicBool,
     asleep: AtomicBool,
 }
 
-/// Whether a core has to be rung.
+/// Whether the sender has to write the core's eventfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Ring {
-    /// It halts, or is about to.
+    /// The core is halted, or about to halt.
     Needed,
-    /// It runs, and finds out by itself.
+    /// The core is running, and will see the interrupt.
     NotNeeded,
 }
 
@@ -44,9 +44,9 @@ pub enum Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum MayHalt {
-    /// Until it is rung.
+    /// It may halt until its eventfd is written.
     Yes,
-    /// Something came.
+    /// An interrupt is pending.
     No,
 }
 
@@ -57,7 +57,7 @@ impl Pending {
         self.ring()
     }
 
-    /// Has the core return from its halt, or from the next one.
+    /// Makes the core return from its halt, or from its next one.
     pub fn wake(&self) -> Ring {
         self.woken.store(true, Ordering::Release);
         self.ring()
@@ -72,7 +72,7 @@ impl Pending {
         }
     }
 
-    /// Takes the vectors of the first quarter that has any. Called on the core itself.
+    /// Takes the vectors of the first quarter that has any. To be called on the core itself.
     pub fn take(&self) -> PendingVectors {
         let is_set = |word: &AtomicU64| word.load(Ordering::Relaxed) != 0;
         let Some(quarter) = self.words.iter().position(is_set) else { return PendingVectors::default() };
@@ -82,7 +82,7 @@ impl Pending {
         PendingVectors::of_quarter(quarter as u8, bits, others)
     }
 
-    /// Says that the core is about to halt. Returns whether it may.
+    /// Marks the core as about to halt. Returns whether it may.
     pub fn prepare_halt(&self) -> MayHalt {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -90,7 +90,7 @@ impl Pending {
         if vectors == 0 && !self.woken.load(Ordering::Relaxed) { MayHalt::Yes } else { MayHalt::No }
     }
 
-    /// Says that the core is up again, whether it halted or not.
+    /// Marks the core as running, whether it halted or not.
     pub fn finish_halt(&self) {
         self.asleep.store(false, Ordering::Relaxed);
         self.woken.swap(false, Ordering::Acquire);
@@ -115,8 +115,8 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// Has each of `send` done by a thread of its own while a core is about to halt. One of them rings the core where
-    /// it halts, whatever the others do, and the core sees all that was sent.
+    /// Runs each of `send` on a separate thread while a core is about to halt. If the core halts, exactly one of them
+    /// has to write its eventfd, and the core sees everything that was sent.
     fn model(send: &'static [fn(&Pending) -> Ring], vectors: &'static [u8]) {
         loom::model(move || {
             let pending = Arc::new(Pending::default());
@@ -141,17 +141,17 @@ mod models {
     }
 
     #[test]
-    fn an_interrupt_of_a_core_that_halts_rings_it_or_is_seen() {
+    fn an_interrupt_of_a_halting_core_rings_it_or_is_seen() {
         model(&[|pending| pending.insert(5)], &[5]);
     }
 
     #[test]
-    fn a_wake_up_of_a_core_that_halts_rings_it_or_is_seen() {
+    fn a_wake_up_of_a_halting_core_rings_it_or_is_seen() {
         model(&[|pending| pending.wake()], &[]);
     }
 
     #[test]
-    fn of_several_who_interrupt_one_rings() {
+    fn of_several_senders_exactly_one_rings() {
         model(&[|pending| pending.insert(5), |pending| pending.insert(70)], &[5, 70]);
         model(&[|pending| pending.insert(5), |pending| pending.wake()], &[5]);
     }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_that_runs_is_not_rung_and_one_that_halts_is_rung_once() {
+    fn a_running_core_is_not_rung_and_a_halting_core_is_rung_once() {
         let pending = Pending::default();
         assert_eq!(pending.insert(3), Ring::NotNeeded);
         assert_eq!(take_all(&pending), [3]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_a_halt_prevents_it() {
+    fn a_pending_interrupt_or_wake_up_prevents_a_halt() {
         let pending = Pending::default();
         assert_eq!(pending.wake(), Ring::NotNeeded);
         assert_eq!(pending.prepare_halt(), MayHalt::No);

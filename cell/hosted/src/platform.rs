@@ -1,4 +1,4 @@
-//! What the cores of a hosted cell see of their machine.
+//! The hosted platform: the machine as the cores of a cell see it.
 
 use crate::cell::Settings;
 use crate::core::HostedCore;
@@ -24,7 +24,7 @@ pub struct Hosted {
     descriptor: Descriptor,
     report: Box<Report>,
     activities: Box<[ActivityRecord]>,
-    /// Of each place for a core, as many as there are activities.
+    /// For each core slot, as many entries as there are activities.
     used: Box<[ActivityReport]>,
     clock: Clock,
     cores: Box<[&'static HostedCore]>,
@@ -32,22 +32,22 @@ pub struct Hosted {
     request: AtomicU32,
     questions: Questions,
     places: Places,
-    /// Whether the cell has ended; with a bell for those that wait to be given to it.
+    /// Whether the cell has ended. `coming` wakes the threads that wait to be plugged.
     ended: Mutex<bool>,
     coming: Condvar,
     memory: Memory,
 }
 
-/// Where a cell's memory comes from.
+/// The source of a cell's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// The process takes it from its host, as much as there is.
+    /// The host, without a limit of its own.
     Host,
-    /// The process's pool is the cell's: see [`crate::heap`].
+    /// The process's pool: see [`crate::heap`].
     Pool,
 }
 
-/// Memory of the host, in bytes.
+/// Returns the memory of the host, in bytes.
 fn host_memory() -> u64 {
     let info = rustix::system::sysinfo();
     info.totalram.saturating_mul(u64::from(info.mem_unit))
@@ -83,7 +83,7 @@ impl Hosted {
             halt_mode: HaltMode::Hlt,
             interrupt_mode: InterruptMode::X2Apic,
         };
-        // SAFETY: a report is atomic integers and arrays of them, for which zero is a value.
+        // SAFETY: a report consists of atomic integers and arrays of them, for which zero is a value.
         let report = unsafe { Box::<Report<[CoreReport; MAX_CORES]>>::new_zeroed().assume_init() };
         let slots =
             slots(if memory == Memory::Pool { memory_bytes as u64 } else { host_memory() }, core_places);
@@ -117,7 +117,7 @@ impl Hosted {
         }
     }
 
-    /// Where the cell's memory comes from.
+    /// Returns the source of the cell's memory.
     pub(crate) fn memory(&self) -> Memory {
         self.memory
     }
@@ -126,20 +126,20 @@ impl Hosted {
         &self.cores
     }
 
-    /// Asks the cell for something, as a supervisor would.
+    /// Sends the cell a request, as a supervisor would.
     pub fn ask(&self, request: Request) {
         self.request.store(request as u32, Ordering::Release);
         self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
     }
 
-    /// Puts a question to the cell, as a supervisor would. Returns its number; `None` where it is too long.
+    /// Sends the cell a query, as a supervisor would. Returns its number; `None` if it is too long.
     pub fn query(&self, line: Line, question: &[u8]) -> Option<u32> {
         let number = self.questions.put(line, question)?;
         self.interrupt(CoreIndex(0), isola_abi::descriptor::REQUEST_VECTOR);
         Some(number)
     }
 
-    /// The core that the calling thread runs.
+    /// Returns the vcore that the calling thread runs.
     pub(crate) fn this_core(&self) -> &'static HostedCore {
         self.core(current_core())
     }
@@ -148,7 +148,7 @@ impl Hosted {
         self.cores[core.0 as usize]
     }
 
-    /// Gives the cell another thread as a core, at that place, as a supervisor would; nothing, where there is one.
+    /// Plugs a thread as a core at that slot, as a supervisor would. Does nothing if the slot is occupied.
     pub fn give_core(&self, place: CoreIndex) {
         let ended = self.ended();
         if self.places.at(place.0 as usize).kind == OrderKind::Vacant {
@@ -160,8 +160,8 @@ impl Hosted {
         self.coming.notify_all();
     }
 
-    /// Takes the thread at that place away from the cell, as a supervisor would, and returns when it runs nothing of the
-    /// cell any more. Not from the first place, and not on a core of the cell.
+    /// Unplugs the thread at that slot, as a supervisor would, and returns when it no longer runs any vcore. Does
+    /// nothing for the first slot. Not to be called on a core of the cell.
     pub fn take_core(&self, place: CoreIndex) {
         let index = place.0 as usize;
         if place.0 == 0 || self.places.at(index).kind != OrderKind::Stay {
@@ -176,8 +176,8 @@ impl Hosted {
         self.places.order(index, OrderKind::Vacant);
     }
 
-    /// Waits until there is a core at that place. Returns whether there is; there is none any more once the cell has ended.
-    /// Allocates nothing.
+    /// Waits until a core is plugged into that slot. Returns [`Comes::Never`] once the cell has ended. Allocates
+    /// nothing.
     pub(crate) fn wait_for_core(&self, place: CoreIndex) -> Comes {
         let echo = &self.report.cores[place.0 as usize].order;
         let is_away = |ended: &mut bool| {
@@ -189,26 +189,26 @@ impl Hosted {
         if *ended { Comes::Never } else { Comes::Now }
     }
 
-    /// The cell has ended: nobody comes any more.
+    /// Marks the cell as ended: no core is plugged any more.
     pub(crate) fn end(&self) {
         *self.ended() = true;
         self.coming.notify_all();
     }
 
-    /// A plain flag: a thread that panicked with the lock held has left it whole.
+    /// Ignores poisoning: this is a plain flag, valid even if a thread panicked with the lock held.
     fn ended(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a core comes to a place.
+/// Whether a core was plugged into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Comes {
     Now,
     Never,
 }
 
-/// Measures the cycle counter against the process's clock. 5 ms give it to better than a thousandth.
+/// Measures the cycle counter against the process's clock. With 5 ms the error is below a thousandth.
 fn calibrate() -> ClockWords {
     let (start, start_cycles) = both_clocks();
     thread::sleep(Duration::from_millis(5));
@@ -224,8 +224,8 @@ fn calibrate() -> ClockWords {
     }
 }
 
-/// The process's clock and the cycle counter, of the same moment: of several readings the one that took the shortest, as
-/// Linux may have had the thread wait between two clocks.
+/// Reads the process's clock and the cycle counter at the same moment: of several readings it takes the shortest, as
+/// Linux may have preempted the thread between two clocks.
 fn both_clocks() -> (Instant, u64) {
     let reading = |_| {
         let before = cycles();
@@ -286,7 +286,7 @@ impl Platform for Hosted {
     }
 
     fn go_on_with_others(&self) -> OwnTurn {
-        // Nobody takes a thread by force.
+        // Threads are never suspended by force.
         OwnTurn::Undisturbed
     }
 
@@ -308,7 +308,7 @@ impl Platform for Hosted {
 
     fn print(&self, text: &[u8]) {
         use std::io::Write;
-        // Whoever closed the process's output does not want to read it.
+        // An error means that the process's output is closed, and is ignored.
         let mut output = std::io::stdout().lock();
         let _ = output.write_all(text).and_then(|()| output.flush());
     }
@@ -329,7 +329,7 @@ impl Platform for Hosted {
 
     fn memory_free(&self) -> usize {
         match self.memory {
-            // Asking the host takes a system call, and its answer would be everybody's, not the cell's.
+            // The host's free memory takes a system call to read, and is shared with other processes.
             Memory::Host => usize::MAX,
             Memory::Pool => heap::free_bytes(),
         }

@@ -1,7 +1,7 @@
-//! A process that is one cell: what an application's binary becomes on this platform.
+//! A process that is one cell: the form of an application's binary on this platform.
 //!
-//! [`process!`](crate::process!) defines the C `main` of the binary, which has no Rust one: the application's is a task
-//! of the cell. [`Process`] is what such a process has before its cell begins.
+//! [`process!`](crate::process!) defines the C `main` of the binary. The application's main function is a task of the
+//! cell, so the binary has no Rust `main`. [`Process`] is the state of such a process before its cell starts.
 
 use crate::cell::{Settings, enough_processors, start};
 use crate::control;
@@ -22,14 +22,14 @@ use std::process::exit;
 use std::sync::Barrier;
 use std::thread;
 
-/// Exit code where the cell cannot begin.
+/// Exit code if the cell could not start.
 pub const NOT_RUN: i32 = 125;
 
-/// Exit code of a cell that was asked to stop again before it had.
+/// Exit code of a cell that was asked to stop a second time before it had stopped.
 const KILLED: i32 = 137;
 
-/// Makes the binary a process that is one cell. `$main` is a `fn() -> i32`, which runs on the process's first thread and
-/// returns its exit code. `$new`, of type `$allocator`, is the global allocator.
+/// Makes the binary a process that is one cell. `$main` is a `fn() -> i32`, which runs on the process's first thread
+/// and returns its exit code. `$new`, of type `$allocator`, is the global allocator.
 #[macro_export]
 macro_rules! process {
     ($main:expr, $allocator:ty = $new:expr) => {
@@ -44,9 +44,9 @@ macro_rules! process {
     };
 }
 
-/// What the process was told, and its cell, which has not begun.
+/// The process's specification, and its cell before the start.
 pub struct Process {
-    /// What the environment says.
+    /// The specification from the environment.
     pub spec: HostedSpec,
     /// The name of the cell.
     pub name: String,
@@ -54,10 +54,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Reads what the process is told, and takes the cell's memory.
+    /// Reads the specification from the environment, and allocates the cell's memory.
     ///
     /// # Errors
-    /// What to tell the user.
+    /// A message for the user.
     pub fn open() -> Result<Self, String> {
         let line = env::var(VARIABLE).unwrap_or_default();
         let spec: HostedSpec = line.parse().map_err(|error| format!("{VARIABLE}: {error}"))?;
@@ -75,11 +75,11 @@ impl Process {
         Ok(Self { spec, name, arguments: words.collect() })
     }
 
-    /// Runs the cell: `begin` on its first core, then `run` on every core. Returns what it returned on the first.
-    /// ^C and its kin ask the cell to stop; a second time, it is ended by force.
+    /// Runs the cell: `begin` on its first core, then `run` on every core. Returns the first core's result. A first
+    /// SIGINT, SIGTERM or SIGHUP asks the cell to stop; a second one ends the process.
     ///
     /// # Errors
-    /// What to tell the user.
+    /// A message for the user.
     pub fn run(
         self,
         network: Vec<NetworkPort>,
@@ -99,7 +99,7 @@ impl Process {
             control::listen(platform, Path::new(path)).map_err(|error| format!("{path}: {error}"))?;
         }
         listen(platform).map_err(|error| format!("signals cannot be taken: {error}"))?;
-        // No core invokes an Ebb before the application could replace it.
+        // No core calls an Ebb before the application had the opportunity to replace it.
         let begun = Barrier::new(cores);
         let codes = start(platform, &processors, |_| {
             if current_core() == CoreIndex(0) {
@@ -112,23 +112,23 @@ impl Process {
     }
 }
 
-/// Has a write to who does not read any more fail, instead of ending the process. Rust's own `main` would have done so.
+/// Makes a write to a closed pipe fail instead of ending the process, as Rust's own `main` would have done.
 fn ignore_broken_pipes() {
     // SAFETY: no handler is installed, and no other thread runs yet that could have one.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
-/// Has the process killed when its parent ends.
+/// Makes Linux kill the process when its parent ends.
 fn end_with(parent: u32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // It may have ended before.
+    // The parent may have ended before that.
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|pid| pid.get().unsigned_abs() != parent) {
         exit(KILLED);
     }
     Ok(())
 }
 
-/// Has the signals that ask a process to end ask the cell to stop; a second one ends it by force.
+/// Makes the first termination signal ask the cell to stop, and the second end the process.
 fn listen(platform: &'static Hosted) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     thread::Builder::new().name("signals".into()).spawn(move || {

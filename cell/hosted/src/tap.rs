@@ -1,8 +1,8 @@
-//! A TAP interface of the host as a cell's network device: frames go between the cell and the host's own TCP/IP as they
-//! are. It takes root's rights, or an interface that was made for the user.
+//! A TAP interface of the host as a cell's network device: frames pass unchanged between the cell and the host's own
+//! TCP/IP. Needs root privileges, or an interface that was created for the user.
 //!
-//! Each frame stands behind a header in virtio's form (`IFF_VNET_HDR`), as on a virtual machine's device: what stays on this
-//! machine is not summed, and segments of up to 64 KiB go either way in one piece.
+//! A header in virtio's format (`IFF_VNET_HDR`) precedes each frame, as on a virtual machine's device: frames that stay
+//! on this machine need no checksums, and TCP segments of up to 64 KiB pass in one piece in both directions.
 
 use crate::file::{FileInterrupt, Interest};
 use isola_iobuf::{Chain, IoBuf, IoBufMut};
@@ -19,49 +19,49 @@ use std::sync::Arc;
 /// The vector of the first queue; the others follow.
 const FIRST_VECTOR: u8 = 0x40;
 
-/// Longest IP packet that the interface carries.
+/// Largest MTU, in bytes, that the interface carries.
 const MTU: u16 = 1500;
 
 /// Length of the header before each frame, in bytes (virtio 1.2, 5.1.6).
 const HEADER_LEN: usize = 12;
 
-/// Length of a buffer for the beginning of a frame, header included: all of it, where it is not a long one.
+/// Length of the buffer for the start of a frame, header included; a frame of ordinary length fits in it.
 const FIRST_LEN: usize = 2048;
 
-/// Length of a buffer for what follows: the longest IP packet.
+/// Length of the buffer for the rest of a frame: the longest IP packet.
 const REST_LEN: usize = 65_536;
 
-/// In the header: the checksum stands partly.
+/// Header flag: the checksum is partial.
 const NEEDS_CHECKSUM: u8 = 1;
 
-/// In the header: the checksum was looked at.
+/// Header flag: the checksum has been verified.
 const DATA_VALID: u8 = 2;
 
-/// In the header: a TCP segment to be cut, over IPv4 and over IPv6.
+/// Header value: a TCP segment to split, over IPv4 and over IPv6.
 const SEGMENT_IPV4: u8 = 1;
 const SEGMENT_IPV6: u8 = 4;
 
-/// `TUNSETVNETHDRSZ` and `TUNSETOFFLOAD`.
+/// The ioctls `TUNSETVNETHDRSZ` and `TUNSETOFFLOAD`.
 const SET_HEADER_LEN: libc::Ioctl = 0x4004_54d8;
 const SET_OFFLOADS: libc::Ioctl = 0x4004_54d0;
 
-/// Parts of a frame that are handed to Linux at once; one of more is put together first.
+/// Most pieces of a frame in one system call; a frame of more pieces is copied into one first.
 const MOST_PARTS: usize = 24;
 
-/// What the two sides of an interface leave to each other.
+/// The work that the two sides of an interface leave to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
-    /// Nothing: every frame is as it would be on a wire.
+    /// None: every frame is complete, as on a wire.
     Nothing,
-    /// Checksums, and cutting long segments.
+    /// Checksums, and the splitting of long segments.
     SumsAndSegments,
 }
 
-/// Opens the interface, which is made where it does not exist, with so many queues: one, where it is there and was made
-/// for one.
+/// Opens the interface with `queues` queues, and creates it if it does not exist. An existing interface that was
+/// created for one queue is opened with one.
 ///
 /// # Errors
-/// What Linux says: most often that the caller may not, or that another program has the interface.
+/// The error of Linux: most often the caller lacks the privilege, or another program uses the interface.
 pub fn open(interface: &str, queues: usize, leave: Leave) -> io::Result<NetworkPort> {
     let files = match attach(interface, queues.max(1), libc::IFF_MULTI_QUEUE, leave) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => attach(interface, 1, 0, leave)?,
@@ -73,7 +73,7 @@ pub fn open(interface: &str, queues: usize, leave: Leave) -> io::Result<NetworkP
             as Box<dyn NetworkQueue + Send>
     });
     let [a, b, c, d, e, ..] = RandomState::new().hash_one(interface).to_ne_bytes();
-    // Locally administered, and of one station.
+    // A locally administered unicast address.
     Ok(NetworkPort {
         mac: [0x02, a, b, c, d, e],
         mtu: MTU,
@@ -97,7 +97,7 @@ fn attach(interface: &str, queues: usize, kind: libc::c_int, leave: Leave) -> io
             }
             let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | kind;
             request.ifr_ifru.ifru_flags = kind as libc::c_short;
-            // SAFETY: the file is open, and the request is one of `TUNSETIFF`'s, which reads and writes it.
+            // SAFETY: the file is open, and the request is of `TUNSETIFF`'s type, which reads and writes it.
             let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
             if result != 0 {
                 return Err(io::Error::last_os_error());
@@ -108,10 +108,10 @@ fn attach(interface: &str, queues: usize, kind: libc::c_int, leave: Leave) -> io
         .collect()
 }
 
-/// Says how long the header is, and whether this side takes frames without checksums, and long ones.
+/// Sets the header's length, and whether this side accepts long frames and frames without checksums.
 fn agree_on_header(file: &OwnedFd, leave: Leave) -> io::Result<()> {
     let len = HEADER_LEN as libc::c_int;
-    // SAFETY: the file is open, and the request reads a number of the type given.
+    // SAFETY: the file is open, and the request reads a number of the given type.
     if unsafe { libc::ioctl(file.as_raw_fd(), SET_HEADER_LEN, &raw const len) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -132,7 +132,7 @@ struct TapQueue {
     file: Arc<OwnedFd>,
     vector: u8,
     interrupt: Option<FileInterrupt>,
-    /// Where the rest of a long frame goes.
+    /// The buffer for the rest of a long frame.
     rest: IoBufMut,
     leave: Leave,
 }
@@ -148,7 +148,7 @@ impl NetworkQueue for TapQueue {
     }
 
     fn attach(&mut self) {
-        // What fails here fails for want of memory in the kernel: the queue is silent then.
+        // This fails only if the kernel lacks memory; the queue then raises no interrupts.
         self.interrupt = FileInterrupt::attach(self.file.clone(), Interest::Readable, self.vector).ok();
     }
 
@@ -173,7 +173,7 @@ impl NetworkQueue for TapQueue {
     fn send(&mut self, frame: Frame) -> Result<(), Frame> {
         match write(&self.file, &frame) {
             Err(rustix::io::Errno::AGAIN) => Err(frame),
-            // A frame that Linux does not take, for one while the interface is down, is lost as on any wire.
+            // A frame that Linux refuses, for example while the interface is down, is lost as on any wire.
             _ => Ok(()),
         }
     }
@@ -183,7 +183,7 @@ impl NetworkQueue for TapQueue {
     fn reclaim(&mut self, _recycle: &mut dyn FnMut(IoBufMut)) {}
 
     fn enable_interrupts(&mut self) -> FramesPending {
-        // Frames that are there already interrupt at once.
+        // Frames that are already there interrupt at once.
         self.interrupt.iter().for_each(FileInterrupt::unmask);
         FramesPending::No
     }
@@ -193,8 +193,8 @@ impl NetworkQueue for TapQueue {
 }
 
 impl TapQueue {
-    /// The rest of a frame of which so many bytes stand behind the first buffer. A short rest is copied out of the large
-    /// buffer, which else would stay with it.
+    /// Returns the rest of a frame, of which `len` bytes are beyond the first buffer. A short rest is copied, so that
+    /// the large buffer can be reused.
     fn take_rest(&mut self, len: usize) -> Option<Box<Chain>> {
         if len == 0 {
             return None;
@@ -209,7 +209,7 @@ impl TapQueue {
     }
 }
 
-/// The header of a frame.
+/// Returns the header of a frame.
 fn header(frame: &Frame) -> [u8; HEADER_LEN] {
     let Some(PartialChecksum { start, offset }) = frame.checksum else { return [0; HEADER_LEN] };
     let (kind, segment_len) = match frame.segment_len {

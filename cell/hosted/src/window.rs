@@ -1,14 +1,14 @@
-//! The window of regions in a process: addresses that are reserved once, and pages that Linux gives.
+//! The region area in a process: addresses that are reserved once, and pages from Linux.
 //!
 //! | bare | hosted |
 //! |---|---|
-//! | an entry of a page table | a mapping that may be read and written, which was reserved before |
-//! | a page fault | SIGSEGV, on a signal stack of its own |
-//! | memory of the heap at two addresses | memory that is given back to Linux at the one, and taken from it at the other |
-//! | a page with contents, filled before anybody sees it | a mapping made elsewhere and moved into place |
-//! | cores forget what was retired when they pass their loops | `mmap` returns when all have |
+//! | a page-table entry | a readable and writable mapping over reserved addresses |
+//! | a page fault | SIGSEGV, on a separate signal stack |
+//! | heap memory mapped at a second address | memory moved by `mremap`, or discarded here and provided there |
+//! | a page with contents, filled before it is visible | a mapping filled elsewhere and moved to its address |
+//! | cores flush their TLBs in their loops | the TLB shootdown has completed when `mmap` returns |
 //!
-//! The pages are Linux's: their size is what it likes (2 MiB are asked for, not ordered), and so are their colours.
+//! Linux chooses the pages' physical size (this code only advises 2 MiB) and their colours.
 
 use isola_abi::layout::PageSize;
 use isola_memory::regions::{
@@ -22,23 +22,24 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-/// Length of the window, in bytes, where the process may have so many addresses; else half of it, or of that, and so on.
+/// Length of the region area in bytes; if the process cannot have that much address space, half of it, a quarter, and
+/// so on.
 const LEN: usize = 128 << 30;
 
-/// Its length at least: an eighth of it is a multiple of 1 GiB.
+/// Its least length: an eighth of it is a multiple of 1 GiB.
 const SHORTEST: usize = 8 << 30;
 
-/// The window starts at a multiple of this.
+/// The alignment of its start.
 const ALIGN: usize = PageSize::OneGib.bytes();
 
 struct HostedWindow {
     extent: Extent,
-    /// The pages that are filled. The lock is taken in faults: nothing is touched with it held that could fault.
+    /// The filled pages. Page faults take the lock, so no code may touch a region with it held.
     pages: Mutex<BTreeMap<usize, PageSize>>,
     memory: MappedMemory,
 }
 
-/// Takes the window into use, once a process.
+/// Initialises the region area, once per process.
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -52,51 +53,51 @@ pub(crate) fn start() {
     });
 }
 
-/// Gives the calling thread, a core, a signal stack that pagers can run on. Never given back.
+/// Gives the calling thread, a core, a signal stack on which pagers can run. The stack is never freed.
 pub(crate) fn enter_core() {
     const LEN: usize = 64 << 10;
-    /// Below it, where nothing is: a pager that runs over the end ends the process.
+    /// An unmapped page below the stack: an overflow by a pager ends the process.
     const GUARD: usize = PageSize::FourKib.bytes();
     let Some(start) = reserve(GUARD + LEN).map(|guard| guard + GUARD) else { return };
-    // SAFETY: the memory was reserved here, and is nobody else's.
+    // SAFETY: the memory was reserved here, and has no other users.
     let allowed =
         unsafe { libc::mprotect(start as *mut c_void, LEN, libc::PROT_READ | libc::PROT_WRITE) } == 0;
     let stack = libc::stack_t { ss_sp: start as *mut c_void, ss_flags: 0, ss_size: LEN };
     if allowed {
-        // SAFETY: the stack is this thread's, for good. Where Linux refuses it, the one from before stays.
+        // SAFETY: the stack belongs to this thread and is never freed. If Linux refuses it, the previous one stays.
         unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) };
     }
 }
 
-/// Reserves addresses, without memory.
+/// Reserves addresses without memory.
 fn reserve(len: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping, wherever Linux likes.
+    // SAFETY: a new mapping, at an address of Linux's choice.
     let start = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
     (start != libc::MAP_FAILED).then_some(start.addr())
 }
 
 impl HostedWindow {
-    /// A core that panicked with the lock held ends its test anyway; the map is plain data.
+    /// Ignores poisoning: the map is plain data, and a panic of a core ends its test anyway.
     fn pages(&self) -> MutexGuard<'_, BTreeMap<usize, PageSize>> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The page that `address` is in.
+/// Returns the page that contains `address`.
 fn page_in(pages: &BTreeMap<usize, PageSize>, address: usize) -> Option<(usize, PageSize)> {
     let (start, size) = pages.range(..=address).next_back()?;
     (address < start + size.bytes()).then_some((*start, *size))
 }
 
-// SAFETY: what is filled is memory that Linux gives this process for these addresses alone, until it takes it back in
-// `retire`; no thread has any translation left when that returns.
+// SAFETY: filled pages are memory that Linux provides to this process at these addresses only, until `retire` takes it
+// back; when that returns, no thread has a translation left.
 unsafe impl Window for HostedWindow {
     fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// Linux has as many as it takes.
+    /// Linux has no fixed limit.
     fn table_count(&self) -> usize {
         usize::MAX / 2
     }
@@ -116,7 +117,7 @@ unsafe impl Window for HostedWindow {
             Contents::Zero => None,
             Contents::Written(write) => {
                 let made = Made::new(size.bytes())?;
-                // SAFETY: just made, of that length, and nobody else's.
+                // SAFETY: just created, of that length, and without other users.
                 write(unsafe { std::slice::from_raw_parts_mut(made.start as *mut u8, made.len) });
                 Some(made)
             }
@@ -129,7 +130,7 @@ unsafe impl Window for HostedWindow {
             None => {}
         }
         let there = match written {
-            // SAFETY: the page is the caller's to fill, and within what was reserved.
+            // SAFETY: the page is the caller's to fill, and within the reserved range.
             Some(made) => unsafe { made.move_to(address) },
             // SAFETY: as above.
             None => unsafe { provide(address, size.bytes()) },
@@ -196,7 +197,7 @@ unsafe impl Window for HostedWindow {
             assert!(moved, "Linux has memory for a page that is moved");
             self.memory.set(to, memory, FRAME);
         }
-        // SAFETY: the caller's promise; what was there is gone.
+        // SAFETY: the caller's promise; the pages that were there have moved.
         unsafe { reserve_again(from, len) };
         Retired(0)
     }
@@ -207,8 +208,8 @@ unsafe impl Window for HostedWindow {
 /// Length of a page, in bytes.
 const FRAME: usize = PageSize::FourKib.bytes();
 
-/// Which page of the heap's memory each page of the window stands for, if any: a word a page, which Linux provides when
-/// it is written.
+/// The heap page, if any, that each page of the region area represents: one word per page. Linux provides the memory of
+/// the words when they are written.
 struct MappedMemory {
     window: Extent,
     words: &'static [AtomicUsize],
@@ -219,11 +220,11 @@ impl MappedMemory {
         let count = window.len / FRAME;
         let len = count * size_of::<AtomicUsize>();
         let start = reserve(len)?;
-        // SAFETY: just reserved, for good.
+        // SAFETY: just reserved, and never unmapped.
         if !unsafe { allow(start, len) } {
             return None;
         }
-        // SAFETY: the memory is there for good, and zero: values of the type.
+        // SAFETY: the memory is never unmapped, and zero is a value of the type.
         let words = unsafe { std::slice::from_raw_parts(start as *const AtomicUsize, count) };
         Some(Self { window, words })
     }
@@ -238,7 +239,7 @@ impl MappedMemory {
         }
     }
 
-    /// The pages of a range that stand for some, which they do no longer, with these.
+    /// Clears the words of a range. Returns the pages that represented heap pages, and these.
     fn take(&self, address: usize, len: usize) -> impl Iterator<Item = (usize, NonNull<u8>)> {
         (address..address + len).step_by(FRAME).filter_map(|page| {
             let memory = self.word(page).swap(0, Ordering::Relaxed);
@@ -247,10 +248,10 @@ impl MappedMemory {
     }
 }
 
-/// Makes addresses as they were when they were reserved. What was there is gone.
+/// Returns addresses to their reserved state. Their contents are lost.
 ///
 /// # Safety
-/// They were reserved, are the caller's, and nobody uses them.
+/// The addresses were reserved, belong to the caller, and have no users.
 unsafe fn reserve_again(address: usize, len: usize) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the caller's promise.
@@ -258,7 +259,7 @@ unsafe fn reserve_again(address: usize, len: usize) {
     assert_ne!(reserved, libc::MAP_FAILED, "what was reserved once can be reserved again");
 }
 
-/// Has Linux provide memory for addresses that were reserved when it is touched; false where it refuses.
+/// Makes Linux provide memory at reserved addresses on first access; false if it refuses.
 ///
 /// # Safety
 /// The addresses are the caller's.
@@ -267,28 +268,28 @@ unsafe fn allow(address: usize, len: usize) -> bool {
     unsafe { libc::mprotect(address as *mut c_void, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
-/// Gives memory back to Linux, which provides zeros when it is touched again.
+/// Returns memory to Linux, which provides zeros at the next access.
 ///
 /// # Safety
-/// The memory is whole pages and the caller's, and what is in it is of no use.
+/// The memory consists of whole pages, belongs to the caller, and its contents are not needed.
 unsafe fn discard(address: usize, len: usize) -> bool {
-    // SAFETY: the caller's promise. Where Linux does not do it, the memory stays, and nothing is wrong.
+    // SAFETY: the caller's promise. If Linux does not do it, the memory stays, which is harmless.
     unsafe { libc::madvise(address as *mut c_void, len, libc::MADV_DONTNEED) };
     true
 }
 
-/// Has what is in memory appear at addresses that were reserved, and no longer where it was; false where Linux refuses.
+/// Moves the contents of memory to reserved addresses; false if Linux refuses.
 ///
 /// # Safety
 /// Memory and addresses are the caller's.
 unsafe fn take_along(from: usize, len: usize, to: usize) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-    // SAFETY: the caller's promise. The memory stays mapped where it was.
+    // SAFETY: the caller's promise. The old addresses stay mapped.
     let moved = unsafe { libc::mremap(from as *mut c_void, len, len, flags, to as *mut c_void) };
     if moved != libc::MAP_FAILED {
         return true;
     }
-    // A Linux that does not know this yet, or a process of too many mappings.
+    // The Linux version lacks this flag, or the process has too many mappings.
     // SAFETY: the caller's promise.
     unsafe {
         if !allow(to, len) {
@@ -299,7 +300,7 @@ unsafe fn take_along(from: usize, len: usize, to: usize) -> bool {
     }
 }
 
-/// Has Linux provide memory for addresses that were reserved; false where it has none.
+/// Makes Linux provide memory at reserved addresses at once; false if it has none.
 ///
 /// # Safety
 /// The addresses are the caller's.
@@ -310,16 +311,16 @@ unsafe fn provide(address: usize, len: usize) -> bool {
         return false;
     }
     if len >= PageSize::TwoMib.bytes() {
-        // SAFETY: advice changes nothing but speed.
+        // SAFETY: the advice affects only performance.
         unsafe { libc::madvise(start, len, libc::MADV_HUGEPAGE) };
     }
-    // A Linux that does not know this yet provides the memory when it is touched.
-    // SAFETY: as above; the memory comes to be there, and is zero.
+    // A Linux version without this advice provides the memory on first access.
+    // SAFETY: as above; the memory becomes present, and is zero.
     let populated = unsafe { libc::madvise(start, len, libc::MADV_POPULATE_WRITE) };
     populated == 0 || std::io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
 }
 
-/// A page that is made before it has its place.
+/// A page that is prepared before it moves to its address.
 struct Made {
     start: usize,
     len: usize,
@@ -332,14 +333,14 @@ impl Made {
         if unsafe { provide(made.start, len) } { Ok(made) } else { Err(FillError::OutOfMemory(len)) }
     }
 
-    /// Moves it to its place; false where Linux refuses. Whoever looks there sees all of it, or none.
+    /// Moves the page to its address; false if Linux refuses. Concurrent readers of the address see all of it, or none.
     ///
     /// # Safety
     /// The addresses are the caller's.
     unsafe fn move_to(self, address: usize) -> bool {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let (from, to) = (self.start as *mut c_void, address as *mut c_void);
-        // SAFETY: what is moved is this value's, and where to the caller's.
+        // SAFETY: the source is this value's, and the target the caller's.
         let moved = unsafe { libc::mremap(from, self.len, self.len, flags, to) } != libc::MAP_FAILED;
         if moved {
             std::mem::forget(self);
@@ -355,21 +356,21 @@ impl Drop for Made {
     }
 }
 
-/// Has page faults in the window come to [`regions::fault`].
+/// Passes page faults in the region area to [`regions::fault`].
 fn catch_faults() {
     // SAFETY: all zero is a value of the structure.
     let (mut before, mut action): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
-    // SAFETY: asks what is done, and changes nothing.
+    // SAFETY: only reads the current action.
     unsafe { libc::sigaction(libc::SIGSEGV, ptr::null(), &raw mut before) };
     let _ = BEFORE.set(before);
     action.sa_sigaction = fault as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler keeps to what one of a synchronous signal may do: what it interrupts is the access to a
-    // region, and who accesses a region holds nothing that the way of a fault needs.
+    // SAFETY: the handler obeys the rules of a synchronous signal's handler: it interrupts an access to a region, and
+    // code that accesses a region holds no resource that fault handling needs.
     unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()) };
 }
 
-/// What was done on SIGSEGV before: Rust's own report of an overflow of its stack.
+/// The previous action on SIGSEGV: Rust's own report of a stack overflow.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 extern "C" fn fault(_: i32, info: *const libc::siginfo_t, _: *const c_void) {
@@ -381,18 +382,18 @@ extern "C" fn fault(_: i32, info: *const libc::siginfo_t, _: *const c_void) {
         Err(FaultError::NoRegion) => {}
         Err(error) => say(address, error),
     }
-    // The access faults again, and then what was done before is done.
+    // The access faults again, and the previous action handles it.
     let before = BEFORE.get().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: what was there before is there again.
+    // SAFETY: restores the previous action.
     unsafe { libc::sigaction(libc::SIGSEGV, before, ptr::null_mut()) };
 }
 
-/// The number of the last error, as the code that faulted had it: Linux's calls on the way of a fault leave their own.
+/// The `errno` of the interrupted code, which system calls during fault handling would overwrite.
 struct Errno(libc::c_int);
 
 impl Errno {
     fn kept() -> Self {
-        // SAFETY: it is the calling thread's own, and there for as long as that.
+        // SAFETY: the location belongs to the calling thread, and lives as long as it.
         Self(unsafe { *libc::__errno_location() })
     }
 }
@@ -404,13 +405,13 @@ impl Drop for Errno {
     }
 }
 
-/// Says what is wrong, without any lock: whoever faulted may hold all of them.
+/// Prints the error without any lock, as the faulting code may hold any.
 fn say(address: usize, error: FaultError) {
     let mut text = [0; 256];
     let mut rest = &mut text[..];
     let _ = writeln!(rest, "crashed: access to {address:#x}: {error}");
     let unused = rest.len();
     let said = &text[..text.len() - unused];
-    // SAFETY: the bytes are there; who has closed the file does not want to read them.
+    // SAFETY: the bytes are valid; if the file is closed, the message is lost.
     unsafe { libc::write(libc::STDERR_FILENO, said.as_ptr().cast(), said.len()) };
 }

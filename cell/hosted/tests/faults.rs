@@ -1,11 +1,11 @@
-//! Page faults of a process, as the code that faults sees them: not at all.
+//! Page faults in a process are invisible to the faulting code.
 
 use isola_hosted::Settings;
 use isola_memory::regions::{FillError, Filler, OnDemand, PageSize, Pager, Region};
 use std::fs::File;
 use std::io;
 
-/// A pager of whose calls to Linux one fails.
+/// A pager that makes a failing system call.
 struct Failing(OnDemand);
 
 impl Pager for Failing {
@@ -17,10 +17,10 @@ impl Pager for Failing {
 }
 
 #[test]
-fn a_page_fault_leaves_the_error_of_the_code_that_faulted() {
+fn a_page_fault_preserves_errno() {
     isola_hosted::run(Settings::default(), Vec::new(), |_| {
         let region = Region::new("failing", 1 << 20, Failing(OnDemand::new(PageSize::FourKib))).unwrap();
-        // Not the error that the pager comes to.
+        // A different error from the pager's.
         assert!(File::open("/dev/null/nowhere").is_err());
         let before = io::Error::last_os_error().raw_os_error();
         let byte = std::hint::black_box(&region)[5];

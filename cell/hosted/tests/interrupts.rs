@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const VECTOR: u8 = 0x51;
 
-/// Runs a cell whose core 0 begins with `main`; returns its exit code.
+/// Runs a cell whose core 0 starts with `main`; returns its exit code.
 fn cell(settings: Settings, main: impl Fn(&'static Hosted) + Sync) -> i32 {
     let codes = isola_hosted::run(settings, Vec::new(), |platform| {
         if isola_ebbs::current_core() == CoreIndex(0) {
@@ -27,7 +27,7 @@ fn cell(settings: Settings, main: impl Fn(&'static Hosted) + Sync) -> i32 {
     codes[0]
 }
 
-/// Ends the cell with code 1 where the test does not.
+/// Ends the cell with code 1 after a minute, if the test has not ended it.
 fn end_late() {
     spawn_task(async {
         sleep(Duration::from_secs(60)).await;
@@ -41,7 +41,7 @@ fn bind(vector: u8, handler: impl Fn() + 'static) {
 }
 
 #[test]
-fn an_interrupt_of_any_thread_wakes_a_halted_core_each_time() {
+fn every_interrupt_from_any_thread_wakes_a_halted_core() {
     let code = cell(Settings::default(), |platform| {
         let count = Rc::new(Cell::new(0));
         let (ask, answer) = std::sync::mpsc::channel();
@@ -74,7 +74,7 @@ fn a_core_interrupts_itself_and_others() {
     assert_eq!(code, 0);
 }
 
-/// A pipe whose readable end interrupts the calling core, and what is to be kept for that.
+/// Returns a pipe whose readable end interrupts the calling core, with the interrupt.
 fn attach() -> (Rc<FileInterrupt>, std::io::PipeReader, std::io::PipeWriter) {
     let (reader, writer) = pipe().unwrap();
     let file: OwnedFd = reader.try_clone().unwrap().into();
@@ -118,7 +118,7 @@ fn a_file_interrupts_a_halted_core_and_a_busy_one() {
 }
 
 #[test]
-fn a_masked_file_does_not_interrupt_and_neither_does_one_that_was_let_go_of() {
+fn masked_and_dropped_files_do_not_interrupt() {
     let code = cell(Settings::default(), |_| {
         let (interrupt, _reader, mut writer) = attach();
         let count = Rc::new(Cell::new(0));
@@ -132,7 +132,7 @@ fn a_masked_file_does_not_interrupt_and_neither_does_one_that_was_let_go_of() {
             assert_eq!(count.get(), 1, "masked by its first interrupt");
             interrupt.unmask();
             sleep(ten).await;
-            assert_eq!(count.get(), 2, "what was not read interrupts again");
+            assert_eq!(count.get(), 2, "unread data interrupts again");
             interrupt.unmask();
             drop(interrupt);
             sleep(ten).await;
@@ -149,14 +149,14 @@ fn a_masked_file_does_not_interrupt_and_neither_does_one_that_was_let_go_of() {
 }
 
 #[test]
-fn a_thread_that_is_no_core_cannot_be_interrupted() {
+fn a_thread_that_is_not_a_core_cannot_be_interrupted() {
     let (reader, _writer) = pipe().unwrap();
     let error = FileInterrupt::attach(Arc::new(reader.into()), Interest::Readable, VECTOR).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
 }
 
 #[test]
-fn cores_keep_to_one_processor_each_where_there_are_enough() {
+fn cores_are_pinned_if_there_are_enough_processors() {
     let allowed = sched_getaffinity(None).unwrap().count() as usize;
     for cores in [1, allowed.min(8), allowed + 1] {
         let settings = Settings { cores, pinning: Pinning::WherePossible, ..Settings::default() };
@@ -167,7 +167,7 @@ fn cores_keep_to_one_processor_each_where_there_are_enough() {
 }
 
 #[test]
-fn cells_that_have_ended_leave_no_descriptors_open() {
+fn ended_cells_leave_no_descriptors_open() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let settings = || Settings { cores: 4, ..Settings::default() };
     let one = || {
@@ -176,12 +176,12 @@ fn cells_that_have_ended_leave_no_descriptors_open() {
     (0..8).for_each(|_| one());
     let before = open();
     (0..100).for_each(|_| one());
-    // Other tests of this process have theirs.
+    // Other tests of this process open descriptors as well.
     assert!(open() < before + 100, "{before} descriptors, then {}", open());
 }
 
 #[test]
-fn time_outs_hold_while_a_core_is_interrupted_all_the_time() {
+fn timeouts_work_while_a_core_is_interrupted_constantly() {
     let code = cell(Settings::default(), |platform| {
         bind(VECTOR, move || spawn(move || platform.interrupt(CoreIndex(0), VECTOR)));
         platform.interrupt(CoreIndex(0), VECTOR);

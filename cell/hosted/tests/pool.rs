@@ -1,4 +1,4 @@
-//! A process whose global allocator is its cell's heap, as an application's is.
+//! A process whose global allocator is its cell's heap, as in an application.
 #![allow(unsafe_code, reason = "sets the environment, which the process reads once")]
 
 use isola_abi::report::MemoryPressure;
@@ -20,7 +20,7 @@ fn free() -> usize {
     isola_ebbs::platform().memory_free()
 }
 
-/// Vectors of all sizes that say what they are.
+/// Returns vectors of all sizes with a known content.
 fn objects(seed: u8) -> Vec<Vec<u8>> {
     (0..2_000_usize).map(|turn| vec![seed ^ turn as u8; 1 + turn * 7 % 5_000]).collect()
 }
@@ -37,7 +37,7 @@ async fn main() {
     assert!(before - free() >= 8 * MIB && free() > 32 * MIB, "{before}, then {}", free());
     drop(held);
 
-    // Threads that are no cores allocate elsewhere, and free what the cores made; and the other way round.
+    // Other threads allocate from the C library and free the cores' objects, and vice versa.
     let (to_thread, from_core) = channel::<Vec<Vec<u8>>>();
     let (to_core, from_thread) = channel();
     let thread = thread::spawn(move || {
@@ -63,13 +63,13 @@ async fn main() {
     let whole = parallel(8, |part| async move { are_whole(part as u8, &objects(part as u8)) });
     assert!(!whole.await.contains(&false));
 
-    // What is more than the pool fails, whatever the host has; and the cell goes on.
+    // An allocation beyond the pool fails, whatever the host has; the cell continues.
     let mut much = Vec::<u8>::new();
     assert!(much.try_reserve_exact(65 * MIB).is_err());
     assert!(much.try_reserve_exact(16 * MIB).is_ok());
     drop(much);
 
-    // Who can do without some is called when little is left.
+    // Memory-pressure handlers run when little is left.
     let called = Rc::new(Cell::new(false));
     let seen = called.clone();
     let handler = on_memory_pressure(move |level| seen.set(seen.get() || level != MemoryPressure::None));
@@ -85,7 +85,7 @@ async fn main() {
 }
 
 #[test]
-fn the_cores_of_a_process_allocate_from_its_pool_and_no_other_thread_does() {
+fn only_the_cores_of_a_process_allocate_from_its_pool() {
     // SAFETY: no other thread of this process reads or writes the environment now.
     unsafe { std::env::set_var(isola_abi::hosted::VARIABLE, "cores=2 memory=64M network=none") };
     let process = Process::open().unwrap();

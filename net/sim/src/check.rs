@@ -1,8 +1,8 @@
-//! Reads the frames that a stack sends with a crate that the stack does not use for making them.
+//! Checks of the frames that a stack sends, by a crate that the stack does not use to build them.
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
-/// Panics where a frame is not well-formed in every field that this network uses, checksums included.
+/// Panics unless the frame is well-formed in every field that this network uses, checksums included.
 pub fn frame(bytes: &[u8], mtu: usize) {
     assert!(bytes.len() <= 14 + mtu, "a frame of {} bytes on a link for {mtu}", bytes.len());
     let packet = SlicedPacket::from_ethernet(bytes).expect("a well-formed frame");
@@ -21,7 +21,7 @@ pub fn frame(bytes: &[u8], mtu: usize) {
     assert_eq!(checksum(transport, packet.net.as_ref()), Some(()), "checksum of {transport:?}");
 }
 
-/// Whether a frame carries a TCP segment or a UDP datagram whose checksum is right.
+/// Returns whether a frame has a TCP segment or a UDP datagram with a correct checksum.
 pub fn is_summed(bytes: &[u8]) -> bool {
     let Ok(packet) = SlicedPacket::from_ethernet(bytes) else { return false };
     match &packet.transport {
@@ -32,7 +32,7 @@ pub fn is_summed(bytes: &[u8]) -> bool {
     }
 }
 
-/// `Some` where the transport's checksum is right.
+/// Returns `Some` if the transport's checksum is correct.
 fn checksum(transport: &TransportSlice<'_>, net: Option<&NetSlice<'_>>) -> Option<()> {
     let (told, sum) = match (transport, net?) {
         (TransportSlice::Tcp(tcp), NetSlice::Ipv4(ip)) => {

@@ -1,9 +1,9 @@
-//! What the device of a simulated host does to frames, in the place of the stack: sums, and cuts.
+//! The offloads of a simulated host's device: checksums and TCP segmentation.
 
 use crate::check;
 use isola_net_stack::{Frame, PartialChecksum, RxChecksum, TxChecksum};
 
-/// The frames that go out where the stack hands `frame` over.
+/// Returns the frames that the device sends if the stack transmits `frame`.
 pub fn sent(frame: &Frame) -> Vec<Vec<u8>> {
     let whole = frame.to_vec();
     match (frame.checksum, frame.segment_len) {
@@ -14,8 +14,8 @@ pub fn sent(frame: &Frame) -> Vec<Vec<u8>> {
     }
 }
 
-/// Cuts a TCP segment into several of `len` bytes of data and a last one: each behind the headers of the first, with what
-/// has to be different in them.
+/// Splits a TCP segment into several of `len` bytes of data and a last one. Each gets the headers of the first, with
+/// the necessary changes.
 fn cut(whole: &[u8], headers_len: usize, len: usize, offload: PartialChecksum) -> Vec<Vec<u8>> {
     let (headers, data) = whole.split_at(headers_len);
     let tcp = usize::from(offload.start);
@@ -41,10 +41,10 @@ fn cut(whole: &[u8], headers_len: usize, len: usize, offload: PartialChecksum) -
         let seq = seq.wrapping_add((number * len) as u32);
         bytes[tcp + 4..tcp + 8].copy_from_slice(&seq.to_be_bytes());
         if number + 1 < count {
-            // What ends something ends it with the last: FIN and PSH.
+            // Only the last segment has FIN and PSH.
             bytes[tcp + 13] &= !0x09;
         }
-        // The pseudo-header's sum holds the whole's length.
+        // The pseudo-header's sum includes the length of the whole segment.
         let at = tcp + usize::from(offload.offset);
         let parts = [half(headers, at), !(whole_len as u16), tcp_len as u16].map(u16::to_be_bytes);
         let sum = ones_sum(parts.as_flattened());
@@ -54,7 +54,7 @@ fn cut(whole: &[u8], headers_len: usize, len: usize, offload: PartialChecksum) -
     data.chunks(len).enumerate().map(cut).collect()
 }
 
-/// The sum of 16-bit words in one's complement.
+/// Returns the one's complement sum of 16-bit words.
 fn ones_sum(bytes: &[u8]) -> u16 {
     let (pairs, odd) = bytes.as_chunks::<2>();
     let mut sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
@@ -65,14 +65,14 @@ fn ones_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Where the checksum stands in UDP's header.
+/// The offset of the checksum in UDP's header.
 const UDP_CHECKSUM: u16 = 6;
 
-/// Stores the sum of everything from a place on, where that of the pseudo-header stands.
+/// Stores the checksum of all bytes from `start` on, in place of the pseudo-header's sum.
 fn summed(mut bytes: Vec<u8>, PartialChecksum { start, offset }: PartialChecksum) -> Vec<u8> {
     let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
     let sum = match ones_sum(&bytes[start..]) {
-        // In UDP a checksum of zero says that there is none.
+        // In UDP a checksum of zero means that there is none.
         0xffff if offset == UDP_CHECKSUM => 0xffff,
         sum => !sum,
     };
@@ -80,7 +80,8 @@ fn summed(mut bytes: Vec<u8>, PartialChecksum { start, offset }: PartialChecksum
     bytes
 }
 
-/// What a device that a stack leaves its sums to says of those of a received frame.
+/// Returns the checksum state of a received frame, as the device reports it: verified only if the device has the
+/// offload and the checksum is correct.
 pub fn received(bytes: &[u8], who_sums: TxChecksum) -> RxChecksum {
     if who_sums == TxChecksum::Device && check::is_summed(bytes) {
         RxChecksum::Verified

@@ -1,30 +1,30 @@
-//! How bad a network is.
+//! The properties of a network link.
 
 use isola_net_stack::Duration;
 
-/// What happens to the frames that a host sends. Chances are in thousandths.
+/// The treatment of the frames that a host sends. Probabilities are in thousandths.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// Time that every frame takes.
+    /// Delay of every frame.
     pub latency: Duration,
-    /// Further time, anew for each frame from zero to this: more than the time between frames reorders them.
+    /// Further random delay per frame, from zero to this. Frames are reordered if it exceeds the time between them.
     pub jitter: Duration,
-    /// Frames that vanish.
+    /// Probability that a frame is lost.
     pub loss: u32,
-    /// Frames that arrive twice.
+    /// Probability that a frame arrives twice.
     pub duplication: u32,
-    /// Frames that arrive with one bit changed.
+    /// Probability that a frame arrives with one bit changed.
     pub corruption: u32,
-    /// Bytes a second that leave a host; `None` for no limit.
+    /// Bytes per second that leave a host; `None` for no limit.
     pub rate: Option<u64>,
-    /// Bytes that wait for their turn, where there is a rate; more are lost.
+    /// Bytes that can wait for transmission if there is a rate; frames beyond that are lost.
     pub queue: u64,
-    /// The longest frame that gets through, in bytes with the Ethernet header; `None` for no limit.
+    /// The longest frame that is forwarded, in bytes with the Ethernet header; `None` for no limit.
     pub longest: Option<usize>,
 }
 
 impl Link {
-    /// A fast network that works.
+    /// Returns a fast network without faults.
     pub fn good() -> Self {
         Self {
             latency: Duration::from_micros(50),
@@ -38,7 +38,7 @@ impl Link {
         }
     }
 
-    /// A network on which everything goes wrong now and then.
+    /// Returns a network with all kinds of faults.
     pub fn bad() -> Self {
         Self {
             latency: Duration::from_millis(2),

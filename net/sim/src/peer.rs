@@ -1,4 +1,4 @@
-//! One stack against a hand that writes and reads single segments.
+//! One stack against a test that sends and checks single segments.
 
 use crate::{Segment, check, device, host_config, host_ip, host_ip6, host_mac};
 use isola_iobuf::{Chain, IoBuf};
@@ -7,7 +7,7 @@ use isola_net_stack::{Config, ConnId, Duration, Event, Instant, Stack, TxChecksu
 /// One connection between a test and a stack, from the test's side.
 #[derive(Clone, Copy, Debug)]
 pub struct Talk {
-    /// The stack's name for it.
+    /// The stack's id of the connection.
     pub conn: ConnId,
     /// The test's port.
     pub from: u16,
@@ -17,12 +17,12 @@ pub struct Talk {
     pub seq: u32,
     /// The stack's next sequence number, as far as the test has acknowledged.
     pub ack: u32,
-    /// The timestamps that the test's segments carry: its own clock, and the stack's as it heard it last.
+    /// The timestamps in the test's segments: its own clock, and the stack's last value.
     pub timestamps: Option<(u32, u32)>,
 }
 
 impl Talk {
-    /// A segment from the test at this point of the connection.
+    /// Returns a segment from the test at this point of the connection.
     pub fn segment(&self) -> Segment {
         let segment = Segment::new(self.from, self.to, self.seq, Some(self.ack));
         Segment { timestamps: self.timestamps, ..segment }
@@ -33,32 +33,32 @@ impl Talk {
 pub struct Peer {
     /// The stack under test.
     pub stack: Stack,
-    /// The time.
+    /// The current time.
     pub now: Instant,
     mtu: usize,
     who_sums: TxChecksum,
 }
 
 impl Peer {
-    /// A stack that knows host 2's hardware address already.
+    /// Creates a stack that already knows host 2's hardware address.
     pub fn new(config: Config) -> Self {
         let now = Instant::ZERO + Duration::from_secs(1);
         let (mtu, who_sums) = (config.mtu, config.tx_checksum);
         let mut stack = Stack::new(config, now).expect("a configuration that works");
         stack.learn(now, host_ip(2), host_mac(2));
         let mut peer = Self { stack, now, mtu, who_sums };
-        // The announcement of the address.
+        // The gratuitous ARP announcement.
         peer.frames();
         peer.events();
         peer
     }
 
-    /// A stack with everything as usual.
+    /// Creates a stack with the default configuration.
     pub fn fast() -> Self {
         Self::new(host_config(1))
     }
 
-    /// A stack with everything as usual, listening at port 80.
+    /// Creates a stack with the default configuration that listens on port 80.
     pub fn listening() -> Self {
         let mut peer = Self::fast();
         peer.stack.listen(80, 16).expect("a free port");
@@ -86,13 +86,13 @@ impl Peer {
         Talk { conn, from, to: 80, seq, ack, timestamps }
     }
 
-    /// Sends data on a connection, and takes the stack's acknowledgement where it comes at once.
+    /// Sends data on a connection.
     pub fn say(&mut self, talk: &mut Talk, data: &[u8]) {
         self.send(talk.segment().payload(data));
         talk.seq = talk.seq.wrapping_add(data.len() as u32);
     }
 
-    /// Everything that the application can read now.
+    /// Reads everything that the application can read now.
     pub fn read(&mut self, conn: ConnId) -> Vec<u8> {
         let mut bytes = Vec::new();
         while let Some(piece) = self.stack.read(conn) {
@@ -101,7 +101,7 @@ impl Peer {
         bytes
     }
 
-    /// Queues a copy of `data` for sending.
+    /// Queues a copy of `data` for transmission.
     pub fn write(&mut self, conn: ConnId, data: &[u8]) {
         self.stack.send(conn, &mut Chain::from(IoBuf::copy_from_slice(data))).expect("room for the data");
     }
@@ -117,7 +117,7 @@ impl Peer {
         self.send_frame(segment.frame(host_ip(2), host_ip(1)));
     }
 
-    /// All frames that the stack sends now.
+    /// Returns all frames that the stack sends now.
     pub fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         while let Some(frame) = self.stack.poll_transmit(self.now) {
@@ -130,8 +130,8 @@ impl Peer {
         frames
     }
 
-    /// All frames that the stack sends now, but requests for host 2's hardware address, which are answered,
-    /// of either family.
+    /// Returns all frames that the stack sends now, except ARP requests and neighbour solicitations for host 2, which
+    /// are answered.
     pub fn talk(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         loop {
@@ -157,12 +157,15 @@ impl Peer {
         }
     }
 
-    /// All TCP segments that the stack sends now.
+    /// Returns all TCP segments that the stack sends now.
     pub fn segments(&mut self) -> Vec<Segment> {
         self.talk().iter().filter_map(|frame| Segment::read(frame)).map(|(_, _, segment)| segment).collect()
     }
 
-    /// The one segment that the stack sends now.
+    /// Returns the only segment that the stack sends now.
+    ///
+    /// # Panics
+    /// If it sends none or several.
     pub fn segment(&mut self) -> Segment {
         let segments = self.segments();
         assert_eq!(segments.len(), 1, "one segment expected: {segments:#?}");
@@ -176,12 +179,12 @@ impl Peer {
         assert!(frames.is_empty(), "nothing expected: {segments:#?}");
     }
 
-    /// All events that the stack has now.
+    /// Returns all events that the stack has now.
     pub fn events(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.stack.next_event()).collect()
     }
 
-    /// Lets time pass, and every timer that comes due run at its moment.
+    /// Advances the time by `span`, and runs each timer at its deadline.
     pub fn pass(&mut self, span: Duration) {
         let end = self.now + span;
         while let Some(at) = self.stack.next_deadline().filter(|&at| at <= end) {
@@ -193,7 +196,7 @@ impl Peer {
         self.now = end;
     }
 
-    /// Moves to the next deadline and runs it; returns how long that took.
+    /// Advances to the next deadline and runs its timer. Returns the time in between.
     pub fn next_timer(&mut self) -> Duration {
         let at = self.stack.next_deadline().expect("a timer that runs");
         let span = at.since(self.now);

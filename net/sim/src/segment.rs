@@ -1,10 +1,11 @@
-//! A TCP segment in a form that tests write and read, and the frame that it travels in: made and read by a wire-format crate.
+//! TCP segments in a form that tests can build and compare, and the frames that contain them. A wire-format crate
+//! builds and parses the frames.
 
 use crate::host_mac;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
 use std::net::IpAddr;
 
-/// A TCP segment as a test writes it or reads it.
+/// A TCP segment as a test builds or receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Source port.
@@ -13,7 +14,7 @@ pub struct Segment {
     pub to: u16,
     /// Sequence number.
     pub seq: u32,
-    /// Acknowledgement number, where the ACK flag is set.
+    /// Acknowledgement number, if the ACK flag is set.
     pub ack: Option<u32>,
     /// SYN, FIN, RST, PSH, ECE, CWR as letters in this order: `"S"`, `"FP"`, `"SEW"`, ...
     pub flags: String,
@@ -23,20 +24,20 @@ pub struct Segment {
     pub mss: Option<u16>,
     /// The window scale option.
     pub scale: Option<u8>,
-    /// Whether the option is there that permits selective acknowledgements.
+    /// Whether it has the SACK-permitted option.
     pub sack_permitted: bool,
-    /// The blocks of a selective acknowledgement: start and end each.
+    /// The blocks of the SACK option: start and end of each.
     pub sack: Vec<(u32, u32)>,
     /// The timestamps option: value and echo.
     pub timestamps: Option<(u32, u32)>,
-    /// The bits of the IP header that tell of congestion (RFC 3168): 2 where it may be marked, 3 where it was.
+    /// The ECN field of the IP header (RFC 3168): 2 for ECN-capable, 3 for congestion experienced.
     pub ecn: u8,
     /// The payload.
     pub payload: Vec<u8>,
 }
 
 impl Segment {
-    /// A segment without flags and payload, with the peer's usual window.
+    /// Creates a segment without flags and payload, with a window of 60,000.
     pub fn new(from: u16, to: u16, seq: u32, ack: Option<u32>) -> Self {
         Self {
             from,
@@ -55,44 +56,44 @@ impl Segment {
         }
     }
 
-    /// With these flags (see [`Segment::flags`]).
+    /// Sets the flags (see [`Segment::flags`]).
     pub fn flags(mut self, flags: &str) -> Self {
         self.flags = flags.to_string();
         self
     }
 
-    /// With this window field.
+    /// Sets the window field.
     pub fn window(mut self, window: u16) -> Self {
         self.window = window;
         self
     }
 
-    /// With this payload.
+    /// Sets the payload.
     pub fn payload(mut self, payload: &[u8]) -> Self {
         self.payload = payload.to_vec();
         self
     }
 
-    /// With these options.
+    /// Sets the MSS and window scale options.
     pub fn options(mut self, mss: Option<u16>, scale: Option<u8>) -> Self {
         self.mss = mss;
         self.scale = scale;
         self
     }
 
-    /// With the option that permits selective acknowledgements.
+    /// Adds the SACK-permitted option.
     pub fn sack_permitted(mut self) -> Self {
         self.sack_permitted = true;
         self
     }
 
-    /// With these blocks acknowledged selectively.
+    /// Sets the blocks of the SACK option.
     pub fn sack(mut self, blocks: &[(u32, u32)]) -> Self {
         self.sack = blocks.to_vec();
         self
     }
 
-    /// With these timestamps.
+    /// Sets the timestamps option.
     pub fn timestamps(mut self, value: u32, echo: u32) -> Self {
         self.timestamps = Some((value, echo));
         self
@@ -103,13 +104,13 @@ impl Segment {
         options.extend(self.mss.map(TcpOptionElement::MaximumSegmentSize));
         options.extend(self.sack_permitted.then_some(TcpOptionElement::SelectiveAcknowledgementPermitted));
         if let Some((value, echo)) = self.timestamps {
-            // Padded in front, as nearly everybody does (RFC 7323 A).
+            // The padding comes first, as in nearly all implementations (RFC 7323 A).
             if !self.flags.contains('S') {
                 options.extend([TcpOptionElement::Noop, TcpOptionElement::Noop]);
             }
             options.push(TcpOptionElement::Timestamp(value, echo));
         }
-        // Padded in front too, as Linux does.
+        // Here too the padding comes first, as in Linux.
         options.extend(
             self.scale
                 .into_iter()
@@ -122,7 +123,7 @@ impl Segment {
         options
     }
 
-    /// The segment in a frame from one host to another.
+    /// Returns a frame with this segment from one host to another.
     pub fn frame(&self, source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> Vec<u8> {
         let (source, destination) = (source.into(), destination.into());
         let link = PacketBuilder::ethernet2(mac_of(source), mac_of(destination));
@@ -159,7 +160,7 @@ impl Segment {
         bytes
     }
 
-    /// Reads the segment of a frame; `None` where it carries none.
+    /// Parses the segment in a frame; `None` if it has none.
     pub fn read(frame: &[u8]) -> Option<(IpAddr, IpAddr, Self)> {
         let packet = SlicedPacket::from_ethernet(frame).ok()?;
         let (Some(net), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport) else {
@@ -205,7 +206,7 @@ impl Segment {
     }
 }
 
-/// Sets the bits of a frame's IP header that tell of congestion.
+/// Sets the ECN field of a frame's IP header.
 fn mark(frame: &mut [u8], ecn: u8) {
     if frame[14] >> 4 == 6 {
         frame[15] |= ecn << 4;
@@ -217,7 +218,7 @@ fn mark(frame: &mut [u8], ecn: u8) {
     frame[14..34].copy_from_slice(&header.to_bytes());
 }
 
-/// Host addresses tell their hardware addresses: see [`host_mac`].
+/// Derives a host's hardware address from its IP address: see [`host_mac`].
 fn mac_of(ip: IpAddr) -> [u8; 6] {
     let last = match ip {
         IpAddr::V4(ip) => ip.octets()[3],

@@ -1,4 +1,4 @@
-//! Several stacks on one virtual switch, under one clock.
+//! Several stacks on one virtual switch, with one clock.
 
 use crate::{Link, Random, check, device};
 use isola_iobuf::{Chain, IoBuf};
@@ -6,40 +6,40 @@ use isola_net_stack::{Config, CoreShare, Duration, Event, Instant, Stack, TxChec
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What runs on a host.
+/// An application on a host.
 pub trait App {
-    /// Begins, when the simulation does.
+    /// Starts the application, when its host is added.
     fn start(&mut self, _stack: &mut Stack, _now: Instant) {}
 
-    /// Acts on an event of the host's stack.
+    /// Handles an event of the host's stack.
     fn on_event(&mut self, stack: &mut Stack, now: Instant, event: Event);
 
-    /// When `on_timer` is to be called.
+    /// Returns the time of the next call of `on_timer`.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// Acts on the time.
+    /// Handles a deadline.
     fn on_timer(&mut self, _stack: &mut Stack, _now: Instant) {}
 }
 
-/// A host: a stack and what runs on it. One of several stacks with one interface is a host as well, to which the frames come
-/// that are steered to its core.
+/// A host: a stack and its application. One of several stacks on one interface is a host as well, and receives the
+/// frames that are steered to its core.
 pub struct Host<A> {
     /// The stack.
     pub stack: Stack,
     /// The application.
     pub app: A,
-    /// How what it sends travels.
+    /// The properties of the link on which it sends.
     pub link: Link,
     mtu: usize,
     who_sums: TxChecksum,
     core: CoreShare,
-    /// When the last frame that it sent has left.
+    /// The time at which its last frame has left.
     line_free: Instant,
 }
 
-/// A frame on its way: sorted by arrival, then by the order of sending.
+/// A frame in transit, ordered by arrival, then by transmission.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Flying {
     at: Instant,
@@ -48,16 +48,16 @@ struct Flying {
     bytes: Vec<u8>,
 }
 
-/// What a test decides about a frame.
+/// A test's decision about a frame.
 pub type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
-/// Hosts on one switch. Every frame reaches every other host, whose stack picks what is for it.
+/// Hosts on one switch. Every frame reaches every other host, whose stack filters by address.
 pub struct Sim<A> {
-    /// The time.
+    /// The current time.
     pub now: Instant,
     /// The hosts, in the order in which they were added.
     pub hosts: Vec<Host<A>>,
-    /// Sees every frame sent (sender, bytes) and says whether it goes on.
+    /// Called for every frame sent, with sender and bytes. Returns whether the frame is forwarded.
     pub filter: Option<Filter>,
     flying: BinaryHeap<Reverse<Flying>>,
     sent: u64,
@@ -65,7 +65,7 @@ pub struct Sim<A> {
 }
 
 impl<A: App> Sim<A> {
-    /// A switch without hosts.
+    /// Creates a switch without hosts.
     pub fn new(seed: u64) -> Self {
         Self {
             now: Instant::ZERO,
@@ -77,7 +77,7 @@ impl<A: App> Sim<A> {
         }
     }
 
-    /// Adds a host and starts its application; returns its number.
+    /// Adds a host and starts its application. Returns its number.
     pub fn add(&mut self, config: Config, app: A, link: Link) -> usize {
         let (mtu, who_sums, core) = (config.mtu, config.tx_checksum, config.core.clone());
         let stack = Stack::new(config, self.now).expect("a configuration that works");
@@ -99,8 +99,8 @@ impl<A: App> Sim<A> {
         self.flying.push(Reverse(Flying { at, number: self.sent, to, bytes }));
     }
 
-    /// Runs until `done`, or until `limit` of simulated time has passed, or until nothing will ever happen.
-    /// Returns whether it was done.
+    /// Runs until `done`, until `limit` of simulated time has passed, or until no frame is in transit and no timer is
+    /// set. Returns whether `done` was reached.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now + limit;
         loop {
@@ -117,7 +117,7 @@ impl<A: App> Sim<A> {
         }
     }
 
-    /// Lets `span` of simulated time pass.
+    /// Advances the simulated time by `span`.
     pub fn pass(&mut self, span: Duration) {
         self.run(span, |_| false);
     }
@@ -150,7 +150,7 @@ impl<A: App> Sim<A> {
         }
     }
 
-    /// Lets every host act on its events and send, until nobody has anything left at this moment.
+    /// Lets every host handle its events and send, until none has anything left at this time.
     fn settle(&mut self) {
         for number in 0..self.hosts.len() {
             let mut frames = Vec::new();
@@ -207,7 +207,7 @@ impl<A: App> Sim<A> {
     }
 }
 
-/// A chain of `bytes` in pieces of `piece` bytes.
+/// Returns a chain of `bytes` in pieces of `piece` bytes.
 pub fn chain_of(bytes: &[u8], piece: usize) -> Chain {
     let mut chain = Chain::new();
     bytes.chunks(piece.max(1)).for_each(|part| chain.push_back(IoBuf::copy_from_slice(part)));

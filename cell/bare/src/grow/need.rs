@@ -1,35 +1,36 @@
-//! What a cell needs more memory for, and which chunk will do.
+//! The purposes for which a cell needs memory, and the block size that satisfies each.
 
 use super::shortage::Why;
 use crate::heap;
 use isola_abi::growth::{LARGEST_CHUNK, SMALLEST_CHUNK};
 
-/// What has found no memory.
+/// A need for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A run of so many bytes at a multiple of its length: a power of two.
+    /// A run of this many bytes, a power of two, aligned to its length.
     Run(usize),
-    /// So many bytes, which may be in pieces.
+    /// This many bytes, which may be fragmented.
     Pieces(usize),
 }
 
-/// Which chunk to ask for.
+/// The size of the block to request.
 pub(super) struct Chunk {
     pub(super) least_bytes: u64,
     pub(super) ample_bytes: u64,
 }
 
 impl Need {
-    /// Whether there are as many bytes: they are in pieces too small, or there is something else too little of.
+    /// Returns whether this many bytes are free although the attempt failed: they are fragmented, or another resource
+    /// is exhausted.
     pub(super) fn is_present(self) -> bool {
         matches!(self, Self::Pieces(len) if len <= heap::present_bytes())
     }
 
-    /// The smallest chunk that will do, and an ample one, for a cell that may get so much more.
+    /// Returns the smallest block that suffices, and an ample one, for a cell that may get `room_bytes` more.
     ///
-    /// The records of a chunk go before all of its blocks: one of twice a block's length has one, of four times three.
-    /// What may be in pieces is to come in a few chunks, so that the cell is not given all that there is for something
-    /// that cannot be had in the end.
+    /// The page allocator's records precede the pages of a block: a block of twice a run's length has room for one such
+    /// run, a block of four times that length for three. Memory for a fragmentable need should arrive in a few blocks,
+    /// so that the cell does not receive all free memory for an allocation that fails in the end.
     pub(super) fn chunk(self, room_bytes: u64) -> Result<Chunk, Why> {
         match self {
             Self::Run(len) if 2 * len as u64 > LARGEST_CHUNK => Err(Why::TooLarge),

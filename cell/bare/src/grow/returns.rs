@@ -1,10 +1,10 @@
-//! Memory that goes back to the supervisor while the cell runs, see [`isola_abi::unplug`].
+//! Memory that the cell returns to the supervisor while it runs, see [`isola_abi::unplug`].
 //!
-//! The supervisor asks; in its next pass a core takes free memory out of the page allocator and offers it; what became of
-//! the offer is seen in a later pass. Nothing waits for that. Where less is free in whole granules than is asked for, all
-//! cores give back what they keep, and the supervisor asks again a moment later. Where that is not enough either, pages of
-//! regions go to other granules: one core does that, a bit in each of its passes, and answers when it is done. Whoever
-//! finds no memory meanwhile has it end.
+//! The supervisor sends a reclaim request. In its next pass a core withdraws free memory from the page allocator and
+//! offers it; a later pass sees which blocks the supervisor has taken. No core waits for that. If fewer whole chunks
+//! are free than requested, all cores return their caches, and the supervisor asks again a moment later. If that does
+//! not suffice, pages of regions migrate to other chunks: one core migrates some in each of its passes, and answers at
+//! the end. An allocation that finds no memory meanwhile ends the migration.
 
 use crate::heap::{self, pages};
 use crate::migration::Migration;
@@ -18,45 +18,45 @@ use isola_machine::cell;
 use isola_memory::pages::{Contents, Withdrawn};
 use isola_memory::regions::{Compaction, Progress, Retired};
 
-/// How long cores are not asked again for what they keep, in ns.
+/// The time for which cores are not asked again to return their caches, in ns.
 const SQUEEZE_AGAIN_NS: u64 = 100_000_000;
 
-/// How long pages may be on their way elsewhere for one request, in ns: the supervisor waits for five seconds in all.
+/// The time for which pages may migrate for one request, in ns: the supervisor waits for five seconds in all.
 const MOVE_NS: u64 = 1_000_000_000;
 
-/// How far the cell is with what it gives back.
+/// The state of the cell's returns.
 pub(super) struct Returns {
-    /// What it has offered last, and for which request, until it sees what became of it.
+    /// The last offer and its request, until the cell has seen the outcome.
     offered: Option<(u32, Withdrawn)>,
-    /// The last request of which it has seen what became.
+    /// The last request whose outcome the cell has seen.
     acknowledged: u32,
-    /// The last request that it has answered.
+    /// The last request that the cell has answered.
     answered: u32,
-    /// Slots of ranges that have left, which are used again when every core has passed its loop.
+    /// Range slots of unplugged memory, reusable when every core has passed its loop.
     retired: Option<(Retired, u64)>,
-    /// When cores were last asked for what they keep, in cycles.
+    /// The cycle count at which cores were last asked to return their caches.
     squeezed_at: u64,
-    /// Pages that go elsewhere, so that there is more for a request.
+    /// The migration of pages that increases the memory for a request.
     compaction: Compaction,
-    /// The request for which that was begun last, and when, in cycles.
+    /// The request for which the last compaction was started, and its cycle count.
     compacted: (u32, u64),
 }
 
-/// What became of what a cell gave back.
+/// The outcome of an offer.
 #[derive(Default)]
 pub(super) struct Gone {
-    /// So many bytes are not its own any more.
+    /// Bytes that the cell no longer owns.
     pub(super) len_bytes: u64,
-    /// So many more ranges can be added.
+    /// The number of ranges that can be added in their place.
     pub(super) slots: usize,
 }
 
-/// Whether the cell can do without memory.
+/// Whether the cell can spare memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Can {
-    /// As far as it is free.
+    /// All free memory.
     Spare,
-    /// A core waits for memory right now.
+    /// None: a core waits for memory right now.
     Not,
 }
 
@@ -73,25 +73,26 @@ impl Returns {
         }
     }
 
-    /// Whether a request is open.
+    /// Returns whether a request is open.
     pub(super) fn is_asked() -> bool {
         cell::unplug_request().0 != cell::settlement().number
     }
 
-    /// Whether there is anything to see or to answer.
+    /// Returns whether there is an outcome to see or a request to answer.
     pub(super) fn has_news(&self) -> bool {
         cell::settlement().number != self.acknowledged || cell::unplug_request().0 != self.answered
     }
 
-    /// Lets slots of ranges be used again that nobody looks at any more. Returns how many.
+    /// Frees range slots that no core can be using any more. Returns their number.
     pub(super) fn reuse(&mut self) -> usize {
         let Some((_, slots)) = self.retired.take_if(|(retired, _)| is_over(*retired)) else { return 0 };
-        // SAFETY: every core has passed its loop since these ranges left, and was in no allocator then.
+        // SAFETY: every core has passed its loop since these ranges were unplugged, and was outside of any allocator
+        // then.
         unsafe { pages().reuse(slots) };
         slots.count_ones() as usize
     }
 
-    /// Sees what became of the last offer, and answers a request.
+    /// Handles the outcome of the last offer, and answers a request.
     pub(super) fn look(&mut self, can: Can, tsc_hz: u64) -> Gone {
         let mut gone = self.see();
         gone.slots = self.reuse();
@@ -104,12 +105,12 @@ impl Returns {
         gone
     }
 
-    /// Whether pages are on their way elsewhere: then passes have to look again.
+    /// Returns whether a compaction is in progress, so that passes have to continue it.
     pub(super) fn is_moving(&self) -> bool {
         !self.compaction.is_over()
     }
 
-    /// Has pages stay that have not moved yet, as somebody needs what is held free for that. True where there were any.
+    /// Ends the compaction, as an allocation needs the memory that it holds back. Returns whether one was in progress.
     pub(super) fn stop_moving(&mut self) -> bool {
         let was_moving = self.is_moving();
         self.compaction.end(pages());
@@ -136,21 +137,21 @@ impl Returns {
             }
         }
         self.acknowledged = settlement.number;
-        // One that was never answered is not answered any more.
+        // A request that the supervisor has closed unanswered needs no answer any more.
         self.answered = settlement.number;
         cell::acknowledge(settlement.number);
         platform::ring();
         gone
     }
 
-    /// Answers a request, or has pages on their way elsewhere for it.
+    /// Answers a request, or continues a compaction for it.
     fn answer(&mut self, number: u32, len_bytes: usize, can: Can, tsc_hz: u64) {
         if can == Can::Spare && self.moves_on(number, tsc_hz) {
             return;
         }
         self.compaction.end(pages());
         if !is_past(self.squeezed_at, SQUEEZE_AGAIN_NS, tsc_hz) {
-            // Of what other cores have given back since.
+            // Frees the pages of objects that other cores have returned since.
             heap::trim();
         }
         let withdrawn = match can {
@@ -170,7 +171,7 @@ impl Returns {
             squeeze();
             Rest::Soon
         } else if !has_compacted && found > 0 {
-            // What is missing then is made free.
+            // The supervisor asks again for the missing part, for which the compaction then runs.
             Rest::Soon
         } else if !has_compacted {
             self.compacted = (number, cycles());
@@ -182,8 +183,8 @@ impl Returns {
             Rest::InUse
         };
         let moved_bytes = if has_compacted { self.compaction.moved_bytes() } else { 0 };
-        // SAFETY: the blocks are withdrawn from the page allocator, which had them free; `offered` holds them until they are
-        // settled.
+        // SAFETY: the blocks are withdrawn from the page allocator, where they were free; `offered` holds them until
+        // the supervisor has settled the offer.
         unsafe { cell::offer(number, withdrawn.blocks(), moved_bytes as u64, rest) };
         self.answered = number;
         self.offered = Some((number, withdrawn));
@@ -191,7 +192,7 @@ impl Returns {
         platform::ring();
     }
 
-    /// Goes on with what is on its way elsewhere for a request. Whether there is more to do.
+    /// Continues the compaction for a request. Returns whether there is more to do.
     fn moves_on(&mut self, number: u32, tsc_hz: u64) -> bool {
         let (compacted, began) = self.compacted;
         self.is_moving()
@@ -201,15 +202,16 @@ impl Returns {
     }
 }
 
-/// Whether so long has passed since the cycle counter was there; it has since 0.
+/// Returns whether more than `ns` have passed since the cycle counter read `since_cycles`; always true for 0.
 fn is_past(since_cycles: u64, ns: u64, tsc_hz: u64) -> bool {
     let cycles = cycles().wrapping_sub(since_cycles);
     since_cycles == 0 || u128::from(cycles) * 1_000_000_000 > u128::from(tsc_hz) * u128::from(ns)
 }
 
-/// What was offered is not taken.
+/// Takes back an offered block that the supervisor did not take.
 fn stay(start: usize, len: usize) {
     let Some(memory) = NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(start)) else { return };
-    // SAFETY: it was withdrawn, and the supervisor leaves it to the cell. Of a node that is its range's, where that stayed.
+    // SAFETY: the block was withdrawn, and the supervisor leaves it to the cell. The node matters only if the range
+    // that contained the block has left.
     let _ = unsafe { pages().bring_back(NodeId(0), memory, len, Contents::Unknown) };
 }

@@ -1,11 +1,11 @@
-//! Why a cell has no more memory, in words.
+//! Messages that explain a shortage of memory.
 
 use super::{HAS_BYTES, MAX_BYTES, WHY};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use isola_abi::size::ByteSize;
 
-/// Why there is no more memory.
+/// The reason for which there is no more memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Why {
@@ -16,7 +16,7 @@ pub(super) enum Why {
     Scattered = 4,
 }
 
-/// What is said of a cell whose memory has run out: how much it has and may have, and why it has no more.
+/// The message about a cell that has run out of memory: its memory, its limit, and the reason why it gets no more.
 pub(crate) struct Shortage;
 
 impl fmt::Display for Shortage {

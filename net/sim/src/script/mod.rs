@@ -1,9 +1,9 @@
-//! Conversations written down segment by segment, and the hand that plays them against one stack.
+//! Scripts: conversations written down segment by segment, played against one stack.
 //!
-//! A script is the peer's side of one or several connections, a line a step:
+//! A script is the peer's side of one or several connections, one step per line:
 //!
 //! ```text
-//! # RFC 9293 3.8.6.1: a shut window is probed
+//! # RFC 9293 3.8.6.1: a zero window is probed
 //! set receive_window 4000
 //! listen
 //!        < S 0:0(0) win 60000 <mss 1000>
@@ -15,24 +15,25 @@
 //!        quiet 0.1
 //! ```
 //!
-//! - `+TIME` (in seconds, or `40ms`) is how long after the step before; none is at once. Time is simulated,
-//!   and a segment that is expected has to be sent at its moment, to a millisecond.
-//! - `<` is a segment that the script sends, `>` one that the stack has to send. Whatever else it sends is a
-//!   failure. `FLAGS START:END(LENGTH)` and `ack` count from each side's first sequence number. Flags are
-//!   letters of `FSRPEW`, `.` is ACK. `win` and `<options>` are compared where they are written; options are
-//!   `mss N`, `wscale N`, `sackOK`, `TS val N ecr N`, `sack A:B C:D`, `nop`, `eol`, `raw HEX`. The stack's
-//!   timestamps count from its first, `*` is any. `[ect0]`, `[ect1]`, `[ce]` stand for the bits of the IP header.
+//! - `+TIME` (in seconds, or `40ms`) is the time since the previous step, zero by default. Time is simulated; an
+//!   expected segment has to be sent at its time, to a millisecond.
+//! - `<` is a segment that the script sends, `>` one that the stack has to send. Any other segment from the stack is a
+//!   failure. `FLAGS START:END(LENGTH)` and `ack` count from each side's first sequence number. Flags are letters of
+//!   `FSRPEW`, `.` is ACK. `win` and `<options>` are compared if present; options are `mss N`, `wscale N`, `sackOK`,
+//!   `TS val N ecr N`, `sack A:B C:D`, `nop`, `eol`, `raw HEX`. The stack's timestamps count from its first, `*` is
+//!   any. `[ect0]`, `[ect1]`, `[ce]` are the values of the IP header's ECN field.
 //! - `< icmp too_big MTU START` and `< icmp unreachable START` are ICMP errors about the stack's segment.
-//! - Calls are the application's: see [`Call`]. What it sends and reads is one known stream.
-//! - `event NAME` wants the stack to have said so, `quiet TIME` wants it to send nothing for so long, and
-//!   `assert NAME VALUE` looks at its figures.
-//! - Several connections are told apart by a letter: `b< S 0:0(0)`, `b accept`.
-//! - `set NAME VALUE`, before everything else, changes the configuration: see [`settings`].
+//! - Calls are the application's: see [`Call`]. It sends and reads one known stream.
+//! - `event NAME` requires that event from the stack, `quiet TIME` requires that it sends nothing for that time, and
+//!   `assert NAME VALUE` checks one of its statistics.
+//! - A letter distinguishes several connections: `b< S 0:0(0)`, `b accept`.
+//! - `set NAME VALUE`, before all other steps, changes the configuration: see [`settings`].
 //!
-//! Every script holds over IPv4 and over IPv6, but one with ICMP errors, which are IPv4's. It is written for IPv4: an MSS that
-//! the stack tells over IPv6 is 20 bytes less than what stands here.
+//! Every script holds over IPv4 and over IPv6, except those with ICMP errors, which are IPv4's. Scripts are written for
+//! IPv4: over IPv6, the stack's MSS is 20 bytes less than the script says.
 //!
-//! [`Script::parse`] reads, [`Script::play`] plays. A failure names file and line, and shows both sides.
+//! [`Script::parse`] parses, [`Script::play`] plays. A failure names file and line, and shows both the expected and the
+//! actual segment.
 
 mod parse;
 mod play;
@@ -44,17 +45,17 @@ use isola_net_stack::Duration;
 use std::net::IpAddr;
 pub(crate) use wire::{Segment, TcpOption};
 
-/// A conversation that can be played.
+/// A parsed script.
 #[derive(Debug)]
 pub struct Script {
-    /// The file, as failures name it.
+    /// The file name for failures.
     file: String,
-    /// `set` lines: line, name, value.
+    /// The `set` lines: line, name, value.
     settings: Vec<(usize, String, String)>,
     steps: Vec<Step>,
 }
 
-/// What TCP stands on.
+/// The IP version below TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// IPv4.
@@ -64,7 +65,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The address of the host with a number.
+    /// Returns the address of host `number`.
     fn host(self, number: u8) -> IpAddr {
         match self {
             Self::V4 => host_ip(number).into(),
@@ -74,62 +75,62 @@ impl Family {
 }
 
 impl Script {
-    /// The families over which the script holds.
+    /// Returns the families over which the script holds.
     pub fn families(&self) -> &'static [Family] {
         let is_icmp = |step: &Step| matches!(step.action, Action::Icmp(_));
         if self.steps.iter().any(is_icmp) { &[Family::V4] } else { &[Family::V4, Family::V6] }
     }
 }
 
-/// One line.
+/// One line of a script.
 #[derive(Debug)]
 struct Step {
     line: usize,
     text: String,
-    /// How long after the step before.
+    /// The time since the previous step.
     after: Duration,
-    /// Which connection, `a` being 0.
+    /// The connection; `a` is 0.
     connection: u8,
     action: Action,
 }
 
 #[derive(Debug)]
 enum Action {
-    /// The script sends.
+    /// The script sends this segment.
     Send(Segment),
-    /// The stack has to send.
+    /// The stack has to send this segment.
     Expect(Segment),
     Icmp(IcmpError),
-    /// The stack sends nothing for so long.
+    /// The stack has to send nothing for this time.
     Quiet(Duration),
-    /// The stack has said so: `accepted`, `closed`, `failed timed out`, ... `none`.
+    /// The stack has to have reported this event: `accepted`, `closed`, `failed timed out`, ... `none`.
     Event(String),
-    /// A figure has this value.
+    /// A statistic has to have this value.
     Assert(String, String),
     Call(Call),
 }
 
-/// An ICMP error about the segment that begins at a number of the stack's.
+/// An ICMP error about the stack's segment that begins at `start`.
 #[derive(Clone, Copy, Debug)]
 enum IcmpError {
     TooBig { mtu: u16, start: u32 },
     Unreachable { start: u32 },
 }
 
-/// What an application does.
+/// A call by the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// `listen [BACKLOG]`: at port 80.
+    /// `listen [BACKLOG]`: on port 80.
     Listen(usize),
     /// `unlisten`.
     Unlisten,
     /// `connect`: to the script's port.
     Connect,
-    /// `accept`: the connection of this letter is there.
+    /// `accept`: requires that the connection of this letter was accepted.
     Accept,
     /// `write BYTES`.
     Write(usize),
-    /// `read BYTES`: exactly so many are there.
+    /// `read BYTES`: requires exactly this many bytes.
     Read(usize),
     /// `shutdown`.
     ShutDown,

@@ -1,4 +1,4 @@
-//! Reads scripts.
+//! The parser of scripts.
 
 use super::{Action, Call, IcmpError, Script, Segment, Step};
 use isola_net_stack::Duration;
@@ -14,19 +14,19 @@ impl<'a> Words<'a> {
         Self { rest: line.trim() }
     }
 
-    /// The next word, where there is one.
+    /// Returns the next word, if there is one.
     pub fn peek(&self) -> Option<&'a str> {
         self.rest.split_whitespace().next()
     }
 
-    /// Takes the next word, which says `what`.
+    /// Takes the next word; an error names its meaning.
     pub fn word(&mut self, what: &str) -> Result<&'a str, String> {
         let word = self.peek().ok_or_else(|| format!("{what} is missing"))?;
         self.rest = self.rest.trim_start()[word.len()..].trim_start();
         Ok(word)
     }
 
-    /// Takes all up to and with `end`.
+    /// Takes everything up to and including `end`.
     pub fn until(&mut self, end: char) -> Result<&'a str, String> {
         let at = self.rest.find(end).ok_or_else(|| format!("no {end} to the end"))?;
         let (taken, rest) = self.rest.split_at(at + end.len_utf8());
@@ -34,7 +34,7 @@ impl<'a> Words<'a> {
         Ok(taken)
     }
 
-    /// Takes what is left.
+    /// Takes the rest of the line.
     pub fn all(&mut self) -> &'a str {
         std::mem::take(&mut self.rest)
     }
@@ -56,7 +56,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Reads `0.2` (seconds), `40ms` or `10us`.
+/// Parses `0.2` (seconds), `40ms` or `10us`.
 pub(super) fn time(word: &str) -> Result<Duration, String> {
     let (number, unit_ns) = match (word.strip_suffix("ms"), word.strip_suffix("us")) {
         (Some(number), _) => (number, 1e6),
@@ -68,10 +68,10 @@ pub(super) fn time(word: &str) -> Result<Duration, String> {
 }
 
 impl Script {
-    /// Reads the script `text` of `file`.
+    /// Parses the script `text` of `file`.
     ///
     /// # Errors
-    /// File and line of what cannot be understood, and why.
+    /// A message with the file, the line that could not be parsed, and the reason.
     pub fn parse(file: &str, text: &str) -> Result<Self, String> {
         let mut script = Self { file: file.to_owned(), settings: Vec::new(), steps: Vec::new() };
         for (line, text) in (1..).zip(text.lines()) {
@@ -114,7 +114,7 @@ impl Script {
     }
 }
 
-/// The letter of a connection that `word` begins with.
+/// Returns the letter of the connection at the start of `word`.
 fn letter(word: &str) -> Option<u8> {
     match word.as_bytes() {
         [letter @ b'a'..=b'z'] | [letter @ b'a'..=b'z', b'<' | b'>'] => Some(*letter),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_written_as_it_is_read() {
+    fn a_parsed_segment_prints_as_its_source_text() {
         for text in [
             "S 0:0(0) win 60000 <mss 1460,sackOK,TS val 1 ecr 0,nop,wscale 7>",
             ".P 1:101(100) ack 7 win 5 <sack 1:2 5:9>",
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_line() {
+    fn errors_name_their_line() {
         assert!(why("\n< S 0:1(0)").starts_with("x.script:2: < S 0:1(0)\n  0 and 0 bytes do not end at 1"));
         assert!(why("< S. 0:0(0)").contains("go together"));
         assert!(why("< Q 0:0(0)").contains("Q is no combination"));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_units() {
+    fn times_are_parsed_with_their_units() {
         assert_eq!(time("0.25"), Ok(Duration::from_millis(250)));
         assert_eq!(time("40ms"), Ok(Duration::from_millis(40)));
         assert_eq!(time("15us"), Ok(Duration::from_micros(15)));

@@ -1,4 +1,4 @@
-//! Plays a script against a stack.
+//! The player of scripts.
 
 use super::{Action, Call, Family, IcmpError, Script, Segment, Step, TcpOption, settings};
 use crate::{Peer, host_config6, host_ip, host_ip6, host_mac};
@@ -7,16 +7,16 @@ use isola_iobuf::{Chain, IoBuf};
 use isola_net_stack::{Config, ConnId, Counter, Duration, Event, Instant, KeepAlive, ListenerId, TxChecksum};
 use std::collections::VecDeque;
 
-/// How far from its moment a segment may be sent.
+/// The accepted deviation from a segment's time.
 const TOLERANCE: Duration = Duration::from_millis(1);
 /// The script's port of connection `a`.
 const FIRST_PORT: u16 = 4000;
-/// The stack's port for what comes in.
+/// The stack's port for incoming connections.
 const SERVER_PORT: u16 = 80;
 /// The script's first sequence number.
 const FIRST_NUMBER: u32 = 1_000_000;
 
-/// The byte of every stream at a sequence number that counts from the beginning.
+/// Returns the byte at a relative sequence number, the same in every stream.
 fn byte_at(number: u32) -> u8 {
     (number % 251) as u8
 }
@@ -31,10 +31,10 @@ struct Connection {
     port: u16,
     stack_port: u16,
     conn: Option<ConnId>,
-    /// The stack's first sequence number and timestamp, once they were seen.
+    /// The stack's first sequence number and timestamp, once seen.
     first: Option<u32>,
     first_timestamp: Option<u32>,
-    /// Bytes that the application wrote and read.
+    /// Bytes that the application has written and read.
     written: u32,
     read: u32,
     events: VecDeque<String>,
@@ -43,19 +43,19 @@ struct Connection {
 struct Play {
     peer: Peer,
     family: Family,
-    /// The moment of the last step, as the script has it.
+    /// The time of the last step.
     clock: Instant,
     connections: Vec<Connection>,
     listener: Option<ListenerId>,
-    /// What the stack sent and nobody expected yet.
+    /// Segments from the stack that no step has expected yet.
     sent: VecDeque<(Instant, usize, Segment)>,
 }
 
 impl Script {
-    /// Plays the script against a new stack, over IP of this family, on a device that sums in its place or does not.
+    /// Plays the script against a new stack, over IP of this family, on a device with or without checksum offload.
     ///
     /// # Errors
-    /// File and line of the first step that did not go as it should, with what was expected and what came.
+    /// A message with the file and line of the first failed step, the expected and the actual result.
     pub fn play(&self, family: Family, tx_checksum: TxChecksum) -> Result<(), String> {
         let mut config = Config { tx_checksum, ..host_config6(1) };
         for (line, name, value) in &self.settings {
@@ -63,7 +63,7 @@ impl Script {
                 .map_err(|why| format!("{}:{line}: set {name} {value}\n  {why}", self.file))?;
         }
         let mut peer = Peer::new(config);
-        // What the interface has to say for itself.
+        // Discards the interface's announcements and autoconfiguration.
         peer.pass(Duration::from_secs(60));
         peer.talk();
         peer.stack.learn(peer.now, host_ip(2), host_mac(2));
@@ -87,7 +87,7 @@ impl Play {
             self.connections.push(Connection::new(self.connections.len()));
         }
         let at_once = step.after == Duration::ZERO && matches!(step.action, Action::Call(_));
-        // What an application does at once goes out together.
+        // Calls without a delay share one transmission, so the stack's frames are not collected between them.
         match at_once {
             true => self.hear(),
             false => self.collect()?,
@@ -114,7 +114,7 @@ impl Play {
         Ok(())
     }
 
-    /// Takes what the stack sends and says now.
+    /// Collects the frames that the stack sends now, and its events.
     fn collect(&mut self) -> Result<(), String> {
         for frame in self.peer.talk() {
             let Some((source, destination, segment, payload)) = Segment::read(&frame) else { continue };
@@ -130,7 +130,7 @@ impl Play {
         Ok(())
     }
 
-    /// Takes the stack's events.
+    /// Collects the stack's events.
     fn hear(&mut self) {
         for event in self.peer.events() {
             let (conn, name) = match event {
@@ -155,7 +155,7 @@ impl Play {
         }
     }
 
-    /// Runs the next timer that is due until `end`; `false` where there is none.
+    /// Runs the next timer that is due until `end`. Returns `false` if there is none.
     fn next_timer(&mut self, end: Instant) -> Result<bool, String> {
         let Some(at) = self.peer.stack.next_deadline().filter(|&at| at <= end) else { return Ok(false) };
         self.peer.now = self.peer.now.max(at);
@@ -199,7 +199,7 @@ impl Play {
         Ok(())
     }
 
-    /// A moment, as time since the script's last step before, and a connection.
+    /// Formats a connection and a time, counted from the start of the script.
     fn describe(&self, at: Instant, connection: usize) -> String {
         let since = at.since(Instant::ZERO + Duration::from_secs(61));
         let letter = char::from(b'a' + connection as u8);
@@ -349,7 +349,7 @@ impl Connection {
         }
     }
 
-    /// The script's segment as it goes to the stack.
+    /// Returns the script's segment with absolute numbers, as it is sent to the stack.
     fn absolute(&self, segment: &Segment) -> Segment {
         let theirs = self.first.unwrap_or(0);
         let options = segment.options.iter().flatten().map(|option| match option {
@@ -372,7 +372,8 @@ impl Connection {
         }
     }
 
-    /// The stack's segment as scripts write it. Checks that its payload is what the application wrote.
+    /// Returns the stack's segment with relative numbers, as in scripts. Checks that its payload equals the
+    /// application's data.
     fn relative(
         &mut self,
         family: Family,
@@ -424,13 +425,13 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_as_it_should_passes() {
+    fn a_script_that_matches_passes() {
         let script = Script::parse("x.script", OPEN).expect("a script");
         assert_eq!(script.play(Family::V4, TxChecksum::Software), Ok(()));
     }
 
     #[test]
-    fn another_segment_than_the_expected_one_is_shown_beside_it() {
+    fn an_unexpected_segment_is_shown_beside_the_expected_one() {
         let why = why("write 5\n> P. 1:7(6) ack 1\n");
         assert!(why.starts_with("x.script:7: > P. 1:7(6) ack 1\n"), "{why}");
         assert!(why.contains("expected: a at 0.1000 s .P 1:7(6) ack 1\n"), "{why}");
@@ -438,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_too_early_too_late_or_never_are_failures() {
+    fn early_late_and_missing_segments_are_failures() {
         assert!(why("write 5\n+0.1 > P. 1:6(5) ack 1\n").contains("got: a at 0.1000 s"));
         assert!(
             why("write 5\n> P. 1:6(5) ack 1\n> P. 1:6(5) ack 1\n").contains("got: nothing; the next timer")
@@ -447,14 +448,14 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_nobody_expects_are_failures() {
+    fn segments_without_an_expectation_are_failures() {
         assert!(why("write 5\n").starts_with("x.script: at its end\n  expected: nothing"));
         assert!(why("write 5\n+0.1 < . 1:1(0) ack 6\n").starts_with("x.script:7: "));
         assert!(why("write 5\nquiet 1\n").starts_with("x.script:7: quiet 1\n"));
     }
 
     #[test]
-    fn bytes_events_and_figures_are_compared() {
+    fn bytes_events_and_statistics_are_compared() {
         assert!(why("read 1\n").contains("expected: 1 bytes\n       got: 0"));
         assert!(why("event closed\n").contains("expected: closed\n       got: []"));
         assert!(why("assert mss 7\n").contains("expected: 7\n       got: 536"));

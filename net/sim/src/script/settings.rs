@@ -1,4 +1,4 @@
-//! What `set` changes.
+//! The settings that `set` changes.
 
 use super::parse::time;
 use isola_net_stack::{Algorithm, Config};

@@ -1,4 +1,4 @@
-//! Segments as scripts write them, and as they are on the wire.
+//! Segments in scripts and on the wire.
 
 use crate::{host_mac, script::parse::Words};
 use etherparse::{
@@ -7,7 +7,7 @@ use etherparse::{
 use std::fmt;
 use std::net::IpAddr;
 
-/// A segment whose numbers count from wherever the reader says.
+/// A segment. Its numbers are relative or absolute, as the caller decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segment {
     /// Sorted letters of `FSRPEW.`.
@@ -26,7 +26,7 @@ pub(crate) enum TcpOption {
     Mss(u16),
     Scale(u8),
     SackOk,
-    /// Value and echo; `None` is any.
+    /// Value and echo; `None` matches any.
     Timestamps(Option<u32>, Option<u32>),
     Sack(Vec<(u32, u32)>),
     Nop,
@@ -34,11 +34,11 @@ pub(crate) enum TcpOption {
     Raw(Vec<u8>),
 }
 
-/// What the IP header says of congestion.
+/// The names of the values of the IP header's ECN field.
 const ECN: [&str; 4] = ["", "[ect1]", "[ect0]", "[ce]"];
 
 impl Segment {
-    /// Reads `FLAGS START:END(LEN) [ack N] [win N] [<options>] [ecn]`.
+    /// Parses `FLAGS START:END(LEN) [ack N] [win N] [<options>] [ecn]`.
     pub fn parse(words: &mut Words<'_>) -> Result<Self, String> {
         let flags = sorted(words.word("flags")?)?;
         let (start, rest) = words.word("START:END(LENGTH)")?.split_once(':').ok_or("no : in the numbers")?;
@@ -67,7 +67,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// The frame from the host with address `source`, its numbers as they are. Payloads are `payload`.
+    /// Returns a frame between `ends` (source, destination) with this segment, its numbers unchanged, and `payload`.
     pub fn frame(&self, ends: (IpAddr, IpAddr), ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
         let mac = |ip: IpAddr| {
             let number = match ip {
@@ -118,7 +118,7 @@ impl Segment {
         bytes
     }
 
-    /// Reads a frame: ports, segment, payload. `None` where it carries no segment.
+    /// Parses a frame into ports, segment and payload. `None` if it has no TCP segment.
     pub fn read(frame: &[u8]) -> Option<(u16, u16, Self, Vec<u8>)> {
         let packet = SlicedPacket::from_ethernet(frame).ok()?;
         let (Some(net), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport) else {
@@ -150,7 +150,7 @@ impl Segment {
         Some((tcp.source_port(), tcp.destination_port(), segment, tcp.payload().to_vec()))
     }
 
-    /// Whether `got` is what this expects: what is not written is not compared.
+    /// Returns whether `got` matches this expected segment. Fields that the script omits are not compared.
     pub fn fits(&self, got: &Self) -> bool {
         (&self.flags, self.start, self.len, self.ack) == (&got.flags, got.start, got.len, got.ack)
             && self.window.is_none_or(|window| got.window == Some(window))
@@ -159,7 +159,7 @@ impl Segment {
     }
 }
 
-/// Padding is not compared.
+/// Returns whether the options match; padding is not compared.
 fn options_fit(wanted: &[TcpOption], got: Option<&[TcpOption]>) -> bool {
     let bare = |options: &[TcpOption]| -> Vec<TcpOption> {
         options.iter().filter(|option| !matches!(option, TcpOption::Nop | TcpOption::End)).cloned().collect()
@@ -168,7 +168,7 @@ fn options_fit(wanted: &[TcpOption], got: Option<&[TcpOption]>) -> bool {
     wanted.len() == got.len() && wanted.iter().zip(&got).all(|(wanted, got)| wanted.fits(got))
 }
 
-/// The letters of flags in the order in which they are compared.
+/// Returns the letters of flags in the order in which they are compared.
 fn sorted(word: &str) -> Result<String, String> {
     if word.is_empty() || word.chars().any(|letter| !"FSRPEW.-".contains(letter)) {
         return Err(format!("{word} is no combination of F S R P E W and . (or - for none)"));
@@ -201,7 +201,7 @@ impl fmt::Display for Segment {
 }
 
 impl TcpOption {
-    /// Reads `<option,option>`.
+    /// Parses `<option,option>`.
     fn parse_all(words: &mut Words<'_>) -> Result<Vec<Self>, String> {
         let text = words.until('>')?;
         let text = text.trim_start_matches('<').trim_end_matches('>');
@@ -256,7 +256,7 @@ impl TcpOption {
         }
     }
 
-    /// Reads the options of a header, the rest of a malformed one as it is.
+    /// Parses the options of a header. A malformed option and all that follows it become one `Raw`.
     fn read_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut options = Vec::new();
         while let Some((&kind, rest)) = bytes.split_first() {
@@ -285,7 +285,7 @@ impl TcpOption {
 
     fn fits(&self, got: &Self) -> bool {
         let near = |wanted: Option<u32>, got: Option<u32>| {
-            // A clock may have ticked on the way.
+            // The stack's clock may have ticked meanwhile.
             wanted.is_none_or(|wanted| got.is_some_and(|got| got.wrapping_sub(wanted).wrapping_add(1) <= 2))
         };
         match (self, got) {
