@@ -4,7 +4,7 @@
 //! 0xffff_8000_0000_0000  DIRECT_MAP     the cell's pool, at physical address + DIRECT_MAP              RW  NX
 //! 0xffff_b000_0000_0000  REGIONS        the region area, mapped by the cell                            RW  NX
 //! 0xffff_b080_0000_0000  REGION_TABLES  the page tables of REGIONS                                     RW  NX
-//! 0xffff_c000_0000_0000  STACKS         per slot: guard | stack | guard | NMI | guard | fault        RW  NX
+//! 0xffff_c000_0000_0000  STACKS         per slot: guard | stack | guard | NMI | guard | fault          RW  NX
 //! 0xffff_d000_0000_0000  DEVICES        registers: the local APIC, then the cell's device functions    RW  NX uncached
 //! 0xffff_e000_0000_0000  SHARED         the switch page                                                R   X
 //!                        DESCRIPTOR     the cell's descriptor                                          R   NX
