@@ -102,7 +102,7 @@ pub struct Descriptor {
     /// The page tables of [`crate::layout::REGIONS`], the topmost first; zeroed, and mapped at
     /// [`crate::layout::REGION_TABLES`]. Empty if the cell has no region area.
     pub region_tables: PhysRange,
-    /// The physical location of the image's pages, by segment, for the device addresses of constants.
+    /// The physical location of the image's pages, by segment, for the device addresses of the image's data.
     pub image: Vec<ImageSegment>,
     /// The devices. The supervisor does not initialise them.
     pub devices: Vec<Device>,

@@ -71,7 +71,7 @@ pub struct ActivityRecord {
     pub before: ActivityReport,
 }
 
-/// The number of state changes of an activity slot, and its present state. A reader that finds the same generation
+/// The number of times that an activity slot was freed, and its present state. A reader that finds the same generation
 /// before and after reading a slot has read the values of one activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(u32);
