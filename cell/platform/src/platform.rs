@@ -102,8 +102,8 @@ pub trait Platform: Sync {
     /// none is pending.
     fn take_interrupts(&self) -> PendingVectors;
 
-    /// Prepares the calling vcore for a time in which it may not run: returns the memory in its caches, and gives up
-    /// any state for which other cores would wait.
+    /// Prepares the calling vcore for a time in which it may not run: returns its cached memory if memory is short, and
+    /// ends its part in the grace periods of unmapped pages, for which other cores would wait.
     fn rest(&self);
 
     /// Halts the core until an interrupt arrives for any of its vcores. Returns at once if one is pending. All vcores
