@@ -1,8 +1,9 @@
-//! The descriptor: the read-only pages in which the supervisor tells a cell what it owns (RainForest 4.2, 5.3).
+//! The descriptor: read-only pages in which the supervisor describes a cell's resources to the cell (RainForest 4.2,
+//! 5.3).
 //!
-//! Everything that a kernel would otherwise probe is here: the cell starts with knowledge, not with discovery.
-//! The area begins with a [`LiveWords`], which the supervisor changes while the cell runs, followed at
-//! [`BODY_OFFSET`] by the length of the encoded [`Descriptor`] (`u32`, little-endian) and the encoding itself.
+//! The descriptor has the facts that a kernel would otherwise probe; a cell probes nothing. The area begins with the
+//! [`LiveWords`], which the supervisor changes while the cell runs. At [`BODY_OFFSET`] follow the length of the encoded
+//! [`Descriptor`] (`u32`, little-endian) and the encoding itself.
 
 use crate::growth::Grown;
 use crate::id::{ApicId, CellId, CoreId, NodeId, PhysRange};
@@ -18,54 +19,54 @@ use core::net::Ipv4Addr;
 use core::sync::atomic::AtomicU32;
 use serde::{Deserialize, Serialize};
 
-/// Where in the descriptor area the encoded descriptor begins.
+/// The offset of the encoded descriptor in the descriptor area, in bytes.
 pub const BODY_OFFSET: usize = 4096;
 
-/// Most bytes of an encoded descriptor.
+/// The maximum length of an encoded descriptor, in bytes.
 pub const MAX_BODY: usize = DESCRIPTOR_SIZE as usize - BODY_OFFSET - 4;
 
-/// The interrupt by which the supervisor makes a cell look at its [`LiveWords`].
+/// The vector of the interrupt by which the supervisor makes a cell read its [`LiveWords`].
 pub const REQUEST_VECTOR: u8 = 0xf0;
 
-/// The first interrupt vector that a cell may use as it likes; those below are the processor's own.
+/// The first interrupt vector that a cell may allocate; those below are the processor's own.
 pub const FIRST_FREE_VECTOR: u8 = 0x20;
 
-/// What the supervisor changes while the cell runs. The first bytes of the descriptor area.
+/// The words that the supervisor changes while the cell runs, at the start of the descriptor area.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct LiveWords {
-    /// What the supervisor asks of the cell: a value of [`Request`].
+    /// The supervisor's request to the cell: a [`Request`].
     pub request: AtomicU32,
-    /// Not 0: the cell is to stop at the next non-maskable interrupt, and to say where it stood.
+    /// If not 0, the cell stops at its next NMI and records the interrupted instruction.
     pub examined: AtomicU32,
-    /// What the cell has got since it was built.
+    /// The memory plugged into the cell since its creation.
     pub grown: Grown,
-    /// What the host tool asks of the cell.
+    /// The host tool's queries to the cell.
     pub questions: Questions,
-    /// The cores that the cell has now.
+    /// The cell's core slots.
     pub places: Places,
-    /// What the cell is to give back.
+    /// The supervisor's reclaim request for memory.
     pub unplug_request: UnplugRequest,
-    /// How many places the cell has for cores: written once, before it is entered.
+    /// The number of core slots of the cell, written once before the first core enters.
     pub core_places: AtomicU32,
-    /// How many slots the cell's [ledger](crate::ledger) has: written once, before it is entered.
+    /// The number of activity slots of the cell's [ledger](crate::ledger), written once before the first core enters.
     pub activity_slots: AtomicU32,
 }
 
 const _: () = assert!(size_of::<LiveWords>() <= BODY_OFFSET);
 
-/// What the supervisor asks of a running cell.
+/// The supervisor's request to a running cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Request {
-    /// Nothing.
+    /// No request.
     None = 0,
-    /// To finish what it does and exit.
+    /// The cell finishes its work and exits.
     Stop = 1,
 }
 
 impl Request {
-    /// The request of that number; unknown ones, which only a newer supervisor could make, are none.
+    /// Decodes a request. Unknown numbers, which only a newer supervisor can write, are no request.
     pub const fn from_u32(value: u32) -> Self {
         match value {
             1 => Self::Stop,
@@ -74,113 +75,113 @@ impl Request {
     }
 }
 
-/// What a cell owns and has to know.
+/// The resources of a cell, and the facts that it needs about the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// [`crate::VERSION`] of who wrote it.
+    /// The [`crate::VERSION`] of the writer.
     pub version: u32,
-    /// The cell's id; 0 where the image boots alone.
+    /// The cell's id; 0 in a standalone image.
     pub cell: CellId,
     /// The cell's name.
     pub name: String,
-    /// Arguments for the application, the first after its name first.
+    /// The application's arguments, without its name.
     pub arguments: Vec<String>,
-    /// The cores that it begins with, in the order of core indices. The first is the one that starts the cell.
+    /// The cell's initial cores, in the order of core indices. The first one starts the application.
     pub cores: Vec<Core>,
-    /// How many places for cores it has, see [`crate::places`]: at least as many as it begins with.
+    /// The number of core slots ([`crate::places`]), at least the number of initial cores.
     pub core_places: u32,
-    /// A core whose events wait for longer than this, in ns, requests for another one: see
-    /// [`crate::report::Report::core_requests`]. 0: the cell never does.
+    /// The queueing delay of events above which a core requests another core, in ns (see
+    /// [`crate::report::Report::core_requests`]). 0: the cell's cores make no such requests.
     pub core_request_ns: u64,
-    /// Memory that the cell may use as it likes: whole pages, zeroed, in the direct map.
+    /// The cell's pool: whole pages, zeroed, in the direct map.
     pub pool: Vec<PoolRange>,
-    /// All memory that the cell was given, image and stacks included, in bytes.
+    /// The memory allocated to the cell, image and stacks included, in bytes.
     pub memory_bytes: u64,
-    /// The most that it may have, in bytes: what it has not got yet it may ask for, see [`crate::growth`].
+    /// The cell's memory limit, in bytes. The cell can request the memory that it lacks: see [`crate::growth`].
     pub memory_max_bytes: u64,
     /// The page tables of [`crate::layout::REGIONS`], the topmost first; zeroed, and mapped at
-    /// [`crate::layout::REGION_TABLES`]. Empty where the cell maps nothing itself.
+    /// [`crate::layout::REGION_TABLES`]. Empty if the cell has no region area.
     pub region_tables: PhysRange,
-    /// Where the image's pages are, by segment: for the device addresses of constants.
+    /// The physical location of the image's pages, by segment, for the device addresses of the image's data.
     pub image: Vec<ImageSegment>,
-    /// The devices, initialised by nobody.
+    /// The devices. The supervisor does not initialise them.
     pub devices: Vec<Device>,
-    /// The clocks.
+    /// The clock rates and a reference time.
     pub clock: Clock,
-    /// How the cell appears in the network; `None` where it has no network device or shall ask by DHCP.
+    /// The cell's network address; `None` if it has no network device or uses DHCP.
     pub address: Option<NetworkAddress>,
-    /// The supervisor's core, which a doorbell wakes; `None` where the image boots alone.
+    /// The destination of the cell's notifications; `None` in a standalone image.
     pub supervisor: Option<Doorbell>,
-    /// How interrupts are sent.
+    /// The access mode of the local APICs.
     pub interrupt_mode: InterruptMode,
-    /// How cores halt.
+    /// The halt instruction of the cores.
     pub halt_mode: HaltMode,
 }
 
 /// A core of the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Core {
-    /// The machine's number for it.
+    /// The core's number in the machine.
     pub id: CoreId,
-    /// What interrupts to it are addressed with.
+    /// The core's local APIC id.
     pub apic: ApicId,
-    /// The NUMA node it belongs to.
+    /// The core's NUMA node.
     pub node: NodeId,
-    /// Where it stands: which others are its siblings, or share a cache with it.
+    /// The core's location, from which its siblings and the cores at the same cache follow.
     pub site: CoreSite,
 }
 
-/// Memory of the pool.
+/// A range of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolRange {
-    /// Where it is.
+    /// The physical memory.
     pub memory: PhysRange,
-    /// The NUMA node that all of it belongs to.
+    /// The NUMA node of the whole range.
     pub node: NodeId,
 }
 
-/// Pages of the image: `len_bytes` from virtual address `virt` on stand at `phys`.
+/// A segment of the image: the pages at virtual address `virt` are in `memory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageSegment {
-    /// Virtual address of the first byte.
+    /// The virtual address of the first byte.
     pub virt: u64,
-    /// Where it is.
+    /// The physical memory.
     pub memory: PhysRange,
 }
 
 /// A device function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// What it is for.
+    /// The kind of the device.
     pub kind: DeviceKind,
-    /// How it is reached.
+    /// The access path to the device.
     pub transport: Transport,
 }
 
-/// What a device is for.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DeviceKind {
     /// A virtio network device.
     Network,
-    /// A virtio console (of the supervisor).
+    /// A virtio console (only for the supervisor).
     Console,
 }
 
-/// How a device is reached.
+/// The access path to a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
     /// A PCI function with memory BARs and MSI-X.
     Pci {
-        /// Virtual address of the function's 4 KiB of configuration space.
+        /// The virtual address of the function's 4 KiB of configuration space.
         config: u64,
-        /// The memory BARs: index, where they are mapped, length in bytes.
+        /// The mapped memory BARs.
         bars: Vec<Bar>,
     },
-    /// A virtio-mmio register window.
+    /// A virtio-mmio register block.
     Mmio {
-        /// Virtual address of the 512-byte window.
+        /// The virtual address of the 512-byte register block.
         registers: u64,
-        /// The vector that the supervisor has its interrupt delivered as, to the cell's first core.
+        /// The vector of the device's interrupt, which the supervisor routes to the cell's first core.
         vector: u8,
     },
 }
@@ -188,74 +189,74 @@ pub enum Transport {
 /// A memory BAR of a PCI function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bar {
-    /// Which of the six.
+    /// The BAR's index, 0 to 5.
     pub index: u8,
-    /// Virtual address of its first byte.
+    /// The virtual address of the first byte.
     pub virt: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len_bytes: u64,
 }
 
-/// The clocks, calibrated once by whoever booted the machine.
+/// The clocks, calibrated once at the machine's boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// Rate of the time-stamp counter, the same on all cores.
+    /// The rate of the time-stamp counter, the same on all cores, in Hz.
     pub tsc_hz: u64,
-    /// Rate of the local APIC's timer at divisor 1.
+    /// The rate of the local APIC timer at divisor 1, in Hz.
     pub apic_timer_hz: u64,
-    /// A reading of the time-stamp counter...
+    /// The time-stamp counter at the reference time.
     pub tsc_at_epoch: u64,
-    /// ...and the time of day at that moment, in ns since 1970-01-01 UTC.
+    /// The reference time: time of day in ns since 1970-01-01 UTC.
     pub unix_ns_at_epoch: u64,
 }
 
-/// How a cell appears in its network.
+/// An IPv4 network configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkAddress {
-    /// Its address.
+    /// The cell's address.
     pub ip: Ipv4Addr,
-    /// Length of the network's prefix, in bits.
+    /// The length of the network's prefix, in bits.
     pub prefix_len: u8,
-    /// The router, where there is one.
+    /// The default router, if the network has one.
     pub gateway: Option<Ipv4Addr>,
 }
 
-/// How a cell rings the supervisor.
+/// The destination of a cell's notifications to the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doorbell {
-    /// The core to interrupt.
+    /// The local APIC id of the supervisor's core.
     pub apic: ApicId,
-    /// With which vector.
+    /// The interrupt vector.
     pub vector: u8,
 }
 
-/// How the machine's local APICs are used.
+/// The access mode of the machine's local APICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterruptMode {
-    /// By registers in memory, mapped at [`crate::layout::LOCAL_APIC`].
+    /// xAPIC: registers in memory, mapped at [`crate::layout::LOCAL_APIC`].
     XApic,
-    /// By model-specific registers.
+    /// x2APIC: model-specific registers.
     X2Apic,
 }
 
-/// How the machine's cores halt, and so how they are woken.
+/// The halt instruction of the machine's cores, and therefore the way to wake them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HaltMode {
-    /// Until an interrupt comes (HLT).
+    /// HLT: an interrupt wakes the core.
     Hlt,
-    /// Until one comes, or a word in memory is written (MONITOR, MWAIT): whoever wakes a core writes it, and sends no
-    /// interrupt.
+    /// MONITOR and MWAIT: an interrupt or a write to a word in memory wakes the core. Another core wakes it by the
+    /// write, without an interrupt.
     Mwait,
 }
 
-/// Why a descriptor area holds no descriptor, or a descriptor does not fit in one.
+/// The reason why a descriptor cannot be encoded or decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorError {
     /// The encoding is longer than [`MAX_BODY`].
     TooLong,
-    /// The bytes are no descriptor.
+    /// The bytes are not a descriptor.
     Malformed,
-    /// It is of another version.
+    /// The descriptor has another version.
     Version(u32),
 }
 
@@ -278,10 +279,10 @@ impl fmt::Display for DescriptorError {
 impl core::error::Error for DescriptorError {}
 
 impl Descriptor {
-    /// The bytes to place at [`BODY_OFFSET`]: the length and the encoding.
+    /// Returns the bytes for [`BODY_OFFSET`]: the length and the encoding.
     ///
     /// # Errors
-    /// [`DescriptorError::TooLong`] where they do not fit in the area.
+    /// [`DescriptorError::TooLong`] if they do not fit in the area.
     pub fn encode(&self) -> Result<Vec<u8>, DescriptorError> {
         let body = postcard::to_allocvec(self).map_err(|_| DescriptorError::Malformed)?;
         let len = u32::try_from(body.len()).map_err(|_| DescriptorError::TooLong)?;
@@ -294,7 +295,7 @@ impl Descriptor {
         Ok(bytes)
     }
 
-    /// Reads a descriptor from the bytes from [`BODY_OFFSET`] on.
+    /// Decodes the descriptor from the bytes at [`BODY_OFFSET`].
     ///
     /// # Errors
     /// [`DescriptorError::Malformed`] or [`DescriptorError::Version`].
@@ -352,20 +353,20 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_reads_back_as_written() {
+    fn a_descriptor_round_trips_through_its_encoding() {
         let mut area = descriptor().encode().unwrap();
         area.resize(MAX_BODY, 0);
         assert_eq!(Descriptor::decode(&area), Ok(descriptor()));
     }
 
     #[test]
-    fn another_version_is_named() {
+    fn the_error_for_another_version_has_its_number() {
         let other = Descriptor { version: 99, ..descriptor() };
         assert_eq!(Descriptor::decode(&other.encode().unwrap()), Err(DescriptorError::Version(99)));
     }
 
     #[test]
-    fn cut_and_overlong_descriptors_are_refused() {
+    fn truncated_and_overlong_descriptors_are_refused() {
         let bytes = descriptor().encode().unwrap();
         for len in 0..bytes.len() {
             assert!(Descriptor::decode(&bytes[..len]).is_err());

@@ -1,28 +1,29 @@
-//! How messages are cut into frames on the byte stream of the management console.
+//! The framing of messages on the byte stream of the management console.
 //!
-//! A message is encoded with postcard and then by COBS (consistent overhead byte stuffing), which leaves no
-//! zero byte in it; a zero byte ends it. A sender begins with a zero byte as well, so that whatever a peer
-//! that went away left half-sent is cut off there: after any break, both sides agree again at the next zero.
+//! A message is encoded by postcard, then by COBS (consistent overhead byte stuffing), which leaves no zero byte in it;
+//! a zero byte ends the frame. A sender also begins with a zero byte, which ends a partial frame of an earlier,
+//! disconnected sender. After any interruption, both sides are synchronised again at the next zero byte.
 //!
-//! Everything here takes hostile bytes: too long, not COBS, not postcard.
+//! All input is hostile: too long, not COBS, not postcard.
 
 use alloc::vec::Vec;
 use core::fmt;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Longest encoded frame, its zero byte not counted, in bytes. A longer one is dropped whole.
+/// The maximum length of an encoded frame, without its zero byte, in bytes. The decoder drops a longer frame
+/// completely.
 pub const MAX_FRAME: usize = 128 * 1024;
 
-/// Most payload bytes in one message that carries a piece of something long (an image, a log): so few that a supervisor
-/// decodes or encodes them in half a million instructions.
+/// The maximum payload of a message with a part of longer data (an image, a log), in bytes. The supervisor decodes or
+/// encodes such a message in half a million instructions.
 pub const MAX_CHUNK: usize = 16 * 1024;
 
-/// Why a frame is no message.
+/// The reason why a frame is not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// Longer than [`MAX_FRAME`].
+    /// The frame is longer than [`MAX_FRAME`].
     TooLong,
-    /// Not a message of the type that is expected.
+    /// The frame is not a message of the expected type.
     Malformed,
 }
 
@@ -37,10 +38,10 @@ impl fmt::Display for FrameError {
 
 impl core::error::Error for FrameError {}
 
-/// The bytes to send for `message`: a zero byte, the message, a zero byte.
+/// Returns the bytes to send for `message`: a zero byte, the encoded message, a zero byte.
 ///
 /// # Errors
-/// [`FrameError::TooLong`] where the message does not fit in a frame.
+/// [`FrameError::TooLong`] if the message does not fit in a frame.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let body = postcard::to_allocvec_cobs(message).map_err(|_| FrameError::Malformed)?;
     if body.len() > MAX_FRAME + 1 {
@@ -52,7 +53,7 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Puts received bytes together to messages.
+/// Reassembles messages from received bytes.
 #[derive(Debug, Default)]
 pub struct Decoder {
     frame: Vec<u8>,
@@ -60,14 +61,14 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder that has seen nothing.
+    /// Returns a decoder without buffered bytes.
     pub const fn new() -> Self {
         Self { frame: Vec::new(), overrun: false }
     }
 
-    /// Takes bytes from the front of `bytes` until they complete a message or there are no more.
+    /// Consumes bytes from the front of `bytes` until they complete a message or are exhausted.
     ///
-    /// Returns `None` once all bytes are taken; call again until then.
+    /// Returns `None` once all bytes are consumed; the caller repeats the call until then.
     pub fn next<T: DeserializeOwned>(&mut self, bytes: &mut &[u8]) -> Option<Result<T, FrameError>> {
         while let Some(end) = bytes.iter().position(|&byte| byte == 0) {
             let (piece, rest) = (&bytes[..end], &bytes[end + 1..]);
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_any_cutting() {
+    fn messages_survive_any_segmentation() {
         let messages = [vec![0u8; 300], vec![], vec![1, 0, 2, 0, 0], (0..=255).collect()];
         let stream: Vec<u8> = messages.iter().flat_map(|message| encode(message).unwrap()).collect();
         for step in 1..40 {
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_sent_message_costs_only_itself() {
+    fn a_partial_message_does_not_damage_the_next() {
         let mut stream = encode(&vec![1u8, 2, 3]).unwrap();
         stream.truncate(3);
         stream.extend(encode(&vec![4u8, 5]).unwrap());
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overlong_frame_is_dropped_whole_and_holds_no_memory() {
+    fn an_overlong_frame_is_dropped_and_frees_its_memory() {
         let mut decoder = Decoder::new();
         let flood = vec![7u8; MAX_FRAME / 2];
         for _ in 0..5 {
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_message() {
+    fn garbage_is_refused() {
         let decoded = decode_all(&mut Decoder::new(), &[3, 255, 255, 1, 0, 200, 1, 0]);
         assert!(decoded.iter().all(|message| *message == Err(FrameError::Malformed)), "{decoded:?}");
     }

@@ -1,98 +1,103 @@
-//! How a cell gets more memory while it runs (XOS IV-B, IV-E): it asks, and is told yes or no.
+//! Memory requests of a running cell (XOS IV-B, IV-E), and memory hot-plug.
 //!
 //! ```text
-//!   cell                                          supervisor
-//!   Request: least, largest, node; number + 1
-//!   rings the doorbell --------------------------> sees a number that it has not answered
-//!                                                  takes a block of zeros, maps it in the cell's direct map
-//!                                                  Grown: the chunk, then `count`
-//!   reads `answered`, as long as it has patience <- `answer`, then `answered` = number
+//!   cell                                            supervisor
+//!   GrowthRequest: least, largest, node;
+//!   number + 1; notifies ------------------------>  reads the unanswered number,
+//!                                                   maps a zeroed block in the cell's direct map;
+//!                                                   Grown: the block, then `count`,
+//!   polls `answered` until its timeout <----------  then `answer`, then `answered` = number
 //! ```
 //!
-//! The request is in the report, which the cell writes; what it got is in the descriptor's live words, which it
-//! cannot write: what a cell owns is never what it says. `count` is stored (release) after the chunk that it
-//! covers, and `answered` (release) after `answer` and `count`; numbers are stored (release) after the request. An
-//! answer that comes late is as good: chunks are the cell's from `count` on, whether it waits or not.
+//! The request is in the report, which the cell writes. The plugged blocks are in the descriptor's live words, which
+//! the cell cannot write, so the cell cannot misstate its own memory. The supervisor stores `count` (release) after the
+//! block that it covers, and `answered` (release) after `answer` and `count`; the cell stores the number (release)
+//! after the request. A late answer remains valid: the cell owns a block once `count` covers it, whether or not a core
+//! waits.
 //!
-//! A cell gets chunks without a request, too, where the host tool has asked for that; and what it has it gives back when it
-//! is asked to: see [`crate::unplug`]. The place of a chunk of which all has gone is vacant, and serves for another.
+//! The supervisor also plugs blocks without a request, on a resize by the host tool. [`crate::unplug`] describes the
+//! return of memory. The entry of a block that the cell has returned completely is vacant, and the supervisor reuses
+//! it.
+//!
+//! A *chunk* in this module's names is a plugged block.
 
 use crate::id::{NodeId, PhysAddr, PhysRange};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
-/// Most chunks that a cell has at a time of those that it gets while it runs.
+/// The maximum number of plugged blocks that a cell has at a time.
 pub const MAX_CHUNKS: usize = 48;
 
-/// The smallest chunk, in bytes. All are powers of two, and begin at a multiple of their length.
+/// The smallest block, in bytes. The length of a block is a power of two, and the block is aligned to its length.
 pub const SMALLEST_CHUNK: u64 = 2 << 20;
 
-/// The largest chunk, in bytes.
+/// The largest block, in bytes.
 pub const LARGEST_CHUNK: u64 = 1 << 30;
 
-/// Memory that a cell wants, in its report.
+/// A cell's memory request, in its report.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct GrowthRequest {
-    /// Counted up with each request; stored last (release).
+    /// The number of the latest request, incremented with each request; stored last (release).
     pub number: AtomicU32,
-    /// The [`NodeId`] whose memory is preferred.
+    /// The preferred [`NodeId`].
     pub node: AtomicU32,
-    /// The least that will do, in bytes.
+    /// The smallest acceptable block, in bytes.
     pub least_bytes: AtomicU64,
-    /// The most that is wanted, in bytes.
+    /// The largest useful block, in bytes.
     pub largest_bytes: AtomicU64,
 }
 
-/// What a cell has got since it was built, in its descriptor's live words.
+/// The memory plugged into a cell since its creation, in the descriptor's live words.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Grown {
-    /// The number of the last request that was answered; stored last (release).
+    /// The number of the latest answered request; stored last (release).
     pub answered: AtomicU32,
     /// An [`Answer`].
     pub answer: AtomicU32,
-    /// How many chunks ever came; stored (release) after them.
+    /// The number of blocks ever plugged, modulo 2^32; stored (release) after them.
     pub count: AtomicU32,
-    /// Not used.
+    /// Unused.
     pub reserved: AtomicU32,
-    /// The most memory that the cell may have, in bytes, where that was changed since it was built; else 0.
+    /// The cell's memory limit, in bytes, if it has changed since the cell's creation; otherwise 0.
     pub limit_bytes: AtomicU64,
-    /// The chunks, in no order.
+    /// The plugged blocks, in no particular order.
     pub chunks: [ChunkWords; MAX_CHUNKS],
 }
 
-/// A chunk: memory of one node, in the cell's direct map, zeroed when it came.
+/// A plugged block: memory of one node, in the cell's direct map, zeroed at the time of the plug.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct ChunkWords {
-    /// Its first byte.
+    /// The first byte.
     pub start: AtomicU64,
-    /// Its length; 0: the place is vacant. Stored last (release), and 0 before anything else changes.
+    /// The length in bytes; 0 if the entry is vacant. Stored last (release), and set to 0 before any other field
+    /// changes.
     pub len_bytes: AtomicU64,
-    /// Its [`NodeId`].
+    /// The block's [`NodeId`].
     pub node: AtomicU32,
-    /// Which chunk of all that ever came it is, from 1.
+    /// The block's serial number among all blocks ever plugged, from 1.
     pub serial: AtomicU32,
 }
 
-/// What came of a request.
+/// The answer to a memory request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// There is a chunk more.
+    /// The supervisor has plugged a block.
     Given,
-    /// There is none.
+    /// The supervisor has plugged no block.
     Refused(Refusal),
 }
 
-/// Why a request is not granted.
+/// The reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum Refusal {
-    /// The cell would have more than it may have, or more chunks than [`MAX_CHUNKS`].
+    /// The cell would exceed its memory limit or [`MAX_CHUNKS`].
     Limit = 1,
-    /// The machine has no such block free.
+    /// The machine has no free block of the requested size.
     Exhausted = 2,
 }
 
@@ -106,7 +111,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Answer {
-    /// The number by which it is told.
+    /// Returns the number that encodes the answer.
     pub const fn to_u32(self) -> u32 {
         match self {
             Self::Given => 0,
@@ -114,7 +119,7 @@ impl Answer {
         }
     }
 
-    /// The answer of that number; an unknown one refuses.
+    /// Decodes an answer; an unknown number is a refusal.
     pub const fn from_u32(value: u32) -> Self {
         match value {
             0 => Self::Given,
@@ -147,8 +152,8 @@ impl ChunkWords {
         }
     }
 
-    /// The chunk and its serial number. A place that changes meanwhile is read as it was or as it becomes: a new length
-    /// is stored last.
+    /// Returns the block, its node and its serial number. A concurrent change of the entry yields the old or the new
+    /// block, because the supervisor stores the new length last.
     fn read(&self) -> Option<(PhysRange, NodeId, u32)> {
         let len_bytes = self.len_bytes.load(Ordering::Acquire);
         let start = PhysAddr(self.start.load(Ordering::Acquire));
@@ -159,7 +164,7 @@ impl ChunkWords {
 }
 
 impl GrowthRequest {
-    /// Makes a request. Returns its number, which is never 0.
+    /// Makes a request. Returns its number, which is never 0. For the cell.
     pub fn make(&self, least_bytes: u64, largest_bytes: u64, node: NodeId) -> u32 {
         self.least_bytes.store(least_bytes, Ordering::Relaxed);
         self.largest_bytes.store(largest_bytes, Ordering::Relaxed);
@@ -171,7 +176,7 @@ impl GrowthRequest {
 }
 
 impl Grown {
-    /// Enters a chunk. Returns whether there was a place for it.
+    /// Adds a block. Returns whether an entry was vacant for it. For the supervisor.
     #[must_use]
     pub fn push(&self, memory: PhysRange, node: NodeId) -> bool {
         let is_vacant = |place: &&ChunkWords| place.len_bytes.load(Ordering::Relaxed) == 0;
@@ -185,7 +190,8 @@ impl Grown {
         true
     }
 
-    /// Makes the place of the chunk that begins at `start` vacant: all of it has gone.
+    /// Makes the entry of the block at `start` vacant, after the cell has returned all of the block. For the
+    /// supervisor.
     pub fn vacate(&self, start: PhysAddr) {
         let is_it = |place: &&ChunkWords| {
             place.len_bytes.load(Ordering::Relaxed) > 0 && place.start.load(Ordering::Relaxed) == start.0
@@ -195,33 +201,33 @@ impl Grown {
         }
     }
 
-    /// Answers the request of that number.
+    /// Answers the request `number`. For the supervisor.
     pub fn reply(&self, number: u32, answer: Answer) {
         self.answer.store(answer.to_u32(), Ordering::Relaxed);
         self.answered.store(number, Ordering::Release);
     }
 
-    /// What came of the request of that number; `None` as long as it was not answered.
+    /// Returns the answer to the request `number`, or `None` if the supervisor has not answered it yet.
     pub fn answer_to(&self, number: u32) -> Option<Answer> {
         (self.answered.load(Ordering::Acquire) == number)
             .then(|| Answer::from_u32(self.answer.load(Ordering::Relaxed)))
     }
 
-    /// The chunks that the cell has.
+    /// Returns the plugged blocks that the cell has.
     pub fn iter(&self) -> impl Iterator<Item = (PhysRange, NodeId)> {
-        // The first vacant place is taken: behind so many nothing ever stood.
+        // `push` takes the first vacant entry, so the entries from index `count` on were never used.
         let used = self.count.load(Ordering::Acquire) as usize;
         self.chunks.iter().take(used).filter_map(ChunkWords::read).map(|(memory, node, _)| (memory, node))
     }
 
-    /// Of the chunks that came after the one of that number, the one that came first, and its number.
+    /// Returns the block with the lowest serial number after `serial`, and that number.
     pub fn next_after(&self, serial: u32) -> Option<(PhysRange, NodeId, u32)> {
         let age = |at: &(PhysRange, NodeId, u32)| at.2.wrapping_sub(serial);
         let later = |at: &(PhysRange, NodeId, u32)| (1..=u32::MAX / 2).contains(&age(at));
         self.chunks.iter().filter_map(ChunkWords::read).filter(later).min_by_key(age)
     }
 
-    /// How many chunks ever came.
+    /// Returns the number of blocks ever plugged, modulo 2^32.
     pub fn count(&self) -> u32 {
         self.count.load(Ordering::Acquire)
     }
@@ -236,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_read_as_it_was_entered_and_no_more_come_than_there_are_places() {
+    fn blocks_read_back_and_cannot_exceed_the_entries() {
         let grown = Grown::default();
         for number in 0..MAX_CHUNKS as u64 {
             let (memory, node) = chunk(number);
@@ -248,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_of_a_chunk_that_has_gone_serves_for_another_which_is_found_as_the_latest() {
+    fn a_vacant_entry_is_reused_and_its_block_is_the_latest() {
         let grown = Grown::default();
         for number in 0..MAX_CHUNKS as u64 {
             let (memory, node) = chunk(number);
@@ -266,11 +272,11 @@ mod tests {
         assert_eq!(grown.next_after(serial), None);
         let first = grown.next_after(0).unwrap();
         assert_eq!((first.0, first.2), (chunk(0).0, 1));
-        assert_eq!(grown.next_after(5).map(|at| at.2), Some(7), "the sixth has gone");
+        assert_eq!(grown.next_after(5).map(|at| at.2), Some(7), "the sixth block was returned");
     }
 
     #[test]
-    fn an_answer_is_that_of_its_request() {
+    fn an_answer_belongs_to_its_request() {
         let (request, grown) = (GrowthRequest::default(), Grown::default());
         for answer in [Answer::Given, Answer::Refused(Refusal::Limit), Answer::Refused(Refusal::Exhausted)] {
             let number = request.make(1, 2, NodeId(3));
@@ -279,6 +285,6 @@ mod tests {
             assert_eq!(grown.answer_to(number), Some(answer));
         }
         request.number.store(u32::MAX, Ordering::Relaxed);
-        assert_ne!(request.make(1, 2, NodeId(3)), 0, "which counts as answered from the start");
+        assert_ne!(request.make(1, 2, NodeId(3)), 0, "0 counts as answered from the start");
     }
 }

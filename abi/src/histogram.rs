@@ -1,8 +1,10 @@
-//! How long things took: counters by buckets of cycles, which one core counts up and everybody reads at any time.
+//! Latency histograms: counters by buckets of cycles. One core increments them; other cores and the supervisor read
+//! them at any time.
 //!
-//! Buckets are log-linear: four to a doubling, so that a bucket is at most a fourth as wide as what is in it is long, from
-//! 64 cycles to 2^35. What is shorter is in the first ones, which are 64 cycles wide, and what is longer in the last.
-//! Counters only grow: what happened within some time is the difference of two readings ([`Distribution::since`]).
+//! Buckets are log-linear, four per doubling, from 64 cycles to 2^35. From the fifth bucket on, a bucket's width is at
+//! most a fourth of its lower bound. The first buckets are 64 cycles wide and include all shorter durations; the last
+//! one includes all longer ones. Counters only grow; the distribution of an interval is the difference of two readings
+//! ([`Distribution::since`]).
 //!
 //! ```text
 //!   bucket   0   1   2   3   4   5   6   7   8   9   10  11  12      16          111
@@ -13,41 +15,41 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
-/// Number of buckets.
+/// The number of buckets.
 pub const BUCKETS: usize = 112;
 
-/// Width of the narrowest buckets, in cycles, as a power of two.
+/// The width of the narrowest buckets, in cycles, as a power of two.
 const UNIT_BITS: u32 = 6;
 
-/// Buckets to a doubling, as a power of two.
+/// The number of buckets per doubling, as a power of two.
 const FINE_BITS: u32 = 2;
 
-/// How long things of one kind took on one core.
+/// The durations of one kind of operation on one core.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Histogram {
-    /// How many there were, by bucket.
+    /// The number of operations, by bucket.
     pub counts: [AtomicU64; BUCKETS],
 }
 
-/// What a [`Histogram`] said when it was read, or several of them together.
+/// A reading of one [`Histogram`], or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distribution {
-    /// Buckets that are not empty, in order, and how many there are in each.
+    /// The non-empty buckets, in order, with their counts.
     buckets: Vec<(u8, u64)>,
 }
 
-/// The bucket that so many cycles belong to.
+/// Returns the bucket of a duration in cycles.
 #[inline]
 pub const fn bucket_of(cycles: u64) -> usize {
     let units = cycles >> UNIT_BITS;
-    // One bit more than buckets to a doubling have is 0 for all that the first, narrow buckets hold.
+    // The lowest bit is set so that the shift is 0 for the narrow buckets.
     let shift = (units >> FINE_BITS | 1).ilog2();
     let bucket = (shift << FINE_BITS) as usize + (units >> shift) as usize;
     if bucket < BUCKETS { bucket } else { BUCKETS - 1 }
 }
 
-/// The least cycles that belong to a bucket.
+/// Returns a bucket's lower bound, in cycles.
 pub const fn least_of(bucket: usize) -> u64 {
     let fine = 1 << FINE_BITS;
     if bucket < fine {
@@ -58,19 +60,20 @@ pub const fn least_of(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Nothing so far.
+    /// Returns an empty histogram.
     pub const fn new() -> Self {
         Self { counts: [const { AtomicU64::new(0) }; BUCKETS] }
     }
 
-    /// Counts `times` things of so many cycles each. By one core alone: a load and a store, no locked instruction.
+    /// Counts `times` operations of `cycles` cycles each. Only one core may call this: a load and a store, no locked
+    /// instruction.
     #[inline]
     pub fn count(&self, cycles: u64, times: u64) {
         let place = &self.counts[bucket_of(cycles)];
         place.store(place.load(Ordering::Relaxed).wrapping_add(times), Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// Returns the present counts.
     pub fn read(&self) -> Distribution {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         let buckets = (0..).zip(counts).filter(|(_, count)| *count > 0).collect();
@@ -85,20 +88,20 @@ impl Default for Histogram {
 }
 
 impl Distribution {
-    /// How many there are; no more than 64 bits count.
+    /// Returns the number of operations; saturates.
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// How many took so many cycles or more, as far as buckets tell: those of its bucket count.
+    /// Returns the number of operations in the bucket of `cycles` and all later ones.
     pub fn count_from(&self, cycles: u64) -> u64 {
         let from = bucket_of(cycles);
         let longer = self.buckets.iter().filter(|(bucket, _)| usize::from(*bucket) >= from);
         longer.fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// What so many of a thousand took no longer than, in cycles: 990 asks for the 99th percentile. Within a bucket they
-    /// count as spread evenly. `None` where there is nothing.
+    /// Returns the duration in cycles that `per_mille` of a thousand operations do not exceed: 990 is the 99th
+    /// percentile. Interpolates linearly within a bucket. Returns `None` for an empty distribution.
     pub fn quantile(&self, per_mille: u32) -> Option<u64> {
         let wanted = u128::from(self.count()) * u128::from(per_mille.min(1000));
         let rank = (wanted.div_ceil(1000) as u64).max(1);
@@ -116,7 +119,7 @@ impl Distribution {
         None
     }
 
-    /// Takes in what another says.
+    /// Adds another distribution; counts saturate.
     pub fn add(&mut self, other: &Self) {
         for (bucket, count) in &other.buckets {
             match self.buckets.binary_search_by_key(bucket, |(bucket, _)| *bucket) {
@@ -126,8 +129,8 @@ impl Distribution {
         }
     }
 
-    /// What came since an earlier reading of the same counters. Where they have fewer, they have begun anew, and all of it
-    /// has come.
+    /// Returns the operations since an earlier reading of the same counters. If any count is lower than before, the
+    /// counters have restarted, and the result is the whole reading.
     pub fn since(&self, earlier: &Self) -> Self {
         let of = |from: &Self, bucket: u8| {
             let place = from.buckets.binary_search_by_key(&bucket, |(bucket, _)| *bucket);
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_follow_each_other_and_none_is_wider_than_a_fourth_of_what_is_in_it() {
+    fn buckets_are_contiguous_and_at_most_a_fourth_of_their_lower_bound_wide() {
         for bucket in 0..BUCKETS {
             let (least, end) = (least_of(bucket), least_of(bucket + 1));
             assert_eq!((bucket_of(least), bucket_of(end - 1)), (bucket, bucket));
@@ -164,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_no_percentiles() {
+    fn an_empty_distribution_has_no_percentiles() {
         assert_eq!(Distribution::default().quantile(990), None);
     }
 
     #[test]
-    fn what_came_since_a_reading_is_the_difference_and_counters_that_begin_anew_are_noticed() {
+    fn since_returns_the_difference_and_detects_restarted_counters() {
         let (first, second) = (distribution([100, 5000]), distribution([100, 5000, 5000, 90_000]));
         assert_eq!(second.since(&first), distribution([5000, 90_000]));
         assert_eq!(first.since(&second), first);
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_a_cell_that_lies_do_not_overflow() {
+    fn hostile_counts_do_not_overflow() {
         let mut lies = Distribution { buckets: alloc::vec![(3, u64::MAX), (200, u64::MAX), (255, 7)] };
         lies.add(&lies.clone());
         assert_eq!(lies.count(), u64::MAX);

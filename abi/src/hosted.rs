@@ -1,10 +1,10 @@
-//! What a hosted cell is given, host tool to process: a line of words in an environment variable.
+//! The specification of a hosted cell: a line of words in an environment variable, from the host tool to the process.
 //!
 //! ```text
 //! ISOLA_CELL="name=cache cores=2 memory=64M network=user forward=tcp:127.0.0.1:11211:11211"
 //! ```
 //!
-//! The arguments of the process are the application's. People may write the line as well.
+//! The arguments of the process are the application's arguments. A user can also write the line by hand.
 
 use crate::descriptor::NetworkAddress;
 use crate::id::MAX_CORES;
@@ -15,25 +15,25 @@ use core::fmt;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::str::FromStr;
 
-/// The environment variable.
+/// The name of the environment variable.
 pub const VARIABLE: &str = "ISOLA_CELL";
 
-/// What a hosted cell is given.
+/// The resources of a hosted cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostedSpec {
-    /// Its name; the program's, where none is given.
+    /// The cell's name; by default the program's name.
     pub name: Option<String>,
-    /// How many cores.
+    /// The number of cores.
     pub cores: u32,
-    /// How much memory.
+    /// The size of the memory.
     pub memory: ByteSize,
-    /// Its network.
+    /// The network.
     pub network: HostedNetwork,
-    /// Ports of the host that lead to it.
+    /// The ports of the host that are forwarded to the cell.
     pub forwards: Vec<Forward>,
-    /// Where it listens for queries: a socket that it makes. A path without spaces.
+    /// The path of a socket that the cell creates and on which it listens for queries. The path contains no spaces.
     pub control: Option<String>,
-    /// The process that it is to end with.
+    /// The id of a process; the cell ends when that process ends.
     pub parent: Option<u32>,
 }
 
@@ -47,49 +47,49 @@ impl Default for HostedSpec {
 /// The network of a hosted cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostedNetwork {
-    /// None.
+    /// No network.
     None,
-    /// A network in the process, from which the host is reached: no rights are needed.
+    /// A user-mode network in the process, connected to the host. It needs no privileges.
     User,
     /// A TAP interface of the host.
     Tap {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// The cell's address; without one it asks by DHCP.
+        /// The cell's address; without one the cell uses DHCP.
         address: Option<NetworkAddress>,
     },
 }
 
-/// What is forwarded.
+/// The protocol of a forwarded port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP connections.
+    /// TCP.
     Tcp,
-    /// UDP datagrams.
+    /// UDP.
     Udp,
 }
 
-/// A port of the host that leads to one of the cell.
+/// A port of the host that is forwarded to a port of the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// What is forwarded.
+    /// The protocol.
     pub transport: Transport,
-    /// Where on the host.
+    /// The address and port on the host.
     pub host: SocketAddrV4,
     /// The cell's port.
     pub cell_port: u16,
 }
 
-/// A line that says no hosted cell.
+/// The reason why a line is not a valid specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostedSpecError {
-    /// A word that is none of the known ones.
+    /// A word has an unknown key.
     Unknown(String),
-    /// A known word with a value that makes no sense for it.
+    /// A word has a known key and an invalid value.
     BadValue(String),
-    /// More cores than a cell can have, or none.
+    /// The number of cores is 0 or above the maximum of a cell.
     Cores(u32),
-    /// Ports are forwarded in the process's own network alone.
+    /// Forwarded ports require the user-mode network.
     ForwardWithoutUser,
 }
 
@@ -155,7 +155,7 @@ fn network(text: &str) -> Option<HostedNetwork> {
     match (text, text.strip_prefix("tap:")) {
         ("none", _) => Some(HostedNetwork::None),
         ("user", _) => Some(HostedNetwork::User),
-        // Linux has names of up to 15 bytes.
+        // Linux limits interface names to 15 bytes.
         (_, Some(interface)) if (1..16).contains(&interface.len()) => {
             Some(HostedNetwork::Tap { interface: interface.to_string(), address: None })
         }
@@ -186,7 +186,7 @@ fn forward(text: &str) -> Option<Forward> {
 }
 
 impl fmt::Display for HostedSpec {
-    /// The line that says so.
+    /// Writes the specification as a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cores={} memory={}", self.cores, self.memory.0)?;
         if let Some(name) = &self.name {
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_what_was_written() {
+    fn a_specification_round_trips_through_its_line() {
         let forward = |transport, port| Forward {
             transport,
             host: SocketAddrV4::new(Ipv4Addr::LOCALHOST, port),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_words_are_refused() {
         for bad in [
             "cores",
             "cores=0",

@@ -1,16 +1,16 @@
-//! Newtypes for ids and addresses, so that one cannot be taken for another.
+//! Newtypes for ids and addresses, so that the compiler distinguishes them.
 
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// Most cores of a machine that Isola divides.
+/// The maximum number of cores that Isola supports on a machine.
 pub const MAX_CORES: usize = 64;
 
 /// A core of the machine, numbered densely from 0 in the order of the machine's processor table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CoreId(pub u32);
 
-/// The hardware's name for a core, which interrupts are addressed with.
+/// The local APIC id of a core, the destination address of interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ApicId(pub u32);
 
@@ -18,11 +18,11 @@ pub struct ApicId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub u32);
 
-/// A cell. Ids are never used again while the machine runs, so that a late message cannot hit a successor.
+/// A cell. The supervisor does not reuse ids while the machine runs, so a late message cannot reach a successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CellId(pub u32);
 
-/// Whom work is charged to within a cell: an index into the cell's ledger.
+/// An activity of a cell: an index into the cell's ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ActivityId(pub u16);
 
@@ -30,7 +30,7 @@ pub struct ActivityId(pub u16);
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PhysAddr(pub u64);
 
-/// A virtual address of a cell's or the supervisor's address space.
+/// A virtual address in the address space of a cell or of the supervisor.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct VirtAddr(pub u64);
 
@@ -61,26 +61,24 @@ impl fmt::Display for CellId {
 /// A range of physical memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PhysRange {
-    /// First byte.
+    /// The first byte.
     pub start: PhysAddr,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len_bytes: u64,
 }
 
 impl PhysRange {
-    /// The range of `len_bytes` bytes from `start` on.
+    /// Returns the range of `len_bytes` bytes from `start`.
     pub const fn new(start: PhysAddr, len_bytes: u64) -> Self {
         Self { start, len_bytes }
     }
 
-    /// The first byte behind the range.
-    ///
-    /// Saturates, so that a range that would leave the address space ends at its end.
+    /// Returns the address after the last byte. Saturates at the end of the address space.
     pub const fn end(&self) -> PhysAddr {
         PhysAddr(self.start.0.saturating_add(self.len_bytes))
     }
 
-    /// Whether `address` is within the range.
+    /// Returns whether `address` is within the range.
     pub const fn contains(&self, address: PhysAddr) -> bool {
         address.0 >= self.start.0 && address.0 < self.end().0
     }

@@ -1,9 +1,9 @@
-//! What an image is known by, and what is demanded of one before anything of it is used.
+//! Digests and signatures of images, and the requirements that an image must meet before the supervisor uses it.
 //!
-//! A digest is measured by the supervisor, while the image comes; what is demanded it checks itself, too.
+//! The supervisor computes the digest during the upload, and checks the requirements itself.
 //!
-//! All of it is told of an image as it is sent: what a machine loads, without what a debugger alone has a use
-//! for. In text, and so in JSON, these are hexadecimal digits.
+//! Digest and signature cover the uploaded bytes: the segments that a machine loads, without debug information. In text
+//! formats, JSON included, they are hexadecimal digits.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,10 +12,10 @@ use core::fmt;
 use core::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A text that is not so many hexadecimal digits.
+/// The error for a text that is not a hexadecimal number of the required length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotHex {
-    /// How many it takes.
+    /// The required number of digits.
     digits: usize,
 }
 
@@ -44,7 +44,7 @@ fn parse_hex<const LEN: usize>(text: &str) -> Result<[u8; LEN], NotHex> {
     Ok(bytes)
 }
 
-/// Bytes of a fixed number that people write as hexadecimal digits.
+/// Defines a byte array of fixed length whose text form is hexadecimal digits.
 macro_rules! hex_bytes {
     ($(#[$about:meta])* $name:ident, $len:literal) => {
         $(#[$about])*
@@ -95,51 +95,51 @@ macro_rules! hex_bytes {
 }
 
 hex_bytes! {
-    /// SHA-256 of an image (FIPS 180-4).
+    /// The SHA-256 of an image (FIPS 180-4).
     ImageDigest, 32
 }
 
 hex_bytes! {
-    /// A public key of ed25519 (RFC 8032).
+    /// An Ed25519 public key (RFC 8032).
     PublicKey, 32
 }
 
 hex_bytes! {
-    /// A signature by such a key, of [`ImageDigest::signed_text`].
+    /// An Ed25519 signature of [`ImageDigest::signed_text`].
     Signature, 64
 }
 
 impl ImageDigest {
-    /// The text that who vouches for an image signs: `isola image sha256:` and the digest's digits.
+    /// Returns the text that a signer of the image signs: `isola image sha256:` and the digest's digits.
     pub fn signed_text(&self) -> String {
         format!("isola image sha256:{self}")
     }
 }
 
-/// What an image must be for a cell to be made from it. Nothing is demanded where nothing is said.
+/// The requirements on a cell's image. An absent field requires nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requirement {
-    /// It must have this digest.
+    /// The required digest.
     pub sha256: Option<ImageDigest>,
-    /// It must be signed by the holder of this key.
+    /// The key with which the image must be signed.
     pub signed_by: Option<PublicKey>,
-    /// Its signature, where there is one.
+    /// The image's signature, if it has one.
     pub signature: Option<Signature>,
 }
 
-/// Why an image is not what it must be.
+/// The reason why an image does not meet its requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Distrust {
-    /// It has another digest.
+    /// The image has another digest.
     Digest {
-        /// What it must be.
+        /// The required digest.
         required: ImageDigest,
-        /// What was measured.
+        /// The digest that the supervisor computed.
         measured: ImageDigest,
     },
-    /// It is not signed.
+    /// The image has no signature.
     Unsigned,
-    /// Its signature is not one of this image, by that key.
+    /// The signature is not a signature of this image by this key.
     Signature(PublicKey),
 }
 
@@ -164,7 +164,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn bytes_read_back_as_written() {
+    fn hex_bytes_round_trip_through_text_and_postcard() {
         let digest = ImageDigest(core::array::from_fn(|index| index as u8 * 8));
         let text = digest.to_string();
         assert_eq!((text.len(), text.get(..8)), (64, Some("00081018")));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_digest_is_refused() {
+    fn texts_and_encodings_of_the_wrong_length_or_alphabet_are_refused() {
         let short = "0".repeat(63);
         let long = "0".repeat(65);
         let wrong = "g".repeat(64);

@@ -1,33 +1,35 @@
-//! The ledger: what each activity of a cell used. It lies behind the [report](crate::report) in the memory that the cell
-//! shares with the supervisor; the cell writes it, the supervisor reads it at any time and believes none of it.
+//! The ledger: resource usage of a cell's activities. It follows the [report](crate::report) in the memory that the
+//! cell shares with the supervisor. The cell writes it; the supervisor reads it at any time and does not trust it.
 //!
 //! ```text
-//! report | a record a slot: name, generation, what earlier activities used | of each core slot: counters, one an activity slot
+//! | report | records, one per activity slot:         | counters of core slot 0,   | of core slot 1 | ...
+//! |        | name, generation, earlier usage         | one set per activity slot  |                |
 //! ```
 //!
-//! An activity has a *slot* from its registration to its end. A cell has as many as a small part of its memory holds
-//! ([`slots`]); an activity that ends makes its slot free for another. The counters of a slot are never set back, as each is
-//! written by its core alone. The record says what they came to when the slot was given out, so what an activity used is
-//! the difference, and the sum over all slots stays what the cores have spent.
+//! An activity has an *activity slot* from its registration to its end. The number of slots follows from the cell's
+//! memory ([`slots`]); the slot of an activity that has ended is free for another. Counters are never reset, because
+//! only their own core writes them. Instead the record contains the counters' sums at the time of the slot's
+//! assignment. An activity's usage is the difference, and the sum over all slots remains the total usage of the cores.
 
 use crate::id::ActivityId;
 use crate::report::{CoreReport, Report};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// Longest name of an activity, in bytes of UTF-8.
+/// The maximum length of an activity's name, in bytes of UTF-8.
 pub const ACTIVITY_NAME_LEN: usize = 24;
 
-/// Fewest slots of a cell.
+/// The minimum number of activity slots of a cell.
 pub const LEAST_SLOTS: usize = 32;
 
-/// A cell's ledger takes this part of the memory that the cell is created with, where that holds more than the least slots.
+/// The ledger's size as a fraction of the cell's initial memory, unless the minimum number of slots needs more.
 const MEMORY_PART: u64 = 4096;
 
-/// Most bytes of a ledger: it lies in one piece of memory, and the supervisor adds up all its counters in less than a million
-/// instructions.
+/// The maximum size of a ledger, in bytes. The ledger is physically contiguous, and the supervisor adds up all its
+/// counters in less than a million instructions.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// How many slots a cell of so much memory has, with so many core slots.
+/// Returns the number of activity slots of a cell with `memory_bytes` bytes of initial memory and `core_slots` core
+/// slots.
 pub const fn slots(memory_bytes: u64, core_slots: usize) -> usize {
     let slot_bytes = size_of::<ActivityRecord>() + core_slots * size_of::<ActivityReport>();
     let part = memory_bytes / MEMORY_PART;
@@ -36,77 +38,77 @@ pub const fn slots(memory_bytes: u64, core_slots: usize) -> usize {
     if affordable > LEAST_SLOTS { affordable } else { LEAST_SLOTS }
 }
 
-/// Bytes of a ledger of so many slots, of a cell with so many core slots.
+/// Returns the size in bytes of a ledger with `slots` activity slots, of a cell with `core_slots` core slots.
 pub const fn ledger_bytes(core_slots: usize, slots: usize) -> u64 {
     (slots * (size_of::<ActivityRecord>() + core_slots * size_of::<ActivityReport>())) as u64
 }
 
-/// What an activity used on a core, and those that had its slot before.
+/// The usage of an activity slot on one core slot, that of the slot's earlier activities included.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct ActivityReport {
-    /// Cycles of its events.
+    /// Cycles of the activity's events.
     pub cycles: AtomicU64,
-    /// Events run.
+    /// Number of events that ran.
     pub events: AtomicU64,
-    /// Bytes that the heap handed out while events of the activity ran, less those that it took back: counted when a
-    /// core's cache is filled or emptied by a batch, and for objects that are too large for it. Modulo 2^64: an activity
-    /// that frees what others have made has less than none. The sum over all cores and activities is what is in use, or
-    /// kept by cores.
+    /// Bytes that the heap allocated during events of the activity, less those that it freed. The heap counts when it
+    /// fills or empties a core's cache by a batch, and at each object that is too large for the cache. Modulo 2^64: an
+    /// activity that frees objects of others has a negative balance. The sum over all cores and activities is the
+    /// memory in use or in the cores' caches.
     pub memory_bytes: AtomicU64,
 }
 
-/// Which activity has a slot.
+/// The record of an activity slot: the activity that has it.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct ActivityRecord {
-    /// Its name, filled up with zero bytes.
+    /// The activity's name, padded with zero bytes.
     pub name: [AtomicU8; ACTIVITY_NAME_LEN],
     /// A [`Generation`].
     generation: AtomicU32,
     reserved: AtomicU32,
-    /// What the counters of the slot came to, over all cores, when the activity got it.
+    /// The slot's counters, added up over all cores, at the time of its assignment to the activity.
     pub before: ActivityReport,
 }
 
-/// How often a slot was given out, and whether it is in use. A reader that finds the same before and after it has read has
-/// read one activity.
+/// The number of times that an activity slot was freed, and its present state. A reader that finds the same generation
+/// before and after reading a slot has read the values of one activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(u32);
 
-/// The lower two bits of a generation: a free slot, one that is about to be given out, one in use. A higher generation
-/// follows.
+/// The lower two bits of a generation are the state of the slot: free, claimed or in use. Freeing a slot increments the
+/// upper bits.
 const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
 const IN_USE: u32 = 2;
 const STATE: u32 = 3;
 
 impl Generation {
-    /// Whether the slot is an activity's.
+    /// Returns whether an activity has the slot.
     pub const fn is_in_use(self) -> bool {
         self.0 & STATE == IN_USE
     }
 }
 
 impl ActivityRecord {
-    /// Reads who has the slot.
+    /// Returns the slot's generation.
     pub fn generation(&self) -> Generation {
         Generation(self.generation.load(Ordering::Acquire))
     }
 
-    /// Claims the slot for a new activity, if it is free. Who has claimed it writes name and counters, and then calls
-    /// [`Self::give_out`].
+    /// Claims the slot for a new activity and returns true, or returns false if the slot is not free. The claimant then
+    /// writes the name and [`Self::before`], and calls [`Self::give_out`].
     pub fn claim(&self) -> bool {
         let is_free = |generation: u32| (generation & STATE == FREE).then_some(generation + CLAIMED);
         self.generation.fetch_update(Ordering::AcqRel, Ordering::Relaxed, is_free).is_ok()
     }
 
-    /// Says that what the record says is true of the activity that has claimed the slot.
+    /// Publishes the record: the activity that claimed the slot has it from now on.
     pub fn give_out(&self) {
         self.generation.fetch_add(IN_USE - CLAIMED, Ordering::Release);
     }
 
-    /// Makes the slot free. Returns whether it was in use.
+    /// Frees the slot. Returns whether it was in use.
     pub fn free(&self) -> bool {
         let is_in_use = |generation: u32| {
             (generation & STATE == IN_USE).then_some(generation.wrapping_add(STATE + 1 - IN_USE))
@@ -115,7 +117,7 @@ impl ActivityRecord {
     }
 }
 
-/// A cell's ledger.
+/// A view of a cell's ledger.
 #[derive(Clone, Copy, Debug)]
 pub struct Ledger<'a> {
     records: &'a [ActivityRecord],
@@ -123,13 +125,14 @@ pub struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    /// A ledger of these records, and of as many counters for each core slot, those of the first core slot first.
+    /// Returns a ledger of these records and counters. `counters` has one entry per record for each core slot, in the
+    /// order of core slots.
     pub const fn new(records: &'a [ActivityRecord], counters: &'a [ActivityReport]) -> Self {
         Self { records, counters }
     }
 
-    /// Returns where records and counters are, of the ledger of so many slots behind the report at `report`, of a cell
-    /// with so many core slots.
+    /// Returns the addresses of the records and the counters of the ledger behind the report at `report`, for a cell
+    /// with `core_slots` core slots and `slots` activity slots.
     pub const fn parts(
         report: *const u8,
         core_slots: usize,
@@ -143,29 +146,29 @@ impl<'a> Ledger<'a> {
         )
     }
 
-    /// The slots, by [`ActivityId`].
+    /// Returns the records, by [`ActivityId`].
     pub fn records(&self) -> &'a [ActivityRecord] {
         self.records
     }
 
-    /// The counters of all core slots, those of the first core slot first.
+    /// Returns the counters of all core slots, in the order of core slots.
     pub fn counters(&self) -> &'a [ActivityReport] {
         self.counters
     }
 
-    /// The slot of that activity.
+    /// Returns the record of an activity's slot.
     pub fn record(&self, activity: ActivityId) -> Option<&'a ActivityRecord> {
         self.records.get(usize::from(activity.0))
     }
 
-    /// The counters of a core slot, by [`ActivityId`]; none where the cell has no such core slot.
+    /// Returns the counters of a core slot, by [`ActivityId`]; an empty slice if the cell has no such core slot.
     pub fn core(&self, index: usize) -> &'a [ActivityReport] {
         let start = index.saturating_mul(self.records.len());
         let end = start.saturating_add(self.records.len());
         self.counters.get(start..end).unwrap_or_default()
     }
 
-    /// What the counters of a slot come to on all core slots, modulo 2^64.
+    /// Returns the sums of a slot's counters over all core slots, modulo 2^64.
     pub fn sum(&self, slot: usize) -> ActivityReport {
         let of = |counter: fn(&ActivityReport) -> &AtomicU64| {
             let counters = self.counters.iter().skip(slot).step_by(self.records.len().max(1));
@@ -182,12 +185,12 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// Bytes of the report, which the ledger follows.
+/// The size in bytes of the report in front of the ledger.
 pub(crate) const fn report_len(core_slots: usize) -> usize {
     size_of::<Report<[CoreReport; 0]>>() + core_slots * size_of::<CoreReport>()
 }
 
-// An `ActivityId` is a number below `u16::MAX`, which stands for none elsewhere.
+// Other code uses `u16::MAX` for the absence of an `ActivityId`.
 const _: () = assert!(slots(u64::MAX, 0) < u16::MAX as usize);
 const _: () = assert!(align_of::<ActivityRecord>() <= align_of::<Report<[CoreReport; 0]>>());
 const _: () = assert!(size_of::<CoreReport>().is_multiple_of(align_of::<ActivityRecord>()));
@@ -200,7 +203,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn memory_says_how_many_activities_a_cell_can_have() {
+    fn the_number_of_slots_follows_from_memory() {
         assert_eq!(slots(2 * MIB, 4), LEAST_SLOTS);
         for (memory_bytes, core_slots) in [(256 * MIB, 1), (256 * MIB, 4), (1 << 34, 16), (1 << 30, 3)] {
             let slots = slots(memory_bytes, core_slots);
@@ -214,12 +217,12 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_has_one_activity_at_a_time_and_none_for_good() {
+    fn a_slot_is_claimed_once_at_a_time_and_can_be_reused() {
         let record = ActivityRecord::default();
         for _ in 0..3 {
             assert!(!record.generation().is_in_use() && !record.free());
             assert!(record.claim() && !record.claim() && !record.generation().is_in_use());
-            assert!(!record.free(), "one that is being given out is nobody's yet");
+            assert!(!record.free(), "a claimed slot is not in use yet");
             record.give_out();
             let generation = record.generation();
             assert!(generation.is_in_use() && !record.claim());
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_begin_again_after_the_last() {
+    fn generations_wrap_around() {
         let record = ActivityRecord { generation: AtomicU32::new(u32::MAX - 3), ..Default::default() };
         assert!(record.claim());
         record.give_out();

@@ -1,29 +1,29 @@
-//! The words that both sides of a wall share. Plain data, versioned; no unsafe, and no logic beyond encode,
-//! decode and validate.
+//! The interface between supervisor, cells and host: data formats that cross trust boundaries. The crate contains
+//! versioned plain data, no unsafe code, and no logic beyond encoding, decoding and validation.
 //!
-//! | module | between | what |
+//! | module | between | contents |
 //! |---|---|---|
 //! | [`id`] | all | newtypes for cores, cells, activities and addresses |
-//! | [`layout`] | supervisor and cell | where things are in a cell's virtual address space |
-//! | [`note`] | cell image and supervisor | the ELF note by which an image says how it is entered |
-//! | [`descriptor`] | supervisor to cell | what the cell owns; read-only to the cell |
-//! | [`report`] | cell to supervisor | what the cell says of itself: state, console, crash |
-//! | [`ledger`] | cell to supervisor | what each activity of the cell used |
-//! | [`query`] | host tool and cell, by the supervisor | what a running cell is asked, and answers |
-//! | [`growth`] | both ways | how a cell asks for more memory, and is answered |
-//! | [`integrity`] | host tool and supervisor | what an image is known by, and what is demanded of it |
-//! | [`histogram`] | cell to host tool | how long things took, as counters that the report has |
+//! | [`layout`] | supervisor and cell | layout of a cell's virtual address space |
+//! | [`note`] | cell image to supervisor | ELF note with the image's entry points |
+//! | [`descriptor`] | supervisor to cell | the cell's resources; read-only to the cell |
+//! | [`report`] | cell to supervisor | the cell's state: console, counters, crash |
+//! | [`ledger`] | cell to supervisor | resource usage of each activity |
+//! | [`query`] | host tool and cell, through the supervisor | queries to a running cell and their answers |
+//! | [`growth`] | supervisor and cell | memory requests and memory hot-plug |
+//! | [`integrity`] | host tool and supervisor | digests and signatures of images |
+//! | [`histogram`] | cell to host tool | latency histograms in the report |
 //! | [`management`] | host tool and supervisor | requests and responses of the management console |
-//! | [`frame`] | host tool and supervisor | how they are cut into frames on a byte stream |
-//! | [`hosted`] | host tool and hosted cell | what a cell in a Linux process is given |
-//! | [`unplug`] | supervisor and cell | memory that a running cell gives back |
-//! | [`places`] | supervisor and cell | cores that come and go while a cell runs |
-//! | [`stage`] | supervisor, and the incarnation after it | how far a cell was when a supervisor went wrong |
-//! | [`topology`] | all | where cores stand in the machine, and what they share |
-//! | [`size`] | people and tools | byte sizes as people write them: `64M`, `1GiB` |
+//! | [`frame`] | host tool and supervisor | framing of these messages on a byte stream |
+//! | [`hosted`] | host tool to hosted cell | resources of a cell in a Linux process |
+//! | [`unplug`] | supervisor and cell | memory hot-unplug |
+//! | [`places`] | supervisor and cell | core slots; hot-plug and hot-unplug of cores |
+//! | [`stage`] | supervisor to its next incarnation | life-cycle stage of a cell in its ownership record |
+//! | [`topology`] | all | packages, last-level caches and physical cores |
+//! | [`size`] | users and tools | byte sizes in text: `64M`, `1GiB` |
 //!
-//! Encoding is postcard: a compact, documented, stable format. A change of any encoded type changes
-//! [`VERSION`]; two sides of different versions refuse each other by name.
+//! The encoding is postcard, a compact format with a stable specification. Any change of an encoded type increments
+//! [`VERSION`]; sides of different versions refuse each other with an error that names both versions.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -48,6 +48,6 @@ pub mod stage;
 pub mod topology;
 pub mod unplug;
 
-/// Version of everything in this crate. Supervisor, cell images and host tool of one build share it; a
-/// mixture is refused with a clear error.
+/// The version of all formats in this crate. Supervisor, cell images and host tool of one build have the same version;
+/// each refuses other versions with an error.
 pub const VERSION: u32 = 14;

@@ -1,44 +1,46 @@
-//! The places that a cell has for cores, and the orders by which cores come and go while it runs (RainForest 5.3).
+//! The core slots of a cell, and the orders for core hot-plug and hot-unplug (RainForest 5.3).
 //!
-//! A place is a stack, a page of descriptor tables and a record in the report. A cell has as many as it can ever have
-//! cores; at each, there is a core or there is none.
+//! A core slot (`place` in the code) consists of a stack, a page of descriptor tables and a record in the report. A
+//! cell has as many slots as it can ever have cores; each slot is occupied or vacant.
 //!
 //! ```text
-//!   supervisor                                    core at the place
-//!   order: a core, then Stay ------------------>  enters, takes over what runs at the place
-//!   reads `Report::cores[place].order` <--------  echoes the order
-//!   order: Leave; interrupts the core --------->  finishes its event, hands on what it carries, echoes the order,
-//!   rings for nothing any more,  <--------------  rings, and halts for good
-//!   takes the core back, order: Vacant
+//!   supervisor                                    core at the slot
+//!   order: the core, then Stay ---------------->  enters, takes over the slot's vcore,
+//!                                <--------------  echoes the order in `Report::cores[slot].order`
+//!   order: Leave; sends REQUEST_VECTOR -------->  finishes its event, passes on its vcores, echoes the
+//!                                <--------------  order, notifies, and halts for good
+//!   takes the core back; order: Vacant
 //!
-//!   order: Yield; interrupts the core, whatever  suspends what it is in the middle of, says so
-//!   it does (NMI) ----------------------------->  (`Report::cores[place].yielded`), rings, and halts for good
-//!   takes the core back; nobody may be sent
-//!   to the place yet                             another core of the cell goes on with what was suspended, and hands
-//!   order: Vacant  <---------------------------   on what the core carried: echoes the order as one to leave
+//!   order: Yield; sends an NMI ---------------->  suspends its context, publishes the order in
+//!                                <--------------  `Report::cores[slot].yielded`, notifies, and halts for good
+//!   takes the core back; the slot accepts no
+//!   core yet                                      another core of the cell resumes the context, passes on
+//!                                <--------------  its vcores, and echoes the order as a Leave
+//!   order: Vacant
 //! ```
 //!
-//! The words are in the descriptor's live words, which the cell cannot write. An order is stored (release) after the
-//! core that it is about; each has a number of its own, so that the echo of an old one is none of a new one.
+//! The orders are in the descriptor's live words, which the cell cannot write. The supervisor stores an order (release)
+//! after the core's data. The orders of a slot are numbered, so the echo of an earlier order differs from that of the
+//! present one.
 
 use crate::descriptor::Core;
 use crate::id::{ApicId, CoreId, MAX_CORES, NodeId};
 use crate::topology::{CacheId, CoreSite, PackageId, PhysicalCoreId};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// The places of a cell.
+/// The core slots of a cell.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Places {
     places: [PlaceWords; MAX_CORES],
-    /// How often the cores of the cell were made to rotate to what was suspended.
+    /// The number of rotations that the supervisor has requested of the cell's cores, modulo 2^32.
     rotations: AtomicU32,
 }
 
 #[repr(C)]
 #[derive(Debug)]
 struct PlaceWords {
-    /// An [`Order`], as a number; stored last (release).
+    /// An [`Order`], encoded; stored last (release).
     order: AtomicU32,
     id: AtomicU32,
     apic: AtomicU32,
@@ -48,39 +50,39 @@ struct PlaceWords {
     physical: AtomicU32,
 }
 
-/// The APIC id of none.
+/// The APIC id of an empty slot.
 const NO_CORE: u32 = u32::MAX;
 
-/// What the core at a place is to do, and which order of that place it is.
+/// The order for the core at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// What.
+    /// The action.
     pub kind: OrderKind,
-    /// Counted up with each order of the place, modulo 2^30.
+    /// The order's number, incremented with each order of the slot, modulo 2^30.
     pub number: u32,
 }
 
-/// What the core at a place is to do.
+/// The action that an order demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OrderKind {
-    /// There is no core.
+    /// The slot has no core.
     Vacant = 0,
-    /// To run the cell.
+    /// The core enters and runs the cell.
     Stay = 1,
-    /// To hand on what it carries, and halt.
+    /// The core passes on its vcores and halts.
     Leave = 2,
-    /// To suspend whatever it is in the middle of, and halt.
+    /// The core suspends its context at once and halts.
     Yield = 3,
 }
 
 impl Order {
-    /// The word by which it is given, and echoed.
+    /// Returns the word that encodes the order, for the order itself and its echo.
     pub const fn to_u32(self) -> u32 {
         self.number << 2 | self.kind as u32
     }
 
-    /// The order of that word.
+    /// Decodes an order.
     pub const fn from_u32(word: u32) -> Self {
         let kind = match word & 3 {
             0 => OrderKind::Vacant,
@@ -91,7 +93,7 @@ impl Order {
         Self { kind, number: word >> 2 }
     }
 
-    /// The echo of an order to leave or to yield, once nothing is left to be done at the place.
+    /// Returns the echo of an order to leave or to yield, for a slot at which no work is left.
     pub const fn left(self) -> Self {
         Self { kind: OrderKind::Leave, ..self }
     }
@@ -113,7 +115,8 @@ impl Default for Places {
 }
 
 impl Places {
-    /// Gives a core to a place, which has none. For the supervisor; a place that is none changes nothing.
+    /// Assigns a core to a vacant slot, with the order to stay. For the supervisor. Does nothing if there is no such
+    /// slot.
     pub fn give(&self, place: usize, core: Core) {
         let Some(words) = self.places.get(place) else { return };
         words.id.store(core.id.0, Ordering::Relaxed);
@@ -125,7 +128,7 @@ impl Places {
         self.order(place, OrderKind::Stay);
     }
 
-    /// Gives the core at a place the next order, and returns it. For the supervisor.
+    /// Gives the core at a slot the next order, and returns the order. For the supervisor.
     pub fn order(&self, place: usize, kind: OrderKind) -> Order {
         let last = self.at(place);
         let next = Order { kind, number: last.number.wrapping_add(1) & (u32::MAX >> 2) };
@@ -135,37 +138,39 @@ impl Places {
         next
     }
 
-    /// The last order of a place.
+    /// Returns the latest order of a slot.
     pub fn at(&self, place: usize) -> Order {
         self.places
             .get(place)
             .map_or(Order::from_u32(0), |words| Order::from_u32(words.order.load(Ordering::Acquire)))
     }
 
-    /// The core that is at a place, or was there last; `None` where none ever was.
+    /// Returns the core at a slot, or the last core that was there; `None` if the slot never had a core.
     pub fn last(&self, place: usize) -> Option<CoreId> {
         let words = self.places.get(place).filter(|_| self.at(place).number > 0)?;
         Some(CoreId(words.id.load(Ordering::Relaxed)))
     }
 
-    /// Takes the core from a place where something is still to be finished. For the supervisor.
+    /// Removes the core from a slot without making the slot vacant: a suspended context of the slot has yet to finish.
+    /// For the supervisor.
     pub fn take(&self, place: usize) {
         if let Some(words) = self.places.get(place) {
             words.apic.store(NO_CORE, Ordering::Relaxed);
         }
     }
 
-    /// Counts that the cell's cores are made to rotate to what was suspended. For the supervisor.
+    /// Requests a rotation: at their next NMI, the cell's cores switch between their own and suspended contexts. For
+    /// the supervisor.
     pub fn rotate(&self) {
         self.rotations.fetch_add(1, Ordering::Release);
     }
 
-    /// How often they were, modulo 2^32.
+    /// Returns the number of requested rotations, modulo 2^32.
     pub fn rotations(&self) -> u32 {
         self.rotations.load(Ordering::Acquire)
     }
 
-    /// The core at a place, where there is one.
+    /// Returns the core at a slot, if there is one.
     pub fn core(&self, place: usize) -> Option<Core> {
         let words = self.places.get(place).filter(|_| self.at(place).kind != OrderKind::Vacant)?;
         if words.apic.load(Ordering::Relaxed) == NO_CORE {
@@ -196,7 +201,7 @@ mod tests {
     };
 
     #[test]
-    fn orders_read_back_as_given() {
+    fn orders_round_trip_through_their_encoding() {
         for kind in [OrderKind::Vacant, OrderKind::Stay, OrderKind::Leave, OrderKind::Yield] {
             let order = Order { kind, number: u32::MAX >> 2 };
             assert_eq!(Order::from_u32(order.to_u32()), order);
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_is_at_its_place_until_the_place_is_vacant_and_no_two_orders_are_alike() {
+    fn a_slot_has_its_core_until_it_is_vacant_and_each_order_differs() {
         let places = Places::default();
         assert_eq!(places.core(3), None);
         places.give(3, CORE);
@@ -219,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_whose_core_was_taken_has_none_and_is_not_vacant() {
+    fn a_slot_whose_core_was_taken_is_empty_but_not_vacant() {
         let places = Places::default();
         places.give(3, CORE);
         let order = places.order(3, OrderKind::Yield);
@@ -232,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_has_no_core() {
+    fn a_nonexistent_slot_has_no_core() {
         let places = Places::default();
         places.give(MAX_CORES, CORE);
         assert_eq!((places.core(MAX_CORES), places.at(usize::MAX).kind), (None, OrderKind::Vacant));

@@ -1,13 +1,15 @@
-//! The report: what a cell says of itself, in memory that it shares with the supervisor.
+//! The report: a cell's state, in memory that the cell shares with the supervisor.
 //!
-//! The cell writes, the supervisor reads, at any time and without asking: `inspect` costs the cell nothing.
-//! All fields are atomics with relaxed order, each written by one core; a reader sees every value whole, and
-//! values of slightly different moments. Where order matters it is said at the field. The cell is not
-//! trusted: the supervisor bounds every index and length that it finds here, and takes nothing for true
-//! beyond what the cell says of itself.
+//! The cell writes and the supervisor reads, at any time and without the cell's help, so `inspect` costs the cell
+//! nothing. The supervisor writes only the fields that say so.
 //!
-//! After changing [`Report::phase`] a cell rings the supervisor's doorbell, as it does when the console ring
-//! holds more than half of what it can, after a new [`Report::memory_request`] or [`Report::offer`], and when a core is about to leave.
+//! Each field is an atomic that one core writes. A reader sees whole values, of slightly different times. Accesses are
+//! relaxed unless the field's documentation specifies an order. The supervisor does not trust the cell: it checks every
+//! index and length, and uses values only as the cell's claims about itself.
+//!
+//! The cell notifies the supervisor after a change of [`Report::phase`], when more than half of the console ring is
+//! unread, after a new [`Report::memory_request`] or [`Report::offer`], after an increment of
+//! [`Report::core_requests`], and when a core is about to leave.
 
 use crate::growth::GrowthRequest;
 use crate::histogram::Histogram;
@@ -16,73 +18,73 @@ use crate::unplug::Offer;
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
 use serde::{Deserialize, Serialize};
 
-/// Capacity of the console ring, in bytes.
+/// The capacity of the console ring, in bytes.
 pub const CONSOLE_LEN: usize = 32 * 1024;
 
-/// Longest crash message, in bytes of UTF-8.
+/// The maximum length of a crash message, in bytes of UTF-8.
 pub const CRASH_MESSAGE_LEN: usize = 512;
 
-/// Most return addresses of a crash's backtrace.
+/// The maximum number of return addresses in a crash's backtrace.
 pub const BACKTRACE_LEN: usize = 32;
 
-/// What the cell says of itself. It ends with as many records as the cell has places for cores, so that nobody has memory for
-/// more; [`report_bytes`](crate::layout::report_bytes) says how much that is.
+/// The state of a cell. Its length depends on the number of core slots, so that no memory is reserved for slots that a
+/// cell lacks; [`report_bytes`](crate::layout::report_bytes) returns the length.
 #[repr(C)]
 pub struct Report<C: ?Sized = [CoreReport]> {
-    /// [`crate::VERSION`]; 0 until the cell has started.
+    /// The [`crate::VERSION`] of the image; 0 until the cell has started.
     pub version: AtomicU32,
-    /// A [`CellPhase`]; written last (release), after the fields that belong to it.
+    /// A [`CellPhase`]; stored last (release), after the fields that belong to it.
     pub phase: AtomicU32,
-    /// The application's exit code; meaningful in [`CellPhase::Exited`].
+    /// The application's exit code, valid in [`CellPhase::Exited`].
     pub exit_code: AtomicI32,
-    /// No slot of the [ledger](crate::ledger) from this one on was ever given to an activity.
+    /// All slots of the [ledger](crate::ledger) that were ever assigned to an activity are below this one.
     pub activity_count: AtomicU32,
-    /// The address in use, as a big-endian number; 0 while there is none.
+    /// The cell's IPv4 address as a number, the first octet in the highest bits; 0 without an address.
     pub ipv4_address: AtomicU32,
-    /// How often a core of the cell has requested another one, as its events wait for too long: counted up (release), then
-    /// the supervisor is rung for.
+    /// The number of requests of the cell's cores for another core, because events wait too long. A core increments it
+    /// (release) and then notifies the supervisor.
     pub core_requests: AtomicU32,
-    /// What went wrong; meaningful in [`CellPhase::Crashed`].
+    /// The crash, valid in [`CellPhase::Crashed`].
     pub crash: CrashReport,
-    /// Memory.
+    /// Memory usage.
     pub memory: MemoryReport,
-    /// Memory that the cell wants on top.
+    /// The cell's memory request.
     pub memory_request: GrowthRequest,
-    /// Memory that the cell can do without.
+    /// The memory that the cell offers to return.
     pub offer: Offer,
-    /// Network.
+    /// Network traffic.
     pub network: NetworkReport,
-    /// What the cell prints.
+    /// The console output.
     pub console: ConsoleRing,
-    /// What it answers to queries.
+    /// The answers to queries.
     pub answers: Answers,
-    /// A record a place, in the order of core indices.
+    /// A record per core slot, in the order of core indices.
     pub cores: C,
 }
 
 impl Report {
-    /// The report that begins at `start`, of a cell of so many places.
+    /// Returns the report at `start`, of a cell with `places` core slots.
     pub const fn at(start: *const u8, places: usize) -> *const Self {
         core::ptr::slice_from_raw_parts(start.cast::<CoreReport>(), places) as *const Self
     }
 }
 
-/// How far a cell has come.
+/// The phase of a cell's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum CellPhase {
-    /// It has not said anything yet.
+    /// The cell has not reported yet.
     Silent = 0,
     /// The application runs.
     Running = 1,
-    /// The application is done; the cell waits to be reclaimed.
+    /// The application has ended; the cell waits for the supervisor to reclaim it.
     Exited = 2,
-    /// Something went wrong; the cell waits to be reclaimed.
+    /// The cell has crashed, and waits for the supervisor to reclaim it.
     Crashed = 3,
 }
 
 impl CellPhase {
-    /// The phase of that number, where there is one.
+    /// Decodes a phase; `None` for an unknown number.
     pub const fn from_u32(value: u32) -> Option<Self> {
         Some(match value {
             0 => Self::Silent,
@@ -94,20 +96,20 @@ impl CellPhase {
     }
 }
 
-/// What a core does.
+/// The activity of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum CorePhase {
-    /// Never needed so far: halted since the cell started.
+    /// The core has halted since the cell's start, without work so far.
     Asleep = 0,
-    /// Halted until the next interrupt.
+    /// The core is halted until the next interrupt.
     Halted = 1,
-    /// Running events.
+    /// The core runs events.
     Running = 2,
 }
 
 impl CorePhase {
-    /// The phase of that number, where there is one.
+    /// Decodes a phase; `None` for an unknown number.
     pub const fn from_u32(value: u32) -> Option<Self> {
         Some(match value {
             0 => Self::Asleep,
@@ -118,80 +120,82 @@ impl CorePhase {
     }
 }
 
-/// What a core did. Cycles are of the time-stamp counter.
+/// The state and the counters of a core slot. Cycles are of the time-stamp counter.
 #[repr(C)]
 pub struct CoreReport {
     /// A [`CorePhase`].
     pub phase: AtomicU32,
-    /// The activity whose event runs, or ran last.
+    /// The activity of the running event, or of the last one.
     pub activity: AtomicU32,
-    /// The [order](crate::places::Order) of this place that its core has carried out; stored (release) last; set to 0 by the
-    /// supervisor before one is sent there.
+    /// The latest [order](crate::places::Order) of this core slot that its core has carried out; stored last (release).
+    /// The supervisor sets it to 0 before it sends a core there.
     pub order: AtomicU32,
-    /// The last [order](crate::places::Order) to yield by which a core at this place has suspended what it was in the
-    /// middle of. Stored (release) once another can go on with that; set to 0 by the supervisor before one is sent there.
+    /// The latest order to [yield](crate::places::OrderKind::Yield) at which a core of this slot has suspended its
+    /// context; stored (release) once another core can resume the context. The supervisor sets it to 0 before it sends
+    /// a core there.
     pub yielded: AtomicU32,
-    /// The [generation](crate::unplug::UnplugRequest) of the cell's page tables when the core at this place last looked; 0 until a
-    /// core has entered, and non-maskable interrupts may be sent to it. By it the cell knows what such an interrupt was for;
-    /// the supervisor believes no more of it than that it is not 0. Stored (release) by the core; set to 0 by the supervisor
-    /// before one is sent there.
+    /// The [generation](crate::unplug::UnplugRequest) of the cell's page tables at the latest TLB flush of the core at
+    /// this slot; 0 until a core has entered and can take NMIs. From a difference to the current generation the cell
+    /// recognises an NMI for a TLB shootdown; the supervisor checks only for 0. The core stores it (release). The
+    /// supervisor sets it to 0 before it sends a core there.
     pub forgotten: AtomicU32,
-    /// The place whose core runs what belongs to this one: this one, or that of a core that has taken it over.
+    /// The core slot whose core runs this slot's vcore: this slot, or another one after the vcore was passed on.
     pub carrier: AtomicU32,
-    /// Passes of the event loop: what stands still in a core that is not halted, hangs.
+    /// Passes of the event loop. If a core is not halted and the number does not change, the core hangs.
     pub passes: AtomicU64,
-    /// Interrupts taken.
+    /// The number of interrupts.
     pub interrupts: AtomicU64,
     /// Cycles in which the core was halted.
     pub idle_cycles: AtomicU64,
     /// Cycles of the event loop itself.
     pub loop_cycles: AtomicU64,
-    /// Cycles of passes of the loop in which interrupts came, up to their events.
+    /// Cycles of passes with interrupts, until the pass's event.
     pub interrupt_cycles: AtomicU64,
-    /// Events that ran for longer than the core's limit.
+    /// The number of events that ran longer than the core's event limit.
     pub long_events: AtomicU64,
-    /// Cycles of the event that ran for longest.
+    /// Cycles of the longest event.
     pub longest_event_cycles: AtomicU64,
-    /// How long an event that comes waits until it runs: from the core's look at what has come before that, so at most so
-    /// long, and some of them only.
+    /// Queueing delays, sampled. A delay begins when the core last checked for new work before the event's arrival, and
+    /// is therefore an upper bound.
     pub queueing: Histogram,
-    /// How long requests took: from when the last of their bytes can first have come to when their answers were handed to
-    /// the device. The application says what a request is.
+    /// Service latencies: from the earliest possible arrival of a request's last byte to the hand-over of its answer to
+    /// the device. The application defines the requests.
     pub service: Histogram,
 }
 
-/// Memory of the cell, in bytes.
+/// Memory usage of the cell, in bytes.
 #[repr(C)]
 pub struct MemoryReport {
-    /// The pool.
+    /// The size of the pool.
     pub total_bytes: AtomicU64,
-    /// Of it, handed out by the page allocator.
+    /// The part of the pool that the page allocator has allocated.
     pub used_bytes: AtomicU64,
-    /// The most that was ever handed out.
+    /// The maximum of `used_bytes` so far.
     pub peak_bytes: AtomicU64,
-    /// What may still be added to the pool; 0 while the supervisor has none to give.
+    /// Obtainable memory: memory that the cell lacks and may request; 0 after a refusal.
     pub room_bytes: AtomicU64,
     /// A [`MemoryPressure`].
     pub pressure: AtomicU32,
-    /// Not used.
+    /// Unused.
     pub reserved: AtomicU32,
 }
 
-/// How short a cell's memory is. What may still be added counts as free.
+/// The shortage level of a cell's memory. Obtainable memory counts as free. A level ends when free memory exceeds its
+/// threshold by a quarter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum MemoryPressure {
-    /// It is not.
+    /// No shortage.
     #[default]
     None = 0,
-    /// Less than a sixteenth is free: who can do without some of what it holds gives it back.
+    /// Less than a sixteenth is free: holders of dispensable memory release it.
     Low = 1,
-    /// Less than a thirty-second is free: nothing new is begun.
+    /// Less than a thirty-second is free: applications begin no new work.
     Critical = 2,
 }
 
 impl MemoryPressure {
-    /// The level of that number, where there is one.
+    /// Decodes a level; `None` for an unknown number.
     pub const fn from_u32(value: u32) -> Option<Self> {
         Some(match value {
             0 => Self::None,
@@ -202,39 +206,39 @@ impl MemoryPressure {
     }
 }
 
-/// Network traffic of the cell.
+/// The network traffic of the cell.
 #[repr(C)]
 pub struct NetworkReport {
-    /// Frames received.
+    /// The number of frames received.
     pub received_frames: AtomicU64,
     /// Bytes of those frames.
     pub received_bytes: AtomicU64,
-    /// Frames sent.
+    /// The number of frames sent.
     pub sent_frames: AtomicU64,
     /// Bytes of those frames.
     pub sent_bytes: AtomicU64,
-    /// Frames dropped, received or to be sent, for whatever reason.
+    /// The number of frames dropped, received or to be sent, for any reason.
     pub dropped_frames: AtomicU64,
 }
 
-/// What went wrong in a cell.
+/// The kind of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum CrashKind {
     /// The program panicked.
     Panic = 0,
-    /// The processor raised an exception: a wild access, an invalid instruction, ...
+    /// The processor raised an exception, for example for an illegal access or an invalid instruction.
     Exception = 1,
-    /// An exception could not be delivered: the stack has overflowed.
+    /// The processor could not deliver an exception: the stack has overflowed.
     DoubleFault = 2,
-    /// The supervisor stopped a cell that did not answer.
+    /// The supervisor stopped the cell because it did not respond.
     Hang = 3,
-    /// Memory ran out.
+    /// The cell ran out of memory.
     OutOfMemory = 4,
 }
 
 impl CrashKind {
-    /// The kind of that number, where there is one.
+    /// Decodes a kind; `None` for an unknown number.
     pub const fn from_u32(value: u32) -> Option<Self> {
         Some(match value {
             0 => Self::Panic,
@@ -247,43 +251,44 @@ impl CrashKind {
     }
 }
 
-/// Where and how a cell crashed. Filled by the core that crashed first.
+/// The location and the cause of a crash. The first core that crashes fills it in.
 #[repr(C)]
 pub struct CrashReport {
-    /// 0: unclaimed; else 1 + the index of the core that fills the record.
+    /// 0 while unclaimed; otherwise 1 + the index of the core that fills in the record.
     pub claimed_by: AtomicU32,
     /// A [`CrashKind`].
     pub kind: AtomicU32,
-    /// Index of the core.
+    /// The core's index.
     pub core_index: AtomicU32,
     /// The exception's vector.
     pub vector: AtomicU32,
     /// The exception's error code.
     pub error_code: AtomicU64,
-    /// The address that was accessed, of a page fault.
+    /// The accessed address, for a page fault.
     pub fault_address: AtomicU64,
-    /// Where execution stood.
+    /// The address of the interrupted instruction.
     pub instruction: AtomicU64,
     /// The stack pointer there.
     pub stack_pointer: AtomicU64,
-    /// Return addresses, innermost first; 0 ends them.
+    /// Return addresses, innermost first, terminated by 0.
     pub backtrace: [AtomicU64; BACKTRACE_LEN],
-    /// What the program said, filled up with zero bytes.
+    /// The program's message, padded with zero bytes.
     pub message: [AtomicU8; CRASH_MESSAGE_LEN],
 }
 
-/// A ring of what the cell prints.
+/// A ring of console output.
 ///
-/// `written` counts all bytes ever put in; byte `n` stands at `n % CONSOLE_LEN`. The cell never waits for a
-/// reader: what is overwritten before it was read is lost, and the reader can tell how much, as `begun` is counted before
-/// bytes are put in.
+/// `written` counts all bytes ever written; byte `n` is at `n % CONSOLE_LEN`. The cell does not wait for the reader:
+/// bytes overwritten before the read are lost. Because the cell increments `begun` before it writes the bytes, the
+/// reader knows how many.
 #[repr(C)]
 pub struct ConsoleRing {
-    /// Bytes ever written, and those that are being written; stored before the bytes, with a fence (release) between.
+    /// The number of bytes ever written, those in progress included; stored before the bytes, with a release fence in
+    /// between.
     pub begun: AtomicU64,
-    /// Bytes ever written; stored (release) after the bytes.
+    /// The number of bytes ever written; stored (release) after the bytes.
     pub written: AtomicU64,
-    /// Where the supervisor has read to; stored by the supervisor.
+    /// The position up to which the supervisor has read; stored by the supervisor.
     pub read: AtomicU64,
     /// The bytes.
     pub bytes: [AtomicU8; CONSOLE_LEN],

@@ -1,20 +1,20 @@
-//! Byte sizes as people write them.
+//! Byte sizes in text.
 
 use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A number of bytes. Written `512`, `64K`, `64M`, `1G`, `64MiB`, `1GiB`: always powers of 1024.
+/// A number of bytes. In text `512`, `64K`, `64M`, `1G`, `64MiB`, `1GiB`: all units are powers of 1024.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// Why a text is not a byte size.
+/// The reason why a text is not a byte size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteSizeError {
-    /// No number at the front, or an unit that is not known.
+    /// The text does not begin with a number, or has an unknown unit.
     Malformed,
-    /// More bytes than 64 bits count.
+    /// The size does not fit in 64 bits.
     TooLarge,
 }
 
@@ -59,7 +59,7 @@ impl FromStr for ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// The largest unit that keeps the number exact, or one decimal of a unit where none does.
+    /// Writes the size in its largest unit, exactly or rounded to one decimal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 4] =
             [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
@@ -72,14 +72,14 @@ impl fmt::Display for ByteSize {
 }
 
 impl Serialize for ByteSize {
-    /// A number of bytes, in every format.
+    /// Writes a number of bytes, in every format.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(self.0)
     }
 }
 
 impl<'de> Deserialize<'de> for ByteSize {
-    /// In formats that people write, a number or a text with a unit; in the others, a number.
+    /// Reads a number, or in human-readable formats also a text with a unit.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -103,7 +103,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn people_s_sizes_are_understood() {
+    fn sizes_with_units_parse() {
         for (text, bytes) in
             [("7", 7), ("64K", 65536), ("64M", 64 << 20), ("1GiB", 1 << 30), (" 2 TB ", 2 << 40)]
         {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn malformed_and_too_large_sizes_are_refused() {
         for text in ["", "M", "-1", "1X", "1.5G", "0x10"] {
             assert_eq!(text.parse::<ByteSize>(), Err(ByteSizeError::Malformed), "{text}");
         }

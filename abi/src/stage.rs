@@ -1,25 +1,25 @@
-//! How far a cell is, where that decides what becomes of it when its supervisor begins anew.
+//! The life-cycle stage of a cell, from which a restarted supervisor decides how to recover the cell.
 //!
 //! ```text
-//!   Built --> Entering --> Entered --> Ending
-//!     |                                  |
-//!     +------------> Ending <------------+--> Quarantined
+//!   Built --> Entering --> Entered --> Ending --> Quarantined
+//!     |                                  ^
+//!     +----------------------------------+
 //! ```
 
 use serde::{Deserialize, Serialize};
 
-/// How far a cell is.
+/// The life-cycle stage of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stage {
-    /// No core has entered it.
+    /// No core has entered the cell.
     Built,
-    /// Its cores are on their way in. A supervisor that goes wrong here cannot tell which of them are there: the cell ends
-    /// with it.
+    /// The supervisor is sending the cores in. A supervisor that restarts at this stage does not know which cores have
+    /// entered, and ends the cell.
     Entering,
-    /// Its cores are in it.
+    /// The cores have entered the cell.
     Entered,
-    /// It is being taken apart: nothing of it is needed any more.
+    /// The supervisor is ending the cell, and takes its resources back.
     Ending,
-    /// Something that did not come back can still write to its memory.
+    /// A core or device that did not come back can still write to the cell's memory.
     Quarantined,
 }

@@ -1,13 +1,14 @@
-//! Where cores stand in the machine, and so what they share: a physical core's pipelines and first caches, a last-level
-//! cache, a package.
+//! The location of cores in the machine, and therefore the hardware that they share: the pipelines and first caches of
+//! a physical core, a last-level cache, a package.
 //!
 //! ```text
 //!   NUMA node  >=  last-level cache  >=  physical core  >=  core
 //! ```
 //!
-//! What Isola calls a *core* is what executes: where a physical core executes two threads, it is two cores, *siblings*.
-//! All numbers are dense over the machine. Cores of one last-level cache are of one node, and siblings share a cache,
-//! whatever hardware says: what contradicts that is told as several.
+//! A *core* is a logical processor. A physical core with two threads is two cores, *siblings*. Numbers are dense within
+//! the machine. All cores of a last-level cache are on one node, and siblings share a cache. If the hardware reports
+//! otherwise, the cores of one reported cache or physical core on different nodes count as several caches or physical
+//! cores.
 
 use crate::id::CoreId;
 use serde::{Deserialize, Serialize};
@@ -16,27 +17,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PackageId(pub u32);
 
-/// A last-level cache of the machine, with the cores that share it.
+/// A last-level cache of the machine. Cores with the same id share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CacheId(pub u32);
 
-/// A physical core of the machine: cores with the same one are siblings.
+/// A physical core of the machine. Cores with the same id are siblings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PhysicalCoreId(pub u32);
 
-/// Where a core stands.
+/// The location of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CoreSite {
-    /// In which package.
+    /// The package.
     pub package: PackageId,
-    /// At which last-level cache.
+    /// The last-level cache.
     pub cache: CacheId,
-    /// On which physical core.
+    /// The physical core.
     pub physical: PhysicalCoreId,
 }
 
 impl CoreSite {
-    /// The site of a core of a machine of which nothing is known: one package, one cache, no siblings.
+    /// Returns the location of a core on a machine without topology information: one package, one cache, no siblings.
     pub const fn alone(id: CoreId) -> Self {
         Self { package: PackageId(0), cache: CacheId(0), physical: PhysicalCoreId(id.0) }
     }

@@ -1,78 +1,82 @@
-//! How a cell gives memory back while it runs (RainForest 5.3): the supervisor asks, the cell offers, the supervisor takes.
+//! Memory hot-unplug of a running cell (RainForest 5.3): the supervisor sends a reclaim request, the cell offers free
+//! blocks, the supervisor unmaps them.
 //!
 //! ```text
-//!   supervisor                                          cell
-//!   Request: how much; number + 1; interrupts it ------>  takes free blocks out of its page allocator
-//!                                                       Offer: the blocks, then `number`; rings
-//!   judges each block; makes it nobody's:
-//!   `unplugged_ranges`, page tables, every core forgets  <--------  (cores forget when they are made to: `generation`)
-//!   `taken`, then `settled` = number; interrupts it -->  what was not taken is used again
-//!                                                       Offer: `settled` = number
+//!   supervisor                                        cell
+//!   UnplugRequest: len_bytes, then number + 1;
+//!   sends REQUEST_VECTOR ------------------------->   withdraws free blocks from its page allocator;
+//!                                                     Offer: the blocks, then `number`; notifies
+//!   validates each block; lists it in           <---
+//!   `unplugged_ranges`, unmaps it, increments
+//!   `generation`, flushes all TLBs by NMI
+//!   `taken`, then `settled` = number;
+//!   sends REQUEST_VECTOR ------------------------->   returns the blocks not taken to its page allocator;
+//!                                                     Offer: `settled` = number
 //! ```
 //!
-//! A cell names memory that it does not use any more, and is not believed: before a block is anybody else's the supervisor
-//! has taken it out of the cell's page tables, and has seen every core of the cell forget what it remembered of them.
+//! The supervisor does not trust an offer. Before it reuses a block, it unmaps the block from the cell's page tables
+//! and completes a TLB shootdown on all cores of the cell.
 //!
-//! **One step at a time.** The supervisor does not ask again, and gives nothing, before the cell has said that it has seen
-//! what became of its last offer. So no block is both what the cell takes back and what it is given anew.
+//! **One request at a time.** After a settlement the supervisor sends no request and plugs no memory until the cell has
+//! acknowledged the settlement. Therefore no block is returned by the cell and granted to it at the same time.
 //!
-//! `unplugged_ranges` says which parts of what the cell began with, and of the chunks that came since, are not the cell's (any more):
-//! what the cell may show in its window of regions goes by it. An entry changes so that what is the cell's is in none of
-//! them at any time: a length of 0 stands there while the rest changes.
+//! `unplugged_ranges` lists the parts of the cell's original memory, and of blocks plugged later, that the cell no
+//! longer owns. The cell consults the list before it maps memory in its region area. While the supervisor changes an
+//! entry, the entry's length is 0; no reader therefore sees memory that the cell owns in the list.
 
 use crate::id::{PhysAddr, PhysRange};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Most blocks of an offer.
+/// The maximum number of blocks in an offer.
 pub const MAX_OFFERED: usize = 32;
 
-/// Most unplugged ranges in a cell's memory: what would make more stays.
+/// The maximum number of unplugged ranges of a cell. A block that would exceed it stays with the cell.
 pub const MAX_UNPLUGGED: usize = 32;
 
-/// A block begins at a multiple of that, and is as long as one, in bytes.
+/// The alignment of a block's start and length, in bytes.
 pub const GRANULE: u64 = 2 << 20;
 
 const _: () = assert!(MAX_OFFERED <= u32::BITS as usize);
 
-/// What the supervisor asks back, in the descriptor's live words.
+/// The supervisor's reclaim request, in the descriptor's live words.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct UnplugRequest {
-    /// Counted up with each request; stored last (release).
+    /// The number of the latest request, incremented with each request; stored last (release).
     number: AtomicU32,
-    /// The number of the last request that is done with; stored (release) after `taken`.
+    /// The number of the latest settled request; stored (release) after `taken`.
     settled: AtomicU32,
-    /// How much is asked for, in bytes.
+    /// The requested memory, in bytes.
     len_bytes: AtomicU64,
-    /// Bit n: block n of the offer to the settled request is not the cell's any more.
+    /// Bit n: the supervisor has unplugged block n of the offer to the settled request.
     taken: AtomicU32,
-    /// Which page tables the cores have to have forgotten: counted up when entries have gone. Never 0 while cores run.
+    /// The generation of the cell's page tables, incremented after entries were removed. Never 0 while cores run.
     generation: AtomicU32,
-    /// Behind these places no unplugged range stands.
+    /// All unplugged ranges are in entries below this index.
     hole_places: AtomicU32,
-    /// Not used.
+    /// Unused.
     reserved: AtomicU32,
     unplugged_ranges: [BlockWords; MAX_UNPLUGGED],
 }
 
-/// What the cell offers, in its report.
+/// The cell's answer to a reclaim request, in its report.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Offer {
-    /// The number of the request that is answered; stored last (release).
+    /// The number of the request that this offer answers; stored last (release).
     number: AtomicU32,
-    /// The number of the last request of which the cell has seen what became of it (release).
+    /// The number of the latest request whose settlement the cell has processed; stored (release).
     settled: AtomicU32,
-    /// How many blocks there are.
+    /// The number of offered blocks.
     count: AtomicU32,
     /// A [`Rest`].
     rest: AtomicU32,
-    /// How much the cell has moved so that the blocks are free, in bytes.
+    /// Memory that the cell migrated to free the blocks, in bytes.
     moved_bytes: AtomicU64,
     blocks: [BlockWords; MAX_OFFERED],
 }
 
-/// A block of memory; none where its length is 0.
+/// A block of memory; a length of 0 means an empty entry.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct BlockWords {
@@ -80,24 +84,25 @@ struct BlockWords {
     len_bytes: AtomicU64,
 }
 
-/// What of a request an offer does not cover, in the cell's words.
+/// The reason why an offer covers less than the request, according to the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Rest {
-    /// Nothing.
+    /// The offer covers the request.
     None = 0,
-    /// There is more; it is offered when it is asked for.
+    /// The cell has more free blocks, and offers them at the next request.
     More = 1,
-    /// There may be more in a moment: cores are giving back what they keep.
+    /// More blocks may be free shortly: cores are returning their caches.
     Soon = 2,
-    /// It is in use, or the cell would be short of memory without it.
+    /// The remaining memory is in use, or the cell would be short of memory without it.
     InUse = 3,
-    /// It is free, but in pieces that are smaller than a block, and what is between them does not move.
+    /// The remaining memory is free, but fragmented into pieces smaller than a block, and the pages between them cannot
+    /// migrate.
     Scattered = 4,
 }
 
 impl Rest {
-    /// The one of that number; an unknown one is in use.
+    /// Decodes a value from the report; an unknown value means [`Self::InUse`].
     pub const fn from_u32(value: u32) -> Self {
         match value {
             0 => Self::None,
@@ -109,12 +114,12 @@ impl Rest {
     }
 }
 
-/// What became of an offer.
+/// The outcome of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
     /// The request's number.
     pub number: u32,
-    /// Bit n: block n is not the cell's any more.
+    /// Bit n: the supervisor has unplugged block n.
     pub taken: u32,
 }
 
@@ -136,11 +141,11 @@ impl BlockWords {
 }
 
 impl UnplugRequest {
-    /// Where the generation is in this, in bytes: for code that is no Rust.
+    /// The offset of the generation in this structure, in bytes, for assembly code.
     pub const GENERATION_OFFSET: usize = core::mem::offset_of!(Self, generation);
 
-    /// Asks for so many bytes. For the supervisor, when the request before is settled. Returns the request's number, which
-    /// is never 0.
+    /// Requests `len_bytes` bytes. For the supervisor, after the previous request is settled. Returns the request's
+    /// number, which is never 0.
     pub fn ask(&self, len_bytes: u64) -> u32 {
         self.len_bytes.store(len_bytes, Ordering::Relaxed);
         let number = self.number.load(Ordering::Relaxed).wrapping_add(1).max(1);
@@ -148,38 +153,41 @@ impl UnplugRequest {
         number
     }
 
-    /// Says what became of the offer to the last request: bit n of `taken` stands for block n. For the supervisor.
+    /// Publishes the outcome of the offer to the latest request: bit n of `taken` is set if block n was unplugged. For
+    /// the supervisor.
     pub fn settle(&self, taken: u32) {
         self.taken.store(taken, Ordering::Relaxed);
         self.settled.store(self.number.load(Ordering::Relaxed), Ordering::Release);
     }
 
-    /// The number of the last request, and how much is asked for. 0: there was none yet.
+    /// Returns the number of the latest request and the requested bytes. A number of 0 means that there was no request
+    /// yet.
     pub fn asked(&self) -> (u32, u64) {
         let number = self.number.load(Ordering::Acquire);
         (number, self.len_bytes.load(Ordering::Relaxed))
     }
 
-    /// What became of the last request that is done with.
+    /// Returns the outcome of the latest settled request.
     pub fn settlement(&self) -> Settlement {
         let number = self.settled.load(Ordering::Acquire);
         Settlement { number, taken: self.taken.load(Ordering::Relaxed) }
     }
 
-    /// Entries of the cell's page tables have gone, or cores are about to use them for the first time. Returns what a core
-    /// says that has forgotten what it knew of them. For the supervisor.
+    /// Begins a new generation, after entries of the cell's page tables were removed or before cores first use the
+    /// tables. Returns the generation by which a core acknowledges its TLB flush; never 0. For the supervisor.
     pub fn next_generation(&self) -> u32 {
         let next = self.generation.load(Ordering::Relaxed).wrapping_add(1).max(1);
         self.generation.store(next, Ordering::SeqCst);
         next
     }
 
-    /// What a core says that forgets what it knows of page tables from here on.
+    /// Returns the current generation. A core loads it before it flushes its TLB, and then acknowledges that
+    /// generation.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Says which parts of what the cell had are not its. No more than [`MAX_UNPLUGGED`]. For the supervisor.
+    /// Publishes the unplugged ranges, at most [`MAX_UNPLUGGED`]. For the supervisor.
     pub fn set_unplugged(&self, unplugged_ranges: &[PhysRange]) {
         let before = self.hole_places.load(Ordering::Relaxed);
         self.hole_places.store(before.max(unplugged_ranges.len() as u32), Ordering::Release);
@@ -192,13 +200,13 @@ impl UnplugRequest {
         self.hole_places.store(unplugged_ranges.len() as u32, Ordering::Release);
     }
 
-    /// The parts of what the cell had that are not its.
+    /// Returns the unplugged ranges.
     pub fn unplugged_ranges(&self) -> impl Iterator<Item = PhysRange> {
         let places = self.hole_places.load(Ordering::Acquire) as usize;
         self.unplugged_ranges.iter().take(places).filter_map(BlockWords::read)
     }
 
-    /// Whether any of these bytes is in an unplugged range. One load as long as there is none.
+    /// Returns whether any byte of `memory` is in an unplugged range. Costs one load while there are no ranges.
     pub fn is_unplugged(&self, memory: PhysRange) -> bool {
         let places = self.hole_places.load(Ordering::Acquire) as usize;
         let meets = |unplugged_range: PhysRange| {
@@ -209,8 +217,8 @@ impl UnplugRequest {
 }
 
 impl Offer {
-    /// Offers blocks, at most [`MAX_OFFERED`], for the request of that number, for which so many bytes were moved. For the
-    /// cell.
+    /// Offers blocks, at most [`MAX_OFFERED`], in answer to the request `number`; the cell migrated `moved_bytes` bytes
+    /// to free them. For the cell.
     pub fn make(&self, number: u32, blocks: &[PhysRange], moved_bytes: u64, rest: Rest) {
         for (place, block) in self.blocks.iter().zip(blocks) {
             place.start.store(block.start.0, Ordering::Relaxed);
@@ -222,12 +230,13 @@ impl Offer {
         self.number.store(number, Ordering::Release);
     }
 
-    /// The number of the request that it is for.
+    /// Returns the number of the request that this offer answers.
     pub fn number(&self) -> u32 {
         self.number.load(Ordering::Acquire)
     }
 
-    /// The blocks that are offered, any numbers, and what they do not cover.
+    /// Returns the offered blocks, and the reason for missing ones. The supervisor must validate the addresses and
+    /// lengths.
     pub fn read(&self) -> (impl Iterator<Item = PhysRange>, Rest) {
         let count = (self.count.load(Ordering::Relaxed) as usize).min(MAX_OFFERED);
         let block = |words: &BlockWords| {
@@ -237,17 +246,17 @@ impl Offer {
         (self.blocks.iter().take(count).map(block), Rest::from_u32(self.rest.load(Ordering::Relaxed)))
     }
 
-    /// How much the cell says that it has moved for it, in bytes: any number.
+    /// Returns the bytes that the cell claims to have migrated; not validated.
     pub fn moved_bytes(&self) -> u64 {
         self.moved_bytes.load(Ordering::Relaxed)
     }
 
-    /// Says that the cell has seen what became of the request of that number. For the cell.
+    /// Acknowledges the settlement of the request `number`. For the cell.
     pub fn acknowledge(&self, number: u32) {
         self.settled.store(number, Ordering::Release);
     }
 
-    /// The last request of which the cell says that it has seen what became of it.
+    /// Returns the number of the latest request whose settlement the cell has acknowledged.
     pub fn acknowledged(&self) -> u32 {
         self.settled.load(Ordering::Acquire)
     }
@@ -262,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_is_read_as_it_was_made_and_no_more_than_fits() {
+    fn an_offer_reads_back_and_is_clamped_to_the_maximum() {
         let offer = Offer::default();
         let blocks: [PhysRange; MAX_OFFERED + 3] = core::array::from_fn(|number| block(number as u64));
         offer.make(7, &blocks, 12, Rest::Scattered);
@@ -277,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_settled_by_its_number() {
+    fn a_settlement_has_the_number_of_its_request() {
         let unplug_request = UnplugRequest::default();
         let first = unplug_request.ask(5 * GRANULE);
         assert_eq!(unplug_request.asked(), (first, 5 * GRANULE));
@@ -285,11 +294,11 @@ mod tests {
         unplug_request.settle(0b101);
         assert_eq!(unplug_request.settlement(), Settlement { number: first, taken: 0b101 });
         assert_ne!(unplug_request.ask(GRANULE), first);
-        assert_eq!(unplug_request.settlement().number, first, "the second is not");
+        assert_eq!(unplug_request.settlement().number, first, "the second request is open");
     }
 
     #[test]
-    fn what_is_in_a_hole_is_told_and_what_is_beside_it_is_not() {
+    fn only_memory_that_meets_a_range_is_unplugged() {
         let unplug_request = UnplugRequest::default();
         assert!(!unplug_request.is_unplugged(block(3)));
         unplug_request.set_unplugged(&[block(1), block(3)]);

@@ -1,4 +1,4 @@
-//! Why a request, or an image, was refused.
+//! The reasons for the refusal of a request or an image.
 
 use super::{CellState, MAX_IMAGE, MAX_NAME_LEN};
 use crate::id::{CoreId, NodeId};
@@ -9,162 +9,162 @@ use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// How many taken cores are told in words.
+/// The maximum number of unavailable cores that an error text lists.
 const MAX_TAKEN_TOLD: usize = 8;
 
-/// Why a request was refused. Nothing has changed then.
+/// The reason for a refused request. A refused request changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManagementError {
-    /// The asker speaks another version.
+    /// The client has another version.
     Version {
-        /// The supervisor's.
+        /// The supervisor's version.
         supervisor: u32,
     },
-    /// The bytes were no request.
+    /// The bytes are not a request.
     Malformed,
-    /// No cell has that name.
+    /// No cell has this name.
     NoSuchCell(String),
-    /// Another cell has that name.
+    /// Another cell has this name.
     NameTaken(String),
-    /// The name cannot be one.
+    /// The name is invalid.
     BadName(String),
-    /// A number or a length is out of its limits; which, and what they are.
+    /// A number or a length is out of its limits; the text describes both.
     OutOfLimits(String),
-    /// The cell is in a state in which that cannot be done.
+    /// The request is impossible in the cell's state.
     WrongState {
-        /// The cell.
+        /// The cell's name.
         name: String,
-        /// Its state.
+        /// The cell's state.
         state: CellState,
     },
-    /// A core did not come free in time, and the cell has kept it.
+    /// A core did not leave within the limit, nor by force; the cell keeps it.
     CoreBusy {
-        /// The cell.
+        /// The cell's name.
         name: String,
-        /// Which.
+        /// The core.
         core: CoreId,
-        /// How long it had, in ms.
+        /// The limit in ms.
         limit_ms: u32,
-        /// How many the cell has now.
+        /// The cell's present number of cores.
         cores: u32,
     },
     /// Too few cores are free.
     CoresExhausted {
-        /// Wanted.
+        /// The number requested.
         wanted: u32,
-        /// Free.
+        /// The number of free cores.
         free: u32,
     },
     /// Too few cores of a node are free.
     NodeCoresExhausted {
         /// The node.
         node: NodeId,
-        /// Wanted.
+        /// The number requested.
         wanted: u32,
-        /// Free there.
+        /// The number of free cores of the node.
         free: u32,
     },
-    /// Cores that were named are somebody's.
+    /// Some of the named cores are unavailable.
     CoresTaken {
-        /// How many are wanted of those that were named.
+        /// The number of cores requested among those named.
         wanted: u32,
-        /// Those that cannot be had: where there are none, the cell has all that were named.
+        /// The unavailable cores. If there are none, the cell already has all the cores that its placement names.
         taken: Vec<TakenCore>,
     },
     /// The machine has no such core.
     NoSuchCore {
         /// The core.
         id: CoreId,
-        /// How many it has, numbered from 0.
+        /// The machine's number of cores; they are numbered from 0.
         cores: u32,
     },
     /// The machine has no such NUMA node.
     NoSuchNode {
         /// The node.
         node: NodeId,
-        /// How many it has, numbered from 0.
+        /// The machine's number of nodes; they are numbered from 0.
         nodes: u32,
     },
-    /// A core that was named is not of the node that was named.
+    /// A named core is not on the named node.
     NotOnNode {
         /// The core.
         id: CoreId,
-        /// Its node.
+        /// The core's node.
         node: NodeId,
     },
-    /// Free physical cores, whole ones, do not have so many cores together.
+    /// No set of free, whole physical cores has exactly the requested number of cores.
     NotWholeCores {
-        /// Wanted.
+        /// The number requested.
         wanted: u32,
-        /// The most below that can be had.
+        /// The highest possible number below; 0 if there is none.
         below: u32,
-        /// The least above.
+        /// The lowest possible number above, if there is one.
         above: Option<u32>,
     },
     /// Too little memory is free.
     MemoryExhausted {
-        /// Wanted.
+        /// The amount requested.
         wanted: ByteSize,
-        /// Free.
+        /// The amount of free memory.
         free: ByteSize,
     },
-    /// The image does not leave the cell any memory to run in.
+    /// The requested memory is too small for the image.
     MemoryTooSmall {
-        /// Wanted.
+        /// The amount requested.
         wanted: ByteSize,
-        /// The least that would do.
+        /// The minimum for this image.
         least: ByteSize,
     },
-    /// The cell uses more memory than it was to have.
+    /// The cell uses more memory than the requested amount.
     MemoryInUse {
-        /// Wanted.
+        /// The amount requested.
         wanted: ByteSize,
-        /// The least that it could have now without being short.
+        /// The least amount at which the cell would not be short of memory now.
         least: ByteSize,
     },
-    /// The memory that is free is in more pieces than the cell has places for.
+    /// The free memory is in more blocks than the cell has vacant entries for.
     MemoryScattered {
-        /// How many it would be.
+        /// The number of blocks needed.
         pieces: u32,
-        /// How many places are left.
+        /// The number of vacant entries.
         places: u32,
     },
-    /// The cell is being resized.
+    /// Another resize of the cell is in progress.
     BeingResized(String),
-    /// A core of the cell has not come back, and may still use its memory.
+    /// A core of the cell was lost, and may still use the cell's memory.
     CoreAtLarge(String),
     /// No network device is free.
     DevicesExhausted,
     /// The machine was not booted for tests.
     NotForTests,
-    /// The supervisor that was asked has gone wrong. The one that came after it says so once, unasked, with sequence 0: it
-    /// knows no request that was sent before.
+    /// The supervisor has restarted. The new incarnation sends this once, unsolicited, with sequence 0; it knows no
+    /// earlier request.
     Restarted,
-    /// The image is not there: it was not sent, or not all of it, or it has given way.
+    /// The image store does not have the image: it was not uploaded completely, or was evicted.
     NoImage,
-    /// The image cannot be a cell.
+    /// The image is not a valid cell image.
     ImageRejected(ImageFault),
-    /// The image is not what it must be.
+    /// The image does not meet its requirements.
     ImageNotTrusted(Distrust),
 }
 
-/// A core that cannot be had.
+/// An unavailable core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenCore {
     /// The core.
     pub id: CoreId,
-    /// Who has it.
+    /// The core's owner.
     pub by: TakenBy,
 }
 
-/// Who has a core that cannot be had.
+/// The owner of an unavailable core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TakenBy {
-    /// The supervisor runs on it.
+    /// The supervisor runs on the core.
     Supervisor,
-    /// The cell of that name.
+    /// The cell of this name.
     Cell(String),
-    /// Nobody: it has failed.
+    /// The core has failed, and has no owner.
     Failed,
 }
 
@@ -273,26 +273,26 @@ impl fmt::Display for ManagementError {
 
 impl core::error::Error for ManagementError {}
 
-/// What is wrong with an image.
+/// The reason why an image is not a valid cell image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ImageFault {
-    /// It is no ELF of 64 bits for this processor.
+    /// The image is not a 64-bit ELF file for this processor.
     NotElf,
-    /// It is an ELF, but not a static executable.
+    /// The image is an ELF file, but not a static executable.
     NotStatic,
-    /// Its headers point outside of it, or contradict each other.
+    /// The headers point outside of the file, or contradict each other.
     Malformed,
-    /// It has no Isola note: it was not linked as a cell image.
+    /// The image has no Isola note: it was not linked as a cell image.
     NoNote,
-    /// It was built for that version.
+    /// The image was built for this other version.
     Version(u32),
-    /// A segment stands outside of the image's part of the address space, or on another segment's pages.
+    /// A segment is outside of the image's address range, or shares pages with another segment.
     SegmentPlacement,
     /// A segment is both writable and executable.
     WritableCode,
     /// The entry point or the interrupt vectors are not in an executable segment.
     EntryPlacement,
-    /// Its memory would be larger than [`MAX_IMAGE`].
+    /// The image's memory would exceed [`MAX_IMAGE`].
     TooLarge,
 }
 

@@ -1,4 +1,4 @@
-//! What is told of cells and machine.
+//! The state of the machine and its cells.
 
 use super::{CellSpec, LoanInfo, Restarts};
 use crate::histogram::Distribution;
@@ -12,106 +12,105 @@ use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// What the machine has.
+/// The machine's resources.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineInfo {
     /// The cores.
     pub cores: Vec<CoreInfo>,
-    /// All memory that can be given to cells.
+    /// All memory for cells.
     pub memory_total: ByteSize,
-    /// Of it, what a cell can be given.
+    /// The part that a new cell can get: free memory, and the memory of idle images.
     pub memory_free: ByteSize,
-    /// Of that, what is not known to be zero: it is scrubbed when there is nothing else to do, or before a cell
-    /// gets it.
+    /// Free memory that is not known to be zero. The supervisor scrubs it in idle time, or before a cell gets it.
     pub memory_dirty: ByteSize,
-    /// Memory that is kept out of use for good: something that did not come back could write to it, or execute what is in it,
-    /// and nobody else uses it.
+    /// Memory in quarantine: a lost core or device could write to it, or execute an image in it that no other cell
+    /// uses.
     pub memory_quarantined: ByteSize,
-    /// What the supervisor keeps for itself.
+    /// The supervisor's own memory.
     pub memory_supervisor: ByteSize,
-    /// What the images take that it keeps, with copies of them on the nodes of their cells, and with what was an image and cells
-    /// still stand on. Of those that no cell uses, some count as free, as they give way, and the others as out of use.
+    /// The memory of the image store: images, their copies on other nodes, and former images from which cells still
+    /// run. Idle images count also as free, and images that only quarantined cells use count as quarantined.
     pub memory_images: ByteSize,
-    /// Network devices that can be given to cells.
+    /// The number of network devices for cells.
     pub devices_total: u32,
-    /// Of them, what no cell has.
+    /// The number of free ones.
     pub devices_free: u32,
-    /// Rate of the time-stamp counter.
+    /// The rate of the time-stamp counter, in Hz.
     pub tsc_hz: u64,
-    /// From the supervisor's first instruction to the first request that it could answer, in ns.
+    /// The time from the supervisor's first instruction to the first request that it could answer, in ns.
     pub boot_ns: u64,
-    /// Since then, in ns.
+    /// The time since then, in ns.
     pub uptime_ns: u64,
-    /// How often the supervisor has gone wrong and begun anew.
+    /// The number of supervisor restarts.
     pub restarts: u32,
 }
 
-/// An image that the supervisor keeps, so that cells are made from it without sending it once more: as long as a cell uses it
-/// or something that did not come back may execute it, and then until its memory is wanted.
+/// A stored image, from which cells can be created without another upload. The store keeps it while a cell uses it or a
+/// lost core may execute it, and afterwards until its memory is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageInfo {
-    /// Its SHA-256, as the supervisor measured it while it came.
+    /// The image's SHA-256, computed during the upload.
     pub digest: ImageDigest,
-    /// Its length.
+    /// The image's length, in bytes.
     pub len_bytes: u64,
-    /// The cells that use it: they were made from it, and have not ended, or wait to be started again.
+    /// The number of cells that use it: cells created from it that have not ended or await their restart.
     pub cells: u32,
 }
 
 /// A core of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreInfo {
-    /// Its number.
+    /// The core's number.
     pub id: CoreId,
-    /// The NUMA node it belongs to.
+    /// The core's NUMA node.
     pub node: NodeId,
-    /// Where it stands.
+    /// The core's location.
     pub site: CoreSite,
-    /// Who has it.
+    /// The core's owner.
     pub owner: CoreOwner,
 }
 
-/// Who has a core.
+/// The owner of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CoreOwner {
     /// The supervisor runs on it.
     Supervisor,
-    /// Nobody.
+    /// No owner.
     Free,
-    /// That cell.
+    /// This cell.
     Cell(CellId),
-    /// It did not come up, or did not come back: it is not used again.
+    /// No owner: the core did not start, or did not come back, and is not used again.
     Failed,
-    /// Nobody at the moment: it is between two cells, on its way to that one.
+    /// No owner now; the core is in transfer to this cell.
     OnItsWay(CellId),
 }
 
-/// What the supervisor holds a cell for.
+/// The state of a cell in the supervisor's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CellState {
-    /// It has what it was given, and was not started, or not again.
+    /// The cell has its resources, and was not started, or not started again.
     Created,
-    /// Its cores run it.
+    /// The cell's cores run it.
     Running,
-    /// It was asked to stop.
+    /// The cell was requested to stop.
     Stopping,
     /// The application returned.
     Exited,
-    /// It went wrong.
+    /// The cell crashed.
     Crashed,
-    /// It was stopped by force, as asked.
+    /// The supervisor ended the cell by force, by request.
     Killed,
 }
 
 impl CellInfo {
-    /// How many cores it has now.
+    /// Returns the cell's present number of cores.
     pub fn core_count(&self) -> u32 {
         self.cores.iter().filter(|core| core.is_present && !self.state.has_ended()).count() as u32
     }
 }
 
 impl CellState {
-    /// Whether a cell in this state has ended: what it was given is not its any more.
+    /// Returns whether a cell in this state has ended and has no resources.
     pub fn has_ended(self) -> bool {
         match self {
             Self::Created | Self::Running | Self::Stopping => false,
@@ -133,100 +132,101 @@ impl fmt::Display for CellState {
     }
 }
 
-/// A cell as it is now. Of one that has ended it is told what it had used by then; it holds nothing.
+/// The present state of a cell. Of an ended cell, usage is that at its end, and it has no resources.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellInfo {
-    /// Its id.
+    /// The cell's id.
     pub id: CellId,
-    /// What it was asked to be.
+    /// The specification.
     pub spec: CellSpec,
-    /// What the supervisor holds it for.
+    /// The state in the supervisor's records.
     pub state: CellState,
-    /// What it says of itself.
+    /// The phase that the cell reports.
     pub phase: CellPhase,
-    /// The application's exit code, once there is one.
+    /// The application's exit code, after its end.
     pub exit_code: Option<i32>,
-    /// What its cores did. Those of a cell that has ended are not its any more.
+    /// The usage of the cell's cores. An ended cell no longer owns them.
     pub cores: Vec<CoreUsage>,
-    /// Memory that it was given.
+    /// The memory allocated to the cell.
     pub memory_given: ByteSize,
-    /// How much of that it holds: none once it has ended.
+    /// The part that the cell holds: none after its end.
     pub memory: ByteSize,
-    /// What of that its image takes.
+    /// The part that its image occupies.
     pub image: ByteSize,
-    /// What of its image it shares with other cells that are made from it, which is not part of its memory: none, where it has
-    /// a copy of its own.
+    /// The image's text that the cell shares with other cells of the image, not part of its memory; 0 with a private
+    /// copy.
     pub text: ByteSize,
-    /// What it uses of its memory.
+    /// The usage of the cell's memory.
     pub memory_usage: MemoryUsage,
-    /// Its network device, while it holds one. The supervisor's word, not the cell's.
+    /// The network device that the cell holds, according to the supervisor.
     pub device: Option<DeviceLocation>,
-    /// Its address in the network, while it has one.
+    /// The cell's network address, if it has one.
     pub address: Option<core::net::Ipv4Addr>,
-    /// Traffic.
+    /// Network traffic.
     pub network: NetworkUsage,
-    /// What its activities used, over all cores: the first page of them.
+    /// The usage of the cell's activities, over all cores: the first page.
     pub activities: ActivityPage,
-    /// Cycles that requests took, over all cores.
+    /// Service latencies in cycles, over all cores.
     pub service: Distribution,
-    /// The cores that it has borrowed.
+    /// The borrowed cores.
     pub loans: Vec<LoanInfo>,
-    /// What went wrong, where something did.
+    /// The crash, if the cell crashed.
     pub crash: Option<Crash>,
-    /// How often it was started again by its policy, and whether it will be.
+    /// The restarts by the cell's policy.
     pub restarts: Restarts,
-    /// Time of day of its first creation, in ns since 1970-01-01 UTC.
+    /// The time of day of the cell's first creation, in ns since 1970-01-01 UTC.
     pub created_unix_ns: u64,
-    /// Time of day of its last start.
+    /// The time of day of the last start, in ns since 1970-01-01 UTC.
     pub started_unix_ns: Option<u64>,
-    /// How long its latest creation, start and reclaim took.
+    /// The durations of the latest creation, start and end.
     pub durations: Durations,
 }
 
-/// Where a device is in the machine.
+/// The location of a device in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DeviceLocation {
     /// A PCI function.
     Pci {
-        /// Its bus.
+        /// The bus number.
         bus: u8,
-        /// Its device, which QEMU calls a slot.
+        /// The device number, a slot in QEMU's terms.
         device: u8,
-        /// Its function.
+        /// The function number.
         function: u8,
     },
-    /// A virtio-mmio register window.
+    /// A virtio-mmio register block.
     Mmio {
-        /// Its physical address.
+        /// The physical address.
         address: u64,
     },
 }
 
-/// How long the supervisor took, in ns; `None` for what has not been done.
+/// Durations in ns; `None` for a step that has not happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Durations {
-    /// From the request to the cell being ready to start.
+    /// From the request until the cell was ready to start.
     pub create_ns: Option<u64>,
-    /// From the request to its cores being on their way.
+    /// From the request until the cores were sent to the cell.
     pub start_ns: Option<u64>,
-    /// From there to the cell saying that it runs.
+    /// From there until the cell reported that it runs.
     pub first_sign_ns: Option<u64>,
-    /// From the request, or the crash, to all that it held being back.
+    /// From the request or the crash until all resources were back.
     pub reclaim_ns: Option<u64>,
 }
 
-/// What a core of a cell did since the cell started. Cycles are of the time-stamp counter.
+/// The usage of a core slot since the cell's start. Cycles are of the time-stamp counter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreUsage {
     /// The core.
     pub id: CoreId,
-    /// Whether it is there; what one that has left did goes on at its place, run by another, or by the next that comes.
+    /// Whether the core is present. After it has left, the slot's counters continue while another core runs its vcore,
+    /// or when the next core enters.
     pub is_present: bool,
-    /// What it does.
+    /// The core's phase.
     pub phase: CorePhase,
-    /// Interrupts taken.
+    /// The number of interrupts.
     pub interrupts: u64,
-    /// Cycles halted.
+    /// Cycles in which the core was halted.
     pub idle_cycles: u64,
     /// Cycles of the event loop itself.
     pub loop_cycles: u64,
@@ -234,102 +234,102 @@ pub struct CoreUsage {
     pub interrupt_cycles: u64,
     /// Cycles of events.
     pub event_cycles: u64,
-    /// Events that ran for longer than the core's limit.
+    /// The number of events that ran longer than the core's event limit.
     pub long_events: u64,
-    /// Cycles of the event that ran for longest.
+    /// Cycles of the longest event.
     pub longest_event_cycles: u64,
-    /// Cycles that events waited until they ran, of some of them; nothing in lists that are too long with it.
+    /// Queueing delays in cycles, sampled; empty in a list that would be too long otherwise.
     pub queueing: Distribution,
 }
 
-/// What a cell uses of its memory.
+/// The usage of a cell's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUsage {
-    /// What it can use.
+    /// The size of the pool.
     pub total: ByteSize,
-    /// What it uses.
+    /// The used part.
     pub used: ByteSize,
-    /// The most it ever used.
+    /// The maximum of `used` so far.
     pub peak: ByteSize,
-    /// What it may still get on top.
+    /// Obtainable memory.
     pub room: ByteSize,
-    /// How short it is.
+    /// The shortage level.
     pub pressure: MemoryPressure,
 }
 
-/// Traffic of a cell.
+/// The network traffic of a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkUsage {
-    /// Frames received.
+    /// The number of frames received.
     pub received_frames: u64,
-    /// Bytes of those.
+    /// Bytes of those frames.
     pub received_bytes: u64,
-    /// Frames sent.
+    /// The number of frames sent.
     pub sent_frames: u64,
-    /// Bytes of those.
+    /// Bytes of those frames.
     pub sent_bytes: u64,
-    /// Frames dropped.
+    /// The number of frames dropped.
     pub dropped_frames: u64,
 }
 
-/// What some of a cell's activities used: at most [`ACTIVITIES_PER_PAGE`] slots of its [ledger](crate::ledger).
+/// A page of a cell's activities: at most [`ACTIVITIES_PER_PAGE`] slots of its [ledger](crate::ledger).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActivityPage {
     /// The activities that have these slots.
     pub activities: Vec<ActivityUsage>,
-    /// What all activities that had these slots before, and have ended, used; without a name.
+    /// The usage of all ended activities that had these slots before; without a name.
     pub ended: ActivityUsage,
-    /// The first slot of the next page; `None` where no activity has had any of those that follow.
+    /// The first slot of the next page; `None` if no later slot was ever assigned.
     pub next: Option<u32>,
 }
 
-/// Most slots of a page.
+/// The maximum number of slots on a page.
 pub const ACTIVITIES_PER_PAGE: usize = 32;
 
-/// What an activity used.
+/// The usage of an activity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActivityUsage {
-    /// Its name.
+    /// The activity's name.
     pub name: String,
-    /// Cycles of its events.
+    /// Cycles of the activity's events.
     pub cycles: u64,
-    /// Events run.
+    /// The number of events that ran.
     pub events: u64,
-    /// Bytes of memory that it took, less those that it gave back: see
+    /// Bytes of heap memory that the activity allocated, less those that it freed: see
     /// [`crate::ledger::ActivityReport::memory_bytes`].
     pub memory_bytes: i64,
 }
 
-/// What went wrong in a cell. Addresses are the image's: whoever has the image can name them.
+/// A crash of a cell. Addresses are those of the image, from which a symbol table finds the names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
-    /// What kind of thing.
+    /// The kind.
     pub kind: CrashKind,
-    /// On which core.
+    /// The core.
     pub core: Option<CoreId>,
-    /// The exception's vector, where it was one.
+    /// The exception's vector, if it was an exception.
     pub vector: u32,
-    /// Its error code.
+    /// The exception's error code.
     pub error_code: u64,
-    /// The address that was accessed, of a page fault.
+    /// The accessed address, for a page fault.
     pub fault_address: u64,
-    /// Where execution stood.
+    /// The address of the interrupted instruction.
     pub instruction: u64,
     /// The stack pointer there.
     pub stack_pointer: u64,
     /// Return addresses, innermost first.
     pub backtrace: Vec<u64>,
-    /// What the program said.
+    /// The program's message.
     pub message: String,
 }
 
-/// A piece of what a cell printed.
+/// A part of a cell's console output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPiece {
-    /// Number of the first byte: larger than what was asked for, where older ones are gone.
+    /// The position of the first byte; higher than requested if older bytes are gone.
     pub from: u64,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Bytes that were printed so far.
+    /// The number of bytes ever written.
     pub end: u64,
 }

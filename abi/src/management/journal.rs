@@ -1,4 +1,4 @@
-//! What the supervisor did and saw.
+//! The journal: the supervisor's event log.
 
 use super::{MAX_NAME_LEN, ManagementError, ReturnReason};
 use crate::growth::Refusal;
@@ -9,170 +9,172 @@ use alloc::format;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 
-/// Something that the supervisor did or saw.
+/// An entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalEntry {
-    /// Number of the entry, from 0.
+    /// The entry's number, from 0.
     pub number: u64,
     /// Time of day, in ns since 1970-01-01 UTC.
     pub unix_ns: u64,
-    /// How long it took, in ns.
+    /// The duration in ns.
     pub duration_ns: u64,
-    /// The cell's name, where it was about one.
+    /// The name of the cell concerned, if there is one.
     pub cell: Option<String>,
-    /// What it was.
+    /// The event.
     pub event: JournalEvent,
 }
 
-/// What the journal records.
+/// The events that the journal records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JournalEvent {
-    /// The machine came up.
+    /// The machine booted.
     Boot,
     /// A cell was created.
     Create,
-    /// A cell that had ended was created once more.
+    /// An ended cell was created again.
     Recreate,
     /// A cell was started.
     Start,
-    /// A cell asked for more memory, and got it. It took from the moment at which the supervisor saw the request.
+    /// The supervisor granted a cell's memory request. The duration counts from the time at which the supervisor read
+    /// the request.
     Grow {
-        /// How much more.
+        /// The size of the block.
         by: ByteSize,
-        /// How much it has now.
+        /// The cell's memory afterwards.
         to: ByteSize,
     },
-    /// A cell's memory was resized, as asked. It took from the request.
+    /// A cell's memory was resized by request. The duration counts from the request.
     ResizeMemory {
-        /// How much it had.
+        /// The cell's memory before.
         from: ByteSize,
-        /// How much it has now.
+        /// The cell's memory afterwards.
         to: ByteSize,
-        /// How much it was to have.
+        /// The requested memory.
         wanted: ByteSize,
     },
-    /// A cell asked for more memory, and gets none: entered once, until it gets some.
+    /// The supervisor refused a cell's memory request. It records further refusals only after the next grant.
     GrowthRefused {
-        /// The least that would have done.
+        /// The smallest acceptable block.
         wanted: ByteSize,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
-    /// A core has come to a cell that runs. It took from the request until the core said so.
+    /// A core has entered a running cell. The duration counts from the request until the core's echo.
     CoreCame {
-        /// Which.
+        /// The core.
         core: CoreId,
-        /// How many the cell has now.
+        /// The cell's number of cores afterwards.
         cores: u32,
     },
-    /// A core has left a cell that runs, and is free.
+    /// A core has left a running cell, and is free.
     CoreLeft {
-        /// Which.
+        /// The core.
         core: CoreId,
-        /// How many the cell has now.
+        /// The cell's number of cores afterwards.
         cores: u32,
     },
-    /// A core was taken by force from a cell that runs, and is free. What it was in the middle of is gone on with by others.
+    /// A core was taken by force from a running cell, and is free. The cell's other cores resume the suspended context.
     CoreTaken {
-        /// Which.
+        /// The core.
         core: CoreId,
-        /// How many the cell has now.
+        /// The cell's number of cores afterwards.
         cores: u32,
     },
-    /// A cell has borrowed a core. It took from the request until the core was sent to it.
+    /// A cell has borrowed a core. The duration counts from the request until the core was sent to the cell.
     Borrow {
-        /// Which.
+        /// The core.
         core: CoreId,
-        /// The lender; `None` where nobody had it.
+        /// The lender; `None` if the core was free.
         from: Option<String>,
-        /// For how long, in ns.
+        /// The lease, in ns.
         lease_ns: u64,
     },
     /// A borrowed core has left its borrower.
     Return {
-        /// Which.
+        /// The core.
         core: CoreId,
-        /// To whom it goes; `None`: to nobody.
+        /// The cell that gets the core; `None` if it becomes free.
         to: Option<String>,
-        /// Why.
+        /// The reason.
         why: ReturnReason,
     },
-    /// No core could be borrowed, or a loan did not come about.
+    /// No core was available to borrow, or a loan failed.
     NotBorrowed {
-        /// Which, where one was on its way.
+        /// The core, if its transfer had begun.
         core: Option<CoreId>,
     },
-    /// A cell's application returned with this code, and what it held is back.
+    /// A cell's application has returned this exit code, and the supervisor has taken the cell's resources back.
     Exit(i32),
-    /// A cell went wrong, and what it held is back.
+    /// A cell has crashed, and the supervisor has taken its resources back.
     Crash(CrashKind),
-    /// A cell was stopped by force, and what it held is back.
+    /// A cell was ended by force, and the supervisor has taken its resources back.
     Kill,
-    /// A cell that has ended is going to be started again, as its policy says.
+    /// An ended cell is due for a restart by its policy.
     RestartDue {
-        /// How many of its ends stand in a row, none having come after it ran for a while.
+        /// The number of ends in a row, since the last longer run.
         ends_in_row: u32,
-        /// How long from now.
+        /// The time until the restart, in ns.
         after_ns: u64,
     },
-    /// A cell was to be started again, and could not be.
+    /// A restart of a cell was due and failed.
     RestartRefused {
-        /// Why not.
+        /// The reason.
         error: ManagementError,
-        /// How long it takes until the next try; `None`: there is none.
+        /// The time until the next attempt, in ns; `None` if there is none.
         after_ns: Option<u64>,
     },
-    /// A cell that has ended is not started again, as it was as often as its policy allows.
+    /// An ended cell has used up the restarts that its policy allows.
     RestartsUsedUp {
-        /// How many of its ends stand in a row.
+        /// The number of ends in a row.
         ends_in_row: u32,
     },
-    /// A cell that waited to be started again was asked to stop.
+    /// A stop request cancelled a cell's pending restart.
     RestartCancelled,
-    /// A cell was forgotten, with what it still held given back.
+    /// A cell's record was removed, and its remaining resources were taken back.
     Destroy,
-    /// A core did not come back; the memory of the cell that it was in is kept out of use.
+    /// A core did not come back. Its cell's memory is in quarantine.
     CoreLost(CoreId),
-    /// A cell's device could not be reset; it and the cell's memory are kept out of use.
+    /// A cell's device could not be reset. The device and the cell's memory are in quarantine.
     DeviceLost,
-    /// The supervisor had gone wrong, and began anew; the cells that ran still do. It took from there to the first request
-    /// that it could answer. What it had recorded before is in the journal as far as there was room for it.
+    /// The supervisor has restarted while cells kept running. The duration counts from the failure to the first request
+    /// that it could answer. Earlier entries are in the journal as far as the checkpoint had room for them.
     Restart {
-        /// What had gone wrong.
+        /// The cause.
         cause: RestartCause,
-        /// How often it has begun anew by now.
+        /// The number of restarts so far.
         number: u32,
-        /// Cells that it found again.
+        /// The number of recovered cells.
         found: u32,
-        /// Cells that it found, but could not tell what they hold, or that were just beginning or ending: they are gone.
+        /// The number of cells that were not recovered: their ownership record was invalid, or they were starting or
+        /// ending.
         gone: u32,
     },
-    /// The supervisor has been interrupted with vectors that it does not use, by a cell or a device: entered again each time
-    /// that there were twice as many.
+    /// The supervisor received interrupts with unused vectors, from a cell or a device. It records them again each time
+    /// that their number has doubled.
     StrayInterrupts {
-        /// How many since this supervisor began.
+        /// The number of these interrupts since the supervisor's start.
         count: u32,
     },
     /// A request was refused.
     Refused(ManagementError),
-    /// Somebody outside of the supervisor decided something.
+    /// Another program entered a decision.
     Decision(Decision),
 }
 
-/// Why the supervisor began anew.
+/// The cause of a supervisor restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum RestartCause {
-    /// It found out itself that something is wrong.
+    /// The supervisor panicked.
     Panic = 1,
-    /// The processor found that out.
+    /// The processor raised an exception.
     Exception = 2,
-    /// It stood still.
+    /// The supervisor hung.
     Hang = 3,
 }
 
 impl RestartCause {
-    /// What people call it.
+    /// Returns the cause's name, for users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Panic => "panic",
@@ -181,7 +183,7 @@ impl RestartCause {
         }
     }
 
-    /// The cause of that number.
+    /// Decodes a cause; `None` for an unknown number.
     pub const fn from_u32(value: u32) -> Option<Self> {
         match value {
             1 => Some(Self::Panic),
@@ -192,17 +194,17 @@ impl RestartCause {
     }
 }
 
-/// Most bytes of what a [`Decision`] says, and most of why.
+/// The maximum length of a [`Decision`]'s action, and of its reason, in bytes.
 pub const MAX_DECISION_WORDS: usize = 200;
 
-/// What somebody outside of the supervisor decided, such as a controller that moves cores between cells.
+/// A decision of another program, for example of a controller that moves cores between cells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {
-    /// Who made it: at most [`MAX_NAME_LEN`] bytes.
+    /// The decision's author, 1 to [`MAX_NAME_LEN`] bytes.
     pub by: String,
-    /// What is done, or is not: at most [`MAX_DECISION_WORDS`] bytes.
+    /// The action, taken or not; at most [`MAX_DECISION_WORDS`] bytes.
     pub what: String,
-    /// The figures or the rule that led to it: at most as many.
+    /// The reason: the figures or the rule; at most [`MAX_DECISION_WORDS`] bytes.
     pub why: String,
 }
 

@@ -1,45 +1,45 @@
-//! Cores that a cell has for a while.
+//! Core lending: loans of cores between cells.
 
 use crate::id::CoreId;
 use alloc::string::String;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// How a cell lends and borrows cores. By default it lends none, and nobody less important than it is there to lend any.
+/// A cell's rules for lending and borrowing cores. By default it lends none, and has the lowest priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LendingSpec {
-    /// How important it is: it borrows from cells of lower priority.
+    /// The cell's priority. A cell borrows from cells of lower priority.
     pub priority: u8,
-    /// The most of its cores that are lent at a time. It keeps one in any case.
+    /// The maximum number of cores lent at a time. The cell always keeps one.
     pub lends: u32,
-    /// How long its events may wait until it borrows a core by itself, in us; 0: it borrows when it is told to.
+    /// The queueing delay in us above which the cell borrows a core by itself; 0: it borrows only by request.
     pub borrow_above_us: u32,
 }
 
-/// The longest lease, in ms: an hour.
+/// The maximum lease, in ms: one hour.
 pub const MAX_LEASE_MS: u32 = 3_600_000;
 
 /// A core that a cell has borrowed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoanInfo {
-    /// Which.
+    /// The core.
     pub core: CoreId,
-    /// The lender; `None` where nobody had it, or who had it has ended.
+    /// The lender; `None` if the core was free, or if its lender has ended.
     pub from: Option<String>,
-    /// For how much longer, in ns.
+    /// The remaining lease, in ns.
     pub left_ns: u64,
 }
 
-/// Why a borrowed core goes back.
+/// The reason for the return of a borrowed core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReturnReason {
-    /// The lease is over.
+    /// The lease has ended.
     LeaseOver,
-    /// The borrower, or somebody for it, gave it back.
+    /// The borrower released it, by itself or by request.
     GivenBack,
-    /// The lender, or somebody for it, asked for it.
+    /// The lender requested it, by itself or by request.
     Recalled,
-    /// The borrower has ended, or lost the core by another request.
+    /// The borrower has ended, or lost the core to another request.
     Lost,
 }
 

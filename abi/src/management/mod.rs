@@ -1,20 +1,20 @@
-//! The management protocol: what the host tool asks of the supervisor, and what it is answered.
+//! The management protocol: requests of the host tool, and responses of the supervisor.
 //!
-//! One request, one response of the same `sequence`, in the order in which they complete: a `Stop` that waits
-//! for its cell does not hold up a `List`. The first request of a connection is a [`RequestBody::Hello`].
-//! All types also serialise to JSON, which is what `isola -o json` prints.
+//! Each request has one response with the same `sequence`. Responses come in the order of completion: a `Stop` that
+//! waits for its cell does not delay a `List`. The first request of a connection is a [`RequestBody::Hello`]. All types
+//! also serialise to JSON, the output of `isola -o json`.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | this | requests, responses, limits |
-//! | `spec` | what a cell shall be |
-//! | `placement` | which cores it gets |
-//! | `info` | what is told of cells and machine |
-//! | `restart` | what becomes of a cell that has ended by itself |
-//! | `journal` | what the supervisor did and saw |
-//! | `lending` | cores that a cell has for a while |
-//! | `resize` | how much of something a cell is to have |
-//! | `error` | why a request, or an image, was refused |
+//! | `spec` | the specification of a cell |
+//! | `placement` | the choice of a cell's cores |
+//! | `info` | the state of cells and machine |
+//! | `restart` | the restart policy |
+//! | `journal` | the supervisor's event log |
+//! | `lending` | core lending |
+//! | `resize` | changes of a running cell's cores and memory |
+//! | `error` | the reasons for refusals |
 
 mod error;
 mod info;
@@ -45,232 +45,234 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Longest name of a cell, in bytes.
+/// The maximum length of a cell's name, in bytes.
 pub const MAX_NAME_LEN: usize = 63;
 
-/// Most arguments of a cell, and the most bytes of all of them together.
+/// The maximum number of a cell's arguments.
 pub const MAX_ARGUMENTS: usize = 64;
 
-/// See [`MAX_ARGUMENTS`].
+/// The maximum length of a cell's arguments in all, one separator byte for each included, in bytes.
 pub const MAX_ARGUMENT_BYTES: usize = 4096;
 
-/// Most cells that a supervisor keeps, those that have ended included: one for each core that a machine can have. Each cell
-/// that holds anything has a core, and the supervisor has one, so cells that hold something never fill the records. A cell
-/// that is created when there are so many replaces the oldest one that has ended and is not to be started again.
+/// The maximum number of cells that a supervisor records, ended ones included: one for each core that a machine can
+/// have. Each cell with resources has a core, and so has the supervisor, so such cells never fill the records. At this
+/// number, a new cell replaces the oldest one that has ended and will not be restarted.
 pub const MAX_CELLS: usize = MAX_CORES;
 
-/// Largest image that the supervisor takes, in bytes.
+/// The maximum size of an image, in bytes.
 pub const MAX_IMAGE: u64 = 64 << 20;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
-    /// Chosen by the asker; the response carries it.
+    /// A number that the client chooses and the response repeats.
     pub sequence: u32,
-    /// What is asked.
+    /// The request itself.
     pub body: RequestBody,
 }
 
-/// What can be asked.
+/// The kinds of requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RequestBody {
-    /// Says which version the asker speaks; drops a half-sent image of an earlier connection.
+    /// Announces the client's version, and discards the partial image of an earlier connection.
     Hello {
-        /// [`crate::VERSION`] of the asker.
+        /// The client's [`crate::VERSION`].
         version: u32,
     },
-    /// What the machine has, and how much of it is free.
+    /// Returns the machine's resources and the free part of each.
     Machine,
-    /// The images that the supervisor keeps.
+    /// Returns the images in the image store.
     Images,
-    /// Begins to send an image. Where it has come as a whole, the supervisor keeps it: see [`ImageInfo`].
+    /// Begins the upload of an image. The supervisor stores the image when it is complete: see [`ImageInfo`].
     ImageBegin {
-        /// Its length, in bytes; at most [`MAX_IMAGE`].
+        /// The image's length in bytes, at most [`MAX_IMAGE`].
         len_bytes: u64,
     },
-    /// The next bytes of the image.
+    /// Uploads the next bytes of the image.
     ImageChunk {
-        /// Where in the image they belong: the number of bytes sent before.
+        /// The offset of the bytes in the image, equal to the number of bytes uploaded before.
         offset: u64,
-        /// At most [`MAX_CHUNK`] of them.
+        /// The bytes, at most [`MAX_CHUNK`].
         bytes: Vec<u8>,
     },
-    /// Creates a cell from an image that the supervisor has.
+    /// Creates a cell from a stored image.
     Create(CellSpec),
-    /// Gives a cell that has ended what its specification says once more, built from the image that it was built
-    /// from before. Its id and its log go on. A refusal leaves it as it was.
+    /// Creates an ended cell again, with the resources of its specification and from the same image. Its id and its log
+    /// continue. A refusal leaves the cell unchanged.
     Recreate {
         /// The cell's name.
         name: String,
     },
-    /// Starts a cell that was created, or created once more.
+    /// Starts a cell that was created, or created again.
     Start {
         /// The cell's name.
         name: String,
     },
-    /// Asks a cell to stop, and ends it by force where it does not within the time. What it held is free when
-    /// this is answered.
+    /// Requests that a cell stop, and ends it by force after the timeout. The response comes when the cell's resources
+    /// are free.
     Stop {
         /// The cell's name.
         name: String,
-        /// How long it may take, in ms; 0 is by force at once.
+        /// The timeout in ms; 0 ends the cell by force at once.
         timeout_ms: u32,
     },
-    /// Gives a running cell memory, or takes memory from it. What it is to get, it gets as a whole or not at all; what it is
-    /// to give back it is asked for, and it may be less that comes back: that is answered when it is known.
+    /// Plugs memory into a running cell, or unplugs memory from it. A plug is all or nothing. An unplug depends on the
+    /// memory that the cell offers and may be partial; the response comes when the result is known.
     ResizeMemory {
         /// The cell's name.
         name: String,
-        /// How much it is to have; in whole chunks, of which it has rather one more.
+        /// The new amount, rounded up to whole chunks.
         memory: Change<ByteSize>,
-        /// Whether that is done.
+        /// Whether the supervisor makes the change.
         mode: Mode,
     },
-    /// Gives a running cell more cores, or takes some. Answered when they have come, or are back.
+    /// Plugs cores into a running cell, or unplugs cores from it. The response comes when all of them have entered or
+    /// left.
     ResizeCores {
         /// The cell's name.
         name: String,
-        /// How many it is to have.
+        /// The new number of cores.
         change: Change<u32>,
-        /// Which come, or leave; any, where there are none.
+        /// The cores that enter or leave; if empty, the supervisor chooses.
         cores: Vec<CoreId>,
-        /// How long a core may take to come free, in ms: as a rule, [`CORE_LIMIT_MS`].
+        /// The time in ms within which a core has to leave, after which the supervisor takes it by force.
+        /// [`CORE_LIMIT_MS`] is the default.
         limit_ms: u32,
-        /// Whether it is done.
+        /// Whether the supervisor makes the change.
         mode: Mode,
     },
-    /// Borrows a core for a running cell: one of its own that is lent, one that nobody has, or one of a cell of lower
-    /// priority that lends. Answered when it is on its way; what comes of it is in the journal.
+    /// Borrows a core for a running cell: one of its own that it has lent, a free core, or a core of a lending cell
+    /// with lower priority. The response comes when the core transfer has begun; the journal has the outcome.
     Borrow {
         /// The cell's name.
         name: String,
-        /// How long it may have the core, in ms; at most [`MAX_LEASE_MS`].
+        /// The lease in ms, at most [`MAX_LEASE_MS`].
         lease_ms: u32,
     },
-    /// Has a cell give back the core that it borrowed last. Answered when it is on its way.
+    /// Returns the core that a cell borrowed last. The response comes when the core transfer has begun.
     GiveBack {
         /// The cell's name.
         name: String,
     },
-    /// Forgets a cell that is not running. One that was created and not started gives back what it holds.
+    /// Removes the record of a cell that does not run. A cell that was created and not started returns its resources.
     Destroy {
         /// The cell's name.
         name: String,
     },
-    /// All cells.
+    /// Lists all cells.
     List,
-    /// One cell, with all that is known of it.
+    /// Returns the state of one cell in full.
     Inspect {
         /// The cell's name.
         name: String,
     },
-    /// What activities of a cell used that do not fit in the first page of [`CellInfo::activities`]. Of a cell that has ended
-    /// nothing of that is known.
+    /// Returns the usage of a cell's activities beyond the first page of [`CellInfo::activities`]. Not available for a
+    /// cell that has ended.
     Activities {
         /// The cell's name.
         name: String,
-        /// The first slot of the page.
+        /// The first activity slot of the page.
         from: u32,
     },
-    /// What a cell printed.
+    /// Returns console output of a cell.
     Logs {
         /// The cell's name.
         name: String,
-        /// From which byte on, counted from the cell's first.
+        /// The position of the first byte, counted from the start of the cell's output.
         from: u64,
-        /// At most so many bytes; at most [`MAX_CHUNK`].
+        /// The maximum number of bytes, at most [`MAX_CHUNK`].
         max_bytes: u32,
     },
-    /// Puts a question to a running cell: see [`crate::query`].
+    /// Sends a query to a running cell: see [`crate::query`].
     Ask {
         /// The cell's name.
         name: String,
-        /// The question whose place it takes.
+        /// The line, on which this query replaces the previous one.
         line: Line,
-        /// At most [`crate::query::MAX_QUESTION`] bytes.
+        /// The encoded query, at most [`crate::query::MAX_QUESTION`] bytes.
         question: Vec<u8>,
     },
-    /// What the cell answers, as far as it has. What was answered before `from` makes room for more.
+    /// Returns the cell's answer so far. Releases the answer's bytes before `from`.
     Answers {
         /// The cell's name.
         name: String,
-        /// The question's line.
+        /// The query's line.
         line: Line,
-        /// The question's number.
+        /// The query's number.
         number: u32,
-        /// From which position on; 0 at the beginning.
+        /// The position of the first byte; 0 for the start of the answer.
         from: u64,
-        /// At most so many bytes; at most [`MAX_CHUNK`].
+        /// The maximum number of bytes, at most [`MAX_CHUNK`].
         max_bytes: u32,
     },
-    /// The journal.
+    /// Returns journal entries.
     Events {
-        /// From which entry on.
+        /// The number of the first entry.
         from: u64,
-        /// At most so many entries.
+        /// The maximum number of entries.
         max_entries: u32,
     },
-    /// Enters a decision that was made outside of the supervisor in the journal.
+    /// Enters a decision of another program into the journal.
     Note {
-        /// The cell that it is about, whether there is such a cell or not; at most [`MAX_NAME_LEN`] bytes.
+        /// The cell that the decision concerns, existing or not; at most [`MAX_NAME_LEN`] bytes.
         cell: Option<String>,
-        /// How long it took to make it, and to do what it says, in ns.
+        /// The duration of the decision and its execution, in ns.
         duration_ns: u64,
         /// The decision.
         decision: Decision,
     },
-    /// Has the supervisor go wrong, for a test. Refused where the machine was not booted for tests.
+    /// Injects a fault into the supervisor. Refused unless the machine was booted for tests.
     GoWrong(Fault),
-    /// Ends the machine.
+    /// Powers the machine off.
     PowerOff,
 }
 
-/// How a supervisor can be made to go wrong.
+/// The kinds of faults for injection into the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
-    /// It panics.
+    /// A panic.
     Panic,
-    /// It writes where there is nothing.
+    /// A store to an unmapped address.
     PageFault,
-    /// It calls itself for ever.
+    /// An endless recursion.
     StackOverflow,
-    /// It stands still, with interrupts off.
+    /// An endless loop with interrupts off.
     Hang,
-    /// It panics while a cell is taken apart: between its cores and its memory.
+    /// A panic during the next end of a cell, after its cores and before its memory are taken back.
     PanicAtEnd,
-    /// It panics, and what it has noted of images and of cells that have ended is lost.
+    /// A panic, after which the supervisor checkpoint (stored images, ended cells) is lost.
     PanicWithoutCheckpoint,
 }
 
 /// A response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Response {
-    /// The request's.
+    /// The request's sequence number.
     pub sequence: u32,
     /// The answer.
     pub body: Result<ResponseBody, ManagementError>,
 }
 
-/// What can be answered.
+/// The kinds of answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ResponseBody {
-    /// It is done.
+    /// The request has been carried out.
     Done,
     /// Answers [`RequestBody::Hello`].
     Hello {
-        /// [`crate::VERSION`] of the supervisor.
+        /// The supervisor's [`crate::VERSION`].
         version: u32,
     },
     /// Answers [`RequestBody::Machine`].
     Machine(MachineInfo),
-    /// Answers [`RequestBody::Images`]: those that were used or sent last come last.
+    /// Answers [`RequestBody::Images`], the most recently used or uploaded image last.
     Images(Vec<ImageInfo>),
-    /// Answers [`RequestBody::Create`], [`RequestBody::Recreate`], [`RequestBody::Start`],
-    /// [`RequestBody::Stop`] and [`RequestBody::Inspect`]: the cell as it is now.
+    /// Answers [`RequestBody::Create`], [`RequestBody::Recreate`], [`RequestBody::Start`], [`RequestBody::Stop`] and
+    /// [`RequestBody::Inspect`] with the cell's present state.
     Cell(alloc::boxed::Box<CellInfo>),
     /// Answers [`RequestBody::ResizeMemory`].
     MemoryResized(MemoryResized),
-    /// Answers [`RequestBody::Borrow`] and [`RequestBody::GiveBack`]: the core, and whose it is.
+    /// Answers [`RequestBody::Borrow`] and [`RequestBody::GiveBack`] with the core and its lender.
     Loan(LoanInfo),
     /// Answers [`RequestBody::ResizeCores`].
     CoresResized(CoresResized),
@@ -282,7 +284,7 @@ pub enum ResponseBody {
     Logs(LogPiece),
     /// Answers [`RequestBody::Ask`].
     Asked {
-        /// The question's number.
+        /// The query's number.
         number: u32,
     },
     /// Answers [`RequestBody::Answers`].
@@ -300,7 +302,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn a_largest_chunk_fits_in_a_frame() {
+    fn the_largest_image_chunk_fits_in_a_frame() {
         let body = RequestBody::ImageChunk { offset: u64::MAX, bytes: vec![0xff; MAX_CHUNK] };
         let request = Request { sequence: u32::MAX, body };
         let bytes = encode(&request).unwrap();

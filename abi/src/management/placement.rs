@@ -1,4 +1,4 @@
-//! Which cores a cell gets.
+//! The placement of a cell: the choice of its cores.
 
 use super::ManagementError;
 use crate::id::{CoreId, MAX_CORES, NodeId};
@@ -8,36 +8,36 @@ use core::fmt;
 use core::str::FromStr;
 use serde::{Deserialize, Serialize};
 
-/// Which cores a cell gets, when it is created and whenever it gets more.
+/// The choice of a cell's cores, at its creation and whenever it gets more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorePlacement {
-    /// How they lie to each other, and to those of other cells.
+    /// The policy.
     pub policy: PlacementPolicy,
-    /// Only cores of this NUMA node; its memory is taken from there as far as it goes.
+    /// The NUMA node of all the cell's cores. The supervisor also prefers this node for the cell's memory.
     pub node: Option<NodeId>,
-    /// Only these; any, where there are none.
+    /// The cores from which the supervisor chooses; all cores if empty.
     pub ids: Vec<CoreId>,
 }
 
-/// How the cores of a cell lie to each other, and to those of other cells.
+/// The policy for the location of a cell's cores, relative to each other and to those of other cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacementPolicy {
-    /// Near each other: on one node, at one last-level cache, siblings together; beside another cell's only where
-    /// there is no other way on that node.
+    /// Close together: on one node, at one last-level cache, siblings together. A sibling of another cell's core is
+    /// chosen only if the node has no other free core.
     #[default]
     Compact,
-    /// Away from each other: one of each physical core first, across nodes and caches.
+    /// Far apart: first one core of each physical core, across nodes and caches.
     Spread,
-    /// Whole physical cores: no core of another cell is a sibling of one of this cell's.
+    /// Whole physical cores: no core of another cell is a sibling of this cell's cores.
     Siblings,
 }
 
-/// A word that is no policy.
+/// The error for a text that is not a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoSuchPolicy;
 
-/// The policies, with their names.
+/// The policies and their names.
 const POLICIES: [(&str, PlacementPolicy); 3] = [
     ("compact", PlacementPolicy::Compact),
     ("spread", PlacementPolicy::Spread),
@@ -45,7 +45,7 @@ const POLICIES: [(&str, PlacementPolicy); 3] = [
 ];
 
 impl CorePlacement {
-    /// Checks what can be checked without the machine, for a cell that begins with so many cores.
+    /// Checks the placement as far as possible without the machine, for a cell with `cores` initial cores.
     ///
     /// # Errors
     /// [`ManagementError::OutOfLimits`].
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_read_back_as_written() {
+    fn policies_round_trip_through_their_names() {
         for (name, policy) in POLICIES {
             assert_eq!((name.parse(), policy.to_string().as_str()), (Ok(policy), name));
         }
@@ -105,9 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_named_once_each_and_not_fewer_than_wanted() {
+    fn duplicate_and_too_few_named_cores_are_refused() {
         assert_eq!(named([]).validate(4), Ok(()));
-        assert_eq!(named([2, 5]).validate(1), Ok(()), "a cell may grow into what is named");
+        assert_eq!(named([2, 5]).validate(1), Ok(()), "a cell may later get the other named cores");
         for (placement, cores, part) in [
             (named([2, 5]), 3, "name more"),
             (named([2, 2]), 1, "core 2 is named twice"),

@@ -1,4 +1,4 @@
-//! Resizing a cell that runs: how much of something it is to have.
+//! Changes of the cores and memory of a running cell.
 
 use crate::id::CoreId;
 use crate::size::ByteSize;
@@ -7,57 +7,59 @@ use core::fmt;
 use core::str::FromStr;
 use serde::{Deserialize, Serialize};
 
-/// How much of something a cell is to have: `3`, or, from what it has when that is looked at, `+1` or `-1`.
+/// A new amount of cores or memory: absolute (`3`), or relative to the cell's amount at the time of the request (`+1`,
+/// `-1`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change<T> {
-    /// So much.
+    /// This amount.
     To(T),
-    /// So much more.
+    /// This much more than the present amount.
     More(T),
-    /// So much less.
+    /// This much less than the present amount.
     Less(T),
 }
 
-/// Whether a change is made.
+/// Whether the supervisor makes a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
-    /// It is.
+    /// The supervisor makes the change.
     Apply,
-    /// It is only looked into whether it could be: nothing changes.
+    /// The supervisor checks whether the change is possible, and changes nothing.
     DryRun,
 }
 
-/// What became of the memory of a cell that was resized.
+/// The result of a memory resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryResized {
-    /// How much the cell had.
+    /// The cell's memory before the request.
     pub had: ByteSize,
-    /// How much it was to have, in whole chunks.
+    /// The requested memory, in whole chunks.
     pub wanted: ByteSize,
-    /// How much it has; of a dry run, how much it would have if nothing comes in between.
+    /// The cell's memory now; after a dry run, the expected memory.
     pub has: ByteSize,
-    /// The most that it may have now when it asks for more itself.
+    /// The cell's memory limit for its own requests.
     pub limit: ByteSize,
-    /// How much the cell says that it has moved to other memory, so that what went was free.
+    /// The memory that the cell claims to have migrated to free other memory.
     pub moved: ByteSize,
-    /// Why it has more than was wanted, where it does.
+    /// The reason why the cell has more memory than requested, if it has.
     pub kept: Option<Kept>,
-    /// How long it took, in ns.
+    /// The duration, in ns.
     pub took_ns: u64,
 }
 
-/// Why a cell gave back less memory than it was to.
+/// The reason why a cell returned less memory than requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kept {
-    /// The rest is in use, or the cell would be short without it.
+    /// The remaining memory is in use, or the cell would be short of memory without it.
     InUse,
-    /// The rest is free, but in pieces smaller than 2 MiB, and what is between them does not move.
+    /// The remaining memory is free, but fragmented into pieces smaller than 2 MiB, and the pages between them cannot
+    /// migrate.
     Scattered,
     /// The cell did not answer in time.
     NotInTime,
-    /// What the cell can do without is in more places than are kept track of.
+    /// The unplugged ranges would exceed their maximum ([`crate::unplug::MAX_UNPLUGGED`]).
     TooManyPlaces,
-    /// A core of the cell did not come back, and may still use its memory.
+    /// A core of the cell was lost, and may still use the cell's memory.
     CoreAtLarge,
 }
 
@@ -78,24 +80,24 @@ impl fmt::Display for Kept {
     }
 }
 
-/// How long a core may take to come free where nobody says otherwise, in ms.
+/// The default time within which a core has to leave a cell, in ms.
 pub const CORE_LIMIT_MS: u32 = 10;
 
-/// What came of giving a cell more cores, or fewer.
+/// The result of a core resize.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoresResized {
-    /// How many it had.
+    /// The cell's number of cores before the request.
     pub before: u32,
-    /// How many it has now; or would have.
+    /// The cell's number of cores now; after a dry run, the expected number.
     pub after: u32,
-    /// Those that have come, or left.
+    /// The cores that have entered or left.
     pub cores: Vec<CoreId>,
-    /// How long it took, in ns.
+    /// The duration, in ns.
     pub duration_ns: u64,
 }
 
 impl<T: Copy + Into<u64>> Change<T> {
-    /// How much that is for who has `now`; `None` where it is less than nothing, or more than 64 bits count.
+    /// Returns the new amount for a cell that has `now`; `None` if it would be negative or exceed 64 bits.
     pub fn of(self, now: u64) -> Option<u64> {
         match self {
             Self::To(amount) => Some(amount.into()),
@@ -135,7 +137,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn people_s_changes_are_understood() {
+    fn absolute_and_relative_changes_parse() {
         assert_eq!("3".parse::<Change<u32>>(), Ok(Change::To(3)));
         assert_eq!(" +1 ".parse::<Change<u32>>(), Ok(Change::More(1)));
         assert_eq!("-2".parse::<Change<u32>>(), Ok(Change::Less(2)));
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_one_of_what_is_there() {
+    fn a_relative_change_applies_to_the_present_amount() {
         assert_eq!(Change::To(3_u32).of(7), Some(3));
         assert_eq!(Change::More(3_u32).of(7), Some(10));
         assert_eq!(Change::Less(3_u32).of(7), Some(4));

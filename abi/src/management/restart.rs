@@ -1,28 +1,28 @@
-//! What becomes of a cell that has ended by itself.
+//! The restart policy: whether the supervisor restarts a cell that ended by itself.
 
 use alloc::string::{String, ToString};
 use core::fmt;
 use core::str::FromStr;
 use serde::{Deserialize, Serialize};
 
-/// Whether the supervisor starts a cell again that has ended, without anybody asking. One that was asked to stop
-/// stays as it is. Written `no`, `on-failure`, `on-failure:5`, `always`.
+/// The rule by which the supervisor restarts a cell that has ended, without a request. It does not restart a cell that
+/// ended by a stop request. In text `no`, `on-failure`, `on-failure:5`, `always`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RestartPolicy {
-    /// It does not.
+    /// Never.
     #[default]
     No,
-    /// Where the cell crashed, hung, or returned another code than 0.
+    /// After a crash, a hang or a non-zero exit code.
     OnFailure {
-        /// At most so many times in a row: a cell that has run for a while begins anew. `None`: without an end.
+        /// The maximum number of restarts in a row; a longer run resets the count. `None`: without limit.
         most: Option<u32>,
     },
-    /// Whatever led to the end.
+    /// After every end.
     Always,
 }
 
-/// A text that is no restart policy.
+/// The error for a text that is not a restart policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRestartPolicy;
 
@@ -76,14 +76,14 @@ impl From<RestartPolicy> for String {
     }
 }
 
-/// How often a cell was started again by its policy.
+/// The restarts of a cell by its policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restarts {
-    /// So many times since somebody asked for its start.
+    /// The number of restarts since the last start by request.
     pub count: u32,
-    /// How many of its ends stand in a row, none having come after it ran for a while.
+    /// The number of ends in a row, since the last longer run.
     pub ends_in_row: u32,
-    /// Time of day at which the next try is due, in ns since 1970-01-01 UTC.
+    /// The time of day of the next attempt, if one is due, in ns since 1970-01-01 UTC.
     pub next_unix_ns: Option<u64>,
 }
 
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_read_back_as_written() {
+    fn policies_round_trip_through_text() {
         for text in ["no", "on-failure", "on-failure:0", "on-failure:5", "always"] {
             assert_eq!(text.parse::<RestartPolicy>().unwrap().to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! What a cell shall be.
+//! The specification of a cell.
 
 use super::{
     CorePlacement, LendingSpec, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, MAX_NAME_LEN, ManagementError,
@@ -12,63 +12,64 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// What a cell shall be.
+/// The specification of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellSpec {
-    /// Its name: letters, digits, `-`, `_` and `.`, a letter or digit first, at most [`MAX_NAME_LEN`] bytes.
+    /// The cell's name: letters, digits, `-`, `_` and `.`, a letter or digit first, at most [`MAX_NAME_LEN`] bytes.
     pub name: String,
-    /// Name of the image, for people.
+    /// The image's name, for users.
     pub image_name: String,
-    /// The image itself: one that the supervisor has (see [`super::RequestBody::Images`]).
+    /// The digest of a stored image (see [`super::RequestBody::Images`]).
     pub image: ImageDigest,
-    /// What that must be.
+    /// The requirements that the image must meet.
     pub requirement: Box<Requirement>,
-    /// How many cores.
+    /// The number of cores.
     pub cores: u32,
-    /// Which.
+    /// The choice of the cores.
     pub placement: CorePlacement,
-    /// How much memory, image and stacks included; rounded up to whole chunks of 2 MiB.
+    /// The size of the memory, image and stacks included; rounded up to whole chunks of 2 MiB.
     pub memory: ByteSize,
-    /// How much it may have when it asks for more while it runs; rounded down to whole chunks. `None`: no more than
-    /// `memory`. Nothing is reserved for it.
+    /// The limit for memory requests of the running cell, rounded down to whole chunks. `None`: no more than `memory`.
+    /// The supervisor reserves no memory for it.
     pub memory_max: Option<ByteSize>,
-    /// Arguments for the application.
+    /// The application's arguments.
     pub arguments: Vec<String>,
-    /// Its place in the network.
+    /// The network configuration.
     pub network: NetworkSpec,
-    /// Whether it is started again when it has ended.
+    /// The restart policy.
     pub restart: RestartPolicy,
-    /// A cell whose event loop stands still for so long, in ms, without being halted, has crashed; 0: never.
+    /// The time in ms after which a cell counts as crashed if one of its cores is not halted and makes no passes of its
+    /// event loop; 0 disables the watchdog.
     pub watchdog_ms: u32,
-    /// How it lends and borrows cores.
+    /// The rules for lending and borrowing cores.
     pub lending: LendingSpec,
-    /// Whose the memory is that its code and constants are in.
+    /// The location of the cell's text.
     pub text: Text,
 }
 
-/// Whose the memory is that a cell's code and constants are in.
+/// The location of a cell's text: its code and constants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Text {
-    /// The supervisor's, which keeps the image there: one copy, which all cells read that are made from it.
+    /// In the image store: one copy for all cells of the image.
     #[default]
     Shared,
-    /// The cell's own: a copy, which nobody else has in its address space.
+    /// In the cell's own memory: a copy that no other cell maps.
     Private,
 }
 
-/// A cell's place in the network.
+/// The network configuration of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkSpec {
     /// No network device.
     None,
-    /// A device, and an address from the network's DHCP server.
+    /// A device, and an address by DHCP.
     Dhcp,
     /// A device, and this address.
     Static(NetworkAddress),
 }
 impl CellSpec {
-    /// Checks what can be checked without the machine.
+    /// Checks the specification as far as possible without the machine.
     ///
     /// # Errors
     /// [`ManagementError::BadName`] or [`ManagementError::OutOfLimits`].
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked() {
+    fn invalid_names_are_refused() {
         for good in ["kv", "a", "kv-1.test_2", "0"] {
             assert_eq!(spec(good).validate(), Ok(()), "{good}");
         }
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_checked() {
+    fn values_out_of_limits_are_refused() {
         let none = CellSpec { cores: 0, ..spec("kv") };
         let small = CellSpec { memory: ByteSize(0), ..spec("kv") };
         let wordy = CellSpec { arguments: vec!["x".repeat(MAX_ARGUMENT_BYTES)], ..spec("kv") };

@@ -1,4 +1,4 @@
-//! What a cell can be asked, and the records that it answers with, encoded by postcard.
+//! The kinds of queries, and the records of their answers, encoded by postcard.
 
 use super::RecordError;
 use alloc::boxed::Box;
@@ -7,76 +7,76 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// A question.
+/// A query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Query {
-    /// What each core's protocol stack has counted. Answered by [`Fact`]s.
+    /// The counters of each core's protocol stack, answered by [`Fact`]s.
     Counters,
-    /// The TCP connections. Answered by [`Fact`]s.
+    /// The TCP connections, answered by [`Fact`]s.
     Connections {
-        /// Which ones.
+        /// The selected connections.
         filter: FrameFilter,
-        /// At most so many of each core.
+        /// The maximum number of connections per core.
         most: u32,
     },
-    /// The frames that come and go from now on, until this is asked for no more, or nobody reads. Answered by records that
-    /// begin with a [`FrameHead`].
+    /// The frames received and sent from now on, until [`Query::EndCapture`] or until the reader stops. The answer's
+    /// records begin with a [`FrameHead`].
     Capture(CaptureSpec),
     /// Ends a capture.
     EndCapture,
 }
 
-/// Which frames or connections are meant: those that have all of it.
+/// A selection of frames or connections: all given fields must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameFilter {
-    /// A TCP or UDP port, of either side.
+    /// A TCP or UDP port, on either side.
     pub port: Option<u16>,
-    /// An address, of either side.
+    /// An address, on either side.
     pub host: Option<IpAddr>,
 }
 
-/// What is captured.
+/// The specification of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureSpec {
-    /// Which frames.
+    /// The selected frames.
     pub filter: FrameFilter,
-    /// At most so many bytes of each.
+    /// The maximum number of captured bytes per frame.
     pub snap_len: u32,
 }
 
 /// A record of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fact {
-    /// The answer begins: it is complete when so many cores are [`Fact::Done`].
+    /// The start of the answer. The answer is complete after as many [`Fact::Done`] as there are cores.
     Begin {
-        /// How many.
+        /// The number of cores that answer.
         cores: u32,
     },
-    /// What counters there are, in the order of all [`Fact::Counters`].
+    /// The counters' names, in the order of each [`Fact::Counters`].
     Names(Vec<CounterName>),
-    /// What a core has counted.
+    /// The counters of one core.
     Counters(Vec<u64>),
     /// A connection.
     Connection(Box<Connection>),
-    /// A core has told all that it is going to tell.
+    /// The end of one core's part of the answer.
     Done {
-        /// Its index in the cell.
+        /// The core's index in the cell.
         core: u32,
-        /// How many connections were meant, those that were not told included.
+        /// The number of selected connections, including those above the query's maximum.
         connections: u32,
-        /// Handshakes that lack their last segment.
+        /// The number of handshakes without their last segment.
         half_open: u32,
-        /// Connections that have ended, and whose last segments may still be on their way.
+        /// The number of connections in TIME-WAIT.
         time_wait: u32,
     },
 }
 
-/// A counter.
+/// The name of a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterName {
-    /// The layer that it belongs to.
+    /// The protocol layer.
     pub layer: String,
-    /// Its name: lower case with underscores.
+    /// The counter's name: lower case with underscores.
     pub name: String,
 }
 
@@ -85,82 +85,82 @@ pub struct CounterName {
 pub struct Connection {
     /// The cell's address and port.
     pub local: SocketAddr,
-    /// The peer's.
+    /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Its state, as RFC 9293 names it.
+    /// The connection's state, by its name in RFC 9293.
     pub state: String,
-    /// Index of the core that has it.
+    /// The index of the core that owns the connection.
     pub core: u32,
-    /// The congestion control's name.
+    /// The name of the congestion control algorithm.
     pub congestion: String,
-    /// Bytes that the congestion control lets be under way.
+    /// The congestion window, in bytes.
     pub window: u32,
-    /// Bytes under way.
+    /// Bytes in flight.
     pub in_flight: u32,
-    /// Bytes that wait to be sent or acknowledged.
+    /// Bytes in the send queue, unsent or unacknowledged.
     pub send_queue: u32,
-    /// Bytes that the application has not read.
+    /// Received bytes that the application has not read.
     pub receive_queue: u32,
-    /// Bytes that the peer lets be sent.
+    /// The send window that the peer advertises, in bytes.
     pub peer_window: u32,
-    /// Bytes that the peer may send.
+    /// The receive window, in bytes.
     pub receive_window: u32,
-    /// Most payload of a segment.
+    /// The maximum segment size, in bytes of payload.
     pub mss: u32,
-    /// The smoothed round trip in ns, once there is one.
+    /// The smoothed round-trip time in ns, after the first measurement.
     pub round_trip_ns: Option<u64>,
-    /// How long an acknowledgement is waited for at most, in ns.
+    /// The retransmission timeout, in ns.
     pub timeout_ns: u64,
-    /// Segments sent again.
+    /// The number of retransmitted segments.
     pub retransmits: u64,
     /// Payload received, in bytes.
     pub bytes_in: u64,
-    /// Payload that the peer has acknowledged, in bytes.
+    /// Payload acknowledged by the peer, in bytes.
     pub bytes_out: u64,
-    /// How long nothing has come from the peer, in ns.
+    /// The time since the last segment from the peer, in ns.
     pub idle_ns: u64,
 }
 
-/// Which way a frame went.
+/// The direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
-    /// The cell received it.
+    /// Received by the cell.
     In,
-    /// The cell sent it.
+    /// Sent by the cell.
     Out,
 }
 
-/// What stands in front of a captured frame's bytes.
+/// The header in front of a captured frame's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameHead {
     /// Time of day, in ns since 1970-01-01 UTC.
     pub unix_ns: u64,
-    /// Which way it went.
+    /// The frame's direction.
     pub direction: Direction,
-    /// Length of the frame, in bytes; what follows may be less.
+    /// The frame's length in bytes. The record may contain fewer.
     pub len_bytes: u32,
-    /// The checksum that the device was to fill in.
+    /// The checksum that the device has to complete.
     pub sum: Option<PartialSum>,
 }
 
-/// A checksum that is not complete.
+/// A checksum left to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialSum {
-    /// First byte to sum, counted from the frame's first, up to its end.
+    /// The offset of the first summed byte in the frame. The sum extends to the frame's end.
     pub start: u16,
-    /// Where the checksum stands, counted from `start`: it holds the sum of the pseudo-header.
+    /// The offset of the checksum field from `start`. The field contains the sum of the pseudo-header.
     pub offset: u16,
-    /// Payload of each segment that the device was to make of the frame; none where it was to make one.
+    /// The payload of each segment into which the device splits the frame, in bytes; `None` without segmentation.
     pub segment_len: Option<u16>,
 }
 
 impl FrameFilter {
-    /// Whether everything is meant.
+    /// Returns whether the filter selects everything.
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether a flow between these is meant.
+    /// Returns whether the filter selects a flow between two addresses.
     pub fn matches(&self, one: SocketAddr, other: SocketAddr) -> bool {
         let either = |is: &dyn Fn(SocketAddr) -> bool| is(one) || is(other);
         self.port.is_none_or(|port| either(&|side| side.port() == port))
@@ -169,24 +169,24 @@ impl FrameFilter {
 }
 
 impl Query {
-    /// The bytes of the question.
+    /// Returns the encoded query.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// The question of these bytes.
+    /// Decodes a query.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         whole(bytes).ok()
     }
 }
 
 impl Fact {
-    /// The bytes of the record.
+    /// Returns the encoded record.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// The record of these bytes.
+    /// Decodes a record.
     ///
     /// # Errors
     /// [`RecordError::Malformed`].
@@ -196,18 +196,18 @@ impl Fact {
 }
 
 impl FrameHead {
-    /// Most bytes that [`Self::encode`] makes.
+    /// The maximum length of the result of [`Self::encode`], in bytes.
     pub const MAX_ENCODED: usize = 32;
 
-    /// The bytes that stand in front of the frame's, in `buffer`.
+    /// Encodes the header into `buffer`, and returns its bytes.
     pub fn encode<'b>(&self, buffer: &'b mut [u8; Self::MAX_ENCODED]) -> &'b [u8] {
         postcard::to_slice(self, buffer).map_or(&[][..], |bytes| bytes)
     }
 
-    /// The head of a record, and what was captured of the frame.
+    /// Decodes a record into its header and the captured bytes of the frame.
     ///
     /// # Errors
-    /// [`RecordError::Malformed`], also where there is more of a frame than it is long.
+    /// [`RecordError::Malformed`], also if there are more captured bytes than the frame's length.
     pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), RecordError> {
         let (head, frame) = postcard::take_from_bytes::<Self>(bytes).map_err(|_| RecordError::Malformed)?;
         if frame.len() > head.len_bytes as usize {

@@ -1,27 +1,26 @@
-//! Queries: what the host tool asks a running cell, and what the cell answers. The supervisor carries both, and reads
-//! neither.
+//! Queries of the host tool to a running cell, and the cell's answers. The supervisor forwards both unparsed.
 //!
 //! ```text
-//!   host tool            supervisor                               cell
-//!   Ask ---------------> Questions::put, interrupt -------------> Questions::get
-//!                                                                 Ring::begin, Ring::push, ...
-//!   Answers from 0 ----> Ring::piece  <-------------------------- records, as long as there is room
-//!   Answers from n ----> Ring::piece; what stood before n is room again
+//!   host tool              supervisor                              cell
+//!   Ask -----------------> Questions::put, interrupt ------------> Questions::get
+//!                                                                  Ring::begin, Ring::push, ...
+//!   Answers from 0 ------> Ring::piece  <------------------------- records, while the ring has room
+//!   Answers from n ------> Ring::piece; the bytes before n are free again
 //! ```
 //!
-//! The question is in the descriptor's live words, which the cell cannot write; the answer is in the report. There are two
-//! [`Line`]s, so that a capture goes on while somebody asks for something else. A question takes the place of the one before
-//! on its line, and who asked that is told so. A cell answers when it comes to it, or never: the asker has patience, and
-//! nobody else waits.
+//! The query (`Question` in the code) is in the descriptor's live words, which the cell cannot write; the answer is in
+//! the report. There are two [`Line`]s, so that a capture continues during another query. A new query replaces the
+//! previous one on its line, and the sender of the previous one gets an error. A cell may answer late or never; only
+//! the host tool waits for the answer, with a timeout.
 //!
-//! An answer is a row of *records*: a word with the length in bytes, and the bytes, filled up to whole words. Where they are
-//! read too slowly the cell leaves records out, and counts them.
+//! An answer is a sequence of *records*: a word with the length in bytes, then the bytes, padded to whole words. If the
+//! reader is too slow, the cell drops records and counts them.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | this | questions, and the ring of answers |
-//! | `facts` | what can be asked, and the records of the answers |
-//! | `records` | records cut out of what the cell wrote, by who believes none of it |
+//! | this | queries, and the ring of answers |
+//! | `facts` | the kinds of queries, and the records of their answers |
+//! | `records` | extraction of records from a cell's untrusted bytes |
 
 mod facts;
 mod records;
@@ -35,23 +34,24 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of a question.
+/// The maximum length of an encoded query, in bytes.
 pub const MAX_QUESTION: usize = 128;
 
-/// Bytes that the answers of [`Line::Facts`] have.
+/// The size of the answer ring of [`Line::Facts`], in bytes.
 pub const FACTS_BYTES: usize = 32 * 1024;
 
-/// Bytes that the answers of [`Line::Frames`] have: the longest frame fits in, whatever else is there, once it is read.
+/// The size of the answer ring of [`Line::Frames`], in bytes. The longest frame fits once the reader has read all
+/// records before it.
 pub const FRAMES_BYTES: usize = 128 * 1024;
 
 const WORD: usize = size_of::<u64>();
 
-/// What questions and answers belong together.
+/// An independent channel for queries and their answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Line {
-    /// Questions that are answered at once, and once.
+    /// Queries with one immediate answer.
     Facts,
-    /// Frames as they come and go, until nobody reads them any more.
+    /// Captured frames, as a stream that ends when it is no longer read.
     Frames,
 }
 
@@ -60,7 +60,7 @@ impl Line {
     pub const ALL: [Self; 2] = [Self::Facts, Self::Frames];
 }
 
-/// What the cell is asked, on each line. In the descriptor's live words.
+/// The present query on each line, in the descriptor's live words.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Questions {
@@ -68,11 +68,12 @@ pub struct Questions {
     frames: Question,
 }
 
-/// A question.
+/// A query.
 #[repr(C)]
 #[derive(Debug)]
 struct Question {
-    /// Counted up with each question, and never 0 then; 0 while the bytes change.
+    /// The query's number, incremented with each query, and never 0 then; 0 before the first query and while the bytes
+    /// change.
     number: AtomicU32,
     len_bytes: AtomicU32,
     bytes: [AtomicU8; MAX_QUESTION],
@@ -89,13 +90,13 @@ impl Default for Question {
 }
 
 impl Questions {
-    /// Puts a question in the place of the one before. One writer at a time. Returns its number; `None` where it is longer
+    /// Replaces the query on a line. For one writer at a time. Returns the query's number, or `None` if it is longer
     /// than [`MAX_QUESTION`].
     pub fn put(&self, line: Line, question: &[u8]) -> Option<u32> {
         let place = self.on(line);
         let bytes = place.bytes.get(..question.len())?;
         let number = place.number.swap(0, Ordering::Relaxed).wrapping_add(1).max(1);
-        // Who reads the new bytes reads the 0, too.
+        // A reader of the new bytes also reads the 0.
         fence(Ordering::Release);
         bytes.iter().zip(question).for_each(|(place, byte)| place.store(*byte, Ordering::Relaxed));
         place.len_bytes.store(question.len() as u32, Ordering::Relaxed);
@@ -103,12 +104,12 @@ impl Questions {
         Some(number)
     }
 
-    /// The number of the question of that line; 0: there was none yet, or it is just being put.
+    /// Returns the number of a line's query; 0 before the first query and while the bytes change.
     pub fn number(&self, line: Line) -> u32 {
         self.on(line).number.load(Ordering::Acquire)
     }
 
-    /// The question of that line, where there is one; it is read whole, or not at all.
+    /// Returns a line's query and its number. A query that changes during the read yields `None`.
     pub fn get(&self, line: Line) -> Option<(u32, Vec<u8>)> {
         let place = self.on(line);
         let number = self.number(line);
@@ -127,7 +128,7 @@ impl Questions {
     }
 }
 
-/// What the cell answers, on each line. In the report.
+/// The answers on each line, in the report.
 #[repr(C)]
 pub struct Answers {
     facts: AnswerWords<{ FACTS_BYTES / WORD }>,
@@ -146,19 +147,19 @@ impl<const WORDS: usize> AnswerWords<WORDS> {
     }
 }
 
-/// How far an answer is. Positions count all bytes ever written; byte `n` stands at `n` modulo the ring's length.
+/// The state of an answer. Positions count all bytes ever written; byte `n` is at `n` modulo the ring's length.
 #[repr(C)]
 struct Head {
-    /// The question that is answered; stored (release) after `start` and `lost`.
+    /// The number of the answered query; stored (release) after `start` and `lost`.
     number: AtomicU32,
     reserved: AtomicU32,
-    /// Where the answer begins.
+    /// The position of the answer's first byte.
     start: AtomicU64,
-    /// How far it was written; stored (release) after the words.
+    /// The position up to which the cell has written; stored (release) after the words.
     written: AtomicU64,
-    /// How far it was read; stored (release) by the reader.
+    /// The position up to which the reader has read; stored (release) by the reader.
     read: AtomicU64,
-    /// Records left out.
+    /// The number of dropped records.
     lost: AtomicU64,
 }
 
@@ -182,12 +183,12 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// Answers to nothing.
+    /// Returns empty answers.
     pub const fn new() -> Self {
         Self { facts: AnswerWords::new(), frames: AnswerWords::new() }
     }
 
-    /// The answers of a line.
+    /// Returns the ring of a line.
     pub fn on(&self, line: Line) -> Ring<'_> {
         match line {
             Line::Facts => Ring { head: &self.facts.head, words: &self.facts.words },
@@ -196,45 +197,45 @@ impl Answers {
     }
 }
 
-/// The answers of a line. One writer, in the cell, and one reader at a time.
+/// The ring of a line's answers, for one writer, in the cell, and one reader at a time.
 #[derive(Clone, Copy)]
 pub struct Ring<'a> {
     head: &'a Head,
     words: &'a [AtomicU64],
 }
 
-/// A record was left out: nobody has read what came before, or it is longer than the ring.
+/// The error for a dropped record: the unread records leave too little room, or it is longer than the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut;
 
-/// How a question fares.
+/// The state of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
     /// The cell has not begun to answer.
     Open,
-    /// The cell answers, or has answered.
+    /// The cell has begun to answer, and may have finished.
     Answered,
-    /// Somebody has asked something else meanwhile.
+    /// Another query has replaced this one.
     Replaced,
 }
 
-/// A piece of what a cell answers.
+/// A part of a cell's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerPiece {
-    /// How the question fares; there are bytes of an answered one alone.
+    /// The query's state. `bytes` is empty unless the state is [`Standing::Answered`].
     pub standing: Standing,
-    /// Position of the first byte: larger than what was asked for at the beginning.
+    /// The position of the first byte. In the first part it is higher than the requested position.
     pub from: u64,
-    /// Whole words.
+    /// The bytes, in whole words.
     pub bytes: Vec<u8>,
-    /// How far the cell has written.
+    /// The position up to which the cell has written.
     pub end: u64,
-    /// Records that the cell has left out since the question.
+    /// The number of records that the cell has dropped since the query.
     pub lost: u64,
 }
 
 impl Ring<'_> {
-    /// Begins the answer to the question of that number.
+    /// Begins the answer to the query `number`.
     pub fn begin(&self, number: u32) {
         self.head.start.store(self.head.written.load(Ordering::Relaxed), Ordering::Relaxed);
         self.head.lost.store(0, Ordering::Relaxed);
@@ -244,15 +245,15 @@ impl Ring<'_> {
     /// Writes a record.
     ///
     /// # Errors
-    /// [`LeftOut`], which is counted.
+    /// [`LeftOut`]; the record is counted as dropped.
     pub fn push(&self, record: &[u8]) -> Result<(), LeftOut> {
         self.push_pieces(record.len(), core::iter::once(record))
     }
 
-    /// Writes a record of `len` bytes, which are those of `pieces`.
+    /// Writes a record of `len` bytes, the concatenation of `pieces`.
     ///
     /// # Errors
-    /// [`LeftOut`], which is counted.
+    /// [`LeftOut`]; the record is counted as dropped.
     pub fn push_pieces<'b>(&self, len: usize, pieces: impl Iterator<Item = &'b [u8]>) -> Result<(), LeftOut> {
         let needed = (WORD + len.next_multiple_of(WORD)) as u64;
         let written = self.head.written.load(Ordering::Relaxed);
@@ -268,7 +269,7 @@ impl Ring<'_> {
             at += 1;
         };
         put(len as u64);
-        // Bytes that do not make a word yet, from the lowest on.
+        // The bytes of an incomplete word, from the lowest on, and their number of bits.
         let (mut rest, mut rest_bits) = (0_u64, 0_u32);
         for piece in pieces {
             let (words, tail) = piece.as_chunks::<WORD>();
@@ -293,12 +294,12 @@ impl Ring<'_> {
         Ok(())
     }
 
-    /// How far the answer was read, as far as the writer is concerned.
+    /// Returns the position up to which the answer was read, or its start if that is higher.
     pub fn read(&self) -> u64 {
         self.head.read.load(Ordering::Acquire).max(self.head.start.load(Ordering::Relaxed))
     }
 
-    /// How many bytes there are for records now, the word in front of each included.
+    /// Returns the free space for records in bytes, including the length word of each.
     pub fn room(&self) -> u64 {
         self.capacity().saturating_sub(self.head.written.load(Ordering::Relaxed).saturating_sub(self.read()))
     }
@@ -307,8 +308,9 @@ impl Ring<'_> {
         (self.words.len() * WORD) as u64
     }
 
-    /// At most `max_bytes` of the answer to `question`, from position `from` on, for a reader that has got all before. Takes
-    /// whatever the writer has written for what it is: any numbers, any bytes.
+    /// Returns at most `max_bytes` of the answer to the query `asked`, from position `from` on. `question` is the
+    /// number of the line's present query. The call releases the ring's bytes before `from`. It accepts any values that
+    /// the cell may have written.
     pub fn piece(&self, asked: u32, question: u32, from: u64, max_bytes: usize) -> AnswerPiece {
         let standing = match self.head.number.load(Ordering::Acquire) {
             _ if asked != question => Standing::Replaced,

@@ -1,17 +1,17 @@
-//! Records cut out of what a cell wrote. The bytes are hostile: a cell can say anything.
+//! Extraction of records from a cell's answer. The bytes are hostile: a cell can write anything.
 
 use super::{AnswerPiece, FRAMES_BYTES, WORD};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What a cell wrote is no row of records.
+/// The reason why a cell's answer is not a sequence of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordError {
-    /// A length that no record has.
+    /// A record has an impossible length.
     Length(u64),
     /// Bytes are missing.
     Gap,
-    /// A record that means nothing.
+    /// A record cannot be decoded.
     Malformed,
 }
 
@@ -30,26 +30,26 @@ const REMEDY: &str = "ask again, and build image and isola from one tree";
 
 impl core::error::Error for RecordError {}
 
-/// Puts pieces of an answer together to records.
+/// Reassembles records from the parts of an answer.
 #[derive(Debug, Default)]
 pub struct Records {
     bytes: Vec<u8>,
-    /// Of `bytes`, what was taken.
+    /// The number of bytes at the start of `bytes` that were already returned.
     taken: usize,
-    /// Position behind `bytes`; none at the beginning.
+    /// The position after `bytes`; `None` before the first part.
     end: Option<u64>,
 }
 
 impl Records {
-    /// The position from which on more is wanted.
+    /// Returns the position from which the next part must begin.
     pub fn end(&self) -> u64 {
         self.end.unwrap_or(0)
     }
 
-    /// Takes a piece.
+    /// Adds a part.
     ///
     /// # Errors
-    /// [`RecordError::Gap`] where it does not go on where the one before ended.
+    /// [`RecordError::Gap`] if the part does not begin at the end of the previous one.
     pub fn add(&mut self, piece: &AnswerPiece) -> Result<(), RecordError> {
         if self.end.is_some_and(|end| end != piece.from) {
             return Err(RecordError::Gap);
@@ -61,7 +61,7 @@ impl Records {
         Ok(())
     }
 
-    /// The next record, where there is a whole one.
+    /// Returns the next record, or `None` if it is not complete.
     ///
     /// # Errors
     /// [`RecordError::Length`].

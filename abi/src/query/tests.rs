@@ -7,31 +7,31 @@ fn answers() -> Box<Answers> {
     Box::new(Answers::new())
 }
 
-/// Words of a small ring, and bytes.
+/// The size of a small ring, in words and in bytes.
 const SMALL: usize = 64;
 const SMALL_BYTES: u64 = 512;
 
 fn push(ring: &Ring<'_>, record: &[u8]) -> Result<(), LeftOut> {
-    // In pieces of lengths that are no whole words.
+    // Pieces with lengths that are not multiples of a word.
     ring.push_pieces(record.len(), record.chunks(5))
 }
 
 #[test]
-fn a_question_is_read_as_it_was_put_and_replaces_the_one_before_on_its_line_alone() {
+fn a_query_reads_back_and_replaces_only_the_previous_one_on_its_line() {
     let questions = Questions::default();
     assert_eq!(questions.get(Line::Facts), None);
-    let first = questions.put(Line::Facts, b"how many?").unwrap();
-    let frames = questions.put(Line::Frames, b"which?").unwrap();
-    let second = questions.put(Line::Facts, b"who?").unwrap();
+    let first = questions.put(Line::Facts, b"counters").unwrap();
+    let frames = questions.put(Line::Frames, b"frames").unwrap();
+    let second = questions.put(Line::Facts, b"connections").unwrap();
     assert!(first != 0 && first != second);
-    assert_eq!(questions.get(Line::Facts), Some((second, b"who?".to_vec())));
-    assert_eq!(questions.get(Line::Frames), Some((frames, b"which?".to_vec())));
+    assert_eq!(questions.get(Line::Facts), Some((second, b"connections".to_vec())));
+    assert_eq!(questions.get(Line::Frames), Some((frames, b"frames".to_vec())));
     assert_eq!(questions.put(Line::Facts, &[0; MAX_QUESTION + 1]), None);
-    assert_eq!(questions.number(Line::Facts), second, "a question that is too long changes nothing");
+    assert_eq!(questions.number(Line::Facts), second, "a query that is too long changes nothing");
 }
 
 #[test]
-fn all_questions_fit() {
+fn the_longest_queries_fit() {
     let filter = FrameFilter { port: Some(u16::MAX), host: Some([u16::MAX; 8].into()) };
     for query in [
         Query::Counters,
@@ -47,7 +47,7 @@ fn all_questions_fit() {
 }
 
 #[test]
-fn an_answer_is_told_apart_from_those_before_and_after() {
+fn an_answer_belongs_to_its_query() {
     let answers = answers();
     let ring = answers.on(Line::Facts);
     assert_eq!(ring.piece(1, 1, 0, 4096).standing, Standing::Open);
@@ -65,7 +65,7 @@ fn an_answer_is_told_apart_from_those_before_and_after() {
 }
 
 #[test]
-fn a_ring_that_nobody_reads_leaves_out_and_counts_until_it_is_read() {
+fn an_unread_ring_drops_and_counts_records_until_it_is_read() {
     let answers = answers();
     let ring = answers.on(Line::Frames);
     ring.begin(1);
@@ -75,17 +75,17 @@ fn a_ring_that_nobody_reads_leaves_out_and_counts_until_it_is_read() {
     assert_eq!(push(&ring, &record), Err(LeftOut));
     let piece = ring.piece(1, 1, 0, 1008);
     assert_eq!((piece.bytes.len(), piece.lost), (1008, 2));
-    assert_eq!(push(&ring, &record), Err(LeftOut), "it has not said yet that it has got the piece");
+    assert_eq!(push(&ring, &record), Err(LeftOut), "the reader has not acknowledged the piece");
     ring.piece(1, 1, 1008, 0);
     assert_eq!(push(&ring, &record), Ok(()));
     assert_eq!(push(&ring, &record), Err(LeftOut));
     ring.begin(2);
-    assert_eq!(ring.piece(2, 2, 0, 0).lost, 0, "each answer counts anew");
+    assert_eq!(ring.piece(2, 2, 0, 0).lost, 0, "each answer has its own count");
     assert_eq!(ring.room(), FRAMES_BYTES as u64);
 }
 
 #[test]
-fn a_record_longer_than_the_ring_is_left_out() {
+fn a_record_longer_than_the_ring_is_dropped() {
     let answers = answers();
     let ring = answers.on(Line::Facts);
     ring.begin(1);
@@ -94,7 +94,7 @@ fn a_record_longer_than_the_ring_is_left_out() {
 }
 
 #[test]
-fn a_head_that_says_more_than_there_is_is_refused() {
+fn a_record_with_more_bytes_than_its_frame_is_refused() {
     let head = FrameHead { unix_ns: 1, direction: Direction::In, len_bytes: 3, sum: None };
     let mut buffer = [0; FrameHead::MAX_ENCODED];
     let mut record = head.encode(&mut buffer).to_vec();
@@ -106,7 +106,7 @@ fn a_head_that_says_more_than_there_is_is_refused() {
 }
 
 #[test]
-fn the_longest_head_fits_in_its_buffer() {
+fn the_longest_header_fits_in_its_buffer() {
     let sum = PartialSum { start: u16::MAX, offset: u16::MAX, segment_len: Some(u16::MAX) };
     let head =
         FrameHead { unix_ns: u64::MAX, direction: Direction::Out, len_bytes: u32::MAX, sum: Some(sum) };
@@ -115,14 +115,15 @@ fn the_longest_head_fits_in_its_buffer() {
 }
 
 proptest! {
-    /// What a writer puts in and a reader takes out in pieces of any size is the same, but for what is counted as lost.
+    /// A writer's records equal those of a reader that takes parts of any size, except for the records counted as
+    /// dropped.
     #[test]
-    fn records_come_out_as_they_went_in(
+    fn records_round_trip_through_the_ring(
         steps in proptest::collection::vec((0..300_usize, 0..900_usize), 1..100),
     ) {
         let words = AnswerWords::<SMALL>::new();
         let ring = Ring { head: &words.head, words: &words.words };
-        // As after a long life, so that positions wrap around.
+        // Positions wrap around soon, as after a long run.
         ring.head.written.store(SMALL_BYTES * 3 - 64, Ordering::Relaxed);
         ring.begin(5);
         let (mut records, mut expected, mut lost) = (Records::default(), Vec::new(), 0);
@@ -142,9 +143,9 @@ proptest! {
         }
     }
 
-    /// A cell may write anything where its answers are.
+    /// A cell may write anything into its answers.
     #[test]
-    fn whatever_stands_in_a_ring_is_read_within_bounds(
+    fn hostile_rings_are_read_within_bounds(
         (start, written, read, lost) in any::<(u64, u64, u64, u64)>(),
         words in proptest::collection::vec(any::<u64>(), 8),
         (from, max_bytes) in (any::<u64>(), 0..100_000_usize),
@@ -167,7 +168,7 @@ proptest! {
         let _ = ring.push(&[1; 100]);
     }
 
-    /// The reader cuts records out of whatever bytes there are.
+    /// The reader accepts any bytes.
     #[test]
     fn any_bytes_are_cut_into_records_or_refused(pieces in proptest::collection::vec(
         (any::<u64>(), proptest::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 0..300)), 0..6,

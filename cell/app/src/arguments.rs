@@ -1,9 +1,9 @@
-//! What an application is told at its start, and what it says at its end.
+//! The arguments and the exit code of an application.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// The arguments of the application; its name is not among them.
+/// The arguments of the application, without its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
     all: Vec<String>,
@@ -14,26 +14,26 @@ impl Arguments {
         Self { all }
     }
 
-    /// The argument of that index, from 0.
+    /// Returns the argument at `index`, from 0.
     pub fn get(&self, index: usize) -> Option<&str> {
         self.all.get(index).map(String::as_str)
     }
 
-    /// All of them, in order.
+    /// Returns all arguments, in order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.all.iter().map(String::as_str)
     }
 }
 
-/// What a cell ends with.
+/// The exit code of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitCode(pub i32);
 
 impl ExitCode {
-    /// It did what it was for.
+    /// The application has succeeded.
     pub const SUCCESS: Self = Self(0);
-    /// It could not.
+    /// The application has failed.
     pub const FAILURE: Self = Self(1);
-    /// Its arguments make no sense.
+    /// The arguments are invalid.
     pub const USAGE: Self = Self(2);
 }

@@ -1,4 +1,4 @@
-//! From the first core's loop to the application's `main`.
+//! The start of the application's `main` from the first core's event loop.
 
 use crate::arguments::{Arguments, ExitCode};
 use crate::ebbs::InUse;
@@ -8,8 +8,8 @@ use isola_ebbs::platform;
 use isola_events::{exit, spawn_task};
 use isola_net::interface::NetworkError;
 
-/// Queues the application's start on the first core. `components` puts the application's own components in the place of
-/// Isola's, before any of them is used.
+/// Queues the start of the application on the first core. Calls `components` first, which replaces components of Isola
+/// by the application's own before their first use.
 pub fn begin<F: Future<Output = ExitCode> + 'static>(
     components: fn() -> Result<(), InUse>,
     main: fn(Arguments) -> F,
@@ -22,7 +22,8 @@ pub fn begin<F: Future<Output = ExitCode> + 'static>(
             return exit(ExitCode::FAILURE.0);
         }
         match isola_net::start() {
-            // A cell without a network is an ordinary thing; who needs one is told when it asks for a port.
+            // A cell without a network device is no error; an application that needs one gets an error when it opens a
+            // port.
             Ok(()) | Err(NetworkError::NoDevice) => {}
             Err(error) => println!("network: {error}"),
         }
@@ -32,7 +33,7 @@ pub fn begin<F: Future<Output = ExitCode> + 'static>(
     .detach();
 }
 
-/// The components of an application that names none: Isola's.
+/// Replaces no components.
 pub fn no_components() -> Result<(), InUse> {
     Ok(())
 }

@@ -1,20 +1,20 @@
-//! Where `println!` goes: an Ebb, which an application can put its own in the place of.
+//! The destination of `println!`: an Ebb that an application can replace.
 
 use alloc::boxed::Box;
 use core::fmt;
 use isola_ebbs::{CellEbb, Representative, platform};
 
-/// The console of the application. [`CellEbb::replace`] it to have lines go elsewhere as well, or instead: in the function
-/// that names the application's components ([`app!`](crate::app)), or first thing in `main`.
+/// The application's console. [`CellEbb::replace`] it to redirect or copy the lines, in the function that the
+/// application names as `components` ([`app!`](crate::app)) or first in `main`.
 pub static CONSOLE: CellEbb<Box<dyn Console>> = CellEbb::new();
 
-/// What takes the lines that an application prints.
+/// A destination of the lines that an application prints.
 pub trait Console: Send + Sync {
-    /// Takes a line, its end included. Any core may print at any time.
+    /// Prints a line, with its line feed. Any core may call this at any time.
     fn print(&self, line: &[u8]);
 }
 
-/// Isola's own: the cell's console, which `isola logs` shows.
+/// The default console: the cell's console, the source of `isola logs`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CellConsole;
 

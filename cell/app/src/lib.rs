@@ -1,4 +1,4 @@
-//! What an application depends on: the library OS under one name.
+//! The crate on which an application depends: the library OS under one name.
 //!
 //! ```ignore
 //! #![no_std]
@@ -14,28 +14,28 @@
 //! }
 //! ```
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`events`] | events, tasks, timers, fork-join over the cores |
-//! | [`future`] | joins, races, errors that flow to the first handler |
-//! | [`fibers`] | stacks for code that blocks |
-//! | [`rcu`] | cells and tables that cores read without locks |
+//! | [`future`] | joins, races, error propagation to the first handler |
+//! | [`fibers`] | stacks for blocking code |
+//! | [`rcu`] | cells and tables with lock-free readers |
 //! | [`net`] | TCP and UDP |
-//! | [`latency`] | how long requests take |
-//! | [`resolver`] | addresses of names, and connecting to a name |
-//! | [`ebbs`] | components with one representative a core |
-//! | [`memory`] | the heap, and what may stand in its place |
-//! | [`console`] | where `println!` goes |
+//! | [`latency`] | service latencies of requests |
+//! | [`resolver`] | DNS lookups, and connections to a host name |
+//! | [`ebbs`] | components with one representative per core |
+//! | [`memory`] | the heap and its replacements |
+//! | [`console`] | the destination of `println!` |
 //! | [`regions`] | virtual memory that a pager fills |
-//! | [`iobuf`] | buffers without copies |
-//! | [`messenger`] | calls between the machines of an application |
-//! | [`files`] | files of the hosted process, on every machine |
-//! | [`sync`] | what cores share where they must |
-//! | [`prelude`] | what nearly every application uses |
+//! | [`iobuf`] | buffers for zero-copy I/O |
+//! | [`messenger`] | remote calls between the machines of an application |
+//! | [`files`] | files of the hosted process's host, on every machine |
+//! | [`sync`] | locks, for state that cores must share |
+//! | [`prelude`] | items that nearly every application uses |
 //!
-//! `main` is a task of the cell's first core; the cell ends with its exit code when it returns. This crate is also
-//! the one place that picks the platform: bare hardware, or a Linux process with the feature `hosted`. Two modules belong
-//! to one platform: `linux`, Linux's sockets, to processes, and `fault_injection`, for tests of crashes, to cells.
+//! `main` is a task of the cell's first core; when it returns, the cell ends with its exit code. This crate is also the
+//! only one that selects the platform: bare hardware, or with the feature `hosted` a Linux process. Two modules exist
+//! on one platform only: `linux` (Linux sockets) in processes, and `fault_injection`, for tests of crashes, in cells.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -48,7 +48,7 @@ pub mod console;
 pub mod files;
 mod stop;
 
-// The one switch: what differs between the platforms is in these two files and below.
+// The only selection of the platform: all differences are in these two files and the crates below.
 #[cfg_attr(not(feature = "hosted"), path = "on_bare.rs")]
 #[cfg_attr(feature = "hosted", path = "on_hosted.rs")]
 mod on;
@@ -65,8 +65,8 @@ pub use isola_rcu as rcu;
 pub use isola_resolver as resolver;
 pub use stop::stop_requested;
 
-/// What the macros of this crate expand to. Each item is safe to call by any code, or `unsafe`; none leads to the machine
-/// (`cargo xtask check layering`).
+/// The expansion of this crate's macros. Each item is safe to call from any code, or `unsafe`; none gives access to the
+/// machine (`cargo xtask check layering`).
 #[doc(hidden)]
 pub mod __private {
     pub use crate::begin::{begin, no_components};
@@ -76,7 +76,7 @@ pub mod __private {
     pub use crate::on::{process, run};
 }
 
-/// Components with one representative a core, and the cores themselves.
+/// Components with one representative per core, and the cores themselves.
 pub mod ebbs {
     pub use isola_ebbs::{
         CellEbb, DynamicEbb, Ebb, EbbId, InUse, MachineId, NoId, Representative, RootedRepresentative,
@@ -85,7 +85,7 @@ pub mod ebbs {
     pub use isola_platform::CoreIndex;
 }
 
-/// The cell's memory, and allocators that an application may use in place of the heap.
+/// The cell's memory, and allocators that can replace the heap.
 pub mod memory {
     pub use crate::on::CellHeap;
     pub use isola_abi::report::MemoryPressure;
@@ -94,7 +94,7 @@ pub mod memory {
     pub use isola_memory::hardened::misdeed;
 }
 
-/// Virtual memory that a pager fills, which the application chooses or writes.
+/// Virtual memory, filled by a pager that the application selects or implements.
 pub mod regions {
     pub use isola_memory::regions::{
         Colored, Contents, FillError, Filled, Filler, FrameChoice, OnDemand, PageSize, Pager, Prefault,
@@ -107,12 +107,12 @@ pub use on::fault_injection;
 #[cfg(feature = "hosted")]
 pub use on::linux;
 
-/// What cores share where they must.
+/// Locks, for state that cores must share.
 pub mod sync {
     pub use spin::{Mutex, Once};
 }
 
-/// What nearly every application uses.
+/// Items that nearly every application uses.
 pub mod prelude {
     pub use crate::alloc::borrow::ToOwned;
     pub use crate::alloc::boxed::Box;
@@ -126,16 +126,15 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use isola_ebbs::platform;
 
-/// Makes the binary a cell image, or a Linux process with the feature `hosted`. `$main` is an
-/// `async fn(Arguments) -> ExitCode`. An application that wants another global allocator than the cell's heap names it,
-/// with its type:
+/// Makes the binary a cell image, or with the feature `hosted` a Linux process. `$main` is an `async fn(Arguments) ->
+/// ExitCode`. An application can name another global allocator than the cell's heap, with its type:
 ///
 /// ```ignore
 /// isola::app!(main, allocator: Hardened<CellHeap> = Hardened::new(CellHeap));
 /// ```
 ///
-/// One that wants other components than Isola's names a `fn() -> Result<(), InUse>`, which replaces them on the first core
-/// before any is used:
+/// It can also name a `fn() -> Result<(), InUse>` that replaces components of Isola. The function runs on the first
+/// core before the first use of any component:
 ///
 /// ```ignore
 /// isola::app!(main, components: components);
@@ -146,7 +145,7 @@ use isola_ebbs::platform;
 /// }
 /// ```
 ///
-/// Both are named in this order: `allocator`, `components`.
+/// With both, `allocator` comes before `components`.
 #[macro_export]
 macro_rules! app {
     ($main:path $(, components: $components:path)?) => {
@@ -170,35 +169,35 @@ macro_rules! println {
     };
 }
 
-/// How many cores the cell has now: see [`present_cores`](isola_events::present_cores).
+/// Returns the cell's present number of cores: see [`present_cores`](isola_events::present_cores).
 pub fn core_count() -> usize {
     isola_events::present_cores().len()
 }
 
-/// The cell's number; 0 for an image that boots alone.
+/// Returns the cell's id; 0 in a standalone image.
 pub fn cell_id() -> u32 {
     platform().descriptor().cell.0
 }
 
-/// Memory that the cell can use in all, in bytes: what it has, and what it may still get.
+/// Returns all memory that the cell can use, in bytes: its pool and its obtainable memory.
 pub fn memory_total() -> usize {
     let memory = &platform().report().memory;
     let [total, room] = [&memory.total_bytes, &memory.room_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
     total.saturating_add(room) as usize
 }
 
-/// Memory of the cell that nobody uses now, in bytes, with what it may still get. Asking costs a few loads.
+/// Returns the cell's free memory, in bytes, obtainable memory included. Costs a few loads.
 pub fn memory_free() -> usize {
     platform().memory_free()
 }
 
-/// The time of day: since 1970-01-01 UTC.
+/// Returns the time of day since 1970-01-01 UTC.
 pub fn unix_time() -> Duration {
     Duration::from_nanos(platform().clock().unix_ns(events::now()))
 }
 
-/// Returns 64 bits of the processor's generator (RDRAND), or of the host's for a process. On a processor without RDRAND they
-/// come from the cycle counter, which an attacker can guess: do not make keys of them there.
+/// Returns 64 bits of the processor's generator (RDRAND), or in a process of the host's. On a processor without RDRAND
+/// they come from the cycle counter, which an attacker can guess: do not make keys of them there.
 pub fn entropy() -> u64 {
     platform().entropy()
 }

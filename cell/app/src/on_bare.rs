@@ -8,7 +8,7 @@ pub use isola_bare::cell_image;
 pub use isola_bare::fault_injection;
 pub use isola_bare::heap::CellHeap;
 
-/// There is no directory to export.
+/// Returns an error: a cell has no directory to export.
 pub(crate) async fn export(_: &str, _: Access) -> Result<Serving, String> {
     Err("a cell has no directories of its own: export them from the application run with --hosted".into())
 }

@@ -1,4 +1,4 @@
-//! Being asked: to stop, and what the host tool wants to know.
+//! The supervisor's requests: to stop, and queries of the host tool.
 
 use crate::println;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use isola_events::interrupt::on_interrupt;
 
 static STOP: Ebb<Stop> = Ebb::new();
 
-/// Who waits on the first core to be asked.
+/// The tasks on the first core that wait for a stop request.
 #[derive(Default)]
 struct Stop {
     waited_for: Cell<bool>,
@@ -25,7 +25,7 @@ impl Representative for Stop {
     }
 }
 
-/// Takes the supervisor's requests, on the first core.
+/// Installs the handler of the supervisor's requests, on the first core.
 pub(crate) fn listen() {
     let listening = on_interrupt(REQUEST_VECTOR, || {
         isola_net::query::attend();
@@ -44,10 +44,10 @@ pub(crate) fn listen() {
     }
 }
 
-/// Completes when the cell is asked to stop; the application then finishes what it does and returns. To be
-/// awaited on the first core.
+/// Completes when the supervisor requests the cell to stop; the application then finishes its work and returns. For
+/// tasks on the first core.
 ///
-/// An application that never awaits it is ended at once when the cell is asked to stop, with exit code 0.
+/// If no task has awaited this when the request comes, the cell exits at once with code 0.
 pub async fn stop_requested() {
     poll_fn(|context| {
         STOP.waited_for.set(true);

@@ -6,24 +6,24 @@ use std::sync::Mutex;
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-struct Kept;
+struct Recorder;
 
-impl Console for Kept {
+impl Console for Recorder {
     fn print(&self, line: &[u8]) {
         LINES.lock().unwrap().push(String::from_utf8_lossy(line).into_owned());
     }
 }
 
 #[test]
-fn lines_go_where_the_application_says_on_all_cores() {
+fn a_replaced_console_gets_the_lines_of_all_cores() {
     isola_hosted::run(Settings { cores: 1, ..Settings::default() }, Vec::new(), |_| {
-        CONSOLE.replace(|| Box::new(Kept)).unwrap();
+        CONSOLE.replace(|| Box::new(Recorder)).unwrap();
         isola::println!("first {}", 1);
-        assert!(CONSOLE.replace(|| Box::new(Kept)).is_err(), "it is in use");
+        assert!(CONSOLE.replace(|| Box::new(Recorder)).is_err(), "a console in use was replaced");
     });
     isola_hosted::run(Settings { cores: 4, ..Settings::default() }, Vec::new(), |_| {
-        // The first core to come does it for all.
-        let _ = CONSOLE.replace(|| Box::new(Kept));
+        // The first core to do this does it for the cell.
+        let _ = CONSOLE.replace(|| Box::new(Recorder));
         isola::println!("core");
     });
     let mut lines = LINES.lock().unwrap().clone();

@@ -1,5 +1,6 @@
-//! Applications cannot reach the machine: each file of `tests/reach/` is an application that depends on `isola` alone, and
-//! the compiler rejects the lines that end in `//~ CODE` with that error code or lint, and no other line.
+//! Checks that applications cannot reach the machine. Each file of `tests/reach/` is an application that depends on
+//! `isola` alone. The compiler must reject the lines that end in `//~ CODE` with that error code or lint, and no other
+//! line.
 //!
 //! A line that compiles, or that is rejected for another reason, such as a misspelt name, fails the test.
 
@@ -11,7 +12,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A line of a file and the code of its error: empty where the compiler gives none.
+/// A file, a line number and the code of the error: empty if the compiler gives none.
 type Rejected = (String, usize, String);
 
 const CASES: [&str; 4] = ["allowed", "crates", "names", "unsafe_code"];
@@ -33,13 +34,13 @@ fn package() -> PathBuf {
         writeln!(manifest, "[[bin]]\nname = \"{case}\"\npath = {path:?}").unwrap();
     }
     std::fs::write(root.join("Cargo.toml"), manifest).unwrap();
-    // The versions of dependencies that the workspace has.
+    // The workspace's versions of the dependencies.
     let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.lock");
     std::fs::copy(lock, root.join("Cargo.lock")).unwrap();
     root.join("Cargo.toml")
 }
 
-/// What the compiler rejects.
+/// Returns the lines that the compiler rejects.
 fn rejected() -> BTreeSet<Rejected> {
     let mut cargo = Command::new(env!("CARGO"))
         .args(["check", "--bins", "--keep-going", "--offline", "--message-format=json", "--manifest-path"])
@@ -61,7 +62,7 @@ fn rejected() -> BTreeSet<Rejected> {
             }
             _ => continue,
         };
-        // The errors that sum up the others have no place in a file.
+        // Summary errors have no location in a file.
         if diagnostic.level == DiagnosticLevel::Error && !diagnostic.spans.is_empty() {
             let span = diagnostic.spans.iter().find(|span| span.is_primary).unwrap();
             let file = Path::new(&span.file_name).file_name().unwrap().to_string_lossy().into_owned();
@@ -74,7 +75,7 @@ fn rejected() -> BTreeSet<Rejected> {
     rejected
 }
 
-/// What the files of [`CASES`] say that the compiler rejects.
+/// Returns the lines of [`CASES`] that the compiler has to reject.
 fn expected() -> BTreeSet<Rejected> {
     let mut expected = BTreeSet::new();
     for case in CASES {
@@ -90,7 +91,7 @@ fn expected() -> BTreeSet<Rejected> {
 }
 
 #[test]
-fn applications_cannot_name_or_call_what_harms_the_machine() {
+fn applications_cannot_name_or_call_privileged_items() {
     let (expected, rejected) = (expected(), rejected());
     let open: Vec<_> = expected.difference(&rejected).collect();
     let other: Vec<_> = rejected.difference(&expected).collect();

@@ -1,8 +1,7 @@
-//! What the library OS promises on every platform, as checks that run on any: in a Linux process, in a cell, alone on
-//! a machine.
+//! The guarantees of the library OS on every platform, as checks that run in a Linux process, in a cell and standalone.
 //!
-//! A check is ordinary code of a cell: an `async fn` that runs as a task of the first core and says whether what it
-//! looked at holds. To add one, write it in the module of its part and name it in [`checks::CHECKS`], a line:
+//! A check is ordinary code of a cell: an `async fn` that runs as a task of the first core and returns whether a
+//! guarantee holds. To add one, write it in the module of its subject, and add a line to [`checks::CHECKS`]:
 //!
 //! ```ignore
 //! pub async fn two_and_two_are_four() -> Outcome {
@@ -11,18 +10,19 @@
 //! }
 //! ```
 //!
-//! Rules for checks: they hold on 1 to 64 cores ([`others`] wraps around); they leave nothing behind that the next
-//! would notice; they wait for what they want to see and never expect it within a time; they share state by `Arc` or
-//! Ebbs, not by `static`s, as several cells of one process run them at once.
+//! Rules for checks: they hold on 1 to 64 cores ([`others`] wraps around); they leave no state that a later check would
+//! notice; they wait for conditions without a time limit; they share state by `Arc` or Ebbs, not by `static`s, because
+//! several cells of one process run them at the same time.
 //!
-//! [`run_all`] is called by `tests/hosted.rs` here (threads as cores: 1, 2, 4 and 24), and by `tests/images/conformance`:
-//! in QEMU alone on 1, 2 and 4 cores, there in cells of 1 and 3, and as processes of 1, 2, 4 and 24.
+//! [`run_all`] runs in `tests/hosted.rs` of this crate, on 1, 2, 4 and 24 threads as cores, and in
+//! `tests/images/conformance`: in QEMU standalone on 1, 2 and 4 cores, in QEMU in cells of 1 and 3, and in processes of
+//! 1, 2, 4 and 24.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
-/// Ends a check as broken where a condition does not hold. The rest is what `format!` takes.
+/// Fails a check if a condition does not hold. The other arguments are those of `format!`.
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
         if !$condition {

@@ -1,4 +1,4 @@
-//! Running all checks, one after the other.
+//! The run of all checks, one after the other.
 
 use crate::checks::CHECKS;
 use alloc::boxed::Box;
@@ -9,30 +9,30 @@ use core::pin::Pin;
 use core::time::Duration;
 use isola_events::timeout;
 
-/// A check that takes longer hangs. Generous: emulated machines are slow, and other things run beside them.
+/// The time after which a check counts as hung. Generous, because emulated machines are slow and share their host.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a check found: that all holds, or what does not.
+/// The result of a check.
 pub type Outcome = Result<(), Broken>;
 
-/// What does not hold.
+/// The description of a violated guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub String);
 
 /// A named check.
 #[derive(Clone, Copy)]
 pub struct Check {
-    /// Its module and name, as in `timers::a_sleep_is_never_short`.
+    /// The check's module and name, for example `timers::a_sleep_is_never_short`.
     pub name: &'static str,
     pub(crate) run: fn() -> Pin<Box<dyn Future<Output = Outcome>>>,
 }
 
-/// How many checks hold, and how many do not.
+/// The numbers of checks that passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Those that hold.
+    /// The number of checks that passed.
     pub passed: usize,
-    /// Those that do not.
+    /// The number of checks that failed.
     pub failed: usize,
 }
 
@@ -42,12 +42,12 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Runs all checks as part of a task of the first core, and tells `say` of each by a line.
+/// Runs all checks in a task of the first core, and passes a line about each to `say`.
 pub async fn run_all(say: impl Fn(fmt::Arguments<'_>)) -> Summary {
     run_some(|_| true, say).await
 }
 
-/// As [`run_all`], of the checks whose names `is_wanted` wants.
+/// Runs the checks whose names `is_wanted` accepts, like [`run_all`].
 pub async fn run_some(is_wanted: impl Fn(&str) -> bool, say: impl Fn(fmt::Arguments<'_>)) -> Summary {
     let mut summary = Summary::default();
     for check in CHECKS.iter().filter(|check| is_wanted(check.name)) {

@@ -1,4 +1,4 @@
-//! What many checks need.
+//! Helpers for the checks.
 
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -9,18 +9,18 @@ use isola_ebbs::{current_core, platform};
 use isola_events::{parallel, yield_now};
 use isola_platform::CoreIndex;
 
-/// How many cores the cell has.
+/// Returns the cell's initial number of cores.
 pub fn cores() -> usize {
     platform().descriptor().cores.len()
 }
 
-/// All cores but the calling one; the calling one, where it is alone.
+/// Returns all cores but the calling one, or the calling one if it is the only core.
 pub fn others() -> impl Iterator<Item = CoreIndex> {
     let (here, count) = (current_core().0, cores() as u32);
     (1..count.max(2)).map(move |distance| CoreIndex((here + distance) % count))
 }
 
-/// What `work` makes on `core`. Its future is made there.
+/// Returns the output of `work` on `core`. The future is created there.
 pub async fn on_core<T, F>(core: CoreIndex, work: impl Fn() -> F + Send + Sync + 'static) -> Option<T>
 where
     T: Send + 'static,
@@ -34,11 +34,11 @@ where
     results.await.pop().flatten()
 }
 
-/// Takes the cell's memory in small objects and gives every second one back, so that half of it is free and nothing larger
-/// in a row. Returns those that are in between; none where the cell's memory is its host's.
+/// Fragments the cell's memory: allocates it in small objects and frees every second one, so that half of the memory is
+/// free, in small pieces. Returns the objects in between; none if the cell uses its host's memory.
 pub fn cut_up_memory() -> Vec<Vec<u8>> {
     const PIECE: usize = 64 << 10;
-    /// What others need meanwhile.
+    /// Memory left for other allocations meanwhile.
     const LEFT: usize = 4 * PIECE;
     let free = platform().memory_free();
     if free == usize::MAX {
@@ -57,7 +57,7 @@ pub fn cut_up_memory() -> Vec<Vec<u8>> {
     held
 }
 
-/// Completes when `flag` is set by another event of this core.
+/// Completes when another event of this core has set `flag`.
 pub(crate) async fn until_set(flag: &Rc<Cell<bool>>) {
     while !flag.get() {
         yield_now().await;

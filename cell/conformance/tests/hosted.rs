@@ -1,4 +1,4 @@
-//! All checks, with threads as cores.
+//! All checks in hosted cells, whose cores are threads.
 
 use isola_conformance::run_some;
 use isola_ebbs::current_core;
@@ -10,8 +10,8 @@ fn holds_on(cores: usize) {
     hold_on(cores, |_| true);
 }
 
-/// To memcheck, a page that comes when it is touched is an error: it looks before the access, when nothing is there. What
-/// regions have from the beginning, and stacks of fibers, it can follow.
+/// memcheck reports an access to a page of a region that is filled on demand: it checks the address before the access,
+/// when the page does not exist yet. It can follow prefaulted regions and fiber stacks.
 fn holds_without_faults_on(cores: usize) {
     hold_on(cores, |name| !name.starts_with("regions::") || WITHOUT_FAULTS.contains(&name));
 }
@@ -31,7 +31,7 @@ fn hold_on(cores: usize, is_wanted: fn(&str) -> bool) {
         }
         run()
     });
-    assert_eq!(codes, vec![0; cores], "what is broken stands above");
+    assert_eq!(codes, vec![0; cores], "a check failed: see the output above");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn every_check_holds_on_24_cores() {
 
 #[test]
 #[ignore = "for memcheck: `cargo xtask test memcheck`"]
-fn what_needs_no_page_faults_holds_on_1_core_and_on_2() {
+fn checks_without_page_faults_hold_on_1_and_2_cores() {
     holds_without_faults_on(1);
     holds_without_faults_on(2);
 }

@@ -9,24 +9,24 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
-/// A reference to an Ebb with one representative for all cores of a cell, made by the first that needs it.
+/// A reference to an Ebb with one representative for all cores of a cell, created at the first use.
 pub struct CellEbb<T> {
     slot: Slot,
     makes: PhantomData<fn() -> T>,
 }
 
 impl<T: Representative + Send + Sync> CellEbb<T> {
-    /// A reference. Each is an Ebb of its own: declare it as a `static`.
+    /// Creates a reference to a new Ebb, for a `static`.
     pub const fn new() -> Self {
         Self { slot: Slot::new(), makes: PhantomData }
     }
 
-    /// As [`Ebb::replace`](crate::Ebb::replace).
+    /// Replaces the factory, like [`Ebb::replace`](crate::Ebb::replace).
     ///
     /// # Errors
-    /// [`InUse`], where the Ebb was invoked in this cell or replaced already.
+    /// [`InUse`] if the Ebb was already used or replaced in this cell.
     pub fn replace(&self, create: fn() -> T) -> Result<(), InUse> {
-        // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
+        // SAFETY: the slot belongs to this Ebb, whose representatives have the type `T`.
         unsafe { current().cell.factories.replace(self.slot.assigned(), create) }
     }
 
@@ -41,16 +41,17 @@ impl<T: Representative + Send + Sync> CellEbb<T> {
             // SAFETY: see `deref`.
             return unsafe { &*existing };
         }
-        // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
+        // SAFETY: the slot belongs to this Ebb, whose representatives have the type `T`.
         let made: *mut T =
             core.making(number, || Box::into_raw(Box::new(unsafe { core.cell.factories.make(number) })));
-        // Two cores may make one at the same time; the first to publish it wins, and the other's is dropped.
+        // Two cores may create a representative at the same time; the first one publishes its own, and the other drops
+        // its own.
         match entry.compare_exchange(core::ptr::null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire)
         {
-            // SAFETY: just made, and never freed from here on.
+            // SAFETY: just created, and never freed from now on.
             Ok(_) => unsafe { &*made },
             Err(winner) => {
-                // SAFETY: just made, and never published.
+                // SAFETY: just created, and not published.
                 drop(unsafe { Box::from_raw(made) });
                 // SAFETY: see `deref`.
                 unsafe { &*winner.cast::<T>() }
@@ -75,8 +76,8 @@ impl<T: Representative + Send + Sync> Deref for CellEbb<T> {
         if representative.is_null() {
             return self.fault();
         }
-        // SAFETY: the word of a slot is written by `fault` alone, with a leaked `T` of the one Ebb that has the
-        // slot; it lives for good, and `T` may be shared between cores.
+        // SAFETY: only `fault` writes the word of a slot, with a leaked `T` of the one Ebb that has the slot; it lives
+        // forever, and `T` may be shared between cores.
         unsafe { &*representative }
     }
 }

@@ -1,21 +1,23 @@
-//! What a core knows of itself, at the base of its GS segment.
+//! The block of per-core state at the GS segment base.
 //!
 //! ```text
 //! gs:0    index of the core
-//! gs:8    the core's own representatives: one word an Ebb       (Pointers)
-//!         the cell's representatives, and who makes them        (&CellTable)
+//! gs:8    the core's own representatives: one word per Ebb      (Pointers)
+//!         the cell's representatives and factories              (&CellTable)
 //!         the platform                                          (&dyn Platform)
-//!         how another block is made current, whether the core's identity was handed out
-//!         which representatives are being made                  (off the path of an invocation)
+//!         the function that sets the GS base, whether the core's identity was taken
+//!         the representatives under construction                (off the path of a call)
 //! ```
 //!
-//! Invariant: a processor core runs cell code only after [`CoreBlock::enter`] was called on it with a block of its own,
-//! whose address is the segment's base from then on, but while it runs as another core, whose identity it holds
-//! ([`CoreIdentity`](crate::CoreIdentity)). All functions of this crate stand on that; the platforms (`cell/bare`,
-//! `cell/hosted`) uphold it before they run anything else.
+//! Each block belongs to a vcore; a core that runs several vcores changes the GS base.
 //!
-//! What is read here on the path of an invocation changes once at most, from nothing to what it is for good. The compiler
-//! is told so (`nomem`), and reads it once where code invokes an Ebb several times.
+//! Invariant: a core runs cell code only after it has called [`CoreBlock::enter`] with a block of its own. From then on
+//! the GS base is the address of that block, or, while the core runs another vcore, of the block of that vcore, whose
+//! identity the core holds ([`CoreIdentity`](crate::CoreIdentity)). All functions of this crate rely on this; the
+//! platforms (`cell/bare`, `cell/hosted`) uphold it before they run other code.
+//!
+//! The words that a call reads here change at most once, from empty to their final value. The assembly that reads them
+//! is therefore `nomem`, and the compiler reads them once for several calls of an Ebb.
 
 use crate::table::{CellTable, Entries, FAST, Pointers};
 use core::arch::asm;
@@ -25,7 +27,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use isola_abi::id::MAX_CORES;
 use isola_platform::{CoreIndex, Platform};
 
-/// What a core knows of itself.
+/// The per-core state of one vcore.
 #[repr(C)]
 pub struct CoreBlock {
     index: u64,
@@ -33,19 +35,19 @@ pub struct CoreBlock {
     pub(crate) cell: &'static CellTable,
     platform: &'static dyn Platform,
     address: *const CoreBlock,
-    /// Makes an address the base of the calling processor core's GS segment.
+    /// Sets the GS segment base of the calling core.
     set_gs_base: fn(*const CoreBlock),
-    /// Whether the core's identity was handed out.
+    /// Whether the identity was taken.
     handed_out: AtomicBool,
-    /// The numbers of Ebbs whose representatives are being made, a bit each.
+    /// The numbers of the Ebbs whose representatives are under construction, one bit each.
     in_making: Entries<Cell<u64>, { FAST / 64 }>,
 }
 
 impl CoreBlock {
-    /// The block of core `index` of a cell whose cores share `cell` and run on `platform`.
+    /// Returns the block of core `index` of a cell whose cores share `cell` and run on `platform`.
     ///
     /// # Panics
-    /// Where a cell cannot have so many cores: what is kept by core is indexed without a look at its bounds.
+    /// Panics if `index` is not below [`MAX_CORES`], as per-core arrays are indexed without bounds checks.
     pub const fn new(index: CoreIndex, cell: &'static CellTable, platform: &'static dyn Platform) -> Self {
         assert!((index.0 as usize) < MAX_CORES, "a cell has at most MAX_CORES cores");
         let own = Pointers::null();
@@ -55,16 +57,16 @@ impl CoreBlock {
         Self { index: index.0 as u64, own, cell, platform, address, set_gs_base, handed_out, in_making }
     }
 
-    /// The core's index; below `MAX_CORES`.
+    /// Returns the core's index, below `MAX_CORES`.
     #[inline(always)]
     pub(crate) fn index(&self) -> usize {
         self.index as usize
     }
 
-    /// Runs `make`, which makes the representative of the Ebb of that number.
+    /// Runs `make`, which creates the representative of the Ebb with this number.
     ///
     /// # Panics
-    /// Where that is being done already: `make` invoked the Ebb that it makes a representative of.
+    /// Panics on recursion: if `make` calls the Ebb whose representative it creates.
     pub(crate) fn making<T>(&self, number: usize, make: impl FnOnce() -> T) -> T {
         let (word, bit) = (self.in_making.get(number / 64), 1 << (number % 64));
         assert!(word.get() & bit == 0, "a representative invoked the Ebb that it is made for");
@@ -74,24 +76,23 @@ impl CoreBlock {
         made
     }
 
-    /// Hands out the core's identity, as far as that is this block's to say: once.
+    /// Marks the identity as taken. Returns whether it was not taken before.
     pub(crate) fn hand_out(&self) -> bool {
         !self.handed_out.swap(true, Ordering::Relaxed)
     }
 
-    /// Makes this the block that the calling processor core runs with.
+    /// Makes this block the one of the calling core.
     pub(crate) fn become_current(&'static self) {
         (self.set_gs_base)(self);
     }
 
-    /// Makes this the calling core's block. `set_gs_base` has to make the address it is given the base of
-    /// the core's GS segment. No function that calls this looks at the block or invokes an Ebb itself, nor does what may
-    /// be inlined into it: for the compiler the block never changes, so that it could look before it is there.
+    /// Makes this block the one of the calling core. `set_gs_base` must set the GS segment base of the calling core to
+    /// its argument. A caller of this function must not read the block or call an Ebb itself, nor contain inlined code
+    /// that does: the compiler assumes that the block never changes, and could read it before it is set.
     ///
     /// # Safety
-    /// The caller is a core (in a process: a thread) that has no block so far, no other core uses this one or
-    /// has the same index in the same cell, and `set_gs_base` does what it is said to, for as long as the core
-    /// runs cell code.
+    /// The caller is a core (in a process: a thread) without a block so far; no other core uses this block or has the
+    /// same index in the same cell; and `set_gs_base` works as described for as long as the core runs cell code.
     #[inline(never)]
     pub unsafe fn enter(&'static mut self, set_gs_base: fn(*const CoreBlock)) {
         self.address = self;
@@ -99,27 +100,27 @@ impl CoreBlock {
         set_gs_base(self);
     }
 
-    /// Makes this the calling core's block once more, on a processor core that is to be the core again: another may still
-    /// run as it. What is called as [`Self::enter`] says.
+    /// Makes this block the one of the calling core again, for a core that joins at the same core slot; another core
+    /// may still run the vcore. The restrictions of [`Self::enter`] on the caller apply.
     ///
     /// # Safety
-    /// The block was entered before, and the processor core has none so far. Until it holds the core's
-    /// [`CoreIdentity`](crate::CoreIdentity), it uses what is the cell's alone, and allocates nothing.
+    /// The block was entered before, and the calling core has no block so far. Until the core holds the vcore's
+    /// [`CoreIdentity`](crate::CoreIdentity), it uses only state of the cell, no per-core state, and allocates nothing.
     #[inline(never)]
     pub unsafe fn enter_again(&'static self) {
         self.become_current();
     }
 }
 
-/// Of a block that was not entered.
+/// The `set_gs_base` of a block that was not entered.
 fn nothing(_: *const CoreBlock) {}
 
-/// The calling core's block.
+/// Returns the calling core's block.
 #[inline(always)]
 pub(crate) fn current() -> &'static CoreBlock {
     let address: *const CoreBlock;
-    // SAFETY: the segment's base is the core's block (the module's invariant), and reading it changes nothing.
-    // The block never moves or goes away once entered.
+    // SAFETY: the GS base is the address of the core's block (the module's invariant), and the load has no effect. A
+    // block neither moves nor ends after it was entered.
     unsafe {
         asm!("mov {}, gs:[{offset}]", out(reg) address, offset = const offset_of!(CoreBlock, address),
              options(nostack, pure, nomem, preserves_flags));
@@ -127,31 +128,32 @@ pub(crate) fn current() -> &'static CoreBlock {
     }
 }
 
-/// Index of the calling core; below [`MAX_CORES`].
+/// Returns the index of the calling core, below [`MAX_CORES`].
 #[inline(always)]
 pub fn current_core() -> CoreIndex {
     let index: u64;
-    // SAFETY: as in `current`. `CoreBlock::new` makes none with another index.
+    // SAFETY: as in `current`. `CoreBlock::new` creates no block with a higher index.
     unsafe {
         asm!("mov {}, gs:[{offset}]", out(reg) index, offset = const offset_of!(CoreBlock, index),
              options(nostack, pure, nomem, preserves_flags));
-        // What is kept by core is indexed without a look at its bounds: see `CoreBlock::new`.
+        // Per-core arrays are indexed without bounds checks: see `CoreBlock::new`.
         core::hint::assert_unchecked(index < MAX_CORES as u64);
     }
     CoreIndex(index as u32)
 }
 
-/// The platform of the calling core's cell.
+/// Returns the platform of the calling core's cell.
 #[inline]
 pub fn platform() -> &'static dyn Platform {
     current().platform
 }
 
-/// The calling core's cycle counter.
+/// Returns the calling core's cycle counter.
 ///
-/// Not ordered with the instructions around it: good for accounting, not for timing single instructions.
+/// The read is not ordered with the instructions around it: suitable for accounting, not for the timing of single
+/// instructions.
 #[inline(always)]
 pub fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and reading the counter has no effect.
+    // SAFETY: every x86-64 processor has the instruction, and the read has no effect.
     unsafe { core::arch::x86_64::_rdtsc() }
 }

@@ -1,4 +1,4 @@
-//! Ebbs that are made and torn down while the cell runs.
+//! Ebbs that are created and dropped at run time.
 
 use crate::core_block::current;
 use crate::id::{EbbId, NoId};
@@ -11,24 +11,23 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use isola_abi::id::MAX_CORES;
 
-/// What stands for a [`DynamicEbb`] on a core.
+/// A representative of a [`DynamicEbb`] on one core.
 ///
-/// It is `Send` because it is torn down with the last reference, wherever that is dropped.
+/// It is `Send` because the core that drops the last reference drops all representatives.
 pub trait RootedRepresentative: Send + Sized + 'static {
-    /// What all representatives of an Ebb have in common: given when the Ebb is made.
+    /// The state that all representatives of an Ebb share, given at the Ebb's creation.
     type Root: Send + Sync + 'static;
 
-    /// Makes the representative, on the core that first needs it: the Ebb's fault handler.
+    /// Creates the representative, on the core of its first use: the Ebb's fault handler.
     ///
-    /// It must not invoke the Ebb that it is made for.
+    /// It must not call the Ebb itself.
     fn create(root: &Self::Root) -> Self;
 }
 
-/// A reference to an Ebb that was made while the cell runs, with one representative a core. Invoked through `Deref`:
-/// a few loads and predictable branches, no atomic operation.
+/// A reference to an Ebb that was created at run time, with one representative per core. A call through `Deref` costs a
+/// few loads and predictable branches, and no atomic operation.
 ///
-/// References are counted when they are cloned. With the last one the Ebb is torn down: its representatives on all
-/// cores are dropped.
+/// Clones of the reference are counted. Dropping the last one drops the representatives on all cores.
 pub struct DynamicEbb<T: RootedRepresentative> {
     instance: Arc<Instance<T>>,
 }
@@ -36,29 +35,29 @@ pub struct DynamicEbb<T: RootedRepresentative> {
 struct Instance<T: RootedRepresentative> {
     id: EbbId,
     root: T::Root,
-    /// What tells the cell that it was made in from others of the same process, whose cores have the same indices.
+    /// Identifies the cell that created the Ebb, as other cells of the same process have cores with the same indices.
     cell: &'static CellTable,
-    /// By core of that cell. A core writes its own alone.
+    /// The representatives, by core of that cell. A core writes only its own entry.
     representatives: [AtomicPtr<T>; MAX_CORES],
 }
 
 impl<T: RootedRepresentative> DynamicEbb<T> {
-    /// Makes an Ebb.
+    /// Creates an Ebb.
     ///
     /// # Errors
-    /// [`NoId`], where this machine has no ids left.
+    /// [`NoId`] if this machine has no ids left.
     pub fn new(root: T::Root) -> Result<Self, NoId> {
         let representatives = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CORES];
         let cell = current().cell;
         Ok(Self { instance: Arc::new(Instance { id: EbbId::fresh()?, root, cell, representatives }) })
     }
 
-    /// Its id, which no other Ebb on any machine of the application has.
+    /// Returns the Ebb's id, unique on all machines of the application.
     pub fn id(&self) -> EbbId {
         self.instance.id
     }
 
-    /// What its representatives have in common.
+    /// Returns the state that the representatives share.
     pub fn root(&self) -> &T::Root {
         &self.instance.root
     }
@@ -89,8 +88,9 @@ impl<T: RootedRepresentative> Deref for DynamicEbb<T> {
         if representative.is_null() || !ptr::eq(core.cell, self.instance.cell) {
             return self.fault();
         }
-        // SAFETY: written by `fault` alone, on this core of this cell, with a `T` that lives as long as the instance does,
-        // which `self` keeps alive. Other cores reach it only where `T` is `Sync`, as a `&T` can otherwise not be sent.
+        // SAFETY: only `fault` writes the word, on this core of this cell, with a `T` that lives as long as the
+        // instance, which `self` keeps alive. Other cores get a reference only if `T` is `Sync`, as a `&T` cannot be
+        // sent otherwise.
         unsafe { &*representative }
     }
 }
@@ -112,8 +112,8 @@ impl<T: RootedRepresentative> Drop for Instance<T> {
         for place in &mut self.representatives {
             let representative = core::mem::replace(place.get_mut(), ptr::null_mut());
             if !representative.is_null() {
-                // SAFETY: made in `fault`, by `Box::into_raw`; the last reference to the instance is gone, and with it
-                // all borrows of its representatives. `T` is `Send`.
+                // SAFETY: `fault` created the representative by `Box::into_raw`. The last reference to the instance is
+                // gone, and with it all borrows of its representatives. `T` is `Send`.
                 drop(unsafe { Box::from_raw(representative) });
             }
         }

@@ -1,4 +1,4 @@
-//! Ebbs with one representative a core.
+//! Ebbs with one representative per core.
 
 use crate::core_block::{CoreBlock, current};
 use crate::factory::InUse;
@@ -10,36 +10,36 @@ use core::mem::offset_of;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
-/// What stands for an Ebb on a core, or in a cell.
+/// A representative of an Ebb on one core or in one cell.
 pub trait Representative: Sized + 'static {
-    /// Makes the representative, on the core that first needs it: the Ebb's fault handler.
+    /// Creates the representative, on the core of its first use: the Ebb's fault handler.
     ///
-    /// It must not invoke the Ebb that it is made for.
+    /// It must not call the Ebb itself.
     fn create() -> Self;
 }
 
-/// A reference to an Ebb with one representative a core, declared as a `static` and invoked through `Deref`.
+/// A reference to an Ebb with one representative per core, declared as a `static` and called through `Deref`.
 ///
-/// A representative belongs to its core alone: it needs no locks and no atomics, and references to it cannot
-/// leave the core unless its type may be shared between cores anyway (`Sync`).
+/// A representative belongs to one core. It needs no locks and no atomics; references to it cannot leave the core
+/// unless its type is `Sync`.
 pub struct Ebb<T> {
     slot: Slot,
     makes: PhantomData<fn() -> T>,
 }
 
 impl<T: Representative> Ebb<T> {
-    /// A reference. Each is an Ebb of its own: declare it as a `static`.
+    /// Creates a reference to a new Ebb, for a `static`.
     pub const fn new() -> Self {
         Self { slot: Slot::new(), makes: PhantomData }
     }
 
-    /// Has `create` make the representatives of this cell in place of [`Representative::create`]: how an application puts
-    /// its own component in the place of Isola's. Other cells of the process, where it has any, are not concerned.
+    /// Replaces the factory of this cell's representatives: `create` instead of [`Representative::create`]. By this an
+    /// application replaces a component of Isola with its own. Other cells of the same process are unaffected.
     ///
     /// # Errors
-    /// [`InUse`], where the Ebb was invoked in this cell or replaced already.
+    /// [`InUse`] if the Ebb was already used or replaced in this cell.
     pub fn replace(&self, create: fn() -> T) -> Result<(), InUse> {
-        // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
+        // SAFETY: the slot belongs to this Ebb, whose representatives have the type `T`.
         unsafe { current().cell.factories.replace(self.slot.assigned(), create) }
     }
 
@@ -55,7 +55,7 @@ impl<T: Representative> Ebb<T> {
             return unsafe { &*existing };
         }
         core.making(number, || {
-            // SAFETY: the slot is this Ebb's, whose representatives are of type `T`.
+            // SAFETY: the slot belongs to this Ebb, whose representatives have the type `T`.
             let made: &'static T = Box::leak(Box::new(unsafe { core.cell.factories.make(number) }));
             entry.store(core::ptr::from_ref(made).cast_mut().cast(), Ordering::Relaxed);
             made
@@ -79,10 +79,10 @@ impl<T: Representative> Deref for Ebb<T> {
     )]
     fn deref(&self) -> &T {
         let representative: *const T;
-        // SAFETY: the segment's base is the core's block (see `core_block`), and slots are below `FAST`, so that the
-        // word read is in the block's own table. `nomem`, though two words are read: both change once, from nothing to
-        // what they are for good, so that the compiler may use what it read before. Should that be nothing, `fault`
-        // looks again.
+        // SAFETY: the GS base is the address of the core's block (see `core_block`), and slots are below `FAST`, so the
+        // word is in the block's own table. `nomem` is correct although two words are read: both change once, from
+        // empty to their final value, so the compiler may reuse an earlier value. If that was empty, `fault` reads
+        // again.
         unsafe {
             asm!("mov {found:e}, [{slot}]",
                  "mov {found}, gs:[{found} * 8 + {offset}]",
@@ -93,9 +93,9 @@ impl<T: Representative> Deref for Ebb<T> {
         if representative.is_null() {
             return self.fault();
         }
-        // SAFETY: the word of a slot is written by `fault` alone, with a leaked `T` of the one Ebb that has the
-        // slot, made on this core; it lives for good. Other cores reach it only where `T` is `Sync`, as a
-        // `&T` can otherwise not be sent to them.
+        // SAFETY: only `fault` writes the word of a slot, on this core, with a leaked `T` of the one Ebb that has the
+        // slot; it lives forever. Other cores get a reference only if `T` is `Sync`, as a `&T` cannot be sent to them
+        // otherwise.
         unsafe { &*representative }
     }
 }

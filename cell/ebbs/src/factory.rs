@@ -1,15 +1,15 @@
-//! What makes the representatives of an Ebb in a cell: its fault handler, which an application can replace.
+//! Factories: the functions that create the representatives of a cell's Ebbs. An application can replace them.
 
 use crate::ebb::Representative;
 use crate::table::Pointers;
 use core::fmt;
 use core::sync::atomic::Ordering;
 
-/// What makes the representatives of each Ebb of a cell, by number: null until the first is made or another factory is named,
-/// and for good from then on.
+/// The factory of each Ebb of a cell, by number: null until the first representative is created or the factory is
+/// replaced, and constant from then on.
 pub(crate) struct Factories(Pointers);
 
-/// An Ebb cannot be replaced any more: representatives of it exist in this cell, or it was replaced already.
+/// The error for the replacement of an Ebb that has representatives in this cell, or was replaced already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InUse;
 
@@ -22,12 +22,12 @@ impl fmt::Display for InUse {
 impl core::error::Error for InUse {}
 
 impl Factories {
-    /// None named yet.
+    /// Returns a table without factories.
     pub const fn new() -> Self {
         Self(Pointers::null())
     }
 
-    /// Names what makes the representatives of the Ebb of that number.
+    /// Sets the factory of the Ebb with this number.
     ///
     /// # Safety
     /// The Ebb's representatives are of type `T`.
@@ -38,7 +38,7 @@ impl Factories {
         replaced.map(drop).map_err(|_| InUse)
     }
 
-    /// Makes a representative of the Ebb of that number.
+    /// Creates a representative of the Ebb with this number.
     ///
     /// # Safety
     /// The Ebb's representatives are of type `T`.
@@ -47,7 +47,7 @@ impl Factories {
         match self.0.get(number).compare_exchange(none, own as *mut (), Ordering::Acquire, Ordering::Acquire)
         {
             Ok(_) => own(),
-            // SAFETY: an entry holds a function that makes what its Ebb has, which is `T`.
+            // SAFETY: an entry holds a function that returns a representative of its Ebb, a `T`.
             Err(named) => unsafe { core::mem::transmute::<*mut (), fn() -> T>(named)() },
         }
     }

@@ -1,14 +1,14 @@
-//! Names of Ebbs that hold on all machines of an application.
+//! Ids of Ebbs that are valid on all machines of an application.
 //!
 //! ```text
 //! bit 63                    32 31                     0
 //!    | 1 |        hash of the Ebb's path               |   well-known: the same wherever the source is the same
-//!    | 0 |  machine, not 0    |  number, not 0         |   dynamic: given out by that machine
+//!    | 0 |  machine, not 0    |  number, not 0         |   dynamic: issued by that machine
 //! ```
 //!
-//! A well-known id follows from the path of the item that [`ebb_id!`](crate::ebb_id) names: the compiler refuses two
-//! items of one name in one module, and Cargo two packages of one name and version, so that two cannot clash. A
-//! dynamic id has the number of the machine that gives it out in it: two machines need not ask each other.
+//! A well-known id is a hash of the path of the item that [`ebb_id!`](crate::ebb_id) names. The compiler refuses two
+//! items of one name in one module, and Cargo two packages of one name and version, so paths are unique. A dynamic id
+//! contains the number of the machine that issues it, so machines issue ids without communication.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -17,30 +17,30 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::CellEbb;
 use crate::ebb::Representative;
 
-/// An Ebb, on all machines of an application.
+/// The id of an Ebb, on all machines of an application.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EbbId(NonZeroU64);
 
-/// A machine of an application: a native cell or a hosted process. The first, which the others join, is
+/// A machine of an application: a native cell or a hosted process. The first one, which the others join, is
 /// [`MachineId::FIRST`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MachineId(u32);
 
-/// Why there is no fresh id.
+/// The reason why a machine issues no id or gets no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoId {
-    /// The machine has given out all 2^32 - 1 that it has.
+    /// The machine has issued all its 2^32 - 1 ids.
     Exhausted,
-    /// The machine has a number already, under which it may have given out ids.
+    /// The machine already has another number, possibly with ids issued under it.
     Numbered,
 }
 
 const WELL_KNOWN: u64 = 1 << 63;
 
-/// The number of this cell among the machines of its application, and what it has given out.
+/// The number of this cell among the machines of its application, and the count of its ids.
 static NAMES: CellEbb<Names> = CellEbb::new();
 
-/// The machine's number in the upper half (0: it has none yet), and how many ids it has given out in the lower.
+/// The machine's number in the upper half (0: none yet), and the count of its issued ids in the lower half.
 struct Names(AtomicU64);
 
 impl Representative for Names {
@@ -49,7 +49,7 @@ impl Representative for Names {
     }
 }
 
-/// The machine's number in the state of [`Names`]; who was told none is the first.
+/// Returns the machine's number in a state of [`Names`]. A machine without a number is the first.
 const fn machine_of(state: u64) -> u32 {
     let number = (state >> 32) as u32;
     if number == 0 { MachineId::FIRST.0 } else { number }
@@ -59,25 +59,25 @@ impl MachineId {
     /// The machine that the others join.
     pub const FIRST: Self = Self(1);
 
-    /// The machine of that number; `None` for 0, and for numbers of more than 31 bits.
+    /// Returns the machine with this number; `None` for 0, and for numbers of more than 31 bits.
     pub const fn new(number: u32) -> Option<Self> {
         if number == 0 || number >> 31 != 0 { None } else { Some(Self(number)) }
     }
 
-    /// Its number.
+    /// Returns the machine's number.
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// This machine; [`MachineId::FIRST`] where it was told no other number.
+    /// Returns this machine; [`MachineId::FIRST`] if it has no other number.
     pub fn here() -> Self {
         Self(machine_of(NAMES.0.load(Ordering::Relaxed)))
     }
 
-    /// Makes this the machine that the cell is. To be called before the cell gives out any id.
+    /// Sets the number of this cell's machine. To be called before the cell issues any id.
     ///
     /// # Errors
-    /// [`NoId::Numbered`] where it is another already, or has given out ids as the first.
+    /// [`NoId::Numbered`] if the cell has another number, or has issued ids as the first machine.
     pub fn become_here(self) -> Result<(), NoId> {
         let take = |state: u64| match state {
             0 => Some(u64::from(self.0) << 32),
@@ -90,7 +90,7 @@ impl MachineId {
 }
 
 impl EbbId {
-    /// The id of the item at that path. Use [`ebb_id!`](crate::ebb_id), which knows where it stands.
+    /// Returns the id of the item at this path. [`ebb_id!`](crate::ebb_id) supplies the module.
     pub const fn of_path(module: &str, name: &str) -> Self {
         let hash = hash(hash(hash(0xcbf2_9ce4_8422_2325, module.as_bytes()), b"::"), name.as_bytes());
         match NonZeroU64::new(hash | WELL_KNOWN) {
@@ -99,7 +99,7 @@ impl EbbId {
         }
     }
 
-    /// A fresh id, which no other Ebb of the application has.
+    /// Issues a new id, unique in the application.
     ///
     /// # Errors
     /// [`NoId::Exhausted`].
@@ -113,12 +113,12 @@ impl EbbId {
         id.map(Self).ok_or(NoId::Exhausted)
     }
 
-    /// The id as a number, as it stands in messages.
+    /// Returns the id as a number, for messages.
     pub const fn as_u64(self) -> u64 {
         self.0.get()
     }
 
-    /// The id that stands in a message; `None` where the number is none.
+    /// Returns the id of a number from a message; `None` if the number is not a valid id.
     pub const fn from_u64(number: u64) -> Option<Self> {
         match NonZeroU64::new(number) {
             Some(id) if number & WELL_KNOWN != 0 || (number >> 32 != 0 && number as u32 != 0) => {
@@ -128,7 +128,7 @@ impl EbbId {
         }
     }
 
-    /// The machine that gave the id out; `None` for a well-known one, which no machine did.
+    /// Returns the machine that issued the id; `None` for a well-known one.
     pub const fn machine(self) -> Option<MachineId> {
         if self.0.get() & WELL_KNOWN != 0 { None } else { MachineId::new((self.0.get() >> 32) as u32) }
     }
@@ -154,7 +154,7 @@ impl fmt::Display for NoId {
 
 impl core::error::Error for NoId {}
 
-/// FNV-1a: names are few, short, and nobody's attack.
+/// FNV-1a: names are few and short, and come from the source, not from an attacker.
 const fn hash(mut state: u64, bytes: &[u8]) -> u64 {
     let mut index = 0;
     while index < bytes.len() {
@@ -164,9 +164,9 @@ const fn hash(mut state: u64, bytes: &[u8]) -> u64 {
     state
 }
 
-/// The well-known [`EbbId`] of an item of this module: `ebb_id!(FILES)` next to `static FILES`.
+/// Returns the well-known [`EbbId`] of an item of this module: `ebb_id!(FILES)` next to `static FILES`.
 ///
-/// The item has to exist: a name that is none, or an id taken from another module, does not compile.
+/// The item has to exist in this module; otherwise the macro does not compile.
 ///
 /// ```compile_fail
 /// const ID: isola_ebbs::EbbId = isola_ebbs::ebb_id!(NOTHING_OF_THAT_NAME);
@@ -174,7 +174,7 @@ const fn hash(mut state: u64, bytes: &[u8]) -> u64 {
 #[macro_export]
 macro_rules! ebb_id {
     ($name:ident) => {{
-        // Fails where there is no such item here.
+        // Fails if the module has no such item.
         #[allow(unused_imports)]
         use self::$name as _;
         $crate::EbbId::of_path(::core::module_path!(), ::core::stringify!($name))
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_numbers_that_can_be_ids_are_taken_from_messages() {
+    fn invalid_ids_in_messages_are_refused() {
         for bad in [0, 7, 1 << 32, 0x7fff_ffff_0000_0000] {
             assert_eq!(EbbId::from_u64(bad), None, "{bad:#x}");
         }

@@ -1,24 +1,24 @@
-//! Ebbs: components with one representative a core, made on first use (EbbRT 2.2, 3.3.2).
+//! Ebbs: components with one representative per core, created at the first use (EbbRT 2.2, 3.3.2).
 //!
 //! | kind | representatives | declared |
 //! |---|---|---|
-//! | [`Ebb`] | one a core | as a `static` |
+//! | [`Ebb`] | one per core | as a `static` |
 //! | [`CellEbb`] | one for all cores of the cell | as a `static` |
-//! | [`DynamicEbb`] | one a core, torn down with the last reference | made while the cell runs |
+//! | [`DynamicEbb`] | one per core, dropped with the last reference | created at run time |
 //!
-//! Invoking an [`Ebb`] finds this core's representative with two loads and one predictable branch, and makes it where
-//! there is none: that is why a core joins a cell without any initialisation. An image declares as many Ebbs as it likes;
-//! those after the first [`FAST`] that are used take a call of some twenty instructions each time. Code that invokes an Ebb several times looks
-//! once. No invocation takes a lock or does an atomic read-modify-write.
+//! A call of an [`Ebb`] finds this core's representative with two loads and one predictable branch, and creates it if
+//! there is none. Therefore a core joins a cell without initialisation. An image can declare any number of Ebbs. A call
+//! of an Ebb after the first [`FAST`] in order of use costs some twenty instructions. Code that calls an Ebb several
+//! times looks it up once. No call takes a lock or executes an atomic read-modify-write.
 //!
-//! - [`Representative`] and [`RootedRepresentative`]: what stands for an Ebb; with the fault handler that makes it, which an
-//!   application may [replace](Ebb::replace).
-//! - [`EbbId`], [`ebb_id!`], [`MachineId`]: names that hold on all machines of an application. Who wants to be called from
-//!   another machine needs one; an Ebb that stays in its cell does not.
-//! - [`CoreBlock`]: what a core knows of itself: its index, its platform, its representatives.
-//! - [`CoreIdentity`]: the right to run as a core of the cell, by which processor cores come and go.
+//! - [`Representative`] and [`RootedRepresentative`]: the types of representatives, with the fault handler that creates
+//!   them; an application may [replace](Ebb::replace) that.
+//! - [`EbbId`], [`ebb_id!`], [`MachineId`]: ids that are valid on all machines of an application. Only an Ebb that
+//!   other machines call needs one.
+//! - [`CoreBlock`]: a core's index, platform and representatives.
+//! - [`CoreIdentity`]: the right to run a vcore, by which cores join and leave.
 //!
-//! The core block is found through the GS segment, in a bare cell as in a process: one load, no system call.
+//! The GS segment base is the address of the core block, in a bare cell as in a process: one load, no system call.
 #![no_std]
 #![allow(
     unsafe_code,

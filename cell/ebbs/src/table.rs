@@ -1,56 +1,56 @@
-//! The tables in which a core and a cell find the representatives of Ebbs that are declared as statics.
+//! The tables in which cores and cells find the representatives of Ebbs declared as statics.
 //!
 //! ```text
-//! number of the Ebb   0          1 .. FAST                       FAST ..
-//!                     none yet   in the table itself             in buckets of FAST, 2 * FAST, 4 * FAST ... entries,
-//!                                                                each allocated when it is first needed
+//! number of the Ebb   0            1 .. FAST              FAST ..
+//!                     no number    in the table itself    in buckets of FAST, 2 * FAST, 4 * FAST ... entries,
+//!                                                         each allocated at the first use of an entry
 //! ```
 //!
-//! An image may declare as many Ebbs as its memory holds. Those that are used first are found with two loads and a branch.
-//! Any later one takes a call of its fault handler, some twenty instructions: for the fast path it looks like an Ebb
-//! without a representative.
+//! An image may declare as many Ebbs as its memory holds. The ones used first are found with two loads and a branch. A
+//! call of a later one calls its fault handler, some twenty instructions: to the fast path it looks like an Ebb without
+//! a representative.
 
 use crate::factory::Factories;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Numbers below this one have their entries in the tables themselves. Number 0 is no Ebb's.
+/// The number of entries in the tables themselves. Ebbs with lower numbers are on the fast path; no Ebb has number 0.
 pub const FAST: usize = 128;
 
-/// The slot of an Ebb that has none yet, or none that the fast path reaches. It stays empty in every table, so that the
-/// path of an invocation needs no second test: an Ebb without a slot looks like one without a representative.
+/// The slot of an Ebb without a number, or with a number beyond the fast path. Its entry stays empty in every table; to
+/// the fast path such an Ebb therefore looks like one without a representative, which saves a second test.
 const NO_SLOT: u32 = 0;
 
 static NEXT_NUMBER: AtomicU32 = AtomicU32::new(1);
 
-/// How many buckets hold all numbers of 32 bits.
+/// The number of buckets for all 32-bit numbers.
 const BUCKETS: usize = u32::BITS as usize;
 
-/// The first entries of buckets. Bucket `n` of [`Entries`] has `FIRST << n` of them, in a leaked slice; null, where it was not
-/// needed yet.
+/// The first entries of the buckets. Bucket `n` of [`Entries`] has `FIRST << n` entries, in a leaked slice; null before
+/// its first use.
 type Buckets<T> = [AtomicPtr<T>; BUCKETS];
 
-/// Entries by number, as many as are asked for: `FIRST` of them in place, the others in buckets that are allocated when an
-/// entry in them is first asked for, and never move. `FIRST` is a power of two.
+/// Entries by number, without a limit: `FIRST` of them in place, the others in buckets. A bucket is allocated at the
+/// first use of one of its entries, and never moves. `FIRST` is a power of two.
 #[repr(C)]
 pub(crate) struct Entries<T: 'static, const FIRST: usize> {
     pub(crate) first: [T; FIRST],
-    /// The buckets, leaked; null until one is needed.
+    /// The buckets, leaked; null before their first use.
     buckets: AtomicPtr<Buckets<T>>,
 }
 
-/// Entries that are pointers, null until they are set.
+/// Entries that are pointers, initially null.
 pub(crate) type Pointers = Entries<AtomicPtr<()>, FAST>;
 
 impl<T: Default, const FIRST: usize> Entries<T, FIRST> {
-    /// Entries of which the first are those.
+    /// Returns entries with these first ones.
     pub const fn new(first: [T; FIRST]) -> Self {
         assert!(FIRST.is_power_of_two(), "buckets double");
         Self { first, buckets: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// The entry of that number. Allocates its bucket where there is none yet.
+    /// Returns the entry with this number. Allocates its bucket if necessary.
     pub fn get(&self, number: usize) -> &T {
         if let Some(entry) = self.first.get(number) {
             return entry;
@@ -62,11 +62,12 @@ impl<T: Default, const FIRST: usize> Entries<T, FIRST> {
             &self.buckets,
             || Box::into_raw(Box::new(none())),
             |made| {
-                // SAFETY: `published` passes what was just made, and is not published.
+                // SAFETY: `published` passes the pointer that the closure above has just created, and has not published
+                // it.
                 drop(unsafe { Box::from_raw(made) });
             },
         );
-        // SAFETY: what is published is leaked, and so lives for good.
+        // SAFETY: published buckets are leaked, and therefore live forever.
         let start = unsafe { &(&*buckets)[bucket] };
         let entries = || {
             let mut entries: Vec<T> = Vec::with_capacity(len);
@@ -74,17 +75,18 @@ impl<T: Default, const FIRST: usize> Entries<T, FIRST> {
             Box::into_raw(entries.into_boxed_slice()).cast::<T>()
         };
         let start = published(start, entries, |made| {
-            // SAFETY: `published` passes what was just made, a slice of that length, and is not published.
+            // SAFETY: `published` passes the pointer that `entries` has just created, of a slice of this length, and
+            // has not published it.
             drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(made, len)) });
         });
-        // SAFETY: a bucket that is published has `len` entries, which live for good, and a number that belongs into it is
-        // from `len` up to `2 * len`.
+        // SAFETY: a published bucket has `len` entries, which live forever, and its numbers are from `len` up to `2 *
+        // len`.
         unsafe { &*start.add(number - len) }
     }
 }
 
-/// Returns what `place` points to: where that is nothing, what `make` returns. Two cores may make it at the same time; the
-/// first to publish it wins, and `drop` gets what the other has made.
+/// Returns the pointer in `place`; if it is null, stores and returns the result of `make`. Two cores may call `make` at
+/// the same time; the first one publishes its pointer, and `drop` gets the other's.
 fn published<T>(place: &AtomicPtr<T>, make: impl FnOnce() -> *mut T, drop: impl FnOnce(*mut T)) -> *mut T {
     let existing = place.load(Ordering::Acquire);
     if !existing.is_null() {
@@ -101,21 +103,21 @@ fn published<T>(place: &AtomicPtr<T>, make: impl FnOnce() -> *mut T, drop: impl 
 }
 
 impl Pointers {
-    /// Entries that are all null.
+    /// Returns entries that are all null.
     pub const fn null() -> Self {
         Self::new([const { AtomicPtr::new(core::ptr::null_mut()) }; FAST])
     }
 }
 
-/// What the cores of a cell share.
+/// The state that the cores of a cell share.
 pub struct CellTable {
-    /// The representatives of Ebbs that have one a cell.
+    /// The representatives of [`CellEbb`](crate::CellEbb)s.
     pub(crate) representatives: Pointers,
     pub(crate) factories: Factories,
 }
 
 impl CellTable {
-    /// Of a cell in which no Ebb was invoked.
+    /// Returns the table of a cell in which no Ebb was used.
     pub const fn new() -> Self {
         Self { representatives: Pointers::null(), factories: Factories::new() }
     }
@@ -127,36 +129,36 @@ impl Default for CellTable {
     }
 }
 
-/// Where an Ebb's representatives stand in all tables: given out when it is first used, so that two cannot clash.
+/// The index of an Ebb in all tables, assigned at its first use, so that no two Ebbs clash.
 pub(crate) struct Slot {
-    /// What the fast path reads: the Ebb's number where that is below [`FAST`], [`NO_SLOT`] otherwise.
+    /// The index for the fast path: the Ebb's number if that is below [`FAST`], otherwise [`NO_SLOT`].
     fast: AtomicU32,
     /// The Ebb's number; 0 until it has one.
     number: AtomicU32,
 }
 
 impl Slot {
-    /// None yet.
+    /// Returns a slot without a number.
     pub const fn new() -> Self {
         Self { fast: AtomicU32::new(NO_SLOT), number: AtomicU32::new(0) }
     }
 
-    /// The slot that the fast path reads, or the one that is always empty. Less than [`FAST`].
+    /// Returns the index for the fast path, below [`FAST`]; possibly that of the entry that is always empty.
     #[inline(always)]
     pub fn fast(&self) -> u32 {
         self.fast.load(Ordering::Relaxed)
     }
 
-    /// Returns the address of what [`Slot::fast`] reads, for assembly that reads it.
+    /// Returns the address of the word that [`Slot::fast`] reads, for assembly code.
     #[inline(always)]
     pub fn address(&self) -> *const u32 {
         self.fast.as_ptr()
     }
 
-    /// The Ebb's number, given out now where it has none.
+    /// Returns the Ebb's number; assigns one at the first call.
     ///
     /// # Panics
-    /// Where the image declares 2^32 Ebbs.
+    /// Panics if the image uses 2^32 Ebbs.
     pub fn assigned(&self) -> usize {
         let assigned = self.number.load(Ordering::Relaxed);
         if assigned != 0 {

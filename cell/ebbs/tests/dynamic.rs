@@ -1,4 +1,4 @@
-//! Ebbs that are made and torn down while cells run.
+//! Ebbs that are created and dropped at run time.
 
 use isola_ebbs::{DynamicEbb, EbbId, MachineId, NoId, RootedRepresentative, current_core};
 use isola_hosted::Settings;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 
-/// A sum whose parts are its cores'.
+/// A sum with one part per core.
 struct Sum {
     own: Cell<u32>,
     living: Arc<AtomicU32>,
@@ -33,7 +33,7 @@ fn cores(cores: usize) -> Settings {
 }
 
 #[test]
-fn the_last_reference_tears_all_representatives_down() {
+fn dropping_the_last_reference_drops_all_representatives() {
     let living = Arc::new(AtomicU32::new(0));
     let shared = std::sync::Mutex::new(None::<DynamicEbb<Sum>>);
     let (made, used) = (Barrier::new(24), Barrier::new(24));
@@ -49,15 +49,15 @@ fn the_last_reference_tears_all_representatives_down() {
         }
         used.wait();
         if current_core().0 == 0 {
-            assert_eq!(living.load(Ordering::Relaxed), 24, "a representative a core");
+            assert_eq!(living.load(Ordering::Relaxed), 24, "one representative per core");
             shared.lock().unwrap().take();
         }
     });
-    assert_eq!(living.load(Ordering::Relaxed), 0, "none is left");
+    assert_eq!(living.load(Ordering::Relaxed), 0, "a representative was not dropped");
 }
 
 #[test]
-fn ids_differ_between_cores_and_say_which_machine_gave_them_out() {
+fn dynamic_ids_are_unique_and_contain_their_machine() {
     let ids: Vec<BTreeSet<EbbId>> = isola_hosted::run(cores(8), Vec::new(), |_| {
         if current_core().0 == 0 {
             assert_eq!(MachineId::here(), MachineId::FIRST);
@@ -70,7 +70,7 @@ fn ids_differ_between_cores_and_say_which_machine_gave_them_out() {
 }
 
 #[test]
-fn a_machine_is_numbered_once_and_before_it_gives_out_ids() {
+fn a_machine_gets_its_number_once_and_before_it_issues_ids() {
     let (second, third) = (MachineId::new(2).unwrap(), MachineId::new(3).unwrap());
     isola_hosted::run(cores(1), Vec::new(), |_| {
         assert_eq!(second.become_here(), Ok(()));
@@ -81,7 +81,7 @@ fn a_machine_is_numbered_once_and_before_it_gives_out_ids() {
     });
     isola_hosted::run(cores(1), Vec::new(), |_| {
         assert_eq!(EbbId::fresh().unwrap().machine(), Some(MachineId::FIRST));
-        assert_eq!(second.become_here(), Err(NoId::Numbered), "an id of the first is out");
+        assert_eq!(second.become_here(), Err(NoId::Numbered), "the machine has issued an id as the first");
         assert_eq!(MachineId::FIRST.become_here(), Ok(()));
     });
 }

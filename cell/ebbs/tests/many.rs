@@ -1,4 +1,4 @@
-//! More Ebbs than the tables of cores and cells have room for in place.
+//! More Ebbs than the entries in the tables themselves.
 
 use isola_ebbs::{CellEbb, Ebb, FAST, InUse, Representative, current_core};
 use isola_hosted::Settings;
@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// So many that they are in several buckets of the tables.
+/// Enough Ebbs for several buckets of the tables.
 const COUNT: usize = 5 * FAST;
 
 struct Counter {
@@ -33,12 +33,12 @@ static COUNTERS: [Ebb<Counter>; COUNT] = [const { Ebb::new() }; COUNT];
 static TOTALS: [CellEbb<Total>; COUNT] = [const { CellEbb::new() }; COUNT];
 
 #[test]
-fn each_of_many_has_its_own_representative_on_each_core_and_in_each_cell() {
+fn many_ebbs_have_a_representative_on_each_core_and_in_each_cell() {
     for _ in 0..2 {
         let cores = 4_usize;
         let together = Barrier::new(cores);
         isola_hosted::run(Settings { cores, ..Settings::default() }, Vec::new(), |_| {
-            // All cores come to the same new buckets at the same time.
+            // All cores use the same new buckets at the same time.
             together.wait();
             for turn in 1..=3_u32 {
                 for (number, (counter, total)) in COUNTERS.iter().zip(&TOTALS).enumerate() {
@@ -56,7 +56,7 @@ fn each_of_many_has_its_own_representative_on_each_core_and_in_each_cell() {
 }
 
 #[test]
-fn one_of_many_is_replaced_before_its_first_use_and_not_after() {
+fn each_of_many_ebbs_is_replaceable_before_its_first_use_only() {
     static MANY: [Ebb<Counter>; COUNT] = [const { Ebb::new() }; COUNT];
     let other = || Counter { made_on: 1000, count: Cell::new(0) };
     isola_hosted::run(Settings::default(), Vec::new(), |_| {
@@ -83,7 +83,7 @@ impl Representative for Circle {
 
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
-fn a_late_representative_that_needs_itself_is_found_out() {
+fn a_recursive_factory_of_a_late_ebb_panics() {
     isola_hosted::run(Settings::default(), Vec::new(), |_| {
         COUNTERS.iter().for_each(|counter| _ = counter.made_on);
         let Circle = *CIRCLE;

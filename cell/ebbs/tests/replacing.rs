@@ -1,4 +1,4 @@
-//! An application puts its own component in the place of another.
+//! An application replaces the factory of an Ebb.
 
 use isola_ebbs::{CellEbb, Ebb, InUse, Representative};
 use isola_hosted::Settings;
@@ -33,7 +33,7 @@ static REPLACED: Ebb<Box<dyn Console>> = Ebb::new();
 static REPLACED_FOR_ALL: CellEbb<Box<dyn Console>> = CellEbb::new();
 
 #[test]
-fn an_application_names_its_own_before_first_use_and_not_after() {
+fn a_factory_is_replaceable_before_the_first_use_only() {
     isola_hosted::run(Settings::default(), Vec::new(), |_| {
         assert_eq!(REPLACED.replace(|| Box::new(Own)), Ok(()));
         assert_eq!(REPLACED_FOR_ALL.replace(|| Box::new(Own)), Ok(()));
@@ -42,7 +42,7 @@ fn an_application_names_its_own_before_first_use_and_not_after() {
         assert_eq!(KEPT.replace(|| Box::new(Own)), Err(InUse));
         assert_eq!(REPLACED.name(), "own");
     });
-    // Every further cell decides for itself.
+    // Each further cell has its own factories.
     isola_hosted::run(Settings { cores: 2, ..Settings::default() }, Vec::new(), |_| {
         assert_eq!([REPLACED.name(), REPLACED_FOR_ALL.name()], ["plain", "plain"]);
     });
@@ -61,7 +61,7 @@ impl Representative for Circle {
 
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
-fn a_representative_that_needs_itself_is_found_out() {
+fn a_recursive_factory_panics() {
     isola_hosted::run(Settings::default(), Vec::new(), |_| {
         let Circle = *CIRCLE;
     });

@@ -1,4 +1,4 @@
-//! Ebbs on threads as cores.
+//! Ebbs in hosted cells, whose cores are threads.
 
 use isola_ebbs::{CellEbb, Ebb, Representative, current_core};
 use isola_hosted::Settings;
@@ -30,7 +30,7 @@ impl Representative for Total {
 }
 
 #[test]
-fn each_core_has_a_representative_of_its_own_and_the_cell_one_for_all() {
+fn an_ebb_has_a_representative_per_core_and_a_cell_ebb_one_per_cell() {
     let settings = Settings { cores: 8, ..Settings::default() };
     isola_hosted::run(settings, Vec::new(), |_| {
         for turn in 1..=1_000 {
@@ -43,7 +43,7 @@ fn each_core_has_a_representative_of_its_own_and_the_cell_one_for_all() {
 }
 
 #[test]
-fn cells_of_one_process_share_nothing() {
+fn cells_of_one_process_share_no_representatives() {
     for _ in 0..3 {
         let totals = isola_hosted::run(Settings { cores: 2, ..Settings::default() }, Vec::new(), |_| {
             COUNTER.count.set(COUNTER.count.get() + 1);

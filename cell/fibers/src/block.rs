@@ -1,4 +1,4 @@
-//! Waiting within a fiber.
+//! Blocking within a fiber.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -16,13 +16,13 @@ use crate::stack::Owned;
 
 pub(crate) static FIBERS: Ebb<Fibers> = Ebb::new();
 
-/// What a core knows of the fiber that runs on it, and the stacks that none uses.
+/// A core's running fiber, and its unused stacks.
 #[derive(Default)]
 pub(crate) struct Fibers {
-    /// The running fiber, where one runs.
+    /// The running fiber, if there is one.
     pub running: RefCell<Option<Running>>,
     pub stacks: RefCell<Vec<Owned>>,
-    /// How often fibers of this core have waited.
+    /// The number of times that fibers of this core have blocked.
     waits: Cell<u64>,
 }
 
@@ -35,10 +35,10 @@ impl Representative for Fibers {
 /// The fiber that runs on a core.
 #[derive(Clone)]
 pub(crate) struct Running {
-    /// The way back to whoever resumed it; stands on the fiber's own stack.
+    /// The way to suspend the fiber; it is on the fiber's own stack.
     pub back: NonNull<Yielder<Waker, ()>>,
     pub waker: Waker,
-    /// Polls that were going on when it was resumed, its own included.
+    /// The number of nested polls at the fiber's resumption, its own included.
     pub polls: u32,
 }
 
@@ -48,18 +48,19 @@ impl Running {
     }
 }
 
-/// Whether the caller runs in a fiber, and not in a task that this has started: whether it may [`block_on`].
+/// Returns whether the caller runs in a fiber, and not in a task that this fiber polls: whether it may call
+/// [`block_on`].
 pub fn is_in_fiber() -> bool {
     FIBERS.running.borrow().as_ref().is_some_and(|running| running.polls == task::nested_polls())
 }
 
-/// Waits until `future` completes, and returns what it gives. The core goes on with other events meanwhile; afterwards the
-/// fiber goes on for the activity that it was charged to before. What is ready returns at once.
+/// Blocks the fiber until `future` completes, and returns its output. Meanwhile the core runs other events. Afterwards
+/// the fiber continues for the activity to which it was charged before. A ready future returns at once.
 ///
 /// # Panics
-/// Outside of a fiber, as there is no stack to leave: `await` the future there. In a task that a fiber has started, for
-/// the same reason. Within a read of what is reclaimed by [`quiescence`](isola_events::quiescence), which may not outlive
-/// its event.
+/// Panics outside of a fiber, where no stack can be suspended: `await` the future there. Panics also in a task that a
+/// fiber polls, for the same reason, and within a [`quiescence`](isola_events::quiescence) read, whose references must
+/// not outlive its event.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     assert!(
         !is_reading(),
@@ -74,20 +75,21 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        // Where the poll itself has waited, by a `block_on` of its own, a wake-up for this future may have come meanwhile.
+        // If the poll itself has blocked, in a nested `block_on`, a wake-up for this future may have come meanwhile.
         if FIBERS.waits.get() == waits {
             wait();
         }
     }
 }
 
-/// Leaves the fiber until it is woken.
+/// Suspends the fiber until it is woken.
 fn wait() {
     let Some(running) = FIBERS.running.borrow().clone() else { return };
     FIBERS.waits.set(FIBERS.waits.get() + 1);
     let activity = current_activity();
-    // SAFETY: the fiber that runs is the one that this code is in: `running` is set by each resumption and put back by who
-    // resumed. So what it points to is further up on this very stack, in a frame that ends with the fiber.
+    // SAFETY: this code runs in the running fiber: each resumption sets `running`, and the code that resumed the fiber
+    // restores it afterwards. The pointer therefore leads to a frame further up on this stack, which ends with the
+    // fiber.
     let back = unsafe { running.back.as_ref() };
     let waker = back.suspend(());
     FIBERS.running.replace(Some(Running::new(back, waker)));

@@ -9,17 +9,17 @@ use core::task::{Context, Poll, Waker};
 use corosensei::{Coroutine, CoroutineResult};
 use isola_events::{Task, spawn_task};
 
-/// Stacks of [`STACK_LEN`] that a core keeps for later fibers.
+/// The maximum number of unused stacks of [`STACK_LEN`] that a core keeps for later fibers.
 const MOST_KEPT_STACKS: usize = 64;
 
-/// A spawned fiber: awaiting it gives what its closure returns. Dropping it lets the fiber run on.
+/// A spawned fiber. Awaiting it returns the result of its closure. Dropping it does not end the fiber.
 #[must_use = "await it, or let the fiber run on with `detach`"]
 pub struct Fiber<T> {
     task: Task<T>,
 }
 
 impl<T> Fiber<T> {
-    /// Lets the fiber run on by itself.
+    /// Drops the handle; the fiber continues.
     pub fn detach(self) {}
 }
 
@@ -37,19 +37,19 @@ impl<T> fmt::Debug for Fiber<T> {
     }
 }
 
-/// Runs `work` on this core, on a stack of [`STACK_LEN`] bytes, for the activity that spawns it.
+/// Runs `work` on this core, on a stack of [`STACK_LEN`] bytes, for the activity of the caller.
 ///
 /// # Errors
-/// [`FiberError::Stack`], where there is no memory for a stack.
+/// [`FiberError::Stack`] if there is no memory for a stack.
 #[track_caller]
 pub fn spawn_fiber<T: 'static>(work: impl FnOnce() -> T + 'static) -> Result<Fiber<T>, FiberError> {
     spawn_fiber_with_stack(STACK_LEN, work)
 }
 
-/// Runs `work` on this core, on a stack of `len_bytes`, rounded up to whole pages, for the activity that spawns it.
+/// Runs `work` on this core, on a stack of `len_bytes`, rounded up to whole pages, for the activity of the caller.
 ///
 /// # Errors
-/// [`FiberError::Stack`], where there is no memory for a stack.
+/// [`FiberError::Stack`] if there is no memory for a stack.
 #[track_caller]
 pub fn spawn_fiber_with_stack<T: 'static>(
     len_bytes: usize,
@@ -69,7 +69,7 @@ pub fn spawn_fiber_with_stack<T: 'static>(
 
 /// The future of a fiber's task.
 struct Stackful<T> {
-    /// `None` once it has returned.
+    /// `None` after the closure has returned.
     coroutine: Option<Coroutine<Waker, (), T, Owned>>,
 }
 
@@ -80,7 +80,7 @@ impl<T> Future for Stackful<T> {
         // A coroutine is a pointer to its stack, and may move.
         let this = &mut *self;
         let Some(coroutine) = &mut this.coroutine else { return Poll::Pending };
-        // The caller may be a fiber itself, which goes on after this.
+        // The caller may be a fiber itself, which continues after this.
         let caller = FIBERS.running.take();
         let result = coroutine.resume(context.waker().clone());
         FIBERS.running.replace(caller);
@@ -106,7 +106,7 @@ fn keep(stack: Owned) {
 
 impl<T> Drop for Stackful<T> {
     fn drop(&mut self) {
-        // What has begun and not returned cannot be dropped: its stack stays as it is, for good.
+        // A fiber that has started and not returned cannot be dropped: its stack stays allocated forever.
         if let Some(coroutine) = self.coroutine.take().filter(Coroutine::started) {
             core::mem::forget(coroutine);
         }

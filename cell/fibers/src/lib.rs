@@ -1,21 +1,22 @@
-//! Blocking for code that was not written for events (EbbRT 3.3.1: the event's state is saved, and restored when what it
-//! waits for is there).
+//! Fibers: blocking for code that was not written for events (EbbRT 3.3.1: save the event's state, restore it when the
+//! awaited condition holds).
 //!
-//! - [`spawn_fiber`]: runs a closure on a stack of its own, as a task of this core. The closure may call, as deep down as
-//!   it likes, what waits.
-//! - [`block_on`]: in a fiber, waits for a future. The core goes on with other events meanwhile.
-//! - [`Fiber`]: awaiting it gives what the closure returns.
+//! - [`spawn_fiber`]: runs a closure on a stack of its own, as a task of this core. The closure may block at any call
+//!   depth.
+//! - [`block_on`]: blocks a fiber until a future completes. Meanwhile the core runs other events.
+//! - [`Fiber`]: returns the closure's result when awaited.
 //!
-//! A fiber is a task whose future is a stack: each time it goes on is an event, at the resource and for the activity that
-//! it was spawned for, or for whom it has charged itself to since. It never leaves its core. What is written for events
-//! should be `async` instead: a fiber costs a stack of [`STACK_LEN`] bytes, a blocked task what it holds.
+//! A fiber is a task whose future is a stack. Each resumption is an event, at the resource and for the activity of the
+//! fiber's spawn, or for the activity to which the fiber has charged itself since. A fiber never leaves its core. Code
+//! that is written for events should be `async` instead: a fiber costs a stack of [`STACK_LEN`] bytes, a blocked task
+//! only its state.
 //!
-//! **No fiber is cancelled.** What is on its stack would have to be dropped in the middle of a call that does not know of
-//! it. Dropping a [`Fiber`] lets it run on, and a cell that ends leaves its fibers as they are. To end one early, have what it
-//! waits for complete: [`timeout`](isola_events::timeout) in [`block_on`].
+//! **Fibers are not cancelled.** Cancellation would have to drop the objects on its stack in the middle of a call.
+//! Dropping a [`Fiber`] lets the fiber continue, and the end of a cell abandons its fibers. To end a fiber early,
+//! complete its future early: [`timeout`](isola_events::timeout) in [`block_on`].
 //!
-//! A stack has a guard page below: what overflows it ends the cell, as on any other stack. Stacks are used again by later
-//! fibers of their core.
+//! Each stack has a guard page below it; an overflow ends the cell, as on any other stack. Later fibers of the core
+//! reuse stacks.
 #![no_std]
 #![allow(
     unsafe_code,

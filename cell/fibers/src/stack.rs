@@ -5,13 +5,13 @@ use core::num::NonZeroUsize;
 use corosensei::stack::{STACK_ALIGNMENT, Stack as FiberStack, StackPointer};
 use isola_memory::regions::{RegionError, Stack};
 
-/// Length of a fiber's stack that says nothing else, in bytes.
+/// The default length of a fiber's stack, in bytes.
 pub const STACK_LEN: usize = 64 * 1024;
 
-/// The length of what is kept free below a stack, in bytes.
+/// The length of the guard below a stack, in bytes.
 const GUARD_LEN: usize = 4096;
 
-/// Why there is no fiber.
+/// The reason why a fiber cannot be spawned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FiberError {
     /// There is no memory for its stack.
@@ -33,7 +33,7 @@ pub(crate) struct Owned(Stack);
 
 impl Owned {
     pub fn new(len_bytes: usize) -> Result<Self, FiberError> {
-        // corosensei wants a page at the least.
+        // corosensei requires at least a page.
         Stack::new("fiber", len_bytes.max(GUARD_LEN)).map(Self).map_err(FiberError::Stack)
     }
 
@@ -42,8 +42,8 @@ impl Owned {
     }
 }
 
-// SAFETY: the region is readable and writable from bottom to top, for as long as the stack lives, at least a page long,
-// begins and ends at pages, and has a page below it that faults.
+// SAFETY: the region is readable and writable from bottom to top for as long as the stack lives, is at least a page
+// long, begins and ends at page boundaries, and has a page below it that faults.
 unsafe impl FiberStack for Owned {
     fn base(&self) -> StackPointer {
         self.0.top().addr()

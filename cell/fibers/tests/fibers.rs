@@ -1,4 +1,4 @@
-//! Fibers as code that blocks sees them, and the events beside it.
+//! Fibers in blocking code, and the events beside them.
 
 use isola_ebbs::current_core;
 use isola_events::activity::{APPLICATION, charge_to};
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Runs `main` as a task of the first of a cell's cores.
+/// Runs `main` as a task of the first core of a cell.
 fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + Sync) {
     let settings = Settings { cores, ..Settings::default() };
     let codes = isola_hosted::run(settings, Vec::new(), |_| {
@@ -35,7 +35,7 @@ fn cell<F: Future<Output = ()> + 'static>(cores: usize, main: impl Fn() -> F + S
     assert!(codes.iter().all(|code| *code == 0));
 }
 
-/// A library that blocks, some calls deep.
+/// A library that blocks, several calls deep.
 fn recurse(depth: u32, sum: u64) -> u64 {
     let mut on_stack = [depth; 16];
     std::hint::black_box(&mut on_stack);
@@ -52,7 +52,7 @@ fn recurse(depth: u32, sum: u64) -> u64 {
 }
 
 #[test]
-fn many_fibers_block_deep_down_while_events_run_beside_them() {
+fn events_run_while_many_fibers_block_at_depth() {
     cell(1, || async {
         let ticks = Rc::new(Cell::new(0));
         let count = ticks.clone();
@@ -67,13 +67,13 @@ fn many_fibers_block_deep_down_while_events_run_beside_them() {
             (0..200_u64).map(|number| spawn_fiber(move || recurse(50, number)).unwrap()).collect();
         let results = join_all(fibers).await;
         assert_eq!(results, (0..200).map(|number| number + 1275).collect::<Vec<_>>());
-        assert!(ticks.get() > 7, "events wait while fibers block");
+        assert!(ticks.get() > 7, "events did not run while fibers blocked");
         drop(ticking);
     });
 }
 
 #[test]
-fn what_is_ready_returns_at_once_and_what_is_not_is_waited_for_once() {
+fn a_ready_future_returns_at_once_and_a_pending_one_costs_one_event() {
     fn events() -> u64 {
         isola_ebbs::platform().ledger().core(0)[0].events.load(Ordering::Relaxed)
     }
@@ -90,7 +90,7 @@ fn what_is_ready_returns_at_once_and_what_is_not_is_waited_for_once() {
 }
 
 #[test]
-fn a_fiber_goes_on_for_the_activity_that_it_was_charged_to() {
+fn a_fiber_continues_for_its_latest_activity() {
     cell(1, || async {
         let (query, other) = (register_activity("query").unwrap(), register_activity("other").unwrap());
         let noise = spawn_task(async move {
@@ -122,7 +122,7 @@ fn a_fiber_goes_on_for_the_activity_that_it_was_charged_to() {
 }
 
 #[test]
-fn stacks_are_used_again_and_no_two_fibers_have_the_same() {
+fn stacks_are_reused_and_concurrent_fibers_have_different_ones() {
     fn address() -> usize {
         let local = 0_u8;
         (&raw const local).addr() / STACK_LEN / 2
@@ -132,7 +132,7 @@ fn stacks_are_used_again_and_no_two_fibers_have_the_same() {
         for _ in 0..50 {
             one_by_one.insert(spawn_fiber(address).unwrap().await);
         }
-        assert!(one_by_one.len() <= 2, "{} places for fibers that run one after the other", one_by_one.len());
+        assert!(one_by_one.len() <= 2, "{} stacks for consecutive fibers", one_by_one.len());
         let addresses = Rc::new(RefCell::new(Vec::new()));
         let fibers = (0..20).map(|_| {
             let addresses = addresses.clone();
@@ -154,7 +154,7 @@ fn stacks_are_used_again_and_no_two_fibers_have_the_same() {
 }
 
 #[test]
-fn a_fiber_may_spawn_and_wait_for_fibers_tasks_and_time_outs() {
+fn a_fiber_can_spawn_and_await_fibers_tasks_and_timeouts() {
     cell(1, || async {
         let fiber = spawn_fiber(|| {
             let inner = spawn_fiber_with_stack(1024 * 1024, || {
@@ -163,7 +163,7 @@ fn a_fiber_may_spawn_and_wait_for_fibers_tasks_and_time_outs() {
                 u32::from(large[100])
             });
             let task = start_task(async {
-                assert!(!is_in_fiber(), "a task that a fiber has started is none");
+                assert!(!is_in_fiber(), "a task that a fiber polls counts as a fiber");
                 yield_now().await;
                 5
             });
@@ -178,7 +178,7 @@ fn a_fiber_may_spawn_and_wait_for_fibers_tasks_and_time_outs() {
 }
 
 #[test]
-fn no_wake_up_is_lost_that_comes_while_a_poll_blocks() {
+fn a_wake_up_during_a_blocking_poll_is_not_lost() {
     cell(1, || async {
         let fiber = spawn_fiber(|| {
             let came = Rc::new(Cell::new(false));
@@ -195,7 +195,7 @@ fn no_wake_up_is_lost_that_comes_while_a_poll_blocks() {
                         tell.set(true);
                         waker.wake();
                     });
-                    // The wake-up comes in here, and the answer to the question above is no longer true.
+                    // The wake-up arrives here, after the check above.
                     (0..5).for_each(|_| block_on(yield_now()));
                 }
                 Poll::Pending
@@ -226,7 +226,7 @@ fn fibers_run_on_the_core_that_spawned_them() {
 }
 
 #[test]
-fn a_fiber_whose_handle_is_dropped_runs_on_and_one_that_waits_for_ever_holds_up_nobody() {
+fn a_fiber_without_a_handle_continues_and_an_endless_one_blocks_no_exit() {
     cell(1, || async {
         let done = Rc::new(Cell::new(false));
         let tell = done.clone();
@@ -243,13 +243,13 @@ fn a_fiber_whose_handle_is_dropped_runs_on_and_one_that_waits_for_ever_holds_up_
 
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
-fn blocking_outside_of_a_fiber_is_refused() {
+fn blocking_outside_of_a_fiber_panics() {
     cell(1, || async { block_on(yield_now()) });
 }
 
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
-fn blocking_in_a_task_that_a_fiber_has_started_is_refused() {
+fn blocking_in_a_task_that_a_fiber_polls_panics() {
     cell(1, || async {
         let fiber = spawn_fiber(|| start_task(async { block_on(yield_now()) }).detach());
         fiber.unwrap().await;
@@ -258,7 +258,7 @@ fn blocking_in_a_task_that_a_fiber_has_started_is_refused() {
 
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
-fn blocking_within_a_read_is_refused() {
+fn blocking_within_a_read_panics() {
     cell(1, || async {
         spawn_fiber(|| quiescence::read(|| block_on(yield_now()))).unwrap().await;
     });

@@ -1,4 +1,4 @@
-//! One contiguous piece: [`IoBufMut`] owns it, [`IoBuf`] is a shared view of it.
+//! A contiguous buffer: [`IoBufMut`] owns it, [`IoBuf`] is a shared view of it.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -11,7 +11,7 @@ enum Storage {
     Static(&'static [u8]),
 }
 
-/// A read-only view of bytes that others may view too.
+/// A shared, read-only view of bytes.
 #[derive(Clone)]
 pub struct IoBuf {
     storage: Storage,
@@ -19,39 +19,39 @@ pub struct IoBuf {
     end: u32,
 }
 
-/// A place in a memory of so many bytes, as it is kept. Views are moved about on every packet: they are small.
+/// Converts a position to its stored form. Views are moved on every packet, so they are small.
 const fn place(len: usize) -> u32 {
     assert!(len <= u32::MAX as usize, "a buffer is shorter than 4 GiB");
     len as u32
 }
 
 impl IoBuf {
-    /// A view of bytes that live in the image.
+    /// Returns a view of bytes in the image.
     ///
     /// # Panics
-    /// Where there are 4 GiB of them, here as for all buffers.
+    /// Panics for 4 GiB or more, as all buffers do.
     pub const fn from_static(bytes: &'static [u8]) -> Self {
         Self { storage: Storage::Static(bytes), start: 0, end: place(bytes.len()) }
     }
 
-    /// A view of a fresh copy of `bytes`. The one place where this crate copies: not for data paths.
+    /// Returns a view of a new copy of `bytes`. Not for data paths.
     pub fn copy_from_slice(bytes: &[u8]) -> Self {
         Self { storage: Storage::Shared(Arc::from(bytes)), start: 0, end: place(bytes.len()) }
     }
 
-    /// Returns the number of bytes: without a look at them, which would check its bounds.
+    /// Returns the number of bytes. Unlike the length of the slice, this checks no bounds.
     #[inline]
     pub const fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.end == self.start
     }
 
-    /// Returns the address of the first byte: without a look at the bytes, as [`Self::len`].
+    /// Returns the address of the first byte. Like [`Self::len`], this checks no bounds.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         let bytes: &[u8] = match &self.storage {
@@ -61,9 +61,9 @@ impl IoBuf {
         bytes.as_ptr().wrapping_add(self.start as usize)
     }
 
-    /// The view of `range` of this view, sharing its memory.
+    /// Returns a view of `range` of this view, in the same memory.
     ///
-    /// Returns `None` where `range` is not within the view.
+    /// Returns `None` if `range` is not within the view.
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.len() {
@@ -76,21 +76,21 @@ impl IoBuf {
         })
     }
 
-    /// Drops the first `count` bytes from the view (all of it, where it is shorter).
+    /// Removes the first `count` bytes from the view, or all if it is shorter.
     #[inline]
     pub fn advance(&mut self, count: usize) {
         self.start += count.min(self.len()) as u32;
     }
 
-    /// Keeps only the first `len` bytes of the view.
+    /// Shortens the view to its first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.end = self.start + len.min(self.len()) as u32;
     }
 
-    /// Takes the first `count` bytes off this view and returns them as a view of their own.
+    /// Splits the first `count` bytes off and returns them as a view.
     ///
-    /// Returns `None`, and changes nothing, where the view is shorter.
+    /// Returns `None`, and changes nothing, if the view is shorter.
     #[inline]
     pub fn split_to(&mut self, count: usize) -> Option<Self> {
         let front = self.slice(0..count)?;
@@ -98,8 +98,8 @@ impl IoBuf {
         Some(front)
     }
 
-    /// Length of the memory that this view keeps alive, in bytes: at least `len()`. What a holder of many
-    /// small views of large buffers has to count against its memory limit.
+    /// Returns the length of the memory that this view keeps alive, in bytes: at least `len()`, or 0 for bytes in the
+    /// image. A holder of many small views of large buffers has to count this against its memory limit.
     #[inline]
     pub fn storage_len(&self) -> usize {
         match &self.storage {
@@ -108,7 +108,10 @@ impl IoBuf {
         }
     }
 
-    /// The memory as its sole owner, where nobody else views it; the view itself otherwise.
+    /// Returns the memory as its sole owner.
+    ///
+    /// # Errors
+    /// Returns the view if the memory has other views, or is in the image.
     pub fn try_into_mut(self) -> Result<IoBufMut, Self> {
         let (start, end) = (self.start, self.end);
         match self.storage {
@@ -135,8 +138,7 @@ impl Deref for IoBuf {
 }
 
 impl From<Vec<u8>> for IoBuf {
-    /// Takes the bytes over. The vector's memory is moved into a counted one, which copies: for set-up and
-    /// tests; data paths fill an [`IoBufMut`].
+    /// Copies the bytes into reference-counted memory. For set-up and tests; data paths fill an [`IoBufMut`].
     fn from(bytes: Vec<u8>) -> Self {
         Self::copy_from_slice(&bytes)
     }
@@ -156,15 +158,15 @@ impl PartialEq for IoBuf {
 
 impl Eq for IoBuf {}
 
-/// The sole owner of a piece of memory: `headroom | data | tailroom`.
+/// The sole owner of a buffer: `headroom | data | tailroom`.
 pub struct IoBufMut {
     bytes: UniqueArc<[u8]>,
     start: u32,
     end: u32,
 }
 
-/// Memory of zeros. Up to a page of them is copied: that takes half of the instructions that an iterator does, which ends
-/// byte by byte.
+/// Returns zeroed memory. Up to a page of zeros is copied: that takes half of the instructions of an iterator, which
+/// ends byte by byte.
 fn zeros(len: usize) -> UniqueArc<[u8]> {
     static ZEROS: [u8; 4096] = [0; 4096];
     let copied = ZEROS.get(..len).and_then(|zeros| Arc::try_unique(Arc::from(zeros)).ok());
@@ -172,43 +174,43 @@ fn zeros(len: usize) -> UniqueArc<[u8]> {
 }
 
 impl IoBufMut {
-    /// An empty buffer of `headroom` bytes before the data and `tailroom` bytes for it.
+    /// Returns an empty buffer with `headroom` bytes before and `tailroom` bytes after the data.
     pub fn with_room(headroom: usize, tailroom: usize) -> Self {
         let (start, _) = (place(headroom), place(headroom + tailroom));
         Self { bytes: zeros(headroom + tailroom), start, end: start }
     }
 
-    /// Returns the number of bytes of data: without a look at them, which would check its bounds.
+    /// Returns the number of bytes of data. Unlike the length of the slice, this checks no bounds.
     #[inline]
     pub const fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Whether there is no data.
+    /// Returns whether there is no data.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.end == self.start
     }
 
-    /// Returns the address of the first byte of data: without a look at the bytes, as [`Self::len`].
+    /// Returns the address of the first byte of data. Like [`Self::len`], this checks no bounds.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.bytes.as_ptr().wrapping_add(self.start as usize)
     }
 
-    /// Bytes that can still be prepended.
+    /// Returns the number of bytes that can be prepended.
     #[inline]
     pub fn headroom(&self) -> usize {
         self.start as usize
     }
 
-    /// Length of the whole memory, in bytes.
+    /// Returns the length of the whole memory, in bytes.
     #[inline]
     pub fn storage_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Bytes that can still be appended.
+    /// Returns the number of bytes that can be appended.
     #[inline]
     pub fn tailroom(&self) -> usize {
         self.bytes.len() - self.end as usize
@@ -216,7 +218,7 @@ impl IoBufMut {
 
     /// Extends the data by `count` bytes at its front and returns them, contents unspecified.
     ///
-    /// Returns `None`, and changes nothing, where the headroom is smaller.
+    /// Returns `None`, and changes nothing, if the headroom is smaller.
     #[inline]
     pub fn prepend(&mut self, count: usize) -> Option<&mut [u8]> {
         let start = self.headroom().checked_sub(count)?;
@@ -226,7 +228,7 @@ impl IoBufMut {
 
     /// Extends the data by `count` bytes at its end and returns them, contents unspecified.
     ///
-    /// Returns `None`, and changes nothing, where the tailroom is smaller.
+    /// Returns `None`, and changes nothing, if the tailroom is smaller.
     #[inline]
     pub fn append(&mut self, count: usize) -> Option<&mut [u8]> {
         if count > self.tailroom() {
@@ -237,19 +239,19 @@ impl IoBufMut {
         self.bytes.get_mut(end..end + count)
     }
 
-    /// Appends a copy of `bytes`, or returns `None` and changes nothing where the tailroom is smaller.
+    /// Appends a copy of `bytes`. Returns `None`, and changes nothing, if the tailroom is smaller.
     pub fn append_slice(&mut self, bytes: &[u8]) -> Option<()> {
         self.append(bytes.len())?.copy_from_slice(bytes);
         Some(())
     }
 
-    /// The data, writable.
+    /// Returns the data, writable.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start as usize..self.end as usize]
     }
 
-    /// Empties the buffer and sets its headroom, for another use of the same memory.
+    /// Empties the buffer and sets its headroom, to reuse its memory.
     ///
     /// A headroom larger than the memory leaves no tailroom.
     #[inline]
@@ -258,25 +260,25 @@ impl IoBufMut {
         self.end = self.start;
     }
 
-    /// Makes all of the memory data.
+    /// Extends the data to the whole memory.
     #[inline]
     pub fn extend(&mut self) {
         (self.start, self.end) = (0, self.bytes.len() as u32);
     }
 
-    /// Drops the first `count` bytes of the data (all of it, where it is shorter).
+    /// Removes the first `count` bytes of the data, or all if it is shorter.
     #[inline]
     pub fn advance(&mut self, count: usize) {
         self.start += count.min(self.len()) as u32;
     }
 
-    /// Keeps only the first `len` bytes of the data.
+    /// Shortens the data to its first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.end = self.start + len.min(self.len()) as u32;
     }
 
-    /// Gives up sole ownership: the data as a view that can be shared. No copy.
+    /// Converts the buffer to a view of its data that can be shared, without a copy.
     #[inline]
     pub fn freeze(self) -> IoBuf {
         IoBuf { storage: Storage::Shared(self.bytes.shareable()), start: self.start, end: self.end }

@@ -7,22 +7,22 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
-/// Views one after the other, read as one sequence of bytes. Holds no empty view.
+/// A sequence of views, read as one byte sequence. It contains no empty view.
 ///
-/// The first two views lie in the chain itself: a payload, or one behind its header, allocates nothing. Chains are
-/// moved about on every packet, so what only long ones need lies elsewhere.
+/// The first two views are in the chain itself, so a payload, alone or behind its header, needs no allocation. Chains
+/// are moved on every packet, so the fields that only longer chains need are in a separate allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Chain {
-    /// `None` only where the chain is empty.
+    /// `None` only if the chain is empty.
     first: Option<IoBuf>,
-    /// `None` only where the chain has fewer than two views.
+    /// `None` only if the chain has fewer than two views.
     second: Option<IoBuf>,
-    /// `None` where the chain never had more than two.
+    /// `None` if the chain never had more than two views.
     rest: Rest,
     len: usize,
 }
 
-/// Views behind the first two. Most chains have none, and are dropped without a call.
+/// The views after the first two. Most chains have none, and are dropped without a call.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::box_collection, reason = "a pointer is moved in a quarter of the instructions")]
 struct Rest(Option<Box<VecDeque<IoBuf>>>);
@@ -52,7 +52,7 @@ impl Drop for Rest {
     }
 }
 
-/// A call of its own, for the few chains that need it.
+/// Drops the views out of line, for the few chains that have them.
 #[cold]
 #[inline(never)]
 #[expect(clippy::box_collection, reason = "freed here, with what it holds")]
@@ -61,24 +61,24 @@ fn drop_views(views: Box<VecDeque<IoBuf>>) {
 }
 
 impl Chain {
-    /// A chain of no bytes.
+    /// Returns an empty chain.
     pub const fn new() -> Self {
         Self { first: None, second: None, rest: Rest(None), len: 0 }
     }
 
-    /// Length of the whole sequence, in bytes.
+    /// Returns the length of the whole sequence, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the sequence has no bytes.
+    /// Returns whether the sequence has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds a view behind the others.
+    /// Appends a view.
     #[inline]
     pub fn push_back(&mut self, part: IoBuf) {
         if part.is_empty() {
@@ -94,7 +94,7 @@ impl Chain {
         }
     }
 
-    /// Adds a view before the others: how a header goes in front of its payload.
+    /// Prepends a view, for example a header to its payload.
     #[inline]
     pub fn push_front(&mut self, part: IoBuf) {
         if part.is_empty() {
@@ -107,7 +107,7 @@ impl Chain {
         }
     }
 
-    /// Adds all views of `other` behind these.
+    /// Appends all views of `other`.
     #[inline]
     pub fn append(&mut self, mut other: Chain) {
         if self.is_empty() {
@@ -117,7 +117,7 @@ impl Chain {
         }
     }
 
-    /// Gives all views to `take`, in order.
+    /// Removes all views and passes them to `take`, in order.
     #[inline]
     pub fn drain(&mut self, mut take: impl FnMut(IoBuf)) {
         self.len = 0;
@@ -128,20 +128,20 @@ impl Chain {
         self.rest.iter_mut().flat_map(|rest| rest.drain(..)).for_each(take);
     }
 
-    /// Makes room for so many more views: for those who know how long a chain becomes.
+    /// Reserves memory for `count` more views, for a caller that knows a chain's final length.
     pub fn reserve(&mut self, count: usize) {
         if count > 2 {
             self.rest.get_or_insert_default().reserve(count);
         }
     }
 
-    /// The first view, where there is one.
+    /// Returns the first view, if there is one.
     #[inline]
     pub fn front(&self) -> Option<&IoBuf> {
         self.first.as_ref()
     }
 
-    /// Takes the first view out.
+    /// Removes and returns the first view.
     #[inline]
     pub fn pop_front(&mut self) -> Option<IoBuf> {
         if self.second.is_none() {
@@ -153,7 +153,7 @@ impl Chain {
         Some(part)
     }
 
-    /// Takes the last view out.
+    /// Removes and returns the last view.
     pub fn pop_back(&mut self) -> Option<IoBuf> {
         let behind = self.rest.as_mut().and_then(|rest| rest.pop_back());
         let part = behind.or_else(|| self.second.take()).or_else(|| self.first.take())?;
@@ -161,7 +161,7 @@ impl Chain {
         Some(part)
     }
 
-    /// Takes the first view out and leaves the length as it is.
+    /// Removes and returns the first view without a change of the length.
     fn take_first(&mut self) -> Option<IoBuf> {
         let part = self.first.take()?;
         if let Some(second) = self.second.take() {
@@ -171,7 +171,7 @@ impl Chain {
         Some(part)
     }
 
-    /// The view with a number.
+    /// Returns the view at `index`.
     pub(crate) fn part(&self, index: usize) -> Option<&IoBuf> {
         match index {
             0 => self.first.as_ref(),
@@ -180,13 +180,13 @@ impl Chain {
         }
     }
 
-    /// The views in order.
+    /// Returns the views in order.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = &IoBuf> {
         let rest = self.rest.as_deref().map(VecDeque::iter).unwrap_or_default();
         Parts { first: self.first.as_ref(), second: self.second.as_ref(), rest }
     }
 
-    /// Drops the first `count` bytes (all of them, where there are fewer).
+    /// Removes the first `count` bytes, or all if there are fewer.
     pub fn advance(&mut self, count: usize) {
         let mut left = count.min(self.len);
         self.len -= left;
@@ -201,9 +201,9 @@ impl Chain {
         }
     }
 
-    /// Takes the first `count` bytes off as a chain of their own, without a copy.
+    /// Splits the first `count` bytes off and returns them as a chain, without a copy.
     ///
-    /// Returns `None`, and changes nothing, where there are fewer.
+    /// Returns `None`, and changes nothing, if there are fewer.
     pub fn split_to(&mut self, count: usize) -> Option<Chain> {
         if count >= self.len {
             return (count == self.len).then(|| core::mem::take(self));
@@ -222,9 +222,9 @@ impl Chain {
         Some(front)
     }
 
-    /// The view of `count` bytes from `offset` on, as a chain that shares this one's memory.
+    /// Returns `count` bytes from `offset` on as a chain that shares this one's memory.
     ///
-    /// Returns `None` where that is not within the sequence.
+    /// Returns `None` if they are not within the sequence.
     pub fn slice(&self, offset: usize, count: usize) -> Option<Chain> {
         if offset.checked_add(count)? > self.len {
             return None;
@@ -246,19 +246,19 @@ impl Chain {
         Some(out)
     }
 
-    /// Copies the first `out.len()` bytes out, or returns `None` where there are fewer. For headers.
+    /// Copies the first `out.len()` bytes, or returns `None` if there are fewer. For headers.
     pub fn copy_to_slice(&self, out: &mut [u8]) -> Option<()> {
         self.cursor().read_slice(out)
     }
 
-    /// The whole sequence in one vector. Copies: for tests and set-up.
+    /// Returns a contiguous copy of the whole sequence, for tests and set-up.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len);
         self.parts().for_each(|part| out.extend_from_slice(part));
         out
     }
 
-    /// A reader at the start of the sequence, which leaves the chain as it is.
+    /// Returns a reader at the start of the sequence, which does not change the chain.
     pub fn cursor(&self) -> Cursor<'_> {
         Cursor::new(self)
     }
@@ -282,7 +282,7 @@ impl FromIterator<IoBuf> for Chain {
 }
 
 impl PartialEq for Chain {
-    /// Whether both are the same bytes, however they are cut.
+    /// Returns whether both have the same bytes, whatever the boundaries of their views.
     fn eq(&self, other: &Self) -> bool {
         if self.len != other.len {
             return false;
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn splitting_anywhere_keeps_all_bytes_in_order() {
+    fn a_split_at_any_position_keeps_all_bytes_in_order() {
         for at in 0..=9 {
             let mut back = chain(&[b"abc", b"", b"de", b"fghi"]);
             let mut front = back.split_to(at).unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn views_come_in_order_from_both_ends_and_are_counted() {
+    fn views_keep_their_order_and_are_counted() {
         let mut all = chain(&[b"c", b"d"]);
         all.push_front(IoBuf::copy_from_slice(b"b"));
         all.push_front(IoBuf::copy_from_slice(b"a"));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn views_that_are_given_away_come_in_order_and_none_stays() {
+    fn drain_passes_all_views_in_order() {
         for parts in [&[][..], &[&b"a"[..]], &[b"a", b"bc"], &[b"a", b"bc", b"d", b"ef"]] {
             let (mut all, mut taken) = (chain(parts), Vec::new());
             all.drain(|part| taken.push(part.to_vec()));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn views_are_taken_from_the_end_until_none_is_left() {
+    fn pop_back_removes_views_until_none_is_left() {
         let mut all = chain(&[b"a", b"bc", b"d", b"ef"]);
         for (expected, left) in [(&b"ef"[..], 4), (b"d", 3), (b"bc", 1), (b"a", 0)] {
             assert_eq!((&all.pop_back().unwrap()[..], all.len()), (expected, left));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_are_equal_by_their_bytes_however_they_are_cut() {
+    fn chains_with_equal_bytes_are_equal() {
         assert_eq!(chain(&[b"abc", b"de", b"fghi"]), chain(&[b"a", b"bcdefg", b"hi"]));
         assert_eq!(Chain::new(), chain(&[]));
         for other in [&[&b"abc"[..], b"dx"][..], &[b"abcd"], &[b"abcdef"]] {
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn advancing_drops_from_the_front() {
+    fn advance_removes_bytes_at_the_front() {
         for count in 0..=9 {
             let mut chain = chain(&[b"abc", b"de", b"fghi"]);
             chain.advance(count);
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_see_the_same_bytes() {
+    fn slices_have_the_bytes_of_their_range() {
         let chain = chain(&[b"abc", b"de", b"fghi"]);
         for offset in 0..=9 {
             for count in 0..=9 - offset {

@@ -1,8 +1,8 @@
-//! Reading numbers and bytes out of a chain.
+//! A reader of numbers and bytes from a chain.
 
 use crate::Chain;
 
-/// Reads a chain from front to back; a read past the end returns `None` and moves nothing.
+/// Reads a chain from front to back. A read beyond the end returns `None` and does not move the cursor.
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
     chain: &'a Chain,
@@ -16,17 +16,17 @@ impl<'a> Cursor<'a> {
         Self { chain, part: 0, offset: 0, left: chain.len() }
     }
 
-    /// Bytes between here and the end.
+    /// Returns the number of bytes until the end.
     pub fn remaining(&self) -> usize {
         self.left
     }
 
-    /// The contiguous bytes from here on: empty only at the end.
+    /// Returns the contiguous bytes at the cursor; empty only at the end.
     pub fn chunk(&self) -> &'a [u8] {
         self.chain.part(self.part).map_or(&[], |part| &part[self.offset..])
     }
 
-    /// Moves on by `count` bytes.
+    /// Skips `count` bytes.
     pub fn advance(&mut self, count: usize) -> Option<()> {
         self.left = self.left.checked_sub(count)?;
         let mut left = count;
@@ -43,7 +43,7 @@ impl<'a> Cursor<'a> {
         Some(())
     }
 
-    /// Fills `out` from here on.
+    /// Fills `out`.
     pub fn read_slice(&mut self, out: &mut [u8]) -> Option<()> {
         if out.len() > self.left {
             return None;
@@ -86,7 +86,7 @@ impl<'a> Cursor<'a> {
         self.read_array().map(u64::from_be_bytes)
     }
 
-    /// Distance to the first `byte` from here on, where there is one.
+    /// Returns the distance to the next occurrence of `byte`, if there is one.
     pub fn find(&self, byte: u8) -> Option<usize> {
         let mut ahead = self.clone();
         let mut distance = 0;

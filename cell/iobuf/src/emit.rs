@@ -1,21 +1,21 @@
-//! Writing numbers and bytes into a buffer, from front to back.
+//! A writer of numbers and bytes into a buffer, from front to back.
 
-/// Fills bytes from front to back; what does not fit writes nothing and returns `None`.
+/// Writes bytes from front to back. A write that does not fit writes nothing and returns `None`.
 ///
-/// Over the tailroom that [`IoBufMut::append`](crate::IoBufMut::append) gives, or the headroom of
-/// [`IoBufMut::prepend`](crate::IoBufMut::prepend): a header of known length is asked for once, and then filled.
+/// For the result of [`IoBufMut::append`](crate::IoBufMut::append) or [`IoBufMut::prepend`](crate::IoBufMut::prepend):
+/// the caller reserves a header of known length once, then fills it.
 #[derive(Debug)]
 pub struct Emitter<'a> {
     left: &'a mut [u8],
 }
 
 impl<'a> Emitter<'a> {
-    /// Fills `bytes`.
+    /// Returns an emitter that fills `bytes`.
     pub fn new(bytes: &'a mut [u8]) -> Self {
         Self { left: bytes }
     }
 
-    /// Bytes that are not filled yet.
+    /// Returns the number of bytes not yet written.
     pub fn remaining(&self) -> usize {
         self.left.len()
     }
@@ -58,7 +58,7 @@ mod tests {
     use crate::{Chain, IoBufMut};
 
     #[test]
-    fn what_is_emitted_is_what_a_cursor_reads() {
+    fn a_cursor_reads_the_emitted_values() {
         let mut buf = IoBufMut::with_room(0, 20);
         let mut emit = Emitter::new(buf.append(20).unwrap());
         emit.put_u8(1).unwrap();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_writes_nothing() {
+    fn a_write_that_does_not_fit_writes_nothing() {
         let mut bytes = [7; 3];
         let mut emit = Emitter::new(&mut bytes);
         assert_eq!(emit.put_u32_be(0), None);

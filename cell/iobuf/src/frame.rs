@@ -1,56 +1,55 @@
-//! A frame on its way to a device.
+//! A frame to send.
 
 use crate::{Chain, IoBufMut};
 use alloc::vec::Vec;
 
-/// An Ethernet frame to send: `head`, and behind it `payload`.
+/// An Ethernet frame to send: `head`, followed by `payload`.
 #[derive(Debug)]
 pub struct Frame {
-    /// All headers, from Ethernet's on: memory of the sender's own, which comes back to it, with room before them for the
-    /// device's.
+    /// All headers, from Ethernet's on, with headroom for the device's own. The sender gets the memory back.
     pub head: IoBufMut,
-    /// What follows the headers: views of memory that somebody may still read.
+    /// The bytes after the headers: views of memory that may have other readers.
     pub payload: Chain,
-    /// The checksum that the device fills in; `None` where the frame is complete.
+    /// The checksum that the device completes; `None` if the frame is complete.
     pub checksum: Option<PartialChecksum>,
-    /// Bytes of payload in each TCP segment but the last, where the device cuts the frame into several and makes the headers
-    /// of each from those of the frame; `None` where it goes out as it is. Only with a checksum to be filled in.
+    /// The payload of each TCP segment but the last, in bytes, if the device segments the frame and derives the
+    /// segments' headers from the frame's; `None` without segmentation. Requires a checksum to complete.
     pub segment_len: Option<u16>,
 }
 
-/// Where a device is to put the checksum that it completes, as virtio and most others take it.
+/// The location of a checksum that the device completes, in the form that virtio and most other devices use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialChecksum {
-    /// First byte of the frame that is summed; the sum goes to the frame's end.
+    /// The offset of the first summed byte in the frame; the sum extends to the frame's end.
     pub start: u16,
-    /// Distance from `start` to the 16-bit field that takes the checksum. It holds the pseudo-header's sum.
+    /// The distance from `start` to the 16-bit checksum field, which contains the pseudo-header's sum.
     pub offset: u16,
 }
 
 impl Frame {
-    /// Length of the frame in bytes, without the device's own framing.
+    /// Returns the length of the frame in bytes, without the device's own framing.
     #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.payload.len()
     }
 
-    /// Whether the frame has no bytes.
+    /// Returns whether the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the packet in it is one of IPv6: what a device has to know to cut it.
+    /// Returns whether the frame contains an IPv6 packet, which a device needs to know for segmentation.
     #[inline]
     pub fn is_ipv6(&self) -> bool {
         self.head.get(12..14) == Some(&[0x86, 0xdd])
     }
 
-    /// The frame's bytes, piece by piece.
+    /// Returns the frame's bytes, piece by piece.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         core::iter::once(&*self.head).chain(self.payload.parts().map(|part| &**part))
     }
 
-    /// A copy of the frame in one piece: for tests and tools.
+    /// Returns a contiguous copy of the frame, for tests and tools.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
         self.pieces().for_each(|piece| bytes.extend_from_slice(piece));

@@ -1,18 +1,16 @@
-//! Buffers that carry data between devices and applications without copies (EbbRT 3.3.1's `IOBuf`).
+//! Reference-counted buffers for zero-copy I/O between devices and applications (`IOBuf` in EbbRT 3.3.1).
 //!
-//! Three types, one for each thing that is done with bytes:
+//! - [`IoBufMut`]: the sole owner of a buffer, with head- and tailroom. A device fills it, a protocol prepends its
+//!   header.
+//! - [`IoBuf`]: a shared, read-only view. Clones and slices cost a reference count, never a copy. A TCP sender's data
+//!   for retransmission and the data that the device reads are two views of one memory.
+//! - [`Chain`]: several views as one byte sequence, for a device to send or for an application to read from a stream.
 //!
-//! - [`IoBufMut`]: sole owner of a piece of memory, with head- and tailroom. A device fills it, a protocol
-//!   prepends its header.
-//! - [`IoBuf`]: a read-only view, shared. Cloning and slicing cost a reference count, never a copy. What a
-//!   TCP sender keeps for retransmission and what the device reads are two views of one memory.
-//! - [`Chain`]: several views one after the other, as one byte sequence. What goes to a device, and what
-//!   a stream hands to an application.
+//! A [`Frame`] is a network stack's output to a device. A [`Cursor`] reads bytes, an [`Emitter`] writes them; neither
+//! can leave its bytes.
 //!
-//! A [`Frame`] is what a network stack makes of them for a device. Bytes are read by a [`Cursor`] and written by an [`Emitter`], neither of which can leave its bytes.
-//!
-//! The memory below is ordinary heap memory: in a bare cell the heap is direct-mapped, so that every buffer
-//! can be handed to a device. How a buffer's address becomes a device's is not here: see the platforms.
+//! The memory is ordinary heap memory. In a bare cell the heap is direct-mapped, so a device can use every buffer. The
+//! translation to device addresses is in the platforms.
 #![no_std]
 
 extern crate alloc;

@@ -12,42 +12,42 @@ pub struct CoreSet {
 const _: () = assert!(MAX_CORES <= u64::BITS as usize);
 
 impl CoreSet {
-    /// The cores whose bits are set: bit `i` for core `i`.
+    /// Returns the set of the cores whose bits are set: bit `i` for core `i`.
     pub const fn from_bits(bits: u64) -> Self {
         Self { bits }
     }
 
-    /// That core alone.
+    /// Returns the set of one core.
     pub const fn of(core: CoreIndex) -> Self {
         Self { bits: bit(core) }
     }
 
-    /// The first `count` cores.
+    /// Returns the set of the first `count` cores.
     pub const fn first(count: usize) -> Self {
         Self { bits: if count >= 64 { u64::MAX } else { (1 << count) - 1 } }
     }
 
-    /// A bit a core.
+    /// Returns the set as one bit per core.
     pub const fn bits(self) -> u64 {
         self.bits
     }
 
-    /// How many there are.
+    /// Returns the number of cores.
     pub const fn len(self) -> usize {
         self.bits.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.bits == 0
     }
 
-    /// Whether `core` is among them.
+    /// Returns whether `core` is in the set.
     pub const fn contains(self, core: CoreIndex) -> bool {
         self.bits & bit(core) != 0
     }
 
-    /// With `core`.
+    /// Returns the set with `core`.
     #[must_use]
     pub const fn with(self, core: CoreIndex) -> Self {
         Self { bits: self.bits | bit(core) }
@@ -59,7 +59,7 @@ impl CoreSet {
         self.bits.is_power_of_two()
     }
 
-    /// Without `core`.
+    /// Returns the set without `core`.
     #[must_use]
     pub const fn without(self, core: CoreIndex) -> Self {
         Self { bits: self.bits & !bit(core) }
@@ -76,7 +76,7 @@ const fn bit(core: CoreIndex) -> u64 {
 impl Iterator for CoreSet {
     type Item = CoreIndex;
 
-    /// Takes the lowest core out.
+    /// Removes and returns the lowest core.
     fn next(&mut self) -> Option<CoreIndex> {
         if self.bits == 0 {
             return None;
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_what_was_put_in_and_no_more() {
+    fn a_set_has_exactly_the_inserted_cores() {
         let set = CoreSet::of(CoreIndex(3)).with(CoreIndex(63)).with(CoreIndex(0)).without(CoreIndex(3));
         assert_eq!((set.len(), set.contains(CoreIndex(3))), (2, false));
         assert_eq!(set.map(|core| core.0).collect::<alloc::vec::Vec<_>>(), [0, 63]);

@@ -1,12 +1,12 @@
-//! What the library OS needs from below, as traits. What differs between a bare cell and a hosted one is
-//! behind these; but for virtual memory, whose trait (`isola_memory::regions::Window`) stands with what needs it.
+//! The traits that a platform implements for the library OS. They contain all differences between a bare cell and a
+//! hosted one except virtual memory, whose trait (`isola_memory::regions::Window`) is in the crate that uses it.
 //!
 //! - [`Platform`]: cores, interrupts, timer, console, report, descriptor.
 //! - [`network::NetworkQueue`]: a queue pair of a network device.
-//! - [`Clock`] and [`Instant`]: time, from the cycle counter.
+//! - [`Clock`] and [`Instant`]: time, derived from the cycle counter.
 //! - [`CoreIndex`]: a core of this cell.
 //!
-//! A platform is chosen once, when a core enters its cell; `isola-ebbs` then knows it as the core's own.
+//! A core gets its platform once, when it enters its cell; `isola-ebbs` stores it in the core's block.
 #![no_std]
 #![forbid(unsafe_code)]
 

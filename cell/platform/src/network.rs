@@ -1,4 +1,4 @@
-//! A network device as the stack above sees it: queue pairs that take and give Ethernet frames, without copies.
+//! The interface of a network device to the stack: queue pairs that receive and send Ethernet frames without copies.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -9,34 +9,36 @@ pub use isola_iobuf::{Frame, PartialChecksum};
 
 /// A network device.
 pub struct NetworkPort {
-    /// Its hardware address.
+    /// The device's hardware address.
     pub mac: [u8; 6],
-    /// Longest IP packet that it carries, in bytes.
+    /// The maximum length of an IP packet, in bytes.
     pub mtu: u16,
-    /// Bytes that it wants free before each frame that is sent, for a header of its own. Where there are fewer it puts
-    /// that elsewhere, which costs more.
+    /// The free bytes that the device prefers in front of each frame to send, for its own header. With fewer, it puts
+    /// the header into separate memory, at a higher cost.
     pub headroom: usize,
-    /// Its queue pairs, of which the first is in use. Each can serve another core; the last may be for cores that never come.
+    /// The queue pairs, of which the first is in use. Each can serve another core; the last ones may stay unused if the
+    /// cell never gets as many cores.
     pub queues: Vec<Box<dyn NetworkQueue + Send>>,
-    /// What says which frames go to which queue, where that can be said.
+    /// The control of the distribution of received flows over queues, if the device supports it.
     pub spreading: Option<Box<dyn FlowSpreading + Send>>,
 }
 
-/// Length of the key of the hash that spreads, in bytes.
+/// The length of the hash key for receive-side scaling, in bytes.
 pub const SPREADING_KEY_LEN: usize = 40;
 
-/// Parts that flows are spread over queues in.
+/// The number of entries of the indirection table, by which flows are distributed over queues.
 pub const SPREADING_PARTS: usize = 128;
 
-/// How a device spreads received frames over its queues: by the Toeplitz hash of a flow's addresses and ports, whose lowest
-/// bits choose one of [`SPREADING_PARTS`] (RSS). What belongs to no flow of TCP or UDP comes to the first queue. A device that
-/// does not hash is told how many queues there are, and spreads frames over them by itself.
+/// The distribution of received frames over the queues of a device (receive-side scaling, RSS): the lowest bits of the
+/// Toeplitz hash of a flow's addresses and ports select one of [`SPREADING_PARTS`] entries of the indirection table.
+/// Frames other than TCP and UDP arrive at the first queue. A device without the hash gets only the number of queues,
+/// and distributes frames over them in its own way.
 pub trait FlowSpreading {
-    /// Has the parts come to these queues from now on, or soon. The first `in_use` queues can be sent by from then on; a device
-    /// that does not hash spreads over all of these.
+    /// Sets the queue of each entry of the indirection table. The change takes effect now or shortly after. From then
+    /// on the first `in_use` queues can send; a device without the hash distributes frames over these queues.
     ///
     /// # Errors
-    /// [`SpreadingRefused`]: then frames come to any queue.
+    /// [`SpreadingRefused`]; then a frame may arrive at any queue.
     fn spread(
         &mut self,
         key: &[u8; SPREADING_KEY_LEN],
@@ -45,7 +47,7 @@ pub trait FlowSpreading {
     ) -> Result<(), SpreadingRefused>;
 }
 
-/// A device does not spread frames as it was told to.
+/// The error for a device that does not distribute frames as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpreadingRefused;
 
@@ -57,52 +59,52 @@ impl fmt::Display for SpreadingRefused {
 
 impl core::error::Error for SpreadingRefused {}
 
-/// A frame that was received.
+/// A received frame.
 #[derive(Debug)]
 pub struct ReceivedFrame {
-    /// The frame, from its Ethernet header on: all of it, or its beginning, with all headers.
+    /// The frame from its Ethernet header on: all of it, or a first part with all headers.
     pub frame: IoBuf,
-    /// What follows, where anything does: of a frame that a device has put together of several segments.
+    /// The rest of a frame that the device has merged from several segments, if there is any.
     pub rest: Option<Box<Chain>>,
-    /// What the device says of its TCP or UDP checksum.
+    /// The device's result for the TCP or UDP checksum.
     pub checksum: ReceivedChecksum,
 }
 
 impl ReceivedFrame {
-    /// Length of the frame, in bytes.
+    /// Returns the length of the frame, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.frame.len() + self.rest.as_ref().map_or(0, |rest| rest.len())
     }
 
-    /// Whether the frame has no bytes.
+    /// Returns whether the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What a device says of the checksum of a received TCP segment or UDP datagram.
+/// A device's result for the checksum of a received TCP segment or UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceivedChecksum {
-    /// Nothing: it must be checked.
+    /// The device has not verified the checksum; the stack must.
     Unchecked,
-    /// That it is right, or that the frame never left the machine.
+    /// The device has verified the checksum, or the frame never left the machine.
     Valid,
 }
 
-/// What a device does to frames that are sent, where it is asked to.
+/// The transmit offloads of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
-    /// It fills in TCP and UDP checksums.
+    /// The device completes TCP and UDP checksums.
     pub checksums: bool,
-    /// It cuts TCP segments over IPv4, and fills in their checksums.
+    /// The device segments TCP over IPv4, and completes the checksums of the segments.
     pub segments_ipv4: bool,
-    /// The same over IPv6.
+    /// The device does the same over IPv6.
     pub segments_ipv6: bool,
 }
 
 impl Offloads {
-    /// What two devices both do.
+    /// Returns the offloads that both devices support.
     pub const fn and(self, other: Self) -> Self {
         Self {
             checksums: self.checksums && other.checksums,
@@ -112,48 +114,47 @@ impl Offloads {
     }
 }
 
-/// A queue pair of a network device. Used by one core at a time.
+/// A queue pair of a network device, used by one core at a time.
 pub trait NetworkQueue {
-    /// The interrupt vector by which it calls for attention, on the core that [`Self::attach`] named last.
+    /// Returns the vector of the queue's interrupt, on the core that called [`Self::attach`] last.
     fn vector(&self) -> u8;
 
-    /// What the device can do to frames that are sent.
+    /// Returns the transmit offloads that the device supports.
     fn offloads(&self) -> Offloads;
 
-    /// Makes the calling core the one that is interrupted.
+    /// Routes the queue's interrupt to the calling core.
     fn attach(&mut self);
 
-    /// The core that serves the queue is run by another processor core than before: its interrupts go there from here on.
-    /// Called on the core.
+    /// Routes the queue's interrupt to the core that now runs the calling vcore, after the vcore was passed on.
     fn redirect(&mut self) {}
 
-    /// The next received frame, where there is one. Gives the device a fresh buffer for it.
+    /// Returns the next received frame, if there is one, and gives the device a new buffer in its place.
     fn receive(&mut self) -> Option<ReceivedFrame>;
 
-    /// Whether [`Self::receive`] may return another frame, as far as is known without another look at the device: what has
-    /// come since the last look, [`Self::enable_interrupts`] tells.
+    /// Returns whether [`Self::receive`] may return another frame, without a new check of the device. Frames that
+    /// arrived since the last check do not count; [`Self::enable_interrupts`] reports those.
     fn may_have_received(&self) -> bool {
         true
     }
 
-    /// Hands a frame to the device, which starts on it at the latest at the next [`Self::flush`].
+    /// Queues a frame. The device begins to send it at the latest at the next [`Self::flush`].
     ///
     /// # Errors
-    /// Gives the frame back where the queue is full: it is the next to be handed over.
+    /// Returns the frame if the queue is full. It must be the next frame to send.
     fn send(&mut self, frame: Frame) -> Result<(), Frame>;
 
-    /// Tells the device of all frames handed over.
+    /// Notifies the device of all queued frames.
     fn flush(&mut self);
 
-    /// Gives the heads of frames that the device is done with back to `recycle`, so that their memory can be used again.
-    /// Those that nobody takes back are let go of as their place in the queue is needed.
+    /// Passes the heads of frames that the device has sent to `recycle`, so that their memory can be reused. The queue
+    /// drops the heads that are not reclaimed when it needs their entries.
     fn reclaim(&mut self, recycle: &mut dyn FnMut(IoBufMut));
 
-    /// Asks for interrupts on received frames. Returns whether frames had arrived meanwhile: then the
-    /// caller has to look again, as no interrupt will tell.
+    /// Enables interrupts for received frames. Returns whether frames have already arrived: these cause no interrupt,
+    /// so the caller has to receive again.
     fn enable_interrupts(&mut self) -> FramesPending;
 
-    /// Asks for no interrupts: the caller polls.
+    /// Disables interrupts: the caller polls.
     fn disable_interrupts(&mut self);
 }
 
@@ -161,8 +162,8 @@ pub trait NetworkQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum FramesPending {
-    /// Some do.
+    /// Frames wait.
     Yes,
-    /// None do.
+    /// No frame waits.
     No,
 }

@@ -1,4 +1,4 @@
-//! The machine below a cell, as its cores see it.
+//! The machine below a cell, as an interface for the cell's cores.
 
 use crate::network::NetworkPort;
 use crate::{Clock, CoreSet};
@@ -9,23 +9,25 @@ use isola_abi::places::{Order, Places};
 use isola_abi::query::Questions;
 use isola_abi::report::Report;
 
-/// A core of this cell, counted from 0 in the order of the descriptor. Core 0 starts the cell.
+/// The index of a core slot of this cell, and of the slot's vcore, in the order of the descriptor. Core 0 starts the
+/// application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoreIndex(pub u32);
 
-/// What a processor core finds after it has gone on with what others were in the middle of.
+/// The state of a core after [`Platform::go_on_with_others`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnTurn {
-    /// All is as it was.
+    /// The core resumed no suspended context.
     Undisturbed,
-    /// Others had the core: its timer is not as it was armed.
+    /// The core resumed suspended contexts, and no more are left. The timer is not armed as before.
     Last,
-    /// Others had it, and will want it again, after a few events of its own.
+    /// The core resumed suspended contexts, and will resume others after a few of its own events. The timer is not
+    /// armed as before.
     Brief,
 }
 
-/// Interrupt vectors that arrived, of one quarter of all vectors: a bit each. Fits into two registers, as the loop takes one
-/// in each pass.
+/// Pending interrupt vectors of one quarter of all vectors, one bit each. The value fits into two registers, because
+/// the loop takes one in each pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PendingVectors {
     bits: u64,
@@ -33,13 +35,13 @@ pub struct PendingVectors {
     others: Others,
 }
 
-/// Whether vectors of other quarters arrived, too.
+/// Whether vectors of other quarters are pending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Others {
-    /// None did.
+    /// No others are pending.
     #[default]
     None,
-    /// Some did: [`Platform::take_interrupts`] returns them next.
+    /// Others are pending: [`Platform::take_interrupts`] returns them next.
     Arrived,
 }
 
@@ -50,13 +52,13 @@ impl PendingVectors {
         Self { bits, quarter, others }
     }
 
-    /// Whether none arrived.
+    /// Returns whether no vector of this quarter is pending.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.bits == 0
     }
 
-    /// Whether vectors of other quarters arrived, too.
+    /// Returns whether vectors of other quarters are pending.
     #[inline]
     pub const fn others(&self) -> Others {
         self.others
@@ -66,7 +68,7 @@ impl PendingVectors {
 impl Iterator for PendingVectors {
     type Item = u8;
 
-    /// Takes the lowest vector out.
+    /// Removes and returns the lowest vector.
     #[inline]
     fn next(&mut self) -> Option<u8> {
         if self.bits == 0 {
@@ -78,39 +80,41 @@ impl Iterator for PendingVectors {
     }
 }
 
-/// The machine below a cell. One value serves all its cores; "this core" is the one that calls.
+/// The machine below a cell. All cores of the cell share one value; a method acts on the calling vcore unless it says
+/// otherwise.
 ///
-/// Interrupts are off on a core but within [`Platform::take_interrupts`] and [`Platform::halt`].
+/// Interrupts are disabled on a core except within [`Platform::take_interrupts`], [`Platform::halt`] and
+/// [`Platform::sleep`].
 pub trait Platform: Sync {
-    /// What the cell owns.
+    /// Returns the cell's resources.
     fn descriptor(&self) -> &Descriptor;
 
-    /// Where the cell says what it does.
+    /// Returns the cell's report.
     fn report(&self) -> &Report;
 
-    /// Returns what the cell's activities used.
+    /// Returns the ledger of the cell's activities.
     fn ledger(&self) -> Ledger<'_>;
 
-    /// The clock of all cores.
+    /// Returns the clock, the same for all cores.
     fn clock(&self) -> &Clock;
 
-    /// Returns the vectors of interrupts that came while the core was halted or during this call, one quarter of all vectors at
-    /// a time. Lets interrupts in for a moment if none is pending.
+    /// Returns the pending interrupt vectors, one quarter of all vectors at a time. Enables interrupts for a moment if
+    /// none is pending.
     fn take_interrupts(&self) -> PendingVectors;
 
-    /// This core has nothing to do and may not be run for a while: what it keeps to itself, and what others would wait
-    /// for it with, is given up.
+    /// Prepares the calling vcore for a time in which it may not run: returns its cached memory if memory is short, and
+    /// ends its part in the grace periods of unmapped pages, for which other cores would wait.
     fn rest(&self);
 
-    /// Halts the processor core that runs this core until an interrupt comes for any of those that it carries; returns at
-    /// once where one is pending already. All of them rest.
+    /// Halts the core until an interrupt arrives for any of its vcores. Returns at once if one is pending. All vcores
+    /// of the core must have called [`Platform::rest`].
     fn halt(&self);
 
-    /// This core runs again: the end of [`Platform::rest`].
+    /// Ends [`Platform::rest`]: the calling vcore runs again.
     fn rise(&self);
 
-    /// Does [`Self::rest`], [`Self::halt`], [`Self::rise`] and [`Self::take_interrupts`], for a processor core that runs one
-    /// core.
+    /// Calls [`Self::rest`], [`Self::halt`], [`Self::rise`] and [`Self::take_interrupts`], for a core that runs one
+    /// vcore.
     fn sleep(&self) -> PendingVectors {
         self.rest();
         self.halt();
@@ -118,52 +122,51 @@ pub trait Platform: Sync {
         self.take_interrupts()
     }
 
-    /// The places that the cell has for cores, and what is ordered of the cores at them.
+    /// Returns the cell's core slots and their orders.
     fn places(&self) -> &Places;
 
-    /// The calling processor core runs these cores from here on, or none, and the one that calls is the one whose place it
-    /// came to: their interrupts go to it.
+    /// Sets the vcores that the calling core runs from now on, possibly none, and routes their interrupts to this core.
+    /// For the vcore of the core's own slot.
     fn carry(&self, cores: CoreSet);
 
-    /// Ends the calling processor core's time in the cell, by that order: it runs no core any more, and allocates nothing.
-    /// Says that the order was carried out. Returns where a core is given to the cell again, at the same place, or the cell
-    /// has ended.
+    /// Makes the calling core leave the cell by `order`, and publishes the order's echo. The core must run no vcore,
+    /// and allocates nothing. Returns only if a core enters the same core slot again, or the cell has ended.
     fn leave(&self, order: Order);
 
-    /// Goes on with what a processor core was in the middle of that was taken from the cell by force, if there is any, on
-    /// this one, which is between two events: until that has left, or it is this one's own turn.
+    /// Resumes suspended contexts on the calling core, between two of its events, if there are any. Returns when the
+    /// resumed contexts have ended, or at the rotation to the core's own events.
     fn go_on_with_others(&self) -> OwnTurn;
 
-    /// Interrupts this core once, when its cycle counter has reached `deadline`, or not at all for `None`.
-    /// Replaces what was armed before.
+    /// Arms the timer: one interrupt when the cycle counter has reached `deadline`, or none for `None`. Replaces the
+    /// previous deadline.
     fn arm_timer(&self, deadline: Option<u64>);
 
-    /// Interrupts another core, so that it returns from [`Platform::halt`].
+    /// Wakes another core, so that it returns from [`Platform::halt`].
     fn wake(&self, core: CoreIndex);
 
-    /// Interrupts a core of this cell, the calling one included, by `vector`: as a device would.
+    /// Sends an interrupt with `vector` to a core of this cell, possibly the calling one, as a device does.
     fn interrupt(&self, core: CoreIndex, vector: u8);
 
-    /// Prints.
+    /// Prints on the cell's console.
     fn print(&self, text: &[u8]);
 
-    /// Tells the supervisor, where there is one, that the report has news.
+    /// Notifies the supervisor, if there is one, of a change of the report.
     fn ring_supervisor(&self);
 
-    /// What the supervisor asks of the cell.
+    /// Returns the supervisor's request to the cell.
     fn request(&self) -> Request;
 
-    /// What the host tool asks of the cell.
+    /// Returns the host tool's queries to the cell.
     fn questions(&self) -> &Questions;
 
-    /// Takes the network devices into use. Empty where there are none, and on every call but the first.
+    /// Initialises the network devices. Returns none if the cell has none, and on every call after the first.
     fn open_network(&self) -> Vec<NetworkPort>;
 
-    /// Memory of the cell that nobody uses, in bytes: a few loads.
+    /// Returns the cell's free memory, in bytes. Costs a few loads.
     fn memory_free(&self) -> usize;
 
-    /// Returns 64 random bits. An attacker cannot guess them where the processor has a generator; a bare cell on one without
-    /// RDRAND takes them from the cycle counter.
+    /// Returns 64 random bits. They are unpredictable if the processor has a generator; a bare cell without RDRAND
+    /// takes them from the cycle counter.
     fn entropy(&self) -> u64;
 }
 
@@ -172,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vectors_come_out_in_order_and_once() {
+    fn vectors_are_returned_once_and_in_order() {
         assert!(PendingVectors::default().is_empty());
         let vectors =
             |quarter, bits| PendingVectors::of_quarter(quarter, bits, Others::None).collect::<Vec<_>>();

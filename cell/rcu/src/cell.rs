@@ -1,4 +1,4 @@
-//! One value that is read everywhere and replaced now and then: a configuration, a routing table.
+//! A single value that all cores read and that changes rarely: a configuration, a routing table.
 
 use crate::retired::{check, retire};
 use crate::sync::{AtomicPtr, Ordering};
@@ -8,7 +8,8 @@ use core::marker::PhantomData;
 use isola_events::quiescence::{self, Domain};
 use spin::Mutex;
 
-/// A value of a cell's cores. To be made by the cell that uses it, as a representative of an Ebb for one.
+/// A value that the cores of a cell share. It belongs to the cell that creates it, for example as a representative of
+/// an Ebb.
 pub struct RcuCell<T> {
     value: AtomicPtr<T>,
     writers: Mutex<()>,
@@ -16,13 +17,13 @@ pub struct RcuCell<T> {
     owned: PhantomData<T>,
 }
 
-// SAFETY: cores read the value at the same time (`Sync`), and it is dropped on whichever core (`Send`).
+// SAFETY: several cores read the value at the same time (`Sync`), and any core may drop it (`Send`).
 unsafe impl<T: Send + Sync> Sync for RcuCell<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for RcuCell<T> {}
 
 impl<T: Send + Sync + 'static> RcuCell<T> {
-    /// That value, for the calling core's cell.
+    /// Creates the value, for the calling core's cell.
     pub fn new(value: T) -> Self {
         let value = AtomicPtr::new(Box::into_raw(Box::new(value)));
         Self { value, writers: Mutex::new(()), domain: Domain::current(), owned: PhantomData }
@@ -31,20 +32,20 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
     /// Calls `look` with the value.
     ///
     /// # Panics
-    /// On a core of another cell.
+    /// Panics on a core of another cell.
     #[inline]
     pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         check(self.domain);
         quiescence::read(|| {
-            // SAFETY: the pointer is of a box, which is freed only after this event (the crate's argument).
+            // SAFETY: the pointer is from a box, which is freed only after this event (the crate's soundness argument).
             look(unsafe { &*self.value.load(Ordering::Acquire) })
         })
     }
 
-    /// Puts `value` in the place of what is there.
+    /// Replaces the value.
     ///
     /// # Panics
-    /// On a core of another cell.
+    /// Panics on a core of another cell.
     pub fn set(&self, value: T) {
         check(self.domain);
         let next = Box::into_raw(Box::new(value));
@@ -53,11 +54,11 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
         drop(writing);
     }
 
-    /// Puts what `change` makes of the value in its place. No other writer comes between; `change` may not write to
-    /// this cell itself.
+    /// Replaces the value by the result of `change`, without other writers in between. `change` must not write to this
+    /// cell itself.
     ///
     /// # Panics
-    /// On a core of another cell.
+    /// Panics on a core of another cell.
     pub fn update(&self, change: impl FnOnce(&T) -> T) {
         check(self.domain);
         let writing = self.writers.lock();
@@ -68,14 +69,14 @@ impl<T: Send + Sync + 'static> RcuCell<T> {
 
     fn replace(&self, next: *mut T) {
         let before = self.value.swap(next, Ordering::AcqRel);
-        // SAFETY: the swap gave this caller alone the pointer, of a box that nobody finds from now on.
+        // SAFETY: the swap gave the pointer to this caller alone; it is from a box, and later readers do not find it.
         unsafe { retire(before) };
     }
 }
 
 impl<T> Drop for RcuCell<T> {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the cell any more, and readers do not outlive their borrow of it.
+        // SAFETY: the cell has no other owner, and readers do not outlive their borrow of it.
         drop(unsafe { Box::from_raw(self.value.load(Ordering::Relaxed)) });
     }
 }

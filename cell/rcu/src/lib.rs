@@ -1,18 +1,20 @@
-//! What several cores read without locks and change now and then (RCU; EbbRT 3.2.1): reading is plain loads, and what
-//! was replaced lives until no event that may look at it runs any more ([`isola_events::quiescence`]).
+//! Data that several cores read without locks and change rarely (RCU; EbbRT 3.2.1). A read consists of plain loads. A
+//! replaced value lives until no running event can hold a reference to it ([`isola_events::quiescence`]).
 //!
 //! - [`RcuCell`]: one value.
 //! - [`RcuMap`]: a hash table.
 //!
-//! Reading takes a closure, so that no reference leaves the event: it cannot await, and a fiber that blocks in it panics.
-//! Writers take a lock for each other; readers never wait for them, and see a value or the one before, whole.
+//! A read takes a closure, so that no reference outlives the event: the closure cannot await, and a fiber that blocks
+//! in it panics. Writers exclude each other by a lock. Readers never wait for writers; they see the value before or
+//! after a write, never a part of both.
 //!
-//! # Why it is sound
+//! # Soundness
 //!
-//! A reader gets its references in [`quiescence::read`](isola_events::quiescence::read), within one event. Whoever
-//! unlinks an object defers its free by that module, which runs it once every core has been between events since, or is
-//! halted: no reference from before is left, and later readers do not find the object. Both sides must be of one cell, as
-//! grace periods are: each cell and table remembers whose it is, and panics elsewhere.
+//! A reader has references only within [`quiescence::read`](isola_events::quiescence::read), and therefore within one
+//! event. A writer that unlinks an object defers its free by the same module. The deferred work runs after every core
+//! has been between two events, or is halted: all references from before are gone, and later readers do not find the
+//! object. Readers and writers must be in the same cell, because grace periods are per cell. Each cell and table
+//! records its cell, and panics in another.
 #![no_std]
 #![allow(
     unsafe_code,

@@ -1,4 +1,4 @@
-//! Atomics, which loom replaces by its own to try all interleavings of the models (`cargo xtask test models`).
+//! Atomics. In the models, loom's atomics replace them and explore all interleavings (`cargo xtask test models`).
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};

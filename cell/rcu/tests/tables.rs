@@ -1,4 +1,4 @@
-//! Tables and cells against simple models, and against cores that read while others write.
+//! Tables and cells compared with simple models, and under concurrent reads and writes.
 
 use isola_ebbs::{Representative, current_core};
 use isola_events::quiescence::is_reading;
@@ -25,7 +25,7 @@ fn cell(cores: usize, main: impl Fn() + Sync) {
     assert!(codes.iter().all(|code| *code == 0));
 }
 
-/// What notices that it is used after it was dropped, and counts its drops.
+/// A value that detects its use after its drop, and counts drops.
 #[derive(Debug)]
 struct Watched {
     number: u64,
@@ -51,7 +51,7 @@ impl Drop for Watched {
     }
 }
 
-/// Hashes of few values, so that keys share buckets and hashes.
+/// A hash function with few values, so that keys share buckets and hashes.
 #[derive(Clone, Copy)]
 struct FewHashes(u64);
 
@@ -84,7 +84,7 @@ enum Step {
     Remove(u16),
     Get(u16),
     List,
-    /// Lets what was replaced be dropped.
+    /// Lets replaced values be dropped.
     Pause,
 }
 
@@ -100,7 +100,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..600)
 }
 
-/// Waits until so many values were dropped: work that waits for a grace period runs when it is its turn.
+/// Waits until `expected` values were dropped: deferred work runs in an event of its own after the grace period.
 async fn settle(dropped: &AtomicUsize, expected: usize) {
     for _ in 0..10_000 {
         if dropped.load(Ordering::Relaxed) >= expected {
@@ -139,7 +139,7 @@ async fn follow(steps: Vec<Step>, modulus: u64) {
         }
         assert_eq!((map.len(), map.is_empty()), (model.len(), model.is_empty()));
     }
-    // What is not in the table any more is dropped, and what is in it is not.
+    // Values no longer in the table are dropped, those in the table are not.
     settle(&dropped, made - model.len()).await;
     drop(map);
     assert_eq!(made, dropped.load(Ordering::Relaxed));
@@ -147,7 +147,7 @@ async fn follow(steps: Vec<Step>, modulus: u64) {
 
 proptest! {
     #[test]
-    fn a_table_holds_what_a_hash_map_holds(steps in steps(), modulus in prop_oneof![1..4_u64, 5..1000_u64]) {
+    fn a_table_behaves_like_a_hash_map(steps in steps(), modulus in prop_oneof![1..4_u64, 5..1000_u64]) {
         cell(1, move || {
             let steps = steps.clone();
             spawn_task(async move {
@@ -158,7 +158,7 @@ proptest! {
     }
 }
 
-/// Has all cores run `work`, and returns when all have.
+/// Runs `work` on all cores, and returns when all have finished.
 async fn on_all_cores<F: Future<Output = ()> + 'static>(
     cores: u32,
     work: impl Fn(u32) -> F + Send + Clone + 'static,
@@ -177,7 +177,7 @@ async fn on_all_cores<F: Future<Output = ()> + 'static>(
 }
 
 #[test]
-fn what_is_replaced_or_taken_out_while_it_is_looked_at_lives_until_the_look_ends() {
+fn values_replaced_or_removed_during_a_read_live_until_its_end() {
     cell(1, || {
         spawn_task(async {
             let dropped = Arc::new(AtomicUsize::new(0));
@@ -196,7 +196,7 @@ fn what_is_replaced_or_taken_out_while_it_is_looked_at_lives_until_the_look_ends
                 value.set(Watched::new(21, &dropped));
                 assert_eq!((looked_at.number(), value.read(Watched::number)), (20, 21));
             });
-            assert_eq!(dropped.load(Ordering::Relaxed), 0, "something is dropped within the event");
+            assert_eq!(dropped.load(Ordering::Relaxed), 0, "a value was dropped within the event");
             settle(&dropped, 101).await;
             exit(0);
         })
@@ -205,14 +205,14 @@ fn what_is_replaced_or_taken_out_while_it_is_looked_at_lives_until_the_look_ends
 }
 
 #[test]
-fn cores_that_read_while_others_write_see_whole_values_that_are_alive() {
+fn concurrent_readers_see_complete_values_that_are_alive() {
     const KEYS: u64 = 64;
     const ROUNDS: u64 = 3_000;
     cell(4, || {
         spawn_task(async {
             let dropped = Arc::new(AtomicUsize::new(0));
             let map = Arc::new(RcuMap::with_hasher(FewHashes(40)));
-            // Keys that are never taken out are always found.
+            // Keys that are never removed are always found.
             (0..KEYS).step_by(2).for_each(|key| {
                 map.insert(key, Watched::new(key, &dropped));
             });
@@ -264,7 +264,7 @@ fn cores_that_read_while_others_write_see_whole_values_that_are_alive() {
                 }
                 sleep(Duration::from_micros(100)).await;
             }
-            assert_eq!(map.len(), Arc::strong_count(&dropped) - 1, "what was taken out is not dropped");
+            assert_eq!(map.len(), Arc::strong_count(&dropped) - 1, "a removed value was not dropped");
             exit(0);
         })
         .detach();
@@ -272,7 +272,7 @@ fn cores_that_read_while_others_write_see_whole_values_that_are_alive() {
 }
 
 #[test]
-fn a_cell_gives_one_of_its_values_whole_and_updates_are_not_lost() {
+fn reads_are_atomic_and_updates_are_not_lost() {
     cell(3, || {
         spawn_task(async {
             let dropped = Arc::new(AtomicUsize::new(0));
@@ -304,7 +304,7 @@ fn a_cell_gives_one_of_its_values_whole_and_updates_are_not_lost() {
 }
 
 #[test]
-fn what_is_set_during_an_update_is_set_after_it() {
+fn a_set_during_an_update_takes_effect_after_it() {
     static UPDATING: AtomicBool = AtomicBool::new(false);
     static SET: AtomicUsize = AtomicUsize::new(0);
     cell(2, || {
@@ -326,7 +326,7 @@ fn what_is_set_during_an_update_is_set_after_it() {
             while SET.load(Ordering::Acquire) == 0 {
                 yield_now().await;
             }
-            assert_eq!(value.read(|value| *value), 7, "a value that was set is lost");
+            assert_eq!(value.read(|value| *value), 7, "a set value was lost");
             exit(0);
         })
         .detach();
@@ -335,7 +335,7 @@ fn what_is_set_during_an_update_is_set_after_it() {
 
 #[test]
 #[should_panic(expected = "no core of a hosted cell panics")]
-fn what_one_cell_shares_is_not_read_by_another() {
+fn a_read_from_another_cell_panics() {
     use std::sync::Mutex;
     static SHARED: Mutex<Option<Arc<RcuCell<u32>>>> = Mutex::new(None);
     cell(1, || {
@@ -359,7 +359,7 @@ impl Representative for Names {
 }
 
 #[test]
-fn all_cores_of_a_cell_find_what_one_has_put_in() {
+fn all_cores_find_the_entries_of_one() {
     static NAMES: isola_ebbs::CellEbb<Names> = isola_ebbs::CellEbb::new();
     cell(2, || {
         for number in 0..1_000 {

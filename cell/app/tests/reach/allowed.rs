@@ -1,4 +1,5 @@
-//! What an application may do compiles: the other files are rejected for what they name, not for how they are built.
+//! A valid application compiles. The compiler therefore rejects the other files for the items that they name, not for
+//! their package.
 #![forbid(unsafe_code)]
 
 use isola::prelude::*;

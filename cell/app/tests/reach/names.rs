@@ -6,18 +6,18 @@ use isola::on; //~ E0603
 use isola::on::bare; //~ E0603 E0432
 use isola::on::CellHeap; //~ E0603
 
-// What macros need, and no more.
+// The macros' module exports only the items that the macros need.
 use isola::__private::bare; //~ E0432
 use isola::__private::machine; //~ E0432
 use isola::__private::start; //~ E0432
 use isola::__private::AUTHORITY; //~ E0432
 
-// What tests of crashes need, and no more.
+// The fault injection module exports only the items that crash tests need.
 use isola::fault_injection::machine; //~ E0432
 use isola::fault_injection::send_reserved_vector; //~ E0432
 use isola::fault_injection::offer_and_keep; //~ E0432
 
-// The platform's value, from which all of a core follows.
+// The platform's value, which gives access to all state of a core.
 use isola::ebbs::platform; //~ E0432
 use isola::ebbs::CoreBlock; //~ E0432
 use isola::ebbs::CoreIdentity; //~ E0432

@@ -1,8 +1,8 @@
-//! An application that forbids unsafe code has no other way around the names: neither a transmuted value, nor a symbol, nor
-//! instructions of its own.
+//! An application that forbids unsafe code cannot circumvent the names: it can use neither a transmuted value, nor a
+//! symbol, nor inline assembly.
 #![forbid(unsafe_code)]
 
-/// A function of the image by its symbol, declared safe.
+/// A function of the image, declared safe by its symbol.
 unsafe extern "C" { //~ unsafe_code
     safe fn isola_exception();
 }

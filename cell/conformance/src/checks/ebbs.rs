@@ -1,4 +1,4 @@
-//! Components with one representative a core, or a cell.
+//! Components with one representative per core or per cell.
 
 use crate::{Outcome, cores};
 use alloc::sync::Arc;
@@ -23,7 +23,7 @@ impl Representative for Counter {
     }
 }
 
-/// Tells [`MADE`] when it is made.
+/// A representative that counts its creations in [`MADE`].
 struct Late;
 
 impl Representative for Late {

@@ -1,4 +1,4 @@
-//! Events: their order, their core, whom they are charged to.
+//! Events: their order, their cores and their activities.
 
 use crate::support::until_set;
 use crate::{Broken, Outcome, cores, on_core, others};
@@ -80,7 +80,7 @@ pub async fn no_wake_up_is_lost_between_cores_that_halt() -> Outcome {
     let done = Arc::new(AtomicUsize::new(0));
     let told = done.clone();
     let home = current_core();
-    // The first core halts as well, until the last message comes.
+    // The first core halts as well, until the last message arrives.
     let waiting = spawn_task(async move {
         while told.load(Ordering::Acquire) == 0 {
             isola_events::sleep(core::time::Duration::from_millis(20)).await;
@@ -144,7 +144,7 @@ pub async fn cycles_are_charged_to_whom_they_belong() -> Outcome {
     while done.load(Ordering::Acquire) == 0 {
         yield_now().await;
     }
-    // The event has ended once its core has run another.
+    // The event has ended once its core has run another one.
     on_core(core, || async {}).await;
     ensure!(charged() - before >= WORK, "{} cycles charged of {WORK}", charged() - before);
     Ok(())

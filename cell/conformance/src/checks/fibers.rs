@@ -1,4 +1,4 @@
-//! Code that blocks, on stacks of its own.
+//! Blocking code on fibers.
 
 use crate::{Broken, Outcome};
 use alloc::rc::Rc;
@@ -10,7 +10,7 @@ use isola_events::future::join_all;
 use isola_events::{parallel, sleep, spawn_task, yield_now};
 use isola_fibers::{FiberError, block_on, spawn_fiber};
 
-/// Blocks at the bottom of so many calls, each with something on the stack.
+/// Blocks at a call depth of `depth`, with data on the stack of each call.
 fn descend(depth: u64) -> u64 {
     let on_stack = core::hint::black_box([depth; 8]);
     if depth == 0 {

@@ -1,4 +1,4 @@
-//! What a core does before it halts.
+//! Idle handlers.
 
 use crate::Outcome;
 use alloc::rc::Rc;

@@ -12,10 +12,10 @@ use isola_ebbs::{current_core, platform};
 use isola_events::interrupt::{Interrupt, InterruptError, on_interrupt};
 use isola_events::{sleep, yield_now};
 
-/// Vectors that nothing else uses.
+/// The first of the vectors that only these checks use.
 const FIRST: u8 = 0xa0;
 
-/// The vector by which another core is asked to interrupt back.
+/// The vector at which another core sends an interrupt back.
 const THERE: u8 = FIRST - 1;
 
 fn bind(vector: u8, handler: impl Fn() + 'static) -> Result<Interrupt, Broken> {
@@ -44,7 +44,7 @@ pub async fn cores_interrupt_each_other() -> Outcome {
             counted.fetch_add(1, Ordering::Relaxed);
         })?;
         on_core(core, move || async move {
-            // Where the cell has one core, each interrupt would make another for ever.
+            // With a single vector in a cell of one core, each interrupt would cause another one forever.
             let bound = on_interrupt(THERE, move || platform().interrupt(here, FIRST)).map(Interrupt::keep);
             assert!(matches!(bound, Ok(()) | Err(InterruptError::Taken { .. })));
         })
@@ -52,7 +52,7 @@ pub async fn cores_interrupt_each_other() -> Outcome {
         for turn in 0..TURNS {
             platform().interrupt(core, THERE);
             while back.load(Ordering::Relaxed) <= turn {
-                // Both cores halt, and are woken by nothing else.
+                // Both cores halt, and only the interrupts wake them.
                 match turn % 2 {
                     0 => yield_now().await,
                     _ => sleep(core::time::Duration::from_micros(200)).await,

@@ -1,4 +1,4 @@
-//! Buffers that carry data without copies.
+//! Buffers for zero-copy I/O.
 
 use crate::{Outcome, cores};
 use alloc::vec::Vec;
@@ -37,7 +37,7 @@ pub async fn views_of_one_memory_are_read_on_all_cores() -> Outcome {
     for (core, sum) in sums.await.into_iter().enumerate() {
         ensure!(sum == Some(7 * (4_096 - core as u64)), "core {core}: {sum:?}");
     }
-    // Who is left has it alone, once the others' views are gone.
+    // The last holder becomes the sole owner once the other cores have dropped their views.
     let mut view = whole;
     while let Err(shared) = view.try_into_mut() {
         view = shared;

@@ -1,4 +1,4 @@
-//! The heap, as an application sees it.
+//! The heap, through an application's interface.
 
 use crate::{Outcome, cores, cut_up_memory};
 use alloc::boxed::Box;
@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use isola_ebbs::platform;
 use isola_events::{parallel, yield_now};
 
-/// Sizes of all kinds: the smallest, around the borders of size classes, of pages, and beyond.
+/// Object sizes: the smallest, around the bounds of size classes and pages, and larger ones.
 const SIZES: [usize; 14] = [1, 8, 16, 17, 64, 100, 128, 129, 1_000, 4_095, 4_096, 4_097, 33_000, 300_000];
 
-/// A word that is like no other object's.
+/// Returns a byte of an object's pattern, which differs between objects.
 fn mark(seed: usize, index: usize) -> u8 {
     (seed.wrapping_mul(31) ^ index.wrapping_mul(7)) as u8
 }
@@ -62,7 +62,7 @@ pub async fn objects_are_freed_by_other_cores() -> Outcome {
 }
 
 pub async fn what_was_freed_can_be_had_again() -> Outcome {
-    // In sum more than a small cell has.
+    // In total, the turns allocate more than the memory of a small cell.
     for turn in 0..32_usize {
         let block = vec![turn as u8; 256 << 10];
         ensure!(block.iter().all(|byte| *byte == turn as u8), "turn {turn}");
@@ -81,7 +81,7 @@ pub async fn large_objects_are_had_from_memory_that_is_cut_up() -> Outcome {
     let wall = vec![1_u8; 100_000];
     ensure!(large.try_reserve_exact(len / 4).is_ok(), "{} bytes more", len / 4);
     large.extend((len..len + len / 4).map(|index| mark(len, index)));
-    // Of classes whose spans are longer than what is free in a row.
+    // Objects of classes with spans longer than any free run.
     let objects: Vec<_> = (0..40).map(|turn| make(turn, 20_000 + turn * 300)).collect();
     ensure!((0..).zip(&objects).all(|(turn, object)| is_whole(turn, object)), "objects of classes");
     let large = Arc::new(large);
@@ -100,7 +100,7 @@ pub async fn large_objects_are_had_from_memory_that_is_cut_up() -> Outcome {
 pub async fn memory_that_is_cut_up_is_not_used_up() -> Outcome {
     let held = cut_up_memory();
     let len = (platform().memory_free() / 2).min(1 << 20);
-    // What is its host's is not cut up, and there is more of it than turns could use up.
+    // With its host's memory there is no fragmentation, and more memory than the turns could use up.
     let turns = if held.is_empty() { 20 } else { 1000 };
     for turn in 0..turns {
         let mut large: Vec<u8> = Vec::new();
@@ -118,7 +118,7 @@ pub async fn memory_that_is_cut_up_is_not_used_up() -> Outcome {
 
 type Objects = Vec<Box<[u8]>>;
 
-/// What each core is to take.
+/// The objects that each core takes.
 struct Shelves(Vec<spin::Mutex<Objects>>);
 
 impl Shelves {

@@ -1,4 +1,4 @@
-//! The checks, by what they are about.
+//! The checks, by subject.
 
 mod ebbs;
 mod events;
@@ -17,7 +17,7 @@ mod timers;
 use crate::Check;
 use alloc::boxed::Box;
 
-/// Makes the table of checks, of a path a line.
+/// Defines the table of checks from a list of paths.
 macro_rules! checks {
     ($($module:ident::$name:ident,)+) => {
         /// All checks, in the order in which they run.

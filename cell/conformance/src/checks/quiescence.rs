@@ -1,4 +1,4 @@
-//! Deferred work, and what is read without locks.
+//! Deferred work, and lock-free reads.
 
 use crate::{Outcome, cores};
 use alloc::sync::Arc;
@@ -19,7 +19,7 @@ pub async fn deferred_work_of_all_cores_runs() -> Outcome {
                 defer(move || {
                     ran.fetch_add(1, Ordering::Relaxed);
                 });
-                // Now and then the core halts.
+                // The core halts in some turns.
                 match turn % 10 {
                     9 => sleep(Duration::from_micros(100)).await,
                     _ => yield_now().await,
@@ -28,7 +28,7 @@ pub async fn deferred_work_of_all_cores_runs() -> Outcome {
         }
     })
     .await;
-    // The suite's time limit finds what never runs.
+    // The suite's time limit detects work that never runs.
     while ran.load(Ordering::Relaxed) < parts * EACH {
         sleep(Duration::from_micros(200)).await;
     }

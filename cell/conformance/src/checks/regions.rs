@@ -1,4 +1,4 @@
-//! Regions, as an application sees them.
+//! Regions, through an application's interface.
 
 use crate::{Outcome, cores};
 use alloc::sync::Arc;
@@ -58,7 +58,7 @@ pub async fn what_is_there_from_the_beginning_never_faults() -> Outcome {
     Ok(())
 }
 
-/// The application's own pager: every page begins with its number.
+/// An application's own pager: each page begins with its number.
 struct Numbered;
 
 impl Pager for Numbered {
@@ -87,7 +87,7 @@ pub async fn regions_of_all_cores_are_apart_and_come_back() -> Outcome {
     let sums = parallel(cores(), |core| async move {
         let mut sum = 0;
         for round in 1..5_usize {
-            // 2 MiB a core do not fit in a small cell with many: every eighth page is touched.
+            // Touches every eighth page only: 2 MiB per core do not fit in a small cell with many cores.
             let mut region = Region::new("own", 2 * MIB, OnDemand::new(PageSize::FourKib))?;
             region.chunks_mut(8 * PAGE).for_each(|pages| pages[round] = core as u8 + 1);
             sum += region

@@ -1,4 +1,4 @@
-//! `async` on events.
+//! Tasks: `async` code on events.
 
 use crate::{Outcome, others};
 use alloc::rc::Rc;

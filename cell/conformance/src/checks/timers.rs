@@ -1,4 +1,4 @@
-//! Alarms and sleeping.
+//! Alarms and sleeps.
 
 use crate::{Outcome, cores};
 use alloc::rc::Rc;
@@ -12,7 +12,7 @@ const MS: Duration = Duration::from_millis(1);
 
 pub async fn alarms_ring_in_the_order_of_their_deadlines() -> Outcome {
     let rung = Rc::new(RefCell::new(Vec::new()));
-    // All are set within one event, so that none has rung before the last is set, however slow the machine.
+    // One event sets all alarms, so that none rings before the last is set, even on a slow machine.
     let start = now();
     let alarms = [7, 3, 5, 1, 9].map(|ms| {
         let rung = rung.clone();

@@ -1,9 +1,11 @@
-//! A hash table that cores read without locks, and without writing anything.
+//! A hash table that cores read without locks and without stores.
 //!
-//! Writers, one at a time, retire what they take out of its [`Table`]. Growing and shrinking puts another table in its
-//! place, of new buckets and links to the same entries; the old table goes with its links.
+//! Writers exclude each other, and retire the entries that they unlink from the [`Table`]. To grow or shrink, a writer
+//! replaces the table by one with new buckets and new links to the same entries; the old table is retired with its
+//! links.
 //!
-//! A reader finds each key that is in the map all the while it looks, once, with one of its values of that time.
+//! A reader finds each key that is in the map for the whole read exactly once, with one of the values that it had in
+//! that time.
 
 mod table;
 
@@ -23,8 +25,7 @@ use table::{Entry, Table};
 
 static SEEDS: CellEbb<Seeds> = CellEbb::new();
 
-/// What the cell's hashes begin with. foldhash would take addresses for that, which are the same in every run of an
-/// image.
+/// The seed of the cell's hashes. By default foldhash uses addresses, which are the same in every run of an image.
 struct Seeds(SharedSeed);
 
 impl Representative for Seeds {
@@ -33,13 +34,14 @@ impl Representative for Seeds {
     }
 }
 
-/// Buckets of the smallest table.
+/// The number of buckets of the smallest table.
 const FEWEST_BUCKETS: usize = 8;
 
-/// A hash table of a cell's cores. To be made by the cell that uses it, as a representative of an Ebb for one.
+/// A hash table that the cores of a cell share. It belongs to the cell that creates it, for example as a representative
+/// of an Ebb.
 pub struct RcuMap<K, V, S = SeedableRandomState> {
     table: AtomicPtr<Table<K, V>>,
-    /// Changed by writers alone.
+    /// Only writers change it.
     len: AtomicUsize,
     writers: Mutex<()>,
     hasher: S,
@@ -47,7 +49,7 @@ pub struct RcuMap<K, V, S = SeedableRandomState> {
     owned: PhantomData<(K, V)>,
 }
 
-// SAFETY: cores read keys and values at the same time (`Sync`), and they are dropped on whichever core (`Send`).
+// SAFETY: several cores read keys and values at the same time (`Sync`), and any core may drop them (`Send`).
 unsafe impl<K: Send + Sync, V: Send + Sync, S: Sync> Sync for RcuMap<K, V, S> {}
 // SAFETY: as above.
 unsafe impl<K: Send + Sync, V: Send + Sync, S: Send> Send for RcuMap<K, V, S> {}
@@ -56,7 +58,7 @@ where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// An empty table for the calling core's cell, with a hash that differs from run to run.
+    /// Creates an empty table for the calling core's cell, with a hash that differs from run to run.
     pub fn new() -> Self {
         Self::with_hasher(SeedableRandomState::with_seed(platform().entropy(), &SEEDS.0))
     }
@@ -78,27 +80,27 @@ where
     V: Send + Sync + 'static,
     S: BuildHasher,
 {
-    /// An empty table for the calling core's cell, with that hash.
+    /// Creates an empty table for the calling core's cell, with this hash.
     pub fn with_hasher(hasher: S) -> Self {
         let table = AtomicPtr::new(Box::into_raw(Box::new(Table::new(FEWEST_BUCKETS))));
         let (len, writers, domain) = (AtomicUsize::new(0), Mutex::new(()), Domain::current());
         Self { table, len, writers, hasher, domain, owned: PhantomData }
     }
 
-    /// How many keys are in it.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Whether none are.
+    /// Returns whether the table has no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Calls `look` with the value of `key`; `None` where it has none.
+    /// Calls `look` with the value of `key`; returns `None` if it has none.
     ///
     /// # Panics
-    /// On a core of another cell.
+    /// Panics on a core of another cell.
     #[inline]
     pub fn read<Q, R>(&self, key: &Q, look: impl FnOnce(&V) -> R) -> Option<R>
     where
@@ -108,7 +110,7 @@ where
         check(self.domain);
         let hash = self.hasher.hash_one(key);
         quiescence::read(|| {
-            // SAFETY: table, links and entries are freed only after this event (the crate's argument).
+            // SAFETY: table, links and entries are freed only after this event (the crate's soundness argument).
             unsafe {
                 let table = &*self.table.load(Ordering::Acquire);
                 table.entry(hash, key).map(|entry| look(&entry.value))
@@ -116,10 +118,10 @@ where
         })
     }
 
-    /// The value of `key`.
+    /// Returns a clone of the value of `key`.
     ///
     /// # Panics
-    /// On a core of another cell.
+    /// Panics on a core of another cell.
     #[inline]
     pub fn get<Q>(&self, key: &Q) -> Option<V>
     where
@@ -130,15 +132,15 @@ where
         self.read(key, V::clone)
     }
 
-    /// Calls `look` with each key and its value, in no order, until that returns a value. Of what is put in or taken out
-    /// meanwhile, some may be seen.
+    /// Calls `look` with each key and its value, in no particular order, until it returns a value. Concurrent
+    /// insertions and removals may or may not be seen.
     ///
     /// # Panics
-    /// On a core of another cell.
+    /// Panics on a core of another cell.
     pub fn find<R>(&self, mut look: impl FnMut(&K, &V) -> Option<R>) -> Option<R> {
         check(self.domain);
         quiescence::read(|| {
-            // SAFETY: table, links and entries are freed only after this event (the crate's argument).
+            // SAFETY: table, links and entries are freed only after this event (the crate's soundness argument).
             unsafe {
                 let table = &*self.table.load(Ordering::Acquire);
                 table.find(|_, entry| {
@@ -149,21 +151,22 @@ where
         })
     }
 
-    /// Sets the value of `key`. What it had is dropped once nobody looks at it. Returns whether it had one.
+    /// Sets the value of `key`. A previous value is dropped once it has no readers. Returns whether there was one.
     ///
     /// # Panics
-    /// On a core of another cell.
+    /// Panics on a core of another cell.
     pub fn insert(&self, key: K, value: V) -> bool {
         check(self.domain);
         let hash = self.hasher.hash_one(&key);
         let writing = self.writers.lock();
-        // SAFETY: the table is freed by a writer alone, and this is the only one.
+        // SAFETY: only a writer frees the table, and this is the only writer.
         let table = unsafe { &*self.table.load(Ordering::Relaxed) };
         let entry = Box::into_raw(Box::new(Entry { key, value }));
-        // SAFETY: the only writer; links and entries are freed only after this event, and the entry is a box.
+        // SAFETY: this is the only writer; links and entries are freed only after this event; and the entry is from a
+        // box.
         let before = unsafe { table.put(hash, entry) };
         if let Some(before) = before {
-            // SAFETY: no link has the entry any more; it is a box, given up here alone.
+            // SAFETY: no link has the entry any more; it is from a box, and given up only here.
             unsafe { retire(before) };
         } else {
             let len = self.len.fetch_add(1, Ordering::Relaxed) + 1;
@@ -175,10 +178,10 @@ where
         before.is_some()
     }
 
-    /// Takes `key` out; its value is dropped once nobody looks at it. Returns whether it had one.
+    /// Removes `key`; its value is dropped once it has no readers. Returns whether there was one.
     ///
     /// # Panics
-    /// On a core of another cell.
+    /// Panics on a core of another cell.
     pub fn remove<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -187,11 +190,12 @@ where
         check(self.domain);
         let hash = self.hasher.hash_one(key);
         let writing = self.writers.lock();
-        // SAFETY: the table is freed by a writer alone, and this is the only one.
+        // SAFETY: only a writer frees the table, and this is the only writer.
         let table = unsafe { &*self.table.load(Ordering::Relaxed) };
-        // SAFETY: the only writer; links and entries are freed only after this event.
+        // SAFETY: this is the only writer; links and entries are freed only after this event.
         let Some((link, entry)) = (unsafe { table.take(hash, key) }) else { return false };
-        // SAFETY: nothing points at the link any more, nor at the entry but the link; both are boxes, given up here alone.
+        // SAFETY: no pointer leads to the link any more, and only the link leads to the entry; both are from boxes, and
+        // given up only here.
         unsafe {
             retire(entry);
             retire(link);
@@ -204,21 +208,22 @@ where
         true
     }
 
-    /// Moves the entries of `table`, which is the map's, to one of that many buckets. To be called by the only writer.
+    /// Moves the entries of `table`, the map's present table, to a new one with `buckets` buckets. To be called by the
+    /// only writer.
     fn resize(&self, table: &Table<K, V>, buckets: usize) {
-        // SAFETY: the caller is the only writer: nobody unlinks or frees.
+        // SAFETY: the caller is the only writer: no other code unlinks or frees.
         let resized = unsafe { table.resized(buckets) };
         let before = self.table.swap(Box::into_raw(Box::new(resized)), Ordering::AcqRel);
-        // SAFETY: the map does not have the table any more, which is a box, given up here alone. It frees its links, and no
-        // entry.
+        // SAFETY: the map no longer has the table, which is from a box, and given up only here. It frees its links, and
+        // no entry.
         unsafe { retire(before) };
     }
 }
 
 impl<K, V, S> Drop for RcuMap<K, V, S> {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the map any more, and readers do not outlive their borrow of it: table, links and entries
-        // are its alone. Entries are freed first, as the table does not do it.
+        // SAFETY: the map has no other owner, and readers do not outlive their borrow of it, so table, links and
+        // entries belong to the map alone. Entries are freed first, because the table does not free them.
         unsafe {
             let table = Box::from_raw(self.table.load(Ordering::Relaxed));
             let _: Option<()> = table.find(|_, entry| {

@@ -1,19 +1,19 @@
-//! The buckets of a map, and the chains in them.
+//! The buckets of a map, and their chains of links.
 //!
 //! ```text
 //! buckets: [ ──▶ link ──▶ link ──▶ ∅ ]     a link: hash, next, entry
 //!          [ ──▶ ∅                   ]     an entry: key and value
 //! ```
 //!
-//! A writer, one at a time, changes one pointer to publish what it made before:
+//! One writer at a time changes one pointer to publish an object that is complete:
 //!
-//! | to | one store to | taken out by that |
+//! | operation | the one store | unlinked |
 //! |---|---|---|
-//! | insert | the bucket: the new link, whose next is the old first | |
-//! | replace | the link's entry | the old entry |
-//! | remove | whatever points at the link: its next | link and entry; the link keeps its next for who stands on it |
+//! | insert | to the bucket: the new link, whose next is the old first link | |
+//! | replace | to the link's entry | the old entry |
+//! | remove | to the pointer at the link: its next | link and entry; the link keeps its next for readers |
 //!
-//! What is taken out is the writer's to free, once nobody looks at it any more.
+//! The writer frees unlinked objects, once they have no readers.
 
 use crate::sync::{AtomicPtr, Ordering};
 use alloc::boxed::Box;
@@ -31,38 +31,38 @@ pub(super) struct Link<K, V> {
     entry: AtomicPtr<Entry<K, V>>,
 }
 
-/// What was taken out: a link that nobody finds any more, and its entry.
+/// An unlinked link, which new readers do not find, and its entry.
 pub(super) type Taken<K, V> = (*mut Link<K, V>, *mut Entry<K, V>);
 
-/// Owns its links, and no entry.
+/// A hash table that owns its links, and no entry.
 pub(super) struct Table<K, V> {
-    /// A power of two of them.
+    /// The buckets; their number is a power of two.
     buckets: Box<[AtomicPtr<Link<K, V>>]>,
 }
 
-// SAFETY: a table's links are its own; their entries are of types that may move, as `RcuMap` demands.
+// SAFETY: a table owns its links; the types of their entries may move between cores, as `RcuMap` demands.
 unsafe impl<K: Send, V: Send> Send for Table<K, V> {}
 // SAFETY: as above.
 unsafe impl<K: Send, V: Send> Send for Link<K, V> {}
 
 impl<K, V> Table<K, V> {
-    /// That many buckets, a power of two, with nothing in them.
+    /// Returns a table of empty buckets. `buckets` is a power of two.
     pub fn new(buckets: usize) -> Self {
         Self { buckets: (0..buckets).map(|_| AtomicPtr::new(null_mut())).collect() }
     }
 
-    /// How many buckets there are.
+    /// Returns the number of buckets.
     pub fn buckets(&self) -> usize {
         self.buckets.len()
     }
 
     #[inline]
     fn bucket(&self, hash: u64) -> &AtomicPtr<Link<K, V>> {
-        // The upper half: foldhash's lower bits alone are as good, but other hashers' may not be.
+        // The upper half of the hash: foldhash's lower bits are as good, but other hashers' may not be.
         &self.buckets[(hash >> 32) as usize & (self.buckets.len() - 1)]
     }
 
-    /// Puts a link in front of its bucket. One caller at a time.
+    /// Inserts a link at the front of its bucket. One caller at a time.
     fn push(&self, hash: u64, entry: *mut Entry<K, V>) {
         let bucket = self.bucket(hash);
         let next = AtomicPtr::new(bucket.load(Ordering::Relaxed));
@@ -70,11 +70,11 @@ impl<K, V> Table<K, V> {
         bucket.store(Box::into_raw(link), Ordering::Release);
     }
 
-    /// The entry of `key`.
+    /// Returns the entry of `key`.
     ///
     /// # Safety
-    /// No link or entry that is in the table, or is taken out meanwhile, is freed for as long as the caller uses what this
-    /// returns.
+    /// No link or entry that is in the table, or is unlinked meanwhile, is freed for as long as the caller uses the
+    /// result.
     #[inline]
     pub unsafe fn entry<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<K, V>>
     where
@@ -96,10 +96,10 @@ impl<K, V> Table<K, V> {
         None
     }
 
-    /// Calls `visit` with each entry and the hash of its key, until that returns a value.
+    /// Calls `visit` with the hash of each key and its entry, until it returns a value.
     ///
     /// # Safety
-    /// No link that is in the table, or is taken out meanwhile, is freed meanwhile.
+    /// No link that is in the table, or is unlinked meanwhile, is freed during the call.
     pub unsafe fn find<R>(&self, mut visit: impl FnMut(u64, *mut Entry<K, V>) -> Option<R>) -> Option<R> {
         for bucket in &self.buckets {
             let mut next = bucket.load(Ordering::Acquire);
@@ -114,51 +114,52 @@ impl<K, V> Table<K, V> {
         None
     }
 
-    /// Puts an entry in, and gives out the one that its key had.
+    /// Inserts an entry, and returns the entry that its key had before.
     ///
     /// # Safety
-    /// The caller is the only writer, `entry` is a box, which it gives up, and no link or entry is freed meanwhile.
+    /// The caller is the only writer; `entry` is from a box, which the caller gives up; and no link or entry is freed
+    /// during the call.
     pub unsafe fn put(&self, hash: u64, entry: *mut Entry<K, V>) -> Option<*mut Entry<K, V>>
     where
         K: Eq,
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract.
         let key = unsafe { &(*entry).key };
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract.
         let Some(place) = (unsafe { self.position(hash, key) }) else {
             self.push(hash, entry);
             return None;
         };
-        // SAFETY: `position` found a link there, and writers alone unlink.
+        // SAFETY: `position` found a link there, and only writers unlink.
         let link = unsafe { &*place.load(Ordering::Relaxed) };
         Some(link.entry.swap(entry, Ordering::AcqRel))
     }
 
-    /// Takes the link of `key` out, and gives it out with its entry.
+    /// Unlinks the link of `key`, and returns it with its entry.
     ///
     /// # Safety
-    /// The caller is the only writer, and no link or entry is freed meanwhile.
+    /// The caller is the only writer, and no link or entry is freed during the call.
     pub unsafe fn take<Q>(&self, hash: u64, key: &Q) -> Option<Taken<K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract.
         let place = unsafe { self.position(hash, key) }?;
         let unlinked = place.load(Ordering::Relaxed);
-        // SAFETY: `position` found a link there, and writers alone unlink.
+        // SAFETY: `position` found a link there, and only writers unlink.
         let link = unsafe { &*unlinked };
         place.store(link.next.load(Ordering::Relaxed), Ordering::Release);
         Some((unlinked, link.entry.load(Ordering::Relaxed)))
     }
 
-    /// A table of that many buckets with the same entries.
+    /// Returns a table of `buckets` buckets with the same entries.
     ///
     /// # Safety
-    /// The caller is the only writer, and no link is freed meanwhile.
+    /// The caller is the only writer, and no link is freed during the call.
     pub unsafe fn resized(&self, buckets: usize) -> Self {
         let resized = Self::new(buckets);
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract.
         let _: Option<()> = unsafe {
             self.find(|hash, entry| {
                 resized.push(hash, entry);
@@ -168,10 +169,10 @@ impl<K, V> Table<K, V> {
         resized
     }
 
-    /// What points at the link of `key`.
+    /// Returns the pointer to the link of `key`.
     ///
     /// # Safety
-    /// The caller is the only writer, and no link is freed for as long as it uses what this returns.
+    /// The caller is the only writer, and no link is freed for as long as it uses the result.
     unsafe fn position<Q>(&self, hash: u64, key: &Q) -> Option<&AtomicPtr<Link<K, V>>>
     where
         K: Borrow<Q>,
@@ -195,7 +196,7 @@ impl<K, V> Drop for Table<K, V> {
         for bucket in &self.buckets {
             let mut next = bucket.load(Ordering::Relaxed);
             while !next.is_null() {
-                // SAFETY: links are boxes of their table alone, and nobody has the table any more.
+                // SAFETY: links are from boxes and belong to their table alone, which has no other owner.
                 let link = unsafe { Box::from_raw(next) };
                 next = link.next.load(Ordering::Relaxed);
             }
@@ -211,12 +212,12 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// What loom looks after: reading what was not published is a race.
+    /// A value that loom tracks: reading it before its publication is a race.
     struct Tracked(UnsafeCell<u32>);
 
     impl Tracked {
         fn look(&self) -> u32 {
-            // SAFETY: nobody writes to it after it was made.
+            // SAFETY: the value is not written after its creation.
             self.0.with(|value| unsafe { *value })
         }
     }
@@ -231,7 +232,7 @@ mod models {
         u64::from(key) << 32
     }
 
-    /// Puts in 1 to `most`, each with ten times as much.
+    /// Inserts the keys 1 to `most`, each with ten times its number as value.
     fn fill(table: &Map, most: u32) {
         for key in 1..=most {
             // SAFETY: the only writer; nothing is freed before all threads have ended.
@@ -239,16 +240,16 @@ mod models {
         }
     }
 
-    /// What a reader finds under `key`, as another thread does so.
+    /// Spawns a reader of `key`, a thread that returns the value it finds.
     fn read(table: &Arc<Map>, key: u32) -> thread::JoinHandle<Option<u32>> {
         let table = table.clone();
         thread::spawn(move || {
-            // SAFETY: what is taken out is freed when all threads have ended.
+            // SAFETY: unlinked objects are freed when all threads have ended.
             unsafe { table.entry(hash(key), &key) }.map(|entry| entry.value.look())
         })
     }
 
-    /// Frees what is in the table, and what was taken out.
+    /// Frees the table, its entries and the unlinked entries.
     fn free(table: Arc<Map>, entries: Vec<*mut Entry<u32, Tracked>>) {
         let mut entries = entries;
         // SAFETY: the threads have ended.
@@ -258,12 +259,12 @@ mod models {
                 None
             })
         };
-        // SAFETY: as above; each is a box, and is here once.
+        // SAFETY: as above; each entry is from a box, and in the list once.
         entries.into_iter().for_each(|entry| drop(unsafe { Box::from_raw(entry) }));
     }
 
     #[test]
-    fn a_reader_finds_what_was_there_or_what_is_put_in_and_that_whole() {
+    fn a_reader_finds_the_old_or_the_new_value_completely() {
         loom::model(|| {
             let table = Arc::new(Map::new(1));
             // SAFETY: the only writer; nothing is freed before all threads have ended.
@@ -282,7 +283,7 @@ mod models {
     }
 
     #[test]
-    fn who_stands_on_a_link_that_is_taken_out_finds_the_rest_of_the_chain() {
+    fn a_reader_at_an_unlinked_link_finds_the_rest_of_the_chain() {
         loom::model(|| {
             let table = Arc::new(Map::new(1));
             // SAFETY: as above.
