@@ -62,7 +62,7 @@ pub enum Offered {
 
 /// A pair of queues: `Rx` are the receive buffers, `Tx` the transmitted frames.
 ///
-/// Each `Tx` is a frame in any number of pieces up to [`MAX_PIECES`]; the device reads them where they are.
+/// Each `Tx` is a frame in any number of pieces up to [`MAX_PIECES`]; the device reads them in place.
 #[derive(Debug)]
 pub struct NetQueue<Rx, Tx> {
     receive: VirtQueue<Rx>,

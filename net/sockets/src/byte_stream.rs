@@ -16,7 +16,7 @@ use isola_net_stack::{ConnectError, FailReason};
 /// The most bytes of one `write`, and of its buffer.
 const MAX_WRITE: usize = 64 << 10;
 
-/// A TCP stream behind [`Read`], [`BufRead`] and [`Write`].
+/// A TCP stream that implements [`Read`], [`BufRead`] and [`Write`].
 ///
 /// It holds unread data of at most one window, in addition to the data that waits in the stack. Dropping it ends the
 /// connection, as with [`TcpStream`].

@@ -155,7 +155,7 @@ pub(crate) async fn deal_out(cores: impl Iterator<Item = CoreIndex>) {
         let Some(mut queue) = deal(core) else { return };
         let serve = move || async move {
             queue.attach();
-            // Before it is sent by.
+            // Before the core sends through it.
             spread();
             QUEUES.serve(queue);
         };

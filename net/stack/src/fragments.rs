@@ -1,6 +1,6 @@
 //! Reassembly of fragmented packets (RFC 791 3.2, RFC 8200 4.5), within bounds of memory and time.
 //!
-//! Overlapping fragments invalidate their packet, whatever their sender (RFC 5722). An exact duplicate is ignored as
+//! Overlapping fragments invalidate their packet, regardless of the sender (RFC 5722). An exact duplicate is ignored as
 //! caused by the network. Fragments are stored as views of their frames; the frames' memory counts against the bound.
 //! The reassembled packet is a copy, as a transport needs contiguous bytes.
 

@@ -228,7 +228,7 @@ impl Steering {
     /// Gives buckets to another core.
     pub fn give(&self, buckets: impl IntoIterator<Item = Bucket>, to: u16) {
         let left_behind = self.left_behind.lock();
-        // Before the first of them has a new owner. Once for all of them, as it reads every owner.
+        // Cleared before the first bucket has a new owner. `look_for_sole` reads all owners, and so runs once at the end.
         self.sole.store(NOBODY, Ordering::Relaxed);
         for bucket in buckets {
             let flag = if left_behind.counts.contains_key(&bucket) { HAS_LEFT_BEHIND } else { 0 };
